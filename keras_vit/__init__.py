@@ -1,0 +1,61 @@
+"""The Vision Transformer (https://arxiv.org/abs/2010.11929) for Keras 3."""
+
+from keras_vit.config import IMAGENET_STATISTICS, UNIT_RANGE, Preprocessing, ViTConfig
+from keras_vit.create import (
+    ViTB8,
+    ViTB16,
+    ViTB32,
+    ViTGiant14,
+    ViTGigantic14,
+    ViTH14,
+    ViTL16,
+    ViTL32,
+    ViTS16,
+    ViTS32,
+    ViTTi16,
+    create_model,
+)
+from keras_vit.layers.attention import SelfAttention
+from keras_vit.layers.block import LayerScale, TransformerBlock
+from keras_vit.layers.mlp import MLP
+from keras_vit.layers.pooling import AttentionPooling, MeanPooling, TokenPooling
+from keras_vit.layers.tokens import AddPositionEmbedding, ClassToken, PatchDropout, PatchEncoder
+from keras_vit.models.model import Model
+from keras_vit.models.vit import build_vit
+from keras_vit.variants import find_config, list_variants
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "IMAGENET_STATISTICS",
+    "MLP",
+    "UNIT_RANGE",
+    "AddPositionEmbedding",
+    "AttentionPooling",
+    "ClassToken",
+    "LayerScale",
+    "MeanPooling",
+    "Model",
+    "PatchDropout",
+    "PatchEncoder",
+    "Preprocessing",
+    "SelfAttention",
+    "TokenPooling",
+    "TransformerBlock",
+    "ViTB8",
+    "ViTB16",
+    "ViTB32",
+    "ViTConfig",
+    "ViTGiant14",
+    "ViTGigantic14",
+    "ViTH14",
+    "ViTL16",
+    "ViTL32",
+    "ViTS16",
+    "ViTS32",
+    "ViTTi16",
+    "build_vit",
+    "create_model",
+    "find_config",
+    "list_variants",
+]

@@ -1,0 +1,302 @@
+"""What a model is, as frozen values: validated when made, standard library only."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+POOLINGS = ("token", "gap", "map")
+POSITION_EMBEDDINGS = ("learned", "none", "learned_2d", "relative", "sincos_2d")
+GELUS = ("tanh", "exact")
+INTERPOLATIONS = ("bilinear", "bicubic", "area", "nearest")
+
+
+@dataclasses.dataclass(frozen=True)
+class Preprocessing:
+    """How pixels in [0, 255] become what the first layer reads.
+
+    The model itself, the input pipeline and every export use this one object.
+
+    Args:
+        mean: Per-channel mean in [0, 255]. One value serves all channels.
+        std: Per-channel standard deviation in [0, 255], above 0.
+        interpolation: How images are resized: `"bilinear"`, `"bicubic"`, `"area"` or `"nearest"`.
+        crop_ratio: Side of the centre crop over the shorter side of the resized image, in (0, 1].
+            `None` squashes the whole image to the model's size, as the official code does.
+
+    Raises:
+        ValueError: If a value is out of its range or the lengths of `mean` and `std` differ.
+    """
+
+    mean: tuple[float, ...] = (127.5,)
+    std: tuple[float, ...] = (127.5,)
+    interpolation: str = "bilinear"
+    crop_ratio: float | None = None
+
+    def __post_init__(self) -> None:
+        for field in ("mean", "std"):
+            value = getattr(self, field)
+            values = value if isinstance(value, Iterable) else (value,)
+            object.__setattr__(self, field, tuple(float(v) for v in values))
+        if len(self.mean) != len(self.std):
+            raise ValueError(
+                "`mean` and `std` need one value a channel, or one value each. "
+                f"Received: mean={self.mean}, std={self.std}."
+            )
+        if min(self.std) <= 0:
+            raise ValueError(f"`std` must be above 0. Received: std={self.std}.")
+        _check_choice("interpolation", self.interpolation, INTERPOLATIONS)
+        if self.crop_ratio is not None and not 0 < self.crop_ratio <= 1:
+            raise ValueError(
+                f"`crop_ratio` must be in (0, 1], or None. Received: {self.crop_ratio}."
+            )
+
+    def per_channel(self, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Mean and standard deviation of each of `channels` channels.
+
+        Raises:
+            ValueError: If there are statistics for another number of channels.
+        """
+        if len(self.mean) not in (1, channels):
+            raise ValueError(
+                f"The preprocessing has statistics for {len(self.mean)} channels, the image has "
+                f"{channels}. Pass preprocessing=Preprocessing(mean, std) with 1 or {channels} "
+                "values each."
+            )
+        repeats = channels // len(self.mean)
+        return self.mean * repeats, self.std * repeats
+
+
+@dataclasses.dataclass(frozen=True)
+class ViTConfig:
+    """A Vision Transformer, https://arxiv.org/abs/2010.11929: Table 1 and what varies around it.
+
+    Args:
+        patch_size: Pixels along (height, width) of a patch; an integer means a square.
+        width: Dimension `D` of a token.
+        depth: Number of transformer blocks.
+        num_heads: Attention heads, which divide `width`.
+        mlp_dim: Hidden dimension of the MLP.
+        image_size: Pixels along (height, width); an integer means a square.
+        channels: Channels of an image.
+        classes: Outputs of the head, or `None` for a backbone without one.
+        pooling: What the head reads: the class `"token"`, `"gap"` (mean of the patch tokens),
+            `"map"` (attention with a learned query), or `None` (every token on its own).
+        class_token: Whether a learned token is put before the patches.
+        distillation_token: Whether DeiT's second learned token follows the class token.
+        num_registers: Learned tokens after the class token that are ignored at the end.
+        position_embedding: `"learned"` (one vector a place, the paper's), `"learned_2d"` (a row
+            and a column half), `"sincos_2d"` (fixed), `"relative"` (learned key offsets in every
+            block) or `"none"`.
+        position_on_class_token: Whether the class and distillation tokens have a place too.
+        pre_logits: Width of the tanh layer before the head, or `None` for a linear head.
+        gelu: `"tanh"` as in the official code, or `"exact"` as in timm and transformers.
+        norm_epsilon: Added to the variance in every layer norm.
+        norm_after_pooling: Whether the last norm follows the pooling, as in timm's `avg` models.
+        qk_norm: Whether queries and keys are normalised per head (https://arxiv.org/abs/2302.05442).
+        layer_scale: Start of the learned scale of every branch, or `None` for no scale.
+        dropout_rate: After the position embedding and every dense layer but q, k, v; in [0, 1).
+        attention_dropout_rate: On the attention weights, in [0, 1).
+        stochastic_depth_rate: Probability that the last block's branches are dropped, growing
+            linearly from 0 at the first block; in [0, 1).
+        patch_dropout_rate: Share of the patch tokens left out of each training image, in [0, 1).
+        classifier_activation: Activation of the head by its name in Keras; `None` gives logits.
+        head_bias: Start of the head's bias; -10 in the official ImageNet-21k pre-training.
+        preprocessing: From pixels to the model's range; used by the data pipeline and exports too.
+        include_preprocessing: Whether the model applies it, and so takes pixels in [0, 255].
+
+    Raises:
+        ValueError: If a value is out of its range or two do not fit together.
+    """
+
+    patch_size: tuple[int, int]
+    width: int
+    depth: int
+    num_heads: int
+    mlp_dim: int
+    image_size: tuple[int, int] = (224, 224)
+    channels: int = 3
+    classes: int | None = 1000
+    pooling: str | None = "token"
+    class_token: bool = True
+    distillation_token: bool = False
+    num_registers: int = 0
+    position_embedding: str = "learned"
+    position_on_class_token: bool = True
+    pre_logits: int | None = None
+    gelu: str = "tanh"
+    norm_epsilon: float = 1e-6
+    norm_after_pooling: bool = False
+    qk_norm: bool = False
+    layer_scale: float | None = None
+    dropout_rate: float = 0.0
+    attention_dropout_rate: float = 0.0
+    stochastic_depth_rate: float = 0.0
+    patch_dropout_rate: float = 0.0
+    classifier_activation: str | None = None
+    head_bias: float = 0.0
+    preprocessing: Preprocessing = dataclasses.field(default_factory=Preprocessing)
+    include_preprocessing: bool = True
+
+    def __post_init__(self) -> None:
+        for field in ("patch_size", "image_size"):
+            object.__setattr__(self, field, pair(field, getattr(self, field)))
+        if isinstance(self.preprocessing, dict):
+            object.__setattr__(self, "preprocessing", Preprocessing(**self.preprocessing))
+        self._check_numbers()
+        self._check_choices()
+        self._check_tokens()
+        self.preprocessing.per_channel(self.channels)
+
+    def _check_numbers(self) -> None:
+        for field in ("width", "depth", "num_heads", "mlp_dim", "channels"):
+            check_positive(field, getattr(self, field))
+        for field in ("classes", "pre_logits"):
+            if getattr(self, field) is not None:
+                check_positive(field, getattr(self, field))
+        for field in ("dropout_rate", "attention_dropout_rate", "stochastic_depth_rate"):
+            check_rate(field, getattr(self, field))
+        check_rate("patch_dropout_rate", self.patch_dropout_rate)
+        if self.num_registers < 0:
+            raise ValueError(f"`num_registers` must be 0 or more. Received: {self.num_registers}.")
+        check_heads(self.width, self.num_heads)
+        check_whole_patches(self.image_size, self.patch_size)
+
+    def _check_choices(self) -> None:
+        if self.pooling is not None:
+            _check_choice("pooling", self.pooling, POOLINGS)
+        _check_choice("position_embedding", self.position_embedding, POSITION_EMBEDDINGS)
+        _check_choice("gelu", self.gelu, GELUS)
+        multiple = {"sincos_2d": 4, "learned_2d": 2}.get(self.position_embedding, 1)
+        if self.width % multiple:
+            raise ValueError(
+                f"position_embedding={self.position_embedding!r} needs a width that {multiple} "
+                f"divides. Received: width={self.width}."
+            )
+        if self.position_embedding == "relative" and self.patch_dropout_rate:
+            raise ValueError(
+                "Relative positions need every patch in its place. "
+                f"Received: patch_dropout_rate={self.patch_dropout_rate}; set it to 0, or choose "
+                "another position_embedding."
+            )
+
+    def _check_tokens(self) -> None:
+        if self.pooling == "token" and not self.class_token:
+            raise ValueError(
+                'pooling="token" reads the class token, which class_token=False leaves out. '
+                'Choose pooling="gap" or "map", or class_token=True.'
+            )
+        if self.distillation_token and self.pooling != "token":
+            raise ValueError(
+                "A distillation token is read beside the class token, so it needs "
+                f'pooling="token". Received: pooling={self.pooling!r}.'
+            )
+        if self.pre_logits is not None and self.classes is None:
+            raise ValueError(
+                "`pre_logits` is a layer of the head, and classes=None asks for no head. "
+                f"Received: pre_logits={self.pre_logits}. Set pre_logits=None, or give `classes`."
+            )
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Patches along (height, width)."""
+        (height, width), (rows, columns) = self.image_size, self.patch_size
+        return height // rows, width // columns
+
+    @property
+    def num_patches(self) -> int:
+        """Patch tokens of one image."""
+        rows, columns = self.grid
+        return rows * columns
+
+    @property
+    def num_class_tokens(self) -> int:
+        """The class token and the distillation token, as many as there are."""
+        return int(self.class_token) + int(self.distillation_token)
+
+    @property
+    def num_prefix_tokens(self) -> int:
+        """Tokens before the patches: class, distillation, registers."""
+        return self.num_class_tokens + self.num_registers
+
+    @property
+    def head_dim(self) -> int:
+        """Dimension of one attention head."""
+        return self.width // self.num_heads
+
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        """Height, width and channels of an image."""
+        return (*self.image_size, self.channels)
+
+    def to_dict(self) -> dict:
+        """The fields as plain values, from which `ViTConfig(**fields)` is made again."""
+        return dataclasses.asdict(self)
+
+
+def pair(field: str, value: object) -> tuple[int, int]:
+    """`value` as (height, width): one positive integer for both, or two.
+
+    Raises:
+        ValueError: If it is neither.
+    """
+    values = tuple(value) if isinstance(value, Iterable) else (value, value)
+    if len(values) != 2 or not all(_is_positive_integer(v) for v in values):
+        raise ValueError(
+            f"`{field}` must be a positive integer, or two as (height, width). Received: {value!r}."
+        )
+    return int(values[0]), int(values[1])
+
+
+def check_whole_patches(image_size: tuple[int, int], patch_size: tuple[int, int]) -> None:
+    """Raises ValueError where the image is not a whole number of patches."""
+    for axis, pixels, patch in zip(("height", "width"), image_size, patch_size, strict=True):
+        if pixels % patch:
+            fitting = pixels - pixels % patch
+            advice = f"Crop to {fitting} pixels" if fitting else f"Resize to {patch} pixels"
+            raise ValueError(
+                f"The image {axis} must be a whole number of patches. Received: "
+                f"image_size={image_size}, patch_size={patch_size} ({pixels % patch} pixels left "
+                f"over). {advice}, or change patch_size."
+            )
+
+
+def check_heads(width: int, num_heads: int) -> None:
+    """Raises ValueError where the heads do not divide the width."""
+    if width % num_heads:
+        fitting = [n for n in range(1, width + 1) if width % n == 0]
+        nearest = sorted(fitting, key=lambda n: abs(n - num_heads))[:3]
+        raise ValueError(
+            f"`num_heads` must divide `width`. Received: width={width}, num_heads={num_heads}. "
+            f"The nearest that do: {', '.join(map(str, sorted(nearest)))}."
+        )
+
+
+def check_positive(field: str, value: object) -> None:
+    """Raises ValueError where `value` is not a positive integer."""
+    if not _is_positive_integer(value):
+        raise ValueError(f"`{field}` must be a positive integer. Received: {field}={value!r}.")
+
+
+def check_rate(field: str, value: float) -> None:
+    """Raises ValueError where `value` is not a rate in [0, 1)."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        raise ValueError(f"`{field}` must be a number in [0, 1). Received: {field}={value!r}.")
+
+
+def _is_positive_integer(value: object) -> bool:
+    return hasattr(value, "__index__") and not isinstance(value, bool) and int(value) > 0  # type: ignore[call-overload]
+
+
+def _check_choice(field: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(
+            f"`{field}` must be one of {', '.join(map(repr, choices))}. Received: {value!r}."
+        )
+
+
+# The official code's range [-1, 1], and the ImageNet statistics of DeiT, MAE and DINOv2.
+UNIT_RANGE = Preprocessing()
+IMAGENET_STATISTICS = Preprocessing(
+    mean=(123.675, 116.28, 103.53), std=(58.395, 57.12, 57.375), interpolation="bicubic"
+)

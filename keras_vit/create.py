@@ -1,0 +1,219 @@
+"""From the name of an architecture, and weights, to a model."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+from collections.abc import Callable
+from typing import Any
+
+from keras_vit.config import POOLINGS, ViTConfig
+from keras_vit.models.model import Model
+from keras_vit.models.vit import build_vit
+from keras_vit.variants import find_config, find_variant
+
+# Fields of the configuration that `create_model` has other arguments for.
+_OWN_ARGUMENTS = {
+    "image_size": "input_shape=(height, width, channels)",
+    "channels": "input_shape=(height, width, channels)",
+}
+
+
+def create_model(
+    variant: str,
+    include_top: bool = True,
+    weights: str | os.PathLike | None = None,
+    input_shape: tuple[int, int, int] | None = None,
+    pooling: str | None = None,
+    classes: int = 1000,
+    classifier_activation: str | None = None,
+    include_preprocessing: bool = True,
+    name: str | None = None,
+    **options: Any,
+) -> Model:
+    """Creates a model by the name of its architecture.
+
+    Args:
+        variant: `"vit_b16"`, `"B/16"`, `"vit_base_patch16_384"` and the like: see
+            `list_variants`.
+        include_top: Whether the model ends in a classification head.
+        weights: `None` for the paper's random start, or the path of a `.weights.h5` file.
+        input_shape: Height and width in pixels, and channels. `None` takes the variant's own.
+        pooling: What the head reads, `"token"`, `"gap"` or `"map"`; `None` takes the variant's
+            own. Without a head: what is returned, of shape `(B, D)`, where `None` returns all
+            tokens after the last norm, of shape `(B, T, D)`.
+        classes: Outputs of the head.
+        classifier_activation: Activation of the head; `None` returns logits.
+        include_preprocessing: Whether the model takes pixels in [0, 255]. Otherwise it takes the
+            range its architecture was trained on, [-1, 1] in the official code.
+        name: Name of the model; `None` takes the variant's.
+        **options: Other fields of `ViTConfig`, such as `dropout_rate` or `position_embedding`.
+
+    Returns:
+        A `keras_vit.Model` from images `(B, H, W, C)` to float32 logits `(B, classes)`, or to
+        features.
+
+    Raises:
+        ValueError: If the variant or an option is unknown, or values do not fit together.
+
+    Example:
+
+    >>> model = keras_vit.create_model("vit_ti16", classes=10, input_shape=(64, 64, 3))
+    >>> model.output_shape
+    (None, 10)
+    """
+    config = configure(
+        variant,
+        include_top=include_top,
+        input_shape=input_shape,
+        pooling=pooling,
+        classes=classes,
+        classifier_activation=classifier_activation,
+        include_preprocessing=include_preprocessing,
+        **options,
+    )
+    check_weights(weights)
+    model = build_vit(config, name=name or find_variant(variant))
+    if weights is not None:
+        model.load_weights(weights)
+    return model
+
+
+def configure(
+    variant: str,
+    include_top: bool = True,
+    input_shape: tuple[int, int, int] | None = None,
+    pooling: str | None = None,
+    classes: int = 1000,
+    classifier_activation: str | None = None,
+    include_preprocessing: bool = True,
+    **options: Any,
+) -> ViTConfig:
+    """The configuration that `create_model` builds: the variant's, with what the caller changed.
+
+    Args:
+        variant: Name of the architecture.
+        include_top: As in `create_model`, and so are the others.
+        input_shape: Height and width in pixels, and channels.
+        pooling: What the head reads, or what is returned without one.
+        classes: Outputs of the head.
+        classifier_activation: Activation of the head.
+        include_preprocessing: Whether the model takes pixels in [0, 255].
+        **options: Other fields of `ViTConfig`.
+
+    Returns:
+        A `ViTConfig`.
+
+    Raises:
+        ValueError: If the variant or an option is unknown, or values do not fit together.
+    """
+    config = find_config(variant)
+    _check_options(options)
+    changes: dict[str, Any] = dict(options, include_preprocessing=include_preprocessing)
+    if input_shape is not None:
+        changes["image_size"], changes["channels"] = _split_shape(input_shape)
+    if include_top:
+        changes["classes"] = classes
+        changes["classifier_activation"] = classifier_activation
+    else:
+        changes["classes"] = None
+    if pooling is not None or not include_top:
+        _check_pooling(pooling)
+        changes["pooling"] = pooling
+    return dataclasses.replace(config, **changes)
+
+
+def check_weights(weights: str | os.PathLike | None) -> None:
+    """Raises ValueError where `weights` is not a file that can be loaded."""
+    if weights is None:
+        return
+    path = os.fspath(weights)
+    if not path.endswith(".weights.h5") or not os.path.isfile(path):
+        missing = "" if os.path.exists(path) else ", which does not exist"
+        raise ValueError(
+            "`weights` must be None, or the path of a .weights.h5 file as `model.save_weights` "
+            f"writes it. Received: {path!r}{missing}."
+        )
+
+
+def _check_options(options: dict[str, Any]) -> None:
+    fields = [field.name for field in dataclasses.fields(ViTConfig)]
+    for option in options:
+        if option in _OWN_ARGUMENTS:
+            raise ValueError(f"Pass {_OWN_ARGUMENTS[option]} in place of `{option}`.")
+        if option not in fields:
+            nearest = difflib.get_close_matches(option, fields, n=3)
+            advice = f"Did you mean {', '.join(nearest)}? " if nearest else ""
+            raise ValueError(
+                f"There is no option `{option}`. {advice}All: {', '.join(sorted(fields))}."
+            )
+
+
+def _split_shape(input_shape: tuple[int, int, int]) -> tuple[tuple[int, int], int]:
+    if len(input_shape) != 3 or None in input_shape:
+        raise ValueError(
+            "`input_shape` must be (height, width, channels), all three known, for positions are "
+            f"learned for one size. Received: {tuple(input_shape)}."
+        )
+    height, width, channels = input_shape
+    if height <= 4 < channels:
+        raise ValueError(
+            "`input_shape` must be (height, width, channels), channels last. Received: "
+            f"{tuple(input_shape)}; did you mean {(width, channels, height)}?"
+        )
+    return (height, width), channels
+
+
+def _check_pooling(pooling: str | None) -> None:
+    if pooling not in (None, *POOLINGS):
+        raise ValueError(
+            f"`pooling` must be None or one of {', '.join(map(repr, POOLINGS))}. "
+            f"Received: {pooling!r}."
+        )
+
+
+def _constructor(variant: str, title: str) -> Callable[..., Model]:
+    """The function of one variant, with the signature of `keras.applications`."""
+
+    def construct(
+        include_top: bool = True,
+        weights: str | os.PathLike | None = None,
+        input_shape: tuple[int, int, int] | None = None,
+        pooling: str | None = None,
+        classes: int = 1000,
+        classifier_activation: str | None = None,
+        include_preprocessing: bool = True,
+        name: str | None = None,
+        **options: Any,
+    ) -> Model:
+        return create_model(
+            variant,
+            include_top=include_top,
+            weights=weights,
+            input_shape=input_shape,
+            pooling=pooling,
+            classes=classes,
+            classifier_activation=classifier_activation,
+            include_preprocessing=include_preprocessing,
+            name=name,
+            **options,
+        )
+
+    construct.__name__ = construct.__qualname__ = title
+    construct.__doc__ = f"Creates {title}: `create_model({variant!r}, ...)`, with its arguments."
+    return construct
+
+
+# One function a variant, under the names that `keras.applications` would give them.
+ViTTi16 = _constructor("vit_ti16", "ViTTi16")
+ViTS16 = _constructor("vit_s16", "ViTS16")
+ViTS32 = _constructor("vit_s32", "ViTS32")
+ViTB8 = _constructor("vit_b8", "ViTB8")
+ViTB16 = _constructor("vit_b16", "ViTB16")
+ViTB32 = _constructor("vit_b32", "ViTB32")
+ViTL16 = _constructor("vit_l16", "ViTL16")
+ViTL32 = _constructor("vit_l32", "ViTL32")
+ViTH14 = _constructor("vit_h14", "ViTH14")
+ViTGiant14 = _constructor("vit_giant14", "ViTGiant14")
+ViTGigantic14 = _constructor("vit_gigantic14", "ViTGigantic14")

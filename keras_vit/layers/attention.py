@@ -1,0 +1,185 @@
+"""Multi-head self-attention, as one product for queries, keys and values."""
+
+from __future__ import annotations
+
+import keras
+from keras import ops
+
+from keras_vit.config import check_heads, check_rate
+
+
+def split_heads(x, num_tokens: int, num_heads: int):
+    """Features of flattened tokens by head: `(B * T, A * d)` becomes `(B, A, T, d)`."""
+    head_dim = x.shape[-1] // num_heads
+    x = ops.reshape(x, (-1, num_tokens, num_heads, head_dim))
+    return ops.transpose(x, (0, 2, 1, 3))
+
+
+def merge_heads(x):
+    """The inverse of `split_heads`: `(B, A, T, d)` becomes `(B * T, A * d)`."""
+    _, num_heads, _, head_dim = x.shape
+    x = ops.transpose(x, (0, 2, 1, 3))  # (B, T, A, d)
+    return ops.reshape(x, (-1, num_heads * head_dim))
+
+
+def attention_scores(queries, keys, position_logits=None):
+    """Softmax over keys of the scaled products of queries and keys, in float32.
+
+    Eq. 6 in https://arxiv.org/abs/2010.11929.
+
+    Args:
+        queries: Float tensor of shape `(B, A, Q, d)`.
+        keys: Float tensor of shape `(B, A, T, d)`.
+        position_logits: Optional float tensor of shape `(B, A, Q, T)`, added before the softmax.
+
+    Returns:
+        Tensor of shape `(B, A, Q, T)` and the type of `queries`; rows sum to 1.
+    """
+    queries = queries * queries.shape[-1] ** -0.5  # before the product, as in the official code
+    logits = ops.matmul(queries, ops.transpose(keys, (0, 1, 3, 2)))  # (B, A, Q, T)
+    if position_logits is not None:
+        logits = logits + position_logits
+    scores = ops.softmax(ops.cast(logits, "float32"), axis=-1)
+    return ops.cast(scores, queries.dtype)
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class SelfAttention(keras.layers.Layer):
+    """Multi-head self-attention over tokens.
+
+    Appendix A of https://arxiv.org/abs/2010.11929. Tokens are flattened to two dimensions for the
+    dense products, so that the processor's library joins product and bias.
+
+    Args:
+        num_heads: Attention heads, which divide the width.
+        dropout_rate: Dropout after the output product, in [0, 1).
+        attention_dropout_rate: Dropout on the attention weights, in [0, 1).
+        qk_norm: Whether queries and keys are normalised per head, with a learned scale
+            (https://arxiv.org/abs/2302.05442).
+        relative_positions: Whether learned embeddings of the distance between two tokens in the
+            sequence are added to the keys (Appendix D.4).
+        norm_epsilon: Added to the variance in the norm of queries and keys.
+
+    Call arguments:
+        tokens: Float tensor of shape `(B, T, D)`.
+        return_attention_scores: Whether to return the attention weights too.
+        training: Whether dropout is on.
+
+    Returns:
+        Float tensor of shape `(B, T, D)`; with `return_attention_scores`, also one of shape
+        `(B, A, T, T)` whose rows sum to 1.
+
+    Raises:
+        ValueError: If the heads do not divide the width, or a rate is not in [0, 1).
+    """
+
+    def __init__(
+        self,
+        num_heads,
+        dropout_rate=0.0,
+        attention_dropout_rate=0.0,
+        qk_norm=False,
+        relative_positions=False,
+        norm_epsilon=1e-6,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        check_rate("dropout_rate", dropout_rate)
+        check_rate("attention_dropout_rate", attention_dropout_rate)
+        self.num_heads = num_heads
+        self.dropout_rate = dropout_rate
+        self.attention_dropout_rate = attention_dropout_rate
+        self.qk_norm = qk_norm
+        self.relative_positions = relative_positions
+        self.norm_epsilon = norm_epsilon
+
+    def build(self, tokens_shape):
+        _, num_tokens, width = tokens_shape
+        check_heads(width, self.num_heads)
+        head_dim = width // self.num_heads
+        # Xavier on each of the three (D, D) matrices, as in the official code.
+        limit = (6 / (2 * width)) ** 0.5
+        self.qkv = keras.layers.Dense(
+            3 * width,
+            kernel_initializer=keras.initializers.RandomUniform(-limit, limit),
+            dtype=self.dtype_policy,
+            name="qkv",
+        )
+        self.qkv.build((None, width))
+        self.output_projection = keras.layers.Dense(width, dtype=self.dtype_policy, name="output")
+        self.output_projection.build((None, width))
+        self.attention_dropout = keras.layers.Dropout(
+            self.attention_dropout_rate, dtype=self.dtype_policy
+        )
+        self.dropout = keras.layers.Dropout(self.dropout_rate, dtype=self.dtype_policy)
+        if self.qk_norm:
+            self.query_norm = self._build_norm("query_norm", head_dim)
+            self.key_norm = self._build_norm("key_norm", head_dim)
+        if self.relative_positions:
+            self.relative_keys = self.add_weight(
+                name="relative_keys",
+                shape=(head_dim, 2 * num_tokens - 1),
+                initializer=keras.initializers.RandomNormal(stddev=0.02),
+            )
+
+    def _build_norm(self, name, head_dim):
+        norm = keras.layers.LayerNormalization(
+            epsilon=self.norm_epsilon, center=False, dtype=self.dtype_policy, name=name
+        )
+        norm.build((None, None, None, head_dim))
+        return norm
+
+    def call(self, tokens, return_attention_scores=False, training=None):
+        _, num_tokens, width = tokens.shape
+        queries, keys, values = self._project(tokens)
+        scores = attention_scores(queries, keys, self._position_logits(queries))
+        weights = self.attention_dropout(scores, training=training)
+        x = merge_heads(ops.matmul(weights, values))  # (B * T, D)
+        x = self.output_projection(x)
+        x = self.dropout(ops.reshape(x, (-1, num_tokens, width)), training=training)  # (B, T, D)
+        return (x, scores) if return_attention_scores else x
+
+    def _project(self, tokens):
+        """Queries, keys and values, each of shape `(B, A, T, d)`."""
+        _, num_tokens, width = tokens.shape
+        x = self.qkv(ops.reshape(tokens, (-1, width)))  # (B * T, 3 D)
+        queries, keys, values = (
+            split_heads(part, num_tokens, self.num_heads) for part in ops.split(x, 3, axis=-1)
+        )
+        if self.qk_norm:
+            queries, keys = self.query_norm(queries), self.key_norm(keys)
+        return queries, keys, values
+
+    def _position_logits(self, queries):
+        """Products of queries with the embedding of each key's distance, `(B, A, T, T)`."""
+        if not self.relative_positions:
+            return None
+        _, num_heads, num_tokens, head_dim = queries.shape
+        relative_keys = ops.cast(self.relative_keys, queries.dtype) * head_dim**-0.5
+        x = ops.matmul(ops.reshape(queries, (-1, head_dim)), relative_keys)
+        x = ops.reshape(x, (-1, num_heads, num_tokens, 2 * num_tokens - 1))
+        return _shift_rows(x, num_tokens)
+
+    def get_config(self):
+        config = {
+            "num_heads": self.num_heads,
+            "dropout_rate": self.dropout_rate,
+            "attention_dropout_rate": self.attention_dropout_rate,
+            "qk_norm": self.qk_norm,
+            "relative_positions": self.relative_positions,
+            "norm_epsilon": self.norm_epsilon,
+        }
+        return {**super().get_config(), **config}
+
+
+def _shift_rows(x, num_tokens: int):
+    """From distance to key: element `(q, k)` of the result is `x[q, k - q + T - 1]`.
+
+    Laid out flat with one column more, row `q` begins where it is needed in rows of `2 T - 1`.
+    """
+    num_heads = x.shape[1]
+    x = ops.pad(x, ((0, 0), (0, 0), (0, 0), (0, 1)))  # (B, A, T, 2 T)
+    x = ops.reshape(x, (-1, num_heads, 2 * num_tokens * num_tokens))
+    x = ops.pad(x, ((0, 0), (0, 0), (0, num_tokens - 1)))
+    x = ops.reshape(x, (-1, num_heads, num_tokens + 1, 2 * num_tokens - 1))
+    return x[:, :, :num_tokens, num_tokens - 1 :]  # (B, A, T, T)

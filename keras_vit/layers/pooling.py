@@ -1,0 +1,145 @@
+"""From tokens to one vector an image."""
+
+from __future__ import annotations
+
+import keras
+from keras import ops
+
+from keras_vit.config import check_heads
+from keras_vit.layers.attention import attention_scores, merge_heads, split_heads
+from keras_vit.layers.mlp import MLP
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class TokenPooling(keras.layers.Layer):
+    """Takes one token of each image, the class token by default.
+
+    Eq. 4 in https://arxiv.org/abs/2010.11929.
+
+    Args:
+        index: Which token.
+
+    Call arguments:
+        tokens: Float tensor of shape `(B, T, D)`.
+
+    Returns:
+        Float tensor of shape `(B, D)`.
+    """
+
+    def __init__(self, index=0, **kwargs):
+        super().__init__(**kwargs)
+        self.index = index
+
+    def call(self, tokens):
+        return tokens[:, self.index]
+
+    def get_config(self):
+        return {**super().get_config(), "index": self.index}
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class MeanPooling(keras.layers.Layer):
+    """The mean of the patch tokens of each image, Appendix D.3 of the paper's `gap`.
+
+    Args:
+        num_prefix_tokens: Tokens before the patches, which do not count.
+
+    Call arguments:
+        tokens: Float tensor of shape `(B, num_prefix_tokens + N, D)`.
+
+    Returns:
+        Float tensor of shape `(B, D)`.
+    """
+
+    def __init__(self, num_prefix_tokens=0, **kwargs):
+        super().__init__(**kwargs)
+        self.num_prefix_tokens = num_prefix_tokens
+
+    def call(self, tokens):
+        return ops.mean(tokens[:, self.num_prefix_tokens :], axis=1)
+
+    def get_config(self):
+        return {**super().get_config(), "num_prefix_tokens": self.num_prefix_tokens}
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class AttentionPooling(keras.layers.Layer):
+    """Attention of one learned query over all tokens, then an MLP: the `map` head.
+
+    As in https://arxiv.org/abs/2106.04560 and SigLIP: no residual around the attention, one
+    around the MLP.
+
+    Args:
+        num_heads: Attention heads, which divide the width.
+        mlp_dim: Hidden dimension of the MLP.
+        gelu: `"tanh"` or `"exact"`.
+        norm_epsilon: Added to the variance in the layer norm.
+
+    Call arguments:
+        tokens: Float tensor of shape `(B, T, D)`.
+
+    Returns:
+        Float tensor of shape `(B, D)`.
+
+    Raises:
+        ValueError: If the heads do not divide the width.
+    """
+
+    def __init__(self, num_heads, mlp_dim, gelu="tanh", norm_epsilon=1e-6, **kwargs):
+        super().__init__(**kwargs)
+        self.num_heads = num_heads
+        self.mlp_dim = mlp_dim
+        self.gelu = gelu
+        self.norm_epsilon = norm_epsilon
+
+    def build(self, tokens_shape):
+        width = tokens_shape[-1]
+        check_heads(width, self.num_heads)
+        limit = (6 / (1 + width)) ** 0.5  # Xavier with fans 1 and D, as in the official code
+        self.probe = self.add_weight(
+            name="probe",
+            shape=(1, 1, width),
+            initializer=keras.initializers.RandomUniform(-limit, limit),
+        )
+        limit = (6 / (2 * width)) ** 0.5  # Xavier on each (D, D) matrix
+        self.query = self._build_dense("query", width, width, limit)
+        self.key_value = self._build_dense("key_value", width, 2 * width, limit)
+        self.output_projection = self._build_dense("output", width, width, limit)
+        self.norm = keras.layers.LayerNormalization(
+            epsilon=self.norm_epsilon, dtype=self.dtype_policy, name="norm"
+        )
+        self.norm.build((None, 1, width))
+        self.mlp = MLP(self.mlp_dim, gelu=self.gelu, dtype=self.dtype_policy, name="mlp")
+        self.mlp.build((None, 1, width))
+
+    def _build_dense(self, name, input_dim, units, limit):
+        dense = keras.layers.Dense(
+            units,
+            kernel_initializer=keras.initializers.RandomUniform(-limit, limit),
+            dtype=self.dtype_policy,
+            name=name,
+        )
+        dense.build((None, input_dim))
+        return dense
+
+    def call(self, tokens):
+        _, num_tokens, width = tokens.shape
+        probe = ops.reshape(ops.cast(self.probe, tokens.dtype), (1, width))
+        queries = split_heads(self.query(probe), 1, self.num_heads)  # (1, A, 1, d)
+        pairs = self.key_value(ops.reshape(tokens, (-1, width)))  # (B * T, 2 D)
+        keys, values = (
+            split_heads(part, num_tokens, self.num_heads) for part in ops.split(pairs, 2, axis=-1)
+        )
+        scores = attention_scores(queries, keys)  # (B, A, 1, T)
+        x = self.output_projection(merge_heads(ops.matmul(scores, values)))  # (B, D)
+        x = ops.reshape(x, (-1, 1, width))
+        return ops.reshape(x + self.mlp(self.norm(x)), (-1, width))  # (B, D)
+
+    def get_config(self):
+        config = {
+            "num_heads": self.num_heads,
+            "mlp_dim": self.mlp_dim,
+            "gelu": self.gelu,
+            "norm_epsilon": self.norm_epsilon,
+        }
+        return {**super().get_config(), **config}

@@ -1,0 +1,276 @@
+"""From an image to a sequence of tokens: patches, learned tokens, places."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit.config import check_positive, check_rate, check_whole_patches, pair
+from keras_vit.resize import sincos_2d
+
+_KINDS = ("learned", "learned_2d", "sincos_2d")
+_POSITION_STDDEV = 0.02  # as in the official model
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class PatchEncoder(keras.layers.Layer):
+    """Cuts images into patches and projects each to a token.
+
+    The `x_p E` of Eq. 1 in https://arxiv.org/abs/2010.11929, a convolution whose stride is its
+    kernel. Patches come in row-major order. On the feature maps of a ResNet stem it makes the
+    paper's hybrid.
+
+    Args:
+        patch_size: Pixels along (height, width) of a patch; an integer means a square.
+        width: Dimension `D` of a token.
+
+    Call arguments:
+        images: Float tensor of shape `(B, H, W, C)`.
+
+    Returns:
+        Float tensor of shape `(B, N, D)`, `N` the number of patches.
+
+    Raises:
+        ValueError: If an argument is not positive, or the image's size is unknown or not a whole
+            number of patches.
+    """
+
+    def __init__(self, patch_size, width, **kwargs):
+        super().__init__(**kwargs)
+        check_positive("width", width)
+        self.patch_size = pair("patch_size", patch_size)
+        self.width = width
+
+    def build(self, images_shape):
+        if len(images_shape) != 4 or None in images_shape[1:]:
+            raise ValueError(
+                "PatchEncoder needs images of shape (batch, height, width, channels), all but the "
+                f"batch known. Received: shape {tuple(images_shape)}."
+            )
+        check_whole_patches(tuple(images_shape[1:3]), self.patch_size)
+        self.grid = (
+            images_shape[1] // self.patch_size[0],
+            images_shape[2] // self.patch_size[1],
+        )
+        self.projection = keras.layers.Conv2D(
+            self.width,
+            self.patch_size,
+            strides=self.patch_size,
+            data_format="channels_last",
+            kernel_initializer="lecun_normal",
+            dtype=self.dtype_policy,
+            name="projection",
+        )
+        self.projection.build(images_shape)
+
+    def call(self, images):
+        patches = self.projection(images)  # (B, rows, columns, D)
+        return ops.reshape(patches, (-1, self.grid[0] * self.grid[1], self.width))  # (B, N, D)
+
+    def get_config(self):
+        return {**super().get_config(), "patch_size": self.patch_size, "width": self.width}
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class ClassToken(keras.layers.Layer):
+    """Puts learned tokens, the same for every image, among the tokens of each image.
+
+    With the defaults, `x_class` of Eq. 1 in https://arxiv.org/abs/2010.11929. With other
+    arguments it makes DeiT's distillation token (https://arxiv.org/abs/2012.12877) and registers
+    (https://arxiv.org/abs/2309.16588).
+
+    Args:
+        num_tokens: How many tokens to learn.
+        insert_at: How many tokens stay before them.
+        stddev: Standard deviation of the normal start; 0 starts at zero, as the official code.
+
+    Call arguments:
+        tokens: Float tensor of shape `(B, T, D)`.
+
+    Returns:
+        Float tensor of shape `(B, T + num_tokens, D)`.
+
+    Raises:
+        ValueError: If `num_tokens` is not positive or there are fewer than `insert_at` tokens.
+    """
+
+    def __init__(self, num_tokens=1, insert_at=0, stddev=0.0, **kwargs):
+        super().__init__(**kwargs)
+        check_positive("num_tokens", num_tokens)
+        self.num_tokens = num_tokens
+        self.insert_at = insert_at
+        self.stddev = stddev
+
+    def build(self, tokens_shape):
+        if not 0 <= self.insert_at <= tokens_shape[1]:
+            raise ValueError(
+                f"Tokens can be inserted at 0 to {tokens_shape[1]} of {tokens_shape[1]} tokens. "
+                f"Received: insert_at={self.insert_at}."
+            )
+        self.token = self.add_weight(
+            name="token",
+            shape=(1, self.num_tokens, tokens_shape[-1]),
+            initializer=keras.initializers.RandomNormal(stddev=self.stddev)
+            if self.stddev
+            else "zeros",
+        )
+
+    def call(self, tokens):
+        batch = ops.shape(tokens)[0]
+        width = tokens.shape[-1]
+        token = ops.cast(self.token, tokens.dtype)
+        token = ops.broadcast_to(token, (batch, self.num_tokens, width))
+        parts = [tokens[:, : self.insert_at], token, tokens[:, self.insert_at :]]
+        return ops.concatenate(parts if self.insert_at else parts[1:], axis=1)
+
+    def get_config(self):
+        config = {
+            "num_tokens": self.num_tokens,
+            "insert_at": self.insert_at,
+            "stddev": self.stddev,
+        }
+        return {**super().get_config(), **config}
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class AddPositionEmbedding(keras.layers.Layer):
+    """Adds an embedding of its place to every token.
+
+    The `+ E_pos` of Eq. 1 in https://arxiv.org/abs/2010.11929, and the alternatives of its
+    Appendix D.4. The layer knows its grid, so that its weights can be resized to another image
+    size.
+
+    Args:
+        grid: Patches along (height, width).
+        num_prefix_tokens: Tokens before the patches that have a place too.
+        kind: `"learned"` (a vector for every place), `"learned_2d"` (a half for the column, then
+            a half for the row) or `"sincos_2d"` (fixed, https://arxiv.org/abs/2205.01580; prefix
+            tokens get zeros).
+
+    Call arguments:
+        tokens: Float tensor of shape `(B, T, D)`, `T = num_prefix_tokens + N`.
+
+    Returns:
+        Float tensor of shape `(B, T, D)`.
+
+    Raises:
+        ValueError: If `T` does not fit `grid` and `num_prefix_tokens`, or `kind` is unknown.
+    """
+
+    def __init__(self, grid, num_prefix_tokens=1, kind="learned", **kwargs):
+        super().__init__(**kwargs)
+        if kind not in _KINDS:
+            raise ValueError(f"`kind` must be one of {', '.join(_KINDS)}. Received: {kind!r}.")
+        self.grid = pair("grid", grid)
+        self.num_prefix_tokens = num_prefix_tokens
+        self.kind = kind
+
+    def build(self, tokens_shape):
+        expected = self.num_prefix_tokens + self.grid[0] * self.grid[1]
+        if tokens_shape[1] != expected:
+            raise ValueError(
+                f"A grid of {self.grid[0]} x {self.grid[1]} patches and {self.num_prefix_tokens} "
+                f"prefix tokens make {expected} tokens. Received: {tokens_shape[1]} tokens, shape "
+                f"{tuple(tokens_shape)}. Set `grid` and `num_prefix_tokens` to what comes before "
+                "this layer."
+            )
+        width = tokens_shape[-1]
+        if self.kind == "learned":
+            self.embedding = self._add_table("embedding", expected, width)
+        elif self.kind == "learned_2d":
+            self.columns = self._add_table("columns", self.grid[1], width // 2)
+            self.rows = self._add_table("rows", self.grid[0], width - width // 2)
+            if self.num_prefix_tokens:
+                self.prefix = self._add_table("prefix", self.num_prefix_tokens, width)
+        else:
+            prefix = np.zeros((self.num_prefix_tokens, width), "float32")
+            self._fixed = np.concatenate([prefix, sincos_2d(self.grid, width)])[None]  # (1, T, D)
+
+    def _add_table(self, name, places, width):
+        return self.add_weight(
+            name=name,
+            shape=(1, places, width),
+            initializer=keras.initializers.RandomNormal(stddev=_POSITION_STDDEV),
+        )
+
+    def call(self, tokens):
+        return tokens + ops.cast(self.table(), tokens.dtype)  # (B, T, D)
+
+    def table(self):
+        """The embedding of every place, a float tensor of shape `(1, T, D)`."""
+        if self.kind == "learned":
+            return ops.convert_to_tensor(self.embedding)
+        if self.kind == "sincos_2d":
+            return ops.convert_to_tensor(self._fixed)
+        x = ops.tile(self.columns, (1, self.grid[0], 1))  # (1, N, D / 2)
+        y = ops.repeat(self.rows, self.grid[1], axis=1)  # (1, N, D / 2)
+        places = ops.concatenate([x, y], axis=-1)  # (1, N, D)
+        if self.num_prefix_tokens:
+            places = ops.concatenate([self.prefix, places], axis=1)  # (1, T, D)
+        return places
+
+    def get_config(self):
+        config = {
+            "grid": self.grid,
+            "num_prefix_tokens": self.num_prefix_tokens,
+            "kind": self.kind,
+        }
+        return {**super().get_config(), **config}
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class PatchDropout(keras.layers.Layer):
+    """Leaves a random share of the patch tokens out of every training image.
+
+    After https://arxiv.org/abs/2208.07220: training is cheaper by about the share, and inference
+    sees every patch. The number that stays is fixed, so shapes are static under XLA.
+
+    Args:
+        rate: Share of the patch tokens that is left out, in [0, 1).
+        num_prefix_tokens: Tokens before the patches, which always stay.
+        seed: Seed of the random choice.
+
+    Call arguments:
+        tokens: Float tensor of shape `(B, num_prefix_tokens + N, D)`.
+        training: Whether to leave tokens out.
+
+    Returns:
+        Float tensor of shape `(B, num_prefix_tokens + K, D)`, `K` at least 1 and about
+        `(1 - rate) N` in training, `N` otherwise.
+
+    Raises:
+        ValueError: If `rate` is not in [0, 1).
+    """
+
+    def __init__(self, rate, num_prefix_tokens=1, seed=None, **kwargs):
+        super().__init__(**kwargs)
+        check_rate("rate", rate)
+        self.rate = rate
+        self.num_prefix_tokens = num_prefix_tokens
+        self.seed = seed
+        self.seed_generator = keras.random.SeedGenerator(seed)
+
+    def call(self, tokens, training=False):
+        num_patches = tokens.shape[1] - self.num_prefix_tokens
+        kept = max(1, round(num_patches * (1 - self.rate)))
+        if not training or kept == num_patches:
+            return tokens
+        prefix, patches = tokens[:, : self.num_prefix_tokens], tokens[:, self.num_prefix_tokens :]
+        noise = keras.random.uniform(
+            (ops.shape(tokens)[0], num_patches), dtype="float32", seed=self.seed_generator
+        )
+        _, places = ops.top_k(noise, kept, sorted=False)  # (B, K)
+        patches = ops.take_along_axis(patches, places[:, :, None], axis=1)  # (B, K, D)
+        return ops.concatenate([prefix, patches], axis=1)
+
+    def compute_output_shape(self, tokens_shape):
+        return tokens_shape
+
+    def get_config(self):
+        config = {
+            "rate": self.rate,
+            "num_prefix_tokens": self.num_prefix_tokens,
+            "seed": self.seed,
+        }
+        return {**super().get_config(), **config}

@@ -1,0 +1,57 @@
+"""The `keras.Model` of this package: a functional model that knows its architecture."""
+
+from __future__ import annotations
+
+import keras
+
+from keras_vit.config import ViTConfig
+
+_CONFIG_KEY = "architecture"
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class Model(keras.Model):
+    """A functional model, as `keras.Model(inputs, outputs)`.
+
+    Models of this package, and what users build on them, are of this class; it is the one place
+    for what Keras needs mended under it.
+
+    Args:
+        inputs: Symbolic input, as for `keras.Model`.
+        outputs: Symbolic outputs.
+        name: Name of the model.
+
+    Attributes:
+        config: The `ViTConfig` the model was built from, or `None` for a model of the user's own.
+            It is saved in `.keras` files.
+    """
+
+    def __init__(self, inputs, outputs, name=None, **kwargs):
+        super().__init__(inputs, outputs, name=name, **kwargs)
+        self._architecture = None
+
+    @property
+    def config(self) -> ViTConfig | None:
+        """What the model was built from."""
+        return self._architecture
+
+    def get_config(self):
+        config = super().get_config()
+        if self._architecture is not None:
+            config[_CONFIG_KEY] = self._architecture.to_dict()
+        return config
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        config = dict(config)
+        architecture = config.pop(_CONFIG_KEY, None)
+        model = super().from_config(config, custom_objects=custom_objects)
+        if architecture is not None:
+            model._architecture = ViTConfig(**architecture)
+        return model
+
+
+def with_config(model: Model, config: ViTConfig) -> Model:
+    """`model`, remembering the configuration it was built from."""
+    model._architecture = config
+    return model

@@ -1,0 +1,164 @@
+"""The Vision Transformer, Figure 1 of https://arxiv.org/abs/2010.11929, in one function."""
+
+from __future__ import annotations
+
+import keras
+
+from keras_vit.config import ViTConfig
+from keras_vit.layers.block import TransformerBlock
+from keras_vit.layers.pooling import AttentionPooling, MeanPooling, TokenPooling
+from keras_vit.layers.tokens import AddPositionEmbedding, ClassToken, PatchDropout, PatchEncoder
+from keras_vit.models.model import Model, with_config
+
+
+def build_vit(config: ViTConfig, name: str | None = None) -> Model:
+    """Builds a Vision Transformer from its configuration.
+
+    Layers have stable names: `preprocessing`, `patch_encoder`, `class_token`,
+    `position_embedding`, `block_0` and on, `encoder_norm`, `pooling`, `pre_logits`, `head`.
+
+    Args:
+        config: The architecture.
+        name: Name of the model.
+
+    Returns:
+        A functional `keras_vit.Model` from images of shape `(B, H, W, C)`, with values in
+        [0, 255] where `config.include_preprocessing`, to float32 logits of shape `(B, K)`, or
+        `(B, T, K)` without pooling. With `config.classes=None` it ends in features instead, of
+        shape `(B, D)` or `(B, T, D)`.
+
+    Example:
+
+    >>> config = keras_vit.ViTConfig(
+    ...     patch_size=4, width=64, depth=2, num_heads=4, mlp_dim=128, image_size=32, classes=10
+    ... )
+    >>> keras_vit.build_vit(config).output_shape
+    (None, 10)
+    """
+    images = keras.Input(config.input_shape, name="images")
+    x = preprocess(images, config)
+    x = PatchEncoder(config.patch_size, config.width, name="patch_encoder")(x)  # (B, N, D)
+    x = embed_tokens(x, config)  # (B, T, D)
+    for index in range(config.depth):
+        x = transformer_block(config, index)(x)
+    if not config.norm_after_pooling:
+        x = encoder_norm(config)(x)
+    x = pool(x, config)  # (B, D)
+    if config.norm_after_pooling:
+        x = encoder_norm(config)(x)
+    return with_config(Model(images, classify(x, config), name=name), config)
+
+
+def preprocess(images, config: ViTConfig):
+    """From pixels in [0, 255] to the model's range, in float32."""
+    if not config.include_preprocessing:
+        return images
+    mean, std = config.preprocessing.per_channel(config.channels)
+    return keras.layers.Normalization(
+        axis=-1,
+        mean=mean,
+        variance=[s**2 for s in std],
+        dtype="float32",  # also under half-precision policies
+        name="preprocessing",
+    )(images)
+
+
+def embed_tokens(x, config: ViTConfig):
+    """Adds what the patches lack: class token, places, registers."""
+    if config.position_on_class_token:
+        x = add_class_tokens(x, config)
+        x = add_positions(x, config, num_prefix_tokens=config.num_class_tokens)
+    else:
+        x = add_positions(x, config, num_prefix_tokens=0)
+        x = add_class_tokens(x, config)
+    if config.num_registers:
+        x = ClassToken(
+            config.num_registers,
+            insert_at=config.num_class_tokens,
+            stddev=1e-6,  # as in DINOv2
+            name="registers",
+        )(x)
+    x = keras.layers.Dropout(config.dropout_rate, name="embedding_dropout")(x)
+    if config.patch_dropout_rate:
+        x = PatchDropout(config.patch_dropout_rate, config.num_prefix_tokens, name="patch_dropout")(
+            x
+        )
+    return x
+
+
+def add_class_tokens(x, config: ViTConfig):
+    """Puts the class token first and the distillation token second."""
+    if config.distillation_token:
+        x = ClassToken(name="distillation_token")(x)
+    if config.class_token:
+        x = ClassToken(name="class_token")(x)
+    return x
+
+
+def add_positions(x, config: ViTConfig, num_prefix_tokens: int):
+    """Adds an embedding of its place to every token, where the blocks do not see to it."""
+    if config.position_embedding in ("none", "relative"):
+        return x
+    return AddPositionEmbedding(
+        config.grid, num_prefix_tokens, config.position_embedding, name="position_embedding"
+    )(x)
+
+
+def transformer_block(config: ViTConfig, index: int) -> TransformerBlock:
+    """The block at `index`; stochastic depth grows linearly with it."""
+    return TransformerBlock(
+        config.num_heads,
+        config.mlp_dim,
+        gelu=config.gelu,
+        norm_epsilon=config.norm_epsilon,
+        dropout_rate=config.dropout_rate,
+        attention_dropout_rate=config.attention_dropout_rate,
+        stochastic_depth_rate=config.stochastic_depth_rate * index / max(1, config.depth - 1),
+        layer_scale=config.layer_scale,
+        qk_norm=config.qk_norm,
+        relative_positions=config.position_embedding == "relative",
+        name=f"block_{index}",
+    )
+
+
+def encoder_norm(config: ViTConfig):
+    """The last layer norm."""
+    return keras.layers.LayerNormalization(epsilon=config.norm_epsilon, name="encoder_norm")
+
+
+def pool(x, config: ViTConfig):
+    """From tokens to what the head reads."""
+    if config.pooling == "token":
+        return TokenPooling(name="pooling")(x)
+    if config.pooling == "gap":
+        return MeanPooling(config.num_prefix_tokens, name="pooling")(x)
+    if config.pooling == "map":
+        return AttentionPooling(
+            config.num_heads,
+            config.mlp_dim,
+            gelu=config.gelu,
+            norm_epsilon=config.norm_epsilon,
+            name="pooling",
+        )(x)
+    return x
+
+
+def classify(x, config: ViTConfig):
+    """Logits in float32 under every dtype policy; the head starts at zero."""
+    if config.classes is None:
+        return x
+    if config.pre_logits is not None:
+        x = keras.layers.Dense(
+            config.pre_logits,
+            activation="tanh",
+            kernel_initializer="lecun_normal",
+            name="pre_logits",
+        )(x)
+    return keras.layers.Dense(
+        config.classes,
+        activation=config.classifier_activation,
+        kernel_initializer="zeros",
+        bias_initializer=keras.initializers.Constant(config.head_bias),
+        dtype="float32",
+        name="head",
+    )(x)

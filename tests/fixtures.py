@@ -1,0 +1,31 @@
+"""What tests share: a tiny model and a random fill that hides nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from keras_vit.config import ViTConfig
+
+
+def tiny_config(**changes) -> ViTConfig:
+    """A ViT of two blocks for 32 x 32 images in ten classes."""
+    fields = {
+        "patch_size": 8,
+        "width": 32,
+        "depth": 2,
+        "num_heads": 4,
+        "mlp_dim": 64,
+        "image_size": 32,
+        "classes": 10,
+    }
+    return ViTConfig(**{**fields, **changes})
+
+
+def fill_random(model, stddev=0.2, seed=0) -> None:
+    """Fills every weight with N(0, 0.2), scales around 1: smaller hides a wrong GELU or epsilon."""
+    rng = np.random.default_rng(seed)
+    for weight in model.weights:
+        if "seed_generator" in weight.path:
+            continue
+        mean = 1.0 if weight.path.endswith("gamma") else 0.0
+        weight.assign(rng.normal(mean, stddev, weight.shape).astype("float32"))
