@@ -5,10 +5,10 @@ from __future__ import annotations
 import keras
 import numpy as np
 import pytest
-from tests import official, reference
-from tests.fixtures import fill_random, tiny_config
 
 from keras_vit.models.vit import build_vit
+from tests import official, reference
+from tests.fixtures import fill_random, tiny_config
 
 ATOL = 1e-5
 
