@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keras
 import numpy as np
 
 from keras_vit.config import ViTConfig
@@ -29,3 +30,18 @@ def fill_random(model, stddev=0.2, seed=0) -> None:
             continue
         mean = 1.0 if weight.path.endswith("gamma") else 0.0
         weight.assign(rng.normal(mean, stddev, weight.shape).astype("float32"))
+
+
+def abstract_model(build):
+    """What `build()` makes, with shapes and no arrays: even the largest fits in memory."""
+    try:
+        with keras.StatelessScope(initialize_variables=False):
+            return build()
+    finally:
+        keras.utils.clear_session()
+
+
+def images_for(model, count=4, seed=0) -> np.ndarray:
+    """Random images in [0, 255] of the size that a model takes."""
+    rng = np.random.default_rng(seed)
+    return rng.uniform(0, 255, (count, *model.input_shape[1:])).astype("float32")

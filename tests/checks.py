@@ -1,0 +1,87 @@
+"""What every layer must stand."""
+
+from __future__ import annotations
+
+import tempfile
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tests.fixtures import fill_random
+
+POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
+
+
+def check_layer(layer, shape, expected_shape=None, atol=1e-5):
+    """Config round trip, save and reload, static and true shapes, graph, XLA, dtypes, gradients.
+
+    Args:
+        layer: A layer that is not built yet.
+        shape: Input shape without the batch.
+        expected_shape: Output shape without the batch; the input's own by default.
+        atol: How far eager, graph and XLA may be apart.
+    """
+    expected_shape = tuple(shape if expected_shape is None else expected_shape)
+    rebuilt = check_config(layer)
+    inputs = keras.Input(shape)
+    outputs = layer(inputs)
+    assert tuple(outputs.shape) == (None, *expected_shape)
+    model = keras.Model(inputs, outputs)
+    fill_random(model)
+    x = np.random.default_rng(1).normal(size=(3, *shape)).astype("float32")
+    expected = keras.ops.convert_to_numpy(layer(x))
+    assert expected.shape == (3, *expected_shape)
+    assert np.isfinite(expected).all()
+    for jit_compile in (False, True):
+        compiled = tf.function(layer, jit_compile=jit_compile)
+        np.testing.assert_allclose(compiled(tf.constant(x)), expected, rtol=0, atol=atol)
+    check_saved(model, x, expected)
+    check_gradients(layer, x)
+    for policy in POLICIES:
+        check_policy(type(rebuilt), layer.get_config(), policy, layer, x, expected)
+
+
+def check_config(layer):
+    """`from_config(get_config())` gives the same configuration, through JSON too."""
+    config = layer.get_config()
+    rebuilt = type(layer).from_config(config)
+    assert rebuilt.get_config() == config
+    serialized = keras.saving.serialize_keras_object(layer)
+    assert keras.saving.deserialize_keras_object(serialized).get_config() == config
+    return rebuilt
+
+
+def check_saved(model, x, expected):
+    with tempfile.TemporaryDirectory() as folder:
+        model.save(f"{folder}/layer.keras")
+        reloaded = keras.saving.load_model(f"{folder}/layer.keras", safe_mode=True)
+    assert [w.path for w in reloaded.weights] == [w.path for w in model.weights]
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(reloaded(x)), expected)
+
+
+def check_gradients(layer, x):
+    """Every trainable weight gets a gradient, and one that is not zero throughout."""
+    with tf.GradientTape() as tape:
+        y = layer(tf.constant(x), training=True)
+        loss = tf.reduce_sum(tf.square(y) * tf.range(1.0, y.shape[-1] + 1.0))
+    gradients = tape.gradient(loss, [w.value for w in layer.trainable_weights])
+    for weight, gradient in zip(layer.trainable_weights, gradients, strict=True):
+        assert gradient is not None, weight.path
+        assert np.abs(gradient).max() > 0, weight.path
+
+
+def check_policy(cls, config, policy, layer, x, expected):
+    """Under each dtype policy: compute dtype out, numbers near those of float32."""
+    twin = cls.from_config({**config, "dtype": policy})
+    assert twin.dtype_policy.name == policy
+    twin.build((None, *x.shape[1:]))
+    for ours, theirs in zip(twin.weights, layer.weights, strict=True):
+        assert ours.dtype == theirs.dtype  # variables stay float32
+        ours.assign(theirs)
+    y = twin(x)
+    assert keras.backend.standardize_dtype(y.dtype) == twin.compute_dtype
+    tolerance = {"float32": 1e-6, "mixed_bfloat16": 0.1, "mixed_float16": 0.02}[policy]
+    scale = np.abs(expected).max()
+    y = keras.ops.convert_to_numpy(keras.ops.cast(y, "float32"))
+    np.testing.assert_allclose(y / scale, expected / scale, rtol=0, atol=tolerance)

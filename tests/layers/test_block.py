@@ -1,0 +1,196 @@
+"""Attention, MLP and the block they make."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_vit.layers.activations import gelu
+from keras_vit.layers.attention import SelfAttention
+from keras_vit.layers.block import LayerScale, TransformerBlock
+from keras_vit.layers.mlp import MLP
+from tests import reference
+from tests.checks import check_layer
+from tests.fixtures import fill_random
+
+TOKENS = np.random.default_rng(7).normal(size=(2, 5, 16)).astype("float32")
+
+
+def numpy(x):
+    return keras.ops.convert_to_numpy(x)
+
+
+def built(layer, seed=0):
+    layer.build(TOKENS.shape)
+    fill_random(layer, seed=seed)
+    return layer, {w.path: np.asarray(w.numpy(), "float64") for w in layer.weights}
+
+
+@pytest.mark.parametrize("form", ["tanh", "exact"])
+def test_gelu_is_the_form_it_says(form):
+    x = np.linspace(-6, 6, 1001)
+    value = numpy(gelu(keras.ops.convert_to_tensor(x, "float32"), form))
+    np.testing.assert_allclose(value, reference.gelu(x, form), rtol=0, atol=1e-6)
+    other = reference.gelu(x, {"tanh": "exact", "exact": "tanh"}[form])
+    assert np.abs(value - other).max() == pytest.approx(4.73e-4, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"relative_positions": True},
+        {"qk_norm": True},
+    ],
+)
+def test_attention_stands_what_every_layer_must(options):
+    check_layer(SelfAttention(4, **options), (5, 16))
+
+
+@pytest.mark.parametrize("options", [{}, {"gelu": "exact"}])
+def test_mlp_stands_what_every_layer_must(options):
+    check_layer(MLP(24, **options), (5, 16))
+
+
+def test_layer_scale_stands_what_every_layer_must():
+    check_layer(LayerScale(0.5), (5, 16))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"gelu": "exact", "norm_epsilon": 1e-5},
+        {"layer_scale": 0.1, "qk_norm": True},
+        {"relative_positions": True},
+    ],
+)
+def test_block_stands_what_every_layer_must(options):
+    check_layer(TransformerBlock(4, 24, **options), (5, 16))
+
+
+def test_attention_is_the_papers():
+    layer, w = built(SelfAttention(4, name="attention"))
+    expected, expected_scores = reference.attention(TOKENS.astype("float64"), w, "attention", 4)
+    out, scores = layer(TOKENS, return_attention_scores=True)
+    np.testing.assert_allclose(numpy(out), expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(numpy(scores), expected_scores, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(numpy(scores).sum(-1), 1, rtol=0, atol=1e-6)
+    np.testing.assert_array_equal(numpy(layer(TOKENS)), numpy(out))
+
+
+def test_relative_positions_add_a_key_for_every_distance():
+    layer, w = built(SelfAttention(4, relative_positions=True, name="attention"))
+    _, scores = layer(TOKENS, return_attention_scores=True)
+    x = TOKENS.astype("float64")
+    qkv = x @ w["attention/qkv/kernel"] + w["attention/qkv/bias"]
+    distances = w["attention/relative_keys"].T  # (2 T - 1, d)
+    for head in range(4):
+        columns = slice(4 * head, 4 * head + 4)
+        q, k = qkv[..., :16][..., columns], qkv[..., 16:32][..., columns]
+        for query in range(5):
+            keys = k + distances[[key - query + 4 for key in range(5)]]  # content and distance
+            logits = np.einsum("bd,bkd->bk", q[:, query], keys) / 2
+            expected = reference.softmax(logits)
+            np.testing.assert_allclose(numpy(scores)[:, head, query], expected, rtol=0, atol=1e-6)
+
+
+def test_queries_and_keys_are_normalised_per_head():
+    layer, w = built(SelfAttention(4, qk_norm=True, name="attention"))
+    _, scores = layer(TOKENS, return_attention_scores=True)
+    qkv = TOKENS.astype("float64") @ w["attention/qkv/kernel"] + w["attention/qkv/bias"]
+    q, k = (qkv[..., 16 * i : 16 * i + 16].reshape(2, 5, 4, 4) for i in range(2))
+    q = reference.layer_norm(q, w["attention/query_norm/gamma"], 0)
+    k = reference.layer_norm(k, w["attention/key_norm/gamma"], 0)
+    expected = reference.softmax(np.einsum("bqhd,bkhd->bhqk", q, k) / 2)
+    np.testing.assert_allclose(numpy(scores), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("form", ["tanh", "exact"])
+def test_block_is_the_papers(form):
+    layer, w = built(TransformerBlock(4, 24, gelu=form, name="block"))
+    expected = reference.block(TOKENS.astype("float64"), w, "block", 4, form)
+    np.testing.assert_allclose(numpy(layer(TOKENS)), expected, rtol=0, atol=1e-5)
+    out, scores = layer(TOKENS, return_attention_scores=True)
+    np.testing.assert_allclose(numpy(out), expected, rtol=0, atol=1e-5)
+    assert scores.shape == (2, 4, 5, 5)
+
+
+def test_layer_scale_multiplies_each_branch():
+    layer, _ = built(TransformerBlock(4, 24, layer_scale=1e-4))
+    layer.attention_scale.gamma.assign(np.zeros(16))
+    layer.mlp_scale.gamma.assign(np.zeros(16))
+    np.testing.assert_array_equal(numpy(layer(TOKENS)), TOKENS)
+    fresh = TransformerBlock(4, 24, layer_scale=1e-4)
+    fresh.build(TOKENS.shape)
+    np.testing.assert_allclose(numpy(fresh.mlp_scale.gamma), 1e-4)
+
+
+def test_stochastic_depth_drops_whole_images_and_keeps_the_mean():
+    layer, _ = built(TransformerBlock(4, 24, stochastic_depth_rate=0.5))
+    tokens = np.tile(TOKENS[:1], (4000, 1, 1))
+    branch = numpy(layer.attention(layer.attention_norm(TOKENS[:1])))[0]
+    layer.mlp.output_projection.kernel.assign(np.zeros((24, 16)))
+    layer.mlp.output_projection.bias.assign(np.zeros(16))
+    added = numpy(layer(tokens, training=True)) - tokens
+    dropped = np.abs(added).max(axis=(1, 2)) == 0
+    assert dropped.mean() == pytest.approx(0.5, abs=0.04)  # five standard deviations
+    kept = np.broadcast_to(2 * branch, added[~dropped].shape)
+    np.testing.assert_allclose(added[~dropped], kept, rtol=0, atol=1e-5)
+    np.testing.assert_array_equal(numpy(layer(tokens)), numpy(layer(tokens)))
+
+
+@pytest.mark.parametrize("rate", ["dropout_rate", "attention_dropout_rate"])
+def test_dropout_is_on_in_training_alone(rate):
+    layer, _ = built(TransformerBlock(4, 24, **{rate: 0.5}))
+    assert np.abs(numpy(layer(TOKENS, training=True)) - numpy(layer(TOKENS))).max() > 0.01
+    np.testing.assert_array_equal(numpy(layer(TOKENS)), numpy(layer(TOKENS, training=False)))
+
+
+def test_dropout_is_after_every_dense_layer_but_queries_keys_and_values():
+    # Four decisions in a block that sees two of them in each branch: with the MLP's last kernel
+    # and bias at zero, only the attention's own dropout is left to see.
+    layer, _ = built(TransformerBlock(4, 24, dropout_rate=0.5))
+    layer.mlp.output_projection.kernel.assign(np.zeros((24, 16)))
+    layer.mlp.output_projection.bias.assign(np.zeros(16))
+    branch = numpy(layer.attention(layer.attention_norm(TOKENS)))
+    added = numpy(layer(TOKENS, training=True)) - TOKENS
+    is_dropped = np.abs(added) < 1e-7
+    assert 0.3 < is_dropped.mean() < 0.7
+    np.testing.assert_allclose(added[~is_dropped], 2 * branch[~is_dropped], rtol=0, atol=1e-5)
+
+
+def test_kernels_start_as_the_official_ones():
+    layer = TransformerBlock(4, 512)
+    layer.build((None, 5, 128))
+    assert np.abs(numpy(layer.attention.qkv.kernel)).max() == pytest.approx(
+        (6 / 256) ** 0.5, rel=0.01
+    )
+    assert np.abs(numpy(layer.attention.output_projection.kernel)).max() == pytest.approx(
+        (6 / 256) ** 0.5, rel=0.01
+    )
+    for dense in (layer.mlp.hidden, layer.mlp.output_projection):
+        assert np.abs(numpy(dense.kernel)).max() == pytest.approx((6 / 640) ** 0.5, rel=0.01)
+        assert 0 < np.abs(numpy(dense.bias)).max() < 1e-5
+    assert not numpy(layer.attention.qkv.bias).any()
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_one_function_serves_every_batch_size(jit_compile):
+    layer, _ = built(TransformerBlock(4, 24))
+    signature = [tf.TensorSpec((None, 5, 16))]
+    compiled = tf.function(layer, jit_compile=jit_compile, input_signature=signature)
+    for batch in (1, 2):
+        expected = numpy(layer(TOKENS[:batch]))
+        np.testing.assert_allclose(compiled(TOKENS[:batch]), expected, rtol=0, atol=1e-5)
+
+
+def test_heads_that_do_not_divide_the_width_are_refused():
+    with pytest.raises(ValueError, match=r"width=16, num_heads=5. The nearest that do: 2, 4, 8"):
+        SelfAttention(5).build((None, 5, 16))
+    with pytest.raises(ValueError, match=r"`num_heads` must be a positive integer"):
+        TransformerBlock(0, 24)
+    with pytest.raises(ValueError, match=r"`dropout_rate` must be a number in \[0, 1\)"):
+        TransformerBlock(4, 24, dropout_rate=1)
