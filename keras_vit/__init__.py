@@ -1,5 +1,10 @@
 """The Vision Transformer (https://arxiv.org/abs/2010.11929) for Keras 3."""
 
+from __future__ import annotations
+
+import importlib
+import typing
+
 from keras_vit.config import IMAGENET_STATISTICS, UNIT_RANGE, Preprocessing, ViTConfig
 from keras_vit.create import (
     ViTB8,
@@ -24,7 +29,17 @@ from keras_vit.models.model import Model
 from keras_vit.models.vit import build_vit
 from keras_vit.variants import find_config, list_variants
 
+if typing.TYPE_CHECKING:
+    from keras_vit.export.litert import export_litert
+    from keras_vit.export.saved_model import export_saved_model
+
 __version__ = "0.1.0"
+
+# Imported when first asked for: they need TensorFlow, which other Keras backends do without.
+_NEED_TENSORFLOW = {
+    "export_litert": "keras_vit.export.litert",
+    "export_saved_model": "keras_vit.export.saved_model",
+}
 
 __all__ = [
     "IMAGENET_STATISTICS",
@@ -56,6 +71,18 @@ __all__ = [
     "ViTTi16",
     "build_vit",
     "create_model",
+    "export_litert",
+    "export_saved_model",
     "find_config",
     "list_variants",
 ]
+
+
+def __getattr__(name: str) -> typing.Any:
+    if name not in _NEED_TENSORFLOW:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_NEED_TENSORFLOW[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

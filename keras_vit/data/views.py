@@ -1,0 +1,67 @@
+"""The eval view: from an image of any size to the pixels that a model reads."""
+
+from __future__ import annotations
+
+import math
+
+import tensorflow as tf
+
+from keras_vit.config import Preprocessing
+
+
+def eval_view(image, preprocessing: Preprocessing, image_size: tuple[int, int]):
+    """Resizes one image to a model's size, as in evaluation.
+
+    With `preprocessing.crop_ratio=None` the whole image is squashed to the model's size, as in the
+    official code. Otherwise the image is resized, keeping its proportions, until it covers the
+    model's size divided by `crop_ratio` (rounded down), and the centre is cut out, as in
+    big_vision and timm.
+
+    Values stay in [0, 255]. `"bilinear"` is TensorFlow's, without antialiasing and without
+    rounding, as in the official code; `"area"` cuts off fractions, as big_vision does; `"bicubic"`
+    is antialiased and rounded, as Pillow's, which timm and DeiT use.
+
+    Args:
+        image: Tensor of shape `(h, w, C)`, any type, values in [0, 255].
+        preprocessing: Interpolation and crop.
+        image_size: Pixels along (height, width) that the model reads.
+
+    Returns:
+        float32 tensor of shape `(*image_size, C)`, values in [0, 255].
+    """
+    if preprocessing.crop_ratio is None:
+        return resize(image, image_size, preprocessing.interpolation)
+    covered = [math.floor(side / preprocessing.crop_ratio) for side in image_size]
+    image = resize(image, _covering_size(image, covered), preprocessing.interpolation)
+    return _crop_centre(image, image_size)
+
+
+def resize(image, size, interpolation: str):
+    """Resizes an image of shape `(h, w, C)` to `size`; float32 values stay in [0, 255]."""
+    x = tf.image.resize(
+        tf.cast(image, tf.float32), size, interpolation, antialias=interpolation == "bicubic"
+    )
+    if interpolation == "bicubic":  # overshoots at edges
+        return tf.round(tf.clip_by_value(x, 0.0, 255.0))
+    return tf.floor(x) if interpolation == "area" else x
+
+
+def normalize(pixels, preprocessing: Preprocessing):
+    """From pixels in [0, 255] to the model's range: `(pixels - mean) / std`, channels last."""
+    mean, std = preprocessing.per_channel(pixels.shape[-1])
+    return (tf.cast(pixels, tf.float32) - mean) / std
+
+
+def _covering_size(image, size):
+    """The smallest size with the proportions of `image` that covers `size`."""
+    shape = tf.cast(tf.shape(image)[:2], tf.float64)
+    scale = tf.reduce_max(tf.constant(size, tf.float64) / shape)
+    covering = tf.cast(tf.round(shape * scale), tf.int32)
+    return tf.maximum(covering, size)
+
+
+def _crop_centre(image, size):
+    top_left = (tf.shape(image)[:2] - size) // 2
+    image = tf.slice(image, tf.concat([top_left, [0]], 0), (*size, -1))
+    image.set_shape((*size, image.shape[-1]))
+    return image

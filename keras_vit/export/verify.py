@@ -1,0 +1,169 @@
+"""Whether an exported file does what the model does."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from keras_vit.export.files import size_of
+
+# A runner takes pixels (B, H, W, C) in [0, 255] and returns named arrays.
+Runner = Callable[[np.ndarray], dict[str, np.ndarray]]
+
+
+class ExportMismatchError(ValueError):
+    """An exported file does not do what the model does. `report` holds the numbers."""
+
+    def __init__(self, message: str, report: ExportReport):
+        super().__init__(message)
+        self.report = report
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportReport:
+    """An exported file beside the model it was made from.
+
+    Args:
+        path: The file or directory.
+        format: `"saved_model"`, `"litert"` or `"onnx"`.
+        precision: What the file computes in.
+        size: Bytes on disk.
+        images: How many images both ran on.
+        max_difference: Largest absolute difference of any output, over the largest absolute value
+            of that output in the model (1 at least).
+        top1_agreement: Share of images for which both have the same largest logit, in [0, 1];
+            `None` without a head.
+        latency_ms: Median time of the file for one image, in milliseconds.
+    """
+
+    path: pathlib.Path
+    format: str
+    precision: str
+    size: int
+    images: int
+    max_difference: float
+    top1_agreement: float | None
+    latency_ms: float
+
+    def __str__(self) -> str:
+        agreement = "" if self.top1_agreement is None else f"top-1 {self.top1_agreement:.2%}, "
+        return (
+            f"{self.path} ({self.format} {self.precision}): {self.size / 2**20:.1f} MiB, "
+            f"difference {self.max_difference:.1e}, {agreement}{self.latency_ms:.1f} ms an image "
+            f"({self.images} images)"
+        )
+
+    def to_dict(self) -> dict:
+        """The fields as plain values, for JSON."""
+        return {**dataclasses.asdict(self), "path": str(self.path)}
+
+
+def compare(
+    path: str | os.PathLike,
+    format: str,
+    precision: str,
+    runner: Runner,
+    expected: dict[str, np.ndarray],
+    images: np.ndarray,
+    batch_size: int = 8,
+) -> ExportReport:
+    """Runs an exported file on images and compares with the model's outputs for them.
+
+    Args:
+        path: The file or directory, for its size.
+        format: Name of the format.
+        precision: What the file computes in.
+        runner: Runs the file.
+        expected: The model's outputs by name.
+        images: Pixels of shape `(B, H, W, C)` in [0, 255].
+        batch_size: Images in a call of the runner.
+
+    Returns:
+        An `ExportReport`.
+    """
+    parts = [runner(images[i : i + batch_size]) for i in range(0, len(images), batch_size)]
+    outputs = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    shared = [name for name in ("logits", "features", "probabilities") if name in outputs]
+    return ExportReport(
+        path=pathlib.Path(path),
+        format=format,
+        precision=precision,
+        size=size_of(path),
+        images=len(images),
+        max_difference=max(_difference(outputs[name], expected[name]) for name in shared),
+        top1_agreement=_agreement(outputs, expected),
+        latency_ms=measure_latency(runner, images[:1]),
+    )
+
+
+def check(
+    report: ExportReport, max_difference: float | None, min_agreement: float | None = None
+) -> ExportReport:
+    """The report, where it is within tolerance.
+
+    Raises:
+        ExportMismatchError: If it is not.
+    """
+    far = max_difference is not None and not report.max_difference <= max_difference
+    agreement = report.top1_agreement
+    apart = min_agreement is not None and agreement is not None and agreement < min_agreement
+    if far or apart:
+        raise ExportMismatchError(
+            f"The {report.format} export does not do what the model does: largest difference "
+            f"{report.max_difference:.2e} (tolerance {max_difference}), top-1 agreement "
+            f"{agreement} (at least {min_agreement}) on {report.images} images. No file was left. "
+            "Try another precision, pass images like those of the task, or set the tolerance.",
+            report,
+        )
+    return report
+
+
+def measure_latency(runner: Runner, images: np.ndarray, repeats: int = 5) -> float:
+    """Median time of a call in milliseconds, after a first one that does not count."""
+    runner(images)
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        runner(images)
+        times.append((time.perf_counter() - start) * 1e3)
+    return statistics.median(times)
+
+
+def stored_images(input_shape: tuple[int, int, int], count: int = 8) -> np.ndarray:
+    """Images for a check where none are given: smooth colour fields with noise, always the same.
+
+    Args:
+        input_shape: Height, width and channels.
+        count: Number of images.
+
+    Returns:
+        float32 array of shape `(count, *input_shape)`, whole numbers in [0, 255].
+    """
+    rng = np.random.default_rng(0)
+    height, width, channels = input_shape
+    y, x = np.mgrid[:height, :width] / max(height, width)
+    shape = (count, 1, 1, channels)
+    waves = rng.uniform(1, 12, shape) * y[..., None] + rng.uniform(1, 12, shape) * x[..., None]
+    images = 127.5 + 100 * np.sin(waves + rng.uniform(0, 6, shape))
+    return np.clip(np.round(images + rng.normal(0, 10, images.shape)), 0, 255).astype("float32")
+
+
+def _difference(output: np.ndarray, expected: np.ndarray) -> float:
+    if output.shape != expected.shape:
+        return float("inf")
+    difference = np.max(np.abs(output.astype("float64") - expected)) / max(
+        1.0, np.max(np.abs(expected))
+    )
+    return float("inf") if np.isnan(difference) else float(difference)
+
+
+def _agreement(outputs: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> float | None:
+    if "logits" not in outputs:
+        return None
+    return float(np.mean(outputs["logits"].argmax(-1) == expected["logits"].argmax(-1)))
