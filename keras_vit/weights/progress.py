@@ -1,0 +1,56 @@
+"""How far a download is, on one line of standard error."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TextIO
+
+_MEBIBYTE = 1 << 20
+_SECONDS_BETWEEN_UPDATES = 0.2
+
+
+class ProgressLine:
+    """Shows the progress of a download.
+
+    On a terminal one line is written again and again; in a log it is one line at the start and one
+    at the end.
+
+    Args:
+        name: What is downloaded.
+        stream: Where to write; `None` takes standard error.
+    """
+
+    def __init__(self, name: str, stream: TextIO | None = None) -> None:
+        self.name = name
+        self.stream = stream or sys.stderr
+        self.is_terminal = self.stream.isatty()
+        self.started = self.shown = time.monotonic()
+        self.start: int | None = None
+
+    def update(self, done: int, total: int | None) -> None:
+        """Reports that `done` bytes are there of `total`, which may be unknown."""
+        now = time.monotonic()
+        if self.start is None:
+            self.started, self.start = now, done
+            self._write(done, total, now, end="" if self.is_terminal else "\n")
+        elif self.is_terminal and now - self.shown >= _SECONDS_BETWEEN_UPDATES:
+            self._write(done, total, now, end="")
+
+    def finish(self, done: int) -> None:
+        """Reports that all is there."""
+        self._write(done, done, time.monotonic(), end="\n")
+
+    def _write(self, done: int, total: int | None, now: float, end: str) -> None:
+        self.shown = now
+        text = f"{self.name}: {done / _MEBIBYTE:.1f}"
+        if total:
+            text += f" of {total / _MEBIBYTE:.1f} MiB, {done / total:.0%}"
+        else:
+            text += " MiB"
+        fetched = done - (self.start or 0)
+        if fetched and now > self.started:
+            text += f", {fetched / _MEBIBYTE / (now - self.started):.1f} MiB/s"
+        if self.is_terminal:
+            text = f"\r{text}\x1b[K"  # erases what a longer line left
+        print(text, end=end, file=self.stream, flush=True)

@@ -1,0 +1,146 @@
+"""Files of the Hugging Face hub, with its client replaced at its public functions."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+import sys
+
+import huggingface_hub
+import pytest
+from huggingface_hub import errors
+
+from keras_vit.weights.cache import cache_dir, fetch
+from keras_vit.weights.download import DownloadError
+
+HEADER = json.dumps({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+CONTENT = struct.pack("<Q", len(HEADER)) + HEADER + bytes(8)
+
+
+class Response:
+    """As much of a reply as the client's errors look at."""
+
+    status_code = 404
+    request = None
+    url = "https://huggingface.co"
+
+    def __init__(self):
+        self.headers = {}
+
+    def json(self):
+        return {}
+
+
+def hub_error(kind):
+    try:
+        return kind("no", response=Response())
+    except TypeError:
+        return kind("no")
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A client whose cache is a folder of the test; `calls` holds what it was asked for."""
+    monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("KERAS_VIT_OFFLINE", raising=False)
+    root = tmp_path / "hf" / "models--timm--vit"
+    blob = root / "blobs" / hashlib.sha256(CONTENT).hexdigest()
+    blob.parent.mkdir(parents=True)
+    blob.write_bytes(CONTENT)
+    link = root / "snapshots" / "0123abc" / "model.safetensors"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(blob)
+
+    class Hub:
+        fails: Exception | None = None
+        path = link
+
+        def __init__(self):
+            self.calls, self.files = [], []
+
+        def download(self, repository, filename, *, revision, local_files_only):
+            self.calls.append((repository, filename, revision, local_files_only))
+            if self.fails:
+                raise self.fails
+            return str(self.path)
+
+    hub = Hub()
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", hub.download)
+    monkeypatch.setattr(huggingface_hub, "list_repo_files", lambda *a, **k: hub.files)
+    return hub
+
+
+def test_an_address_names_repository_revision_and_file(hub):
+    assert fetch("hf://timm/vit@v1/model.safetensors").read_bytes() == CONTENT
+    fetch("hf://timm/vit")
+    assert hub.calls == [
+        ("timm/vit", "model.safetensors", "v1", False),
+        ("timm/vit", "model.safetensors", None, False),
+    ]
+
+
+def test_the_hash_that_the_hub_publishes_is_checked(hub):
+    hub.path.resolve().write_bytes(CONTENT[:-1] + b"!")
+    with pytest.raises(DownloadError, match="its sha256 is"):
+        fetch("hf://timm/vit")
+
+
+def test_the_first_use_is_recorded_by_commit(hub):
+    fetch("hf://timm/vit")
+    record = cache_dir() / "hub/models--timm--vit/snapshots/0123abc/model.safetensors.json"
+    assert json.loads(record.read_text())["sha256"] == hashlib.sha256(CONTENT).hexdigest()
+    with pytest.raises(DownloadError, match="expected ffff"):
+        fetch("hf://timm/vit", sha256="f" * 64)
+
+
+def test_a_short_file_is_found_by_its_structure(hub, tmp_path):
+    hub.path = tmp_path / "model.safetensors"
+    hub.path.write_bytes(CONTENT[:-3])
+    with pytest.raises(DownloadError, match="header describes 8 bytes and 5 follow"):
+        fetch("hf://timm/vit")
+
+
+def test_offline_asks_the_client_for_its_cache_only(hub, monkeypatch):
+    monkeypatch.setenv("KERAS_VIT_OFFLINE", "1")
+    fetch("hf://timm/vit")
+    assert hub.calls[-1][-1] is True
+    hub.fails = errors.LocalEntryNotFoundError("no")
+    with pytest.raises(DownloadError, match=r"not in the cache of the Hugging Face client"):
+        fetch("hf://timm/vit")
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (["pytorch_model.bin"], r"pytorch_model\.bin\) are pickled"),
+        (["vit.safetensors", "x.bin"], r"Name one of: vit\.safetensors"),
+        (["model.safetensors.index.json", "m-1.safetensors"], "split over several files"),
+        ([], "There is no file 'model.safetensors'"),
+    ],
+)
+def test_a_missing_file_names_what_there_is(hub, files, message):
+    hub.files, hub.fails = files, hub_error(errors.EntryNotFoundError)
+    with pytest.raises(DownloadError, match=message):
+        fetch("hf://timm/vit")
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (errors.RepositoryNotFoundError, "The hub has no repository 'timm/vit'"),
+        (errors.RevisionNotFoundError, "at revision 'v9'"),
+        (errors.GatedRepoError, "after its licence is accepted"),
+        (errors.HfHubHTTPError, "could not be downloaded"),
+    ],
+)
+def test_refusals_of_the_hub_say_what_to_do(hub, kind, message):
+    hub.fails = hub_error(kind)
+    with pytest.raises(DownloadError, match=message):
+        fetch("hf://timm/vit@v9")
+
+
+def test_a_missing_client_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(ImportError, match=r'pip install "keras_vit\[hub\]"'):
+        fetch("hf://timm/vit")
