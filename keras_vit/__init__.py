@@ -5,6 +5,12 @@ from __future__ import annotations
 import importlib
 import typing
 
+from keras_vit.analysis.attention import (
+    attention_maps,
+    attention_rollout,
+    mean_attention_distance,
+)
+from keras_vit.analysis.plots import overlay_attention, plot_attention, plot_training
 from keras_vit.config import IMAGENET_STATISTICS, UNIT_RANGE, Preprocessing, ViTConfig
 from keras_vit.create import (
     ViTB8,
@@ -26,6 +32,7 @@ from keras_vit.layers.mlp import MLP
 from keras_vit.layers.pooling import AttentionPooling, MeanPooling, TokenPooling
 from keras_vit.layers.tokens import AddPositionEmbedding, ClassToken, PatchDropout, PatchEncoder
 from keras_vit.models.model import Model
+from keras_vit.models.taps import attention_scores, features_of
 from keras_vit.models.vit import build_vit
 from keras_vit.variants import find_config, list_variants
 
@@ -69,12 +76,20 @@ __all__ = [
     "ViTS16",
     "ViTS32",
     "ViTTi16",
+    "attention_maps",
+    "attention_rollout",
+    "attention_scores",
     "build_vit",
     "create_model",
     "export_litert",
     "export_saved_model",
+    "features_of",
     "find_config",
     "list_variants",
+    "mean_attention_distance",
+    "overlay_attention",
+    "plot_attention",
+    "plot_training",
 ]
 
 

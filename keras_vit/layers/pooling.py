@@ -77,9 +77,11 @@ class AttentionPooling(keras.layers.Layer):
 
     Call arguments:
         tokens: Float tensor of shape `(B, T, D)`.
+        return_attention_scores: Whether to return the attention weights too.
 
     Returns:
-        Float tensor of shape `(B, D)`.
+        Float tensor of shape `(B, D)`; with `return_attention_scores`, also one of shape
+        `(B, A, 1, T)` whose rows sum to 1.
 
     Raises:
         ValueError: If the heads do not divide the width.
@@ -122,7 +124,7 @@ class AttentionPooling(keras.layers.Layer):
         dense.build((None, input_dim))
         return dense
 
-    def call(self, tokens):
+    def call(self, tokens, return_attention_scores=False):
         _, num_tokens, width = tokens.shape
         probe = ops.reshape(ops.cast(self.probe, tokens.dtype), (1, width))
         queries = split_heads(self.query(probe), 1, self.num_heads)  # (1, A, 1, d)
@@ -133,7 +135,8 @@ class AttentionPooling(keras.layers.Layer):
         scores = attention_scores(queries, keys)  # (B, A, 1, T)
         x = self.output_projection(merge_heads(ops.matmul(scores, values)))  # (B, D)
         x = ops.reshape(x, (-1, 1, width))
-        return ops.reshape(x + self.mlp(self.norm(x)), (-1, width))  # (B, D)
+        x = ops.reshape(x + self.mlp(self.norm(x)), (-1, width))  # (B, D)
+        return (x, scores) if return_attention_scores else x
 
     def get_config(self):
         config = {

@@ -1,0 +1,176 @@
+"""Pictures of what the other modules compute; the only module that knows matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+_INK = "#20242b"
+_SERIES = ("#2a6fbb", "#d1495b", "#3a9b72", "#8a5fb0", "#c98a1b", "#5b6770")
+
+
+def overlay_attention(image: Any, attention: Any) -> np.ndarray:
+    """An image, darkened where there is little attention.
+
+    As in Figures 6 and 14 of https://arxiv.org/abs/2010.11929, in the way its authors told: the
+    map is divided by its largest value, enlarged to the image (Lanczos), blurred by one patch,
+    spread to 0 to 1, and multiplies the image.
+
+    Args:
+        image: Array of shape `(H, W, 3)`, `(H, W, 1)` or `(H, W)`, in [0, 255], or in [0, 1] if
+            its type is a float and no value is above 1.
+        attention: Array of shape `(rows, columns)`, from 0 on.
+
+    Returns:
+        float32 array of shape `(H, W, 3)` in [0, 1].
+
+    Raises:
+        ValueError: If the map is not two-dimensional.
+    """
+    _import_matplotlib()  # for its message: matplotlib brings Pillow
+    from PIL import Image, ImageFilter
+
+    image = as_rgb(image)
+    attention = np.asarray(attention, "float32")
+    if attention.ndim != 2:
+        raise ValueError(
+            "An attention map has shape (rows, columns). Received: shape "
+            f"{attention.shape}. For maps by head, pass the mean over heads, or one head."
+        )
+    height, width = image.shape[:2]
+    relative = Image.fromarray(attention / max(float(attention.max()), 1e-12))
+    relative = relative.resize((width, height), Image.Resampling.LANCZOS)
+    # Pillow blurs no floats: 256 steps are what a picture has.
+    pixels = Image.fromarray(np.clip(np.asarray(relative) * 255, 0, 255).astype("uint8"))
+    radius = min(height / attention.shape[0], width / attention.shape[1])
+    mask = np.asarray(pixels.filter(ImageFilter.GaussianBlur(radius)), "float32")
+    spread = float(mask.max() - mask.min())
+    mask = (mask - mask.min()) / spread if spread else np.ones_like(mask)
+    return image * mask[:, :, None]
+
+
+def plot_attention(images: Any, attention: Any, titles: Sequence[str] | None = None) -> Any:
+    """Images above the same images as far as attention goes.
+
+    Args:
+        images: Array of shape `(B, H, W, C)`, in [0, 255], or floats in [0, 1].
+        attention: Maps of shape `(B, rows, columns)`, as `attention_rollout` makes them.
+        titles: A title for each image.
+
+    Returns:
+        A `matplotlib.figure.Figure`.
+
+    Raises:
+        ValueError: If there are not as many maps and titles as images.
+    """
+    images, attention = np.asarray(images), np.asarray(attention)
+    count = len(images)
+    _check_count("map", len(attention), count)
+    if titles is not None:
+        _check_count("title", len(titles), count)
+    figure = new_figure(1.6 * count, 3.4)
+    axes = figure.subplots(2, count, squeeze=False)
+    for i in range(count):
+        show_image(axes[0, i], images[i], None if titles is None else titles[i])
+        show_image(axes[1, i], overlay_attention(images[i], attention[i]))
+    return figure
+
+
+def plot_training(history: Any) -> Any:
+    """Curves of a training run, a panel for the loss and one for every metric.
+
+    Args:
+        history: What `fit` returns, or a dict of lists with a value an epoch. Names that begin
+            with `val_` share the panel of the name without.
+
+    Returns:
+        A `matplotlib.figure.Figure`.
+
+    Raises:
+        ValueError: If there is nothing to draw.
+    """
+    curves: Mapping[str, Sequence[float]] = getattr(history, "history", history)
+    names = [name for name in curves if f"val_{name}" in curves or not name.startswith("val_")]
+    if not names:
+        raise ValueError(
+            f"There are no curves to draw. Received: {dict(curves)}. Pass what `fit` returns."
+        )
+    figure = new_figure(4.2 * len(names), 3.0)
+    for axis, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
+        for key, color, label in (
+            (name, _SERIES[0], "training"),
+            (f"val_{name}", _SERIES[1], "validation"),
+        ):
+            if key in curves:
+                epochs = np.arange(1, len(curves[key]) + 1)
+                axis.plot(epochs, curves[key], color=color, label=label, linewidth=1.8)
+        style_axis(axis, "epoch", name.replace("_", " "))
+        axis.xaxis.get_major_locator().set_params(integer=True)
+        if f"val_{name}" in curves:
+            axis.legend(frameon=False)
+    return figure
+
+
+def new_figure(width: float, height: float) -> Any:
+    """An empty figure of a size in inches, which belongs to no window."""
+    return _import_matplotlib().figure.Figure(figsize=(width, height), layout="constrained")
+
+
+def show_image(axis: Any, image: Any, title: str | None = None) -> None:
+    """Draws an image on an axis without ticks."""
+    axis.imshow(as_rgb(image), interpolation="nearest")
+    axis.set_axis_off()
+    if title:
+        axis.set_title(title, fontsize=9, color=_INK)
+
+
+def style_axis(axis: Any, x: str, y: str) -> None:
+    """Labels and light lines, the same in every plot."""
+    axis.set_xlabel(x)
+    axis.set_ylabel(y)
+    axis.grid(color="#e3e6ea", linewidth=0.8)
+    axis.set_axisbelow(True)
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def as_rgb(image: Any) -> np.ndarray:
+    """An image of any kind as floats in [0, 1] of shape `(H, W, 3)`.
+
+    Args:
+        image: Array of shape `(H, W, 3)`, `(H, W, 1)` or `(H, W)`, in [0, 255], or in [0, 1] if
+            its type is a float and no value is above 1.
+
+    Returns:
+        float32 array of shape `(H, W, 3)`.
+
+    Raises:
+        ValueError: If it has another shape.
+    """
+    x = np.asarray(image)
+    x = x[:, :, None] if x.ndim == 2 else x
+    if x.ndim != 3 or x.shape[2] not in (1, 3):
+        raise ValueError(
+            "An image has shape (height, width), (height, width, 1) or (height, width, 3). "
+            f"Received: shape {np.asarray(image).shape}."
+        )
+    scale = 1.0 if x.dtype.kind == "f" and x.max() <= 1 else 255.0
+    x = np.clip(x.astype("float32") / scale, 0, 1)
+    return np.repeat(x, 3, axis=2) if x.shape[2] == 1 else x
+
+
+def _check_count(what: str, received: int, expected: int) -> None:
+    if received != expected:
+        raise ValueError(
+            f"There must be one {what} for each of the {expected} images. Received: {received}."
+        )
+
+
+def _import_matplotlib() -> Any:
+    try:
+        import matplotlib
+        import matplotlib.figure
+    except ImportError as error:
+        raise ImportError('Pictures need matplotlib: pip install "keras_vit[plot]".') from error
+    return matplotlib

@@ -1,0 +1,65 @@
+"""Pictures: what is drawn, and what is refused."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+from keras_vit.analysis.plots import as_rgb, overlay_attention, plot_attention, plot_training
+
+pytest.importorskip("matplotlib")
+
+
+def test_overlay_darkens_where_there_is_no_attention():
+    image = np.full((160, 80, 3), 255, "uint8")
+    attention = np.zeros((20, 10))
+    attention[6, 4] = 0.3
+    picture = overlay_attention(image, attention)
+    assert picture.shape == (160, 80, 3) and picture.dtype == "float32"
+    light = picture[:, :, 0] / picture[:, :, 0].sum()
+    centre = [(np.indices(light.shape)[axis] * light).sum() for axis in (0, 1)]
+    assert centre == pytest.approx([51.5, 35.5], abs=1)  # of rows 48 to 55, columns 32 to 39
+    assert picture.max() == 1 and picture[100:].max() < 0.02
+    np.testing.assert_array_equal(overlay_attention(image, np.ones((20, 10))), as_rgb(image))
+
+
+def test_overlay_refuses_maps_by_head():
+    with pytest.raises(ValueError, match="mean over heads"):
+        overlay_attention(np.zeros((8, 8, 3)), np.zeros((4, 2, 2)))
+
+
+def test_attention_is_drawn_below_every_image():
+    images = np.random.default_rng(0).integers(0, 256, (2, 16, 24, 3))
+    figure = plot_attention(images, np.ones((2, 2, 3)), ["a", "b"])
+    assert [len(axis.images) for axis in figure.axes] == [1, 1, 1, 1]
+    assert [axis.get_title() for axis in figure.axes] == ["a", "b", "", ""]
+    with pytest.raises(ValueError, match="one map for each of the 2 images"):
+        plot_attention(images, np.ones((1, 2, 3)))
+    with pytest.raises(ValueError, match="one title for each"):
+        plot_attention(images, np.ones((2, 2, 3)), ["a"])
+
+
+def test_training_curves_have_a_panel_for_each_metric():
+    history = {"loss": [2, 1], "accuracy": [0.1, 0.2], "val_accuracy": [0.1, 0.3]}
+    figure = plot_training(history)
+    assert [len(axis.lines) for axis in figure.axes] == [1, 2]
+    np.testing.assert_array_equal(figure.axes[1].lines[1].get_ydata(), [0.1, 0.3])
+    with pytest.raises(ValueError, match="no curves"):
+        plot_training({})
+
+
+def test_images_of_every_range_become_the_same_picture():
+    pixels = np.array([[0, 51], [102, 255]], "uint8")
+    expected = np.repeat(pixels[:, :, None] / np.float32(255), 3, axis=2)
+    for image in (pixels, pixels[:, :, None], pixels.astype("float32"), pixels / 255.0):
+        np.testing.assert_allclose(as_rgb(image), expected, atol=1e-6)
+    with pytest.raises(ValueError, match="An image has shape"):
+        as_rgb(np.zeros((2, 2, 4)))
+
+
+def test_without_matplotlib_the_message_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ImportError, match=r"keras_vit\[plot\]"):
+        plot_training({"loss": [1]})
