@@ -11,11 +11,35 @@ from keras_vit.analysis.attention import (
     mean_attention_distance,
 )
 from keras_vit.analysis.plots import overlay_attention, plot_attention, plot_training
-from keras_vit.config import IMAGENET_STATISTICS, UNIT_RANGE, Preprocessing, ViTConfig
+from keras_vit.config import (
+    IMAGENET_STATISTICS,
+    UNIT_RANGE,
+    Preprocessing,
+    ResNetConfig,
+    ResNetStem,
+    ViTConfig,
+)
 from keras_vit.create import (
+    BiTR50x1,
+    BiTR50x2,
+    BiTR50x3,
+    BiTR101x1,
+    BiTR101x3,
+    BiTR152x1,
+    BiTR152x2,
+    BiTR152x4,
+    BiTR200x3,
+    R26ViTB32,
+    R26ViTS32,
+    R50ViTB16,
+    R50ViTB32,
+    R50ViTL16,
+    R50ViTL32,
+    RViTTi16,
     ViTB8,
     ViTB16,
     ViTB32,
+    ViTCordonnier2,
     ViTGiant14,
     ViTGigantic14,
     ViTH14,
@@ -28,10 +52,13 @@ from keras_vit.create import (
 )
 from keras_vit.layers.attention import SelfAttention
 from keras_vit.layers.block import LayerScale, TransformerBlock
+from keras_vit.layers.convolution import GroupNorm, StdConv2D
 from keras_vit.layers.mlp import MLP
 from keras_vit.layers.pooling import AttentionPooling, MeanPooling, TokenPooling
+from keras_vit.layers.residual import BiTRoot, ResidualUnit, ResNetStage, StemRoot
 from keras_vit.layers.tokens import AddPositionEmbedding, ClassToken, PatchDropout, PatchEncoder
 from keras_vit.models.model import Model
+from keras_vit.models.resnet import build_resnet
 from keras_vit.models.taps import attention_scores, features_of
 from keras_vit.models.vit import build_vit
 from keras_vit.variants import find_config, list_variants
@@ -54,20 +81,45 @@ __all__ = [
     "UNIT_RANGE",
     "AddPositionEmbedding",
     "AttentionPooling",
+    "BiTR50x1",
+    "BiTR50x2",
+    "BiTR50x3",
+    "BiTR101x1",
+    "BiTR101x3",
+    "BiTR152x1",
+    "BiTR152x2",
+    "BiTR152x4",
+    "BiTR200x3",
+    "BiTRoot",
     "ClassToken",
+    "GroupNorm",
     "LayerScale",
     "MeanPooling",
     "Model",
     "PatchDropout",
     "PatchEncoder",
     "Preprocessing",
+    "R26ViTB32",
+    "R26ViTS32",
+    "R50ViTB16",
+    "R50ViTB32",
+    "R50ViTL16",
+    "R50ViTL32",
+    "RViTTi16",
+    "ResNetConfig",
+    "ResNetStage",
+    "ResNetStem",
+    "ResidualUnit",
     "SelfAttention",
+    "StdConv2D",
+    "StemRoot",
     "TokenPooling",
     "TransformerBlock",
     "ViTB8",
     "ViTB16",
     "ViTB32",
     "ViTConfig",
+    "ViTCordonnier2",
     "ViTGiant14",
     "ViTGigantic14",
     "ViTH14",
@@ -79,6 +131,7 @@ __all__ = [
     "attention_maps",
     "attention_rollout",
     "attention_scores",
+    "build_resnet",
     "build_vit",
     "create_model",
     "export_litert",

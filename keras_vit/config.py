@@ -9,6 +9,8 @@ POOLINGS = ("token", "gap", "map")
 POSITION_EMBEDDINGS = ("learned", "none", "learned_2d", "relative", "sincos_2d")
 GELUS = ("tanh", "exact")
 INTERPOLATIONS = ("bilinear", "bicubic", "area", "nearest")
+RESNET_POOLINGS = ("gap",)
+STANDARDIZATIONS = ("std", "variance")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,11 +70,134 @@ class Preprocessing:
 
 
 @dataclasses.dataclass(frozen=True)
+class ResNetStem:
+    """The ResNet before the transformer of a hybrid, Section 3.1 of the ViT paper.
+
+    A root that makes maps of a quarter of the image's size, then stages of bottleneck units, each
+    but the first halving the maps again. Its normalisation follows its convolutions, unlike
+    that of the BiT ResNet of `ResNetConfig`.
+
+    Args:
+        stages: Units in each stage; none leaves the root alone.
+        width_factor: Multiple of the channels of a ResNet, 64 after the root.
+        norm_epsilon: Added to the variance in every group norm.
+        standardization: `"std"` standardises the kernels of the convolutions, as the official
+            code does; `None` is for kernels that are so already, see `fold_standardization`.
+
+    Raises:
+        ValueError: If a value is out of its range.
+    """
+
+    stages: tuple[int, ...] = ()
+    width_factor: int = 1
+    norm_epsilon: float = 1e-6
+    standardization: str | None = "std"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stages", tuple(self.stages))
+        _check_resnet(self)
+
+    @property
+    def channels(self) -> int:
+        """Channels of the maps that the stem makes."""
+        root = 64 * self.width_factor
+        return 4 * root * 2 ** (len(self.stages) - 1) if self.stages else root
+
+    @property
+    def stride(self) -> int:
+        """Pixels of the image along one step of the maps."""
+        return 4 * 2 ** max(0, len(self.stages) - 1)
+
+    def map_size(self, image_size: tuple[int, int]) -> tuple[int, int]:
+        """Height and width of the maps for images of `image_size` pixels."""
+        height, width = image_size
+        return -(-height // self.stride), -(-width // self.stride)  # rounded up
+
+
+@dataclasses.dataclass(frozen=True)
+class ResNetConfig:
+    """A BiT ResNet (https://arxiv.org/abs/1912.11370), the baseline of the ViT paper.
+
+    Pre-activation units, group norm in place of batch norm, and standardised kernels.
+
+    Args:
+        stages: Units in each stage, `(3, 4, 6, 3)` in the R50.
+        width_factor: Multiple of the channels of a ResNet, 64 after the root.
+        image_size: Pixels along (height, width); an integer means a square. `None` makes a model
+            for images of any size.
+        channels: Channels of an image.
+        classes: Outputs of the head, or `None` for a backbone without one.
+        pooling: `"gap"` (mean over the maps), or `None` (the maps; without a head only).
+        norm_epsilon: Added to the variance in every group norm.
+        standardization: `"variance"` standardises the kernels of the convolutions, as the
+            official code does; `None` is for kernels that are so already, see
+            `fold_standardization`.
+        classifier_activation: Activation of the head by its name in Keras; `None` gives logits.
+        head_bias: Start of the head's bias.
+        preprocessing: From pixels to the model's range; used by the data pipeline and exports too.
+        include_preprocessing: Whether the model applies it, and so takes pixels in [0, 255].
+
+    Raises:
+        ValueError: If a value is out of its range or two do not fit together.
+    """
+
+    stages: tuple[int, ...]
+    width_factor: int = 1
+    image_size: tuple[int, int] | None = (224, 224)
+    channels: int = 3
+    classes: int | None = 1000
+    pooling: str | None = "gap"
+    norm_epsilon: float = 1e-5
+    standardization: str | None = "variance"
+    classifier_activation: str | None = None
+    head_bias: float = 0.0
+    preprocessing: Preprocessing = dataclasses.field(default_factory=Preprocessing)
+    include_preprocessing: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stages", tuple(self.stages))
+        if self.image_size is not None:
+            object.__setattr__(self, "image_size", pair("image_size", self.image_size))
+        if isinstance(self.preprocessing, dict):
+            object.__setattr__(self, "preprocessing", Preprocessing(**self.preprocessing))
+        _check_resnet(self)
+        if not self.stages:
+            raise ValueError("A ResNet needs a stage. Received: stages=().")
+        check_positive("channels", self.channels)
+        if self.classes is not None:
+            check_positive("classes", self.classes)
+        if self.pooling is not None:
+            _check_choice("pooling", self.pooling, RESNET_POOLINGS)
+        if self.pooling is None and self.classes is not None:
+            raise ValueError(
+                'The head reads the mean of the maps. Choose pooling="gap", or classes=None. '
+                f"Received: pooling=None, classes={self.classes}."
+            )
+        self.preprocessing.per_channel(self.channels)
+
+    @property
+    def input_shape(self) -> tuple[int | None, int | None, int]:
+        """Height, width and channels of an image; `None` where any size will do."""
+        height, width = self.image_size or (None, None)
+        return height, width, self.channels
+
+    @property
+    def width(self) -> int:
+        """Channels of the last maps, and of what the head reads."""
+        return 256 * self.width_factor * 2 ** (len(self.stages) - 1)
+
+    def to_dict(self) -> dict:
+        """The fields as plain values, from which `ResNetConfig(**fields)` is made again."""
+        return dataclasses.asdict(self)
+
+
+@dataclasses.dataclass(frozen=True)
 class ViTConfig:
     """A Vision Transformer, https://arxiv.org/abs/2010.11929: Table 1 and what varies around it.
 
     Args:
-        patch_size: Pixels along (height, width) of a patch; an integer means a square.
+        patch_size: Pixels along (height, width) of a patch, or places of the stem's maps where
+            there is a stem; an integer means a square.
         width: Dimension `D` of a token.
         depth: Number of transformer blocks.
         num_heads: Attention heads, which divide `width`.
@@ -102,6 +227,7 @@ class ViTConfig:
         patch_dropout_rate: Share of the patch tokens left out of each training image, in [0, 1).
         classifier_activation: Activation of the head by its name in Keras; `None` gives logits.
         head_bias: Start of the head's bias; -10 in the official ImageNet-21k pre-training.
+        stem: A ResNet whose maps are cut into patches in place of the image, the paper's hybrid.
         preprocessing: From pixels to the model's range; used by the data pipeline and exports too.
         include_preprocessing: Whether the model applies it, and so takes pixels in [0, 255].
 
@@ -135,12 +261,15 @@ class ViTConfig:
     patch_dropout_rate: float = 0.0
     classifier_activation: str | None = None
     head_bias: float = 0.0
+    stem: ResNetStem | None = None
     preprocessing: Preprocessing = dataclasses.field(default_factory=Preprocessing)
     include_preprocessing: bool = True
 
     def __post_init__(self) -> None:
         for field in ("patch_size", "image_size"):
             object.__setattr__(self, field, pair(field, getattr(self, field)))
+        if isinstance(self.stem, dict):
+            object.__setattr__(self, "stem", ResNetStem(**self.stem))
         if isinstance(self.preprocessing, dict):
             object.__setattr__(self, "preprocessing", Preprocessing(**self.preprocessing))
         self._check_numbers()
@@ -160,7 +289,10 @@ class ViTConfig:
         if self.num_registers < 0:
             raise ValueError(f"`num_registers` must be 0 or more. Received: {self.num_registers}.")
         check_heads(self.width, self.num_heads)
-        check_whole_patches(self.image_size, self.patch_size)
+        if self.stem is None:
+            check_whole_patches(self.image_size, self.patch_size)
+        else:
+            _check_stem_patches(self.stem, self.image_size, self.patch_size)
 
     def _check_choices(self) -> None:
         if self.pooling is not None:
@@ -200,7 +332,8 @@ class ViTConfig:
     @property
     def grid(self) -> tuple[int, int]:
         """Patches along (height, width)."""
-        (height, width), (rows, columns) = self.image_size, self.patch_size
+        size = self.image_size if self.stem is None else self.stem.map_size(self.image_size)
+        (height, width), (rows, columns) = size, self.patch_size
         return height // rows, width // columns
 
     @property
@@ -259,6 +392,31 @@ def check_whole_patches(image_size: tuple[int, int], patch_size: tuple[int, int]
                 f"image_size={image_size}, patch_size={patch_size} ({pixels % patch} pixels left "
                 f"over). {advice}, or change patch_size."
             )
+
+
+def _check_stem_patches(
+    stem: ResNetStem, image_size: tuple[int, int], patch_size: tuple[int, int]
+) -> None:
+    size = stem.map_size(image_size)
+    for axis, places, patch, pixels in zip(
+        ("height", "width"), size, patch_size, image_size, strict=True
+    ):
+        if places % patch:
+            step = patch * stem.stride
+            raise ValueError(
+                f"The maps of the stem must be a whole number of patches. Received: image_size="
+                f"{image_size}, whose maps are {size}, and patch_size={patch_size} "
+                f"({places % patch} places of the {axis} left over). Make the {axis} "
+                f"{max(step, pixels // step * step)} pixels, or change patch_size."
+            )
+
+
+def _check_resnet(config: ResNetStem | ResNetConfig) -> None:
+    check_positive("width_factor", config.width_factor)
+    for units in config.stages:
+        check_positive("stages", units)
+    if config.standardization is not None:
+        _check_choice("standardization", config.standardization, STANDARDIZATIONS)
 
 
 def check_heads(width: int, num_heads: int) -> None:

@@ -8,8 +8,9 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from keras_vit.config import POOLINGS, ViTConfig
+from keras_vit.config import POOLINGS, RESNET_POOLINGS, ResNetConfig, ViTConfig
 from keras_vit.models.model import Model
+from keras_vit.models.resnet import build_resnet
 from keras_vit.models.vit import build_vit
 from keras_vit.variants import find_config, find_variant
 
@@ -18,6 +19,11 @@ _OWN_ARGUMENTS = {
     "image_size": "input_shape=(height, width, channels)",
     "channels": "input_shape=(height, width, channels)",
 }
+
+_SHAPE_ADVICE = (
+    "`input_shape` must be (height, width, channels), all three known, for positions are learned "
+    "for one size; only a BiT ResNet takes (None, None, channels). Received: {}."
+)
 
 
 def create_model(
@@ -35,20 +41,22 @@ def create_model(
     """Creates a model by the name of its architecture.
 
     Args:
-        variant: `"vit_b16"`, `"B/16"`, `"vit_base_patch16_384"` and the like: see
-            `list_variants`.
+        variant: `"vit_b16"`, `"B/16"`, `"vit_base_patch16_384"`, `"r50_vit_b16"`, `"bit_r50x1"`
+            and the like: see `list_variants`.
         include_top: Whether the model ends in a classification head.
         weights: `None` for the paper's random start, or the path of a `.weights.h5` file.
-        input_shape: Height and width in pixels, and channels. `None` takes the variant's own.
+        input_shape: Height and width in pixels, and channels. `None` takes the variant's own. A
+            BiT ResNet also takes `(None, None, channels)`, and then images of any size.
         pooling: What the head reads, `"token"`, `"gap"` or `"map"`; `None` takes the variant's
             own. Without a head: what is returned, of shape `(B, D)`, where `None` returns all
-            tokens after the last norm, of shape `(B, T, D)`.
+            tokens after the last norm, of shape `(B, T, D)`. A BiT ResNet knows `"gap"` alone, and
+            without it returns its maps, of shape `(B, H / 32, W / 32, D)`.
         classes: Outputs of the head.
         classifier_activation: Activation of the head; `None` returns logits.
         include_preprocessing: Whether the model takes pixels in [0, 255]. Otherwise it takes the
             range its architecture was trained on, [-1, 1] in the official code.
         name: Name of the model; `None` takes the variant's.
-        **options: Other fields of `ViTConfig`, such as `dropout_rate` or `position_embedding`.
+        **options: Other fields of `ViTConfig` or `ResNetConfig`, such as `dropout_rate`.
 
     Returns:
         A `keras_vit.Model` from images `(B, H, W, C)` to float32 logits `(B, classes)`, or to
@@ -74,10 +82,25 @@ def create_model(
         **options,
     )
     check_weights(weights)
-    model = build_vit(config, name=name or find_variant(variant))
+    model = build(config, name=name or find_variant(variant))
     if weights is not None:
         model.load_weights(weights)
     return model
+
+
+def build(config: ViTConfig | ResNetConfig, name: str | None = None) -> Model:
+    """The model of a configuration, whichever its family.
+
+    Args:
+        config: A `ViTConfig` or a `ResNetConfig`.
+        name: Name of the model.
+
+    Returns:
+        A `keras_vit.Model`, see `build_vit` and `build_resnet`.
+    """
+    if isinstance(config, ResNetConfig):
+        return build_resnet(config, name=name)
+    return build_vit(config, name=name)
 
 
 def configure(
@@ -89,7 +112,7 @@ def configure(
     classifier_activation: str | None = None,
     include_preprocessing: bool = True,
     **options: Any,
-) -> ViTConfig:
+) -> ViTConfig | ResNetConfig:
     """The configuration that `create_model` builds: the variant's, with what the caller changed.
 
     Args:
@@ -100,26 +123,26 @@ def configure(
         classes: Outputs of the head.
         classifier_activation: Activation of the head.
         include_preprocessing: Whether the model takes pixels in [0, 255].
-        **options: Other fields of `ViTConfig`.
+        **options: Other fields of the variant's configuration.
 
     Returns:
-        A `ViTConfig`.
+        A `ViTConfig` or a `ResNetConfig`.
 
     Raises:
         ValueError: If the variant or an option is unknown, or values do not fit together.
     """
     config = find_config(variant)
-    _check_options(options)
+    _check_options(options, config)
     changes: dict[str, Any] = dict(options, include_preprocessing=include_preprocessing)
     if input_shape is not None:
-        changes["image_size"], changes["channels"] = _split_shape(input_shape)
+        changes["image_size"], changes["channels"] = _split_shape(input_shape, config)
     if include_top:
         changes["classes"] = classes
         changes["classifier_activation"] = classifier_activation
     else:
         changes["classes"] = None
     if pooling is not None or not include_top:
-        _check_pooling(pooling)
+        _check_pooling(pooling, config)
         changes["pooling"] = pooling
     return dataclasses.replace(config, **changes)
 
@@ -137,8 +160,8 @@ def check_weights(weights: str | os.PathLike | None) -> None:
         )
 
 
-def _check_options(options: dict[str, Any]) -> None:
-    fields = [field.name for field in dataclasses.fields(ViTConfig)]
+def _check_options(options: dict[str, Any], config: ViTConfig | ResNetConfig) -> None:
+    fields = [field.name for field in dataclasses.fields(config)]
     for option in options:
         if option in _OWN_ARGUMENTS:
             raise ValueError(f"Pass {_OWN_ARGUMENTS[option]} in place of `{option}`.")
@@ -150,13 +173,16 @@ def _check_options(options: dict[str, Any]) -> None:
             )
 
 
-def _split_shape(input_shape: tuple[int, int, int]) -> tuple[tuple[int, int], int]:
-    if len(input_shape) != 3 or None in input_shape:
-        raise ValueError(
-            "`input_shape` must be (height, width, channels), all three known, for positions are "
-            f"learned for one size. Received: {tuple(input_shape)}."
-        )
+def _split_shape(
+    input_shape: tuple[int | None, int | None, int], config: ViTConfig | ResNetConfig
+) -> tuple[tuple[int, int] | None, int]:
+    if len(input_shape) != 3:
+        raise ValueError(_SHAPE_ADVICE.format(tuple(input_shape)))
     height, width, channels = input_shape
+    if height is None and width is None and isinstance(config, ResNetConfig):
+        return None, channels
+    if height is None or width is None or channels is None:
+        raise ValueError(_SHAPE_ADVICE.format(tuple(input_shape)))
     if height <= 4 < channels:
         raise ValueError(
             "`input_shape` must be (height, width, channels), channels last. Received: "
@@ -165,10 +191,11 @@ def _split_shape(input_shape: tuple[int, int, int]) -> tuple[tuple[int, int], in
     return (height, width), channels
 
 
-def _check_pooling(pooling: str | None) -> None:
-    if pooling not in (None, *POOLINGS):
+def _check_pooling(pooling: str | None, config: ViTConfig | ResNetConfig) -> None:
+    poolings = RESNET_POOLINGS if isinstance(config, ResNetConfig) else POOLINGS
+    if pooling not in (None, *poolings):
         raise ValueError(
-            f"`pooling` must be None or one of {', '.join(map(repr, POOLINGS))}. "
+            f"`pooling` must be None or one of {', '.join(map(repr, poolings))}. "
             f"Received: {pooling!r}."
         )
 
@@ -217,3 +244,20 @@ ViTL32 = _constructor("vit_l32", "ViTL32")
 ViTH14 = _constructor("vit_h14", "ViTH14")
 ViTGiant14 = _constructor("vit_giant14", "ViTGiant14")
 ViTGigantic14 = _constructor("vit_gigantic14", "ViTGigantic14")
+ViTCordonnier2 = _constructor("vit_cordonnier2", "ViTCordonnier2")
+RViTTi16 = _constructor("r_vit_ti16", "RViTTi16")
+R26ViTS32 = _constructor("r26_vit_s32", "R26ViTS32")
+R26ViTB32 = _constructor("r26_vit_b32", "R26ViTB32")
+R50ViTB16 = _constructor("r50_vit_b16", "R50ViTB16")
+R50ViTB32 = _constructor("r50_vit_b32", "R50ViTB32")
+R50ViTL16 = _constructor("r50_vit_l16", "R50ViTL16")
+R50ViTL32 = _constructor("r50_vit_l32", "R50ViTL32")
+BiTR50x1 = _constructor("bit_r50x1", "BiTR50x1")
+BiTR50x2 = _constructor("bit_r50x2", "BiTR50x2")
+BiTR50x3 = _constructor("bit_r50x3", "BiTR50x3")
+BiTR101x1 = _constructor("bit_r101x1", "BiTR101x1")
+BiTR101x3 = _constructor("bit_r101x3", "BiTR101x3")
+BiTR152x1 = _constructor("bit_r152x1", "BiTR152x1")
+BiTR152x2 = _constructor("bit_r152x2", "BiTR152x2")
+BiTR152x4 = _constructor("bit_r152x4", "BiTR152x4")
+BiTR200x3 = _constructor("bit_r200x3", "BiTR200x3")

@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 from typing import Any
 
-from keras_vit.config import ViTConfig, pair
+from keras_vit.config import ResNetConfig, ResNetStem, ViTConfig, pair
 
 # Table 1 of https://arxiv.org/abs/2010.11929 (B, L, H); Table 2 of https://arxiv.org/abs/2106.10270
 # (Ti, S); Table 2 of https://arxiv.org/abs/2106.04560 (g, G). The published fine-tuning configs
@@ -26,12 +26,73 @@ _VIT = {
     "vit_gigantic14": (14, 1664, 48, 16, 8192, 0.0),
 }
 
+# Sections 3.1 and 4.1 of https://arxiv.org/abs/2010.11929 and the configs published with it: the
+# transformer, the stages of its stem, and patches on the stem's maps. The number of a name is
+# what stem and patch shrink the image by together; but R+Ti/16 shrinks it by 32, in the official
+# code as here, for its root has a stride of 4. R50+B/32 and R50+L/16 were trained on JFT and never
+# published; their dropout is that of the two published R50.
+_HYBRIDS = {
+    "r_vit_ti16": ("vit_ti16", (), 8, 0.0),
+    "r26_vit_s32": ("vit_s32", (2, 2, 2, 2), 1, 0.0),
+    "r26_vit_b32": ("vit_b32", (2, 2, 2, 2), 1, 0.0),
+    "r50_vit_b16": ("vit_b16", (3, 4, 9), 1, 0.1),
+    "r50_vit_b32": ("vit_b32", (3, 4, 6, 3), 1, 0.1),
+    "r50_vit_l16": ("vit_l16", (3, 4, 9), 1, 0.1),
+    "r50_vit_l32": ("vit_l32", (3, 4, 6, 3), 1, 0.1),
+}
 
-def _row(*values: Any) -> ViTConfig:
+# Section 3.2 of https://arxiv.org/abs/1912.11370, and the baselines of the ViT paper's Table 6:
+# units of the stages, and the width factor.
+_BIT = {
+    "bit_r50x1": ((3, 4, 6, 3), 1),
+    "bit_r50x2": ((3, 4, 6, 3), 2),
+    "bit_r50x3": ((3, 4, 6, 3), 3),
+    "bit_r101x1": ((3, 4, 23, 3), 1),
+    "bit_r101x3": ((3, 4, 23, 3), 3),
+    "bit_r152x1": ((3, 8, 36, 3), 1),
+    "bit_r152x2": ((3, 8, 36, 3), 2),
+    "bit_r152x4": ((3, 8, 36, 3), 4),
+    "bit_r200x3": ((3, 24, 36, 3), 3),
+}
+
+# The closest relative that the ViT paper names, https://arxiv.org/abs/1911.03584: patches of 2 x 2
+# pixels of CIFAR-10, 6 layers of 400 channels, no class token, relative positions. Its 9 heads have
+# 400 channels each; heads that share the width, as in a ViT, must divide it, so there are 10. It
+# is written as a ViT: layer norm comes before attention and MLP, not after.
+_CORDONNIER = ViTConfig(
+    patch_size=(2, 2),
+    width=400,
+    depth=6,
+    num_heads=10,
+    mlp_dim=512,
+    image_size=(32, 32),
+    pooling="gap",
+    class_token=False,
+    position_embedding="relative",
+    gelu="exact",
+    dropout_rate=0.1,
+)
+
+
+def _vit(*values: Any) -> ViTConfig:
     return ViTConfig(**dict(zip(_COLUMNS, values, strict=True)))
 
 
-VARIANTS: dict[str, ViTConfig] = {name: _row(*values) for name, values in _VIT.items()}
+def _hybrid(transformer: str, stages: tuple[int, ...], patch: int, dropout: float) -> ViTConfig:
+    return dataclasses.replace(
+        _vit(*_VIT[transformer]),
+        patch_size=(patch, patch),
+        dropout_rate=dropout,
+        stem=ResNetStem(stages),
+    )
+
+
+VARIANTS: dict[str, ViTConfig | ResNetConfig] = {
+    **{name: _vit(*values) for name, values in _VIT.items()},
+    **{name: _hybrid(*values) for name, values in _HYBRIDS.items()},
+    **{name: ResNetConfig(*values) for name, values in _BIT.items()},
+    "vit_cordonnier2": _CORDONNIER,
+}
 
 # The paper's short names, and timm's. Only the short g/14 and G/14 differ by case alone.
 _SHORT = {"ti": "Ti", "giant": "g", "gigantic": "G"}
@@ -46,18 +107,52 @@ _TIMM = {
 }
 
 
+def _split_name(name: str) -> tuple[str, str, str]:
+    """`"vit_b16"` gives its size in our words and the paper's, and its patch: `b`, `B`, `16`."""
+    size = name.removeprefix("vit_").rstrip("0123456789")
+    patch = name.removeprefix(f"vit_{size}")
+    return size, _SHORT.get(size, size.upper()), patch
+
+
+def _vit_aliases(name: str) -> list[str]:
+    size, short, patch = _split_name(name)
+    return [
+        f"{short}/{patch}",
+        f"vit_{short if short in 'gG' else size}{patch}",
+        f"ViT-{short}/{patch}",
+        f"ViT-{short}_{patch}",  # stem of the official file
+        f"{short}_{patch}",  # stem of the AugReg files
+        f"vit_{_TIMM[size]}_patch{patch}",
+    ]
+
+
+def _hybrid_aliases(name: str) -> list[str]:
+    resnet, _, transformer = name.partition("_vit_")
+    size, short, patch = _split_name(f"vit_{transformer}")
+    stem = resnet.upper()
+    timm = f"{resnet}_s16_p8" if resnet == "r" else f"{resnet}_s{patch}"
+    return [
+        f"{stem}+{short}/{patch}",
+        f"{stem}+ViT-{short}/{patch}",
+        f"{stem}+ViT-{short}_{patch}",  # stem of the official file
+        f"{stem}_{short}_{patch}",  # stem of the AugReg files
+        f"vit_{_TIMM[size]}_{timm}",
+    ]
+
+
+def _bit_aliases(name: str) -> list[str]:
+    short = name.removeprefix("bit_").replace("r", "R")  # R50x1
+    stems = [f"BiT-{short}", f"BiT-S-{short}", f"BiT-M-{short}"]  # of the official files
+    return [short, *stems, f"resnetv2_{short.removeprefix('R')}_bit"]
+
+
 def _aliases() -> dict[str, str]:
-    aliases = {}
-    for name in _VIT:
-        size = name.removeprefix("vit_").rstrip("0123456789")
-        patch = name.removeprefix(f"vit_{size}")
-        short = _SHORT.get(size, size.upper())
-        aliases[f"{short}/{patch}"] = name
-        aliases[f"vit_{short if short in 'gG' else size}{patch}"] = name
-        aliases[f"ViT-{short}/{patch}"] = name
-        aliases[f"ViT-{short}_{patch}"] = name  # stem of the official file
-        aliases[f"vit_{_TIMM[size]}_patch{patch}"] = name
-    return {alias: name for alias, name in aliases.items() if alias != name}
+    rows = {
+        **{name: _vit_aliases(name) for name in _VIT},
+        **{name: _hybrid_aliases(name) for name in _HYBRIDS},
+        **{name: _bit_aliases(name) for name in _BIT},
+    }
+    return {alias: name for name, row in rows.items() for alias in row if alias != name}
 
 
 ALIASES: dict[str, str] = _aliases()
@@ -85,16 +180,16 @@ def find_variant(name: str) -> str:
     return variant
 
 
-def find_config(name: str) -> ViTConfig:
+def find_config(name: str) -> ViTConfig | ResNetConfig:
     """The configuration of a named architecture.
 
     Args:
-        name: A name of the table (`"vit_b16"`), of the paper (`"B/16"`, `"ViT-B/16"`), of an
-            official file (`"ViT-B_16"`) or of timm (`"vit_base_patch16_384"`, whose last number
-            is the image size in pixels).
+        name: A name of the table (`"vit_b16"`, `"r50_vit_b16"`, `"bit_r50x1"`), of the paper
+            (`"B/16"`, `"R50+B/16"`, `"R50x1"`), of an official file (`"ViT-B_16"`) or of timm
+            (`"vit_base_patch16_384"`, whose last number is the image size in pixels).
 
     Returns:
-        A `ViTConfig`.
+        A `ViTConfig`, with a `stem` for a hybrid, or a `ResNetConfig`.
 
     Raises:
         ValueError: If nothing has that name. The message names the nearest ones.

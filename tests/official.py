@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import re
 
 import numpy as np
 
@@ -46,6 +47,31 @@ def to_keras(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     for index in range(depth):
         for path, array in _block(arrays, index).items():
             ours[f"block_{index}/{path}"] = array
+    return ours | _stem(arrays)
+
+
+# Names within the stem of a hybrid: the official ones, and ours.
+_STEM = (
+    (r"conv_root/", "stem_root/conv/"),
+    (r"gn_root/", "stem_root/norm/"),
+    (r"block(\d+)/unit(\d+)/", r"stem_stage_\1/unit_\2/"),
+    (r"conv(\d)/", r"conv_\1/"),
+    (r"gn(\d)/", r"norm_\1/"),
+    (r"conv_proj/", "shortcut/"),
+    (r"gn_proj/", "shortcut_norm/"),
+    (r"scale$", "gamma"),
+    (r"bias$", "beta"),
+)
+
+
+def _stem(arrays):
+    ours = {}
+    for key, array in arrays.items():
+        if not re.match(r"conv_root|gn_root|block\d", key):
+            continue
+        for pattern, path in _STEM:
+            key = re.sub(pattern, path, key)
+        ours[key] = array if key.endswith("kernel") else array.reshape(-1)
     return ours
 
 

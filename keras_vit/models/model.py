@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import keras
 
-from keras_vit.config import ViTConfig
+from keras_vit.config import ResNetConfig, ViTConfig
 
 _CONFIG_KEY = "architecture"
+_CONFIGS = {"vit": ViTConfig, "resnet": ResNetConfig}
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -22,8 +23,8 @@ class Model(keras.Model):
         name: Name of the model.
 
     Attributes:
-        config: The `ViTConfig` the model was built from, or `None` for a model of the user's own.
-            It is saved in `.keras` files.
+        config: The `ViTConfig` or `ResNetConfig` the model was built from, or `None` for a model
+            of the user's own. It is saved in `.keras` files.
     """
 
     def __init__(self, inputs, outputs, name=None, **kwargs):
@@ -31,14 +32,15 @@ class Model(keras.Model):
         self._architecture = None
 
     @property
-    def config(self) -> ViTConfig | None:
+    def config(self) -> ViTConfig | ResNetConfig | None:
         """What the model was built from."""
         return self._architecture
 
     def get_config(self):
         config = super().get_config()
         if self._architecture is not None:
-            config[_CONFIG_KEY] = self._architecture.to_dict()
+            family = "vit" if isinstance(self._architecture, ViTConfig) else "resnet"
+            config[_CONFIG_KEY] = {"family": family, "fields": self._architecture.to_dict()}
         return config
 
     @classmethod
@@ -47,11 +49,11 @@ class Model(keras.Model):
         architecture = config.pop(_CONFIG_KEY, None)
         model = super().from_config(config, custom_objects=custom_objects)
         if architecture is not None:
-            model._architecture = ViTConfig(**architecture)
+            model._architecture = _CONFIGS[architecture["family"]](**architecture["fields"])
         return model
 
 
-def with_config(model: Model, config: ViTConfig) -> Model:
+def with_config(model: Model, config: ViTConfig | ResNetConfig) -> Model:
     """`model`, remembering the configuration it was built from."""
     model._architecture = config
     return model

@@ -8,14 +8,17 @@ from keras_vit.config import ViTConfig
 from keras_vit.layers.block import TransformerBlock
 from keras_vit.layers.pooling import AttentionPooling, MeanPooling, TokenPooling
 from keras_vit.layers.tokens import AddPositionEmbedding, ClassToken, PatchDropout, PatchEncoder
+from keras_vit.models.ends import classify, preprocess
 from keras_vit.models.model import Model, with_config
+from keras_vit.models.resnet import add_stem
 
 
 def build_vit(config: ViTConfig, name: str | None = None) -> Model:
     """Builds a Vision Transformer from its configuration.
 
-    Layers have stable names: `preprocessing`, `patch_encoder`, `class_token`,
-    `position_embedding`, `block_0` and on, `encoder_norm`, `pooling`, `pre_logits`, `head`.
+    Layers have stable names: `preprocessing`, for a hybrid `stem_root` and `stem_stage_1` and on,
+    `patch_encoder`, `class_token`, `position_embedding`, `block_0` and on, `encoder_norm`,
+    `pooling`, `pre_logits`, `head`.
 
     Args:
         config: The architecture.
@@ -37,6 +40,8 @@ def build_vit(config: ViTConfig, name: str | None = None) -> Model:
     """
     images = keras.Input(config.input_shape, name="images")
     x = preprocess(images, config)
+    if config.stem is not None:
+        x = add_stem(x, config.stem)  # (B, H / stride, W / stride, C)
     x = PatchEncoder(config.patch_size, config.width, name="patch_encoder")(x)  # (B, N, D)
     x = embed_tokens(x, config)  # (B, T, D)
     for index in range(config.depth):
@@ -46,21 +51,7 @@ def build_vit(config: ViTConfig, name: str | None = None) -> Model:
     x = pool(x, config)  # (B, D)
     if config.norm_after_pooling:
         x = encoder_norm(config)(x)
-    return with_config(Model(images, classify(x, config), name=name), config)
-
-
-def preprocess(images, config: ViTConfig):
-    """From pixels in [0, 255] to the model's range, in float32."""
-    if not config.include_preprocessing:
-        return images
-    mean, std = config.preprocessing.per_channel(config.channels)
-    return keras.layers.Normalization(
-        axis=-1,
-        mean=mean,
-        variance=[s**2 for s in std],
-        dtype="float32",  # also under half-precision policies
-        name="preprocessing",
-    )(images)
+    return with_config(Model(images, add_head(x, config), name=name), config)
 
 
 def embed_tokens(x, config: ViTConfig):
@@ -143,10 +134,8 @@ def pool(x, config: ViTConfig):
     return x
 
 
-def classify(x, config: ViTConfig):
-    """Logits in float32 under every dtype policy; the head starts at zero."""
-    if config.classes is None:
-        return x
+def add_head(x, config: ViTConfig):
+    """The hidden layer of the head, where there is one, and logits."""
     if config.pre_logits is not None:
         x = keras.layers.Dense(
             config.pre_logits,
@@ -154,11 +143,4 @@ def classify(x, config: ViTConfig):
             kernel_initializer="lecun_normal",
             name="pre_logits",
         )(x)
-    return keras.layers.Dense(
-        config.classes,
-        activation=config.classifier_activation,
-        kernel_initializer="zeros",
-        bias_initializer=keras.initializers.Constant(config.head_bias),
-        dtype="float32",
-        name="head",
-    )(x)
+    return classify(x, config)

@@ -1,0 +1,213 @@
+"""What the ResNets are made of: standardised convolutions and group norm."""
+
+from __future__ import annotations
+
+import keras
+from keras import ops
+
+from keras_vit.config import STANDARDIZATIONS, check_positive, pair
+
+_PADDINGS = ("same", "fixed", "valid")
+_NUM_GROUPS = 32  # of https://arxiv.org/abs/1803.08494, and of every published checkpoint
+
+
+def standardize(kernel, form: str):
+    """The kernel with mean 0 and variance 1 in every output channel.
+
+    Weight standardisation, https://arxiv.org/abs/1903.10520. The two official codes guard the
+    division in their own ways.
+
+    Args:
+        kernel: Float tensor of shape `(height, width, in, out)`.
+        form: `"std"` adds 1e-5 to the standard deviation (the ViT paper's hybrids), `"variance"`
+            adds 1e-10 to the variance (BiT).
+
+    Returns:
+        Tensor of the kernel's shape and type.
+    """
+    kernel = kernel - ops.mean(kernel, axis=(0, 1, 2), keepdims=True)
+    variance = ops.mean(ops.square(kernel), axis=(0, 1, 2), keepdims=True)
+    if form == "variance":
+        return kernel * ops.rsqrt(variance + 1e-10)
+    # 1e-20 is too small to change a number, but gives a kernel of zeros a gradient.
+    return kernel / (ops.sqrt(variance + 1e-20) + 1e-5)
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class StdConv2D(keras.layers.Layer):
+    """A convolution without bias whose kernel is standardised each time it is used.
+
+    https://arxiv.org/abs/1903.10520. The kernel is standardised in float32 under every dtype
+    policy, once a call: once a step in training.
+
+    Args:
+        filters: Channels of the output.
+        kernel_size: Height and width of the kernel; an integer means a square.
+        strides: Steps along (height, width); an integer means both.
+        padding: `"same"`, `"valid"`, or `"fixed"`: half the kernel on every side, whatever the
+            image's size. With strides, that is not what `"same"` does.
+        standardization: `"std"` or `"variance"`, see `standardize`; `None` makes a plain
+            convolution.
+
+    Call arguments:
+        images: Float tensor of shape `(B, H, W, C)`.
+
+    Returns:
+        Float tensor of shape `(B, H / stride, W / stride, filters)`.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+    """
+
+    def __init__(
+        self,
+        filters,
+        kernel_size,
+        strides=1,
+        padding="same",
+        standardization="std",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        check_positive("filters", filters)
+        if padding not in _PADDINGS:
+            raise ValueError(
+                f"`padding` must be one of {', '.join(_PADDINGS)}. Received: {padding!r}."
+            )
+        if standardization not in (None, *STANDARDIZATIONS):
+            raise ValueError(
+                f"`standardization` must be None or one of {', '.join(STANDARDIZATIONS)}. "
+                f"Received: {standardization!r}."
+            )
+        self.filters = filters
+        self.kernel_size = pair("kernel_size", kernel_size)
+        self.strides = pair("strides", strides)
+        self.padding = padding
+        self.standardization = standardization
+
+    def build(self, images_shape):
+        self.kernel = self.add_weight(
+            name="kernel",
+            shape=(*self.kernel_size, images_shape[-1], self.filters),
+            initializer="lecun_normal",  # as in the official code
+            autocast=False,  # it is standardised in float32
+        )
+
+    def call(self, images):
+        padding = self.padding
+        if padding == "fixed":
+            images = pad_fixed(images, self.kernel_size)
+            padding = "valid"
+        kernel = ops.cast(self.effective_kernel(), images.dtype)
+        return ops.conv(
+            images, kernel, strides=self.strides, padding=padding, data_format="channels_last"
+        )
+
+    def effective_kernel(self):
+        """The kernel that images are convolved with: `(height, width, in, out)`, float32."""
+        kernel = ops.convert_to_tensor(self.kernel)
+        return kernel if self.standardization is None else standardize(kernel, self.standardization)
+
+    def compute_output_shape(self, images_shape):
+        batch, *size, _ = images_shape
+        return (batch, *self._output_size(size), self.filters)
+
+    def _output_size(self, size):
+        lost = {
+            "same": (0, 0),
+            "fixed": [k - 1 - 2 * ((k - 1) // 2) for k in self.kernel_size],
+            "valid": [k - 1 for k in self.kernel_size],
+        }[self.padding]
+        return tuple(
+            None if pixels is None else -(-(pixels - less) // stride)
+            for pixels, less, stride in zip(size, lost, self.strides, strict=True)
+        )
+
+    def get_config(self):
+        config = {
+            "filters": self.filters,
+            "kernel_size": self.kernel_size,
+            "strides": self.strides,
+            "padding": self.padding,
+            "standardization": self.standardization,
+        }
+        return {**super().get_config(), **config}
+
+
+def pad_fixed(images, kernel_size: tuple[int, int]):
+    """Images with half a kernel of zeros on every side."""
+    rows, columns = ((size - 1) // 2 for size in kernel_size)
+    if rows == columns == 0:
+        return images
+    return ops.pad(images, ((0, 0), (rows, rows), (columns, columns), (0, 0)))
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class GroupNorm(keras.layers.Layer):
+    """Normalises 32 groups of channels over the whole image.
+
+    https://arxiv.org/abs/1803.08494. `keras.layers.GroupNormalization` computes the same on
+    tensors of five dimensions; this one reduces each channel first and keeps to four, which takes
+    a half of the time or less on a CPU (`benchmarks/resnet.py`).
+
+    Args:
+        epsilon: Added to the variance.
+        gamma: Start of the scale; 0 in the last norm of a residual branch.
+
+    Call arguments:
+        images: Float tensor of shape `(B, H, W, C)`.
+
+    Returns:
+        Float tensor of shape `(B, H, W, C)`.
+
+    Raises:
+        ValueError: If the channels are not a multiple of 32.
+    """
+
+    def __init__(self, epsilon=1e-5, gamma=1.0, **kwargs):
+        super().__init__(**kwargs)
+        self.epsilon = epsilon
+        self.initial_gamma = gamma
+
+    def build(self, images_shape):
+        channels = images_shape[-1]
+        if channels % _NUM_GROUPS:
+            raise ValueError(
+                f"Group norm needs a multiple of {_NUM_GROUPS} channels. Received: {channels}."
+            )
+        self.gamma = self.add_weight(
+            name="gamma",
+            shape=(channels,),
+            initializer=keras.initializers.Constant(self.initial_gamma),
+            autocast=False,
+        )
+        self.beta = self.add_weight(
+            name="beta", shape=(channels,), initializer="zeros", autocast=False
+        )
+
+    def call(self, images):
+        x = ops.cast(images, "float32")  # also in half precision: sums are over a whole image
+        x = x - self._spread(self._group_mean(x))
+        variance = self._group_mean(ops.square(x))
+        gamma = ops.reshape(self.gamma, (1, _NUM_GROUPS, -1))  # (1, groups, C / groups)
+        scale = gamma * ops.rsqrt(variance + self.epsilon)  # (B, groups, C / groups)
+        x = x * ops.reshape(scale, (-1, 1, 1, x.shape[-1])) + self.beta
+        return ops.cast(x, self.compute_dtype)
+
+    def _group_mean(self, x):
+        """Mean over each group of each image: `(B, groups, 1)`."""
+        channels = ops.mean(x, axis=(1, 2))  # (B, C)
+        groups = ops.reshape(channels, (-1, _NUM_GROUPS, x.shape[-1] // _NUM_GROUPS))
+        return ops.mean(groups, axis=-1, keepdims=True)
+
+    def _spread(self, groups):
+        """The value of its group for each channel: `(B, 1, 1, C)`."""
+        channels = self.gamma.shape[0]
+        each = ops.ones((1, 1, channels // _NUM_GROUPS), "float32")
+        return ops.reshape(groups * each, (-1, 1, 1, channels))
+
+    def compute_output_shape(self, images_shape):
+        return images_shape
+
+    def get_config(self):
+        return {**super().get_config(), "epsilon": self.epsilon, "gamma": self.initial_gamma}

@@ -1,0 +1,305 @@
+"""Roots, residual units and stages of the two ResNets: the hybrids' stem, and BiT."""
+
+from __future__ import annotations
+
+import keras
+from keras import ops
+
+from keras_vit.config import check_positive
+from keras_vit.layers.convolution import GroupNorm, StdConv2D, pad_fixed
+
+_EXPANSION = 4  # channels of a unit's output over those of its 3 x 3 convolution
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class StemRoot(keras.layers.Layer):
+    """The first layers of a hybrid's stem: convolution, group norm, ReLU, largest of 3 x 3.
+
+    As in the official ViT code: `"same"` padding, and maps of a quarter of the image's size.
+
+    Args:
+        filters: Channels of the maps.
+        norm_epsilon: Added to the variance in the group norm.
+        standardization: Of the kernel, see `StdConv2D`.
+
+    Call arguments:
+        images: Float tensor of shape `(B, H, W, C)`.
+
+    Returns:
+        Float tensor of shape `(B, H / 4, W / 4, filters)`.
+    """
+
+    def __init__(self, filters, norm_epsilon=1e-6, standardization="std", **kwargs):
+        super().__init__(**kwargs)
+        check_positive("filters", filters)
+        self.filters = filters
+        self.norm_epsilon = norm_epsilon
+        self.standardization = standardization
+
+    def build(self, images_shape):
+        self.conv = StdConv2D(
+            self.filters,
+            7,
+            strides=2,
+            padding="same",
+            standardization=self.standardization,
+            dtype=self.dtype_policy,
+            name="conv",
+        )
+        self.conv.build(images_shape)
+        self.norm = GroupNorm(self.norm_epsilon, dtype=self.dtype_policy, name="norm")
+        self.norm.build((None, None, None, self.filters))
+
+    def call(self, images):
+        x = ops.relu(self.norm(self.conv(images)))  # (B, H / 2, W / 2, filters)
+        return ops.max_pool(x, 3, strides=2, padding="same", data_format="channels_last")
+
+    def compute_output_shape(self, images_shape):
+        batch, *size, _ = images_shape
+        return (batch, *_divided(_divided(size, 2), 2), self.filters)
+
+    def get_config(self):
+        config = {
+            "filters": self.filters,
+            "norm_epsilon": self.norm_epsilon,
+            "standardization": self.standardization,
+        }
+        return {**super().get_config(), **config}
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class BiTRoot(keras.layers.Layer):
+    """The first layers of a BiT ResNet: convolution, then the largest of 3 x 3.
+
+    As in the official BiT code: both pad with zeros on every side. What is pooled may be
+    negative, so that those zeros count.
+
+    Args:
+        filters: Channels of the maps.
+        standardization: Of the kernel, see `StdConv2D`.
+
+    Call arguments:
+        images: Float tensor of shape `(B, H, W, C)`.
+
+    Returns:
+        Float tensor of shape `(B, H / 4, W / 4, filters)`.
+    """
+
+    def __init__(self, filters, standardization="variance", **kwargs):
+        super().__init__(**kwargs)
+        check_positive("filters", filters)
+        self.filters = filters
+        self.standardization = standardization
+
+    def build(self, images_shape):
+        self.conv = StdConv2D(
+            self.filters,
+            7,
+            strides=2,
+            padding="fixed",
+            standardization=self.standardization,
+            dtype=self.dtype_policy,
+            name="conv",
+        )
+        self.conv.build(images_shape)
+
+    def call(self, images):
+        x = pad_fixed(self.conv(images), (3, 3))  # (B, H / 2 + 2, W / 2 + 2, filters)
+        return ops.max_pool(x, 3, strides=2, padding="valid", data_format="channels_last")
+
+    def compute_output_shape(self, images_shape):
+        batch, *size, _ = images_shape
+        return (batch, *_divided(_divided(size, 2), 2), self.filters)
+
+    def get_config(self):
+        config = {"filters": self.filters, "standardization": self.standardization}
+        return {**super().get_config(), **config}
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class ResidualUnit(keras.layers.Layer):
+    """A bottleneck of three convolutions, added to what came in.
+
+    With `pre_activation=False` the unit of a hybrid's stem (https://arxiv.org/abs/1512.03385):
+    each convolution is followed by its norm, and the sum by ReLU. With `pre_activation=True` that
+    of BiT (https://arxiv.org/abs/1603.05027): norm and ReLU come before each convolution, and the
+    sum stays as it is.
+
+    Args:
+        filters: Channels of the 3 x 3 convolution; the output has four times as many.
+        strides: Steps of the 3 x 3 convolution along both axes.
+        pre_activation: Whether norms come before convolutions.
+        norm_epsilon: Added to the variance in the group norms.
+        standardization: Of the kernels, see `StdConv2D`.
+
+    Call arguments:
+        maps: Float tensor of shape `(B, H, W, C)`.
+
+    Returns:
+        Float tensor of shape `(B, H / strides, W / strides, 4 filters)`.
+    """
+
+    def __init__(
+        self,
+        filters,
+        strides=1,
+        pre_activation=False,
+        norm_epsilon=1e-6,
+        standardization="std",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        check_positive("filters", filters)
+        check_positive("strides", strides)
+        self.filters = filters
+        self.strides = strides
+        self.pre_activation = pre_activation
+        self.norm_epsilon = norm_epsilon
+        self.standardization = standardization
+
+    def build(self, maps_shape):
+        channels, width = maps_shape[-1], _EXPANSION * self.filters
+        self.has_shortcut = channels != width or self.strides != 1
+        self.conv_1 = self._build_conv("conv_1", channels, self.filters)
+        self.conv_2 = self._build_conv("conv_2", self.filters, self.filters, 3, self.strides)
+        self.conv_3 = self._build_conv("conv_3", self.filters, width)
+        if self.has_shortcut:
+            self.shortcut = self._build_conv("shortcut", channels, width, 1, self.strides)
+        if self.pre_activation:
+            self.norm_1 = self._build_norm("norm_1", channels)
+            self.norm_2 = self._build_norm("norm_2", self.filters)
+            self.norm_3 = self._build_norm("norm_3", self.filters)
+            return
+        self.norm_1 = self._build_norm("norm_1", self.filters)
+        self.norm_2 = self._build_norm("norm_2", self.filters)
+        self.norm_3 = self._build_norm("norm_3", width, gamma=0.0)  # as in the official code
+        if self.has_shortcut:
+            self.shortcut_norm = self._build_norm("shortcut_norm", width)
+
+    def _build_conv(self, name, channels, filters, kernel_size=1, strides=1):
+        conv = StdConv2D(
+            filters,
+            kernel_size,
+            strides=strides,
+            padding="fixed" if self.pre_activation else "same",
+            standardization=self.standardization,
+            dtype=self.dtype_policy,
+            name=name,
+        )
+        conv.build((None, None, None, channels))
+        return conv
+
+    def _build_norm(self, name, channels, gamma=1.0):
+        norm = GroupNorm(self.norm_epsilon, gamma, dtype=self.dtype_policy, name=name)
+        norm.build((None, None, None, channels))
+        return norm
+
+    def call(self, maps):
+        return self._pre_activation(maps) if self.pre_activation else self._post_activation(maps)
+
+    def _pre_activation(self, maps):
+        x = ops.relu(self.norm_1(maps))
+        shortcut = self.shortcut(x) if self.has_shortcut else maps
+        x = ops.relu(self.norm_2(self.conv_1(x)))
+        x = ops.relu(self.norm_3(self.conv_2(x)))
+        return shortcut + self.conv_3(x)
+
+    def _post_activation(self, maps):
+        shortcut = self.shortcut_norm(self.shortcut(maps)) if self.has_shortcut else maps
+        x = ops.relu(self.norm_1(self.conv_1(maps)))
+        x = ops.relu(self.norm_2(self.conv_2(x)))
+        return ops.relu(shortcut + self.norm_3(self.conv_3(x)))
+
+    def compute_output_shape(self, maps_shape):
+        batch, *size, _ = maps_shape
+        return (batch, *_divided(size, self.strides), _EXPANSION * self.filters)
+
+    def get_config(self):
+        config = {
+            "filters": self.filters,
+            "strides": self.strides,
+            "pre_activation": self.pre_activation,
+            "norm_epsilon": self.norm_epsilon,
+            "standardization": self.standardization,
+        }
+        return {**super().get_config(), **config}
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class ResNetStage(keras.layers.Layer):
+    """Residual units of one width, `unit_1` and on; the first one makes the step.
+
+    Args:
+        num_units: How many units.
+        filters: Channels of the 3 x 3 convolutions; the output has four times as many.
+        strides: Steps of the first unit along both axes.
+        pre_activation: Whether norms come before convolutions, see `ResidualUnit`.
+        norm_epsilon: Added to the variance in the group norms.
+        standardization: Of the kernels, see `StdConv2D`.
+
+    Call arguments:
+        maps: Float tensor of shape `(B, H, W, C)`.
+
+    Returns:
+        Float tensor of shape `(B, H / strides, W / strides, 4 filters)`.
+    """
+
+    def __init__(
+        self,
+        num_units,
+        filters,
+        strides=1,
+        pre_activation=False,
+        norm_epsilon=1e-6,
+        standardization="std",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        check_positive("num_units", num_units)
+        self.num_units = num_units
+        self.filters = filters
+        self.strides = strides
+        self.pre_activation = pre_activation
+        self.norm_epsilon = norm_epsilon
+        self.standardization = standardization
+
+    def build(self, maps_shape):
+        self.units = []
+        for index in range(1, self.num_units + 1):
+            unit = ResidualUnit(
+                self.filters,
+                strides=self.strides if index == 1 else 1,
+                pre_activation=self.pre_activation,
+                norm_epsilon=self.norm_epsilon,
+                standardization=self.standardization,
+                dtype=self.dtype_policy,
+                name=f"unit_{index}",
+            )
+            unit.build(maps_shape)
+            maps_shape = unit.compute_output_shape(maps_shape)
+            self.units.append(unit)
+
+    def call(self, maps):
+        for unit in self.units:
+            maps = unit(maps)
+        return maps
+
+    def compute_output_shape(self, maps_shape):
+        batch, *size, _ = maps_shape
+        return (batch, *_divided(size, self.strides), _EXPANSION * self.filters)
+
+    def get_config(self):
+        config = {
+            "num_units": self.num_units,
+            "filters": self.filters,
+            "strides": self.strides,
+            "pre_activation": self.pre_activation,
+            "norm_epsilon": self.norm_epsilon,
+            "standardization": self.standardization,
+        }
+        return {**super().get_config(), **config}
+
+
+def _divided(size, stride):
+    """Height and width after a stride, rounded up; `None` stays unknown."""
+    return tuple(None if pixels is None else -(-pixels // stride) for pixels in size)

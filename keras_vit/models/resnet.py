@@ -1,0 +1,70 @@
+"""The ResNets of the paper: the stem of a hybrid, and the BiT baseline."""
+
+from __future__ import annotations
+
+import keras
+
+from keras_vit.config import ResNetConfig, ResNetStem
+from keras_vit.layers.convolution import GroupNorm
+from keras_vit.layers.residual import BiTRoot, ResNetStage, StemRoot
+from keras_vit.models.ends import classify, preprocess
+from keras_vit.models.model import Model, with_config
+
+_FILTERS = 64  # of the root and of the first stage's 3 x 3 convolutions
+
+
+def build_resnet(config: ResNetConfig, name: str | None = None) -> Model:
+    """Builds a BiT ResNet from its configuration.
+
+    Layers have stable names: `preprocessing`, `root`, `stage_1` and on, `norm`, `relu`,
+    `pooling`, `head`. `keras.Model(model.input, model.get_layer("stage_3").output)` gives the
+    maps of a stage.
+
+    Args:
+        config: The architecture.
+        name: Name of the model.
+
+    Returns:
+        A functional `keras_vit.Model` from images of shape `(B, H, W, C)`, with values in
+        [0, 255] where `config.include_preprocessing`, to float32 logits of shape `(B, K)`. With
+        `config.classes=None` it ends in features instead, of shape `(B, D)`, or
+        `(B, H / 32, W / 32, D)` without pooling.
+
+    Example:
+
+    >>> config = keras_vit.ResNetConfig(stages=(1, 1), image_size=32, classes=10)
+    >>> keras_vit.build_resnet(config).output_shape
+    (None, 10)
+    """
+    images = keras.Input(config.input_shape, name="images")
+    x = preprocess(images, config)
+    x = BiTRoot(_FILTERS * config.width_factor, config.standardization, name="root")(x)
+    x = add_stages(x, config, pre_activation=True)
+    x = GroupNorm(config.norm_epsilon, name="norm")(x)
+    x = keras.layers.ReLU(name="relu")(x)  # (B, H / 32, W / 32, D)
+    if config.pooling == "gap":
+        x = keras.layers.GlobalAveragePooling2D(name="pooling")(x)  # (B, D)
+    return with_config(Model(images, classify(x, config), name=name), config)
+
+
+def add_stem(x, stem: ResNetStem):
+    """The ResNet of a hybrid on images: layers `stem_root`, `stem_stage_1` and on."""
+    x = StemRoot(
+        _FILTERS * stem.width_factor, stem.norm_epsilon, stem.standardization, name="stem_root"
+    )(x)
+    return add_stages(x, stem, pre_activation=False, prefix="stem_")
+
+
+def add_stages(x, config: ResNetConfig | ResNetStem, pre_activation: bool, prefix: str = ""):
+    """The residual stages; each is twice as wide as the one before, and half as large."""
+    for index, num_units in enumerate(config.stages):
+        x = ResNetStage(
+            num_units,
+            _FILTERS * config.width_factor * 2**index,
+            strides=1 if index == 0 else 2,
+            pre_activation=pre_activation,
+            norm_epsilon=config.norm_epsilon,
+            standardization=config.standardization,
+            name=f"{prefix}stage_{index + 1}",
+        )(x)
+    return x

@@ -1,0 +1,96 @@
+"""The BiT ResNet: its numbers against the official code."""
+
+from __future__ import annotations
+
+import re
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit.config import ResNetConfig
+from keras_vit.layers import residual
+from keras_vit.models.resnet import build_resnet
+from tests import official, reference_resnet
+
+ATOL = 5e-5  # of logits around 5, where the official code is at most 1.1e-5 from float64
+# Logits of the official code for the numbers of `fill`, made with the big_vision reading of the
+# model (-inf around what is pooled) and with that of the BiT repository (zeros).
+ZEROS = [
+    [-2.583279, -1.869506, -4.529027, -1.327823, -1.356910],
+    [-4.963905, -4.752320, -3.423859, -2.685648, -3.075397],
+]
+INFINITIES = [
+    [-2.581209, -1.858566, -4.520102, -1.309705, -1.364467],
+    [-4.969349, -4.758269, -3.415626, -2.658055, -3.080393],
+]
+CONFIG = ResNetConfig(stages=(1, 2, 1, 1), image_size=64, classes=5, include_preprocessing=False)
+
+
+def official_name(path):
+    """Our path by the name that big_vision gives the variable."""
+    for pattern, name in (
+        (r"^root/conv/", "root_block/conv_root/"),
+        (r"^norm/", "norm-pre-head/"),
+        (r"^stage_(\d)/unit_(\d)/", r"block\1/unit0\2/"),
+        (r"conv_(\d)/", r"conv\1/"),
+        (r"norm_(\d)/", r"gn\1/"),
+        (r"shortcut/", "conv_proj/"),
+        (r"gamma$", "scale"),
+        (r"beta$", "bias"),
+    ):
+        path = re.sub(pattern, name, path)
+    return path
+
+
+def fill(model):
+    """Numbers that can be written down: of the place of a name among the sorted names, and of
+    the place of an element in its array."""
+    arrays = {official_name(w.path): w for w in model.weights}
+    for j, name in enumerate(sorted(arrays)):
+        weight = arrays[name]
+        i = np.arange(np.prod(weight.shape), dtype="int64")
+        values = 0.15 * (((7 * i**2 + 7919 * i + 104729 * j) % 2003) / 1001 - 1)
+        weight.assign((values + name.endswith("scale")).reshape(weight.shape).astype("float32"))
+
+
+def images():
+    i = np.arange(2 * 64 * 64 * 3, dtype="int64")
+    return (((3 * i**2 + 101 * i) % 509) / 254 - 1).reshape(2, 64, 64, 3).astype("float32")
+
+
+@pytest.fixture(scope="module")
+def model():
+    model = build_resnet(CONFIG)
+    fill(model)
+    return model
+
+
+def test_logits_agree_with_the_official_code(model):
+    assert len(model.weights) == 54
+    assert model.count_params() == 8_298_565
+    np.testing.assert_allclose(model(images()), ZEROS, rtol=0, atol=ATOL)
+
+
+def test_logits_agree_with_the_paper_in_numpy(model):
+    expected = reference_resnet.bit(official.from_keras(model), images(), CONFIG.stages)
+    np.testing.assert_allclose(model(images()), expected, rtol=0, atol=ATOL)
+
+
+def test_infinities_around_what_is_pooled_give_the_other_official_numbers(model, monkeypatch):
+    """What the two official codes disagree on, and nothing else, is the padding of the pooling."""
+
+    def pad_infinities(maps, kernel_size):
+        widths = ((0, 0), (1, 1), (1, 1), (0, 0))
+        return keras.ops.pad(maps, widths, constant_values=-np.inf)
+
+    monkeypatch.setattr(residual, "pad_fixed", pad_infinities)
+    logits = keras.ops.convert_to_numpy(model(images()))
+    np.testing.assert_allclose(logits, INFINITIES, rtol=0, atol=ATOL)
+    assert np.abs(logits - ZEROS).max() > 100 * ATOL
+
+
+def test_the_form_of_the_standardisation_would_be_noticed(model):
+    plain = build_resnet(ResNetConfig(**{**CONFIG.to_dict(), "standardization": None}))
+    plain.set_weights(model.get_weights())
+    assert np.abs(keras.ops.convert_to_numpy(plain(images())) - ZEROS).max() > 100 * ATOL
