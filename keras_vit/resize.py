@@ -1,4 +1,4 @@
-"""NumPy arithmetic on tables of positions: fixed embeddings."""
+"""NumPy arithmetic on tables of positions and patch kernels: fixed embeddings, other sizes."""
 
 from __future__ import annotations
 
@@ -29,3 +29,123 @@ def sincos_2d(grid: tuple[int, int], width: int, temperature: float = 10_000.0) 
     x, y = x * frequencies, y * frequencies  # (N, D / 4)
     table = np.concatenate([np.sin(x), np.cos(x), np.sin(y), np.cos(y)], axis=1)
     return table.astype("float32")  # (N, D)
+
+
+def resize_positions(
+    table: np.ndarray,
+    grid: tuple[int, int],
+    new_grid: tuple[int, int],
+    method: str = "align_corners",
+) -> np.ndarray:
+    """Interpolates a position embedding from one grid of patches to another.
+
+    Args:
+        table: Float array of shape `(..., N, D)`, the places of `grid` in row-major order, without
+            rows for class tokens or registers.
+        grid: Patches along (height, width) that the table was learned for.
+        new_grid: Patches along (height, width) that are wanted.
+        method: `"align_corners"`, linear between places whose corners coincide, as the official
+            code resizes (https://arxiv.org/abs/2010.11929, section 3.2), or `"bicubic"`, between
+            the centres of cells and antialiased, as timm does.
+
+    Returns:
+        float32 array of shape `(..., M, D)`, `M` the places of `new_grid`.
+
+    Raises:
+        ValueError: If the table has other places than `grid`, or the method is unknown.
+
+    Example:
+
+    >>> resize_positions(np.array([[0.0], [1.0], [2.0], [3.0]]), (2, 2), (3, 3))[:, 0]
+    array([0. , 0.5, 1. , 1. , 1.5, 2. , 2. , 2.5, 3. ], dtype=float32)
+    """
+    if table.shape[-2] != grid[0] * grid[1]:
+        raise ValueError(
+            f"A grid of {grid[0]} x {grid[1]} has {grid[0] * grid[1]} places. Received a table of "
+            f"{table.shape[-2]} rows, shape {table.shape}. Leave out the rows of class tokens and "
+            "registers, or pass the grid that the table was made for."
+        )
+    if method not in ("align_corners", "bicubic"):
+        raise ValueError(f'`method` must be "align_corners" or "bicubic". Received: {method!r}.')
+    if tuple(grid) == tuple(new_grid):
+        return table.astype("float32")
+    rows, columns = (
+        resize_matrix(old, new, method) for old, new in zip(grid, new_grid, strict=True)
+    )
+    *lead, _, width = table.shape
+    cells = table.reshape(*lead, *grid, width).astype("float64")
+    cells = np.einsum("yi,...ijd->...yjd", rows, cells)
+    cells = np.einsum("xj,...yjd->...yxd", columns, cells)
+    return cells.reshape(*lead, -1, width).astype("float32")
+
+
+def resize_patch_kernel(
+    kernel: np.ndarray, patch_size: tuple[int, int], method: str = "bilinear"
+) -> np.ndarray:
+    """Carries a patch projection over to another patch size.
+
+    Solves for the kernel that gives on resized patches what the old one gives on the patches
+    themselves: the pseudo-inverse resize of https://arxiv.org/abs/2212.08013. Exact where patches
+    grow, and the least-squares answer where they shrink.
+
+    Args:
+        kernel: Float array of shape `(rows, columns, C, D)`.
+        patch_size: Wanted (height, width) in pixels.
+        method: How patches are resized: `"bilinear"`, as big_vision does, or `"bicubic"`,
+            antialiased, as timm does.
+
+    Returns:
+        float32 array of shape `(*patch_size, C, D)`.
+
+    Raises:
+        ValueError: If the method is unknown.
+    """
+    if method not in ("bilinear", "bicubic"):
+        raise ValueError(f'`method` must be "bilinear" or "bicubic". Received: {method!r}.')
+    if kernel.shape[:2] == tuple(patch_size):
+        return kernel.astype("float32")
+    rows, columns = (
+        np.linalg.pinv(resize_matrix(old, new, method).T)
+        for old, new in zip(kernel.shape[:2], patch_size, strict=True)
+    )
+    # The matrix of both axes is a Kronecker product, and so is its pseudo-inverse.
+    return np.einsum("yi,xj,ijcd->yxcd", rows, columns, kernel, optimize=True).astype("float32")
+
+
+def resize_matrix(old: int, new: int, method: str) -> np.ndarray:
+    """The interpolation of a line of `old` values to `new`, as a matrix.
+
+    Args:
+        old: Values there are.
+        new: Values wanted.
+        method: `"align_corners"` (linear, ends stay ends), `"bilinear"` (linear between centres,
+            no antialiasing) or `"bicubic"` (Keys' cubic between centres, widened when shrinking).
+
+    Returns:
+        float64 array of shape `(new, old)`, rows summing to 1.
+    """
+    if method == "align_corners":
+        places = np.arange(new) * ((old - 1) / max(1, new - 1))
+        return _weights(_tent, places, old, 1.0)
+    places = (np.arange(new) + 0.5) * (old / new) - 0.5
+    if method == "bilinear":
+        return _weights(_tent, places.clip(0, old - 1), old, 1.0)
+    return _weights(_keys, places, old, max(1.0, old / new))
+
+
+def _weights(kernel, places: np.ndarray, old: int, scale: float) -> np.ndarray:
+    """Weights of every old value at every place, those beyond the ends left out."""
+    weights = kernel((np.arange(old)[None] - places[:, None]) / scale)
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def _tent(x: np.ndarray) -> np.ndarray:
+    return np.maximum(0.0, 1.0 - np.abs(x))
+
+
+def _keys(x: np.ndarray, a: float = -0.5) -> np.ndarray:
+    """Keys' cubic; -0.5 as in Pillow and in PyTorch where it antialiases."""
+    x = np.abs(x)
+    near = ((a + 2) * x - (a + 3)) * x * x + 1
+    far = ((x - 5) * x + 8) * x * a - 4 * a
+    return np.where(x < 1, near, np.where(x < 2, far, 0.0))

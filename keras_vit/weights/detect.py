@@ -1,0 +1,362 @@
+"""What a file holds: its layout, found from its names, and the architecture it was made for."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import pathlib
+import re
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from keras_vit.variants import VARIANTS
+from keras_vit.weights import flax_names
+from keras_vit.weights.formats import ArrayFile, CheckpointError, Entry, open_arrays
+from keras_vit.weights.names import Layout
+
+LAYOUTS: tuple[Layout, ...] = flax_names.LAYOUTS
+
+_SCAN = "Transformer/encoderblock/"
+_MAX_BLOCKS = 1000
+
+
+class Checkpoint:
+    """A file whose arrays go by the plain names of its layout.
+
+    Prefixes are gone, stacked blocks are taken apart, and numbers that TensorFlow appended too.
+
+    Args:
+        file: The file.
+        layout: Its layout.
+        prefix: What its names begin with.
+        sources: From plain names to the file's own, and the place on the first axis if stacked.
+        others: The file's own names of arrays that belong to other parts.
+    """
+
+    def __init__(
+        self,
+        file: ArrayFile,
+        layout: Layout,
+        prefix: str,
+        sources: dict[str, tuple[str, int | None]],
+        others: tuple[str, ...],
+    ):
+        self.file = file
+        self.layout = layout
+        self.prefix = prefix
+        self.others = others
+        self._sources = sources
+        self._stacks: dict[str, np.ndarray] = {}
+        self.entries = {name: self._entry(name) for name in sources}
+
+    def __enter__(self) -> Checkpoint:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.file.__exit__()
+
+    def _entry(self, name: str) -> Entry:
+        key, index = self._sources[name]
+        entry = self.file.entries[key]
+        return entry if index is None else Entry(entry.shape[1:], entry.dtype)
+
+    def original(self, name: str) -> str:
+        """The file's own name of an array."""
+        return self._sources[name][0] if name in self._sources else f"{self.prefix}{name}"
+
+    def read(self, name: str) -> np.ndarray:
+        """One array as float32; arrays of stacked blocks are read once."""
+        key, index = self._sources[name]
+        if index is None:
+            return self.file.read(key)
+        if key not in self._stacks:
+            self._stacks[key] = self.file.read(key)
+        return self._stacks[key][index]
+
+    def find(self, path: str) -> Entry | None:
+        """What the file says about a variable of ours that is one array there; None if it lacks."""
+        for rule in self.layout.rules:
+            keys = rule.match(path)
+            if keys and keys[0] in self.entries:
+                return self.entries[keys[0]]
+        return None
+
+
+@dataclasses.dataclass(frozen=True)
+class FileInfo:
+    """What a checkpoint's names and shapes say.
+
+    Args:
+        path: The file.
+        kind: `"npz"` or `"safetensors"`.
+        layout: Name of its layout.
+        variant: The architecture of that size in the table, or `None` if there is none.
+        classes: Outputs of its head, or `None` without one.
+        grid: Patches along (height, width) of its positions, or `None` where several fit or none.
+        patch_size: Pixels along (height, width) of its patch kernel.
+        options: Fields of the configuration that the file asks for.
+        parameters: Number of values in the arrays of the image model.
+        arrays: Shape and type of every array, by the file's own names.
+    """
+
+    path: pathlib.Path
+    kind: str
+    layout: str
+    variant: str | None
+    classes: int | None
+    grid: tuple[int, int] | None
+    patch_size: tuple[int, int] | None
+    options: dict[str, Any]
+    parameters: int
+    arrays: dict[str, Entry]
+
+    @property
+    def image_size(self) -> tuple[int, int] | None:
+        """Pixels along (height, width) that its positions are for, where they are known."""
+        if self.grid is None or self.patch_size is None or "stem" in self.options:
+            return None
+        return self.grid[0] * self.patch_size[0], self.grid[1] * self.patch_size[1]
+
+
+def open_checkpoint(path: str | os.PathLike) -> Checkpoint:
+    """Opens a checkpoint and finds its layout from its names.
+
+    Args:
+        path: An `.npz` or `.safetensors` file.
+
+    Returns:
+        A `Checkpoint`, to be used in a `with` statement.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        CheckpointError: If the file cannot be read, or its names are of no layout that is known.
+    """
+    file = open_arrays(path)
+    try:
+        layout, prefix = _find_layout(file)
+        sources, others = _plain_names(file, layout, prefix)
+        return Checkpoint(file, layout, prefix, sources, others)
+    except BaseException:
+        file.__exit__()
+        raise
+
+
+def inspect_file(path: str | os.PathLike) -> FileInfo:
+    """Says what a checkpoint is, from its names and shapes alone.
+
+    Args:
+        path: An `.npz` or `.safetensors` file.
+
+    Returns:
+        A `FileInfo`.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        CheckpointError: If the file cannot be read, or its names are of no layout that is known.
+    """
+    with open_checkpoint(path) as checkpoint:
+        head = checkpoint.find("head/bias")
+        kernel = checkpoint.find("patch_encoder/projection/kernel")
+        return FileInfo(
+            path=checkpoint.file.path,
+            kind=checkpoint.file.kind,
+            layout=checkpoint.layout.name,
+            variant=guess_variant(checkpoint),
+            classes=None if head is None else head.shape[0],
+            grid=_guess_grid(checkpoint),
+            patch_size=None if kernel is None else _patch_size(checkpoint, kernel),
+            options=implied_options(checkpoint),
+            parameters=sum(math.prod(entry.shape) for entry in checkpoint.entries.values()),
+            arrays=dict(checkpoint.file.entries),
+        )
+
+
+def implied_options(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Fields of the configuration that a file's layout and arrays ask for."""
+    options = dict(checkpoint.layout.options)
+    if checkpoint.layout.name.startswith("bit"):
+        return options
+    has = checkpoint.find
+    pre_logits, registers = has("pre_logits/bias"), has("registers/token")
+    class_token = has("class_token/token") is not None
+    options.update(
+        class_token=class_token,
+        distillation_token=has("distillation_token/token") is not None,
+        num_registers=0 if registers is None else registers.shape[-2],
+        pre_logits=None if pre_logits is None else pre_logits.shape[0],
+        layer_scale=1e-5 if has("block_0/attention_scale/gamma") else None,
+        position_embedding="learned" if has("position_embedding/embedding") else "sincos_2d",
+        pooling=_implied_pooling(checkpoint, class_token),
+    )
+    places = position_readings(checkpoint)
+    if places and class_token:
+        options["position_on_class_token"] = max(prefix for prefix, _ in places) > 0
+    return options
+
+
+def position_readings(
+    checkpoint: Checkpoint,
+    grid: tuple[int, int] | None = None,
+    model_grid: tuple[int, int] | None = None,
+) -> list[tuple[int, tuple[int, int]]]:
+    """Every way to read a file's position table.
+
+    Args:
+        checkpoint: The file.
+        grid: Patches along (height, width) that the caller says it has.
+        model_grid: Those of the model, which the table may be for. Square grids always may.
+
+    Returns:
+        Pairs of the number of rows before the patches and the grid of the others.
+    """
+    entry = checkpoint.find("position_embedding/embedding")
+    if entry is None or len(entry.shape) < 2:
+        return []
+    readings = []
+    for prefix in sorted(possible_prefixes(checkpoint)):
+        rest = entry.shape[-2] - prefix
+        side = math.isqrt(max(rest, 0))
+        grids = [grid] if grid else [model_grid, (side, side)]
+        for candidate in grids:
+            if candidate and 0 < rest == candidate[0] * candidate[1]:
+                reading = (prefix, (candidate[0], candidate[1]))
+                if reading not in readings:
+                    readings.append(reading)
+    return readings
+
+
+def possible_prefixes(checkpoint: Checkpoint) -> set[int]:
+    """How many rows for tokens a file's position table can begin with."""
+    tokens = [
+        0 if entry is None else entry.shape[-2]
+        for entry in map(
+            checkpoint.find, ("class_token/token", "distillation_token/token", "registers/token")
+        )
+    ]
+    class_tokens = tokens[0] + tokens[1]
+    if checkpoint.layout.prefix_places == "always":
+        return {class_tokens}
+    if checkpoint.layout.prefix_places == "never":  # but before 2022, when it had a row
+        return {0, class_tokens}
+    return {0, class_tokens, class_tokens + tokens[2]}
+
+
+def _implied_pooling(checkpoint: Checkpoint, class_token: bool) -> str:
+    if checkpoint.find("pooling/probe") is not None:
+        return "map"
+    after_pooling = checkpoint.layout.options.get("norm_after_pooling", False)
+    return "token" if class_token and not after_pooling else "gap"
+
+
+def _guess_grid(checkpoint: Checkpoint) -> tuple[int, int] | None:
+    readings = position_readings(checkpoint)
+    return readings[0][1] if len(readings) == 1 else None
+
+
+def _patch_size(checkpoint: Checkpoint, kernel: Entry) -> tuple[int, int] | None:
+    if len(kernel.shape) != 4:
+        return None
+    axes = kernel.shape[:2] if checkpoint.layout.kind == "npz" else kernel.shape[2:]
+    return axes[0], axes[1]
+
+
+def guess_variant(checkpoint: Checkpoint) -> str | None:
+    """The variant in the table that has this patch, width, depth and MLP."""
+    sizes = _sizes(checkpoint)
+    for name, config in VARIANTS.items():
+        fields = ("patch_size", "width", "depth", "mlp_dim")
+        if sizes == tuple(getattr(config, field, None) for field in fields):
+            return name
+    return None
+
+
+def _sizes(checkpoint: Checkpoint) -> tuple | None:
+    width = checkpoint.find("patch_encoder/projection/bias")
+    hidden = checkpoint.find("block_0/mlp/hidden/bias")
+    kernel = checkpoint.find("patch_encoder/projection/kernel")
+    if (
+        width is None
+        or hidden is None
+        or kernel is None
+        or checkpoint.find("stem_root/conv/kernel")
+    ):
+        return None
+    depth = 0
+    while checkpoint.find(f"block_{depth}/mlp/hidden/bias") is not None:
+        depth += 1
+    return _patch_size(checkpoint, kernel), width.shape[0], depth, hidden.shape[0]
+
+
+def _find_layout(file: ArrayFile) -> tuple[Layout, str]:
+    """The layout and prefix whose names are met most often among the file's."""
+    names = [_modern(key, file.kind) for key in file.entries]
+    best, layout, prefix = 0, None, ""
+    for candidate in LAYOUTS:
+        if candidate.kind != file.kind:
+            continue
+        pattern = _pattern(candidate)
+        for start in candidate.prefixes:
+            hits = sum(
+                name.startswith(start) and bool(pattern.fullmatch(name, len(start)))
+                for name in names
+            )
+            if hits > best:
+                best, layout, prefix = hits, candidate, start
+    if layout is None or best < 0.5 * sum(not layout.is_other(name) for name in names):
+        some = ", ".join(repr(key) for key in list(file.entries)[:4])
+        raise CheckpointError(
+            f"The names in {file.path} are of no layout that is known ({some}, ...). Known are "
+            f"{', '.join(candidate.name for candidate in LAYOUTS)}."
+        )
+    return layout, prefix
+
+
+@cache
+def _pattern(layout: Layout) -> re.Pattern:
+    keys = {key for rule in layout.rules for key in rule.keys}
+    numbered = (re.sub(r"\\\{[ij][^}]*\}", r"\\d+", re.escape(key)) for key in sorted(keys))
+    return re.compile("|".join(numbered))
+
+
+def _modern(key: str, kind: str) -> str:
+    """A name as its layout writes it today, for the purpose of recognising the layout."""
+    if kind != "npz":
+        return key
+    key = key.replace(_SCAN, "Transformer/encoderblock_0/")
+    key = re.sub(r"Transformer/pos_embedding$", "pos_embedding", key)  # big_vision before 2022
+    return re.sub(r"(standardized_conv2d|group_norm|conv2d)_\d+", r"\1", key)
+
+
+def _plain_names(
+    file: ArrayFile, layout: Layout, prefix: str
+) -> tuple[dict[str, tuple[str, int | None]], tuple[str, ...]]:
+    """Plain names to the file's own, and the file's own of other parts."""
+    sources: dict[str, tuple[str, int | None]] = {}
+    others = []
+    for key, entry in file.entries.items():
+        unprefixed = any(re.match(pattern, key) for pattern in layout.unprefixed)
+        inside = key.startswith(prefix) and not unprefixed
+        name = key[len(prefix) :] if inside else key
+        if layout.is_other(name) or (not inside and layout.is_other(key)):
+            others.append(key)
+        elif _SCAN in name:
+            blocks = entry.shape[0] if entry.shape else 0
+            if blocks > _MAX_BLOCKS:
+                raise CheckpointError(f"{key!r} in {file.path} stacks {blocks} blocks.")
+            for index in range(blocks):
+                plain = name.replace(_SCAN, f"Transformer/encoderblock_{index}/")
+                _add(sources, file, plain, (key, index))
+        else:
+            _add(sources, file, _modern(name, file.kind), (key, None))
+    return sources, tuple(others)
+
+
+def _add(sources, file: ArrayFile, name: str, source: tuple[str, int | None]) -> None:
+    if name in sources:
+        raise CheckpointError(
+            f"{file.path} holds {name!r} twice, as {sources[name][0]!r} and {source[0]!r}."
+        )
+    sources[name] = source
