@@ -66,6 +66,10 @@ from keras_vit.variants import find_config, list_variants
 if typing.TYPE_CHECKING:
     from keras_vit.export.litert import export_litert
     from keras_vit.export.saved_model import export_saved_model
+from keras_vit.weights.detect import FileInfo, inspect_file
+from keras_vit.weights.formats import CheckpointError
+from keras_vit.weights.load import LoadReport, load_weights
+from keras_vit.weights.plan import CheckpointMismatchError
 
 __version__ = "0.1.0"
 
@@ -91,9 +95,13 @@ __all__ = [
     "BiTR152x4",
     "BiTR200x3",
     "BiTRoot",
+    "CheckpointError",
+    "CheckpointMismatchError",
     "ClassToken",
+    "FileInfo",
     "GroupNorm",
     "LayerScale",
+    "LoadReport",
     "MeanPooling",
     "Model",
     "PatchDropout",
@@ -138,7 +146,9 @@ __all__ = [
     "export_saved_model",
     "features_of",
     "find_config",
+    "inspect_file",
     "list_variants",
+    "load_weights",
     "mean_attention_distance",
     "overlay_attention",
     "plot_attention",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import os
+import pathlib
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,10 @@ from keras_vit.models.model import Model
 from keras_vit.models.resnet import build_resnet
 from keras_vit.models.vit import build_vit
 from keras_vit.variants import find_config, find_variant
+from keras_vit.weights.addresses import is_address
+from keras_vit.weights.cache import fetch
+from keras_vit.weights.follow import follow_file
+from keras_vit.weights.load import inspect_file, load_weights
 
 # Fields of the configuration that `create_model` has other arguments for.
 _OWN_ARGUMENTS = {
@@ -44,14 +49,19 @@ def create_model(
         variant: `"vit_b16"`, `"B/16"`, `"vit_base_patch16_384"`, `"r50_vit_b16"`, `"bit_r50x1"`
             and the like: see `list_variants`.
         include_top: Whether the model ends in a classification head.
-        weights: `None` for the paper's random start, or the path of a `.weights.h5` file.
+        weights: `None` for the paper's random start; the path of a checkpoint in a layout of the
+            official projects, timm or transformers (`.npz`, `.safetensors`) or of Keras
+            (`.weights.h5`); its address (`https://`, `gs://`, `hf://owner/name`). The
+            configuration follows the checkpoint where no option says otherwise, and
+            `model.load_report` tells what became of every array.
         input_shape: Height and width in pixels, and channels. `None` takes the variant's own. A
             BiT ResNet also takes `(None, None, channels)`, and then images of any size.
         pooling: What the head reads, `"token"`, `"gap"` or `"map"`; `None` takes the variant's
             own. Without a head: what is returned, of shape `(B, D)`, where `None` returns all
             tokens after the last norm, of shape `(B, T, D)`. A BiT ResNet knows `"gap"` alone, and
             without it returns its maps, of shape `(B, H / 32, W / 32, D)`.
-        classes: Outputs of the head.
+        classes: Outputs of the head. Where the checkpoint's head has as many, it is loaded;
+            otherwise the head starts at zero.
         classifier_activation: Activation of the head; `None` returns logits.
         include_preprocessing: Whether the model takes pixels in [0, 255]. Otherwise it takes the
             range its architecture was trained on, [-1, 1] in the official code.
@@ -63,7 +73,8 @@ def create_model(
         features.
 
     Raises:
-        ValueError: If the variant or an option is unknown, or values do not fit together.
+        ValueError: If the variant or an option is unknown, or values do not fit together; if
+            `weights` is damaged or does not fit (`CheckpointMismatchError`).
 
     Example:
 
@@ -81,10 +92,17 @@ def create_model(
         include_preprocessing=include_preprocessing,
         **options,
     )
-    check_weights(weights)
-    model = build(config, name=name or find_variant(variant))
-    if weights is not None:
-        model.load_weights(weights)
+    name = name or find_variant(variant)
+    if weights is None:
+        return build(config, name=name)
+    path = find_weights(weights)
+    if path.name.endswith(".weights.h5"):
+        model = build(config, name=name)
+        model.load_weights(path)
+        return model
+    config = follow_file(config, inspect_file(path), _chosen(include_top, pooling, options))
+    model = build(config, name=name)
+    load_weights(model, path, resize_patches="patch_size" in options)
     return model
 
 
@@ -147,17 +165,34 @@ def configure(
     return dataclasses.replace(config, **changes)
 
 
-def check_weights(weights: str | os.PathLike | None) -> None:
-    """Raises ValueError where `weights` is not a file that can be loaded."""
-    if weights is None:
-        return
-    path = os.fspath(weights)
-    if not path.endswith(".weights.h5") or not os.path.isfile(path):
-        missing = "" if os.path.exists(path) else ", which does not exist"
+def find_weights(weights: str | os.PathLike) -> pathlib.Path:
+    """The local file of a path or an address, downloaded where it must be.
+
+    Args:
+        weights: Path or address.
+
+    Returns:
+        Path of an existing file.
+
+    Raises:
+        ValueError: If there is no such file.
+    """
+    text = os.fspath(weights)
+    if is_address(text):
+        return fetch(text)
+    if not os.path.isfile(text):
         raise ValueError(
-            "`weights` must be None, or the path of a .weights.h5 file as `model.save_weights` "
-            f"writes it. Received: {path!r}{missing}."
+            "`weights` must be None, the path of a file (.npz, .safetensors, .weights.h5) or an "
+            f"address (https://, gs://, hf://owner/name). Received: {text!r}, and there is no "
+            "such file."
         )
+    return pathlib.Path(text)
+
+
+def _chosen(include_top: bool, pooling: str | None, options: dict[str, Any]) -> set[str]:
+    """Fields of the configuration that the caller decided."""
+    decides_pooling = pooling is not None or not include_top
+    return {*options, *(("pooling",) if decides_pooling else ())}
 
 
 def _check_options(options: dict[str, Any], config: ViTConfig | ResNetConfig) -> None:

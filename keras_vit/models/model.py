@@ -25,11 +25,13 @@ class Model(keras.Model):
     Attributes:
         config: The `ViTConfig` or `ResNetConfig` the model was built from, or `None` for a model
             of the user's own. It is saved in `.keras` files.
+        load_report: The `LoadReport` of the last checkpoint that was loaded, or `None`.
     """
 
     def __init__(self, inputs, outputs, name=None, **kwargs):
         super().__init__(inputs, outputs, name=name, **kwargs)
         self._architecture = None
+        self.load_report = None
 
     @property
     def config(self) -> ViTConfig | ResNetConfig | None:

@@ -165,7 +165,7 @@ def inspect_file(path: str | os.PathLike) -> FileInfo:
             kind=checkpoint.file.kind,
             layout=checkpoint.layout.name,
             variant=guess_variant(checkpoint),
-            classes=None if head is None else head.shape[0],
+            classes=None if head is None else size(head, -1),
             grid=_guess_grid(checkpoint),
             patch_size=None if kernel is None else _patch_size(checkpoint, kernel),
             options=implied_options(checkpoint),
@@ -185,8 +185,8 @@ def implied_options(checkpoint: Checkpoint) -> dict[str, Any]:
     options.update(
         class_token=class_token,
         distillation_token=has("distillation_token/token") is not None,
-        num_registers=0 if registers is None else registers.shape[-2],
-        pre_logits=None if pre_logits is None else pre_logits.shape[0],
+        num_registers=size(registers, -2),
+        pre_logits=size(pre_logits, -1) or None,
         layer_scale=1e-5 if has("block_0/attention_scale/gamma") else None,
         position_embedding="learned" if has("position_embedding/embedding") else "sincos_2d",
         pooling=_implied_pooling(checkpoint, class_token),
@@ -228,14 +228,15 @@ def position_readings(
     return readings
 
 
+def size(entry: Entry | None, axis: int) -> int:
+    """Length of an axis of an array, 0 where the array or the axis is not there."""
+    return 0 if entry is None or len(entry.shape) < -axis else entry.shape[axis]
+
+
 def possible_prefixes(checkpoint: Checkpoint) -> set[int]:
     """How many rows for tokens a file's position table can begin with."""
-    tokens = [
-        0 if entry is None else entry.shape[-2]
-        for entry in map(
-            checkpoint.find, ("class_token/token", "distillation_token/token", "registers/token")
-        )
-    ]
+    paths = ("class_token/token", "distillation_token/token", "registers/token")
+    tokens = [size(checkpoint.find(path), -2) for path in paths]
     class_tokens = tokens[0] + tokens[1]
     if checkpoint.layout.prefix_places == "always":
         return {class_tokens}
@@ -287,7 +288,7 @@ def _sizes(checkpoint: Checkpoint) -> tuple | None:
     depth = 0
     while checkpoint.find(f"block_{depth}/mlp/hidden/bias") is not None:
         depth += 1
-    return _patch_size(checkpoint, kernel), width.shape[0], depth, hidden.shape[0]
+    return _patch_size(checkpoint, kernel), size(width, -1), depth, size(hidden, -1)
 
 
 def _find_layout(file: ArrayFile) -> tuple[Layout, str]:

@@ -265,7 +265,7 @@ def _read_member(archive, info, shape, dtype, fortran, offset) -> np.ndarray:
     flat = np.empty(math.prod(shape), dtype)
     with archive.open(info) as stream:
         stream.read(offset)
-        _fill(stream, memoryview(flat.view(np.uint8)))
+        _fill(stream, flat.view(np.uint8).data)
         stream.read(1)  # makes zipfile compare the checksum
     return flat.reshape(shape, order="F" if fortran else "C")
 
@@ -303,7 +303,7 @@ def _open_safetensors(path: pathlib.Path) -> ArrayFile:
         raw = np.dtype("<u2" if entry.dtype == "bfloat16" else f"<f{_itemsize(entry.dtype)}")
         flat = np.empty(math.prod(entry.shape), raw)
         stream.seek(start + begin)
-        if stream.readinto(memoryview(flat.view(np.uint8))) != flat.nbytes:
+        if stream.readinto(flat.view(np.uint8).data) != flat.nbytes:
             raise EOFError("bytes are missing")
         return flat.reshape(entry.shape)
 

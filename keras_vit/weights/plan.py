@@ -13,6 +13,7 @@ from keras_vit.weights.detect import (
     guess_variant,
     position_readings,
     possible_prefixes,
+    size,
 )
 from keras_vit.weights.formats import FLOATS, CheckpointError
 from keras_vit.weights.names import Rule
@@ -87,7 +88,7 @@ def _match_one(plan: Plan, path: str, variable: Any, rule: Rule, keys: tuple[str
         return
     shapes = rule.file_shapes(tuple(variable.shape), getattr(plan.model.config, "num_heads", 1))
     if path == POSITIONS:
-        shapes = [_match_positions(plan, variable, entries[keys[0]].shape, shapes[0])]
+        shapes = [_match_positions(plan, variable, keys[0], shapes[0])]
     if path == PATCHES:
         shapes = [_match_patches(plan, variable, rule, entries[keys[0]].shape, shapes[0])]
     for key, shape in zip(keys, shapes, strict=True):
@@ -110,14 +111,15 @@ def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(size for size in shape if size != 1)
 
 
-def _match_positions(plan: Plan, variable, shape, expected) -> tuple[int, ...]:
+def _match_positions(plan: Plan, variable, key: str, expected) -> tuple[int, ...]:
     """Decides how the file's position table is read; returns the shape it should have."""
     config = plan.model.config
     readings = position_readings(plan.checkpoint, plan.grid, config.grid)
-    rows = shape[-2] if len(shape) > 1 else 0
+    entry = plan.checkpoint.entries[key]
+    rows = size(entry, -2)
     if len(readings) != 1:
-        plan.problems.append(_position_problem(plan, rows, readings, config))
-        return shape
+        plan.problems.append(_position_problem(plan, key, rows, readings, config))
+        return entry.shape
     plan.places = readings[0]
     grid = plan.places[1]
     if grid != config.grid:
@@ -128,8 +130,8 @@ def _match_positions(plan: Plan, variable, shape, expected) -> tuple[int, ...]:
     return (*expected[:-2], rows, variable.shape[-1])
 
 
-def _position_problem(plan: Plan, rows: int, readings: list, config: Any) -> str:
-    name = plan.checkpoint.original(plan.checkpoint.layout.find(POSITIONS, config)[1][0])
+def _position_problem(plan: Plan, key: str, rows: int, readings: list, config: Any) -> str:
+    name = plan.checkpoint.original(key)
     if readings:
         ways = " or ".join(
             f"{prefix} rows for tokens and a grid of {grid[0]} x {grid[1]}"
@@ -173,7 +175,7 @@ def _match_patches(plan: Plan, variable, rule: Rule, shape, expected) -> tuple[i
 def _head_starts_fresh(plan: Plan) -> bool:
     """Whether the model's head is for other classes than the file's, or the file has none."""
     head = plan.checkpoint.find("head/bias")
-    return head is None or head.shape[-1:] != (plan.model.config.classes,)
+    return size(head, -1) != plan.model.config.classes
 
 
 def _fits_pre_logits(plan: Plan, path: str, variable: Any) -> bool:
@@ -182,7 +184,7 @@ def _fits_pre_logits(plan: Plan, path: str, variable: Any) -> bool:
     return (
         path.startswith("pre_logits/")
         and entry is not None
-        and (entry.shape[-1] == variable.shape[-1])
+        and (size(entry, -1) == variable.shape[-1])
     )
 
 

@@ -1,0 +1,248 @@
+"""Reading arrays: right values from good files, one clear error from bad ones."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import struct
+import tracemalloc
+import zipfile
+
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from keras_vit.weights.formats import CheckpointError, Entry, open_arrays
+
+ARRAYS = {
+    "a/kernel": np.random.default_rng(0).normal(size=(3, 5)).astype("float32"),
+    "b": np.arange(4, dtype="float16"),
+    "c": np.float64([[1.5, -2.0]]),
+    "scalar": np.float32(3.0),
+    "empty": np.zeros((0, 3), "float32"),
+}
+
+
+@pytest.fixture
+def npz(tmp_path):
+    path = tmp_path / "arrays.npz"
+    np.savez(path, **ARRAYS)
+    return path
+
+
+@pytest.fixture
+def tensors(tmp_path):
+    path = tmp_path / "arrays.safetensors"
+    arrays = {name: np.asarray(array) for name, array in ARRAYS.items()}
+    safetensors.numpy.save_file(arrays, path, {"made": "by a test"})
+    return path
+
+
+def read_all(path):
+    with open_arrays(path) as file:
+        return {name: file.read(name) for name in file.entries}
+
+
+@pytest.mark.parametrize("kind", ["npz", "tensors", "compressed"])
+def test_every_array_comes_back_as_float32(kind, request, tmp_path):
+    if kind == "compressed":
+        path = tmp_path / "zipped.npz"
+        np.savez_compressed(path, **ARRAYS)
+    else:
+        path = request.getfixturevalue(kind)
+    arrays = read_all(path)
+    assert set(arrays) == set(ARRAYS)
+    for name, array in arrays.items():
+        assert array.dtype == np.float32
+        np.testing.assert_array_equal(array, np.asarray(ARRAYS[name], "float32"))
+
+
+def test_metadata_of_safetensors_is_kept(tensors):
+    with open_arrays(tensors) as file:
+        assert file.metadata == {"made": "by a test"}
+
+
+def test_bfloat16_comes_from_raw_pairs_of_bytes(tmp_path):
+    values = np.float32([1.0, -2.5, 3e38, 1e-40]).reshape(2, 2)
+    half = values.astype(ml_dtypes.bfloat16)
+    np.savez(tmp_path / "half.npz", x=half.view("V2"))
+    safetensors.numpy.save_file({"x": half}, tmp_path / "half.safetensors")
+    for name in ("half.npz", "half.safetensors"):
+        with open_arrays(tmp_path / name) as file:
+            assert file.entries["x"] == Entry((2, 2), "bfloat16")
+        array = read_all(tmp_path / name)["x"]
+        np.testing.assert_array_equal(array, half.astype("float32"))
+
+
+def test_other_orders_and_byte_orders_are_understood(tmp_path):
+    array = np.arange(6, dtype="float32").reshape(2, 3)
+    np.savez(tmp_path / "x.npz", fortran=np.asfortranarray(array), big=array.astype(">f4"))
+    for value in read_all(tmp_path / "x.npz").values():
+        np.testing.assert_array_equal(value, array)
+
+
+def test_opening_reads_no_data(tmp_path):
+    path = tmp_path / "large.npz"
+    np.savez(path, x=np.zeros(4_000_000, "float32"))
+    tracemalloc.start()
+    with open_arrays(path) as file:
+        assert file.entries["x"].shape == (4_000_000,)
+    assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    tracemalloc.stop()
+
+
+class Bomb:
+    def __reduce__(self):
+        return (open, ("/tmp/keras_vit_was_here", "w"))
+
+
+def test_pickles_are_refused_unread(tmp_path):
+    paths = [tmp_path / name for name in ("model.bin", "model.pth", "plain.npz", "zip.pth")]
+    paths[0].write_bytes(pickle.dumps(Bomb()))
+    paths[1].write_bytes(pickle.dumps({"a": 1}) + b" " * 20)
+    np.savez(paths[2], x=np.array([Bomb()], dtype=object))
+    with zipfile.ZipFile(paths[3], "w") as archive:
+        archive.writestr("archive/data.pkl", pickle.dumps(Bomb()))
+    for path in paths:
+        with pytest.raises(CheckpointError, match="pickled"):
+            read_all(path)
+    with zipfile.ZipFile(tmp_path / "renamed.npz", "w") as archive:
+        archive.writestr("archive/data.pkl", pickle.dumps(Bomb()))
+    with pytest.raises(CheckpointError, match=r"pickled.*\.safetensors"):
+        read_all(tmp_path / "renamed.npz")
+
+
+@pytest.mark.parametrize("kind", ["npz", "tensors"])
+def test_every_truncation_is_noticed(kind, request, tmp_path):
+    whole = request.getfixturevalue(kind).read_bytes()
+    cut = tmp_path / f"cut.{kind}"
+    for length in range(0, len(whole), 7):
+        cut.write_bytes(whole[:length])
+        with pytest.raises(CheckpointError, match=r"Fetch|needed"):
+            read_all(cut)
+
+
+def test_a_flipped_bit_in_npz_data_is_noticed(npz):
+    data = bytearray(npz.read_bytes())
+    place = data.index(ARRAYS["a/kernel"].tobytes()) + 5
+    data[place] ^= 1
+    npz.write_bytes(data)
+    with pytest.raises(CheckpointError, match=r"damaged.*a/kernel"):
+        read_all(npz)
+
+
+def test_a_flood_of_zeros_is_refused_before_it_is_unpacked(tmp_path):
+    path = tmp_path / "flood.npz"
+    header = b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', 'fortran_order': False, 'shape': (%d,), }"
+    header = (header % 10**12).ljust(127) + b"\n"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.npy", header + bytes(1000))
+    with pytest.raises(CheckpointError, match=r"claims shape \(1000000000000,\)"):
+        read_all(path)
+
+
+def test_a_member_cannot_be_larger_than_its_file(npz):
+    data = bytearray(npz.read_bytes())
+    place = data.rindex(b"PK\x01\x02")  # the last entry of the directory
+    data[place + 20 : place + 28] = struct.pack("<II", 2**31, 2**31)
+    npz.write_bytes(data)
+    with pytest.raises(CheckpointError, match="more than a file of"):
+        read_all(npz)
+
+
+def safetensors_file(path, header, data=b""):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+    return path
+
+
+FOUR = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
+
+
+@pytest.mark.parametrize(
+    ("header", "match"),
+    [
+        ({"x": {**FOUR, "shape": [2]}}, "claims shape"),
+        ({"x": {**FOUR, "shape": [-1]}}, "described as"),
+        ({"x": {**FOUR, "shape": [True]}}, "described as"),
+        ({"x": {**FOUR, "dtype": "OBJECT"}}, "described as"),
+        ({"x": {**FOUR, "data_offsets": [0, 4, 8]}}, "damaged"),
+        ({"x": {**FOUR, "data_offsets": [4, 8]}}, "overlap"),
+        ({"x": FOUR, "y": FOUR}, "overlap"),
+        ({"x": {"dtype": "F32", "shape": [10**12], "data_offsets": [0, 4 * 10**12]}}, "cut off"),
+        (b'{"x": 1, "x": 2}      ', "twice"),
+        (b"[1, 2, 3]             ", "damaged"),
+        (b"[" * 100_000, "damaged"),
+        ({"x": "y", "more": "more"}, "damaged"),
+    ],
+)
+def test_bad_headers_of_safetensors(header, match, tmp_path):
+    path = safetensors_file(tmp_path / "x.safetensors", header, bytes(4))
+    with pytest.raises(CheckpointError, match=match):
+        read_all(path)
+
+
+def test_bytes_after_the_last_array_are_noticed(tensors):
+    tensors.write_bytes(tensors.read_bytes() + bytes(8))
+    with pytest.raises(CheckpointError, match="something was added"):
+        read_all(tensors)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_values_that_are_not_finite_are_refused(value, tmp_path):
+    np.savez(tmp_path / "x.npz", x=np.float32([1, value]))
+    with pytest.raises(CheckpointError, match=r"'x'.*NaN or infinity"):
+        read_all(tmp_path / "x.npz")
+
+
+def test_float64_beyond_float32_is_refused_and_a_large_sum_is_not(tmp_path):
+    np.savez(tmp_path / "x.npz", x=np.float64([1e300]))
+    with pytest.raises(CheckpointError, match="NaN or infinity"):
+        read_all(tmp_path / "x.npz")
+    np.savez(tmp_path / "y.npz", x=np.full(10, 1e38, "float32"))  # finite, the sum is not
+    assert read_all(tmp_path / "y.npz")["x"][0] == np.float32(1e38)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "bool", "complex64", "<U3"])
+def test_other_types_are_refused_when_read(dtype, tmp_path):
+    np.savez(tmp_path / "x.npz", x=np.ones(3, "int8").astype(dtype))
+    with pytest.raises(CheckpointError, match="weights must be float16"):
+        read_all(tmp_path / "x.npz")
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        (b"<!DOCTYPE html><html><body>404</body></html>", "web page"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a", "LFS pointer"),
+        (b"\x89HDF\r\n\x1a\n" + bytes(40), "HDF5"),
+        (b"short", "only 5 bytes"),
+        (b"", "only 0 bytes"),
+        (b"PK\x03\x04" + bytes(100), "damaged"),
+        (b"x" * 100, "neither .npz nor .safetensors"),
+    ],
+)
+def test_other_files_are_named_for_what_they_are(content, match, tmp_path):
+    path = tmp_path / "file.npz"
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=match):
+        read_all(path)
+
+
+def test_other_archives_folders_and_nothing(tmp_path):
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+        archive.writestr("readme.txt", "hello")
+    with pytest.raises(CheckpointError, match="no array"):
+        read_all(tmp_path / "x.zip")
+    with pytest.raises(CheckpointError, match="is a folder"):
+        read_all(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        read_all(tmp_path / "nothing.npz")
+
+
+def test_a_name_that_occurs_twice_is_refused(npz):
+    with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(npz, "a") as archive:
+        archive.writestr("b.npy", archive.read("b.npy"))
+    with pytest.raises(CheckpointError, match="holds 'b' twice"):
+        read_all(npz)
