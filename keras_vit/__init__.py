@@ -50,6 +50,17 @@ from keras_vit.create import (
     ViTTi16,
     create_model,
 )
+from keras_vit.evaluate.compute import (
+    device_days,
+    training_exaflops,
+    training_memory,
+    utilization,
+)
+from keras_vit.evaluate.counting import (
+    count_macs,
+    count_parameters,
+    count_stages,
+)
 from keras_vit.layers.attention import SelfAttention
 from keras_vit.layers.block import LayerScale, TransformerBlock
 from keras_vit.layers.convolution import GroupNorm, StdConv2D
@@ -141,7 +152,11 @@ __all__ = [
     "attention_scores",
     "build_resnet",
     "build_vit",
+    "count_macs",
+    "count_parameters",
+    "count_stages",
     "create_model",
+    "device_days",
     "export_litert",
     "export_saved_model",
     "features_of",
@@ -153,6 +168,9 @@ __all__ = [
     "overlay_attention",
     "plot_attention",
     "plot_training",
+    "training_exaflops",
+    "training_memory",
+    "utilization",
 ]
 
 

@@ -1,0 +1,295 @@
+"""What a model costs, stage by stage: parameters, multiply-accumulates, memory of training."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+
+from keras_vit.config import ResNetConfig, ResNetStem, ViTConfig
+from keras_vit.layers.block import TransformerBlock
+from keras_vit.layers.pooling import AttentionPooling
+from keras_vit.layers.tokens import AddPositionEmbedding, ClassToken, PatchEncoder
+
+_NO_PRODUCTS = (AddPositionEmbedding, ClassToken)  # weights of several axes, only added
+
+
+@dataclasses.dataclass(frozen=True)
+class StageCount:
+    """What one stage of a model costs for one image.
+
+    Args:
+        name: Name of the layer.
+        parameters: Trained numbers.
+        macs: Multiply-accumulates of a forward pass in convolutions, dense layers and attention.
+            Norms, softmax, biases and activation functions do not count.
+        activations: Numbers a training step keeps between the forward and the backward pass.
+        inputs: Numbers that come into a block or a ResNet stage, from which it can be computed a
+            second time; 0 for the others.
+    """
+
+    name: str
+    parameters: int
+    macs: int = 0
+    activations: int = 0
+    inputs: int = 0
+
+
+def count_stages(model: Any) -> list[StageCount]:
+    """What each stage of a model costs for one image.
+
+    Nothing is run: our models are counted from their configuration, so that a giant costs nothing
+    to count, and any other from the shapes of its Keras layers.
+
+    Args:
+        model: A `ViTConfig` or `ResNetConfig`, a model of this package, or a functional Keras
+            model of convolutions, dense layers and our layers (`keras.applications`' EfficientNet,
+            for one).
+
+    Returns:
+        A list of `StageCount`, in the order of the data.
+
+    Raises:
+        ValueError: If the images have no fixed size, or a layer has weights that nobody here
+            knows how to count.
+    """
+    config = model if not isinstance(model, keras.Model) else getattr(model, "config", None)
+    if isinstance(config, ViTConfig):
+        return list(_vit_stages(config))
+    if isinstance(config, ResNetConfig):
+        return list(_resnet_stages(config))
+    if isinstance(model, keras.Model):
+        return list(_layer_stages(model))
+    raise ValueError(
+        f"Pass a ViTConfig, a ResNetConfig or a functional Keras model. Received: {model!r}."
+    )
+
+
+def count_parameters(model: Any) -> int:
+    """All parameters of what `count_stages` takes."""
+    return sum(stage.parameters for stage in count_stages(model))
+
+
+def count_macs(model: Any) -> int:
+    """Multiply-accumulates of a forward pass for one image, of what `count_stages` takes.
+
+    Floating-point operations are twice as many.
+    """
+    return sum(stage.macs for stage in count_stages(model))
+
+
+def count_activations(model: Any, rematerialize: bool = False) -> int:
+    """Numbers that a training step keeps for one image from the forward to the backward pass.
+
+    The inputs of every product, norm and activation function once, and the attention weights:
+    the count of https://arxiv.org/abs/2205.05198. A compiler may keep fewer, and eager execution
+    keeps more.
+
+    Args:
+        model: What `count_stages` takes.
+        rematerialize: Whether each transformer block, or stage of a ResNet, keeps its input
+            alone and is computed a second time for its gradient; then the largest of them is in
+            memory as a whole, one at a time.
+
+    Returns:
+        A count of numbers, not of bytes.
+    """
+    stages = count_stages(model)
+    if not rematerialize:
+        return sum(stage.activations for stage in stages)
+    blocks = [stage for stage in stages if stage.inputs]
+    rest = sum(stage.activations for stage in stages if not stage.inputs)
+    largest = max((stage.activations for stage in blocks), default=0)
+    return rest + sum(stage.inputs for stage in blocks) + largest
+
+
+def _vit_stages(config: ViTConfig) -> Iterator[StageCount]:
+    channels, (height, width) = config.channels, config.image_size
+    if config.stem is not None:
+        yield from _stem_stages(config)
+        channels, (height, width) = config.stem.channels, config.stem.map_size(config.image_size)
+    D, N = config.width, config.num_patches
+    kernel = math.prod(config.patch_size) * channels * D
+    yield StageCount("patch_encoder", kernel + D, N * kernel, height * width * channels)
+    if config.class_token:
+        yield StageCount("class_token", D)
+    if config.distillation_token:
+        yield StageCount("distillation_token", D)
+    if config.num_registers:
+        yield StageCount("registers", config.num_registers * D)
+    if config.position_embedding not in ("none", "relative"):
+        yield StageCount("position_embedding", _position_parameters(config))
+    T = _num_tokens(config)
+    block = _block(config, T, D, relative=config.position_embedding == "relative")
+    for index in range(config.depth):
+        yield dataclasses.replace(block, name=f"block_{index}")
+    vectors = T if config.pooling is None else 1
+    normed = vectors if config.norm_after_pooling else T
+    yield StageCount("encoder_norm", 2 * D, 0, normed * D)
+    if config.pooling == "map":
+        yield _attention_pooling(T, D, config.mlp_dim, config.num_heads)
+    yield from _head_stages(config, D, vectors)
+
+
+def _num_tokens(config: ViTConfig) -> int:
+    return config.num_prefix_tokens + config.num_patches
+
+
+def _position_parameters(config: ViTConfig) -> int:
+    prefix = config.num_class_tokens if config.position_on_class_token else 0
+    rows, columns = config.grid
+    half = config.width // 2
+    return {
+        "learned": (prefix + config.num_patches) * config.width,
+        "learned_2d": columns * half + rows * (config.width - half) + prefix * config.width,
+    }.get(config.position_embedding, 0)
+
+
+def _block(config: Any, T: int, D: int, relative: bool) -> StageCount:
+    """A block of `T` tokens, by fields that `ViTConfig` and `TransformerBlock` share."""
+    M, A = config.mlp_dim, config.num_heads
+    offsets = 2 * T - 1 if relative else 0
+    parameters = 4 * (D * D + D) + 2 * D * M + M + D + 4 * D + offsets * (D // A)
+    parameters += 2 * (D // A) * config.qk_norm + 2 * D * (config.layer_scale is not None)
+    macs = 4 * T * D * D + 2 * T * T * D + 2 * T * D * M + T * D * offsets
+    # Two norms' inputs and outputs, queries, keys, values, their result; the hidden layer twice.
+    kept = 8 * T * D + 2 * T * M + A * T * T
+    kept += 2 * T * D * config.qk_norm + 2 * T * D * (config.layer_scale is not None)
+    if config.dropout_rate:
+        kept += 2 * T * D + T * M  # masks
+    if config.attention_dropout_rate:
+        kept += 2 * A * T * T  # a mask, and what is left
+    return StageCount("block", parameters, macs, kept, inputs=T * D)
+
+
+def _attention_pooling(T: int, D: int, M: int, A: int) -> StageCount:
+    dense = 4 * (D * D + D) + 2 * D * M + M + D
+    macs = 2 * T * D * D + 2 * T * D + 2 * D * D + 2 * D * M
+    return StageCount("pooling", D + dense + 2 * D, macs, 3 * T * D + A * T + 4 * D + 2 * M)
+
+
+def _head_stages(config: Any, D: int, vectors: int) -> Iterator[StageCount]:
+    if config.classes is None:
+        return
+    pre_logits = getattr(config, "pre_logits", None)
+    if pre_logits is not None:
+        macs = vectors * D * pre_logits
+        yield StageCount("pre_logits", D * pre_logits + pre_logits, macs, vectors * D)
+        D = pre_logits
+    K = config.classes
+    yield StageCount("head", D * K + K, vectors * D * K, vectors * D)
+
+
+def _resnet_stages(config: ResNetConfig) -> Iterator[StageCount]:
+    if config.image_size is None:
+        raise ValueError(
+            "The cost of a model depends on the size of its images, and image_size=None leaves it "
+            "open. Pass `dataclasses.replace(config, image_size=224)`."
+        )
+    yield _root(config, config.channels, norm=False)
+    for index, units in enumerate(config.stages):
+        yield _residual_stage(config, config, index, units, pre_activation=True)
+    rows, columns = _maps(config, len(config.stages) - 1)
+    D = config.width
+    yield StageCount("norm", 2 * D, 0, 2 * rows * columns * D)
+    yield from _head_stages(config, D, 1)
+
+
+def _stem_stages(config: ViTConfig) -> Iterator[StageCount]:
+    assert config.stem is not None
+    root = _root(config, config.channels, norm=True)
+    yield dataclasses.replace(root, name="stem_root")
+    for index, units in enumerate(config.stem.stages):
+        stage = _residual_stage(config, config.stem, index, units, pre_activation=False)
+        yield dataclasses.replace(stage, name=f"stem_{stage.name}")
+
+
+def _maps(config: ViTConfig | ResNetConfig, index: int) -> tuple[int, int]:
+    """Height and width of the maps after the root (-1 and 0) and each stage (0 and on)."""
+    assert config.image_size is not None
+    stride = 4 * 2 ** max(0, index)
+    return -(-config.image_size[0] // stride), -(-config.image_size[1] // stride)
+
+
+def _root(config: ViTConfig | ResNetConfig, channels: int, norm: bool) -> StageCount:
+    stem = config if isinstance(config, ResNetConfig) else config.stem
+    assert stem is not None and config.image_size is not None
+    filters = 64 * stem.width_factor
+    places = math.prod(-(-side // 2) for side in config.image_size)
+    kernel = 7 * 7 * channels * filters
+    pixels = math.prod(config.image_size) * channels
+    kept = pixels + places * filters * (2 if norm else 1)
+    return StageCount("root", kernel + 2 * filters * norm, places * kernel, kept)
+
+
+def _residual_stage(
+    config: ViTConfig | ResNetConfig,
+    stem: ResNetConfig | ResNetStem,
+    index: int,
+    units: int,
+    pre_activation: bool,
+) -> StageCount:
+    """Bottleneck units: norms before the convolutions (BiT) or after them (the stem)."""
+    F = 64 * stem.width_factor * 2**index
+    places = math.prod(_maps(config, index))
+    parameters = macs = kept = 0
+    for unit in range(units):
+        first = unit == 0
+        channels = 4 * F if not first else F if index == 0 else 2 * F
+        came = math.prod(_maps(config, index - 1)) if first else places
+        kernels = channels * F + 9 * F * F + F * 4 * F + first * channels * 4 * F
+        norms = channels + 2 * F if pre_activation else 6 * F + first * 4 * F
+        parameters += kernels + 2 * norms
+        macs += came * channels * F + places * (kernels - channels * F)
+        # The input of every norm, and what its activation hands to the next convolution.
+        kept += 2 * came * (channels + F) + places * (2 * F + 4 * F * (not pre_activation))
+    channels = F if index == 0 else 2 * F
+    inputs = math.prod(_maps(config, index - 1)) * channels
+    return StageCount(f"stage_{index + 1}", parameters, macs, kept, inputs)
+
+
+def _layer_stages(model: keras.Model) -> Iterator[StageCount]:
+    """Every layer of a functional model that has weights, from its shapes."""
+    for layer in model.layers:
+        if isinstance(layer, keras.Model):
+            yield from count_stages(layer)
+        elif isinstance(layer, TransformerBlock):
+            _, T, D = layer.input.shape
+            block = _block(layer, T, D, relative=layer.relative_positions)
+            yield dataclasses.replace(block, name=layer.name)
+        elif isinstance(layer, AttentionPooling):
+            _, T, D = layer.input.shape
+            yield _attention_pooling(T, D, layer.mlp_dim, layer.num_heads)
+        elif layer.weights:
+            parameters = sum(math.prod(weight.shape) for weight in layer.weights)
+            kept = math.prod(_fixed(layer, layer.input.shape)[1:])
+            yield StageCount(layer.name, parameters, _layer_macs(layer), kept)
+
+
+def _layer_macs(layer: keras.layers.Layer) -> int:
+    source, target = layer.input.shape, layer.output.shape
+    if isinstance(layer, PatchEncoder):
+        return math.prod(layer.projection.kernel.shape) * target[1]
+    if isinstance(layer, keras.layers.Dense):
+        return math.prod(layer.kernel.shape) * math.prod(source[1:-1])
+    if isinstance(layer, keras.layers.Conv2D | keras.layers.DepthwiseConv2D):
+        places = target[1:3] if layer.data_format == "channels_last" else target[2:4]
+        return math.prod(layer.kernel.shape) * math.prod(places)
+    if isinstance(layer, _NO_PRODUCTS) or max(len(w.shape) for w in layer.weights) < 2:
+        return 0
+    raise ValueError(
+        f"Nobody here knows how to count the layer {layer.name!r}, a {type(layer).__name__}. "
+        "Count a model by its configuration, or one of dense layers, convolutions and blocks."
+    )
+
+
+def _fixed(layer: keras.layers.Layer, shape: tuple) -> tuple:
+    if None in shape[1:]:
+        raise ValueError(
+            "The cost of a model depends on the size of its images, which is open in layer "
+            f"{layer.name!r}: shape {shape}. Build the model with an input_shape."
+        )
+    return shape

@@ -1,0 +1,173 @@
+"""Counts against the models themselves, TensorFlow's graph, and published tables."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import keras
+import pytest
+
+from keras_vit.config import ResNetConfig, ResNetStem
+from keras_vit.evaluate.counting import (
+    count_activations,
+    count_macs,
+    count_parameters,
+    count_stages,
+)
+from keras_vit.models.model import Model
+from keras_vit.models.resnet import build_resnet
+from keras_vit.models.vit import build_vit
+from keras_vit.variants import find_config
+from tests.fixtures import tiny_config
+
+CONFIGS = {
+    "token": {},
+    "not_square": {"image_size": (32, 48), "patch_size": (8, 16), "channels": 1},
+    "registers": {"num_registers": 3, "distillation_token": True, "pre_logits": 24},
+    "gap": {"pooling": "gap", "class_token": False, "norm_after_pooling": True},
+    "map": {"pooling": "map", "class_token": False, "position_embedding": "learned_2d"},
+    "relative": {"position_embedding": "relative", "qk_norm": True, "layer_scale": 0.1},
+    "no_head": {"classes": None, "pooling": None, "position_embedding": "sincos_2d"},
+    "every_token": {"pooling": None, "position_on_class_token": False},
+    "hybrid_root": {"stem": ResNetStem(), "patch_size": 2},
+    "hybrid": {"stem": ResNetStem((1, 2)), "patch_size": 1, "image_size": (40, 56)},
+}
+RESNETS = {
+    "bit": {"stages": (1, 2, 1)},
+    "bit_wide": {"stages": (2, 1), "width_factor": 2, "classes": None, "image_size": (36, 50)},
+}
+
+
+def build(name):
+    if name in RESNETS:
+        return build_resnet(ResNetConfig(**{"image_size": 64, "classes": 5, **RESNETS[name]}))
+    return build_vit(tiny_config(**CONFIGS[name]))
+
+
+every_model = pytest.mark.parametrize("name", [*CONFIGS, *RESNETS])
+
+
+def graph_macs(model):
+    """Multiply-accumulates of the products in TensorFlow's own graph of a forward pass."""
+    tf = pytest.importorskip("tensorflow")
+    spec = tf.TensorSpec((1, *model.input_shape[1:]))
+    graph = tf.function(lambda x: model(x, training=False)).get_concrete_function(spec).graph
+    total = 0
+    for operation in graph.get_operations():
+        if operation.type in ("MatMul", "BatchMatMulV2"):
+            axis = -2 if operation.get_attr(_transpose_a(operation)) else -1
+            inner = operation.inputs[0].shape[axis]
+            total += inner * _size(operation)
+        elif operation.type in ("Conv2D", "DepthwiseConv2dNative"):
+            kernel = operation.inputs[1].shape
+            inputs = kernel[2] if operation.type == "Conv2D" else 1
+            total += kernel[0] * kernel[1] * inputs * _size(operation)
+    return total
+
+
+def _transpose_a(operation):
+    return "transpose_a" if operation.type == "MatMul" else "adj_x"
+
+
+def _size(operation):
+    """Elements of an output; reshapes leave the batch of 1 open in its shape."""
+    return math.prod(side or 1 for side in operation.outputs[0].shape.as_list())
+
+
+@every_model
+def test_parameters_are_those_of_the_model_layer_by_layer(name):
+    model = build(name)
+    stages = count_stages(model)
+    assert count_parameters(model) == model.count_params()
+    for stage in stages:
+        assert stage.parameters == model.get_layer(stage.name).count_params(), stage.name
+
+
+@every_model
+def test_blocks_and_stages_can_be_computed_again_from_their_inputs(name):
+    model = build(name)
+    for stage in count_stages(model):
+        shape = model.get_layer(stage.name).input.shape if stage.inputs else (0,)
+        assert stage.inputs == math.prod(shape[1:]) * bool(stage.inputs)
+    blocks = [stage for stage in count_stages(model) if stage.inputs]
+    saved = sum(b.activations - b.inputs for b in blocks) - max(b.activations for b in blocks)
+    assert count_activations(model) - count_activations(model, rematerialize=True) == saved
+
+
+# Published sizes at 224 pixels and 1000 classes, and multiply-accumulates at 224 and 384 (patches
+# of 14 pixels: 378, of which 384 pixels are 27 patches and a rest).
+TABLE = {
+    "vit_ti16": (5_717_416, 1.254, 4.682),
+    "vit_s32": (22_878_952, 1.143, 3.443),
+    "vit_s16": (22_050_664, 4.599, 15.490),
+    "vit_b32": (88_224_232, 4.409, 13.044),
+    "vit_b16": (86_567_656, 17.564, 55.484),
+    "vit_b8": (86_576_872, 78.148, 294.045),
+    "vit_l32": (306_535_400, 15.378, 45.276),
+    "vit_l16": (304_326_632, 61.555, 191.066),
+    "vit_h14": (632_045_800, 167.295, 503.481),
+    "vit_giant14": (1_012_611_432, 267.031, 797.387),
+    "vit_gigantic14": (1_844_440_680, 483.748, 1429.226),
+    "r_vit_ti16": (6_337_704, 0.434, 1.327),
+    "r26_vit_s32": (36_431_912, 3.464, 10.264),
+    "r26_vit_b32": (101_383_976, 6.711, 19.808),
+    "r50_vit_b16": (98_659_112, 21.535, 67.156),
+    "r50_vit_l32": (328_994_856, 19.413, 57.136),
+    "bit_r50x1": (25_549_352, 4.089, 16.351),  # the larger images have 448 pixels
+    "bit_r50x3": (217_319_080, 36.082, 144.311),
+    "bit_r101x1": (44_541_480, 7.801, 31.199),
+    "bit_r101x3": (387_934_888, 69.492, 277.951),
+    "bit_r152x2": (236_335_208, 45.814, 183.245),
+    "bit_r152x4": (936_533_224, 182.777, 731.085),
+}
+
+
+@pytest.mark.parametrize("variant", TABLE)
+def test_variants_cost_what_is_published(variant):
+    parameters, at_224, larger = TABLE[variant]
+    config = find_config(variant)
+    side = 448 if variant.startswith("bit") else 378 if variant.endswith("14") else 384
+    assert count_parameters(config) == parameters
+    assert f"{count_macs(config) / 1e9:.3f}" == f"{at_224:.3f}"
+    larger_config = dataclasses.replace(config, image_size=side)
+    assert f"{count_macs(larger_config) / 1e9:.3f}" == f"{larger:.3f}"
+
+
+@every_model
+def test_macs_are_those_of_the_graph(name):
+    model = build(name)
+    assert count_macs(model) == graph_macs(model)
+
+
+def test_models_of_the_users_are_counted_by_their_layers():
+    backbone = build_vit(tiny_config(classes=None, num_registers=2, position_embedding="relative"))
+    x = keras.Input((32, 32, 3))
+    model = Model(x, keras.layers.Dense(7, name="mine")(backbone(x)))
+    assert count_parameters(model) == model.count_params()
+    assert count_macs(model) == graph_macs(model) == count_macs(backbone) + 32 * 7
+    flat = Model(backbone.input, keras.layers.Dense(7, name="mine")(backbone.output))
+    assert count_macs(flat) == count_macs(model)
+
+
+def test_an_efficientnet_is_counted_by_its_layers():
+    model = keras.applications.EfficientNetB0(weights=None, input_shape=(64, 64, 3), classes=10)
+    assert count_parameters(model) == model.count_params()
+    assert count_macs(model) == graph_macs(model)
+    published = keras.applications.EfficientNetB0(weights=None)
+    assert count_macs(published) == pytest.approx(0.39e9, rel=0.02)  # its paper's Table 2
+
+
+def test_what_cannot_be_counted_says_so():
+    with pytest.raises(ValueError, match="Pass a ViTConfig"):
+        count_macs("vit_b16")
+    with pytest.raises(ValueError, match="image_size=None"):
+        count_macs(ResNetConfig(stages=(1,), image_size=None))
+    x = keras.Input((8, 4))
+    model = keras.Model(x, keras.layers.LSTM(3, name="memory")(x))
+    with pytest.raises(ValueError, match="layer 'memory', a LSTM"):
+        count_macs(model)
+    x = keras.Input((None, None, 3))
+    model = keras.Model(x, keras.layers.Conv2D(3, 2, name="open")(x))
+    with pytest.raises(ValueError, match="open in layer 'open'"):
+        count_macs(model)
