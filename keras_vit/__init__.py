@@ -11,6 +11,13 @@ from keras_vit.analysis.attention import (
     mean_attention_distance,
 )
 from keras_vit.analysis.plots import overlay_attention, plot_attention, plot_training
+from keras_vit.cards.augreg import (
+    augreg_file_name,
+    find_best_augreg,
+    parse_augreg_name,
+    read_augreg_index,
+)
+from keras_vit.cards.card import Card
 from keras_vit.config import (
     IMAGENET_STATISTICS,
     UNIT_RANGE,
@@ -37,16 +44,24 @@ from keras_vit.create import (
     R50ViTL32,
     RViTTi16,
     ViTB8,
+    ViTB14,
     ViTB16,
     ViTB32,
     ViTCordonnier2,
     ViTGiant14,
+    ViTGiantOpt16,
     ViTGigantic14,
     ViTH14,
+    ViTL14,
     ViTL16,
     ViTL32,
+    ViTM16,
+    ViTS8,
+    ViTS14,
     ViTS16,
     ViTS32,
+    ViTSo400m14,
+    ViTSo400m16,
     ViTTi16,
     create_model,
 )
@@ -73,14 +88,16 @@ from keras_vit.models.resnet import build_resnet
 from keras_vit.models.taps import attention_scores, features_of
 from keras_vit.models.vit import build_vit
 from keras_vit.variants import find_config, list_variants
+from keras_vit.weights.detect import FileInfo, inspect_file
+from keras_vit.weights.download import DownloadError
+from keras_vit.weights.formats import CheckpointError
+from keras_vit.weights.load import LoadReport, load_weights
+from keras_vit.weights.plan import CheckpointMismatchError
+from keras_vit.weights.published import fetch_weights, list_weights, load_augreg_index
 
 if typing.TYPE_CHECKING:
     from keras_vit.export.litert import export_litert
     from keras_vit.export.saved_model import export_saved_model
-from keras_vit.weights.detect import FileInfo, inspect_file
-from keras_vit.weights.formats import CheckpointError
-from keras_vit.weights.load import LoadReport, load_weights
-from keras_vit.weights.plan import CheckpointMismatchError
 
 __version__ = "0.1.0"
 
@@ -106,9 +123,11 @@ __all__ = [
     "BiTR152x4",
     "BiTR200x3",
     "BiTRoot",
+    "Card",
     "CheckpointError",
     "CheckpointMismatchError",
     "ClassToken",
+    "DownloadError",
     "FileInfo",
     "GroupNorm",
     "LayerScale",
@@ -135,21 +154,30 @@ __all__ = [
     "TokenPooling",
     "TransformerBlock",
     "ViTB8",
+    "ViTB14",
     "ViTB16",
     "ViTB32",
     "ViTConfig",
     "ViTCordonnier2",
     "ViTGiant14",
+    "ViTGiantOpt16",
     "ViTGigantic14",
     "ViTH14",
+    "ViTL14",
     "ViTL16",
     "ViTL32",
+    "ViTM16",
+    "ViTS8",
+    "ViTS14",
     "ViTS16",
     "ViTS32",
+    "ViTSo400m14",
+    "ViTSo400m16",
     "ViTTi16",
     "attention_maps",
     "attention_rollout",
     "attention_scores",
+    "augreg_file_name",
     "build_resnet",
     "build_vit",
     "count_macs",
@@ -160,14 +188,20 @@ __all__ = [
     "export_litert",
     "export_saved_model",
     "features_of",
+    "fetch_weights",
+    "find_best_augreg",
     "find_config",
     "inspect_file",
     "list_variants",
+    "list_weights",
+    "load_augreg_index",
     "load_weights",
     "mean_attention_distance",
     "overlay_attention",
+    "parse_augreg_name",
     "plot_attention",
     "plot_training",
+    "read_augreg_index",
     "training_exaflops",
     "training_memory",
     "utilization",

@@ -9,19 +9,29 @@ from typing import Any
 from keras_vit.config import ResNetConfig, ResNetStem, ViTConfig, pair
 
 # Table 1 of https://arxiv.org/abs/2010.11929 (B, L, H); Table 2 of https://arxiv.org/abs/2106.10270
-# (Ti, S); Table 2 of https://arxiv.org/abs/2106.04560 (g, G). The published fine-tuning configs
-# drop out 0.1 in L/16 and H/14 and nothing elsewhere.
+# (Ti, S); Table 2 of https://arxiv.org/abs/2106.04560 (g, G); M is DeiT III's
+# (https://arxiv.org/abs/2204.07118), So400m and g-opt are SigLIP's, in
+# https://github.com/google-research/big_vision; patches of 8 and 14 pixels are DINO's and DINOv2's.
+# The published fine-tuning configs drop out 0.1 in L/16 and H/14 and nothing elsewhere.
 _COLUMNS = ("patch_size", "width", "depth", "num_heads", "mlp_dim", "dropout_rate")
 _VIT = {
     "vit_ti16": (16, 192, 12, 3, 768, 0.0),
+    "vit_s8": (8, 384, 12, 6, 1536, 0.0),
+    "vit_s14": (14, 384, 12, 6, 1536, 0.0),
     "vit_s16": (16, 384, 12, 6, 1536, 0.0),
     "vit_s32": (32, 384, 12, 6, 1536, 0.0),
+    "vit_m16": (16, 512, 12, 8, 2048, 0.0),
     "vit_b8": (8, 768, 12, 12, 3072, 0.0),
+    "vit_b14": (14, 768, 12, 12, 3072, 0.0),
     "vit_b16": (16, 768, 12, 12, 3072, 0.0),
     "vit_b32": (32, 768, 12, 12, 3072, 0.0),
+    "vit_l14": (14, 1024, 24, 16, 4096, 0.0),
     "vit_l16": (16, 1024, 24, 16, 4096, 0.1),
     "vit_l32": (32, 1024, 24, 16, 4096, 0.0),
+    "vit_so400m14": (14, 1152, 27, 16, 4304, 0.0),
+    "vit_so400m16": (16, 1152, 27, 16, 4304, 0.0),
     "vit_h14": (14, 1280, 32, 16, 5120, 0.1),
+    "vit_giantopt16": (16, 1536, 40, 16, 6144, 0.0),
     "vit_giant14": (14, 1408, 40, 16, 6144, 0.0),
     "vit_gigantic14": (14, 1664, 48, 16, 8192, 0.0),
 }
@@ -95,13 +105,16 @@ VARIANTS: dict[str, ViTConfig | ResNetConfig] = {
 }
 
 # The paper's short names, and timm's. Only the short g/14 and G/14 differ by case alone.
-_SHORT = {"ti": "Ti", "giant": "g", "gigantic": "G"}
+_SHORT = {"ti": "Ti", "so400m": "So400m", "giantopt": "g-opt", "giant": "g", "gigantic": "G"}
 _TIMM = {
     "ti": "tiny",
     "s": "small",
+    "m": "medium",
     "b": "base",
     "l": "large",
     "h": "huge",
+    "so400m": "so400m",
+    "giantopt": "giantopt",
     "giant": "giant",
     "gigantic": "gigantic",
 }
