@@ -32,6 +32,13 @@ class Model(keras.Model):
         super().__init__(inputs, outputs, name=name, **kwargs)
         self._architecture = None
         self.load_report = None
+        if len(self.inputs) == 1:
+            self.input_spec = None  # checked in `call`, with the whole shape in the message
+
+    def call(self, inputs, training=None, mask=None, **kwargs):
+        if len(self.inputs) == 1 and self.input_spec is None:
+            check_shape(tuple(self.inputs[0].shape), inputs)
+        return super().call(inputs, training=training, mask=mask, **kwargs)
 
     @property
     def config(self) -> ViTConfig | ResNetConfig | None:
@@ -59,3 +66,21 @@ def with_config(model: Model, config: ViTConfig | ResNetConfig) -> Model:
     """`model`, remembering the configuration it was built from."""
     model._architecture = config
     return model
+
+
+def check_shape(expected: tuple[int | None, ...], inputs) -> None:
+    """Raises ValueError where one input tensor does not have the shape that a model takes.
+
+    Keras's own check lets a last axis of 1 pass for any, and grey images must not pass for
+    coloured ones.
+    """
+    for tensor in keras.tree.flatten(inputs):
+        shape = tuple(tensor.shape)
+        if len(shape) == len(expected) and all(
+            want is None or size is None or size == want
+            for size, want in zip(shape, expected, strict=True)
+        ):
+            continue
+        is_single = shape == expected[1:]
+        advice = "Add the batch axis: images[None]." if is_single else "Resize or convert them."
+        raise ValueError(f"The model takes inputs of shape {expected}. Received: {shape}. {advice}")

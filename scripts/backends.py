@@ -1,0 +1,81 @@
+"""One backend's outputs and gradients of small models and of ViT-Ti/16, or their comparison.
+
+`scripts/backends` runs this once under every backend of Keras and then compares. Prints one line a
+model: the largest difference from TensorFlow's, relative to the largest value.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+
+import numpy as np
+
+TOLERANCE = 2e-5  # relative, float32
+SMALL = {"patch_size": 8, "width": 32, "depth": 2, "num_heads": 4, "mlp_dim": 64, "image_size": 32}
+MODELS = {
+    "token": SMALL,
+    "gap": {**SMALL, "pooling": "gap", "class_token": False, "pre_logits": 16},
+    "map": {**SMALL, "pooling": "map", "gelu": "exact"},
+    "relative": {**SMALL, "position_embedding": "relative"},
+    "sincos_2d": {**SMALL, "position_embedding": "sincos_2d"},
+    "learned_2d": {**SMALL, "position_embedding": "learned_2d", "image_size": (16, 40)},
+    "registers": {**SMALL, "num_registers": 2, "layer_scale": 0.1, "qk_norm": True},
+    "vit_ti16": {"patch_size": 16, "width": 192, "depth": 12, "num_heads": 3, "mlp_dim": 768},
+}
+
+
+def run(folder: pathlib.Path) -> None:
+    import keras
+
+    import keras_vit
+
+    backend = keras.backend.backend()
+    if backend != "tensorflow":
+        assert "tensorflow" not in sys.modules, f"TensorFlow was imported under {backend}"
+    results = {}
+    for name, fields in MODELS.items():
+        model = keras_vit.build_vit(keras_vit.ViTConfig(**fields, classes=10))
+        fill(model)
+        images = np.random.default_rng(1).uniform(0, 255, (4, *model.input_shape[1:]))
+        images = images.astype("float32")
+        results[f"{name}/logits"] = model.predict(images, verbose=0)
+        before = [keras.ops.convert_to_numpy(w).copy() for w in model.trainable_weights]
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(1.0), loss)  # one step moves a weight by its gradient
+        model.train_on_batch(images, np.arange(4))
+        for weight, start in zip(model.trainable_weights, before, strict=True):
+            gradient = start - keras.ops.convert_to_numpy(weight)
+            results[f"{name}/gradient/{weight.path}"] = gradient
+    np.savez(folder / f"{backend}.npz", **results)
+    print(f"{backend}: {len(MODELS)} models, keras {keras.__version__}")
+
+
+def fill(model) -> None:
+    rng = np.random.default_rng(0)
+    for weight in model.weights:
+        mean = 1.0 if weight.path.endswith("gamma") else 0.0
+        stddev = 0.2 if model.config.width < 100 else 0.05
+        weight.assign(rng.normal(mean, stddev, weight.shape).astype("float32"))
+
+
+def compare(folder: pathlib.Path) -> int:
+    expected = np.load(folder / "tensorflow.npz")
+    failed = 0
+    for backend in ("jax", "torch"):
+        values = np.load(folder / f"{backend}.npz")
+        assert set(values.files) == set(expected.files)
+        for name in MODELS:
+            for part in ("logits", "gradient"):
+                keys = [key for key in expected.files if key.startswith(f"{name}/{part}")]
+                scale = max(np.abs(expected[key]).max() for key in keys)
+                error = max(np.abs(values[key] - expected[key]).max() for key in keys) / scale
+                failed += not error <= TOLERANCE
+                verdict = "ok" if error <= TOLERANCE else "FAILED"
+                print(f"{backend:6} {name:12} {part:9} {error:.1e} {verdict}")
+    return failed
+
+
+if __name__ == "__main__":
+    command, out = sys.argv[1], pathlib.Path(sys.argv[2])
+    sys.exit(run(out) if command == "run" else compare(out))

@@ -1,0 +1,214 @@
+"""Whole models: every option, compiled, in half precision, saved and read elsewhere."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_vit.models.model import Model
+from keras_vit.models.vit import build_vit
+from tests.fixtures import fill_random, images_for, tiny_config
+
+# Every option, alone and with others, in one block.
+OPTIONS = {
+    "default": {},
+    "rectangle": {"image_size": (16, 40), "patch_size": (4, 8)},
+    "one_channel": {"channels": 1},
+    "gap": {"pooling": "gap", "class_token": False, "pre_logits": 16},
+    "gap_of_patches": {"pooling": "gap", "norm_after_pooling": True},
+    "map": {"pooling": "map", "class_token": False},
+    "tokens": {"pooling": None, "classes": None},
+    "logits_per_token": {"pooling": None},
+    "none": {"position_embedding": "none"},
+    "learned_2d": {"position_embedding": "learned_2d"},
+    "relative": {"position_embedding": "relative"},
+    "sincos_2d": {"position_embedding": "sincos_2d", "position_on_class_token": False},
+    "registers": {"num_registers": 3, "layer_scale": 0.1, "qk_norm": True},
+    "distilled": {"distillation_token": True, "gelu": "exact"},
+    "regularised": {
+        "dropout_rate": 0.1,
+        "attention_dropout_rate": 0.1,
+        "stochastic_depth_rate": 0.1,
+        "patch_dropout_rate": 0.25,
+    },
+}
+OPTIONS["everything"] = {
+    **OPTIONS["registers"],
+    **OPTIONS["regularised"],
+    "pooling": "map",
+    "pre_logits": 16,
+}
+# Every layer is compiled alone in its own test; these cover the whole.
+COMPILED = ("default", "relative", "everything")
+
+
+def build(name):
+    return build_vit(tiny_config(depth=1, **OPTIONS[name]))
+
+
+def numpy(x):
+    return keras.ops.convert_to_numpy(x)
+
+
+@pytest.fixture
+def policy(request):
+    """Sets a global dtype policy for one test."""
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(request.param)
+    yield request.param
+    keras.config.set_dtype_policy(before)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_eager_graph_xla_and_reloaded_agree(name, tmp_path):
+    model = build(name)
+    fill_random(model)
+    images = images_for(model)
+    expected = numpy(model(images))
+    assert np.isfinite(expected).all()
+    for jit_compile in (False, True) if name in COMPILED else (False,):
+        compiled = tf.function(model, jit_compile=jit_compile)
+        np.testing.assert_allclose(compiled(tf.constant(images)), expected, rtol=0, atol=2e-5)
+    model.save(tmp_path / "model.keras")
+    reloaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert type(reloaded) is Model
+    assert reloaded.config == model.config
+    assert [w.path for w in reloaded.weights] == [w.path for w in model.weights]
+    np.testing.assert_array_equal(numpy(reloaded(images)), expected)
+
+
+def test_a_fresh_process_reads_the_file_after_import_alone(tmp_path):
+    model = build_vit(tiny_config(num_registers=1))
+    fill_random(model)
+    images = images_for(model)
+    model.save(tmp_path / "model.keras")
+    np.save(tmp_path / "images.npy", images)
+    code = (
+        "import keras, numpy as np, keras_vit\n"
+        "model = keras.saving.load_model('model.keras', safe_mode=True)\n"
+        "np.save('out.npy', keras.ops.convert_to_numpy(model(np.load('images.npy'))))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, check=True)
+    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), numpy(model(images)), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["default", "relative", "everything"])
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"], indirect=True)
+def test_half_precision_trains_and_ends_in_float32(name, policy):
+    model = build(name)
+    assert model.get_layer("block_0").compute_dtype == policy.removeprefix("mixed_")
+    assert all(w.dtype == "float32" for w in model.trainable_weights)
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    images = images_for(model)
+    history = model.fit(images, np.arange(4), epochs=2, verbose=0)
+    assert np.isfinite(history.history["loss"]).all()
+    assert model.predict(images, verbose=0).dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("name", "jit_compile"),
+    [("default", True), ("gap", False), ("relative", False), ("everything", False)],
+)
+def test_fit_learns_and_every_weight_moves(name, jit_compile):
+    model = build(name)
+    fill_random(model, stddev=0.05)
+    before = [numpy(w) for w in model.trainable_weights]
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(1e-3), loss, jit_compile=jit_compile)
+    images, labels = images_for(model, count=8), np.arange(8)
+    history = model.fit(images, labels, epochs=12, batch_size=8, verbose=0).history["loss"]
+    assert history[-1] < history[0]
+    for weight, start in zip(model.trainable_weights, before, strict=True):
+        assert np.abs(numpy(weight) - start).max() > 0, weight.path
+
+
+def test_a_partial_last_batch_is_welcome_with_xla():
+    model = build_vit(tiny_config())
+    model.compile("sgd", "mse", jit_compile=True)
+    assert model.predict(images_for(model, count=5), batch_size=3, verbose=0).shape == (5, 10)
+
+
+def test_the_two_readings_of_norm_and_mean_differ():
+    images = images_for(build_vit(tiny_config()))
+    outputs = []
+    for norm_after_pooling in (False, True):
+        model = build_vit(tiny_config(pooling="gap", norm_after_pooling=norm_after_pooling))
+        fill_random(model)
+        outputs.append(numpy(model(images)))
+    assert np.abs(outputs[0] - outputs[1]).max() > 1e-3
+
+
+def test_registers_are_ignored_by_the_mean():
+    model = build_vit(tiny_config(pooling="gap", num_registers=2, classes=None))
+    fill_random(model)
+    images = images_for(model)
+    tokens = keras.Model(model.input, model.get_layer("encoder_norm").output)(images)
+    np.testing.assert_allclose(numpy(model(images)), numpy(tokens)[:, 3:].mean(1), atol=1e-5)
+
+
+def test_stochastic_depth_grows_linearly():
+    model = build_vit(tiny_config(depth=5, stochastic_depth_rate=0.2))
+    rates = [model.get_layer(f"block_{i}").stochastic_depth_rate for i in range(5)]
+    np.testing.assert_allclose(rates, [0, 0.05, 0.1, 0.15, 0.2])
+
+
+def test_the_head_starts_at_zero_and_its_bias_where_asked():
+    model = build_vit(tiny_config(head_bias=-10.0, pre_logits=32))
+    logits = numpy(model(images_for(model)))
+    np.testing.assert_array_equal(logits, np.full((4, 10), -10.0))
+
+
+def test_layers_have_stable_names():
+    config = tiny_config(pre_logits=8, num_registers=1, distillation_token=True)
+    names = [layer.name for layer in build_vit(config).layers]
+    assert names == [
+        *("images", "preprocessing", "patch_encoder", "distillation_token", "class_token"),
+        *("position_embedding", "registers", "embedding_dropout", "block_0", "block_1"),
+        *("encoder_norm", "pooling", "pre_logits", "head"),
+    ]
+
+
+def test_users_compose_models_of_the_same_class():
+    backbone = build_vit(tiny_config(classes=None))
+    outputs = keras.layers.Dense(3)(backbone.output)
+    model = Model(backbone.input, outputs, name="mine")
+    assert model.config is None
+    assert model.get_layer("block_1") is backbone.get_layer("block_1")
+    copy = Model.from_config(model.get_config())
+    assert copy.output_shape == (None, 3)
+
+
+@pytest.mark.parametrize("shape", [(2, 33, 32, 3), (2, 32, 32, 1), (32, 32, 3)])
+def test_a_wrong_image_at_call_time_gets_the_expected_shape(shape):
+    model = build_vit(tiny_config(depth=1))
+    with pytest.raises(ValueError, match=r"takes inputs of shape \(None, 32, 32, 3\)"):
+        model(np.zeros(shape, "float32"))
+    with pytest.raises(ValueError, match=r"takes inputs of shape \(None, 32, 32, 3\)"):
+        model.predict(np.zeros((2, *shape[1:]), "float32"), verbose=0)
+
+
+def test_a_single_image_is_told_to_bring_a_batch_axis():
+    model = build_vit(tiny_config(depth=1))
+    with pytest.raises(ValueError, match=r"Add the batch axis: images\[None\]"):
+        model(np.zeros((32, 32, 3), "float32"))
+
+
+def test_channels_first_settings_do_not_change_the_model():
+    model = build_vit(tiny_config())
+    fill_random(model)
+    images = images_for(model)
+    before = keras.config.image_data_format()
+    keras.config.set_image_data_format("channels_first")
+    try:
+        twin = build_vit(tiny_config())
+        twin.set_weights(model.get_weights())
+        np.testing.assert_array_equal(numpy(twin(images)), numpy(model(images)))
+    finally:
+        keras.config.set_image_data_format(before)

@@ -1,0 +1,97 @@
+"""Bad input is refused when a configuration is made, with what to do about it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from keras_vit.config import IMAGENET_STATISTICS, Preprocessing, ViTConfig
+from tests.fixtures import tiny_config
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"image_size": 30}, r"image height must be a whole number of patches.*Crop to 24 pixels"),
+        ({"image_size": (32, 36)}, r"image width must be a whole number .*4 pixels left over"),
+        ({"image_size": 4}, r"Resize to 8 pixels, or change patch_size"),
+        ({"image_size": (32, 32, 3)}, r"`image_size` must be a positive integer, or two"),
+        ({"image_size": None}, r"`image_size` must be a positive integer"),
+        ({"num_heads": 5}, r"width=32, num_heads=5. The nearest that do: 2, 4, 8"),
+        ({"width": 0}, r"`width` must be a positive integer. Received: width=0"),
+        ({"depth": 2.0}, r"`depth` must be a positive integer. Received: depth=2.0"),
+        ({"classes": -1}, r"`classes` must be a positive integer"),
+        ({"channels": True}, r"`channels` must be a positive integer"),
+        ({"num_registers": -1}, r"`num_registers` must be 0 or more"),
+        ({"dropout_rate": 1.0}, r"`dropout_rate` must be a number in \[0, 1\)"),
+        ({"attention_dropout_rate": -0.1}, r"`attention_dropout_rate` must be a number"),
+        ({"stochastic_depth_rate": "0.1"}, r"`stochastic_depth_rate` must be a number"),
+        ({"patch_dropout_rate": 2}, r"`patch_dropout_rate` must be a number"),
+        ({"pooling": "mean"}, r"`pooling` must be one of 'token', 'gap', 'map'.*'mean'"),
+        ({"position_embedding": "rope"}, r"`position_embedding` must be one of 'learned'"),
+        ({"gelu": "erf"}, r"`gelu` must be one of 'tanh', 'exact'. Received: 'erf'"),
+        ({"class_token": False}, r'pooling="token" reads the class token.*"gap" or "map"'),
+        (
+            {"pooling": "gap", "distillation_token": True},
+            r"distillation token is read beside the class token",
+        ),
+        ({"classes": None, "pre_logits": 32}, r"classes=None asks for no head"),
+        (
+            {"position_embedding": "relative", "patch_dropout_rate": 0.5},
+            r"Relative positions need every patch",
+        ),
+        (
+            {"position_embedding": "sincos_2d", "width": 30, "num_heads": 5},
+            r"needs a width that 4 divides. Received: width=30",
+        ),
+        (
+            {"channels": 1, "preprocessing": IMAGENET_STATISTICS},
+            r"statistics for 3 channels, the image has 1",
+        ),
+    ],
+)
+def test_bad_values_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        tiny_config(**changes)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"mean": (1, 2, 3)}, r"`mean` and `std` need one value a channel"),
+        ({"std": 0}, r"`std` must be above 0"),
+        ({"interpolation": "lanczos"}, r"`interpolation` must be one of 'bilinear'"),
+        ({"crop_ratio": 1.5}, r"`crop_ratio` must be in \(0, 1\]"),
+    ],
+)
+def test_bad_preprocessing_is_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        Preprocessing(**fields)
+
+
+def test_a_configuration_survives_json():
+    config = tiny_config(image_size=(32, 40), num_registers=2, preprocessing=IMAGENET_STATISTICS)
+    assert ViTConfig(**json.loads(json.dumps(config.to_dict()))) == config
+
+
+def test_a_configuration_is_frozen_and_hashable():
+    config = tiny_config()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.width = 64
+    assert hash(config) == hash(tiny_config())
+
+
+def test_derived_values():
+    config = tiny_config(
+        image_size=(32, 48), patch_size=(8, 16), num_registers=4, distillation_token=True
+    )
+    assert (config.grid, config.num_patches) == ((4, 3), 12)
+    assert (config.num_class_tokens, config.num_prefix_tokens) == (2, 6)
+    assert (config.head_dim, config.input_shape) == (8, (32, 48, 3))
+
+
+def test_numpy_integers_are_integers():
+    assert tiny_config(width=np.int64(32), image_size=np.int32(32)).grid == (4, 4)

@@ -1,0 +1,119 @@
+"""The doors to a model, as in keras.applications."""
+
+from __future__ import annotations
+
+import inspect
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.create import configure, create_model
+from tests.fixtures import abstract_model, fill_random, images_for
+
+TINY = {"depth": 2, "width": 32, "num_heads": 4, "mlp_dim": 64, "input_shape": (32, 32, 3)}
+
+
+def test_the_signature_is_that_of_keras_applications():
+    ours = list(inspect.signature(keras_vit.ViTB16).parameters)
+    theirs = [
+        name
+        for name in inspect.signature(keras.applications.ConvNeXtBase).parameters
+        if name != "input_tensor"
+    ]
+    assert set(theirs) == set(ours) - {"options"}
+    assert ours[:3] == ["include_top", "weights", "input_shape"]
+
+
+def test_a_constructor_is_create_model_with_its_name():
+    model = abstract_model(lambda: keras_vit.ViTS32(classes=7, input_shape=(64, 96, 3)))
+    assert model.name == "vit_s32"
+    assert model.output_shape == (None, 7)
+    assert model.input_shape == (None, 64, 96, 3)
+    assert model.config.grid == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("pooling", "shape"),
+    [(None, (None, 5, 32)), ("token", (None, 32)), ("gap", (None, 32)), ("map", (None, 32))],
+)
+def test_without_a_head_it_ends_in_features(pooling, shape):
+    model = create_model("vit_b16", include_top=False, pooling=pooling, **TINY)
+    assert model.output_shape == shape
+    assert model.config.classes is None
+
+
+@pytest.mark.parametrize("pooling", [None, "token", "gap", "map"])
+def test_with_a_head_it_ends_in_logits_of_zero(pooling):
+    model = create_model("vit_b16", pooling=pooling, classes=6, **TINY)
+    logits = keras.ops.convert_to_numpy(model(images_for(model)))
+    np.testing.assert_array_equal(logits, np.zeros((4, 6)))
+
+
+def test_a_classifier_activation_makes_probabilities():
+    model = create_model("B/16", classes=4, classifier_activation="softmax", **TINY)
+    fill_random(model)
+    probabilities = keras.ops.convert_to_numpy(model(images_for(model)))
+    np.testing.assert_allclose(probabilities.sum(-1), 1, rtol=0, atol=1e-6)
+
+
+def test_preprocessing_is_inside_unless_left_out():
+    inside = create_model("vit_b16", **TINY)
+    fill_random(inside)
+    outside = create_model("vit_b16", include_preprocessing=False, **TINY)
+    outside.set_weights(inside.get_weights())
+    pixels = images_for(inside)
+    np.testing.assert_allclose(inside(pixels), outside((pixels - 127.5) / 127.5), rtol=0, atol=1e-5)
+    with_bytes = inside(pixels.astype("uint8"))
+    np.testing.assert_allclose(with_bytes, inside(np.floor(pixels)), rtol=0, atol=1e-5)
+
+
+def test_statistics_are_per_channel():
+    statistics = keras_vit.Preprocessing(mean=(1, 2, 3), std=(4, 5, 6))
+    inside = create_model("vit_b16", preprocessing=statistics, **TINY)
+    fill_random(inside)
+    outside = create_model("vit_b16", include_preprocessing=False, **TINY)
+    outside.set_weights(inside.get_weights())
+    pixels = images_for(inside)
+    expected = outside((pixels - np.array([1, 2, 3])) / np.array([4, 5, 6]))
+    np.testing.assert_allclose(inside(pixels), expected, rtol=0, atol=1e-4)
+
+
+def test_weights_of_a_file_are_loaded(tmp_path):
+    model = create_model("vit_b16", **TINY)
+    fill_random(model)
+    model.save_weights(tmp_path / "model.weights.h5")
+    loaded = create_model("vit_b16", weights=tmp_path / "model.weights.h5", **TINY)
+    images = images_for(model)
+    np.testing.assert_array_equal(loaded(images), model(images))
+
+
+def test_every_field_of_the_configuration_is_an_option():
+    config = configure("vit_b16", dropout_rate=0.1, position_embedding="sincos_2d", gelu="exact")
+    assert (config.dropout_rate, config.position_embedding, config.gelu) == (
+        0.1,
+        "sincos_2d",
+        "exact",
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"variant": "vit_b15"}, r"There is no variant 'vit_b15'. Did you mean"),
+        ({"dropout": 0.1}, r"There is no option `dropout`. Did you mean .*dropout_rate"),
+        ({"image_size": 384}, r"Pass input_shape=\(height, width, channels\) in place of"),
+        ({"input_shape": (225, 224, 3)}, r"height must be a whole number of patches.*Crop to 224"),
+        ({"input_shape": (224, 224)}, r"`input_shape` must be \(height, width, channels\)"),
+        ({"input_shape": (None, None, 3)}, r"positions are learned for one size"),
+        ({"input_shape": (3, 224, 224)}, r"channels last.*did you mean \(224, 224, 3\)"),
+        ({"input_shape": (224, 224, 0)}, r"`channels` must be a positive integer"),
+        ({"pooling": "max"}, r"`pooling` must be None or one of 'token', 'gap', 'map'"),
+        ({"class_token": False}, r'pooling="token" reads the class token'),
+        ({"classes": 0}, r"`classes` must be a positive integer"),
+    ],
+)
+def test_bad_arguments_are_refused_before_any_work(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        create_model(**{"variant": "vit_b16", **arguments})

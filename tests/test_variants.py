@@ -1,0 +1,134 @@
+"""The table of architectures: exact parameter counts, names, nearest names."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+import keras_vit
+from keras_vit import create
+from keras_vit.models.vit import build_vit
+from keras_vit.variants import ALIASES, VARIANTS, find_config, find_variant, list_variants
+from tests.fixtures import abstract_model
+
+# Backbone at 224 and 384 pixels; with a head of 1,000 classes at 224 and 384; of 21,843 classes
+# at 224 without and with the pre-training hidden layer; of 1,000 with it. The counts of variants
+# in the official repository are those that its own tests assert.
+PARAMETERS = {
+    "vit_ti16": (5524416, 5597376, 5717416, 5790376, 9740115, 9777171, 5754472),
+    "vit_s32": (22493952, 22530432, 22878952, 22915432, 30903507, 31051347, 23026792),
+    "vit_s16": (21665664, 21811584, 22050664, 22196584, 30075219, 30223059, 22198504),
+    "vit_b32": (87455232, 87528192, 88224232, 88297192, 104252499, 104843091, 88814824),
+    "vit_b16": (85798656, 86090496, 86567656, 86859496, 102595923, 103186515, 87158248),
+    "vit_b8": (85807872, 86975232, 86576872, 87744232, 102605139, 103195731, 87167464),
+    "vit_l32": (305510400, 305607680, 306535400, 306632680, 327899475, 328949075, 307585000),
+    "vit_l16": (303301632, 303690752, 304326632, 304715752, 325690707, 326740307, 305376232),
+    "vit_h14": (630764800, 631370240, 632045800, 632651240, 658745683, 660385363, 633685480),
+    "vit_giant14": (
+        *(1011202432, 1011868416, 1012611432, 1013277416),
+        *(1041979219, 1043963091, 1014595304),
+    ),
+    "vit_gigantic14": (
+        *(1842775680, 1843562752, 1844440680, 1845227752),
+        *(1879144275, 1881914835, 1847211240),
+    ),
+}
+
+
+def count(config):
+    return abstract_model(lambda: build_vit(config)).count_params()
+
+
+def settings(config):
+    """The seven settings of the table. Patches of 14 pixels cover 378 of 384."""
+    large = dataclasses.replace(config, image_size=384 - 384 % config.patch_size[0])
+    for classes, pre_logits, images in [
+        (None, None, config),
+        (None, None, large),
+        (1000, None, config),
+        (1000, None, large),
+        (21843, None, config),
+        (21843, config.width, config),
+        (1000, config.width, config),
+    ]:
+        yield dataclasses.replace(images, classes=classes, pre_logits=pre_logits)
+
+
+@pytest.mark.parametrize("name", sorted(PARAMETERS))
+def test_parameter_counts_are_the_published_ones(name):
+    shallow = dataclasses.replace(VARIANTS[name], depth=1)
+    per_block = count(dataclasses.replace(shallow, depth=2)) - count(shallow)
+    missing = (VARIANTS[name].depth - 1) * per_block  # blocks are alike; building all takes long
+    counts = tuple(count(config) + missing for config in settings(shallow))
+    assert counts == PARAMETERS[name]
+
+
+def test_the_parameter_count_of_a_whole_model():
+    assert count(VARIANTS["vit_b16"]) == PARAMETERS["vit_b16"][2]
+
+
+@pytest.mark.slow
+def test_the_largest_model_builds_whole():
+    assert count(VARIANTS["vit_gigantic14"]) == PARAMETERS["vit_gigantic14"][2]
+
+
+def test_the_official_model_without_class_token():
+    config = dataclasses.replace(VARIANTS["vit_s16"], pooling="gap", class_token=False)
+    assert count(config) == 22049896
+
+
+def test_every_variant_has_its_constructor():
+    titles = {name.replace("_", ""): name for name in VARIANTS}
+    for lowered, name in titles.items():
+        [title] = [public for public in keras_vit.__all__ if public.lower() == lowered]
+        assert getattr(create, title).__name__ == title
+        assert repr(name) in getattr(create, title).__doc__
+
+
+@pytest.mark.parametrize(
+    ("alias", "name"),
+    [
+        ("B/16", "vit_b16"),
+        ("ViT-B/16", "vit_b16"),
+        ("ViT-B_16", "vit_b16"),
+        ("Ti/16", "vit_ti16"),
+        ("g/14", "vit_giant14"),
+        ("G/14", "vit_gigantic14"),
+        ("vit_g14", "vit_giant14"),
+        ("vit_G14", "vit_gigantic14"),
+        ("vit_base_patch16_224", "vit_b16"),
+        ("vit_small_patch32_384", "vit_s32"),
+        ("vit_huge_patch14_224", "vit_h14"),
+        ("vit_b16", "vit_b16"),
+    ],
+)
+def test_names_of_the_paper_and_of_timm(alias, name):
+    assert find_variant(alias) == name
+
+
+def test_a_name_of_timm_carries_its_image_size():
+    assert find_config("vit_base_patch16_384").image_size == (384, 384)
+    assert find_config("vit_base_patch16").image_size == (224, 224)
+
+
+def test_names_are_not_ambiguous():
+    assert not set(ALIASES) & set(VARIANTS)
+    assert list_variants("vit_b") == ["vit_b16", "vit_b32", "vit_b8"]
+    assert set(PARAMETERS) == {name for name in VARIANTS if name.startswith("vit_")} - {
+        "vit_cordonnier2"  # no official count
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("vit_b17", r"There is no variant 'vit_b17'. Did you mean 'vit_b1?6'"),
+        ("ViTB16", r"Did you mean"),
+        ("resnet", r"There is no variant 'resnet'.*All: .*vit_b16"),
+        ("vit_base_patch16_0", r"`image_size` must be a positive integer"),
+    ],
+)
+def test_an_unknown_name_gets_the_nearest_ones(name, message):
+    with pytest.raises(ValueError, match=message):
+        find_config(name)
