@@ -10,7 +10,16 @@ from keras_vit.analysis.attention import (
     attention_rollout,
     mean_attention_distance,
 )
+from keras_vit.analysis.features import (
+    image_features,
+    nearest_neighbors,
+    patch_components,
+    token_norms,
+)
+from keras_vit.analysis.filters import patch_filters
 from keras_vit.analysis.plots import overlay_attention, plot_attention, plot_training
+from keras_vit.analysis.positions import position_similarity
+from keras_vit.analysis.relevance import class_relevance
 from keras_vit.cards.augreg import (
     augreg_file_name,
     find_best_augreg,
@@ -180,6 +189,7 @@ __all__ = [
     "augreg_file_name",
     "build_resnet",
     "build_vit",
+    "class_relevance",
     "count_macs",
     "count_parameters",
     "count_stages",
@@ -191,17 +201,23 @@ __all__ = [
     "fetch_weights",
     "find_best_augreg",
     "find_config",
+    "image_features",
     "inspect_file",
     "list_variants",
     "list_weights",
     "load_augreg_index",
     "load_weights",
     "mean_attention_distance",
+    "nearest_neighbors",
     "overlay_attention",
     "parse_augreg_name",
+    "patch_components",
+    "patch_filters",
     "plot_attention",
     "plot_training",
+    "position_similarity",
     "read_augreg_index",
+    "token_norms",
     "training_exaflops",
     "training_memory",
     "utilization",

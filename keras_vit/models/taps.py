@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -14,6 +14,15 @@ from keras import ops
 from keras_vit.layers.block import TransformerBlock
 from keras_vit.layers.pooling import AttentionPooling, MeanPooling, TokenPooling
 from keras_vit.layers.tokens import PatchEncoder
+from keras_vit.models.graph import (
+    after,
+    calls_of,
+    connect,
+    find_blocks,
+    lift,
+    single_input,
+    walk,
+)
 from keras_vit.models.model import Model
 
 _SCORES = "attention_scores"
@@ -94,17 +103,22 @@ class Attention:
     """
 
     def __init__(self, model: keras.Model):
-        chain, self.blocks = _find_blocks(model)
+        chain, self.blocks = find_blocks(model)
         owner = chain[-1]
         self.geometry = geometry_of(model)
         self._pooling = next((x for x in owner.layers if isinstance(x, _POOLINGS)), None)
         self._class_token = any(x.name == "class_token" for x in owner.layers)
-        calls = _calls(owner)
+        calls = calls_of(owner)
         tensors = [calls[block].input_tensors[0] for block in self.blocks]
-        tokens = calls[self.blocks[-1]].outputs[0]
+        last = calls[self.blocks[-1]].outputs[0]
+        self._pooled: Any = last
         if isinstance(self._pooling, AttentionPooling):
-            tokens = calls[self._pooling].input_tensors[0]
-        self._tokens = _connect(chain, [*tensors, tokens])
+            self._pooled = calls[self._pooling].outputs[0]
+            pooled = calls[self._pooling].input_tensors[0]
+            self._between = keras.Model(last, pooled) if pooled is not last else _same
+            last = pooled
+        self._tokens = connect(chain, [*tensors, last])
+        self._chain = chain
 
     def tokens(self, images: Any) -> list:
         """What goes into every block, and into the pooling, each of shape `(B, T, D)`."""
@@ -144,6 +158,27 @@ class Attention:
             return self.viewpoint(tokens)
         _, scores = self._pooling(tokens[-1], return_attention_scores=True)  # (B, A, 1, T)
         return ops.mean(ops.cast(scores, "float32"), axis=1)[:, 0]
+
+    def forward(self, tokens) -> tuple[Any, list]:
+        """The model's output from the tokens that go into the first block, with all attention.
+
+        In one pass, in whose graph the weights lie between tokens and output, for gradients.
+
+        Returns:
+            The output, and the weights of every block `(B, A, T, T)` and of an attention pooling
+            `(B, A, 1, T)`.
+        """
+        all_scores = []
+        for block in self.blocks:
+            tokens, scores = block(tokens, return_attention_scores=True, training=False)
+            all_scores.append(scores)
+        if isinstance(self._pooling, AttentionPooling):
+            tokens = self._between(tokens)
+            tokens, scores = self._pooling(tokens, return_attention_scores=True)
+            all_scores.append(scores)
+        for part in after(self._chain, self._pooled):
+            tokens = part(tokens, training=False)
+        return tokens, all_scores
 
 
 def attention_scores(model: keras.Model, images: Any, block: int = -1) -> np.ndarray:
@@ -210,18 +245,18 @@ def features_of(model: keras.Model, names: Sequence[str] | str, grids: bool = Fa
     outputs: dict[str, Any] = {}
     for chain in dict.fromkeys(chain for chain, _ in taps):
         inside = {n: x for n, (c, x) in zip(names, taps, strict=True) if c == chain}
-        outputs.update(zip(inside, _lift(chain, list(inside.values())), strict=True))
+        outputs.update(zip(inside, lift(chain, list(inside.values())), strict=True))
     outputs = {name: outputs[name] for name in names}
     if grids:
         geometry = geometry_of(model)
         outputs = {name: _as_grid(x, geometry) for name, x in outputs.items()}
-    return Model(_inputs(model), outputs, name=f"{model.name}_features")
+    return Model(single_input(model), outputs, name=f"{model.name}_features")
 
 
 def stage_names(model: keras.Model) -> list[str]:
     """Every name that `features_of` knows for a model, in the order of the data."""
     names = []
-    for chain, layer in _walk(model):
+    for chain, layer in walk(model):
         if isinstance(layer, keras.layers.InputLayer):
             continue
         path = "/".join([*(outer.name for outer in chain[1:]), layer.name])
@@ -243,9 +278,9 @@ def geometry_of(model: keras.Model) -> Geometry:
     Raises:
         ValueError: If the model has no patch encoder before its blocks.
     """
-    chain, blocks = _find_blocks(model)
+    chain, blocks = find_blocks(model)
     owner = chain[-1]
-    calls = _calls(owner)
+    calls = calls_of(owner)
     encoders = [x for x in owner.layers if isinstance(x, PatchEncoder)]
     if not encoders:
         raise ValueError(
@@ -267,40 +302,19 @@ def _as_grid(x, geometry: Geometry):
     return ops.reshape(x[:, prefix:], (-1, rows, columns, x.shape[2]))
 
 
-def _walk(model: keras.Model, chain: tuple = ()) -> Iterator[tuple[tuple, keras.layers.Layer]]:
-    """Every layer, with the chain of models from the outermost to the one that holds it."""
-    chain = (*chain, model)
-    for layer in model.layers:
-        if isinstance(layer, keras.Model):
-            yield from _walk(layer, chain)
-        yield chain, layer
-
-
-def _find_blocks(model: keras.Model) -> tuple[tuple, list[TransformerBlock]]:
-    """The blocks of the first model in `model` that has any, and the chain to that model."""
-    found = [(chain, x) for chain, x in _walk(model) if isinstance(x, TransformerBlock)]
-    if not found:
-        raise ValueError(
-            f"The model {model.name!r} has no TransformerBlock, so there is no attention to look "
-            "at. Pass a Vision Transformer of this package, or a model built on one."
-        )
-    chain = found[0][0]
-    return chain, [layer for other, layer in found if other == chain]
-
-
 def _tap(model: keras.Model, name: str) -> tuple[tuple, Any]:
     """The output of the layer of that name, and the chain to the model whose tensor it is."""
     path, _, last = name.rpartition("/")
     layer_name = path if last == _SCORES else name
     matches = [
         (chain, layer)
-        for chain, layer in _walk(model)
+        for chain, layer in walk(model)
         if f"/{'/'.join([*(m.name for m in chain), layer.name])}".endswith(f"/{layer_name}")
     ]
     if len(matches) != 1:
         raise ValueError(_name_error(model, name, matches))
     chain, layer = matches[0]
-    call = _calls(chain[-1])[layer]
+    call = calls_of(chain[-1])[layer]
     if last == _SCORES:
         scores = AttentionScores(layer, name=f"{layer.name}_{_SCORES}")
         return chain, scores(call.input_tensors[0])
@@ -317,41 +331,5 @@ def _name_error(model: keras.Model, name: str, matches: list) -> str:
     return f"The model {model.name!r} has no layer {name!r}. {advice}All: {', '.join(names)}."
 
 
-def _calls(model: keras.Model) -> dict:
-    """For every layer of a functional model, its call in this model's own graph.
-
-    A layer can stand in several graphs, and `layer.output` is that of the first.
-    """
-    if not getattr(model, "outputs", None):
-        raise ValueError(
-            f"The model {model.name!r} has no graph of layers to look into: it must be functional, "
-            "or a sequential model that was built. Pass the functional model inside it."
-        )
-    calls: dict = {}
-    tensors = list(model.outputs)
-    while tensors:
-        operation, node_index, _ = tensors.pop()._keras_history
-        if operation in calls:
-            continue
-        calls[operation] = operation._inbound_nodes[node_index]
-        tensors.extend(calls[operation].input_tensors)
-    return calls
-
-
-def _lift(chain: tuple, tensors: list) -> list:
-    """Tensors of the innermost model of a chain as tensors of the outermost."""
-    for outer, inner in zip(reversed(chain[:-1]), reversed(chain), strict=False):
-        call = _calls(outer)[inner]
-        part = keras.Model(inner.inputs, tensors)
-        tensors = keras.tree.flatten(part(call.input_tensors))
-    return tensors
-
-
-def _connect(chain: tuple, tensors: list) -> Model:
-    """A model from the images of the outermost model to tensors of the innermost."""
-    return Model(_inputs(chain[0]), _lift(chain, tensors))
-
-
-def _inputs(model: keras.Model):
-    """One input as itself: Keras warns where a list of one is called with a tensor."""
-    return model.inputs[0] if len(model.inputs) == 1 else model.inputs
+def _same(tokens):
+    return tokens

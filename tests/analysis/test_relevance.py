@@ -1,0 +1,111 @@
+"""Relevance against a NumPy forward pass whose attention is pushed by hand."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit.analysis.relevance import class_relevance
+from tests import reference
+from tests.models.test_taps import KINDS, composed, random_vit
+
+
+def pushed_logits(w, x, num_heads, pushes):
+    """Logits from the tokens after the position embedding, in float64.
+
+    `pushes[i]` is added to the attention weights of block `i`. Returns these weights too.
+    """
+    all_scores = []
+    for index, push in enumerate(pushes):
+        block = f"block_{index}"
+        normed = reference.layer_norm(
+            x, w[f"{block}/attention_norm/gamma"], w[f"{block}/attention_norm/beta"]
+        )
+        _, scores = reference.attention(normed, w, f"{block}/attention", num_heads)
+        all_scores.append(scores)
+        width = x.shape[-1]
+        values = (
+            normed @ w[f"{block}/attention/qkv/kernel"][:, 2 * width :]
+            + w[f"{block}/attention/qkv/bias"][2 * width :]
+        )
+        values = values.reshape(*x.shape[:2], num_heads, -1).transpose(0, 2, 1, 3)
+        mixed = ((scores + push) @ values).transpose(0, 2, 1, 3).reshape(x.shape)
+        x = x + mixed @ w[f"{block}/attention/output/kernel"] + w[f"{block}/attention/output/bias"]
+        normed = reference.layer_norm(x, w[f"{block}/mlp_norm/gamma"], w[f"{block}/mlp_norm/beta"])
+        x = x + reference.mlp(normed, w, f"{block}/mlp", "tanh")
+    x = reference.layer_norm(x, w["encoder_norm/gamma"], w["encoder_norm/beta"])
+    return x[:, 0] @ w["head/kernel"] + w["head/bias"], all_scores
+
+
+def numeric_relevance(w, tokens, num_heads, chosen, step=1e-5):
+    """Section 3.1 of arXiv 2103.15679 for one image, gradients by finite differences."""
+    count = tokens.shape[1]
+    zeros = [np.zeros((1, num_heads, count, count)) for _ in range(2)]
+    _, all_scores = pushed_logits(w, tokens, num_heads, zeros)
+    relevance = np.eye(count)
+    for index, scores in enumerate(all_scores):
+        gradient = np.zeros_like(scores)
+        for place in np.ndindex(scores.shape):
+            values = []
+            for sign in (1, -1):
+                pushes = [zero.copy() for zero in zeros]
+                pushes[index][place] = sign * step
+                values.append(pushed_logits(w, tokens, num_heads, pushes)[0][0, chosen])
+            gradient[place] = (values[0] - values[1]) / (2 * step)
+        relevance = relevance + np.maximum(scores * gradient, 0).mean(axis=1)[0] @ relevance
+    return relevance[0, 1:]
+
+
+def test_relevance_is_that_of_finite_differences():
+    model, images = random_vit(include_preprocessing=False, image_size=16, num_heads=2)
+    images = images[:2] / 127.5 - 1
+    w = {x.path: np.asarray(x.value, "float64") for x in model.weights if "seed" not in x.path}
+    tokens = reference.vit(w, images.astype("float64"), 8, 2)["positions"]
+    relevance = class_relevance(model, images, classes=[3, 7])
+    assert relevance.shape == (2, 2, 2) and relevance.dtype == "float32"
+    for index, chosen in enumerate((3, 7)):
+        expected = numeric_relevance(w, tokens[index : index + 1], 2, chosen).reshape(2, 2)
+        np.testing.assert_allclose(relevance[index], expected, rtol=1e-3, atol=1e-6)
+
+
+def test_relevance_depends_on_the_class_and_begins_with_the_likeliest():
+    model, images = random_vit()
+    likeliest = np.argmax(model(images), axis=-1)
+    relevance = class_relevance(model, images, batch_size=2)
+    np.testing.assert_allclose(relevance, class_relevance(model, images, likeliest), rtol=1e-5)
+    other = class_relevance(model, images, (likeliest + 1) % 10)
+    assert np.abs(other - relevance).max() > 0.05 * relevance.max()
+
+
+@pytest.mark.parametrize("kind", [k for k in KINDS if k != "no_head"])
+def test_relevance_of_models_of_every_kind(kind):
+    model, images = random_vit(**KINDS[kind])
+    relevance = class_relevance(model, images, classes=1)
+    assert relevance.shape == (3, *model.config.grid)
+    assert relevance.min() >= 0 and relevance.std(axis=(1, 2)).min() > 0
+
+
+@pytest.mark.parametrize("kind", ["nested", "sequential"])
+def test_relevance_of_models_that_users_build(kind):
+    backbone, model, images = composed(kind)
+    head = model.get_layer("mine")
+    rng = np.random.default_rng(0)
+    head.kernel.assign(rng.normal(size=head.kernel.shape))
+    flat = keras.Model(backbone.input, head(backbone.output))
+    expected = class_relevance(flat, images, 2)
+    np.testing.assert_allclose(class_relevance(model, images, 2), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_what_has_no_class_says_so(monkeypatch):
+    model, images = random_vit(**KINDS["no_head"])
+    with pytest.raises(ValueError, match=r"one output of shape \(batch, classes\)"):
+        class_relevance(model, images)
+    model, images = random_vit()
+    with pytest.raises(ValueError, match="more images than the 2 classes"):
+        class_relevance(model, images, [1, 2])
+    with pytest.raises(ValueError, match="3 images and 4 classes"):
+        class_relevance(model, images, [1, 2, 3, 4])
+    monkeypatch.setattr(keras.config, "backend", lambda: "jax")
+    with pytest.raises(RuntimeError, match="set KERAS_BACKEND=tensorflow"):
+        class_relevance(model, images)
