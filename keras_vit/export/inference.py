@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from keras_vit.config import Preprocessing
 from keras_vit.data.views import normalize
+from keras_vit.models.fold import fold_standardization
 
 # Keras's dtype policy of each precision.
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
@@ -90,12 +91,14 @@ def prepare(
 
     Returns:
         An `Inference` whose weights are copies, or the model's own where nothing differs.
+        Standardised kernels are plain ones in it.
 
     Raises:
         ValueError: If the model is not built, has several inputs or outputs or unknown sizes, or
             its preprocessing cannot be known.
     """
     check_model(model)
+    model = fold_standardization(model)
     if activation not in (None, *_ACTIVATIONS):
         raise ValueError(
             f"`activation` must be None or one of {', '.join(map(repr, _ACTIVATIONS))}. "
