@@ -92,6 +92,7 @@ from keras_vit.layers.mlp import MLP
 from keras_vit.layers.pooling import AttentionPooling, MeanPooling, TokenPooling
 from keras_vit.layers.residual import BiTRoot, ResidualUnit, ResNetStage, StemRoot
 from keras_vit.layers.tokens import AddPositionEmbedding, ClassToken, PatchDropout, PatchEncoder
+from keras_vit.models.fold import fold_standardization
 from keras_vit.models.model import Model
 from keras_vit.models.resnet import build_resnet
 from keras_vit.models.taps import attention_scores, features_of
@@ -201,6 +202,7 @@ __all__ = [
     "fetch_weights",
     "find_best_augreg",
     "find_config",
+    "fold_standardization",
     "image_features",
     "inspect_file",
     "list_variants",

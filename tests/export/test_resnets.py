@@ -1,0 +1,58 @@
+"""Hybrids and BiT ResNets as files: the model's logits, and plain convolutions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from keras_vit.create import build
+from keras_vit.export.inference import prepare
+from keras_vit.export.litert import export_litert, load_litert
+from keras_vit.export.saved_model import export_saved_model, load_saved_model
+from keras_vit.layers.convolution import StdConv2D
+from tests.fixtures import fill_random, images_for
+from tests.models.test_families import CONFIGS
+
+
+@pytest.fixture(scope="module", params=CONFIGS)
+def model(request):
+    model = build(CONFIGS[request.param])
+    fill_random(model)
+    return model
+
+
+def check(logits, model, images):
+    expected = np.asarray(model(images))
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=5e-6 * np.abs(expected).max())
+
+
+def test_what_is_exported_has_plain_kernels(model):
+    layers = prepare(model).model._flatten_layers()
+    convolutions = [layer for layer in layers if isinstance(layer, StdConv2D)]
+    assert len(convolutions) == 9
+    assert {layer.standardization for layer in convolutions} == {None}
+
+
+def test_saved_model(model, tmp_path):
+    images = images_for(model)
+    report = export_saved_model(model, tmp_path / "model")
+    check(load_saved_model(report.path)(images)["logits"], model, images)
+
+
+def test_litert_of_static_shapes(model, tmp_path):
+    images = images_for(model)
+    report = export_litert(model, tmp_path / "model.tflite")
+    run = load_litert(report.path)
+    check(np.concatenate([run(image[None])["logits"] for image in images]), model, images)
+    operators = operator_names(report.path)
+    patches = hasattr(model.config, "patch_size")  # their projection is a convolution too
+    assert operators.count("CONV_2D") == 9 + patches
+    assert "SHAPE" not in operators
+
+
+def operator_names(path):
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(model_path=str(path))
+    interpreter.allocate_tensors()
+    return [operator["op_name"] for operator in interpreter._get_ops_details()]
