@@ -5,19 +5,18 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import os
-import pathlib
 from collections.abc import Callable
 from typing import Any
 
+from keras_vit.cards.card import Card
 from keras_vit.config import POOLINGS, RESNET_POOLINGS, ResNetConfig, ViTConfig
 from keras_vit.models.model import Model
 from keras_vit.models.resnet import build_resnet
 from keras_vit.models.vit import build_vit
 from keras_vit.variants import find_config, find_variant
-from keras_vit.weights.addresses import is_address
-from keras_vit.weights.cache import fetch
 from keras_vit.weights.follow import follow_file
 from keras_vit.weights.load import inspect_file, load_weights
+from keras_vit.weights.published import find_tag, find_weights
 
 # Fields of the configuration that `create_model` has other arguments for.
 _OWN_ARGUMENTS = {
@@ -49,13 +48,15 @@ def create_model(
         variant: `"vit_b16"`, `"B/16"`, `"vit_base_patch16_384"`, `"r50_vit_b16"`, `"bit_r50x1"`
             and the like: see `list_variants`.
         include_top: Whether the model ends in a classification head.
-        weights: `None` for the paper's random start; the path of a checkpoint in a layout of the
+        weights: `None` for the paper's random start; a tag of published weights, such as
+            `"augreg_in21k"`, see `list_weights`; the path of a checkpoint in a layout of the
             official projects, timm or transformers (`.npz`, `.safetensors`) or of Keras
             (`.weights.h5`); its address (`https://`, `gs://`, `hf://owner/name`). The
             configuration follows the checkpoint where no option says otherwise, and
             `model.load_report` tells what became of every array.
-        input_shape: Height and width in pixels, and channels. `None` takes the variant's own. A
-            BiT ResNet also takes `(None, None, channels)`, and then images of any size.
+        input_shape: Height and width in pixels, and channels. `None` takes the variant's own, or
+            those that the weights of a tag were made for. A BiT ResNet also takes
+            `(None, None, channels)`, and then images of any size.
         pooling: What the head reads, `"token"`, `"gap"` or `"map"`; `None` takes the variant's
             own. Without a head: what is returned, of shape `(B, D)`, where `None` returns all
             tokens after the last norm, of shape `(B, T, D)`. A BiT ResNet knows `"gap"` alone, and
@@ -75,6 +76,7 @@ def create_model(
     Raises:
         ValueError: If the variant or an option is unknown, or values do not fit together; if
             `weights` is damaged or does not fit (`CheckpointMismatchError`).
+        DownloadError: If weights cannot be fetched, or are not what was published.
 
     Example:
 
@@ -95,14 +97,17 @@ def create_model(
     name = name or find_variant(variant)
     if weights is None:
         return build(config, name=name)
-    path = find_weights(weights)
+    card = find_tag(variant, weights)
+    path = find_weights(weights, card)
     if path.name.endswith(".weights.h5"):
         model = build(config, name=name)
         model.load_weights(path)
         return model
-    config = follow_file(config, inspect_file(path), _chosen(include_top, pooling, options))
+    chosen = _chosen(variant, include_top, input_shape, pooling, options)
+    config = follow_file(config, inspect_file(path), chosen, _known_from(card))
     model = build(config, name=name)
-    load_weights(model, path, resize_patches="patch_size" in options)
+    flexible = card is not None and card.flexible
+    load_weights(model, path, resize_patches=flexible or "patch_size" in options)
     return model
 
 
@@ -165,34 +170,32 @@ def configure(
     return dataclasses.replace(config, **changes)
 
 
-def find_weights(weights: str | os.PathLike) -> pathlib.Path:
-    """The local file of a path or an address, downloaded where it must be.
-
-    Args:
-        weights: Path or address.
-
-    Returns:
-        Path of an existing file.
-
-    Raises:
-        ValueError: If there is no such file.
-    """
-    text = os.fspath(weights)
-    if is_address(text):
-        return fetch(text)
-    if not os.path.isfile(text):
-        raise ValueError(
-            "`weights` must be None, the path of a file (.npz, .safetensors, .weights.h5) or an "
-            f"address (https://, gs://, hf://owner/name). Received: {text!r}, and there is no "
-            "such file."
-        )
-    return pathlib.Path(text)
+def _known_from(card: Card | None) -> dict[str, Any]:
+    """Fields of the configuration that a card decides."""
+    if card is None:
+        return {}
+    return {
+        "image_size": card.image_size,
+        "preprocessing": card.preprocessing,
+        **card.options,
+    }
 
 
-def _chosen(include_top: bool, pooling: str | None, options: dict[str, Any]) -> set[str]:
+def _chosen(
+    variant: str,
+    include_top: bool,
+    input_shape: tuple[int, int, int] | None,
+    pooling: str | None,
+    options: dict[str, Any],
+) -> set[str]:
     """Fields of the configuration that the caller decided."""
-    decides_pooling = pooling is not None or not include_top
-    return {*options, *(("pooling",) if decides_pooling else ())}
+    chosen = set(options)
+    if pooling is not None or not include_top:
+        chosen.add("pooling")
+    name_has_size = find_config(variant) != find_config(find_variant(variant))
+    if input_shape is not None or name_has_size:  # "vit_base_patch16_384"
+        chosen.add("image_size")
+    return chosen
 
 
 def _check_options(options: dict[str, Any], config: ViTConfig | ResNetConfig) -> None:

@@ -127,12 +127,12 @@ def _flexivit() -> list[Card]:
     fields = {"paper": PAPERS["flexivit"], "preprocessing": _SEVEN_EIGHTHS}
     cards = [
         _card(variant, f"flexivit_in1k_{epochs}ep_240", f"flexivit/{file}", 240, top1=top1,
-              top1_source=_TIMM if top1 else None, options=_TOKEN, **fields)
+              top1_source=_TIMM if top1 else None, options=_TOKEN, flexible=True, **fields)
         for variant, file, epochs, top1 in _FLEXIVIT_IN1K
     ]  # fmt: skip
     return cards + [
         _card(variant, tag, f"flexivit/{file}", 240, classes=21843, options={**_TOKEN, **options},
-              **fields)
+              flexible="baseline" not in tag, **fields)
         for variant, file, tag, options in _FLEXIVIT_IN21K
     ]  # fmt: skip
 

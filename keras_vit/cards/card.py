@@ -41,6 +41,7 @@ class Card:
         classes: Outputs of its head, or `None` without one.
         preprocessing: How its images were prepared for evaluation.
         options: Fields of the configuration in which it differs from the architecture.
+        flexible: Whether it was trained for patches of many sizes, and so resizes to any.
         paper: Address of the paper.
         licence: SPDX name of its licence.
         source: Where these facts are published.
@@ -60,6 +61,7 @@ class Card:
     classes: int | None = 1000
     preprocessing: Preprocessing = UNIT_RANGE
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    flexible: bool = False
     paper: str | None = None
     licence: str | None = None
     source: str | None = None

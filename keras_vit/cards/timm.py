@@ -15,7 +15,7 @@ _EXACT = {"gelu": "exact"}
 
 @dataclasses.dataclass(frozen=True)
 class _Family:
-    """What the files of one origin share; `copy` marks those that exist elsewhere too."""
+    """What the files of one origin share."""
 
     paper: str
     options: dict[str, Any]
@@ -304,15 +304,18 @@ def _card(family: _Family, row: tuple) -> Card:
         _tag(timm_tag, name, family.paper, size),
         f"hf://timm/{name}.{timm_tag}",
         "timm",
-        (size, size),
-        family.classes,
-        dataclasses.replace(family.statistics, interpolation=interpolation, crop_ratio=crop),
-        family.options,
-        PAPERS[family.paper],
-        family.licence,
-        _SOURCE,
-        top1,
-        _RESULTS if top1 else None,
+        image_size=(size, size),
+        classes=family.classes,
+        preprocessing=dataclasses.replace(
+            family.statistics, interpolation=interpolation, crop_ratio=crop
+        ),
+        options=family.options,
+        flexible=family.paper == "flexivit",
+        paper=PAPERS[family.paper],
+        licence=family.licence,
+        source=_SOURCE,
+        top1=top1,
+        top1_source=_RESULTS if top1 else None,
     )
 
 

@@ -45,13 +45,56 @@ def fetch_weights(weights: str | os.PathLike, variant: str | None = None) -> pat
 
     Raises:
         DownloadError: If the file cannot be fetched or is not the one that it should be.
-        ValueError: If there is no such tag or architecture.
+        ValueError: If there is no such tag, architecture or file.
+    """
+    return find_weights(weights, find_tag(variant, weights) if variant else None)
+
+
+def find_tag(variant: str, weights: str | os.PathLike) -> Card | None:
+    """The card of published weights, where `weights` is a tag.
+
+    Args:
+        variant: Any name of the architecture.
+        weights: Tag, path or address. A single word that is no file is taken for a tag.
+
+    Returns:
+        The card, or `None` for a path or an address.
+
+    Raises:
+        ValueError: If there is no such tag. The message lists those that there are.
     """
     text = os.fspath(weights)
-    if variant is not None and not is_address(text) and not os.path.exists(text):
-        card = find_card(find_variant(variant), text)
+    if not text.isidentifier() or os.path.exists(text):
+        return None
+    return find_card(find_variant(variant), text)
+
+
+def find_weights(weights: str | os.PathLike, card: Card | None = None) -> pathlib.Path:
+    """The local file of a card, an address or a path, downloaded where it must be.
+
+    Args:
+        weights: Path or address, where there is no card.
+        card: What is published about the weights.
+
+    Returns:
+        Path of an existing file.
+
+    Raises:
+        DownloadError: If the file cannot be fetched or is not the one that it should be.
+        ValueError: If there is no such file.
+    """
+    if card is not None:
         return fetch(card.address, sha256=card.sha256, size=card.size)
-    return fetch(text)
+    text = os.fspath(weights)
+    if is_address(text):
+        return fetch(text)
+    if not os.path.isfile(text):
+        raise ValueError(
+            "`weights` must be None, a tag (see `list_weights`), the path of a file (.npz, "
+            ".safetensors, .weights.h5) or an address (https://, gs://, hf://owner/name). "
+            f"Received: {text!r}, and there is no such file."
+        )
+    return pathlib.Path(text)
 
 
 def load_augreg_index() -> list[dict[str, str | float]]:

@@ -35,5 +35,5 @@ def test_names_that_name_nothing(mirror):
         keras_vit.fetch_weights("sam_in2k", "vit_b16")
     with pytest.raises(keras_vit.DownloadError, match="There is no file at"):
         keras_vit.fetch_weights("sam_in1k", "vit_b32")
-    with pytest.raises(keras_vit.DownloadError, match=r"There is no file 'sam_in1k'"):
+    with pytest.raises(ValueError, match=r"Received: 'sam_in1k', and there is no such file"):
         keras_vit.fetch_weights("sam_in1k")
