@@ -97,6 +97,7 @@ from keras_vit.models.model import Model
 from keras_vit.models.resnet import build_resnet
 from keras_vit.models.taps import attention_scores, features_of
 from keras_vit.models.vit import build_vit
+from keras_vit.report import write_report
 from keras_vit.variants import find_config, list_variants
 from keras_vit.weights.detect import FileInfo, inspect_file
 from keras_vit.weights.download import DownloadError
@@ -223,6 +224,7 @@ __all__ = [
     "training_exaflops",
     "training_memory",
     "utilization",
+    "write_report",
 ]
 
 

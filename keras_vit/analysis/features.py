@@ -10,6 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.analysis.streams import image_batches
+from keras_vit.models.graph import find_blocks
 from keras_vit.models.taps import features_of, geometry_of, stage_names
 
 
@@ -99,8 +100,9 @@ def token_norms(
         ValueError: If the layer does not exist or gives no tokens.
     """
     if stage is None:
-        stage = [n for n in stage_names(model) if n.endswith("/attention_scores")][-1]
-        stage = stage.removesuffix("/attention_scores")
+        find_blocks(model)  # for its message where there are none
+        ending = "/attention_scores"
+        stage = [n for n in stage_names(model) if n.endswith(ending)][-1].removesuffix(ending)
     grids = _grid_batches(model, images, stage, batch_size)
     return np.concatenate([np.linalg.norm(x, axis=-1) for x in grids])
 

@@ -11,7 +11,7 @@ from keras_vit.layers.tokens import PatchEncoder
 from keras_vit.models.graph import find_layer
 
 
-def patch_filters(model: keras.Model, count: int = 28) -> np.ndarray:
+def patch_filters(model: keras.Model, count: int | None = None) -> np.ndarray:
     """Principal components of the filters that read the image.
 
     Figure 7 (left) of https://arxiv.org/abs/2010.11929: the `D` filters of the patch encoder are
@@ -21,7 +21,7 @@ def patch_filters(model: keras.Model, count: int = 28) -> np.ndarray:
 
     Args:
         model: A model of this package, or one built on one.
-        count: How many components.
+        count: How many components; `None` gives 28 as in the paper, or all where there are fewer.
 
     Returns:
         float32 array of shape `(count, P, P, C)`, components of length 1 with the largest
@@ -34,6 +34,7 @@ def patch_filters(model: keras.Model, count: int = 28) -> np.ndarray:
     kernel = _first_kernel(model)  # (P, P, C, D)
     filters = kernel.reshape(-1, kernel.shape[-1]).T.astype("float64")  # (D, P * P * C)
     most = min(filters.shape)
+    count = min(28, most) if count is None else count
     if not 0 < count <= most:
         raise ValueError(
             f"{len(filters)} filters of {filters.shape[1]} numbers have 1 to {most} principal "

@@ -70,11 +70,145 @@ def plot_attention(images: Any, attention: Any, titles: Sequence[str] | None = N
     _check_count("map", len(attention), count)
     if titles is not None:
         _check_count("title", len(titles), count)
-    figure = new_figure(1.6 * count, 3.4)
+    figure = new_figure(1.6 * count, 3.3 * images.shape[1] / images.shape[2] + 0.2)
     axes = figure.subplots(2, count, squeeze=False)
     for i in range(count):
         show_image(axes[0, i], images[i], None if titles is None else titles[i])
         show_image(axes[1, i], overlay_attention(images[i], attention[i]))
+    return figure
+
+
+def plot_maps(images: Any, maps: Any, label: str = "") -> Any:
+    """Images above maps of a number for each patch, on one scale for all.
+
+    Args:
+        images: Array of shape `(B, H, W, C)`, in [0, 255], or floats in [0, 1].
+        maps: Array of shape `(B, rows, columns)`: relevance, norms, attention.
+        label: What the numbers are.
+
+    Returns:
+        A `matplotlib.figure.Figure`.
+
+    Raises:
+        ValueError: If there are not as many maps as images.
+    """
+    images, maps = np.asarray(images), np.asarray(maps)
+    _check_count("map", len(maps), len(images))
+    figure = new_figure(1.6 * len(images) + 0.6, 3.4 * images.shape[1] / images.shape[2] + 0.2)
+    axes = figure.subplots(2, len(images), squeeze=False)
+    for i, image in enumerate(images):
+        show_image(axes[0, i], image)
+        drawn = axes[1, i].imshow(maps[i], cmap="viridis", vmin=maps.min(), vmax=maps.max())
+        axes[1, i].set_axis_off()
+    figure.colorbar(drawn, ax=axes[1], label=label, shrink=0.9, pad=0.01)
+    return figure
+
+
+def plot_components(images: Any, components: Any) -> Any:
+    """Images above their patches in the colours of three principal components.
+
+    Args:
+        images: Array of shape `(B, H, W, C)`, in [0, 255], or floats in [0, 1].
+        components: Array of shape `(B, rows, columns, 3)`, as `patch_components` makes them. All
+            images share the scale of each component.
+
+    Returns:
+        A `matplotlib.figure.Figure`.
+
+    Raises:
+        ValueError: If there are not as many maps as images, or not three components.
+    """
+    images, components = np.asarray(images), np.asarray(components)
+    _check_count("map", len(components), len(images))
+    if components.ndim != 4 or components.shape[3] != 3:
+        raise ValueError(
+            "Red, green and blue need 3 components, of shape (images, rows, columns, 3). Received: "
+            f"shape {components.shape}."
+        )
+    low, high = np.percentile(components, (1, 99), axis=(0, 1, 2))
+    colors = np.clip((components - low) / np.maximum(high - low, 1e-12), 0, 1)
+    figure = new_figure(1.6 * len(images), 3.3 * images.shape[1] / images.shape[2] + 0.1)
+    axes = figure.subplots(2, len(images), squeeze=False)
+    for i, image in enumerate(images):
+        show_image(axes[0, i], image)
+        show_image(axes[1, i], colors[i].astype("float32"))
+    return figure
+
+
+def plot_patch_filters(filters: Any, columns: int = 7) -> Any:
+    """The principal components of the filters, as Figure 7 (left) of the ViT paper shows them.
+
+    Args:
+        filters: Array of shape `(count, P, P, C)`, as `patch_filters` makes them; each is spread
+            over black to white by itself. Of channels other than 1 and 3, the mean is shown.
+        columns: Filters in a row.
+
+    Returns:
+        A `matplotlib.figure.Figure`.
+    """
+    filters = np.asarray(filters)
+    if filters.shape[-1] not in (1, 3):
+        filters = filters.mean(axis=-1, keepdims=True)
+    rows = -(-len(filters) // columns)
+    figure = new_figure(0.7 * columns, 0.7 * rows)
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for axis in axes.flat:
+        axis.set_axis_off()
+    for axis, pixels in zip(axes.flat, filters, strict=False):
+        spread = max(float(np.ptp(pixels)), 1e-12)
+        show_image(axis, ((pixels - pixels.min()) / spread).astype("float32"))
+    return figure
+
+
+def plot_position_similarity(similarity: Any) -> Any:
+    """For every patch, how like its place is to all others: Figure 7 (centre) of the ViT paper.
+
+    Args:
+        similarity: Array of shape `(rows, columns, rows, columns)`, as `position_similarity`
+            makes it.
+
+    Returns:
+        A `matplotlib.figure.Figure`.
+    """
+    similarity = np.asarray(similarity)
+    rows, columns = similarity.shape[:2]
+    tile = min(0.7, 7 / max(rows, columns))
+    figure = new_figure(tile * columns + 1.2, tile * rows + 0.6)
+    grid = figure.add_gridspec(rows, columns, wspace=0.05, hspace=0.05)
+    axes = grid.subplots(squeeze=False)
+    for (y, x), axis in np.ndenumerate(axes):
+        drawn = axis.imshow(similarity[y, x], cmap="viridis", vmin=-1, vmax=1)
+        axis.set_xticks([])
+        axis.set_yticks([])
+        axis.spines[:].set_visible(False)
+    figure.supxlabel("column of the patch", fontsize=9)
+    figure.supylabel("row of the patch", fontsize=9)
+    figure.colorbar(drawn, ax=axes, label="cosine similarity", shrink=0.9, pad=0.02)
+    return figure
+
+
+def plot_attention_distance(distances: Any) -> Any:
+    """How far every head looks, block by block: Figures 7 (right) and 11 of the ViT paper.
+
+    Args:
+        distances: Array of shape `(depth, A)` in pixels, as `mean_attention_distance` makes it.
+
+    Returns:
+        A `matplotlib.figure.Figure`.
+    """
+    distances = np.asarray(distances)
+    figure = new_figure(5.0, 3.6)
+    axis = figure.subplots()
+    for head, column in enumerate(distances.T):
+        label = f"head {head + 1}" if distances.shape[1] <= 6 else None
+        axis.plot(
+            np.arange(len(column)), column, "o", color=_SERIES[head % 6], alpha=0.85, label=label
+        )
+    style_axis(axis, "block", "mean attention distance (pixels)")
+    axis.set_ylim(bottom=0)
+    axis.xaxis.get_major_locator().set_params(integer=True)
+    if distances.shape[1] <= 6:
+        figure.legend(loc="outside right upper", frameon=False, fontsize=8)
     return figure
 
 

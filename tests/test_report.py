@@ -1,0 +1,148 @@
+"""The page about a model: what stands in it, and what a real browser makes of it."""
+
+from __future__ import annotations
+
+import html.parser
+import json
+import re
+import shutil
+import subprocess
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit.config import ResNetConfig, ResNetStem
+from keras_vit.models.resnet import build_resnet
+from keras_vit.report import displayed, human, write_report
+from tests.fixtures import fill_random
+from tests.models.test_taps import composed, random_images, random_vit
+
+pytest.importorskip("matplotlib")
+
+
+class _Page(html.parser.HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.images, self.addresses, self.tags, self.words = [], [], [], []
+        self.feed(text)
+        self.text = " ".join(" ".join(self.words).split())
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        attrs = dict(attrs)
+        self.addresses += [attrs[key] for key in ("src", "href") if key in attrs]
+        if tag == "img":
+            self.images.append(attrs["alt"])
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+def page_of(model, tmp_path, images=None, **options):
+    path = write_report(model, tmp_path / "report.html", images, **options)
+    return _Page(path.read_text(encoding="utf-8"))
+
+
+def test_the_page_stands_alone_and_has_every_picture(tmp_path):
+    model, images = random_vit(image_size=(32, 48), num_registers=2)
+    page = page_of(model, tmp_path, images)
+    assert all(a.startswith(("data:image/png;base64,", "#")) for a in page.addresses)
+    assert "script" not in page.tags and "link" not in page.tags
+    assert len(page.images) == 8
+    assert "Left out" not in page.text
+    assert f"{model.count_params():,}" in page.text
+    assert "num_registers 2" in page.text and "No checkpoint was loaded" in page.text
+
+
+def test_predictions_are_those_of_the_model(tmp_path):
+    model, images = random_vit()
+    names = [f"<{letter}>" for letter in "abcdefghij"]
+    page = page_of(model, tmp_path, images, class_names=names)
+    logits = np.asarray(model(images))
+    shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    for share in shares:
+        assert f"{names[share.argmax()]} {share.max():.1%}" in page.text
+
+
+@pytest.mark.parametrize("kind", ["relative", "hybrid", "bit"])
+def test_what_a_model_has_not_is_left_out_with_a_reason(kind, tmp_path):
+    reasons = []
+    if kind == "relative":
+        options = {"position_embedding": "relative", "classes": None, "pooling": None}
+        model, images = random_vit(**options)
+        reasons = ["an embedding of places", "one output of shape (batch, classes) is needed"]
+    elif kind == "hybrid":
+        model, images = random_vit(stem=ResNetStem((1,)), patch_size=2)
+    else:
+        config = ResNetConfig(stages=(1,), image_size=32, classes=4)
+        model, images = build_resnet(config), random_images(config)
+        reasons = ["no layer with an embedding of places", *["has no TransformerBlock"] * 6]
+    fill_random(model)
+    page = page_of(model, tmp_path, images)
+    assert page.text.count("Left out") == len(reasons)
+    assert all(reason in page.text for reason in reasons)
+    assert len(page.images) == 8 - len(reasons)
+
+
+def test_a_model_of_the_users_own_has_a_page(tmp_path):
+    _, model, _ = composed("nested")
+    page = page_of(model, tmp_path)
+    assert "A model of its own, of the layers" in page.text and "block_1" in page.text
+
+
+def test_a_load_report_stands_in_the_page(tmp_path):
+    model, _ = random_vit()
+    model.load_report = "150 weights from <file>"
+    page = page_of(model, tmp_path)
+    assert "150 weights from <file>" in page.text
+    assert len(page.images) == 2
+
+
+def test_images_are_shown_as_pixels():
+    model, images = random_vit()
+    np.testing.assert_array_equal(displayed(model, images), images)
+    model, _ = random_vit(include_preprocessing=False)
+    np.testing.assert_allclose(displayed(model, images / 127.5 - 1), images, atol=1e-3)
+    own = keras.Model(model.input, model.output)
+    np.testing.assert_allclose(displayed(own, np.array([[[[-1.0], [1.0]]]])).ravel(), [0, 255])
+    assert displayed(own, np.zeros((1, 2, 2, 5))).shape == (1, 2, 2, 1)
+
+
+def test_large_numbers_are_readable():
+    assert [human(x) for x in (12, 5_717_416, 86_567_656, 17_564e6)] == [
+        "12",
+        "5.72 M",
+        "86.6 M",
+        "17.6 G",
+    ]
+
+
+def test_a_real_browser_shows_the_page(tmp_path):
+    browser = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
+    if browser is None:
+        pytest.skip("no browser on the PATH: install the Debian package `chromium` to run this")
+    model, images = random_vit()
+    path = write_report(model, tmp_path / "report.html", images)
+    # The browser itself says what it decoded and laid out.
+    probe = (
+        "<script>onload = () => document.body.dataset.seen = JSON.stringify({"
+        "images: [...document.images].map(i => [i.naturalWidth, i.clientWidth, i.clientHeight]),"
+        "wide: document.documentElement.scrollWidth, window: innerWidth,"
+        "bars: [...document.querySelectorAll('.bar i')].map(i => i.clientWidth)})</script>"
+    )
+    probed = tmp_path / "probed.html"
+    probed.write_text(path.read_text(encoding="utf-8").replace("</body>", f"{probe}</body>"))
+    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
+    command += [f"--user-data-dir={tmp_path / 'profile'}", "--window-size=800,900"]
+    shown = subprocess.run(
+        [*command, probed.as_uri()], capture_output=True, text=True, timeout=120, check=True
+    )
+    seen = re.search(r'data-seen="([^"]*)"', shown.stdout).group(1)
+    seen = json.loads(html.unescape(seen))
+    assert len(seen["images"]) == 8
+    assert all(
+        natural > 100 and width > 100 and height > 50 for natural, width, height in seen["images"]
+    )
+    assert seen["wide"] <= seen["window"]  # nothing pushes the page sideways
+    assert max(seen["bars"]) > 50
