@@ -5,6 +5,7 @@ from __future__ import annotations
 import keras
 
 from keras_vit.config import ResNetConfig, ViTConfig
+from keras_vit.models.compilation import xla_pays
 
 _CONFIG_KEY = "architecture"
 _CONFIGS = {"vit": ViTConfig, "resnet": ResNetConfig}
@@ -39,6 +40,22 @@ class Model(keras.Model):
         if len(self.inputs) == 1 and self.input_spec is None:
             check_shape(tuple(self.inputs[0].shape), inputs)
         return super().call(inputs, training=training, mask=mask, **kwargs)
+
+    def compile(self, *args, jit_compile="auto", **kwargs):
+        """As `keras.Model.compile`, with `"auto"` choosing XLA on processors where it is faster."""
+        super().compile(*args, jit_compile=jit_compile, **kwargs)
+        if jit_compile == "auto" and not self.run_eagerly and xla_pays(self._compute_dtype()):
+            self.jit_compile = True
+
+    def compile_from_config(self, config):
+        """Compiles as the configuration in a `.keras` file says."""
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.optimizer is not None and self.built:
+            self.optimizer.build(self.trainable_variables)
+
+    def _compute_dtype(self) -> str:
+        """What most of the model computes in: the widest layer's type."""
+        return max(self.layers, key=lambda layer: layer.count_params()).compute_dtype
 
     @property
     def config(self) -> ViTConfig | ResNetConfig | None:
