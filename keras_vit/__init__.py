@@ -108,6 +108,7 @@ from keras_vit.weights.published import fetch_weights, list_weights, load_augreg
 
 if typing.TYPE_CHECKING:
     from keras_vit.export.litert import export_litert
+    from keras_vit.export.onnx import export_onnx
     from keras_vit.export.saved_model import export_saved_model
 
 __version__ = "0.1.0"
@@ -115,6 +116,7 @@ __version__ = "0.1.0"
 # Imported when first asked for: they need TensorFlow, which other Keras backends do without.
 _NEED_TENSORFLOW = {
     "export_litert": "keras_vit.export.litert",
+    "export_onnx": "keras_vit.export.onnx",
     "export_saved_model": "keras_vit.export.saved_model",
 }
 
@@ -198,6 +200,7 @@ __all__ = [
     "create_model",
     "device_days",
     "export_litert",
+    "export_onnx",
     "export_saved_model",
     "features_of",
     "fetch_weights",

@@ -25,18 +25,24 @@ def all_or_nothing(path: str | os.PathLike) -> Iterator[pathlib.Path]:
         OSError: If the directory of `path` cannot be written to.
     """
     path = pathlib.Path(path)
+    _check_free(path)
+    staging = _make_staging(path)
+    try:
+        yield staging / path.name
+        made = sorted(staging.iterdir(), key=lambda file: file.name == path.name)
+        for file in made:  # the weights beside an ONNX graph before the graph
+            _check_free(path.parent / file.name)
+        for file in made:
+            os.replace(file, path.parent / file.name)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _check_free(path: pathlib.Path) -> None:
     if path.exists():
         raise FileExistsError(
             f"There is something at {str(path)!r} already. Remove it, or choose another path."
         )
-    staging = _make_staging(path)
-    try:
-        yield staging / path.name
-        os.replace(staging / path.name, path)
-        for extra in sorted(staging.iterdir()):  # such as the weights beside an ONNX graph
-            os.replace(extra, path.parent / extra.name)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
 
 
 def _make_staging(path: pathlib.Path) -> pathlib.Path:
@@ -50,9 +56,10 @@ def _make_staging(path: pathlib.Path) -> pathlib.Path:
 
 
 def size_of(path: str | os.PathLike) -> int:
-    """Bytes of a file, or of all files in a directory."""
+    """Bytes of a file and of the weights beside it, or of all files in a directory."""
     path = pathlib.Path(path)
-    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    files = path.rglob("*") if path.is_dir() else [path, path.with_name(path.name + ".data")]
+    files = [file for file in files if file.is_file()]
     return sum(file.stat().st_size for file in files)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -113,6 +113,24 @@ def prepare(
         normalizes=normalizes,
         activation=activation or (head if head in _ACTIVATIONS else "softmax"),
     )
+
+
+def check_outputs(inference: Inference, outputs: Sequence[str] | None) -> tuple[str, ...]:
+    """The outputs asked for, by default the logits, or the features of a model without a head.
+
+    Raises:
+        ValueError: If the model does not have one of them.
+    """
+    known = list(inference.model.output)
+    if "logits" in known:
+        known += ["probabilities"]
+    if outputs is None:
+        return ("logits" if "logits" in known else "features",)
+    if not outputs or not set(outputs) <= set(known):
+        raise ValueError(
+            f"`outputs` must be some of {', '.join(map(repr, known))}. Received: {outputs!r}."
+        )
+    return tuple(outputs)
 
 
 def check_model(model: keras.Model) -> None:

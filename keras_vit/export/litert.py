@@ -14,7 +14,14 @@ import tensorflow as tf
 from keras_vit.config import Preprocessing
 from keras_vit.export.files import all_or_nothing
 from keras_vit.export.inference import Inference, prepare
-from keras_vit.export.verify import ExportReport, Runner, check, compare, stored_images
+from keras_vit.export.verify import (
+    ExportReport,
+    Runner,
+    check,
+    check_precision,
+    compare,
+    verification_images,
+)
 
 TOLERANCES = {"float32": 1e-4}
 
@@ -56,13 +63,9 @@ def export_litert(
 
     >>> print(keras_vit.export_litert(model, "model.tflite"))
     """
-    if precision not in TOLERANCES:
-        raise ValueError(
-            f"`precision` must be one of {', '.join(map(repr, TOLERANCES))}. "
-            f"Received: {precision!r}."
-        )
+    check_precision(precision, TOLERANCES)
     inference = prepare(model, preprocessing=preprocessing)
-    images = stored_images(inference.input_shape) if images is None else np.asarray(images)
+    images = verification_images(images, inference)
     with all_or_nothing(path) as unfinished:
         unfinished.write_bytes(_convert(inference, batch_size))
         report = compare(
@@ -74,7 +77,7 @@ def export_litert(
             images,
             batch_size or 4,
         )
-        check(report, tolerance or TOLERANCES[precision])
+        check(report, TOLERANCES[precision], tolerance=tolerance)
     return dataclasses.replace(report, path=pathlib.Path(path))
 
 

@@ -15,7 +15,14 @@ from keras_vit.config import Preprocessing
 from keras_vit.export.files import all_or_nothing, check_labels
 from keras_vit.export.inference import POLICIES, prepare
 from keras_vit.export.signatures import ServingModule
-from keras_vit.export.verify import ExportReport, Runner, check, compare, stored_images
+from keras_vit.export.verify import (
+    ExportReport,
+    Runner,
+    check,
+    check_precision,
+    compare,
+    verification_images,
+)
 
 TOLERANCES = {"float32": 1e-4, "bfloat16": 0.1, "float16": 2e-2}
 
@@ -72,14 +79,11 @@ def export_saved_model(
     >>> report.path
     PosixPath('serving/pets/1')
     """
-    if precision not in POLICIES:
-        raise ValueError(
-            f"`precision` must be one of {', '.join(map(repr, POLICIES))}. Received: {precision!r}."
-        )
+    check_precision(precision, POLICIES)
     inference = prepare(model, precision, preprocessing, activation)
     module = ServingModule(inference, check_labels(labels, inference.classes), top_k)
     expected = prepare(model, "float32", preprocessing, activation)
-    images = stored_images(inference.input_shape) if images is None else np.asarray(images)
+    images = verification_images(images, inference)
     destination = pathlib.Path(path) / str(_next_version(path) if version is None else version)
     with all_or_nothing(destination) as unfinished:
         tf.saved_model.save(module, os.fspath(unfinished), module.signatures())
@@ -91,7 +95,7 @@ def export_saved_model(
             expected.run(images),
             images,
         )
-        check(report, TOLERANCES[precision] if tolerance is None else tolerance)
+        check(report, TOLERANCES[precision], tolerance=tolerance)
     return dataclasses.replace(report, path=destination)
 
 

@@ -7,11 +7,12 @@ import os
 import pathlib
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
 from keras_vit.export.files import size_of
+from keras_vit.export.inference import Inference
 
 # A runner takes pixels (B, H, W, C) in [0, 255] and returns named arrays.
 Runner = Callable[[np.ndarray], dict[str, np.ndarray]]
@@ -103,25 +104,70 @@ def compare(
 
 
 def check(
-    report: ExportReport, max_difference: float | None, min_agreement: float | None = None
+    report: ExportReport,
+    max_difference: float | None,
+    min_agreement: float | None = None,
+    tolerance: float | None = None,
 ) -> ExportReport:
     """The report, where it is within tolerance.
 
+    Args:
+        report: What was measured.
+        max_difference: Largest difference allowed; `None` allows any.
+        min_agreement: Least top-1 agreement allowed, in [0, 1]; `None` allows any.
+        tolerance: The user's own largest difference, which replaces both.
+
+    Returns:
+        `report`.
+
     Raises:
-        ExportMismatchError: If it is not.
+        ExportMismatchError: If it is not within tolerance.
     """
+    if tolerance is not None:
+        max_difference, min_agreement = tolerance, None
     far = max_difference is not None and not report.max_difference <= max_difference
     agreement = report.top1_agreement
     apart = min_agreement is not None and agreement is not None and agreement < min_agreement
-    if far or apart:
+    if far or apart or not np.isfinite(report.max_difference):
         raise ExportMismatchError(
             f"The {report.format} export does not do what the model does: largest difference "
-            f"{report.max_difference:.2e} (tolerance {max_difference}), top-1 agreement "
-            f"{agreement} (at least {min_agreement}) on {report.images} images. No file was left. "
-            "Try another precision, pass images like those of the task, or set the tolerance.",
+            f"{report.max_difference:.2e} (allowed: {max_difference}), top-1 agreement "
+            f"{agreement} (at least: {min_agreement}) on {report.images} images. No file was left. "
+            "Pass images like those of the task, try another precision, or set the tolerance.",
             report,
         )
     return report
+
+
+def check_precision(precision: str, precisions: Iterable[str]) -> None:
+    """Raises ValueError where a format does not have a precision."""
+    if precision not in precisions:
+        raise ValueError(
+            f"`precision` must be one of {', '.join(map(repr, precisions))}. "
+            f"Received: {precision!r}."
+        )
+
+
+def verification_images(images: np.ndarray | None, inference: Inference) -> np.ndarray:
+    """The images given, as float32 pixels of the model's size, or stored ones.
+
+    Raises:
+        ValueError: If their shape or values are not those of pixels that the model reads.
+    """
+    if images is None:
+        return stored_images(inference.input_shape)
+    images = np.asarray(images)
+    if images.shape[1:] != inference.input_shape or not len(images):
+        raise ValueError(
+            f"`images` must be pixels of shape (B, {', '.join(map(str, inference.input_shape))}), "
+            f"one image or more. Received: shape {images.shape}."
+        )
+    if not np.isfinite(images).all() or images.min() < 0 or images.max() > 255:
+        raise ValueError(
+            "`images` must be pixels in [0, 255], before any normalisation. Received: values from "
+            f"{images.min()} to {images.max()}."
+        )
+    return images.astype("float32")
 
 
 def measure_latency(runner: Runner, images: np.ndarray, repeats: int = 5) -> float:

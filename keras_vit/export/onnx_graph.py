@@ -1,0 +1,193 @@
+"""An ONNX graph that can be rewritten: constants as arrays, patterns of nodes."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+# A pattern is a number (a constant equal to it), a name (anything; the same thing wherever the
+# name returns), or (operator, operand, ...) with a pattern for each operand.
+Pattern = Any
+COMMUTATIVE = ("Add", "Mul")
+# The oldest file format with each version of the operators.
+IR_VERSIONS = {18: 8, 19: 9, 20: 9, 21: 10, 22: 10, 23: 11}
+OPSETS = tuple(IR_VERSIONS)
+_SMALL = 1024  # bytes; smaller constants, such as shapes, stay in the graph
+_ALIGNMENT = 4096  # bytes; lets runtimes map the file into memory
+
+
+@dataclasses.dataclass
+class Graph:
+    """Nodes in order, and the arrays they read.
+
+    Args:
+        nodes: `onnx.NodeProto`s, each after what it reads.
+        constants: Arrays by tensor name.
+        inputs: `onnx.ValueInfoProto`s of what the caller passes.
+        outputs: `onnx.ValueInfoProto`s of what the caller gets.
+        opset: Version of ONNX's operators.
+    """
+
+    nodes: list[Any]
+    constants: dict[str, np.ndarray]
+    inputs: list[Any]
+    outputs: list[Any]
+    opset: int
+
+    def producers(self) -> dict[str, Any]:
+        """The node that makes each tensor."""
+        return {name: node for node in self.nodes for name in node.output}
+
+    def output_names(self) -> set[str]:
+        """Names of what the caller gets."""
+        return {value.name for value in self.outputs}
+
+    def drop_unused(self) -> None:
+        """Removes nodes and constants that no output depends on."""
+        needed, kept = self.output_names(), []
+        for node in reversed(self.nodes):
+            if needed.intersection(node.output):
+                kept.append(node)
+                needed.update(node.input)
+        self.nodes = kept[::-1]
+        self.constants = {k: v for k, v in self.constants.items() if k in needed}
+
+
+def fold_constants(graph: Graph, evaluate: Callable[[Graph, list[str]], list[np.ndarray]]) -> None:
+    """Replaces nodes that read only constants by what they compute.
+
+    Args:
+        graph: Changed in place.
+        evaluate: Runs a graph without inputs and returns the arrays of the names given.
+    """
+    folded, known = [], set(graph.constants)
+    for node in graph.nodes:
+        if all(name in known for name in node.input if name) and node.op_type != "Shape":
+            folded.append(node)
+            known.update(node.output)
+    if not folded:
+        return
+    rest = [node for node in graph.nodes if node not in folded]
+    read = {name for node in rest for name in node.input} | graph.output_names()
+    names = [name for node in folded for name in node.output if name in read]
+    sources = {name for node in folded for name in node.input}
+    constants = {name: graph.constants[name] for name in sources if name in graph.constants}
+    arrays = evaluate(Graph(folded, constants, [], [], graph.opset), names)
+    graph.constants.update(zip(names, arrays, strict=True))
+    graph.nodes = rest
+    graph.drop_unused()
+
+
+def rewrite(
+    graph: Graph,
+    pattern: Pattern,
+    replace: Callable[[Graph, Any, dict[str, str]], list[Any] | None],
+) -> int:
+    """Replaces every match of a pattern.
+
+    Args:
+        graph: Changed in place.
+        pattern: What to look for.
+        replace: From the graph, the last node of a match and the tensors by their names in the
+            pattern, to the nodes that take its place, or `None` to leave it.
+
+    Returns:
+        The number of replacements.
+    """
+    producers, nodes, count = graph.producers(), [], 0
+    for node in graph.nodes:
+        found = next(_match_node(graph, producers, pattern, node, {}), None)
+        new = None if found is None else replace(graph, node, found)
+        nodes.extend([node] if new is None else new)
+        count += new is not None
+    graph.nodes = nodes
+    graph.drop_unused()
+    return count
+
+
+def _match(graph, producers, pattern, name, found) -> Iterator[dict[str, str]]:
+    """All ways in which the tensor `name` fits a pattern, given what was found before."""
+    if isinstance(pattern, str):
+        if found.get(pattern, name) == name:
+            yield {**found, pattern: name}
+    elif isinstance(pattern, tuple):
+        if name in producers:
+            yield from _match_node(graph, producers, pattern, producers[name], found)
+    elif name in graph.constants:
+        value = graph.constants[name]
+        if value.size == 1 and np.isclose(float(value.reshape(())), pattern, rtol=1e-5):
+            yield found
+
+
+def _match_node(graph, producers, pattern, node, found) -> Iterator[dict[str, str]]:
+    operator, *operands = pattern
+    if node.op_type != operator or len(node.input) < len(operands):
+        return
+    orders = [list(node.input)]
+    if operator in COMMUTATIVE:
+        orders.append(orders[0][::-1])
+    for names in orders:
+        yield from _match_all(graph, producers, operands, names, found)
+
+
+def _match_all(graph, producers, patterns, names, found) -> Iterator[dict[str, str]]:
+    if not patterns:
+        yield found
+        return
+    for first in _match(graph, producers, patterns[0], names[0], found):
+        yield from _match_all(graph, producers, patterns[1:], names[1:], first)
+
+
+def save(graph: Graph, path: pathlib.Path, external: bool, metadata: dict[str, str]) -> None:
+    """Writes a graph to a file.
+
+    Args:
+        graph: What to write.
+        path: File to write.
+        external: Whether constants go to a file beside it, `NAME.data`, as they must past the
+            2 GB of a protocol buffer.
+        metadata: Texts stored in the file, by name.
+    """
+    import onnx
+
+    if external:
+        constants = _write_external(graph, path.with_name(path.name + ".data"))
+    else:
+        constants = [onnx.numpy_helper.from_array(v, k) for k, v in graph.constants.items()]
+    model = onnx.helper.make_model(
+        onnx.helper.make_graph(graph.nodes, "keras_vit", graph.inputs, graph.outputs, constants),
+        opset_imports=[onnx.helper.make_opsetid("", graph.opset)],
+        ir_version=IR_VERSIONS[graph.opset],
+        producer_name="keras_vit",
+    )
+    onnx.helper.set_model_props(model, metadata)
+    path.write_bytes(model.SerializeToString())
+
+
+def _write_external(graph: Graph, path: pathlib.Path) -> list[Any]:
+    """Writes constants to a file, and returns the `onnx.TensorProto`s that point there."""
+    import onnx
+
+    tensors = []
+    with path.open("wb") as file:
+        for name, array in graph.constants.items():
+            if array.nbytes < _SMALL:
+                tensors.append(onnx.numpy_helper.from_array(array, name))
+                continue
+            file.write(b"\0" * (-file.tell() % _ALIGNMENT))
+            tensor = onnx.TensorProto(
+                name=name,
+                dims=array.shape,
+                data_type=onnx.helper.np_dtype_to_tensor_dtype(array.dtype),
+                data_location=onnx.TensorProto.EXTERNAL,
+            )
+            where = {"location": path.name, "offset": file.tell(), "length": array.nbytes}
+            for key, value in where.items():
+                tensor.external_data.add(key=key, value=str(value))
+            np.ascontiguousarray(array).tofile(file)
+            tensors.append(tensor)
+    return tensors

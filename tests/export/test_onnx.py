@@ -1,0 +1,118 @@
+"""ONNX files beside the model, and what their graphs are made of."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from keras_vit.export.inference import prepare
+from keras_vit.export.onnx import export_onnx, load_onnx
+from keras_vit.export.onnx_convert import convert, count_operators
+from keras_vit.export.verify import ExportMismatchError
+from keras_vit.models.vit import build_vit
+from tests.fixtures import fill_random, tiny_config
+
+
+@pytest.fixture(scope="module")
+def wide():
+    """A model whose weights outweigh its graph."""
+    model = build_vit(tiny_config(width=128, mlp_dim=512))
+    fill_random(model, stddev=0.05)
+    return model
+
+
+def test_float32_gives_the_models_logits_for_any_batch(model, pixels, tmp_path):
+    report = export_onnx(model, tmp_path / "tiny.onnx")
+    assert report.max_difference < 1e-6
+    run = load_onnx(report.path)
+    for batch in (pixels[:1], pixels):
+        np.testing.assert_allclose(run(batch)["logits"], model(batch), rtol=0, atol=1e-5)
+
+
+def test_every_output_that_was_asked_for(model, pixels, tmp_path):
+    outputs = ("features", "probabilities", "logits")
+    report = export_onnx(model, tmp_path / "tiny.onnx", outputs=outputs)
+    results = load_onnx(report.path)(pixels)
+    assert tuple(results) == outputs
+    assert results["features"].shape == (6, 32)
+    np.testing.assert_allclose(results["probabilities"].sum(-1), 1, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("gelu", ["tanh", "exact"])
+def test_layer_norm_and_gelu_are_one_operator_each(gelu):
+    inference = prepare(build_vit(tiny_config(gelu=gelu)))
+    counts = count_operators(convert(inference, ("logits",), 20))
+    assert counts["LayerNormalization"] == 5
+    assert counts["Gelu"] == 2
+    for operator in ("Erf", "Tanh", "Pow", "Sqrt", "ReduceMean", "Reciprocal"):
+        assert counts[operator] == 0
+
+
+def test_the_graph_of_twelve_blocks_is_no_larger_than_timms():
+    # timm 1.0.31's vit_base_patch16_224 by torch.onnx (dynamo) has 503 nodes, 13 of them Shape.
+    inference = prepare(build_vit(tiny_config(depth=12, mlp_dim=32)))
+    counts = count_operators(convert(inference, ("logits",), 20))
+    assert counts.total() <= 400
+    assert counts["Shape"] <= 1
+
+
+def test_onnx_runtime_fuses_what_opset_18_has_no_operator_for(model, tmp_path):
+    report = export_onnx(model, tmp_path / "tiny.onnx", opset=18)
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    onnxruntime.InferenceSession(str(report.path), options, providers=["CPUExecutionProvider"])
+    kinds = {node.op_type for node in onnx.load(tmp_path / "optimized.onnx").graph.node}
+    assert "LayerNormalization" in kinds or "SkipLayerNormalization" in kinds
+    assert "Tanh" not in kinds  # inside FastGelu or BiasGelu
+
+
+def test_weights_beside_the_file(model, pixels, tmp_path):
+    report = export_onnx(model, tmp_path / "tiny.onnx", external_data=True)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["tiny.onnx", "tiny.onnx.data"]
+    assert report.size == sum(file.stat().st_size for file in tmp_path.iterdir())
+    np.testing.assert_allclose(
+        load_onnx(report.path)(pixels)["logits"], model(pixels), rtol=0, atol=1e-5
+    )
+    with pytest.raises(FileExistsError, match=r"tiny\.onnx\.data"):
+        (tmp_path / "tiny.onnx").unlink()
+        export_onnx(model, tmp_path / "tiny.onnx", external_data=True)
+
+
+def test_weights_keep_their_names(model, tmp_path):
+    report = export_onnx(model, tmp_path / "tiny.onnx")
+    names = {tensor.name for tensor in onnx.load(report.path).graph.initializer}
+    assert {"block_0/attention/qkv/kernel", "head/kernel", "class_token/token"} <= names
+
+
+def test_fewer_bits_make_smaller_files(wide, tmp_path):
+    reports = {
+        precision: export_onnx(wide, tmp_path / f"{precision}.onnx", precision, tolerance=1.0)
+        for precision in ("float32", "float16", "int8")
+    }
+    exact = reports["float32"].size
+    assert 0.45 < reports["float16"].size / exact < 0.6
+    assert 0.2 < reports["int8"].size / exact < 0.4
+    assert 1e-6 < reports["float16"].max_difference < 5e-3
+    assert 1e-4 < reports["int8"].max_difference < 0.1
+    assert reports["float16"].top1_agreement == 1.0
+
+
+def test_a_file_that_differs_is_not_left_behind(model, tmp_path):
+    with pytest.raises(ExportMismatchError, match="No file was left"):
+        export_onnx(model, tmp_path / "m.onnx", "int8", external_data=True, tolerance=1e-9)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_opset_that_is_not_written(model, tmp_path):
+    with pytest.raises(ValueError, match=r"`opset` must be one of 18.*Received: 11"):
+        export_onnx(model, tmp_path / "m.onnx", opset=11)
+
+
+def test_a_missing_package_is_named(model, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tf2onnx", None)
+    with pytest.raises(ImportError, match=r"keras_vit\[onnx\]"):
+        export_onnx(model, tmp_path / "m.onnx")
