@@ -10,6 +10,7 @@ _VIT_SOURCE = "https://github.com/google-research/vision_transformer"
 _BIT_SOURCE = "https://github.com/google-research/big_transfer"
 _README = "the project's README"
 _TIMM = "timm's results-imagenet.csv (exact GELU, bicubic, centre crop)"
+_TIMM_BIT = "timm's results-imagenet.csv"
 _TABLE_5 = "Table 5 of the paper (a model trained the same way)"
 _NO_HEAD = (
     "All weights of its head are zero, on purpose: it is there to be fine-tuned and predicts "
@@ -99,8 +100,8 @@ _BIT = (
 _BIT_DISTILLED = (
     ("bit_r50x1", "R50x1_224", "distilled_in1k", 224, 82.8, _README),
     ("bit_r50x1", "R50x1_160", "distilled_in1k_160", 160, 80.5, _README),
-    ("bit_r152x2", "R152x2_T_224", "teacher_in21k_ft_in1k", 224, 82.918, _TIMM),
-    ("bit_r152x2", "R152x2_T_384", "teacher_in21k_ft_in1k_384", 384, 83.858, _TIMM),
+    ("bit_r152x2", "R152x2_T_224", "teacher_in21k_ft_in1k", 224, 82.918, _TIMM_BIT),
+    ("bit_r152x2", "R152x2_T_384", "teacher_in21k_ft_in1k_384", 384, 83.858, _TIMM_BIT),
 )
 _BIT_PREPROCESSING = Preprocessing()  # squashed to [-1, 1], as in the project's own evaluation
 
@@ -184,7 +185,7 @@ def _bit() -> list[Card]:
             _bit_card(variant, "bit_in1k", f"BiT-S-{name}", 224),
             _bit_card(variant, "bit_in21k", f"BiT-M-{name}", 224, classes=21843),
             _bit_card(variant, f"bit_in21k_ft_in1k_{size}", f"BiT-M-{name}-ILSVRC2012", size,
-                      top1=top1, top1_source=_TIMM),
+                      top1=top1, top1_source=_TIMM_BIT),
         ]  # fmt: skip
     for variant, file, tag, size, top1, measured in _BIT_DISTILLED:
         fields = {"paper": PAPERS["bit_distilled"], "top1": top1, "top1_source": measured}

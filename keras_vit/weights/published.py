@@ -33,12 +33,15 @@ def list_weights(variant: str | None = None) -> list[Card]:
     return list_cards(None if variant is None else find_variant(variant))
 
 
-def fetch_weights(weights: str | os.PathLike, variant: str | None = None) -> pathlib.Path:
+def fetch_weights(
+    weights: str | os.PathLike, variant: str | None = None, rehash: bool = False
+) -> pathlib.Path:
     """Finds the local file of published weights, and downloads it where it is not there yet.
 
     Args:
         weights: A tag, an address (`https://`, `gs://`, `hf://owner/name`) or a path.
         variant: Any name of the architecture that a tag belongs to.
+        rehash: Whether a file that lies in the cache unchanged is hashed again.
 
     Returns:
         The path of the file.
@@ -47,7 +50,7 @@ def fetch_weights(weights: str | os.PathLike, variant: str | None = None) -> pat
         DownloadError: If the file cannot be fetched or is not the one that it should be.
         ValueError: If there is no such tag, architecture or file.
     """
-    return find_weights(weights, find_tag(variant, weights) if variant else None)
+    return find_weights(weights, find_tag(variant, weights) if variant else None, rehash)
 
 
 def find_tag(variant: str, weights: str | os.PathLike) -> Card | None:
@@ -69,12 +72,15 @@ def find_tag(variant: str, weights: str | os.PathLike) -> Card | None:
     return find_card(find_variant(variant), text)
 
 
-def find_weights(weights: str | os.PathLike, card: Card | None = None) -> pathlib.Path:
+def find_weights(
+    weights: str | os.PathLike, card: Card | None = None, rehash: bool = False
+) -> pathlib.Path:
     """The local file of a card, an address or a path, downloaded where it must be.
 
     Args:
         weights: Path or address, where there is no card.
         card: What is published about the weights.
+        rehash: Whether a file that lies in the cache unchanged is hashed again.
 
     Returns:
         Path of an existing file.
@@ -84,10 +90,10 @@ def find_weights(weights: str | os.PathLike, card: Card | None = None) -> pathli
         ValueError: If there is no such file.
     """
     if card is not None:
-        return fetch(card.address, sha256=card.sha256, size=card.size)
+        return fetch(card.address, sha256=card.sha256, size=card.size, rehash=rehash)
     text = os.fspath(weights)
     if is_address(text):
-        return fetch(text)
+        return fetch(text, rehash=rehash)
     if not os.path.isfile(text):
         raise ValueError(
             "`weights` must be None, a tag (see `list_weights`), the path of a file (.npz, "

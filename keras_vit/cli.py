@@ -1,0 +1,210 @@
+"""The command line, `keras-vit`: a flag is a parameter of the function it calls.
+
+A new command is a function that prints what it found, and a row of `COMMANDS`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib.metadata
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from keras_vit.cards.card import Card
+from keras_vit.weights.detect import inspect_file
+from keras_vit.weights.published import fetch_weights, list_weights
+
+# What a user can do something about; anything else is a fault of ours and keeps its traceback.
+_EXPECTED_ERRORS = (ValueError, OSError, ImportError)
+
+
+def show_weights(variant: str | None = None, as_json: bool = False) -> None:
+    """Prints the published weights of an architecture, or of all, one a line."""
+    cards = list_weights(variant)
+    if as_json:
+        for card in cards:
+            print(json.dumps(dataclasses.asdict(card)))
+        return
+    header = ("weights", "pixels", "classes", "top-1", "MiB", "layout", "address")
+    _print_table([header, *map(_row, cards)])
+
+
+def show_file(file: str, arrays: bool = False, as_json: bool = False) -> None:
+    """Prints what a checkpoint is, found from the names and shapes in it."""
+    info = inspect_file(_find(file))
+    sizes = {name: (list(entry.shape), str(entry.dtype)) for name, entry in info.arrays.items()}
+    facts = {
+        "file": os.fspath(info.path),
+        "layout": f"{info.layout} ({info.kind})",
+        "variant": info.variant,
+        "classes": info.classes,
+        "image_size": info.image_size,
+        "patch_size": info.patch_size,
+        "grid": info.grid,
+        "parameters": info.parameters,
+        "arrays": len(sizes),
+        "options": info.options,
+    }
+    if as_json:
+        print(json.dumps({**facts, "arrays": sizes}, default=_plain))
+        return
+    _print_table([(f"{name}:", _text(value)) for name, value in facts.items()])
+    if arrays:
+        print()
+        _print_table([(name, dtype, _text(shape)) for name, (shape, dtype) in sizes.items()])
+
+
+def fetch_file(name: str, rehash: bool = False) -> None:
+    """Downloads weights where they are not there yet, checks them and prints their path."""
+    print(_find(name, rehash))
+
+
+@dataclasses.dataclass(frozen=True)
+class Argument:
+    """A flag or a positional argument, as `argparse` takes it."""
+
+    names: tuple[str, ...]
+    settings: dict[str, Any]
+
+
+def argument(*names: str, **settings: Any) -> Argument:
+    """An `Argument`, written as the call of `add_argument` that it becomes."""
+    return Argument(names, settings)
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A command of one word or several, and the function that it calls."""
+
+    name: str
+    function: Callable[..., None]
+    arguments: tuple[Argument, ...] = ()
+
+
+_JSON = argument("--json", dest="as_json", action="store_true", help="print JSON")
+_A_FILE = "path, address (https://, gs://, hf://owner/name) or VARIANT/TAG"
+
+COMMANDS: tuple[Command, ...] = (
+    Command(
+        "weights list",
+        show_weights,
+        (argument("variant", nargs="?", help='architecture, as "vit_b16" or "B/16"'), _JSON),
+    ),
+    Command(
+        "weights info",
+        show_file,
+        (
+            argument("file", help=_A_FILE),
+            argument("--arrays", action="store_true", help="print every array"),
+            _JSON,
+        ),
+    ),
+    Command(
+        "weights fetch",
+        fetch_file,
+        (
+            argument("name", help=_A_FILE),
+            argument("--rehash", action="store_true", help="hash a file that is there already"),
+        ),
+    ),
+)
+# What the first words of commands have in common.
+_GROUPS = {"weights": "list, inspect and fetch checkpoints"}
+
+
+def build_parser(commands: Iterable[Command] = COMMANDS) -> argparse.ArgumentParser:
+    """The parser of the command line, from the table of commands."""
+    parser = argparse.ArgumentParser(
+        prog="keras-vit", description="The Vision Transformer for Keras 3, from the command line."
+    )
+    parser.add_argument("--version", action="version", version=f"keras-vit {_version()}")
+    branches: dict[tuple[str, ...], Any] = {
+        (): parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    }
+    for command in commands:
+        *group, name = command.name.split()
+        key = tuple(group)
+        if key not in branches:
+            words = branches[()].add_parser(" ".join(group), help=_GROUPS.get(" ".join(group)))
+            branches[key] = words.add_subparsers(required=True, metavar="COMMAND")
+        summary = (command.function.__doc__ or "").partition("\n")[0]
+        leaf = branches[key].add_parser(name, help=summary, description=summary)
+        for each in command.arguments:
+            leaf.add_argument(*each.names, **each.settings)
+        leaf.set_defaults(function=command.function)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command.
+
+    Args:
+        arguments: The words of the command line; `None` takes the process's own.
+
+    Returns:
+        0, or 1 after an error that was explained, for the process to exit with.
+    """
+    options = vars(build_parser().parse_args(arguments))
+    function = options.pop("function")
+    try:
+        function(**options)
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except _EXPECTED_ERRORS as error:
+        print(f"keras-vit: error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _find(name: str, rehash: bool = False):
+    """The file of a path, an address or `"vit_b16/augreg_in21k"`."""
+    variant, slash, tag = name.rpartition("/")
+    if slash and tag.isidentifier() and not os.path.exists(name) and "://" not in name:
+        return fetch_weights(tag, variant, rehash=rehash)
+    return fetch_weights(name, rehash=rehash)
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("keras-vit")
+    except importlib.metadata.PackageNotFoundError:  # run from a checkout
+        return "(not installed)"
+
+
+def _row(card: Card) -> tuple[str, ...]:
+    height, width = card.image_size
+    return (
+        card.name,
+        f"{height}" if height == width else f"{height}x{width}",
+        _text(card.classes),
+        _text(card.top1),
+        "-" if card.mebibytes is None else f"{card.mebibytes:.0f}",
+        card.layout,
+        card.address,
+    )
+
+
+def _text(value: Any) -> str:
+    if value is None or value == {}:
+        return "-"
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={each!r}" for name, each in value.items())
+    if isinstance(value, (tuple, list)):
+        return " x ".join(map(str, value)) or "scalar"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has no form for: our frozen dataclasses as objects, all else as text."""
+    return {**vars(value)} if dataclasses.is_dataclass(value) else str(value)
+
+
+def _print_table(rows: Sequence[Sequence[str]]) -> None:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        print("  ".join(cells).rstrip())

@@ -1,0 +1,142 @@
+"""The command line: every command, by what it prints and writes."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import inspect
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from keras_vit.cards.card import Card
+from keras_vit.cards.catalog import CARDS
+from keras_vit.cli import COMMANDS, build_parser, main
+from keras_vit.variants import VARIANTS
+from tests.fixtures import tiny_config
+from tests.official import GOLDEN
+
+TOKEN = GOLDEN / "vit_token.checkpoint.npz"
+
+
+@pytest.fixture
+def tiny(tmp_path, monkeypatch):
+    """An architecture of the size of the small official checkpoints, with one on a card."""
+    monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("KERAS_VIT_MIRROR", str(tmp_path / "mirror"))
+    bucket = tmp_path / "mirror" / "storage.googleapis.com" / "tests"
+    bucket.mkdir(parents=True)
+    shutil.copy(TOKEN, bucket / "tiny.npz")
+    card = Card("vit_tiny", "in10", "gs://tests/tiny.npz", "official", (32, 32), 10)
+    monkeypatch.setitem(VARIANTS, "vit_tiny", tiny_config())
+    monkeypatch.setitem(CARDS, (card.variant, card.tag), card)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_a_flag_is_a_parameter_of_the_function_it_calls(command):
+    words = command.name.split()
+    parser = build_parser([command])
+    required = [a for a in command.arguments if not a.names[0].startswith("-")]
+    line = words + ["x" for a in required]
+    for each in command.arguments:
+        if each.settings.get("required"):
+            line += [each.names[0], str(each.settings["choices"][0])]
+    parsed = vars(parser.parse_args(line))
+    assert parsed.pop("function") is command.function
+    signature = inspect.signature(command.function)
+    assert set(parsed) == set(signature.parameters)
+    for name, value in parsed.items():
+        default = signature.parameters[name].default
+        assert default in (inspect.Parameter.empty, value) or value == "x"
+
+
+def test_every_command_says_what_it_does(capsys):
+    for command in COMMANDS:
+        with pytest.raises(SystemExit) as stop:
+            main([*command.name.split(), "--help"])
+        assert stop.value.code == 0
+        assert command.function.__doc__.partition("\n")[0] in " ".join(
+            capsys.readouterr().out.split()
+        )
+
+
+def test_list_names_the_weights_of_an_architecture(capsys):
+    assert main(["weights", "list", "R26+B/32"]) == 0
+    header, row = capsys.readouterr().out.splitlines()
+    assert header.split() == ["weights", "pixels", "classes", "top-1", "MiB", "layout", "address"]
+    address = "gs://vit_models/imagenet21k/R26+ViT-B_32.npz"
+    assert row.split() == [
+        "r26_vit_b32/orig_in21k", "224", "21,843", "-", "450", "official", address
+    ]  # fmt: skip
+
+
+def test_list_as_json_is_every_card(capsys):
+    assert main(["weights", "list", "--json"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(lines) == len(CARDS)
+    assert {(line["variant"], line["tag"]) for line in lines} == set(CARDS)
+
+
+def test_info_says_what_a_file_is(tiny, capsys):
+    assert main(["weights", "info", str(TOKEN), "--arrays"]) == 0
+    text = capsys.readouterr().out
+    facts = dict(line.split(":", 1) for line in text.split("\n\n")[0].splitlines())
+    assert facts["layout"].strip() == "official (npz)"
+    assert facts["variant"].strip() == "vit_tiny"
+    assert facts["image_size"].strip() == "32 x 32"
+    assert facts["parameters"].strip() == "24,234"
+    assert "embedding/kernel" in text and "8 x 8 x 3 x 32" in text
+
+
+def test_info_as_json_of_a_tag(tiny, capsys):
+    assert main(["weights", "info", "vit_tiny/in10", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["classes"] == 10 and facts["options"]["gelu"] == "tanh"
+    assert facts["arrays"]["cls"] == [[1, 1, 32], "float32"]
+
+
+def test_fetch_prints_the_path(tiny, capsys):
+    assert main(["weights", "fetch", "vit_tiny/in10", "--rehash"]) == 0
+    path = capsys.readouterr().out.strip()
+    with open(path, "rb") as file:
+        assert file.read() == TOKEN.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["list", "vit_b17"], "There is no variant 'vit_b17'"),
+        (["info", "nothing.npz"], "'nothing.npz', and there is no such file"),
+        (["fetch", "vit_b16/augreg"], "There are no weights 'augreg' of 'vit_b16'"),
+    ],
+)
+def test_errors_are_explained_without_a_traceback(words, message, capsys):
+    assert main(["weights", *words]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("keras-vit: error: ") and message in error
+    assert "Traceback" not in error
+
+
+def test_a_wrong_command_names_the_right_ones(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["weights", "lst"])
+    assert stop.value.code == 2
+    assert "list" in capsys.readouterr().err
+
+
+def test_the_module_runs_and_survives_a_closed_pipe():
+    command = f"{sys.executable} -m keras_vit weights list | head -n 1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert done.stdout.startswith("weights ")
+    assert "BrokenPipe" not in done.stderr and "Traceback" not in done.stderr
+
+
+def test_the_command_is_installed_under_its_name():
+    try:
+        entries = importlib.metadata.distribution("keras-vit").entry_points
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("run from a checkout")
+    [entry] = [each for each in entries if each.group == "console_scripts"]
+    assert (entry.name, entry.load()) == ("keras-vit", main)

@@ -1,0 +1,52 @@
+"""The pages about weights say what the cards and the code say."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import runpy
+
+import pytest
+
+import keras_vit
+from keras_vit.cards.catalog import CARDS, list_cards
+from keras_vit.cli import COMMANDS
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "docs" / "weights.md").read_text()
+
+
+def test_the_table_is_in_step_with_the_cards():
+    script = runpy.run_path(str(ROOT / "scripts" / "weights-table"))
+    page = (ROOT / "docs" / "weights-table.md").read_text()
+    assert page == script["table"](list_cards()), "run scripts/weights-table"
+
+
+def test_every_command_and_setting_is_on_the_page():
+    for command in COMMANDS:
+        [line] = [
+            line for line in PAGE.splitlines() if line.startswith(f"keras-vit {command.name}")
+        ]
+        for each in command.arguments:
+            assert each.names[0].lstrip("-") in line.lower() or each.settings["metavar"] in line
+    code = "".join(path.read_text() for path in (ROOT / "keras_vit" / "weights").glob("*.py"))
+    settings = set(re.findall(r"KERAS_VIT_[A-Z]+", code))
+    assert settings and settings <= set(re.findall(r"KERAS_VIT_[A-Z]+", PAGE))
+
+
+def test_tags_and_names_in_the_examples_exist():
+    tags = set(re.findall(r'weights="([a-z0-9_]+)"', PAGE))
+    assert tags and all(("vit_b16", tag) in CARDS for tag in tags)
+    for name in re.findall(r"keras_vit\.([A-Za-z_0-9]+)\(", PAGE):
+        assert hasattr(keras_vit, name), name
+    addresses = set(re.findall(r'weights="((?:gs|hf)://[^"]+)"', PAGE))
+    assert addresses <= {card.address for card in CARDS.values()}
+    prefixes = set(re.findall(r"`([a-z0-9_]+_)\*`", PAGE))
+    assert all(any(tag.startswith(prefix) for _, tag in CARDS) for prefix in prefixes)
+    assert all(any(tag.startswith(prefix) for prefix in prefixes) for _, tag in CARDS)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="scripts have no extension")
+def test_the_script_can_be_run():
+    assert os.access(ROOT / "scripts" / "weights-table", os.X_OK)
