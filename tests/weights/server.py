@@ -54,6 +54,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, *args) -> None:
         pass
 
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
     def do_GET(self) -> None:
         self.state.requests.append((self.path, self.headers.get("Range")))
         file = self.state.files.get(self.path.lstrip("/").partition("?")[0])
@@ -90,6 +93,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             total = len(file.content)
             self.send_header("Content-Range", f"bytes {claimed}-{total - 1}/{total}")
         self._send_headers(file, len(body))
+        if self.command == "HEAD":
+            return
         sent = body[: file.cut_after.pop(0)] if file.cut_after else body
         if file.chunked:
             self._send_chunks(sent, whole=len(sent) == len(body))

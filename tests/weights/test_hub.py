@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import pathlib
+import shutil
 import struct
+import subprocess
 import sys
 
 import huggingface_hub
 import pytest
 from huggingface_hub import errors
 
+import keras_vit
 from keras_vit.weights.cache import cache_dir, fetch
 from keras_vit.weights.download import DownloadError
+from tests.weights.server import File, serve
 
 HEADER = json.dumps({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
 CONTENT = struct.pack("<Q", len(HEADER)) + HEADER + bytes(8)
@@ -144,3 +150,46 @@ def test_a_missing_client_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(ImportError, match=r'pip install "keras_vit\[hub\]"'):
         fetch("hf://timm/vit")
+
+
+_FETCH_IN_A_PROCESS = """
+import sys, types
+package = types.ModuleType("keras_vit")  # without what the front door imports: this is quick
+package.__path__ = [sys.argv[1]]
+sys.modules["keras_vit"] = package
+from keras_vit.weights.cache import fetch
+from keras_vit.weights.download import DownloadError
+try:
+    print(fetch(sys.argv[2]))
+except DownloadError as error:
+    print("DownloadError:", error)
+"""
+
+
+def test_the_real_client_against_a_hub_on_this_machine(tmp_path):
+    digest, commit = hashlib.sha256(CONTENT).hexdigest(), "0123456789" * 4
+    headers = {"X-Repo-Commit": commit}
+    path = "timm/vit/resolve/v1/model.safetensors"
+    package = pathlib.Path(keras_vit.__file__).parent
+
+    def fetch_in_a_process(address, **settings):
+        environment = {**os.environ, "HF_HOME": str(tmp_path / "hf"), "HF_ENDPOINT": server.url,
+                       "KERAS_VIT_CACHE": str(tmp_path / "cache"), "HF_HUB_DISABLE_XET": "1",
+                       "HF_HUB_DISABLE_TELEMETRY": "1", **settings}  # fmt: skip
+        command = [sys.executable, "-c", _FETCH_IN_A_PROCESS, str(package), address]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    with serve({path: File(CONTENT, etag=f'"{digest}"', headers=headers)}) as server:
+        found = fetch_in_a_process("hf://timm/vit@v1")
+        assert pathlib.Path(found).read_bytes() == CONTENT
+        assert commit in found
+        offline = fetch_in_a_process("hf://timm/vit@v1", KERAS_VIT_OFFLINE="1")
+        assert offline == found
+        missing = fetch_in_a_process("hf://timm/vit@v1/other.npz", KERAS_VIT_OFFLINE="1")
+        assert missing.startswith("DownloadError:") and "KERAS_VIT_OFFLINE forbids" in missing
+        server.files[path].content = CONTENT[:-1] + b"!"  # other bytes under the stated hash
+        shutil.rmtree(tmp_path / "hf")
+        wrong = fetch_in_a_process("hf://timm/vit@v1")
+        assert wrong.startswith("DownloadError:") and "sha256 is" in wrong
