@@ -163,6 +163,15 @@ class TransformerBlock(keras.layers.Layer):
         tokens = tokens + self.stochastic_depth(x, training=training)  # (B, T, D)
         return (tokens, scores) if return_attention_scores else tokens
 
+    def compute_output_spec(self, tokens, return_attention_scores=False, training=None):
+        # Without it Keras traces the block for its shapes, most of the time of building a model.
+        outputs = keras.KerasTensor(tokens.shape, dtype=self.compute_dtype)
+        if not return_attention_scores:
+            return outputs
+        batch, num_tokens, _ = tokens.shape
+        scores_shape = (batch, self.num_heads, num_tokens, num_tokens)
+        return outputs, keras.KerasTensor(scores_shape, dtype=self.compute_dtype)
+
     def get_config(self):
         config = {
             "num_heads": self.num_heads,

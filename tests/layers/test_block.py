@@ -194,3 +194,14 @@ def test_heads_that_do_not_divide_the_width_are_refused():
         TransformerBlock(0, 24)
     with pytest.raises(ValueError, match=r"`dropout_rate` must be a number in \[0, 1\)"):
         TransformerBlock(4, 24, dropout_rate=1)
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_the_symbolic_outputs_are_those_of_the_call(policy):
+    block = TransformerBlock(4, 64, dtype=policy)
+    symbolic = block(keras.Input((5, 16)), return_attention_scores=True)
+    computed = block(TOKENS, return_attention_scores=True)
+    for promised, kept in zip(symbolic, computed, strict=True):
+        assert promised.shape == (None, *kept.shape[1:])
+        assert promised.dtype == keras.backend.standardize_dtype(kept.dtype)
+    assert block(keras.Input((5, 16))).shape == (None, 5, 16)
