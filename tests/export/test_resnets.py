@@ -1,14 +1,15 @@
-"""Hybrids and BiT ResNets as files: the model's logits, and plain convolutions."""
+"""What the files of hybrids and BiT ResNets are made of: plain convolutions, static shapes."""
 
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 
 from keras_vit.create import build
 from keras_vit.export.inference import prepare
 from keras_vit.export.litert import export_litert, load_litert
-from keras_vit.export.saved_model import export_saved_model, load_saved_model
+from keras_vit.export.onnx import export_onnx, load_onnx
 from keras_vit.layers.convolution import StdConv2D
 from tests.fixtures import fill_random, images_for
 from tests.models.test_families import CONFIGS
@@ -33,12 +34,6 @@ def test_what_is_exported_has_plain_kernels(model):
     assert {layer.standardization for layer in convolutions} == {None}
 
 
-def test_saved_model(model, tmp_path):
-    images = images_for(model)
-    report = export_saved_model(model, tmp_path / "model")
-    check(load_saved_model(report.path)(images)["logits"], model, images)
-
-
 def test_litert_of_static_shapes(model, tmp_path):
     images = images_for(model)
     report = export_litert(model, tmp_path / "model.tflite")
@@ -56,3 +51,15 @@ def operator_names(path):
     interpreter = Interpreter(model_path=str(path))
     interpreter.allocate_tensors()
     return [operator["op_name"] for operator in interpreter._get_ops_details()]
+
+
+def test_onnx_of_static_shapes(model, tmp_path):
+    images = images_for(model)
+    report = export_onnx(model, tmp_path / "model.onnx")
+    run = load_onnx(report.path)
+    for batch in (images, images[:1]):
+        check(run(batch)["logits"], model, batch)
+    operators = [node.op_type for node in onnx.load(report.path).graph.node]
+    patches = hasattr(model.config, "patch_size")
+    assert operators.count("Conv") == 9 + patches
+    assert "Shape" not in operators or patches  # the class token's batch is looked up
