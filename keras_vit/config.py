@@ -5,6 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
+from keras_vit.checks import (
+    check_choice,
+    check_heads,
+    check_positive,
+    check_rate,
+    check_whole_patches,
+    pair,
+)
+
 POOLINGS = ("token", "gap", "map")
 POSITION_EMBEDDINGS = ("learned", "none", "learned_2d", "relative", "sincos_2d")
 GELUS = ("tanh", "exact")
@@ -47,7 +56,7 @@ class Preprocessing:
             )
         if min(self.std) <= 0:
             raise ValueError(f"`std` must be above 0. Received: std={self.std}.")
-        _check_choice("interpolation", self.interpolation, INTERPOLATIONS)
+        check_choice("interpolation", self.interpolation, INTERPOLATIONS)
         if self.crop_ratio is not None and not 0 < self.crop_ratio <= 1:
             raise ValueError(
                 f"`crop_ratio` must be in (0, 1], or None. Received: {self.crop_ratio}."
@@ -167,7 +176,7 @@ class ResNetConfig:
         if self.classes is not None:
             check_positive("classes", self.classes)
         if self.pooling is not None:
-            _check_choice("pooling", self.pooling, RESNET_POOLINGS)
+            check_choice("pooling", self.pooling, RESNET_POOLINGS)
         if self.pooling is None and self.classes is not None:
             raise ValueError(
                 'The head reads the mean of the maps. Choose pooling="gap", or classes=None. '
@@ -296,9 +305,9 @@ class ViTConfig:
 
     def _check_choices(self) -> None:
         if self.pooling is not None:
-            _check_choice("pooling", self.pooling, POOLINGS)
-        _check_choice("position_embedding", self.position_embedding, POSITION_EMBEDDINGS)
-        _check_choice("gelu", self.gelu, GELUS)
+            check_choice("pooling", self.pooling, POOLINGS)
+        check_choice("position_embedding", self.position_embedding, POSITION_EMBEDDINGS)
+        check_choice("gelu", self.gelu, GELUS)
         multiple = {"sincos_2d": 4, "learned_2d": 2}.get(self.position_embedding, 1)
         if self.width % multiple:
             raise ValueError(
@@ -367,33 +376,6 @@ class ViTConfig:
         return dataclasses.asdict(self)
 
 
-def pair(field: str, value: object) -> tuple[int, int]:
-    """`value` as (height, width): one positive integer for both, or two.
-
-    Raises:
-        ValueError: If it is neither.
-    """
-    values = tuple(value) if isinstance(value, Iterable) else (value, value)
-    if len(values) != 2 or not all(_is_positive_integer(v) for v in values):
-        raise ValueError(
-            f"`{field}` must be a positive integer, or two as (height, width). Received: {value!r}."
-        )
-    return int(values[0]), int(values[1])
-
-
-def check_whole_patches(image_size: tuple[int, int], patch_size: tuple[int, int]) -> None:
-    """Raises ValueError where the image is not a whole number of patches."""
-    for axis, pixels, patch in zip(("height", "width"), image_size, patch_size, strict=True):
-        if pixels % patch:
-            fitting = pixels - pixels % patch
-            advice = f"Crop to {fitting} pixels" if fitting else f"Resize to {patch} pixels"
-            raise ValueError(
-                f"The image {axis} must be a whole number of patches. Received: "
-                f"image_size={image_size}, patch_size={patch_size} ({pixels % patch} pixels left "
-                f"over). {advice}, or change patch_size."
-            )
-
-
 def _check_stem_patches(
     stem: ResNetStem, image_size: tuple[int, int], patch_size: tuple[int, int]
 ) -> None:
@@ -416,41 +398,7 @@ def _check_resnet(config: ResNetStem | ResNetConfig) -> None:
     for units in config.stages:
         check_positive("stages", units)
     if config.standardization is not None:
-        _check_choice("standardization", config.standardization, STANDARDIZATIONS)
-
-
-def check_heads(width: int, num_heads: int) -> None:
-    """Raises ValueError where the heads do not divide the width."""
-    if width % num_heads:
-        fitting = [n for n in range(1, width + 1) if width % n == 0]
-        nearest = sorted(fitting, key=lambda n: abs(n - num_heads))[:3]
-        raise ValueError(
-            f"`num_heads` must divide `width`. Received: width={width}, num_heads={num_heads}. "
-            f"The nearest that do: {', '.join(map(str, sorted(nearest)))}."
-        )
-
-
-def check_positive(field: str, value: object) -> None:
-    """Raises ValueError where `value` is not a positive integer."""
-    if not _is_positive_integer(value):
-        raise ValueError(f"`{field}` must be a positive integer. Received: {field}={value!r}.")
-
-
-def check_rate(field: str, value: float) -> None:
-    """Raises ValueError where `value` is not a rate in [0, 1)."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-        raise ValueError(f"`{field}` must be a number in [0, 1). Received: {field}={value!r}.")
-
-
-def _is_positive_integer(value: object) -> bool:
-    return hasattr(value, "__index__") and not isinstance(value, bool) and int(value) > 0  # type: ignore[call-overload]
-
-
-def _check_choice(field: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(
-            f"`{field}` must be one of {', '.join(map(repr, choices))}. Received: {value!r}."
-        )
+        check_choice("standardization", config.standardization, STANDARDIZATIONS)
 
 
 # The official code's range [-1, 1], and the ImageNet statistics of DeiT, MAE and DINOv2.

@@ -6,7 +6,8 @@ import dataclasses
 import difflib
 from typing import Any
 
-from keras_vit.config import ResNetConfig, ResNetStem, ViTConfig, pair
+from keras_vit.checks import pair
+from keras_vit.config import ResNetConfig, ResNetStem, ViTConfig
 
 # Table 1 of https://arxiv.org/abs/2010.11929 (B, L, H); Table 2 of https://arxiv.org/abs/2106.10270
 # (Ti, S); Table 2 of https://arxiv.org/abs/2106.04560 (g, G); M is DeiT III's

@@ -12,6 +12,7 @@ import keras_vit
 PACKAGE = pathlib.Path(keras_vit.__file__).parent
 
 FLOORS = {
+    "checks": -1,  # what configurations and layers check their arguments with
     "config": 0,
     "variants": 1,
     "cards": 1,

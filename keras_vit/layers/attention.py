@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from keras_vit.config import check_heads, check_rate
+from keras_vit.checks import check_heads, check_rate
 
 
 def split_heads(x, num_tokens: int, num_heads: int):

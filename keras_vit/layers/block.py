@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keras
 
-from keras_vit.config import check_positive, check_rate
+from keras_vit.checks import check_positive, check_rate
 from keras_vit.layers.attention import SelfAttention
 from keras_vit.layers.mlp import MLP
 

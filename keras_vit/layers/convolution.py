@@ -5,7 +5,8 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from keras_vit.config import STANDARDIZATIONS, check_positive, pair
+from keras_vit.checks import check_positive, pair
+from keras_vit.config import STANDARDIZATIONS
 
 _PADDINGS = ("same", "fixed", "valid")
 _NUM_GROUPS = 32  # of https://arxiv.org/abs/1803.08494, and of every published checkpoint

@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from keras_vit.config import check_positive, check_rate
+from keras_vit.checks import check_positive, check_rate
 from keras_vit.layers.activations import gelu
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from keras_vit.config import check_heads
+from keras_vit.checks import check_heads
 from keras_vit.layers.attention import attention_scores, merge_heads, split_heads
 from keras_vit.layers.mlp import MLP
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from keras_vit.config import check_positive
+from keras_vit.checks import check_positive
 from keras_vit.layers.convolution import GroupNorm, StdConv2D, pad_fixed
 
 _EXPANSION = 4  # channels of a unit's output over those of its 3 x 3 convolution

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.config import check_positive, check_rate, check_whole_patches, pair
+from keras_vit.checks import check_positive, check_rate, check_whole_patches, pair
 from keras_vit.resize import sincos_2d
 
 _KINDS = ("learned", "learned_2d", "sincos_2d")

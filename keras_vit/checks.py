@@ -1,0 +1,67 @@
+"""What configurations and layers check their arguments with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def pair(field: str, value: object) -> tuple[int, int]:
+    """`value` as (height, width): one positive integer for both, or two.
+
+    Raises:
+        ValueError: If it is neither.
+    """
+    values = tuple(value) if isinstance(value, Iterable) else (value, value)
+    if len(values) != 2 or not all(_is_positive_integer(v) for v in values):
+        raise ValueError(
+            f"`{field}` must be a positive integer, or two as (height, width). Received: {value!r}."
+        )
+    return int(values[0]), int(values[1])
+
+
+def check_whole_patches(image_size: tuple[int, int], patch_size: tuple[int, int]) -> None:
+    """Raises ValueError where the image is not a whole number of patches."""
+    for axis, pixels, patch in zip(("height", "width"), image_size, patch_size, strict=True):
+        if pixels % patch:
+            fitting = pixels - pixels % patch
+            advice = f"Crop to {fitting} pixels" if fitting else f"Resize to {patch} pixels"
+            raise ValueError(
+                f"The image {axis} must be a whole number of patches. Received: "
+                f"image_size={image_size}, patch_size={patch_size} ({pixels % patch} pixels left "
+                f"over). {advice}, or change patch_size."
+            )
+
+
+def check_heads(width: int, num_heads: int) -> None:
+    """Raises ValueError where the heads do not divide the width."""
+    if width % num_heads:
+        fitting = [n for n in range(1, width + 1) if width % n == 0]
+        nearest = sorted(fitting, key=lambda n: abs(n - num_heads))[:3]
+        raise ValueError(
+            f"`num_heads` must divide `width`. Received: width={width}, num_heads={num_heads}. "
+            f"The nearest that do: {', '.join(map(str, sorted(nearest)))}."
+        )
+
+
+def check_positive(field: str, value: object) -> None:
+    """Raises ValueError where `value` is not a positive integer."""
+    if not _is_positive_integer(value):
+        raise ValueError(f"`{field}` must be a positive integer. Received: {field}={value!r}.")
+
+
+def check_rate(field: str, value: float) -> None:
+    """Raises ValueError where `value` is not a rate in [0, 1)."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        raise ValueError(f"`{field}` must be a number in [0, 1). Received: {field}={value!r}.")
+
+
+def _is_positive_integer(value: object) -> bool:
+    return hasattr(value, "__index__") and not isinstance(value, bool) and int(value) > 0  # type: ignore[call-overload]
+
+
+def check_choice(field: str, value: object, choices: tuple[str, ...]) -> None:
+    """Raises ValueError where `value` is not one of `choices`."""
+    if value not in choices:
+        raise ValueError(
+            f"`{field}` must be one of {', '.join(map(repr, choices))}. Received: {value!r}."
+        )
