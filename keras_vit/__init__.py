@@ -17,7 +17,17 @@ from keras_vit.analysis.features import (
     token_norms,
 )
 from keras_vit.analysis.filters import patch_filters
-from keras_vit.analysis.plots import overlay_attention, plot_attention, plot_training
+from keras_vit.analysis.plots import (
+    overlay_attention,
+    plot_attention,
+    plot_attention_distance,
+    plot_components,
+    plot_maps,
+    plot_patch_filters,
+    plot_position_similarity,
+    plot_throughput,
+    plot_training,
+)
 from keras_vit.analysis.positions import position_similarity
 from keras_vit.analysis.relevance import class_relevance
 from keras_vit.cards.augreg import (
@@ -80,11 +90,13 @@ from keras_vit.evaluate.compute import (
     training_memory,
     utilization,
 )
+from keras_vit.evaluate.contestants import build_contestant
 from keras_vit.evaluate.counting import (
     count_macs,
     count_parameters,
     count_stages,
 )
+from keras_vit.evaluate.throughput import Measurement, measure_throughput, write_measurements
 from keras_vit.layers.attention import SelfAttention
 from keras_vit.layers.block import LayerScale, TransformerBlock
 from keras_vit.layers.convolution import GroupNorm, StdConv2D
@@ -146,6 +158,7 @@ __all__ = [
     "LayerScale",
     "LoadReport",
     "MeanPooling",
+    "Measurement",
     "Model",
     "PatchDropout",
     "PatchEncoder",
@@ -191,6 +204,7 @@ __all__ = [
     "attention_rollout",
     "attention_scores",
     "augreg_file_name",
+    "build_contestant",
     "build_resnet",
     "build_vit",
     "class_relevance",
@@ -214,12 +228,19 @@ __all__ = [
     "load_augreg_index",
     "load_weights",
     "mean_attention_distance",
+    "measure_throughput",
     "nearest_neighbors",
     "overlay_attention",
     "parse_augreg_name",
     "patch_components",
     "patch_filters",
     "plot_attention",
+    "plot_attention_distance",
+    "plot_components",
+    "plot_maps",
+    "plot_patch_filters",
+    "plot_position_similarity",
+    "plot_throughput",
     "plot_training",
     "position_similarity",
     "read_augreg_index",
@@ -227,6 +248,7 @@ __all__ = [
     "training_exaflops",
     "training_memory",
     "utilization",
+    "write_measurements",
     "write_report",
 ]
 

@@ -190,7 +190,7 @@ def _costs(model: keras.Model, stages: list[StageCount]) -> str:
     memory = "".join(
         f"<tr><td class='n'>{batch}</td>"
         + "".join(
-            f"<td class='n'>{training_memory(model, batch, 2, size, again).total / 2**30:.2f}</td>"
+            f"<td class='n'>{human_bytes(training_memory(model, batch, 2, size, again).total)}</td>"
             for size in (4, 2)
             for again in (False, True)
         )
@@ -201,10 +201,10 @@ def _costs(model: keras.Model, stages: list[StageCount]) -> str:
         "<p>For one image, counted from the configuration. What is kept for training are numbers "
         "between the forward and the backward pass.</p>"
         f"<div class='scroll'><table>{head}{rows}{total}</table></div>"
-        "<p style='margin-top:1.4rem'>Estimated memory of a training step with Adam, in GiB, by "
+        "<p style='margin-top:1.4rem'>Estimated memory of a training step with Adam, by "
         "images on the device.</p><div class='scroll'><table><tr><th class='n'>images</th>"
-        "<th class='n'>float32</th><th class='n'>rematerialised</th>"
-        "<th class='n'>mixed precision</th><th class='n'>rematerialised</th></tr>"
+        "<th class='n'>float32</th><th class='n'>and rematerialised</th>"
+        "<th class='n'>mixed precision</th><th class='n'>and rematerialised</th></tr>"
         f"{memory}</table></div>"
     )
 
@@ -315,3 +315,11 @@ def human(number: float) -> str:
         if number >= size:
             return f"{number / size:.3g} {unit}"
     return str(number)
+
+
+def human_bytes(number: float) -> str:
+    """A size in three digits: 1610612736 gives `"1.5 GiB"`."""
+    for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if number >= 2**power:
+            return f"{number / 2**power:.3g} {unit}"
+    return f"{number} B"

@@ -14,7 +14,7 @@ import pytest
 
 from keras_vit.config import ResNetConfig, ResNetStem
 from keras_vit.models.resnet import build_resnet
-from keras_vit.report import displayed, human, write_report
+from keras_vit.report import displayed, human, human_bytes, write_report
 from tests.fixtures import fill_random
 from tests.models.test_taps import composed, random_images, random_vit
 
@@ -116,6 +116,7 @@ def test_large_numbers_are_readable():
         "86.6 M",
         "17.6 G",
     ]
+    assert [human_bytes(x) for x in (12, 1536, 1.5 * 2**30)] == ["12 B", "1.5 KiB", "1.5 GiB"]
 
 
 def test_a_real_browser_shows_the_page(tmp_path):

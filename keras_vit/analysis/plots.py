@@ -173,9 +173,9 @@ def plot_position_similarity(similarity: Any) -> Any:
     similarity = np.asarray(similarity)
     rows, columns = similarity.shape[:2]
     tile = min(0.7, 7 / max(rows, columns))
-    figure = new_figure(tile * columns + 1.2, tile * rows + 0.6)
-    grid = figure.add_gridspec(rows, columns, wspace=0.05, hspace=0.05)
-    axes = grid.subplots(squeeze=False)
+    figure = new_figure(tile * columns + 1.2, tile * rows * rows / columns + 0.6)
+    axes = figure.subplots(rows, columns, squeeze=False)
+    figure.get_layout_engine().set(w_pad=0.01, h_pad=0.01, wspace=0.02, hspace=0.02)
     for (y, x), axis in np.ndenumerate(axes):
         drawn = axis.imshow(similarity[y, x], cmap="viridis", vmin=-1, vmax=1)
         axis.set_xticks([])
@@ -209,6 +209,38 @@ def plot_attention_distance(distances: Any) -> Any:
     axis.xaxis.get_major_locator().set_params(integer=True)
     if distances.shape[1] <= 6:
         figure.legend(loc="outside right upper", frameon=False, fontsize=8)
+    return figure
+
+
+def plot_throughput(measurements: Sequence[Any]) -> Any:
+    """Images a second, and the largest batch, against the side of the image.
+
+    Figure 12 of https://arxiv.org/abs/2010.11929.
+
+    Args:
+        measurements: What `measure_throughput` returns.
+
+    Returns:
+        A `matplotlib.figure.Figure`.
+
+    Raises:
+        ValueError: If there are none.
+    """
+    if not measurements:
+        raise ValueError("There are no measurements to draw. Received: an empty list.")
+    figure = new_figure(9.5, 3.8)
+    left, right = figure.subplots(1, 2)
+    for index, model in enumerate(dict.fromkeys(m.model for m in measurements)):
+        rows = sorted((m for m in measurements if m.model == model), key=lambda m: m.image_size)
+        style = {"color": _SERIES[index % 6], "marker": "osD^v"[index // 6 % 5], "markersize": 4}
+        sides = [m.image_size for m in rows]
+        left.plot(sides, [m.images_per_second or np.nan for m in rows], label=model, **style)
+        right.plot(sides, [m.largest_batch or np.nan for m in rows], **style)
+    for axis, title in ((left, "images a second"), (right, "largest batch (images)")):
+        style_axis(axis, "side of the image (pixels)", title)
+        axis.set_yscale("log")
+        axis.set_xticks(sorted({m.image_size for m in measurements}))
+    figure.legend(loc="outside right upper", frameon=False, fontsize=8)
     return figure
 
 
