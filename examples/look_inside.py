@@ -27,7 +27,7 @@ def scenes(digits, labels, rng):
     images = np.zeros((len(digits), *SIZE, 3), "float32")
     for image, digit in zip(images, digits, strict=True):
         image += rng.uniform(20, 70, (1, 1, 3)) + rng.normal(0, 8, image.shape)
-        for _ in range(6):  # quarters of other digits
+        for _ in range(4):  # quarters of other digits
             part = digits[rng.integers(len(digits))]
             y, x = rng.integers(0, 2, 2) * 4
             draw(image, np.kron(part[y : y + 4, x : x + 4], np.ones((2, 2))), rng)
@@ -48,8 +48,8 @@ def draw(image, strokes, rng, clear=False):
     place += mask * (color - place)
 
 
-def load_data(count, seed):
-    """Training and test scenes; the digits of one are not in the other."""
+def load_data(seed):
+    """Digits to train on, drawn anew for every batch, and scenes of others for the test."""
     from sklearn.datasets import load_digits
 
     digits, labels = load_digits(return_X_y=True)
@@ -57,8 +57,15 @@ def load_data(count, seed):
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(digits))
     test, train = order[:300], order[300:]
-    chosen = rng.choice(train, count)
-    return scenes(digits[chosen], labels[chosen], rng), scenes(digits[test], labels[test], rng)
+    return (digits[train], labels[train]), scenes(digits[test], labels[test], rng)
+
+
+def batches(digits, labels, seed, size=64):
+    """Batches of scenes without end, no two alike."""
+    rng = np.random.default_rng(seed)
+    while True:
+        chosen = rng.choice(len(digits), size)
+        yield scenes(digits[chosen], labels[chosen], rng)
 
 
 def build():
@@ -68,18 +75,19 @@ def build():
     return keras_vit.build_vit(config, name="digits")
 
 
-def train(model, data, epochs):
-    images, labels = data
-    steps = epochs * -(-len(images) // 64)
+def train(model, data, steps, seed):
     schedule = keras.optimizers.schedules.CosineDecay(
-        0.0, steps, warmup_target=1.5e-3, warmup_steps=max(1, steps // 10)
+        0.0, steps, warmup_target=2e-3, warmup_steps=max(1, steps // 10)
     )
     model.compile(
         optimizer=keras.optimizers.AdamW(schedule, weight_decay=0.02, clipnorm=1.0),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
     )
-    return model.fit(images, labels, batch_size=64, epochs=epochs, verbose=2)
+    epochs = max(1, steps // 100)
+    return model.fit(
+        batches(*data, seed), steps_per_epoch=steps // epochs, epochs=epochs, verbose=2
+    )
 
 
 def draw_pictures(model, images, folder):
@@ -106,19 +114,18 @@ def draw_pictures(model, images, folder):
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--epochs", type=int, default=25)
-    parser.add_argument("--images", type=int, default=4000, help="training images")
+    parser.add_argument("--steps", type=int, default=1500, help="of 64 images")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--pictures", type=pathlib.Path, default=pathlib.Path("pictures"))
     parser.add_argument("--model", type=pathlib.Path, help="where to save the model, as .keras")
-    parser.add_argument("--smoke", action="store_true", help="one short epoch")
+    parser.add_argument("--smoke", action="store_true", help="two steps")
     options = parser.parse_args(arguments)
     if options.smoke:
-        options.epochs, options.images = 1, 128
+        options.steps = 2
     keras.utils.set_random_seed(options.seed)
-    training, (images, labels) = load_data(options.images, options.seed)
+    training, (images, labels) = load_data(options.seed)
     model = build()
-    train(model, training, options.epochs)
+    train(model, training, options.steps, options.seed)
     _, accuracy = model.evaluate(images, labels, verbose=0)
     if options.model:
         model.save(options.model)

@@ -63,6 +63,15 @@ def fetch_file(name: str, rehash: bool = False) -> None:
     print(_find(name, rehash))
 
 
+def inspect_model(model: str, images: Sequence[str], output: str = "report.html") -> None:
+    """Writes one HTML page about a model: what it is, what it costs, where it looks."""
+    from keras_vit.report import read_images, write_report
+
+    loaded = _open_model(model)
+    batch = read_images(images, loaded) if images else None
+    print(write_report(loaded, output, batch))
+
+
 @dataclasses.dataclass(frozen=True)
 class Argument:
     """A flag or a positional argument, as `argparse` takes it."""
@@ -89,6 +98,15 @@ _JSON = argument("--json", dest="as_json", action="store_true", help="print JSON
 _A_FILE = "path, address (https://, gs://, hf://owner/name) or VARIANT/TAG"
 
 COMMANDS: tuple[Command, ...] = (
+    Command(
+        "inspect",
+        inspect_model,
+        (
+            argument("model", help="a .keras file, VARIANT/TAG, or VARIANT for random weights"),
+            argument("images", nargs="*", help="image files, and folders of them"),
+            argument("--output", default="report.html", help="the page to write"),
+        ),
+    ),
     Command(
         "weights list",
         show_weights,
@@ -166,6 +184,24 @@ def _find(name: str, rehash: bool = False):
     if slash and tag.isidentifier() and not os.path.exists(name) and "://" not in name:
         return fetch_weights(tag, variant, rehash=rehash)
     return fetch_weights(name, rehash=rehash)
+
+
+def _open_model(name: str):
+    """The model of a `.keras` file, of `"vit_b16/augreg_in21k"` or of `"vit_b16"`."""
+    import keras
+
+    from keras_vit.create import create_model
+
+    if name.endswith(".keras"):
+        return keras.saving.load_model(name)
+    variant, slash, tag = name.rpartition("/")
+    if not slash or not tag.isidentifier():
+        return create_model(name)
+    for card in list_weights(variant):
+        if card.tag == tag and card.classes:  # with the head it was trained with
+            shape = (*card.image_size, 3)
+            return create_model(variant, weights=tag, input_shape=shape, classes=card.classes)
+    return create_model(variant, weights=tag)
 
 
 def _version() -> str:

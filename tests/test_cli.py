@@ -9,11 +9,14 @@ import shutil
 import subprocess
 import sys
 
+import keras
+import numpy as np
 import pytest
 
 from keras_vit.cards.card import Card
 from keras_vit.cards.catalog import CARDS
 from keras_vit.cli import COMMANDS, build_parser, main
+from keras_vit.models.vit import build_vit
 from keras_vit.variants import VARIANTS
 from tests.fixtures import tiny_config
 from tests.official import GOLDEN
@@ -140,3 +143,29 @@ def test_the_command_is_installed_under_its_name():
         pytest.skip("run from a checkout")
     [entry] = [each for each in entries if each.group == "console_scripts"]
     assert (entry.name, entry.load()) == ("keras-vit", main)
+
+
+def test_inspect_writes_a_page_about_a_model(tiny, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    image = tmp_path / "images" / "one.png"
+    image.parent.mkdir()
+    keras.utils.save_img(image, np.random.default_rng(0).uniform(0, 255, (40, 50, 3)))
+    page = tmp_path / "page.html"
+    words = ["inspect", "vit_tiny/in10", str(image.parent), "--output", str(page)]
+    assert main(words) == 0
+    assert capsys.readouterr().out.strip() == str(page)
+    text = page.read_text(encoding="utf-8")
+    assert "weights from" in text and "tiny.npz" in text  # the load report
+    assert text.count("data:image/png;base64,") == 8 and "Left out" not in text
+
+
+def test_inspect_opens_files_and_names_and_explains_what_is_wrong(tiny, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    build_vit(tiny_config(classes=3), name="mine").save(tmp_path / "mine.keras")
+    page = tmp_path / "page.html"
+    assert main(["inspect", str(tmp_path / "mine.keras"), "--output", str(page)]) == 0
+    assert "<h1>mine</h1>" in page.read_text(encoding="utf-8")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert main(["inspect", "vit_tiny", str(empty), "--output", str(page)]) == 1
+    assert "There are no images in" in capsys.readouterr().err

@@ -205,7 +205,7 @@ def plot_attention_distance(distances: Any) -> Any:
             np.arange(len(column)), column, "o", color=_SERIES[head % 6], alpha=0.85, label=label
         )
     style_axis(axis, "block", "mean attention distance (pixels)")
-    axis.set_ylim(bottom=0)
+    axis.set_ylim(0, 1.08 * max(float(distances.max()), 1e-12))
     axis.xaxis.get_major_locator().set_params(integer=True)
     if distances.shape[1] <= 6:
         figure.legend(loc="outside right upper", frameon=False, fontsize=8)
