@@ -122,6 +122,7 @@ if typing.TYPE_CHECKING:
     from keras_vit.export.litert import export_litert
     from keras_vit.export.onnx import export_onnx
     from keras_vit.export.saved_model import export_saved_model
+    from keras_vit.export.serving import write_server_config
 
 __version__ = "0.1.0"
 
@@ -130,6 +131,7 @@ _NEED_TENSORFLOW = {
     "export_litert": "keras_vit.export.litert",
     "export_onnx": "keras_vit.export.onnx",
     "export_saved_model": "keras_vit.export.saved_model",
+    "write_server_config": "keras_vit.export.serving",
 }
 
 __all__ = [
@@ -250,6 +252,7 @@ __all__ = [
     "utilization",
     "write_measurements",
     "write_report",
+    "write_server_config",
 ]
 
 

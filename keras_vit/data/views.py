@@ -38,9 +38,8 @@ def eval_view(image, preprocessing: Preprocessing, image_size: tuple[int, int]):
 
 def resize(image, size, interpolation: str):
     """Resizes an image of shape `(h, w, C)` to `size`; float32 values stay in [0, 255]."""
-    x = tf.image.resize(
-        tf.cast(image, tf.float32), size, interpolation, antialias=interpolation == "bicubic"
-    )
+    x = tf.image.resize(image, size, interpolation, antialias=interpolation == "bicubic")
+    x = tf.cast(x, tf.float32)  # after resizing: a photograph in float32 is large
     if interpolation == "bicubic":  # overshoots at edges
         return tf.round(tf.clip_by_value(x, 0.0, 255.0))
     return tf.floor(x) if interpolation == "area" else x

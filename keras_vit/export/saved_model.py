@@ -14,6 +14,7 @@ import tensorflow as tf
 from keras_vit.config import Preprocessing
 from keras_vit.export.files import all_or_nothing, check_labels
 from keras_vit.export.inference import POLICIES, prepare
+from keras_vit.export.serving import write_version_files
 from keras_vit.export.signatures import ServingModule
 from keras_vit.export.verify import (
     ExportReport,
@@ -21,6 +22,7 @@ from keras_vit.export.verify import (
     check,
     check_precision,
     compare,
+    stored_images,
     verification_images,
 )
 
@@ -38,6 +40,7 @@ def export_saved_model(
     preprocessing: Preprocessing | None = None,
     activation: str | None = None,
     tolerance: float | None = None,
+    warmup_batch_sizes: Sequence[int] = (1,),
 ) -> ExportReport:
     """Writes a model as a numbered version for TensorFlow Serving, and checks it.
 
@@ -51,6 +54,9 @@ def export_saved_model(
     - `pixels`: float32 in [0, 255], already of the model's size;
     - `features`: `image_bytes`, and `features` alone.
 
+    In `assets.extra` are warm-up requests, which a server runs before it serves, `labels.txt`, and
+    `model_card.json` with one image and the model's outputs for it.
+
     Args:
         model: A functional model, trained in any precision.
         path: Directory of the versions, which TensorFlow Serving calls the model's base path.
@@ -63,6 +69,7 @@ def export_saved_model(
         activation: What makes probabilities of logits, `"softmax"` or `"sigmoid"`; `None` takes
             the activation of the head, softmax where it has none.
         tolerance: Largest difference allowed, relative to the largest value of an output.
+        warmup_batch_sizes: Batch sizes of the warm-up requests.
 
     Returns:
         An `ExportReport`, whose path is that of the version.
@@ -81,20 +88,16 @@ def export_saved_model(
     """
     check_precision(precision, POLICIES)
     inference = prepare(model, precision, preprocessing, activation)
-    module = ServingModule(inference, check_labels(labels, inference.classes), top_k)
-    expected = prepare(model, "float32", preprocessing, activation)
+    labels = check_labels(labels, inference.classes)
+    module = ServingModule(inference, labels, top_k)
     images = verification_images(images, inference)
+    expected = prepare(model, "float32", preprocessing, activation).run(images)
     destination = pathlib.Path(path) / str(_next_version(path) if version is None else version)
     with all_or_nothing(destination) as unfinished:
         tf.saved_model.save(module, os.fspath(unfinished), module.signatures())
-        report = compare(
-            unfinished,
-            "saved_model",
-            precision,
-            load_saved_model(unfinished),
-            expected.run(images),
-            images,
-        )
+        _write_extra(unfinished, inference, labels, precision, warmup_batch_sizes)
+        runner = load_saved_model(unfinished)
+        report = compare(unfinished, "saved_model", precision, runner, expected, images)
         check(report, TOLERANCES[precision], tolerance=tolerance)
     return dataclasses.replace(report, path=destination)
 
@@ -110,6 +113,15 @@ def load_saved_model(path: str | os.PathLike) -> Runner:
 
     run.loaded = loaded  # type: ignore[attr-defined]  # the variables live as long as it does
     return run
+
+
+def _write_extra(unfinished, inference, labels, precision, warmup_batch_sizes):
+    """Writes what goes with the model; the golden pair is always of the same image."""
+    image = stored_images(inference.input_shape, count=1)
+    outputs = {name: value[0] for name, value in inference.run(image).items()}
+    write_version_files(
+        unfinished, inference, labels, precision, image[0], outputs, warmup_batch_sizes
+    )
 
 
 def _next_version(path: str | os.PathLike) -> int:

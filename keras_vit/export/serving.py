@@ -1,0 +1,184 @@
+"""What TensorFlow Serving reads beside a SavedModel: warm-up, configuration, model card."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.export.inference import Inference
+from keras_vit.export.signatures import DECODED_CHANNELS
+
+EXTRA = "assets.extra"
+
+
+def write_version_files(
+    version: pathlib.Path,
+    inference: Inference,
+    labels: Sequence[str],
+    precision: str,
+    image: np.ndarray,
+    outputs: Mapping[str, np.ndarray],
+    warmup_batch_sizes: Sequence[int],
+) -> None:
+    """Writes warm-up requests, labels and the model card into a SavedModel.
+
+    Args:
+        version: Directory of the SavedModel.
+        inference: What it does.
+        labels: Name of each class, in order.
+        precision: What it computes in.
+        image: Pixels of shape `(H, W, C)` in [0, 255], whole numbers: the golden input.
+        outputs: The model's outputs for it, arrays of shape `(...)` by name.
+        warmup_batch_sizes: Batch sizes that a server runs before it serves.
+    """
+    extra = version / EXTRA
+    extra.mkdir()
+    encoded = _encode(image)
+    with tf.io.TFRecordWriter(os.fspath(extra / "tf_serving_warmup_requests")) as writer:
+        for size in warmup_batch_sizes:
+            if encoded is None:
+                inputs = {"images": tf.make_tensor_proto(np.stack([image] * size), tf.float32)}
+            else:
+                inputs = {"image_bytes": tf.make_tensor_proto([encoded] * size, tf.string)}
+            writer.write(prediction_log("serving_default", inputs))
+    if labels:
+        (extra / "labels.txt").write_text("".join(f"{label}\n" for label in labels))
+    card = model_card(inference, precision, labels, image, outputs)
+    (extra / "model_card.json").write_text(json.dumps(card, indent=1))
+
+
+def model_card(
+    inference: Inference,
+    precision: str,
+    labels: Sequence[str],
+    image: np.ndarray,
+    outputs: Mapping[str, np.ndarray],
+) -> dict[str, Any]:
+    """What a runtime needs to know, and one input with its outputs to try itself on.
+
+    Args:
+        inference: What was exported.
+        precision: What the file computes in.
+        labels: Name of each class, in order.
+        image: Pixels of shape `(H, W, C)` in [0, 255], whole numbers.
+        outputs: The float32 model's outputs for the image, by name.
+
+    Returns:
+        Plain values, for JSON. `golden` holds the image, as `png` in base 64 where its channels
+        allow and as `pixels`' shape and bytes otherwise, and the outputs.
+    """
+    encoded = _encode(image)
+    golden: dict[str, Any] = {"shape": list(image.shape)}
+    if encoded is None:
+        golden["pixels"] = base64.b64encode(image.astype("uint8").tobytes()).decode()
+    else:
+        golden["png"] = base64.b64encode(encoded).decode()
+    preprocessing = inference.preprocessing
+    return {
+        "name": inference.model.name,
+        "precision": precision,
+        "input_shape": list(inference.input_shape),
+        "preprocessing": {
+            "mean": list(preprocessing.mean),
+            "std": list(preprocessing.std),
+            "interpolation": preprocessing.interpolation,
+            "crop_ratio": preprocessing.crop_ratio,
+        },
+        "activation": inference.activation,
+        "labels": list(labels),
+        "versions": {"keras": keras.__version__, "tensorflow": tf.__version__},
+        "golden": {**golden, **{name: value.tolist() for name, value in outputs.items()}},
+    }
+
+
+def write_server_config(
+    directory: str | os.PathLike,
+    base_paths: Mapping[str, str],
+    allowed_batch_sizes: Sequence[int] = (1, 2, 4, 8, 16, 32),
+    batch_timeout_micros: int = 2000,
+) -> None:
+    """Writes `models.config` and `batching.config` for `tensorflow_model_server`.
+
+    Args:
+        directory: Where to write; made where it is missing.
+        base_paths: Directory of the versions of each model, as the server sees it, by name.
+        allowed_batch_sizes: Batch sizes that the server fills up to, rising; the last is the
+            largest batch.
+        batch_timeout_micros: How long a request waits for others, in microseconds.
+
+    Raises:
+        ValueError: If the batch sizes do not rise, or a path is not absolute.
+    """
+    sizes = list(allowed_batch_sizes)
+    if not sizes or sizes != sorted(set(sizes)) or sizes[0] < 1:
+        raise ValueError(
+            f"`allowed_batch_sizes` must be whole numbers that rise from 1 or more. Received: "
+            f"{tuple(allowed_batch_sizes)}."
+        )
+    for name, path in base_paths.items():
+        if not os.path.isabs(path):
+            raise ValueError(
+                "TensorFlow Serving takes absolute paths only. Received: "
+                f"{path!r} for the model {name!r}."
+            )
+    models = "".join(
+        f"  config {{ name: {json.dumps(name)} base_path: {json.dumps(path)} "
+        'model_platform: "tensorflow" }\n'
+        for name, path in base_paths.items()
+    )
+    directory = pathlib.Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "models.config").write_text(f"model_config_list {{\n{models}}}\n")
+    lines = [f"max_batch_size {{ value: {sizes[-1]} }}"]
+    lines.append(f"batch_timeout_micros {{ value: {batch_timeout_micros} }}")
+    lines.append(f"num_batch_threads {{ value: {os.cpu_count()} }}")
+    lines.append("pad_variable_length_inputs: false")
+    lines.extend(f"allowed_batch_sizes: {size}" for size in sizes)
+    (directory / "batching.config").write_text("\n".join(lines) + "\n")
+
+
+def prediction_log(signature: str, inputs: Mapping[str, Any]) -> bytes:
+    """A `tensorflow.serving.PredictionLog` of one request, serialised.
+
+    Written byte by byte, so that exporting does not need the package tensorflow-serving-api; the
+    numbers are those of the fields in `prediction_log.proto`, `predict.proto` and `model.proto`.
+
+    Args:
+        signature: Name of the signature to call.
+        inputs: `TensorProto`s by name.
+
+    Returns:
+        The bytes of the message.
+    """
+    request = _field(1, _field(3, signature.encode()))  # model_spec { signature_name }
+    for name, tensor in inputs.items():
+        request += _field(2, _field(1, name.encode()) + _field(2, tensor.SerializeToString()))
+    return _field(6, _field(1, request))  # predict_log { request }
+
+
+def _field(number: int, payload: bytes) -> bytes:
+    """A field of a protocol buffer that holds bytes or a message."""
+    return _varint(number << 3 | 2) + _varint(len(payload)) + payload
+
+
+def _varint(value: int) -> bytes:
+    result = b""
+    while value > 127:
+        result += bytes([value & 127 | 128])
+        value >>= 7
+    return result + bytes([value])
+
+
+def _encode(image: np.ndarray) -> bytes | None:
+    """The image as PNG, or `None` where its channels are not those of an image file."""
+    if image.shape[-1] not in DECODED_CHANNELS:
+        return None
+    return tf.io.encode_png(image.astype("uint8")).numpy()

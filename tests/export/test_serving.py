@@ -1,0 +1,161 @@
+"""What a server does with an exported version, without Python code of the model."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from google.protobuf import text_format
+
+from keras_vit.export.saved_model import export_saved_model
+from keras_vit.export.serving import write_server_config
+
+LABELS = [f"class {letter}" for letter in "abcdefghij"]
+
+
+@pytest.fixture(scope="module")
+def version(model, tmp_path_factory):
+    path = tmp_path_factory.mktemp("serving") / "tiny"
+    return export_saved_model(model, path, labels=LABELS, warmup_batch_sizes=(1, 4)).path
+
+
+@pytest.fixture(scope="module")
+def loaded(version):
+    return tf.saved_model.load(str(version))
+
+
+def quiet_environment():
+    return {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONWARNINGS": "ignore"}
+
+
+def test_loads_through_the_c_functions_in_a_bare_process(version, model, pixels, tmp_path):
+    png = tmp_path / "image.png"
+    png.write_bytes(tf.io.encode_png(pixels[0].astype("uint8")).numpy())
+    signature = _signature(version, "serving_default")
+    library = pathlib.Path(tf.__file__).parent / "libtensorflow_cc.so.2"
+    names = [signature.inputs["image_bytes"].name, signature.outputs["logits"].name]
+    script = pathlib.Path(__file__).with_name("bare_process.py")
+    result = subprocess.run(
+        [sys.executable, "-I", script, library, version, png, *names],
+        env=quiet_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr[-2000:]
+    np.testing.assert_allclose(
+        json.loads(result.stdout), np.asarray(model(pixels[:1]))[0], rtol=0, atol=1e-5
+    )
+
+
+def _signature(version, name):
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    message = saved_model_pb2.SavedModel()
+    message.ParseFromString((version / "saved_model.pb").read_bytes())
+    return message.meta_graphs[0].signature_def[name]
+
+
+def test_saved_model_cli_runs_it(version, model, pixels, tmp_path):
+    np.save(tmp_path / "pixels.npy", pixels)
+    command = [sys.executable, "-m", "tensorflow.python.tools.saved_model_cli", "run"]
+    command += ["--dir", version, "--tag_set", "serve", "--signature_def", "pixels"]
+    command += ["--inputs", f"pixels={tmp_path / 'pixels.npy'}", "--outdir", tmp_path]
+    result = subprocess.run(
+        command, env=quiet_environment(), capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr[-2000:]
+    logits = np.load(tmp_path / "logits.npy")
+    np.testing.assert_allclose(logits, model(pixels), rtol=0, atol=1e-5)
+
+
+def test_warm_up_requests_are_official_messages_and_run(version, loaded):
+    protos = pytest.importorskip("tensorflow_serving.apis.prediction_log_pb2")
+    path = version / "assets.extra" / "tf_serving_warmup_requests"
+    sizes = []
+    for record in tf.data.TFRecordDataset(str(path)):
+        request = protos.PredictionLog.FromString(record.numpy()).predict_log.request
+        inputs = {name: tf.make_ndarray(value) for name, value in request.inputs.items()}
+        outputs = loaded.signatures[request.model_spec.signature_name](
+            **{name: tf.constant(value) for name, value in inputs.items()}
+        )
+        assert np.isfinite(outputs["logits"]).all()
+        sizes.append(len(outputs["logits"]))
+    assert sizes == [1, 4]
+
+
+def test_the_golden_pair_of_the_card_is_what_the_file_computes(version, loaded):
+    card = json.loads((version / "assets.extra" / "model_card.json").read_text())
+    assert card["labels"] == LABELS
+    assert card["input_shape"] == [32, 32, 3]
+    assert card["preprocessing"]["mean"] == [127.5]
+    image = tf.constant([base64.b64decode(card["golden"]["png"])])
+    outputs = loaded.signatures["serving_default"](image_bytes=image)
+    for name in ("logits", "probabilities", "features"):
+        np.testing.assert_allclose(outputs[name][0], card["golden"][name], rtol=0, atol=1e-5)
+    labels = (version / "assets.extra" / "labels.txt").read_text().splitlines()
+    assert labels == LABELS
+
+
+def test_the_servers_configuration_is_an_official_message(tmp_path):
+    protos = pytest.importorskip("tensorflow_serving.config.model_server_config_pb2")
+    write_server_config(tmp_path, {"tiny": "/models/tiny"}, (1, 4, 16))
+    config = protos.ModelServerConfig()
+    text_format.Parse((tmp_path / "models.config").read_text(), config)
+    assert config.model_config_list.config[0].name == "tiny"
+    assert config.model_config_list.config[0].base_path == "/models/tiny"
+    batching = (tmp_path / "batching.config").read_text()
+    assert "max_batch_size { value: 16 }" in batching
+    assert [line for line in batching.splitlines() if line.startswith("allowed")] == [
+        "allowed_batch_sizes: 1",
+        "allowed_batch_sizes: 4",
+        "allowed_batch_sizes: 16",
+    ]
+
+
+def test_batch_sizes_that_do_not_rise(tmp_path):
+    with pytest.raises(ValueError, match="must be whole numbers that rise"):
+        write_server_config(tmp_path, {"tiny": "/models/tiny"}, (4, 2))
+
+
+def test_a_relative_base_path(tmp_path):
+    with pytest.raises(ValueError, match="absolute paths only"):
+        write_server_config(tmp_path, {"tiny": "models/tiny"})
+
+
+def test_bytes_from_outside_never_end_the_process(loaded, pixels):
+    rng = np.random.default_rng(0)
+    image = pixels[0].astype("uint8")
+    files = [tf.io.encode_png(image).numpy(), tf.io.encode_jpeg(image).numpy()]
+    files += [b"GIF89a" + bytes(40), b"BM" + bytes(60), b"RIFF\x10\0\0\0WEBPVP8 " + bytes(20)]
+    broken = [b"", b"\0", b"\xff\xd8\xff", files[0][:-20], files[1][: len(files[1]) // 2]]
+    for _ in range(60):
+        data = bytearray(files[rng.integers(len(files))])
+        for place in rng.integers(0, len(data), rng.integers(1, 12)):
+            data[place] = rng.integers(256)
+        broken.append(bytes(data))
+    outputs = loaded.signatures["tolerant"](image_bytes=tf.constant(broken))
+    valid = outputs["valid"].numpy()
+    assert not valid[:3].any()
+    assert np.isfinite(outputs["logits"]).all()
+    assert not outputs["logits"].numpy()[~valid].any()
+
+
+def test_images_of_any_size_and_kind(loaded):
+    rng = np.random.default_rng(0)
+    wide = rng.integers(0, 256, (40, 90, 3), "uint8")
+    grey = rng.integers(0, 256, (1, 1, 1), "uint8")
+    transparent = rng.integers(0, 256, (16, 16, 4), "uint8")
+    deep = rng.integers(0, 65536, (20, 20, 3), "uint16")
+    files = [tf.io.encode_png(image).numpy() for image in (wide, grey, transparent, deep)]
+    files.append(tf.io.encode_jpeg(wide, quality=100).numpy())
+    outputs = loaded.signatures["tolerant"](image_bytes=tf.constant(files))
+    assert outputs["valid"].numpy().all()
+    np.testing.assert_allclose(outputs["scores"][0], outputs["scores"][4], rtol=0, atol=0.1)
