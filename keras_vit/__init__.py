@@ -119,7 +119,7 @@ from keras_vit.weights.plan import CheckpointMismatchError
 from keras_vit.weights.published import fetch_weights, list_weights, load_augreg_index
 
 if typing.TYPE_CHECKING:
-    from keras_vit.export.litert import export_litert
+    from keras_vit.export.litert import export_litert, litert_errors
     from keras_vit.export.onnx import export_onnx
     from keras_vit.export.saved_model import export_saved_model
     from keras_vit.export.serving import write_server_config
@@ -129,6 +129,7 @@ __version__ = "0.1.0"
 # Imported when first asked for: they need TensorFlow, which other Keras backends do without.
 _NEED_TENSORFLOW = {
     "export_litert": "keras_vit.export.litert",
+    "litert_errors": "keras_vit.export.litert",
     "export_onnx": "keras_vit.export.onnx",
     "export_saved_model": "keras_vit.export.saved_model",
     "write_server_config": "keras_vit.export.serving",
@@ -227,6 +228,7 @@ __all__ = [
     "inspect_file",
     "list_variants",
     "list_weights",
+    "litert_errors",
     "load_augreg_index",
     "load_weights",
     "mean_attention_distance",

@@ -2,10 +2,91 @@
 
 from __future__ import annotations
 
+import json
+import zipfile
+
 import numpy as np
 import pytest
 
-from keras_vit.export.litert import export_litert, load_litert
+from keras_vit.export.litert import (
+    count_litert_operators,
+    export_litert,
+    litert_errors,
+    load_litert,
+)
+from keras_vit.models.vit import build_vit
+from tests.fixtures import fill_random, tiny_config
+
+
+@pytest.fixture(scope="module")
+def wide():
+    """A model whose weights outweigh its graph."""
+    model = build_vit(tiny_config(width=128, mlp_dim=512, gelu="exact"))
+    fill_random(model, stddev=0.05)
+    return model
+
+
+@pytest.fixture(scope="module")
+def photographs():
+    """Images of several sizes."""
+    rng = np.random.default_rng(2)
+    return [rng.integers(0, 256, (30 + i, 44, 3), "uint8") for i in range(12)]
+
+
+def test_fewer_bits_make_smaller_files(wide, photographs, tmp_path):
+    reports = {
+        precision: export_litert(
+            wide,
+            tmp_path / f"{precision}.tflite",
+            precision,
+            calibration=photographs if precision == "int8" else None,
+        )
+        for precision in ("float32", "float16", "dynamic", "int8")
+    }
+    exact = reports["float32"].size
+    assert 0.45 < reports["float16"].size / exact < 0.6
+    assert 0.2 < reports["dynamic"].size / exact < 0.4
+    assert 0.2 < reports["int8"].size / exact < 0.4
+    assert 1e-6 < reports["float16"].max_difference < 5e-3
+    assert 1e-4 < reports["dynamic"].max_difference < 0.1
+    assert 1e-4 < reports["int8"].max_difference < 0.15
+
+
+def test_exact_gelu_is_one_operator_and_shapes_are_not_computed(wide, tmp_path):
+    counts = count_litert_operators(export_litert(wide, tmp_path / "wide.tflite").path)
+    assert counts["GELU"] == 2
+    assert counts["BATCH_MATMUL"] == 4
+    assert not {"SHAPE", "PACK", "GATHER", "TILE", "BROADCAST_TO"} & set(counts)
+
+
+def test_int8_quantises_dense_layers_only_and_says_where_it_hurts(wide, photographs):
+    errors = litert_errors(wide, photographs)
+    assert {row.operator for row in errors} <= {"FULLY_CONNECTED", "CONV_2D", "QUANTIZE"}
+    assert [row.error for row in errors] == sorted((row.error for row in errors), reverse=True)
+    worst = errors[0].tensor
+    rest = litert_errors(wide, photographs, float_layers=[worst])
+    assert worst not in {row.tensor for row in rest}
+    assert rest
+
+
+def test_int8_without_images(model, tmp_path):
+    with pytest.raises(ValueError, match='precision="int8" needs `calibration`'):
+        export_litert(model, tmp_path / "tiny.tflite", "int8")
+
+
+def test_int8_of_an_open_batch(model, photographs, tmp_path):
+    with pytest.raises(ValueError, match='"int8" needs batch_size=1'):
+        export_litert(
+            model, tmp_path / "tiny.tflite", "int8", calibration=photographs, batch_size=None
+        )
+
+
+def test_labels_and_card_are_inside(model, tmp_path):
+    labels = [f"class {i}" for i in range(10)]
+    report = export_litert(model, tmp_path / "tiny.tflite", labels=labels)
+    with zipfile.ZipFile(report.path) as archive:
+        assert archive.read("labels.txt").decode().splitlines() == labels
+        assert json.loads(archive.read("model_card.json"))["input_shape"] == [32, 32, 3]
 
 
 def test_float32_gives_the_models_logits(model, pixels, tmp_path):
