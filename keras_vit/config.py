@@ -19,7 +19,7 @@ POSITION_EMBEDDINGS = ("learned", "none", "learned_2d", "relative", "sincos_2d")
 GELUS = ("tanh", "exact")
 INTERPOLATIONS = ("bilinear", "bicubic", "area", "nearest")
 RESNET_POOLINGS = ("gap",)
-STANDARDIZATIONS = ("std", "variance")
+STANDARDIZATIONS = ("std", "variance", "torch")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,8 +90,9 @@ class ResNetStem:
         stages: Units in each stage; none leaves the root alone.
         width_factor: Multiple of the channels of a ResNet, 64 after the root.
         norm_epsilon: Added to the variance in every group norm.
-        standardization: `"std"` standardises the kernels of the convolutions, as the official
-            code does; `None` is for kernels that are so already, see `fold_standardization`.
+        standardization: `"std"` standardises the kernels of the convolutions as the official
+            code does, `"torch"` as timm and transformers do; `None` is for kernels that are so
+            already, see `fold_standardization`.
 
     Raises:
         ValueError: If a value is out of its range.
@@ -138,9 +139,9 @@ class ResNetConfig:
         classes: Outputs of the head, or `None` for a backbone without one.
         pooling: `"gap"` (mean over the maps), or `None` (the maps; without a head only).
         norm_epsilon: Added to the variance in every group norm.
-        standardization: `"variance"` standardises the kernels of the convolutions, as the
-            official code does; `None` is for kernels that are so already, see
-            `fold_standardization`.
+        standardization: `"variance"` standardises the kernels of the convolutions as the
+            official code does, `"torch"` as timm and transformers do; `None` is for kernels that
+            are so already, see `fold_standardization`.
         classifier_activation: Activation of the head by its name in Keras; `None` gives logits.
         head_bias: Start of the head's bias.
         preprocessing: From pixels to the model's range; used by the data pipeline and exports too.
@@ -327,7 +328,8 @@ class ViTConfig:
                 'pooling="token" reads the class token, which class_token=False leaves out. '
                 'Choose pooling="gap" or "map", or class_token=True.'
             )
-        if self.distillation_token and self.pooling != "token":
+        features = self.classes is None and self.pooling is None
+        if self.distillation_token and self.pooling != "token" and not features:
             raise ValueError(
                 "A distillation token is read beside the class token, so it needs "
                 f'pooling="token". Received: pooling={self.pooling!r}.'

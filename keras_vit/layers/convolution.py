@@ -9,6 +9,7 @@ from keras_vit.checks import check_positive, pair
 from keras_vit.config import STANDARDIZATIONS
 
 _PADDINGS = ("same", "fixed", "valid")
+_VARIANCE_EPSILONS = {"variance": 1e-10, "torch": 1e-8}
 _NUM_GROUPS = 32  # of https://arxiv.org/abs/1803.08494, and of every published checkpoint
 
 
@@ -21,15 +22,15 @@ def standardize(kernel, form: str):
     Args:
         kernel: Float tensor of shape `(height, width, in, out)`.
         form: `"std"` adds 1e-5 to the standard deviation (the ViT paper's hybrids), `"variance"`
-            adds 1e-10 to the variance (BiT).
+            adds 1e-10 to the variance (BiT), `"torch"` 1e-8 (both in timm and transformers).
 
     Returns:
         Tensor of the kernel's shape and type.
     """
     kernel = kernel - ops.mean(kernel, axis=(0, 1, 2), keepdims=True)
     variance = ops.mean(ops.square(kernel), axis=(0, 1, 2), keepdims=True)
-    if form == "variance":
-        return kernel * ops.rsqrt(variance + 1e-10)
+    if form in _VARIANCE_EPSILONS:
+        return kernel * ops.rsqrt(variance + _VARIANCE_EPSILONS[form])
     # 1e-20 is too small to change a number, but gives a kernel of zeros a gradient.
     return kernel / (ops.sqrt(variance + 1e-20) + 1e-5)
 
@@ -47,7 +48,7 @@ class StdConv2D(keras.layers.Layer):
         strides: Steps along (height, width); an integer means both.
         padding: `"same"`, `"valid"`, or `"fixed"`: half the kernel on every side, whatever the
             image's size. With strides, that is not what `"same"` does.
-        standardization: `"std"` or `"variance"`, see `standardize`; `None` makes a plain
+        standardization: `"std"`, `"variance"` or `"torch"`, see `standardize`; `None` makes a plain
             convolution.
 
     Call arguments:

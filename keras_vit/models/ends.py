@@ -25,11 +25,16 @@ def classify(x, config: ViTConfig | ResNetConfig):
     """Logits in float32 under every dtype policy; the head starts at zero."""
     if config.classes is None:
         return x
+    return head(config, "head", config.classifier_activation)(x)
+
+
+def head(config: ViTConfig | ResNetConfig, name: str, activation: str | None):
+    """A dense layer that ends a model."""
     return keras.layers.Dense(
         config.classes,
-        activation=config.classifier_activation,
+        activation=activation,
         kernel_initializer="zeros",
         bias_initializer=keras.initializers.Constant(config.head_bias),
         dtype="float32",
-        name="head",
-    )(x)
+        name=name,
+    )

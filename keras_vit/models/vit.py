@@ -8,7 +8,7 @@ from keras_vit.config import ViTConfig
 from keras_vit.layers.block import TransformerBlock
 from keras_vit.layers.pooling import AttentionPooling, MeanPooling, TokenPooling
 from keras_vit.layers.tokens import AddPositionEmbedding, ClassToken, PatchDropout, PatchEncoder
-from keras_vit.models.ends import classify, preprocess
+from keras_vit.models.ends import classify, head, preprocess
 from keras_vit.models.model import Model, with_config
 from keras_vit.models.resnet import add_stem
 
@@ -46,12 +46,13 @@ def build_vit(config: ViTConfig, name: str | None = None) -> Model:
     x = embed_tokens(x, config)  # (B, T, D)
     for index in range(config.depth):
         x = transformer_block(config, index)(x)
+    norm = encoder_norm(config)
     if not config.norm_after_pooling:
-        x = encoder_norm(config)(x)
-    x = pool(x, config)  # (B, D)
+        x = norm(x)
+    features = pool(x, config)  # (B, D), two where there is a distillation token
     if config.norm_after_pooling:
-        x = encoder_norm(config)(x)
-    return with_config(Model(images, add_head(x, config), name=name), config)
+        features = [norm(feature) for feature in features]
+    return with_config(Model(images, add_heads(features, config), name=name), config)
 
 
 def embed_tokens(x, config: ViTConfig):
@@ -117,25 +118,36 @@ def encoder_norm(config: ViTConfig):
     return keras.layers.LayerNormalization(epsilon=config.norm_epsilon, name="encoder_norm")
 
 
-def pool(x, config: ViTConfig):
-    """From tokens to what the head reads."""
+def pool(x, config: ViTConfig) -> list:
+    """From tokens to what each head reads."""
+    if config.pooling == "token" and config.distillation_token:
+        second = TokenPooling(1, name="distillation_pooling")(x)
+        return [TokenPooling(name="pooling")(x), second]
     if config.pooling == "token":
-        return TokenPooling(name="pooling")(x)
+        return [TokenPooling(name="pooling")(x)]
     if config.pooling == "gap":
-        return MeanPooling(config.num_prefix_tokens, name="pooling")(x)
+        return [MeanPooling(config.num_prefix_tokens, name="pooling")(x)]
     if config.pooling == "map":
-        return AttentionPooling(
+        pooling = AttentionPooling(
             config.num_heads,
             config.mlp_dim,
             gelu=config.gelu,
             norm_epsilon=config.norm_epsilon,
             name="pooling",
-        )(x)
-    return x
+        )
+        return [pooling(x)]
+    return [x]
 
 
-def add_head(x, config: ViTConfig):
-    """The hidden layer of the head, where there is one, and logits."""
+def add_heads(features: list, config: ViTConfig):
+    """The head, with its hidden layer where there is one, or the mean of two of them.
+
+    The second is DeiT's (https://arxiv.org/abs/2012.12877): for distillation, train a model of
+    the outputs of the layers `head` and `head_distillation`.
+    """
+    x = features[0]
+    if config.classes is None:
+        return keras.layers.Average(name="features")(features) if len(features) > 1 else x
     if config.pre_logits is not None:
         x = keras.layers.Dense(
             config.pre_logits,
@@ -143,4 +155,15 @@ def add_head(x, config: ViTConfig):
             kernel_initializer="lecun_normal",
             name="pre_logits",
         )(x)
-    return classify(x, config)
+    if len(features) == 1:
+        return classify(x, config)
+    logits = [
+        head(config, "head", activation=None)(x),
+        head(config, "head_distillation", activation=None)(features[1]),
+    ]
+    x = keras.layers.Average(dtype="float32", name="mean_logits")(logits)
+    if config.classifier_activation is None:
+        return x
+    return keras.layers.Activation(
+        config.classifier_activation, dtype="float32", name="predictions"
+    )(x)

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from keras_vit.variants import VARIANTS
-from keras_vit.weights import flax_names
+from keras_vit.weights import flax_names, torch_names
 from keras_vit.weights.formats import ArrayFile, CheckpointError, Entry, open_arrays
 from keras_vit.weights.names import Layout
+from keras_vit.weights.neighbours import read_neighbours
 
-LAYOUTS: tuple[Layout, ...] = flax_names.LAYOUTS
+LAYOUTS: tuple[Layout, ...] = flax_names.LAYOUTS + torch_names.LAYOUTS
 
 _SCAN = "Transformer/encoderblock/"
 _MAX_BLOCKS = 1000
@@ -65,7 +66,9 @@ class Checkpoint:
 
     def original(self, name: str) -> str:
         """The file's own name of an array."""
-        return self._sources[name][0] if name in self._sources else f"{self.prefix}{name}"
+        if name in self._sources:
+            return self._sources[name][0]
+        return self.layout.original(name, self.prefix)
 
     def read(self, name: str) -> np.ndarray:
         """One array as float32; arrays of stacked blocks are read once."""
@@ -97,6 +100,7 @@ class FileInfo:
         classes: Outputs of its head, or `None` without one.
         grid: Patches along (height, width) of its positions, or `None` where several fit or none.
         patch_size: Pixels along (height, width) of its patch kernel.
+        has_stem: Whether a ResNet comes before the patches.
         options: Fields of the configuration that the file asks for.
         parameters: Number of values in the arrays of the image model.
         arrays: Shape and type of every array, by the file's own names.
@@ -109,6 +113,7 @@ class FileInfo:
     classes: int | None
     grid: tuple[int, int] | None
     patch_size: tuple[int, int] | None
+    has_stem: bool
     options: dict[str, Any]
     parameters: int
     arrays: dict[str, Entry]
@@ -116,7 +121,7 @@ class FileInfo:
     @property
     def image_size(self) -> tuple[int, int] | None:
         """Pixels along (height, width) that its positions are for, where they are known."""
-        if self.grid is None or self.patch_size is None or "stem" in self.options:
+        if self.grid is None or self.patch_size is None or self.has_stem:
             return None
         return self.grid[0] * self.patch_size[0], self.grid[1] * self.patch_size[1]
 
@@ -168,6 +173,7 @@ def inspect_file(path: str | os.PathLike) -> FileInfo:
             classes=None if head is None else size(head, -1),
             grid=_guess_grid(checkpoint),
             patch_size=None if kernel is None else _patch_size(checkpoint, kernel),
+            has_stem=checkpoint.find("stem_root/conv/kernel") is not None,
             options=implied_options(checkpoint),
             parameters=sum(math.prod(entry.shape) for entry in checkpoint.entries.values()),
             arrays=dict(checkpoint.file.entries),
@@ -176,20 +182,22 @@ def inspect_file(path: str | os.PathLike) -> FileInfo:
 
 def implied_options(checkpoint: Checkpoint) -> dict[str, Any]:
     """Fields of the configuration that a file's layout and arrays ask for."""
-    options = dict(checkpoint.layout.options)
-    if checkpoint.layout.name.startswith("bit"):
+    options = {**checkpoint.layout.options, **read_neighbours(checkpoint.file.path)}
+    if "bit" in checkpoint.layout.name:
         return options
     has = checkpoint.find
     pre_logits, registers = has("pre_logits/bias"), has("registers/token")
     class_token = has("class_token/token") is not None
+    after_pooling = "fc_norm.weight" in checkpoint.entries
     options.update(
+        norm_after_pooling=after_pooling,
         class_token=class_token,
         distillation_token=has("distillation_token/token") is not None,
         num_registers=size(registers, -2),
         pre_logits=size(pre_logits, -1) or None,
         layer_scale=1e-5 if has("block_0/attention_scale/gamma") else None,
         position_embedding="learned" if has("position_embedding/embedding") else "sincos_2d",
-        pooling=_implied_pooling(checkpoint, class_token),
+        pooling=_implied_pooling(checkpoint, class_token and not after_pooling),
     )
     places = position_readings(checkpoint)
     if places and class_token:
@@ -245,11 +253,10 @@ def possible_prefixes(checkpoint: Checkpoint) -> set[int]:
     return {0, class_tokens, class_tokens + tokens[2]}
 
 
-def _implied_pooling(checkpoint: Checkpoint, class_token: bool) -> str:
+def _implied_pooling(checkpoint: Checkpoint, reads_token: bool) -> str:
     if checkpoint.find("pooling/probe") is not None:
         return "map"
-    after_pooling = checkpoint.layout.options.get("norm_after_pooling", False)
-    return "token" if class_token and not after_pooling else "gap"
+    return "token" if reads_token else "gap"
 
 
 def _guess_grid(checkpoint: Checkpoint) -> tuple[int, int] | None:
@@ -338,8 +345,7 @@ def _plain_names(
     sources: dict[str, tuple[str, int | None]] = {}
     others = []
     for key, entry in file.entries.items():
-        unprefixed = any(re.match(pattern, key) for pattern in layout.unprefixed)
-        inside = key.startswith(prefix) and not unprefixed
+        inside = key.startswith(prefix)
         name = key[len(prefix) :] if inside else key
         if layout.is_other(name) or (not inside and layout.is_other(key)):
             others.append(key)

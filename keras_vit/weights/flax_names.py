@@ -72,14 +72,16 @@ _MAP = "MAPHead_0"
 _ENDS = (
     Rule("class_token/token", ("cls",)),
     *pairs("encoder_norm", "Transformer/encoder_norm", _NORM),
+    *pairs("pre_logits", "pre_logits", _DENSE),
+    *pairs("head", "head", _DENSE),
+)
+_MAP_HEAD = (
     Rule("pooling/probe", (f"{_MAP}/probe",)),
     *_attention("pooling/query", f"{_MAP}/MultiHeadDotProductAttention_0", ("query",)),
     *_attention("pooling/key_value", f"{_MAP}/MultiHeadDotProductAttention_0", ("key", "value")),
     *pairs("pooling/output", f"{_MAP}/MultiHeadDotProductAttention_0/out", _OUTPUT),
     *pairs("pooling/norm", f"{_MAP}/LayerNorm_0", _NORM),
     *_mlp("pooling/mlp", f"{_MAP}/MlpBlock_0"),
-    *pairs("pre_logits", "pre_logits", _DENSE),
-    *pairs("head", "head", _DENSE),
 )
 
 
@@ -96,7 +98,6 @@ def _vit(positions: str, blocks: tuple[Rule, ...]) -> tuple[Rule, ...]:
 _OPTIONS = {
     "gelu": "tanh",
     "norm_epsilon": 1e-6,
-    "norm_after_pooling": False,
     "preprocessing": UNIT_RANGE,
 }
 _LINEN = _blocks("MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0")
@@ -121,7 +122,7 @@ LINEN = Layout(
 # gs://big_vision: places before the class token is put in front; two towers in one file.
 BIG_VISION = Layout(
     "big_vision",
-    _vit("pos_embedding", _LINEN),
+    (*_vit("pos_embedding", _LINEN), *_MAP_HEAD),
     prefixes=("params/", "params/img/", "opt/target/", "opt/target/img/", "img/", ""),
     options=_OPTIONS,
     prefix_places="never",

@@ -37,6 +37,9 @@ def follow_file(
         wanted["pre_logits"] = None  # dropped for other classes, as the paper fine-tunes
     if config.channels != 3 and "preprocessing" in wanted:
         wanted["preprocessing"] = _mean_channel(wanted["preprocessing"])
+    stem = wanted.pop("stem", None)
+    if stem is not None and isinstance(config, ViTConfig) and config.stem is not None:
+        wanted["stem"] = dataclasses.replace(config.stem, **stem)
     changes = {
         field: value for field, value in wanted.items() if field in fields and field not in chosen
     }

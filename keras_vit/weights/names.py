@@ -81,6 +81,8 @@ class Layout:
         others: Patterns of names that belong to other parts: optimizer states, text towers,
             decoders. They are left out and reported.
         unprefixed: Patterns of names that never take the prefix.
+        unwritten: Beginnings of our paths that such files are read for, but not written with.
+        zeros: Names of vectors `(1, width)` that the project wants and we do not have.
     """
 
     name: str
@@ -93,6 +95,8 @@ class Layout:
     resize_patches: str = "bilinear"
     others: tuple[str, ...] = ()
     unprefixed: tuple[str, ...] = ()
+    unwritten: tuple[str, ...] = ()
+    zeros: tuple[str, ...] = ()
 
     def find(self, path: str, config: Any) -> tuple[Rule, tuple[str, ...]] | None:
         """The rule for a variable of ours, and the file's names without prefix."""
@@ -101,6 +105,11 @@ class Layout:
             if keys and (rule.when is None or getattr(config, rule.when[0], None) == rule.when[1]):
                 return rule, keys
         return None
+
+    def original(self, key: str, prefix: str) -> str:
+        """A name as a file with this prefix has it."""
+        unprefixed = any(re.match(pattern, key) for pattern in self.unprefixed)
+        return key if unprefixed else f"{prefix}{key}"
 
     def is_other(self, key: str) -> bool:
         """Whether a name belongs to a part that is not the image model."""

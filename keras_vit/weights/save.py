@@ -1,0 +1,233 @@
+"""From the variables of a model to a checkpoint that the official projects, timm or transformers
+load."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import pathlib
+import struct
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from keras_vit.config import ResNetConfig, ViTConfig
+from keras_vit.resize import sincos_2d
+from keras_vit.weights import flax_names, torch_names
+from keras_vit.weights.names import Layout, Rule
+from keras_vit.weights.plan import POSITIONS, model_variables
+
+WRITABLE = ("official", "big_vision", "timm", "transformers")
+
+Piece = tuple[Rule, int, Callable[[], np.ndarray]]
+
+
+def save_weights(model: Any, path: str | os.PathLike, layout: str = "official") -> pathlib.Path:
+    """Writes a model's weights in the names and shapes of another project.
+
+    The file holds weights alone. What else the project must be told, the form of GELU or the
+    epsilon of its norms, is in `model.config`.
+
+    Args:
+        model: A model of `build_vit`, `build_resnet` or `create_model`.
+        path: Where to write; `.npz` for `"official"` and `"big_vision"`, `.safetensors` for the
+            others.
+        layout: `"official"` (vision_transformer, and big_transfer for BiT), `"big_vision"`,
+            `"timm"` or `"transformers"` (the family follows from the architecture).
+
+    Returns:
+        The path. An older file there is replaced in one step.
+
+    Raises:
+        ValueError: If the layout is unknown, has no place for a weight of the model, or computes
+            another function.
+
+    Example:
+
+    >>> model = keras_vit.create_model("vit_b16", classes=10)
+    >>> keras_vit.save_weights(model, "model.safetensors", layout="timm")  # doctest: +SKIP
+    """
+    chosen = find_layout(model.config, layout)
+    path = pathlib.Path(path)
+    if path.suffix != f".{chosen.kind}":
+        raise ValueError(
+            f"The {layout} layout is written to .{chosen.kind} files. Received: "
+            f"{os.fspath(path)!r}."
+        )
+    _check_function(model.config, chosen)
+    arrays = _file_arrays(model, chosen)
+    with _replacing(path) as stream:
+        (_write_npz if chosen.kind == "npz" else _write_safetensors)(stream, arrays)
+    return path
+
+
+def find_layout(config: ViTConfig | ResNetConfig, layout: str) -> Layout:
+    """The layout that files of a project have for an architecture.
+
+    Raises:
+        ValueError: If there is no such project.
+    """
+    bit = isinstance(config, ResNetConfig)
+    if layout == "official":
+        return flax_names.BIT if bit else flax_names.OFFICIAL
+    if layout == "big_vision":
+        return flax_names.BIT_BIG_VISION if bit else flax_names.BIG_VISION
+    if layout == "timm":
+        root = isinstance(config, ViTConfig) and config.stem is not None and not config.stem.stages
+        return torch_names.TIMM_BIT if bit else torch_names.TIMM_ROOT if root else torch_names.TIMM
+    if layout == "transformers":
+        return _transformers_layout(config)
+    raise ValueError(f"`layout` must be one of {', '.join(WRITABLE)}. Received: {layout!r}.")
+
+
+def _transformers_layout(config: ViTConfig | ResNetConfig) -> Layout:
+    if isinstance(config, ResNetConfig):
+        return torch_names.HF_BIT
+    if config.distillation_token:
+        return torch_names.HF_DEIT
+    if config.pooling == "map":
+        return torch_names.HF_SIGLIP
+    return torch_names.HF_VIT if config.layer_scale is None else torch_names.HF_DINOV2
+
+
+def _check_function(config: ViTConfig | ResNetConfig, layout: Layout) -> None:
+    """Raises where a file would load, but its project compute something else."""
+    if isinstance(config, ResNetConfig):
+        return
+    reads_token = (torch_names.HF_VIT, torch_names.HF_DEIT, torch_names.HF_DINOV2)
+    if layout in reads_token and not config.class_token:
+        raise ValueError(f"The {layout.name} layout needs a class token, and the model has none.")
+    if layout in reads_token and config.classes is not None and config.pooling != "token":
+        raise ValueError(
+            f"The head of the {layout.name} layout reads the class token, that of the model "
+            f"pooling={config.pooling!r}. Save in another layout, or the model without its head."
+        )
+    if layout.kind == "npz" and config.norm_after_pooling:
+        raise ValueError(
+            f"In the {layout.name} layout the last norm comes before the pooling, in the model "
+            'after it (norm_after_pooling=True). Save with layout="timm".'
+        )
+
+
+def _file_arrays(model: Any, layout: Layout) -> dict[str, tuple[tuple[int, ...], Callable]]:
+    """Shape of every array of the file, and a function that makes it, by the file's names."""
+    config = model.config
+    heads = getattr(config, "num_heads", 1)
+    pieces: dict[str, list[Piece]] = {}
+    homeless = []
+    shapes: dict[str, tuple[int, ...]] = {}
+    for path, (shape, value) in _values(model, layout).items():
+        found = layout.find(path, config)
+        if found is None or path.startswith(layout.unwritten or ("\0",)):
+            homeless.append(path)
+            continue
+        rule, keys = found
+        for number, key in enumerate(keys):
+            name = layout.original(key, layout.prefixes[0])
+            pieces.setdefault(name, []).append((rule, number, value))
+            shapes[name] = rule.file_shapes(shape, heads)[number]
+    if homeless:
+        raise ValueError(
+            f"The {layout.name} layout has no place for {', '.join(homeless)}. Save in another "
+            "layout, or build the model without them."
+        )
+    arrays = {name: (shapes[name], _maker(parts, heads)) for name, parts in pieces.items()}
+    for key in layout.zeros:
+        shape = (1, config.width)
+        arrays[layout.original(key, layout.prefixes[0])] = (shape, _zeros(shape))
+    return arrays
+
+
+def _maker(parts: list[Piece], heads: int) -> Callable[[], np.ndarray]:
+    """Makes an array of the file from one variable, or from the shares of several."""
+
+    def make() -> np.ndarray:
+        ordered = sorted(parts, key=lambda part: part[0].rows[0])
+        arrays = [rule.to_file(value(), heads)[number] for rule, number, value in ordered]
+        return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=0)
+
+    return make
+
+
+def _zeros(shape: tuple[int, ...]) -> Callable[[], np.ndarray]:
+    return lambda: np.zeros(shape, "float32")
+
+
+def _values(model: Any, layout: Layout) -> dict[str, tuple[tuple[int, ...], Callable]]:
+    """Shape and value of every variable, the rows of class tokens where the layout wants them."""
+    values: dict[str, tuple[tuple[int, ...], Callable]] = {
+        variable.path: (tuple(variable.shape), _reader(variable))
+        for variable in model_variables(model)
+    }
+    config = model.config
+    if isinstance(config, ViTConfig):
+        if config.position_embedding == "sincos_2d" and layout is not flax_names.BIG_VISION:
+            prefix = config.num_class_tokens if config.position_on_class_token else 0
+            table = np.pad(sincos_2d(config.grid, config.width), ((prefix, 0), (0, 0)))[None]
+            values[POSITIONS] = (table.shape, lambda: table)
+        if POSITIONS in values and config.num_class_tokens:
+            _place_rows(values, config, layout.prefix_places)
+    return values
+
+
+def _place_rows(values: dict, config: ViTConfig, places: str) -> None:
+    """Adds rows of zeros for class tokens, or adds their rows to the tokens."""
+    (_, rows, width), table = values[POSITIONS]
+    count = config.num_class_tokens
+    if places == "always" and not config.position_on_class_token:
+        padding = ((0, 0), (count, 0), (0, 0))
+        values[POSITIONS] = ((1, rows + count, width), lambda: np.pad(table(), padding))
+    if places == "never" and config.position_on_class_token:
+        values[POSITIONS] = ((1, rows - count, width), lambda: table()[:, count:])
+        tokens = ("class_token/token", "distillation_token/token")[:count]
+        for number, path in enumerate(tokens):
+            shape, token = values[path]
+            values[path] = (shape, _sum(token, table, number))
+
+
+def _sum(token: Callable, table: Callable, row: int) -> Callable[[], np.ndarray]:
+    return lambda: token() + table()[:, row : row + 1]
+
+
+def _reader(variable: Any) -> Callable[[], np.ndarray]:
+    return lambda: np.asarray(variable.numpy(), "float32")
+
+
+@contextlib.contextmanager
+def _replacing(path: pathlib.Path) -> Iterator[BinaryIO]:
+    """A new file that takes the place of `path` once it is complete."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            yield stream
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def _write_npz(stream: BinaryIO, arrays: dict) -> None:
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        for name, (_, make) in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.ascontiguousarray(make(), "<f4"))
+
+
+def _write_safetensors(stream: BinaryIO, arrays: dict) -> None:
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    position = 0
+    for name, (shape, _) in arrays.items():
+        end = position + 4 * math.prod(shape)
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [position, end]}
+        position = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # data begins at a multiple of 8 bytes
+    stream.write(struct.pack("<Q", len(text)) + text)
+    for _, make in arrays.values():
+        stream.write(np.ascontiguousarray(make(), "<f4").data)
