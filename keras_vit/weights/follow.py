@@ -18,8 +18,9 @@ def follow_file(
 ) -> ViTConfig | ResNetConfig:
     """Adapts a configuration to a checkpoint, where the caller did not choose otherwise.
 
-    The form of GELU, the epsilon of the norms, tokens and their places, pooling and preprocessing
-    follow the file; the head takes the file's form where the number of classes agrees.
+    The form of GELU, the epsilon of the norms, tokens and their places, pooling, preprocessing
+    and the size of images follow the file; the head takes the file's form where the number of
+    classes agrees.
 
     Args:
         config: The variant's configuration, with the caller's changes.
@@ -32,7 +33,11 @@ def follow_file(
         A configuration of the same family.
     """
     fields = {field.name for field in dataclasses.fields(config)}
-    wanted = {**info.options, **(options or {})}
+    wanted = {
+        "image_size": _image_size(config, info, chosen),
+        **info.options,
+        **(options or {}),
+    }
     if config.classes is None or config.classes != info.classes:
         wanted["pre_logits"] = None  # dropped for other classes, as the paper fine-tunes
     if config.channels != 3 and "preprocessing" in wanted:
@@ -44,6 +49,19 @@ def follow_file(
         field: value for field, value in wanted.items() if field in fields and field not in chosen
     }
     return dataclasses.replace(config, **changes)
+
+
+def _image_size(
+    config: ViTConfig | ResNetConfig, info: FileInfo, chosen: Collection[str]
+) -> tuple[int, int] | None:
+    """Pixels that the file's positions are for, or the variant's where it does not say."""
+    if info.grid is None or isinstance(config, ResNetConfig) or "patch_size" in chosen:
+        return config.image_size
+    stride = 1 if config.stem is None else config.stem.stride
+    rows, columns = (
+        places * patch * stride for places, patch in zip(info.grid, config.patch_size, strict=True)
+    )
+    return rows, columns
 
 
 def _mean_channel(preprocessing: Preprocessing) -> Preprocessing:
