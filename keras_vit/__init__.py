@@ -117,6 +117,7 @@ from keras_vit.weights.formats import CheckpointError
 from keras_vit.weights.load import LoadReport, load_weights
 from keras_vit.weights.plan import CheckpointMismatchError
 from keras_vit.weights.published import fetch_weights, list_weights, load_augreg_index
+from keras_vit.weights.save import save_weights
 
 if typing.TYPE_CHECKING:
     from keras_vit.export.litert import export_litert, litert_errors
@@ -248,6 +249,7 @@ __all__ = [
     "plot_training",
     "position_similarity",
     "read_augreg_index",
+    "save_weights",
     "token_norms",
     "training_exaflops",
     "training_memory",

@@ -1,0 +1,192 @@
+"""Writes tests/golden/torch_outputs.json: outputs of small models of timm and transformers.
+
+Run with the interpreter of `scripts/parity`'s environment:
+`PYTHONPATH=. .venv-parity/bin/python scripts/make_torch_golden.py`. Weights follow a formula, so
+that the tests make them again and the file holds names, shapes and outputs alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import pathlib
+import tempfile
+
+import numpy as np
+import safetensors.torch
+import torch
+from safetensors import safe_open
+
+from scripts.parity_theirs import build, run  # first: it makes timm importable
+
+from timm.layers import StdConv2d  # isort: skip
+from timm.models import resnetv2  # isort: skip
+from timm.models import vision_transformer_hybrid as hybrid  # isort: skip
+
+OUT = pathlib.Path(__file__).parent.parent / "tests" / "golden" / "torch_outputs.json"
+
+TIMM = {
+    "img_size": 32,
+    "patch_size": 8,
+    "embed_dim": 32,
+    "depth": 2,
+    "num_heads": 4,
+    "mlp_ratio": 2,
+    "num_classes": 5,
+}
+HEADLESS = {**TIMM, "num_classes": 0}
+STEM = {name: value for name, value in TIMM.items() if name != "img_size"}
+SMALL = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "image_size": 32,
+    "patch_size": 8,
+    "num_labels": 5,
+}
+DINO = {**SMALL, "mlp_ratio": 2}
+BIT = {"embedding_size": 64, "hidden_sizes": [256, 512], "depths": [1, 2]}
+
+# name: project, model, configuration, options, side of the image, output without a head
+CASES = {
+    "timm vit": ("timm", "vit_tiny_patch16_224", "", TIMM, 32, ""),
+    "timm mean": ("timm", "vit_tiny_patch16_224", "", {**TIMM, "global_pool": "avg"}, 32, ""),
+    "timm distilled": ("timm", "deit_tiny_distilled_patch16_224", "", TIMM, 32, ""),
+    "timm deit3": ("timm", "deit3_small_patch16_224", "", TIMM, 32, ""),
+    "timm dinov2": ("timm", "vit_small_patch14_dinov2", "", HEADLESS, 32, ""),
+    "timm registers": ("timm", "vit_small_patch14_reg4_dinov2", "", HEADLESS, 32, ""),
+    "timm siglip": ("timm", "vit_base_patch16_siglip_224", "", HEADLESS, 32, ""),
+    "timm flexivit": ("timm", "flexivit_small", "", TIMM, 32, ""),
+    "timm root": (
+        "timm",
+        "vit_tiny_r_s16_p8_224",
+        "",
+        {**TIMM, "img_size": 64, "patch_size": 4},
+        64,
+        "",
+    ),
+    "timm hybrid": ("timm", "hybrid", "", {**STEM, "img_size": 64, "patch_size": 1}, 64, ""),
+    "timm bit": ("timm", "bit", "", {"num_classes": 5}, 64, ""),
+    "transformers vit": ("transformers", "ViTForImageClassification", "ViTConfig", SMALL, 32, ""),
+    "transformers deit": (
+        "transformers",
+        "DeiTForImageClassificationWithTeacher",
+        "DeiTConfig",
+        SMALL,
+        32,
+        "",
+    ),
+    "transformers dinov2": ("transformers", "Dinov2Model", "Dinov2Config", DINO, 32, "token"),
+    "transformers registers": (
+        "transformers",
+        "Dinov2WithRegistersModel",
+        "Dinov2WithRegistersConfig",
+        DINO,
+        32,
+        "token",
+    ),
+    "transformers mae": (
+        "transformers",
+        "ViTMAEModel",
+        "ViTMAEConfig",
+        {**SMALL, "mask_ratio": 0.0},
+        32,
+        "token",
+    ),
+    "transformers siglip": (
+        "transformers",
+        "SiglipVisionModel",
+        "SiglipVisionConfig",
+        SMALL,
+        32,
+        "pooler",
+    ),
+    "transformers bit": (
+        "transformers",
+        "BitForImageClassification",
+        "BitConfig",
+        {**BIT, "num_labels": 5},
+        64,
+        "",
+    ),
+}
+
+
+def small_hybrid(case: dict) -> torch.nn.Module:
+    """timm's hybrid with stages of one and two units, which it has no name for."""
+    return hybrid._create_vision_transformer_hybrid(
+        "vit_base_r50_s16_224", backbone=hybrid._resnetv2((1, 2)), **case["options"]
+    ).eval()
+
+
+def small_bit(case: dict) -> torch.nn.Module:
+    """timm's BiT with stages of one and two units."""
+    return resnetv2.ResNetV2(
+        layers=(1, 2),
+        channels=(256, 512),
+        stem_type="fixed",
+        conv_layer=functools.partial(StdConv2d, eps=1e-8),
+        **case["options"],
+    ).eval()
+
+
+SMALL_RESNETS = {"hybrid": small_hybrid, "bit": small_bit}
+
+
+def values(shape: tuple[int, ...], position: int, scale: bool) -> np.ndarray:
+    """The formula: pseudo-random values in [-0.15, 0.15], around 1 for scales."""
+    i = np.arange(int(np.prod(shape)), dtype="int64")
+    fill = 0.15 * (((7 * i**2 + 7919 * i + 104729 * position) % 2003) / 1001 - 1)
+    return (fill + scale).astype("float32").reshape(shape)
+
+
+def images(size: int) -> np.ndarray:
+    i = np.arange(2 * size * size * 3, dtype="int64")
+    return (((3 * i**2 + 101 * i) % 509) / 254 - 1).astype("float32").reshape(2, size, size, 3)
+
+
+def is_scale(name: str, shape: tuple[int, ...]) -> bool:
+    return len(shape) == 1 and name.endswith(("weight", "gamma", "lambda1"))
+
+
+def saved_names(model: torch.nn.Module, project: str) -> dict[str, list[int]]:
+    """Names and shapes as the project saves them."""
+    if project == "timm":
+        return {name: list(value.shape) for name, value in model.state_dict().items()}
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        with safe_open(f"{folder}/model.safetensors", "pt") as file:
+            return {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+
+
+def main() -> None:
+    golden = {}
+    for title, (project, model_name, config, options, size, output) in CASES.items():
+        case = {"project": project, "model": model_name, "config": config, "options": options}
+        case.update(output=output, patches=(size // 8) ** 2)
+        model = SMALL_RESNETS.get(model_name, build)(case)
+        shapes = saved_names(model, project)
+        state = {
+            name: torch.from_numpy(values(tuple(shape), position, is_scale(name, tuple(shape))))
+            for position, (name, shape) in enumerate(sorted(shapes.items()))
+        }
+        if project == "timm":
+            model.load_state_dict(state, strict=True)
+        else:
+            with tempfile.TemporaryDirectory() as folder:
+                model.config.save_pretrained(folder)
+                safetensors.torch.save_file(state, f"{folder}/model.safetensors", {"format": "pt"})
+                model, info = type(model).from_pretrained(
+                    folder, output_loading_info=True, attn_implementation="eager"
+                )
+                assert not any(info.values()), info
+                model = model.eval()
+        outputs = run(case, model, images(size))
+        golden[title] = {"size": size, "shapes": shapes, "outputs": outputs.round(6).tolist()}
+        print(title, len(shapes), np.abs(outputs).max())
+    OUT.write_text(json.dumps(golden, indent=None, separators=(",", ":")) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,236 @@
+"""Files of timm and transformers: their outputs, and the same file written back, without torch.
+
+`tests/golden/torch_outputs.json` has names, shapes and outputs of their small models, made by
+`scripts/make_torch_golden.py`; the weights follow a formula.
+"""
+
+from __future__ import annotations
+
+import json
+
+import keras
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from keras_vit.config import ResNetConfig, ResNetStem
+from keras_vit.create import build, create_model
+from keras_vit.weights.follow import follow_file
+from keras_vit.weights.load import CheckpointMismatchError, inspect_file, load_weights
+from keras_vit.weights.save import save_weights
+from tests.fixtures import tiny_config
+from tests.official import GOLDEN
+
+CASES = json.loads((GOLDEN / "torch_outputs.json").read_text())
+HEADLESS = ("dinov2", "registers", "siglip", "mae")
+STEMS = {"timm root": (4, ResNetStem()), "timm hybrid": (1, ResNetStem(stages=(1, 2)))}
+
+
+def images(size):
+    i = np.arange(2 * size * size * 3, dtype="int64")
+    return (((3 * i**2 + 101 * i) % 509) / 254 - 1).astype("float32").reshape(2, size, size, 3)
+
+
+def weights(shapes):
+    arrays = {}
+    for position, (name, shape) in enumerate(sorted(shapes.items())):
+        i = np.arange(int(np.prod(shape)), dtype="int64")
+        fill = 0.15 * (((7 * i**2 + 7919 * i + 104729 * position) % 2003) / 1001 - 1)
+        scale = len(shape) == 1 and name.endswith(("weight", "gamma", "lambda1"))
+        arrays[name] = (fill + scale).astype("float32").reshape(shape)
+    return arrays
+
+
+@pytest.fixture
+def save(tmp_path):
+    def save(arrays, name="model.safetensors"):
+        safetensors.numpy.save_file(arrays, tmp_path / name)
+        return tmp_path / name
+
+    return save
+
+
+def make(title, path):
+    """Our model for a case, as the file asks for it."""
+    headless = title.endswith(HEADLESS)
+    size = CASES[title]["size"]
+    changes = {"classes": None if headless else 5, "include_preprocessing": False}
+    if title.endswith("bit"):
+        config = ResNetConfig(stages=(1, 2), image_size=size, **changes)
+    else:
+        patch, stem = STEMS.get(title, (8, None))
+        config = tiny_config(image_size=size, patch_size=patch, stem=stem, **changes)
+    return build(follow_file(config, inspect_file(path)))
+
+
+@pytest.mark.parametrize("title", CASES)
+def test_outputs_are_theirs_and_the_file_comes_back(title, save, tmp_path):
+    arrays = weights(CASES[title]["shapes"])
+    path = save(arrays)
+    model = make(title, path)
+    report = load_weights(model, path)
+    assert {w.path for w in model.weights} == set(report.loaded)
+    expected = np.array(CASES[title]["outputs"])
+    outputs = keras.ops.convert_to_numpy(model(images(CASES[title]["size"])))
+    np.testing.assert_allclose(outputs, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
+    back = save_weights(model, tmp_path / "back.safetensors", title.split()[0])
+    written = safetensors.numpy.load_file(back)
+    prefix = {"transformers siglip": "vision_model."}.get(title, "")
+    if title == "transformers mae":  # the encoder of a file with a decoder is called vit
+        prefix = "vit."
+    for name in [name for name in arrays if name.endswith("mask_token")]:
+        arrays[name] = np.zeros_like(arrays[name])
+    assert {prefix + name for name in arrays} == set(written)
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(written[prefix + name], array, err_msg=name)
+
+
+def test_the_sources_differ_by_more_than_the_tolerance(save):
+    """Another epsilon or GELU, or plain kernels of a stem, would be noticed."""
+    for title, changes in {
+        "timm vit": {"gelu": "tanh"},
+        "transformers vit": {"norm_epsilon": 1e-5},
+        "transformers siglip": {"gelu": "exact"},
+        "timm hybrid": {"stem": ResNetStem(stages=(1, 2), norm_epsilon=1e-4)},
+    }.items():
+        path = save(weights(CASES[title]["shapes"]), f"{title}.safetensors")
+        patch, stem = STEMS.get(title, (8, None))
+        headless = title.endswith(HEADLESS)
+        config = follow_file(
+            tiny_config(
+                image_size=CASES[title]["size"],
+                patch_size=patch,
+                classes=None if headless else 5,
+                include_preprocessing=False,
+                **{"stem": stem, **changes},
+            ),
+            inspect_file(path),
+            chosen=set(changes),
+        )
+        model = build(config)
+        load_weights(model, path)
+        expected = np.array(CASES[title]["outputs"])
+        outputs = keras.ops.convert_to_numpy(model(images(CASES[title]["size"])))
+        assert np.abs(outputs - expected).max() > 4e-5 * np.abs(expected).max(), title
+
+
+def test_positions_of_timm_are_resized_bicubically(save):
+    path = save(weights(CASES["timm vit"]["shapes"]))
+    model = build(tiny_config(image_size=48, classes=5))
+    report = load_weights(model, path)
+    assert "4 x 4 to 6 x 6 places (bicubic)" in report.resized["position_embedding/embedding"]
+
+
+def test_class_tokens_without_places_are_told_by_the_number_of_rows(save):
+    assert inspect_file(save(weights(CASES["timm vit"]["shapes"]))).options[
+        "position_on_class_token"
+    ]
+    path = save(weights(CASES["timm deit3"]["shapes"]), "deit3.safetensors")
+    info = inspect_file(path)
+    assert not info.options["position_on_class_token"]
+    assert info.grid == (4, 4)
+
+
+def test_another_part_of_the_file_is_left_out_and_named(save):
+    arrays = weights(CASES["transformers siglip"]["shapes"])
+    arrays = {f"vision_model.{name}": array for name, array in arrays.items()}
+    arrays["text_model.embeddings.token_embedding.weight"] = np.zeros((3, 4), "float32")
+    arrays["logit_scale"] = np.zeros(1, "float32")
+    path = save(arrays)
+    model = make("transformers siglip", path)
+    report = load_weights(model, path)
+    assert set(report.left_out) == {"text_model.embeddings.token_embedding.weight", "logit_scale"}
+
+
+def test_a_pooler_is_a_hidden_layer_of_the_head(save):
+    arrays = weights(CASES["transformers vit"]["shapes"])
+    arrays = {
+        name.removeprefix("vit."): array
+        for name, array in arrays.items()
+        if not name.startswith("classifier")
+    }
+    arrays["pooler.dense.weight"] = np.ones((32, 32), "float32")
+    arrays["pooler.dense.bias"] = np.ones(32, "float32")
+    path = save(arrays)
+    model = build(tiny_config(classes=5, pre_logits=32))
+    report = load_weights(model, path)
+    assert {"pre_logits/kernel", "pre_logits/bias"} <= set(report.loaded)
+    assert report.fresh == ("head/kernel", "head/bias")
+    report = load_weights(build(tiny_config(classes=5)), path)
+    assert set(report.left_out) == {"pooler.dense.weight", "pooler.dense.bias"}
+
+
+def test_files_beside_a_checkpoint_say_how_images_were_prepared(save, tmp_path):
+    path = save(weights(CASES["timm vit"]["shapes"]))
+    fields = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225], "crop_pct": 0.9}
+    (tmp_path / "config.json").write_text(
+        json.dumps({"pretrained_cfg": {**fields, "interpolation": "bicubic"}})
+    )
+    preprocessing = inspect_file(path).options["preprocessing"]
+    assert preprocessing.mean == pytest.approx((123.675, 116.28, 103.53))
+    assert (preprocessing.interpolation, preprocessing.crop_ratio) == ("bicubic", 0.9)
+    (tmp_path / "config.json").write_text(
+        json.dumps({"hidden_act": "gelu_new", "layer_norm_eps": 1e-5})
+    )
+    (tmp_path / "preprocessor_config.json").write_text(
+        json.dumps(
+            {
+                "image_mean": [0.5, 0.5, 0.5],
+                "image_std": [0.25, 0.25, 0.25],
+                "resample": 3,
+                "do_center_crop": True,
+                "crop_size": {"height": 224, "width": 224},
+                "size": {"shortest_edge": 256},
+            }
+        )
+    )
+    options = inspect_file(path).options
+    assert (options["gelu"], options["norm_epsilon"]) == ("tanh", 1e-5)
+    assert options["preprocessing"].std == (63.75,) * 3
+    assert options["preprocessing"].crop_ratio == 0.875
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{", '{"pretrained_cfg": 3}', '{"pretrained_cfg": {"mean": "x"}}', "[" * 9999],
+)
+def test_files_beside_a_checkpoint_that_say_nothing_are_passed_over(text, save, tmp_path):
+    path = save(weights(CASES["timm vit"]["shapes"]))
+    before = inspect_file(path).options
+    (tmp_path / "config.json").write_text(text)
+    assert inspect_file(path).options == before
+
+
+def test_create_model_reads_timm_files(save):
+    path = save(weights(CASES["timm distilled"]["shapes"]))
+    model = create_model(
+        "vit_ti16",
+        weights=path,
+        classes=5,
+        patch_size=8,
+        width=32,
+        depth=2,
+        num_heads=4,
+        mlp_dim=64,
+        input_shape=(32, 32, 3),
+        include_preprocessing=False,
+    )
+    assert model.config.distillation_token
+    assert model.config.gelu == "exact"
+    expected = np.array(CASES["timm distilled"]["outputs"])
+    outputs = keras.ops.convert_to_numpy(model(images(32)))
+    np.testing.assert_allclose(outputs, expected, rtol=0, atol=2e-5)
+    both = keras.Model(
+        model.input,
+        [model.get_layer("head").output, model.get_layer("head_distillation").output],
+    )
+    first, second = both(images(32))
+    mean = (keras.ops.convert_to_numpy(first) + keras.ops.convert_to_numpy(second)) / 2
+    np.testing.assert_allclose(mean, expected, rtol=0, atol=2e-5)
+
+
+def test_the_wrong_variant_is_named(save):
+    arrays = weights(CASES["timm vit"]["shapes"])
+    model = build(tiny_config(width=48, classes=5))
+    with pytest.raises(CheckpointMismatchError, match=r"misshapen: 'patch_embed.proj.weight' is"):
+        load_weights(model, save(arrays))
