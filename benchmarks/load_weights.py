@@ -1,10 +1,10 @@
 """Time and memory of loading an official file, beside numpy.load and building the model.
 
 `python benchmarks/load_weights.py --variant vit_b16` writes a file of random weights in the
-official layout, then measures in fresh processes: reading all its arrays with `numpy.load`, building
-the model alone, and building it with the file's weights. Prints one JSON line with seconds (median
-of `--rounds`) and peak memory in MiB, and `ratio`: seconds of loading over those of `numpy.load` and
-building together.
+official layout, then measures in fresh processes: reading all its arrays with `numpy.load`,
+building the model alone, and building it with the file's weights. Prints one JSON line with
+seconds (median of `--rounds`) and peak memory in MiB, and `ratio`: seconds of loading over those
+of 1.5 readings with `numpy.load` and one building; at most 1 is the goal.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def main() -> None:
                 "file_mib": round(mebibytes, 1),
                 "seconds": {step: round(value, 3) for step, value in seconds.items()},
                 "peak_mib": peaks,
-                "ratio": round(seconds["load"] / (seconds["numpy"] + seconds["build"]), 3),
+                "ratio": round(seconds["load"] / (1.5 * seconds["numpy"] + seconds["build"]), 3),
                 "load_above_build_mib": round(peaks["load"] - peaks["build"], 1),
                 "versions": steps["load"][0]["versions"],
                 "processor": platform.processor() or platform.machine(),
