@@ -91,3 +91,9 @@ def test_no_lambda_layers():
     for path in source_files():
         for node in ast.walk(ast.parse(path.read_text())):
             assert not (isinstance(node, ast.Attribute) and node.attr == "Lambda"), path
+
+
+def test_the_picture_of_the_house_shows_every_room():
+    picture = (PACKAGE.parent / "docs/architecture.md").read_text()
+    rooms = {room(path) for path in source_files()} - {"__init__", "__main__"}
+    assert [name for name in sorted(rooms) if f"| `{name}` |" not in picture] == []

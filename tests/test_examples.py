@@ -1,0 +1,72 @@
+"""The examples run as a newcomer runs them, in a process of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import keras
+import numpy as np
+
+import keras_vit
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+
+def run(*command):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    done = subprocess.run(
+        [sys.executable, *map(str, command)], capture_output=True, text=True, env=environment
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_quickstart_trains_draws_and_ships(tmp_path):
+    printed = run(ROOT / "examples/quickstart.py", "--smoke", "--output", tmp_path)
+
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["split"] == {"seed": 0, "train": 140, "held_out": 360}
+    assert report["versions"]["keras_vit"] == keras_vit.__version__
+    assert set(report["files"]) == {"saved_model/1", "model.tflite"}
+    for name, file in report["files"].items():
+        assert 0 <= file["max_difference"] < 1e-4
+        assert file["agreement"] == 1
+        assert file["bytes"] > 100_000
+        assert f"{name} loaded without keras_vit" in printed
+    for picture in ("curves.png", "predictions.png"):
+        pixels = keras.utils.img_to_array(keras.utils.load_img(tmp_path / picture))
+        assert pixels.shape[1] > 500 and pixels.std() > 10, picture
+
+    # What the report says of the model is what the file's model does.
+    held_out = np.load(tmp_path / "held_out.npz")
+    model = keras.saving.load_model(tmp_path / "model.keras")
+    logits = model.predict(held_out["images"], verbose=0)
+    np.testing.assert_allclose(logits, held_out["logits"], rtol=0, atol=1e-5)
+    assert f"{report['accuracy']:.2%}" in printed
+
+
+def test_run_exports_cannot_import_keras_vit_and_sees_differences(tmp_path):
+    model = keras_vit.build_vit(
+        keras_vit.ViTConfig(
+            patch_size=4, width=16, depth=1, num_heads=2, mlp_dim=32, image_size=8, classes=3
+        )
+    )
+    rng = np.random.default_rng(0)
+    for weight in model.trainable_weights:
+        weight.assign(rng.normal(0, 0.2, weight.shape))
+    images = rng.uniform(0, 255, (4, 8, 8, 3)).astype("float32")
+    keras_vit.export_litert(model, tmp_path / "model.tflite")
+    wrong = model.predict(images, verbose=0) + np.float32([0.25, 0, 0])
+    np.savez(tmp_path / "held_out.npz", images=images, logits=wrong)
+    script = ROOT / "examples/run_exports.py"
+    printed = run(script, tmp_path / "held_out.npz", tmp_path / "model.tflite")
+    assert abs(json.loads(printed)[0]["max_difference"] - 0.25) < 1e-4
+    blocked = (
+        f"import runpy\nrunpy.run_path({str(script)!r})\n"
+        "try:\n    import keras_vit\nexcept ImportError:\n    print('refused')"
+    )
+    assert run("-c", blocked).strip() == "refused"
