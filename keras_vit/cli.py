@@ -15,8 +15,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from keras_vit.cards.card import Card
+from keras_vit.create import create_model
+from keras_vit.variants import list_variants
 from keras_vit.weights.detect import inspect_file
+from keras_vit.weights.plan import PATCHES
 from keras_vit.weights.published import fetch_weights, list_weights
+from keras_vit.weights.save import WRITABLE, save_weights
 
 # What a user can do something about; anything else is a fault of ours and keeps its traceback.
 _EXPECTED_ERRORS = (ValueError, OSError, ImportError)
@@ -61,6 +65,38 @@ def show_file(file: str, arrays: bool = False, as_json: bool = False) -> None:
 def fetch_file(name: str, rehash: bool = False) -> None:
     """Downloads weights where they are not there yet, checks them and prints their path."""
     print(_find(name, rehash))
+
+
+def convert_file(
+    source: str, target: str, layout: str, variant: str | None = None, image_size: int | None = None
+) -> None:
+    """Writes a checkpoint again in the names of another project."""
+    path = _find(source)
+    info = inspect_file(path)
+    variant = variant or info.variant
+    if variant is None:
+        raise ValueError(
+            f"The shapes in {path} are of no architecture in the table. Name it with --variant, "
+            f"one of {', '.join(list_variants())}."
+        )
+    model = create_model(
+        variant,
+        include_top=info.classes is not None,
+        weights=path,
+        input_shape=None if image_size is None else (image_size, image_size, 3),
+        pooling=info.options.get("pooling"),
+        classes=info.classes or 1000,
+    )
+    if PATCHES in model.load_report.resized:
+        raise ValueError(
+            f"{path} is for images of another number of channels, or patches of another size, "
+            f"than {variant}: {model.load_report.resized[PATCHES]}. What is written would not be "
+            "the same model. Use `create_model` with `input_shape` and `patch_size`, then "
+            "`save_weights`."
+        )
+    written = save_weights(model, target, layout)
+    print(model.load_report)
+    print(f"Wrote {written} ({os.path.getsize(written) / 2**20:.1f} MiB, {layout} layout).")
 
 
 def inspect_model(model: str, images: Sequence[str], output: str = "report.html") -> None:
@@ -129,9 +165,20 @@ COMMANDS: tuple[Command, ...] = (
             argument("--rehash", action="store_true", help="hash a file that is there already"),
         ),
     ),
+    Command(
+        "weights convert",
+        convert_file,
+        (
+            argument("source", metavar="IN", help=_A_FILE),
+            argument("target", metavar="OUT", help="file to write, .npz or .safetensors"),
+            argument("--layout", required=True, choices=WRITABLE, help="whose names to write"),
+            argument("--variant", help="architecture of IN, where its shapes do not tell"),
+            argument("--image-size", type=int, help="pixels that OUT is for; as IN otherwise"),
+        ),
+    ),
 )
 # What the first words of commands have in common.
-_GROUPS = {"weights": "list, inspect and fetch checkpoints"}
+_GROUPS = {"weights": "list, inspect, fetch and convert checkpoints"}
 
 
 def build_parser(commands: Iterable[Command] = COMMANDS) -> argparse.ArgumentParser:
@@ -189,8 +236,6 @@ def _find(name: str, rehash: bool = False):
 def _open_model(name: str):
     """The model of a `.keras` file, of `"vit_b16/augreg_in21k"` or of `"vit_b16"`."""
     import keras
-
-    from keras_vit.create import create_model
 
     if name.endswith(".keras"):
         return keras.saving.load_model(name)

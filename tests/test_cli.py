@@ -13,13 +13,14 @@ import keras
 import numpy as np
 import pytest
 
+import keras_vit
 from keras_vit.cards.card import Card
 from keras_vit.cards.catalog import CARDS
 from keras_vit.cli import COMMANDS, build_parser, main
 from keras_vit.models.vit import build_vit
 from keras_vit.variants import VARIANTS
 from tests.fixtures import tiny_config
-from tests.official import GOLDEN
+from tests.official import GOLDEN, load_golden
 
 TOKEN = GOLDEN / "vit_token.checkpoint.npz"
 
@@ -105,6 +106,44 @@ def test_fetch_prints_the_path(tiny, capsys):
     path = capsys.readouterr().out.strip()
     with open(path, "rb") as file:
         assert file.read() == TOKEN.read_bytes()
+
+
+@pytest.mark.parametrize("layout", ["official", "big_vision", "timm", "transformers"])
+def test_convert_writes_what_loads_to_the_same_numbers(layout, tiny, tmp_path, capsys):
+    kind = "npz" if layout in ("official", "big_vision") else "safetensors"
+    target = tmp_path / f"out.{kind}"
+    assert main(["weights", "convert", str(TOKEN), str(target), "--layout", layout]) == 0
+    assert f"{layout} layout" in capsys.readouterr().out.splitlines()[-1]
+    settings = {"gelu": "tanh", "norm_epsilon": 1e-6, "include_preprocessing": False}
+    model = keras_vit.create_model("vit_tiny", weights=target, classes=10, **settings)
+    _, outputs = load_golden("vit_token")
+    logits = model.predict(outputs["images"], verbose=0)
+    np.testing.assert_allclose(logits, outputs["logits"], rtol=0, atol=2e-5)
+
+
+def test_convert_to_another_image_size(tiny, tmp_path):
+    target = tmp_path / "out.npz"
+    line = ["weights", "convert", str(TOKEN), str(target), "--layout", "official"]
+    assert main([*line, "--image-size", "48"]) == 0
+    assert keras_vit.inspect_file(target).image_size == (48, 48)
+
+
+def test_convert_needs_a_known_architecture(tmp_path, capsys):
+    target = tmp_path / "out.npz"
+    assert main(["weights", "convert", str(TOKEN), str(target), "--layout", "official"]) == 1
+    assert "Name it with --variant, one of bit_r101x1" in capsys.readouterr().err
+    assert not target.exists()
+
+
+def test_convert_refuses_what_would_not_be_the_same(tiny, tmp_path, capsys):
+    arrays, _ = load_golden("vit_token")
+    arrays["embedding/kernel"] = arrays["embedding/kernel"].sum(axis=2, keepdims=True)
+    np.savez(tmp_path / "grey.npz", **arrays)
+    target = tmp_path / "out.npz"
+    line = ["weights", "convert", str(tmp_path / "grey.npz"), str(target), "--layout", "official"]
+    assert main([*line, "--variant", "vit_tiny"]) == 1
+    assert "would not be the same model" in capsys.readouterr().err
+    assert not target.exists()
 
 
 @pytest.mark.parametrize(
