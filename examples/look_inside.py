@@ -27,7 +27,7 @@ def scenes(digits, labels, rng):
     images = np.zeros((len(digits), *SIZE, 3), "float32")
     for image, digit in zip(images, digits, strict=True):
         image += rng.uniform(20, 70, (1, 1, 3)) + rng.normal(0, 8, image.shape)
-        for _ in range(4):  # quarters of other digits
+        for _ in range(3):  # quarters of other digits
             part = digits[rng.integers(len(digits))]
             y, x = rng.integers(0, 2, 2) * 4
             draw(image, np.kron(part[y : y + 4, x : x + 4], np.ones((2, 2))), rng)
@@ -42,7 +42,7 @@ def draw(image, strokes, rng, clear=False):
     x = rng.integers(0, SIZE[1] - width + 1)
     mask = strokes[:, :, None] / 16
     place = image[y : y + height, x : x + width]
-    color = rng.uniform(110, 255, 3)
+    color = rng.uniform(150, 255, 3) if clear else rng.uniform(60, 180, 3)
     if clear:
         place[:] = image.mean(axis=(0, 1)) * 0.6
     place += mask * (color - place)
@@ -60,7 +60,7 @@ def load_data(seed):
     return (digits[train], labels[train]), scenes(digits[test], labels[test], rng)
 
 
-def batches(digits, labels, seed, size=64):
+def batches(digits, labels, seed, size=32):
     """Batches of scenes without end, no two alike."""
     rng = np.random.default_rng(seed)
     while True:
@@ -70,7 +70,7 @@ def batches(digits, labels, seed, size=64):
 
 def build():
     config = keras_vit.ViTConfig(
-        patch_size=PATCH, width=64, depth=4, num_heads=4, mlp_dim=128, image_size=SIZE, classes=10
+        patch_size=PATCH, width=48, depth=4, num_heads=4, mlp_dim=96, image_size=SIZE, classes=10
     )
     return keras_vit.build_vit(config, name="digits")
 
@@ -86,7 +86,11 @@ def train(model, data, steps, seed):
     )
     epochs = max(1, steps // 100)
     return model.fit(
-        batches(*data, seed), steps_per_epoch=steps // epochs, epochs=epochs, verbose=2
+        batches(*data, seed),
+        steps_per_epoch=steps // epochs,
+        epochs=epochs,
+        shuffle=False,
+        verbose=2,
     )
 
 
@@ -114,7 +118,7 @@ def draw_pictures(model, images, folder):
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=1500, help="of 64 images")
+    parser.add_argument("--steps", type=int, default=1200, help="of 32 images")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--pictures", type=pathlib.Path, default=pathlib.Path("pictures"))
     parser.add_argument("--model", type=pathlib.Path, help="where to save the model, as .keras")

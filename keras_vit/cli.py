@@ -101,7 +101,8 @@ def convert_file(
 
 def inspect_model(model: str, images: Sequence[str], output: str = "report.html") -> None:
     """Writes one HTML page about a model: what it is, what it costs, where it looks."""
-    from keras_vit.report import read_images, write_report
+    from keras_vit.analysis.streams import read_images
+    from keras_vit.report import write_report
 
     loaded = _open_model(model)
     batch = read_images(images, loaded) if images else None

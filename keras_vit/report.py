@@ -25,13 +25,11 @@ from keras_vit.analysis.features import patch_components, token_norms
 from keras_vit.analysis.filters import patch_filters
 from keras_vit.analysis.positions import position_similarity
 from keras_vit.analysis.relevance import class_relevance
-from keras_vit.analysis.streams import image_batches
-from keras_vit.config import Preprocessing
+from keras_vit.analysis.streams import displayed, image_batches
 from keras_vit.evaluate.compute import training_memory
 from keras_vit.evaluate.counting import StageCount, count_stages
 
 _SHOWN = 6  # images in a picture
-_IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
 _STYLE = """
 :root { --ink: #20242b; --soft: #5b6770; --line: #e3e6ea; --accent: #2a6fbb; }
 * { box-sizing: border-box; }
@@ -297,20 +295,6 @@ def _top(shares: np.ndarray, class_names: Sequence[str] | None) -> str:
     )
 
 
-def displayed(model: keras.Model, images: np.ndarray) -> np.ndarray:
-    """Images as the model takes them as pictures: pixels in [0, 255] of 1 or 3 channels."""
-    config = getattr(model, "config", None)
-    x = np.asarray(images, "float32")
-    if config is not None and not config.include_preprocessing:
-        mean, std = config.preprocessing.per_channel(config.channels)
-        x = x * np.array(std) + np.array(mean)
-    elif x.min() < 0 or x.max() <= 1:  # a model of the user's own, with a range of its own
-        x = (x - x.min()) / max(float(np.ptp(x)), 1e-12) * 255
-    if x.shape[-1] not in (1, 3):
-        x = x.mean(axis=-1, keepdims=True)
-    return np.clip(x, 0, 255)
-
-
 def human(number: float) -> str:
     """A count in three digits: 86567656 gives `"86.6 M"`."""
     for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
@@ -325,44 +309,3 @@ def human_bytes(number: float) -> str:
         if number >= 2**power:
             return f"{number / 2**power:.3g} {unit}"
     return f"{number} B"
-
-
-def read_images(paths: Sequence[str | os.PathLike], model: keras.Model) -> np.ndarray:
-    """Image files as a model takes them: resized as in evaluation, in the model's range.
-
-    Args:
-        paths: Image files, and folders of them, of which every image counts.
-        model: A model of this package, or one built on one.
-
-    Returns:
-        float32 array of shape `(B, H, W, C)`.
-
-    Raises:
-        ValueError: If there are no images.
-        OSError: If a file does not exist or is no image.
-    """
-    from keras_vit.data.views import eval_view  # brings TensorFlow
-
-    config = getattr(model, "config", None)
-    preprocessing = Preprocessing() if config is None else config.preprocessing
-    height, width, channels = model.inputs[0].shape[1:]
-    mode = "grayscale" if channels == 1 else "rgb"
-    views = []
-    for path in _image_files(paths):
-        image = keras.utils.img_to_array(keras.utils.load_img(path, color_mode=mode))
-        views.append(np.asarray(eval_view(image, preprocessing, (height, width))))
-    if not views:
-        raise ValueError(f"There are no images in {', '.join(map(str, paths)) or 'nothing'}.")
-    pixels = np.stack(views)
-    if config is None or config.include_preprocessing:
-        return pixels
-    mean, std = preprocessing.per_channel(channels)
-    return ((pixels - np.array(mean)) / np.array(std)).astype("float32")
-
-
-def _image_files(paths: Sequence[str | os.PathLike]) -> Iterator[pathlib.Path]:
-    for path in map(pathlib.Path, paths):
-        if path.is_dir():
-            yield from sorted(x for x in path.rglob("*") if x.suffix.lower() in _IMAGE_ENDINGS)
-        else:
-            yield path

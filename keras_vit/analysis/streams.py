@@ -1,11 +1,18 @@
-"""Images as they come: an array, a dataset, a generator."""
+"""Images as they come: an array, a dataset, a generator, files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import pathlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import keras
 import numpy as np
+
+from keras_vit.config import Preprocessing
+
+_IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
 
 
 def image_batches(images: Any, batch_size: int = 16) -> Iterator[np.ndarray]:
@@ -43,3 +50,58 @@ def _split(images: Any, batch_size: int) -> Iterator:
             yield images[start : start + batch_size]
     else:
         yield from images
+
+
+def read_images(paths: Sequence[str | os.PathLike], model: keras.Model) -> np.ndarray:
+    """Image files as a model takes them: resized as in evaluation, in the model's range.
+
+    Args:
+        paths: Image files, and folders of them, of which every image counts.
+        model: A model of this package, or one built on one.
+
+    Returns:
+        float32 array of shape `(B, H, W, C)`.
+
+    Raises:
+        ValueError: If there are no images.
+        OSError: If a file does not exist or is no image.
+    """
+    from keras_vit.data.views import eval_view  # brings TensorFlow
+
+    config = getattr(model, "config", None)
+    preprocessing = Preprocessing() if config is None else config.preprocessing
+    height, width, channels = model.inputs[0].shape[1:]
+    mode = "grayscale" if channels == 1 else "rgb"
+    views = []
+    for path in _image_files(paths):
+        image = keras.utils.img_to_array(keras.utils.load_img(path, color_mode=mode))
+        views.append(np.asarray(eval_view(image, preprocessing, (height, width))))
+    if not views:
+        raise ValueError(f"There are no images in {', '.join(map(str, paths)) or 'nothing'}.")
+    pixels = np.stack(views)
+    if config is None or config.include_preprocessing:
+        return pixels
+    mean, std = preprocessing.per_channel(channels)
+    return ((pixels - np.array(mean)) / np.array(std)).astype("float32")
+
+
+def _image_files(paths: Sequence[str | os.PathLike]) -> Iterator[pathlib.Path]:
+    for path in map(pathlib.Path, paths):
+        if path.is_dir():
+            yield from sorted(x for x in path.rglob("*") if x.suffix.lower() in _IMAGE_ENDINGS)
+        else:
+            yield path
+
+
+def displayed(model: keras.Model, images: np.ndarray) -> np.ndarray:
+    """Images as the model takes them as pictures: pixels in [0, 255] of 1 or 3 channels."""
+    config = getattr(model, "config", None)
+    x = np.asarray(images, "float32")
+    if config is not None and not config.include_preprocessing:
+        mean, std = config.preprocessing.per_channel(config.channels)
+        x = x * np.array(std) + np.array(mean)
+    elif x.min() < 0 or x.max() <= 1:  # a model of the user's own, with a range of its own
+        x = (x - x.min()) / max(float(np.ptp(x)), 1e-12) * 255
+    if x.shape[-1] not in (1, 3):
+        x = x.mean(axis=-1, keepdims=True)
+    return np.clip(x, 0, 255)
