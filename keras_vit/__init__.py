@@ -120,6 +120,7 @@ from keras_vit.weights.published import fetch_weights, list_weights, load_augreg
 from keras_vit.weights.save import save_weights
 
 if typing.TYPE_CHECKING:
+    from keras_vit.export.check_file import verify_export
     from keras_vit.export.litert import export_litert, litert_errors
     from keras_vit.export.onnx import export_onnx
     from keras_vit.export.saved_model import export_saved_model
@@ -131,6 +132,7 @@ __version__ = "0.1.0"
 _NEED_TENSORFLOW = {
     "export_litert": "keras_vit.export.litert",
     "litert_errors": "keras_vit.export.litert",
+    "verify_export": "keras_vit.export.check_file",
     "export_onnx": "keras_vit.export.onnx",
     "export_saved_model": "keras_vit.export.saved_model",
     "write_server_config": "keras_vit.export.serving",
@@ -254,6 +256,7 @@ __all__ = [
     "training_exaflops",
     "training_memory",
     "utilization",
+    "verify_export",
     "write_measurements",
     "write_report",
     "write_server_config",

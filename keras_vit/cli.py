@@ -109,6 +109,39 @@ def inspect_model(model: str, images: Sequence[str], output: str = "report.html"
     print(write_report(loaded, output, batch))
 
 
+def export_model(
+    model: str,
+    to: str,
+    output: str,
+    precision: str = "float32",
+    labels: str | None = None,
+) -> None:
+    """Exports a model as a SavedModel, a LiteRT or an ONNX file, checked against the model."""
+    from keras_vit.export.litert import export_litert
+    from keras_vit.export.onnx import export_onnx
+    from keras_vit.export.saved_model import export_saved_model
+
+    options: dict[str, Any] = {"precision": precision}
+    if labels is not None:
+        if to == "onnx":
+            raise ValueError("An ONNX file holds no labels. Leave out --labels.")
+        with open(labels, encoding="utf-8") as file:
+            options["labels"] = file.read().splitlines()
+    exports: dict[str, Callable[..., Any]] = {
+        "saved_model": export_saved_model,
+        "litert": export_litert,
+        "onnx": export_onnx,
+    }
+    print(exports[to](_open_model(model), output, **options))
+
+
+def verify_file(path: str, model: str, tolerance: float | None = None) -> None:
+    """Runs an exported file beside a model, and prints how they differ."""
+    from keras_vit.export.check_file import verify_export
+
+    print(verify_export(path, _open_model(model), tolerance=tolerance))
+
+
 @dataclasses.dataclass(frozen=True)
 class Argument:
     """A flag or a positional argument, as `argparse` takes it."""
@@ -134,12 +167,39 @@ class Command:
 _JSON = argument("--json", dest="as_json", action="store_true", help="print JSON")
 _A_FILE = "path, address (https://, gs://, hf://owner/name) or VARIANT/TAG"
 
+_A_MODEL = "a .keras file, VARIANT/TAG, or VARIANT for random weights"
+
 COMMANDS: tuple[Command, ...] = (
+    Command(
+        "export",
+        export_model,
+        (
+            argument("model", help=_A_MODEL),
+            argument("--to", required=True, choices=("saved_model", "litert", "onnx")),
+            argument("--output", default="exported", help="the file, or directory, to write"),
+            argument(
+                "--precision",
+                default="float32",
+                help="float32; saved_model: bfloat16, float16; litert: float16, dynamic; "
+                "onnx: float16, int8",
+            ),
+            argument("--labels", help="text file with a class a line"),
+        ),
+    ),
+    Command(
+        "verify",
+        verify_file,
+        (
+            argument("path", help="a version of a SavedModel, a LiteRT file or an ONNX file"),
+            argument("model", help=_A_MODEL),
+            argument("--tolerance", type=float, help="largest difference allowed"),
+        ),
+    ),
     Command(
         "inspect",
         inspect_model,
         (
-            argument("model", help="a .keras file, VARIANT/TAG, or VARIANT for random weights"),
+            argument("model", help=_A_MODEL),
             argument("images", nargs="*", help="image files, and folders of them"),
             argument("--output", default="report.html", help="the page to write"),
         ),

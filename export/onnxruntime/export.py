@@ -1,0 +1,31 @@
+"""Exports a model to ONNX in every precision.
+
+pip install "keras_vit[onnx]"
+python export/onnxruntime/export.py model.keras --to onnx
+"""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+
+import keras
+
+import keras_vit
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("model", help="a .keras file")
+    parser.add_argument("--to", default="onnx", help="directory of the files")
+    parser.add_argument("--opset", type=int, default=20)
+    options = parser.parse_args(arguments)
+
+    model = keras.saving.load_model(options.model)
+    for precision in ("float32", "float16", "int8"):
+        path = pathlib.Path(options.to) / f"{precision}.onnx"
+        print(keras_vit.export_onnx(model, path, precision, options.opset))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""Exports a model for TensorFlow Serving, with the server's configuration.
+
+    python export/tf_serving/export.py model.keras --name pets --labels labels.txt --to serving
+
+writes `serving/pets/1`, `serving/models.config` and `serving/batching.config`; `compose.yaml`
+beside this file serves them. Takes seconds for a B/16 on two cores, checks included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+
+import keras
+
+import keras_vit
+
+BATCH_SIZES = (1, 2, 4, 8, 16, 32)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("model", help="a .keras file")
+    parser.add_argument("--name", default="model", help="what clients call the model")
+    parser.add_argument("--labels", help="text file with a class a line")
+    parser.add_argument("--to", default="serving", help="directory of the models")
+    parser.add_argument("--precision", default="float32", choices=("float32", "bfloat16"))
+    options = parser.parse_args(arguments)
+
+    labels = pathlib.Path(options.labels).read_text().splitlines() if options.labels else None
+    report = keras_vit.export_saved_model(
+        keras.saving.load_model(options.model),
+        pathlib.Path(options.to) / options.name,
+        labels=labels,
+        precision=options.precision,
+        warmup_batch_sizes=BATCH_SIZES,
+    )
+    # /models is where compose.yaml mounts the directory.
+    base_paths = {options.name: f"/models/{options.name}"}
+    keras_vit.write_server_config(options.to, base_paths, BATCH_SIZES)
+    print(report)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Files that were exported before."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from keras_vit.cli import main
+from keras_vit.export.check_file import find_format, verify_export
+from keras_vit.export.onnx import export_onnx
+from keras_vit.export.verify import ExportMismatchError
+
+
+@pytest.mark.parametrize("format", ["saved_model", "litert", "onnx"])
+def test_the_command_line_exports_and_verifies(format, model, pixels, tmp_path, capsys):
+    model.save(tmp_path / "tiny.keras")
+    labels = tmp_path / "labels.txt"
+    labels.write_text("".join(f"class {i}\n" for i in range(10)))
+    path = tmp_path / "exported"
+    words = ["export", str(tmp_path / "tiny.keras"), "--to", format, "--output", str(path)]
+    assert main([*words, *([] if format == "onnx" else ["--labels", str(labels)])]) == 0
+    path = path / "1" if format == "saved_model" else path
+    assert str(path) in capsys.readouterr().out
+    assert find_format(path) == format
+    assert main(["verify", str(path), str(tmp_path / "tiny.keras")]) == 0
+    assert "top-1 100.00%" in capsys.readouterr().out
+    report = verify_export(path, model, images=pixels)
+    assert report.max_difference < 1e-5
+    assert (report.format, report.images) == (format, 6)
+
+
+def test_another_model_is_noticed(model, tmp_path):
+    import keras
+
+    path = export_onnx(model, tmp_path / "tiny.onnx").path
+    other = keras.models.clone_model(model)
+    other.set_weights([weight + 0.1 for weight in model.get_weights()])
+    assert verify_export(path, other).max_difference > 1e-2
+    with pytest.raises(ExportMismatchError, match="does not do what the model does"):
+        verify_export(path, other, tolerance=1e-3)
+
+
+def test_what_is_no_export(tmp_path):
+    with pytest.raises(FileNotFoundError, match="There is nothing at"):
+        find_format(tmp_path / "missing")
+    (tmp_path / "text").write_text("no model")
+    with pytest.raises(ValueError, match="A file to verify is"):
+        find_format(tmp_path / "text")
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (np.zeros((2, 16, 16, 3)), "must be pixels of shape"),
+        (np.full((1, 32, 32, 3), -1.0), "0, 255"),
+    ],
+)
+def test_images_that_are_not_pixels(images, message, model, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        export_onnx(model, tmp_path / "tiny.onnx", images=images)
