@@ -174,13 +174,15 @@ def _attention_pooling(T: int, D: int, M: int, A: int) -> StageCount:
 def _head_stages(config: Any, D: int, vectors: int) -> Iterator[StageCount]:
     if config.classes is None:
         return
+    K, width = config.classes, D
     pre_logits = getattr(config, "pre_logits", None)
     if pre_logits is not None:
         macs = vectors * D * pre_logits
         yield StageCount("pre_logits", D * pre_logits + pre_logits, macs, vectors * D)
         D = pre_logits
-    K = config.classes
     yield StageCount("head", D * K + K, vectors * D * K, vectors * D)
+    if getattr(config, "distillation_token", False):
+        yield StageCount("head_distillation", width * K + K, width * K, width)
 
 
 def _resnet_stages(config: ResNetConfig) -> Iterator[StageCount]:

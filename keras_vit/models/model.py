@@ -38,7 +38,7 @@ class Model(keras.Model):
 
     def call(self, inputs, training=None, mask=None, **kwargs):
         if len(self.inputs) == 1 and self.input_spec is None:
-            check_shape(tuple(self.inputs[0].shape), inputs)
+            check_shape((None, *self.inputs[0].shape[1:]), inputs)
         return super().call(inputs, training=training, mask=mask, **kwargs)
 
     def compile(self, *args, jit_compile="auto", **kwargs):
