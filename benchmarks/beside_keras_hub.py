@@ -6,8 +6,9 @@
 Both are the same network (class token, 1,000 classes; keras-hub has the exact GELU) on the same
 random images, with the same optimizer, in one process and interleaved: every round runs each
 contender once, so what else the machine does meets all alike. Prints one JSON line a contender,
-warm-up apart, with medians over the rounds, and `speed`: images/s over keras-hub's in the same
-cell. About 40 minutes on two cores.
+warm-up apart, with medians over the rounds; `speed` is images/s over keras-hub's in the same cell,
+`processor_speed` the same of the processor's own seconds, which other work on the machine disturbs
+less. About 40 minutes on two quiet cores.
 """
 
 from __future__ import annotations
@@ -70,31 +71,34 @@ def compile_model(model, jit_compile: bool | str):
     return model
 
 
-def measure_cell(variant: str, policy: str, mode: str, batch: int, rounds: int) -> list[dict]:
+def measure_cell(variant: str, policy: str, mode: str, arguments) -> list[dict]:
     """One size, precision and mode: every contender, interleaved."""
     import keras
 
     keras.config.set_dtype_policy(policy)
+    batch = arguments.batch
     rng = np.random.default_rng(0)
     images = rng.uniform(0, 255, (batch, IMAGE_SIZE, IMAGE_SIZE, 3)).astype("float32")
     labels = rng.integers(0, CLASSES, batch)
     runs, seconds = {}, {}
-    for name, make in CONTENDERS.items():
-        model = make(variant)
+    for name in arguments.contenders:
+        model = CONTENDERS[name](variant)
 
         def run(model=model):
-            start = time.perf_counter()
+            start = time.perf_counter(), time.process_time()
             if mode == "predict":
                 model.predict(images, batch_size=batch, verbose=0)
             else:
                 model.fit(images, labels, batch_size=batch, verbose=0)
-            return time.perf_counter() - start
+            return time.perf_counter() - start[0], time.process_time() - start[1]
 
-        runs[name], seconds[name] = run, {"warm_up": run() + run(), "rounds": []}
-    for _ in range(rounds):
+        runs[name], seconds[name] = run, []
+        run(), run()  # warm-up: traces, compiles, fills caches
+    for _ in range(arguments.rounds):
         for name, run in runs.items():
-            seconds[name]["rounds"].append(run())
-    medians = {name: float(np.median(times["rounds"])) for name, times in seconds.items()}
+            seconds[name].append(run())
+    medians = {name: np.median(times, axis=0) for name, times in seconds.items()}
+    base = medians.get("keras_hub", (np.nan, np.nan))
     return [
         {
             "contender": name,
@@ -102,10 +106,11 @@ def measure_cell(variant: str, policy: str, mode: str, batch: int, rounds: int) 
             "policy": policy,
             "mode": mode,
             "batch": batch,
-            "images_per_second": round(batch / medians[name], 3),
-            "speed": round(medians["keras_hub"] / medians[name], 3),
-            "seconds": [round(t, 4) for t in seconds[name]["rounds"]],
-            "warm_up_seconds": round(seconds[name]["warm_up"], 2),
+            "images_per_second": round(batch / medians[name][0], 3),
+            "speed": round(base[0] / medians[name][0], 3),
+            "processor_speed": round(base[1] / medians[name][1], 3),
+            "seconds": [round(wall, 4) for wall, _ in seconds[name]],
+            "processor_seconds": [round(processor, 4) for _, processor in seconds[name]],
         }
         for name in runs
     ]
@@ -137,6 +142,7 @@ def main() -> None:
     parser.add_argument("--variants", nargs="+", default=["vit_s16", "vit_b16"])
     parser.add_argument("--policies", nargs="+", default=["float32", "mixed_bfloat16"])
     parser.add_argument("--modes", nargs="+", default=["predict", "fit"])
+    parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=CONTENDERS)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--output", help="a file that the JSON lines are added to")
@@ -144,7 +150,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.cell:
         machine = describe_machine()
-        for row in measure_cell(*arguments.cell, arguments.batch, arguments.rounds):
+        for row in measure_cell(*arguments.cell, arguments):
             print(json.dumps({**row, **machine}), flush=True)
         return
     for variant in arguments.variants:
@@ -152,6 +158,7 @@ def main() -> None:
             for mode in arguments.modes:  # each cell in a process of its own
                 command = [sys.executable, __file__, "--cell", variant, policy, mode]
                 command += ["--batch", str(arguments.batch), "--rounds", str(arguments.rounds)]
+                command += ["--contenders", *arguments.contenders]
                 lines = subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE)
                 print(lines.stdout, end="", flush=True)
                 if arguments.output:
