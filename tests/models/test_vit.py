@@ -171,7 +171,8 @@ def test_layers_have_stable_names():
     assert names == [
         *("images", "preprocessing", "patch_encoder", "distillation_token", "class_token"),
         *("position_embedding", "registers", "embedding_dropout", "block_0", "block_1"),
-        *("encoder_norm", "pooling", "pre_logits", "head"),
+        *("encoder_norm", "pooling", "pre_logits", "distillation_pooling"),
+        *("head", "head_distillation", "mean_logits"),
     ]
 
 
