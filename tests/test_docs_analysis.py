@@ -1,0 +1,54 @@
+"""docs/analysis.md runs as it stands, and its table is what our counter says."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import runpy
+
+import pytest
+
+from tests.evaluate.test_compute import TABLE_6, TABLE_6_RESNETS, pretraining_exaflops
+from tests.models.test_taps import random_vit
+
+ROOT = pathlib.Path(__file__).parent.parent
+PAGE = (ROOT / "docs" / "analysis.md").read_text(encoding="utf-8")
+
+
+def test_every_example_runs(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(tmp_path)
+    model, images = random_vit(num_registers=1)
+    names = {"model": model, "images": images}
+    blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    assert len(blocks) > 8
+    for block in blocks:
+        exec(compile(block, "docs/analysis.md", "exec"), names)
+    assert names["outputs"]["block_0"].shape == (3, 4, 4, 32)
+    assert names["places"].shape == (2, 3)
+    assert round(names["exaflops"]) == 4259
+    assert (tmp_path / "report.html").stat().st_size > 10_000
+    assert (tmp_path / "stages.keras").exists()
+
+
+def test_the_table_is_what_the_counter_says():
+    found = re.findall(r"^\| \S+ \| (\d+) \| ([\d.]+) \| (\d+) \|$", PAGE, re.MULTILINE)
+    expected = [
+        (str(epochs), f"{pretraining_exaflops(variant, epochs):.1f}", str(published))
+        for variant, epochs, published in [
+            *TABLE_6,
+            ("r50_vit_l16", 7, 859),
+            *TABLE_6_RESNETS,
+        ]
+    ]
+    assert found == expected
+
+
+def test_the_script_that_draws_everything_runs(tmp_path):
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("sklearn")
+    script = runpy.run_path(str(ROOT / "examples" / "look_inside.py"))
+    accuracy = script["main"](["--smoke", "--pictures", str(tmp_path)])
+    assert 0 <= accuracy <= 1
+    names = ("filters", "positions", "distance", "rollout", "relevance", "components", "norms")
+    assert {path.name for path in tmp_path.iterdir()} == {f"{name}.png" for name in names}
