@@ -52,7 +52,7 @@ def _transformers(width: int, depth: int, heads: int, mlp: int, **more: Any) -> 
 
 _SMALL, _BASE = (384, 12, 6, 1536), (768, 12, 12, 3072)
 _DINO = {"patch_size": 14, "image_size": 224}
-_NO_HEAD = {"num_classes": 0}
+_NO_HEAD, _HEAD = {"num_classes": 0}, {"num_classes": 1000}
 _S14 = {"patch_size": 14}
 # Files in official layouts carry the official functions; timm takes them where it is told so.
 _SIGLIP = "vit_base_patch16_siglip_224"
@@ -98,7 +98,7 @@ TIMM = [
         include_top=False,
     ),
     Case("FlexiViT-B", "timm", "flexivit_base", "vit_b16", 240),
-    Case("R50+ViT-B/16", "timm", "vit_base_r50_s16_224", "r50_vit_b16"),
+    Case("R50+ViT-B/16", "timm", "vit_base_r50_s16_224", "r50_vit_b16", 224, _HEAD),
     Case("R26+ViT-S/32", "timm", "vit_small_r26_s32_224", "r26_vit_s32"),
     Case("R+ViT-Ti/16", "timm", "vit_tiny_r_s16_p8_224", "r_vit_ti16"),
     Case("BiT R50x1", "timm", "resnetv2_50x1_bit", "bit_r50x1"),
@@ -184,7 +184,7 @@ OFFICIAL = [
         ("ViT-L/16", "official", "vit_large_patch16_224", "vit_l16", {}, {}, True),
         ("R+ViT-Ti/16", "official", "vit_tiny_r_s16_p8_224", "r_vit_ti16", {}, {}, True),
         ("R26+ViT-S/32", "official", "vit_small_r26_s32_224", "r26_vit_s32", {}, {}, True),
-        ("R50+ViT-B/16", "official", "vit_base_r50_s16_224", "r50_vit_b16", {}, {}, True),
+        ("R50+ViT-B/16", "official", "vit_base_r50_s16_224", "r50_vit_b16", _HEAD, {}, True),
         ("SigLIP-B/16", "big_vision", _SIGLIP, "vit_b16", _NO_HEAD, {}, False),
         ("BiT R50x1", "official", "resnetv2_50x1_bit", "bit_r50x1", {}, {}, True),
     ]

@@ -137,7 +137,6 @@ def _embeddings() -> tuple[Rule, ...]:
         *pairs("patch_encoder/projection", f"{theirs}.patch_embeddings.projection", _PATCHES),
         Rule("class_token/token", (f"{theirs}.cls_token",)),
         Rule("distillation_token/token", (f"{theirs}.distillation_token",)),
-        Rule("registers/token", (f"{theirs}.register_tokens",)),
         Rule("position_embedding/embedding", (f"{theirs}.position_embeddings",)),
     )
 
@@ -197,6 +196,7 @@ HF_DINOV2 = _torch(
     "transformers_dinov2",
     (
         *_embeddings(),
+        Rule("registers/token", ("embeddings.register_tokens",)),
         *pairs("block_{i}/attention_norm", "encoder.layer.{i}.norm1", _NORM),
         *_self_attention("encoder.layer.{i}"),
         Rule("block_{i}/attention_scale/gamma", ("encoder.layer.{i}.layer_scale1.lambda1",)),
