@@ -1,13 +1,12 @@
-"""One measurement in a process of its own: `python -m keras_vit.evaluate.probe '{...}'`.
+"""One measurement, for a process of its own, which `keras_vit.evaluate.throughput` starts.
 
-Prints one line of JSON. A process that runs out of memory may be killed by the system or leave the
-device unusable; the one that asked lives on.
+`main` prints one line of JSON. A process that runs out of memory may be killed by the system or
+leave the device unusable; the one that asked lives on.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 import time
 from typing import Any
 
@@ -85,7 +84,3 @@ def main(argument: str) -> None:
             raise
         result = {"out_of_memory": True}
     print(json.dumps(result), flush=True)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

@@ -19,6 +19,7 @@ import keras
 from keras_vit.evaluate.probe import ran_out_of_memory
 
 Probe = Callable[[int], float | None]
+_CRASHES = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,15 +168,17 @@ def run_probe(request: dict[str, Any]) -> dict[str, Any] | None:
     Raises:
         RuntimeError: If it fails of something else; the message ends with its last words.
     """
-    command = [sys.executable, "-m", "keras_vit.evaluate.probe", json.dumps(request)]
+    program = "import sys; from keras_vit.evaluate.probe import main; main(sys.argv[1])"
+    command = [sys.executable, "-c", program, json.dumps(request)]
     environment = {**os.environ, "KERAS_BACKEND": keras.config.backend()}
     environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     child = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if child.returncode == 0:
         result = json.loads(child.stdout.splitlines()[-1])
         return None if result.get("out_of_memory") else result
-    # The system's killer leaves no words; allocators abort with some.
-    if child.returncode == -signal.SIGKILL or ran_out_of_memory(child.stderr):
+    # The system's killer leaves no words, and under a limit some allocators crash without any.
+    signals = _CRASHES if request.get("memory_limit") else (signal.SIGKILL,)
+    if -child.returncode in signals or ran_out_of_memory(child.stderr):
         return None
     last = "\n".join(child.stderr.splitlines()[-12:])
     raise RuntimeError(

@@ -14,6 +14,7 @@ from keras_vit.analysis.plots import plot_throughput
 from keras_vit.evaluate import throughput
 from keras_vit.evaluate.contestants import build_contestant
 from keras_vit.evaluate.counting import count_macs
+from keras_vit.evaluate.probe import ran_out_of_memory
 from keras_vit.evaluate.throughput import (
     measure_throughput,
     run_probe,
@@ -57,8 +58,24 @@ def test_a_probe_measures_in_a_process_of_its_own():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are Linux's")
 def test_a_probe_without_memory_ends_alone():
-    # 4096 images of 224 pixels are 2.5 GB before the model has seen one.
-    assert probe_of(image_size=224, batch_size=4096, memory_limit=2**30) is None
+    # 640 images of 224 pixels fit into 1 GiB; what the model makes of them does not, and
+    # TensorFlow crashes under the limit without a word.
+    assert probe_of(image_size=224, batch_size=640, memory_limit=2**30) is None
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "ResourceExhaustedError: OOM when allocating tensor",
+        "XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate",
+        "_ArrayMemoryError: Unable to allocate 2.30 GiB",
+        "terminate called after throwing an instance of 'std::bad_alloc'",
+        "torch.OutOfMemoryError: CUDA out of memory.",
+    ],
+)
+def test_words_that_tell_of_memory_are_known(words):
+    assert ran_out_of_memory(words)
+    assert not ran_out_of_memory("InvalidArgumentError: shapes differ")
 
 
 def test_other_failures_are_not_taken_for_memory():
@@ -66,12 +83,18 @@ def test_other_failures_are_not_taken_for_memory():
         probe_of(model="vit")
 
 
-def test_a_child_that_the_system_killed_had_no_memory(monkeypatch):
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_child_that_dies_without_a_word_had_no_memory(number, monkeypatch):
     def killed(command, **_):
-        return subprocess.CompletedProcess(command, -signal.SIGKILL, "", "")
+        return subprocess.CompletedProcess(command, -number, "", "")
 
     monkeypatch.setattr(throughput.subprocess, "run", killed)
-    assert probe_of() is None
+    assert probe_of(memory_limit=2**30) is None
+    if number == signal.SIGKILL:
+        assert probe_of() is None
+    else:  # without a limit, a crash is a fault
+        with pytest.raises(RuntimeError, match="failed with status -11"):
+            probe_of()
 
 
 def fake_probes(monkeypatch):
