@@ -3,7 +3,7 @@
     scripts/quickstart        in an environment of its own, or: python examples/quickstart.py
 
 The images are the 1,797 handwritten digits of scikit-learn (8 x 8 pixels); a fifth of them, with
-its share of each digit, is held out and chooses nothing: the model of the last epoch counts.
+its share of each digit, is held out; decay and epochs were chosen on it with seed 0.
 Of the 360, seeds 0, 1 and 2 get 99.2, 98.3 and 98.1 % right.
 """
 
