@@ -3,8 +3,8 @@
     scripts/quickstart        in an environment of its own, or: python examples/quickstart.py
 
 The images are the 1,797 handwritten digits of scikit-learn (8 x 8 pixels); a fifth of them, with
-its share of each digit, is held out; decay and epochs were chosen on it with seed 0.
-Of the 360, seeds 0, 1 and 2 get 99.2, 98.3 and 98.1 % right.
+its share of each digit, is held out. Decay and epochs were chosen on the split of seed 0, which is
+therefore not the one reported.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from sklearn.model_selection import train_test_split
 
 import keras_vit
 
-SPLIT_SEED = 0
 BATCH_SIZE = 64
 NEXT = """With images of your own, in one folder a class:
   data = keras.utils.image_dataset_from_directory("photos", image_size=(224, 224))
@@ -37,13 +36,14 @@ def main():
     parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("runs/quickstart"))
     parser.add_argument("--epochs", type=int, default=80)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--split", type=int, default=1, help="seed that chooses the held-out images")
     parser.add_argument("--smoke", action="store_true", help="2 blocks, 2 epochs, 140 images")
     args = parser.parse_args()
     start = time.perf_counter()
     keras.utils.set_random_seed(args.seed)
     args.output.mkdir(parents=True, exist_ok=True)
 
-    train_x, test_x, train_y, test_y = read_digits()
+    train_x, test_x, train_y, test_y = read_digits(args.split)
     if args.smoke:
         train_x, train_y, args.epochs = train_x[:140], train_y[:140], 2
     model = build_model(depth=2 if args.smoke else 4)
@@ -54,7 +54,7 @@ def main():
     report = {
         "accuracy": float(np.mean(logits.argmax(-1) == test_y)),
         "seed": args.seed,
-        "split": {"seed": SPLIT_SEED, "train": len(train_x), "held_out": len(test_x)},
+        "split": {"seed": args.split, "train": len(train_x), "held_out": len(test_x)},
         "epochs": args.epochs,
         "parameters": model.count_params(),
         "files": ship(model, test_x, logits, args.output),
@@ -63,18 +63,19 @@ def main():
         | {module.__name__: module.__version__ for module in (keras_vit, keras, tf, np)},
     }
     (args.output / "report.json").write_text(json.dumps(report, indent=2) + "\n")
-    print(f"Accuracy on {len(test_x)} held-out images: {report['accuracy']:.2%}, seed {args.seed}")
+    print(f"Accuracy on {len(test_x)} held-out images: {report['accuracy']:.2%}, "
+          f"seed {args.seed}, split {args.split}")
     for name, file in report["files"].items():
         print(f"{name} loaded without keras_vit: {file['bytes'] / 1e6:.2f} MB, logits differ by at")
         print(f"  most {file['max_difference']:.1e}, same answer for {file['agreement']:.1%}")
     print(f"Curves, predictions, model.keras and report.json are in {args.output}.\n{NEXT}")
 
 
-def read_digits():
+def read_digits(split):
     """Pixels in [0, 255] of shape (B, 8, 8, 1) and digits: train_x, test_x, train_y, test_y."""
     digits = load_digits()
     images = digits.images[..., None].astype("float32") * (255 / 16)  # 0 to 16 in scikit-learn
-    options = {"test_size": 0.2, "stratify": digits.target, "random_state": SPLIT_SEED}
+    options = {"test_size": 0.2, "stratify": digits.target, "random_state": split}
     return train_test_split(images, digits.target, **options)
 
 
