@@ -36,7 +36,9 @@ def main():
     parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("runs/quickstart"))
     parser.add_argument("--epochs", type=int, default=80)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--split", type=int, default=1, help="seed that chooses the held-out images")
+    parser.add_argument(
+        "--split", type=int, default=1, help="seed that chooses the held-out images"
+    )
     parser.add_argument("--smoke", action="store_true", help="2 blocks, 2 epochs, 140 images")
     args = parser.parse_args()
     start = time.perf_counter()
@@ -63,8 +65,10 @@ def main():
         | {module.__name__: module.__version__ for module in (keras_vit, keras, tf, np)},
     }
     (args.output / "report.json").write_text(json.dumps(report, indent=2) + "\n")
-    print(f"Accuracy on {len(test_x)} held-out images: {report['accuracy']:.2%}, "
-          f"seed {args.seed}, split {args.split}")
+    print(
+        f"Accuracy on {len(test_x)} held-out images: {report['accuracy']:.2%}, "
+        f"seed {args.seed}, split {args.split}"
+    )
     for name, file in report["files"].items():
         print(f"{name} loaded without keras_vit: {file['bytes'] / 1e6:.2f} MB, logits differ by at")
         print(f"  most {file['max_difference']:.1e}, same answer for {file['agreement']:.1%}")

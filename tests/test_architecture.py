@@ -34,7 +34,7 @@ FLOORS = {
 # Where TensorFlow may be imported, and where matplotlib.
 TENSORFLOW_ROOMS = {"data", "export", "train", "evaluate"}
 # Relevance takes gradients, for which Keras has no call of its own; it imports TensorFlow late.
-TENSORFLOW_FILES = {"models/compilation.py", "analysis/relevance.py"}
+TENSORFLOW_FILES = {"models/compilation.py", "models/training.py", "analysis/relevance.py"}
 PLOT_FILES = {"analysis/plots.py"}
 
 

@@ -6,13 +6,14 @@ import keras
 
 from keras_vit.config import ResNetConfig, ViTConfig
 from keras_vit.models.compilation import xla_pays
+from keras_vit.models.training import DistributedTraining
 
 _CONFIG_KEY = "architecture"
 _CONFIGS = {"vit": ViTConfig, "resnet": ResNetConfig}
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class Model(keras.Model):
+class Model(DistributedTraining, keras.Model):
     """A functional model, as `keras.Model(inputs, outputs)`.
 
     Models of this package, and what users build on them, are of this class; it is the one place

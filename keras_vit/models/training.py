@@ -1,0 +1,315 @@
+"""`fit` on several replicas: what Keras 3 needs mended under TensorFlow, and nothing else.
+
+Without a strategy everything here steps aside and Keras trains as ever. With one, Keras 3 has
+these faults, which `tests/models/test_upstream.py` watches, so that their mending can go when
+Keras is mended:
+
+- `jit_compile=True` compiles all devices as one program, which cannot be: here each replica's
+  forward and backward pass is compiled, the exchange and the update are outside.
+- Several workers: the model is built from values that are spread over replicas, and logs are
+  averaged over an axis that they do not have.
+- Gradients are clipped before they are summed over the replicas, and accumulated inside a
+  condition that must not exchange: here they are summed first, then every replica does the same
+  to its own copy, in which nothing needs to be exchanged.
+- Replicas with unequal shares of a batch count the same: here every image does.
+- Replicas draw the same random numbers: here each draws its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import types
+
+import keras
+
+
+def is_distributed(model) -> bool:
+    """Whether a model was made under a strategy of `tf.distribute`."""
+    if keras.backend.backend() != "tensorflow":
+        return False
+    return model._distribute_strategy is not None
+
+
+class DistributedTraining:
+    """What `keras_vit.Model` does before `keras.Model` under `tf.distribute`."""
+
+    _batches_to_skip = 0
+
+    def skip_batches(self, count: int) -> None:
+        """Makes `fit` draw its next batches without training on them.
+
+        For a run that goes on where another stopped: the data then stands where it stood. Batch
+        callbacks are called for them with the metrics as they are.
+
+        Args:
+            count: Batches, a whole number of `steps_per_execution`.
+        """
+        if count % self.steps_per_execution:
+            raise ValueError(
+                "Batches can be left out in whole executions only. Received: "
+                f"count={count}, with steps_per_execution={self.steps_per_execution}."
+            )
+        self._batches_to_skip = count
+
+    def make_train_function(self, force=False):
+        if self.train_function is not None and not force:
+            return self.train_function
+        super().make_train_function(force)
+        if keras.backend.backend() == "tensorflow":
+            self.train_function = _skipping(self, self.train_function)
+        return self.train_function
+
+    def train_step(self, *args, **kwargs):
+        if not is_distributed(self):
+            return super().train_step(*args, **kwargs)
+        return self._train_replica(*args, **kwargs)
+
+    def _train_replica(self, data):
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        images = _count_images(x)
+        with _own_random_numbers(self):
+            loss, outputs, gradients = self._parts.differentiate(x, y, sample_weight)
+        self._loss_tracker.update_state(loss, sample_weight=images)
+        gradients = _mean_over_images(gradients, images)
+        with _local_updates(self.optimizer):
+            self.optimizer.apply(gradients, self.trainable_variables)
+        return self.compute_metrics(x, y, outputs, sample_weight=sample_weight)
+
+    def _differentiate(self, x, y, sample_weight):
+        """One replica's mean loss, outputs and gradients of that mean."""
+        import tensorflow as tf
+
+        with tf.GradientTape() as tape:
+            outputs = self(x, training=True)
+            loss = self._mean_loss(x, y, outputs, sample_weight, training=True)
+            scaled = self.optimizer.scale_loss(loss)
+        return loss, outputs, tape.gradient(scaled, self.trainable_variables)
+
+    def _mean_loss(self, x, y, outputs, sample_weight, training):
+        """The loss of this replica's images, without the share of it that Keras takes."""
+        loss = self._compute_loss(
+            x=x, y=y, y_pred=outputs, sample_weight=sample_weight, training=training
+        )
+        replicas = self.distribute_strategy.num_replicas_in_sync
+        return keras.ops.sum(loss) * keras.ops.cast(replicas, loss.dtype)
+
+    def test_step(self, *args, **kwargs):
+        if not is_distributed(self):
+            return super().test_step(*args, **kwargs)
+        return self._test_replica(*args, **kwargs)
+
+    def _test_replica(self, data):
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        loss, outputs = self._parts.evaluate(x, y, sample_weight)
+        self._loss_tracker.update_state(loss, sample_weight=_count_images(x))
+        return self.compute_metrics(x, y, outputs, sample_weight=sample_weight)
+
+    def _evaluate(self, x, y, sample_weight):
+        outputs = self(x, training=False)
+        return self._mean_loss(x, y, outputs, sample_weight, training=False), outputs
+
+    def _make_function(self, step_function):
+        if not is_distributed(self):
+            return super()._make_function(step_function)
+        self._parts = types.SimpleNamespace(
+            differentiate=_compiled(self, self._differentiate),
+            evaluate=_compiled(self, self._evaluate),
+        )
+        return _function_of_iterator(self, step_function)
+
+    def _maybe_symbolic_build(self, iterator=None, data_batch=None):
+        if not is_distributed(self):
+            return super()._maybe_symbolic_build(iterator, data_batch)
+        if iterator is not None:  # its description: drawing a batch would lose it
+            data_batch = _describe_batch(iterator._distributed_dataset.element_spec)
+        with self.distribute_strategy.scope():
+            self._symbolic_build(data_batch=data_batch)
+
+    def predict_on_batch(self, x):
+        if not is_distributed(self):
+            return super().predict_on_batch(x)
+        return self.predict(x, batch_size=len(keras.tree.flatten(x)[0]), verbose=0)
+
+
+def _compiled(model, function):
+    """A part of a replica's step, compiled by XLA where the model is."""
+    import tensorflow as tf
+
+    # A TPU compiles the whole step by itself.
+    on_tpu = isinstance(model.distribute_strategy, tf.distribute.TPUStrategy)
+    if not model.jit_compile or model.run_eagerly or on_tpu:
+        return function
+    return tf.function(function, jit_compile=True, reduce_retracing=True)
+
+
+def _count_images(x):
+    """Images that this replica has of the batch, as a float; it may have none."""
+    import tensorflow as tf
+
+    first = next(part for part in keras.tree.flatten(x) if part is not None)
+    return tf.cast(tf.shape(first)[0], "float32")
+
+
+def _mean_over_images(gradients: list, images) -> list:
+    """The mean of the gradients of all images of the batch, from each replica's mean."""
+    import tensorflow as tf
+
+    known = [index for index, gradient in enumerate(gradients) if gradient is not None]
+    weighted = [gradients[index] * tf.cast(images, gradients[index].dtype) for index in known]
+    context = tf.distribute.get_replica_context()
+    *sums, total = context.all_reduce(tf.distribute.ReduceOp.SUM, [*weighted, images])
+    means = list(gradients)
+    for index, gradient in zip(known, sums, strict=True):
+        means[index] = gradient / tf.cast(total, gradient.dtype)
+    return means
+
+
+# Far apart: a layer's seed is below 1e9.
+_SEEDS_APART = 1_000_000_007
+
+
+@contextlib.contextmanager
+def _own_random_numbers(model):
+    """Lets this replica draw other numbers than the others, from states that stay the same."""
+    import tensorflow as tf
+
+    replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+    states = [v for v in model.non_trainable_variables if v.name == "seed_generator_state"]
+    shift = [tf.cast(replica, "int64") * _SEEDS_APART, 0]
+    for state in states:
+        state.assign(state + tf.cast(shift, state.dtype))
+    yield
+    for state in states:
+        state.assign(state - tf.cast(shift, state.dtype))
+
+
+@contextlib.contextmanager
+def _local_updates(optimizer):
+    """Makes an optimizer take gradients that are summed over replicas already.
+
+    Every replica then does the same to its own copy of the variables, and nothing is exchanged:
+    the way that TensorFlow calls "no merge call". What the optimizer does around it, such as
+    counting its steps, stays as it is.
+    """
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of a loss scale
+    if "_backend_apply_gradients" not in vars(optimizer):
+        vars(optimizer)["_backend_apply_gradients"] = _LocalUpdate(optimizer)
+    update = vars(optimizer)["_backend_apply_gradients"]
+    update.depth += 1  # replicas take turns inside one another
+    try:
+        yield
+    finally:
+        update.depth -= 1
+
+
+class _LocalUpdate:
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+        self.depth = 0
+
+    def __call__(self, gradients, variables):
+        optimizer = self.optimizer
+        apply = type(optimizer)._backend_apply_gradients
+        if not self.depth:
+            return apply(optimizer, gradients, variables)
+        import tensorflow as tf
+
+        extended = tf.distribute.get_strategy().extended
+        with (
+            _replaced(extended, "_use_merge_call", lambda: False),
+            _replaced(optimizer, "_all_reduce_sum_gradients", list),
+        ):
+            return apply(optimizer, gradients, variables)
+
+
+@contextlib.contextmanager
+def _replaced(instance, name: str, function):
+    """An instance with one method replaced."""
+    vars(instance)[name] = function
+    try:
+        yield
+    finally:
+        del vars(instance)[name]
+
+
+def _skipping(model, function):
+    """The train function, that first draws the batches that are to be left out."""
+
+    def run(iterator):
+        if not model._batches_to_skip:
+            return function(iterator)
+        for _ in range(model.steps_per_execution):
+            next(iterator)
+        model._batches_to_skip -= model.steps_per_execution
+        return model.get_metrics_result()
+
+    return run
+
+
+def _describe_batch(spec):
+    """Keras's description of a batch that is spread over replicas."""
+    import tensorflow as tf
+
+    def describe(part):
+        part = getattr(part, "_value_specs", (part,))[0]  # of the first replica
+        return keras.KerasTensor(tuple(part.shape), dtype=part.dtype.name)
+
+    return tf.nest.map_structure(describe, spec, expand_composites=False)
+
+
+def _function_of_iterator(model, step_function):
+    """From an iterator to the logs of the next `steps_per_execution` steps."""
+    import tensorflow as tf
+
+    strategy = model.distribute_strategy
+
+    def one_step(batch):
+        logs = strategy.run(step_function, args=(batch,))
+        metrics = model.get_metrics_result()  # of all replicas together
+        if isinstance(logs, dict) and logs.keys() == metrics.keys():
+            return metrics
+        return tf.nest.map_structure(lambda log: strategy.reduce("MEAN", log, axis=None), logs)
+
+    def several_steps(iterator):
+        if model.steps_per_execution == 1:
+            return one_step(iterator.get_next())
+
+        def more(step, is_going_on, logs):
+            return tf.logical_and(step < model.steps_per_execution, is_going_on)
+
+        def step_if_any(step, is_going_on, logs):
+            batch = iterator.get_next_as_optional()
+            logs = tf.cond(batch.has_value(), lambda: one_step(batch.get_value()), lambda: logs)
+            return step + 1, batch.has_value(), logs
+
+        logs = one_step(iterator.get_next())
+        return tf.while_loop(more, step_if_any, [tf.constant(1), tf.constant(True), logs])[-1]
+
+    def eager_steps(iterator):
+        logs = one_step(next(iterator))
+        for _, batch in zip(range(1, model.steps_per_execution), iterator, strict=False):
+            logs = one_step(batch)
+        return logs
+
+    if model.run_eagerly:
+        function = eager_steps
+    else:
+        one_step = tf.function(one_step, reduce_retracing=True)
+        function = tf.function(several_steps, reduce_retracing=True)
+
+    def run(iterator):
+        if not isinstance(iterator, (tf.data.Iterator, tf.distribute.DistributedIterator)):
+            iterator = _spread(next(iterator), strategy)  # of `train_on_batch`
+        return function(iterator)
+
+    return run
+
+
+def _spread(batch, strategy):
+    """An iterator over one batch, which every worker gives whole, spread over the replicas."""
+    import tensorflow as tf
+
+    batch = keras.utils.pack_x_y_sample_weight(*keras.utils.unpack_x_y_sample_weight(batch))
+    size = len(keras.tree.flatten(batch)[0])
+    dataset = tf.data.Dataset.from_tensor_slices(batch).batch(size)
+    return iter(strategy.experimental_distribute_dataset(dataset))
