@@ -33,6 +33,7 @@ def is_distributed(model) -> bool:
 class DistributedTraining:
     """What `keras_vit.Model` does before `keras.Model` under `tf.distribute`."""
 
+    steps_per_execution: int  # of keras.Model
     _batches_to_skip = 0
 
     def skip_batches(self, count: int) -> None:
