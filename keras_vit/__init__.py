@@ -110,6 +110,7 @@ from keras_vit.models.resnet import build_resnet
 from keras_vit.models.taps import attention_scores, features_of
 from keras_vit.models.vit import build_vit
 from keras_vit.report import write_report
+from keras_vit.train.layouts import vit_layout_map
 from keras_vit.variants import find_config, list_variants
 from keras_vit.weights.detect import FileInfo, inspect_file
 from keras_vit.weights.download import DownloadError
@@ -257,6 +258,7 @@ __all__ = [
     "training_memory",
     "utilization",
     "verify_export",
+    "vit_layout_map",
     "write_measurements",
     "write_report",
     "write_server_config",
