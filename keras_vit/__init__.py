@@ -121,6 +121,7 @@ from keras_vit.weights.published import fetch_weights, list_weights, load_augreg
 from keras_vit.weights.save import save_weights
 
 if typing.TYPE_CHECKING:
+    from keras_vit.data.shards import Shards, find_shards, read_shards
     from keras_vit.export.check_file import verify_export
     from keras_vit.export.litert import export_litert, litert_errors
     from keras_vit.export.onnx import export_onnx
@@ -131,6 +132,9 @@ __version__ = "0.1.0"
 
 # Imported when first asked for: they need TensorFlow, which other Keras backends do without.
 _NEED_TENSORFLOW = {
+    "Shards": "keras_vit.data.shards",
+    "find_shards": "keras_vit.data.shards",
+    "read_shards": "keras_vit.data.shards",
     "export_litert": "keras_vit.export.litert",
     "litert_errors": "keras_vit.export.litert",
     "verify_export": "keras_vit.export.check_file",
@@ -182,6 +186,7 @@ __all__ = [
     "ResNetStem",
     "ResidualUnit",
     "SelfAttention",
+    "Shards",
     "StdConv2D",
     "StemRoot",
     "TokenPooling",
@@ -227,6 +232,7 @@ __all__ = [
     "fetch_weights",
     "find_best_augreg",
     "find_config",
+    "find_shards",
     "fold_standardization",
     "image_features",
     "inspect_file",
@@ -252,6 +258,7 @@ __all__ = [
     "plot_training",
     "position_similarity",
     "read_augreg_index",
+    "read_shards",
     "save_weights",
     "token_norms",
     "training_exaflops",

@@ -1,0 +1,290 @@
+"""Files of records -> batches for several workers: every record once a pass, no worker short.
+
+Workers that read whole files end at different times, and one that has ended leaves the others to
+train on fewer images. Here the records of all files are one sequence, of which each worker reads an
+equal part: it opens the files of its part alone, and shares at most its first and its last.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from keras_vit.checks import check_positive
+
+_LENGTH = struct.Struct("<Q")  # then 4 bytes of its checksum, the data, 4 of theirs
+_CHECKSUM_BYTES = 4
+_FILES_AT_ONCE = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Shards:
+    """Files of records, and how many records are in each.
+
+    Args:
+        files: Paths, in the same order in every worker.
+        counts: Records in each file.
+        read: From the path of a file, a string tensor, to a `tf.data.Dataset` of its records.
+
+    Raises:
+        ValueError: If there are no records, or not one count a file.
+    """
+
+    files: tuple[str, ...]
+    counts: tuple[int, ...]
+    read: Callable[[Any], tf.data.Dataset] = tf.data.TFRecordDataset
+
+    def __post_init__(self) -> None:
+        if len(self.files) != len(self.counts):
+            raise ValueError(
+                f"There must be one count for each of the {len(self.files)} files. Received: "
+                f"{len(self.counts)} counts."
+            )
+        if min(self.counts, default=0) < 0 or not sum(self.counts):
+            raise ValueError(
+                "The files must hold at least one record. Received: "
+                f"{len(self.files)} files with counts {list(self.counts[:5])}."
+            )
+
+    @property
+    def num_records(self) -> int:
+        """Records in all files."""
+        return sum(self.counts)
+
+
+def find_shards(
+    files: str | os.PathLike | Iterable[str | os.PathLike],
+    counts: Sequence[int] | None = None,
+    read: Callable[[Any], tf.data.Dataset] | None = None,
+) -> Shards:
+    """The files of a data set, and how many records are in them.
+
+    Args:
+        files: A pattern such as `"gs://bucket/train-*.tfrecord"`, whose files are sorted by name,
+            or paths in the order that all workers give them.
+        counts: Records in each file, as TFDS knows them (`info.splits["train"].shard_lengths`).
+            Without them the files are counted: TFRecords by one short read a record, others by
+            reading everything.
+        read: From the path of a file, a string tensor, to a `tf.data.Dataset` of its records, such
+            as `lambda path: tf.data.TFRecordDataset(path, "GZIP")`; TFRecords where `None`.
+
+    Returns:
+        `Shards`, for `read_shards`.
+
+    Raises:
+        ValueError: If there are no files, no records, or a file is no TFRecord.
+    """
+    if isinstance(files, str | os.PathLike):
+        found = sorted(tf.io.gfile.glob(os.fspath(files)))  # listed in any order
+    else:
+        found = [os.fspath(path) for path in files]
+    if not found:
+        raise ValueError(f"There are no files to read. Received: {files!r}.")
+    if counts is None and read is None:
+        counts = [_count_records(path) for path in found]
+    elif counts is None and read is not None:
+        counts = [int(read(tf.constant(path)).reduce(0, lambda n, _: n + 1)) for path in found]
+    assert counts is not None
+    return Shards(tuple(found), tuple(map(int, counts)), read or tf.data.TFRecordDataset)
+
+
+def read_shards(
+    shards: Shards,
+    parse: Callable[[Any], Any],
+    batch_size: int,
+    shuffle_buffer: int = 0,
+    seed: int = 0,
+    drop_remainder: bool = False,
+    worker: tuple[int, int] | None = None,
+) -> Any:
+    """Batches for `model.fit` that every worker reads its own part of.
+
+    Inside `strategy.scope()`, every worker of the strategy reads an equal part of the records,
+    every record is read by exactly one of them in a pass, and all workers have equally many steps:
+    where records do not suffice, the last batches are smaller or empty, which `keras_vit.Model`
+    weights by their images. Outside of a scope the data are for one worker; a strategy that they
+    are given to later makes all its workers read all of them and keep their share.
+
+    With a `shuffle_buffer`, every pass has an order of its own: that of the files, and with it who
+    reads what, and that of the records in the buffer of each worker. It follows from the seed and
+    the number of the pass, so runs repeat.
+
+        with strategy.scope():
+            model = keras_vit.ViTB16()
+            train = keras_vit.read_shards(
+                keras_vit.find_shards("train-*.tfrecord"), parse, 1024, shuffle_buffer=10_000
+            )
+        model.fit(train, epochs=90)
+
+    Args:
+        shards: As from `find_shards`.
+        parse: From a record to what `fit` takes, such as an image and a label; of shapes that are
+            the same for all records.
+        batch_size: Images of one step, of all workers together.
+        shuffle_buffer: Records that each worker holds to draw from; 0 reads in the order of the
+            files, as for evaluation.
+        seed: What the orders follow from.
+        drop_remainder: Whether to leave out what does not fill a last batch, other records in
+            every pass, for shapes that are known when compiling (TPUs).
+        worker: Index and number of workers where `tf.distribute` is not what joins them; then
+            the dataset is that of this worker, in batches of `batch_size / number`.
+
+    Returns:
+        A `tf.data.Dataset`, or under a strategy of several replicas its distributed form.
+
+    Raises:
+        ValueError: If the replicas cannot share the batch evenly, or there is no such worker.
+    """
+    check_positive("batch_size", batch_size)
+
+    def read(index: int, workers: int, replicas: int) -> tf.data.Dataset:
+        plan = _Plan(shards.num_records, batch_size, index, workers, replicas, drop_remainder)
+        plans.append(plan)
+        records = _records(shards, plan, shuffle_buffer, seed)
+        return _batches(records.map(parse, tf.data.AUTOTUNE, deterministic=True), plan)
+
+    plans: list[_Plan] = []
+    if worker is not None:
+        return read(*worker, 1)
+    if not tf.distribute.has_strategy():
+        return _for_any_strategy(read(0, 1, 1))
+
+    def read_pipeline(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        workers = context.num_input_pipelines
+        return read(context.input_pipeline_id, workers, context.num_replicas_in_sync // workers)
+
+    strategy = tf.distribute.get_strategy()
+    distributed = strategy.distribute_datasets_from_function(read_pipeline)
+    # TensorFlow counts the batches of all replicas of a worker, and Keras takes them for steps.
+    distributed._cardinality = plans[0].steps
+    return distributed
+
+
+@dataclasses.dataclass(frozen=True)
+class _Plan:
+    """What one worker reads in a pass."""
+
+    num_records: int
+    batch_size: int
+    index: int
+    workers: int
+    replicas: int  # of this worker
+    drop_remainder: bool
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.index < self.workers:
+            raise ValueError(
+                f"There is no worker {self.index} of {self.workers}: they count from 0 to "
+                f"{self.workers - 1}."
+            )
+        everyone = self.workers * self.replicas
+        if self.batch_size % everyone:
+            fitting = max(1, round(self.batch_size / everyone)) * everyone
+            raise ValueError(
+                f"{everyone} replicas ({self.workers} workers) cannot share the batch evenly. "
+                f"Received: batch_size={self.batch_size}. Take {fitting}."
+            )
+        if not self.steps:
+            raise ValueError(
+                f"{self.num_records} records make no whole batch of {self.batch_size} for "
+                f"{self.workers} workers. Take a smaller one, or drop_remainder=False."
+            )
+
+    @property
+    def replica_batch(self) -> int:
+        """Images of one replica's step."""
+        return self.batch_size // (self.workers * self.replicas)
+
+    @property
+    def steps(self) -> int:
+        """Steps of a pass, the same for all workers: the longest part's, or the shortest's."""
+        if self.drop_remainder:
+            return self.num_records // self.workers // (self.replica_batch * self.replicas)
+        longest = -(-self.num_records // self.workers)  # rounded up
+        return -(-longest // (self.replica_batch * self.replicas))
+
+    @property
+    def part(self) -> tuple[int, int]:
+        """The first record, and the one after the last."""
+        first = self.index * self.num_records // self.workers
+        return first, (self.index + 1) * self.num_records // self.workers
+
+
+def _records(shards: Shards, plan: _Plan, shuffle_buffer: int, seed: int) -> tf.data.Dataset:
+    """The records of a worker's part, as they come from the files."""
+    # One number an iterator: a new order in every pass.
+    passes = tf.data.Dataset.random(seed, rerandomize_each_iteration=True).take(1)
+    pieces = passes.flat_map(
+        lambda number: tf.data.Dataset.from_tensor_slices(
+            _pieces(shards, plan, number if shuffle_buffer else None)
+        )
+    )
+    records = pieces.interleave(
+        lambda path, skipped, taken: shards.read(path).skip(skipped).take(taken),
+        cycle_length=_FILES_AT_ONCE if shuffle_buffer else 1,
+        num_parallel_calls=tf.data.AUTOTUNE,
+        deterministic=True,
+    )
+    if not shuffle_buffer:
+        return records
+    return records.shuffle(shuffle_buffer, seed, reshuffle_each_iteration=True)
+
+
+def _pieces(shards: Shards, plan: _Plan, number: Any) -> tuple[Any, Any, Any]:
+    """Files of a worker's part of a pass, with how many records to skip and to take of each."""
+    files = tf.constant(shards.files)
+    counts = tf.constant(shards.counts, tf.int64)
+    if number is not None:
+        order = tf.range(len(shards.files))
+        order = tf.random.experimental.stateless_shuffle(order, seed=[number, 0])
+        files, counts = tf.gather(files, order), tf.gather(counts, order)
+    starts = tf.cumsum(counts, exclusive=True)
+    first, end = (tf.clip_by_value(place - starts, 0, counts) for place in plan.part)
+    used = end > first
+    return tf.boolean_mask(files, used), first[used], (end - first)[used]
+
+
+def _batches(records: tf.data.Dataset, plan: _Plan) -> tf.data.Dataset:
+    """As many batches as all workers have, empty ones where the records have come to an end."""
+    total = plan.steps * plan.replicas
+    batches = records.batch(plan.replica_batch, plan.drop_remainder)
+    if not plan.drop_remainder:
+        empty = tf.nest.map_structure(
+            lambda spec: tf.zeros([0, *(side or 0 for side in spec.shape)], spec.dtype),
+            records.element_spec,
+        )
+        batches = batches.concatenate(tf.data.Dataset.from_tensors(empty).repeat())
+    batches = batches.take(total).apply(tf.data.experimental.assert_cardinality(total))
+    return batches.prefetch(tf.data.AUTOTUNE)
+
+
+def _for_any_strategy(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """A dataset that workers share by its batches, not by its files."""
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    return dataset.with_options(options)
+
+
+def _count_records(path: str) -> int:
+    """Records of a TFRecord file, from their lengths alone."""
+    size = tf.io.gfile.stat(path).length
+    count = position = 0
+    # TensorFlow's files read far ahead after every jump.
+    with open(path, "rb") if os.path.isfile(path) else tf.io.gfile.GFile(path, "rb") as file:
+        while position < size:
+            file.seek(position)
+            header = file.read(_LENGTH.size)
+            length = _LENGTH.unpack(header)[0] if len(header) == _LENGTH.size else size
+            position += _LENGTH.size + _CHECKSUM_BYTES + length + _CHECKSUM_BYTES
+            count += 1
+    if position != size:
+        raise ValueError(
+            f"{path} is no TFRecord file, is compressed, or is cut off: record {count - 1} would "
+            "end behind its end. For other formats, pass `read=`."
+        )
+    return count
