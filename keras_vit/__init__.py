@@ -85,7 +85,10 @@ from keras_vit.create import (
     create_model,
 )
 from keras_vit.evaluate.compute import (
+    TrainingCost,
+    TrainingMemory,
     device_days,
+    training_cost,
     training_exaflops,
     training_memory,
     utilization,
@@ -95,6 +98,7 @@ from keras_vit.evaluate.counting import (
     count_macs,
     count_parameters,
     count_stages,
+    count_training_macs,
 )
 from keras_vit.evaluate.throughput import Measurement, measure_throughput, write_measurements
 from keras_vit.layers.attention import SelfAttention
@@ -190,6 +194,8 @@ __all__ = [
     "StdConv2D",
     "StemRoot",
     "TokenPooling",
+    "TrainingCost",
+    "TrainingMemory",
     "TransformerBlock",
     "ViTB8",
     "ViTB14",
@@ -223,6 +229,7 @@ __all__ = [
     "count_macs",
     "count_parameters",
     "count_stages",
+    "count_training_macs",
     "create_model",
     "device_days",
     "export_litert",
@@ -261,6 +268,7 @@ __all__ = [
     "read_shards",
     "save_weights",
     "token_norms",
+    "training_cost",
     "training_exaflops",
     "training_memory",
     "utilization",

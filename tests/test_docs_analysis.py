@@ -26,7 +26,10 @@ def test_every_example_runs(tmp_path, monkeypatch):
         exec(compile(block, "docs/analysis.md", "exec"), names)
     assert names["outputs"]["block_0"].shape == (3, 4, 4, 32)
     assert names["places"].shape == (2, 3)
-    assert round(names["exaflops"]) == 4259
+    assert round(names["exaflops"]) == 4257
+    days = names["keras_vit"].device_days(names["exaflops"], "tpu_v3_core", utilization=0.32)
+    assert round(days) == 2504
+    assert names["cost"].images_seen == 384_311_296
     assert (tmp_path / "report.html").stat().st_size > 10_000
     assert (tmp_path / "stages.keras").exists()
 

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 from typing import Any
 
-from keras_vit.evaluate.counting import count_activations, count_macs, count_parameters
+from keras_vit.evaluate.counting import (
+    count_activations,
+    count_macs,
+    count_parameters,
+    count_training_macs,
+)
 
 # Peak of dense products in FLOP/s at the precision that models are trained in (bfloat16 or float16
 # with float32 sums), from the makers' data sheets; without sparsity.
@@ -29,8 +35,8 @@ _SECONDS_A_DAY = 86_400
 def training_exaflops(model: Any, images_seen: float) -> float:
     """Floating-point operations of a training run, in 10^18.
 
-    Two operations a multiply-accumulate, and a backward pass as costly as two forward passes:
-    with images of 224 pixels, the paper's Table 6 within 2 % for its ViTs and hybrids.
+    Two operations a multiply-accumulate of `count_training_macs`: with images of 224 pixels, the
+    paper's Table 6 within 2 % for its ViTs and hybrids.
 
     Args:
         model: What `count_macs` takes.
@@ -39,7 +45,7 @@ def training_exaflops(model: Any, images_seen: float) -> float:
     Returns:
         ExaFLOPs.
     """
-    return 6 * count_macs(model) * images_seen / 1e18
+    return 2 * count_training_macs(model) * images_seen / 1e18
 
 
 def device_days(exaflops: float, device: str | float, utilization: float = 1.0) -> float:
@@ -73,7 +79,7 @@ def utilization(
         model: What `count_macs` takes.
         images_per_second: Images a second of one device.
         device: A name of `DEVICES`, or a peak in FLOP/s.
-        training: Whether the images were trained on, at three forward passes each.
+        training: Whether the images were trained on.
 
     Returns:
         A share of 1.
@@ -81,8 +87,75 @@ def utilization(
     Raises:
         ValueError: If the device is unknown.
     """
-    flops = (6 if training else 2) * count_macs(model)
-    return images_per_second * flops / peak_flops(device)
+    macs = count_training_macs(model) if training else count_macs(model)
+    return images_per_second * 2 * macs / peak_flops(device)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingCost:
+    """What a training run costs.
+
+    Args:
+        images_seen: Images in all steps together, repeated ones too.
+        exaflops: Floating-point operations, in 10^18.
+        device_days: Days of one device.
+    """
+
+    images_seen: int
+    exaflops: float
+    device_days: float
+
+    def days_on(self, devices: int) -> float:
+        """Days on the clock, where so many devices share the work without loss."""
+        return self.device_days / devices
+
+
+def training_cost(
+    model: Any,
+    device: str | float,
+    utilization: float,
+    *,
+    images: int | None = None,
+    epochs: float | None = None,
+    steps: int | None = None,
+    batch_size: int | None = None,
+) -> TrainingCost:
+    """What a recipe costs on a device: of so many epochs, or so many steps.
+
+    Args:
+        model: What `count_macs` takes, with images of the size that is trained on.
+        device: A name of `DEVICES`, or a peak in FLOP/s.
+        utilization: Share of the peak that the training reaches, in (0, 1]: what `utilization`
+            makes of a measured speed.
+        images: Images of the training set, with `epochs`.
+        epochs: How often each is seen.
+        steps: Steps of the optimizer, with `batch_size`, in place of `images` and `epochs`.
+        batch_size: Images a step, on all devices together.
+
+    Returns:
+        A `TrainingCost`.
+
+    Raises:
+        ValueError: If not exactly one of the two pairs is given, a number is not above 0, or the
+            device is unknown.
+
+    Example:
+
+    >>> config = keras_vit.find_config("vit_b16")
+    >>> cost = keras_vit.training_cost(config, "a100", 0.4, images=1_281_167, epochs=300)
+    >>> round(cost.exaflops, 1), round(cost.device_days, 1)
+    (40.4, 3.7)
+    """
+    given = [pair for pair in ((images, epochs), (steps, batch_size)) if pair != (None, None)]
+    factors = [number for number in given[0] if number and number > 0] if len(given) == 1 else []
+    if len(factors) != 2:
+        raise ValueError(
+            "Pass `images` and `epochs`, or `steps` and `batch_size`, each above 0. Received: "
+            f"images={images}, epochs={epochs}, steps={steps}, batch_size={batch_size}."
+        )
+    images_seen = round(math.prod(factors))
+    exaflops = training_exaflops(model, images_seen)
+    return TrainingCost(images_seen, exaflops, device_days(exaflops, device, utilization))
 
 
 def peak_flops(device: str | float) -> float:

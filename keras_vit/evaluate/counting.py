@@ -81,6 +81,16 @@ def count_macs(model: Any) -> int:
     return sum(stage.macs for stage in count_stages(model))
 
 
+def count_training_macs(model: Any) -> int:
+    """Multiply-accumulates of a training step for one image, of what `count_stages` takes.
+
+    For every product forward there are two backward, one for the gradient of each factor; but the
+    first stage multiplies the image itself, of which nobody takes the gradient, so it has one.
+    """
+    macs = [stage.macs for stage in count_stages(model)]
+    return 3 * sum(macs) - next(filter(None, macs), 0)
+
+
 def count_activations(model: Any, rematerialize: bool = False) -> int:
     """Numbers that a training step keeps for one image from the forward to the backward pass.
 

@@ -12,11 +12,12 @@ import pytest
 from keras_vit.evaluate.compute import (
     device_days,
     peak_flops,
+    training_cost,
     training_exaflops,
     training_memory,
     utilization,
 )
-from keras_vit.evaluate.counting import count_macs
+from keras_vit.evaluate.counting import count_macs, count_training_macs
 from keras_vit.variants import find_config
 
 JFT_IMAGES, JFT_CLASSES = 303e6, 18_291
@@ -34,7 +35,7 @@ TABLE_6 = [
     ("r50_vit_l32", 7, 246),
     ("r50_vit_l16", 14, 1668),
 ]
-# Ours come out 3 to 5 % above the paper's ResNets, all in the same direction.
+# Ours come out 3 to 4 % above the paper's ResNets, all in the same direction.
 TABLE_6_RESNETS = [
     ("bit_r50x1", 7, 50),
     ("bit_r50x2", 7, 199),
@@ -53,15 +54,25 @@ def pretraining_exaflops(variant, epochs):
 
 @pytest.mark.parametrize(("variant", "epochs", "published"), TABLE_6)
 def test_exaflops_of_the_papers_vits_and_hybrids(variant, epochs, published):
-    rounding = 0.5  # matters for B/32 alone: 56.3 are 1.4 % above 55.5, the most that prints as 55
-    assert pretraining_exaflops(variant, epochs) == pytest.approx(
-        published, abs=0.02 * published + rounding
-    )
+    assert pretraining_exaflops(variant, epochs) == pytest.approx(published, rel=0.02)
+
+
+# Six operations for every multiply-accumulate forward, as if the images had a gradient too: what
+# others computed, and with it B/32 is 2.3 % above the paper.
+SIMPLE_RULE = [56.3, 223.7, 195.9, 783.6, 1567.1, 4258.6, 107.8, 274.2, 247.3, 1668.6]
+
+
+@pytest.mark.parametrize(("row", "simple"), list(zip(TABLE_6, SIMPLE_RULE, strict=True)))
+def test_three_times_the_forward_pass_would_count_a_gradient_of_the_images(row, simple):
+    variant, epochs, _ = row
+    config = dataclasses.replace(find_config(variant), classes=JFT_CLASSES)
+    assert 6e-18 * count_macs(config) * epochs * JFT_IMAGES == pytest.approx(simple, abs=0.05)
+    assert pretraining_exaflops(variant, epochs) < simple
 
 
 @pytest.mark.parametrize(("variant", "epochs", "published"), TABLE_6_RESNETS)
 def test_exaflops_of_the_papers_resnets(variant, epochs, published):
-    assert 1.03 < pretraining_exaflops(variant, epochs) / published < 1.055
+    assert 1.03 < pretraining_exaflops(variant, epochs) / published < 1.04
 
 
 def test_the_row_of_table_6_that_contradicts_another():
@@ -80,8 +91,39 @@ def test_device_days_and_utilization_are_inverse():
     config = dataclasses.replace(find_config("vit_h14"), classes=JFT_CLASSES)
     speed = 14 * JFT_IMAGES / (2500 * 86_400)
     assert utilization(config, speed, 61.5e12) == pytest.approx(share)
-    assert utilization(config, speed, 61.5e12, training=False) == pytest.approx(share / 3)
+    forward = count_macs(config) / count_training_macs(config)  # a third and a little
+    inference = utilization(config, speed, 61.5e12, training=False)
+    assert inference == pytest.approx(share * forward)
     assert utilization(config, 1, 2 * count_macs(config), training=False) == 1
+
+
+def test_cost_of_a_recipe_by_epochs_and_by_steps():
+    config = dataclasses.replace(find_config("vit_h14"), classes=JFT_CLASSES)
+    by_epochs = training_cost(config, "tpu_v3_core", 0.32, images=303_000_000, epochs=14)
+    assert by_epochs.images_seen == 14 * JFT_IMAGES
+    assert by_epochs.exaflops == pretraining_exaflops("vit_h14", 14)
+    assert by_epochs.device_days == device_days(by_epochs.exaflops, 61.5e12, 0.32)
+    assert by_epochs.days_on(256) == by_epochs.device_days / 256
+    by_steps = training_cost(config, "tpu_v3_core", 0.32, steps=1_035_645, batch_size=4096)
+    assert by_steps.exaflops == pytest.approx(by_epochs.exaflops, rel=1e-6)
+    part = training_cost(config, 61.5e12, 0.32, images=303_000_000, epochs=0.5)
+    assert part.exaflops == pytest.approx(by_epochs.exaflops / 28)
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {},
+        {"images": 10},
+        {"images": 10, "epochs": 0},
+        {"images": 10, "epochs": 2, "batch_size": 4},
+        {"images": 10, "epochs": 2, "steps": 5, "batch_size": 4},
+        {"epochs": 2, "batch_size": 4},
+    ],
+)
+def test_a_recipe_has_epochs_or_steps(numbers):
+    with pytest.raises(ValueError, match="`images` and `epochs`, or `steps` and `batch_size`"):
+        training_cost(find_config("vit_ti16"), "a100", 0.4, **numbers)
 
 
 def test_unknown_devices_and_shares_say_so():

@@ -14,6 +14,7 @@ from keras_vit.evaluate.counting import (
     count_macs,
     count_parameters,
     count_stages,
+    count_training_macs,
 )
 from keras_vit.models.model import Model
 from keras_vit.models.resnet import build_resnet
@@ -52,27 +53,60 @@ def graph_macs(model):
     """Multiply-accumulates of the products in TensorFlow's own graph of a forward pass."""
     tf = pytest.importorskip("tensorflow")
     spec = tf.TensorSpec((1, *model.input_shape[1:]))
-    graph = tf.function(lambda x: model(x, training=False)).get_concrete_function(spec).graph
-    total = 0
-    for operation in graph.get_operations():
+    function = tf.function(lambda x: model(x, training=False))
+    return count_products(function.get_concrete_function(spec).graph)
+
+
+def training_graph_macs(model):
+    """Multiply-accumulates of the products in TensorFlow's graph of outputs and gradients."""
+    tf = pytest.importorskip("tensorflow")
+
+    def step(images):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(images, training=True))
+        variables = [variable.value for variable in model.trainable_variables]
+        return loss, tape.gradient(loss, variables)
+
+    spec = tf.TensorSpec((1, *model.input_shape[1:]))
+    return count_products(tf.function(step).get_concrete_function(spec).graph)
+
+
+def count_products(graph):
+    """Multiply-accumulates of what leads to the outputs: TensorFlow leaves out the rest."""
+    total, found, waiting = 0, set(), [tensor.op for tensor in graph.outputs]
+    while waiting:
+        operation = waiting.pop()
+        if operation in found:
+            continue
+        found.add(operation)
+        waiting.extend(tensor.op for tensor in operation.inputs)
         if operation.type in ("MatMul", "BatchMatMulV2"):
             axis = -2 if operation.get_attr(_transpose_a(operation)) else -1
-            inner = operation.inputs[0].shape[axis]
-            total += inner * _size(operation)
-        elif operation.type in ("Conv2D", "DepthwiseConv2dNative"):
-            kernel = operation.inputs[1].shape
-            inputs = kernel[2] if operation.type == "Conv2D" else 1
-            total += kernel[0] * kernel[1] * inputs * _size(operation)
+            total += operation.inputs[0].shape[axis] * _size(operation.outputs[0])
+        elif "Conv2d" in operation.type or "Conv2D" in operation.type:
+            total += _convolution(operation)
     return total
+
+
+def _convolution(operation):
+    """A convolution, and its two gradients, which multiply as often."""
+    if operation.type.endswith("BackpropInput"):
+        kernel, maps = operation.inputs[1].shape, operation.inputs[2]
+    elif operation.type.endswith("BackpropFilter"):
+        kernel, maps = operation.outputs[0].shape, operation.inputs[2]
+    else:
+        kernel, maps = operation.inputs[1].shape, operation.outputs[0]
+    channels = 1 if operation.type.startswith("Depthwise") else kernel[2]
+    return kernel[0] * kernel[1] * channels * _size(maps)
 
 
 def _transpose_a(operation):
     return "transpose_a" if operation.type == "MatMul" else "adj_x"
 
 
-def _size(operation):
-    """Elements of an output; reshapes leave the batch of 1 open in its shape."""
-    return math.prod(side or 1 for side in operation.outputs[0].shape.as_list())
+def _size(tensor):
+    """Elements of a tensor; reshapes leave the batch of 1 open in its shape."""
+    return math.prod(side or 1 for side in tensor.shape.as_list())
 
 
 @every_model
@@ -140,6 +174,15 @@ def test_macs_are_those_of_the_graph(name):
     assert count_macs(model) == graph_macs(model)
 
 
+@every_model
+def test_training_macs_are_those_of_the_graph_with_gradients(name):
+    model = build(name)
+    assert count_training_macs(model) == training_graph_macs(model)
+    first = next(stage for stage in count_stages(model) if stage.macs)
+    assert first.name in ("patch_encoder", "stem_root", "root")  # no gradient of the images
+    assert count_training_macs(model) == 3 * count_macs(model) - first.macs
+
+
 def test_models_of_the_users_are_counted_by_their_layers():
     backbone = build_vit(tiny_config(classes=None, num_registers=2, position_embedding="relative"))
     x = keras.Input((32, 32, 3))
@@ -154,6 +197,7 @@ def test_an_efficientnet_is_counted_by_its_layers():
     model = keras.applications.EfficientNetB0(weights=None, input_shape=(64, 64, 3), classes=10)
     assert count_parameters(model) == model.count_params()
     assert count_macs(model) == graph_macs(model)
+    assert count_training_macs(model) == training_graph_macs(model)
     published = keras.applications.EfficientNetB0(weights=None)
     assert count_macs(published) == pytest.approx(0.39e9, rel=0.02)  # its paper's Table 2
 
