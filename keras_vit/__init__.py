@@ -30,6 +30,7 @@ from keras_vit.analysis.plots import (
 )
 from keras_vit.analysis.positions import position_similarity
 from keras_vit.analysis.relevance import class_relevance
+from keras_vit.analysis.streams import ImageFiles
 from keras_vit.cards.augreg import (
     augreg_file_name,
     find_best_augreg,
@@ -170,6 +171,7 @@ __all__ = [
     "DownloadError",
     "FileInfo",
     "GroupNorm",
+    "ImageFiles",
     "LayerScale",
     "LoadReport",
     "MeanPooling",

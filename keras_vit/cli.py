@@ -101,12 +101,11 @@ def convert_file(
 
 def inspect_model(model: str, images: Sequence[str], output: str = "report.html") -> None:
     """Writes one HTML page about a model: what it is, what it costs, where it looks."""
-    from keras_vit.analysis.streams import read_images
+    from keras_vit.analysis.streams import ImageFiles
     from keras_vit.report import write_report
 
     loaded = _open_model(model)
-    batch = read_images(images, loaded) if images else None
-    print(write_report(loaded, output, batch))
+    print(write_report(loaded, output, ImageFiles(images, loaded) if images else None))
 
 
 def export_model(

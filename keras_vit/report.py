@@ -21,7 +21,7 @@ from keras_vit.analysis.attention import (
     attention_rollout,
     mean_attention_distance,
 )
-from keras_vit.analysis.features import patch_components, token_norms
+from keras_vit.analysis.features import principal_axes, project_patches, token_norms
 from keras_vit.analysis.filters import patch_filters
 from keras_vit.analysis.positions import position_similarity
 from keras_vit.analysis.relevance import class_relevance
@@ -69,8 +69,9 @@ def write_report(
     Args:
         model: A model of this package, or a functional model built on one.
         path: The file to write, `.html`.
-        images: Array of shape `(B, H, W, C)`, as the model takes them, or an iterable of batches;
-            some dozens are enough. The pictures show the first six.
+        images: Array of shape `(B, H, W, C)`, as the model takes them, or an iterable of batches
+            that can be read several times, of which only one is in memory. Some dozens are enough;
+            the pictures show the first six.
         class_names: Names of the classes.
 
     Returns:
@@ -78,7 +79,8 @@ def write_report(
 
     Raises:
         ImportError: If matplotlib is missing.
-        ValueError: If the model's cost cannot be counted, or images have another shape.
+        ValueError: If the model's cost cannot be counted, or images have another shape or can be
+            read only once.
 
     Example:
 
@@ -86,8 +88,12 @@ def write_report(
     PosixPath('report.html')
     """
     path = pathlib.Path(path)
-    batch = None if images is None else np.concatenate(list(image_batches(images)))
-    sections = list(_sections(model, batch, class_names))
+    if images is not None and iter(images) is images:
+        raise ValueError(
+            "`images` are read several times, and an iterator can be read once. Pass an array, a "
+            "list of batches, a tf.data.Dataset or `keras_vit.ImageFiles`."
+        )
+    sections = list(_sections(model, images, class_names))
     path.write_text(_page(model.name, sections), encoding="utf-8")
     return path
 
@@ -103,7 +109,7 @@ class _Section:
 
 
 def _sections(
-    model: keras.Model, images: np.ndarray | None, class_names: Sequence[str] | None
+    model: keras.Model, images: Any, class_names: Sequence[str] | None
 ) -> Iterator[_Section]:
     stages = count_stages(model)
     yield _Section("Model", _tiles(model, stages) + _configuration(model))
@@ -111,9 +117,19 @@ def _sections(
     yield _Section("Cost", _costs(model, stages))
     yield _Section("Learned", "".join(_learned(model)))
     if images is not None:
-        pictured = displayed(model, images)
-        body = _predictions(model, images, class_names) + "".join(_looks(model, images, pictured))
+        few = _first(images)
+        body = _predictions(model, few, class_names) + "".join(_looks(model, images, few))
         yield _Section("On images", body)
+
+
+def _first(images: Any) -> np.ndarray:
+    """As many images as the pictures show."""
+    few: list[np.ndarray] = []
+    for batch in image_batches(images):
+        few.extend(batch[: _SHOWN - len(few)])
+        if len(few) == _SHOWN:
+            break
+    return np.stack(few)
 
 
 def _page(title: str, sections: list[_Section]) -> str:
@@ -224,8 +240,8 @@ def _learned(model: keras.Model) -> Iterator[str]:
     )
 
 
-def _looks(model: keras.Model, images: np.ndarray, pictured: np.ndarray) -> Iterator[str]:
-    few, seen = images[:_SHOWN], pictured[:_SHOWN]
+def _looks(model: keras.Model, images: Any, few: np.ndarray) -> Iterator[str]:
+    seen = displayed(model, few)
     yield _figure(
         "Attention rollout: from where what the head reads comes, through all blocks.",
         lambda: plots.plot_attention(seen, attention_rollout(model, few)),
@@ -239,15 +255,17 @@ def _looks(model: keras.Model, images: np.ndarray, pictured: np.ndarray) -> Iter
         lambda: plots.plot_maps(seen, class_relevance(model, few), "relevance"),
     )
     yield _figure(
-        "Patches in the colours of their first three principal components.",
-        lambda: plots.plot_components(seen, patch_components(model, images)[:_SHOWN]),
+        "Patches in the colours of the first three principal components of all patches.",
+        lambda: plots.plot_components(
+            seen, project_patches(model, few, *principal_axes(model, images))
+        ),
     )
     yield _figure(
         "Length of the patch tokens after the last block; single bright ones are outliers.",
         lambda: plots.plot_maps(seen, token_norms(model, few), "length"),
     )
     yield _figure(
-        f"Mean attention distance of every head, over {len(images)} images.",
+        "Mean attention distance of every head, over all images.",
         lambda: plots.plot_attention_distance(mean_attention_distance(model, images)),
     )
 
@@ -269,12 +287,12 @@ def _figure(caption: str, draw: Callable[[], Any]) -> str:
     )
 
 
-def _predictions(model: keras.Model, images: np.ndarray, class_names: Sequence[str] | None) -> str:
+def _predictions(model: keras.Model, few: np.ndarray, class_names: Sequence[str] | None) -> str:
     config = getattr(model, "config", None)
     shape = model.outputs[0].shape
     if len(model.outputs) != 1 or len(shape) != 2 or (config and config.classes is None):
         return ""
-    logits = ops.convert_to_numpy(model(images[:_SHOWN], training=False)).astype("float64")
+    logits = ops.convert_to_numpy(model(few, training=False)).astype("float64")
     if config is None or config.classifier_activation is None:
         logits = np.exp(logits - logits.max(axis=1, keepdims=True))
     shares = logits / logits.sum(axis=1, keepdims=True)

@@ -14,6 +14,7 @@ import pytest
 from keras_vit.config import ResNetConfig, ResNetStem
 from keras_vit.models.resnet import build_resnet
 from keras_vit.report import human, human_bytes, write_report
+from tests.analysis.test_streams import Stream
 from tests.fixtures import fill_random
 from tests.models.test_taps import composed, random_images, random_vit
 
@@ -88,6 +89,15 @@ def test_a_model_of_the_users_own_has_a_page(tmp_path):
     _, model, _ = composed("nested")
     page = page_of(model, tmp_path)
     assert "A model of its own, of the layers" in page.text and "block_1" in page.text
+
+
+def test_images_stream_into_the_page(tmp_path):
+    model, images = random_vit()
+    stream = Stream((32, 32, 3))
+    page = page_of(model, tmp_path, stream)
+    assert len(page.images) == 8 and stream.most <= 3
+    with pytest.raises(ValueError, match="an iterator can be read once"):
+        page_of(model, tmp_path, iter([images]))
 
 
 def test_a_load_report_stands_in_the_page(tmp_path):

@@ -140,6 +140,32 @@ def patch_components(
             "`images` are read twice, and an iterator can be read once. Pass an array, a list of "
             "batches or a tf.data.Dataset."
         )
+    mean, axes = principal_axes(model, images, count, stage, batch_size)
+    return project_patches(model, images, mean, axes, stage, batch_size)
+
+
+def principal_axes(
+    model: keras.Model,
+    images: Any,
+    count: int = 3,
+    stage: str = "encoder_norm",
+    batch_size: int = 16,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The axes that `patch_components` sees all patch tokens along, in one pass over the images.
+
+    Args:
+        model: A Vision Transformer, or a model built on one.
+        images: Array of shape `(B, H, W, C)`, as the model takes them, or an iterable of batches.
+        count: How many axes.
+        stage: Name of a layer.
+        batch_size: Images at a time, where `images` is an array.
+
+    Returns:
+        The mean of all patch tokens, float64 array of shape `(D,)`, and the axes, `(D, count)`.
+
+    Raises:
+        ValueError: If the layer gives no tokens, or there are not as many axes.
+    """
     total, products, patches = 0.0, 0.0, 0
     for grid in _grid_batches(model, images, stage, batch_size):
         x = grid.reshape(-1, grid.shape[-1]).astype("float64")
@@ -150,8 +176,24 @@ def patch_components(
     _, vectors = np.linalg.eigh(products / patches - np.outer(mean, mean))
     vectors = vectors[:, ::-1][:, :count]  # the largest variance first
     signs = np.sign(vectors[np.abs(vectors).argmax(axis=0), np.arange(count)])
+    return mean, vectors * signs
+
+
+def project_patches(
+    model: keras.Model,
+    images: Any,
+    mean: np.ndarray,
+    axes: np.ndarray,
+    stage: str = "encoder_norm",
+    batch_size: int = 16,
+) -> np.ndarray:
+    """The patch tokens of images along axes that `principal_axes` found in others.
+
+    Returns:
+        float32 array of shape `(B, rows, columns, count)`.
+    """
     grids = _grid_batches(model, images, stage, batch_size)
-    return np.concatenate([((x - mean) @ (vectors * signs)).astype("float32") for x in grids])
+    return np.concatenate([((x - mean) @ axes).astype("float32") for x in grids])
 
 
 def _feature_batches(

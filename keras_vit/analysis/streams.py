@@ -52,19 +52,50 @@ def _split(images: Any, batch_size: int) -> Iterator:
         yield from images
 
 
-def read_images(paths: Sequence[str | os.PathLike], model: keras.Model) -> np.ndarray:
-    """Image files as a model takes them: resized as in evaluation, in the model's range.
+class ImageFiles:
+    """Image files as batches that a model takes: resized as in evaluation, in the model's range.
+
+    Every pass over it reads the files anew, and only one batch is in memory.
 
     Args:
         paths: Image files, and folders of them, of which every image counts.
         model: A model of this package, or one built on one.
+        batch_size: Images a batch.
 
-    Returns:
-        float32 array of shape `(B, H, W, C)`.
+    Yields:
+        float32 arrays of shape `(b, H, W, C)`.
 
     Raises:
         ValueError: If there are no images.
-        OSError: If a file does not exist or is no image.
+        OSError: If a file does not exist or, once it is read, is no image.
+    """
+
+    def __init__(
+        self, paths: Sequence[str | os.PathLike], model: keras.Model, batch_size: int = 16
+    ):
+        self.files = list(_image_files(paths))
+        self.batch_size = batch_size
+        self._model = model
+        if not self.files:
+            raise ValueError(f"There are no images in {', '.join(map(str, paths)) or 'nothing'}.")
+        for path in self.files:
+            if not path.exists():
+                raise FileNotFoundError(f"There is no image {path}.")
+
+    def __len__(self) -> int:
+        return -(-len(self.files) // self.batch_size)
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        for start in range(0, len(self.files), self.batch_size):
+            files = self.files[start : start + self.batch_size]
+            yield np.stack([read_image(path, self._model) for path in files])
+
+
+def read_image(path: str | os.PathLike, model: keras.Model) -> np.ndarray:
+    """An image file as a model takes it, float32 array of shape `(H, W, C)`.
+
+    Raises:
+        OSError: If there is no such file, or it is no image.
     """
     from keras_vit.data.views import eval_view  # brings TensorFlow
 
@@ -72,13 +103,13 @@ def read_images(paths: Sequence[str | os.PathLike], model: keras.Model) -> np.nd
     preprocessing = Preprocessing() if config is None else config.preprocessing
     height, width, channels = model.inputs[0].shape[1:]
     mode = "grayscale" if channels == 1 else "rgb"
-    views = []
-    for path in _image_files(paths):
+    try:
         image = keras.utils.img_to_array(keras.utils.load_img(path, color_mode=mode))
-        views.append(np.asarray(eval_view(image, preprocessing, (height, width))))
-    if not views:
-        raise ValueError(f"There are no images in {', '.join(map(str, paths)) or 'nothing'}.")
-    pixels = np.stack(views)
+    except OSError as error:  # Pillow does not say which file
+        raise OSError(
+            f"{os.fspath(path)} cannot be read as an image ({error}). Remove it or replace it."
+        ) from error
+    pixels = np.asarray(eval_view(image, preprocessing, (height, width)))
     if config is None or config.include_preprocessing:
         return pixels
     mean, std = preprocessing.per_channel(channels)
