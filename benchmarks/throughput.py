@@ -4,12 +4,14 @@
 
 The paper's Figure 12 for the reader's own machine. Writes throughput.json, .csv and .png into the
 output folder, and a line for each model and size as it is done. On a CPU give --memory-gib, so that
-the search for the largest batch stops before the machine swaps, and a small --max-batch.
+the search for the largest batch stops before the machine swaps, and a small --max-batch. What the
+output folder holds already is kept: a run that was cut off goes on, and models can be added.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import pathlib
 
 import keras_vit
@@ -27,6 +29,16 @@ def show(measurement):
     )
 
 
+def read(path, conditions):
+    """What was measured before, under the same conditions."""
+    if not path.exists():
+        return []
+    before = json.loads(path.read_text())
+    if conditions != {name: before[name] for name in conditions}:
+        raise SystemExit(f"{path} was measured with other settings. Choose another --output.")
+    return keras_vit.read_measurements(path)
+
+
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="+", default=MODELS)
@@ -38,20 +50,28 @@ def main(arguments=None):
     parser.add_argument("--memory-gib", type=float, help="main memory for each probe")
     parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("throughput"))
     options = parser.parse_args(arguments)
-    measurements = keras_vit.measure_throughput(
-        options.models,
-        options.sizes,
-        training=options.training,
-        precision=options.precision,
-        max_batch=options.max_batch,
-        seconds=options.seconds,
-        memory_limit=int(options.memory_gib * 2**30) if options.memory_gib else None,
-        report=show,
-    )
     options.output.mkdir(parents=True, exist_ok=True)
-    conditions = {"training": options.training, "precision": options.precision}
+    conditions = {
+        "training": options.training,
+        "precision": options.precision,
+        "max_batch": options.max_batch,
+        "memory_gib": options.memory_gib,
+    }
     path = options.output / "throughput.json"
-    keras_vit.write_measurements(measurements, path, **conditions)
+    measurements = read(path, conditions)
+    done = {(m.model, m.image_size) for m in measurements}
+    for model in options.models:
+        measurements += keras_vit.measure_throughput(
+            [model],
+            [size for size in options.sizes if (model, size) not in done],
+            training=options.training,
+            precision=options.precision,
+            max_batch=options.max_batch,
+            seconds=options.seconds,
+            memory_limit=int(options.memory_gib * 2**30) if options.memory_gib else None,
+            report=show,
+        )
+        keras_vit.write_measurements(measurements, path, **conditions)
     keras_vit.write_measurements(measurements, path.with_suffix(".csv"))
     keras_vit.plot_throughput(measurements).savefig(path.with_suffix(".png"), dpi=130)
     return measurements

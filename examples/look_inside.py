@@ -2,7 +2,7 @@
 
     python examples/look_inside.py --pictures docs/pictures
 
-Images of 24 x 36 pixels hold one digit of scikit-learn's set at a random place, and strokes of
+Images of 20 x 28 pixels hold one digit of scikit-learn's set at a random place, and strokes of
 other digits around it. What was learned shows: attention finds the digit, places near each other
 are embedded alike, heads look near and far. It prints the accuracy on digits that were not trained
 on, and writes the pictures of docs/analysis.md.
@@ -18,8 +18,9 @@ import numpy as np
 
 import keras_vit
 
-SIZE = (24, 36)
+SIZE = (20, 28)
 PATCH = 4
+BATCH_SIZE = 64
 
 
 def scenes(digits, labels, rng):
@@ -48,50 +49,37 @@ def draw(image, strokes, rng, clear=False):
     place += mask * (color - place)
 
 
-def load_data(seed):
-    """Digits to train on, drawn anew for every batch, and scenes of others for the test."""
+def load_data(count, seed):
+    """Scenes to train on, and scenes of 300 digits that are in none of them."""
     from sklearn.datasets import load_digits
 
     digits, labels = load_digits(return_X_y=True)
     digits = digits.reshape(-1, 8, 8)
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(digits))
-    test, train = order[:300], order[300:]
-    return (digits[train], labels[train]), scenes(digits[test], labels[test], rng)
-
-
-def batches(digits, labels, seed, size=32):
-    """Batches of scenes without end, no two alike."""
-    rng = np.random.default_rng(seed)
-    while True:
-        chosen = rng.choice(len(digits), size)
-        yield scenes(digits[chosen], labels[chosen], rng)
+    test, train = order[:300], rng.choice(order[300:], count)
+    return scenes(digits[train], labels[train], rng), scenes(digits[test], labels[test], rng)
 
 
 def build():
     config = keras_vit.ViTConfig(
-        patch_size=PATCH, width=48, depth=4, num_heads=4, mlp_dim=96, image_size=SIZE, classes=10
+        patch_size=PATCH, width=64, depth=4, num_heads=4, mlp_dim=128, image_size=SIZE, classes=10
     )
     return keras_vit.build_vit(config, name="digits")
 
 
-def train(model, data, steps, seed):
-    schedule = keras.optimizers.schedules.CosineDecay(
-        0.0, steps, warmup_target=2e-3, warmup_steps=max(1, steps // 10)
+def train(model, images, labels, epochs):
+    """AdamW with warm-up and cosine, as in quickstart.py."""
+    steps = epochs * -(-len(images) // BATCH_SIZE)
+    rate = keras.optimizers.schedules.CosineDecay(
+        0.0, steps - steps // 10, warmup_target=2e-3, warmup_steps=steps // 10
     )
     model.compile(
-        optimizer=keras.optimizers.AdamW(schedule, weight_decay=0.02, clipnorm=1.0),
+        optimizer=keras.optimizers.AdamW(rate, weight_decay=0.1, global_clipnorm=1.0),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
     )
-    epochs = max(1, steps // 100)
-    return model.fit(
-        batches(*data, seed),
-        steps_per_epoch=steps // epochs,
-        epochs=epochs,
-        shuffle=False,
-        verbose=2,
-    )
+    return model.fit(images, labels, batch_size=BATCH_SIZE, epochs=epochs, verbose=2)
 
 
 def draw_pictures(model, images, folder):
@@ -118,18 +106,19 @@ def draw_pictures(model, images, folder):
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=1200, help="of 32 images")
+    parser.add_argument("--scenes", type=int, default=20_000, help="to train on")
+    parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--pictures", type=pathlib.Path, default=pathlib.Path("pictures"))
     parser.add_argument("--model", type=pathlib.Path, help="where to save the model, as .keras")
     parser.add_argument("--smoke", action="store_true", help="two steps")
     options = parser.parse_args(arguments)
     if options.smoke:
-        options.steps = 2
+        options.scenes, options.epochs = 2 * BATCH_SIZE, 1
     keras.utils.set_random_seed(options.seed)
-    training, (images, labels) = load_data(options.seed)
+    training, (images, labels) = load_data(options.scenes, options.seed)
     model = build()
-    train(model, training, options.steps, options.seed)
+    train(model, *training, options.epochs)
     _, accuracy = model.evaluate(images, labels, verbose=0)
     if options.model:
         model.save(options.model)

@@ -101,7 +101,12 @@ from keras_vit.evaluate.counting import (
     count_stages,
     count_training_macs,
 )
-from keras_vit.evaluate.throughput import Measurement, measure_throughput, write_measurements
+from keras_vit.evaluate.throughput import (
+    Measurement,
+    measure_throughput,
+    read_measurements,
+    write_measurements,
+)
 from keras_vit.layers.attention import SelfAttention
 from keras_vit.layers.block import LayerScale, TransformerBlock
 from keras_vit.layers.convolution import GroupNorm, StdConv2D
@@ -267,6 +272,7 @@ __all__ = [
     "plot_training",
     "position_similarity",
     "read_augreg_index",
+    "read_measurements",
     "read_shards",
     "save_weights",
     "token_norms",

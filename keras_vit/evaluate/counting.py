@@ -94,9 +94,9 @@ def count_training_macs(model: Any) -> int:
 def count_activations(model: Any, rematerialize: bool = False) -> int:
     """Numbers that a training step keeps for one image from the forward to the backward pass.
 
-    The inputs of every product, norm and activation function once, and the attention weights:
-    the count of https://arxiv.org/abs/2205.05198. A compiler may keep fewer, and eager execution
-    keeps more.
+    What XLA keeps of our layers, as its own account of a compiled step says: the inputs of every
+    product, norm and activation function, and what is dear to compute again, such as the tanh in
+    a GELU. TensorFlow's graphs without XLA, and eager execution, keep more.
 
     Args:
         model: What `count_stages` takes.
@@ -138,7 +138,7 @@ def _vit_stages(config: ViTConfig) -> Iterator[StageCount]:
         yield dataclasses.replace(block, name=f"block_{index}")
     vectors = T if config.pooling is None else 1
     normed = vectors if config.norm_after_pooling else T
-    yield StageCount("encoder_norm", 2 * D, 0, normed * D)
+    yield StageCount("encoder_norm", 2 * D, 0, 2 * normed * D)
     if config.pooling == "map":
         yield _attention_pooling(T, D, config.mlp_dim, config.num_heads)
     yield from _head_stages(config, D, vectors)
@@ -165,8 +165,10 @@ def _block(config: Any, T: int, D: int, relative: bool) -> StageCount:
     parameters = 4 * (D * D + D) + 2 * D * M + M + D + 4 * D + offsets * (D // A)
     parameters += 2 * (D // A) * config.qk_norm + 2 * D * (config.layer_scale is not None)
     macs = 4 * T * D * D + 2 * T * T * D + 2 * T * D * M + T * D * offsets
-    # Two norms' inputs and outputs, queries, keys, values, their result; the hidden layer twice.
-    kept = 8 * T * D + 2 * T * M + A * T * T
+    # The inputs of two norms, what they scale and what they give; queries, keys, values, their
+    # result. The hidden layer before and after its GELU, and the GELU's tanh or erf. Attention
+    # before and after it is scaled to sum to 1.
+    kept = 10 * T * D + 3 * T * M + 2 * A * T * T
     kept += 2 * T * D * config.qk_norm + 2 * T * D * (config.layer_scale is not None)
     if config.dropout_rate:
         kept += 2 * T * D + T * M  # masks

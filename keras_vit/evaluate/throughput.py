@@ -214,6 +214,26 @@ def write_measurements(
         raise ValueError(f"The file must end in .json or .csv. Received: {path.name!r}.")
 
 
+def read_measurements(path: str | os.PathLike) -> list[Measurement]:
+    """Measurements from the `.json` that `write_measurements` wrote.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it is another kind of file.
+    """
+    try:
+        rows = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))["measurements"]
+        return [
+            Measurement(**{**row, "probes": {int(b): x for b, x in row["probes"].items()}})
+            for row in rows
+        ]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{os.fspath(path)} holds no measurements ({error!r}). Pass the .json that "
+            "`write_measurements` wrote."
+        ) from error
+
+
 def describe_machine() -> dict[str, Any]:
     """Versions, backend and processor, for beside a number that was measured."""
     return {

@@ -12,7 +12,9 @@ from keras_vit.analysis.attention import (
     mean_attention_distance,
     patch_distances,
 )
+from keras_vit.config import ResNetStem
 from keras_vit.models.taps import Attention, Geometry, attention_scores
+from tests import reference, reference_resnet
 from tests.models.test_taps import KINDS, composed, random_vit
 
 
@@ -37,6 +39,74 @@ def test_rollout_is_the_product_of_all_blocks(kind):
     rollout = attention_rollout(model, images, batch_size=2)
     assert rollout.shape == (3, *model.config.grid) and rollout.dtype == "float32"
     np.testing.assert_allclose(rollout, reference_rollout(model, images), atol=1e-6)
+
+
+def numpy_stages(model, images):
+    """The tokens that go into every block, in float64 NumPy from the weights alone."""
+    config = model.config
+    w = {x.path: np.asarray(x.value, "float64") for x in model.weights if "seed" not in x.path}
+    x = images.astype("float64") / 127.5 - 1
+    if config.stem is not None:
+        _, x = reference_resnet.stem(w, x, config.stem.stages)  # (B, rows, columns, C)
+    kernel = w["patch_encoder/projection/kernel"]
+    x = reference.patches(x, config.patch_size[0]) @ kernel.reshape(-1, kernel.shape[-1])
+    x = x + w["patch_encoder/projection/bias"]
+    if config.class_token:
+        token = np.broadcast_to(w["class_token/token"], (len(x), 1, x.shape[-1]))
+        x = np.concatenate([token, x], axis=1)
+    x = x + w["position_embedding/embedding"]
+    for index in range(config.depth):
+        yield index, w, x
+        x = reference.block(x, w, f"block_{index}", config.num_heads)
+
+
+def numpy_rollout(model, images):
+    """The definition, with nothing of ours but the weights."""
+    config = model.config
+    product = 1.0
+    for index, w, x in numpy_stages(model, images):
+        norm = f"block_{index}/attention_norm"
+        x = reference.layer_norm(x, w[f"{norm}/gamma"], w[f"{norm}/beta"])
+        _, scores = reference.attention(x, w, f"block_{index}/attention", config.num_heads)
+        mixed = (scores.mean(axis=1) + np.eye(scores.shape[-1])) / 2
+        product = mixed @ product if index else mixed
+    row = product[:, 0, 1:] if config.class_token else product.mean(axis=1)
+    return row.reshape(-1, *config.grid)
+
+
+AGAINST_NUMPY = {
+    "wide": {"image_size": (32, 48)},
+    "tall_gap": {"image_size": (40, 24), "pooling": "gap", "class_token": False},
+    "hybrid_root": {"stem": ResNetStem(), "patch_size": 4, "image_size": (32, 64)},
+    "hybrid": {"stem": ResNetStem((1, 2)), "patch_size": 1, "image_size": (48, 64)},
+    "hybrid_patches": {"stem": ResNetStem((2, 1, 1)), "patch_size": 2, "image_size": (128, 64)},
+}
+
+
+@pytest.mark.parametrize("kind", AGAINST_NUMPY)
+def test_rollout_of_hybrids_and_of_images_that_are_not_square(kind):
+    model, images = random_vit(**AGAINST_NUMPY[kind])
+    expected = numpy_rollout(model, images)
+    rollout = attention_rollout(model, images)
+    assert rollout.shape == expected.shape and rollout.shape[1] != rollout.shape[2]
+    np.testing.assert_allclose(rollout, expected, rtol=1e-4, atol=1e-7)
+    # There is something to see: neither flat nor close to it.
+    assert np.ptp(expected) > 0.1 * expected.mean()
+
+
+def test_distance_in_a_hybrid_is_in_pixels_of_the_image():
+    model, images = random_vit(**AGAINST_NUMPY["hybrid"])
+    geometry = Attention(model).geometry
+    assert geometry == Geometry((48, 64), (6, 8), 1) and geometry.cell_size == (8, 8)
+    rows, columns = np.mgrid[:6, :8].reshape(2, -1) * 8
+    apart = np.hypot(rows[:, None] - rows, columns[:, None] - columns)
+    for index, w, x in numpy_stages(model, images):
+        norm = f"block_{index}/attention_norm"
+        x = reference.layer_norm(x, w[f"{norm}/gamma"], w[f"{norm}/beta"])
+        _, scores = reference.attention(x, w, f"block_{index}/attention", 4)
+        expected = (scores[:, :, 1:, 1:] * apart).sum(-1).mean(axis=(0, 2))
+        found = mean_attention_distance(model, images)[index]
+        np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
 def test_rollout_of_uniform_attention():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import pathlib
+import runpy
 import signal
 import subprocess
 import sys
@@ -17,6 +19,7 @@ from keras_vit.evaluate.counting import count_macs
 from keras_vit.evaluate.probe import ran_out_of_memory
 from keras_vit.evaluate.throughput import (
     measure_throughput,
+    read_measurements,
     run_probe,
     search_batches,
     write_measurements,
@@ -125,7 +128,10 @@ def test_models_are_measured_over_sizes(monkeypatch, tmp_path):
     content = json.loads((tmp_path / "m.json").read_text())
     assert content["precision"] == "float32" and content["keras"] and content["processor"]
     assert content["measurements"][1]["probes"]["16"] is None
+    assert read_measurements(tmp_path / "m.json") == measurements
     write_measurements(measurements, tmp_path / "m.csv")
+    with pytest.raises(ValueError, match=r"m\.csv holds no measurements"):
+        read_measurements(tmp_path / "m.csv")
     with open(tmp_path / "m.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["largest_batch"] for row in rows[:3]] == [
@@ -135,6 +141,29 @@ def test_models_are_measured_over_sizes(monkeypatch, tmp_path):
     assert [len(axis.lines) for axis in figure.axes] == [2, 2]
     with pytest.raises(ValueError, match=r"must end in .json or .csv"):
         write_measurements(measurements, tmp_path / "m.txt")
+
+
+def test_the_benchmark_goes_on_where_it_was_cut_off(monkeypatch, tmp_path):
+    pytest.importorskip("matplotlib")
+    asked = []
+
+    def run(request):
+        asked.append((request["model"], request["image_size"]))
+        return {"images_per_second": 5.0}
+
+    monkeypatch.setattr(throughput, "run_probe", run)
+    root = pathlib.Path(__file__).parent.parent.parent
+    main = runpy.run_path(str(root / "benchmarks" / "throughput.py"))["main"]
+    line = ["--max-batch", "1", "--output", str(tmp_path), "--sizes", "32", "64", "--models"]
+    theirs = "keras.applications.EfficientNetB0"
+    assert len(main([*line, "vit_ti16"])) == 2
+    assert len(main([*line, "vit_ti16", theirs])) == 4
+    assert asked == [(model, size) for model in ("vit_ti16", theirs) for size in (32, 64)]
+    assert len(read_measurements(tmp_path / "throughput.json")) == 4
+    assert len((tmp_path / "throughput.csv").read_text().splitlines()) == 5
+    assert (tmp_path / "throughput.png").stat().st_size > 10_000
+    with pytest.raises(SystemExit, match="measured with other settings"):
+        main([*line, "vit_ti16", "--training"])
 
 
 def test_impossible_requests_say_so():
