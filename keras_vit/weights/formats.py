@@ -198,12 +198,23 @@ def _open_npz(path: pathlib.Path) -> ArrayFile:
         archive.close()
         raise
     entries = {name: entry for name, (entry, _) in headers.items()}
+    stream = open(path, "rb")  # noqa: SIM115 - `close` closes it
 
     def read(name: str) -> np.ndarray:
         _, (dtype, fortran, offset) = headers[name]
-        return _read_member(archive, members[name], entries[name].shape, dtype, fortran, offset)
+        shape, info = entries[name].shape, members[name]
+        flat = np.empty(math.prod(shape), dtype)
+        if info.compress_type == zipfile.ZIP_STORED:
+            _read_stored(stream, info, flat, offset)
+        else:
+            _read_deflated(archive, info, flat, offset)
+        return flat.reshape(shape, order="F" if fortran else "C")
 
-    return ArrayFile(path, "npz", entries, read, archive.close, {})
+    def close() -> None:
+        stream.close()
+        archive.close()
+
+    return ArrayFile(path, "npz", entries, read, close, {})
 
 
 def _npz_members(path: pathlib.Path, archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
@@ -261,13 +272,24 @@ def _npz_header(
     return Entry(tuple(shape), label), (dtype, fortran, offset)
 
 
-def _read_member(archive, info, shape, dtype, fortran, offset) -> np.ndarray:
-    flat = np.empty(math.prod(shape), dtype)
+def _read_stored(stream, info: zipfile.ZipInfo, flat: np.ndarray, offset: int) -> None:
+    """Reads a member that lies in the file as it is: at once, into the array's own memory."""
+    stream.seek(info.header_offset)
+    local = struct.unpack("<26x2H", stream.read(30))  # lengths of the name and of other fields
+    stream.seek(sum(local), os.SEEK_CUR)
+    checksum = zlib.crc32(stream.read(offset))
+    data = flat.view(np.uint8).data
+    if stream.readinto(data) != len(data):
+        raise EOFError("bytes are missing")
+    if zlib.crc32(data, checksum) != info.CRC:
+        raise zipfile.BadZipFile("its checksum differs from that of its bytes")
+
+
+def _read_deflated(archive, info: zipfile.ZipInfo, flat: np.ndarray, offset: int) -> None:
     with archive.open(info) as stream:
         stream.read(offset)
         _fill(stream, flat.view(np.uint8).data)
         stream.read(1)  # makes zipfile compare the checksum
-    return flat.reshape(shape, order="F" if fortran else "C")
 
 
 def _fill(stream, buffer: memoryview) -> None:

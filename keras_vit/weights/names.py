@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -33,10 +34,7 @@ class Rule:
 
     def match(self, path: str) -> tuple[str, ...] | None:
         """The file's names for a variable of ours, or None where the rule is about another."""
-        pattern = re.escape(self.path)
-        for letter in "ij":
-            pattern = pattern.replace(rf"\{{{letter}\}}", rf"(?P<{letter}>\d+)")
-        found = re.fullmatch(pattern, path)
+        found = _path_pattern(self.path).fullmatch(path)
         if not found:
             return None
         numbers = {letter: int(number) for letter, number in found.groupdict().items()}
@@ -120,6 +118,15 @@ def pairs(ours: str, theirs: str, parts: Iterable[tuple[str, str, Form]]) -> Ite
     """Rules of one layer: for each part, `ours/part` is `theirs` followed by the part's name."""
     for part, key, form in parts:
         yield Rule(f"{ours}/{part}", (f"{theirs}{key}",), form)
+
+
+@cache
+def _path_pattern(path: str) -> re.Pattern:
+    """What paths with numbers for `{i}` and `{j}` look like."""
+    pattern = re.escape(path)
+    for letter in "ij":
+        pattern = pattern.replace(rf"\{{{letter}\}}", rf"(?P<{letter}>\d+)")
+    return re.compile(pattern)
 
 
 def _fill(key: str, numbers: dict[str, int]) -> str:
