@@ -70,7 +70,6 @@ def compare(variant, batches, precision, options):
     few, many = min(batches), max(batches)
     slope = (steps[many] - steps[few]) / (many - few)
     guess = (estimates[many].activations - estimates[few].activations) / (many - few)
-    guesses = {b: e.gradients + e.activations for b, e in estimates.items()}
     return {
         "model": variant,
         **options,
@@ -78,7 +77,7 @@ def compare(variant, batches, precision, options):
         "state_mib": round(state / 2**20, 1),
         "state_ratio": round((estimates[few].weights + estimates[few].optimizer) / state, 3),
         "step_mib": {b: round(x / 2**20, 1) for b, x in steps.items()},
-        "step_ratio": {b: round(guesses[b] / x, 3) for b, x in steps.items()},
+        "step_ratio": {b: round(estimates[b].step / x, 3) for b, x in steps.items()},
         "per_image_mib": round(slope / 2**20, 2),
         "per_image_ratio": round(guess / slope, 3),
         "seconds": round(time.perf_counter() - start, 1),

@@ -29,6 +29,9 @@ class StageCount:
         activations: Numbers a training step keeps between the forward and the backward pass.
         inputs: Numbers that come into a block or a ResNet stage, from which it can be computed a
             second time; 0 for the others.
+        kernels: Numbers of standardised kernels that a training step keeps, once for all images.
+        work: Numbers of gradients of activations while the backward pass is in the stage: half as
+            many as the activations of one block or residual unit.
     """
 
     name: str
@@ -36,6 +39,8 @@ class StageCount:
     macs: int = 0
     activations: int = 0
     inputs: int = 0
+    kernels: int = 0
+    work: int = 0
 
 
 def count_stages(model: Any) -> list[StageCount]:
@@ -165,16 +170,16 @@ def _block(config: Any, T: int, D: int, relative: bool) -> StageCount:
     parameters = 4 * (D * D + D) + 2 * D * M + M + D + 4 * D + offsets * (D // A)
     parameters += 2 * (D // A) * config.qk_norm + 2 * D * (config.layer_scale is not None)
     macs = 4 * T * D * D + 2 * T * T * D + 2 * T * D * M + T * D * offsets
-    # The inputs of two norms, what they scale and what they give; queries, keys, values, their
-    # result. The hidden layer before and after its GELU, and the GELU's tanh or erf. Attention
-    # before and after it is scaled to sum to 1.
-    kept = 10 * T * D + 3 * T * M + 2 * A * T * T
+    # As XLA's list of buffers at the peak: of tokens the inputs and outputs of norms and products;
+    # the hidden layer before and after its GELU, and the GELU's tanh or erf; attention before and
+    # after it is scaled to sum to 1.
+    kept = 12 * T * D + 3 * T * M + 2 * A * T * T
     kept += 2 * T * D * config.qk_norm + 2 * T * D * (config.layer_scale is not None)
     if config.dropout_rate:
-        kept += 2 * T * D + T * M  # masks
+        kept += 4 * T * D + 2 * T * M  # masks, and what they leave
     if config.attention_dropout_rate:
-        kept += 2 * A * T * T  # a mask, and what is left
-    return StageCount("block", parameters, macs, kept, inputs=T * D)
+        kept += 2 * A * T * T
+    return StageCount("block", parameters, macs, kept, inputs=T * D, work=kept // 2)
 
 
 def _attention_pooling(T: int, D: int, M: int, A: int) -> StageCount:
@@ -208,7 +213,7 @@ def _resnet_stages(config: ResNetConfig) -> Iterator[StageCount]:
         yield _residual_stage(config, config, index, units, pre_activation=True)
     rows, columns = _maps(config, len(config.stages) - 1)
     D = config.width
-    yield StageCount("norm", 2 * D, 0, 2 * rows * columns * D)
+    yield StageCount("norm", 2 * D, 0, 3 * rows * columns * D)
     yield from _head_stages(config, D, 1)
 
 
@@ -235,8 +240,10 @@ def _root(config: ViTConfig | ResNetConfig, channels: int, norm: bool) -> StageC
     places = math.prod(-(-side // 2) for side in config.image_size)
     kernel = 7 * 7 * channels * filters
     pixels = math.prod(config.image_size) * channels
-    kept = pixels + places * filters * (2 if norm else 1)
-    return StageCount("root", kernel + 2 * filters * norm, places * kernel, kept)
+    kept = pixels + places * filters * (3 if norm else 1)
+    parameters = kernel + 2 * filters * norm
+    kernels = 0 if norm else kernel
+    return StageCount("root", parameters, places * kernel, kept, kernels=kernels)
 
 
 def _residual_stage(
@@ -249,7 +256,7 @@ def _residual_stage(
     """Bottleneck units: norms before the convolutions (BiT) or after them (the stem)."""
     F = 64 * stem.width_factor * 2**index
     places = math.prod(_maps(config, index))
-    parameters = macs = kept = 0
+    parameters = macs = kept = standardized = work = 0
     for unit in range(units):
         first = unit == 0
         channels = 4 * F if not first else F if index == 0 else 2 * F
@@ -257,12 +264,15 @@ def _residual_stage(
         kernels = channels * F + 9 * F * F + F * 4 * F + first * channels * 4 * F
         norms = channels + 2 * F if pre_activation else 6 * F + first * 4 * F
         parameters += kernels + 2 * norms
+        standardized += kernels * pre_activation  # XLA computes those of the stem again
         macs += came * channels * F + places * (kernels - channels * F)
-        # The input of every norm, and what its activation hands to the next convolution.
-        kept += 2 * came * (channels + F) + places * (2 * F + 4 * F * (not pre_activation))
+        # Of every norm its input, what it scales, and what its ReLU hands to the next convolution.
+        of_unit = 3 * came * (channels + F) + places * (3 * F + 6 * F * (not pre_activation))
+        kept, work = kept + of_unit, max(work, of_unit // 2)
     channels = F if index == 0 else 2 * F
     inputs = math.prod(_maps(config, index - 1)) * channels
-    return StageCount(f"stage_{index + 1}", parameters, macs, kept, inputs)
+    name = f"stage_{index + 1}"
+    return StageCount(name, parameters, macs, kept, inputs, standardized, work)
 
 
 def _layer_stages(model: keras.Model) -> Iterator[StageCount]:
