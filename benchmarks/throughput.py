@@ -11,6 +11,7 @@ output folder holds already is kept: a run that was cut off goes on, and models 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import pathlib
 
@@ -60,10 +61,12 @@ def main(arguments=None):
     path = options.output / "throughput.json"
     measurements = read(path, conditions)
     done = {(m.model, m.image_size) for m in measurements}
-    for model in options.models:
+    for model, size in itertools.product(options.models, options.sizes):
+        if (model, size) in done:
+            continue
         measurements += keras_vit.measure_throughput(
             [model],
-            [size for size in options.sizes if (model, size) not in done],
+            [size],
             training=options.training,
             precision=options.precision,
             max_batch=options.max_batch,

@@ -14,6 +14,8 @@ from keras_vit.analysis.features import (
     image_features,
     nearest_neighbors,
     patch_components,
+    principal_axes,
+    project_patches,
     token_norms,
 )
 from keras_vit.analysis.filters import patch_filters
@@ -271,6 +273,8 @@ __all__ = [
     "plot_throughput",
     "plot_training",
     "position_similarity",
+    "principal_axes",
+    "project_patches",
     "read_augreg_index",
     "read_measurements",
     "read_shards",

@@ -45,8 +45,8 @@ nav a { margin-right: 1.1rem; } a { color: var(--accent); text-decoration: none;
 .scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: .92rem; }
 th, td { padding: .28rem .9rem .28rem 0; text-align: left; border-bottom: 1px solid var(--line);
   vertical-align: top; } td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
-td.bar { width: 12rem; } td.bar i { display: block; height: .65rem; border-radius: .2rem;
-  background: var(--accent); min-width: 1px; }
+td.bar { width: 12rem; vertical-align: middle; } td.bar i { display: block; height: .65rem;
+  border-radius: .2rem; background: var(--accent); min-width: 1px; }
 pre { background: #f5f6f8; padding: .8rem 1rem; border-radius: .5rem; overflow-x: auto;
   white-space: pre-wrap; } figure { margin: 1rem 0 1.6rem; }
 figure img { max-width: 100%; height: auto; display: block; }
@@ -251,8 +251,8 @@ def _looks(model: keras.Model, images: Any, few: np.ndarray) -> Iterator[str]:
         lambda: plots.plot_maps(seen, attention_maps(model, few).mean(axis=1), "attention"),
     )
     yield _figure(
-        "Relevance for the likeliest class, by the gradient of its logit.",
-        lambda: plots.plot_maps(seen, class_relevance(model, few), "relevance"),
+        "Relevance for the likeliest class, by the gradient of its logit; each map by itself.",
+        lambda: plots.plot_maps(seen, _relative(class_relevance(model, few)), "relevance"),
     )
     yield _figure(
         "Patches in the colours of the first three principal components of all patches.",
@@ -268,6 +268,11 @@ def _looks(model: keras.Model, images: Any, few: np.ndarray) -> Iterator[str]:
         "Mean attention distance of every head, over all images.",
         lambda: plots.plot_attention_distance(mean_attention_distance(model, images)),
     )
+
+
+def _relative(maps: np.ndarray) -> np.ndarray:
+    """Maps divided by their largest values, for numbers that differ in size between images."""
+    return maps / np.maximum(maps.max(axis=(1, 2), keepdims=True), 1e-12)
 
 
 def _figure(caption: str, draw: Callable[[], Any]) -> str:
