@@ -227,12 +227,11 @@ def training_memory(
         A `TrainingMemory`, in bytes.
     """
     stages, step = count_stages(model), 0
-    sizes = {"batch_size": batch_size, "size": bytes_per_activation}
-    waiting = [_kept_bytes(stage, rematerialize, **sizes) for stage in stages]
+    waiting = [_kept(stage, batch_size, rematerialize) for stage in stages]
     for index, stage in enumerate(stages):  # the backward pass, from the end, has come to this one
-        at_work = _kept_bytes(stage, **sizes) + batch_size * bytes_per_activation * stage.work
+        at_work = _kept(stage, batch_size) + batch_size * stage.work
         gradients = 4 * sum(later.parameters for later in stages[index:])
-        step = max(step, sum(waiting[:index]) + at_work + gradients)
+        step = max(step, bytes_per_activation * (sum(waiting[:index]) + at_work) + gradients)
     weights = 4 * count_parameters(model)
     return TrainingMemory(
         weights=weights,
@@ -243,9 +242,7 @@ def training_memory(
     )
 
 
-def _kept_bytes(
-    stage: StageCount, rematerialize: bool = False, *, batch_size: int, size: int
-) -> int:
-    """Bytes of a stage that wait for the backward pass: all, or what it is computed from again."""
+def _kept(stage: StageCount, batch_size: int, rematerialize: bool = False) -> int:
+    """Numbers of a stage that wait for the backward pass: all, or what they are made from again."""
     numbers = stage.inputs if rematerialize and stage.inputs else stage.activations
-    return size * (batch_size * numbers + 2 * stage.kernels)  # kernels centred, and scaled
+    return batch_size * numbers + 2 * stage.kernels  # kernels centred, and scaled
