@@ -47,6 +47,13 @@ def test_the_table_is_what_the_counter_says():
     assert found == expected
 
 
+def test_every_picture_is_there_and_small():
+    linked = re.findall(r"\]\(((?:pictures|benchmarks)/[^)]+)\)", PAGE)
+    assert len(linked) == 10
+    for name in linked:
+        assert 0 < (ROOT / "docs" / name).stat().st_size < 150_000, name
+
+
 def test_the_script_that_draws_everything_runs(tmp_path):
     pytest.importorskip("matplotlib")
     pytest.importorskip("sklearn")

@@ -236,9 +236,14 @@ def plot_throughput(measurements: Sequence[Any]) -> Any:
         sides = [m.image_size for m in rows]
         left.plot(sides, [m.images_per_second or np.nan for m in rows], label=model, **style)
         right.plot(sides, [m.largest_batch or np.nan for m in rows], **style)
-    for axis, title in ((left, "images a second"), (right, "largest batch (images)")):
+    ends = [m.largest_batch for m in measurements if m.limited_by == "max_batch"]
+    batches = f"largest batch (images{f'; search ended at {max(ends)}' if ends else ''})"
+    for axis, title in ((left, "images a second"), (right, batches)):
         style_axis(axis, "side of the image (pixels)", title)
         axis.set_yscale("log")
+        axis.yaxis.get_major_locator().set_params(subs=(1, 2, 5))
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.yaxis.set_minor_formatter("")
         axis.set_xticks(sorted({m.image_size for m in measurements}))
     figure.legend(loc="outside right upper", frameon=False, fontsize=8)
     return figure

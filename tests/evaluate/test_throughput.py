@@ -139,6 +139,10 @@ def test_models_are_measured_over_sizes(monkeypatch, tmp_path):
     ]
     figure = plot_throughput(measurements)
     assert [len(axis.lines) for axis in figure.axes] == [2, 2]
+    figure.canvas.draw()
+    assert figure.axes[1].get_ylabel() == "largest batch (images; search ended at 32)"
+    shown = [text.get_text() for text in figure.axes[0].get_yticklabels()]
+    assert "100" in shown and not any("10^" in text for text in shown)
     with pytest.raises(ValueError, match=r"must end in .json or .csv"):
         write_measurements(measurements, tmp_path / "m.txt")
 
