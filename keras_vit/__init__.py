@@ -122,7 +122,11 @@ from keras_vit.models.resnet import build_resnet
 from keras_vit.models.taps import attention_scores, features_of
 from keras_vit.models.vit import build_vit
 from keras_vit.report import write_report
+from keras_vit.train.cluster import Cluster, check_cluster
 from keras_vit.train.layouts import vit_layout_map
+from keras_vit.train.resume import ResumeTraining
+from keras_vit.train.snapshot import DamagedStateError
+from keras_vit.train.state import StateMismatchError
 from keras_vit.variants import find_config, list_variants
 from keras_vit.weights.detect import FileInfo, inspect_file
 from keras_vit.weights.download import DownloadError
@@ -175,6 +179,8 @@ __all__ = [
     "CheckpointError",
     "CheckpointMismatchError",
     "ClassToken",
+    "Cluster",
+    "DamagedStateError",
     "DownloadError",
     "FileInfo",
     "GroupNorm",
@@ -198,8 +204,10 @@ __all__ = [
     "ResNetStage",
     "ResNetStem",
     "ResidualUnit",
+    "ResumeTraining",
     "SelfAttention",
     "Shards",
+    "StateMismatchError",
     "StdConv2D",
     "StemRoot",
     "TokenPooling",
@@ -234,6 +242,7 @@ __all__ = [
     "build_contestant",
     "build_resnet",
     "build_vit",
+    "check_cluster",
     "class_relevance",
     "count_macs",
     "count_parameters",

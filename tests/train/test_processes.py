@@ -1,0 +1,137 @@
+"""Processes that are killed, alone and in pairs, and started again."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import keras_vit
+from tests.train.runs import BATCHES, EPOCHS
+from tests.train.worker import read_outcome
+
+ROOT = pathlib.Path(keras_vit.__file__).parents[1]
+STEPS = EPOCHS * BATCHES
+SECONDS = 240  # for a machine that does other work
+
+
+def start(*arguments, tf_config=None):
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.fspath(ROOT),
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        "CUDA_VISIBLE_DEVICES": "-1",
+    }
+    environment.pop("TF_CONFIG", None)
+    if tf_config:
+        environment["TF_CONFIG"] = json.dumps(tf_config)
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.train.worker", *map(os.fspath, map(str, arguments))],
+        env=environment,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def finish(*processes):
+    """The exit statuses and what the processes said; none may hang."""
+    try:
+        said = [process.communicate(timeout=SECONDS)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    return [process.returncode for process in processes], said
+
+
+def start_pair(folder, outcomes, kill_after=(0, 0), how="SIGKILL"):
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    return [
+        start(
+            outcomes / f"{index}.npz",
+            folder,
+            kill_after[index],
+            how,
+            tf_config={
+                "cluster": {"worker": addresses},
+                "task": {"type": "worker", "index": index},
+            },
+        )
+        for index in range(2)
+    ]
+
+
+def free_ports(count):
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def random_steps(seed, count):
+    return sorted(np.random.default_rng(seed).choice(np.arange(1, STEPS), count, replace=False))
+
+
+def test_one_process(tmp_path):
+    broken = tmp_path / "broken"
+    killed, told = random_steps(3, 2)
+    whole = start(tmp_path / "whole.npz", tmp_path / "whole")
+    first = start(tmp_path / "broken.npz", broken, killed)
+    statuses, said = finish(whole, first)
+    assert statuses == [0, -signal.SIGKILL], said
+    statuses, said = finish(start(tmp_path / "broken.npz", broken, told, "SIGTERM"))
+    assert statuses == [128 + signal.SIGTERM], said
+    assert "SIGTERM: the state is in" in said[0]
+    statuses, said = finish(start(tmp_path / "broken.npz", broken))
+    assert statuses == [0], said
+    assert f"Going on after {told // BATCHES} epochs and {told % BATCHES} batches" in said[0]
+    assert read_outcome(tmp_path / "broken.npz") == read_outcome(tmp_path / "whole.npz")
+
+
+def test_two_workers(tmp_path):
+    for name in ("whole", "broken"):
+        (tmp_path / name).mkdir()
+    one, both = random_steps(4, 2)
+    broken = tmp_path / "states of broken"
+    statuses, said = finish(*start_pair(tmp_path / "states of whole", tmp_path / "whole"))
+    assert statuses == [0, 0], said
+    statuses, said = finish(*start_pair(broken, tmp_path / "broken", (0, one)))
+    assert statuses[1] == -signal.SIGKILL, said
+    assert statuses[0] not in (0, -signal.SIGKILL), said
+    statuses, said = finish(*start_pair(broken, tmp_path / "broken", (both, both)))
+    assert statuses == [-signal.SIGKILL] * 2, said
+    statuses, said = finish(*start_pair(broken, tmp_path / "broken"))
+    assert statuses == [0, 0], said
+    assert "Going on after" in said[0]
+    wholes = [read_outcome(tmp_path / "whole" / f"{i}.npz") for i in range(2)]
+    assert wholes[0] == wholes[1]
+    assert [read_outcome(tmp_path / "broken" / f"{i}.npz") for i in range(2)] == wholes
+
+
+@pytest.mark.slow
+def test_sigterm_to_one_of_two_workers(tmp_path):
+    for name in ("whole", "broken"):
+        (tmp_path / name).mkdir()
+    (step,) = random_steps(5, 1)
+    broken = tmp_path / "states"
+    statuses, said = finish(*start_pair(broken, tmp_path / "broken", (0, step), "SIGTERM"))
+    assert statuses == [128 + signal.SIGTERM] * 2, said
+    statuses, said = finish(*start_pair(broken, tmp_path / "broken"))
+    assert statuses == [0, 0], said
+    statuses, said = finish(*start_pair(tmp_path / "other", tmp_path / "whole"))
+    assert statuses == [0, 0], said
+    outcomes = [
+        read_outcome(tmp_path / n / f"{i}.npz") for n in ("whole", "broken") for i in (0, 1)
+    ]
+    assert all(outcome == outcomes[0] for outcome in outcomes)

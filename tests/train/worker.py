@@ -1,0 +1,43 @@
+"""One process of a run, as a user's script would be: `worker.py OUTCOME FOLDER [KILL_AFTER]`."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+import sys
+
+import keras
+import numpy as np
+
+import keras_vit
+from tests.train.runs import EPOCHS, KillAfter, build, outcome, shuffled
+
+
+def main(target, folder, kill_after=0, how="SIGKILL"):
+    keras.utils.set_random_seed(1)
+    strategy = None
+    if keras_vit.check_cluster(timeout_seconds=120):
+        import tensorflow as tf
+
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    data = shuffled()
+    model = build(strategy=strategy)
+    number = getattr(signal, how)
+    callbacks = [
+        KillAfter(int(kill_after), lambda: os.kill(os.getpid(), number)),
+        keras_vit.ResumeTraining(folder, every_n_steps=2),
+    ]
+    history = model.fit(data, epochs=EPOCHS, callbacks=callbacks, verbose=0, shuffle=False)
+    arrays, *facts = outcome(model, history)
+    np.savez(target, facts=json.dumps(facts), **{str(i): array for i, array in arrays.items()})
+
+
+def read_outcome(path: pathlib.Path) -> dict:
+    with np.load(path) as file:
+        return {name: file[name].tobytes() for name in file.files}
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
