@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import re
 import runpy
 
 import pytest
 
+from keras_vit.evaluate.compute import training_memory
+from keras_vit.variants import find_config
 from tests.evaluate.test_compute import TABLE_6, TABLE_6_RESNETS, pretraining_exaflops
 from tests.models.test_taps import random_vit
 
@@ -45,6 +48,21 @@ def test_the_table_is_what_the_counter_says():
         ]
     ]
     assert found == expected
+
+
+def test_memory_is_within_a_fifth_of_the_compilers_account():
+    """What XLA said was measured by benchmarks/training_memory.py; the ratios are made here."""
+    rows = re.findall(
+        r"^\| (\w+)[^|]*\| (\d+) \| ([\d, ]+) \| ([\d, ]+) \| ([\d., ]+) \|$", PAGE, re.MULTILINE
+    )
+    assert len(rows) == 5
+    for variant, pixels, batches, mebibytes, ratios in rows:
+        config = dataclasses.replace(find_config(variant), image_size=int(pixels))
+        columns = (column.split(", ") for column in (batches, mebibytes, ratios))
+        for batch, measured, ratio in zip(*columns, strict=True):
+            estimate = training_memory(config, int(batch)).step / 2**20
+            assert estimate / float(measured) == pytest.approx(float(ratio), abs=0.006)
+            assert estimate / float(measured) == pytest.approx(1, abs=0.2)
 
 
 def test_every_picture_is_there_and_small():
