@@ -22,9 +22,10 @@ STEPS = EPOCHS * BATCHES
 SECONDS = 240  # for a machine that does other work
 
 
-def start(*arguments, tf_config=None):
+def start(*arguments, tf_config=None, **variables):
     environment = {
         **os.environ,
+        **variables,
         "PYTHONPATH": os.fspath(ROOT),
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "CUDA_VISIBLE_DEVICES": "-1",
@@ -135,3 +136,20 @@ def test_sigterm_to_one_of_two_workers(tmp_path):
         read_outcome(tmp_path / n / f"{i}.npz") for n in ("whole", "broken") for i in (0, 1)
     ]
     assert all(outcome == outcomes[0] for outcome in outcomes)
+
+
+@pytest.mark.slow
+def test_two_replicas_in_one_process(tmp_path):
+    (step,) = random_steps(6, 1)
+    targets = [tmp_path / "whole.npz", tmp_path / "broken.npz"]
+    statuses, said = finish(
+        start(targets[0], tmp_path / "whole", REPLICAS="2"),
+        start(targets[1], tmp_path / "broken", step, REPLICAS="2"),
+    )
+    assert statuses == [0, -signal.SIGKILL], said
+    statuses, said = finish(start(targets[1], tmp_path / "broken", REPLICAS="2"))
+    assert statuses == [0], said
+    assert read_outcome(targets[0]) == read_outcome(targets[1])
+    statuses, said = finish(start(targets[1], tmp_path / "broken"))
+    assert statuses == [1]
+    assert "replicas was 2, is 1" in said[0]

@@ -10,6 +10,7 @@ import sys
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 import keras_vit
 from tests.train.runs import EPOCHS, KillAfter, build, outcome, shuffled
@@ -19,9 +20,9 @@ def main(target, folder, kill_after=0, how="SIGKILL"):
     keras.utils.set_random_seed(1)
     strategy = None
     if keras_vit.check_cluster(timeout_seconds=120):
-        import tensorflow as tf
-
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    elif "REPLICAS" in os.environ:
+        strategy = mirrored(int(os.environ["REPLICAS"]))
     data = shuffled()
     model = build(strategy=strategy)
     number = getattr(signal, how)
@@ -32,6 +33,14 @@ def main(target, folder, kill_after=0, how="SIGKILL"):
     history = model.fit(data, epochs=EPOCHS, callbacks=callbacks, verbose=0, shuffle=False)
     arrays, *facts = outcome(model, history)
     np.savez(target, facts=json.dumps(facts), **{str(i): array for i, array in arrays.items()})
+
+
+def mirrored(replicas):
+    """Replicas in this process, on parts of its processor."""
+    (device,) = tf.config.list_physical_devices("CPU")
+    parts = [tf.config.LogicalDeviceConfiguration() for _ in range(replicas)]
+    tf.config.set_logical_device_configuration(device, parts)
+    return tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(replicas)])
 
 
 def read_outcome(path: pathlib.Path) -> dict:
