@@ -42,8 +42,14 @@ RUNS = {
     "steps": lambda: (shuffled(), {"steps_per_epoch": 3}, {}),
     "partial": lambda: (slices().shuffle(8, seed=5).batch(BATCH + 2), {}, {}),
     "two a call": lambda: (shuffled(), {}, {"steps_per_execution": 2}),
+    "XLA": lambda: (shuffled(), {}, {"jit_compile": True}),
+    "accumulated": lambda: (shuffled(), {}, {"optimizer": accumulating()}),
     "float16": lambda: (shuffled(), {}, {"optimizer": loss_scaled()}),
 }
+
+
+def accumulating():
+    return keras.optimizers.AdamW(1e-2, gradient_accumulation_steps=3)
 
 
 def loss_scaled():
