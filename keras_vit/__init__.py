@@ -27,6 +27,7 @@ from keras_vit.analysis.plots import (
     plot_maps,
     plot_patch_filters,
     plot_position_similarity,
+    plot_scaling,
     plot_throughput,
     plot_training,
 )
@@ -102,6 +103,13 @@ from keras_vit.evaluate.counting import (
     count_parameters,
     count_stages,
     count_training_macs,
+)
+from keras_vit.evaluate.scaling import (
+    Interconnect,
+    ScalingPoint,
+    gradient_bytes,
+    sent_bytes,
+    simulate_scaling,
 )
 from keras_vit.evaluate.throughput import (
     Measurement,
@@ -185,6 +193,7 @@ __all__ = [
     "FileInfo",
     "GroupNorm",
     "ImageFiles",
+    "Interconnect",
     "LayerScale",
     "LoadReport",
     "MeanPooling",
@@ -205,6 +214,7 @@ __all__ = [
     "ResNetStem",
     "ResidualUnit",
     "ResumeTraining",
+    "ScalingPoint",
     "SelfAttention",
     "Shards",
     "StateMismatchError",
@@ -259,6 +269,7 @@ __all__ = [
     "find_config",
     "find_shards",
     "fold_standardization",
+    "gradient_bytes",
     "image_features",
     "inspect_file",
     "list_variants",
@@ -279,6 +290,7 @@ __all__ = [
     "plot_maps",
     "plot_patch_filters",
     "plot_position_similarity",
+    "plot_scaling",
     "plot_throughput",
     "plot_training",
     "position_similarity",
@@ -288,6 +300,8 @@ __all__ = [
     "read_measurements",
     "read_shards",
     "save_weights",
+    "sent_bytes",
+    "simulate_scaling",
     "token_norms",
     "training_cost",
     "training_exaflops",

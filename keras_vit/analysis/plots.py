@@ -284,6 +284,32 @@ def plot_training(history: Any) -> Any:
     return figure
 
 
+def plot_scaling(points: Mapping[str, Sequence[Any]]) -> Any:
+    """Images a second, and the efficiency, against the number of replicas.
+
+    Args:
+        points: For the name of each curve what `simulate_scaling` returns.
+
+    Returns:
+        A `matplotlib.figure.Figure`.
+    """
+    figure = new_figure(9.5, 3.8)
+    left, right = figure.subplots(1, 2)
+    for index, (name, row) in enumerate(points.items()):
+        style = {"color": _SERIES[index % 6], "marker": "osD^v"[index // 6 % 5], "markersize": 4}
+        replicas = [point.replicas for point in row]
+        left.plot(replicas, [point.images_per_second for point in row], label=name, **style)
+        right.plot(replicas, [100 * point.efficiency for point in row], **style)
+    style_axis(left, "replicas", "images a second")
+    left.set_yscale("log")
+    style_axis(right, "replicas", "efficiency (%)")
+    right.set_ylim(0, 104)
+    for axis in (left, right):
+        axis.set_xscale("log", base=2)
+    figure.legend(loc="outside right upper", frameon=False, fontsize=8)
+    return figure
+
+
 def new_figure(width: float, height: float) -> Any:
     """An empty figure of a size in inches, which belongs to no window."""
     return _import_matplotlib().figure.Figure(figsize=(width, height), layout="constrained")
