@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import json
+import os
+import pathlib
+import subprocess
+import sys
 
 import pytest
 
@@ -13,6 +18,7 @@ from keras_vit.models.vit import build_vit
 from keras_vit.variants import find_config
 from tests.fixtures import tiny_config
 
+ROOT = pathlib.Path(__file__).parents[2]
 ETHERNET = Interconnect(network=1e9, latency=1e-3)
 
 
@@ -33,6 +39,20 @@ def test_gradients_are_those_of_the_trained_variables():
 
 def test_a_ring_sends_all_but_a_share_twice():
     assert [sent_bytes(12.0, replicas) for replicas in (1, 2, 3, 4)] == [0, 12, 16, 18]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel is asked for its sockets' bytes")
+def test_two_workers_really_send_what_is_counted():
+    command = [sys.executable, ROOT / "benchmarks/exchange.py", "--width", "128", "--steps", "10"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert sorted(row["worker"] for row in rows) == [0, 1]
+    for row in rows:
+        assert row["counted_bytes_a_step"] == 4 * row["parameters"]
+        # Envelopes, metrics and whether there is a next batch: some 12 KB, of 3.2 MB.
+        assert 1 < row["sent_bytes_a_step"] / row["counted_bytes_a_step"] < 1.02
 
 
 def test_one_replica_loses_nothing():
