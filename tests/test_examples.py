@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
+import runpy
 import subprocess
 import sys
 
@@ -47,6 +49,24 @@ def test_quickstart_trains_draws_and_ships(tmp_path):
     logits = model.predict(held_out["images"], verbose=0)
     np.testing.assert_allclose(logits, held_out["logits"], rtol=0, atol=1e-5)
     assert f"{report['accuracy']:.2%}" in printed
+
+
+def test_two_workers_train_and_save(tmp_path):
+    script = ROOT / "examples/multi_worker.py"
+    command = (script, "--smoke", "--output", tmp_path, "--local")
+    printed = run(*command, "2")
+    assert "Epoch 2/2" in printed
+    accuracy = re.search(r"2 replicas, ([\d.]+)% of held-out", printed).group(1)
+    assert float(accuracy) > 20  # of ten classes, after 2 epochs
+
+    # What it saved is what it measured, in a process that knows nothing of the cluster.
+    model = keras.saving.load_model(tmp_path / "model.keras")
+    shards = keras_vit.find_shards(f"{tmp_path}/shards/held_out-*.tfrecord")
+    assert shards.counts == (20, 280, 60)
+    test = keras_vit.read_shards(shards, runpy.run_path(str(script))["parse"], 360)
+    ((images, digits),) = test
+    answers = model.predict(images, batch_size=360, verbose=0).argmax(-1)
+    assert f"{np.mean(answers == digits.numpy()):.2%}" == f"{accuracy}%"
 
 
 def test_run_exports_cannot_import_keras_vit_and_sees_differences(tmp_path):
