@@ -208,7 +208,7 @@ def training_memory(
     batch_size: int,
     optimizer_slots: int = 2,
     bytes_per_activation: int = 4,
-    rematerialize: bool = False,
+    rematerialize: bool | None = None,
 ) -> TrainingMemory:
     """Memory of a training step on one device, compiled with XLA.
 
@@ -221,11 +221,14 @@ def training_memory(
         optimizer_slots: Numbers the optimizer remembers a parameter: 2 for Adam, 1 for SGD with
             momentum, 0 for SGD.
         bytes_per_activation: 4 in float32, 2 under mixed precision. Weights have 4 in both.
-        rematerialize: Whether blocks are computed a second time for their gradients.
+        rematerialize: Whether blocks are computed a second time for their gradients; `None` does
+            as the model's configuration says.
 
     Returns:
         A `TrainingMemory`, in bytes.
     """
+    if rematerialize is None:
+        rematerialize = getattr(getattr(model, "config", model), "rematerialize", False)
     stages, step = count_stages(model), 0
     waiting = [_kept(stage, batch_size, rematerialize) for stage in stages]
     for index, stage in enumerate(stages):  # the backward pass, from the end, has come to this one

@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from keras_vit.config import ViTConfig
 from keras_vit.evaluate.compute import (
     device_days,
     peak_flops,
@@ -154,6 +155,19 @@ def test_rematerialized_activations_are_those_of_one_block_and_inputs():
     assert rematerialized.activations == 4 * 8 * count_activations(config, rematerialize=True)
     assert rematerialized.activations < memory.activations / 4
     assert rematerialized.step < memory.step / 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Rematerialized(ViTConfig):
+    rematerialize: bool = True
+
+
+def test_memory_follows_the_configuration():
+    config = find_config("vit_ti16")
+    fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    again = Rematerialized(**{**fields, "rematerialize": True})
+    assert training_memory(again, 8) == training_memory(config, 8, rematerialize=True)
+    assert training_memory(again, 8, rematerialize=False) == training_memory(config, 8)
 
 
 def test_gradients_outlast_few_activations():
