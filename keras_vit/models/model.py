@@ -30,8 +30,9 @@ class Model(DistributedTraining, keras.Model):
         load_report: The `LoadReport` of the last checkpoint that was loaded, or `None`.
     """
 
-    def __init__(self, inputs, outputs, name=None, **kwargs):
-        super().__init__(inputs, outputs, name=name, **kwargs)
+    # Not `inputs, outputs`: before 3.15 Keras saves the layers of a subclass by this signature only.
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
         self._architecture = None
         self.load_report = None
         if len(self.inputs) == 1:

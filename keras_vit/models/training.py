@@ -1,8 +1,8 @@
 """`fit` on several replicas: what Keras 3 needs mended under TensorFlow, and nothing else.
 
-Without a strategy everything here steps aside and Keras trains as ever. With one, Keras 3 has
-these faults, which `tests/models/test_upstream.py` watches, so that their mending can go when
-Keras is mended:
+Without a strategy Keras trains as ever, but for the last point. With one, Keras 3 has these
+faults, which `tests/models/test_upstream.py` watches, so that their mending can go when Keras
+is mended:
 
 - `jit_compile=True` compiles all devices as one program, which cannot be: here each replica's
   forward and backward pass is compiled, the exchange and the update are outside.
@@ -13,6 +13,10 @@ Keras is mended:
   to its own copy, in which nothing needs to be exchanged.
 - Replicas with unequal shares of a batch count the same: here every image does.
 - Replicas draw the same random numbers: here each draws its own.
+
+With or without a strategy, what a step does without its batch (counting itself, weight decay, the
+moving average) is done once more where a dataset of unknown length and static shapes ends: here
+a step waits for its batch.
 """
 
 from __future__ import annotations
@@ -60,10 +64,9 @@ class DistributedTraining:
             self.train_function = _skipping(self, self.train_function)
         return self.train_function
 
-    def train_step(self, *args, **kwargs):
-        if not is_distributed(self):
-            return super().train_step(*args, **kwargs)
-        return self._train_replica(*args, **kwargs)
+    def train_step(self, *args):
+        with _once_there_is(args):
+            return self._train_replica(*args) if is_distributed(self) else super().train_step(*args)
 
     def _train_replica(self, data):
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
@@ -94,10 +97,9 @@ class DistributedTraining:
         replicas = self.distribute_strategy.num_replicas_in_sync
         return keras.ops.sum(loss) * keras.ops.cast(replicas, loss.dtype)
 
-    def test_step(self, *args, **kwargs):
-        if not is_distributed(self):
-            return super().test_step(*args, **kwargs)
-        return self._test_replica(*args, **kwargs)
+    def test_step(self, *args):
+        with _once_there_is(args):
+            return self._test_replica(*args) if is_distributed(self) else super().test_step(*args)
 
     def _test_replica(self, data):
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
@@ -130,6 +132,16 @@ class DistributedTraining:
         if not is_distributed(self):
             return super().predict_on_batch(x)
         return self.predict(x, batch_size=len(keras.tree.flatten(x)[0]), verbose=0)
+
+
+def _once_there_is(data):
+    """Keeps a step from beginning before its batch is there, or in place of one after the last."""
+    if keras.backend.backend() != "tensorflow":
+        return contextlib.nullcontext()
+    import tensorflow as tf
+
+    parts = tf.nest.flatten(data, expand_composites=True)
+    return tf.control_dependencies([part for part in parts if tf.is_tensor(part)])
 
 
 def _compiled(model, function):
@@ -275,16 +287,18 @@ def _function_of_iterator(model, step_function):
         if model.steps_per_execution == 1:
             return one_step(iterator.get_next())
 
-        def more(step, is_going_on, logs):
-            return tf.logical_and(step < model.steps_per_execution, is_going_on)
+        def is_another(step, batch, logs):
+            return tf.logical_and(step < model.steps_per_execution, batch.has_value())
 
-        def step_if_any(step, is_going_on, logs):
-            batch = iterator.get_next_as_optional()
-            logs = tf.cond(batch.has_value(), lambda: one_step(batch.get_value()), lambda: logs)
-            return step + 1, batch.has_value(), logs
+        def another(step, batch, logs):
+            logs = one_step(batch.get_value())
+            draw = step + 1 < model.steps_per_execution  # else it would be lost
+            batch = tf.cond(draw, iterator.get_next_as_optional, lambda: batch)
+            return step + 1, batch, logs
 
         logs = one_step(iterator.get_next())
-        return tf.while_loop(more, step_if_any, [tf.constant(1), tf.constant(True), logs])[-1]
+        batch = iterator.get_next_as_optional()
+        return tf.while_loop(is_another, another, [tf.constant(1), batch, logs])[-1]
 
     def eager_steps(iterator):
         logs = one_step(next(iterator))
