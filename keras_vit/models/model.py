@@ -30,7 +30,7 @@ class Model(DistributedTraining, keras.Model):
         load_report: The `LoadReport` of the last checkpoint that was loaded, or `None`.
     """
 
-    # Not `inputs, outputs`: before 3.15 Keras saves the layers of a subclass by this signature only.
+    # Not `inputs, outputs`: before 3.15 Keras saves the layers of a subclass by this signature.
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self._architecture = None
