@@ -132,6 +132,7 @@ from keras_vit.models.vit import build_vit
 from keras_vit.report import write_report
 from keras_vit.train.cluster import Cluster, check_cluster
 from keras_vit.train.layouts import vit_layout_map
+from keras_vit.train.optimizers import AdamW, layerwise_decay
 from keras_vit.train.resume import ResumeTraining
 from keras_vit.train.snapshot import DamagedStateError
 from keras_vit.train.state import StateMismatchError
@@ -171,6 +172,7 @@ __all__ = [
     "IMAGENET_STATISTICS",
     "MLP",
     "UNIT_RANGE",
+    "AdamW",
     "AddPositionEmbedding",
     "AttentionPooling",
     "BiTR50x1",
@@ -272,6 +274,7 @@ __all__ = [
     "gradient_bytes",
     "image_features",
     "inspect_file",
+    "layerwise_decay",
     "list_variants",
     "list_weights",
     "litert_errors",

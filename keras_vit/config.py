@@ -235,6 +235,8 @@ class ViTConfig:
         stochastic_depth_rate: Probability that the last block's branches are dropped, growing
             linearly from 0 at the first block; in [0, 1).
         patch_dropout_rate: Share of the patch tokens left out of each training image, in [0, 1).
+        rematerialize: Whether training keeps only the input of each block and computes the rest
+            again for the gradient: less memory, about a third more computation.
         classifier_activation: Activation of the head by its name in Keras; `None` gives logits.
         head_bias: Start of the head's bias; -10 in the official ImageNet-21k pre-training.
         stem: A ResNet whose maps are cut into patches in place of the image, the paper's hybrid.
@@ -269,6 +271,7 @@ class ViTConfig:
     attention_dropout_rate: float = 0.0
     stochastic_depth_rate: float = 0.0
     patch_dropout_rate: float = 0.0
+    rematerialize: bool = False
     classifier_activation: str | None = None
     head_bias: float = 0.0
     stem: ResNetStem | None = None

@@ -7,6 +7,7 @@ import keras
 from keras_vit.checks import check_positive, check_rate
 from keras_vit.layers.attention import SelfAttention
 from keras_vit.layers.mlp import MLP
+from keras_vit.layers.recomputation import recompute
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -59,6 +60,8 @@ class TransformerBlock(keras.layers.Layer):
         layer_scale: Start of a learned scale of each branch, or `None` for no scale.
         qk_norm: Whether queries and keys are normalised per head.
         relative_positions: Whether keys get a learned embedding of their distance.
+        rematerialize: Whether training keeps only the block's input and computes the rest again
+            for the gradient: less memory, about a third more computation.
 
     Call arguments:
         tokens: Float tensor of shape `(B, T, D)`.
@@ -85,6 +88,7 @@ class TransformerBlock(keras.layers.Layer):
         layer_scale=None,
         qk_norm=False,
         relative_positions=False,
+        rematerialize=False,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -103,6 +107,7 @@ class TransformerBlock(keras.layers.Layer):
         self.layer_scale = layer_scale
         self.qk_norm = qk_norm
         self.relative_positions = relative_positions
+        self.rematerialize = rematerialize
 
     def build(self, tokens_shape):
         self.attention_norm = self._build(self._norm("attention_norm"), tokens_shape)
@@ -151,6 +156,11 @@ class TransformerBlock(keras.layers.Layer):
         return LayerScale(self.layer_scale, dtype=self.dtype_policy, name=name)
 
     def call(self, tokens, return_attention_scores=False, training=None):
+        if self.rematerialize and training and not return_attention_scores:
+            return recompute(self, lambda x: self._transform(x, False, training), tokens)
+        return self._transform(tokens, return_attention_scores, training)
+
+    def _transform(self, tokens, return_attention_scores, training):
         x = self.attention_norm(tokens)
         x = self.attention(x, return_attention_scores=return_attention_scores, training=training)
         x, scores = x if return_attention_scores else (x, None)
@@ -184,5 +194,6 @@ class TransformerBlock(keras.layers.Layer):
             "layer_scale": self.layer_scale,
             "qk_norm": self.qk_norm,
             "relative_positions": self.relative_positions,
+            "rematerialize": self.rematerialize,
         }
         return {**super().get_config(), **config}

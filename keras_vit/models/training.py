@@ -1,6 +1,6 @@
 """`fit` on several replicas: what Keras 3 needs mended under TensorFlow, and nothing else.
 
-Without a strategy Keras trains as ever, but for the last point. With one, Keras 3 has these
+Without a strategy Keras trains as ever, but for the last points. With one, Keras 3 has these
 faults, which `tests/models/test_upstream.py` watches, so that their mending can go when Keras
 is mended:
 
@@ -14,7 +14,8 @@ is mended:
 - Replicas with unequal shares of a batch count the same: here every image does.
 - Replicas draw the same random numbers: here each draws its own.
 
-With or without a strategy, what a step does without its batch (counting itself, weight decay, the
+With or without a strategy, XLA cannot create the variables of several losses on the way: here
+they are there before. And what a step does without its batch (counting itself, weight decay, the
 moving average) is done once more where a dataset of unknown length and static shapes ends: here
 a step waits for its batch.
 """
@@ -70,23 +71,23 @@ class DistributedTraining:
 
     def _train_replica(self, data):
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        images = _count_images(x)
+        images, share = _count_images(x)
         with _own_random_numbers(self):
-            loss, outputs, gradients = self._parts.differentiate(x, y, sample_weight)
+            loss, outputs, gradients = self._parts.differentiate(x, y, sample_weight, share)
         self._loss_tracker.update_state(loss, sample_weight=images)
-        gradients = _mean_over_images(gradients, images)
+        gradients = _sum_over_replicas(gradients)
         with _local_updates(self.optimizer):
             self.optimizer.apply(gradients, self.trainable_variables)
         return self.compute_metrics(x, y, outputs, sample_weight=sample_weight)
 
-    def _differentiate(self, x, y, sample_weight):
-        """One replica's mean loss, outputs and gradients of that mean."""
+    def _differentiate(self, x, y, sample_weight, share):
+        """One replica's mean loss, outputs and gradients of what the loss has from it."""
         import tensorflow as tf
 
         with tf.GradientTape() as tape:
             outputs = self(x, training=True)
             loss = self._mean_loss(x, y, outputs, sample_weight, training=True)
-            scaled = self.optimizer.scale_loss(loss)
+            scaled = self.optimizer.scale_loss(loss * share)
         return loss, outputs, tape.gradient(scaled, self.trainable_variables)
 
     def _mean_loss(self, x, y, outputs, sample_weight, training):
@@ -104,7 +105,7 @@ class DistributedTraining:
     def _test_replica(self, data):
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         loss, outputs = self._parts.evaluate(x, y, sample_weight)
-        self._loss_tracker.update_state(loss, sample_weight=_count_images(x))
+        self._loss_tracker.update_state(loss, sample_weight=_count_images(x)[0])
         return self.compute_metrics(x, y, outputs, sample_weight=sample_weight)
 
     def _evaluate(self, x, y, sample_weight):
@@ -121,7 +122,8 @@ class DistributedTraining:
         return _function_of_iterator(self, step_function)
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
-        if not is_distributed(self):
+        compiled = keras.backend.backend() == "tensorflow" and self.jit_compile
+        if not (compiled or is_distributed(self)):
             return super()._maybe_symbolic_build(iterator, data_batch)
         if iterator is not None:  # its description: drawing a batch would lose it
             data_batch = _describe_batch(iterator._distributed_dataset.element_spec)
@@ -152,29 +154,27 @@ def _compiled(model, function):
     on_tpu = isinstance(model.distribute_strategy, tf.distribute.TPUStrategy)
     if not model.jit_compile or model.run_eagerly or on_tpu:
         return function
-    return tf.function(function, jit_compile=True, reduce_retracing=True)
+    return tf.function(function, jit_compile=True, reduce_retracing=True, autograph=False)
 
 
-def _count_images(x):
-    """Images that this replica has of the batch, as a float; it may have none."""
+def _count_images(x) -> tuple:
+    """Images that this replica has of the batch, and their share of it; it may have none."""
     import tensorflow as tf
 
     first = next(part for part in keras.tree.flatten(x) if part is not None)
-    return tf.cast(tf.shape(first)[0], "float32")
+    images = tf.cast(tf.shape(first)[0], "float32")
+    context = tf.distribute.get_replica_context()
+    return images, images / context.all_reduce(tf.distribute.ReduceOp.SUM, images)
 
 
-def _mean_over_images(gradients: list, images) -> list:
-    """The mean of the gradients of all images of the batch, from each replica's mean."""
+def _sum_over_replicas(gradients: list) -> list:
+    """The gradients of the whole batch; `None` stays where there is none."""
     import tensorflow as tf
 
-    known = [index for index, gradient in enumerate(gradients) if gradient is not None]
-    weighted = [gradients[index] * tf.cast(images, gradients[index].dtype) for index in known]
+    known = [gradient for gradient in gradients if gradient is not None]
     context = tf.distribute.get_replica_context()
-    *sums, total = context.all_reduce(tf.distribute.ReduceOp.SUM, [*weighted, images])
-    means = list(gradients)
-    for index, gradient in zip(known, sums, strict=True):
-        means[index] = gradient / tf.cast(total, gradient.dtype)
-    return means
+    sums = iter(context.all_reduce(tf.distribute.ReduceOp.SUM, known))
+    return [gradient if gradient is None else next(sums) for gradient in gradients]
 
 
 # Far apart: a layer's seed is below 1e9.
@@ -309,8 +309,8 @@ def _function_of_iterator(model, step_function):
     if model.run_eagerly:
         function = eager_steps
     else:
-        one_step = tf.function(one_step, reduce_retracing=True)
-        function = tf.function(several_steps, reduce_retracing=True)
+        one_step = tf.function(one_step, reduce_retracing=True, autograph=False)
+        function = tf.function(several_steps, reduce_retracing=True, autograph=False)
 
     def run(iterator):
         if not isinstance(iterator, (tf.data.Iterator, tf.distribute.DistributedIterator)):

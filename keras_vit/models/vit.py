@@ -109,6 +109,7 @@ def transformer_block(config: ViTConfig, index: int) -> TransformerBlock:
         layer_scale=config.layer_scale,
         qk_norm=config.qk_norm,
         relative_positions=config.position_embedding == "relative",
+        rematerialize=config.rematerialize,
         name=f"block_{index}",
     )
 

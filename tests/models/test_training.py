@@ -21,6 +21,7 @@ MODULE = "tests.models.distributed"
         "the_end_of_the_data",
         "own_models",
         "random_numbers",
+        "rematerialization",
     ],
 )
 def test_two_replicas_train_as_one_device(check):

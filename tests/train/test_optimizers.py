@@ -1,0 +1,69 @@
+"""AdamW with a rate for every layer."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from tests.fixtures import tiny_config
+
+
+def test_a_step_is_the_formula():
+    start, gradient = np.array([1.0, -2.0]), np.array([0.5, 0.1])
+    variable = keras.Variable(start, name="kernel")
+    optimizer = keras_vit.AdamW(
+        0.1, rate_factors={variable.path: 0.25}, weight_decay=0.2, epsilon=1e-8
+    )
+    expected = start
+    mean = square = 0
+    for step in (1, 2):
+        optimizer.apply([keras.ops.convert_to_tensor(gradient, "float32")], [variable])
+        mean, square = 0.9 * mean + 0.1 * gradient, 0.999 * square + 0.001 * gradient**2
+        update = mean / (1 - 0.9**step) / (np.sqrt(square / (1 - 0.999**step)) + 1e-8)
+        expected = expected * (1 - 0.1 * 0.25 * 0.2) - 0.1 * 0.25 * update
+    np.testing.assert_allclose(variable.numpy(), expected, rtol=1e-5)
+
+
+def test_without_factors_it_is_that_of_keras():
+    def train(optimizer):
+        keras.utils.set_random_seed(0)
+        model = keras_vit.build_vit(tiny_config(classes=3))
+        optimizer.exclude_from_weight_decay(var_names=["bias"])
+        model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        images = np.random.default_rng(0).uniform(0, 255, (6, *model.input_shape[1:]))
+        model.fit(images, np.arange(6) % 3, epochs=3, batch_size=3, shuffle=False, verbose=0)
+        return model.get_weights()
+
+    options = {"weight_decay": 0.3, "global_clipnorm": 1.0, "epsilon": 1e-4}
+    ours = train(keras_vit.AdamW(1e-2, **options))
+    for x, y in zip(ours, train(keras.optimizers.AdamW(1e-2, **options)), strict=True):
+        np.testing.assert_allclose(x, y, rtol=0, atol=1e-6)
+
+
+def test_the_rate_falls_from_the_head_to_the_patches():
+    model = keras_vit.build_vit(tiny_config(classes=3, depth=2))
+    factors = keras_vit.layerwise_decay(model, 0.5)
+    assert factors.keys() == {variable.path for variable in model.trainable_variables}
+    assert factors["head/kernel"] == factors["encoder_norm/gamma"] == 1
+    assert factors["block_1/mlp/hidden/kernel"] == 0.5
+    assert factors["block_0/attention/qkv/bias"] == 0.25
+    assert factors["patch_encoder/projection/kernel"] == factors["class_token/token"] == 0.125
+    assert factors["position_embedding/embedding"] == 0.125
+    restored = keras.optimizers.deserialize(
+        keras.optimizers.serialize(keras_vit.AdamW(1e-3, rate_factors=factors))
+    )
+    assert restored.rate_factors == factors
+
+
+def test_what_is_wrong_is_said():
+    model = keras_vit.build_vit(tiny_config(classes=3))
+    optimizer = keras_vit.AdamW(rate_factors={"haed/kernel": 0.1})
+    with pytest.raises(ValueError, match=r"not trained: haed/kernel\..*'patch_encoder"):
+        optimizer.build(model.trainable_variables)
+    with pytest.raises(ValueError, match=r"in \(0, 1\]. Received: 1.5"):
+        keras_vit.layerwise_decay(model, 1.5)
+    plain = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    with pytest.raises(ValueError, match="no layers block_0"):
+        keras_vit.layerwise_decay(plain, 0.5)
