@@ -28,10 +28,12 @@ def run_workers(module, function, *arguments, count, timeout: float = 300) -> li
     workers = start(module, function, *arguments, count=count)
     try:
         codes = [process.wait(timeout) for process, _ in workers]
+        printed = [pathlib.Path(file.name).read_text() for _, file in workers]
     finally:
-        for process, _ in workers:
+        for process, file in workers:
             process.kill()
-    printed = [pathlib.Path(file.name).read_text() for _, file in workers]
+            process.wait()
+            file.close()
     assert not any(codes), "\n".join(text[-5000:] for text in printed)
     return printed
 
@@ -44,7 +46,7 @@ def start(module, function, *arguments, count) -> list[tuple]:
     for config in [None] if count is None else cluster(count):
         if config is not None:
             environment["TF_CONFIG"] = config
-        file = tempfile.NamedTemporaryFile("w")  # noqa: SIM115  (closed with the test)
+        file = tempfile.NamedTemporaryFile("w")  # noqa: SIM115  (closed in `run_workers`)
         process = subprocess.Popen(
             command, env=environment, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT
         )

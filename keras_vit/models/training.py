@@ -283,39 +283,23 @@ def _function_of_iterator(model, step_function):
             return metrics
         return tf.nest.map_structure(lambda log: strategy.reduce("MEAN", log, axis=None), logs)
 
-    def several_steps(iterator):
-        if model.steps_per_execution == 1:
-            return one_step(iterator.get_next())
+    def next_step(iterator):
+        return one_step(iterator.get_next())
 
-        def is_another(step, batch, logs):
-            return tf.logical_and(step < model.steps_per_execution, batch.has_value())
-
-        def another(step, batch, logs):
-            logs = one_step(batch.get_value())
-            draw = step + 1 < model.steps_per_execution  # else it would be lost
-            batch = tf.cond(draw, iterator.get_next_as_optional, lambda: batch)
-            return step + 1, batch, logs
-
-        logs = one_step(iterator.get_next())
-        batch = iterator.get_next_as_optional()
-        return tf.while_loop(is_another, another, [tf.constant(1), batch, logs])[-1]
-
-    def eager_steps(iterator):
-        logs = one_step(next(iterator))
-        for _, batch in zip(range(1, model.steps_per_execution), iterator, strict=False):
-            logs = one_step(batch)
-        return logs
-
-    if model.run_eagerly:
-        function = eager_steps
-    else:
-        one_step = tf.function(one_step, reduce_retracing=True, autograph=False)
-        function = tf.function(several_steps, reduce_retracing=True, autograph=False)
+    if not model.run_eagerly:
+        next_step = tf.function(next_step, reduce_retracing=True, autograph=False)
 
     def run(iterator):
         if not isinstance(iterator, (tf.data.Iterator, tf.distribute.DistributedIterator)):
             iterator = _spread(next(iterator), strategy)  # of `train_on_batch`
-        return function(iterator)
+        logs = next_step(iterator)
+        # One call a step: in a loop inside the graph TensorFlow mixes up what replicas exchange.
+        for _ in range(1, model.steps_per_execution):
+            try:
+                logs = next_step(iterator)
+            except (StopIteration, tf.errors.OutOfRangeError):
+                break
+        return logs
 
     return run
 
