@@ -1,6 +1,6 @@
 """`fit` on several replicas: what Keras 3 needs mended under TensorFlow, and nothing else.
 
-Without a strategy Keras trains as ever, but for the last points. With one, Keras 3 has these
+Without a strategy Keras trains as ever, but for the last point. With one, Keras 3 has these
 faults, which `tests/models/test_upstream.py` watches, so that their mending can go when Keras
 is mended:
 
@@ -14,10 +14,9 @@ is mended:
 - Replicas with unequal shares of a batch count the same: here every image does.
 - Replicas draw the same random numbers: here each draws its own.
 
-With or without a strategy, XLA cannot create the variables of several losses on the way: here
-they are there before. And what a step does without its batch (counting itself, weight decay, the
+With or without a strategy, what a step does without its batch (counting itself, weight decay, the
 moving average) is done once more where a dataset of unknown length and static shapes ends: here
-a step waits for its batch.
+a step waits for its batch, and variables that XLA could not create in such a step are made before.
 """
 
 from __future__ import annotations
@@ -73,17 +72,19 @@ class DistributedTraining:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         images, share = _count_images(x)
         with _own_random_numbers(self):
-            loss, outputs, gradients = self._parts.differentiate(x, y, sample_weight, share)
+            loss, outputs, gradients = self._parts.differentiate(_at_least_one(data), share)
+        outputs = _first(images, outputs)
         self._loss_tracker.update_state(loss, sample_weight=images)
         gradients = _sum_over_replicas(gradients)
         with _local_updates(self.optimizer):
             self.optimizer.apply(gradients, self.trainable_variables)
         return self.compute_metrics(x, y, outputs, sample_weight=sample_weight)
 
-    def _differentiate(self, x, y, sample_weight, share):
+    def _differentiate(self, data, share):
         """One replica's mean loss, outputs and gradients of what the loss has from it."""
         import tensorflow as tf
 
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         with tf.GradientTape() as tape:
             outputs = self(x, training=True)
             loss = self._mean_loss(x, y, outputs, sample_weight, training=True)
@@ -104,11 +105,14 @@ class DistributedTraining:
 
     def _test_replica(self, data):
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        loss, outputs = self._parts.evaluate(x, y, sample_weight)
-        self._loss_tracker.update_state(loss, sample_weight=_count_images(x)[0])
+        images, _ = _count_images(x)
+        loss, outputs = self._parts.evaluate(_at_least_one(data))
+        outputs = _first(images, outputs)
+        self._loss_tracker.update_state(loss, sample_weight=images)
         return self.compute_metrics(x, y, outputs, sample_weight=sample_weight)
 
-    def _evaluate(self, x, y, sample_weight):
+    def _evaluate(self, data):
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         outputs = self(x, training=False)
         return self._mean_loss(x, y, outputs, sample_weight, training=False), outputs
 
@@ -165,6 +169,26 @@ def _count_images(x) -> tuple:
     images = tf.cast(tf.shape(first)[0], "float32")
     context = tf.distribute.get_replica_context()
     return images, images / context.all_reduce(tf.distribute.ReduceOp.SUM, images)
+
+
+def _at_least_one(data):
+    """A batch, or one image of zeros for none: oneDNN has no gradient of a product with nothing."""
+    import tensorflow as tf
+
+    def fill(part):
+        if part.shape.rank == 0 or part.shape[0]:
+            return part
+        one = tf.concat([[1], tf.shape(part)[1:]], axis=0)
+        return tf.cond(tf.size(part) > 0, lambda: part, lambda: tf.zeros(one, part.dtype))
+
+    return tf.nest.map_structure(fill, data)
+
+
+def _first(images, outputs):
+    """Outputs without those of what `_at_least_one` filled in."""
+    import tensorflow as tf
+
+    return tf.nest.map_structure(lambda part: part[: tf.cast(images, "int32")], outputs)
 
 
 def _sum_over_replicas(gradients: list) -> list:
@@ -265,6 +289,11 @@ def _describe_batch(spec):
 
     def describe(part):
         part = getattr(part, "_value_specs", (part,))[0]  # of the first replica
+        if part.shape.rank is None:
+            raise ValueError(
+                f"The batches of the dataset must have a known number of axes. Received: {spec}. "
+                "Map them through `tf.ensure_shape`."
+            )
         return keras.KerasTensor(tuple(part.shape), dtype=part.dtype.name)
 
     return tf.nest.map_structure(describe, spec, expand_composites=False)
