@@ -281,12 +281,10 @@ def check_random_numbers():
 
 def check_rematerialization():
     use_two_cpus()
-    options = {"dropout_rate": 0.3, "depth": 2, "epochs": 1}
-    for scope in (default, replicas):
-        for jit_compile in (False, True):
-            expected = train(scope, jit_compile=jit_compile, **options)
-            options_again = {**options, "rematerialize": True, "jit_compile": jit_compile}
-            assert_same(train(scope, **options_again), expected)
+    options = {"dropout_rate": 0.3, "epochs": 1}
+    for jit_compile in (False, True):
+        options["jit_compile"] = jit_compile
+        assert_same(train(replicas, rematerialize=True, **options), train(replicas, **options))
 
 
 def check_workers(folder):
@@ -299,7 +297,7 @@ def check_workers(folder):
         "accumulate": {"optimizer": lambda: sgd(gradient_accumulation_steps=2)},
         "several steps": {"compile_options": {"steps_per_execution": 3}},
     }.items():
-        received = train(strategy, thorough=True, **options)
+        received = train(strategy, thorough=name == "adam", **options)
         np.save(f"{folder}/{name}-{index}.npy", received, allow_pickle=True)
 
 
@@ -312,6 +310,6 @@ def check_alone(folder):
         "accumulate": {"optimizer": lambda: sgd(gradient_accumulation_steps=2)},
         "several steps": {"compile_options": {"steps_per_execution": 3}},
     }.items():
-        expected = train(thorough=True, **options)
+        expected = train(thorough=name == "adam", **options)
         for file in pathlib.Path(folder).glob(f"{name}-*.npy"):
             assert_same(np.load(file, allow_pickle=True).item(), expected)
