@@ -196,8 +196,8 @@ class ResumeTraining(keras.callbacks.Callback):
         raise FloatingPointError(
             f"{problem} after step {self._steps} (epoch {self._epoch + 1}, batch {batch + 1} of "
             f"it). The last good state is in {last}. From there the same script meets the same "
-            "end: clip the gradients (`global_clipnorm` of the optimizer) and run it again, or "
-            "begin in another folder with a lower learning rate."
+            "end: look at the images of that batch, clip the gradients (`global_clipnorm` of the "
+            "optimizer), or begin in another folder with a lower learning rate."
         )
 
     def _leave(self) -> None:

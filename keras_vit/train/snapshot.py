@@ -83,22 +83,23 @@ def read_snapshot(path: pathlib.Path) -> tuple[dict[str, Any], dict[str, np.ndar
         DamagedStateError: If a single bit is not as it was written.
     """
     try:
-        content = path.read_bytes()
+        content = memoryview(path.read_bytes())  # its slices are no copies
     except OSError as error:
         raise DamagedStateError(f"{path} cannot be read: {error}.") from error
     start = len(_MAGIC) + _LENGTH.size
-    body, digest = content[:-_DIGEST_BYTES], content[-_DIGEST_BYTES:]
+    body, digest = content[:-_DIGEST_BYTES], bytes(content[-_DIGEST_BYTES:])
     if len(body) < start or hashlib.blake2b(body, digest_size=_DIGEST_BYTES).digest() != digest:
         raise DamagedStateError(
             f"{path} is damaged: its {len(content):,} bytes do not match their digest."
         )
-    if not body.startswith(_MAGIC):
+    if body[: len(_MAGIC)] != _MAGIC:
         raise DamagedStateError(
-            f"{path} is of another version of keras_vit, it starts with {body[: len(_MAGIC)]!r}."
+            f"{path} is of another version of keras_vit, it starts with "
+            f"{bytes(body[: len(_MAGIC)])!r}."
         )
     length = _LENGTH.unpack_from(body, len(_MAGIC))[0]
-    header = json.loads(body[start : start + length])
-    return header["facts"], _split(memoryview(body)[start + length :], header["arrays"])
+    header = json.loads(bytes(body[start : start + length]))
+    return header["facts"], _split(body[start + length :], header["arrays"])
 
 
 def _split(body: memoryview, entries: list) -> dict[str, np.ndarray]:

@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from keras_vit.train import snapshot
 from keras_vit.train.snapshot import DamagedStateError, read_snapshot, write_snapshot
 
 ARRAYS = {
@@ -52,3 +53,11 @@ def test_a_write_that_fails_leaves_the_file_as_it_was(tmp_path):
     with pytest.raises(TypeError, match="not JSON serializable"):
         write_snapshot(tmp_path / "a", {"epoch": object()}, ARRAYS)
     assert read_snapshot(tmp_path / "a")[0] == {"epoch": 3}
+
+
+def test_a_file_of_another_version_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(snapshot, "_MAGIC", b"keras_vit training state, version 0\n")
+    write_snapshot(tmp_path / "a", {}, ARRAYS)
+    monkeypatch.undo()
+    with pytest.raises(DamagedStateError, match="another version of keras_vit"):
+        read_snapshot(tmp_path / "a")
