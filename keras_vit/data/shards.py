@@ -20,6 +20,7 @@ from keras_vit.checks import check_positive
 _LENGTH = struct.Struct("<Q")  # then 4 bytes of its checksum, the data, 4 of theirs
 _CHECKSUM_BYTES = 4
 _FILES_AT_ONCE = 16
+_ORDERS = 1 << 14  # that passes draw theirs from
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +129,8 @@ def read_shards(
         batch_size: Images of one step, of all workers together.
         shuffle_buffer: Records that each worker holds to draw from; 0 reads in the order of the
             files, as for evaluation.
-        seed: What the orders follow from.
+        seed: What the orders follow from, together with that of `keras.utils.set_random_seed`,
+            which has to be the same in all workers.
         drop_remainder: Whether to leave out what does not fill a last batch, other records in
             every pass, for shapes that are known when compiling (TPUs).
         worker: Index and number of workers where `tf.distribute` is not what joins them; then
@@ -217,22 +219,27 @@ class _Plan:
 
 def _records(shards: Shards, plan: _Plan, shuffle_buffer: int, seed: int) -> tf.data.Dataset:
     """The records of a worker's part, as they come from the files."""
-    # One number an iterator: a new order in every pass.
-    passes = tf.data.Dataset.random(seed, rerandomize_each_iteration=True).take(1)
-    pieces = passes.flat_map(
-        lambda number: tf.data.Dataset.from_tensor_slices(
+
+    def read_pass(number: Any) -> tf.data.Dataset:
+        pieces = tf.data.Dataset.from_tensor_slices(
             _pieces(shards, plan, number if shuffle_buffer else None)
         )
-    )
-    records = pieces.interleave(
-        lambda path, skipped, taken: shards.read(path).skip(skipped).take(taken),
-        cycle_length=_FILES_AT_ONCE if shuffle_buffer else 1,
-        num_parallel_calls=tf.data.AUTOTUNE,
-        deterministic=True,
-    )
-    if not shuffle_buffer:
-        return records
-    return records.shuffle(shuffle_buffer, seed, reshuffle_each_iteration=True)
+        records = pieces.interleave(
+            lambda path, skipped, taken: shards.read(path).skip(skipped).take(taken),
+            cycle_length=_FILES_AT_ONCE if shuffle_buffer else 1,
+            num_parallel_calls=tf.data.AUTOTUNE,
+            deterministic=True,
+        )
+        if not shuffle_buffer:
+            return records
+        tf.compat.v1.set_random_seed(1)  # of this function's graph: the number alone decides
+        return records.shuffle(shuffle_buffer, number, reshuffle_each_iteration=False)
+
+    # One shuffle gives every pass its number, and all else follows from it. It goes on when an
+    # iterator is made; a second one behind it would, when it is read. ResumeTraining makes the
+    # iterators of earlier passes and reads none.
+    passes = tf.data.Dataset.range(_ORDERS).shuffle(_ORDERS, seed).take(1)
+    return passes.flat_map(read_pass)
 
 
 def _pieces(shards: Shards, plan: _Plan, number: Any) -> tuple[Any, Any, Any]:

@@ -98,6 +98,17 @@ def test_orders_repeat_and_differ_between_passes_and_seeds(pattern):
     assert flat(flat(unshuffled[0])) == list(range(21))
 
 
+def test_iterators_that_are_not_read_count_as_passes(pattern):
+    """So that `ResumeTraining` finds the order of a later epoch without reading those before."""
+    shards, options = find_shards(pattern), {"shuffle_buffer": 4, "worker": (1, 2)}
+    data = read_shards(shards, parse, 4, **options)
+    orders = [flat(batch.numpy().tolist() for batch in data) for _ in range(3)]
+    again = read_shards(shards, parse, 4, **options)
+    iter(again)
+    next(iter(again))
+    assert flat(batch.numpy().tolist() for batch in again) == orders[2]
+
+
 def test_each_worker_opens_the_files_of_its_part_alone(pattern):
     shards = find_shards(pattern)
     missing = Shards((*shards.files[:-1], "no such file"), shards.counts)
