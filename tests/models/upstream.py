@@ -6,6 +6,7 @@ Each function raises or asserts as long as Keras is not mended.
 from __future__ import annotations
 
 import contextlib
+import functools
 
 import keras
 import numpy as np
@@ -33,8 +34,13 @@ def fit(scope, optimizer, images=12, batch=4, layers=(), data=None, **options):
     return model
 
 
+@functools.cache
+def two_cpus():
+    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+
+
 def replicas():
-    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope()
+    return two_cpus().scope()
 
 
 def equal(make, **options):
@@ -63,7 +69,7 @@ def unequal_shares():
 
 
 def random_numbers():
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    strategy = two_cpus()
     with strategy.scope():
         dropout = keras.layers.Dropout(0.5, seed=1)
     ones = tf.ones((1, 100))
@@ -92,12 +98,31 @@ def several_workers():
     fit(tf.distribute.MultiWorkerMirroredStrategy().scope(), "sgd")
 
 
-def show(name):
-    if name != "several_workers":
-        use_two_cpus()
+FAULTS = (
+    xla_on_replicas,
+    accumulation,
+    clipping,
+    unequal_shares,
+    random_numbers,
+    end_of_data,
+    rematerialization,
+)
+
+
+def show_all():
+    use_two_cpus()
+    for fault in FAULTS:
+        show(fault)
+
+
+def show_several_workers():
+    show(several_workers)
+
+
+def show(fault):
     try:
-        globals()[name]()
+        fault()
     except (ValueError, RuntimeError, tf.errors.OpError) as error:
-        print(type(error).__name__, str(error)[:300])
+        print(fault.__name__, type(error).__name__, str(error)[:300])
         return
-    raise MendedError(f"Keras {keras.__version__} is mended: {name} works.")
+    raise MendedError(f"Keras {keras.__version__} is mended: {fault.__name__} works.")
