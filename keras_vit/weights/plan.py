@@ -175,6 +175,8 @@ def _match_patches(plan: Plan, variable, rule: Rule, shape, expected) -> tuple[i
 def _head_starts_fresh(plan: Plan) -> bool:
     """Whether the model's head is for other classes than the file's, or the file has none."""
     head = plan.checkpoint.find("head/bias")
+    if head is None and plan.checkpoint.find("head/kernel") is not None:
+        return False  # half a head: its bias is missed
     return size(head, -1) != plan.model.config.classes
 
 

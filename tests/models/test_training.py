@@ -16,7 +16,7 @@ MODULE = "tests.models.distributed"
         "strategies",
         "optimizers",
         pytest.param("precision", marks=pytest.mark.slow),
-        "fit_arguments",
+        pytest.param("fit_arguments", marks=pytest.mark.slow),
         "single_batches",
         "the_end_of_the_data",
         "own_models",

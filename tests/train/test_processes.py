@@ -100,6 +100,7 @@ def test_one_process(tmp_path):
     assert read_outcome(tmp_path / "broken.npz") == read_outcome(tmp_path / "whole.npz")
 
 
+@pytest.mark.slow
 def test_two_workers(tmp_path):
     for name in ("whole", "broken"):
         (tmp_path / name).mkdir()

@@ -210,6 +210,6 @@ def test_noise_never_loads(noise, start):
 def test_every_array_of_safetensors_is_needed():
     data = whole_files()[0][".safetensors"]
     content = safetensors.numpy.load(data)
-    for name in list(content)[::7]:
+    for name in [*sorted(content)[::7], "head.weight", "head.bias"]:
         rest = {key: array for key, array in content.items() if key != name}
         assert not check(safetensors.numpy.save(rest), ".safetensors")
