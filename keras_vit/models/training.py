@@ -125,6 +125,20 @@ class DistributedTraining:
         )
         return _function_of_iterator(self, step_function)
 
+    def make_predict_function(self, force=False):
+        if not is_distributed(self) or (self.predict_function is not None and not force):
+            return super().make_predict_function(force)
+        self._predictor = types.SimpleNamespace(step=_compiled(self, super().predict_step))
+        jit_compile, self.jit_compile = self.jit_compile, False  # before 3.15: all as one program
+        super().make_predict_function(force)
+        self.jit_compile = jit_compile
+        return self.predict_function
+
+    def predict_step(self, *args):
+        if not is_distributed(self):
+            return super().predict_step(*args)
+        return self._predictor.step(*args)
+
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         compiled = keras.backend.backend() == "tensorflow" and self.jit_compile
         if not (compiled or is_distributed(self)):
