@@ -70,7 +70,8 @@ class DistributedTraining:
 
     def _train_replica(self, data):
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        images, share = _count_images(x)
+        images = _count_images(x)
+        share = images / _sum_over_replicas([images])[0]
         with _own_random_numbers(self):
             loss, outputs, gradients = self._parts.differentiate(_at_least_one(data), share)
         outputs = _first(images, outputs)
@@ -105,7 +106,7 @@ class DistributedTraining:
 
     def _test_replica(self, data):
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        images, _ = _count_images(x)
+        images = _count_images(x)
         loss, outputs = self._parts.evaluate(_at_least_one(data))
         outputs = _first(images, outputs)
         self._loss_tracker.update_state(loss, sample_weight=images)
@@ -175,14 +176,12 @@ def _compiled(model, function):
     return tf.function(function, jit_compile=True, reduce_retracing=True, autograph=False)
 
 
-def _count_images(x) -> tuple:
-    """Images that this replica has of the batch, and their share of it; it may have none."""
+def _count_images(x):
+    """Images that this replica has of the batch, as a float; it may have none."""
     import tensorflow as tf
 
     first = next(part for part in keras.tree.flatten(x) if part is not None)
-    images = tf.cast(tf.shape(first)[0], "float32")
-    context = tf.distribute.get_replica_context()
-    return images, images / context.all_reduce(tf.distribute.ReduceOp.SUM, images)
+    return tf.cast(tf.shape(first)[0], "float32")
 
 
 def _at_least_one(data):
@@ -205,14 +204,14 @@ def _first(images, outputs):
     return tf.nest.map_structure(lambda part: part[: tf.cast(images, "int32")], outputs)
 
 
-def _sum_over_replicas(gradients: list) -> list:
-    """The gradients of the whole batch; `None` stays where there is none."""
+def _sum_over_replicas(values: list) -> list:
+    """Sums of what each replica has, such as gradients; `None` stays where there is none."""
     import tensorflow as tf
 
-    known = [gradient for gradient in gradients if gradient is not None]
+    known = [value for value in values if value is not None]
     context = tf.distribute.get_replica_context()
     sums = iter(context.all_reduce(tf.distribute.ReduceOp.SUM, known))
-    return [gradient if gradient is None else next(sums) for gradient in gradients]
+    return [value if value is None else next(sums) for value in values]
 
 
 # Far apart: a layer's seed is below 1e9.

@@ -136,13 +136,6 @@ def check_repeatable(epochs: Any) -> None:
                 "a `tf.data.Dataset` with `shuffle(..., seed=...)`."
             )
         return
-    if adapter.num_batches is None and epochs.steps_per_epoch is None:
-        warnings.warn(
-            "The dataset does not know its length. Keras then begins one step too many at its end "
-            "and may count it, so runs do not repeat bit for bit. Use "
-            "`dataset.apply(tf.data.experimental.assert_cardinality(batches))`.",
-            stacklevel=2,
-        )
     unrepeatable = set()
     for dataset in _walk(epochs._distributed_dataset):
         if _is_unseeded(dataset):

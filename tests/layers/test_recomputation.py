@@ -42,8 +42,8 @@ def test_gradients_are_those_without_it(jit_compile):
     assert [state[1] for state in states] == [2, 2, 2, 2, 4]
 
 
-def test_less_is_kept():
-    def kept(rematerialize):
+def test_the_products_are_done_again():
+    def products(rematerialize):
         block = TransformerBlock(2, 32, rematerialize=rematerialize)
         block.build((None, 5, 16))
 
@@ -58,7 +58,7 @@ def test_less_is_kept():
             operation.type in ("BatchMatMulV2", "MatMul") for operation in graph.get_operations()
         )
 
-    assert kept(True) > kept(False) + 4  # its products are there twice
+    assert products(True) > products(False) + 4  # its products are there twice
 
 
 def test_inference_and_scores_do_without():
