@@ -7,15 +7,22 @@ import re
 import runpy
 import sys
 
+import pytest
+
 import keras_vit
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGE = (ROOT / "docs/scaling.md").read_text()
 
 
-def test_the_simulated_table_is_what_the_script_prints(capsys, monkeypatch, tmp_path):
+MEASURED = ["--steps", str(ROOT / "docs/benchmarks/steps.jsonl")]
+CPU = [*MEASURED, "--replicas-per-machine", "1", "--network", "10"]
+
+
+@pytest.mark.parametrize("options", [[], CPU], ids=["published", "measured"])
+def test_the_simulated_tables_are_what_the_script_prints(options, capsys, monkeypatch, tmp_path):
     picture = tmp_path / "scaling.png"
-    monkeypatch.setattr(sys, "argv", ["scaling.py", "--picture", str(picture)])
+    monkeypatch.setattr(sys, "argv", ["scaling.py", *options, "--picture", str(picture)])
     runpy.run_path(str(ROOT / "benchmarks/scaling.py"), run_name="__main__")
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
     assert len(lines) == 2 + 3 * 5
