@@ -16,8 +16,9 @@ import json
 import os
 import socket
 import struct
-import subprocess
 import sys
+
+from local_workers import start_workers
 
 _TCP_INFO, _BYTES_ACKED = 11, 120  # offset in `struct tcp_info`; bytes received follow
 
@@ -88,19 +89,6 @@ def work(arguments) -> None:
     print(json.dumps(row), flush=True)
 
 
-def start_two() -> None:
-    free = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
-    addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in free]
-    for each in free:
-        each.close()
-    workers = []
-    for index in range(2):
-        task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
-        environment = {**os.environ, "TF_CONFIG": json.dumps(task)}
-        workers.append(subprocess.Popen([sys.executable, *sys.argv], env=environment))
-    sys.exit(max(worker.wait() for worker in workers))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -109,7 +97,11 @@ def main() -> None:
     parser.add_argument("--depth", type=int, default=4)
     parser.add_argument("--steps", type=int, default=20)
     arguments = parser.parse_args()
-    work(arguments) if "TF_CONFIG" in os.environ else start_two()
+    if "TF_CONFIG" in os.environ:
+        work(arguments)
+    else:
+        workers = start_workers([sys.executable, *sys.argv], 2)
+        sys.exit(max(worker.wait() for worker in workers))
 
 
 if __name__ == "__main__":

@@ -20,12 +20,12 @@ import datetime
 import json
 import os
 import platform
-import socket
 import subprocess
 import sys
 import time
 
 import numpy as np
+from local_workers import start_workers
 
 CLASSES = 1000
 
@@ -127,19 +127,7 @@ def start(variant: str, processes: int, arguments) -> list[list[float]]:
     for name in ("batch", "steps", "optimizer"):
         command += [f"--{name}", str(getattr(arguments, name))]
     command += ["--threads", str(arguments.threads // processes)] + ["--xla"] * arguments.xla
-    free = [socket.create_server(("127.0.0.1", 0)) for _ in range(processes)]
-    addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in free]
-    for each in free:
-        each.close()
-    workers = []
-    for index in range(processes):
-        environment = dict(os.environ)
-        if processes > 1:
-            task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
-            environment["TF_CONFIG"] = json.dumps(task)
-        workers.append(
-            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-        )
+    workers = start_workers(command, processes, stdout=subprocess.PIPE, text=True)
     printed = [worker.communicate()[0] for worker in workers]
     if any(worker.returncode for worker in workers):
         sys.exit("A process failed; see above.")

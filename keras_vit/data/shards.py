@@ -238,8 +238,26 @@ def _records(shards: Shards, plan: _Plan, shuffle_buffer: int, seed: int) -> tf.
     # One shuffle gives every pass its number, and all else follows from it. It goes on when an
     # iterator is made; a second one behind it would, when it is read. ResumeTraining makes the
     # iterators of earlier passes and reads none.
-    passes = tf.data.Dataset.range(_ORDERS).shuffle(_ORDERS, seed).take(1)
-    return passes.flat_map(read_pass)
+    return _shuffled_numbers(seed).take(1).flat_map(read_pass)
+
+
+def _shuffled_numbers(seed: int) -> tf.data.Dataset:
+    """Numbers of passes in an order that `seed` decides, another for every iterator.
+
+    `Dataset.shuffle` mixes the global seed in, which may differ between workers.
+    """
+    numbers = tf.data.Dataset.range(_ORDERS)
+    shuffled = tf.raw_ops.ShuffleDatasetV3(
+        input_dataset=tf.data.experimental.to_variant(numbers),
+        buffer_size=_ORDERS,
+        seed=seed,
+        seed2=1,
+        seed_generator=tf.raw_ops.DummySeedGenerator(),
+        reshuffle_each_iteration=True,
+        output_types=[tf.int64],
+        output_shapes=[[]],
+    )
+    return tf.data.experimental.from_variant(shuffled, numbers.element_spec)
 
 
 def _pieces(shards: Shards, plan: _Plan, number: Any) -> tuple[Any, Any, Any]:

@@ -1,11 +1,9 @@
 """One of two workers that train on shards; writes what came of it.
 
-`test_shards.py` runs this twice, each time with another task in `TF_CONFIG`.
+`test_shards.py` runs `main` twice, each time with another task in `TF_CONFIG`.
 """
 
 from __future__ import annotations
-
-import sys
 
 import keras
 import numpy as np
@@ -56,15 +54,11 @@ def train(data, later=None):
     return results
 
 
-def main(pattern, output):
+def main(pattern, folder):
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     shards = keras_vit.find_shards(pattern)
     later = keras_vit.read_shards(shards, parse, BATCH, shuffle_buffer=100)  # for no strategy
     with strategy.scope():
         data = keras_vit.read_shards(shards, parse, BATCH, shuffle_buffer=100)
         results = train(data, later)
-    np.savez(output, **results)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    np.savez(f"{folder}/{strategy.cluster_resolver.task_id}.npz", **results)

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import pathlib
-import socket
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -15,8 +10,8 @@ import tensorflow as tf
 
 from keras_vit.data.shards import Shards, find_shards, read_shards
 from tests.data import shards_process
+from tests.workers import run_workers
 
-ROOT = pathlib.Path(__file__).parents[2]
 COUNTS = (10, 0, 3, 7, 1)  # records in each file, 21 in all
 
 
@@ -86,16 +81,27 @@ def test_workers_without_records_have_empty_batches(pattern):
 
 
 def test_orders_repeat_and_differ_between_passes_and_seeds(pattern):
-    first = passes(pattern, 2, count=3, shuffle_buffer=4, seed=5)
-    assert first == passes(pattern, 2, count=3, shuffle_buffer=4, seed=5)
-    other = passes(pattern, 2, count=3, shuffle_buffer=4, seed=6)
+    first = passes(pattern, 2, count=6, shuffle_buffer=4, seed=5)
+    assert first == passes(pattern, 2, count=6, shuffle_buffer=4, seed=5)
+    other = passes(pattern, 2, count=6, shuffle_buffer=4, seed=6)
     orders = [str(one_pass) for one_pass in first + other]
-    assert len(set(orders)) == 6
+    assert len(set(orders)) == 12
     readers_of_0 = {0 in flat(one_pass[0]) for one_pass in first + other}
     assert readers_of_0 == {True, False}  # records go to other workers too
     unshuffled = passes(pattern, 2)
     assert unshuffled[0] == unshuffled[1]
     assert flat(flat(unshuffled[0])) == list(range(21))
+
+
+def test_seeds_of_the_process_do_not_count(pattern):
+    def order():
+        return passes(pattern, 2, shuffle_buffer=100, seed=3)
+
+    expected = order()
+    tf.random.set_seed(5)
+    assert order() == expected
+    tf.random.set_seed(6)
+    assert order() == expected
 
 
 def test_iterators_that_are_not_read_count_as_passes(pattern):
@@ -139,33 +145,9 @@ def test_replicas_of_one_worker_get_a_batch_each(pattern):
         assert sorted(flat(part.numpy().tolist() for part in flat(steps))) == list(range(21))
 
 
-def run_workers(pattern, folder, module):
-    """Runs two workers on this machine; their results."""
-    ports = []
-    for _ in range(2):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            ports.append(f"127.0.0.1:{free.getsockname()[1]}")
-    workers = []
-    for index in range(2):
-        task = {"cluster": {"worker": ports}, "task": {"type": "worker", "index": index}}
-        environment = {**os.environ, "TF_CONFIG": json.dumps(task), "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, "-m", module, pattern, folder / f"{index}.npz"]
-        workers.append(
-            subprocess.Popen(command, env=environment, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-        )
-    try:
-        for worker in workers:
-            _, errors = worker.communicate(timeout=240)
-            assert worker.returncode == 0, errors
-    finally:
-        for worker in workers:
-            worker.kill()
-    return [dict(np.load(folder / f"{index}.npz")) for index in range(2)]
-
-
 def test_two_workers_train_on_uneven_shards_as_one_process_on_the_same_batches(pattern, tmp_path):
-    results = run_workers(pattern, tmp_path, "tests.data.shards_process")
+    run_workers("tests.data.shards_process", "main", pattern, tmp_path, count=2)
+    results = [dict(np.load(tmp_path / f"{index}.npz")) for index in range(2)]
     shards = find_shards(pattern)
     squares = sum(number**2 for number in range(1, 22))
     parts = [

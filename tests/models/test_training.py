@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.models import distributed
 from tests.workers import run, run_workers
 
 MODULE = "tests.models.distributed"
@@ -28,14 +29,23 @@ def test_two_replicas_train_as_one_device(check):
     run(MODULE, f"check_{check}")
 
 
-@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_workers_train_as_one_device(tmp_path, count):
-    run_workers(MODULE, "check_workers", tmp_path, count=count)
-    run(MODULE, "check_alone", tmp_path)
-    for file in tmp_path.glob("*-0.npy"):
-        first = np.load(file, allow_pickle=True).item()
-        for index in range(1, count):
-            other = np.load(tmp_path / file.name.replace("-0", f"-{index}"), allow_pickle=True)
-            pairs = zip(first["weights"], other.item()["weights"], strict=True)
-            assert all(np.array_equal(x, y) for x, y in pairs)
-    assert len(list(tmp_path.glob("*.npy"))) == 4 * count
+@pytest.mark.parametrize(
+    ("count", "cases"),
+    [
+        (2, "WORKER_CASES"),
+        pytest.param(4, "WORKER_CASES", marks=pytest.mark.slow),
+        pytest.param(2, "MORE_WORKER_CASES", marks=pytest.mark.slow),
+    ],
+)
+def test_workers_train_as_one_device(tmp_path, count, cases):
+    run_workers(MODULE, "check_workers", tmp_path, cases, count=count, timeout=600)
+    run(MODULE, "check_alone", tmp_path, cases, timeout=600)
+    names = sorted(file.name.removesuffix("-0.npy") for file in tmp_path.glob("*-0.npy"))
+    assert names == sorted(getattr(distributed, cases))
+    for name in names:
+        weights = [
+            np.load(tmp_path / f"{name}-{index}.npy", allow_pickle=True).item()["weights"]
+            for index in range(count)
+        ]
+        for other in weights[1:]:
+            assert all(np.array_equal(x, y) for x, y in zip(weights[0], other, strict=True))

@@ -2,37 +2,36 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pathlib
+import re
 import signal
-import socket
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import keras_vit
-from tests.train.runs import BATCHES, EPOCHS
+from tests.train.runs import BATCHES, EPOCHS, images
 from tests.train.worker import read_outcome
+from tests.workers import cluster
 
 ROOT = pathlib.Path(keras_vit.__file__).parents[1]
 STEPS = EPOCHS * BATCHES
 SECONDS = 240  # for a machine that does other work
 
 
-def start(*arguments, tf_config=None, **variables):
+def start(*arguments, **variables):
     environment = {
         **os.environ,
-        **variables,
         "PYTHONPATH": os.fspath(ROOT),
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "CUDA_VISIBLE_DEVICES": "-1",
     }
     environment.pop("TF_CONFIG", None)
-    if tf_config:
-        environment["TF_CONFIG"] = json.dumps(tf_config)
+    environment |= variables
     return subprocess.Popen(
         [sys.executable, "-m", "tests.train.worker", *map(os.fspath, map(str, arguments))],
         env=environment,
@@ -53,31 +52,11 @@ def finish(*processes):
     return [process.returncode for process in processes], said
 
 
-def start_pair(folder, outcomes, kill_after=(0, 0), how="SIGKILL"):
-    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
+def start_pair(folder, outcomes, kill_after=(0, 0), how="SIGKILL", **variables):
     return [
-        start(
-            outcomes / f"{index}.npz",
-            folder,
-            kill_after[index],
-            how,
-            tf_config={
-                "cluster": {"worker": addresses},
-                "task": {"type": "worker", "index": index},
-            },
-        )
-        for index in range(2)
+        start(outcomes / f"{i}.npz", folder, kill_after[i], how, TF_CONFIG=config, **variables)
+        for i, config in enumerate(cluster(2))
     ]
-
-
-def free_ports(count):
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 def random_steps(seed, count):
@@ -137,6 +116,38 @@ def test_sigterm_to_one_of_two_workers(tmp_path):
         read_outcome(tmp_path / n / f"{i}.npz") for n in ("whole", "broken") for i in (0, 1)
     ]
     assert all(outcome == outcomes[0] for outcome in outcomes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM"])
+def test_two_workers_go_on_in_the_middle_of_shards(tmp_path, how):
+    for name in ("whole", "broken", "shards"):
+        (tmp_path / name).mkdir()
+    write_shards(tmp_path / "shards")
+    shards = {"SHARDS": str(tmp_path / "shards")}
+    step = BATCHES + 3  # within an epoch
+    states = tmp_path / "states"
+    statuses, said = finish(*start_pair(states, tmp_path / "broken", (0, step), how, **shards))
+    assert 0 not in statuses, said
+    statuses, said = finish(*start_pair(states, tmp_path / "broken", **shards))
+    assert statuses == [0, 0], said
+    # After SIGTERM the workers agree on where to end, here between two epochs.
+    batches = "[1-4]" if how == "SIGKILL" else r"\d"
+    assert re.search(rf"Going on after [12] epochs and {batches} batches", said[0]), said
+    statuses, said = finish(*start_pair(tmp_path / "other", tmp_path / "whole", **shards))
+    assert statuses == [0, 0], said
+    for index in range(2):
+        whole = read_outcome(tmp_path / "whole" / f"{index}.npz")
+        assert read_outcome(tmp_path / "broken" / f"{index}.npz") == whole
+
+
+def write_shards(folder):
+    """The images of a run, in files of different lengths."""
+    x, y = images()
+    for index, part in enumerate(np.split(np.arange(len(y)), [9, 9, 12])):
+        with tf.io.TFRecordWriter(os.fspath(folder / f"{index}.tfrecord")) as writer:
+            for place in part:
+                writer.write(x[place].tobytes() + bytes([y[place]]))
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
@@ -13,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 import keras_vit
-from tests.train.runs import EPOCHS, KillAfter, build, outcome, shuffled
+from tests.train.runs import BATCH, EPOCHS, KillAfter, build, outcome, shuffled
 
 
 def main(target, folder, kill_after=0, how="SIGKILL"):
@@ -23,7 +24,8 @@ def main(target, folder, kill_after=0, how="SIGKILL"):
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
     elif "REPLICAS" in os.environ:
         strategy = mirrored(int(os.environ["REPLICAS"]))
-    data = shuffled()
+    with strategy.scope() if strategy else contextlib.nullcontext():
+        data = read(os.environ["SHARDS"]) if "SHARDS" in os.environ else shuffled()
     model = build(strategy=strategy)
     number = getattr(signal, how)
     callbacks = [
@@ -33,6 +35,20 @@ def main(target, folder, kill_after=0, how="SIGKILL"):
     history = model.fit(data, epochs=EPOCHS, callbacks=callbacks, verbose=0, shuffle=False)
     arrays, *facts = outcome(model, history)
     np.savez(target, facts=json.dumps(facts), **{str(i): array for i, array in arrays.items()})
+
+
+def read(folder):
+    """Images that a worker reads its own part of."""
+
+    def parse(record):
+        pixels = tf.io.decode_raw(
+            tf.strings.substr(record, 0, tf.strings.length(record) - 1), "float32"
+        )
+        label = tf.io.decode_raw(tf.strings.substr(record, -1, 1), "uint8")[0]
+        return tf.reshape(pixels, (16, 16, 3)), tf.cast(label, "int32")
+
+    shards = keras_vit.find_shards(f"{folder}/*.tfrecord")
+    return keras_vit.read_shards(shards, parse, BATCH, shuffle_buffer=16)
 
 
 def mirrored(replicas):
