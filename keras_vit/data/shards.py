@@ -16,11 +16,11 @@ from typing import Any
 import tensorflow as tf
 
 from keras_vit.checks import check_positive
+from keras_vit.data.passes import Plan, distribute, read_passes
 
 _LENGTH = struct.Struct("<Q")  # then 4 bytes of its checksum, the data, 4 of theirs
 _CHECKSUM_BYTES = 4
 _FILES_AT_ONCE = 16
-_ORDERS = 1 << 14  # that passes draw theirs from
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +31,7 @@ class Shards:
         files: Paths, in the same order in every worker.
         counts: Records in each file.
         read: From the path of a file, a string tensor, to a `tf.data.Dataset` of its records.
+        skips: Records of each file before the first that counts; none where empty.
 
     Raises:
         ValueError: If there are no records, or not one count a file.
@@ -39,6 +40,7 @@ class Shards:
     files: tuple[str, ...]
     counts: tuple[int, ...]
     read: Callable[[Any], tf.data.Dataset] = tf.data.TFRecordDataset
+    skips: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.files) != len(self.counts):
@@ -129,8 +131,7 @@ def read_shards(
         batch_size: Images of one step, of all workers together.
         shuffle_buffer: Records that each worker holds to draw from; 0 reads in the order of the
             files, as for evaluation.
-        seed: What the orders follow from, together with that of `keras.utils.set_random_seed`,
-            which has to be the same in all workers.
+        seed: What the orders follow from, the same in all workers.
         drop_remainder: Whether to leave out what does not fill a last batch, other records in
             every pass, for shapes that are known when compiling (TPUs).
         worker: Index and number of workers where `tf.distribute` is not what joins them; then
@@ -144,155 +145,56 @@ def read_shards(
     """
     check_positive("batch_size", batch_size)
 
-    def read(index: int, workers: int, replicas: int) -> tf.data.Dataset:
-        plan = _Plan(shards.num_records, batch_size, index, workers, replicas, drop_remainder)
-        plans.append(plan)
-        records = _records(shards, plan, shuffle_buffer, seed)
-        return _batches(records.map(parse, tf.data.AUTOTUNE, deterministic=True), plan)
+    def read(index: int, workers: int, replicas: int) -> tuple[Plan, tf.data.Dataset]:
+        plan = Plan(shards.num_records, batch_size, index, workers, replicas, drop_remainder)
 
-    plans: list[_Plan] = []
-    if worker is not None:
-        return read(*worker, 1)
-    if not tf.distribute.has_strategy():
-        return _for_any_strategy(read(0, 1, 1))
+        def read_pass(part: tuple[int, int], number: Any) -> tf.data.Dataset:
+            return read_part(shards, part, number if shuffle_buffer else None, shuffle_buffer)
 
-    def read_pipeline(context: tf.distribute.InputContext) -> tf.data.Dataset:
-        workers = context.num_input_pipelines
-        return read(context.input_pipeline_id, workers, context.num_replicas_in_sync // workers)
+        return plan, read_passes(plan, read_pass, parse, seed)
 
-    strategy = tf.distribute.get_strategy()
-    distributed = strategy.distribute_datasets_from_function(read_pipeline)
-    # TensorFlow counts the batches of all replicas of a worker, and Keras takes them for steps.
-    distributed._cardinality = plans[0].steps
-    return distributed
+    return distribute(read, worker)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Plan:
-    """What one worker reads in a pass."""
+def read_part(
+    shards: Shards, part: tuple[int, int], number: Any, shuffle_buffer: int
+) -> tf.data.Dataset:
+    """A part of the records, as they come from the files.
 
-    num_records: int
-    batch_size: int
-    index: int
-    workers: int
-    replicas: int  # of this worker
-    drop_remainder: bool
+    Args:
+        shards: The files.
+        part: The first record, and the one after the last.
+        number: Of the pass, an int64 tensor, which its order follows from; `None` keeps theirs.
+        shuffle_buffer: Records to draw from, where there is a number.
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.index < self.workers:
-            raise ValueError(
-                f"There is no worker {self.index} of {self.workers}: they count from 0 to "
-                f"{self.workers - 1}."
-            )
-        everyone = self.workers * self.replicas
-        if self.batch_size % everyone:
-            fitting = max(1, round(self.batch_size / everyone)) * everyone
-            raise ValueError(
-                f"{everyone} replicas ({self.workers} workers) cannot share the batch evenly. "
-                f"Received: batch_size={self.batch_size}. Take {fitting}."
-            )
-        if not self.steps:
-            raise ValueError(
-                f"{self.num_records} records make no whole batch of {self.batch_size} for "
-                f"{self.workers} workers. Take a smaller one, or drop_remainder=False."
-            )
-
-    @property
-    def replica_batch(self) -> int:
-        """Images of one replica's step."""
-        return self.batch_size // (self.workers * self.replicas)
-
-    @property
-    def steps(self) -> int:
-        """Steps of a pass, the same for all workers: the longest part's, or the shortest's."""
-        if self.drop_remainder:
-            return self.num_records // self.workers // (self.replica_batch * self.replicas)
-        longest = -(-self.num_records // self.workers)  # rounded up
-        return -(-longest // (self.replica_batch * self.replicas))
-
-    @property
-    def part(self) -> tuple[int, int]:
-        """The first record, and the one after the last."""
-        first = self.index * self.num_records // self.workers
-        return first, (self.index + 1) * self.num_records // self.workers
-
-
-def _records(shards: Shards, plan: _Plan, shuffle_buffer: int, seed: int) -> tf.data.Dataset:
-    """The records of a worker's part, as they come from the files."""
-
-    def read_pass(number: Any) -> tf.data.Dataset:
-        pieces = tf.data.Dataset.from_tensor_slices(
-            _pieces(shards, plan, number if shuffle_buffer else None)
-        )
-        records = pieces.interleave(
-            lambda path, skipped, taken: shards.read(path).skip(skipped).take(taken),
-            cycle_length=_FILES_AT_ONCE if shuffle_buffer else 1,
-            num_parallel_calls=tf.data.AUTOTUNE,
-            deterministic=True,
-        )
-        if not shuffle_buffer:
-            return records
-        tf.compat.v1.set_random_seed(1)  # of this function's graph: the number alone decides
-        return records.shuffle(shuffle_buffer, number, reshuffle_each_iteration=False)
-
-    # One shuffle gives every pass its number, and all else follows from it. It goes on when an
-    # iterator is made; a second one behind it would, when it is read. ResumeTraining makes the
-    # iterators of earlier passes and reads none.
-    return _shuffled_numbers(seed).take(1).flat_map(read_pass)
-
-
-def _shuffled_numbers(seed: int) -> tf.data.Dataset:
-    """Numbers of passes in an order that `seed` decides, another for every iterator.
-
-    `Dataset.shuffle` mixes the global seed in, which may differ between workers.
+    Returns:
+        A `tf.data.Dataset` of what `shards.read` yields.
     """
-    numbers = tf.data.Dataset.range(_ORDERS)
-    shuffled = tf.raw_ops.ShuffleDatasetV3(
-        input_dataset=tf.data.experimental.to_variant(numbers),
-        buffer_size=_ORDERS,
-        seed=seed,
-        seed2=1,
-        seed_generator=tf.raw_ops.DummySeedGenerator(),
-        reshuffle_each_iteration=True,
-        output_types=[tf.int64],
-        output_shapes=[[]],
+    records = tf.data.Dataset.from_tensor_slices(_pieces(shards, part, number)).interleave(
+        lambda path, skipped, taken: shards.read(path).skip(skipped).take(taken),
+        cycle_length=1 if number is None else _FILES_AT_ONCE,
+        num_parallel_calls=tf.data.AUTOTUNE,
+        deterministic=True,
     )
-    return tf.data.experimental.from_variant(shuffled, numbers.element_spec)
+    if number is None:
+        return records
+    tf.compat.v1.set_random_seed(1)  # of this function's graph: the number alone decides
+    return records.shuffle(shuffle_buffer, number, reshuffle_each_iteration=False)
 
 
-def _pieces(shards: Shards, plan: _Plan, number: Any) -> tuple[Any, Any, Any]:
-    """Files of a worker's part of a pass, with how many records to skip and to take of each."""
+def _pieces(shards: Shards, part: tuple[int, int], number: Any) -> tuple[Any, Any, Any]:
+    """Files of a part of the records, with how many to skip and to take of each."""
     files = tf.constant(shards.files)
     counts = tf.constant(shards.counts, tf.int64)
+    skips = tf.constant(shards.skips or [0] * len(shards.files), tf.int64)
     if number is not None:
         order = tf.range(len(shards.files))
         order = tf.random.experimental.stateless_shuffle(order, seed=[number, 0])
-        files, counts = tf.gather(files, order), tf.gather(counts, order)
+        files, counts, skips = (tf.gather(each, order) for each in (files, counts, skips))
     starts = tf.cumsum(counts, exclusive=True)
-    first, end = (tf.clip_by_value(place - starts, 0, counts) for place in plan.part)
+    first, end = (tf.clip_by_value(place - starts, 0, counts) for place in part)
     used = end > first
-    return tf.boolean_mask(files, used), first[used], (end - first)[used]
-
-
-def _batches(records: tf.data.Dataset, plan: _Plan) -> tf.data.Dataset:
-    """As many batches as all workers have, empty ones where the records have come to an end."""
-    total = plan.steps * plan.replicas
-    batches = records.batch(plan.replica_batch, plan.drop_remainder)
-    if not plan.drop_remainder:
-        empty = tf.nest.map_structure(
-            lambda spec: tf.zeros([0, *(side or 0 for side in spec.shape)], spec.dtype),
-            records.element_spec,
-        )
-        batches = batches.concatenate(tf.data.Dataset.from_tensors(empty).repeat())
-    batches = batches.take(total).apply(tf.data.experimental.assert_cardinality(total))
-    return batches.prefetch(tf.data.AUTOTUNE)
-
-
-def _for_any_strategy(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """A dataset that workers share by its batches, not by its files."""
-    options = tf.data.Options()
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
-    return dataset.with_options(options)
+    return tf.boolean_mask(files, used), (skips + first)[used], (end - first)[used]
 
 
 def _count_records(path: str) -> int:
