@@ -88,6 +88,7 @@ from keras_vit.create import (
     ViTTi16,
     create_model,
 )
+from keras_vit.data.augmentation import Augmentation
 from keras_vit.evaluate.compute import (
     TrainingCost,
     TrainingMemory,
@@ -146,7 +147,11 @@ from keras_vit.weights.published import fetch_weights, list_weights, load_augreg
 from keras_vit.weights.save import save_weights
 
 if typing.TYPE_CHECKING:
+    from keras_vit.data.batches import View, eval_batches, train_batches, view_of
+    from keras_vit.data.folder import read_folder
+    from keras_vit.data.image_set import ImageSet, read_arrays, read_records
     from keras_vit.data.shards import Shards, find_shards, read_shards
+    from keras_vit.data.tfds import read_tfds
     from keras_vit.export.check_file import verify_export
     from keras_vit.export.litert import export_litert, litert_errors
     from keras_vit.export.onnx import export_onnx
@@ -157,6 +162,15 @@ __version__ = "0.1.0"
 
 # Imported when first asked for: they need TensorFlow, which other Keras backends do without.
 _NEED_TENSORFLOW = {
+    "ImageSet": "keras_vit.data.image_set",
+    "View": "keras_vit.data.batches",
+    "eval_batches": "keras_vit.data.batches",
+    "read_arrays": "keras_vit.data.image_set",
+    "read_folder": "keras_vit.data.folder",
+    "read_records": "keras_vit.data.image_set",
+    "read_tfds": "keras_vit.data.tfds",
+    "train_batches": "keras_vit.data.batches",
+    "view_of": "keras_vit.data.batches",
     "Shards": "keras_vit.data.shards",
     "find_shards": "keras_vit.data.shards",
     "read_shards": "keras_vit.data.shards",
@@ -175,6 +189,7 @@ __all__ = [
     "AdamW",
     "AddPositionEmbedding",
     "AttentionPooling",
+    "Augmentation",
     "BiTR50x1",
     "BiTR50x2",
     "BiTR50x3",
@@ -195,6 +210,7 @@ __all__ = [
     "FileInfo",
     "GroupNorm",
     "ImageFiles",
+    "ImageSet",
     "Interconnect",
     "LayerScale",
     "LoadReport",
@@ -247,6 +263,7 @@ __all__ = [
     "ViTSo400m14",
     "ViTSo400m16",
     "ViTTi16",
+    "View",
     "attention_maps",
     "attention_rollout",
     "attention_scores",
@@ -262,6 +279,7 @@ __all__ = [
     "count_training_macs",
     "create_model",
     "device_days",
+    "eval_batches",
     "export_litert",
     "export_onnx",
     "export_saved_model",
@@ -299,18 +317,24 @@ __all__ = [
     "position_similarity",
     "principal_axes",
     "project_patches",
+    "read_arrays",
     "read_augreg_index",
+    "read_folder",
     "read_measurements",
+    "read_records",
     "read_shards",
+    "read_tfds",
     "save_weights",
     "sent_bytes",
     "simulate_scaling",
     "token_norms",
+    "train_batches",
     "training_cost",
     "training_exaflops",
     "training_memory",
     "utilization",
     "verify_export",
+    "view_of",
     "vit_layout_map",
     "write_measurements",
     "write_report",

@@ -1,0 +1,100 @@
+"""The train view: a random window of an image, resized, and mirrored or not.
+
+Every random choice follows from a seed of the image's own, so a pipeline makes the same views
+whatever runs in parallel, and again after a restart.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from keras_vit.data.decode import decode, decode_window
+from keras_vit.data.views import resize
+
+# As in the official code: share of the image's area, and width over height.
+AREA_RANGE = (0.05, 1.0)
+ASPECT_RANGE = (0.75, 1.33)
+
+
+def inception_crop(
+    image: Any,
+    image_size: tuple[int, int],
+    seed: Any,
+    area_range: tuple[float, float] = AREA_RANGE,
+    interpolation: str = "bilinear",
+    channels: int = 3,
+) -> Any:
+    """A window of 5 to 100 % of the area and of proportions of 3:4 to 4:3, resized.
+
+    The "Inception crop" of the official code. Of a JPEG only the window is decoded.
+
+    Args:
+        image: Bytes of a file, or pixels of shape `(h, w, C)`.
+        image_size: Pixels along (height, width) of the view.
+        seed: Integer tensor of shape `(2,)`.
+        area_range: Least and greatest share of the image's area.
+        interpolation: How the window is resized, as in `Preprocessing`.
+        channels: 1 or 3.
+
+    Returns:
+        float32 tensor of shape `(*image_size, channels)`, values in [0, 255].
+    """
+    pixels = decode_window(image, lambda shape: inception_window(shape, seed, area_range), channels)
+    return tf.ensure_shape(resize(pixels, image_size, interpolation), (*image_size, channels))
+
+
+def inception_window(shape: Any, seed: Any, area_range: tuple[float, float] = AREA_RANGE) -> Any:
+    """Top, left, height and width of the window of `inception_crop`, an int32 tensor."""
+    begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
+        shape,
+        tf.zeros((1, 0, 4), tf.float32),
+        seed,
+        min_object_covered=0.0,
+        aspect_ratio_range=ASPECT_RANGE,
+        area_range=area_range,
+        use_image_if_no_bounding_boxes=True,
+    )
+    return tf.concat((begin[:2], size[:2]), 0)
+
+
+def resized_crop(
+    image: Any,
+    resize_size: tuple[int, int],
+    image_size: tuple[int, int],
+    seed: Any,
+    keep_proportions: bool = False,
+    interpolation: str = "bilinear",
+    channels: int = 3,
+) -> Any:
+    """The image resized, and a random window of the view's size cut from it.
+
+    With `keep_proportions` the shorter side becomes that of `resize_size`, as in big_vision's
+    `resize_small` and `random_crop`; otherwise the image is squashed, as in BiT's HyperRule.
+
+    Args:
+        image: Bytes of a file, or pixels of shape `(h, w, C)`.
+        resize_size: Pixels along (height, width) after resizing.
+        image_size: Pixels along (height, width) of the view.
+        seed: Integer tensor of shape `(2,)`.
+        keep_proportions: Whether proportions stay.
+        interpolation: How the image is resized, as in `Preprocessing`.
+        channels: 1 or 3.
+
+    Returns:
+        float32 tensor of shape `(*image_size, channels)`, values in [0, 255].
+    """
+    pixels = decode(image, channels)
+    size: Any = resize_size
+    if keep_proportions:
+        sides = tf.cast(tf.shape(pixels)[:2], tf.float64)
+        shorter = tf.cast(min(resize_size), tf.float64)
+        size = tf.cast(tf.round(sides * shorter / tf.reduce_min(sides)), tf.int32)
+    pixels = resize(pixels, size, interpolation)
+    return tf.image.stateless_random_crop(pixels, (*image_size, channels), seed)
+
+
+def random_flip(image: Any, seed: Any) -> Any:
+    """Mirrors an image left to right, or not, with equal chances."""
+    return tf.image.stateless_random_flip_left_right(image, seed)

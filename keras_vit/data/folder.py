@@ -1,0 +1,200 @@
+"""A folder of images, one folder a class -> `ImageSet`."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import pathlib
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.checks import check_choice
+from keras_vit.data.headers import find_problem
+from keras_vit.data.image_set import ImageSet, indexed
+
+READABLE = (".jpg", ".jpeg", ".png", ".gif", ".bmp")
+_OTHER_IMAGES = (".webp", ".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".svg")
+_MAX_LISTED = 20
+# 16k x 8k pixels, 400 MB of them decoded: beyond it is an error, or an attack, more often than not.
+MAX_PIXELS = 1 << 27
+
+
+def read_folder(
+    folder: str | os.PathLike,
+    class_names: Sequence[str] | None = None,
+    unreadable: str = "error",
+    check: str = "headers",
+    max_pixels: int = MAX_PIXELS,
+) -> ImageSet:
+    """Images in one folder a class, whose name is the class's.
+
+    Images may lie in further folders within those. Names that begin with a dot, and files whose
+    names do not end as those of images do, are left out.
+
+    Args:
+        folder: The folder of folders.
+        class_names: Names of the classes in the order of the labels, such as those of the training
+            set for a test set; some of them may have no images then. `None` takes the folders in
+            the order of their names.
+        unreadable: `"error"` raises one error that lists the files that cannot be read, `"skip"`
+            leaves them out, tells them in a warning and keeps them in `ImageSet.skipped`.
+        check: `"headers"` looks at the beginning and the end of every file, `"pixels"` decodes them
+            all, which also finds damage in the middle.
+        max_pixels: Height times width above which an image counts as unreadable.
+
+    Returns:
+        An `ImageSet`, in the order of classes and names.
+
+    Raises:
+        ValueError: If there are no images, only one class, a class without images, or files that
+            cannot be read.
+        FileNotFoundError: If there is no such folder.
+    """
+    check_choice("unreadable", unreadable, ("error", "skip"))
+    check_choice("check", check, ("headers", "pixels"))
+    root = pathlib.Path(folder)
+    if not root.is_dir():
+        raise FileNotFoundError(f"There is no folder {root}.")
+    names = _find_classes(root, class_names)
+    found = [(path, label) for label, name in enumerate(names) for path in _files(root / name)]
+    if not found:
+        raise ValueError(
+            f"There are no images in {root}: no {', '.join(READABLE)} file in the folders of its "
+            f"{len(names)} classes."
+        )
+    problems = _find_problems([path for path, _ in found], check, max_pixels)
+    skipped = tuple(f"{path} {problem}" for path, problem in problems.items())
+    if skipped:
+        _report(skipped, unreadable, root)
+    whole = [(os.fspath(path), label) for path, label in found if path not in problems]
+    _check_classes(root, names, {label for _, label in whole}, class_names is None)
+    paths = np.array([path for path, _ in whole], object)
+    labels = np.array([label for _, label in whole], "int64")
+    return indexed(os.fspath(root), paths, labels, names, tf.io.read_file, skipped)
+
+
+def read_files(
+    paths: Sequence[str | os.PathLike], class_names: Sequence[str], max_pixels: int = MAX_PIXELS
+) -> ImageSet:
+    """Image files whose classes are not known, to predict them; every label is 0.
+
+    Args:
+        paths: Files, and folders, of which every image counts.
+        class_names: Names of the model's classes.
+        max_pixels: As for `read_folder`.
+
+    Returns:
+        An `ImageSet`, in the order of `list_images`.
+
+    Raises:
+        ValueError: If there are no images, or some cannot be read.
+    """
+    files = list_images(paths)
+    if not files:
+        raise ValueError(f"There are no images in {', '.join(map(str, paths)) or 'nothing'}.")
+    problems = _find_problems([pathlib.Path(path) for path in files], "headers", max_pixels)
+    if problems:
+        _report(tuple(f"{p} {reason}" for p, reason in problems.items()), "error", "the files")
+    labels = np.zeros(len(files), "int64")
+    return indexed(
+        "the files", np.array(files, object), labels, tuple(class_names), tf.io.read_file
+    )
+
+
+def list_images(paths: Sequence[str | os.PathLike]) -> list[str]:
+    """Image files, and those in folders, in the order of `read_files`."""
+    files: list[str] = []
+    for path in map(pathlib.Path, paths):
+        files += map(os.fspath, _files(path) if path.is_dir() else [path])
+    return files
+
+
+def _find_classes(root: pathlib.Path, class_names: Sequence[str] | None) -> tuple[str, ...]:
+    folders = sorted(
+        entry.name for entry in root.iterdir() if entry.is_dir() and entry.name[0] != "."
+    )
+    if class_names is None:
+        if not folders:
+            raise ValueError(
+                f"There are no folders in {root}. Put the images of each class into a folder of "
+                f"its own, such as {root / 'cats'} and {root / 'dogs'}."
+            )
+        return tuple(folders)
+    unknown = sorted(set(folders) - set(class_names))
+    if unknown:
+        raise ValueError(
+            f"{root} has folders that are no classes: {', '.join(unknown[:_MAX_LISTED])}. The "
+            f"classes are {', '.join(list(class_names)[:_MAX_LISTED])}."
+        )
+    return tuple(class_names)
+
+
+def _check_classes(
+    root: pathlib.Path, names: tuple[str, ...], present: set[int], needs_all: bool
+) -> None:
+    if not present:
+        raise ValueError(f"None of the images in {root} can be read.")
+    if not needs_all:
+        return
+    if len(names) == 1:
+        raise ValueError(
+            f"{root} has one class, {names[0]!r}, and telling classes apart needs two. For a part "
+            "of a larger set, pass `class_names`."
+        )
+    empty = [name for label, name in enumerate(names) if label not in present]
+    if empty:
+        raise ValueError(
+            f"There are no images of {', '.join(empty[:_MAX_LISTED])} in {root}. Add some, remove "
+            "the folder, or pass `class_names`."
+        )
+
+
+def _files(folder: pathlib.Path) -> list[pathlib.Path]:
+    """Files whose names end as those of images do, in a folder and those in it, in order."""
+    endings = READABLE + _OTHER_IMAGES
+    return sorted(
+        pathlib.Path(parent, name)
+        for parent, folders, names in os.walk(folder, followlinks=True)
+        for name in names
+        if name[0] != "." and name.lower().endswith(endings)
+        if not any(part[0] == "." for part in pathlib.Path(parent).relative_to(folder).parts)
+    )
+
+
+def _find_problems(
+    paths: list[pathlib.Path], check: str, max_pixels: int
+) -> dict[pathlib.Path, str]:
+    def examine(path: pathlib.Path) -> str | None:
+        if path.suffix.lower() in _OTHER_IMAGES:
+            return f"is of a format that TensorFlow does not read ({path.suffix}): convert it"
+        problem = find_problem(path, max_pixels)
+        return problem if problem or check == "headers" else _decoding_problem(path)
+
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        problems = pool.map(examine, paths, chunksize=64)
+        return {path: each for path, each in zip(paths, problems, strict=True) if each}
+
+
+def _decoding_problem(path: pathlib.Path) -> str | None:
+    try:
+        tf.io.decode_image(tf.io.read_file(os.fspath(path)), 3, expand_animations=False)
+    except tf.errors.OpError as error:
+        reason = error.message.partition("[Op:")[0].strip()
+        return f"cannot be decoded ({reason})"
+    return None
+
+
+def _report(skipped: tuple[str, ...], unreadable: str, root: Any) -> None:
+    rest = f"\n  and {len(skipped) - _MAX_LISTED} more" if len(skipped) > _MAX_LISTED else ""
+    listed = "\n  ".join(skipped[:_MAX_LISTED]) + rest
+    if unreadable == "skip":
+        warnings.warn(f"{len(skipped)} files in {root} are left out:\n  {listed}", stacklevel=3)
+        return
+    raise ValueError(
+        f"{len(skipped)} files in {root} cannot be read:\n  {listed}\nRepair or remove them, or "
+        'leave them out with unreadable="skip".'
+    )

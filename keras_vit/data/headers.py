@@ -1,0 +1,85 @@
+"""What a file says of its image, without decoding it: format, size, and whether it is whole."""
+
+from __future__ import annotations
+
+import os
+import struct
+from typing import BinaryIO
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+_JPEG_END = b"\xff\xd9"
+_TAIL = 4096
+# Frame headers of JPEG: 0xC0 to 0xCF but for tables (C4, CC) and the reserved C8.
+_FRAMES = set(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+
+
+def find_problem(path: str | os.PathLike, max_pixels: int) -> str | None:
+    """Why the image of a file cannot be read, from its first and last bytes.
+
+    Args:
+        path: The file.
+        max_pixels: Height times width above which an image is refused.
+
+    Returns:
+        The reason in words, or `None`. A file may be damaged in its middle all the same.
+    """
+    try:
+        size = os.path.getsize(path)
+        with open(path, "rb") as file:
+            return _examine(file, size, max_pixels)
+    except OSError as error:
+        return f"cannot be opened ({error.strerror})"
+    except (struct.error, IndexError):
+        return "is cut off in its header"
+
+
+def _examine(file: BinaryIO, size: int, max_pixels: int) -> str | None:
+    if not size:
+        return "is empty (0 bytes)"
+    head = file.read(32)
+    if head[:2] == b"\xff\xd8":
+        shape, is_whole = _jpeg_shape(file), _JPEG_END in _read_tail(file, size)
+    elif head[:8] == _PNG:
+        width, height = struct.unpack(">II", head[16:24])
+        shape, is_whole = (height, width), b"IEND" in _read_tail(file, size)
+    elif head[:6] in (b"GIF87a", b"GIF89a"):
+        width, height = struct.unpack("<HH", head[6:10])
+        shape, is_whole = (height, width), _read_tail(file, size).rstrip(b"\0").endswith(b"\x3b")
+    elif head[:2] == b"BM":
+        (stored,) = struct.unpack("<I", head[2:6])
+        width, height = struct.unpack("<ii", head[18:26])
+        shape, is_whole = (abs(height), abs(width)), size >= stored
+    else:
+        return "is no JPEG, PNG, GIF or BMP file"
+    if not is_whole:
+        return "is cut off: its end is missing"
+    if not min(shape):
+        return f"says that it has {shape[0]:,} x {shape[1]:,} pixels"
+    if shape[0] * shape[1] > max_pixels:
+        return (
+            f"has {shape[0]:,} x {shape[1]:,} pixels, more than max_pixels={max_pixels:,}: "
+            "make it smaller"
+        )
+    return None
+
+
+def _jpeg_shape(file: BinaryIO) -> tuple[int, int]:
+    """Height and width, from the frame header behind the segments before it."""
+    file.seek(2)
+    while True:
+        marker = file.read(2)
+        if marker[0] != 0xFF:
+            raise IndexError
+        while marker[1] == 0xFF:  # filling
+            marker = marker[1:] + file.read(1)
+        (length,) = struct.unpack(">H", file.read(2))
+        if marker[1] in _FRAMES:
+            height, width = struct.unpack(">xHH", file.read(5))
+            return height, width
+        file.seek(length - 2, os.SEEK_CUR)
+
+
+def _read_tail(file: BinaryIO, size: int) -> bytes:
+    """The last bytes: what marks the end may have things behind it that programs appended."""
+    file.seek(max(0, size - _TAIL))
+    return file.read(_TAIL)

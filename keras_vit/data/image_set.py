@@ -1,0 +1,238 @@
+"""Images with labels, from wherever they come: what `train_batches` and `eval_batches` read.
+
+Images of which each can be reached (files of a folder, arrays) are shuffled as a whole; those that
+can only be read one after the other (TFRecords, TFDS) through a buffer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.data.shards import Shards, read_part
+
+SHUFFLE_BUFFER = 50_000  # as in the official code; encoded images, or pixels as they are stored
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ImageSet:
+    """Images with labels. Made by `read_folder`, `read_tfds`, `read_records` and `read_arrays`.
+
+    Args:
+        name: Where the images are from, for messages.
+        num_images: Their number.
+        class_names: Names of the classes, in the order of the labels.
+        read: From a part of the images (the first, and the one after the last), the number of a
+            pass or `None` for their own order, and the size of a shuffle buffer, to a
+            `tf.data.Dataset` of pairs: what `load` takes, and an integer label.
+        load: From the first of such a pair to an encoded image, or pixels `(h, w, C)`.
+        hold_out: From a number of images and a seed to those left and those held out.
+        skipped: Files that were left out, each with the reason.
+    """
+
+    name: str
+    num_images: int
+    class_names: tuple[str, ...]
+    read: Callable[[tuple[int, int], Any, int], tf.data.Dataset]
+    load: Callable[[Any], Any]
+    hold_out: Callable[[int, int], tuple[ImageSet, ImageSet]]
+    skipped: tuple[str, ...] = ()
+
+    @property
+    def num_classes(self) -> int:
+        """Number of the classes."""
+        return len(self.class_names)
+
+    def split(self, share: float, seed: int = 0) -> tuple[ImageSet, ImageSet]:
+        """Holds a part of the images out, to choose hyperparameters on.
+
+        Args:
+            share: Of the images to hold out, in (0, 1), or their number.
+            seed: What chooses them.
+
+        Returns:
+            The images to train on, and those held out; each image is in one of them. Of TFRecords
+            and TFDS the last images are held out, as slices such as `"train[98%:]"` do.
+
+        Raises:
+            ValueError: If nothing would be held out, or nothing left.
+        """
+        count = round(share * self.num_images) if 0 < share < 1 else int(share)
+        if not 0 < count < self.num_images:
+            raise ValueError(
+                f"{self.name} has {self.num_images} images, of which some must be held out and "
+                f"some left. Received: share={share}, which is {count} of them."
+            )
+        return self.hold_out(count, seed)
+
+    def in_memory(self) -> ImageSet:
+        """The same images, read once and kept in memory, as they are stored: JPEGs stay JPEGs."""
+        images, labels = [], []
+        pairs = self.read((0, self.num_images), None, 0)
+        pairs = pairs.map(lambda item, label: (self.load(item), label), tf.data.AUTOTUNE)
+        for image, label in pairs.as_numpy_iterator():
+            images.append(image)
+            labels.append(label)
+        if not isinstance(images[0], bytes) and len({image.shape for image in images}) > 1:
+            raise ValueError(
+                f"The images of {self.name} are stored as pixels and differ in size, so they make "
+                "no array. Store them encoded, or let `tf.data` cache them."
+            )
+        kept = np.asarray(images, object if isinstance(images[0], bytes) else None)
+        return indexed(self.name, kept, np.asarray(labels), self.class_names, _as_it_is)
+
+
+def read_arrays(
+    images: Any, labels: Any, class_names: Sequence[str] | None = None, name: str = "the arrays"
+) -> ImageSet:
+    """Images that are in memory.
+
+    Args:
+        images: Array of shape `(B, H, W, C)` with values in [0, 255].
+        labels: Integers of shape `(B,)`, from 0 to the number of classes - 1.
+        class_names: Names of the classes; `None` numbers them, up to the largest label.
+        name: What messages call the images.
+
+    Returns:
+        An `ImageSet`.
+
+    Raises:
+        ValueError: If there are no images, shapes or lengths do not fit, values are not in
+            [0, 255], or labels are out of range.
+
+    Example:
+
+    >>> import keras, keras_vit
+    >>> (x, y), _ = keras.datasets.cifar10.load_data()  # doctest: +SKIP
+    >>> train = keras_vit.read_arrays(x, y[:, 0])  # doctest: +SKIP
+    """
+    x, y = np.asarray(images), np.asarray(labels)
+    if x.ndim != 4 or not len(x):
+        raise ValueError(
+            "`images` must be an array of shape (images, height, width, channels) with at least "
+            f"one image. Received: shape {x.shape}."
+        )
+    _check_values(x)
+    if y.shape != (len(x),) or y.dtype.kind not in "iu":
+        raise ValueError(
+            f"`labels` must be one integer for each of the {len(x)} images. Received: {y.dtype} of "
+            f"shape {y.shape}."
+        )
+    names = tuple(map(str, range(int(y.max()) + 1)) if class_names is None else class_names)
+    check_labels(y, len(names), name)
+    return indexed(name, x if x.dtype == "uint8" else x.astype("float32"), y, names, _as_it_is)
+
+
+def read_records(
+    shards: Shards,
+    parse: Callable[[Any], tuple[Any, Any]],
+    class_names: Sequence[str],
+    name: str = "the records",
+) -> ImageSet:
+    """Images in files of records.
+
+    Args:
+        shards: As from `find_shards`.
+        parse: From a record to an encoded image or its pixels, and an integer label.
+        class_names: Names of the classes, in the order of the labels.
+        name: What messages call the images.
+
+    Returns:
+        An `ImageSet`.
+    """
+
+    def read(part: tuple[int, int], number: Any, shuffle_buffer: int) -> tf.data.Dataset:
+        records = read_part(shards, part, number, shuffle_buffer or SHUFFLE_BUFFER)
+        return records.map(lambda record: _int_label(*parse(record)))
+
+    return sequential(name, shards.num_records, tuple(class_names), read)
+
+
+def indexed(
+    name: str,
+    items: np.ndarray,
+    labels: np.ndarray,
+    class_names: tuple[str, ...],
+    load: Callable[[Any], Any],
+    skipped: tuple[str, ...] = (),
+) -> ImageSet:
+    """An `ImageSet` of which every image can be reached: its files, bytes or pixels."""
+    held = tf.constant(list(items) if items.dtype == object else items)
+    held_labels = tf.constant(labels, tf.int64)
+
+    def read(part: tuple[int, int], number: Any, shuffle_buffer: int) -> tf.data.Dataset:
+        order = tf.range(len(labels), dtype=tf.int64)
+        if number is not None:
+            order = tf.random.experimental.stateless_shuffle(order, seed=[number, 0])
+        positions = tf.data.Dataset.from_tensor_slices(order[part[0] : part[1]])
+        return positions.map(lambda i: (held[i], held_labels[i]))
+
+    def hold_out(count: int, seed: int) -> tuple[ImageSet, ImageSet]:
+        order = np.random.default_rng(seed).permutation(len(labels))
+        rest, held_out = np.sort(order[count:]), np.sort(order[:count])
+        return choose(rest), choose(held_out)
+
+    def choose(positions: np.ndarray) -> ImageSet:
+        return indexed(name, items[positions], labels[positions], class_names, load)
+
+    return ImageSet(name, len(labels), class_names, read, load, hold_out, skipped)
+
+
+def sequential(
+    name: str,
+    num_images: int,
+    class_names: tuple[str, ...],
+    read: Callable[[tuple[int, int], Any, int], tf.data.Dataset],
+    first: int = 0,
+) -> ImageSet:
+    """An `ImageSet` of images that are read one after the other; what is held out is its end."""
+
+    def read_from(part: tuple[int, int], number: Any, shuffle_buffer: int) -> tf.data.Dataset:
+        return read((first + part[0], first + part[1]), number, shuffle_buffer)
+
+    def hold_out(count: int, seed: int) -> tuple[ImageSet, ImageSet]:
+        rest = num_images - count
+        return (
+            sequential(name, rest, class_names, read, first),
+            sequential(name, count, class_names, read, first + rest),
+        )
+
+    return ImageSet(name, num_images, class_names, read_from, _as_it_is, hold_out)
+
+
+def check_labels(labels: np.ndarray, num_classes: int, name: str) -> None:
+    """Raises ValueError where a label is not one of a class."""
+    wrong = np.flatnonzero((labels < 0) | (labels >= num_classes))
+    if len(wrong):
+        raise ValueError(
+            f"Labels must be from 0 to {num_classes - 1}, one for each class. Received in {name}: "
+            f"{len(wrong)} others, first {labels[wrong[0]]} at image {wrong[0]}."
+        )
+
+
+def _check_values(x: np.ndarray) -> None:
+    if x.dtype == "uint8":
+        return
+    low, high = float(x.min()), float(x.max())
+    advice = ""
+    if x.dtype.kind == "f" and low >= 0 and high <= 1:
+        advice = " They look like values in [0, 1]: multiply by 255."
+    elif x.dtype == "uint16":
+        advice = " They look like 16 bits a channel: divide by 257."
+    if not (low >= 0 and high <= 255) or advice:  # NaN fails too
+        raise ValueError(
+            f"`images` must have values in [0, 255]. Received: {x.dtype} in [{low:g}, {high:g}]."
+            f"{advice}"
+        )
+
+
+def _int_label(image: Any, label: Any) -> tuple[Any, Any]:
+    return image, tf.cast(label, tf.int64)
+
+
+def _as_it_is(image: Any) -> Any:
+    return image

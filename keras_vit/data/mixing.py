@@ -1,0 +1,138 @@
+"""Mixup, CutMix and random erasing, as the official code and timm define them.
+
+Not Keras's layers of these names, whose numbers are others: `keras.layers.MixUp` and `CutMix` draw
+a share for every image and a random partner, `RandomErasing` takes its factor for the greatest of
+probabilities that it draws, multiplies two areas, and knows no proportions.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import tensorflow as tf
+
+_TRIES = 10  # as timm makes to fit a rectangle
+
+
+def mix_images(images: Any, labels: Any, alpha: float, seed: Any) -> tuple[Any, Any]:
+    """Mixup (https://arxiv.org/abs/1710.09412) as in the official code.
+
+    One share for the batch, `a ~ Beta(alpha, alpha)` or `1 - a`, whichever is greater; the partner
+    of an image is the one before it, that of the first the last.
+
+    Args:
+        images: Float tensor of shape `(B, H, W, C)`.
+        labels: Float tensor of shape `(B, K)`.
+        alpha: Parameter of the distribution, above 0.
+        seed: Integer tensor of shape `(2,)`.
+
+    Returns:
+        Images and labels of the same shapes.
+    """
+    share = _beta(alpha, seed)
+    share = tf.maximum(share, 1 - share)
+
+    def mix(x: Any) -> Any:
+        return share * x + (1 - share) * tf.roll(x, 1, 0)
+
+    return mix(images), mix(labels)
+
+
+def mix_or_cut(
+    images: Any, labels: Any, mixup_alpha: float, cutmix_alpha: float, seed: Any
+) -> tuple[Any, Any]:
+    """Mixup or CutMix (https://arxiv.org/abs/1905.04899) with equal chances, as in timm and DeiT.
+
+    One share, and one rectangle, for the batch; the partner of an image is its mirror image in the
+    order of the batch. Where one of the two is 0, the other is always applied.
+
+    Args:
+        images: Float tensor of shape `(B, H, W, C)`.
+        labels: Float tensor of shape `(B, K)`.
+        mixup_alpha: Parameter of mixup's distribution.
+        cutmix_alpha: Parameter of CutMix's.
+        seed: Integer tensor of shape `(2,)`.
+
+    Returns:
+        Images and labels of the same shapes.
+    """
+    coin, own = tf.unstack(tf.random.split(seed, 2))
+
+    def mix() -> tuple[Any, Any]:
+        share = _beta(mixup_alpha, own)
+        return share * images + (1 - share) * images[::-1], share
+
+    def cut() -> tuple[Any, Any]:
+        return _cut(images, cutmix_alpha, own)
+
+    if not (mixup_alpha and cutmix_alpha):
+        mixed, share = cut() if cutmix_alpha else mix()
+    else:
+        mixed, share = tf.cond(tf.random.stateless_uniform((), coin) < 0.5, cut, mix)
+    return mixed, share * labels + (1 - share) * labels[::-1]
+
+
+def _cut(images: Any, alpha: float, seed: Any) -> tuple[Any, Any]:
+    """Images with a rectangle of their partners, and the share that is theirs."""
+    first, *own = tf.unstack(tf.random.split(seed, 3))
+    shape = tf.shape(images)
+    ratio = tf.sqrt(1 - _beta(alpha, first))
+    inside = []
+    for side, place in zip(tf.unstack(shape[1:3]), own, strict=True):
+        length = tf.cast(tf.cast(side, tf.float32) * ratio, tf.int32)
+        centre = tf.random.stateless_uniform((), place, 0, side, tf.int32)
+        start = tf.clip_by_value(centre - length // 2, 0, side)
+        end = tf.clip_by_value(centre + length // 2, 0, side)
+        inside.append((tf.range(side) >= start) & (tf.range(side) < end))
+    rectangle = inside[0][:, None] & inside[1][None, :]
+    share = 1 - tf.reduce_mean(tf.cast(rectangle, tf.float32))
+    return tf.where(rectangle[None, :, :, None], images[::-1], images), share
+
+
+def erase(
+    image: Any, probability: float, mean: tuple[float, ...], std: tuple[float, ...], seed: Any
+) -> Any:
+    """Random erasing (https://arxiv.org/abs/1708.04896) as in timm and DeiT.
+
+    A rectangle of 2 to 33 % of the area and of proportions of 3:10 to 10:3 becomes noise that is
+    normal in the model's range.
+
+    Args:
+        image: Float tensor of shape `(H, W, C)`, values in [0, 255].
+        probability: That the image loses a rectangle.
+        mean: Of each channel, as in `Preprocessing`.
+        std: Of each channel.
+        seed: Integer tensor of shape `(2,)`.
+
+    Returns:
+        float32 tensor of the same shape; the noise is not bound to [0, 255].
+    """
+    coin, noise, area, aspect, place = tf.unstack(tf.random.split(seed, 5))
+    shape = tf.shape(image)[:2]
+    sides = tf.cast(shape, tf.float32)
+    areas = tf.reduce_prod(sides) * tf.random.stateless_uniform((_TRIES,), area, 0.02, 1 / 3)
+    least = math.log(0.3)
+    aspects = tf.exp(tf.random.stateless_uniform((_TRIES,), aspect, least, -least))
+    heights = tf.cast(tf.round(tf.sqrt(areas * aspects)), tf.int32)
+    widths = tf.cast(tf.round(tf.sqrt(areas / aspects)), tf.int32)
+    fits = (heights < shape[0]) & (widths < shape[1])
+    first = tf.argmax(fits)  # of those that fit
+    size = tf.stack((heights[first], widths[first]))
+    free = tf.cast(shape - size + 1, tf.float32)
+    start = tf.cast(tf.random.stateless_uniform((2,), place) * free, tf.int32)
+    rows, columns = (
+        (tf.range(shape[i]) >= start[i]) & (tf.range(shape[i]) < start[i] + size[i]) for i in (0, 1)
+    )
+    rectangle = (rows[:, None] & columns[None, :])[..., None]
+    applies = tf.reduce_any(fits) & (tf.random.stateless_uniform((), coin) < probability)
+    x = tf.cast(image, tf.float32)
+    values = tf.constant(mean) + tf.constant(std) * tf.random.stateless_normal(tf.shape(x), noise)
+    return tf.where(rectangle & applies, values, x)
+
+
+def _beta(alpha: float, seed: Any) -> Any:
+    """A number of the distribution Beta(alpha, alpha), float32."""
+    # In float32 both may become 0 where alpha is small.
+    a, b = tf.unstack(tf.random.stateless_gamma((2,), seed, alpha, dtype=tf.float64))
+    return tf.cast(a / (a + b), tf.float32)

@@ -1,0 +1,204 @@
+"""RandAugment (https://arxiv.org/abs/1909.13719) with the operations and strengths of AugReg.
+
+Not `keras.layers.RandAugment`: that has 11 other operations (no inversion, no cutout; solarising
+and adding in one), draws every strength anew up to a factor, and picks once for a whole batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+_GREY = 128  # what takes the place of pixels from outside the image
+
+
+def rand_augment(image: Any, num_layers: int, magnitude: float, seed: Any) -> Any:
+    """Applies operations drawn from 16, each of the same strength.
+
+    As in the official code every layer applies one operation for certain, and a magnitude of 0 is
+    not nothing: inverting and equalising have no strength, and colours nearly vanish.
+
+    Args:
+        image: uint8 tensor of shape `(h, w, 3)`.
+        num_layers: Operations, one after the other.
+        magnitude: From 0 to 20, on a scale where 10 was thought the greatest.
+        seed: Integer tensor of shape `(2,)`.
+
+    Returns:
+        uint8 tensor of the same shape.
+    """
+    for layer in tf.unstack(tf.random.split(seed, num_layers)) if num_layers else ():
+        choice, own = tf.unstack(tf.random.split(layer, 2))
+        index = tf.random.stateless_uniform((), choice, 0, len(OPERATIONS), tf.int32)
+        branches = [
+            lambda x=image, apply=apply, s=own: apply(x, magnitude, s)
+            for apply in OPERATIONS.values()
+        ]
+        augmented = tf.switch_case(index, branches)
+        augmented.set_shape(image.shape)
+        image = augmented
+    return image
+
+
+def _signed(value: float, seed: Any) -> Any:
+    """`value` or its negative, with equal chances."""
+    coin = tf.random.stateless_uniform((), seed) < 0.5
+    return tf.where(coin, tf.constant(value, tf.float32), -value)
+
+
+def _blend(degenerate: Any, image: Any, factor: float) -> Any:
+    """From one image (0) to another (1), and beyond it; fractions are cut off."""
+    start, end = tf.cast(degenerate, tf.float32), tf.cast(image, tf.float32)
+    return tf.cast(tf.clip_by_value(start + factor * (end - start), 0.0, 255.0), tf.uint8)
+
+
+def _transform(image: Any, matrix: list) -> Any:
+    """Pixels from places `matrix @ (x, y, 1)`, the nearest ones; grey from outside."""
+    row = tf.stack([tf.cast(value, tf.float32) for value in (*matrix, 0.0, 0.0)])
+    moved = tf.raw_ops.ImageProjectiveTransformV3(
+        images=image[None],
+        transforms=row[None],
+        output_shape=tf.shape(image)[:2],
+        fill_value=float(_GREY),
+        interpolation="NEAREST",
+        fill_mode="CONSTANT",
+    )
+    return moved[0]
+
+
+def _rotate(image: Any, magnitude: float, seed: Any) -> Any:
+    angle = _signed(math.radians(3.0 * magnitude), seed)
+    cosine, sine = tf.cos(angle), tf.sin(angle)
+    down, right = (tf.cast(side - 1, tf.float32) for side in tf.unstack(tf.shape(image)[:2]))
+    x = (right - (cosine * right - sine * down)) / 2  # about the middle
+    y = (down - (sine * right + cosine * down)) / 2
+    return _transform(image, [cosine, -sine, x, sine, cosine, y])
+
+
+def _shear_x(image: Any, magnitude: float, seed: Any) -> Any:
+    return _transform(image, [1.0, _signed(0.03 * magnitude, seed), 0.0, 0.0, 1.0, 0.0])
+
+
+def _shear_y(image: Any, magnitude: float, seed: Any) -> Any:
+    return _transform(image, [1.0, 0.0, 0.0, _signed(0.03 * magnitude, seed), 1.0, 0.0])
+
+
+def _translate_x(image: Any, magnitude: float, seed: Any) -> Any:
+    return _transform(image, [1.0, 0.0, _signed(10.0 * magnitude, seed), 0.0, 1.0, 0.0])
+
+
+def _translate_y(image: Any, magnitude: float, seed: Any) -> Any:
+    return _transform(image, [1.0, 0.0, 0.0, 0.0, 1.0, _signed(10.0 * magnitude, seed)])
+
+
+def _auto_contrast(image: Any, magnitude: float, seed: Any) -> Any:
+    x = tf.cast(image, tf.float32)
+    low, high = tf.reduce_min(x, (0, 1)), tf.reduce_max(x, (0, 1))
+    scale = 255.0 / tf.maximum(high - low, 1.0)
+    stretched = tf.cast(tf.clip_by_value(x * scale - low * scale, 0.0, 255.0), tf.uint8)
+    return tf.where(high > low, stretched, image)
+
+
+def _equalize(image: Any, magnitude: float, seed: Any) -> Any:
+    return tf.stack([_equalize_channel(channel) for channel in tf.unstack(image, axis=2)], 2)
+
+
+def _equalize_channel(channel: Any) -> Any:
+    """Spreads the values so that each is about as frequent, as Pillow does."""
+    x = tf.cast(channel, tf.int32)
+    counts = tf.math.bincount(tf.reshape(x, (-1,)), minlength=256, maxlength=256)
+    last = tf.gather(counts, tf.reduce_max(x))
+    step = (tf.reduce_sum(counts) - last) // 255
+    table = (tf.cumsum(counts) + step // 2) // tf.maximum(step, 1)
+    table = tf.clip_by_value(tf.concat(([0], table[:-1]), 0), 0, 255)
+    return tf.cast(tf.where(step > 0, tf.gather(table, x), x), tf.uint8)
+
+
+def _invert(image: Any, magnitude: float, seed: Any) -> Any:
+    return 255 - image
+
+
+def _posterize(image: Any, magnitude: float, seed: Any) -> Any:
+    # The official code shifts by 8 bits at magnitudes below 2.5, of which TensorFlow makes 7.
+    shift = tf.constant(min(max(8 - int(magnitude / 10 * 4), 0), 7), tf.uint8)
+    return tf.bitwise.left_shift(tf.bitwise.right_shift(image, shift), shift)
+
+
+def _solarize(image: Any, magnitude: float, seed: Any) -> Any:
+    return tf.where(tf.cast(image, tf.int32) < int(magnitude / 10 * 256), image, 255 - image)
+
+
+def _solarize_add(image: Any, magnitude: float, seed: Any) -> Any:
+    added = tf.clip_by_value(tf.cast(image, tf.int32) + int(magnitude / 10 * 110), 0, 255)
+    return tf.where(image < 128, tf.cast(added, tf.uint8), image)
+
+
+def _strength(magnitude: float) -> float:
+    return magnitude / 10 * 1.8 + 0.1
+
+
+def _color(image: Any, magnitude: float, seed: Any) -> Any:
+    grey = tf.image.grayscale_to_rgb(tf.image.rgb_to_grayscale(image))
+    return _blend(grey, image, _strength(magnitude))
+
+
+def _contrast(image: Any, magnitude: float, seed: Any) -> Any:
+    # The official code divides the sum of a histogram, the number of pixels, by 256 where the mean
+    # brightness was meant; the models were trained so.
+    pixels = tf.cast(tf.size(image) // 3, tf.float32)
+    level = tf.cast(tf.minimum(pixels / 256.0, 255.0), tf.uint8)
+    return _blend(tf.fill(tf.shape(image), level), image, _strength(magnitude))
+
+
+def _brightness(image: Any, magnitude: float, seed: Any) -> Any:
+    return _blend(tf.zeros_like(image), image, _strength(magnitude))
+
+
+def _sharpness(image: Any, magnitude: float, seed: Any) -> Any:
+    kernel = tf.constant([[1.0, 1, 1], [1, 5, 1], [1, 1, 1]]) / 13
+    kernel = tf.tile(kernel[:, :, None, None], (1, 1, 3, 1))
+    x = tf.cast(image, tf.float32)[None]
+    smooth = tf.nn.depthwise_conv2d(x, kernel, (1, 1, 1, 1), "VALID")[0]
+    smooth = tf.cast(tf.clip_by_value(smooth, 0.0, 255.0), tf.uint8)
+    inside = tf.pad(tf.ones_like(smooth, tf.bool), ((1, 1), (1, 1), (0, 0)))
+    smooth = tf.where(inside, tf.pad(smooth, ((1, 1), (1, 1), (0, 0))), image)
+    return _blend(smooth, image, _strength(magnitude))
+
+
+def _cutout(image: Any, magnitude: float, seed: Any) -> Any:
+    """A grey square about a random place, cut off at the borders."""
+    reach = int(magnitude / 10 * 40)
+    is_covered = []
+    for side, own in zip(
+        tf.unstack(tf.shape(image)[:2]), tf.unstack(tf.random.split(seed, 2)), strict=True
+    ):
+        centre = tf.random.stateless_uniform((), own, 0, side, tf.int32)
+        place = tf.range(side)
+        is_covered.append((place >= centre - reach) & (place < centre + reach))
+    rows, columns = is_covered
+    square = (rows[:, None] & columns[None, :])[..., None]
+    return tf.where(square, tf.constant(_GREY, tf.uint8), image)
+
+
+# From an image, a magnitude and a seed to an image; in the order of the official code.
+OPERATIONS: dict[str, Callable[[Any, float, Any], Any]] = {
+    "auto_contrast": _auto_contrast,
+    "equalize": _equalize,
+    "invert": _invert,
+    "rotate": _rotate,
+    "posterize": _posterize,
+    "solarize": _solarize,
+    "color": _color,
+    "contrast": _contrast,
+    "brightness": _brightness,
+    "sharpness": _sharpness,
+    "shear_x": _shear_x,
+    "shear_y": _shear_y,
+    "translate_x": _translate_x,
+    "translate_y": _translate_y,
+    "cutout": _cutout,
+    "solarize_add": _solarize_add,
+}

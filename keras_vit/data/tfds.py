@@ -1,0 +1,166 @@
+"""A name of TensorFlow Datasets -> `ImageSet`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from keras_vit.data.image_set import SHUFFLE_BUFFER, ImageSet, sequential
+from keras_vit.data.shards import Shards, read_part
+
+_IMAGE, _LABEL = "image", "label"
+
+
+def read_tfds(
+    name: str,
+    split: str,
+    data_dir: str | os.PathLike | None = None,
+    download: bool = False,
+    label_of: Callable[[Mapping[str, Any]], Any] | None = None,
+    class_names: Sequence[str] | None = None,
+) -> ImageSet:
+    """Images of TensorFlow Datasets, by name.
+
+    Images stay encoded until a view is made of them, so that of a JPEG only the window that a view
+    shows is decoded. Where the data set is stored as TFRecords, every worker opens the files of its
+    part alone, as `read_shards` does.
+
+    Args:
+        name: As for `tfds.builder`: `"cifar10"`, `"cifar10:3.0.2"`, `"imagenet_v2/topimages"`.
+        split: Such as `"train"`, `"train[:98%]"` or `"train+validation"`.
+        data_dir: Where the data set is, or is to be; `None` takes TFDS's own place.
+        download: Whether to download and prepare it if it is not there.
+        label_of: From an example, a dictionary of tensors, to an integer label; `None` takes its
+            feature `"label"`.
+        class_names: Names of the classes, where `label_of` makes labels of its own.
+
+    Returns:
+        An `ImageSet`.
+
+    Raises:
+        ImportError: If TFDS is not installed.
+        ValueError: If the data set has no images, labels or such split.
+        FileNotFoundError: If it is not there and is not to be downloaded.
+    """
+    tfds = _import_tfds()
+    builder = tfds.builder(name, data_dir=None if data_dir is None else os.fspath(data_dir))
+    if download:
+        builder.download_and_prepare()
+    features = builder.info.features
+    names = _class_names(tfds, name, features, label_of, class_names)
+    decoders = {_IMAGE: tfds.decode.SkipDecoding()}
+    label_of = label_of or (lambda example: example[_LABEL])
+    title = f"{builder.info.full_name} {split}"
+
+    def parse(example: Mapping[str, Any]) -> tuple[Any, Any]:
+        return example[_IMAGE], tf.cast(label_of(example), tf.int64)
+
+    shards = _find_shards(tfds, builder, split)
+    if shards is not None:
+
+        def read(part: tuple[int, int], number: Any, shuffle_buffer: int) -> tf.data.Dataset:
+            records = read_part(shards, part, number, shuffle_buffer or SHUFFLE_BUFFER)
+            return records.map(
+                lambda record: parse(features.deserialize_example(record, decoders=decoders))
+            )
+
+        return sequential(title, shards.num_records, names, read)
+    examples = _open(builder, split, decoders, tfds)
+    return _from_dataset(title, examples.map(parse), names)
+
+
+def _import_tfds() -> Any:
+    try:
+        import tensorflow_datasets
+    except ImportError as error:
+        raise ImportError(
+            "Reading TensorFlow Datasets needs tensorflow-datasets. Install it: "
+            'pip install "keras_vit[tfds]".'
+        ) from error
+    return tensorflow_datasets
+
+
+def _class_names(
+    tfds: Any, name: str, features: Any, label_of: Any, class_names: Sequence[str] | None
+) -> tuple[str, ...]:
+    if _IMAGE not in features or not isinstance(features[_IMAGE], tfds.features.Image):
+        raise ValueError(
+            f"The data set {name!r} has no feature 'image'. It has {', '.join(features)}."
+        )
+    if label_of is not None:
+        if class_names is None:
+            raise ValueError("`label_of` makes labels of its own: pass their `class_names`, too.")
+        return tuple(class_names)
+    if _LABEL not in features or not isinstance(features[_LABEL], tfds.features.ClassLabel):
+        raise ValueError(
+            f"The data set {name!r} has no feature 'label' with classes. It has "
+            f"{', '.join(features)}. Pass `label_of` and `class_names`."
+        )
+    return tuple(class_names or features[_LABEL].names)
+
+
+def _find_shards(tfds: Any, builder: Any, split: str) -> Shards | None:
+    """The files of a split, or `None` where they are no TFRecords, or not there."""
+    info = builder.info
+    if not info.splits or info.file_format != tfds.core.FileFormat.TFRECORD:
+        return None
+    pieces = [
+        piece
+        for part in split.split("+")
+        for piece in _instructions(builder, part.strip())
+        if piece.examples_in_shard
+    ]
+    if not pieces or not tf.io.gfile.exists(pieces[0].filename):
+        return None
+    counts = tuple(
+        piece.examples_in_shard - piece.skip if piece.take in (-1, None) else piece.take
+        for piece in pieces
+    )
+    files = tuple(os.fspath(piece.filename) for piece in pieces)
+    return Shards(files, counts, skips=tuple(piece.skip for piece in pieces))
+
+
+def _instructions(builder: Any, split: str) -> Sequence[Any]:
+    try:
+        return builder.info.splits[split].file_instructions
+    except (KeyError, ValueError) as error:
+        raise ValueError(
+            f"The data set {builder.info.full_name} has no split {split!r}. It has "
+            f"{', '.join(sorted(builder.info.splits))}, and slices such as 'train[:98%]'."
+        ) from error
+
+
+def _open(builder: Any, split: str, decoders: Any, tfds: Any) -> tf.data.Dataset:
+    """The examples in their own order, through TFDS itself."""
+    try:
+        return builder.as_dataset(
+            split=split,
+            decoders=decoders,
+            shuffle_files=False,
+            read_config=tfds.ReadConfig(try_autocache=False, add_tfds_id=False),
+        )
+    except AssertionError as error:  # TFDS's word for a data set that is not prepared
+        raise FileNotFoundError(
+            f"The data set {builder.info.full_name} is not in {builder.data_dir}. Pass "
+            "`download=True`, or the `data_dir` where it is."
+        ) from error
+
+
+def _from_dataset(title: str, pairs: tf.data.Dataset, names: tuple[str, ...]) -> ImageSet:
+    """An `ImageSet` that skips what is before a part: for data sets that are no TFRecords."""
+    count = int(pairs.cardinality())
+    if count < 0:
+        count = int(pairs.reduce(0, lambda n, _: n + 1))
+
+    def read(part: tuple[int, int], number: Any, shuffle_buffer: int) -> tf.data.Dataset:
+        stretch = pairs.skip(part[0]).take(part[1] - part[0])
+        if number is None:
+            return stretch
+        tf.compat.v1.set_random_seed(1)  # of this function's graph: the number alone decides
+        size = shuffle_buffer or SHUFFLE_BUFFER
+        return stretch.shuffle(size, number, reshuffle_each_iteration=False)
+
+    return sequential(title, count, names, read)

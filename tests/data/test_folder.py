@@ -1,0 +1,208 @@
+"""Folders of images: what is read, and what every kind of bad file is told."""
+
+from __future__ import annotations
+
+import io
+import struct
+
+import numpy as np
+import PIL.Image
+import pytest
+import tensorflow as tf
+
+from keras_vit.config import Preprocessing
+from keras_vit.data.batches import View, eval_batches
+from keras_vit.data.decode import decode
+from keras_vit.data.folder import list_images, read_files, read_folder
+from tests.data.pictures import encoded, pixels, write_folder
+
+VIEW = View((24, 32), Preprocessing())
+
+
+def seen(images, view=VIEW):
+    """Pixels and labels of all images."""
+    batches = list(eval_batches(images, view, 4, one_hot=False))
+    return np.concatenate([x for x, _ in batches]), np.concatenate([y for _, y in batches])
+
+
+def test_classes_are_folders_in_order(tmp_path):
+    write_folder(tmp_path, ("dogs", "cats"), count=3)
+    (tmp_path / "cats" / "more").mkdir()
+    (tmp_path / "cats" / "more" / "z.PNG").write_bytes(encoded(pixels(), "png"))
+    (tmp_path / "cats" / "notes.txt").write_text("not an image")
+    (tmp_path / "cats" / ".hidden.jpg").write_text("nor this")
+    (tmp_path / ".git").mkdir()
+    images = read_folder(tmp_path)
+    assert images.class_names == ("cats", "dogs")
+    assert images.num_images == 7 and images.skipped == ()
+    x, y = seen(images)
+    assert y.tolist() == [0, 0, 0, 0, 1, 1, 1]
+    expected = tf.image.resize(pixels(), VIEW.image_size)
+    np.testing.assert_allclose(x[3], expected, atol=1e-3)
+
+
+def test_a_test_set_has_the_classes_of_the_training_set(tmp_path):
+    write_folder(tmp_path, ("dogs",), count=2)
+    images = read_folder(tmp_path, class_names=("cats", "dogs"))
+    assert seen(images)[1].tolist() == [1, 1]
+    with pytest.raises(ValueError, match=r"folders that are no classes: dogs\. The classes are a"):
+        read_folder(tmp_path, class_names=("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("folders", "message"),
+    [
+        ((), "There are no folders in .* Put the images of each class into a folder of its own"),
+        (("cats",), "There are no images in .* in the folders of its 1 classes"),
+    ],
+)
+def test_empty_folders(tmp_path, folders, message):
+    for name in folders:
+        (tmp_path / name).mkdir()
+    with pytest.raises(ValueError, match=message):
+        read_folder(tmp_path)
+
+
+def test_missing_folders_single_classes_and_classes_without_images(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"There is no folder .*nowhere"):
+        read_folder(tmp_path / "nowhere")
+    write_folder(tmp_path, ("cats",))
+    with pytest.raises(ValueError, match=r"has one class, 'cats', and telling .* needs two"):
+        read_folder(tmp_path)
+    (tmp_path / "dogs").mkdir()
+    with pytest.raises(ValueError, match=r"There are no images of dogs in .* Add some"):
+        read_folder(tmp_path)
+
+
+def huge_png():
+    """A header that promises 20,000 x 20,000 pixels."""
+    data = bytearray(encoded(pixels(), "png"))
+    data[16:24] = struct.pack(">II", 20_000, 20_000)
+    return bytes(data)
+
+
+def huge_jpeg():
+    data = bytearray(encoded(pixels(), "jpeg"))
+    frame = data.index(b"\xff\xc0")
+    data[frame + 5 : frame + 9] = struct.pack(">HH", 20_000, 20_000)
+    return bytes(data)
+
+
+BAD = {
+    "zero.jpg": (b"", r"is empty \(0 bytes\)"),
+    "cut.jpg": (encoded(pixels())[:-500], "is cut off: its end is missing"),
+    "cut.png": (encoded(pixels(), "png")[:-500], "is cut off: its end is missing"),
+    "cut.gif": (encoded(pixels(), "gif")[:-500], "is cut off: its end is missing"),
+    "cut.bmp": (encoded(pixels(), "bmp")[:-500], "is cut off: its end is missing"),
+    "header.jpg": (encoded(pixels())[:30], "is cut off in its header"),
+    "header.png": (encoded(pixels(), "png")[:20], "is cut off in its header"),
+    "text.jpg": (b"this is a text, and no image" * 9, "is no JPEG, PNG, GIF or BMP file"),
+    "huge.png": (huge_png(), "has 20,000 x 20,000 pixels, more than max_pixels=134,217,728"),
+    "huge.jpg": (huge_jpeg(), "has 20,000 x 20,000 pixels, more than max_pixels=134,217,728"),
+    "new.webp": (b"RIFF", "is of a format that TensorFlow does not read"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_unreadable_files_are_told_or_left_out_by_choice(tmp_path, name):
+    data, message = BAD[name]
+    write_folder(tmp_path, count=2)
+    (tmp_path / "cats" / name).write_bytes(data)
+    with pytest.raises(ValueError, match=rf"1 files in .* cannot be read:\s+.*{name} {message}"):
+        read_folder(tmp_path)
+    with pytest.warns(UserWarning, match=rf"1 files .* are left out:\s+.*{name} {message}"):
+        images = read_folder(tmp_path, unreadable="skip")
+    assert images.num_images == 4 and name in images.skipped[0]
+    assert len(seen(images)[0]) == 4
+
+
+def test_damage_in_the_middle_is_found_by_decoding(tmp_path):
+    write_folder(tmp_path, count=2)
+    data = bytearray(encoded(pixels(), "png"))
+    data[60:90] = bytes(30)
+    (tmp_path / "cats" / "hole.png").write_bytes(bytes(data))
+    assert read_folder(tmp_path).num_images == 5  # its header is whole
+    with pytest.raises(ValueError, match=r"hole\.png cannot be decoded \(.*PNG"):
+        read_folder(tmp_path, check="pixels")
+    with pytest.warns(UserWarning, match="left out"):
+        assert read_folder(tmp_path, unreadable="skip", check="pixels").num_images == 4
+
+
+def test_nothing_readable_left(tmp_path):
+    write_folder(tmp_path, ("cats",), count=0)
+    (tmp_path / "cats" / "zero.jpg").touch()
+    with (
+        pytest.warns(UserWarning, match="left out"),
+        pytest.raises(ValueError, match=r"None of the images in .* can be read"),
+    ):
+        read_folder(tmp_path, unreadable="skip")
+
+
+def test_appended_bytes_and_large_headers_do_no_harm(tmp_path):
+    write_folder(tmp_path, count=1)
+    profile = {"icc_profile": bytes(range(256)) * 500}  # segments before the frame
+    data = encoded(pixels(), **profile) + bytes(3000)
+    (tmp_path / "cats" / "phone.jpg").write_bytes(data)
+    assert read_folder(tmp_path).num_images == 3
+
+
+def pillow(data):
+    return np.array(PIL.Image.open(io.BytesIO(data)).convert("RGB"))
+
+
+def cmyk():
+    return PIL.Image.fromarray(pixels()).convert("CMYK")
+
+
+def animated():
+    frames = [PIL.Image.fromarray(pixels(seed=seed)) for seed in (0, 5)]
+    return encoded(frames[0], "gif", save_all=True, append_images=frames[1:])
+
+
+UNUSUAL = {
+    "grey jpeg": (encoded(pixels()[..., 0]), lambda: pillow(encoded(pixels()[..., 0])), 1),
+    "grey png": (encoded(pixels()[..., 0], "png"), lambda: np.repeat(pixels()[..., :1], 3, -1), 0),
+    "CMYK": (encoded(cmyk()), lambda: np.array(cmyk().convert("RGB")), 40),
+    "animated": (animated(), pixels, 40),
+    "16 bits": (
+        encoded(PIL.Image.fromarray(pixels()[..., 0].astype("uint16") * 257), "png"),
+        lambda: np.repeat(pixels()[..., :1], 3, -1),
+        0,
+    ),
+    "transparent": (encoded(pixels(channels=4), "png"), lambda: pixels(channels=4)[..., :3], 0),
+    "bitmap": (encoded(pixels(), "bmp"), pixels, 0),
+    "palette": (encoded(PIL.Image.fromarray(pixels()).quantize(), "png"), pixels, 60),
+}
+
+
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_unusual_images_become_rgb(tmp_path, name):
+    data, expected, tolerance = UNUSUAL[name]
+    image = decode(tf.constant(data)).numpy().astype(int)
+    assert image.shape == (40, 60, 3)
+    assert np.abs(image - expected()).max() <= tolerance
+    write_folder(tmp_path, count=1)
+    (tmp_path / "cats" / "unusual.jpg").write_bytes(data)  # what is in it counts, not its name
+    x, _ = seen(read_folder(tmp_path, check="pixels"))
+    np.testing.assert_allclose(x[1], tf.image.resize(image, VIEW.image_size), atol=0.01)
+
+
+def test_one_pixel_is_an_even_view(tmp_path):
+    write_folder(tmp_path, count=1)
+    dot = np.array([[[10, 200, 30]]], "uint8")
+    (tmp_path / "cats" / "dot.png").write_bytes(encoded(dot, "png"))
+    x, _ = seen(read_folder(tmp_path))
+    np.testing.assert_array_equal(x[1], np.broadcast_to(dot, (24, 32, 3)))
+
+
+def test_files_to_predict(tmp_path):
+    write_folder(tmp_path, count=2)
+    paths = [tmp_path / "dogs" / "0.jpeg", tmp_path / "cats"]
+    names = [path.rsplit("/", 2)[1:] for path in list_images(paths)]
+    assert names == [["dogs", "0.jpeg"], ["cats", "0.jpeg"], ["cats", "1.png"]]
+    images = read_files(paths, ("a", "b"))
+    assert images.num_images == 3 and len(seen(images)[0]) == 3
+    with pytest.raises(ValueError, match="There are no images in nothing"):
+        read_files([], ("a",))
+    with pytest.raises(ValueError, match=r"gone.jpg cannot be opened \(No such file"):
+        read_files([tmp_path / "gone.jpg"], ("a",))

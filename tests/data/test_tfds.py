@@ -1,0 +1,123 @@
+"""TensorFlow Datasets by name: prepared ones, and mocked ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_datasets as tfds
+
+from keras_vit.config import Preprocessing
+from keras_vit.data.augmentation import Augmentation
+from keras_vit.data.batches import View, eval_batches, train_batches
+from keras_vit.data.tfds import read_tfds
+from tests.data.pictures import pixels
+
+VIEW = View((16, 16), Preprocessing())
+PLAIN = Augmentation(crop="none", flip=False)
+NAMES = [f"class {n}" for n in range(23)]
+
+
+class TinyPictures(tfds.core.GeneratorBasedBuilder):
+    """Every image has a class of its own."""
+
+    VERSION = tfds.core.Version("1.2.0")
+
+    def _info(self):
+        features = {
+            "image": tfds.features.Image(shape=(None, None, 3)),
+            "label": tfds.features.ClassLabel(names=NAMES),
+            "name": tfds.features.Text(),
+        }
+        return tfds.core.DatasetInfo(
+            builder=self, features=tfds.features.FeaturesDict(features), disable_shuffling=True
+        )
+
+    def _split_generators(self, dl_manager):
+        return {"train": self._examples(0, 20), "test": self._examples(20, 23)}
+
+    def _generate_examples(self):
+        raise NotImplementedError
+
+    def _examples(self, first, end):
+        for n in range(first, end):
+            yield n, {"image": pixels(20 + n, 24, n), "label": n, "name": f"{n:b}"}
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tfds")
+    config = tfds.download.DownloadConfig(num_shards=3)
+    TinyPictures(data_dir=folder).download_and_prepare(download_config=config)
+    return folder
+
+
+def labels(batches):
+    return [int(label) for _, y in batches for label in y.numpy().argmax(-1)]
+
+
+def test_a_prepared_data_set_is_read_by_name_version_and_slice(data_dir):
+    images = read_tfds("tiny_pictures:1.2.0", "train", data_dir)
+    assert images.num_images == 20 and images.class_names == tuple(NAMES)
+    x, _ = next(iter(eval_batches(images, VIEW, 20)))
+    np.testing.assert_allclose(x[3], tf.image.resize(pixels(23, 24, 3), (16, 16)), atol=1e-3)
+    for split, expected in {
+        "train": range(20),
+        "train[:30%]": range(6),
+        "train[15:]+test": range(15, 23),
+        "test": range(20, 23),
+    }.items():
+        found = read_tfds("tiny_pictures", split, data_dir)
+        assert labels(eval_batches(found, VIEW, 4)) == list(expected), split
+    rest, held_out = images.split(0.1)
+    assert labels(eval_batches(rest, VIEW, 8)) == list(range(18))
+    assert labels(eval_batches(held_out, VIEW, 8)) == [18, 19]
+
+
+def test_workers_share_its_files(data_dir):
+    images = read_tfds("tiny_pictures", "train[1:]", data_dir)
+    readers = [
+        train_batches(images, VIEW, 4, PLAIN, drop_remainder=False, worker=(i, 2)) for i in (0, 1)
+    ]
+    for _ in range(2):
+        parts = [labels(reader) for reader in readers]
+        assert sorted(parts[0] + parts[1]) == list(range(1, 20))
+        assert sorted(map(len, parts)) == [9, 10]
+
+
+def test_labels_of_ones_own(data_dir):
+    images = read_tfds(
+        "tiny_pictures",
+        "train",
+        data_dir,
+        label_of=lambda example: tf.strings.length(example["name"]) - 1,
+        class_names="12345",
+    )
+    expected = [len(f"{n:b}") - 1 for n in range(20)]
+    assert labels(eval_batches(images, VIEW, 4)) == expected
+
+
+def test_what_is_not_there_says_so(data_dir, tmp_path):
+    with pytest.raises(
+        ValueError, match=r"tiny_pictures/1.2.0 has no split 'dev'. It has test, tr"
+    ):
+        read_tfds("tiny_pictures", "dev", data_dir)
+    with pytest.raises(FileNotFoundError, match=r"cifar10/.* is not in .* Pass `download=True`"):
+        read_tfds("cifar10", "train", tmp_path)
+    with pytest.raises(ValueError, match=r"`label_of` makes labels of its own: pass their `class"):
+        read_tfds("tiny_pictures", "train", data_dir, label_of=len)
+    with pytest.raises(ValueError, match=r"'glue' has no feature 'image'. It has sentence"):
+        read_tfds("glue", "train", tmp_path)
+    with pytest.raises(ValueError, match=r"'dsprites' has no feature 'label' with classes"):
+        read_tfds("dsprites", "train", tmp_path)
+
+
+@pytest.mark.parametrize(("name", "classes"), [("cifar10", 10), ("imagenet2012:5.*.*", 1000)])
+def test_mocked_data_sets(name, classes, tmp_path):
+    with tfds.testing.mock_data(num_examples=5, policy=tfds.testing.MockPolicy.USE_CODE):
+        images = read_tfds(name, "train[:98%]", tmp_path)
+        assert images.num_images == 5 and images.num_classes == classes
+        read = labels(eval_batches(images, VIEW, 2))
+        for _ in range(2):
+            batches = train_batches(images, VIEW, 5)
+            assert sorted(labels(batches)) == sorted(read)
