@@ -138,9 +138,9 @@ from keras_vit.train.resume import ResumeTraining
 from keras_vit.train.snapshot import DamagedStateError
 from keras_vit.train.state import StateMismatchError
 from keras_vit.variants import find_config, list_variants
+from keras_vit.weights.arrays import CheckpointError
 from keras_vit.weights.detect import FileInfo, inspect_file
 from keras_vit.weights.download import DownloadError
-from keras_vit.weights.formats import CheckpointError
 from keras_vit.weights.load import LoadReport, load_weights
 from keras_vit.weights.plan import CheckpointMismatchError
 from keras_vit.weights.published import fetch_weights, list_weights, load_augreg_index

@@ -14,7 +14,8 @@ import numpy as np
 
 from keras_vit.variants import VARIANTS
 from keras_vit.weights import flax_names, torch_names
-from keras_vit.weights.formats import ArrayFile, CheckpointError, Entry, open_arrays
+from keras_vit.weights.arrays import ArrayFile, CheckpointError, Entry
+from keras_vit.weights.formats import open_arrays
 from keras_vit.weights.names import Layout
 from keras_vit.weights.neighbours import read_neighbours
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit.weights.arrays import FLOATS, CheckpointError
 from keras_vit.weights.detect import (
     Checkpoint,
     guess_variant,
@@ -15,7 +16,6 @@ from keras_vit.weights.detect import (
     possible_prefixes,
     size,
 )
-from keras_vit.weights.formats import FLOATS, CheckpointError
 from keras_vit.weights.names import Rule
 
 POSITIONS = "position_embedding/embedding"

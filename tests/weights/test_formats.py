@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from keras_vit.weights.formats import CheckpointError, Entry, open_arrays
+from keras_vit.weights.arrays import CheckpointError, Entry
+from keras_vit.weights.formats import open_arrays
 
 ARRAYS = {
     "a/kernel": np.random.default_rng(0).normal(size=(3, 5)).astype("float32"),
