@@ -37,6 +37,8 @@ def open_tensors(path: pathlib.Path) -> ArrayFile:
                 f"bytes does not fit into its {size} bytes. Fetch the file again."
             )
         header = json.loads(stream.read(length), object_pairs_hook=_unique)
+    if not isinstance(header, dict):
+        raise TypeError("its header is no table of arrays")
     metadata = header.pop("__metadata__", None) or {}
     start = 8 + length
     spans = {name: _span(path, name, row) for name, row in header.items()}
