@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from keras_vit.resize import resize_patch_kernel, resize_positions
-from keras_vit.weights.detect import inspect_file, open_checkpoint
+from keras_vit.weights.checkpoint import open_checkpoint
+from keras_vit.weights.detect import inspect_file
 from keras_vit.weights.plan import (
     PATCHES,
     POSITIONS,

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from keras_vit.weights.arrays import FLOATS, CheckpointError
+from keras_vit.weights.checkpoint import Checkpoint
 from keras_vit.weights.detect import (
-    Checkpoint,
     guess_variant,
     position_readings,
     possible_prefixes,
