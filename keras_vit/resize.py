@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+POSITION_METHODS = ("align_corners", "linear", "bicubic", "bicubic_plain")
+
 
 def sincos_2d(grid: tuple[int, int], width: int, temperature: float = 10_000.0) -> np.ndarray:
     """Fixed sine-cosine embedding of places on a grid, as in https://arxiv.org/abs/2205.01580.
@@ -45,8 +47,9 @@ def resize_positions(
         grid: Patches along (height, width) that the table was learned for.
         new_grid: Patches along (height, width) that are wanted.
         method: `"align_corners"`, linear between places whose corners coincide, as the official
-            code resizes (https://arxiv.org/abs/2010.11929, section 3.2), or `"bicubic"`, between
-            the centres of cells and antialiased, as timm does.
+            code resizes (https://arxiv.org/abs/2010.11929, section 3.2); between the centres of
+            cells `"linear"`, antialiased, as FlexiViT does, `"bicubic"`, antialiased, as timm
+            does, or `"bicubic_plain"`, as most models of transformers do.
 
     Returns:
         float32 array of shape `(..., M, D)`, `M` the places of `new_grid`.
@@ -65,8 +68,11 @@ def resize_positions(
             f"{table.shape[-2]} rows, shape {table.shape}. Leave out the rows of class tokens and "
             "registers, or pass the grid that the table was made for."
         )
-    if method not in ("align_corners", "bicubic"):
-        raise ValueError(f'`method` must be "align_corners" or "bicubic". Received: {method!r}.')
+    if method not in POSITION_METHODS:
+        raise ValueError(
+            f"`method` must be one of {', '.join(map(repr, POSITION_METHODS))}. "
+            f"Received: {method!r}."
+        )
     if tuple(grid) == tuple(new_grid):
         return table.astype("float32")
     rows, columns = (
@@ -118,8 +124,10 @@ def resize_matrix(old: int, new: int, method: str) -> np.ndarray:
     Args:
         old: Values there are.
         new: Values wanted.
-        method: `"align_corners"` (linear, ends stay ends), `"bilinear"` (linear between centres,
-            no antialiasing) or `"bicubic"` (Keys' cubic between centres, widened when shrinking).
+        method: `"align_corners"` (linear, ends stay ends); between centres `"bilinear"` (linear),
+            `"linear"` (the same, widened when shrinking), `"bicubic"` (Keys' cubic, widened when
+            shrinking) or `"bicubic_plain"` (a steeper cubic, never widened, with the outermost
+            values repeated beyond the ends, as PyTorch has it).
 
     Returns:
         float64 array of shape `(new, old)`, rows summing to 1.
@@ -130,7 +138,21 @@ def resize_matrix(old: int, new: int, method: str) -> np.ndarray:
     places = (np.arange(new) + 0.5) * (old / new) - 0.5
     if method == "bilinear":
         return _weights(_tent, places.clip(0, old - 1), old, 1.0)
-    return _weights(_keys, places, old, max(1.0, old / new))
+    if method == "bicubic_plain":
+        return _repeated_ends(places, old)
+    kernel = _tent if method == "linear" else _keys
+    return _weights(kernel, places, old, max(1.0, old / new))
+
+
+def _repeated_ends(places: np.ndarray, old: int) -> np.ndarray:
+    """Cubic weights of the four values around every place; beyond the ends the last one counts."""
+    matrix = np.zeros((len(places), old))
+    first = np.floor(places).astype(int) - 1
+    for offset in range(4):
+        index = first + offset
+        weights = _keys(places - index, a=-0.75)
+        np.add.at(matrix, (np.arange(len(places)), index.clip(0, old - 1)), weights)
+    return matrix
 
 
 def _weights(kernel, places: np.ndarray, old: int, scale: float) -> np.ndarray:
@@ -144,7 +166,7 @@ def _tent(x: np.ndarray) -> np.ndarray:
 
 
 def _keys(x: np.ndarray, a: float = -0.5) -> np.ndarray:
-    """Keys' cubic; -0.5 as in Pillow and in PyTorch where it antialiases."""
+    """Keys' cubic; -0.5 as in Pillow and in PyTorch where it antialiases, -0.75 elsewhere there."""
     x = np.abs(x)
     near = ((a + 2) * x - (a + 3)) * x * x + 1
     far = ((x - 5) * x + 8) * x * a - 4 * a

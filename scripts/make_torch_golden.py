@@ -1,8 +1,10 @@
 """Writes tests/golden/torch_outputs.json: outputs of small models of timm and transformers.
 
 Run with the interpreter of `scripts/parity`'s environment:
-`PYTHONPATH=. .venv-parity/bin/python scripts/make_torch_golden.py`. Weights follow a formula, so
-that the tests make them again and the file holds names, shapes and outputs alone.
+`PYTHONPATH=. .venv-parity/bin/python scripts/make_torch_golden.py`, and with
+`PYTHONPATH=.:.venv-parity/transformers-4` for the case that version 5 dropped. Weights follow a
+formula, so that the tests make them again and the file holds names, shapes and outputs alone. Words
+on the command line name the cases to make; the others stay.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import functools
 import json
 import pathlib
+import sys
 import tempfile
 
 import numpy as np
@@ -46,6 +49,21 @@ SMALL = {
     "num_labels": 5,
 }
 DINO = {**SMALL, "mlp_ratio": 2}
+HYBRID_STEM = {
+    "model_type": "bit",
+    "layer_type": "bottleneck",
+    "depths": [1, 2],
+    "out_features": ["stage2"],
+    "embedding_dynamic_padding": True,
+    "global_padding": "same",
+}
+HYBRID = {
+    **SMALL,
+    "image_size": 64,
+    "patch_size": 1,
+    "backbone_config": HYBRID_STEM,
+    "backbone_featmap_shape": [1, 512, 8, 8],
+}
 BIT = {"embedding_size": 64, "hidden_sizes": [256, 512], "depths": [1, 2]}
 
 # name: project, model, configuration, options, side of the image, output without a head
@@ -101,6 +119,14 @@ CASES = {
         SMALL,
         32,
         "pooler",
+    ),
+    "transformers hybrid": (  # of version 4
+        "transformers",
+        "ViTHybridForImageClassification",
+        "ViTHybridConfig",
+        HYBRID,
+        64,
+        "",
     ),
     "transformers bit": (
         "transformers",
@@ -161,8 +187,11 @@ def saved_names(model: torch.nn.Module, project: str) -> dict[str, list[int]]:
 
 
 def main() -> None:
-    golden = {}
+    golden = json.loads(OUT.read_text()) if sys.argv[1:] else {}
+    chosen = sys.argv[1:] or [title for title in CASES if title != "transformers hybrid"]
     for title, (project, model_name, config, options, size, output) in CASES.items():
+        if title not in chosen:
+            continue
         case = {"project": project, "model": model_name, "config": config, "options": options}
         case.update(output=output, patches=(size // 8) ** 2)
         model = SMALL_RESNETS.get(model_name, build)(case)

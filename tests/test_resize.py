@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 import scipy.ndimage
 
-from keras_vit.resize import resize_matrix, resize_patch_kernel, resize_positions
+from keras_vit.resize import (
+    POSITION_METHODS,
+    resize_matrix,
+    resize_patch_kernel,
+    resize_positions,
+)
 
 RNG = np.random.default_rng(0)
 
@@ -51,7 +56,34 @@ def test_bicubic_is_that_of_torch_with_antialiasing(old, new):
     np.testing.assert_allclose(resized[:new, 0], BICUBIC[old, new], rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("method", ["align_corners", "bicubic"])
+# Computed with torch.nn.functional.interpolate(mode="bicubic"), torch 2.13.0.
+PLAIN = {
+    (4, 6): [3.347223, 0.53125, -0.577546, 3.47338, 2.96875, 0.739584],
+    (6, 4): [1.917969, 3.042969, -1.167969, 5.617188],
+    (3, 7): [3.437317, 2.450439, 0.154518, -1.0, 0.6793, 3.342566, 4.546648],
+    (6, 2): [-1.0, -5.0],
+}
+
+
+@pytest.mark.parametrize(("old", "new"), PLAIN)
+def test_plain_bicubic_is_that_of_torch_without_antialiasing(old, new):
+    line = np.array([3.0, -1.0, 4.0, 1.0, -5.0, 9.0])[:old]
+    table = np.tile(line, old).reshape(-1, 1)
+    resized = resize_positions(table, (old, old), (old, new), "bicubic_plain")
+    np.testing.assert_allclose(resized[:new, 0], PLAIN[old, new], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("old", "new"), [((7, 7), (15, 15)), ((7, 7), (5, 3)), ((3, 2), (4, 1))])
+def test_linear_is_that_of_jax(old, new):
+    """What FlexiViT's code calls, antialiased where the grid shrinks."""
+    image = pytest.importorskip("jax").image
+    positions = table(old)
+    expected = image.resize(positions.reshape(*old, -1), (*new, 3), "linear")
+    resized = resize_positions(positions, old, new, "linear")
+    np.testing.assert_allclose(resized.reshape(expected.shape), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", POSITION_METHODS)
 def test_the_same_grid_changes_nothing_and_constants_stay(method):
     positions = table((5, 7))
     np.testing.assert_array_equal(resize_positions(positions, (5, 7), (5, 7), method), positions)

@@ -126,6 +126,7 @@ BIG_VISION = Layout(
     prefixes=("params/", "params/img/", "opt/target/", "opt/target/img/", "img/", ""),
     options=_OPTIONS,
     prefix_places="never",
+    resize_flexible="linear",
     others=("opt/", "params/(txt/|t$|b$|bias_init$)", "(txt/|t$|b$|bias_init$)"),
 )
 

@@ -73,8 +73,10 @@ def load_weights(
             transformers.
         grid: Patches along (height, width) that the file's positions are for, where they are not
             square.
-        resize_patches: Whether a patch kernel of another size is carried over to the model's by
-            the pseudo-inverse resize; otherwise it is an error, for it is mostly a wrong file.
+        resize_patches: Whether the file is used as one of flexible patches: a patch kernel of
+            another size is carried over to the model's by the pseudo-inverse resize, positions
+            are resized as FlexiViT does. Otherwise another size is an error, for it is mostly a
+            wrong file.
 
     Returns:
         A `LoadReport`, which the model keeps as `model.load_report`.
@@ -165,7 +167,7 @@ def _place_tokens(plan: Plan, arrays: dict[str, np.ndarray]) -> None:
         rows = np.zeros((1, wanted, table.shape[-1]), "float32")
         plan.resized.setdefault(POSITIONS, "zero rows for the class token")
     if grid != config.grid:
-        cells = resize_positions(cells, grid, config.grid, plan.checkpoint.layout.resize)
+        cells = resize_positions(cells, grid, config.grid, plan.resize_method)
     arrays[POSITIONS] = np.concatenate([rows, cells], axis=1) if wanted else cells
 
 

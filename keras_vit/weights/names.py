@@ -75,6 +75,7 @@ class Layout:
         prefix_places: Whether the position table has rows for class tokens: `"always"`, `"never"`,
             or `"either"`.
         resize: How the source resizes positions, a method of `resize_positions`.
+        resize_flexible: How it does in a model of flexible patches, if otherwise.
         resize_patches: How it resizes patches, a method of `resize_patch_kernel`.
         others: Patterns of names that belong to other parts: optimizer states, text towers,
             decoders. They are left out and reported.
@@ -90,6 +91,7 @@ class Layout:
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     prefix_places: str = "always"
     resize: str = "align_corners"
+    resize_flexible: str | None = None
     resize_patches: str = "bilinear"
     others: tuple[str, ...] = ()
     unprefixed: tuple[str, ...] = ()

@@ -45,6 +45,12 @@ class Plan:
     problems: list[str] = dataclasses.field(default_factory=list)
     places: tuple[int, tuple[int, int]] | None = None
 
+    @property
+    def resize_method(self) -> str:
+        """How positions are resized."""
+        layout = self.checkpoint.layout
+        return (layout.resize_flexible if self.resize_patches else None) or layout.resize
+
 
 def make_plan(
     model: Any, checkpoint: Checkpoint, grid: tuple[int, int] | None, resize_patches: bool
@@ -123,9 +129,9 @@ def _match_positions(plan: Plan, variable, key: str, expected) -> tuple[int, ...
     plan.places = readings[0]
     grid = plan.places[1]
     if grid != config.grid:
-        method = plan.checkpoint.layout.resize
         plan.resized[POSITIONS] = (
-            f"{grid[0]} x {grid[1]} to {config.grid[0]} x {config.grid[1]} places ({method})"
+            f"{grid[0]} x {grid[1]} to {config.grid[0]} x {config.grid[1]} places "
+            f"({plan.resize_method})"
         )
     return (*expected[:-2], rows, variable.shape[-1])
 

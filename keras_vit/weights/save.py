@@ -22,7 +22,14 @@ from keras_vit.weights import flax_names, torch_names
 from keras_vit.weights.names import Layout, Rule
 from keras_vit.weights.plan import POSITIONS, model_variables
 
-WRITABLE = ("official", "big_vision", "timm", "transformers")
+# What the files of each layout are called.
+SUFFIXES = {
+    "official": ".npz",
+    "big_vision": ".npz",
+    "timm": ".safetensors",
+    "transformers": ".safetensors",
+}
+WRITABLE = tuple(SUFFIXES)
 
 Piece = tuple[Rule, int, Callable[[], np.ndarray]]
 
@@ -52,13 +59,9 @@ def save_weights(model: Any, path: str | os.PathLike, layout: str = "official") 
     >>> model = keras_vit.create_model("vit_b16", classes=10)
     >>> keras_vit.save_weights(model, "model.safetensors", layout="timm")  # doctest: +SKIP
     """
+    check_target(path, layout)
     chosen = find_layout(model.config, layout)
     path = pathlib.Path(path)
-    if path.suffix != f".{chosen.kind}":
-        raise ValueError(
-            f"The {layout} layout is written to .{chosen.kind} files. Received: "
-            f"{os.fspath(path)!r}."
-        )
     _check_function(model.config, chosen)
     arrays = _file_arrays(model, chosen)
     with _replacing(path) as stream:
@@ -66,12 +69,29 @@ def save_weights(model: Any, path: str | os.PathLike, layout: str = "official") 
     return path
 
 
-def find_layout(config: ViTConfig | ResNetConfig, layout: str) -> Layout:
-    """The layout that files of a project have for an architecture.
+def check_target(path: str | os.PathLike, layout: str) -> None:
+    """Checks where weights would be written, before the work of making them.
 
     Raises:
-        ValueError: If there is no such project.
+        ValueError: If the layout is unknown, the file is called otherwise, or its folder is not
+            there.
     """
+    path = pathlib.Path(path)
+    if layout not in SUFFIXES:
+        raise ValueError(f"`layout` must be one of {', '.join(WRITABLE)}. Received: {layout!r}.")
+    if path.suffix != SUFFIXES[layout]:
+        raise ValueError(
+            f"The {layout} layout is written to {SUFFIXES[layout]} files. Received: "
+            f"{os.fspath(path)!r}."
+        )
+    if not path.parent.is_dir():
+        raise ValueError(
+            f"There is no folder {os.fspath(path.parent)!r} to write to. Make it first."
+        )
+
+
+def find_layout(config: ViTConfig | ResNetConfig, layout: str) -> Layout:
+    """The layout that files of a project, one of `WRITABLE`, have for an architecture."""
     bit = isinstance(config, ResNetConfig)
     if layout == "official":
         return flax_names.BIT if bit else flax_names.OFFICIAL
@@ -80,9 +100,7 @@ def find_layout(config: ViTConfig | ResNetConfig, layout: str) -> Layout:
     if layout == "timm":
         root = isinstance(config, ViTConfig) and config.stem is not None and not config.stem.stages
         return torch_names.TIMM_BIT if bit else torch_names.TIMM_ROOT if root else torch_names.TIMM
-    if layout == "transformers":
-        return _transformers_layout(config)
-    raise ValueError(f"`layout` must be one of {', '.join(WRITABLE)}. Received: {layout!r}.")
+    return _transformers_layout(config)
 
 
 def _transformers_layout(config: ViTConfig | ResNetConfig) -> Layout:
@@ -92,14 +110,21 @@ def _transformers_layout(config: ViTConfig | ResNetConfig) -> Layout:
         return torch_names.HF_DEIT
     if config.pooling == "map":
         return torch_names.HF_SIGLIP
-    return torch_names.HF_VIT if config.layer_scale is None else torch_names.HF_DINOV2
+    if config.layer_scale is None:
+        return torch_names.HF_VIT
+    return torch_names.HF_REGISTERS if config.num_registers else torch_names.HF_DINOV2
 
 
 def _check_function(config: ViTConfig | ResNetConfig, layout: Layout) -> None:
     """Raises where a file would load, but its project compute something else."""
     if isinstance(config, ResNetConfig):
         return
-    reads_token = (torch_names.HF_VIT, torch_names.HF_DEIT, torch_names.HF_DINOV2)
+    reads_token = (
+        torch_names.HF_VIT,
+        torch_names.HF_DEIT,
+        torch_names.HF_DINOV2,
+        torch_names.HF_REGISTERS,
+    )
     if layout in reads_token and not config.class_token:
         raise ValueError(f"The {layout.name} layout needs a class token, and the model has none.")
     if layout in reads_token and config.classes is not None and config.pooling != "token":

@@ -86,12 +86,13 @@ _TIMM_ENDS = (
 
 
 def _torch(name: str, rules: tuple[Rule, ...], options: dict[str, Any], **fields: Any) -> Layout:
+    timm = name.startswith("timm")
     return Layout(
         name,
         rules,
         kind="safetensors",
         options=options,
-        resize="bicubic",
+        resize=fields.pop("resize", "bicubic" if timm else "bicubic_plain"),
         resize_patches="bicubic",
         unwritten=("pre_logits/",),  # read only: neither project has such a layer today
         **fields,
@@ -182,7 +183,7 @@ HF_VIT = _torch(
     ),
     {**_HF_OPTIONS, "preprocessing": UNIT_RANGE, "stem": _STEM},
     prefixes=("vit.", ""),
-    others=("decoder\\.",),  # of a masked autoencoder
+    others=("decoder\\.", "embeddings\\.mask_token$"),  # of models that fill masked patches
     unprefixed=("classifier\\.",),
 )
 HF_DEIT = _torch(
@@ -192,25 +193,33 @@ HF_DEIT = _torch(
     prefixes=("deit.", ""),
     unprefixed=("cls_classifier\\.", "distillation_classifier\\."),
 )
-HF_DINOV2 = _torch(
-    "transformers_dinov2",
-    (
-        *_embeddings(),
-        Rule("registers/token", ("embeddings.register_tokens",)),
-        *pairs("block_{i}/attention_norm", "encoder.layer.{i}.norm1", _NORM),
-        *_self_attention("encoder.layer.{i}"),
-        Rule("block_{i}/attention_scale/gamma", ("encoder.layer.{i}.layer_scale1.lambda1",)),
-        *pairs("block_{i}/mlp_norm", "encoder.layer.{i}.norm2", _NORM),
-        *pairs("block_{i}/mlp/hidden", "encoder.layer.{i}.mlp.fc1", _LINEAR),
-        *pairs("block_{i}/mlp/output", "encoder.layer.{i}.mlp.fc2", _LINEAR),
-        Rule("block_{i}/mlp_scale/gamma", ("encoder.layer.{i}.layer_scale2.lambda1",)),
-        *pairs("encoder_norm", "layernorm", _NORM),
-    ),
-    {"gelu": "exact", "norm_epsilon": 1e-6, "preprocessing": _DEIT},
-    prefixes=("", "dinov2.", "dinov2_with_registers."),
+_DINOV2 = (
+    *_embeddings(),
+    *pairs("block_{i}/attention_norm", "encoder.layer.{i}.norm1", _NORM),
+    *_self_attention("encoder.layer.{i}"),
+    Rule("block_{i}/attention_scale/gamma", ("encoder.layer.{i}.layer_scale1.lambda1",)),
+    *pairs("block_{i}/mlp_norm", "encoder.layer.{i}.norm2", _NORM),
+    *pairs("block_{i}/mlp/hidden", "encoder.layer.{i}.mlp.fc1", _LINEAR),
+    *pairs("block_{i}/mlp/output", "encoder.layer.{i}.mlp.fc2", _LINEAR),
+    Rule("block_{i}/mlp_scale/gamma", ("encoder.layer.{i}.layer_scale2.lambda1",)),
+    *pairs("encoder_norm", "layernorm", _NORM),
+)
+_DINOV2_OPTIONS = {"gelu": "exact", "norm_epsilon": 1e-6, "preprocessing": _DEIT}
+_DINOV2_PARTS: dict[str, Any] = {
     # Its classifier reads the class token and the mean of the patches: no head of ours.
-    others=("embeddings\\.mask_token$", "classifier\\."),
-    zeros=("embeddings.mask_token",),
+    "others": ("embeddings\\.mask_token$", "classifier\\."),
+    "zeros": ("embeddings.mask_token",),
+}
+HF_DINOV2 = _torch(
+    "transformers_dinov2", _DINOV2, _DINOV2_OPTIONS, prefixes=("", "dinov2."), **_DINOV2_PARTS
+)
+HF_REGISTERS = _torch(
+    "transformers_registers",
+    (*_DINOV2, Rule("registers/token", ("embeddings.register_tokens",))),
+    _DINOV2_OPTIONS,
+    prefixes=("", "dinov2_with_registers."),
+    resize="bicubic",  # antialiased, in this model alone
+    **_DINOV2_PARTS,
 )
 
 
@@ -265,4 +274,4 @@ HF_BIT = _torch(
     unprefixed=("classifier\\.",),
 )
 
-LAYOUTS = (TIMM, TIMM_ROOT, TIMM_BIT, HF_VIT, HF_DEIT, HF_DINOV2, HF_SIGLIP, HF_BIT)
+LAYOUTS = (TIMM, TIMM_ROOT, TIMM_BIT, HF_VIT, HF_DEIT, HF_DINOV2, HF_REGISTERS, HF_SIGLIP, HF_BIT)

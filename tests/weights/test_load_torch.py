@@ -23,7 +23,11 @@ from tests.official import GOLDEN
 
 CASES = json.loads((GOLDEN / "torch_outputs.json").read_text())
 HEADLESS = ("dinov2", "registers", "siglip", "mae")
-STEMS = {"timm root": (4, ResNetStem()), "timm hybrid": (1, ResNetStem(stages=(1, 2)))}
+STEMS = {
+    "timm root": (4, ResNetStem()),
+    "timm hybrid": (1, ResNetStem(stages=(1, 2))),
+    "transformers hybrid": (1, ResNetStem(stages=(1, 2))),
+}
 
 
 def images(size):
@@ -106,6 +110,24 @@ def test_positions_of_timm_are_resized_bicubically(save):
     assert "4 x 4 to 6 x 6 places (bicubic)" in report.resized["position_embedding/embedding"]
 
 
+@pytest.mark.parametrize(
+    ("title", "method"),
+    [
+        ("transformers vit", "bicubic_plain"),
+        ("transformers siglip", "bicubic_plain"),
+        ("transformers dinov2", "bicubic_plain"),
+        ("transformers registers", "bicubic"),  # the one that is antialiased there
+    ],
+)
+def test_positions_of_transformers_are_resized_as_its_models_do(title, method, save):
+    path = save(weights(CASES[title]["shapes"]))
+    info = inspect_file(path)
+    headless = {"classes": None, "include_preprocessing": False}
+    model = build(follow_file(tiny_config(image_size=24, **headless), info, {"image_size"}))
+    report = load_weights(model, path)
+    assert report.resized["position_embedding/embedding"] == f"4 x 4 to 3 x 3 places ({method})"
+
+
 def test_class_tokens_without_places_are_told_by_the_number_of_rows(save):
     assert inspect_file(save(weights(CASES["timm vit"]["shapes"]))).options[
         "position_on_class_token"
@@ -125,6 +147,15 @@ def test_another_part_of_the_file_is_left_out_and_named(save):
     model = make("transformers siglip", path)
     report = load_weights(model, path)
     assert set(report.left_out) == {"text_model.embeddings.token_embedding.weight", "logit_scale"}
+
+
+def test_a_mask_token_is_left_out_and_named(save):
+    """Files of models that fill masked patches have one."""
+    arrays = weights(CASES["transformers vit"]["shapes"])
+    arrays["vit.embeddings.mask_token"] = np.zeros((1, 1, 32), "float32")
+    path = save(arrays)
+    report = load_weights(make("transformers vit", path), path)
+    assert report.left_out == ("vit.embeddings.mask_token",)
 
 
 def test_a_pooler_is_a_hidden_layer_of_the_head(save):

@@ -201,6 +201,25 @@ def test_invented_headers_of_safetensors(row, padding):
     assert not check(struct.pack("<Q", len(text)) + text + padding, ".safetensors")
 
 
+JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=3)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(
+            st.sampled_from(["__metadata__", "cls_token", "dtype", "shape", "data_offsets"]), inner
+        ),
+    ),
+    max_leaves=8,
+)
+
+
+@SETTINGS
+@given(header=JSON, padding=st.binary(max_size=64))
+def test_any_json_as_the_header_of_safetensors(header, padding):
+    text = json.dumps(header).encode().ljust(16)
+    assert not check(struct.pack("<Q", len(text)) + text + padding, ".safetensors")
+
+
 @SETTINGS
 @given(st.binary(max_size=300), st.sampled_from([b"", b"PK\x03\x04", b"\x80\x04", b"\x93NUMPY"]))
 def test_noise_never_loads(noise, start):

@@ -126,3 +126,5 @@ def test_unknown_layouts_and_wrong_suffixes(tmp_path):
         save_weights(tiny("token"), tmp_path / "x.npz", "torch")
     with pytest.raises(ValueError, match=r"written to \.safetensors files"):
         save_weights(tiny("token"), tmp_path / "x.npz", "timm")
+    with pytest.raises(ValueError, match=r"There is no folder .*nowhere' to write to"):
+        save_weights(tiny("token"), tmp_path / "nowhere" / "x.npz")
