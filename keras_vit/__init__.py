@@ -130,6 +130,7 @@ from keras_vit.models.model import Model
 from keras_vit.models.resnet import build_resnet
 from keras_vit.models.taps import attention_scores, features_of
 from keras_vit.models.vit import build_vit
+from keras_vit.pretrained import from_pretrained
 from keras_vit.report import write_report
 from keras_vit.train.cluster import Cluster, check_cluster
 from keras_vit.train.layouts import vit_layout_map
@@ -289,6 +290,7 @@ __all__ = [
     "find_config",
     "find_shards",
     "fold_standardization",
+    "from_pretrained",
     "gradient_bytes",
     "image_features",
     "inspect_file",

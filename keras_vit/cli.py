@@ -16,14 +16,15 @@ from typing import Any
 
 from keras_vit.cards.card import Card
 from keras_vit.create import create_model
-from keras_vit.variants import list_variants
+from keras_vit.pretrained import from_pretrained
+from keras_vit.weights.addresses import is_address
 from keras_vit.weights.detect import inspect_file
-from keras_vit.weights.plan import PATCHES
 from keras_vit.weights.published import fetch_weights, list_weights
-from keras_vit.weights.save import WRITABLE, save_weights
+from keras_vit.weights.save import WRITABLE, check_target, save_weights
 
 # What a user can do something about; anything else is a fault of ours and keeps its traceback.
 _EXPECTED_ERRORS = (ValueError, OSError, ImportError)
+_CHECKPOINTS = (".npz", ".safetensors")
 
 
 def show_weights(variant: str | None = None, as_json: bool = False) -> None:
@@ -71,29 +72,11 @@ def convert_file(
     source: str, target: str, layout: str, variant: str | None = None, image_size: int | None = None
 ) -> None:
     """Writes a checkpoint again in the names of another project."""
+    check_target(target, layout)
     path = _find(source)
-    info = inspect_file(path)
-    variant = variant or info.variant
-    if variant is None:
-        raise ValueError(
-            f"The shapes in {path} are of no architecture in the table. Name it with --variant, "
-            f"one of {', '.join(list_variants())}."
-        )
-    model = create_model(
-        variant,
-        include_top=info.classes is not None,
-        weights=path,
-        input_shape=None if image_size is None else (image_size, image_size, 3),
-        pooling=info.options.get("pooling"),
-        classes=info.classes or 1000,
-    )
-    if PATCHES in model.load_report.resized:
-        raise ValueError(
-            f"{path} is for images of another number of channels, or patches of another size, "
-            f"than {variant}: {model.load_report.resized[PATCHES]}. What is written would not be "
-            "the same model. Use `create_model` with `input_shape` and `patch_size`, then "
-            "`save_weights`."
-        )
+    channels = inspect_file(path).sizes.get("channels", 3)
+    shape = None if image_size is None else (image_size, image_size, channels)
+    model = from_pretrained(path, variant, input_shape=shape)
     written = save_weights(model, target, layout)
     print(model.load_report)
     print(f"Wrote {written} ({os.path.getsize(written) / 2**20:.1f} MiB, {layout} layout).")
@@ -166,7 +149,9 @@ class Command:
 _JSON = argument("--json", dest="as_json", action="store_true", help="print JSON")
 _A_FILE = "path, address (https://, gs://, hf://owner/name) or VARIANT/TAG"
 
-_A_MODEL = "a .keras file, VARIANT/TAG, or VARIANT for random weights"
+_A_MODEL = (
+    "a .keras file, a checkpoint's path or address, VARIANT/TAG, or VARIANT for random weights"
+)
 
 COMMANDS: tuple[Command, ...] = (
     Command(
@@ -287,26 +272,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _find(name: str, rehash: bool = False):
     """The file of a path, an address or `"vit_b16/augreg_in21k"`."""
+    if is_address(name) or os.path.exists(name):
+        return fetch_weights(name, rehash=rehash)
     variant, slash, tag = name.rpartition("/")
-    if slash and tag.isidentifier() and not os.path.exists(name) and "://" not in name:
+    if slash and tag.isidentifier():
         return fetch_weights(tag, variant, rehash=rehash)
-    return fetch_weights(name, rehash=rehash)
+    named = sorted(card.name for card in list_weights() if name in (card.variant, card.tag))
+    advice = (
+        f"There are weights {', '.join(named)}."
+        if named
+        else ("Published weights are called VARIANT/TAG: see `keras-vit weights list`.")
+    )
+    raise ValueError(f"There is no file {name!r}. {advice}")
 
 
 def _open_model(name: str):
-    """The model of a `.keras` file, of `"vit_b16/augreg_in21k"` or of `"vit_b16"`."""
+    """The model of a `.keras` file, a checkpoint, `"vit_b16/augreg_in21k"` or `"vit_b16"`."""
     import keras
 
-    if name.endswith(".keras"):
+    suffix, tag = os.path.splitext(name)[1], name.rpartition("/")[2]
+    if suffix == ".keras":
         return keras.saving.load_model(name)
-    variant, slash, tag = name.rpartition("/")
-    if not slash or not tag.isidentifier():
-        return create_model(name)
-    for card in list_weights(variant):
-        if card.tag == tag and card.classes:  # with the head it was trained with
-            shape = (*card.image_size, 3)
-            return create_model(variant, weights=tag, input_shape=shape, classes=card.classes)
-    return create_model(variant, weights=tag)
+    has_tag = tag != name and tag.isidentifier()
+    if has_tag or is_address(name) or suffix in _CHECKPOINTS or os.path.exists(name):
+        return from_pretrained(name)
+    return create_model(name)
 
 
 def _version() -> str:

@@ -14,6 +14,7 @@ from keras_vit.models.model import Model
 from keras_vit.models.resnet import build_resnet
 from keras_vit.models.vit import build_vit
 from keras_vit.variants import find_config, find_variant
+from keras_vit.weights.addresses import is_address
 from keras_vit.weights.follow import follow_file
 from keras_vit.weights.load import inspect_file, load_weights
 from keras_vit.weights.published import find_tag, find_weights
@@ -84,6 +85,7 @@ def create_model(
     >>> model.output_shape
     (None, 10)
     """
+    _check_is_name(variant)
     config = configure(
         variant,
         include_top=include_top,
@@ -196,6 +198,16 @@ def _chosen(
     if input_shape is not None or name_has_size:  # "vit_base_patch16_384"
         chosen.add("image_size")
     return chosen
+
+
+def _check_is_name(variant: str) -> None:
+    text = os.fspath(variant)
+    if is_address(text) or os.path.isfile(text):
+        raise ValueError(
+            f"{text!r} is a checkpoint, not the name of an architecture. Use "
+            "`from_pretrained`, which finds the architecture, or name it: "
+            f'create_model("vit_b16", weights={text!r}).'
+        )
 
 
 def _check_options(options: dict[str, Any], config: ViTConfig | ResNetConfig) -> None:

@@ -22,6 +22,7 @@ FLOORS = {
     "models": 3,
     "weights": 3,
     "create": 4,
+    "pretrained": 4.5,  # create, for who names a file and no architecture
     "train": 5,
     "evaluate": 5,
     "analysis": 5,

@@ -128,21 +128,38 @@ def test_convert_to_another_image_size(tiny, tmp_path):
     assert keras_vit.inspect_file(target).image_size == (48, 48)
 
 
-def test_convert_needs_a_known_architecture(tmp_path, capsys):
-    target = tmp_path / "out.npz"
-    assert main(["weights", "convert", str(TOKEN), str(target), "--layout", "official"]) == 1
-    assert "Name it with --variant, one of bit_r101x1" in capsys.readouterr().err
-    assert not target.exists()
+def test_convert_needs_no_architecture_in_the_table(tmp_path, capsys):
+    target = tmp_path / "out.safetensors"
+    assert main(["weights", "convert", str(TOKEN), str(target), "--layout", "timm"]) == 0
+    line = ["weights", "convert", str(target), str(tmp_path / "again.npz"), "--layout", "official"]
+    assert main(line) == 1  # whose shapes do not tell the number of heads
+    error = capsys.readouterr().err
+    assert "no shape tells how many attention heads" in error
+    (tmp_path / "config.json").write_text('{"model_args": {"num_heads": 4}}')
+    assert main(line) == 0
+    with np.load(tmp_path / "again.npz") as arrays:
+        for name, array in load_golden("vit_token")[0].items():
+            np.testing.assert_array_equal(arrays[name], array, err_msg=name)
 
 
-def test_convert_refuses_what_would_not_be_the_same(tiny, tmp_path, capsys):
+def test_convert_keeps_the_channels_of_the_images(tiny, tmp_path):
     arrays, _ = load_golden("vit_token")
     arrays["embedding/kernel"] = arrays["embedding/kernel"].sum(axis=2, keepdims=True)
     np.savez(tmp_path / "grey.npz", **arrays)
+    line = ["weights", "convert", str(tmp_path / "grey.npz")]
+    assert main([*line, str(tmp_path / "a.npz"), "--layout", "official"]) == 0
+    assert main([*line, str(tmp_path / "b.npz"), "--layout", "official", "--image-size", "48"]) == 0
+    for name in ("a.npz", "b.npz"):
+        with np.load(tmp_path / name) as written:
+            np.testing.assert_array_equal(written["embedding/kernel"], arrays["embedding/kernel"])
+
+
+def test_convert_refuses_what_would_not_be_the_same(tiny, tmp_path, capsys):
     target = tmp_path / "out.npz"
-    line = ["weights", "convert", str(tmp_path / "grey.npz"), str(target), "--layout", "official"]
-    assert main([*line, "--variant", "vit_tiny"]) == 1
-    assert "would not be the same model" in capsys.readouterr().err
+    line = ["weights", "convert", str(TOKEN), str(target), "--layout", "official"]
+    assert main([*line, "--variant", "vit_b16"]) == 1
+    error = capsys.readouterr().err
+    assert "does not fit the model 'vit_b16'" in error and "looks like a vit_tiny" in error
     assert not target.exists()
 
 
@@ -150,7 +167,15 @@ def test_convert_refuses_what_would_not_be_the_same(tiny, tmp_path, capsys):
     ("words", "message"),
     [
         (["list", "vit_b17"], "There is no variant 'vit_b17'"),
-        (["info", "nothing.npz"], "'nothing.npz', and there is no such file"),
+        (
+            ["info", "nothing.npz"],
+            "no file 'nothing.npz'. Published weights are called",
+        ),
+        (["info", "r26_vit_b32"], "There are weights r26_vit_b32/orig_in21k."),
+        (["info", "sam_in1k"], "vit_b16/sam_in1k"),
+        (["info", "."], "is a folder; name the file in it"),
+        (["convert", "x.npz", "y.npz", "--layout", "timm"], "written to .safetensors files"),
+        (["convert", "x.npz", "no/y.npz", "--layout", "official"], "There is no folder 'no'"),
         (["fetch", "vit_b16/augreg"], "There are no weights 'augreg' of 'vit_b16'"),
     ],
 )

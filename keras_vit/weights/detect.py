@@ -8,10 +8,10 @@ import os
 import pathlib
 from typing import Any
 
-from keras_vit.variants import VARIANTS
 from keras_vit.weights.arrays import Entry
 from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
-from keras_vit.weights.neighbours import read_neighbours
+from keras_vit.weights.neighbours import Neighbours, read_neighbours
+from keras_vit.weights.sizes import guess_variant, read_sizes, size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,9 +25,8 @@ class FileInfo:
         variant: The architecture of that size in the table, or `None` if there is none.
         classes: Outputs of its head, or `None` without one.
         grid: Patches along (height, width) of its positions, or `None` where several fit or none.
-        patch_size: Pixels along (height, width) of its patch kernel.
-        has_stem: Whether a ResNet comes before the patches.
-        options: Fields of the configuration that the file asks for.
+        sizes: Fields of the configuration that its shapes tell, such as `width` and `depth`.
+        options: Fields of the configuration that the file asks for beside them.
         parameters: Number of values in the arrays of the image model.
         arrays: Shape and type of every array, by the file's own names.
     """
@@ -38,8 +37,7 @@ class FileInfo:
     variant: str | None
     classes: int | None
     grid: tuple[int, int] | None
-    patch_size: tuple[int, int] | None
-    has_stem: bool
+    sizes: dict[str, Any]
     options: dict[str, Any]
     parameters: int
     arrays: dict[str, Entry]
@@ -47,9 +45,17 @@ class FileInfo:
     @property
     def image_size(self) -> tuple[int, int] | None:
         """Pixels along (height, width) that its positions are for, where they are known."""
-        if self.grid is None or self.patch_size is None or self.has_stem:
+        if self.grid is None or self.patch_size is None:
             return None
-        return self.grid[0] * self.patch_size[0], self.grid[1] * self.patch_size[1]
+        stem = self.sizes.get("stem")
+        stride = 1 if stem is None else stem.stride
+        rows, columns = self.patch_size
+        return self.grid[0] * rows * stride, self.grid[1] * columns * stride
+
+    @property
+    def patch_size(self) -> tuple[int, int] | None:
+        """Pixels along (height, width) of its patch kernel, of a stem's maps in a hybrid."""
+        return self.sizes.get("patch_size")
 
 
 def inspect_file(path: str | os.PathLike) -> FileInfo:
@@ -67,7 +73,7 @@ def inspect_file(path: str | os.PathLike) -> FileInfo:
     """
     with open_checkpoint(path) as checkpoint:
         head = checkpoint.find("head/bias")
-        kernel = checkpoint.find("patch_encoder/projection/kernel")
+        sizes = read_sizes(checkpoint)
         return FileInfo(
             path=checkpoint.file.path,
             kind=checkpoint.file.kind,
@@ -75,8 +81,7 @@ def inspect_file(path: str | os.PathLike) -> FileInfo:
             variant=guess_variant(checkpoint),
             classes=None if head is None else size(head, -1),
             grid=_guess_grid(checkpoint),
-            patch_size=None if kernel is None else _patch_size(checkpoint, kernel),
-            has_stem=checkpoint.find("stem_root/conv/kernel") is not None,
+            sizes=sizes,
             options=implied_options(checkpoint),
             parameters=sum(math.prod(entry.shape) for entry in checkpoint.entries.values()),
             arrays=dict(checkpoint.file.entries),
@@ -85,9 +90,13 @@ def inspect_file(path: str | os.PathLike) -> FileInfo:
 
 def implied_options(checkpoint: Checkpoint) -> dict[str, Any]:
     """Fields of the configuration that a file's layout and arrays ask for."""
-    options = {**checkpoint.layout.options, **read_neighbours(checkpoint.file.path)}
+    options = {**checkpoint.layout.options, **_neighbours(checkpoint).options}
     if "bit" in checkpoint.layout.name:
+        options.pop("num_heads", None)
         return options
+    sizes = read_sizes(checkpoint)
+    if "num_heads" in sizes:
+        options["num_heads"] = sizes["num_heads"]
     has = checkpoint.find
     pre_logits, registers = has("pre_logits/bias"), has("registers/token")
     class_token = has("class_token/token") is not None
@@ -108,6 +117,13 @@ def implied_options(checkpoint: Checkpoint) -> dict[str, Any]:
     return options
 
 
+def _neighbours(checkpoint: Checkpoint) -> Neighbours:
+    """What lies beside files of timm and transformers; the official projects publish no such."""
+    if checkpoint.file.kind == "npz":
+        return Neighbours({}, None)
+    return read_neighbours(checkpoint.file.path)
+
+
 def position_readings(
     checkpoint: Checkpoint,
     grid: tuple[int, int] | None = None,
@@ -121,8 +137,32 @@ def position_readings(
         model_grid: Those of the model, which the table may be for. Square grids always may.
 
     Returns:
-        Pairs of the number of rows before the patches and the grid of the others.
+        Pairs of the number of rows before the patches and the grid of the others. Where a size of
+        images is stated beside the file, and its rows agree, that is the only reading.
     """
+    stated = None if grid else _stated_grid(checkpoint)
+    return (_readings(checkpoint, stated, None) if stated else []) or _readings(
+        checkpoint, grid, model_grid
+    )
+
+
+def _stated_grid(checkpoint: Checkpoint) -> tuple[int, int] | None:
+    """Patches along (height, width) of the images that `config.json` says the file is for."""
+    image_size = _neighbours(checkpoint).image_size
+    sizes = read_sizes(checkpoint) if image_size else {}
+    if image_size is None or "patch_size" not in sizes or 0 in sizes["patch_size"]:
+        return None
+    stride = sizes["stem"].stride if "stem" in sizes else 1
+    rows, columns = (
+        pixels // (patch * stride)
+        for pixels, patch in zip(image_size, sizes["patch_size"], strict=True)
+    )
+    return rows, columns
+
+
+def _readings(
+    checkpoint: Checkpoint, grid: tuple[int, int] | None, model_grid: tuple[int, int] | None
+) -> list[tuple[int, tuple[int, int]]]:
     entry = checkpoint.find("position_embedding/embedding")
     if entry is None or len(entry.shape) < 2:
         return []
@@ -137,11 +177,6 @@ def position_readings(
                 if reading not in readings:
                     readings.append(reading)
     return readings
-
-
-def size(entry: Entry | None, axis: int) -> int:
-    """Length of an axis of an array, 0 where the array or the axis is not there."""
-    return 0 if entry is None or len(entry.shape) < -axis else entry.shape[axis]
 
 
 def possible_prefixes(checkpoint: Checkpoint) -> set[int]:
@@ -165,37 +200,3 @@ def _implied_pooling(checkpoint: Checkpoint, reads_token: bool) -> str:
 def _guess_grid(checkpoint: Checkpoint) -> tuple[int, int] | None:
     readings = position_readings(checkpoint)
     return readings[0][1] if len(readings) == 1 else None
-
-
-def _patch_size(checkpoint: Checkpoint, kernel: Entry) -> tuple[int, int] | None:
-    if len(kernel.shape) != 4:
-        return None
-    axes = kernel.shape[:2] if checkpoint.layout.kind == "npz" else kernel.shape[2:]
-    return axes[0], axes[1]
-
-
-def guess_variant(checkpoint: Checkpoint) -> str | None:
-    """The variant in the table that has this patch, width, depth and MLP."""
-    sizes = _sizes(checkpoint)
-    for name, config in VARIANTS.items():
-        fields = ("patch_size", "width", "depth", "mlp_dim")
-        if sizes == tuple(getattr(config, field, None) for field in fields):
-            return name
-    return None
-
-
-def _sizes(checkpoint: Checkpoint) -> tuple | None:
-    width = checkpoint.find("patch_encoder/projection/bias")
-    hidden = checkpoint.find("block_0/mlp/hidden/bias")
-    kernel = checkpoint.find("patch_encoder/projection/kernel")
-    if (
-        width is None
-        or hidden is None
-        or kernel is None
-        or checkpoint.find("stem_root/conv/kernel")
-    ):
-        return None
-    depth = 0
-    while checkpoint.find(f"block_{depth}/mlp/hidden/bias") is not None:
-        depth += 1
-    return _patch_size(checkpoint, kernel), size(width, -1), depth, size(hidden, -1)

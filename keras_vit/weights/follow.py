@@ -18,9 +18,9 @@ def follow_file(
 ) -> ViTConfig | ResNetConfig:
     """Adapts a configuration to a checkpoint, where the caller did not choose otherwise.
 
-    The form of GELU, the epsilon of the norms, tokens and their places, pooling, preprocessing
-    and the size of images follow the file; the head takes the file's form where the number of
-    classes agrees.
+    The form of GELU, the epsilon of the norms, the number of heads, tokens and their places,
+    pooling, preprocessing and the size of images follow the file; the head takes the file's form
+    where the number of classes agrees.
 
     Args:
         config: The variant's configuration, with the caller's changes.
@@ -40,6 +40,8 @@ def follow_file(
     }
     if config.classes is None or config.classes != info.classes:
         wanted["pre_logits"] = None  # dropped for other classes, as the paper fine-tunes
+    if info.sizes.get("width") != getattr(config, "width", None):
+        wanted.pop("num_heads", None)  # of another model: what does not fit is told on loading
     if config.channels != 3 and "preprocessing" in wanted:
         wanted["preprocessing"] = _mean_channel(wanted["preprocessing"])
     stem = wanted.pop("stem", None)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pathlib
 import re
+from typing import Any
 
 from keras_vit.weights.addresses import HubAddress, parse_hub_address
 from keras_vit.weights.download import DownloadError
+from keras_vit.weights.neighbours import NAMES
 
 DEFAULT_FILE = "model.safetensors"
 _READABLE = (".safetensors", ".npz", ".weights.h5")
@@ -17,7 +19,9 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 def fetch_from_hub(address: str, offline: bool = False) -> tuple[pathlib.Path, str | None]:
     """Fetches `hf://owner/name[@revision][/file]` with `huggingface_hub`.
 
-    The client has its own cache, endpoint and token: `HF_HOME`, `HF_ENDPOINT`, `HF_TOKEN`.
+    With a `.safetensors` file come the small ones that say how its model computes, where the
+    repository has them: `config.json` and `preprocessor_config.json`. The client has its own
+    cache, endpoint and token: `HF_HOME`, `HF_ENDPOINT`, `HF_TOKEN`.
 
     Args:
         address: The address; without a file it means `model.safetensors`.
@@ -42,7 +46,7 @@ def fetch_from_hub(address: str, offline: bool = False) -> tuple[pathlib.Path, s
         ) from error
     filename = wanted.filename or DEFAULT_FILE
     try:
-        path = huggingface_hub.hf_hub_download(
+        found = huggingface_hub.hf_hub_download(
             wanted.repository, filename, revision=wanted.revision, local_files_only=offline
         )
     except errors.LocalEntryNotFoundError as error:
@@ -63,7 +67,46 @@ def fetch_from_hub(address: str, offline: bool = False) -> tuple[pathlib.Path, s
         ) from error
     except (errors.HfHubHTTPError, OSError) as error:
         raise DownloadError(f"{address} could not be downloaded: {error}") from error
-    return pathlib.Path(path), _published_hash(pathlib.Path(path))
+    path = pathlib.Path(found)
+    if path.suffix == ".safetensors":
+        _fetch_neighbours(huggingface_hub, wanted, filename, path, offline)
+    return path, _published_hash(path)
+
+
+def _fetch_neighbours(
+    huggingface_hub: Any, wanted: HubAddress, filename: str, path: pathlib.Path, offline: bool
+) -> None:
+    """Brings what lies beside a file to the same folder of the client's cache.
+
+    Of the same commit, for the branch may move between two requests.
+    """
+    errors = huggingface_hub.errors
+    commit = _commit(path) or wanted.revision
+    folder = filename.rpartition("/")[0]
+    for name in NAMES:
+        if path.with_name(name).exists():
+            continue
+        try:
+            huggingface_hub.hf_hub_download(
+                wanted.repository,
+                f"{folder}/{name}" if folder else name,
+                revision=commit,
+                local_files_only=offline,
+            )
+        except (errors.EntryNotFoundError, errors.HfHubHTTPError, OSError) as error:
+            cut = isinstance(error, errors.LocalEntryNotFoundError) and not offline
+            if isinstance(error, errors.EntryNotFoundError) and not cut:
+                continue  # the repository has no such file, or it was not fetched before
+            raise DownloadError(
+                f"{name} beside {filename} of {wanted.repository}, which says how the model "
+                f"computes, could not be downloaded: {error}"
+            ) from error
+
+
+def _commit(path: pathlib.Path) -> str | None:
+    """The commit that a file of the client's cache is of: the folder below `snapshots`."""
+    parts = path.parts
+    return parts[parts.index("snapshots") + 1] if "snapshots" in parts[:-1] else None
 
 
 def _published_hash(path: pathlib.Path) -> str | None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import pathlib
-from typing import Any
+from typing import Any, NamedTuple
 
 from keras_vit.config import Preprocessing
+
+CONFIG = "config.json"
+PREPROCESSOR = "preprocessor_config.json"
+NAMES = (CONFIG, PREPROCESSOR)
 
 _MAX_BYTES = 1_000_000  # such files have a few thousand
 _GELUS = {
@@ -19,29 +23,66 @@ _GELUS = {
 _RESAMPLES = {2: "bilinear", 3: "bicubic"}  # numbers of Pillow
 
 
-def read_neighbours(path: pathlib.Path) -> dict[str, Any]:
-    """Options from `config.json` and `preprocessor_config.json` beside a checkpoint.
+class Neighbours(NamedTuple):
+    """What is said beside a checkpoint, and neither its names nor its shapes tell.
+
+    Args:
+        options: Fields of the configuration.
+        image_size: Pixels along (height, width) that the positions are for, or `None`.
+    """
+
+    options: dict[str, Any]
+    image_size: tuple[int, int] | None
+
+
+def read_neighbours(path: pathlib.Path) -> Neighbours:
+    """Reads `config.json` and `preprocessor_config.json` beside a checkpoint.
 
     Args:
         path: The checkpoint.
 
     Returns:
-        Fields of the configuration, empty where nothing lies beside it. Whatever cannot be
-        understood there is left out: such files are not part of the checkpoint.
+        What they say. Whatever cannot be understood there is left out: such files are not part
+        of the checkpoint.
     """
+    config = _read(path.with_name(CONFIG))
+    tower = config.get("vision_config")  # of two towers
+    tower = tower if isinstance(tower, dict) else config
     options: dict[str, Any] = {}
-    config = _read(path.with_name("config.json"))
-    if config.get("hidden_act") in _GELUS:
-        options["gelu"] = _GELUS[config["hidden_act"]]
-    epsilon = config.get("layer_norm_eps")
+    if tower.get("hidden_act") in _GELUS:
+        options["gelu"] = _GELUS[tower["hidden_act"]]
+    epsilon = tower.get("layer_norm_eps")
     if isinstance(epsilon, float) and 0 < epsilon < 1:
         options["norm_epsilon"] = epsilon
+    heads = _dict(config.get("model_args")).get("num_heads", tower.get("num_attention_heads"))
+    if _is_count(heads):
+        options["num_heads"] = heads
     preprocessing = _timm(config.get("pretrained_cfg")) or _transformers(
-        _read(path.with_name("preprocessor_config.json"))
+        _read(path.with_name(PREPROCESSOR))
     )
     if preprocessing is not None:
         options["preprocessing"] = preprocessing
-    return options
+    return Neighbours(options, _image_size(config, tower))
+
+
+def _image_size(config: dict[str, Any], tower: dict[str, Any]) -> tuple[int, int] | None:
+    """transformers' `image_size`, a number or two; timm's `input_size`, channels first."""
+    size = tower.get("image_size")
+    timm = _dict(config.get("pretrained_cfg")).get("input_size")
+    if isinstance(timm, list):
+        size = timm[1:]
+    size = [size, size] if _is_count(size) else size
+    if isinstance(size, list) and len(size) == 2 and all(map(_is_count, size)):
+        return size[0], size[1]
+    return None
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value > 0
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _read(path: pathlib.Path) -> dict[str, Any]:

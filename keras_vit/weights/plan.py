@@ -10,13 +10,9 @@ import numpy as np
 
 from keras_vit.weights.arrays import FLOATS, CheckpointError
 from keras_vit.weights.checkpoint import Checkpoint
-from keras_vit.weights.detect import (
-    guess_variant,
-    position_readings,
-    possible_prefixes,
-    size,
-)
+from keras_vit.weights.detect import implied_options, position_readings, possible_prefixes
 from keras_vit.weights.names import Rule
+from keras_vit.weights.sizes import guess_variant, size
 
 POSITIONS = "position_embedding/embedding"
 PATCHES = "patch_encoder/projection/kernel"
@@ -59,6 +55,7 @@ def make_plan(
     plan = Plan(model, checkpoint, grid, resize_patches)
     _match(plan)
     _check_rest(plan)
+    _check_heads(plan)
     return plan
 
 
@@ -210,6 +207,17 @@ def _check_rest(plan: Plan) -> None:
                 f"unused: {plan.checkpoint.original(key)!r} {entry.shape}, for which the model "
                 "has no place"
             )
+
+
+def _check_heads(plan: Plan) -> None:
+    """The number of heads is in no shape of timm's and transformers' files, but beside them."""
+    stated = implied_options(plan.checkpoint).get("num_heads")
+    ours = getattr(plan.model.config, "num_heads", None)
+    if plan.checkpoint.file.kind != "npz" and stated and ours and stated != ours:
+        plan.problems.append(
+            f"other heads: config.json beside the file says {stated} attention heads, the model "
+            f"has {ours}; pass num_heads={stated}"
+        )
 
 
 def _mentioned(plan: Plan, key: str) -> bool:

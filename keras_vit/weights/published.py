@@ -11,6 +11,9 @@ from keras_vit.cards.catalog import find_card, list_cards
 from keras_vit.variants import find_variant
 from keras_vit.weights.addresses import is_address
 from keras_vit.weights.cache import fetch
+from keras_vit.weights.hub import DEFAULT_FILE
+
+_SUFFIXES = (".npz", ".safetensors", ".h5")
 
 
 def list_weights(variant: str | None = None) -> list[Card]:
@@ -78,7 +81,7 @@ def find_weights(
     """The local file of a card, an address or a path, downloaded where it must be.
 
     Args:
-        weights: Path or address, where there is no card.
+        weights: Path or address, where there is no card; of a folder `model.safetensors` in it.
         card: What is published about the weights.
         rehash: Whether a file that lies in the cache unchanged is hashed again.
 
@@ -94,13 +97,30 @@ def find_weights(
     text = os.fspath(weights)
     if is_address(text):
         return fetch(text, rehash=rehash)
+    if os.path.isdir(text):
+        return _file_in(pathlib.Path(text))
     if not os.path.isfile(text):
         raise ValueError(
             "`weights` must be None, a tag (see `list_weights`), the path of a file (.npz, "
             ".safetensors, .weights.h5) or an address (https://, gs://, hf://owner/name). "
-            f"Received: {text!r}, and there is no such file."
+            f"Received: {text!r}, and there is no such file.{_hub_advice(text)}"
         )
     return pathlib.Path(text)
+
+
+def _hub_advice(text: str) -> str:
+    """A hint for who names a repository as the hub's own client does."""
+    is_name = text.count("/") == 1 and not text.startswith((".", "/", "~"))
+    return f" On the Hugging Face hub it is hf://{text}." if is_name else ""
+
+
+def _file_in(folder: pathlib.Path) -> pathlib.Path:
+    """The checkpoint in a folder that was copied from the Hugging Face hub."""
+    if (folder / DEFAULT_FILE).is_file():
+        return folder / DEFAULT_FILE
+    files = sorted(each.name for each in folder.iterdir() if each.suffix in _SUFFIXES)
+    shown = ", ".join(files[:9]) if files else f"none is a {' or '.join(_SUFFIXES)} file"
+    raise ValueError(f"{str(folder)!r} is a folder; name the file in it ({shown}).")
 
 
 def load_augreg_index() -> list[dict[str, str | float]]:

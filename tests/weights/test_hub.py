@@ -18,6 +18,7 @@ from huggingface_hub import errors
 import keras_vit
 from keras_vit.weights.cache import cache_dir, fetch
 from keras_vit.weights.download import DownloadError
+from keras_vit.weights.neighbours import NAMES
 from tests.weights.server import File, serve
 
 HEADER = json.dumps({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
@@ -64,9 +65,12 @@ def hub(tmp_path, monkeypatch):
 
         def __init__(self):
             self.calls, self.files = [], []
+            self.beside = {name: hub_error(errors.EntryNotFoundError) for name in NAMES}
 
         def download(self, repository, filename, *, revision, local_files_only):
             self.calls.append((repository, filename, revision, local_files_only))
+            if filename in self.beside:
+                raise self.beside[filename]
             if self.fails:
                 raise self.fails
             return str(self.path)
@@ -80,10 +84,32 @@ def hub(tmp_path, monkeypatch):
 def test_an_address_names_repository_revision_and_file(hub):
     assert fetch("hf://timm/vit@v1/model.safetensors").read_bytes() == CONTENT
     fetch("hf://timm/vit")
+    beside = [("timm/vit", name, "0123abc", False) for name in NAMES]
     assert hub.calls == [
         ("timm/vit", "model.safetensors", "v1", False),
+        *beside,
         ("timm/vit", "model.safetensors", None, False),
+        *beside,
     ]
+
+
+def test_what_lies_beside_a_file_in_a_folder_comes_from_there(hub):
+    hub.beside = {f"large/{name}": hub_error(errors.EntryNotFoundError) for name in NAMES}
+    fetch("hf://timm/vit@v1/large/model.safetensors")
+    assert [call[1] for call in hub.calls[1:]] == list(hub.beside)
+    hub.path.with_name("config.json").write_text("{}")
+    hub.calls.clear()
+    fetch("hf://timm/vit@v1/large/model.safetensors")  # only what is not there yet
+    assert [call[1] for call in hub.calls[1:]] == ["large/preprocessor_config.json"]
+
+
+def test_a_config_that_does_not_come_is_an_error_and_not_a_guess(hub, monkeypatch):
+    for error in (hub_error(errors.HfHubHTTPError), errors.LocalEntryNotFoundError("cut")):
+        hub.beside["config.json"] = error
+        with pytest.raises(DownloadError, match=r"config\.json beside model\.safetensors"):
+            fetch("hf://timm/vit")
+    monkeypatch.setenv("KERAS_VIT_OFFLINE", "1")  # where it was not fetched before
+    assert fetch("hf://timm/vit").read_bytes() == CONTENT
 
 
 def test_the_hash_that_the_hub_publishes_is_checked(hub):
@@ -110,7 +136,7 @@ def test_a_short_file_is_found_by_its_structure(hub, tmp_path):
 def test_offline_asks_the_client_for_its_cache_only(hub, monkeypatch):
     monkeypatch.setenv("KERAS_VIT_OFFLINE", "1")
     fetch("hf://timm/vit")
-    assert hub.calls[-1][-1] is True
+    assert all(call[-1] is True for call in hub.calls)
     hub.fails = errors.LocalEntryNotFoundError("no")
     with pytest.raises(DownloadError, match=r"not in the cache of the Hugging Face client"):
         fetch("hf://timm/vit")
@@ -181,10 +207,20 @@ def test_the_real_client_against_a_hub_on_this_machine(tmp_path):
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
-    with serve({path: File(CONTENT, etag=f'"{digest}"', headers=headers)}) as server:
+    config = File(b'{"num_attention_heads": 3}', etag='"' + "ab" * 20 + '"', headers=headers)
+    files = {
+        path: File(CONTENT, etag=f'"{digest}"', headers=headers),
+        f"timm/vit/resolve/{commit}/config.json": config,
+        f"timm/vit/resolve/{commit}/preprocessor_config.json": File(
+            b"", answers=[404] * 9, headers={**headers, "X-Error-Code": "EntryNotFound"}
+        ),
+    }
+    with serve(files) as server:
         found = fetch_in_a_process("hf://timm/vit@v1")
         assert pathlib.Path(found).read_bytes() == CONTENT
         assert commit in found
+        assert pathlib.Path(found).with_name("config.json").read_bytes() == config.content
+        assert not pathlib.Path(found).with_name("preprocessor_config.json").exists()
         offline = fetch_in_a_process("hf://timm/vit@v1", KERAS_VIT_OFFLINE="1")
         assert offline == found
         missing = fetch_in_a_process("hf://timm/vit@v1/other.npz", KERAS_VIT_OFFLINE="1")

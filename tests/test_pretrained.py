@@ -1,0 +1,246 @@
+"""Models from a checkpoint alone: sizes, heads and head as the file and its neighbours say."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import shutil
+
+import huggingface_hub
+import keras
+import numpy as np
+import pytest
+import safetensors.numpy
+from huggingface_hub import errors
+
+import keras_vit
+from keras_vit.cards.card import Card
+from keras_vit.cards.catalog import CARDS
+from keras_vit.config import ResNetConfig, ResNetStem
+from keras_vit.create import build, create_model
+from keras_vit.pretrained import from_pretrained
+from keras_vit.variants import VARIANTS
+from keras_vit.weights.load import CheckpointMismatchError, inspect_file, load_weights
+from keras_vit.weights.save import save_weights
+from tests import official
+from tests.fixtures import fill_random, tiny_config
+from tests.weights.test_load_torch import CASES, images, weights
+
+PLAIN = {"include_preprocessing": False}
+# What the repositories of the two projects say in config.json, as far as it is read.
+TIMM = {"architecture": "vit_tiny", "model_args": {"num_heads": 4}}
+TRANSFORMERS = {"model_type": "vit", "hidden_act": "gelu", "num_attention_heads": 4}
+
+
+def run(model, pixels):
+    return keras.ops.convert_to_numpy(model(pixels))
+
+
+@pytest.fixture
+def save(tmp_path):
+    """Saves a small file of timm or transformers, and what lies beside it."""
+
+    def save(title, config=None):
+        path = tmp_path / "model.safetensors"
+        safetensors.numpy.save_file(weights(CASES[title]["shapes"]), path)
+        if config is not None:
+            (tmp_path / "config.json").write_text(json.dumps(config))
+        return path
+
+    return save
+
+
+@pytest.mark.parametrize("name", ["vit_token", "vit_pre_logits", "vit_gap", "hybrid_stages"])
+def test_official_files_need_no_architecture(name):
+    _, outputs = official.load_golden(name)
+    path = official.GOLDEN / f"{name}.checkpoint.npz"
+    assert inspect_file(path).variant is None
+    model = from_pretrained(path, **PLAIN)
+    assert (model.config.num_heads, model.config.classes) == (4, 10)
+    np.testing.assert_allclose(run(model, outputs["images"]), outputs["logits"], rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("title", "config"),
+    [
+        ("timm vit", TIMM),
+        ("timm distilled", TIMM),
+        ("timm dinov2", TIMM),
+        ("timm siglip", TIMM),
+        ("timm hybrid", TIMM),
+        ("timm bit", {"architecture": "resnetv2"}),
+        ("transformers vit", TRANSFORMERS),
+        ("transformers registers", TRANSFORMERS),
+        ("transformers siglip", {"vision_config": TRANSFORMERS | {"hidden_act": "gelu_new"}}),
+        ("transformers bit", {"model_type": "bit"}),
+    ],
+)
+def test_files_of_timm_and_transformers_need_the_config_beside_them(title, config, save):
+    path, size = save(title, config), CASES[title]["size"]
+    shape = (size, size, 3) if title.endswith("bit") else None  # for images of any size
+    model = from_pretrained(path, input_shape=shape, **PLAIN)
+    expected = np.array(CASES[title]["outputs"])
+    outputs = run(model, images(size))
+    np.testing.assert_allclose(outputs, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
+
+
+def test_the_number_of_heads_is_never_guessed(save):
+    path = save("timm vit")
+    with pytest.raises(ValueError, match=r"no architecture in the table \(patch_size=.*num_heads="):
+        from_pretrained(path)
+    assert from_pretrained(path, num_heads=4).config.num_heads == 4
+    path = save("timm vit", {"model_args": {"num_heads": 0}})  # no number of heads
+    with pytest.raises(ValueError, match="no shape tells how many attention heads"):
+        from_pretrained(path)
+
+
+def test_other_heads_than_the_config_says_are_a_mismatch(save, monkeypatch):
+    path = save("timm vit", TIMM)
+    model = build(tiny_config(classes=5, num_heads=8))
+    with pytest.raises(CheckpointMismatchError, match="says 4 attention heads, the model has 8"):
+        load_weights(model, path)
+    monkeypatch.setitem(VARIANTS, "vit_tiny", tiny_config(num_heads=8))
+    assert create_model("vit_tiny", weights=path, classes=5).config.num_heads == 4
+
+
+def test_the_heads_of_a_file_of_another_width_do_not_hide_what_does_not_fit(save, monkeypatch):
+    monkeypatch.setitem(VARIANTS, "vit_tiny", tiny_config(width=30, num_heads=5))
+    with pytest.raises(CheckpointMismatchError, match=r"'patch_embed.proj.bias' is \(32,\)"):
+        create_model("vit_tiny", weights=save("timm vit", TIMM), classes=5)
+
+
+def test_the_size_of_images_in_the_config_decides_the_grid(save):
+    """16 rows are 4 x 4 patches or 2 x 8, and no shape tells which."""
+    assert inspect_file(save("timm vit", TIMM)).image_size == (32, 32)
+    path = save("timm vit", {**TIMM, "pretrained_cfg": {"input_size": [3, 16, 64]}})
+    assert inspect_file(path).image_size == (16, 64)
+    assert from_pretrained(path).input_shape == (None, 16, 64, 3)
+    model = build(tiny_config(classes=5))
+    report = load_weights(model, path)
+    assert "2 x 8 to 4 x 4 places" in report.resized["position_embedding/embedding"]
+    assert not load_weights(model, path, grid=(4, 4)).resized  # the caller goes first
+    path = save("transformers vit", {**TRANSFORMERS, "image_size": [64, 16]})
+    assert inspect_file(path).grid == (8, 2)
+    path = save("timm vit", {**TIMM, "image_size": 999})  # not what the rows say
+    assert inspect_file(path).grid == (4, 4)
+
+
+def test_a_folder_that_was_copied_from_the_hub_will_do(save, tmp_path):
+    folder = save("transformers vit", TRANSFORMERS).parent
+    assert from_pretrained(folder).config.num_heads == 4
+    (folder / "model.safetensors").rename(folder / "other.safetensors")
+    with pytest.raises(ValueError, match=r"is a folder; name the file in it .other\.safetensors."):
+        from_pretrained(folder)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match=r"none is a \.npz or"):
+        from_pretrained(tmp_path / "empty")
+
+
+def test_a_name_of_the_hub_without_its_scheme_is_explained():
+    with pytest.raises(ValueError, match=r"it is hf://google/vit-base-patch16-224\."):
+        from_pretrained("google/vit-base-patch16-224")
+    with pytest.raises(ValueError, match=r"no such file\.$"):
+        from_pretrained("./vit-base-patch16-224")
+
+
+def test_a_head_is_as_in_the_file_unless_asked_for(save):
+    path = save("timm dinov2", TIMM)
+    features = from_pretrained(path)
+    assert (features.output_shape, features.config.pooling) == ((None, 32), "token")
+    assert from_pretrained(path, pooling="gap").config.pooling == "gap"
+    assert from_pretrained(path, include_top=False).output_shape == (None, 17, 32)
+    fresh = from_pretrained(path, classes=3)
+    assert fresh.load_report.fresh == ("head/kernel", "head/bias")
+    golden = official.GOLDEN / "vit_token.checkpoint.npz"
+    assert from_pretrained(golden, classes=3).load_report.fresh
+    assert from_pretrained(golden, include_top=False).output_shape == (None, 17, 32)
+
+
+def test_options_and_size_of_the_caller_go_first(save):
+    path = save("timm vit", TIMM)
+    model = from_pretrained(path, input_shape=(48, 32, 3), gelu="tanh", name="mine")
+    assert (model.name, model.config.gelu, model.config.grid) == ("mine", "tanh", (6, 4))
+
+
+def test_images_of_other_channels_stay_so(tmp_path):
+    grey = build(tiny_config(channels=1))
+    fill_random(grey)
+    model = from_pretrained(save_weights(grey, tmp_path / "grey.npz"))
+    assert model.input_shape == (None, 32, 32, 1)
+    assert not model.load_report.resized
+
+
+def test_hybrids_and_resnets_of_the_table_are_recognised(tmp_path, monkeypatch):
+    stem = ResNetStem(stages=(1, 2))
+    hybrid = tiny_config(stem=stem, patch_size=1, image_size=64, **PLAIN)
+    bit = ResNetConfig(stages=(1, 2), width_factor=2, image_size=32, classes=5)
+    monkeypatch.setitem(VARIANTS, "r9_tiny", hybrid)
+    monkeypatch.setitem(VARIANTS, "r9_plain", tiny_config())
+    monkeypatch.setitem(VARIANTS, "bit_tiny", bit)
+    for layout, name in [("official", "a.npz"), ("timm", "a.safetensors")]:
+        info = inspect_file(save_weights(build(hybrid), tmp_path / name, layout))
+        assert (info.variant, info.image_size) == ("r9_tiny", (64, 64))
+        assert info.sizes["stem"] == stem
+        info = inspect_file(save_weights(build(bit), tmp_path / name, layout))
+        assert (info.variant, info.image_size) == ("bit_tiny", None)
+        assert info.sizes == {"stages": (1, 2), "width_factor": 2, "channels": 3}
+        info = inspect_file(save_weights(build(tiny_config()), tmp_path / name, layout))
+        assert info.variant == "r9_plain"
+
+
+def test_a_variant_and_a_tag_name_a_card(monkeypatch):
+    path = official.GOLDEN / "vit_token.checkpoint.npz"
+    card = Card(
+        "vit_tiny", "in10", path.as_uri(), "official", (48, 48), 10, options={"gelu": "exact"}
+    )
+    monkeypatch.setitem(VARIANTS, "vit_tiny", tiny_config())
+    monkeypatch.setitem(CARDS, (card.variant, card.tag), card)
+    model = from_pretrained("vit_tiny/in10")
+    assert model.input_shape == (None, 48, 48, 3)  # what the card says
+    assert model.config.gelu == "exact"
+    assert not model.load_report.fresh
+
+
+def test_what_lacks_the_arrays_that_tell_is_named(tmp_path):
+    arrays = official.load_golden("vit_token")[0]
+    del arrays["embedding/kernel"]
+    np.savez(tmp_path / "x.npz", **arrays)
+    with pytest.raises(ValueError, match="lacks arrays that tell its architecture"):
+        from_pretrained(tmp_path / "x.npz")
+    with pytest.raises(CheckpointMismatchError, match="missing: 'embedding/kernel'"):
+        from_pretrained(tmp_path / "x.npz", "vit_b16")
+
+
+@pytest.mark.parametrize("address", ["hf://google/vit-base-patch16-224", "gs://a/b.npz"])
+def test_create_model_says_how_to_open_a_checkpoint(address):
+    with pytest.raises(ValueError, match=r"is a checkpoint, not the name .* `from_pretrained`"):
+        create_model(address)
+    with pytest.raises(ValueError, match="is a checkpoint"):
+        create_model(str(official.GOLDEN / "vit_token.checkpoint.npz"))
+
+
+def test_a_repository_of_the_hub_says_it_all(save, tmp_path, monkeypatch):
+    """The client brings the files of a repository; the model is built from them alone."""
+    monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "cache"))
+    repository = save("transformers vit", TRANSFORMERS | {"hidden_act": "gelu_new"}).parent
+    snapshot = tmp_path / "hf" / "models--me--tiny" / "snapshots" / "0123abc"
+    asked = []
+
+    def download(name, file, *, revision, local_files_only):
+        asked.append((file, revision))
+        if not (repository / file).exists():
+            raise errors.LocalEntryNotFoundError("no") if local_files_only else not_found
+        snapshot.mkdir(parents=True, exist_ok=True)
+        return shutil.copy(repository / file, snapshot / file)
+
+    not_found = errors.EntryNotFoundError("no")
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    model = from_pretrained("hf://me/tiny")
+    assert (model.config.gelu, model.config.num_heads) == ("tanh", 4)
+    assert asked == [
+        ("model.safetensors", None),
+        ("config.json", "0123abc"),
+        ("preprocessor_config.json", "0123abc"),
+    ]
+    assert pathlib.Path(model.load_report.path).parent == snapshot
+    assert keras_vit.from_pretrained is from_pretrained
