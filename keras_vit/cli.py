@@ -19,7 +19,7 @@ from keras_vit.create import create_model
 from keras_vit.pretrained import from_pretrained
 from keras_vit.weights.addresses import is_address
 from keras_vit.weights.detect import inspect_file
-from keras_vit.weights.published import fetch_weights, list_weights
+from keras_vit.weights.published import fetch_weights, hub_advice, list_weights
 from keras_vit.weights.save import WRITABLE, check_target, save_weights
 
 # What a user can do something about; anything else is a fault of ours and keeps its traceback.
@@ -50,6 +50,7 @@ def show_file(file: str, arrays: bool = False, as_json: bool = False) -> None:
         "image_size": info.image_size,
         "patch_size": info.patch_size,
         "grid": info.grid,
+        "sizes": info.sizes,
         "parameters": info.parameters,
         "arrays": len(sizes),
         "options": info.options,
@@ -69,14 +70,20 @@ def fetch_file(name: str, rehash: bool = False) -> None:
 
 
 def convert_file(
-    source: str, target: str, layout: str, variant: str | None = None, image_size: int | None = None
+    source: str,
+    target: str,
+    layout: str,
+    variant: str | None = None,
+    image_size: int | None = None,
+    num_heads: int | None = None,
 ) -> None:
     """Writes a checkpoint again in the names of another project."""
     check_target(target, layout)
     path = _find(source)
     channels = inspect_file(path).sizes.get("channels", 3)
     shape = None if image_size is None else (image_size, image_size, channels)
-    model = from_pretrained(path, variant, input_shape=shape)
+    options = {} if num_heads is None else {"num_heads": num_heads}
+    model = from_pretrained(path, variant, input_shape=shape, **options)
     written = save_weights(model, target, layout)
     print(model.load_report)
     print(f"Wrote {written} ({os.path.getsize(written) / 2**20:.1f} MiB, {layout} layout).")
@@ -219,6 +226,7 @@ COMMANDS: tuple[Command, ...] = (
             argument("--layout", required=True, choices=WRITABLE, help="whose names to write"),
             argument("--variant", help="architecture of IN, where its shapes do not tell"),
             argument("--image-size", type=int, help="pixels that OUT is for; as IN otherwise"),
+            argument("--num-heads", type=int, help="attention heads of IN, where nothing tells"),
         ),
     ),
 )
@@ -277,13 +285,17 @@ def _find(name: str, rehash: bool = False):
     variant, slash, tag = name.rpartition("/")
     if slash and tag.isidentifier():
         return fetch_weights(tag, variant, rehash=rehash)
+    raise ValueError(f"There is no file {name!r}.{_advice(name)}")
+
+
+def _advice(name: str) -> str:
+    """What somebody may have meant who named neither a file nor `VARIANT/TAG`."""
     named = sorted(card.name for card in list_weights() if name in (card.variant, card.tag))
-    advice = (
-        f"There are weights {', '.join(named)}."
-        if named
-        else ("Published weights are called VARIANT/TAG: see `keras-vit weights list`.")
-    )
-    raise ValueError(f"There is no file {name!r}. {advice}")
+    if not named:
+        hint = hub_advice(name)
+        return hint or " Published weights are called VARIANT/TAG: see `keras-vit weights list`."
+    more = f" and {len(named) - 3} more: see `keras-vit weights list`" if len(named) > 3 else ""
+    return f" There are weights {', '.join(named[:3])}{more}."
 
 
 def _open_model(name: str):

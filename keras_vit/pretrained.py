@@ -114,8 +114,8 @@ def _find_architecture(info: FileInfo, options: dict[str, Any]) -> tuple[str, di
         shown = ", ".join(f"{key}={value}" for key, value in sizes.items())
         raise ValueError(
             f"{info.path} is of no architecture in the table ({shown}), and no shape tells how "
-            "many attention heads it has. Pass num_heads=, or fetch the config.json of its "
-            "repository to the same folder."
+            "many attention heads it has. Pass num_heads (--num-heads), or fetch the config.json "
+            "of its repository to the same folder."
         )
     if "width" in sizes:
         sizes["num_heads"] = heads

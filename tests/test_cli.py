@@ -90,6 +90,7 @@ def test_info_says_what_a_file_is(tiny, capsys):
     assert facts["layout"].strip() == "official (npz)"
     assert facts["variant"].strip() == "vit_tiny"
     assert facts["image_size"].strip() == "32 x 32"
+    assert "width=32, depth=2" in facts["sizes"]
     assert facts["parameters"].strip() == "24,234"
     assert "embedding/kernel" in text and "8 x 8 x 3 x 32" in text
 
@@ -135,6 +136,7 @@ def test_convert_needs_no_architecture_in_the_table(tmp_path, capsys):
     assert main(line) == 1  # whose shapes do not tell the number of heads
     error = capsys.readouterr().err
     assert "no shape tells how many attention heads" in error
+    assert main([*line, "--num-heads", "4"]) == 0
     (tmp_path / "config.json").write_text('{"model_args": {"num_heads": 4}}')
     assert main(line) == 0
     with np.load(tmp_path / "again.npz") as arrays:
@@ -173,6 +175,8 @@ def test_convert_refuses_what_would_not_be_the_same(tiny, tmp_path, capsys):
         ),
         (["info", "r26_vit_b32"], "There are weights r26_vit_b32/orig_in21k."),
         (["info", "sam_in1k"], "vit_b16/sam_in1k"),
+        (["info", "vit_b16"], "more: see `keras-vit weights list`"),
+        (["info", "google/vit-base-patch16-224"], "it is hf://google/vit-base-patch16-224."),
         (["info", "."], "is a folder; name the file in it"),
         (["convert", "x.npz", "y.npz", "--layout", "timm"], "written to .safetensors files"),
         (["convert", "x.npz", "no/y.npz", "--layout", "official"], "There is no folder 'no'"),

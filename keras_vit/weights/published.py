@@ -103,12 +103,12 @@ def find_weights(
         raise ValueError(
             "`weights` must be None, a tag (see `list_weights`), the path of a file (.npz, "
             ".safetensors, .weights.h5) or an address (https://, gs://, hf://owner/name). "
-            f"Received: {text!r}, and there is no such file.{_hub_advice(text)}"
+            f"Received: {text!r}, and there is no such file.{hub_advice(text)}"
         )
     return pathlib.Path(text)
 
 
-def _hub_advice(text: str) -> str:
+def hub_advice(text: str) -> str:
     """A hint for who names a repository as the hub's own client does."""
     is_name = text.count("/") == 1 and not text.startswith((".", "/", "~"))
     return f" On the Hugging Face hub it is hf://{text}." if is_name else ""
