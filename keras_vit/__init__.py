@@ -132,12 +132,19 @@ from keras_vit.models.taps import attention_scores, features_of
 from keras_vit.models.vit import build_vit
 from keras_vit.pretrained import from_pretrained
 from keras_vit.report import write_report
+from keras_vit.train.adapt import adapt_model
 from keras_vit.train.cluster import Cluster, check_cluster
+from keras_vit.train.fit import Fitted, fine_tune, pretrain
 from keras_vit.train.layouts import vit_layout_map
-from keras_vit.train.optimizers import AdamW, layerwise_decay
+from keras_vit.train.losses import SigmoidCrossentropy
+from keras_vit.train.optimizers import SGD, AdamW, layerwise_decay
+from keras_vit.train.recipe import Recipe
+from keras_vit.train.recipes import find_recipe, hyper_rule, list_recipes
 from keras_vit.train.resume import ResumeTraining
+from keras_vit.train.schedules import WarmUp
 from keras_vit.train.snapshot import DamagedStateError
 from keras_vit.train.state import StateMismatchError
+from keras_vit.train.transfer import Transfer, transfer
 from keras_vit.variants import find_config, list_variants
 from keras_vit.weights.arrays import CheckpointError
 from keras_vit.weights.detect import FileInfo, inspect_file
@@ -149,6 +156,7 @@ from keras_vit.weights.save import save_weights
 
 if typing.TYPE_CHECKING:
     from keras_vit.data.batches import View, eval_batches, train_batches, view_of
+    from keras_vit.data.duplicates import NearDuplicate, find_near_duplicates
     from keras_vit.data.folder import read_folder
     from keras_vit.data.image_set import ImageSet, read_arrays, read_records
     from keras_vit.data.shards import Shards, find_shards, read_shards
@@ -164,6 +172,8 @@ __version__ = "0.1.0"
 # Imported when first asked for: they need TensorFlow, which other Keras backends do without.
 _NEED_TENSORFLOW = {
     "ImageSet": "keras_vit.data.image_set",
+    "NearDuplicate": "keras_vit.data.duplicates",
+    "find_near_duplicates": "keras_vit.data.duplicates",
     "View": "keras_vit.data.batches",
     "eval_batches": "keras_vit.data.batches",
     "read_arrays": "keras_vit.data.image_set",
@@ -186,6 +196,7 @@ _NEED_TENSORFLOW = {
 __all__ = [
     "IMAGENET_STATISTICS",
     "MLP",
+    "SGD",
     "UNIT_RANGE",
     "AdamW",
     "AddPositionEmbedding",
@@ -209,6 +220,7 @@ __all__ = [
     "DamagedStateError",
     "DownloadError",
     "FileInfo",
+    "Fitted",
     "GroupNorm",
     "ImageFiles",
     "ImageSet",
@@ -218,6 +230,7 @@ __all__ = [
     "MeanPooling",
     "Measurement",
     "Model",
+    "NearDuplicate",
     "PatchDropout",
     "PatchEncoder",
     "Preprocessing",
@@ -228,6 +241,7 @@ __all__ = [
     "R50ViTL16",
     "R50ViTL32",
     "RViTTi16",
+    "Recipe",
     "ResNetConfig",
     "ResNetStage",
     "ResNetStem",
@@ -236,12 +250,14 @@ __all__ = [
     "ScalingPoint",
     "SelfAttention",
     "Shards",
+    "SigmoidCrossentropy",
     "StateMismatchError",
     "StdConv2D",
     "StemRoot",
     "TokenPooling",
     "TrainingCost",
     "TrainingMemory",
+    "Transfer",
     "TransformerBlock",
     "ViTB8",
     "ViTB14",
@@ -265,6 +281,8 @@ __all__ = [
     "ViTSo400m16",
     "ViTTi16",
     "View",
+    "WarmUp",
+    "adapt_model",
     "attention_maps",
     "attention_rollout",
     "attention_scores",
@@ -288,13 +306,18 @@ __all__ = [
     "fetch_weights",
     "find_best_augreg",
     "find_config",
+    "find_near_duplicates",
+    "find_recipe",
     "find_shards",
+    "fine_tune",
     "fold_standardization",
     "from_pretrained",
     "gradient_bytes",
+    "hyper_rule",
     "image_features",
     "inspect_file",
     "layerwise_decay",
+    "list_recipes",
     "list_variants",
     "list_weights",
     "litert_errors",
@@ -317,6 +340,7 @@ __all__ = [
     "plot_throughput",
     "plot_training",
     "position_similarity",
+    "pretrain",
     "principal_axes",
     "project_patches",
     "read_arrays",
@@ -334,6 +358,7 @@ __all__ = [
     "training_cost",
     "training_exaflops",
     "training_memory",
+    "transfer",
     "utilization",
     "verify_export",
     "view_of",

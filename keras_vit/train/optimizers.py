@@ -1,4 +1,4 @@
-"""Learning rates that differ from layer to layer."""
+"""The official SGD, AdamW with a rate for every layer, and decay of kernels alone."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ class AdamW(keras.optimizers.AdamW):
     """`keras.optimizers.AdamW` with a factor on the learning rate of every variable.
 
     The decay of a weight takes its factor too, as in the fine-tuning of BEiT and timm. Without
-    factors it is Keras's.
+    factors it is Keras's. As there, the decay is apart from the gradient and multiplied by the
+    learning rate of the moment: a decay of 0.1 here is 1e-4 in big_vision, which multiplies it by
+    the shape of the schedule alone, with a learning rate of 1e-3.
 
     Args:
         learning_rate: A number or a `keras.optimizers.schedules.LearningRateSchedule`.
         rate_factors: `{path of a variable: factor}`, as `layerwise_decay` makes them; a variable
             that is not there has 1.
+        decay_kernels_only: Whether weights other than kernels (biases, norms, tokens, positions)
+            are spared, as in big_vision.
         **kwargs: As for `keras.optimizers.AdamW`.
 
     Raises:
@@ -29,9 +33,10 @@ class AdamW(keras.optimizers.AdamW):
     >>> model.compile(keras_vit.AdamW(1e-3, rate_factors=factors), loss)
     """
 
-    def __init__(self, learning_rate=0.001, rate_factors=None, **kwargs):
+    def __init__(self, learning_rate=0.001, rate_factors=None, decay_kernels_only=False, **kwargs):
         super().__init__(learning_rate=learning_rate, **kwargs)
         self.rate_factors = dict(rate_factors or {})
+        self.decay_kernels_only = decay_kernels_only
 
     def build(self, variables):
         paths = [variable.path for variable in variables]
@@ -43,6 +48,7 @@ class AdamW(keras.optimizers.AdamW):
                 "Make the factors of the model that is trained, after freezing layers."
             )
         self._factors = [float(self.rate_factors.get(path, 1.0)) for path in paths]
+        self._are_kernels = list(map(is_kernel, variables))
         super().build(variables)
 
     def update_step(self, gradient, variable, learning_rate):
@@ -55,8 +61,65 @@ class AdamW(keras.optimizers.AdamW):
     def _apply_weight_decay(self, variables):
         pass  # with each variable's own rate, in `update_step`
 
+    def _use_weight_decay(self, variable):
+        if self.decay_kernels_only and not self._are_kernels[self._get_variable_index(variable)]:
+            return False
+        return super()._use_weight_decay(variable)
+
     def get_config(self):
-        return {**super().get_config(), "rate_factors": self.rate_factors}
+        own = {"rate_factors": self.rate_factors, "decay_kernels_only": self.decay_kernels_only}
+        return {**super().get_config(), **own}
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class SGD(keras.optimizers.SGD):
+    """SGD with momentum as in the official code: `v = g + m v`, then `w = w - rate * v`.
+
+    In `keras.optimizers.SGD` the rate is within the velocity, `v = m v - rate * g`. The two differ
+    whenever the rate changes: there, gradients keep the rate they came with.
+
+    Args:
+        learning_rate: A number or a `keras.optimizers.schedules.LearningRateSchedule`.
+        momentum: `m` above, in [0, 1].
+        decay_kernels_only: As for `AdamW`.
+        **kwargs: As for `keras.optimizers.SGD`, but for `nesterov`.
+
+    Raises:
+        ValueError: If Nesterov's momentum is asked for.
+    """
+
+    def __init__(self, learning_rate=0.01, momentum=0.9, decay_kernels_only=False, **kwargs):
+        if kwargs.pop("nesterov", False):
+            raise ValueError(
+                "The official SGD has no Nesterov momentum. Use `keras.optimizers.SGD` for it."
+            )
+        super().__init__(learning_rate=learning_rate, momentum=momentum, **kwargs)
+        self.decay_kernels_only = decay_kernels_only
+
+    def build(self, variables):
+        self._are_kernels = list(map(is_kernel, variables))
+        super().build(variables)
+
+    def update_step(self, gradient, variable, learning_rate):
+        step = keras.ops.cast(gradient, variable.dtype)
+        if self.momentum:
+            velocity = self.momentums[self._get_variable_index(variable)]
+            self.assign(velocity, step + velocity * keras.ops.cast(self.momentum, variable.dtype))
+            step = velocity
+        self.assign_sub(variable, step * keras.ops.cast(learning_rate, variable.dtype))
+
+    def _use_weight_decay(self, variable):
+        if self.decay_kernels_only and not self._are_kernels[self._get_variable_index(variable)]:
+            return False
+        return super()._use_weight_decay(variable)
+
+    def get_config(self):
+        return {**super().get_config(), "decay_kernels_only": self.decay_kernels_only}
+
+
+def is_kernel(variable) -> bool:
+    """Whether a variable is the kernel of a layer, by the last word of its path."""
+    return variable.path.rsplit("/", 1)[-1] == "kernel"
 
 
 def layerwise_decay(model: keras.Model, decay: float) -> dict[str, float]:

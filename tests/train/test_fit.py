@@ -1,0 +1,186 @@
+"""`fine_tune`, `pretrain` and `transfer` on a few tiny images."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.data.augmentation import Augmentation
+from keras_vit.data.image_set import read_arrays
+from keras_vit.resize import resize_positions
+from keras_vit.train.fit import Epochs, evaluate_accuracy, plan_epochs
+from tests.fixtures import fill_random, tiny_config
+
+RECIPE = keras_vit.Recipe(
+    source="a test",
+    optimizer="sgd",
+    learning_rate=0.05,
+    learning_rates=(1e-50, 0.05),  # the first is 0 in float32
+    held_out=0.25,
+    batch_size=8,
+    steps=24,
+    warmup_steps=4,
+    clip_norm=1.0,
+    image_size=16,
+    augmentation=Augmentation(crop="none", flip=True),
+)
+
+
+def two_colours(count=32, seed=0):
+    """Reddish and bluish images, 12 x 10 pixels."""
+    rng = np.random.default_rng(seed)
+    y = np.arange(count) % 2
+    x = rng.uniform(0, 60, (count, 12, 10, 3))
+    x[y == 0, ..., 0] += 150
+    x[y == 1, ..., 2] += 150
+    return read_arrays(x.astype("uint8"), y, ("red", "blue"))
+
+
+@pytest.fixture(scope="module")
+def pretrained():
+    model = keras_vit.build_vit(tiny_config(image_size=8, patch_size=4, depth=1, pre_logits=12))
+    fill_random(model, 0.05)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("steps", "images", "batch", "expected"),
+    [
+        (20_000, 1_281_167, 512, Epochs(8, 2_500, 1)),  # a pass has 2,502.3 steps
+        (500, 3_680, 512, Epochs(5, 100, 14)),
+        (10_000, 50_000, 512, Epochs(100, 100, 2)),
+        (24, 24, 8, Epochs(1, 24, 8)),
+        (93_834, 1_281_167, 4096, Epochs(300, 313, 2)),
+    ],
+)
+def test_steps_become_epochs(steps, images, batch, expected):
+    plan = plan_epochs(steps, images, batch)
+    assert plan == expected
+    assert steps <= plan.epochs * plan.steps < steps + plan.epochs
+    assert plan.steps * batch <= plan.repeats * images
+
+
+def test_adapted_models_have_a_fresh_head_and_resized_positions(pretrained):
+    before = [weight.numpy() for weight in pretrained.weights]
+    model = keras_vit.adapt_model(pretrained, classes=3, image_size=16, dropout_rate=0.1)
+    assert model.output_shape == (None, 3) and model.config.dropout_rate == 0.1
+    assert model.config.pre_logits is None
+    weights = {weight.path: weight.numpy() for weight in model.weights}
+    assert not any(weights[path].any() for path in ("head/kernel", "head/bias"))
+    old = {weight.path: weight.numpy() for weight in pretrained.weights}
+    table = old["position_embedding/embedding"]
+    expected = resize_positions(table[:, 1:], (2, 2), (4, 4))
+    np.testing.assert_array_equal(weights["position_embedding/embedding"][:, 1:], expected)
+    np.testing.assert_array_equal(weights["position_embedding/embedding"][:, 0], table[:, 0])
+    for path in old.keys() & weights.keys() - {"position_embedding/embedding"}:
+        if not path.startswith(("head", "pre_logits")) and "seed" not in path:
+            np.testing.assert_array_equal(weights[path], old[path])
+    for one, weight in zip(before, pretrained.weights, strict=True):
+        np.testing.assert_array_equal(one, weight)
+
+
+def test_the_same_size_and_a_resnet_are_adapted_too():
+    resnet = keras_vit.build_resnet(keras_vit.ResNetConfig(stages=(1,), image_size=None, classes=5))
+    fill_random(resnet)
+    model = keras_vit.adapt_model(resnet, classes=2)
+    images = np.random.default_rng(0).uniform(0, 255, (1, 16, 16, 3)).astype("float32")
+    assert not model.predict(images, verbose=0).any()
+    features = [keras.Model(m.input, m.layers[-2].output)(images) for m in (resnet, model)]
+    np.testing.assert_array_equal(*features)
+
+
+def test_what_cannot_be_adapted(pretrained):
+    with pytest.raises(ValueError, match=r"Only models of this package can be adapted"):
+        keras_vit.adapt_model(keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]))
+    with pytest.raises(ValueError, match=r"do not fit the new configuration: block_1.* not in the"):
+        keras_vit.adapt_model(pretrained, depth=2)
+    with pytest.raises(ValueError, match=r"The model has no head. Pass `classes`"):
+        keras_vit.adapt_model(keras_vit.build_vit(tiny_config(classes=None)))
+
+
+def test_fine_tuning_learns_and_leaves_the_model_alone(pretrained, tmp_path):
+    before = [weight.numpy() for weight in pretrained.weights]
+    fitted = keras_vit.fine_tune(
+        pretrained, two_colours(), RECIPE, two_colours(16, 1), folder=tmp_path, verbose=0
+    )
+    assert fitted.model.input_shape == (None, 16, 16, 3)
+    assert fitted.history.history["val_accuracy"][-1] == 1
+    assert evaluate_accuracy(fitted.model, two_colours(16, 2)) == 1
+    assert int(fitted.model.optimizer.iterations) == 24
+    for one, weight in zip(before, pretrained.weights, strict=True):
+        np.testing.assert_array_equal(one, weight)
+    again = keras_vit.fine_tune(pretrained, two_colours(), RECIPE, folder=tmp_path, verbose=0)
+    for one, other in zip(fitted.model.weights, again.model.weights, strict=True):
+        np.testing.assert_array_equal(one, other)  # it was complete: nothing trained again
+
+
+def test_it_is_the_same_as_twenty_plain_lines(pretrained):
+    images = two_colours()
+    fitted = keras_vit.fine_tune(pretrained, images, RECIPE, verbose=0)
+
+    model = keras_vit.adapt_model(pretrained, classes=2, image_size=16)
+    rate = keras.optimizers.schedules.CosineDecay(0.0, 20, warmup_target=0.05, warmup_steps=4)
+    model.compile(
+        keras_vit.SGD(rate, momentum=0.9, global_clipnorm=1.0),
+        keras.losses.CategoricalCrossentropy(from_logits=True),
+    )
+    batches = keras_vit.train_batches(images, model, 8, RECIPE.augmentation, repeats=6, steps=24)
+    model.fit(batches, shuffle=False, verbose=0)
+    for one, other in zip(fitted.model.weights, model.weights, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_pretraining_starts_from_the_recipes_bias_with_its_loss():
+    recipe = dataclasses.replace(
+        RECIPE, loss="sigmoid", head_bias=-3.0, optimizer="adam", weight_decay=0.1, steps=2,
+        warmup_steps=1, dropout_rate=0.1,
+    )  # fmt: skip
+    config = tiny_config(image_size=16, depth=1, classes=2, **recipe.model_options)
+    model = keras_vit.build_vit(config)
+    fitted = keras_vit.pretrain(model, two_colours(), recipe, verbose=0)
+    assert fitted.model is model
+    # The first step has a rate of 0: twice the loss of the start, log(1 + e^-3) and log(1 + e^3).
+    start = np.log1p(np.exp(-3)) + np.log1p(np.exp(3))
+    assert fitted.history.history["loss"] == pytest.approx([start], rel=1e-3)
+    with pytest.raises(ValueError, match=r"head_bias=0.0, not -3.0.*Build it with"):
+        keras_vit.pretrain(keras_vit.build_vit(tiny_config(classes=2)), two_colours(), recipe)
+
+
+def test_transfer_chooses_on_held_out_images_and_tests_once(pretrained, monkeypatch):
+    seen = []
+    evaluate = keras_vit.train.transfer.evaluate_accuracy
+
+    def watch(model, images, batch_size):
+        seen.append(images.num_images)
+        return evaluate(model, images, batch_size)
+
+    monkeypatch.setattr("keras_vit.train.transfer.evaluate_accuracy", watch)
+    short = dataclasses.replace(RECIPE, steps=12)
+    found = keras_vit.transfer(pretrained, two_colours(), two_colours(20, 3), short, verbose=0)
+    assert seen == [8, 8, 20]  # 2 rates on a quarter held out, then the test images
+    assert found.learning_rate == 0.05 and found.held_out_accuracy[0.05] == 1
+    assert found.held_out_accuracy[1e-50] < 1
+    assert found.test_accuracy == 1
+    with pytest.raises(ValueError, match=r"The recipe has nothing to choose"):
+        keras_vit.transfer(
+            pretrained, two_colours(), two_colours(), dataclasses.replace(RECIPE, held_out=0)
+        )
+
+
+def test_disk_full_while_saving_loses_nothing(pretrained, tmp_path, monkeypatch):
+    """`ResumeTraining` writes beside, then renames: what was there before is still whole."""
+    keras_vit.fine_tune(pretrained, two_colours(), RECIPE, folder=tmp_path, verbose=0)
+    states = {path.name: path.read_bytes() for path in tmp_path.glob("*.state")}
+    longer = dataclasses.replace(RECIPE, steps=240)
+
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match=r"No space left on device"):
+        keras_vit.fine_tune(pretrained, two_colours(), longer, folder=tmp_path / "new", verbose=0)
+    assert states == {path.name: path.read_bytes() for path in tmp_path.glob("*.state")}

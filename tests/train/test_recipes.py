@@ -1,0 +1,289 @@
+"""Recipes against the paper's tables and the formulas of the official code."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.data.augmentation import AUGREG
+from keras_vit.train.recipe import Recipe
+from keras_vit.train.recipes import AUGREG_PRETRAINING, FINE_TUNING, RECIPES
+from keras_vit.train.schedules import WarmUp, cosine, linear, staircase
+
+SGD = Recipe("a test", "sgd", 0.1, 8, steps=20, warmup_steps=5)
+
+
+def rates(schedule, steps):
+    return np.array([float(schedule(t)) for t in range(steps)])
+
+
+def official(base, steps, warmup, kind, end=1e-5):
+    """Learning rates of the official trainer, from step 0."""
+    t = np.arange(steps)
+    progress = np.clip((t - warmup) / (steps - warmup), 0, 1)
+    falls = {
+        "cosine": base * 0.5 * (1 + np.cos(np.pi * progress)),
+        "linear": end + (base - end) * (1 - progress),
+    }
+    return falls[kind] * np.minimum(1, t / warmup)
+
+
+def test_schedules_are_the_official_ones():
+    for steps, warmup in ((40, 10), (100, 1)):
+        np.testing.assert_allclose(
+            rates(cosine(0.03, steps, warmup), steps),
+            official(0.03, steps, warmup, "cosine"),
+            rtol=1e-5,
+            atol=1e-8,
+        )
+        np.testing.assert_allclose(
+            rates(linear(0.03, steps, warmup), steps),
+            official(0.03, steps, warmup, "linear"),
+            rtol=1e-5,
+        )
+    assert float(cosine(0.03, 40, 10)(0)) == float(linear(0.03, 40, 10)(0)) == 0  # the first step
+    assert float(linear(0.03, 40, 10)(40)) == pytest.approx(1e-5)
+    assert float(cosine(0.03, 40, 10, end=1e-3)(40)) == pytest.approx(1e-3)
+    assert float(cosine(0.03, 40)(0)) == pytest.approx(0.03)
+
+
+def test_the_staircase_is_bits():
+    found = rates(staircase(0.003, 500, 100, (0.4, 0.6, 0.8)), 501)
+    t = np.arange(501)
+    expected = 0.003 * np.minimum(1, t / 100) / 10.0 ** sum(t > drop for drop in (200, 300, 400))
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_a_schedule_can_be_saved_and_needs_room_to_fall():
+    schedule = linear(0.01, 20, 5)
+    again = keras.optimizers.schedules.deserialize(keras.optimizers.schedules.serialize(schedule))
+    assert isinstance(again, WarmUp)
+    np.testing.assert_array_equal(rates(schedule, 20), rates(again, 20))
+    with pytest.raises(ValueError, match=r"steps left to fall .* steps=5, warmup_steps=5"):
+        linear(0.01, 5, 5)
+
+
+class Weights(keras.layers.Layer):
+    """Two variables, one of which is a kernel."""
+
+    def build(self, shape):
+        self.kernel = self.add_weight(shape=(3,), name="kernel")
+        self.bias = self.add_weight(shape=(3,), name="bias")
+
+
+START = {"kernel": np.array([1.0, -2.0, 3.0]), "bias": np.array([0.5, 0.25, -1.0])}
+RNG = np.random.default_rng(0)
+GRADIENTS = [{name: RNG.normal(size=3) for name in START} for _ in range(20)]
+
+
+def run(optimizer, steps=20):
+    """Weights after every step."""
+    layer = Weights(name="layer")
+    layer.build(None)
+    variables = [layer.kernel, layer.bias]
+    for variable, value in zip(variables, START.values(), strict=True):
+        variable.assign(value)
+    values = []
+    for gradient in GRADIENTS[:steps]:
+        arrays = [keras.ops.convert_to_tensor(gradient[n], "float32") for n in START]
+        optimizer.apply(arrays, variables)
+        values.append({n: v.numpy() for n, v in zip(START, variables, strict=True)})
+    optimizer.finalize_variable_values(variables)
+    values.append({n: v.numpy() for n, v in zip(START, variables, strict=True)})
+    return values
+
+
+def clipped(gradient, norm):
+    length = np.sqrt(sum(np.sum(g**2) for g in gradient.values()))
+    return {name: g * min(1, norm / length) for name, g in gradient.items()}
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "linear"])
+def test_sgd_is_the_official_one(schedule):
+    recipe = dataclasses.replace(SGD, schedule=schedule, clip_norm=1.0, end_learning_rate=1e-5)
+    rate = official(0.1, 20, 5, schedule)
+    if schedule == "cosine":
+        rate = rates(recipe.build_schedule(8), 20)
+    value, velocity = dict(START), dict.fromkeys(START, 0.0)
+    found = run(recipe.build_optimizer(8))
+    for t, gradient in enumerate(GRADIENTS):
+        for name, g in clipped(gradient, 1.0).items():
+            velocity[name] = g + 0.9 * velocity[name]
+            value[name] = value[name] - rate[t] * velocity[name]
+            np.testing.assert_allclose(found[t][name], value[name], rtol=1e-4, atol=1e-6)
+    np.testing.assert_array_equal(found[0]["bias"], START["bias"].astype("float32"))  # rate 0
+
+
+def test_keras_sgd_is_another():
+    schedule = SGD.build_schedule(8)
+    theirs = run(keras.optimizers.SGD(schedule, momentum=0.9))
+    ours = run(keras_vit.SGD(schedule, momentum=0.9))
+    assert np.abs(ours[-1]["bias"] - theirs[-1]["bias"]).max() > 0.01
+    constant = run(keras.optimizers.SGD(0.1, momentum=0.9)), run(keras_vit.SGD(0.1))
+    for one, other in zip(*constant, strict=True):  # as long as the rate stays
+        np.testing.assert_allclose(one["bias"], other["bias"], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kernels_only", [False, True])
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_decay_is_apart_from_the_gradient_and_follows_the_rate(optimizer, kernels_only):
+    recipe = dataclasses.replace(
+        SGD, optimizer=optimizer, weight_decay=0.3, decay_kernels_only=kernels_only
+    )
+    rate = rates(recipe.build_schedule(8), 20)
+    found = run(recipe.build_optimizer(8))
+    value = dict(START)
+    first, second = dict.fromkeys(START, 0.0), dict.fromkeys(START, 0.0)
+    for t, gradient in enumerate(GRADIENTS):
+        for name, g in gradient.items():
+            if optimizer == "adam":
+                first[name] = 0.9 * first[name] + 0.1 * g
+                second[name] = 0.999 * second[name] + 0.001 * g**2
+                mean, square = first[name] / (1 - 0.9 ** (t + 1)), second[name]
+                update = mean / (np.sqrt(square / (1 - 0.999 ** (t + 1))) + 1e-8)
+            else:
+                first[name] = g + 0.9 * first[name]
+                update = first[name]
+            decay = 0.3 if name == "kernel" or not kernels_only else 0.0
+            value[name] = value[name] - rate[t] * (update + decay * value[name])
+            np.testing.assert_allclose(found[t][name], value[name], rtol=1e-4, atol=1e-5)
+
+
+def test_optimizers_say_all_that_they_are():
+    for optimizer in (keras_vit.SGD(0.1, decay_kernels_only=True, weight_decay=0.1),
+                      keras_vit.AdamW(0.1, decay_kernels_only=True)):  # fmt: skip
+        again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
+        assert type(again) is type(optimizer) and again.decay_kernels_only
+    with pytest.raises(ValueError, match=r"official SGD has no Nesterov"):
+        keras_vit.SGD(0.1, nesterov=True)
+
+
+def test_weights_are_averaged_at_the_end():
+    found = run(dataclasses.replace(SGD, averaging=0.9).build_optimizer(8))
+    average = found[0]["kernel"]
+    for values in found[1:-1]:
+        average = 0.9 * average + 0.1 * values["kernel"]
+    np.testing.assert_allclose(found[-1]["kernel"], average, rtol=1e-5)
+
+
+def test_the_sigmoid_loss_is_summed_over_classes():
+    rng = np.random.default_rng(1)
+    logits = rng.normal(0, 5, (4, 50)).astype("float32")
+    labels = np.eye(50)[[1, 2, 3, 4]]
+    for smoothing, on, off in ((0.0, 1.0, 0.0), (2e-4, 1 - 1e-4, 1e-4)):
+        y = np.where(labels, on, off)
+        x = logits.astype("float64")
+        terms = y * np.log1p(np.exp(-x)) + (1 - y) * np.log1p(np.exp(x))
+        found = keras_vit.SigmoidCrossentropy(smoothing)(labels, logits)
+        np.testing.assert_allclose(found, terms.sum(-1).mean(), rtol=1e-5)
+        keras_loss = keras.losses.BinaryCrossentropy(from_logits=True, label_smoothing=smoothing)
+        np.testing.assert_allclose(found, 50 * keras_loss(labels, logits), rtol=1e-5)
+    extreme = keras_vit.SigmoidCrossentropy()([[1.0, 0.0]], [[200.0, -200.0]])
+    assert float(extreme) == 0
+    saved = keras.losses.deserialize(keras.losses.serialize(keras_vit.SigmoidCrossentropy(2e-4)))
+    assert saved.label_smoothing == 2e-4
+
+
+def row(recipe, *fields):
+    return tuple(getattr(recipe, field) for field in fields)
+
+
+PRETRAINING = ("learning_rate", "epochs", "schedule", "weight_decay", "dropout_rate", "clip_norm")
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    {
+        "paper_jft_b": (8e-4, 7, "linear", 0.1, 0, None),
+        "paper_jft_l32": (6e-4, 7, "linear", 0.1, 0, None),
+        "paper_jft_l16": (4e-4, 7, "linear", 0.1, 0, None),
+        "paper_jft_l16_14": (4e-4, 14, "linear", 0.1, 0, None),
+        "paper_jft_h14": (3e-4, 14, "linear", 0.1, 0, None),
+        "paper_jft_r50": (1e-3, 7, "linear", 0.1, 0, None),
+        "paper_jft_r101": (8e-4, 7, "linear", 0.1, 0, None),
+        "paper_jft_r152": (6e-4, 7, "linear", 0.1, 0, None),
+        "paper_jft_r50_b": (8e-4, 7, "linear", 0.1, 0, None),
+        "paper_jft_r50_l32": (2e-4, 7, "linear", 0.1, 0, None),
+        "paper_jft_r50_l16": (4e-4, 7, "linear", 0.1, 0, None),
+        "paper_jft_r50_l16_14": (4e-4, 14, "linear", 0.1, 0, None),
+        "paper_in21k_b": (1e-3, 90, "linear", 0.03, 0.1, None),
+        "paper_in21k_l": (1e-3, 90, "linear", 0.03, 0.1, None),
+        "paper_in21k_l_30": (1e-3, 30, "linear", 0.03, 0.1, None),
+        "paper_in1k": (3e-3, 300, "cosine", 0.3, 0.1, 1.0),
+    }.items(),
+)
+def test_table_3(name, numbers):
+    recipe = keras_vit.find_recipe(name)
+    assert row(recipe, *PRETRAINING) == numbers
+    assert row(recipe, "batch_size", "warmup_steps", "image_size", "head_bias", "loss") == (
+        4096, 10_000, 224, -10.0, "sigmoid",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    {
+        "finetune_imagenet": (20_000, (0.003, 0.01, 0.03, 0.06), 0.01),
+        "finetune_cifar10": (10_000, (0.001, 0.003, 0.01, 0.03), 0.02),
+        "finetune_cifar100": (10_000, (0.001, 0.003, 0.01, 0.03), 0.02),
+        "finetune_pets": (500, (0.001, 0.003, 0.01, 0.03), 0.1),
+        "finetune_flowers": (500, (0.001, 0.003, 0.01, 0.03), 0.1),
+        "finetune_vtab": (2_500, (0.01,), 200),
+    }.items(),
+)
+def test_table_4(name, numbers):
+    recipe = FINE_TUNING[name]
+    assert row(recipe, "steps", "learning_rates", "held_out") == numbers
+    assert row(recipe, "optimizer", "batch_size", "schedule", "weight_decay", "clip_norm") == (
+        "sgd", 512, "cosine", 0.0, 1.0,
+    )  # fmt: skip
+    assert row(recipe, "image_size", "loss", "head_bias") == (384, "softmax", 0.0)
+    assert recipe.learning_rate in recipe.learning_rates
+
+
+def test_the_other_rows():
+    assert len(AUGREG_PRETRAINING) == 28 * 3
+    strong = keras_vit.find_recipe("augreg_in21k_300_strong2_wd0.03_do0.1")
+    assert strong.augmentation == AUGREG["strong2"]
+    assert strong.augmentation.rand_augment == (2, 20) and strong.augmentation.mixup == 0.8
+    assert row(strong, "learning_rate", "weight_decay", "dropout_rate") == (1e-3, 0.03, 0.1)
+    assert row(strong, "stochastic_depth_rate", "clip_norm", "epochs") == (0.1, 1.0, 300)
+    plain = keras_vit.find_recipe("plain_vit_90")
+    assert row(plain, "batch_size", "learning_rate", "weight_decay") == (1024, 1e-3, 0.1)
+    assert plain.augmentation.rand_augment == (2, 10) and plain.augmentation.mixup == 0.2
+    deit = keras_vit.find_recipe("deit")
+    assert deit.count_warmup(1_281_167) == 6256 and deit.count_steps(1_281_167) == 375_342
+    assert row(deit, "learning_rate", "weight_decay", "end_learning_rate") == (1e-3, 0.05, 1e-5)
+    assert keras_vit.find_recipe("finetune_imagenet_512").averaging == 0.9999
+    assert all(recipe.source for recipe in RECIPES.values())
+    assert set(keras_vit.list_recipes()) == set(RECIPES)
+
+
+@pytest.mark.parametrize(
+    ("images", "pixels", "expected"),
+    [
+        (1_000, (300, 400), (500, 100, 480, (0.4, 0.6, 0.8), 0.0)),
+        (50_000, (32, 32), (10_000, 500, 128, (0.3, 0.6, 0.9), 0.1)),
+        (1_281_167, (400, 500), (20_000, 500, 480, (0.3, 0.6, 0.9), 0.1)),
+    ],
+)
+def test_bits_rule(images, pixels, expected):
+    recipe = keras_vit.hyper_rule(images, pixels)
+    found = row(recipe, "steps", "warmup_steps", "image_size", "drops")
+    assert (*found, recipe.augmentation.mixup) == expected
+    assert row(recipe, "learning_rate", "batch_size", "weight_decay") == (0.003, 512, 0.0)
+
+
+def test_what_is_wrong_is_said():
+    with pytest.raises(ValueError, match=r"no recipe 'finetune_pet'. Near it: finetune_pets"):
+        keras_vit.find_recipe("finetune_pet")
+    with pytest.raises(ValueError, match=r"counts `steps` or `epochs`, one of them"):
+        dataclasses.replace(SGD, epochs=3)
+    with pytest.raises(ValueError, match=r"`learning_rate` must be above 0. Received: 0"):
+        dataclasses.replace(SGD, learning_rate=0)
+    with pytest.raises(ValueError, match=r"`loss` must be one of 'softmax', 'sigmoid'"):
+        dataclasses.replace(SGD, loss="hinge")
