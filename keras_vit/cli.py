@@ -82,7 +82,7 @@ def convert_file(
     path = _find(source)
     channels = inspect_file(path).sizes.get("channels", 3)
     shape = None if image_size is None else (image_size, image_size, channels)
-    options = {} if num_heads is None else {"num_heads": num_heads}
+    options: dict[str, Any] = {} if num_heads is None else {"num_heads": num_heads}
     model = from_pretrained(path, variant, input_shape=shape, **options)
     written = save_weights(model, target, layout)
     print(model.load_report)

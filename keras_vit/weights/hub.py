@@ -116,10 +116,12 @@ def _published_hash(path: pathlib.Path) -> str | None:
 
 
 def _unreachable_message(address: str, offline: bool) -> str:
-    reason = "KERAS_VIT_OFFLINE forbids to download it" if offline else "the hub does not answer"
+    reason = "the hub does not answer. Check the connection"
+    if offline:
+        reason = "KERAS_VIT_OFFLINE forbids to download it. Unset that"
     return (
-        f"{address} is not in the cache of the Hugging Face client, and {reason}. Unset "
-        "KERAS_VIT_OFFLINE and check the connection, or pass the path of a file."
+        f"{address} is not in the cache of the Hugging Face client, and {reason}, or pass the "
+        "path of a file."
     )
 
 

@@ -138,7 +138,10 @@ def test_offline_asks_the_client_for_its_cache_only(hub, monkeypatch):
     fetch("hf://timm/vit")
     assert all(call[-1] is True for call in hub.calls)
     hub.fails = errors.LocalEntryNotFoundError("no")
-    with pytest.raises(DownloadError, match=r"not in the cache of the Hugging Face client"):
+    with pytest.raises(DownloadError, match=r"not in the cache .*OFFLINE forbids.*Unset that"):
+        fetch("hf://timm/vit")
+    monkeypatch.delenv("KERAS_VIT_OFFLINE")
+    with pytest.raises(DownloadError, match=r"the hub does not answer\. Check the connection"):
         fetch("hf://timm/vit")
 
 
