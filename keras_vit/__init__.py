@@ -105,6 +105,11 @@ from keras_vit.evaluate.counting import (
     count_stages,
     count_training_macs,
 )
+from keras_vit.evaluate.few_shot import (
+    evaluate_few_shot,
+    few_shot_accuracy,
+    rank_regularizations,
+)
 from keras_vit.evaluate.scaling import (
     Interconnect,
     ScalingPoint,
@@ -121,6 +126,7 @@ from keras_vit.evaluate.throughput import (
 from keras_vit.layers.attention import SelfAttention
 from keras_vit.layers.block import LayerScale, TransformerBlock
 from keras_vit.layers.convolution import GroupNorm, StdConv2D
+from keras_vit.layers.masking import PatchMask
 from keras_vit.layers.mlp import MLP
 from keras_vit.layers.pooling import AttentionPooling, MeanPooling, TokenPooling
 from keras_vit.layers.residual import BiTRoot, ResidualUnit, ResNetStage, StemRoot
@@ -134,9 +140,11 @@ from keras_vit.pretrained import from_pretrained
 from keras_vit.report import write_report
 from keras_vit.train.adapt import adapt_model
 from keras_vit.train.cluster import Cluster, check_cluster
+from keras_vit.train.distillation import DistillationLoss, distillation_model
 from keras_vit.train.fit import Fitted, fine_tune, pretrain
 from keras_vit.train.layouts import vit_layout_map
 from keras_vit.train.losses import SigmoidCrossentropy
+from keras_vit.train.masked_patches import masked_patch_model
 from keras_vit.train.optimizers import SGD, AdamW, layerwise_decay
 from keras_vit.train.recipe import Recipe
 from keras_vit.train.recipes import find_recipe, hyper_rule, list_recipes
@@ -159,6 +167,7 @@ if typing.TYPE_CHECKING:
     from keras_vit.data.duplicates import NearDuplicate, find_near_duplicates
     from keras_vit.data.folder import read_folder
     from keras_vit.data.image_set import ImageSet, read_arrays, read_records
+    from keras_vit.data.masking import mask_patches
     from keras_vit.data.shards import Shards, find_shards, read_shards
     from keras_vit.data.tfds import read_tfds
     from keras_vit.export.check_file import verify_export
@@ -182,6 +191,7 @@ _NEED_TENSORFLOW = {
     "read_tfds": "keras_vit.data.tfds",
     "train_batches": "keras_vit.data.batches",
     "view_of": "keras_vit.data.batches",
+    "mask_patches": "keras_vit.data.masking",
     "Shards": "keras_vit.data.shards",
     "find_shards": "keras_vit.data.shards",
     "read_shards": "keras_vit.data.shards",
@@ -218,6 +228,7 @@ __all__ = [
     "ClassToken",
     "Cluster",
     "DamagedStateError",
+    "DistillationLoss",
     "DownloadError",
     "FileInfo",
     "Fitted",
@@ -233,6 +244,7 @@ __all__ = [
     "NearDuplicate",
     "PatchDropout",
     "PatchEncoder",
+    "PatchMask",
     "Preprocessing",
     "R26ViTB32",
     "R26ViTS32",
@@ -298,12 +310,15 @@ __all__ = [
     "count_training_macs",
     "create_model",
     "device_days",
+    "distillation_model",
     "eval_batches",
+    "evaluate_few_shot",
     "export_litert",
     "export_onnx",
     "export_saved_model",
     "features_of",
     "fetch_weights",
+    "few_shot_accuracy",
     "find_best_augreg",
     "find_config",
     "find_near_duplicates",
@@ -323,6 +338,8 @@ __all__ = [
     "litert_errors",
     "load_augreg_index",
     "load_weights",
+    "mask_patches",
+    "masked_patch_model",
     "mean_attention_distance",
     "measure_throughput",
     "nearest_neighbors",
@@ -343,6 +360,7 @@ __all__ = [
     "pretrain",
     "principal_axes",
     "project_patches",
+    "rank_regularizations",
     "read_arrays",
     "read_augreg_index",
     "read_folder",

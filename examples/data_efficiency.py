@@ -1,0 +1,58 @@
+"""How many images a ViT, a hybrid and a ResNet need: the paper's Figure 4 in small.
+
+    python examples/data_efficiency.py
+
+Three models of about the same cost an image learn digits, enlarged to 32 x 32 pixels, from 50 to
+1,300 images, in equally many steps, from random weights. Minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import digits
+import keras
+
+import keras_vit
+
+IMAGES = (50, 100, 200, 400, 800, 1300)
+SIZE = {"image_size": 32, "channels": 1, "classes": digits.CLASSES}
+TRANSFORMER = {"width": 64, "num_heads": 4, "mlp_dim": 128}
+
+CONFIGS = {
+    "ViT": keras_vit.ViTConfig(patch_size=4, depth=5, **TRANSFORMER, **SIZE),
+    "hybrid": keras_vit.ViTConfig(
+        patch_size=1, depth=3, stem=keras_vit.ResNetStem((1,)), **TRANSFORMER, **SIZE
+    ),
+    "BiT ResNet": keras_vit.ResNetConfig(stages=(1, 1), **SIZE),
+}
+
+
+def build(config):
+    is_vit = isinstance(config, keras_vit.ViTConfig)
+    return keras_vit.build_vit(config) if is_vit else keras_vit.build_resnet(config)
+
+
+def main():
+    options = digits.parse(__doc__, "data_efficiency", steps=250)
+    rows = {name: [[] for _ in IMAGES] for name in CONFIGS}
+    for seed in range(options.seeds):
+        train, test = digits.read_digits(split=seed, size=32)
+        for column, count in enumerate(IMAGES):
+            few = digits.pick(train, count // digits.CLASSES, seed)
+            for name, config in CONFIGS.items():
+                keras.utils.set_random_seed(seed)
+                data = digits.batches(few, options.steps, seed, digits.moving())
+                accuracy = digits.train_and_test(build(config), data, options.steps, test)
+                rows[name][column].append(accuracy)
+    costs = {
+        name: {
+            "parameters": keras_vit.count_parameters(config),
+            "macs": keras_vit.count_macs(config),
+        }
+        for name, config in CONFIGS.items()
+    }
+    digits.report(options, "training images", IMAGES, rows, steps=options.steps, costs=costs)
+    digits.plot_rows(options, IMAGES, rows, "training images")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""What it is worth to know where a patch lies: the paper's Appendix D.4 in small.
+
+    python examples/position_ablation.py
+
+The same ViT learns digits without places, with learned places in one dimension (the paper's
+default) and in two, with relative ones, and with fixed sines and cosines. Minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import digits
+import keras
+
+import keras_vit
+
+KINDS = {
+    "none": "none",
+    "1-D, learned": "learned",
+    "2-D, learned": "learned_2d",
+    "relative, learned": "relative",
+    "2-D, fixed sines": "sincos_2d",
+}
+IMAGES = (100, 1300)
+
+
+def build(kind):
+    config = keras_vit.ViTConfig(
+        patch_size=2,
+        width=64,
+        depth=4,
+        num_heads=4,
+        mlp_dim=128,
+        image_size=8,
+        channels=1,
+        classes=digits.CLASSES,
+        position_embedding=kind,
+    )
+    return keras_vit.build_vit(config)
+
+
+def main():
+    options = digits.parse(__doc__, "position_ablation", steps=600)
+    rows = {name: [[] for _ in IMAGES] for name in KINDS}
+    for seed in range(options.seeds):
+        train, test = digits.read_digits(split=seed)
+        for column, count in enumerate(IMAGES):
+            few = digits.pick(train, count // digits.CLASSES, seed)
+            for name, kind in KINDS.items():
+                keras.utils.set_random_seed(seed)
+                data = digits.batches(few, options.steps, seed, digits.moving())
+                accuracy = digits.train_and_test(build(kind), data, options.steps, test)
+                rows[name][column].append(accuracy)
+    digits.report(options, "places, and training images", IMAGES, rows, steps=options.steps)
+    digits.plot_rows(options, IMAGES, rows, "training images")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""Masked patch prediction: to learn from images without labels."""
+
+from __future__ import annotations
+
+import math
+
+import keras
+
+from keras_vit.checks import check_choice
+from keras_vit.config import ViTConfig
+from keras_vit.layers.masking import PatchMask
+from keras_vit.models.model import Model
+
+_TARGETS = ("mean_color", "small_patch", "pixels")
+_LEVELS = 8  # 3 bits a channel
+
+
+def masked_patch_model(model: Model, target: str = "mean_color") -> Model:
+    """A model that predicts corrupted patches, from the layers of one that classifies.
+
+    Appendix B.1.2 of https://arxiv.org/abs/2010.11929. Its layers are those of `model`: train it
+    with `fit` on a dataset of `keras_vit.mask_patches`, then fine-tune `model`. The mask token and
+    the head `patch_head` are its own.
+
+    Args:
+        model: A Vision Transformer or hybrid of this package, with its preprocessing inside.
+        target: As in `keras_vit.mask_patches`.
+
+    Returns:
+        A functional `keras_vit.Model` from a dict of `images` and `sources` to float32 logits of
+        shape `(B, N, 512)` for `"mean_color"`, `(B, N, 16, 512)` for `"small_patch"`, with
+        three channels, or to values `(B, N, pixels * C)` for `"pixels"`.
+
+    Raises:
+        ValueError: If `target` is unknown, or `model` no whole Vision Transformer with its
+            preprocessing inside.
+
+    Example:
+        masked = keras_vit.masked_patch_model(model)
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        masked.compile(optimizer="adam", loss=loss, weighted_metrics=["accuracy"])
+        masked.fit(keras_vit.mask_patches(dataset, patch_size=16), epochs=10)
+    """
+    check_choice("target", target, _TARGETS)
+    config = getattr(model, "config", None)
+    if not isinstance(config, ViTConfig) or not config.include_preprocessing:
+        raise ValueError(
+            "Masked patch prediction needs a Vision Transformer of this package with "
+            f"`include_preprocessing=True`. Received: {model!r}."
+        )
+    patches = math.prod(config.grid)
+    images = keras.Input(config.input_shape, name="images")
+    sources = keras.Input((patches,), dtype="int32", name="sources")
+    first = keras.Model(model.inputs[0], model.get_layer("patch_encoder").output, name="patches")
+    rest = keras.Model(
+        model.get_layer("patch_encoder").output,
+        model.get_layer(_last(config)).output,
+        name="blocks",
+    )
+    x = PatchMask(name="patch_mask")(first(images), sources)  # (B, N, D)
+    x = rest(x)[:, config.num_prefix_tokens :]
+    shape = _output_shape(config, target)
+    x = keras.layers.Dense(
+        math.prod(shape[1:]), kernel_initializer="lecun_normal", dtype="float32", name="patch_head"
+    )(x)
+    if len(shape) > 2:
+        x = keras.layers.Reshape(shape, dtype="float32", name="patch_colors")(x)
+    return Model({"images": images, "sources": sources}, x, name=f"{model.name}_masked")
+
+
+def _last(config: ViTConfig) -> str:
+    """The layer whose output is the last tokens."""
+    return f"block_{config.depth - 1}" if config.norm_after_pooling else "encoder_norm"
+
+
+def _output_shape(config: ViTConfig, target: str) -> tuple[int, ...]:
+    """What is predicted of each of the N patches: `(N, ...)`."""
+    height, width, channels = config.input_shape
+    patches, colors = math.prod(config.grid), _LEVELS**channels
+    if target == "mean_color":
+        return patches, colors
+    if target == "small_patch":
+        return patches, 16, colors
+    return patches, height * width // patches * channels

@@ -1,0 +1,18 @@
+"""The page about few labels runs as it is written."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+import keras_vit
+
+PAGE = (pathlib.Path(keras_vit.__file__).parents[1] / "docs/few-labels.md").read_text()
+
+
+def test_the_python_of_the_page_runs(capsys):
+    names: dict = {}
+    for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
+        exec(compile(block, "docs/few-labels.md", "exec"), names)
+    assert float(re.search(r"\[(.*)\]", capsys.readouterr().out).group(1)) > 0.5
+    assert names["both"].get_layer("head").units == 3
