@@ -178,12 +178,10 @@ def evaluate_few_shot(
     """
     stage = stage or _head_input(model)
     part = features_of(model, stage)
+    features, labels = _features_and_labels(part, stage, train)
+    test_features, test_labels = _features_and_labels(part, stage, test)
     return few_shot_accuracy(
-        *_features_and_labels(part, stage, train),
-        *_features_and_labels(part, stage, test),
-        shots=shots,
-        regularizations=regularizations,
-        seed=seed,
+        features, labels, test_features, test_labels, shots, regularizations, seed
     )
 
 
