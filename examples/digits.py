@@ -76,7 +76,7 @@ def train_and_test(model, data, steps, test, peak=1e-3, weight_decay=0.1):
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
     )
-    model.fit(data, verbose=0)
+    model.fit(data, shuffle=False, verbose=0)
     return model.evaluate(*test, batch_size=len(test[0]), verbose=0, return_dict=True)["accuracy"]
 
 

@@ -43,7 +43,7 @@ def pretrain(images, steps, seed):
         weighted_metrics=["accuracy"],
     )
     data = digits.batches(images, steps, seed, digits.moving())
-    history = masked.fit(keras_vit.mask_patches(data, PATCH, seed=seed), verbose=0)
+    history = masked.fit(keras_vit.mask_patches(data, PATCH, seed=seed), shuffle=False, verbose=0)
     return model, history.history["accuracy"][-1]
 
 

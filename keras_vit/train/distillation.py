@@ -95,12 +95,33 @@ def distillation_model(student: Model, teacher: keras.Model) -> Model:
         )
     head, second = student.get_layer("head").output, student.get_layer("head_distillation").output
     _check_teacher(teacher, student.input_shape, head.shape)
-    teacher.trainable = False
-    logits = keras.layers.Activation("linear", dtype="float32", name="teacher_logits")(
-        teacher(student.inputs[0], training=False)
-    )
+    logits = Teacher(teacher, dtype="float32", name="teacher")(student.inputs[0])
     both = Stack(dtype="float32", name="distillation")([second, logits])
     return Model(student.inputs[0], {"head": head, "distillation": both}, name="distillation")
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class Teacher(keras.layers.Layer):
+    """A model that does not learn, without its dropout even in training.
+
+    A layer of its own, since a functional model puts its own `training` over that of the call.
+    """
+
+    def __init__(self, model, **kwargs):
+        super().__init__(**kwargs)
+        self.model = model
+        self.model.trainable = False
+
+    def call(self, images):
+        return ops.cast(self.model(images, training=False), "float32")
+
+    def get_config(self):
+        return {**super().get_config(), "model": keras.saving.serialize_keras_object(self.model)}
+
+    @classmethod
+    def from_config(cls, config):
+        model = keras.saving.deserialize_keras_object(config.pop("model"))
+        return cls(model, **config)
 
 
 @keras.saving.register_keras_serializable("keras_vit")

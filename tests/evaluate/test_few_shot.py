@@ -84,7 +84,7 @@ def separable(count, classes, width, seed=0, noise=0.3):
 
 
 def test_more_shots_tell_more_and_nothing_tells_nothing():
-    train, test = separable(400, 8, 16, noise=1.5), separable(200, 8, 16, seed=1, noise=1.5)
+    train, test = separable(400, 8, 16, noise=1.0), separable(200, 8, 16, seed=1, noise=1.0)
     accuracies = keras_vit.few_shot_accuracy(*train, *test, shots=(1, 5, 25))
     assert accuracies[1][0] < accuracies[5][0] < accuracies[25][0]
     assert accuracies[25][0] > 0.9
