@@ -45,12 +45,26 @@ RUNS = {
     "XLA": lambda: (shuffled(), {}, {"jit_compile": True}),
     "accumulated": lambda: (shuffled(), {}, {"optimizer": accumulating()}),
     "float16": lambda: (shuffled(), {}, {"optimizer": loss_scaled()}),
+    "masked": lambda: (with_masks(), {}, {}),
     "unknown length": lambda: (slices().shuffle(8, seed=5).filter(is_kept).batch(BATCH), {}, {}),
 }
 
 
 def is_kept(image, label):
     return label > 0
+
+
+def with_masks():
+    """Images whose masked patches are black: what the masks were shows in the weights."""
+    masked = keras_vit.mask_patches(slices().batch(BATCH), patch_size=8, seed=2)
+    return tf.data.Dataset.zip(masked, slices().batch(BATCH)).map(hide)
+
+
+def hide(masked, labelled):
+    is_shown = tf.cast(masked[0]["sources"] >= 0, "float32")  # (B, 4)
+    squares = tf.reshape(is_shown, (-1, 2, 1, 2, 1, 1))
+    pixels = tf.reshape(masked[0]["images"], (-1, 2, 8, 2, 8, 3)) * squares
+    return tf.reshape(pixels, (-1, 16, 16, 3)), labelled[1]
 
 
 def accumulating():
