@@ -1,0 +1,383 @@
+"""One measurement of one contestant, in a process of its own: what benchmarks/gpu.py starts.
+
+    python benchmarks/gpu_contestants.py '{"who": "keras_vit", "task": "train", ...}'
+
+Prints one line of JSON. A process that runs out of memory takes nothing with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+
+import numpy as np
+
+CLASSES = 1000
+SIGNS = ("resource_exhausted", "out of memory", "resourceexhausted", "cudnn_status_alloc_failed")
+
+
+def random_batch(request: dict) -> tuple[np.ndarray, np.ndarray]:
+    """Images in [-1, 1], channels last, and labels."""
+    rng = np.random.default_rng(0)
+    size = request["image_size"]
+    images = rng.uniform(-1, 1, (request["batch"], size, size, 3)).astype("float32")
+    return images, rng.integers(0, CLASSES, request["batch"])
+
+
+def measure(step, finish, request: dict) -> dict:
+    """Seconds of steps: the median of groups, each waited for at its end."""
+    begin = time.perf_counter()
+    step()
+    finish()
+    compiled = time.perf_counter() - begin
+    for _ in range(2):
+        step()
+    finish()
+    seconds: list[float] = []
+    while sum(seconds) * request["group"] < request["seconds"] or len(seconds) < 3:
+        begin = time.perf_counter()
+        for _ in range(request["group"]):
+            step()
+        finish()
+        seconds.append((time.perf_counter() - begin) / request["group"])
+    middle = float(np.median(seconds))
+    return {
+        "images_per_second": request["batch"] / middle,
+        "seconds": [round(value, 6) for value in seconds],
+        "first_step_seconds": round(compiled, 2),
+    }
+
+
+def build_keras(request: dict):
+    """Ours, for normalised images, with its logits."""
+    import keras
+
+    import keras_vit
+
+    keras.config.set_dtype_policy(request["policy"])
+    if request["who"] == "keras_vit fused":
+        fuse_attention()
+    size = request["image_size"]
+    return keras_vit.create_model(
+        request["variant"],
+        classes=CLASSES,
+        input_shape=(size, size, 3),
+        include_preprocessing=False,
+        **request.get("options", {}),
+    )
+
+
+def fuse_attention() -> None:
+    """Our attention through `keras.ops.dot_product_attention`: a candidate, not ours yet."""
+    from keras import ops
+
+    from keras_vit.layers.attention import SelfAttention
+
+    def call(self, tokens, return_attention_scores=False, training=None):
+        _, num_tokens, width = tokens.shape
+        x = self.qkv(ops.reshape(tokens, (-1, width)))
+        x = ops.reshape(x, (-1, num_tokens, 3, self.num_heads, width // self.num_heads))
+        x = ops.dot_product_attention(x[:, :, 0], x[:, :, 1], x[:, :, 2])
+        x = self.output_projection(ops.reshape(x, (-1, width)))
+        return ops.reshape(x, (-1, num_tokens, width))
+
+    SelfAttention.call = call
+
+
+def keras_train(request: dict) -> dict:
+    """Through `fit`, on one batch that lies on the device; an epoch is a group of steps."""
+    import jax
+    import keras
+
+    model = build_keras(request)
+    model.compile(
+        keras.optimizers.AdamW(1e-4, weight_decay=0.1),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        jit_compile=True,
+    )
+    batch = tuple(map(jax.device_put, random_batch(request)))
+
+    def endless():
+        while True:
+            yield batch
+
+    times: list[float] = []
+    note = keras.callbacks.LambdaCallback(
+        on_epoch_begin=lambda epoch, logs: times.append(time.perf_counter()),
+        on_epoch_end=lambda epoch, logs: times.append(time.perf_counter()),  # has waited
+    )
+    options = {"steps_per_epoch": request["group"], "verbose": 0, "callbacks": [note]}
+    history = model.fit(endless(), epochs=2, **options)
+    first, second = times[1] - times[0], times[3] - times[2]
+    epochs = max(3, int(request["seconds"] / second) + 1)
+    times.clear()
+    model.fit(endless(), epochs=epochs, **options)
+    seconds = np.diff(np.reshape(times, (-1, 2)))[:, 0] / request["group"]
+    return {
+        "images_per_second": request["batch"] / float(np.median(seconds)),
+        "seconds": [round(value, 6) for value in seconds.tolist()],
+        "first_step_seconds": round(first, 2),
+        "loss": history.history["loss"][0],
+        "peak_bytes": jax_peak(),
+    }
+
+
+def keras_infer(request: dict) -> dict:
+    import jax
+
+    model = build_keras(request)
+    variables = [
+        [v.value for v in part]
+        for part in (model.trainable_variables, model.non_trainable_variables)
+    ]
+    call = jax.jit(lambda a, b, x: model.stateless_call(a, b, x, training=False)[0])
+    images = jax.device_put(random_batch(request)[0])
+    results = []
+
+    def step():
+        results[:] = [call(*variables, images)]
+
+    return measure(step, lambda: results[0].block_until_ready(), request) | {
+        "peak_bytes": jax_peak()
+    }
+
+
+def flax_model(request: dict):
+    import jax
+    import jax.numpy as jnp
+    from flax_vit import FlaxViT
+
+    import keras_vit
+
+    config = keras_vit.find_config(request["variant"])
+    fields = {
+        name: getattr(config, name)
+        for name in ("patch_size", "width", "depth", "num_heads", "mlp_dim")
+    }
+    is_half = request["policy"] != "float32"
+    model = FlaxViT(
+        **fields,
+        classes=CLASSES,
+        dtype=jnp.bfloat16 if is_half else jnp.float32,
+        attention="cudnn" if is_half and jax.default_backend() == "gpu" else None,
+    )
+    images, labels = map(jax.device_put, random_batch(request))
+    return model, jax.jit(model.init)(jax.random.key(0), images), images, labels
+
+
+def flax_train(request: dict) -> dict:
+    import jax
+    import optax
+
+    model, parameters, images, labels = flax_model(request)
+    optimizer = optax.adamw(1e-4, weight_decay=0.1)
+    state = [parameters, jax.jit(optimizer.init)(parameters)]
+
+    def loss_of(parameters):
+        logits = model.apply(parameters, images)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+    def update(parameters, moments):
+        loss, gradients = jax.value_and_grad(loss_of)(parameters)
+        changes, moments = optimizer.update(gradients, moments, parameters)
+        return optax.apply_updates(parameters, changes), moments, loss
+
+    update = jax.jit(update, donate_argnums=(0, 1))
+    losses = []
+
+    def step():
+        state[0], state[1], loss = update(*state)
+        losses.append(loss)
+
+    result = measure(step, lambda: losses[-1].block_until_ready(), request)
+    return result | {"loss": float(losses[0]), "peak_bytes": jax_peak()}
+
+
+def flax_infer(request: dict) -> dict:
+    import jax
+
+    model, parameters, images, _ = flax_model(request)
+    call = jax.jit(model.apply)
+    results = []
+
+    def step():
+        results[:] = [call(parameters, images)]
+
+    return measure(step, lambda: results[0].block_until_ready(), request) | {
+        "peak_bytes": jax_peak()
+    }
+
+
+def jax_peak() -> int:
+    """Most bytes in use on the device, or of the process where that is the processor."""
+    import jax
+
+    statistics = jax.local_devices()[0].memory_stats() or {}
+    process = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return statistics.get("peak_bytes_in_use", process)
+
+
+def timm_model(request: dict):
+    import timm
+    import torch
+
+    torch.set_float32_matmul_precision("high" if request["policy"] != "float32" else "highest")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    size = request["variant"].removeprefix("vit_")
+    names = {"ti": "tiny", "s": "small", "b": "base", "l": "large", "h": "huge"}
+    kind = size.rstrip("0123456789")
+    model = timm.create_model(
+        f"vit_{names[kind]}_patch{size[len(kind) :]}_224",
+        num_classes=CLASSES,
+        img_size=request["image_size"],
+    ).to(device)
+    images, labels = random_batch(request)
+    images = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous().to(device)
+    return torch, model, images, torch.from_numpy(labels).to(device), device
+
+
+def timm_train(request: dict) -> dict:
+    torch, model, images, labels, device = timm_model(request)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4, weight_decay=0.1, fused=True)
+    compiled = torch.compile(model) if request["compile"] else model
+    losses = []
+
+    def step():
+        half = request["policy"] != "float32"
+        with torch.autocast(device, dtype=torch.bfloat16, enabled=half):
+            loss = torch.nn.functional.cross_entropy(compiled(images), labels)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        losses.append(loss.detach())
+
+    result = measure(step, lambda: losses[-1].item(), request)
+    return result | {"loss": losses[0].item(), "peak_bytes": torch_peak(torch)}
+
+
+def timm_infer(request: dict) -> dict:
+    torch, model, images, _, _ = timm_model(request)
+    model.eval()
+    if request["policy"] != "float32":
+        model, images = model.bfloat16(), images.bfloat16()
+    compiled = torch.compile(model) if request["compile"] else model
+    results = []
+
+    def step():
+        with torch.inference_mode():
+            results[:] = [compiled(images)]
+
+    result = measure(step, lambda: results[0].sum().item(), request)
+    return result | {"peak_bytes": torch_peak(torch)}
+
+
+def torch_peak(torch) -> int:
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def check(request: dict) -> dict:
+    """Writes logits and gradients for the same weights and images, whatever the precision."""
+    import jax
+    import keras
+
+    model = build_keras(request)
+    rng = np.random.default_rng(1)
+    for weight in model.weights:
+        if weight.dtype == "float32":
+            is_scale = weight.path.endswith("gamma")
+            start = rng.normal(1.0 if is_scale else 0.0, 0.05, weight.shape)
+            weight.assign(start.astype("float32"))
+    images, labels = random_batch(request)
+    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    trainable = [v.value for v in model.trainable_variables]
+    rest = [v.value for v in model.non_trainable_variables]
+
+    def loss_and_logits(trainable):
+        logits, _ = model.stateless_call(trainable, rest, images, training=False)
+        return loss_of(labels, logits), logits
+
+    gradients, logits = jax.jit(jax.grad(loss_and_logits, has_aux=True))(trainable)
+    parts = {"logits": logits} | {str(index): part for index, part in enumerate(gradients)}
+    np.savez(request["output"], **{k: np.asarray(v, "float32") for k, v in parts.items()})
+    return {"device": str(jax.devices()[0])}
+
+
+def survive(request: dict) -> dict:
+    """Trains with a backup after every epoch, and is killed in the one asked for."""
+    import jax
+    import keras
+
+    keras.utils.set_random_seed(0)
+    model = build_keras(request)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.AdamW(1e-3), loss, jit_compile=True)
+    images, labels = random_batch(request)
+
+    def maybe_die(epoch, logs=None):
+        if epoch == request["die_in"]:
+            os.kill(os.getpid(), 9)
+
+    callbacks = [
+        keras.callbacks.BackupAndRestore(request["folder"]),
+        keras.callbacks.LambdaCallback(on_epoch_begin=maybe_die),
+    ]
+    model.fit(
+        images,
+        labels,
+        batch_size=len(labels),
+        epochs=6,
+        verbose=0,
+        shuffle=False,
+        callbacks=callbacks,
+    )
+    np.savez(request["output"], *map(keras.ops.convert_to_numpy, model.trainable_variables))
+    return {"device": str(jax.devices()[0])}
+
+
+def matmul(request: dict) -> dict:
+    """Rate of a plain bf16 matrix product on random data: the ceiling."""
+    import jax
+    import jax.numpy as jnp
+
+    side = request["side"]
+    keys = jax.random.split(jax.random.key(0))
+    a, b = (jax.random.normal(key, (side, side), jnp.bfloat16) for key in keys)
+    product = jax.jit(jnp.matmul)
+    results = []
+
+    def step():
+        results[:] = [product(a, b)]
+
+    result = measure(step, lambda: results[0].block_until_ready(), {**request, "batch": 1})
+    return {"flops": 2 * side**3 * result["images_per_second"], "device": str(jax.devices()[0])}
+
+
+TASKS = {
+    "matmul": matmul,
+    "check": check,
+    "survive": survive,
+    "train": {"keras_vit": keras_train, "flax": flax_train, "timm": timm_train},
+    "infer": {"keras_vit": keras_infer, "flax": flax_infer, "timm": timm_infer},
+}
+
+
+def main() -> None:
+    request = json.loads(sys.argv[1])
+    task = TASKS[request["task"]]
+    run = task if callable(task) else task[request["who"].split()[0]]
+    try:
+        result = run(request)
+    except Exception as error:  # each library has its own
+        if not any(sign in f"{type(error).__name__}: {error}".lower() for sign in SIGNS):
+            raise
+        result = {"out_of_memory": True}
+    print(json.dumps(result), flush=True)
+
+
+if __name__ == "__main__":
+    main()

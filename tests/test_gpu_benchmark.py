@@ -1,0 +1,54 @@
+"""benchmarks/gpu.py in small, on the processor: what it would do on a GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import runpy
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+@pytest.mark.slow
+def test_everything_in_small(tmp_path):
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, ROOT / "benchmarks/gpu.py", "--small", "--output", tmp_path / "out"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
+    checks = [row for row in rows if row["what"] == "check"]
+    assert len(checks) == 6 and all(row["within"] for row in checks)
+    assert [row["difference"] for row in rows if row["what"] == "resume"] == [0]
+    for what, count in (("train", 1), ("infer", 2)):
+        ours = [row for row in rows if row["what"] == what and row["who"] == "keras_vit"]
+        assert len(ours) == count
+        assert all(row["images_per_second"] > 0 and row["peak_bytes"] > 1e6 for row in ours)
+        assert f"| {what} | vit_ti16 | 32 | keras_vit |" in done.stdout
+
+
+def test_the_table_takes_each_at_its_best():
+    script = runpy.run_path(str(ROOT / "benchmarks/gpu.py"))
+    fixed = {"what": "train", "variant": "vit_b16", "image_size": 224, "peak_bytes": 2e9}
+    rows = [
+        {**fixed, "who": who, "batch": batch, "images_per_second": speed, "utilization": 0.5}
+        for who, batch, speed in [
+            ("keras_vit", 64, 90.0),
+            ("keras_vit", 128, 120.0),
+            ("timm", 64, 100.0),
+            ("flax", 64, 80.0),
+        ]
+    ]
+    lines = script["table"]([*rows, {"what": "check"}]).splitlines()[2:]
+    assert lines[0] == "| train | vit_b16 | 224 | keras_vit | 128 | 120.0 | 50.0% | 2.0 | 1.20 |"
+    assert [line.split("|")[-2].strip() for line in lines] == ["1.20", "1.00", "0.80"]
+
+
+def test_a_process_that_fails_says_why():
+    script = runpy.run_path(str(ROOT / "benchmarks/gpu.py"))
+    answer = script["ask"]({"task": "no such task"}, platform="cpu")
+    assert "no such task" in answer["failed"]
