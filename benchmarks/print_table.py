@@ -1,6 +1,6 @@
 """Prints the rows of `beside_keras_hub.py` as the table of docs/performance.md.
 
-python benchmarks/tabulate.py docs/benchmarks/beside_keras_hub.jsonl
+python benchmarks/print_table.py docs/benchmarks/beside_keras_hub.jsonl
 """
 
 from __future__ import annotations
