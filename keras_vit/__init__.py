@@ -167,6 +167,7 @@ if typing.TYPE_CHECKING:
     from keras_vit.data.duplicates import NearDuplicate, find_near_duplicates
     from keras_vit.data.folder import read_folder
     from keras_vit.data.image_set import ImageSet, read_arrays, read_records
+    from keras_vit.data.images import read_images
     from keras_vit.data.masking import mask_patches
     from keras_vit.data.shards import Shards, find_shards, read_shards
     from keras_vit.data.tfds import read_tfds
@@ -194,6 +195,7 @@ _NEED_TENSORFLOW = {
     "mask_patches": "keras_vit.data.masking",
     "Shards": "keras_vit.data.shards",
     "find_shards": "keras_vit.data.shards",
+    "read_images": "keras_vit.data.images",
     "read_shards": "keras_vit.data.shards",
     "export_litert": "keras_vit.export.litert",
     "litert_errors": "keras_vit.export.litert",
@@ -364,6 +366,7 @@ __all__ = [
     "read_arrays",
     "read_augreg_index",
     "read_folder",
+    "read_images",
     "read_measurements",
     "read_records",
     "read_shards",

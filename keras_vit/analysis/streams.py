@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pathlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,8 +10,7 @@ import keras
 import numpy as np
 
 from keras_vit.config import Preprocessing
-
-_IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif")
+from keras_vit.data.files import find_images
 
 
 def image_batches(images: Any, batch_size: int = 16) -> Iterator[np.ndarray]:
@@ -73,14 +71,9 @@ class ImageFiles:
     def __init__(
         self, paths: Sequence[str | os.PathLike], model: keras.Model, batch_size: int = 16
     ):
-        self.files = list(_image_files(paths))
+        self.files = find_images(paths)
         self.batch_size = batch_size
         self._model = model
-        if not self.files:
-            raise ValueError(f"There are no images in {', '.join(map(str, paths)) or 'nothing'}.")
-        for path in self.files:
-            if not path.exists():
-                raise FileNotFoundError(f"There is no image {path}.")
 
     def __len__(self) -> int:
         return -(-len(self.files) // self.batch_size)
@@ -114,14 +107,6 @@ def read_image(path: str | os.PathLike, model: keras.Model) -> np.ndarray:
         return pixels
     mean, std = preprocessing.per_channel(channels)
     return ((pixels - np.array(mean)) / np.array(std)).astype("float32")
-
-
-def _image_files(paths: Sequence[str | os.PathLike]) -> Iterator[pathlib.Path]:
-    for path in map(pathlib.Path, paths):
-        if path.is_dir():
-            yield from sorted(x for x in path.rglob("*") if x.suffix.lower() in _IMAGE_ENDINGS)
-        else:
-            yield path
 
 
 def displayed(model: keras.Model, images: np.ndarray) -> np.ndarray:

@@ -6,24 +6,38 @@ from typing import Any
 
 import tensorflow as tf
 
+# Channels that an image file can be decoded to.
+DECODED_CHANNELS = (1, 3, 4)
+# How files begin that TensorFlow does not decode to so many channels, but to three.
+_COLOURS_ONLY = {1: (b"GIF8", b"BM"), 3: (), 4: (b"GIF8", b"\xff\xd8\xff")}
+
 
 def decode(image: Any, channels: int = 3) -> Any:
     """All pixels of an image.
 
-    JPEG, PNG, GIF and BMP are told apart by their bytes. Of an animation the first image is taken;
-    grey and CMYK become RGB, 16 bits a channel become 8, transparency is dropped.
+    JPEG, PNG, GIF, BMP and WebP are told apart by their bytes. Of a GIF the first image is taken;
+    grey and CMYK become RGB, 16 bits a channel become 8, transparency that is not asked for is
+    dropped. TensorFlow 2.21 decodes WebP files that do not move, older versions none. The channels
+    are always given: with `channels=0` TensorFlow 2.21 writes beyond its memory where a WebP file
+    moves.
 
     Args:
         image: String tensor with the bytes of a file, or pixels, which stay as they are.
-        channels: 1 or 3.
+        channels: 1 (grey), 3 or 4 (with opacity) for the result, whatever the file has.
 
     Returns:
         Tensor of shape `(h, w, channels)`, uint8 where it was decoded.
+
+    Raises:
+        tf.errors.InvalidArgumentError: If the bytes are no image, when the tensor is computed.
     """
     if image.dtype != tf.string:
         return tf.ensure_shape(image, (None, None, channels))
-    pixels = tf.io.decode_image(image, channels, expand_animations=False)
-    return tf.ensure_shape(pixels, (None, None, channels))
+    return tf.cond(
+        _begins(image, b"RIFF"),
+        lambda: _decode_webp(image, channels),
+        lambda: _decode_other(image, channels),
+    )
 
 
 def decode_window(image: Any, choose: Any, channels: int = 3) -> Any:
@@ -51,3 +65,53 @@ def decode_window(image: Any, choose: Any, channels: int = 3) -> Any:
     if image.dtype != tf.string:
         return cut()
     return tf.cond(tf.io.is_jpeg(image), decode_jpeg_window, cut)
+
+
+def _decode_webp(data, channels: int):
+    return tf.cond(
+        _webp_has_opacity(data),
+        lambda: _with_channels(_decode(data, 4), channels),
+        lambda: _with_channels(_decode(data, 3), channels),
+    )
+
+
+def _decode_other(data, channels: int):
+    if not _COLOURS_ONLY[channels]:
+        return _decode(data, channels)
+    return tf.cond(
+        tf.reduce_any([_begins(data, start) for start in _COLOURS_ONLY[channels]]),
+        lambda: _with_channels(_decode(data, 3), channels),
+        lambda: _decode(data, channels),
+    )
+
+
+def _webp_has_opacity(data):
+    """Whether a WebP file has four channels, which TensorFlow must be told.
+
+    The name of its first chunk ends in X (extended: flags come first), L (lossless: a signature
+    of a byte, twice 14 bits of size, then a bit for opacity) or a space (lossy: no opacity). See
+    https://developers.google.com/speed/webp/docs/riff_container.
+    """
+    header = tf.cast(tf.io.decode_raw(tf.strings.substr(data, 0, 25), tf.uint8), tf.int32)
+    kind, flags, lossless = header[15], header[20], header[24]
+    extended = (kind == ord("X")) & (tf.bitwise.bitwise_and(flags, 16) > 0)
+    return extended | (kind == ord("L")) & (tf.bitwise.bitwise_and(lossless, 16) > 0)
+
+
+def _begins(data, start: bytes):
+    return tf.strings.substr(data, 0, len(start)) == start
+
+
+def _decode(data, channels: int):
+    image = tf.io.decode_image(data, channels, expand_animations=False)
+    return tf.ensure_shape(image, (None, None, channels))
+
+
+def _with_channels(image, channels: int):
+    """Pixels of three or four channels in so many as asked for."""
+    if channels == 1:
+        return tf.image.rgb_to_grayscale(image[..., :3])
+    if channels == image.shape[-1]:
+        return image
+    opaque = tf.ones_like(image[..., :1]) * 255
+    return image[..., :3] if channels == 3 else tf.concat([image, opaque], -1)
