@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.export.inference import Inference
+from keras_vit.export.onnx_attention import ATTENTION_OPSET, fuse_attention
 from keras_vit.export.onnx_graph import Graph, fold_constants, rewrite
 
 # What tf2onnx 1.17 writes; newer operators come by ONNX's own version converter.
@@ -28,7 +29,7 @@ _EXACT_GELU = ("Mul", ("Mul", 0.5, "x"), ("Add", 1.0, ("Erf", ("Mul", "x", 0.707
 
 
 def convert(inference: Inference, outputs: tuple[str, ...], opset: int) -> Graph:
-    """The ONNX graph of a model, with fused layer norms and, from opset 20 on, GELUs.
+    """The ONNX graph of a model: layer norms, GELUs (opset 20) and attention (23) in one operator.
 
     The weights are inputs of the graph that tf2onnx sees. So it never holds them, files past the
     2 GB of a protocol buffer pass, and they keep their names in the model.
@@ -50,6 +51,8 @@ def convert(inference: Inference, outputs: tuple[str, ...], opset: int) -> Graph
     if opset >= 20:
         rewrite(graph, _TANH_GELU, _gelu("tanh"))
         rewrite(graph, _EXACT_GELU, _gelu("none"))
+    if opset >= ATTENTION_OPSET:
+        fuse_attention(graph)
     _keep_padding_of_pools(graph)
     paths = [variable.path for variable in inference.model.variables]
     _rename_constants(graph, dict(zip(weights, paths, strict=True)))
