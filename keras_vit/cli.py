@@ -104,16 +104,16 @@ def export_model(
     output: str,
     precision: str = "float32",
     labels: str | None = None,
+    images: Sequence[str] = (),
 ) -> None:
     """Exports a model as a SavedModel, a LiteRT or an ONNX file, checked against the model."""
+    from keras_vit.data.images import read_images
     from keras_vit.export.litert import export_litert
     from keras_vit.export.onnx import export_onnx
     from keras_vit.export.saved_model import export_saved_model
 
     options: dict[str, Any] = {"precision": precision}
     if labels is not None:
-        if to == "onnx":
-            raise ValueError("An ONNX file holds no labels. Leave out --labels.")
         with open(labels, encoding="utf-8") as file:
             options["labels"] = file.read().splitlines()
     exports: dict[str, Callable[..., Any]] = {
@@ -121,14 +121,24 @@ def export_model(
         "litert": export_litert,
         "onnx": export_onnx,
     }
-    print(exports[to](_open_model(model), output, **options))
+    loaded = _open_model(model)
+    if images:
+        options["images"] = read_images(images, loaded.input_shape[-1], _EXPORT_IMAGES)
+        if (to, precision) == ("litert", "int8"):
+            options["calibration"] = options["images"]
+    print(exports[to](loaded, output, **options))
 
 
-def verify_file(path: str, model: str, tolerance: float | None = None) -> None:
+def verify_file(
+    path: str, model: str, tolerance: float | None = None, images: Sequence[str] = ()
+) -> None:
     """Runs an exported file beside a model, and prints how they differ."""
+    from keras_vit.data.images import read_images
     from keras_vit.export.check_file import verify_export
 
-    print(verify_export(path, _open_model(model), tolerance=tolerance))
+    loaded = _open_model(model)
+    read = read_images(images, loaded.input_shape[-1], _EXPORT_IMAGES) if images else None
+    print(verify_export(path, loaded, read, tolerance=tolerance))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,10 +164,19 @@ class Command:
 
 
 _JSON = argument("--json", dest="as_json", action="store_true", help="print JSON")
+_EXPORT_IMAGES = 100
 _A_FILE = "path, address (https://, gs://, hf://owner/name) or VARIANT/TAG"
 
 _A_MODEL = (
     "a .keras file, a checkpoint's path or address, VARIANT/TAG, or VARIANT for random weights"
+)
+
+_IMAGES = argument(
+    "--images",
+    nargs="+",
+    default=(),
+    help="image files of the task, and folders of them, to check on and to calibrate int8 with; "
+    f"of more than {_EXPORT_IMAGES}, as many spread evenly",
 )
 
 COMMANDS: tuple[Command, ...] = (
@@ -171,10 +190,11 @@ COMMANDS: tuple[Command, ...] = (
             argument(
                 "--precision",
                 default="float32",
-                help="float32; saved_model: bfloat16, float16; litert: float16, dynamic; "
-                "onnx: float16, int8",
+                help="float32; saved_model: bfloat16, float16; litert: float16, dynamic, int8 "
+                "(with --images); onnx: float16, int8",
             ),
             argument("--labels", help="text file with a class a line"),
+            _IMAGES,
         ),
     ),
     Command(
@@ -184,6 +204,7 @@ COMMANDS: tuple[Command, ...] = (
             argument("path", help="a version of a SavedModel, a LiteRT file or an ONNX file"),
             argument("model", help=_A_MODEL),
             argument("--tolerance", type=float, help="largest difference allowed"),
+            _IMAGES,
         ),
     ),
     Command(

@@ -1,7 +1,9 @@
 """Exports a model to ONNX in every precision.
 
-pip install "keras_vit[onnx]"
-python export/onnxruntime/export.py model.keras --to onnx
+    pip install "keras_vit[onnx]"
+    python export/onnxruntime/export.py model.keras --images photographs/ --to onnx
+
+All are checked on the images, files and folders of them, or on stored ones.
 """
 
 from __future__ import annotations
@@ -17,14 +19,20 @@ import keras_vit
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("model", help="a .keras file")
+    parser.add_argument("--images", nargs="+", help="images of the task, and folders of them")
+    parser.add_argument("--labels", help="text file with a class a line")
     parser.add_argument("--to", default="onnx", help="directory of the files")
     parser.add_argument("--opset", type=int, default=20)
     options = parser.parse_args(arguments)
 
     model = keras.saving.load_model(options.model)
+    labels = pathlib.Path(options.labels).read_text().splitlines() if options.labels else None
+    images = None
+    if options.images:
+        images = keras_vit.read_images(options.images, model.input_shape[-1], count=100)
     for precision in ("float32", "float16", "int8"):
         path = pathlib.Path(options.to) / f"{precision}.onnx"
-        print(keras_vit.export_onnx(model, path, precision, options.opset))
+        print(keras_vit.export_onnx(model, path, precision, labels, options.opset, images=images))
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--labels", help="text file with a class a line")
     parser.add_argument("--to", default="serving", help="directory of the models")
     parser.add_argument("--precision", default="float32", choices=("float32", "bfloat16"))
+    parser.add_argument("--jit-compile", action="store_true", help="let XLA compile the model")
     options = parser.parse_args(arguments)
 
     labels = pathlib.Path(options.labels).read_text().splitlines() if options.labels else None
@@ -34,6 +35,7 @@ def main(arguments: list[str] | None = None) -> None:
         labels=labels,
         precision=options.precision,
         warmup_batch_sizes=BATCH_SIZES,
+        jit_compile=options.jit_compile,
     )
     # /models is where compose.yaml mounts the directory.
     base_paths = {options.name: f"/models/{options.name}"}

@@ -6,14 +6,13 @@ import os
 import pathlib
 
 import keras
-import numpy as np
 
 from keras_vit.config import Preprocessing
 from keras_vit.export.inference import prepare
 from keras_vit.export.litert import load_litert
 from keras_vit.export.onnx import load_onnx
 from keras_vit.export.saved_model import load_saved_model
-from keras_vit.export.verify import ExportReport, check, compare, verification_images
+from keras_vit.export.verify import ExportReport, Images, check, compare, verification_images
 
 _LOADERS = {"saved_model": load_saved_model, "litert": load_litert, "onnx": load_onnx}
 
@@ -21,7 +20,7 @@ _LOADERS = {"saved_model": load_saved_model, "litert": load_litert, "onnx": load
 def verify_export(
     path: str | os.PathLike,
     model: keras.Model,
-    images: np.ndarray | None = None,
+    images: Images | None = None,
     preprocessing: Preprocessing | None = None,
     tolerance: float | None = None,
 ) -> ExportReport:
@@ -30,7 +29,8 @@ def verify_export(
     Args:
         path: A version of a SavedModel, a LiteRT file or an ONNX file.
         model: The model it should do the same as.
-        images: Pixels of shape `(B, H, W, C)` in [0, 255]; `None` takes stored ones.
+        images: Pixels of shape `(B, H, W, C)` in [0, 255], or a list of images of any size;
+            `None` takes stored ones.
         preprocessing: How images become the model's pixels; `None` takes the model's own.
         tolerance: Largest difference allowed, relative to the largest logit; `None` only reports.
 

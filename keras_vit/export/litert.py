@@ -16,18 +16,18 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.config import Preprocessing
-from keras_vit.data.views import eval_view
 from keras_vit.export.files import all_or_nothing, check_labels
 from keras_vit.export.inference import Inference, check_outputs, prepare
 from keras_vit.export.litert_int8 import LayerError, quantize
 from keras_vit.export.serving import model_card
 from keras_vit.export.verify import (
     ExportReport,
+    Images,
     Runner,
     check,
     check_precision,
     compare,
-    stored_images,
+    resize_images,
     verification_images,
 )
 
@@ -42,9 +42,9 @@ def export_litert(
     labels: Sequence[str] | None = None,
     batch_size: int | None = 1,
     outputs: Sequence[str] | None = None,
-    calibration: Sequence[np.ndarray] | np.ndarray | None = None,
+    calibration: Images | None = None,
     float_layers: Sequence[str] = (),
-    images: np.ndarray | None = None,
+    images: Images | None = None,
     preprocessing: Preprocessing | None = None,
     tolerance: float | None = None,
 ) -> ExportReport:
@@ -69,7 +69,8 @@ def export_litert(
         calibration: Images of the task for `"int8"`, each of shape `(h, w, C)` and any size, in
             [0, 255]; a hundred do. They go through the model's own preprocessing.
         float_layers: Parts of names of tensors that `"int8"` leaves float: see `litert_errors`.
-        images: Pixels of shape `(B, H, W, C)` in [0, 255] to check on; `None` takes stored ones.
+        images: Pixels of shape `(B, H, W, C)` in [0, 255] to check on, or a list of images of any
+            size, as `read_images` makes; `None` takes stored ones.
         preprocessing: How images become the model's pixels; `None` takes the model's own.
         tolerance: Largest difference allowed, relative to the largest logit.
 
@@ -107,7 +108,7 @@ def export_litert(
 
 def litert_errors(
     model: keras.Model,
-    calibration: Sequence[np.ndarray] | np.ndarray,
+    calibration: Images,
     float_layers: Sequence[str] = (),
     preprocessing: Preprocessing | None = None,
 ) -> list[LayerError]:
@@ -174,7 +175,7 @@ def _convert(
     outputs: Sequence[str],
     precision: str,
     batch_size: int | None,
-    calibration: Sequence[np.ndarray] | np.ndarray | None,
+    calibration: Images | None,
     float_layers: Sequence[str],
 ) -> tuple[bytes, list[LayerError]]:
     """The bytes of the file, from a SavedModel of one signature, which gives names to tensors."""
@@ -194,20 +195,14 @@ def _convert(
             converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
             return converter
 
-        if precision == "int8":
-            return quantize(make_converter, _resize(inference, calibration), float_layers)
+        if precision == "int8" and calibration is not None:
+            return quantize(make_converter, resize_images(calibration, inference), float_layers)
         converter = make_converter()
         if precision != "float32":
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
         if precision == "float16":
             converter.target_spec.supported_types = [tf.float16]
         return converter.convert(), []
-
-
-def _resize(inference: Inference, images) -> np.ndarray:
-    """Images of any size as the model's pixels, by its own preprocessing."""
-    size = inference.input_shape[:2]
-    return np.stack([eval_view(image, inference.preprocessing, size) for image in images])
 
 
 def _check_int8(calibration, batch_size: int | None) -> None:
@@ -232,9 +227,7 @@ def _check_operators(path: pathlib.Path) -> None:
 
 def _pack(path: pathlib.Path, inference: Inference, precision: str, labels: list[str]) -> None:
     """Appends labels and the model card as a zip archive, where LiteRT's tools look for them."""
-    image = stored_images(inference.input_shape, count=1)
-    outputs = {name: value[0] for name, value in inference.run(image).items()}
-    card = model_card(inference, precision, labels, image[0], outputs)
+    card = model_card(inference, precision, labels)
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("labels.txt", "".join(f"{label}\n" for label in labels))
         archive.writestr("model_card.json", json.dumps(card, indent=1))

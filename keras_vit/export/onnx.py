@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import pathlib
 import types
+from collections.abc import Sequence
 
 import keras
 import numpy as np
 
 from keras_vit.config import Preprocessing
-from keras_vit.export.files import all_or_nothing
-from keras_vit.export.inference import Inference, check_outputs, prepare
+from keras_vit.export.files import all_or_nothing, check_labels
+from keras_vit.export.inference import check_outputs, prepare
 from keras_vit.export.onnx_convert import convert
 from keras_vit.export.onnx_graph import OPSETS, Graph, save
 from keras_vit.export.onnx_precision import to_float16, to_int8
+from keras_vit.export.serving import model_card
 from keras_vit.export.verify import (
     ExportReport,
+    Images,
     Runner,
     check,
     check_precision,
@@ -38,10 +42,11 @@ def export_onnx(
     model: keras.Model,
     path: str | os.PathLike,
     precision: str = "float32",
+    labels: Sequence[str] | None = None,
     opset: int = 20,
-    outputs: tuple[str, ...] | None = None,
+    outputs: Sequence[str] | None = None,
     external_data: bool | None = None,
-    images: np.ndarray | None = None,
+    images: Images | None = None,
     preprocessing: Preprocessing | None = None,
     tolerance: float | None = None,
 ) -> ExportReport:
@@ -49,19 +54,22 @@ def export_onnx(
 
     The file reads `pixels`, float32 of shape `(batch, H, W, C)` in [0, 255] and of the model's
     size; normalisation is inside. Layer norms are one operator each, GELUs too from opset 20 on,
-    and the batch is the only open dimension.
+    attention from 23 on, and the batch is the only open dimension. The file's metadata hold, as
+    JSON, a `model_card` with the preprocessing, the labels, and one image with the model's outputs.
 
     Args:
         model: A functional model, trained in any precision.
         path: File to write, usually ending in `.onnx`; it must not exist.
         precision: `"float32"`, `"float16"` (but layer norms and softmax), or `"int8"` (weights of
             dense layers in 8 bits a channel, their inputs quantised as they come).
+        labels: Name of each class in order; `None` takes their numbers.
         opset: Version of ONNX's operators, 18 to 23.
         outputs: Any of `"logits"`, `"probabilities"`, `"features"`; `None` takes the logits, or
             the features of a model without a head.
         external_data: Whether weights go to a file beside it, `NAME.data`; `None` does so where
             they pass the 2 GB that one file can hold.
-        images: Pixels of shape `(B, H, W, C)` in [0, 255] to check on; `None` takes stored ones.
+        images: Pixels of shape `(B, H, W, C)` in [0, 255] to check on, or a list of images of any
+            size, as `read_images` makes; `None` takes stored ones.
         preprocessing: How images become the model's pixels; `None` takes the model's own.
         tolerance: Largest difference allowed, relative to the largest logit.
 
@@ -72,7 +80,7 @@ def export_onnx(
         FileExistsError: If there is something at `path`.
         ImportError: If `tf2onnx` or `onnxruntime` is not installed.
         OSError: If `path` cannot be written.
-        ValueError: If the model cannot be exported.
+        ValueError: If the model cannot be exported, or the labels are not one a class.
         ExportMismatchError: If the file does not do what the model does; none is left then.
 
     Example:
@@ -87,10 +95,12 @@ def export_onnx(
     import_onnx()
     inference = prepare(model, preprocessing=preprocessing)
     outputs = check_outputs(inference, outputs)
+    labels = check_labels(labels, inference.classes)
     images = verification_images(images, inference)
     with all_or_nothing(path) as unfinished:
         graph = convert(inference, outputs, opset)
-        _write(graph, unfinished, precision, external_data, inference)
+        card = json.dumps(model_card(inference, precision, labels))
+        _write(graph, unfinished, precision, external_data, {"model_card": card})
         runner = load_onnx(unfinished)
         expected = inference.run(images)
         report = compare(unfinished, "onnx", precision, runner, expected, images)
@@ -140,7 +150,7 @@ def _write(
     path: pathlib.Path,
     precision: str,
     external_data: bool | None,
-    inference: Inference,
+    metadata: dict[str, str],
 ) -> None:
     """Writes the graph in one precision, with or without a file of weights beside it."""
     if precision == "float16":
@@ -148,7 +158,6 @@ def _write(
     external = external_data
     if external is None:
         external = sum(array.nbytes for array in graph.constants.values()) > _PROTOBUF_LIMIT
-    metadata = {"preprocessing": str(inference.preprocessing), "precision": precision}
     if precision != "int8":
         save(graph, path, external, metadata)
         return

@@ -13,8 +13,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_vit.data.decode import DECODED_CHANNELS
 from keras_vit.export.inference import Inference
-from keras_vit.export.signatures import DECODED_CHANNELS
+from keras_vit.export.verify import stored_images
 
 EXTRA = "assets.extra"
 
@@ -24,8 +25,6 @@ def write_version_files(
     inference: Inference,
     labels: Sequence[str],
     precision: str,
-    image: np.ndarray,
-    outputs: Mapping[str, np.ndarray],
     warmup_batch_sizes: Sequence[int],
 ) -> None:
     """Writes warm-up requests, labels and the model card into a SavedModel.
@@ -35,12 +34,11 @@ def write_version_files(
         inference: What it does.
         labels: Name of each class, in order.
         precision: What it computes in.
-        image: Pixels of shape `(H, W, C)` in [0, 255], whole numbers: the golden input.
-        outputs: The model's outputs for it, arrays of shape `(...)` by name.
         warmup_batch_sizes: Batch sizes that a server runs before it serves.
     """
     extra = version / EXTRA
     extra.mkdir()
+    image = _golden_image(inference)
     encoded = _encode(image)
     with tf.io.TFRecordWriter(os.fspath(extra / "tf_serving_warmup_requests")) as writer:
         for size in warmup_batch_sizes:
@@ -51,30 +49,25 @@ def write_version_files(
             writer.write(prediction_log("serving_default", inputs))
     if labels:
         (extra / "labels.txt").write_text("".join(f"{label}\n" for label in labels))
-    card = model_card(inference, precision, labels, image, outputs)
+    card = model_card(inference, precision, labels)
     (extra / "model_card.json").write_text(json.dumps(card, indent=1))
 
 
-def model_card(
-    inference: Inference,
-    precision: str,
-    labels: Sequence[str],
-    image: np.ndarray,
-    outputs: Mapping[str, np.ndarray],
-) -> dict[str, Any]:
+def model_card(inference: Inference, precision: str, labels: Sequence[str]) -> dict[str, Any]:
     """What a runtime needs to know, and one input with its outputs to try itself on.
 
     Args:
         inference: What was exported.
         precision: What the file computes in.
         labels: Name of each class, in order.
-        image: Pixels of shape `(H, W, C)` in [0, 255], whole numbers.
-        outputs: The float32 model's outputs for the image, by name.
 
     Returns:
-        Plain values, for JSON. `golden` holds the image, as `png` in base 64 where its channels
-        allow and as `pixels`' shape and bytes otherwise, and the outputs.
+        Plain values, for JSON. `golden` holds an image that is always the same, as `png` in base
+        64 where its channels allow and as `pixels`' shape and bytes otherwise, and the outputs of
+        `inference` for it.
     """
+    image = _golden_image(inference)
+    outputs = {name: value[0] for name, value in inference.run(image[None]).items()}
     encoded = _encode(image)
     golden: dict[str, Any] = {"shape": list(image.shape)}
     if encoded is None:
@@ -175,6 +168,11 @@ def _varint(value: int) -> bytes:
         result += bytes([value & 127 | 128])
         value >>= 7
     return result + bytes([value])
+
+
+def _golden_image(inference: Inference) -> np.ndarray:
+    """Pixels of shape `(H, W, C)`, whole numbers in [0, 255]."""
+    return stored_images(inference.input_shape, count=1)[0]
 
 
 def _encode(image: np.ndarray) -> bytes | None:

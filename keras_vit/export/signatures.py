@@ -6,11 +6,9 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from keras_vit.data.decode import DECODED_CHANNELS, decode
 from keras_vit.data.views import eval_view
 from keras_vit.export.inference import Inference
-
-# Channels that an image file can be decoded to.
-DECODED_CHANNELS = (1, 3, 4)
 
 
 class ServingModule(tf.Module):
@@ -20,12 +18,16 @@ class ServingModule(tf.Module):
         inference: The model.
         labels: Name of each class, in order.
         top_k: How many classes are named, at most.
+        jit_compile: Whether XLA compiles the model; the rest, which has no fixed shapes, never is.
     """
 
-    def __init__(self, inference: Inference, labels: list[str], top_k: int):
+    def __init__(
+        self, inference: Inference, labels: list[str], top_k: int, jit_compile: bool = False
+    ):
         super().__init__()
         self.weights = inference.variables  # so that they are saved
         self._inference = inference
+        self._run = tf.function(inference, jit_compile=True) if jit_compile else inference
         self._labels = labels
         self._top_k = min(top_k, len(labels))
 
@@ -64,7 +66,7 @@ class ServingModule(tf.Module):
         return {**{name: _blank(value, valid) for name, value in outputs.items()}, "valid": valid}
 
     def _classify(self, pixels):
-        outputs = self._inference(pixels)
+        outputs = self._run(pixels)
         if "probabilities" in outputs:
             scores, indices = tf.math.top_k(outputs["probabilities"], self._top_k)
             outputs["scores"] = scores
@@ -75,10 +77,7 @@ class ServingModule(tf.Module):
         return eval_view(image, self._inference.preprocessing, self._inference.input_shape[:2])
 
     def _decode(self, image_bytes):
-        channels = self._inference.input_shape[-1]
-        image = tf.io.decode_image(image_bytes, channels, expand_animations=False)
-        image.set_shape((None, None, channels))
-        return self._view(image)
+        return self._view(decode(image_bytes, self._inference.input_shape[-1]))
 
     def _map(self, function, batch):
         """`function` of each image of a batch, several at a time."""

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import pathlib
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
+from keras_vit.data.views import eval_view
 from keras_vit.export.files import size_of
 from keras_vit.export.inference import Inference
 
 # A runner takes pixels (B, H, W, C) in [0, 255] and returns named arrays.
 Runner = Callable[[np.ndarray], dict[str, np.ndarray]]
+# Pixels of the model's size in one array, or images of any size in a list.
+Images = np.ndarray | Sequence[np.ndarray]
 
 
 class ExportMismatchError(ValueError):
@@ -148,7 +152,7 @@ def check_precision(precision: str, precisions: Iterable[str]) -> None:
         )
 
 
-def verification_images(images: np.ndarray | None, inference: Inference) -> np.ndarray:
+def verification_images(images: Images | None, inference: Inference) -> np.ndarray:
     """The images given, as float32 pixels of the model's size, or stored ones.
 
     Raises:
@@ -156,6 +160,8 @@ def verification_images(images: np.ndarray | None, inference: Inference) -> np.n
     """
     if images is None:
         return stored_images(inference.input_shape)
+    if isinstance(images, list | tuple) and len(images):
+        return resize_images(images, inference)
     images = np.asarray(images)
     if images.shape[1:] != inference.input_shape or not len(images):
         raise ValueError(
@@ -168,6 +174,25 @@ def verification_images(images: np.ndarray | None, inference: Inference) -> np.n
             f"{images.min()} to {images.max()}."
         )
     return images.astype("float32")
+
+
+def resize_images(images: Images, inference: Inference) -> np.ndarray:
+    """Images of any size as float32 pixels of the model's size, by its own eval view.
+
+    Raises:
+        ValueError: If one has another number of channels, or values that are no pixels.
+    """
+    channels = inference.input_shape[-1]
+    for index, image in enumerate(images):
+        if np.ndim(image) != 3 or image.shape[-1] != channels:
+            raise ValueError(
+                f"An image must have the shape (h, w, {channels}). Received: image {index} of "
+                f"shape {np.shape(image)}."
+            )
+    view = functools.partial(
+        eval_view, preprocessing=inference.preprocessing, image_size=inference.input_shape[:2]
+    )
+    return np.stack([view(image) for image in images])
 
 
 def measure_latency(runner: Runner, images: np.ndarray, repeats: int = 5) -> float:

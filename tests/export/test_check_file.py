@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from keras_vit.cli import main
 from keras_vit.export.check_file import find_format, verify_export
@@ -18,7 +19,7 @@ def test_the_command_line_exports_and_verifies(format, model, pixels, tmp_path, 
     labels.write_text("".join(f"class {i}\n" for i in range(10)))
     path = tmp_path / "exported"
     words = ["export", str(tmp_path / "tiny.keras"), "--to", format, "--output", str(path)]
-    assert main([*words, *([] if format == "onnx" else ["--labels", str(labels)])]) == 0
+    assert main([*words, "--labels", str(labels)]) == 0
     path = path / "1" if format == "saved_model" else path
     assert str(path) in capsys.readouterr().out
     assert find_format(path) == format
@@ -27,6 +28,26 @@ def test_the_command_line_exports_and_verifies(format, model, pixels, tmp_path, 
     report = verify_export(path, model, images=pixels)
     assert report.max_difference < 1e-5
     assert (report.format, report.images) == (format, 6)
+
+
+def test_the_command_line_calibrates_with_images(model, tmp_path, capsys):
+    model.save(tmp_path / "tiny.keras")
+    rng = np.random.default_rng(0)
+    folder = tmp_path / "photographs"
+    folder.mkdir()
+    for index in range(6):
+        image = rng.integers(0, 256, (20 + index, 40, 3), "uint8")
+        (folder / f"{index}.png").write_bytes(tf.io.encode_png(image).numpy())
+    words = ["export", str(tmp_path / "tiny.keras"), "--to", "litert", "--precision", "int8"]
+    path = tmp_path / "tiny.tflite"
+    assert main([*words, "--output", str(path)]) == 1
+    assert '"int8" needs `calibration`' in capsys.readouterr().err
+    assert main([*words, "--output", str(path), "--images", str(folder)]) == 0
+    printed = capsys.readouterr().out
+    assert "litert int8" in printed and "(6 images)" in printed
+    arguments = ["verify", str(path), str(tmp_path / "tiny.keras"), "--images", str(folder)]
+    assert main(arguments) == 0
+    assert "(6 images)" in capsys.readouterr().out
 
 
 def test_another_model_is_noticed(model, tmp_path):

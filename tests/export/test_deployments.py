@@ -18,8 +18,11 @@ import urllib.request
 import numpy as np
 import pytest
 import tensorflow as tf
+from PIL import Image
 
 import keras_vit
+from keras_vit.config import Preprocessing
+from keras_vit.data.views import eval_view
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.serving import write_server_config
 
@@ -156,25 +159,77 @@ def test_no_server(images):
         client.classify(images[:1], address=f"http://127.0.0.1:{free_port()}", attempts=1)
 
 
-def test_the_scripts_export_and_classify(model, images, tmp_path, capsys):
-    model.save(tmp_path / "tiny.keras")
-    photographs = tmp_path / "photographs"
-    photographs.mkdir()
+@pytest.fixture
+def photographs(images, tmp_path):
+    """A folder of image files."""
+    folder = tmp_path / "photographs"
+    folder.mkdir()
     for index, image in enumerate(images):
-        (photographs / f"{index}.png").write_bytes(image)
-    keras_file, picture = str(tmp_path / "tiny.keras"), str(photographs / "0.png")
-    script("tf_serving/export").main([keras_file, "--to", str(tmp_path / "serving")])
-    assert (tmp_path / "serving" / "models.config").is_file()
-    script("litert/export").main(
-        [keras_file, "--images", str(photographs), "--to", str(tmp_path / "litert")]
-    )
-    assert "steps: FULLY_CONNECTED" in capsys.readouterr().out
-    logits = np.sort(np.asarray(model(np.stack([tf.io.decode_png(images[0])]))))[0][::-1]
-    best = script("litert/classify").classify(str(tmp_path / "litert" / "float32.tflite"), picture)
-    np.testing.assert_allclose([logit for _, logit in best], logits[:5], rtol=0, atol=1e-4)
-    keras_vit.export_onnx(model, tmp_path / "tiny.onnx")
-    best = script("onnxruntime/classify").classify(str(tmp_path / "tiny.onnx"), picture)
-    np.testing.assert_allclose([logit for _, logit in best], logits[:5], rtol=0, atol=1e-4)
+        (folder / f"{index}.png").write_bytes(image)
+    return folder
+
+
+@pytest.fixture
+def files(model, tmp_path):
+    """A model and its labels, as words of a command."""
+    model.save(tmp_path / "tiny.keras")
+    (tmp_path / "labels.txt").write_text("".join(f"{label}\n" for label in LABELS))
+    return [str(tmp_path / "tiny.keras"), "--labels", str(tmp_path / "labels.txt")]
+
+
+def test_the_script_for_serving(files, tmp_path, capsys):
+    script("tf_serving/export").main([*files, "--to", str(tmp_path / "serving"), "--name", "tiny"])
+    assert "(saved_model float32)" in capsys.readouterr().out
+    assert "/models/tiny" in (tmp_path / "serving" / "models.config").read_text()
+    assert (tmp_path / "serving" / "tiny" / "1" / "saved_model.pb").is_file()
+
+
+@pytest.mark.parametrize(
+    ("name", "suffix", "precisions"),
+    [
+        ("litert", "tflite", ("float32", "float16", "dynamic", "int8")),
+        ("onnxruntime", "onnx", ("float32", "float16", "int8")),
+    ],
+)
+def test_the_scripts_export_and_classify(
+    name, suffix, precisions, files, photographs, model, tmp_path, capsys
+):
+    folder = tmp_path / "exported"
+    script(f"{name}/export").main([*files, "--images", str(photographs), "--to", str(folder)])
+    printed = capsys.readouterr().out
+    assert printed.count("(6 images)") == len(precisions)
+    assert ("steps: FULLY_CONNECTED" in printed) == (name == "litert")
+    assert {path.stem for path in folder.iterdir()} == set(precisions)
+    exact = str(folder / f"float32.{suffix}")
+    classify = script("classify")
+    logits = np.asarray(model(keras_vit.read_images(photographs)[0][None]))[0]
+    best = classify.classify(exact, photographs / "0.png")
+    assert [label for label, _ in best] == [LABELS[i] for i in np.argsort(-logits)[:5]]
+    np.testing.assert_allclose([x for _, x in best], np.sort(logits)[:-6:-1], rtol=0, atol=1e-4)
+    classify.main([exact, str(photographs / "0.png"), "--check"])
+    difference, row = capsys.readouterr().out.splitlines()
+    assert float(difference.split()[1]) < 1e-5
+    assert row.startswith(f"{photographs / '0.png'}\t{best[0][0]} ")
+
+
+@pytest.mark.parametrize("size", [(32, 32), (20, 50), (75, 40)])
+@pytest.mark.parametrize("crop_ratio", [None, 0.875, 1.0])
+@pytest.mark.parametrize(
+    ("interpolation", "tolerance"),
+    [("bilinear", 1e-3), ("bicubic", 1.01), ("area", 1.01), ("nearest", 0.0)],
+)
+def test_the_client_sees_what_the_model_was_evaluated_on(
+    interpolation, tolerance, crop_ratio, size
+):
+    image = np.random.default_rng(0).integers(0, 256, (*size, 3), "uint8")
+    preprocessing = Preprocessing(interpolation=interpolation, crop_ratio=crop_ratio)
+    card = {
+        "input_shape": [32, 24, 3],
+        "preprocessing": {"interpolation": interpolation, "crop_ratio": crop_ratio},
+    }
+    pixels = script("classify").eval_view(Image.fromarray(image), card)
+    expected = eval_view(image, preprocessing, (32, 24))
+    np.testing.assert_allclose(pixels[0], expected, rtol=0, atol=tolerance)
 
 
 def test_a_real_server_with_batching_changes_versions_under_load(model, images, tmp_path):

@@ -10,6 +10,7 @@ from keras_vit.export.litert import export_litert
 from keras_vit.export.onnx import export_onnx
 from keras_vit.export.saved_model import export_saved_model
 from tests.export.families import FAMILIES, build_family
+from tests.fixtures import images_for
 
 EXPORTS = {
     "saved_model": (export_saved_model, {}),
@@ -17,8 +18,25 @@ EXPORTS = {
     "onnx": (export_onnx, {}),
     "onnx float16": (export_onnx, {"precision": "float16"}),
 }
-# Half precision has 11 bits: differences are of the order of 2 ** -11 a layer.
-LARGEST = {"onnx float16": 1e-2}
+SMALL = {
+    "saved_model bfloat16": (export_saved_model, {"precision": "bfloat16"}),
+    "litert float16": (export_litert, {"precision": "float16"}),
+    "litert dynamic": (export_litert, {"precision": "dynamic"}),
+    "litert int8": (export_litert, {"precision": "int8"}),
+    "onnx int8": (export_onnx, {"precision": "int8"}),
+}
+# Families that differ in their operators; the others take minutes.
+QUICK = ("vit", "map", "hybrid", "bit")
+# Half precision has 11 bits: differences are of the order of 2 ** -11 a layer; bfloat16 has 8, as
+# have the quantised formats, whose steps are as wide as the largest value of a tensor demands.
+LARGEST = {
+    "onnx float16": 1e-2,
+    "saved_model bfloat16": 0.1,
+    "litert float16": 1e-2,
+    "litert dynamic": 0.1,
+    "litert int8": 0.25,
+    "onnx int8": 0.1,
+}
 
 
 @pytest.mark.parametrize("format", EXPORTS)
@@ -28,6 +46,23 @@ def test_every_family_in_every_format(family, format, tmp_path):
     report = export(build_family(family), tmp_path / "model", tolerance=1.0, **options)
     assert report.max_difference < LARGEST.get(format, 1e-5)
     assert report.images == 8
+
+
+@pytest.mark.parametrize("format", SMALL)
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(family, marks=() if family in QUICK else pytest.mark.slow)
+        for family in [*FAMILIES, "bit"]
+    ],
+)
+def test_every_family_in_few_bits(family, format, tmp_path):
+    export, options = SMALL[format]
+    model = build_family(family)
+    if format == "litert int8":
+        options = {**options, "calibration": images_for(model, 8)}
+    report = export(model, tmp_path / "model", tolerance=1.0, **options)
+    assert 1e-6 < report.max_difference < LARGEST[format]
 
 
 @pytest.mark.parametrize("format", EXPORTS)

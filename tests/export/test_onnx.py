@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import sys
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import tensorflow as tf
 
 from keras_vit.export.inference import prepare
 from keras_vit.export.onnx import export_onnx, load_onnx
@@ -52,6 +55,30 @@ def test_layer_norm_and_gelu_are_one_operator_each(gelu):
         assert counts[operator] == 0
 
 
+@pytest.mark.parametrize(
+    ("changes", "count"),
+    [
+        ({}, 2),
+        ({"qk_norm": True, "num_registers": 2}, 2),
+        ({"position_embedding": "relative"}, 2),
+        ({"pooling": "map", "class_token": False}, 2),  # the head's query is a constant
+    ],
+)
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_attention_is_one_operator_from_opset_23_on(changes, count, precision, pixels, tmp_path):
+    model = build_vit(tiny_config(**changes))
+    fill_random(model)
+    report = export_onnx(
+        model, tmp_path / "tiny.onnx", precision, opset=23, images=pixels, tolerance=1.0
+    )
+    assert report.max_difference < {"float32": 1e-5, "float16": 1e-2}[precision]
+    kinds = [node.op_type for node in onnx.load(report.path).graph.node]
+    assert kinds.count("Attention") == count
+    assert kinds.count("Softmax") == ("pooling" in changes)
+    plain = count_operators(convert(prepare(model), ("logits",), 20))
+    assert plain["Attention"] == 0 and plain["Softmax"] == count + ("pooling" in changes)
+
+
 def test_the_graph_of_twelve_blocks_is_no_larger_than_timms():
     # timm 1.0.31's vit_base_patch16_224 by torch.onnx (dynamo) has 503 nodes, 13 of them Shape.
     inference = prepare(build_vit(tiny_config(depth=12, mlp_dim=32)))
@@ -86,6 +113,19 @@ def test_weights_keep_their_names(model, tmp_path):
     report = export_onnx(model, tmp_path / "tiny.onnx")
     names = {tensor.name for tensor in onnx.load(report.path).graph.initializer}
     assert {"block_0/attention/qkv/kernel", "head/kernel", "class_token/token"} <= names
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_the_card_is_in_the_metadata(precision, model, tmp_path):
+    labels = [f"class {i}" for i in range(10)]
+    report = export_onnx(model, tmp_path / "tiny.onnx", precision, labels)
+    session = onnxruntime.InferenceSession(str(report.path), providers=["CPUExecutionProvider"])
+    card = json.loads(session.get_modelmeta().custom_metadata_map["model_card"])
+    assert card["labels"] == labels and card["precision"] == precision
+    image = tf.io.decode_png(base64.b64decode(card["golden"]["png"])).numpy()[None]
+    logits = session.run(["logits"], {"pixels": image.astype("float32")})[0]
+    tolerance = {"float32": 1e-5, "int8": 0.5}[precision]
+    np.testing.assert_allclose(logits[0], card["golden"]["logits"], rtol=0, atol=tolerance)
 
 
 def test_fewer_bits_make_smaller_files(wide, tmp_path):

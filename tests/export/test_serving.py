@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import os
 import pathlib
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from google.protobuf import text_format
+from PIL import Image
 
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.serving import write_server_config
@@ -35,7 +37,12 @@ def quiet_environment():
     return {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONWARNINGS": "ignore"}
 
 
-def test_loads_through_the_c_functions_in_a_bare_process(version, model, pixels, tmp_path):
+@pytest.mark.parametrize("compiled", [False, True])
+def test_loads_through_the_c_functions_in_a_bare_process(
+    compiled, version, model, pixels, tmp_path
+):
+    if compiled:
+        version = export_saved_model(model, tmp_path / "compiled", jit_compile=True).path
     png = tmp_path / "image.png"
     png.write_bytes(tf.io.encode_png(pixels[0].astype("uint8")).numpy())
     signature = _signature(version, "serving_default")
@@ -135,6 +142,7 @@ def test_bytes_from_outside_never_end_the_process(loaded, pixels):
     image = pixels[0].astype("uint8")
     files = [tf.io.encode_png(image).numpy(), tf.io.encode_jpeg(image).numpy()]
     files += [b"GIF89a" + bytes(40), b"BM" + bytes(60), b"RIFF\x10\0\0\0WEBPVP8 " + bytes(20)]
+    files += [_file(kind, image, 255 - image) for kind in ("gif", "webp")]  # both move
     broken = [b"", b"\0", b"\xff\xd8\xff", files[0][:-20], files[1][: len(files[1]) // 2]]
     for _ in range(60):
         data = bytearray(files[rng.integers(len(files))])
@@ -146,6 +154,36 @@ def test_bytes_from_outside_never_end_the_process(loaded, pixels):
     assert not valid[:3].any()
     assert np.isfinite(outputs["logits"]).all()
     assert not outputs["logits"].numpy()[~valid].any()
+
+
+def test_a_gif_and_a_webp_file_are_decoded(loaded):
+    stripes = np.zeros((32, 32, 3), "uint8")
+    stripes[::4] = (255, 0, 0)
+    kinds = {"png": {}, "webp": {"lossless": True}, "gif": {}}
+    files = {kind: _file(kind, stripes, **options) for kind, options in kinds.items()}
+    files["animated gif"] = _file("gif", stripes, 255 - stripes)
+    run = loaded.signatures["tolerant"]
+    outputs = run(image_bytes=tf.constant(list(files.values())))
+    valid = dict(zip(files, outputs["valid"].numpy().tolist(), strict=True))
+    assert valid == {"png": True, "webp": _reads(files["webp"]), "gif": True, "animated gif": True}
+    for row in outputs["logits"].numpy()[outputs["valid"].numpy()]:
+        np.testing.assert_allclose(row, outputs["logits"][0], rtol=0, atol=1e-5)
+
+
+def _reads(data):
+    """Whether this TensorFlow decodes a file: older ones know no WebP."""
+    try:
+        return bool(len(tf.io.decode_image(data)))
+    except tf.errors.InvalidArgumentError:
+        return False
+
+
+def _file(kind, *frames, **options):
+    images = [Image.fromarray(frame) for frame in frames]
+    file = io.BytesIO()
+    more = {"save_all": True, "append_images": images[1:]} if images[1:] else {}
+    images[0].save(file, kind, **more, **options)
+    return file.getvalue()
 
 
 def test_images_of_any_size_and_kind(loaded):

@@ -1,0 +1,127 @@
+"""Classifies image files with a LiteRT or an ONNX file: no TensorFlow, no keras_vit.
+
+    pip install numpy pillow ai-edge-litert        # or onnxruntime
+    python export/classify.py pets.tflite cat.jpg dog.png
+
+The file says how images are to be resized, and the script does as the model's evaluation did. With
+`--check` it runs the image that the file brings along instead, and compares with the answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import io
+import json
+import math
+import zipfile
+
+import numpy as np
+from PIL import Image
+
+MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+
+
+def open_model(path: str):
+    """What the file says of itself, and a function from pixels `(1, H, W, C)` to logits `(K,)`."""
+    return open_onnx(path) if path.endswith(".onnx") else open_litert(path)
+
+
+def open_litert(path: str):
+    from ai_edge_litert.interpreter import Interpreter
+
+    with zipfile.ZipFile(path) as archive:
+        card = json.loads(archive.read("model_card.json"))
+    runner = Interpreter(model_path=path).get_signature_runner("serving_default")
+    return card, lambda pixels: runner(pixels=pixels)["logits"][0]
+
+
+def open_onnx(path: str):
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=onnxruntime.get_available_providers())
+    card = json.loads(session.get_modelmeta().custom_metadata_map["model_card"])
+    return card, lambda pixels: session.run(["logits"], {"pixels": pixels})[0][0]
+
+
+def eval_view(image: Image.Image, card: dict) -> np.ndarray:
+    """The model's pixels of an image: float32 of shape `(1, H, W, C)` in [0, 255]."""
+    *size, channels = card["input_shape"]
+    image = image.convert(MODES[channels])
+    ratio = card["preprocessing"]["crop_ratio"]
+    larger = size if ratio is None else covering_size(image.size[::-1], size, ratio)
+    pixels = resize(image, larger, card["preprocessing"]["interpolation"])
+    top, left = (a - b for a, b in zip(larger, size, strict=True))
+    pixels = pixels[top // 2 : top // 2 + size[0], left // 2 : left // 2 + size[1]]
+    return pixels.reshape(1, *size, channels)
+
+
+def covering_size(own, size, ratio: float) -> list[int]:
+    """The smallest size of an image's proportions that covers `size` over `ratio`."""
+    covered = [math.floor(side / ratio) for side in size]
+    scale = max(side / mine for side, mine in zip(covered, own, strict=True))
+    return [max(round(mine * scale), side) for mine, side in zip(own, covered, strict=True)]
+
+
+def resize(image: Image.Image, size: list[int], interpolation: str) -> np.ndarray:
+    """An image as float32 pixels of another (height, width), as TensorFlow resizes."""
+    pixels = np.asarray(image, "float32").reshape(*image.size[::-1], -1)
+    rows, columns = (
+        weights(own, side, interpolation) for own, side in zip(pixels.shape[:2], size, strict=True)
+    )
+    pixels = np.einsum("ab,bcd,ec->aed", rows, pixels, columns, optimize=True)
+    if interpolation == "bicubic":
+        return np.round(np.clip(pixels, 0, 255)).astype("float32")
+    return (np.floor(pixels) if interpolation == "area" else pixels).astype("float32")
+
+
+def weights(own: int, side: int, interpolation: str) -> np.ndarray:
+    """What each of `own` pixels gives to each of `side` new ones, shape `(side, own)`."""
+    scale = own / side
+    centre = (np.arange(side)[:, None] + 0.5) * scale
+    pixel = np.arange(own)[None] + 0.5
+    if interpolation == "nearest":
+        found = (np.floor(centre) + 0.5 == pixel).astype(float)
+    elif interpolation == "area":
+        end = np.minimum(centre + scale / 2, pixel + 0.5)
+        found = np.maximum(end - np.maximum(centre - scale / 2, pixel - 0.5), 0)
+    elif interpolation == "bilinear":  # of neighbours, however much smaller the image becomes
+        found = np.maximum(1 - np.abs(pixel - np.clip(centre, 0.5, own - 0.5)), 0)
+    else:  # Keys's cubic, which widens where the image becomes smaller
+        x = np.abs(pixel - centre) / max(scale, 1)
+        near, far = 1.5 * x**3 - 2.5 * x**2 + 1, -0.5 * x**3 + 2.5 * x**2 - 4 * x + 2
+        found = np.where(x <= 1, near, np.where(x < 2, far, 0))
+    return found / found.sum(1, keepdims=True)
+
+
+def classify(model: str, image, top: int = 5) -> list[tuple[str, float]]:
+    """Labels and logits of an image file, the largest first."""
+    card, run = open_model(model)
+    logits = run(eval_view(Image.open(image), card))
+    return [(card["labels"][i], float(logits[i])) for i in np.argsort(-logits)[:top]]
+
+
+def check(model: str) -> float:
+    """Largest difference to the logits that the file brings along, over the largest of those."""
+    card, run = open_model(model)
+    image = Image.open(io.BytesIO(base64.b64decode(card["golden"]["png"])))
+    pixels = np.asarray(image, "float32").reshape(1, *card["input_shape"])
+    expected = np.array(card["golden"]["logits"])
+    return float(np.abs(run(pixels) - expected).max() / np.abs(expected).max())
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("model", help="a .tflite or an .onnx file")
+    parser.add_argument("images", nargs="*", help="image files")
+    parser.add_argument("--check", action="store_true", help="run the image in the file")
+    options = parser.parse_args(arguments)
+    if options.check:
+        print(f"difference {check(options.model):.1e}")
+    for image in options.images:
+        best = (f"{label} {logit:.3f}" for label, logit in classify(options.model, image))
+        print(image, *best, sep="\t")
+
+
+if __name__ == "__main__":
+    main()

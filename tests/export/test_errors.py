@@ -1,0 +1,145 @@
+"""What cannot be exported, and what the errors say."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit.config import Preprocessing
+from keras_vit.export.inference import POLICIES, check_model, prepare
+from keras_vit.export.litert import _check_operators, export_litert, load_litert
+from keras_vit.export.onnx import export_onnx
+from keras_vit.export.saved_model import export_saved_model
+from keras_vit.models.vit import build_vit
+from tests.fixtures import tiny_config
+
+EXPORTS = (export_saved_model, export_litert, export_onnx)
+
+
+def subclassed():
+    class Mine(keras.Model):
+        pass
+
+    return Mine(name="mine")
+
+
+def functional(outputs=1, shape=(8, 8, 3)):
+    x = keras.Input(shape)
+    y = keras.layers.GlobalAveragePooling2D()(x)
+    return keras.Model(x, [keras.layers.Dense(2)(y) for _ in range(outputs)])
+
+
+@pytest.mark.parametrize("export", EXPORTS)
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: "model.keras", TypeError, r"must be a keras\.Model\. Received: str"),
+        (subclassed, ValueError, r"The model is not built.*Received: Mine 'mine'"),
+        (lambda: functional(2), ValueError, "Received: 1 inputs and 2 outputs"),
+        (
+            lambda: functional(shape=(None, None, 3)),
+            ValueError,
+            r"Received: an input of shape \(None, None, None, 3\)",
+        ),
+        (functional, ValueError, r"neither a `config` nor a layer.*Pass preprocessing="),
+    ],
+)
+def test_models_that_are_not_exported(make, error, message, export, tmp_path):
+    with pytest.raises(error, match=message):
+        export(make(), tmp_path / "exported")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_of_another_backend(model, monkeypatch):
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    with pytest.raises(ValueError, match=r"on the backend 'jax'.*KERAS_BACKEND=tensorflow"):
+        check_model(model)
+
+
+def test_a_model_that_keras_quantised(tmp_path):
+    model = build_vit(tiny_config(depth=1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Keras tells of every layer that it leaves as it is
+        model.quantize("int8")
+    with pytest.raises(ValueError, match=r"Keras quantised is not exported.*int8"):
+        export_onnx(model, tmp_path / "tiny.onnx")
+
+
+def test_an_unknown_activation(model):
+    with pytest.raises(ValueError, match=r"`activation` must be None or one of .*'relu'"):
+        prepare(model, activation="relu")
+
+
+@pytest.mark.parametrize("export", [export_litert, export_onnx])
+def test_an_output_that_the_model_does_not_have(export, model, tmp_path):
+    with pytest.raises(ValueError, match=r"`outputs` must be some of .*Received: .*'scores'"):
+        export(model, tmp_path / "tiny", outputs=("scores",))
+
+
+def test_a_model_without_a_head_has_no_logits(tmp_path):
+    model = build_vit(tiny_config(classes=None))
+    with pytest.raises(ValueError, match=r"`outputs` must be some of 'features'"):
+        export_onnx(model, tmp_path / "tiny.onnx", outputs=("logits",))
+
+
+@pytest.mark.parametrize("export", EXPORTS)
+def test_a_directory_that_cannot_be_written_to(export, model, tmp_path):
+    (tmp_path / "file").write_text("not a directory")
+    with pytest.raises(OSError, match=r"Cannot write to the directory of .*file"):
+        export(model, tmp_path / "file" / "exported")
+
+
+@pytest.mark.parametrize("export", EXPORTS)
+@pytest.mark.parametrize(
+    ("labels", "received"), [(["a"] * 9, "9 labels"), ("cat", "the string 'cat'")]
+)
+def test_labels_that_are_not_one_a_class(export, labels, received, model, tmp_path):
+    with pytest.raises(ValueError, match=f"each of the model's 10 classes.*Received: {received}"):
+        export(model, tmp_path / "exported", labels=labels)
+
+
+@pytest.mark.parametrize("export", EXPORTS)
+def test_a_precision_that_a_format_does_not_have(export, model, tmp_path):
+    with pytest.raises(ValueError, match=r"`precision` must be one of .*Received: 'int4'"):
+        export(model, tmp_path / "exported", precision="int4")
+    assert "int4" not in POLICIES
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (8, 8, 4)])
+def test_images_of_any_size_with_other_channels(shape, model, tmp_path):
+    images = [np.zeros((8, 9, 3)), np.zeros(shape)]
+    with pytest.raises(ValueError, match=r"must have the shape \(h, w, 3\). Received: image 1 of"):
+        export_onnx(model, tmp_path / "tiny.onnx", images=images)
+
+
+def test_operators_that_litert_lacks(tmp_path):
+    import tensorflow as tf
+
+    function = tf.function(lambda x: {"y": tf.linalg.cholesky(x)})
+    spec = tf.TensorSpec((2, 2), tf.float32, "x")
+    converter = tf.lite.TFLiteConverter.from_concrete_functions(
+        [function.get_concrete_function(spec)]
+    )
+    converter.target_spec.supported_ops = [tf.lite.OpsSet.SELECT_TF_OPS]
+    (tmp_path / "flex.tflite").write_bytes(converter.convert())
+    with pytest.raises(ValueError, match=r"operators that LiteRT does not have: FlexCholesky"):
+        _check_operators(tmp_path / "flex.tflite")
+
+
+def test_litert_is_named_where_it_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", None)
+    with pytest.raises(ImportError, match=r"keras_vit\[litert\]"):
+        load_litert(tmp_path / "tiny.tflite")
+
+
+def test_preprocessing_makes_any_model_one_that_is_exported(tmp_path):
+    model = functional()
+    pixels = np.random.default_rng(0).uniform(0, 255, (3, 8, 8, 3)).astype("float32")
+    report = export_onnx(
+        model, tmp_path / "m.onnx", preprocessing=Preprocessing(100.0, 50.0), images=pixels
+    )
+    assert report.max_difference < 1e-5
