@@ -1,0 +1,94 @@
+"""Prints what the benchmarks of exports measured as the tables of docs/export.md.
+
+python benchmarks/tabulate_exports.py
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+RESULTS = pathlib.Path(__file__).parents[1] / "docs" / "benchmarks"
+
+
+def read(name: str) -> list[dict]:
+    """The JSON lines of a benchmark."""
+    return [json.loads(line) for line in (RESULTS / f"{name}.jsonl").read_text().splitlines()]
+
+
+def agreement() -> list[str]:
+    """Files of trained models: a line for each."""
+    lines = [
+        "| task | format | precision | size | largest difference | top-1 agreement | accuracy |"
+    ]
+    lines.append("|---|---|---|---|---|---|---|")
+    for row in read("agreement"):
+        if row.get("format") == "model":
+            lines.append(f"| {row['task']} | the model | float32 | | | | {row['accuracy']:.1%} |")
+        elif "format" in row:
+            lines.append(
+                f"| {row['task']} | {row['format']} | {row['precision']} | {row['size']:.2f} "
+                f"| {row['difference']:.1e} | {row['top1_agreement']:.1%} | {row['accuracy']:.1%} |"
+            )
+    return lines
+
+
+def layer_errors() -> list[str]:
+    """What 8 bits hurt most in each of the trained models."""
+    lines = ["| task | layer | error in steps |", "|---|---|---|"]
+    for row in read("agreement"):
+        if "tensor" in row:
+            layer = row["tensor"].partition(";")[0].rpartition("/MatMul")[0] or row["tensor"]
+            layer = "/".join(part.removesuffix("_1") for part in layer.split("/")[1:])
+            lines.append(f"| {row['task']} | `{layer}` | {row['error']:.2f} |")
+    return lines
+
+
+def onnx_graphs() -> list[str]:
+    """Nodes of our ONNX file and of timm's."""
+    lines = ["| file | nodes | of them Shape | after ONNX Runtime's optimizer | among them |"]
+    lines.append("|---|---|---|---|---|")
+    shown = ("LayerNormalization", "SkipLayerNormalization", "Gelu", "BiasGelu", "Attention")
+    for row in read("onnx_beside_timm"):
+        if "nodes" in row:
+            kinds = {kind: row["kinds_optimized"].get(kind, 0) for kind in shown}
+            fused = ", ".join(f"{count} {kind}" for kind, count in kinds.items() if count)
+            lines.append(
+                f"| {row['file']} | {row['nodes']} | {row['shape_nodes']} "
+                f"| {row['nodes_optimized']} | {fused} |"
+            )
+    return lines
+
+
+def onnx_times() -> list[str]:
+    """Times of our ONNX file and of timm's."""
+    lines = ["| threads | batch | file | wall ms | processor ms | wall | processor |"]
+    lines.append("|---|---|---|---|---|---|---|")
+    for row in read("onnx_beside_timm"):
+        if "batch" in row:
+            lines.append(
+                f"| {row['threads']} | {row['batch']} | {row['file']} | {row['wall_ms']:.0f} "
+                f"| {row['processor_ms']:.0f} | {row['wall_beside_timm']:.2f} "
+                f"| {row['processor_beside_timm']:.2f} |"
+            )
+    return lines
+
+
+def serving() -> list[str]:
+    """Times of SavedModels beside `model.predict`."""
+    lines = ["| oneDNN | batch | what | processor seconds | wall | processor |"]
+    lines.append("|---|---|---|---|---|---|")
+    for row in read("serving"):
+        onednn = {"1": "on", "0": "off"}.get(row["onednn"], "TensorFlow's choice: off")
+        lines.append(
+            f"| {onednn} | {row['batch']} | {row['what']} | {row['processor_s']:.2f} "
+            f"| {row['wall_beside_predict']:.2f} | {row['processor_beside_predict']:.2f} |"
+        )
+    return lines
+
+
+TABLES = (agreement, layer_errors, onnx_graphs, onnx_times, serving)
+
+if __name__ == "__main__":
+    for table in TABLES:
+        print("\n".join(["", *table()]))
