@@ -15,8 +15,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from keras_vit.cards.card import Card
+from keras_vit.command import Command, argument
 from keras_vit.create import create_model
 from keras_vit.pretrained import from_pretrained
+from keras_vit.run.rows import TRAINING_COMMANDS
 from keras_vit.weights.addresses import is_address
 from keras_vit.weights.detect import inspect_file
 from keras_vit.weights.published import fetch_weights, hub_advice, list_weights
@@ -141,28 +143,6 @@ def verify_file(
     print(verify_export(path, loaded, read, tolerance=tolerance))
 
 
-@dataclasses.dataclass(frozen=True)
-class Argument:
-    """A flag or a positional argument, as `argparse` takes it."""
-
-    names: tuple[str, ...]
-    settings: dict[str, Any]
-
-
-def argument(*names: str, **settings: Any) -> Argument:
-    """An `Argument`, written as the call of `add_argument` that it becomes."""
-    return Argument(names, settings)
-
-
-@dataclasses.dataclass(frozen=True)
-class Command:
-    """A command of one word or several, and the function that it calls."""
-
-    name: str
-    function: Callable[..., None]
-    arguments: tuple[Argument, ...] = ()
-
-
 _JSON = argument("--json", dest="as_json", action="store_true", help="print JSON")
 _EXPORT_IMAGES = 100
 _A_FILE = "path, address (https://, gs://, hf://owner/name) or VARIANT/TAG"
@@ -180,6 +160,7 @@ _IMAGES = argument(
 )
 
 COMMANDS: tuple[Command, ...] = (
+    *TRAINING_COMMANDS,
     Command(
         "export",
         export_model,

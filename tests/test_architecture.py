@@ -27,6 +27,8 @@ FLOORS = {
     "evaluate": 5,
     "analysis": 5,
     "export": 5,
+    "command": 0,  # what the rooms of floor 5.5 and the command line describe commands with
+    "run": 5.5,  # the commands that train, evaluate and predict
     "report": 5.5,  # one page of what the rooms of floor 5 find out
     "cli": 6,
     "__init__": 7,

@@ -46,7 +46,7 @@ def test_a_flag_is_a_parameter_of_the_function_it_calls(command):
     line = words + ["x" for a in required]
     for each in command.arguments:
         if each.settings.get("required"):
-            line += [each.names[0], str(each.settings["choices"][0])]
+            line += [each.names[0], str(each.settings.get("choices", "x")[0])]
     parsed = vars(parser.parse_args(line))
     assert parsed.pop("function") is command.function
     signature = inspect.signature(command.function)

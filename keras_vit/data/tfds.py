@@ -145,7 +145,7 @@ def _open(builder: Any, split: str, decoders: Any, tfds: Any) -> tf.data.Dataset
     except AssertionError as error:  # TFDS's word for a data set that is not prepared
         raise FileNotFoundError(
             f"The data set {builder.info.full_name} is not in {builder.data_dir}. Pass "
-            "`download=True`, or the `data_dir` where it is."
+            "`download=True` (--download), or the `data_dir` where it is."
         ) from error
 
 

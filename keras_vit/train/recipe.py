@@ -94,7 +94,7 @@ class Recipe:
             raise ValueError(f"`learning_rate` must be above 0. Received: {self.learning_rate}.")
 
     @property
-    def model_options(self) -> dict[str, float]:
+    def model_options(self) -> dict[str, Any]:
         """What a model is to be built with: `create_model(variant, **recipe.model_options)`."""
         return {
             "dropout_rate": self.dropout_rate,
