@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from keras_vit.config import ResNetStem
+
 
 @dataclasses.dataclass(frozen=True)
 class Case:
@@ -12,16 +14,16 @@ class Case:
 
     Args:
         name: As the report names it.
-        project: `"timm"` or `"transformers"`.
-        model: timm's name, or the class of transformers.
+        project: `"timm"`, `"transformers"`, `"transformers 4"` for what version 5 dropped, or
+            `"flax"`, the official networks in the library that their code uses.
+        model: timm's name, the class of transformers, or the network in `parity_flax.py`.
         variant: Our architecture.
         image_size: Pixels of a side.
         theirs: Options of their model.
         ours: Options of ours beyond what the file says.
         config: Class of transformers' configuration.
         output: What their model without a head gives: `"token"` or `"pooler"`.
-        arguments: What transformers' class takes beside its configuration.
-        read_official: Whether our model is written as an official file, for timm's own reader.
+        layout: How ours is written, where it is not the project's own.
         include_top: Whether the model has a head.
     """
 
@@ -34,12 +36,52 @@ class Case:
     ours: dict[str, Any] = dataclasses.field(default_factory=dict)
     config: str = ""
     output: str = "token"
-    arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
-    read_official: str = ""
+    layout: str = ""
     include_top: bool = True
 
+    @property
+    def title(self) -> str:
+        """What its row is called."""
+        return f"{self.project}, {self.name}"
 
-def _transformers(width: int, depth: int, heads: int, mlp: int, **more: Any) -> dict[str, Any]:
+
+def _case(name: str, project: str, model: str, variant: str, **more: Any) -> Case:
+    """A case without a head where the options of their model say so."""
+    headless = (more.get("theirs") or {}).get("num_classes") == 0
+    return Case(name, project, model, variant, **{"include_top": not headless, **more})
+
+
+_NO_HEAD, _HEAD = {"num_classes": 0}, {"num_classes": 1000}
+_P14 = {"patch_size": 14}
+_SIGLIP = "vit_base_patch16_siglip_224"
+
+TIMM = [
+    _case(name, "timm", model, variant, image_size=size, theirs=theirs, ours=ours)
+    for name, model, variant, size, theirs, ours in [
+        ("ViT-B/16", "vit_base_patch16_224", "vit_b16", 224, {}, {}),
+        ("ViT-S/32 (AugReg)", "vit_small_patch32_224", "vit_s32", 224, {}, {}),
+        ("ViT-Ti/16 at 384", "vit_tiny_patch16_384", "vit_ti16", 384, {}, {}),
+        ("ViT-L/16", "vit_large_patch16_224", "vit_l16", 224, {}, {}),
+        ("DeiT-S", "deit_small_patch16_224", "vit_s16", 224, {}, {}),
+        ("DeiT-S distilled", "deit_small_distilled_patch16_224", "vit_s16", 224, {}, {}),
+        ("DeiT-III-B", "deit3_base_patch16_224", "vit_b16", 224, {}, {}),
+        ("DINOv2-S/14", "vit_small_patch14_dinov2", "vit_s16", 518, _NO_HEAD, _P14),
+        (
+            "DINOv2-S/14 registers", "vit_small_patch14_reg4_dinov2", "vit_s16", 518, _NO_HEAD,
+            _P14,
+        ),
+        ("MAE-B/16", "vit_base_patch16_224", "vit_b16", 224, _NO_HEAD, {}),
+        ("SigLIP-B/16", _SIGLIP, "vit_b16", 224, _NO_HEAD, {}),
+        ("FlexiViT-B", "flexivit_base", "vit_b16", 240, {}, {}),
+        ("R50+ViT-B/16", "vit_base_r50_s16_224", "r50_vit_b16", 224, _HEAD, {}),
+        ("R26+ViT-S/32", "vit_small_r26_s32_224", "r26_vit_s32", 224, {}, {}),
+        ("R+ViT-Ti/16", "vit_tiny_r_s16_p8_224", "r_vit_ti16", 224, {}, {}),
+        ("BiT R50x1", "resnetv2_50x1_bit", "bit_r50x1", 224, {}, {}),
+    ]
+]  # fmt: skip
+
+
+def _sizes(width: int, depth: int, heads: int, mlp: int, **more: Any) -> dict[str, Any]:
     return {
         "hidden_size": width,
         "num_hidden_layers": depth,
@@ -51,141 +93,124 @@ def _transformers(width: int, depth: int, heads: int, mlp: int, **more: Any) -> 
 
 
 _SMALL, _BASE = (384, 12, 6, 1536), (768, 12, 12, 3072)
-_DINO = {"patch_size": 14, "image_size": 224}
-_NO_HEAD, _HEAD = {"num_classes": 0}, {"num_classes": 1000}
-_S14 = {"patch_size": 14}
-# Files in official layouts carry the official functions; timm takes them where it is told so.
-_SIGLIP = "vit_base_patch16_siglip_224"
-_TANH = {"act_layer": "gelu_tanh"}
-_TORCH_STEM = {"standardization": "torch", "norm_epsilon": 1e-5}
-
-TIMM = [
-    Case("ViT-B/16", "timm", "vit_base_patch16_224", "vit_b16"),
-    Case("ViT-S/32 (AugReg)", "timm", "vit_small_patch32_224", "vit_s32"),
-    Case("ViT-Ti/16 at 384", "timm", "vit_tiny_patch16_384", "vit_ti16", 384),
-    Case("ViT-L/16", "timm", "vit_large_patch16_224", "vit_l16"),
-    Case("DeiT-S", "timm", "deit_small_patch16_224", "vit_s16"),
-    Case("DeiT-S distilled", "timm", "deit_small_distilled_patch16_224", "vit_s16"),
-    Case("DeiT-III-B", "timm", "deit3_base_patch16_224", "vit_b16"),
-    Case(
-        "DINOv2-S/14",
-        "timm",
-        "vit_small_patch14_dinov2",
-        "vit_s16",
-        518,
-        _NO_HEAD,
-        {"patch_size": 14},
-        include_top=False,
-    ),
-    Case(
-        "DINOv2-S/14 registers",
-        "timm",
-        "vit_small_patch14_reg4_dinov2",
-        "vit_s16",
-        518,
-        _NO_HEAD,
-        {"patch_size": 14},
-        include_top=False,
-    ),
-    Case("MAE-B/16", "timm", "vit_base_patch16_224", "vit_b16", 224, _NO_HEAD, include_top=False),
-    Case(
-        "SigLIP-B/16",
-        "timm",
-        "vit_base_patch16_siglip_224",
-        "vit_b16",
-        224,
-        _NO_HEAD,
-        include_top=False,
-    ),
-    Case("FlexiViT-B", "timm", "flexivit_base", "vit_b16", 240),
-    Case("R50+ViT-B/16", "timm", "vit_base_r50_s16_224", "r50_vit_b16", 224, _HEAD),
-    Case("R26+ViT-S/32", "timm", "vit_small_r26_s32_224", "r26_vit_s32"),
-    Case("R+ViT-Ti/16", "timm", "vit_tiny_r_s16_p8_224", "r_vit_ti16"),
-    Case("BiT R50x1", "timm", "resnetv2_50x1_bit", "bit_r50x1"),
-]
+_DINO = _sizes(*_SMALL, patch_size=14, image_size=224)
+# The backbone of google/vit-hybrid-base-bit-384, at another size.
+_HYBRID_STEM = {
+    "model_type": "bit",
+    "layer_type": "bottleneck",
+    "depths": [3, 4, 9],
+    "out_features": ["stage3"],
+    "embedding_dynamic_padding": True,
+    "global_padding": "same",
+}
+_HYBRID = _sizes(
+    *_BASE, image_size=224, backbone_config=_HYBRID_STEM, backbone_featmap_shape=[1, 1024, 14, 14]
+)
 
 TRANSFORMERS = [
     Case(
-        "ViT-B/16",
-        "transformers",
-        "ViTForImageClassification",
-        "vit_b16",
-        theirs=_transformers(*_BASE),
-        config="ViTConfig",
-    ),
-    Case(
-        "DeiT-S distilled",
-        "transformers",
-        "DeiTForImageClassificationWithTeacher",
-        "vit_s16",
-        theirs=_transformers(*_SMALL),
-        config="DeiTConfig",
-    ),
-    Case(
-        "DINOv2-S/14",
-        "transformers",
-        "Dinov2Model",
-        "vit_s16",
-        theirs=_transformers(*_SMALL, **_DINO),
-        ours=_S14,
-        config="Dinov2Config",
-        include_top=False,
-    ),
-    Case(
-        "DINOv2-S/14 registers",
-        "transformers",
-        "Dinov2WithRegistersModel",
-        "vit_s16",
-        theirs=_transformers(*_SMALL, **_DINO),
-        ours=_S14,
-        config="Dinov2WithRegistersConfig",
-        include_top=False,
-    ),
-    Case(
-        "MAE-B/16",
-        "transformers",
-        "ViTMAEModel",
-        "vit_b16",
-        theirs=_transformers(*_BASE, mask_ratio=0.0),
-        config="ViTMAEConfig",
-        include_top=False,
-    ),
-    Case(
-        "SigLIP-B/16",
-        "transformers",
-        "SiglipVisionModel",
-        "vit_b16",
-        theirs=_transformers(*_BASE, patch_size=16, image_size=224),
-        config="SiglipVisionConfig",
-        output="pooler",
-        include_top=False,
-    ),
-    Case(
-        "BiT R50x1",
-        "transformers",
-        "BitForImageClassification",
-        "bit_r50x1",
-        theirs={"num_labels": 1000},
-        config="BitConfig",
-    ),
-]
-
-# Ours written as official files, read by timm.
-OFFICIAL = [
-    Case(
-        f"{name}, {layout} file", "timm", model, variant, theirs={**_TANH, **theirs},
-        ours={"gelu": "tanh", **ours}, read_official=layout, include_top=top,
+        name, project, f"{family}{ending}", variant, theirs=theirs, config=f"{family}Config",
+        ours=_P14 if theirs is _DINO else {}, include_top="ForImage" in ending,
+        output="pooler" if family.startswith("Siglip") else "token",
     )
-    for name, layout, model, variant, theirs, ours, top in [
-        ("ViT-Ti/16", "official", "vit_tiny_patch16_224", "vit_ti16", {}, {}, True),
-        ("ViT-S/32", "official", "vit_small_patch32_224", "vit_s32", {}, {}, True),
-        ("ViT-B/16", "official", "vit_base_patch16_224", "vit_b16", {}, {}, True),
-        ("ViT-B/32", "official", "vit_base_patch32_224", "vit_b32", {}, {}, True),
-        ("ViT-L/16", "official", "vit_large_patch16_224", "vit_l16", {}, {}, True),
-        ("R+ViT-Ti/16", "official", "vit_tiny_r_s16_p8_224", "r_vit_ti16", {}, {}, True),
-        ("R26+ViT-S/32", "official", "vit_small_r26_s32_224", "r26_vit_s32", {}, {}, True),
-        ("R50+ViT-B/16", "official", "vit_base_r50_s16_224", "r50_vit_b16", _HEAD, {}, True),
-        ("SigLIP-B/16", "big_vision", _SIGLIP, "vit_b16", _NO_HEAD, {}, False),
-        ("BiT R50x1", "official", "resnetv2_50x1_bit", "bit_r50x1", {}, {}, True),
+    for name, project, family, ending, variant, theirs in [
+        ("ViT-B/16", "transformers", "ViT", "ForImageClassification", "vit_b16", _sizes(*_BASE)),
+        (
+            "DeiT-S distilled", "transformers", "DeiT", "ForImageClassificationWithTeacher",
+            "vit_s16", _sizes(*_SMALL),
+        ),
+        ("DINOv2-S/14", "transformers", "Dinov2", "Model", "vit_s16", _DINO),
+        (
+            "DINOv2-S/14 registers", "transformers", "Dinov2WithRegisters", "Model", "vit_s16",
+            _DINO,
+        ),
+        (
+            "MAE-B/16", "transformers", "ViTMAE", "Model", "vit_b16",
+            _sizes(*_BASE, mask_ratio=0.0),
+        ),
+        (
+            "SigLIP-B/16", "transformers", "SiglipVision", "Model", "vit_b16",
+            _sizes(*_BASE, patch_size=16, image_size=224),
+        ),
+        (
+            "BiT R50x1", "transformers", "Bit", "ForImageClassification", "bit_r50x1",
+            {"num_labels": 1000},
+        ),
+        (
+            "R50+ViT-B/16", "transformers 4", "ViTHybrid", "ForImageClassification",
+            "r50_vit_b16", _HYBRID,
+        ),
     ]
 ]  # fmt: skip
+
+# Ours written as official files, read by timm, which computes as PyTorch's ports do; ours reads
+# the same file and is told the same. (The tanh GELU is timm's where it is told so.)
+_TANH = {"act_layer": "gelu_tanh"}
+_TORCH = {"standardization": "torch"}
+
+
+def _stem(*stages: int) -> dict[str, Any]:
+    return {"stem": ResNetStem(stages, norm_epsilon=1e-5, standardization="torch")}
+
+
+READ_BY_TIMM = [
+    _case(
+        f"{name}, {layout} file", "timm", model, variant, theirs={**_TANH, **theirs},
+        ours={"gelu": "tanh", **ours} if "bit" not in variant else ours, layout=layout,
+    )
+    for name, layout, model, variant, theirs, ours in [
+        ("ViT-Ti/16", "official", "vit_tiny_patch16_224", "vit_ti16", {}, {}),
+        ("ViT-S/32", "official", "vit_small_patch32_224", "vit_s32", {}, {}),
+        ("ViT-B/16", "official", "vit_base_patch16_224", "vit_b16", {}, {}),
+        ("ViT-B/32", "official", "vit_base_patch32_224", "vit_b32", {}, {}),
+        ("ViT-L/16", "official", "vit_large_patch16_224", "vit_l16", {}, {}),
+        ("R+ViT-Ti/16", "official", "vit_tiny_r_s16_p8_224", "r_vit_ti16", {}, _stem()),
+        (
+            "R26+ViT-S/32", "official", "vit_small_r26_s32_224", "r26_vit_s32", {},
+            _stem(2, 2, 2, 2),
+        ),
+        (
+            "R50+ViT-B/16", "official", "vit_base_r50_s16_224", "r50_vit_b16", _HEAD,
+            _stem(3, 4, 9),
+        ),
+        ("SigLIP-B/16", "big_vision", _SIGLIP, "vit_b16", _NO_HEAD, {}),
+    ]
+] + [
+    Case(
+        "BiT R50x1, official file", "timm", "resnetv2_50x1_bit", "bit_r50x1", ours=_TORCH,
+        layout="official",
+    )
+]  # fmt: skip
+
+
+def _flax(variant: tuple[int, ...], patch: int, **more: Any) -> dict[str, Any]:
+    names = ("width", "depth", "heads", "hidden")
+    return {"patch": patch, **dict(zip(names, variant, strict=True)), **more}
+
+
+_TINY, _LARGE = (192, 12, 3, 768), (1024, 24, 16, 4096)
+_MAP = {"layout": "big_vision", "pooling": "map", "classes": None}
+
+# Official files, ours and theirs, with the official functions.
+OFFICIAL = [
+    Case(
+        name, "flax", model, variant, image_size=size, theirs=theirs,
+        layout=theirs.get("layout", "official"), include_top=theirs.get("classes", 1) is not None,
+    )
+    for name, model, variant, size, theirs in [
+        ("ViT-Ti/16", "vit", "vit_ti16", 224, _flax(_TINY, 16)),
+        ("ViT-S/32", "vit", "vit_s32", 224, _flax(_SMALL, 32)),
+        ("ViT-B/16", "vit", "vit_b16", 224, _flax(_BASE, 16)),
+        ("ViT-B/16 with pre_logits", "vit", "vit_b16", 224, _flax(_BASE, 16, pre_logits=768)),
+        ("ViT-B/16 at 384", "vit", "vit_b16", 384, _flax(_BASE, 16)),
+        ("ViT-B/32", "vit", "vit_b32", 224, _flax(_BASE, 32)),
+        ("ViT-L/16", "vit", "vit_l16", 224, _flax(_LARGE, 16)),
+        ("R+ViT-Ti/16", "vit", "r_vit_ti16", 224, _flax(_TINY, 8, stages=())),
+        ("R26+ViT-S/32", "vit", "r26_vit_s32", 224, _flax(_SMALL, 1, stages=(2, 2, 2, 2))),
+        ("R50+ViT-B/16", "vit", "r50_vit_b16", 224, _flax(_BASE, 1, stages=(3, 4, 9))),
+        ("BiT R50x1", "bit", "bit_r50x1", 224, {"stages": (3, 4, 6, 3)}),
+        ("SigLIP-B/16 (big_vision)", "vit", "vit_b16", 224, _flax(_BASE, 16, **_MAP)),
+    ]
+]  # fmt: skip
+
+CASES = [*OFFICIAL, *READ_BY_TIMM, *TIMM, *TRANSFORMERS]

@@ -1,4 +1,4 @@
-"""Compares our models with those of timm and transformers, weights going both ways.
+"""Compares our models with those of other projects, weights going both ways.
 
 Started by `scripts/parity`, which makes the environment of the other side. For every pair: their
 random weights in our model, outputs compared; our weights written back, loaded strictly by them,
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -21,23 +22,37 @@ import numpy as np
 import keras_vit
 from keras_vit.create import create_model
 from keras_vit.weights.save import save_weights
-from scripts.parity_cases import OFFICIAL, TIMM, TRANSFORMERS, Case
+from scripts.parity_cases import CASES, Case
 
 ROOT = pathlib.Path(__file__).parent.parent
+GOLDEN = "golden"  # what the results of the official code's own outputs are called
 LIMIT = 3e-5  # of the largest output, in float32
 
 
-class Theirs:
-    """The other side, one process for all cases."""
+# The script of the other side, and what of its environment comes first on its path.
+SIDES = {
+    "flax": ("scripts.parity_flax", ""),
+    "timm": ("scripts.parity_theirs", ""),
+    "transformers": ("scripts.parity_theirs", ""),
+    "transformers 4": ("scripts.parity_theirs", "transformers-4"),
+}
 
-    def __init__(self, python: str):
+
+class Theirs:
+    """The other side of some projects, one process for all of their cases."""
+
+    def __init__(self, python: str, module: str, folder: str):
+        environment = pathlib.Path(python).parent.parent
+        path = [str(ROOT), *([str(environment / folder)] if folder else [])]
         self.process = subprocess.Popen(
-            [python, str(ROOT / "scripts" / "parity_theirs.py")],
+            [python, "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
             text=True,
         )
+        self.module = module
         self.versions = self._answer()
 
     def ask(self, verb: str, case: dict) -> dict:
@@ -48,80 +63,103 @@ class Theirs:
             raise RuntimeError(answer["error"])
         return answer
 
+    def close(self) -> None:
+        self.process.stdin.close()
+        self.process.wait()
+
     def _answer(self) -> dict:
         line = self.process.stdout.readline()
         if not line:
-            raise RuntimeError("The other side ended; run scripts/parity_theirs.py by hand.")
+            raise RuntimeError(f"The other side ended; run `python -m {self.module}` by hand.")
         return json.loads(line)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("python", help="interpreter of the environment with torch")
+    parser.add_argument("python", help="interpreter of the environment with torch and flax")
     parser.add_argument("--only", default="", help="part of a case's name; others keep their rows")
+    parser.add_argument("--list", action="store_true", help="name the cases and stop")
     parser.add_argument("--results", type=pathlib.Path, default=ROOT / "docs" / "parity.json")
     arguments = parser.parse_args()
-    theirs = Theirs(arguments.python)
-    versions = {**our_versions(), **theirs.versions}
-    results = json.loads(arguments.results.read_text()) if arguments.results.exists() else {}
-    failed = []
-    for case in [*TIMM, *TRANSFORMERS, *OFFICIAL]:
-        title = f"{case.project}, {case.name}"
-        if arguments.only not in title:
-            continue
-        try:
-            with tempfile.TemporaryDirectory() as folder:
-                forward, back = compare(case, theirs, pathlib.Path(folder))
-        except Exception as error:
-            failed.append(title)
-            print(json.dumps({"case": title, "error": str(error)}), flush=True)
-            continue
-        row = {"model": case.model, "forward": forward, "back": back}
-        row.update(date=datetime.date.today().isoformat(), versions=versions)
-        print(json.dumps({"case": title, **row}), flush=True)
-        if max(forward, back) > LIMIT:
-            failed.append(title)
-        results[title] = row
-        arguments.results.write_text(json.dumps(results, indent=1) + "\n")
-        arguments.results.with_suffix(".md").write_text(report(results))
-        keras.backend.clear_session()
+    cases = [case for case in CASES if arguments.only in case.title]
+    if arguments.list or not cases:
+        print("\n".join(case.title for case in cases or CASES))
+        sys.exit(None if cases else f"No case is called {arguments.only!r}; these are all.")
+    failed = compare_all(cases, arguments.python, arguments.results)
     if failed:
         sys.exit(f"Without a result, or above {LIMIT:.0e}: {'; '.join(failed)}.")
 
 
-def compare(case: Case, theirs: Theirs, folder: pathlib.Path) -> tuple[float | None, float]:
+def compare_all(cases: list[Case], python: str, file: pathlib.Path) -> list[str]:
+    """Compares pair after pair, writes each result at once, and names those that failed."""
+    results = json.loads(file.read_text()) if file.exists() else {}
+    failed, theirs, side = [], None, None
+    for case in cases:
+        if side != SIDES[case.project]:  # one at a time, for each takes memory
+            if theirs is not None:
+                theirs.close()
+            side = SIDES[case.project]
+            theirs = Theirs(python, *side)
+            if case.project == "flax":
+                results[GOLDEN] = theirs.ask("golden", {"folder": str(ROOT / "tests" / "golden")})
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                forward, back = compare(case, theirs, pathlib.Path(folder))
+        except Exception as error:
+            failed.append(case.title)
+            print(json.dumps({"case": case.title, "error": str(error)}), flush=True)
+            continue
+        row = {"model": case.model, "forward": forward, "back": back}
+        row.update(date=datetime.date.today().isoformat())
+        row.update(versions={**our_versions(), **theirs.versions})
+        print(json.dumps({"case": case.title, **row}), flush=True)
+        if not max(forward, back) <= LIMIT:
+            failed.append(case.title)
+        results[case.title] = row
+        file.write_text(json.dumps(results, indent=1) + "\n")
+        file.with_suffix(".md").write_text(report(results))
+        keras.backend.clear_session()
+    if theirs is not None:
+        theirs.close()
+    return failed
+
+
+def compare(case: Case, theirs: Theirs, folder: pathlib.Path) -> tuple[float, float]:
     """Largest relative differences with their weights, and with ours written back."""
+    file = folder / ("theirs.npz" if case.project == "flax" else "model.safetensors")
     request = {
-        "project": case.project,
+        "project": case.project.split()[0],
         "model": case.model,
         "config": case.config,
         "options": case.theirs,
-        "arguments": case.arguments,
         "output": case.output,
         "patches": (case.image_size // 16) ** 2,
         "images": [1 if case.image_size > 300 else 2, case.image_size, case.image_size, 3],
         "folder": str(folder),
-        "file": str(folder / "model.safetensors"),
+        "file": str(file),
         "images_file": str(folder / "images.npy"),
         "outputs_file": str(folder / "outputs.npy"),
     }
     theirs.ask("make", request)
     images, outputs = np.load(folder / "images.npy"), np.load(folder / "outputs.npy")
-    model = our_model(case, folder / "model.safetensors")
+    model = our_model(case, file)
     mine = run(model, images)
     forward = difference(mine, outputs)
-    name = "back.npz" if case.read_official else "model.safetensors"
-    (folder / "model.safetensors").unlink()
-    save_weights(model, folder / name, layout=case.read_official or case.project)
-    theirs.ask("check", {**request, "back": str(folder / name)})
+    file.unlink()
+    layout = case.layout or request["project"]
+    suffix = "npz" if case.layout else "safetensors"
+    back = save_weights(model, folder / f"model.{suffix}", layout=layout)
+    del model
+    theirs.ask("check", {**request, "back": str(back)})
+    if case.layout and case.project != "flax":  # ours from the very file that they read
+        mine = run(our_model(case, back), images)
     return forward, difference(np.load(folder / "outputs.npy"), mine)
 
 
 def our_model(case: Case, file: pathlib.Path) -> keras.Model:
     options = dict(case.ours)
     if not case.include_top:
-        info = keras_vit.inspect_file(file)
-        options["pooling"] = info.options["pooling"]
+        options["pooling"] = keras_vit.inspect_file(file).options["pooling"]
     return create_model(
         case.variant,
         weights=file,
@@ -146,28 +184,49 @@ def difference(ours: np.ndarray, theirs: np.ndarray) -> float:
 def report(results: dict[str, dict]) -> str:
     """The page: one row a case that was run, and the cases that never were."""
     lines = [
-        "# Parity with timm and transformers",
+        "# Parity with the official functions, timm and transformers",
         "",
         "Written by `scripts/parity` from `parity.json`; do not edit. Full-size models, random",
         "weights, float32. Numbers are the largest difference of logits or features, relative to",
         'the largest value. "Theirs in ours": their file in our model. "Ours in theirs": our file,',
-        "loaded strictly by them (official files by timm's own reader, with the tanh GELU).",
+        "loaded strictly by them.",
+        "",
+        "- `flax`: files in the official layout, computed with the official functions in Flax, the",
+        "  library of the official code; that code is no package, so `scripts/parity_flax.py` puts",
+        f"  the networks together. {_golden(results.get(GOLDEN, {}))}",
+        "- `timm, ... file`: our official file, read by timm's own reader of such files and by",
+        "  us; both then compute as PyTorch's ports do (other epsilons in hybrids), with the tanh",
+        "  GELU. That reader passes over names it does not know; what it would not find in the",
+        "  file stays random, and would show.",
+        "- `timm`, `transformers`: files in their own names. `transformers 4` is the last version",
+        "  that has hybrids.",
         "",
         "| model | their class or name | theirs in ours | ours in theirs | date |",
         "|---|---|---|---|---|",
     ]
-    for title, row in results.items():
+    known = [case.title for case in CASES]
+    for title in (title for title in known if title in results):
+        row = results[title]
         lines.append(
             f"| {title} | `{row['model']}` | {row['forward']:.1e} | {row['back']:.1e} "
             f"| {row['date']} |"
         )
-    cases = [f"{case.project}, {case.name}" for case in (*TIMM, *TRANSFORMERS, *OFFICIAL)]
-    missing = [title for title in cases if title not in results]
+    missing = [title for title in known if title not in results]
     if missing:
         lines += ["", f"Not run yet: {'; '.join(missing)}."]
-    used = {", ".join(f"{k} {v}" for k, v in row["versions"].items()) for row in results.values()}
+    rows = [row for title, row in results.items() if title != GOLDEN]
+    used = {", ".join(f"{k} {v}" for k, v in row["versions"].items()) for row in rows}
     lines += ["", *(f"Versions: {versions}." for versions in sorted(used))]
     return "\n".join(lines) + "\n"
+
+
+def _golden(differences: dict[str, float]) -> str:
+    if not differences:
+        return "Against the official code's own outputs it was not run yet."
+    return (
+        "From the official code's own outputs for the small\n"
+        f"  checkpoints in tests/golden they differ by {max(differences.values()):.1e} at most."
+    )
 
 
 def our_versions() -> dict[str, str]:
