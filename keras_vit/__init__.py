@@ -164,6 +164,7 @@ from keras_vit.weights.save import save_weights
 
 if typing.TYPE_CHECKING:
     from keras_vit.data.batches import View, eval_batches, train_batches, view_of
+    from keras_vit.data.datasets import find_dataset, list_datasets, read_dataset
     from keras_vit.data.duplicates import NearDuplicate, find_near_duplicates
     from keras_vit.data.folder import read_folder
     from keras_vit.data.image_set import ImageSet, read_arrays, read_records
@@ -183,6 +184,9 @@ __version__ = "0.1.0"
 _NEED_TENSORFLOW = {
     "ImageSet": "keras_vit.data.image_set",
     "NearDuplicate": "keras_vit.data.duplicates",
+    "find_dataset": "keras_vit.data.datasets",
+    "list_datasets": "keras_vit.data.datasets",
+    "read_dataset": "keras_vit.data.datasets",
     "find_near_duplicates": "keras_vit.data.duplicates",
     "View": "keras_vit.data.batches",
     "eval_batches": "keras_vit.data.batches",
@@ -323,6 +327,7 @@ __all__ = [
     "few_shot_accuracy",
     "find_best_augreg",
     "find_config",
+    "find_dataset",
     "find_near_duplicates",
     "find_recipe",
     "find_shards",
@@ -334,6 +339,7 @@ __all__ = [
     "image_features",
     "inspect_file",
     "layerwise_decay",
+    "list_datasets",
     "list_recipes",
     "list_variants",
     "list_weights",
@@ -365,6 +371,7 @@ __all__ = [
     "rank_regularizations",
     "read_arrays",
     "read_augreg_index",
+    "read_dataset",
     "read_folder",
     "read_images",
     "read_measurements",

@@ -13,11 +13,14 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.checks import check_choice
+from keras_vit.data.decode import decode
 from keras_vit.data.headers import find_problem
 from keras_vit.data.image_set import ImageSet, indexed
 
-READABLE = (".jpg", ".jpeg", ".png", ".gif", ".bmp")
-_OTHER_IMAGES = (".webp", ".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".svg")
+# TensorFlow reads WebP from some version on.
+_WEBP = (".webp",) if hasattr(tf.io, "decode_webp") else ()
+READABLE = (".jpg", ".jpeg", ".png", ".gif", ".bmp", *_WEBP)
+_OTHER_IMAGES = (".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".svg")
 _MAX_LISTED = 20
 # 16k x 8k pixels, 400 MB of them decoded: beyond it is an error, or an attack, more often than not.
 MAX_PIXELS = 1 << 27
@@ -181,9 +184,9 @@ def _find_problems(
 
 def _decoding_problem(path: pathlib.Path) -> str | None:
     try:
-        tf.io.decode_image(tf.io.read_file(os.fspath(path)), 3, expand_animations=False)
+        decode(tf.io.read_file(os.fspath(path)))
     except tf.errors.OpError as error:
-        reason = error.message.partition("[Op:")[0].strip()
+        reason = error.message.partition("[Op:")[0].rpartition("}}")[2].strip()
         return f"cannot be decoded ({reason})"
     return None
 

@@ -49,8 +49,10 @@ def _examine(file: BinaryIO, size: int, max_pixels: int) -> str | None:
         (stored,) = struct.unpack("<I", head[2:6])
         width, height = struct.unpack("<ii", head[18:26])
         shape, is_whole = (abs(height), abs(width)), size >= stored
+    elif head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+        shape, is_whole = _webp_shape(head), size >= struct.unpack("<I", head[4:8])[0] + 8
     else:
-        return "is no JPEG, PNG, GIF or BMP file"
+        return "is no JPEG, PNG, GIF, BMP or WebP file"
     if not is_whole:
         return "is cut off: its end is missing"
     if not min(shape):
@@ -77,6 +79,18 @@ def _jpeg_shape(file: BinaryIO) -> tuple[int, int]:
             height, width = struct.unpack(">xHH", file.read(5))
             return height, width
         file.seek(length - 2, os.SEEK_CUR)
+
+
+def _webp_shape(head: bytes) -> tuple[int, int]:
+    """Height and width: behind flags, behind a start code, or as bits."""
+    if head[12:16] == b"VP8X":
+        wide, high = (int.from_bytes(head[i : i + 3], "little") for i in (24, 27))
+        return high + 1, wide + 1
+    if head[12:16] == b"VP8 ":
+        width, height = struct.unpack("<HH", head[26:30])
+        return height & 0x3FFF, width & 0x3FFF
+    bits = int.from_bytes(head[21:25], "little")
+    return (bits >> 14 & 0x3FFF) + 1, (bits & 0x3FFF) + 1
 
 
 def _read_tail(file: BinaryIO, size: int) -> bytes:

@@ -188,6 +188,7 @@ def sequential(
     class_names: tuple[str, ...],
     read: Callable[[tuple[int, int], Any, int], tf.data.Dataset],
     first: int = 0,
+    load: Callable[[Any], Any] | None = None,
 ) -> ImageSet:
     """An `ImageSet` of images that are read one after the other; what is held out is its end."""
 
@@ -197,11 +198,11 @@ def sequential(
     def hold_out(count: int, seed: int) -> tuple[ImageSet, ImageSet]:
         rest = num_images - count
         return (
-            sequential(name, rest, class_names, read, first),
-            sequential(name, count, class_names, read, first + rest),
+            sequential(name, rest, class_names, read, first, load),
+            sequential(name, count, class_names, read, first + rest, load),
         )
 
-    return ImageSet(name, num_images, class_names, read_from, _as_it_is, hold_out)
+    return ImageSet(name, num_images, class_names, read_from, load or _as_it_is, hold_out)
 
 
 def check_labels(labels: np.ndarray, num_classes: int, name: str) -> None:

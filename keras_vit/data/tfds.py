@@ -21,6 +21,7 @@ def read_tfds(
     download: bool = False,
     label_of: Callable[[Mapping[str, Any]], Any] | None = None,
     class_names: Sequence[str] | None = None,
+    load: Callable[[Any], Any] | None = None,
 ) -> ImageSet:
     """Images of TensorFlow Datasets, by name.
 
@@ -36,6 +37,7 @@ def read_tfds(
         label_of: From an example, a dictionary of tensors, to an integer label; `None` takes its
             feature `"label"`.
         class_names: Names of the classes, where `label_of` makes labels of its own.
+        load: From the bytes of an image to its pixels, where decoding is not all.
 
     Returns:
         An `ImageSet`.
@@ -52,6 +54,10 @@ def read_tfds(
     features = builder.info.features
     names = _class_names(tfds, name, features, label_of, class_names)
     decoders = {_IMAGE: tfds.decode.SkipDecoding()}
+    asked: Any = decoders
+    if label_of is None:  # nothing else is read
+        asked = tfds.decode.PartialDecoding({_IMAGE: True, _LABEL: True}, decoders)
+        features = asked.extract_features(features)
     label_of = label_of or (lambda example: example[_LABEL])
     title = f"{builder.info.full_name} {split}"
 
@@ -67,9 +73,9 @@ def read_tfds(
                 lambda record: parse(features.deserialize_example(record, decoders=decoders))
             )
 
-        return sequential(title, shards.num_records, names, read)
-    examples = _open(builder, split, decoders, tfds)
-    return _from_dataset(title, examples.map(parse), names)
+        return sequential(title, shards.num_records, names, read, load=load)
+    examples = _open(builder, split, asked, tfds)
+    return _from_dataset(title, examples.map(parse), names, load)
 
 
 def _import_tfds() -> Any:
@@ -149,7 +155,9 @@ def _open(builder: Any, split: str, decoders: Any, tfds: Any) -> tf.data.Dataset
         ) from error
 
 
-def _from_dataset(title: str, pairs: tf.data.Dataset, names: tuple[str, ...]) -> ImageSet:
+def _from_dataset(
+    title: str, pairs: tf.data.Dataset, names: tuple[str, ...], load: Any
+) -> ImageSet:
     """An `ImageSet` that skips what is before a part: for data sets that are no TFRecords."""
     count = int(pairs.cardinality())
     if count < 0:
@@ -163,4 +171,4 @@ def _from_dataset(title: str, pairs: tf.data.Dataset, names: tuple[str, ...]) ->
         size = shuffle_buffer or SHUFFLE_BUFFER
         return stretch.shuffle(size, number, reshuffle_each_iteration=False)
 
-    return sequential(title, count, names, read)
+    return sequential(title, count, names, read, load=load)

@@ -96,10 +96,11 @@ BAD = {
     "cut.bmp": (encoded(pixels(), "bmp")[:-500], "is cut off: its end is missing"),
     "header.jpg": (encoded(pixels())[:30], "is cut off in its header"),
     "header.png": (encoded(pixels(), "png")[:20], "is cut off in its header"),
-    "text.jpg": (b"this is a text, and no image" * 9, "is no JPEG, PNG, GIF or BMP file"),
+    "text.jpg": (b"this is a text, and no image" * 9, "is no JPEG, PNG, GIF, BMP or WebP file"),
     "huge.png": (huge_png(), "has 20,000 x 20,000 pixels, more than max_pixels=134,217,728"),
     "huge.jpg": (huge_jpeg(), "has 20,000 x 20,000 pixels, more than max_pixels=134,217,728"),
-    "new.webp": (b"RIFF", "is of a format that TensorFlow does not read"),
+    "cut.webp": (encoded(pixels(), "webp")[:-50], "is cut off: its end is missing"),
+    "new.heic": (b"ftyp", "is of a format that TensorFlow does not read"),
 }
 
 
@@ -170,6 +171,13 @@ UNUSUAL = {
         0,
     ),
     "transparent": (encoded(pixels(channels=4), "png"), lambda: pixels(channels=4)[..., :3], 0),
+    "WebP": (encoded(pixels(), "webp", lossless=True), pixels, 0),
+    "WebP with losses": (encoded(pixels(), "webp", quality=99), pixels, 40),
+    "WebP with more": (
+        encoded(pixels(channels=4), "webp", lossless=True, exif=b"Exif\0\0MM\0*"),
+        lambda: pixels(channels=4)[..., :3],
+        0,
+    ),
     "bitmap": (encoded(pixels(), "bmp"), pixels, 0),
     "palette": (encoded(PIL.Image.fromarray(pixels()).quantize(), "png"), pixels, 60),
 }
