@@ -25,6 +25,7 @@ from scripts.parity_theirs import build, run  # first: it makes timm importable
 from timm.layers import StdConv2d  # isort: skip
 from timm.models import resnetv2  # isort: skip
 from timm.models import vision_transformer_hybrid as hybrid  # isort: skip
+from timm.models.vision_transformer import checkpoint_filter_fn  # isort: skip
 
 OUT = pathlib.Path(__file__).parent.parent / "tests" / "golden" / "torch_outputs.json"
 
@@ -139,6 +140,19 @@ CASES = {
 }
 
 
+# The same weights at another size of images, resized by the project: not square where it can.
+RESIZED = {
+    "timm vit": (48, 24),
+    "timm deit3": (24, 24),
+    "timm registers": (24, 48),
+    "transformers vit": (48, 24),
+    "transformers deit": (24, 24),
+    "transformers dinov2": (48, 24),
+    "transformers registers": (24, 16),
+    "transformers siglip": (24, 48),
+}
+
+
 def small_hybrid(case: dict) -> torch.nn.Module:
     """timm's hybrid with stages of one and two units, which it has no name for."""
     return hybrid._create_vision_transformer_hybrid(
@@ -167,9 +181,9 @@ def values(shape: tuple[int, ...], position: int, scale: bool) -> np.ndarray:
     return (fill + scale).astype("float32").reshape(shape)
 
 
-def images(size: int) -> np.ndarray:
-    i = np.arange(2 * size * size * 3, dtype="int64")
-    return (((3 * i**2 + 101 * i) % 509) / 254 - 1).astype("float32").reshape(2, size, size, 3)
+def images(height: int, width: int) -> np.ndarray:
+    i = np.arange(2 * height * width * 3, dtype="int64")
+    return (((3 * i**2 + 101 * i) % 509) / 254 - 1).astype("float32").reshape(2, height, width, 3)
 
 
 def is_scale(name: str, shape: tuple[int, ...]) -> bool:
@@ -184,6 +198,16 @@ def saved_names(model: torch.nn.Module, project: str) -> dict[str, list[int]]:
         model.save_pretrained(folder)
         with safe_open(f"{folder}/model.safetensors", "pt") as file:
             return {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+
+
+def run_resized(case: dict, model: torch.nn.Module, state: dict, size: tuple) -> np.ndarray:
+    """Outputs for images of another size, positions resized as the project does it."""
+    if case["project"] == "transformers":
+        return run({**case, "interpolate": True}, model, images(*size))
+    case = {**case, "options": {**case["options"], "img_size": size}}
+    other = build(case)
+    other.load_state_dict(checkpoint_filter_fn(dict(state), other), strict=True)
+    return run(case, other, images(*size))
 
 
 def main() -> None:
@@ -211,8 +235,11 @@ def main() -> None:
                 )
                 assert not any(info.values()), info
                 model = model.eval()
-        outputs = run(case, model, images(size))
+        outputs = run(case, model, images(size, size))
         golden[title] = {"size": size, "shapes": shapes, "outputs": outputs.round(6).tolist()}
+        if title in RESIZED:
+            other = run_resized(case, model, state, RESIZED[title])
+            golden[title]["resized"] = {"size": RESIZED[title], "outputs": other.round(6).tolist()}
         print(title, len(shapes), np.abs(outputs).max())
     OUT.write_text(json.dumps(golden, indent=None, separators=(",", ":")) + "\n")
 

@@ -61,6 +61,8 @@ def run(case: dict, model: torch.nn.Module, images: np.ndarray) -> np.ndarray:
         arguments = {}
         if case["model"].startswith("ViTMAE"):  # in order, and without a mask
             arguments["noise"] = torch.arange(case["patches"]).expand(len(x), -1).float()
+        if case.get("interpolate") and not case["model"].startswith("Dinov2"):  # it always does
+            arguments["interpolate_pos_encoding"] = True
         output = model(pixel_values=x, **arguments)
         if hasattr(output, "logits"):
             return output.logits.numpy()

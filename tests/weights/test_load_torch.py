@@ -17,6 +17,7 @@ from keras_vit.config import ResNetConfig, ResNetStem
 from keras_vit.create import build, create_model
 from keras_vit.weights.follow import follow_file
 from keras_vit.weights.load import CheckpointMismatchError, inspect_file, load_weights
+from keras_vit.weights.plan import Plan
 from keras_vit.weights.save import save_weights
 from tests.fixtures import tiny_config
 from tests.official import GOLDEN
@@ -87,6 +88,38 @@ def test_outputs_are_theirs_and_the_file_comes_back(title, save, tmp_path):
     assert {prefix + name for name in arrays} == set(written)
     for name, array in arrays.items():
         np.testing.assert_array_equal(written[prefix + name], array, err_msg=name)
+
+
+def resized_outputs(title, path):
+    """Our outputs and theirs at another size, of a grid that may not be square."""
+    height, width = CASES[title]["resized"]["size"]
+    config = tiny_config(
+        image_size=(height, width),
+        classes=None if title.endswith(HEADLESS) else 5,
+        include_preprocessing=False,
+    )
+    model = build(follow_file(config, inspect_file(path), {"image_size"}))
+    assert "position_embedding/embedding" in load_weights(model, path).resized
+    i = np.arange(2 * height * width * 3, dtype="int64")
+    pixels = (((3 * i**2 + 101 * i) % 509) / 254 - 1).astype("float32")
+    outputs = keras.ops.convert_to_numpy(model(pixels.reshape(2, height, width, 3)))
+    return outputs, np.array(CASES[title]["resized"]["outputs"])
+
+
+@pytest.mark.parametrize("title", [title for title in CASES if "resized" in CASES[title]])
+def test_outputs_at_another_size_are_theirs(title, save):
+    outputs, expected = resized_outputs(title, save(weights(CASES[title]["shapes"])))
+    np.testing.assert_allclose(outputs, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(
+    ("title", "method"),
+    [("timm vit", "bicubic_plain"), ("transformers vit", "bicubic"), ("timm deit3", "linear")],
+)
+def test_another_way_of_resizing_would_be_noticed(title, method, save, monkeypatch):
+    monkeypatch.setattr(Plan, "resize_method", method)
+    outputs, expected = resized_outputs(title, save(weights(CASES[title]["shapes"])))
+    assert np.abs(outputs - expected).max() > 2e-4 * np.abs(expected).max()
 
 
 @pytest.mark.parametrize(
