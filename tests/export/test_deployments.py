@@ -212,6 +212,16 @@ def test_the_scripts_export_and_classify(
     assert row.startswith(f"{photographs / '0.png'}\t{best[0][0]} ")
 
 
+@pytest.mark.slow
+def test_the_table_of_all_formats(files, photographs, tmp_path):
+    folder = tmp_path / "table"
+    script("compare").main([files[0], "--images", str(photographs), "--to", str(folder)])
+    rows = json.loads((folder / "table.json").read_text())
+    assert len(rows) == 9 and {row["images"] for row in rows} == {6}
+    assert (folder / "table.md").read_text().count("\n| ") == 10
+    assert (folder / "compare.png").read_bytes()[:4] == b"\x89PNG"
+
+
 @pytest.mark.parametrize("size", [(32, 32), (20, 50), (75, 40)])
 @pytest.mark.parametrize("crop_ratio", [None, 0.875, 1.0])
 @pytest.mark.parametrize(

@@ -109,6 +109,13 @@ def test_weights_beside_the_file(model, pixels, tmp_path):
         export_onnx(model, tmp_path / "tiny.onnx", external_data=True)
 
 
+def test_weights_past_the_limit_of_a_file_go_beside_it(model, tmp_path, monkeypatch):
+    monkeypatch.setattr("keras_vit.export.onnx._PROTOBUF_LIMIT", 50_000)  # bytes; tiny has more
+    report = export_onnx(model, tmp_path / "tiny.onnx")
+    assert (tmp_path / "tiny.onnx.data").stat().st_size > 50_000
+    assert report.max_difference < 1e-5
+
+
 def test_weights_keep_their_names(model, tmp_path):
     report = export_onnx(model, tmp_path / "tiny.onnx")
     names = {tensor.name for tensor in onnx.load(report.path).graph.initializer}

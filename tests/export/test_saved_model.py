@@ -33,7 +33,7 @@ def test_the_report_says_what_was_measured(exported):
     assert exported.max_difference < 1e-5
     assert exported.top1_agreement == 1.0
     assert exported.size == sum(f.stat().st_size for f in exported.path.rglob("*") if f.is_file())
-    assert exported.latency_ms > 0
+    assert exported.latency_ms > 0 and exported.processor_ms > 0
 
 
 def test_pixels_give_the_models_logits(exported, model, pixels):
