@@ -2,11 +2,12 @@
 
     python benchmarks/serving.py --variant vit_b16 --batch 8 >> docs/benchmarks/serving.jsonl
 
-Prints a JSON line each for `model.predict` and for the signature `pixels` of every kind of
-SavedModel: medians over rounds in which each ran once, in turns, after a warm-up, of the wall time
-and of the processor's time of a call, and both over those of `model.predict`. On a machine that
-does other things too, the processor's time is the one to compare. bfloat16 pays off only where the
-processor has units for it (AMX, AVX-512 BF16); `bfloat16_units` says whether this one has.
+Prints a JSON line each for `model.predict` of a model that was compiled, of one that never was, and
+for the signature `pixels` of every kind of SavedModel: medians of the wall time and of the
+processor's time of a call over rounds in which each ran once, after a warm-up, and both over those
+of the compiled model's `predict`. On a machine that does other things too, the processor's time is
+the one to compare. bfloat16 pays off only where the processor has units for it (AMX, AVX-512 BF16);
+`bfloat16_units` says which this one has.
 """
 
 from __future__ import annotations
@@ -39,9 +40,12 @@ def make_calls(variant: str, images: np.ndarray, kinds: list[str]) -> dict:
     head = model.get_layer("head")  # all zeros in a new model, which would hide every difference
     rng = np.random.default_rng(0)
     head.set_weights([rng.normal(0, 0.05, weight.shape) for weight in head.get_weights()])
+    compiled = keras_vit.create_model(variant)
+    compiled.set_weights(model.get_weights())
+    compiled.compile()  # as after training: `jit_compile="auto"` chooses XLA where it is faster
     calls = {
-        "predict": lambda: model.predict(images, batch_size=len(images), verbose=0),
-        "predict_on_batch": lambda: model.predict_on_batch(images),
+        "predict": lambda: compiled.predict(images, batch_size=len(images), verbose=0),
+        "predict, never compiled": lambda: model.predict(images, len(images), verbose=0),
     }
     for kind in kinds:
         with tempfile.TemporaryDirectory() as folder:

@@ -28,7 +28,7 @@ def agreement() -> list[str]:
         elif "format" in row:
             lines.append(
                 f"| {row['task']} | {row['format']} | {row['precision']} | {row['size']:.2f} "
-                f"| {row['difference']:.1e} | {row['top1_agreement']:.1%} | {row['accuracy']:.1%} |"
+                f"| {row['difference']:.1e} | {row['top1_agreement']:.2%} | {row['accuracy']:.1%} |"
             )
     return lines
 
@@ -38,10 +38,16 @@ def layer_errors() -> list[str]:
     lines = ["| task | layer | error in steps |", "|---|---|---|"]
     for row in read("agreement"):
         if "tensor" in row:
-            layer = row["tensor"].partition(";")[0].rpartition("/MatMul")[0] or row["tensor"]
-            layer = "/".join(part.removesuffix("_1") for part in layer.split("/")[1:])
-            lines.append(f"| {row['task']} | `{layer}` | {row['error']:.2f} |")
+            lines.append(f"| {row['task']} | `{name_of(row['tensor'])}` | {row['error']:.2f} |")
     return lines
+
+
+def name_of(tensor: str) -> str:
+    """A layer's name in the model, from that of its output in the file."""
+    if tensor.startswith("StatefulPartitionedCall"):  # what the whole returns
+        return "head"
+    layer = tensor.partition(";")[0].rpartition("/MatMul")[0] or tensor
+    return "/".join(part.removesuffix("_1") for part in layer.split("/")[1:])
 
 
 def onnx_graphs() -> list[str]:
