@@ -93,7 +93,21 @@ def serving() -> list[str]:
     return lines
 
 
-TABLES = (agreement, layer_errors, onnx_graphs, onnx_times, serving)
+def formats() -> list[str]:
+    """Every format of a B/16, as export/compare.py tabulates them."""
+    rows = json.loads((RESULTS / "exports_vit_b16.json").read_text())
+    lines = ["| format | precision | MiB | of float32 | difference | top-1 | ms | processor ms |"]
+    lines.append("|---|---|---|---|---|---|---|---|")
+    for row in rows:
+        lines.append(
+            f"| {row['format']} | {row['precision']} | {row['size'] / 2**20:.1f} | "
+            f"{row['size'] / rows[0]['size']:.2f} | {row['max_difference']:.1e} | "
+            f"{row['top1_agreement']:.1%} | {row['latency_ms']:.0f} | {row['processor_ms']:.0f} |"
+        )
+    return lines
+
+
+TABLES = (agreement, layer_errors, onnx_graphs, onnx_times, serving, formats)
 
 if __name__ == "__main__":
     for table in TABLES:
