@@ -35,6 +35,13 @@ def read_digits(split, size=8):
     return (train_x, train_y), (test_x, test_y)
 
 
+def build_vit(**options):
+    """A small ViT for images of 8 x 8 pixels in 16 patches."""
+    size = {"width": 64, "depth": 4, "num_heads": 4, "mlp_dim": 128}
+    images = {"patch_size": 2, "image_size": 8, "channels": 1, "classes": CLASSES}
+    return keras_vit.build_vit(keras_vit.ViTConfig(**size, **images, **options))
+
+
 def pick(train, per_class, seed):
     """So many images of each digit, drawn at random."""
     random = np.random.default_rng(seed)
@@ -77,7 +84,9 @@ def train_and_test(model, data, steps, test, peak=1e-3, weight_decay=0.1):
         metrics=["accuracy"],
     )
     model.fit(data, shuffle=False, verbose=0)
-    return model.evaluate(*test, batch_size=len(test[0]), verbose=0, return_dict=True)["accuracy"]
+    results = model.evaluate(*test, batch_size=len(test[0]), verbose=0, return_dict=True)
+    keras.utils.clear_session()  # the graphs of all models would stay in memory
+    return results["accuracy"]
 
 
 def parse(description, name, **defaults):
@@ -136,5 +145,5 @@ def plot_rows(options, columns, rows, x):
     axis.set_xscale("log")
     axis.set_xticks(columns, [f"{c:,}" for c in columns])
     axis.minorticks_off()
-    axis.legend(frameon=False)
+    figure.legend(loc="outside upper center", frameon=False, ncols=3)
     figure.savefig(options.output / "accuracy.png", dpi=120)

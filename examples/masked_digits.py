@@ -19,23 +19,9 @@ SHOTS = (1, 5, 10, 25)
 PATCH = 2
 
 
-def build():
-    config = keras_vit.ViTConfig(
-        patch_size=PATCH,
-        width=64,
-        depth=4,
-        num_heads=4,
-        mlp_dim=128,
-        image_size=8,
-        channels=1,
-        classes=digits.CLASSES,
-    )
-    return keras_vit.build_vit(config)
-
-
 def pretrain(images, steps, seed):
     """A model whose blocks have learned to fill in patches, and how often they were right."""
-    model = build()
+    model = digits.build_vit()
     masked = keras_vit.masked_patch_model(model)
     masked.compile(
         keras.optimizers.AdamW(digits.schedule(steps, 2e-3), weight_decay=0.05),
@@ -49,7 +35,7 @@ def pretrain(images, steps, seed):
 
 def main():
     options = digits.parse(__doc__, "masked_digits", pretraining=4000, steps=300)
-    rows = {"from scratch": [[] for _ in SHOTS], "pre-trained": [[] for _ in SHOTS]}
+    rows = {name: [[] for _ in SHOTS] for name in ("from scratch", "pre-trained")}
     filled_in = []
     for seed in range(options.seeds):
         train, test = digits.read_digits(split=seed)
@@ -59,13 +45,13 @@ def main():
         learned = pretrained.get_weights()
         for column, shots in enumerate(SHOTS):
             few = digits.pick(train, shots, seed)
-            for row, weights in (("from scratch", None), ("pre-trained", learned)):
+            for name, row in rows.items():
                 keras.utils.set_random_seed(seed)
-                model = build()
-                if weights is not None:
-                    model.set_weights(weights)
+                model = digits.build_vit()
+                if name == "pre-trained":
+                    model.set_weights(learned)
                 data = digits.batches(few, options.steps, seed, digits.moving())
-                rows[row][column].append(digits.train_and_test(model, data, options.steps, test))
+                row[column].append(digits.train_and_test(model, data, options.steps, test))
     facts = {"filled_in": filled_in, "pretraining": options.pretraining, "steps": options.steps}
     digits.report(options, "labels a digit", SHOTS, rows, **facts)
     digits.plot_rows(options, SHOTS, rows, "labels a digit")

@@ -11,8 +11,6 @@ from __future__ import annotations
 import digits
 import keras
 
-import keras_vit
-
 KINDS = {
     "none": "none",
     "1-D, learned": "learned",
@@ -21,21 +19,6 @@ KINDS = {
     "2-D, fixed sines": "sincos_2d",
 }
 IMAGES = (100, 1300)
-
-
-def build(kind):
-    config = keras_vit.ViTConfig(
-        patch_size=2,
-        width=64,
-        depth=4,
-        num_heads=4,
-        mlp_dim=128,
-        image_size=8,
-        channels=1,
-        classes=digits.CLASSES,
-        position_embedding=kind,
-    )
-    return keras_vit.build_vit(config)
 
 
 def main():
@@ -48,7 +31,8 @@ def main():
             for name, kind in KINDS.items():
                 keras.utils.set_random_seed(seed)
                 data = digits.batches(few, options.steps, seed, digits.moving())
-                accuracy = digits.train_and_test(build(kind), data, options.steps, test)
+                model = digits.build_vit(position_embedding=kind)
+                accuracy = digits.train_and_test(model, data, options.steps, test)
                 rows[name][column].append(accuracy)
     digits.report(options, "places, and training images", IMAGES, rows, steps=options.steps)
     digits.plot_rows(options, IMAGES, rows, "training images")

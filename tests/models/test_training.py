@@ -15,7 +15,7 @@ MODULE = "tests.models.distributed"
     "check",
     [
         "strategies",
-        "optimizers",
+        pytest.param("optimizers", marks=pytest.mark.slow),
         pytest.param("precision", marks=pytest.mark.slow),
         pytest.param("fit_arguments", marks=pytest.mark.slow),
         "single_batches",

@@ -50,6 +50,14 @@ RUNS = {
 }
 
 
+# Each begins a run three times; those left to `scripts/test --slow` differ least from another.
+SLOW = {"in order", "steps", "two a call", "accumulated", "float16"}
+
+
+def slow(name):
+    return [pytest.mark.slow] if name in SLOW else []
+
+
 def is_kept(image, label):
     return label > 0
 
@@ -96,7 +104,7 @@ def whole():
 
 
 @pytest.mark.filterwarnings("ignore:.*ran out of data:UserWarning")
-@pytest.mark.parametrize("name", list(RUNS))
+@pytest.mark.parametrize("name", [pytest.param(x, marks=slow(x)) for x in RUNS])
 def test_goes_on_bit_for_bit(name, tmp_path):
     whole = fit(name)
     for step in np.sort(np.random.default_rng(len(name)).choice(np.arange(2, whole[3]), 2)):
