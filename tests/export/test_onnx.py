@@ -64,7 +64,7 @@ def test_layer_norm_and_gelu_are_one_operator_each(gelu):
         ({"pooling": "map", "class_token": False}, 2),  # the head's query is a constant
     ],
 )
-@pytest.mark.parametrize("precision", ["float32", "float16"])
+@pytest.mark.parametrize("precision", ["float32", pytest.param("float16", marks=pytest.mark.slow)])
 def test_attention_is_one_operator_from_opset_23_on(changes, count, precision, pixels, tmp_path):
     model = build_vit(tiny_config(**changes))
     fill_random(model)
