@@ -35,8 +35,8 @@ def find_near_duplicates(
 
     The paper removed such images from the pre-training sets of its downstream test sets. Images are
     compared as grey thumbnails of 16 x 16 pixels, by the correlation of their values, so brightness
-    and contrast do not count; all pairs are compared, a million by fifty thousand in minutes. Even
-    images have no correlation with anything, and crops are not found.
+    and contrast do not count; all pairs are compared. Even images have no correlation with
+    anything, and crops are not found.
 
     Args:
         first: Such as a pre-training set.
