@@ -3,7 +3,7 @@
     python examples/data_efficiency.py
 
 Three models of about the same cost an image learn digits, enlarged to 32 x 32 pixels, from 50 to
-1,300 images, in equally many steps, from random weights. Minutes on two cores.
+1,300 images, in equally many steps, from random weights. About an hour of processor time.
 """
 
 from __future__ import annotations

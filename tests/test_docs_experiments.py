@@ -1,0 +1,42 @@
+"""The page on experiments: its tables are the committed results, and the scripts run."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import keras_vit
+
+ROOT = pathlib.Path(keras_vit.__file__).parents[1]
+PAGE = (ROOT / "docs/experiments.md").read_text()
+NAMES = ["masked_digits", "position_ablation"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tables_are_the_results(name):
+    results = json.loads((ROOT / "docs/experiments" / f"{name}.json").read_text())
+    assert f"| {' | '.join(map(str, results['columns']))} |" in PAGE
+    for row, cells in results["accuracies"].items():
+        shown = []
+        for cell in 100 * np.asarray(cells):  # a value a seed
+            shown.append(f"{cell.mean():.1f} ± {cell.std(ddof=1):.1f}")
+        assert f"| {row} | {' | '.join(shown)} |" in PAGE
+    assert (ROOT / f"docs/pictures/{name}.png").exists() and f"pictures/{name}.png" in PAGE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*NAMES, "data_efficiency"])
+def test_scripts_run(name, tmp_path):
+    command = [sys.executable, ROOT / f"examples/{name}.py", "--smoke", "--output", tmp_path]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert all(0 <= x[0] <= 1 for row in results["accuracies"].values() for x in row)
+    assert (tmp_path / "accuracy.png").stat().st_size > 10_000
