@@ -72,6 +72,7 @@ def test_every_picture_is_there_and_small():
         assert 0 < (ROOT / "docs" / name).stat().st_size < 150_000, name
 
 
+@pytest.mark.slow
 def test_the_script_that_draws_everything_runs(tmp_path):
     pytest.importorskip("matplotlib")
     pytest.importorskip("sklearn")

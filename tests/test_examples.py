@@ -12,6 +12,7 @@ import sys
 
 import keras
 import numpy as np
+import pytest
 
 import keras_vit
 
@@ -51,6 +52,7 @@ def test_quickstart_trains_draws_and_ships(tmp_path):
     assert f"{report['accuracy']:.2%}" in printed
 
 
+@pytest.mark.slow
 def test_two_workers_train_and_save(tmp_path):
     script = ROOT / "examples/multi_worker.py"
     command = (script, "--smoke", "--output", tmp_path, "--local")

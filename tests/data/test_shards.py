@@ -145,6 +145,7 @@ def test_replicas_of_one_worker_get_a_batch_each(pattern):
         assert sorted(flat(part.numpy().tolist() for part in flat(steps))) == list(range(21))
 
 
+@pytest.mark.slow
 def test_two_workers_train_on_uneven_shards_as_one_process_on_the_same_batches(pattern, tmp_path):
     run_workers("tests.data.shards_process", "main", pattern, tmp_path, count=2)
     results = [dict(np.load(tmp_path / f"{index}.npz")) for index in range(2)]

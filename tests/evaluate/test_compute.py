@@ -198,6 +198,7 @@ for config in configs:
 """
 
 
+@pytest.mark.slow
 def test_memory_is_about_what_xla_says_of_a_compiled_step():
     pytest.importorskip("jax")
     root = pathlib.Path(__file__).parent.parent.parent

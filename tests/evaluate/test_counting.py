@@ -193,6 +193,7 @@ def test_models_of_the_users_are_counted_by_their_layers():
     assert count_macs(flat) == count_macs(model)
 
 
+@pytest.mark.slow
 def test_an_efficientnet_is_counted_by_its_layers():
     model = keras.applications.EfficientNetB0(weights=None, input_shape=(64, 64, 3), classes=10)
     assert count_parameters(model) == model.count_params()

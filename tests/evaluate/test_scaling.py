@@ -42,6 +42,7 @@ def test_a_ring_sends_all_but_a_share_twice():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel is asked for its sockets' bytes")
+@pytest.mark.slow
 def test_two_workers_really_send_what_is_counted():
     command = [sys.executable, ROOT / "benchmarks/exchange.py", "--width", "128", "--steps", "10"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}

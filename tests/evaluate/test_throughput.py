@@ -60,6 +60,7 @@ def test_a_probe_measures_in_a_process_of_its_own():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are Linux's")
+@pytest.mark.slow
 def test_a_probe_without_memory_ends_alone():
     # 640 images of 224 pixels fit into 1 GiB; what the model makes of them does not, and
     # TensorFlow crashes under the limit without a word.
@@ -81,6 +82,7 @@ def test_words_that_tell_of_memory_are_known(words):
     assert not ran_out_of_memory("InvalidArgumentError: shapes differ")
 
 
+@pytest.mark.slow
 def test_other_failures_are_not_taken_for_memory():
     with pytest.raises(RuntimeError, match=r"not of memory(.|\n)*no variant 'vit'"):
         probe_of(model="vit")

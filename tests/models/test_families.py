@@ -117,6 +117,7 @@ def test_a_new_model_starts_at_zero_and_learns():
         assert last < 0.7 * first, family
 
 
+@pytest.mark.slow
 def test_two_replicas_train_as_one_does():
     """`fit` under MirroredStrategy on two logical processors ends in the weights of one."""
     script = """

@@ -19,9 +19,9 @@ MODULE = "tests.models.distributed"
         pytest.param("precision", marks=pytest.mark.slow),
         pytest.param("fit_arguments", marks=pytest.mark.slow),
         "single_batches",
-        "the_end_of_the_data",
+        pytest.param("the_end_of_the_data", marks=pytest.mark.slow),
         "own_models",
-        "random_numbers",
+        pytest.param("random_numbers", marks=pytest.mark.slow),
         pytest.param("rematerialization", marks=pytest.mark.slow),
     ],
 )
