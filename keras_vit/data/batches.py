@@ -103,7 +103,6 @@ def train_batches(
 ) -> Any:
     """Batches to train a model on: shuffled, augmented, in the model's range.
 
-    Every pass has its own order, crops and mixtures. They follow from the seed, that of
     Every pass has its own order, crops and mixtures. They follow from the seed and the number of
     the pass, whatever runs in parallel, so runs repeat, and `ResumeTraining` goes on with the same
     pixels. Inside `strategy.scope()` every worker reads a part of its own, see `read_shards`.

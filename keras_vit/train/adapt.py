@@ -15,7 +15,7 @@ from keras_vit.models.model import Model
 from keras_vit.resize import resize_positions
 
 _POSITIONS = "position_embedding/embedding"
-_HEADS = ("head", "distillation_head", "pre_logits")
+_HEADS = ("head", "head_distillation")  # as they are built
 
 
 def adapt_model(
@@ -83,17 +83,14 @@ def _new_config(old: Any, classes: Any, image_size: Any, options: dict[str, Any]
 
 
 def _carry_over(model: Any, new: Any) -> None:
-    """Assigns what the old model has; the new head starts at zero and its bias."""
+    """Assigns what the old model has; heads stay as they were built."""
     source = {variable.path: variable for variable in model.weights}
     values, problems = {}, []
     for variable in new.weights:
         path = variable.path
-        if "seed_generator" in path:
+        if "seed_generator" in path or path.split("/")[0] in _HEADS:
             continue
-        if path.split("/")[0] in _HEADS:
-            bias = new.config.head_bias if path == "head/bias" else 0.0
-            values[path] = np.full(variable.shape, bias, "float32")
-        elif path not in source:
+        if path not in source:
             problems.append(f"{path} is not in the model")
         else:
             value = np.asarray(source[path])

@@ -30,6 +30,19 @@ RECIPE = keras_vit.Recipe(
 )
 
 
+def test_both_heads_of_a_distilled_model_start_afresh():
+    model = keras_vit.build_vit(tiny_config(distillation_token=True))
+    fill_random(model)
+    for classes in (10, 3):  # as many as before, and others
+        adapted = keras_vit.adapt_model(model, classes=classes, head_bias=-2.0)
+        for name in ("head", "head_distillation"):
+            kernel, bias = map(np.asarray, adapted.get_layer(name).weights)
+            assert kernel.shape == (32, classes)
+            assert not kernel.any() and (bias == -2).all()
+        received, expected = (m.get_layer("distillation_token").token for m in (adapted, model))
+        np.testing.assert_array_equal(received, expected)
+
+
 def two_colours(count=32, seed=0):
     """Reddish and bluish images, 12 x 10 pixels."""
     rng = np.random.default_rng(seed)
