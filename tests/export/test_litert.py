@@ -15,6 +15,7 @@ from keras_vit.export.litert import (
     load_litert,
 )
 from keras_vit.models.vit import build_vit
+from tests.counts import check_counts, script
 from tests.fixtures import fill_random, tiny_config
 
 
@@ -89,8 +90,9 @@ def test_labels_and_card_are_inside(model, tmp_path):
         assert json.loads(archive.read("model_card.json"))["input_shape"] == [32, 32, 3]
 
 
-def test_float32_gives_the_models_logits(model, pixels, tmp_path):
+def test_float32_gives_the_models_logits_with_no_more_than_before(model, pixels, tmp_path):
     report = export_litert(model, tmp_path / "tiny.tflite")
+    check_counts("litert", script()["litert_operators"](report.path, model))
     assert report.max_difference < 1e-5
     run = load_litert(report.path)
     logits = np.concatenate([run(image[None])["logits"] for image in pixels])

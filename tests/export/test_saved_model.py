@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from keras_vit.export.saved_model import export_saved_model, load_saved_model
 from keras_vit.export.verify import ExportMismatchError
+from tests.counts import check_counts, script
 
 LABELS = [f"class {letter}" for letter in "abcdefghij"]
 
@@ -34,6 +35,10 @@ def test_the_report_says_what_was_measured(exported):
     assert exported.top1_agreement == 1.0
     assert exported.size == sum(f.stat().st_size for f in exported.path.rglob("*") if f.is_file())
     assert exported.latency_ms > 0 and exported.processor_ms > 0
+
+
+def test_graph_and_files_are_no_larger_than_they_were(exported, model):
+    check_counts("saved_model", script()["saved_model_size"](exported.path, model))
 
 
 def test_pixels_give_the_models_logits(exported, model, pixels):

@@ -1,0 +1,21 @@
+"""The counts of benchmarks/counts.py, for tests that export a model anyway."""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+import runpy
+
+SCRIPT = pathlib.Path(__file__).parents[1] / "benchmarks/counts.py"
+
+
+@functools.cache
+def script():
+    """What the script defines."""
+    return runpy.run_path(str(SCRIPT))
+
+
+def check_counts(group, found):
+    """Nothing has changed in a group of counts."""
+    lines = script()["changes"](group, found)
+    assert not lines, "\n".join(["See benchmarks/counts.py. Changed:", *lines])
