@@ -98,7 +98,7 @@ def inference(policy="float32"):
 
     def count(depth):
         model = build(depth, policy)
-        function = tf.function(lambda images: model(images, training=False))
+        function = tf.function(lambda images: model(images, training=False), autograph=False)
         return operations(function.get_concrete_function(specs(model)[0]))
 
     return per_block(count)
@@ -123,7 +123,7 @@ def training():
 
     def count(depth):
         model = compiled_for_training(depth)
-        function = tf.function(lambda *data: model.train_step(data))
+        function = tf.function(lambda *data: model.train_step(data), autograph=False)
         return operations(function.get_concrete_function(*specs(model)))
 
     return per_block(count)
