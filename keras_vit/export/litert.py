@@ -135,7 +135,8 @@ def litert_errors(
 def load_litert(path: str | os.PathLike) -> Runner:
     """A function from pixels to named outputs that runs a LiteRT file.
 
-    A file of a fixed batch takes any number of images, one call for each batch.
+    A file of a fixed batch takes any number of images, one call for each batch; the last one is
+    filled up with black images, whose outputs are dropped.
 
     Raises:
         ImportError: If `ai_edge_litert` is not installed.
@@ -145,11 +146,13 @@ def load_litert(path: str | os.PathLike) -> Runner:
 
     def run(pixels: np.ndarray) -> dict[str, np.ndarray]:
         step = fixed if fixed > 0 else len(pixels)
+        padding = [(0, -len(pixels) % step), *[(0, 0)] * 3]
+        padded = np.pad(np.asarray(pixels, "float32"), padding)
         parts = [
-            runner(pixels=np.asarray(pixels[start : start + step], "float32"))
-            for start in range(0, len(pixels), step)
+            runner(pixels=padded[start : start + step]) for start in range(0, len(padded), step)
         ]
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        outputs = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        return {name: values[: len(pixels)] for name, values in outputs.items()}
 
     return run
 

@@ -99,6 +99,12 @@ def test_float32_gives_the_models_logits_with_no_more_than_before(model, pixels,
     np.testing.assert_allclose(logits, model(pixels), rtol=0, atol=1e-5)
 
 
+def test_a_last_batch_may_be_small(model, pixels, tmp_path):
+    report = export_litert(model, tmp_path / "tiny.tflite", batch_size=len(pixels) - 1)
+    logits = load_litert(report.path)(pixels)["logits"]
+    np.testing.assert_allclose(logits, model(pixels), rtol=0, atol=1e-5)
+
+
 def test_the_batch_may_stay_open(model, pixels, tmp_path):
     report = export_litert(model, tmp_path / "tiny.tflite", batch_size=None)
     logits = load_litert(report.path)(pixels)["logits"]
