@@ -1,0 +1,27 @@
+"""What a number was measured on."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import pathlib
+import platform
+
+# What a processor needs for fast products in bfloat16 or 8 bits.
+UNITS = {"amx_tile", "amx_bf16", "amx_int8", "avx512_bf16", "avx512_vnni", "avx_vnni"}
+WIDTHS = {"avx2", "avx512f"}
+
+
+def describe_machine(cpuinfo: str | os.PathLike = "/proc/cpuinfo") -> dict:
+    """Date, processor, its cores and its units for matrix products."""
+    path = pathlib.Path(cpuinfo)
+    lines = path.read_text().splitlines() if path.exists() else []
+    fields = [[part.strip() for part in line.split(":", 1)] for line in lines if ":" in line]
+    found = dict(reversed(fields))  # the first processor's
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "cpu": found.get("model name", platform.processor()),
+        "cores": os.cpu_count(),
+        "units": sorted((UNITS | WIDTHS) & set(found.get("flags", "").split())),
+        "python": platform.python_version(),
+    }

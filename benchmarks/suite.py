@@ -1,0 +1,386 @@
+"""How fast our models are on this machine's processor, through every door, beside their peers.
+
+    python benchmarks/suite.py --setup ENVIRONMENTS           makes an environment a group of peers
+    python benchmarks/suite.py --environments ENVIRONMENTS    measures the whole grid (hours)
+    python benchmarks/suite.py --python torch=/some/bin/python --python ours=python \\
+        --variants vit_s16 --batches 1 8 --threads 1          measures some of it
+    python benchmarks/suite.py --table docs/benchmarks/suite.jsonl --plot docs/pictures/suite.png
+
+A cell is a task, a variant, an image size, a precision and a batch. All contestants of a cell are
+loaded, each in a process and an environment of its own, and then take turns, so that what else the
+machine does meets all alike; one runs at a time, on the same number of threads. A JSON line for
+each: seconds of a call on the wall clock and of the processor, round by round, its first answers
+(ours and timm's have the same weights), versions, date and machine; `error` where one fails. Cells
+that stand in the output file already are not measured again. The machine's own ceiling is a cell
+too: plain matrix products of a few sizes. Environments that are missing are named and left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import dataclasses
+import hashlib
+import itertools
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+import venv
+
+import suite_table
+from contestants.process import Worker
+from machine import describe_machine
+
+ROOT = pathlib.Path(__file__).parents[1]
+# What each environment needs.
+ENVIRONMENTS = {
+    "ours": [f"{ROOT}[onnx,litert]"],
+    "keras_hub": ["tensorflow>=2.18", "keras>=3.11", "keras-hub>=0.21"],
+    "torch": [
+        "torch>=2.6",
+        "timm>=1.0.15",
+        "transformers>=4.50",
+        "safetensors>=0.4.3",
+        "onnx>=1.17",
+        "onnxscript>=0.3",
+    ],
+    "runtimes": ["onnxruntime>=1.20", "onnx>=1.17", "openvino>=2025.0", "numpy>=1.26"],
+    "litert": ["ai-edge-litert>=1.2", "numpy>=1.26"],
+    "flax": ["jax>=0.4.34", "flax>=0.10", "optax>=0.2.3"],
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Contestant:
+    """Who takes part in what.
+
+    Args:
+        environment: A key of `ENVIRONMENTS`.
+        module: What its process runs.
+        door: How the model is called, for the module.
+        tasks: What it takes part in.
+        precisions: What it can compute in.
+        file: What it reads, as a pattern of the cell; `timm/` before what timm writes.
+    """
+
+    environment: str
+    module: str
+    door: str = ""
+    tasks: tuple[str, ...] = ("infer",)
+    precisions: tuple[str, ...] = ("float32", "bfloat16")
+    file: str | None = None
+    options: tuple[tuple[str, object], ...] = ()
+
+
+KERAS = "contestants.keras_models"
+TORCH = "contestants.torch_models"
+RUNTIMES = "contestants.runtime_files"
+BOTH = ("infer", "train")
+CONTESTANTS = {
+    "keras_vit predict": Contestant("ours", KERAS, "predict"),
+    "keras_vit predict graph": Contestant(
+        "ours", KERAS, "predict", options=(("jit_compile", False),)
+    ),
+    "keras_vit call": Contestant("ours", KERAS, "call"),
+    "keras_vit call xla": Contestant("ours", KERAS, "call_xla"),
+    "keras_vit saved_model": Contestant(
+        "ours", KERAS, "saved_model", file="saved_model_{precision}"
+    ),
+    "keras_vit saved_model xla": Contestant(
+        "ours", KERAS, "saved_model_xla", file="saved_model_xla_{precision}"
+    ),
+    "keras_vit fit": Contestant("ours", KERAS, "fit", ("train",)),
+    "keras_vit fit graph": Contestant(
+        "ours", KERAS, "fit", ("train",), options=(("jit_compile", False),)
+    ),
+    "onnxruntime keras_vit": Contestant(
+        "runtimes", RUNTIMES, "ours", precisions=("float32", "int8"), file="{precision}.onnx"
+    ),
+    "onnxruntime timm": Contestant(
+        "runtimes", RUNTIMES, "timm", precisions=("float32", "int8"), file="timm/float32.onnx"
+    ),
+    "openvino keras_vit": Contestant("runtimes", RUNTIMES, "ours", file="float32.onnx"),
+    "openvino timm": Contestant("runtimes", RUNTIMES, "timm", file="timm/float32.onnx"),
+    "litert keras_vit": Contestant(
+        "litert",
+        RUNTIMES,
+        "ours",
+        precisions=("float32", "dynamic", "int8"),
+        file="{precision}_{batch}.tflite",
+    ),
+    "timm eager": Contestant("torch", TORCH, "eager", BOTH),
+    "timm compiled": Contestant("torch", TORCH, "compiled", BOTH),
+    "transformers": Contestant("torch", TORCH, "eager", BOTH),
+    "keras_hub predict": Contestant("keras_hub", KERAS, "predict"),
+    "keras_hub fit": Contestant("keras_hub", KERAS, "fit", ("train",)),
+    "flax": Contestant("flax", "contestants.jax_models", tasks=BOTH),
+    "torch product": Contestant("torch", TORCH, tasks=("ceiling",)),
+    "tensorflow product": Contestant("ours", KERAS, tasks=("ceiling",)),
+    "numpy product": Contestant(
+        "runtimes", "contestants.numpy_product", tasks=("ceiling",), precisions=("float32",)
+    ),
+}
+
+
+def make_cells(options) -> list[dict]:
+    """The ceiling's cells, and every combination of what was asked for."""
+    sides = [] if options.no_ceiling else [512, 1024, 2048]
+    precisions = [p for p in options.precisions if p in ("float32", "bfloat16")]
+    cells = [
+        {"task": "ceiling", "variant": "product", "size": side, "precision": precision, "batch": 1}
+        for precision, side in itertools.product(precisions, sides)
+    ]
+    grid = itertools.product(
+        options.tasks, options.variants, options.sizes, options.precisions, options.batches
+    )
+    names = ("task", "variant", "size", "precision", "batch")
+    cells += [dict(zip(names, values, strict=True)) for values in grid]
+    return [{**cell, "threads": options.threads} for cell in cells]
+
+
+def who_takes_part(cell: dict, contestants: dict[str, Contestant]) -> list[str]:
+    return [
+        name
+        for name, contestant in contestants.items()
+        if cell["task"] in contestant.tasks and cell["precision"] in contestant.precisions
+    ]
+
+
+class Suite:
+    """Contestants' processes, started when first asked for, and the files they share."""
+
+    def __init__(self, pythons: dict[str, str], contestants: dict[str, Contestant], options):
+        self.pythons, self.contestants, self.options = pythons, contestants, options
+        self.folder = pathlib.Path(options.folder)
+        self.workers: dict[str, Worker] = {}
+
+    def worker(self, name: str, environment: str, module: str) -> Worker:
+        known = self.workers.get(name)
+        if known is None or not known.is_alive:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            log = self.folder / f"{name.replace(' ', '_')}.log"
+            self.workers[name] = Worker(
+                self.pythons[environment], module, self.options.threads, self.options.timeout, log
+            )
+        return self.workers[name]
+
+    def close(self) -> None:
+        for worker in self.workers.values():
+            worker.close()
+        self.workers.clear()
+
+    def describe(self, cell: dict, names: list[str]) -> dict:
+        """The cell with its files written, the fields of the model, and its counts."""
+        if cell["task"] == "ceiling":
+            return cell
+        model = f"{cell['variant']}_{cell['size']}"
+        cell = {
+            **cell,
+            "ours": str(self.folder / f"{model}_{digest_of_sources()}"),
+            "timm": str(self.folder / f"{model}_timm"),
+        }
+        files = {self.contestants[name].file for name in names} - {None}
+        files = sorted(file.format(**cell) for file in files)
+        theirs = [file.removeprefix("timm/") for file in files if file.startswith("timm/")]
+        if "torch" in self.pythons:
+            self.write("torch", TORCH, cell, cell["timm"], ["timm.safetensors", *theirs])
+        mine = [file for file in files if not file.startswith("timm/")]
+        self.write("ours", KERAS, cell, cell["ours"], ["description.json", *mine])
+        description = pathlib.Path(cell["ours"], "description.json")
+        return {**cell, **(json.loads(description.read_text()) if description.exists() else {})}
+
+    def write(self, environment: str, module: str, cell: dict, folder: str, files: list) -> None:
+        """Has the files of a folder made that are not there yet."""
+        missing = [file for file in files if not pathlib.Path(folder, file).exists()]
+        if missing:
+            writer = self.worker(f"writer {environment}", environment, module)
+            note = writer.ask(do="export", cell={**cell, "files": missing})
+            if "error" in note:
+                print(f"Cannot write {missing}: {note['error']}", file=sys.stderr, flush=True)
+
+    def load(self, name: str, cell: dict) -> dict:
+        contestant = self.contestants[name]
+        worker = self.worker(name, contestant.environment, contestant.module)
+        request = {**cell, "who": name, "door": contestant.door, **dict(contestant.options)}
+        return worker.ask(do="load", cell=request)
+
+    def measure(self, cell: dict, names: list[str]) -> list[dict]:
+        """A row a contestant of one cell."""
+        described = self.describe(cell, names)
+        for name in set(self.workers) - set(names):  # those of other cells leave memory
+            self.workers.pop(name).close()
+        with concurrent.futures.ThreadPoolExecutor(self.options.loaders) as pool:
+            loaded = dict(
+                zip(names, pool.map(lambda n: self.load(n, described), names), strict=True)
+            )
+        rounds = self.run_rounds([name for name in names if "error" not in loaded[name]])
+        machine = describe_machine()
+        return [
+            {
+                **cell,
+                "contestant": name,
+                **summarize(cell["batch"], rounds.get(name, [])),
+                **{key: described[key] for key in ("macs", "training_macs") if key in described},
+                **loaded[name],
+                **next((r for r in rounds.get(name, []) if "error" in r), {}),
+                **machine,
+            }
+            for name in names
+        ]
+
+    def run_rounds(self, names: list[str]) -> dict[str, list[dict]]:
+        """Warms everyone up, then lets each run in turn."""
+        calls, rounds = {}, {}
+        for name in names:
+            warm = [self.workers[name].ask(do="round", calls=1)]
+            seconds = warm[0].get("wall_s", 1.0)
+            if seconds < 1:
+                warm.append(self.workers[name].ask(do="round", calls=2))
+                seconds = warm[1].get("wall_s", 1.0)
+            calls[name] = max(1, min(1000, round(self.options.seconds / seconds)))
+            rounds[name] = [note for note in warm if "error" in note]
+        for _ in range(self.options.rounds):
+            for name in names:
+                if not any("error" in note for note in rounds[name]):
+                    time.sleep(self.options.pause)  # until the last one's threads sleep
+                    rounds[name].append(self.workers[name].ask(do="round", calls=calls[name]))
+        return rounds
+
+
+def summarize(batch: int, rounds: list[dict]) -> dict:
+    """Medians of the rounds, and the rounds."""
+    if not rounds or any("error" in note for note in rounds):
+        return {}
+    wall, busy = ([note[key] for note in rounds] for key in ("wall_s", "processor_s"))
+    return {
+        "images_per_second": float(f"{batch / statistics.median(wall):.4g}"),
+        "fastest_images_per_second": float(f"{batch / min(wall):.4g}"),
+        "processor_ms_per_image": float(f"{1e3 * statistics.median(busy) / batch:.4g}"),
+        "wall_s": [float(f"{value:.4g}") for value in wall],
+        "processor_s": [float(f"{value:.4g}") for value in busy],
+    }
+
+
+def digest_of_sources() -> str:
+    """Changes with the package, so that no file of an older version is measured."""
+    digest = hashlib.sha256()
+    for path in sorted((ROOT / "keras_vit").rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:10]
+
+
+def is_done(cell: dict, names: list[str], rows: list[dict]) -> bool:
+    done = {row["contestant"] for row in rows if cell.items() <= row.items()}
+    return set(names) <= done
+
+
+def run(cells: list[dict], suite: Suite, output: pathlib.Path) -> list[dict]:
+    """Measures what the output does not hold yet, and adds it there cell by cell."""
+    rows = suite_table.read(output)
+    for cell in cells:
+        names = who_takes_part(cell, suite.contestants)
+        if not names or is_done(cell, names, rows):
+            continue
+        if suite.options.prepare:
+            suite.describe(cell, names)
+            continue
+        fresh = suite.measure(cell, names)
+        rows += fresh
+        with open(output, "a") as file:
+            file.writelines(json.dumps(row) + "\n" for row in fresh)
+        for row in fresh:
+            speed = row.get("error") or f"{row['images_per_second']:9.2f} images/s"
+            print(*cell.values(), f"{row['contestant']:26}", speed, flush=True)
+    return rows
+
+
+def set_up(folder: pathlib.Path, names: list[str]) -> None:
+    """Makes the environments, or brings them up to what is needed."""
+    for name in names:
+        venv.create(folder / name, with_pip=True)
+        python = find_python(folder, name)
+        command = [python, "-m", "pip", "install", "--upgrade", *ENVIRONMENTS[name]]
+        subprocess.run(command, check=True)
+
+
+def find_python(folder: pathlib.Path, name: str) -> str:
+    place = "Scripts/python.exe" if os.name == "nt" else "bin/python"
+    return str(folder / name / place)
+
+
+def find_pythons(options) -> dict[str, str]:
+    """The interpreter of each environment there is."""
+    pythons = {}
+    if options.environments:
+        known = {name: find_python(options.environments, name) for name in ENVIRONMENTS}
+        pythons = {name: path for name, path in known.items() if os.path.exists(path)}
+    pythons |= dict(pair.split("=", 1) for pair in options.python)
+    pythons.setdefault("ours", sys.executable)
+    missing = [name for name in ENVIRONMENTS if name not in pythons]
+    if missing:
+        print(f"Left out, without an environment: {', '.join(missing)}", file=sys.stderr)
+    return pythons
+
+
+def parse(arguments: list[str] | None = None):
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    path = pathlib.Path
+    parser.add_argument("--setup", type=path, metavar="FOLDER", help="make environments there")
+    parser.add_argument("--environments", type=path, help="the folder they are in")
+    parser.add_argument("--python", action="append", default=[], metavar="NAME=PATH")
+    parser.add_argument("--table", type=path, metavar="JSONL", help="print the table of a file")
+    parser.add_argument("--plot", type=path, metavar="PNG", help="and draw it")
+    parser.add_argument("--tasks", nargs="+", default=list(BOTH), choices=BOTH)
+    variants = ["vit_ti16", "vit_s16", "vit_b16", "vit_l16", "vit_b32"]
+    parser.add_argument("--variants", nargs="+", default=variants)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[224, 384])
+    precisions = ["float32", "bfloat16", "int8", "dynamic"]
+    parser.add_argument("--precisions", nargs="+", default=precisions, choices=precisions)
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--contestants", nargs="+", help="default: all", choices=CONTESTANTS)
+    parser.add_argument("--no-ceiling", action="store_true", help="no plain matrix products")
+    parser.add_argument("--prepare", action="store_true", help="only write the files")
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=0.5, help="of a round, at least")
+    parser.add_argument("--pause", type=float, default=0.1, help="seconds between two")
+    parser.add_argument("--loaders", type=int, default=2, help="contestants loaded at a time")
+    parser.add_argument("--timeout", type=float, default=600, help="seconds a command may take")
+    parser.add_argument("--folder", type=path, default=path("runs/suite"), help="of files made")
+    parser.add_argument("--output", type=path, default=path("docs/benchmarks/suite.jsonl"))
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    options = parse(arguments)
+    if options.setup:
+        set_up(options.setup, list(ENVIRONMENTS))
+        return
+    if options.table:
+        rows = suite_table.read(options.table)
+        print("\n".join(suite_table.table(rows)))
+        if options.plot:
+            suite_table.plot(rows, options.plot)
+        return
+    pythons = find_pythons(options)
+    chosen = {
+        name: contestant
+        for name, contestant in CONTESTANTS.items()
+        if contestant.environment in pythons
+        and (options.contestants is None or name in options.contestants)
+    }
+    suite = Suite(pythons, chosen, options)
+    try:
+        run(make_cells(options), suite, options.output)
+    finally:
+        suite.close()
+
+
+if __name__ == "__main__":
+    main()
