@@ -32,8 +32,10 @@ def to_float16(graph: Graph) -> None:
         kind = _output_type(node, types)
         caster.read_as(node, target, types)
         caster.nodes.append(node)
+        if node.op_type != "Cast" and kind in (_FLOAT, _HALF):
+            kind = target
         for name in node.output:
-            types[name] = target if kind in (_FLOAT, _HALF) else kind
+            types[name] = kind
             if after:
                 weighted.add(name)
     caster.restore_outputs(types)
