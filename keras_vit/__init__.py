@@ -127,6 +127,7 @@ from keras_vit.layers.attention import SelfAttention
 from keras_vit.layers.block import LayerScale, TransformerBlock
 from keras_vit.layers.convolution import GroupNorm, StdConv2D
 from keras_vit.layers.masking import PatchMask
+from keras_vit.layers.merging import TokenMerging
 from keras_vit.layers.mlp import MLP
 from keras_vit.layers.pooling import AttentionPooling, MeanPooling, TokenPooling
 from keras_vit.layers.residual import BiTRoot, ResidualUnit, ResNetStage, StemRoot
@@ -272,6 +273,7 @@ __all__ = [
     "StateMismatchError",
     "StdConv2D",
     "StemRoot",
+    "TokenMerging",
     "TokenPooling",
     "TrainingCost",
     "TrainingMemory",

@@ -21,6 +21,7 @@ MODELS = {
     "sincos_2d": {**SMALL, "position_embedding": "sincos_2d"},
     "learned_2d": {**SMALL, "position_embedding": "learned_2d", "image_size": (16, 40)},
     "registers": {**SMALL, "num_registers": 2, "layer_scale": 0.1, "qk_norm": True},
+    "merging": {**SMALL, "pooling": "map", "num_merged_tokens": 3, "num_registers": 2},
     "vit_ti16": {"patch_size": 16, "width": 192, "depth": 12, "num_heads": 3, "mlp_dim": 768},
 }
 

@@ -34,8 +34,11 @@ def patches(images, patch_size):
     return x.transpose(0, 1, 3, 2, 4, 5).reshape(batch, rows * columns, -1)
 
 
-def attention(x, w, prefix, num_heads):
-    """Output and scores of multi-head self-attention, one head at a time (Eq. 5 to 8)."""
+def attention(x, w, prefix, num_heads, sizes=None):
+    """Output and scores of multi-head self-attention, one head at a time (Eq. 5 to 8).
+
+    A token of size s counts as s tokens that are alike.
+    """
     width = x.shape[-1]
     head_dim = width // num_heads
     qkv = x @ w[f"{prefix}/qkv/kernel"] + w[f"{prefix}/qkv/bias"]
@@ -43,7 +46,9 @@ def attention(x, w, prefix, num_heads):
     for head in range(num_heads):
         columns = slice(head * head_dim, (head + 1) * head_dim)
         q, k, v = (qkv[..., i * width : (i + 1) * width][..., columns] for i in range(3))
-        scores.append(softmax(q @ k.transpose(0, 2, 1) / np.sqrt(head_dim)))
+        odds = np.exp(q @ k.transpose(0, 2, 1) / np.sqrt(head_dim))
+        odds = odds if sizes is None else odds * sizes[:, None]
+        scores.append(odds / odds.sum(-1, keepdims=True))
         outputs.append(scores[-1] @ v)
     x = np.concatenate(outputs, -1) @ w[f"{prefix}/output/kernel"] + w[f"{prefix}/output/bias"]
     return x, np.stack(scores, 1)

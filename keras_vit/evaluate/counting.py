@@ -32,6 +32,8 @@ class StageCount:
         kernels: Numbers of standardised kernels that a training step keeps, once for all images.
         work: Numbers of gradients of activations while the backward pass is in the stage: half as
             many as the activations of one block or residual unit.
+        constant_macs: Multiply-accumulates by which the backward pass has fewer than `2 macs`, for
+            factors without a gradient.
     """
 
     name: str
@@ -41,6 +43,7 @@ class StageCount:
     inputs: int = 0
     kernels: int = 0
     work: int = 0
+    constant_macs: int = 0
 
 
 def count_stages(model: Any) -> list[StageCount]:
@@ -92,8 +95,10 @@ def count_training_macs(model: Any) -> int:
     For every product forward there are two backward, one for the gradient of each factor; but the
     first stage multiplies the image itself, of which nobody takes the gradient, so it has one.
     """
-    macs = [stage.macs for stage in count_stages(model)]
-    return 3 * sum(macs) - next(filter(None, macs), 0)
+    stages = count_stages(model)
+    macs = [stage.macs for stage in stages]
+    constant = sum(stage.constant_macs for stage in stages)
+    return 3 * sum(macs) - next(filter(None, macs), 0) - constant
 
 
 def count_activations(model: Any, rematerialize: bool = False) -> int:
@@ -137,9 +142,10 @@ def _vit_stages(config: ViTConfig) -> Iterator[StageCount]:
         yield StageCount("registers", config.num_registers * D)
     if config.position_embedding not in ("none", "relative"):
         yield StageCount("position_embedding", _position_parameters(config))
-    T = _num_tokens(config)
-    block = _block(config, T, D, relative=config.position_embedding == "relative")
-    for index in range(config.depth):
+    *counts, T = config.num_tokens
+    for index, (before, after) in enumerate(zip(counts, config.num_tokens[1:], strict=True)):
+        relative = config.position_embedding == "relative"
+        block = _block(config, before, D, relative, merged=before - after)
         yield dataclasses.replace(block, name=f"block_{index}")
     vectors = T if config.pooling is None else 1
     normed = vectors if config.norm_after_pooling else T
@@ -147,10 +153,6 @@ def _vit_stages(config: ViTConfig) -> Iterator[StageCount]:
     if config.pooling == "map":
         yield _attention_pooling(T, D, config.mlp_dim, config.num_heads)
     yield from _head_stages(config, D, vectors)
-
-
-def _num_tokens(config: ViTConfig) -> int:
-    return config.num_prefix_tokens + config.num_patches
 
 
 def _position_parameters(config: ViTConfig) -> int:
@@ -163,23 +165,38 @@ def _position_parameters(config: ViTConfig) -> int:
     }.get(config.position_embedding, 0)
 
 
-def _block(config: Any, T: int, D: int, relative: bool) -> StageCount:
+def _block(config: Any, T: int, D: int, relative: bool, merged: int = 0) -> StageCount:
     """A block of `T` tokens, by fields that `ViTConfig` and `TransformerBlock` share."""
+    rest = T - merged  # tokens of the MLP
     M, A = config.mlp_dim, config.num_heads
     offsets = 2 * T - 1 if relative else 0
     parameters = 4 * (D * D + D) + 2 * D * M + M + D + 4 * D + offsets * (D // A)
     parameters += 2 * (D // A) * config.qk_norm + 2 * D * (config.layer_scale is not None)
-    macs = 4 * T * D * D + 2 * T * T * D + 2 * T * D * M + T * D * offsets
+    macs = 4 * T * D * D + 2 * T * T * D + 2 * rest * D * M + T * D * offsets
+    match, join = (
+        _merging_macs(T, D, D // A, config.num_prefix_tokens, merged) if merged else (0, 0)
+    )
+    macs += match + join
     # As XLA's list of buffers at the peak: of tokens the inputs and outputs of norms and products;
     # the hidden layer before and after its GELU, and the GELU's tanh or erf; attention before and
     # after it is scaled to sum to 1.
-    kept = 12 * T * D + 3 * T * M + 2 * A * T * T
-    kept += 2 * T * D * config.qk_norm + 2 * T * D * (config.layer_scale is not None)
+    kept = 7 * T * D + 5 * rest * D + 3 * rest * M + 2 * A * T * T
+    kept += 2 * T * D * config.qk_norm + (T + rest) * D * (config.layer_scale is not None)
     if config.dropout_rate:
-        kept += 4 * T * D + 2 * T * M  # masks, and what they leave
+        kept += 2 * (T + rest) * D + 2 * rest * M  # masks, and what they leave
     if config.attention_dropout_rate:
         kept += 2 * A * T * T
-    return StageCount("block", parameters, macs, kept, inputs=T * D, work=kept // 2)
+    # Who joins whom has no gradient, only what they join to.
+    constant = 2 * match + join
+    inputs, work = T * D, kept // 2
+    return StageCount("block", parameters, macs, kept, inputs, work=work, constant_macs=constant)
+
+
+def _merging_macs(T: int, D: int, head_dim: int, prefix: int, merged: int):
+    """Similarities of half of the patches with the other half, and sums of those that merge."""
+    seekers = (T - prefix + (prefix + 1) % 2) // 2
+    others = T - prefix - seekers
+    return seekers * others * head_dim, merged * others * D
 
 
 def _attention_pooling(T: int, D: int, M: int, A: int) -> StageCount:
@@ -281,16 +298,22 @@ def _layer_stages(model: keras.Model) -> Iterator[StageCount]:
         if isinstance(layer, keras.Model):
             yield from count_stages(layer)
         elif isinstance(layer, TransformerBlock):
-            _, T, D = layer.input.shape
-            block = _block(layer, T, D, relative=layer.relative_positions)
+            _, T, D = _tokens_of(layer)
+            merged = T - keras.tree.flatten(layer.output)[0].shape[1]
+            block = _block(layer, T, D, layer.relative_positions, merged)
             yield dataclasses.replace(block, name=layer.name)
         elif isinstance(layer, AttentionPooling):
-            _, T, D = layer.input.shape
+            _, T, D = _tokens_of(layer)
             yield _attention_pooling(T, D, layer.mlp_dim, layer.num_heads)
         elif layer.weights:
             parameters = sum(math.prod(weight.shape) for weight in layer.weights)
             kept = math.prod(_fixed(layer, layer.input.shape)[1:])
             yield StageCount(layer.name, parameters, _layer_macs(layer), kept)
+
+
+def _tokens_of(layer: keras.layers.Layer) -> tuple:
+    """Shape of the tokens that go in; their sizes may come along."""
+    return keras.tree.flatten(layer.input)[0].shape
 
 
 def _layer_macs(layer: keras.layers.Layer) -> int:

@@ -34,6 +34,8 @@ def _attention(graph: Graph, node, found: dict[str, str]):
     order = _KEY_ORDERS.get(_order(transpose))
     if scale is None or scale.size != 1 or transpose is None or order is None:
         return None
+    if "bias" in found and _is_of_keys(graph, found["bias"]):
+        return None
     keys = f"{node.output[0]}/keys"
     inputs = [found["queries"], keys, found["values"]]
     return [
@@ -49,6 +51,18 @@ def _attention(graph: Graph, node, found: dict[str, str]):
             softmax_precision=onnx.TensorProto.FLOAT,
         ),
     ]
+
+
+def _is_of_keys(graph: Graph, bias: str) -> bool:
+    """Whether a bias is the logarithm of sizes, one a key.
+
+    It has one row for all queries, which ONNX Runtime 1.31 does not take.
+    """
+    producers = graph.producers()
+    node = producers.get(bias)
+    while node is not None and node.op_type in ("Cast", "Reshape", "Squeeze", "Unsqueeze"):
+        node = producers.get(node.input[0])
+    return node is not None and node.op_type == "Log"
 
 
 def _order(node) -> tuple[int, ...]:

@@ -43,6 +43,25 @@ def attention_scores(queries, keys, position_logits=None):
     return ops.cast(scores, queries.dtype)
 
 
+def add_sizes(logits, sizes, dtype):
+    """What is added to the logits of keys that stand for several: the logarithm of how many.
+
+    Proportional attention, Section 3 of https://arxiv.org/abs/2210.09461: the softmax then is as if
+    each key were there as often.
+
+    Args:
+        logits: Other logits to add, or `None`.
+        sizes: Integer tensor of shape `(B, T)`.
+        dtype: Type of the result.
+
+    Returns:
+        Float tensor of shape `(B, 1, 1, T)`, or the shape it has with `logits`.
+    """
+    added = ops.cast(ops.log(ops.cast(sizes, "float32")), dtype)
+    added = ops.reshape(added, (-1, 1, 1, sizes.shape[1]))
+    return added if logits is None else logits + added
+
+
 @keras.saving.register_keras_serializable("keras_vit")
 class SelfAttention(keras.layers.Layer):
     """Multi-head self-attention over tokens.
@@ -64,10 +83,14 @@ class SelfAttention(keras.layers.Layer):
         tokens: Float tensor of shape `(B, T, D)`.
         return_attention_scores: Whether to return the attention weights too.
         training: Whether dropout is on.
+        sizes: Optional integer tensor of shape `(B, T)`, how many tokens each stands for; such a
+            token is attended to as often as those.
+        return_keys: Whether to return the keys too.
 
     Returns:
         Float tensor of shape `(B, T, D)`; with `return_attention_scores`, also one of shape
-        `(B, A, T, T)` whose rows sum to 1.
+        `(B, A, T, T)` whose rows sum to 1; with `return_keys`, last also one of shape
+        `(B, A, T, d)`.
 
     Raises:
         ValueError: If the heads do not divide the width, or a rate is not in [0, 1).
@@ -129,15 +152,26 @@ class SelfAttention(keras.layers.Layer):
         norm.build((None, None, None, head_dim))
         return norm
 
-    def call(self, tokens, return_attention_scores=False, training=None):
+    def call(
+        self,
+        tokens,
+        return_attention_scores=False,
+        training=None,
+        sizes=None,
+        return_keys=False,
+    ):
         _, num_tokens, width = tokens.shape
         queries, keys, values = self._project(tokens)
-        scores = attention_scores(queries, keys, self._position_logits(queries))
+        logits = self._position_logits(queries)
+        if sizes is not None:
+            logits = add_sizes(logits, sizes, queries.dtype)
+        scores = attention_scores(queries, keys, logits)
         weights = self.attention_dropout(scores, training=training)
         x = merge_heads(ops.matmul(weights, values))  # (B * T, D)
         x = self.output_projection(x)
         x = self.dropout(ops.reshape(x, (-1, num_tokens, width)), training=training)  # (B, T, D)
-        return (x, scores) if return_attention_scores else x
+        more = [scores] * return_attention_scores + [keys] * return_keys
+        return (x, *more) if more else x
 
     def _project(self, tokens):
         """Queries, keys and values, each of shape `(B, A, T, d)`."""

@@ -6,6 +6,7 @@ import keras
 
 from keras_vit.checks import check_positive, check_rate
 from keras_vit.layers.attention import SelfAttention
+from keras_vit.layers.merging import TokenMerging, merged_of
 from keras_vit.layers.mlp import MLP
 from keras_vit.layers.recomputation import recompute
 
@@ -62,18 +63,25 @@ class TransformerBlock(keras.layers.Layer):
         relative_positions: Whether keys get a learned embedding of their distance.
         rematerialize: Whether training keeps only the block's input and computes the rest again
             for the gradient: less memory, about a third more computation.
+        num_merged_tokens: Tokens merged into others between attention and MLP, at most half of
+            the patches that come in: see `TokenMerging`. The block then takes and returns sizes.
+        num_prefix_tokens: Tokens before the patches, which are not merged.
 
     Call arguments:
         tokens: Float tensor of shape `(B, T, D)`.
         return_attention_scores: Whether to return the attention weights too.
         training: Whether dropout and stochastic depth are on.
+        sizes: With `num_merged_tokens`, an integer tensor of shape `(B, T)`, how many patches each
+            token stands for, as the block before returned it; `None` for one each.
 
     Returns:
-        Float tensor of shape `(B, T, D)`; with `return_attention_scores`, also one of shape
-        `(B, A, T, T)` whose rows sum to 1.
+        Float tensor of shape `(B, T, D)`; with `num_merged_tokens`, it has so many tokens fewer,
+        and after it comes an integer tensor of their sizes; with `return_attention_scores`, last
+        also one of shape `(B, A, T, T)` whose rows sum to 1.
 
     Raises:
-        ValueError: If the heads do not divide the width, or a rate is not in [0, 1).
+        ValueError: If the heads do not divide the width, a rate is not in [0, 1), or tokens are
+            merged under `rematerialize`.
     """
 
     def __init__(
@@ -89,6 +97,8 @@ class TransformerBlock(keras.layers.Layer):
         qk_norm=False,
         relative_positions=False,
         rematerialize=False,
+        num_merged_tokens=0,
+        num_prefix_tokens=0,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -97,6 +107,11 @@ class TransformerBlock(keras.layers.Layer):
         check_rate("dropout_rate", dropout_rate)
         check_rate("attention_dropout_rate", attention_dropout_rate)
         check_rate("stochastic_depth_rate", stochastic_depth_rate)
+        if num_merged_tokens and rematerialize:
+            raise ValueError(
+                "`rematerialize` keeps tokens alone, and a block that merges them hands on their "
+                f"sizes too. Received: rematerialize=True, num_merged_tokens={num_merged_tokens}."
+            )
         self.num_heads = num_heads
         self.mlp_dim = mlp_dim
         self.gelu = gelu
@@ -108,8 +123,10 @@ class TransformerBlock(keras.layers.Layer):
         self.qk_norm = qk_norm
         self.relative_positions = relative_positions
         self.rematerialize = rematerialize
+        self.num_merged_tokens = num_merged_tokens
+        self.num_prefix_tokens = num_prefix_tokens
 
-    def build(self, tokens_shape):
+    def build(self, tokens_shape, sizes_shape=None):
         self.attention_norm = self._build(self._norm("attention_norm"), tokens_shape)
         self.attention = self._build(
             SelfAttention(
@@ -138,6 +155,10 @@ class TransformerBlock(keras.layers.Layer):
         if self.layer_scale is not None:
             self.attention_scale = self._build(self._scale("attention_scale"), tokens_shape)
             self.mlp_scale = self._build(self._scale("mlp_scale"), tokens_shape)
+        if self.num_merged_tokens:
+            self.merging = TokenMerging(
+                self.num_merged_tokens, self.num_prefix_tokens, dtype=self.dtype_policy
+            )
         # Dropout with one decision an image is stochastic depth.
         self.stochastic_depth = keras.layers.Dropout(
             self.stochastic_depth_rate, noise_shape=(None, 1, 1), dtype=self.dtype_policy
@@ -155,32 +176,46 @@ class TransformerBlock(keras.layers.Layer):
     def _scale(self, name):
         return LayerScale(self.layer_scale, dtype=self.dtype_policy, name=name)
 
-    def call(self, tokens, return_attention_scores=False, training=None):
+    def call(self, tokens, return_attention_scores=False, training=None, sizes=None):
         if self.rematerialize and training and not return_attention_scores:
-            return recompute(self, lambda x: self._transform(x, False, training), tokens)
-        return self._transform(tokens, return_attention_scores, training)
+            return recompute(self, lambda x: self._transform(x, None, False, training), tokens)
+        return self._transform(tokens, sizes, return_attention_scores, training)
 
-    def _transform(self, tokens, return_attention_scores, training):
-        x = self.attention_norm(tokens)
-        x = self.attention(x, return_attention_scores=return_attention_scores, training=training)
-        x, scores = x if return_attention_scores else (x, None)
+    def _transform(self, tokens, sizes, return_attention_scores, training):
+        x, scores, keys = self.attention(
+            self.attention_norm(tokens),
+            return_attention_scores=True,
+            training=training,
+            sizes=sizes,
+            return_keys=True,
+        )
         if self.layer_scale is not None:
             x = self.attention_scale(x)
         tokens = tokens + self.stochastic_depth(x, training=training)  # (B, T, D)
+        if self.num_merged_tokens:
+            tokens, sizes = self.merging(tokens, keys, sizes)  # (B, T - merged, D)
         x = self.mlp(self.mlp_norm(tokens), training=training)
         if self.layer_scale is not None:
             x = self.mlp_scale(x)
-        tokens = tokens + self.stochastic_depth(x, training=training)  # (B, T, D)
-        return (tokens, scores) if return_attention_scores else tokens
+        tokens = tokens + self.stochastic_depth(x, training=training)  # (B, T - merged, D)
+        outputs = [tokens] + [sizes] * bool(self.num_merged_tokens)
+        outputs += [scores] * return_attention_scores
+        return tuple(outputs) if len(outputs) > 1 else tokens
 
-    def compute_output_spec(self, tokens, return_attention_scores=False, training=None):
+    def compute_output_spec(self, tokens, return_attention_scores=False, training=None, sizes=None):
         # Without it Keras traces the block for its shapes, most of the time of building a model.
-        outputs = keras.KerasTensor(tokens.shape, dtype=self.compute_dtype)
-        if not return_attention_scores:
-            return outputs
-        batch, num_tokens, _ = tokens.shape
-        scores_shape = (batch, self.num_heads, num_tokens, num_tokens)
-        return outputs, keras.KerasTensor(scores_shape, dtype=self.compute_dtype)
+        batch, num_tokens, width = tokens.shape
+        merged = 0
+        if self.num_merged_tokens:
+            merged = merged_of(num_tokens - self.num_prefix_tokens, self.num_merged_tokens)
+        kept = num_tokens - merged
+        outputs = [keras.KerasTensor((batch, kept, width), dtype=self.compute_dtype)]
+        if self.num_merged_tokens:
+            outputs.append(keras.KerasTensor((batch, kept), dtype="int32"))
+        if return_attention_scores:
+            scores_shape = (batch, self.num_heads, num_tokens, num_tokens)
+            outputs.append(keras.KerasTensor(scores_shape, dtype=self.compute_dtype))
+        return tuple(outputs) if len(outputs) > 1 else outputs[0]
 
     def get_config(self):
         config = {
@@ -195,5 +230,7 @@ class TransformerBlock(keras.layers.Layer):
             "qk_norm": self.qk_norm,
             "relative_positions": self.relative_positions,
             "rematerialize": self.rematerialize,
+            "num_merged_tokens": self.num_merged_tokens,
+            "num_prefix_tokens": self.num_prefix_tokens,
         }
         return {**super().get_config(), **config}

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_vit.checks import check_heads
-from keras_vit.layers.attention import attention_scores, merge_heads, split_heads
+from keras_vit.layers.attention import add_sizes, attention_scores, merge_heads, split_heads
 from keras_vit.layers.mlp import MLP
 
 
@@ -46,6 +46,8 @@ class MeanPooling(keras.layers.Layer):
 
     Call arguments:
         tokens: Float tensor of shape `(B, num_prefix_tokens + N, D)`.
+        sizes: Optional integer tensor of shape `(B, num_prefix_tokens + N)`, how many patches each
+            token stands for, by which they count.
 
     Returns:
         Float tensor of shape `(B, D)`.
@@ -55,8 +57,14 @@ class MeanPooling(keras.layers.Layer):
         super().__init__(**kwargs)
         self.num_prefix_tokens = num_prefix_tokens
 
-    def call(self, tokens):
-        return ops.mean(tokens[:, self.num_prefix_tokens :], axis=1)
+    def call(self, tokens, sizes=None):
+        tokens = tokens[:, self.num_prefix_tokens :]
+        if sizes is None:
+            return ops.mean(tokens, axis=1)
+        sizes = ops.cast(sizes[:, self.num_prefix_tokens :], "float32")
+        shares = sizes / ops.sum(sizes, axis=1, keepdims=True)  # (B, N)
+        shares = ops.expand_dims(ops.cast(shares, tokens.dtype), 2)
+        return ops.sum(tokens * shares, axis=1)
 
     def get_config(self):
         return {**super().get_config(), "num_prefix_tokens": self.num_prefix_tokens}
@@ -78,6 +86,8 @@ class AttentionPooling(keras.layers.Layer):
     Call arguments:
         tokens: Float tensor of shape `(B, T, D)`.
         return_attention_scores: Whether to return the attention weights too.
+        sizes: Optional integer tensor of shape `(B, T)`, how many patches each token stands for;
+            it is attended to as often as those.
 
     Returns:
         Float tensor of shape `(B, D)`; with `return_attention_scores`, also one of shape
@@ -94,7 +104,7 @@ class AttentionPooling(keras.layers.Layer):
         self.gelu = gelu
         self.norm_epsilon = norm_epsilon
 
-    def build(self, tokens_shape):
+    def build(self, tokens_shape, sizes_shape=None):
         width = tokens_shape[-1]
         check_heads(width, self.num_heads)
         limit = (6 / (1 + width)) ** 0.5  # Xavier with fans 1 and D, as in the official code
@@ -124,7 +134,7 @@ class AttentionPooling(keras.layers.Layer):
         dense.build((None, input_dim))
         return dense
 
-    def call(self, tokens, return_attention_scores=False):
+    def call(self, tokens, return_attention_scores=False, sizes=None):
         _, num_tokens, width = tokens.shape
         probe = ops.reshape(ops.cast(self.probe, tokens.dtype), (1, width))
         queries = split_heads(self.query(probe), 1, self.num_heads)  # (1, A, 1, d)
@@ -132,7 +142,8 @@ class AttentionPooling(keras.layers.Layer):
         keys, values = (
             split_heads(part, num_tokens, self.num_heads) for part in ops.split(pairs, 2, axis=-1)
         )
-        scores = attention_scores(queries, keys)  # (B, A, 1, T)
+        logits = None if sizes is None else add_sizes(None, sizes, keys.dtype)
+        scores = attention_scores(queries, keys, logits)  # (B, A, 1, T)
         x = self.output_projection(merge_heads(ops.matmul(scores, values)))  # (B, D)
         x = ops.reshape(x, (-1, 1, width))
         x = ops.reshape(x + self.mlp(self.norm(x)), (-1, width))  # (B, D)

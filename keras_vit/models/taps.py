@@ -99,11 +99,12 @@ class Attention:
         geometry: The `Geometry` of the patch tokens.
 
     Raises:
-        ValueError: If the model has no transformer blocks or no graph of layers.
+        ValueError: If the model has no transformer blocks or no graph of layers, or merges tokens.
     """
 
     def __init__(self, model: keras.Model):
         chain, self.blocks = find_blocks(model)
+        _check_whole(model, self.blocks)
         owner = chain[-1]
         self.geometry = geometry_of(model)
         self._pooling = next((x for x in owner.layers if isinstance(x, _POOLINGS)), None)
@@ -230,7 +231,8 @@ def features_of(model: keras.Model, names: Sequence[str] | str, grids: bool = Fa
         A `keras_vit.Model` to a dict `{name: output}`.
 
     Raises:
-        ValueError: If there is no layer of a name, or several. The message names the nearest.
+        ValueError: If there is no layer of a name, or several (the message names the nearest), or
+            tokens were merged, for grids and attention.
 
     Example:
 
@@ -248,6 +250,7 @@ def features_of(model: keras.Model, names: Sequence[str] | str, grids: bool = Fa
         outputs.update(zip(inside, lift(chain, list(inside.values())), strict=True))
     outputs = {name: outputs[name] for name in names}
     if grids:
+        _check_whole(model, find_blocks(model)[1])
         geometry = geometry_of(model)
         outputs = {name: _as_grid(x, geometry) for name, x in outputs.items()}
     return Model(single_input(model), outputs, name=f"{model.name}_features")
@@ -293,6 +296,16 @@ def geometry_of(model: keras.Model) -> Geometry:
     return Geometry((height, width), (rows, columns), num_tokens - rows * columns)
 
 
+def _check_whole(model: keras.Model, blocks: list) -> None:
+    """Raises ValueError where tokens are merged, for which there is no place on the grid."""
+    if any(block.num_merged_tokens for block in blocks):
+        raise ValueError(
+            f"The blocks of {model.name!r} merge tokens, which then have no place of their own in "
+            "the image. Look into the same model without: build_vit(dataclasses.replace("
+            "model.config, num_merged_tokens=0)), then set_weights(model.get_weights())."
+        )
+
+
 def _as_grid(x, geometry: Geometry):
     """Patch tokens `(B, T, D)` as `(B, rows, columns, D)`; anything else as it is."""
     rows, columns = geometry.grid
@@ -316,6 +329,7 @@ def _tap(model: keras.Model, name: str) -> tuple[tuple, Any]:
     chain, layer = matches[0]
     call = calls_of(chain[-1])[layer]
     if last == _SCORES:
+        _check_whole(model, [layer])
         scores = AttentionScores(layer, name=f"{layer.name}_{_SCORES}")
         return chain, scores(call.input_tensors[0])
     return chain, call.outputs[0]

@@ -44,12 +44,11 @@ def build_vit(config: ViTConfig, name: str | None = None) -> Model:
         x = add_stem(x, config.stem)  # (B, H / stride, W / stride, C)
     x = PatchEncoder(config.patch_size, config.width, name="patch_encoder")(x)  # (B, N, D)
     x = embed_tokens(x, config)  # (B, T, D)
-    for index in range(config.depth):
-        x = transformer_block(config, index)(x)
+    x, sizes = transform(x, config)
     norm = encoder_norm(config)
     if not config.norm_after_pooling:
         x = norm(x)
-    features = pool(x, config)  # (B, D), two where there is a distillation token
+    features = pool(x, config, sizes)  # (B, D), two where there is a distillation token
     if config.norm_after_pooling:
         features = [norm(feature) for feature in features]
     return with_config(Model(images, add_heads(features, config), name=name), config)
@@ -96,6 +95,18 @@ def add_positions(x, config: ViTConfig, num_prefix_tokens: int):
     )(x)
 
 
+def transform(x, config: ViTConfig):
+    """Through all blocks, and how many patches each token then stands for, where some merged."""
+    sizes = None
+    for index in range(config.depth):
+        block = transformer_block(config, index)
+        if not config.num_merged_tokens:
+            x = block(x)
+        else:
+            x, sizes = block(x) if sizes is None else block(x, sizes=sizes)
+    return x, sizes
+
+
 def transformer_block(config: ViTConfig, index: int) -> TransformerBlock:
     """The block at `index`; stochastic depth grows linearly with it."""
     return TransformerBlock(
@@ -110,6 +121,8 @@ def transformer_block(config: ViTConfig, index: int) -> TransformerBlock:
         qk_norm=config.qk_norm,
         relative_positions=config.position_embedding == "relative",
         rematerialize=config.rematerialize,
+        num_merged_tokens=config.num_merged_tokens,
+        num_prefix_tokens=config.num_prefix_tokens if config.num_merged_tokens else 0,
         name=f"block_{index}",
     )
 
@@ -119,15 +132,16 @@ def encoder_norm(config: ViTConfig):
     return keras.layers.LayerNormalization(epsilon=config.norm_epsilon, name="encoder_norm")
 
 
-def pool(x, config: ViTConfig) -> list:
-    """From tokens to what each head reads."""
+def pool(x, config: ViTConfig, sizes=None) -> list:
+    """From tokens, and their sizes where some were merged, to what each head reads."""
+    weighted = {} if sizes is None else {"sizes": sizes}
     if config.pooling == "token" and config.distillation_token:
         second = TokenPooling(1, name="distillation_pooling")(x)
         return [TokenPooling(name="pooling")(x), second]
     if config.pooling == "token":
         return [TokenPooling(name="pooling")(x)]
     if config.pooling == "gap":
-        return [MeanPooling(config.num_prefix_tokens, name="pooling")(x)]
+        return [MeanPooling(config.num_prefix_tokens, name="pooling")(x, **weighted)]
     if config.pooling == "map":
         pooling = AttentionPooling(
             config.num_heads,
@@ -136,7 +150,7 @@ def pool(x, config: ViTConfig) -> list:
             norm_epsilon=config.norm_epsilon,
             name="pooling",
         )
-        return [pooling(x)]
+        return [pooling(x, **weighted)]
     return [x]
 
 

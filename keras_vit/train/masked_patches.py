@@ -33,7 +33,7 @@ def masked_patch_model(model: Model, target: str = "mean_color") -> Model:
 
     Raises:
         ValueError: If `target` is unknown, or `model` no whole Vision Transformer with its
-            preprocessing inside.
+            preprocessing inside, or one that merges tokens.
 
     Example:
         masked = keras_vit.masked_patch_model(model)
@@ -47,6 +47,12 @@ def masked_patch_model(model: Model, target: str = "mean_color") -> Model:
         raise ValueError(
             "Masked patch prediction needs a Vision Transformer of this package with "
             f"`include_preprocessing=True`. Received: {model!r}."
+        )
+    if config.num_merged_tokens:
+        raise ValueError(
+            "Masked patch prediction needs every patch on its own. Received: a model with "
+            f"num_merged_tokens={config.num_merged_tokens}. Pre-train it with 0; the weights are "
+            "the same."
         )
     patches = math.prod(config.grid)
     images = keras.Input(config.input_shape, name="images")

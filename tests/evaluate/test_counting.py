@@ -28,6 +28,7 @@ CONFIGS = {
     "registers": {"num_registers": 3, "distillation_token": True, "pre_logits": 24},
     "gap": {"pooling": "gap", "class_token": False, "norm_after_pooling": True},
     "map": {"pooling": "map", "class_token": False, "position_embedding": "learned_2d"},
+    "merged": {"num_merged_tokens": 3, "num_registers": 2, "pooling": "map"},
     "relative": {"position_embedding": "relative", "qk_norm": True, "layer_scale": 0.1},
     "no_head": {"classes": None, "pooling": None, "position_embedding": "sincos_2d"},
     "every_token": {"pooling": None, "position_on_class_token": False},
@@ -122,8 +123,8 @@ def test_parameters_are_those_of_the_model_layer_by_layer(name):
 def test_blocks_and_stages_can_be_computed_again_from_their_inputs(name):
     model = build(name)
     for stage in count_stages(model):
-        shape = model.get_layer(stage.name).input.shape if stage.inputs else (0,)
-        assert stage.inputs == math.prod(shape[1:]) * bool(stage.inputs)
+        tokens = keras.tree.flatten(model.get_layer(stage.name).input)[0]
+        assert stage.inputs == math.prod(tokens.shape[1:]) * bool(stage.inputs)
     blocks = [stage for stage in count_stages(model) if stage.inputs]
     saved = sum(b.activations - b.inputs for b in blocks) - max(b.activations for b in blocks)
     assert count_activations(model) - count_activations(model, rematerialize=True) == saved
@@ -180,7 +181,9 @@ def test_training_macs_are_those_of_the_graph_with_gradients(name):
     assert count_training_macs(model) == training_graph_macs(model)
     first = next(stage for stage in count_stages(model) if stage.macs)
     assert first.name in ("patch_encoder", "stem_root", "root")  # no gradient of the images
-    assert count_training_macs(model) == 3 * count_macs(model) - first.macs
+    constant = sum(stage.constant_macs for stage in count_stages(model))
+    assert count_training_macs(model) == 3 * count_macs(model) - first.macs - constant
+    assert (constant > 0) == (name == "merged")
 
 
 def test_models_of_the_users_are_counted_by_their_layers():
@@ -191,6 +194,9 @@ def test_models_of_the_users_are_counted_by_their_layers():
     assert count_macs(model) == graph_macs(model) == count_macs(backbone) + 32 * 7
     flat = Model(backbone.input, keras.layers.Dense(7, name="mine")(backbone.output))
     assert count_macs(flat) == count_macs(model)
+    merging = build("merged")
+    flat = Model(merging.input, keras.layers.Dense(7, name="mine")(merging.output))
+    assert count_macs(flat) == graph_macs(flat) == count_macs(merging) + 10 * 7
 
 
 @pytest.mark.slow

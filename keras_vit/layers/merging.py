@@ -1,0 +1,136 @@
+"""Fewer tokens: those that are most alike become one."""
+
+from __future__ import annotations
+
+import keras
+from keras import ops
+
+from keras_vit.checks import check_positive
+
+
+def merged_of(num_patches: int, num_merged_tokens: int) -> int:
+    """How many of so many patch tokens are merged: at most half of them."""
+    return min(num_merged_tokens, num_patches // 2)
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class TokenMerging(keras.layers.Layer):
+    """Merges a fixed number of patch tokens into those that are most like them.
+
+    Bipartite soft matching of https://arxiv.org/abs/2210.09461: every other token seeks the most
+    similar of the rest, by the cosine of their keys, and the most similar pairs become their mean,
+    weighted by the number of patches that each stands for. The number is fixed, so shapes are
+    static, and the layer has no weights. Tokens that are not merged stay in order, before those
+    that others may have joined.
+
+    Args:
+        num_merged_tokens: Tokens to merge; at most half of the patch tokens are.
+        num_prefix_tokens: Tokens before the patches, which are not merged.
+
+    Call arguments:
+        tokens: Float tensor of shape `(B, T, D)`.
+        keys: Float tensor of shape `(B, A, T, d)`, the keys of attention over these tokens.
+        sizes: Integer tensor of shape `(B, T)`, how many patches each token stands for; `None` for
+            one each.
+
+    Returns:
+        Float tensor of shape `(B, T - num_merged_tokens, D)`, and an int32 tensor of shape
+        `(B, T - num_merged_tokens)` with their sizes.
+
+    Raises:
+        ValueError: If `num_merged_tokens` is not positive.
+    """
+
+    def __init__(self, num_merged_tokens, num_prefix_tokens=0, **kwargs):
+        super().__init__(**kwargs)
+        check_positive("num_merged_tokens", num_merged_tokens)
+        self.num_merged_tokens = num_merged_tokens
+        self.num_prefix_tokens = num_prefix_tokens
+
+    def call(self, tokens, keys, sizes=None):
+        num_tokens, prefix = tokens.shape[1], self.num_prefix_tokens
+        merged = merged_of(num_tokens - prefix, self.num_merged_tokens)
+        if sizes is None:
+            sizes = ops.ones(ops.shape(tokens)[:2], "int32")
+        if not merged:
+            return tokens, sizes
+        # Even places of the whole sequence seek, odd ones are found, as in the authors' code.
+        seekers = slice(prefix + prefix % 2, None, 2)
+        others = slice(prefix + 1 - prefix % 2, None, 2)
+        order, partners = _match(keys, seekers, others, merged)  # (B, S), (B, merged)
+        places = order * 2 + seekers.start
+        seeking, seeking_sizes = _take(tokens, places), _take(sizes, places)  # (B, S, D), (B, S)
+        kept = places.shape[1] - merged
+        found, found_sizes = _join(
+            tokens[:, others],
+            sizes[:, others],
+            seeking[:, kept:],
+            seeking_sizes[:, kept:],
+            partners,
+        )
+        return (
+            _concatenate([tokens[:, :prefix], seeking[:, :kept], found]),
+            _concatenate([sizes[:, :prefix], seeking_sizes[:, :kept], found_sizes]),
+        )
+
+    def compute_output_spec(self, tokens, keys, sizes=None):
+        batch, num_tokens, width = tokens.shape
+        merged = merged_of(num_tokens - self.num_prefix_tokens, self.num_merged_tokens)
+        return (
+            keras.KerasTensor((batch, num_tokens - merged, width), dtype=tokens.dtype),
+            keras.KerasTensor((batch, num_tokens - merged), dtype="int32"),
+        )
+
+    def get_config(self):
+        config = {
+            "num_merged_tokens": self.num_merged_tokens,
+            "num_prefix_tokens": self.num_prefix_tokens,
+        }
+        return {**super().get_config(), **config}
+
+
+def _match(keys, seekers: slice, others: slice, merged: int):
+    """Who is merged, and into whom.
+
+    Returns:
+        Seekers in the order they come out, int32 of shape `(B, S)`: those that stay as they stood,
+        then those that are merged, the most similar first; and for each of these the place of its
+        partner among the others, int32 of shape `(B, merged)`.
+    """
+    keys = ops.mean(ops.cast(ops.stop_gradient(keys), "float32"), axis=1)  # (B, T, d)
+    keys = keys / ops.sqrt(ops.sum(ops.square(keys), axis=-1, keepdims=True) + 1e-12)
+    similarity = ops.matmul(keys[:, seekers], ops.transpose(keys[:, others], (0, 2, 1)))
+    num_seekers = similarity.shape[1]
+    best, partners = ops.top_k(similarity, 1)  # argmax of Keras 3.15 has no ONNX or LiteRT form
+    _, order = ops.top_k(ops.squeeze(best, 2), num_seekers)  # the most similar first
+    order = ops.cast(order, "int32")
+    joining = order[:, :merged]
+    partners = _take(ops.cast(ops.squeeze(partners, 2), "int32"), joining)
+    if num_seekers == merged:
+        return joining, partners
+    rest, _ = ops.top_k(-ops.cast(order[:, merged:], "float32"), num_seekers - merged)
+    return ops.concatenate([ops.cast(-rest, "int32"), joining], axis=1), partners
+
+
+def _join(found, found_sizes, seeking, seeking_sizes, partners):
+    """Means of tokens and those that join them, weighted by size, and their new sizes."""
+    chosen = ops.one_hot(partners, found.shape[1], dtype="float32")  # (B, merged, O)
+    chosen = chosen * ops.expand_dims(ops.cast(seeking_sizes, "float32"), 2)
+    own = ops.cast(found_sizes, "float32")  # (B, O)
+    sizes = own + ops.sum(chosen, axis=1)
+    # Shares rather than sums: half precision has no room for many large tokens.
+    kept = ops.expand_dims(ops.cast(own / sizes, found.dtype), 2)  # (B, O, 1)
+    shares = ops.transpose(chosen / ops.expand_dims(sizes, 1), (0, 2, 1))  # (B, O, merged)
+    tokens = found * kept + ops.matmul(ops.cast(shares, found.dtype), seeking)
+    return tokens, ops.cast(sizes, "int32")
+
+
+def _take(x, places):
+    """`x[b, places[b]]` of every image: whole rows of a flat array, which is quick everywhere."""
+    starts = ops.arange(ops.shape(x)[0], dtype="int32") * x.shape[1]
+    rows = ops.reshape(x, (-1, *x.shape[2:]))
+    return ops.take(rows, places + ops.expand_dims(starts, 1), axis=0)
+
+
+def _concatenate(parts: list):
+    return ops.concatenate([part for part in parts if part.shape[1]], axis=1)
