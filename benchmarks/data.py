@@ -1,12 +1,14 @@
 """Reads JPEGs, crops, mirrors and normalises them: ours, Pillow as torchvision has it, and grain.
 
-    python benchmarks/data.py > docs/benchmarks/data.jsonl      # about 3 minutes
+    python benchmarks/data.py > docs/benchmarks/data.jsonl      # about 5 minutes
 
 Images a second of a processor core: images by the processor time of the whole process, with one
 thread at work, so that what else runs on the machine counts little. The images are the photographs
 of scikit-learn and scikit-image, cut to 500 x 375 pixels, the usual size in ImageNet, as JPEGs of
 quality 90. `bare_decoder` is what TensorFlow's JPEG decoder takes for the same windows, and nothing
-else; `bare_whole` for whole images.
+else; `bare_whole` for whole images; `bare_view` what its operators take that decode, resize,
+mirror, normalise and make batches, without seeds, checks, formats and an order that repeats.
+`keras_vit_imagenet` normalises with three means and deviations.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ SIZE = 224
 BATCH = 20
 WARM_UP = 5  # batches
 SOURCE = (375, 500)
+IMAGENET_MEAN, IMAGENET_STD = (123.7, 116.3, 103.5), (58.4, 57.1, 57.4)
 
 
 def main():
@@ -103,26 +106,43 @@ def one_thread(dataset):
     return dataset.with_options(options)
 
 
-def ours(files):
+def ours(preprocessing):
     """`train_batches` as it stands."""
-    images = keras_vit.read_folder(pathlib.Path(files[0]).parents[1])
-    view = keras_vit.View((SIZE, SIZE), normalize=True)
-    repeats = math.ceil(len(files) / images.num_images)
-    return iter(one_thread(keras_vit.train_batches(images, view, BATCH, repeats=repeats)))
+
+    def read(files):
+        images = keras_vit.read_folder(pathlib.Path(files[0]).parents[1])
+        view = keras_vit.View((SIZE, SIZE), preprocessing=preprocessing, normalize=True)
+        repeats = math.ceil(len(files) / images.num_images)
+        return iter(one_thread(keras_vit.train_batches(images, view, BATCH, repeats=repeats)))
+
+    return read
 
 
-def bare(decode):
-    """TensorFlow's decoder alone."""
+def bare(make):
+    """TensorFlow's operators alone."""
 
     def read(files):
         def load(place, path):
-            return decode(tf.io.read_file(path), tf.stack((place, 7)))
+            return make(tf.io.read_file(path), tf.stack((place, 7)))
 
         dataset = tf.data.Dataset.from_tensor_slices(files).enumerate()
-        pixels = dataset.map(load, num_parallel_calls=1)
-        return iter(one_thread(pixels.map(lambda x: tf.shape(x)[0]).batch(BATCH)))
+        return iter(one_thread(dataset.map(load, num_parallel_calls=1).batch(BATCH)))
 
     return read
+
+
+def height_of_whole(data, seed):
+    return tf.shape(tf.io.decode_jpeg(data, 3))[0]
+
+
+def height_of_window(data, seed):
+    return tf.shape(decode_window(data, seed))[0]
+
+
+def simple_view(data, seed):
+    pixels = tf.cast(decode_window(data, seed), tf.float32)
+    pixels = tf.image.stateless_random_flip_left_right(tf.image.resize(pixels, (SIZE, SIZE)), seed)
+    return (tf.ensure_shape(pixels, (SIZE, SIZE, 3)) - 127.5) / 127.5
 
 
 def decode_window(data, seed):
@@ -164,9 +184,11 @@ def grain_(files):
 
 
 CONTESTANTS = {
-    "keras_vit": ours,
-    "bare_decoder": bare(decode_window),
-    "bare_whole": bare(lambda data, seed: tf.io.decode_jpeg(data, 3)),
+    "keras_vit": ours(keras_vit.Preprocessing()),
+    "keras_vit_imagenet": ours(keras_vit.Preprocessing(IMAGENET_MEAN, IMAGENET_STD)),
+    "bare_decoder": bare(height_of_window),
+    "bare_whole": bare(height_of_whole),
+    "bare_view": bare(simple_view),
     "pillow": pillow,
     "grain": grain_,
 }

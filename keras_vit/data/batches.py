@@ -159,14 +159,16 @@ def train_batches(
 
     def prepare(item: Any, label: Any, own: Any) -> tuple[Any, Any, Any]:
         pixels = _train_view(images.load(item), chosen, view, own)
-        return pixels, _checked(label, images), own
+        return pixels if chosen.mixes else _in_range(pixels, view), label, own
 
     def finish(pixels: Any, labels: Any, seeds: Any) -> tuple[Any, Any]:
+        labels = _checked(labels, images)
         if one_hot:
             labels = _smooth(tf.one_hot(labels, images.num_classes), chosen.label_smoothing)
         if chosen.mixes:
             pixels, labels = _mix(pixels, labels, chosen, seeds[0] + _BEHIND)
-        return _in_range(pixels, view), labels
+            pixels = _in_range(pixels, view)
+        return pixels, labels
 
     return distribute(read, worker)
 
@@ -212,12 +214,12 @@ def eval_batches(
     def prepare(item: Any, label: Any) -> tuple[Any, Any]:
         pixels = decode(images.load(item), view.channels)
         seen = eval_view(pixels, view.preprocessing, view.image_size)
-        return tf.ensure_shape(seen, (*view.image_size, view.channels)), _checked(label, images)
+        seen = tf.ensure_shape(seen, (*view.image_size, view.channels))
+        return _in_range(seen, view), label
 
     def finish(pixels: Any, labels: Any) -> tuple[Any, Any]:
-        return _in_range(pixels, view), tf.one_hot(
-            labels, images.num_classes
-        ) if one_hot else labels
+        labels = _checked(labels, images)
+        return pixels, tf.one_hot(labels, images.num_classes) if one_hot else labels
 
     return distribute(read, worker)
 
@@ -266,12 +268,12 @@ def _in_range(pixels: Any, view: View) -> Any:
     return normalize(pixels, view.preprocessing) if view.normalize else pixels
 
 
-def _checked(label: Any, images: ImageSet) -> Any:
-    """A label, once it is known to be one of a class."""
+def _checked(labels: Any, images: ImageSet) -> Any:
+    """Labels, once each is known to be one of a class."""
     message = f"A label of {images.name} is not from 0 to {images.num_classes - 1}."
-    is_class = (label >= 0) & (label < images.num_classes)
-    with tf.control_dependencies([tf.debugging.Assert(is_class, [message, label])]):
-        return tf.identity(label)
+    are_classes = tf.reduce_all((labels >= 0) & (labels < images.num_classes))
+    with tf.control_dependencies([tf.debugging.Assert(are_classes, [message, labels])]):
+        return tf.identity(labels)
 
 
 def _check(images: ImageSet, view: View, batch_size: int) -> View:

@@ -6,7 +6,8 @@ import os
 import pathlib
 from collections.abc import Sequence
 
-_IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
+# TensorFlow decodes all of them, WebP from some version on.
+IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp")
 
 
 def find_images(paths: str | os.PathLike | Sequence[str | os.PathLike]) -> list[pathlib.Path]:
@@ -24,11 +25,23 @@ def find_images(paths: str | os.PathLike | Sequence[str | os.PathLike]) -> list[
     for path in map(pathlib.Path, paths):
         if not path.exists():
             raise FileNotFoundError(f"There is no image {path}.")
-        files += _images_below(path) if path.is_dir() else [path]
+        files += files_below(path, IMAGE_ENDINGS) if path.is_dir() else [path]
     if not files:
         raise ValueError(f"There are no images in {', '.join(map(str, paths)) or 'nothing'}.")
     return files
 
 
-def _images_below(folder: pathlib.Path) -> list[pathlib.Path]:
-    return sorted(file for file in folder.rglob("*") if file.suffix.lower() in _IMAGE_ENDINGS)
+def files_below(folder: str | os.PathLike[str], endings: tuple[str, ...]) -> list[pathlib.Path]:
+    """Files in a folder and in those below it, links among them, in order.
+
+    Args:
+        folder: The folder. Files and folders in it whose names begin with a dot are left out.
+        endings: How the names end, in small letters.
+    """
+    return sorted(
+        pathlib.Path(parent, name)
+        for parent, _, names in os.walk(os.fspath(folder), followlinks=True)
+        for name in names
+        if name[0] != "." and name.lower().endswith(endings)
+        if not any(part[0] == "." for part in pathlib.Path(parent).relative_to(folder).parts)
+    )

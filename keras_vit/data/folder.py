@@ -14,13 +14,14 @@ import tensorflow as tf
 
 from keras_vit.checks import check_choice
 from keras_vit.data.decode import decode
+from keras_vit.data.files import IMAGE_ENDINGS, files_below
 from keras_vit.data.headers import find_problem
 from keras_vit.data.image_set import ImageSet, indexed
 
-# TensorFlow reads WebP from some version on.
-_WEBP = (".webp",) if hasattr(tf.io, "decode_webp") else ()
-READABLE = (".jpg", ".jpeg", ".png", ".gif", ".bmp", *_WEBP)
 _OTHER_IMAGES = (".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".svg")
+_ENDINGS = IMAGE_ENDINGS + _OTHER_IMAGES
+# TensorFlow reads WebP from some version on.
+_NOT_READ = _OTHER_IMAGES if hasattr(tf.io, "decode_webp") else (".webp", *_OTHER_IMAGES)
 _MAX_LISTED = 20
 # 16k x 8k pixels, 400 MB of them decoded: beyond it is an error, or an attack, more often than not.
 MAX_PIXELS = 1 << 27
@@ -63,11 +64,15 @@ def read_folder(
     if not root.is_dir():
         raise FileNotFoundError(f"There is no folder {root}.")
     names = _find_classes(root, class_names)
-    found = [(path, label) for label, name in enumerate(names) for path in _files(root / name)]
+    found = [
+        (path, label)
+        for label, name in enumerate(names)
+        for path in files_below(root / name, _ENDINGS)
+    ]
     if not found:
         raise ValueError(
-            f"There are no images in {root}: no {', '.join(READABLE)} file in the folders of its "
-            f"{len(names)} classes."
+            f"There are no images in {root}: no {', '.join(IMAGE_ENDINGS)} file in the folders of "
+            f"its {len(names)} classes."
         )
     problems = _find_problems([path for path, _ in found], check, max_pixels)
     skipped = tuple(f"{path} {problem}" for path, problem in problems.items())
@@ -112,7 +117,7 @@ def list_images(paths: Sequence[str | os.PathLike]) -> list[str]:
     """Image files, and those in folders, in the order of `read_files`."""
     files: list[str] = []
     for path in map(pathlib.Path, paths):
-        files += map(os.fspath, _files(path) if path.is_dir() else [path])
+        files += map(os.fspath, files_below(path, _ENDINGS) if path.is_dir() else [path])
     return files
 
 
@@ -156,24 +161,12 @@ def _check_classes(
         )
 
 
-def _files(folder: pathlib.Path) -> list[pathlib.Path]:
-    """Files whose names end as those of images do, in a folder and those in it, in order."""
-    endings = READABLE + _OTHER_IMAGES
-    return sorted(
-        pathlib.Path(parent, name)
-        for parent, folders, names in os.walk(folder, followlinks=True)
-        for name in names
-        if name[0] != "." and name.lower().endswith(endings)
-        if not any(part[0] == "." for part in pathlib.Path(parent).relative_to(folder).parts)
-    )
-
-
 def _find_problems(
     paths: list[pathlib.Path], check: str, max_pixels: int
 ) -> dict[pathlib.Path, str]:
     def examine(path: pathlib.Path) -> str | None:
-        if path.suffix.lower() in _OTHER_IMAGES:
-            return f"is of a format that TensorFlow does not read ({path.suffix}): convert it"
+        if path.suffix.lower() in _NOT_READ:
+            return f"is of a format that this TensorFlow does not read ({path.suffix}): convert it"
         problem = find_problem(path, max_pixels)
         return problem if problem or check == "headers" else _decoding_problem(path)
 

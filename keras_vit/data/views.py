@@ -8,6 +8,8 @@ import tensorflow as tf
 
 from keras_vit.config import Preprocessing
 
+_FEW = 4  # pixels for each pixel of a view
+
 
 def eval_view(image, preprocessing: Preprocessing, image_size: tuple[int, int]):
     """Resizes one image to a model's size, as in evaluation.
@@ -38,8 +40,17 @@ def eval_view(image, preprocessing: Preprocessing, image_size: tuple[int, int]):
 
 def resize(image, size, interpolation: str):
     """Resizes an image of shape `(h, w, C)` to `size`; float32 values stay in [0, 255]."""
-    x = tf.image.resize(image, size, interpolation, antialias=interpolation == "bicubic")
-    x = tf.cast(x, tf.float32)  # after resizing: a photograph in float32 is large
+
+    def resized(x):
+        x = tf.image.resize(x, size, interpolation, antialias=interpolation == "bicubic")
+        return tf.cast(x, tf.float32)
+
+    if image.dtype == tf.uint8 and interpolation == "bilinear":
+        # TensorFlow resizes floats faster, to the same values, but takes time to make them.
+        few = tf.reduce_prod(tf.shape(image)[:2]) < _FEW * tf.reduce_prod(size)
+        x = tf.cond(few, lambda: resized(tf.cast(image, tf.float32)), lambda: resized(image))
+    else:
+        x = resized(image)
     if interpolation == "bicubic":  # overshoots at edges
         return tf.round(tf.clip_by_value(x, 0.0, 255.0))
     return tf.floor(x) if interpolation == "area" else x
@@ -48,9 +59,15 @@ def resize(image, size, interpolation: str):
 def normalize(pixels, preprocessing: Preprocessing):
     """From pixels in [0, 255] to the model's range: `(pixels - mean) / std`, channels last."""
     mean, std = preprocessing.per_channel(pixels.shape[-1])
-    if len({*mean}) == len({*std}) == 1:  # TensorFlow is slow with vectors of three numbers
-        return (tf.cast(pixels, tf.float32) - mean[0]) / std[0]
-    return (tf.cast(pixels, tf.float32) - mean) / std
+    pixels = tf.cast(pixels, tf.float32)
+    if len({*mean}) == len({*std}) == 1:
+        return (pixels - mean[0]) / std[0]
+    if pixels.shape.rank == 3 and pixels.shape.is_fully_defined():
+        # TensorFlow is four times as slow with vectors of three numbers as with those of a row.
+        height, width, channels = pixels.shape
+        rows = tf.reshape(pixels, (height, width * channels))
+        return tf.reshape((rows - mean * width) / (std * width), pixels.shape)
+    return (pixels - mean) / std
 
 
 def _covering_size(image, size):

@@ -100,7 +100,7 @@ BAD = {
     "huge.png": (huge_png(), "has 20,000 x 20,000 pixels, more than max_pixels=134,217,728"),
     "huge.jpg": (huge_jpeg(), "has 20,000 x 20,000 pixels, more than max_pixels=134,217,728"),
     "cut.webp": (encoded(pixels(), "webp")[:-50], "is cut off: its end is missing"),
-    "new.heic": (b"ftyp", "is of a format that TensorFlow does not read"),
+    "new.heic": (b"ftyp", "is of a format that this TensorFlow does not read"),
 }
 
 

@@ -50,3 +50,20 @@ def test_normalize_is_the_models(image):
     view = normalize(image, Preprocessing(mean=(1, 2, 3), std=(4, 5, 6)))
     expected = (image - np.array([1.0, 2, 3])) / [4, 5, 6]
     np.testing.assert_allclose(view, expected, rtol=1e-6)
+
+
+def test_resizing_floats_first_changes_nothing():
+    """Small images are resized as floats, which is faster; large ones as they are."""
+    rng = np.random.default_rng(0)
+    for size in ((20, 30), (50, 80), (300, 200)):  # fewer pixels than 4 for each of the view, more
+        image = rng.integers(0, 256, (*size, 3), "uint8")
+        view = tf.function(lambda x: eval_view(x, Preprocessing(), (32, 32)))(image)
+        np.testing.assert_array_equal(view, tf.image.resize(image, (32, 32)))
+
+
+def test_normalize_takes_rows_of_one_image_and_batches():
+    images = np.random.default_rng(0).uniform(0, 255, (2, 6, 5, 3)).astype("float32")
+    preprocessing = Preprocessing(mean=(123.7, 116.3, 103.5), std=(58.4, 57.1, 57.4))
+    batch = normalize(tf.constant(images), preprocessing)
+    for image, expected in zip(images, batch, strict=True):
+        np.testing.assert_array_equal(normalize(tf.constant(image), preprocessing), expected)
