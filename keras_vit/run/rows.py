@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from keras_vit.command import Command, argument
+from keras_vit.run.devices import STRATEGIES
 from keras_vit.run.train import evaluate_model, predict_files, train_model
 
 _DATA = "folder with one folder a class, or tfds:NAME, tfds:NAME:VERSION@SPLIT"
@@ -50,6 +51,12 @@ TRAINING_COMMANDS: tuple[Command, ...] = (
                 default="float32",
                 choices=("float32", "mixed_bfloat16", "mixed_float16"),
                 help="what layers compute in",
+            ),
+            argument(
+                "--strategy",
+                default="auto",
+                choices=STRATEGIES,
+                help="mirrored: on all GPUs of the machine, as auto does where there are several",
             ),
             argument(
                 "--dry-run", action="store_true", help="print plan, memory and time, and stop"

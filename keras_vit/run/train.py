@@ -15,6 +15,7 @@ import keras
 import numpy as np
 
 from keras_vit.create import create_model
+from keras_vit.run.devices import strategy_scope
 from keras_vit.run.folder import callbacks_of, finish, open_folder
 from keras_vit.run.interrupt import saves_when_interrupted
 from keras_vit.run.plan import describe_plan
@@ -45,6 +46,7 @@ def train_model(
     download: bool = False,
     unreadable: str = "error",
     precision: str = "float32",
+    strategy: str = "auto",
     dry_run: bool = False,
 ) -> None:
     """Trains a model on images by a recipe; the same command goes on with a run that stopped."""
@@ -54,7 +56,8 @@ def train_model(
     chosen = _choose_recipe(recipe, image_size, batch_size, learning_rate, steps)
     options: dict[str, Any] = {"data_dir": data_dir, "download": download, "unreadable": unreadable}
     images, held_out = _open_data(data, validation, seed, options)
-    start = _build(model, weights, images.num_classes, chosen)
+    with strategy_scope(strategy):
+        start = _build(model, weights, images.num_classes, chosen)
     if dry_run:
         if weights is not None:
             size = chosen.image_size

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import shlex
 import signal
 import subprocess
 import sys
@@ -162,31 +163,95 @@ import sys
 from keras_vit.cli import main
 from keras_vit.variants import VARIANTS
 from tests.fixtures import tiny_config
+from tests.workers import use_two_cpus
 VARIANTS["vit_tiny"] = tiny_config(image_size=16, patch_size=8, depth=1)
+if "mirrored" in sys.argv:
+    use_two_cpus()
 sys.exit(main(sys.argv[1:]))
 """
+WORDS = ("train", "--data", "train", "--model", "vit_tiny", "--recipe", "finetune_pets", *SIZE)
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(place):
-    words = ["train", "--data", "train", "--model", "vit_tiny", "--recipe", "finetune_pets",
-             *SIZE, "--steps", "100000", "--output", "runs/long"]  # fmt: skip
+def start(*words):
+    """The command line in a process of its own."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
-    process = subprocess.Popen(
+    return subprocess.Popen(
         [sys.executable, "-c", SCRIPT, *words],
         env=environment,
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    metrics = place / "runs/long/metrics.csv"
-    for _ in range(1200):  # until an epoch has ended
+
+
+def interrupt_after_an_epoch(process, metrics):
+    """Presses Ctrl-C; what the process then printed as errors."""
+    for _ in range(1200):
         if process.poll() is not None or (metrics.exists() and metrics.stat().st_size > 60):
             break
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 130, errors
+    return errors
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(place):
+    process = start(*WORDS, "--steps", "100000", "--output", "runs/long")
+    errors = interrupt_after_an_epoch(process, place / "runs/long/metrics.csv")
     assert "Ctrl-C: saving after this batch" in errors and "the state is in" in errors
     assert "keras-vit train --data train --model vit_tiny" in errors
     assert "--output runs/long" in errors and "Traceback" not in errors
     assert list((place / "runs/long/states").glob("*.state"))
+
+
+@pytest.mark.slow
+def test_the_command_that_ctrl_c_prints_goes_on_to_the_end(place):
+    """And ends where a run ends that nobody interrupted."""
+    words = (*WORDS, "--steps", "1500", "--validation", "0.25", "--output")
+    whole = start(*words, "runs/whole")
+    _, errors = whole.communicate(timeout=300)
+    assert whole.returncode == 0, errors
+    errors = interrupt_after_an_epoch(start(*words, "runs/cut"), place / "runs/cut/metrics.csv")
+    printed = shlex.split(errors.splitlines()[-1])
+    assert printed[0] == "keras-vit"
+    again = start(*printed[1:])
+    _, errors = again.communicate(timeout=300)
+    assert again.returncode == 0, errors
+    assert read_metrics("runs/cut") == read_metrics("runs/whole")
+    one, other = (keras.saving.load_model(f"runs/{run}/model.keras") for run in ("cut", "whole"))
+    for mine, expected in zip(one.weights, other.weights, strict=True):
+        np.testing.assert_array_equal(mine, expected)
+
+
+def read_metrics(run):
+    with open(f"{run}/metrics.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) > 5
+    return rows
+
+
+@pytest.mark.slow
+def test_two_devices_train_as_one(place):
+    """With `--strategy mirrored`: the same images, the same weights, and the same files."""
+    words = (*WORDS, "--validation", "0.25", "--output")
+    for run, more in (
+        ("runs/one", ("--strategy", "none")),
+        ("runs/two", ("--strategy", "mirrored")),
+    ):
+        process = start(*words, run, *more)
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors
+    one, two = (keras.saving.load_model(f"{run}/model.keras") for run in ("runs/one", "runs/two"))
+    for mine, expected in zip(two.weights, one.weights, strict=True):
+        np.testing.assert_allclose(mine, expected, rtol=1e-3, atol=1e-5)
+    assert {path.name for path in (place / "runs/one").iterdir()} == {
+        path.name for path in (place / "runs/two").iterdir()
+    }
+
+
+def test_several_workers_need_a_script(place, capsys, monkeypatch):
+    cluster = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
+    assert train() == 1
+    assert "TF_CONFIG names 2 workers" in capsys.readouterr().err

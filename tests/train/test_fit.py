@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 
 import keras
 import numpy as np
@@ -184,16 +185,24 @@ def test_transfer_chooses_on_held_out_images_and_tests_once(pretrained, monkeypa
         )
 
 
-def test_disk_full_while_saving_loses_nothing(pretrained, tmp_path, monkeypatch):
-    """`ResumeTraining` writes beside, then renames: what was there before is still whole."""
-    keras_vit.fine_tune(pretrained, two_colours(), RECIPE, folder=tmp_path, verbose=0)
-    states = {path.name: path.read_bytes() for path in tmp_path.glob("*.state")}
+def test_disk_full_at_a_later_save_loses_nothing(pretrained, tmp_path, monkeypatch):
+    """`ResumeTraining` writes beside, then renames: the state before stays, to go on from."""
     longer = dataclasses.replace(RECIPE, steps=240)
+    whole = keras_vit.fine_tune(pretrained, two_colours(), longer, verbose=0)
+    real, saved = os.fsync, []
 
-    def full(*args, **kwargs):
-        raise OSError(28, "No space left on device")
+    def full_at_the_second_save(*args):
+        states = [path.read_bytes() for path in tmp_path.glob("*.state")]
+        if states:
+            saved.extend(states)
+            raise OSError(28, "No space left on device")
+        return real(*args)
 
-    monkeypatch.setattr("os.fsync", full)
+    monkeypatch.setattr("os.fsync", full_at_the_second_save)
     with pytest.raises(OSError, match=r"No space left on device"):
-        keras_vit.fine_tune(pretrained, two_colours(), longer, folder=tmp_path / "new", verbose=0)
-    assert states == {path.name: path.read_bytes() for path in tmp_path.glob("*.state")}
+        keras_vit.fine_tune(pretrained, two_colours(), longer, folder=tmp_path, verbose=0)
+    assert saved == [path.read_bytes() for path in tmp_path.glob("*.state")]
+    monkeypatch.undo()
+    again = keras_vit.fine_tune(pretrained, two_colours(), longer, folder=tmp_path, verbose=0)
+    for one, other in zip(whole.model.weights, again.model.weights, strict=True):
+        np.testing.assert_array_equal(one, other)
