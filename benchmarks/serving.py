@@ -96,7 +96,7 @@ def describe_machine() -> dict:
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "cpu": fields.get("model name", ""),
-        "cores": os.cpu_count(),
+        "cores": len(os.sched_getaffinity(0)),
         "bfloat16_units": sorted(units),
         "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "default"),
         "tensorflow": tf.__version__,

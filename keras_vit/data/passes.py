@@ -14,6 +14,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_vit.data.tuning import untuned
+
+_BATCHES_AHEAD = 2
 _NUMBERS = 1 << 14  # that passes draw theirs from
 
 
@@ -184,7 +187,7 @@ def _batches(records: tf.data.Dataset, plan: Plan, finish: Any) -> tf.data.Datas
         )
         batches = batches.concatenate(tf.data.Dataset.from_tensors(empty).repeat())
     batches = batches.take(total).apply(tf.data.experimental.assert_cardinality(total))
-    return batches.prefetch(tf.data.AUTOTUNE)
+    return untuned(batches.prefetch(_BATCHES_AHEAD))
 
 
 def _for_any_strategy(dataset: tf.data.Dataset) -> tf.data.Dataset:

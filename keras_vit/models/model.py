@@ -5,6 +5,7 @@ from __future__ import annotations
 import keras
 
 from keras_vit.config import ResNetConfig, ViTConfig
+from keras_vit.models.arrays import ArrayData
 from keras_vit.models.compilation import xla_pays
 from keras_vit.models.training import DistributedTraining
 
@@ -13,7 +14,7 @@ _CONFIGS = {"vit": ViTConfig, "resnet": ResNetConfig}
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class Model(DistributedTraining, keras.Model):
+class Model(ArrayData, DistributedTraining, keras.Model):
     """A functional model, as `keras.Model(inputs, outputs)`.
 
     Models of this package, and what users build on them, are of this class; it is the one place
@@ -38,9 +39,13 @@ class Model(DistributedTraining, keras.Model):
         if len(self.inputs) == 1:
             self.input_spec = None  # checked in `call`, with the whole shape in the message
 
-    def call(self, inputs, training=None, mask=None, **kwargs):
+    def check_inputs(self, inputs) -> None:
+        """Raises ValueError for a batch of other images than the model takes."""
         if len(self.inputs) == 1 and self.input_spec is None:
             check_shape((None, *self.inputs[0].shape[1:]), inputs)
+
+    def call(self, inputs, training=None, mask=None, **kwargs):
+        self.check_inputs(inputs)
         return super().call(inputs, training=training, mask=mask, **kwargs)
 
     def compile(self, *args, jit_compile="auto", **kwargs):
