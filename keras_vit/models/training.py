@@ -117,9 +117,9 @@ class DistributedTraining:
         outputs = self(x, training=False)
         return self._mean_loss(x, y, outputs, sample_weight, training=False), outputs
 
-    def _make_function(self, step_function):
+    def _make_function(self, step_function, **options):  # JAX has an option of its own
         if not is_distributed(self):
-            return super()._make_function(step_function)
+            return super()._make_function(step_function, **options)
         self._parts = types.SimpleNamespace(
             differentiate=_compiled(self, self._differentiate),
             evaluate=_compiled(self, self._evaluate),
