@@ -47,7 +47,6 @@ COLUMNS = {
     "first_call_s": "first call s",
     "start_s": "start to answer s",
     "processor_s": "processor s",
-    "call_s": "later calls s",
     "import_mb": "MB after import",
     "memory_mb": "MB at rest",
     "modules": "modules",
@@ -109,10 +108,7 @@ def table(rows: list[dict]) -> list[str]:
         if "error" in row:
             lines.append(f"| {row['contestant']} | failed: {row['error'][:100]} |")
             continue
-        numbers = (
-            f"{row[k]:.3f}" if k == "call_s" else f"{row[k]:.1f}" if k in SECONDS else f"{row[k]}"
-            for k in COLUMNS
-        )
+        numbers = (f"{row[k]:.1f}" if k in SECONDS else f"{row[k]}" for k in COLUMNS)
         lines.append(f"| {row['contestant']} | {' | '.join(numbers)} |")
     return lines
 

@@ -5,6 +5,7 @@
     python benchmarks/suite.py --python torch=/some/bin/python --python ours=python \\
         --variants vit_s16 --batches 1 8 --threads 1          measures some of it
     python benchmarks/suite.py --table docs/benchmarks/suite.jsonl --plot docs/pictures/suite.png
+    python benchmarks/suite.py --table docs/benchmarks/suite.jsonl --summary
 
 A cell is a task, a variant, an image size, a precision and a batch. All contestants of a cell are
 loaded, each in a process and an environment of its own, and then take turns, so that what else the
@@ -19,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
-import dataclasses
 import hashlib
 import itertools
 import json
@@ -33,97 +33,8 @@ import venv
 
 import suite_table
 from contestants.process import Worker
+from contestants.table import BOTH, CONTESTANTS, ENVIRONMENTS, KERAS, ROOT, TORCH, Contestant
 from machine import describe_machine
-
-ROOT = pathlib.Path(__file__).parents[1]
-# What each environment needs.
-ENVIRONMENTS = {
-    "ours": [f"{ROOT}[onnx,litert]"],
-    "keras_hub": ["tensorflow>=2.18", "keras>=3.11", "keras-hub>=0.21"],
-    "torch": [
-        "torch>=2.6",
-        "timm>=1.0.15",
-        "transformers>=4.50",
-        "safetensors>=0.4.3",
-        "onnx>=1.17",
-        "onnxscript>=0.3",
-    ],
-    "runtimes": ["onnxruntime>=1.20", "onnx>=1.17", "openvino>=2025.0", "numpy>=1.26"],
-    "litert": ["ai-edge-litert>=1.2", "numpy>=1.26"],
-    "flax": ["jax>=0.4.34", "flax>=0.10", "optax>=0.2.3"],
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class Contestant:
-    """Who takes part in what.
-
-    Args:
-        environment: A key of `ENVIRONMENTS`.
-        module: What its process runs.
-        door: How the model is called, for the module.
-        tasks: What it takes part in.
-        precisions: What it can compute in.
-        file: What it reads, as a pattern of the cell; `timm/` before what timm writes.
-    """
-
-    environment: str
-    module: str
-    door: str = ""
-    tasks: tuple[str, ...] = ("infer",)
-    precisions: tuple[str, ...] = ("float32", "bfloat16")
-    file: str | None = None
-    options: tuple[tuple[str, object], ...] = ()
-
-
-KERAS = "contestants.keras_models"
-TORCH = "contestants.torch_models"
-RUNTIMES = "contestants.runtime_files"
-BOTH = ("infer", "train")
-CONTESTANTS = {
-    "keras_vit predict": Contestant("ours", KERAS, "predict"),
-    "keras_vit predict graph": Contestant(
-        "ours", KERAS, "predict", options=(("jit_compile", False),)
-    ),
-    "keras_vit call": Contestant("ours", KERAS, "call"),
-    "keras_vit call xla": Contestant("ours", KERAS, "call_xla"),
-    "keras_vit saved_model": Contestant(
-        "ours", KERAS, "saved_model", file="saved_model_{precision}"
-    ),
-    "keras_vit saved_model xla": Contestant(
-        "ours", KERAS, "saved_model_xla", file="saved_model_xla_{precision}"
-    ),
-    "keras_vit fit": Contestant("ours", KERAS, "fit", ("train",)),
-    "keras_vit fit graph": Contestant(
-        "ours", KERAS, "fit", ("train",), options=(("jit_compile", False),)
-    ),
-    "onnxruntime keras_vit": Contestant(
-        "runtimes", RUNTIMES, "ours", precisions=("float32", "int8"), file="{precision}.onnx"
-    ),
-    "onnxruntime timm": Contestant(
-        "runtimes", RUNTIMES, "timm", precisions=("float32", "int8"), file="timm/float32.onnx"
-    ),
-    "openvino keras_vit": Contestant("runtimes", RUNTIMES, "ours", file="float32.onnx"),
-    "openvino timm": Contestant("runtimes", RUNTIMES, "timm", file="timm/float32.onnx"),
-    "litert keras_vit": Contestant(
-        "litert",
-        RUNTIMES,
-        "ours",
-        precisions=("float32", "dynamic", "int8"),
-        file="{precision}_{batch}.tflite",
-    ),
-    "timm eager": Contestant("torch", TORCH, "eager", BOTH),
-    "timm compiled": Contestant("torch", TORCH, "compiled", BOTH),
-    "transformers": Contestant("torch", TORCH, "eager", BOTH),
-    "keras_hub predict": Contestant("keras_hub", KERAS, "predict"),
-    "keras_hub fit": Contestant("keras_hub", KERAS, "fit", ("train",)),
-    "flax": Contestant("flax", "contestants.jax_models", tasks=BOTH),
-    "torch product": Contestant("torch", TORCH, tasks=("ceiling",)),
-    "tensorflow product": Contestant("ours", KERAS, tasks=("ceiling",)),
-    "numpy product": Contestant(
-        "runtimes", "contestants.numpy_product", tasks=("ceiling",), precisions=("float32",)
-    ),
-}
 
 
 def make_cells(options) -> list[dict]:
@@ -266,9 +177,12 @@ def summarize(batch: int, rounds: list[dict]) -> dict:
 
 
 def digest_of_sources() -> str:
-    """Changes with the package, so that no file of an older version is measured."""
-    digest = hashlib.sha256()
-    for path in sorted((ROOT / "keras_vit").rglob("*.py")):
+    """Changes with what files are made of, so that none of an older version is measured."""
+    digest, package = hashlib.sha256(), ROOT / "keras_vit"
+    sources = [package / "config.py", package / "variants.py", package / "models/vit.py"]
+    for folder in ("layers", "export"):
+        sources += sorted((package / folder).rglob("*.py"))
+    for path in sources:
         digest.update(path.read_bytes())
     return digest.hexdigest()[:10]
 
@@ -335,6 +249,7 @@ def parse(arguments: list[str] | None = None):
     parser.add_argument("--environments", type=path, help="the folder they are in")
     parser.add_argument("--python", action="append", default=[], metavar="NAME=PATH")
     parser.add_argument("--table", type=path, metavar="JSONL", help="print the table of a file")
+    parser.add_argument("--summary", action="store_true", help="a line a cell, of the best peer")
     parser.add_argument("--plot", type=path, metavar="PNG", help="and draw it")
     parser.add_argument("--tasks", nargs="+", default=list(BOTH), choices=BOTH)
     variants = ["vit_ti16", "vit_s16", "vit_b16", "vit_l16", "vit_b32"]
@@ -364,7 +279,7 @@ def main(arguments: list[str] | None = None) -> None:
         return
     if options.table:
         rows = suite_table.read(options.table)
-        print("\n".join(suite_table.table(rows)))
+        print("\n".join((suite_table.summary if options.summary else suite_table.table)(rows)))
         if options.plot:
             suite_table.plot(rows, options.plot)
         return

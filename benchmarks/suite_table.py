@@ -91,6 +91,48 @@ def table(rows: list[dict]) -> list[str]:
     return lines
 
 
+# Columns of the summary: contestants, of whom the fastest counts, and whom they are divided by.
+COLUMNS = {
+    "`predict` or `fit`": (("keras_vit predict", "keras_vit fit"), None),
+    "compiled call": (("keras_vit call", "keras_vit call xla"), None),
+    "SavedModel": (("keras_vit saved_model", "keras_vit saved_model xla"), None),
+    "LiteRT": (("litert keras_vit",), None),
+    "ONNX Runtime": (("onnxruntime keras_vit",), None),
+    "OpenVINO": (("openvino keras_vit",), None),
+    "timm compiled": (("timm compiled",), None),
+    "keras-hub": (("keras_hub predict", "keras_hub fit"), None),
+    "ours over timm's in ONNX Runtime": (("onnxruntime keras_vit",), "onnxruntime timm"),
+    "in OpenVINO": (("openvino keras_vit",), "openvino timm"),
+}
+
+
+def summary(rows: list[dict]) -> list[str]:
+    """Markdown: a row a cell, our speed through each door over that of the best peer."""
+    lines = [
+        "| model | size | what | precision | batch | best peer | images/s | "
+        + " | ".join(COLUMNS)
+        + " |",
+        "|---" * (7 + len(COLUMNS)) + "|",
+    ]
+    for key, contestants in latest(rows).items():
+        speeds = {n: r["images_per_second"] for n, r in contestants.items() if "error" not in r}
+        peers = {name: speed for name, speed in speeds.items() if "keras_vit" not in name}
+        if key[0] == "ceiling" or not peers:
+            continue
+        best = max(peers, key=lambda name: peers[name])
+        ratios = []
+        for names, other in COLUMNS.values():
+            fastest = max((speeds[name] for name in names if name in speeds), default=None)
+            base = speeds.get(other) if other else peers[best]
+            ratios.append(show(fastest and base and fastest / base, "{:.2f}"))
+        task, variant, size, precision, batch, _ = key
+        lines.append(
+            f"| {variant} | {size} | {task} | {precision} | {batch} | {best} | {peers[best]:.4g} "
+            f"| {' | '.join(ratios)} |"
+        )
+    return lines
+
+
 def show(value: float | None, form: str) -> str:
     return "-" if value is None else form.format(value)
 

@@ -124,6 +124,22 @@ def test_the_table_compares_with_the_best_peer_and_the_ceiling(benchmarks):
     ]
 
 
+def test_the_summary_divides_by_the_best_peer_and_by_timm_in_the_same_runtime(benchmarks):
+    rows = [
+        row("torch product", 50.0, task="ceiling"),
+        row("onnxruntime timm", 8.0),
+        row("timm compiled", 10.0),
+        row("onnxruntime keras_vit", 6.0),
+        row("keras_vit call", 2.0),
+        row("keras_vit call xla", 4.0),
+        {**row("keras_vit predict", 9.0), "error": "ended"},
+        row("keras_vit predict", 1.0, "int8"),  # without a peer
+    ]
+    (line,) = benchmarks.table.summary(rows)[2:]
+    start = "| vit_s16 | 224 | infer | float32 | 1 | timm compiled | 10 |"
+    assert line == f"{start} - | 0.40 | - | - | 0.60 | - | 1.00 | - | 0.75 | - |"
+
+
 def test_every_contestant_has_an_environment_and_a_module(benchmarks):
     suite = benchmarks.suite
     for contestant in suite.CONTESTANTS.values():

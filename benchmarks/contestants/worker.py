@@ -6,6 +6,7 @@ calls and returns the last answer as a NumPy array. Commands:
     {"do": "import", "names": [...]}  only imports
     {"do": "load", "cell": {...}}     builds the model, calls it once
     {"do": "round", "calls": 3}       runs, and says the seconds of a call
+    {"do": "memory"}                  calls once, and says how far memory rises meanwhile
     {"do": "export", "cell": {...}}   writes what other contestants read
 
 What libraries print goes to standard error, so that standard output holds answers alone.
@@ -13,7 +14,7 @@ What libraries print goes to standard error, so that standard output holds answe
 
 from __future__ import annotations
 
-import contextlib
+import ctypes
 import gc
 import importlib
 import importlib.metadata
@@ -46,6 +47,8 @@ def serve(load: Callable[[dict], Run], export: Callable[[dict], dict] | None = N
                 run, answer = load_and_call(load, command["cell"])
             elif command["do"] == "round":
                 answer = time_calls(run, command["calls"])
+            elif command["do"] == "memory":
+                answer = measure_memory(run)
             else:
                 answer = export(command["cell"])
         except Exception as error:  # each library has its own
@@ -89,22 +92,25 @@ def load_and_call(load, cell: dict) -> tuple[Run, dict]:
 
 
 def time_calls(run: Run, calls: int) -> dict:
-    forget_peak()
     begin = time.perf_counter(), time.process_time()
     run(calls)
     end = time.perf_counter(), time.process_time()
     wall, busy = ((after - before) / calls for before, after in zip(begin, end, strict=True))
-    return {"wall_s": wall, "processor_s": busy, "peak_mb": peak_bytes() >> 20}
+    return {"wall_s": wall, "processor_s": busy}
 
 
-def forget_peak() -> None:
-    """Lets the system count the peak of this process's memory from now on (Linux)."""
-    with contextlib.suppress(OSError):
-        pathlib.Path("/proc/self/clear_refs").write_text("5")
+def measure_memory(run: Run) -> dict:
+    """Memory before a call, and the peak in it (Linux)."""
+    gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)  # gives back what is free
+    before = resident_bytes()
+    pathlib.Path("/proc/self/clear_refs").write_text("5")  # forgets the peak until now
+    run(1)
+    return {"rest_mb": before / 2**20, "peak_mb": peak_bytes() / 2**20}
 
 
 def peak_bytes() -> int:
-    """Most memory of this process that was in RAM since `forget_peak`."""
+    """Most memory of this process that was in RAM since the system forgot the peak before."""
     status = pathlib.Path("/proc/self/status")
     lines = status.read_text().splitlines() if status.exists() else []
     return next((int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM")), 0)

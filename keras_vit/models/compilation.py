@@ -16,7 +16,7 @@ _ONEDNN_FEATURES = frozenset(
 def xla_pays(compute_dtype: str, cpuinfo: str | os.PathLike = "/proc/cpuinfo") -> bool:
     """Whether a ViT runs faster with XLA than without on this machine's processor.
 
-    `benchmarks/beside_keras_hub.py` measures it. TensorFlow has two sets of kernels for
+    `benchmarks/suite.py` measures it. TensorFlow has two sets of kernels for
     processors: oneDNN's, which join a product with its bias and GELU and which XLA does not
     reach, and its own, which XLA's joined loops beat in float32. On accelerators, and under
     `tf.distribute`, the choice is left to Keras.

@@ -1,0 +1,96 @@
+"""Who takes part in benchmarks/suite.py, and the environments they need."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+
+ROOT = pathlib.Path(__file__).parents[2]
+# What each environment needs.
+ENVIRONMENTS = {
+    "ours": [f"{ROOT}[onnx,litert]"],
+    "keras_hub": ["tensorflow>=2.18", "keras>=3.11", "keras-hub>=0.21"],
+    "torch": [
+        "torch>=2.6",
+        "timm>=1.0.15",
+        "transformers>=4.50",
+        "safetensors>=0.4.3",
+        "onnx>=1.17",
+        "onnxscript>=0.3",
+    ],
+    "runtimes": ["onnxruntime>=1.20", "onnx>=1.17", "openvino>=2025.0", "numpy>=1.26"],
+    "litert": ["ai-edge-litert>=1.2", "numpy>=1.26"],
+    "flax": ["jax>=0.4.34", "flax>=0.10", "optax>=0.2.3"],
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Contestant:
+    """Who takes part in what.
+
+    Args:
+        environment: A key of `ENVIRONMENTS`.
+        module: What its process runs.
+        door: How the model is called, for the module.
+        tasks: What it takes part in.
+        precisions: What it can compute in.
+        file: What it reads, as a pattern of the cell; `timm/` before what timm writes.
+    """
+
+    environment: str
+    module: str
+    door: str = ""
+    tasks: tuple[str, ...] = ("infer",)
+    precisions: tuple[str, ...] = ("float32", "bfloat16")
+    file: str | None = None
+    options: tuple[tuple[str, object], ...] = ()
+
+
+KERAS = "contestants.keras_models"
+TORCH = "contestants.torch_models"
+RUNTIMES = "contestants.runtime_files"
+BOTH = ("infer", "train")
+CONTESTANTS = {
+    "keras_vit predict": Contestant("ours", KERAS, "predict"),
+    "keras_vit predict graph": Contestant(
+        "ours", KERAS, "predict", options=(("jit_compile", False),)
+    ),
+    "keras_vit call": Contestant("ours", KERAS, "call"),
+    "keras_vit call xla": Contestant("ours", KERAS, "call_xla"),
+    "keras_vit saved_model": Contestant(
+        "ours", KERAS, "saved_model", file="saved_model_{precision}"
+    ),
+    "keras_vit saved_model xla": Contestant(
+        "ours", KERAS, "saved_model_xla", file="saved_model_xla_{precision}"
+    ),
+    "keras_vit fit": Contestant("ours", KERAS, "fit", ("train",)),
+    "keras_vit fit graph": Contestant(
+        "ours", KERAS, "fit", ("train",), options=(("jit_compile", False),)
+    ),
+    "onnxruntime keras_vit": Contestant(
+        "runtimes", RUNTIMES, "ours", precisions=("float32", "int8"), file="{precision}.onnx"
+    ),
+    "onnxruntime timm": Contestant(
+        "runtimes", RUNTIMES, "timm", precisions=("float32", "int8"), file="timm/float32.onnx"
+    ),
+    "openvino keras_vit": Contestant("runtimes", RUNTIMES, "ours", file="float32.onnx"),
+    "openvino timm": Contestant("runtimes", RUNTIMES, "timm", file="timm/float32.onnx"),
+    "litert keras_vit": Contestant(
+        "litert",
+        RUNTIMES,
+        "ours",
+        precisions=("float32", "dynamic", "int8"),
+        file="{precision}_{batch}.tflite",
+    ),
+    "timm eager": Contestant("torch", TORCH, "eager", BOTH),
+    "timm compiled": Contestant("torch", TORCH, "compiled", BOTH),
+    "transformers": Contestant("torch", TORCH, "eager", BOTH),
+    "keras_hub predict": Contestant("keras_hub", KERAS, "predict"),
+    "keras_hub fit": Contestant("keras_hub", KERAS, "fit", ("train",)),
+    "flax": Contestant("flax", "contestants.jax_models", tasks=BOTH),
+    "torch product": Contestant("torch", TORCH, tasks=("ceiling",)),
+    "tensorflow product": Contestant("ours", KERAS, tasks=("ceiling",)),
+    "numpy product": Contestant(
+        "runtimes", "contestants.numpy_product", tasks=("ceiling",), precisions=("float32",)
+    ),
+}
