@@ -37,7 +37,14 @@ FLOORS = {
 # Where TensorFlow may be imported, and where matplotlib.
 TENSORFLOW_ROOMS = {"data", "export", "train", "evaluate"}
 # Relevance takes gradients, for which Keras has no call of its own; it imports TensorFlow late.
-TENSORFLOW_FILES = {"models/compilation.py", "models/training.py", "analysis/relevance.py"}
+# All import it late: arrays on its backend alone, devices where a run asks for them.
+TENSORFLOW_FILES = {
+    "analysis/relevance.py",
+    "models/arrays.py",
+    "models/compilation.py",
+    "models/training.py",
+    "run/devices.py",
+}
 PLOT_FILES = {"analysis/plots.py"}
 
 
