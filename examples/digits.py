@@ -129,7 +129,7 @@ def report(options, first, columns, rows, **facts):
     print("\n".join(lines), f"\n{facts['seconds']} s; results and plot in {options.output}")
 
 
-def plot_rows(options, columns, rows, x):
+def plot_rows(options, columns, rows, x, scale="log"):
     """Accuracy against the columns, a curve a row, with bars of one standard deviation."""
     from keras_vit.analysis import plots
 
@@ -142,7 +142,7 @@ def plot_rows(options, columns, rows, x):
             columns, [v.mean() for v in values], spread, marker="o", capsize=3, label=name
         )
     plots.style_axis(axis, x, "test accuracy (%)")
-    axis.set_xscale("log")
+    axis.set_xscale(scale)
     axis.set_xticks(columns, [f"{c:,}" for c in columns])
     axis.minorticks_off()
     figure.legend(loc="outside upper center", frameon=False, ncols=3)

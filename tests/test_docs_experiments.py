@@ -15,7 +15,7 @@ import keras_vit
 
 ROOT = pathlib.Path(keras_vit.__file__).parents[1]
 PAGE = (ROOT / "docs/experiments.md").read_text()
-NAMES = ["masked_digits", "position_ablation"]
+NAMES = ["masked_digits", "position_ablation", "token_merging"]
 
 
 @pytest.mark.parametrize("name", NAMES)
