@@ -11,7 +11,7 @@ from keras import ops
 
 from keras_vit.analysis.streams import image_batches
 from keras_vit.models.graph import find_blocks
-from keras_vit.models.taps import features_of, geometry_of, stage_names
+from keras_vit.models.taps import features_of, geometry_of, head_input_stage, stage_names
 
 
 def image_features(
@@ -199,7 +199,7 @@ def project_patches(
 def _feature_batches(
     model: keras.Model, images: Any, stage: str | None, batch_size: int
 ) -> Iterator[np.ndarray]:
-    stage = stage or _last_features(model)
+    stage = stage or head_input_stage(model)
     part = features_of(model, stage)
     for batch in image_batches(images, batch_size):
         x = _to_numpy(part(batch, training=False)[stage])
@@ -217,17 +217,6 @@ def _grid_batches(
         )
     for batch in image_batches(images, batch_size):
         yield _to_numpy(part(batch, training=False)[stage])
-
-
-def _last_features(model: keras.Model) -> str:
-    """The last of the pooling and the last norm, whichever comes last in the graph."""
-    names = [n for n in stage_names(model) if n.split("/")[-1] in ("pooling", "encoder_norm")]
-    if not names:
-        raise ValueError(
-            f"The model {model.name!r} has no layer `pooling` or `encoder_norm`. Pass `stage`, one "
-            f"of {', '.join(stage_names(model))}."
-        )
-    return names[-1]
 
 
 def _unit(features: np.ndarray) -> np.ndarray:

@@ -13,14 +13,13 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.models.taps import features_of, stage_names
+from keras_vit.models.taps import features_of, head_input_stage
 
 # What the evaluation of 2020 chose among, and what big_vision has fixed since.
 REGULARIZATIONS = tuple(2.0**power for power in range(-10, 20))
 _REGULARIZATION = 2.0**10
 _BIAS = 100.0  # a constant feature so large that it is hardly regularised
 _STDDEV_FLOOR = 1e-5
-_HEAD_INPUTS = ("pooling", "encoder_norm", "pre_logits")
 
 
 def few_shot_scores(
@@ -176,7 +175,7 @@ def evaluate_few_shot(
     Example:
         accuracies = keras_vit.evaluate_few_shot(model, train, test, shots=(5,))
     """
-    stage = stage or _head_input(model)
+    stage = stage or head_input_stage(model)
     part = features_of(model, stage)
     features, labels = _features_and_labels(part, stage, train)
     test_features, test_labels = _features_and_labels(part, stage, test)
@@ -242,16 +241,6 @@ def _check(features, labels, test_features, classes: int) -> tuple:
 
 def _with_bias(x: np.ndarray) -> np.ndarray:
     return np.concatenate([x, np.full((len(x), 1), _BIAS)], axis=1)
-
-
-def _head_input(model: keras.Model) -> str:
-    names = [name for name in stage_names(model) if name.split("/")[-1] in _HEAD_INPUTS]
-    if not names:
-        raise ValueError(
-            f"The model {model.name!r} has no layer {' or '.join(_HEAD_INPUTS)}. Pass `stage`, "
-            f"one of {', '.join(stage_names(model))}."
-        )
-    return names[-1]
 
 
 def _features_and_labels(part: keras.Model, stage: str, data: Any) -> tuple:

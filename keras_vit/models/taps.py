@@ -26,6 +26,7 @@ from keras_vit.models.graph import (
 from keras_vit.models.model import Model
 
 _SCORES = "attention_scores"
+_HEAD_INPUTS = ("pooling", "encoder_norm", "pre_logits")
 _POOLINGS = (TokenPooling, MeanPooling, AttentionPooling)
 
 
@@ -267,6 +268,27 @@ def stage_names(model: keras.Model) -> list[str]:
         if isinstance(layer, TransformerBlock):
             names.append(f"{path}/{_SCORES}")
     return names
+
+
+def head_input_stage(model: keras.Model) -> str:
+    """Name of the layer whose output the head reads.
+
+    Args:
+        model: As for `features_of`.
+
+    Returns:
+        A name of `stage_names`: of the hidden layer of the head, the pooling or the last norm.
+
+    Raises:
+        ValueError: If there is no such layer.
+    """
+    names = [name for name in stage_names(model) if name.split("/")[-1] in _HEAD_INPUTS]
+    if not names:
+        raise ValueError(
+            f"The model {model.name!r} has no layer {' or '.join(_HEAD_INPUTS)}. Pass `stage`, "
+            f"one of {', '.join(stage_names(model))}."
+        )
+    return names[-1]
 
 
 def geometry_of(model: keras.Model) -> Geometry:
