@@ -51,6 +51,10 @@ def test_features_are_what_the_head_reads():
     model, images = random_vit(pooling="gap", class_token=False, norm_after_pooling=True)
     expected = tokens_of(model, images, "encoder_norm")
     np.testing.assert_allclose(image_features(model, images), expected, atol=1e-5)
+    model, images = random_vit(pre_logits=24)
+    expected = tokens_of(model, images, "pre_logits")
+    assert expected.shape[-1] == 24
+    np.testing.assert_allclose(image_features(model, images), expected, atol=1e-5)
     model, images = random_vit(**KINDS["no_head"])
     expected = tokens_of(model, images, "encoder_norm").mean(axis=1)
     np.testing.assert_allclose(image_features(model, images), expected, atol=1e-5)
