@@ -15,7 +15,7 @@ import keras_vit
 
 ROOT = pathlib.Path(keras_vit.__file__).parents[1]
 PAGE = (ROOT / "docs/experiments.md").read_text()
-NAMES = ["masked_digits", "position_ablation", "token_merging"]
+NAMES = ["data_efficiency", "masked_digits", "position_ablation", "token_merging"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -31,7 +31,7 @@ def test_tables_are_the_results(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*NAMES, "data_efficiency"])
+@pytest.mark.parametrize("name", NAMES)
 def test_scripts_run(name, tmp_path):
     command = [sys.executable, ROOT / f"examples/{name}.py", "--smoke", "--output", tmp_path]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
