@@ -57,3 +57,28 @@ class FlaxViT(nn.Module):
             x = Block(self.num_heads, self.mlp_dim, self.dtype, self.attention)(x)
         x = nn.LayerNorm(dtype=self.dtype)(x)[:, 0]
         return nn.Dense(self.classes, kernel_init=nn.initializers.zeros)(x.astype(jnp.float32))
+
+
+def training_step(model: FlaxViT, parameters, images, labels):
+    """A function that takes a step of AdamW on one batch at every call, and returns the loss."""
+    import optax
+
+    optimizer = optax.adamw(1e-4, weight_decay=0.1)
+    state = [parameters, jax.jit(optimizer.init)(parameters)]
+
+    def loss_of(parameters):
+        logits = model.apply(parameters, images)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
+
+    def update(parameters, moments):
+        loss, gradients = jax.value_and_grad(loss_of)(parameters)
+        changes, moments = optimizer.update(gradients, moments, parameters)
+        return optax.apply_updates(parameters, changes), moments, loss
+
+    update = jax.jit(update, donate_argnums=(0, 1))
+
+    def step():
+        state[0], state[1], loss = update(*state)
+        return loss
+
+    return step

@@ -169,28 +169,13 @@ def flax_model(request: dict):
 
 
 def flax_train(request: dict) -> dict:
-    import jax
-    import optax
+    from flax_vit import training_step
 
-    model, parameters, images, labels = flax_model(request)
-    optimizer = optax.adamw(1e-4, weight_decay=0.1)
-    state = [parameters, jax.jit(optimizer.init)(parameters)]
-
-    def loss_of(parameters):
-        logits = model.apply(parameters, images)
-        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
-
-    def update(parameters, moments):
-        loss, gradients = jax.value_and_grad(loss_of)(parameters)
-        changes, moments = optimizer.update(gradients, moments, parameters)
-        return optax.apply_updates(parameters, changes), moments, loss
-
-    update = jax.jit(update, donate_argnums=(0, 1))
+    update = training_step(*flax_model(request))
     losses = []
 
     def step():
-        state[0], state[1], loss = update(*state)
-        losses.append(loss)
+        losses.append(update())
 
     result = measure(step, lambda: losses[-1].block_until_ready(), request)
     return result | {"loss": float(losses[0]), "peak_bytes": jax_peak()}

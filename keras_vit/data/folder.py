@@ -20,8 +20,7 @@ from keras_vit.data.image_set import ImageSet, indexed
 
 _OTHER_IMAGES = (".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".svg")
 _ENDINGS = IMAGE_ENDINGS + _OTHER_IMAGES
-# TensorFlow reads WebP from some version on.
-_NOT_READ = _OTHER_IMAGES if hasattr(tf.io, "decode_webp") else (".webp", *_OTHER_IMAGES)
+_READS_WEBP = hasattr(tf.io, "decode_webp")
 _MAX_LISTED = 20
 # 16k x 8k pixels, 400 MB of them decoded: beyond it is an error, or an attack, more often than not.
 MAX_PIXELS = 1 << 27
@@ -165,9 +164,9 @@ def _find_problems(
     paths: list[pathlib.Path], check: str, max_pixels: int
 ) -> dict[pathlib.Path, str]:
     def examine(path: pathlib.Path) -> str | None:
-        if path.suffix.lower() in _NOT_READ:
-            return f"is of a format that this TensorFlow does not read ({path.suffix}): convert it"
-        problem = find_problem(path, max_pixels)
+        if path.suffix.lower() in _OTHER_IMAGES:
+            return f"is of a format that TensorFlow does not read ({path.suffix}): convert it"
+        problem = find_problem(path, max_pixels, _READS_WEBP)
         return problem if problem or check == "headers" else _decoding_problem(path)
 
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:

@@ -13,12 +13,13 @@ _TAIL = 4096
 _FRAMES = set(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 
-def find_problem(path: str | os.PathLike, max_pixels: int) -> str | None:
+def find_problem(path: str | os.PathLike, max_pixels: int, reads_webp: bool = True) -> str | None:
     """Why the image of a file cannot be read, from its first and last bytes.
 
     Args:
         path: The file.
         max_pixels: Height times width above which an image is refused.
+        reads_webp: Whether WebP is not refused.
 
     Returns:
         The reason in words, or `None`. A file may be damaged in its middle all the same.
@@ -26,14 +27,14 @@ def find_problem(path: str | os.PathLike, max_pixels: int) -> str | None:
     try:
         size = os.path.getsize(path)
         with open(path, "rb") as file:
-            return _examine(file, size, max_pixels)
+            return _examine(file, size, max_pixels, reads_webp)
     except OSError as error:
         return f"cannot be opened ({error.strerror})"
     except (struct.error, IndexError):
         return "is cut off in its header"
 
 
-def _examine(file: BinaryIO, size: int, max_pixels: int) -> str | None:
+def _examine(file: BinaryIO, size: int, max_pixels: int, reads_webp: bool) -> str | None:
     if not size:
         return "is empty (0 bytes)"
     head = file.read(32)
@@ -50,6 +51,8 @@ def _examine(file: BinaryIO, size: int, max_pixels: int) -> str | None:
         width, height = struct.unpack("<ii", head[18:26])
         shape, is_whole = (abs(height), abs(width)), size >= stored
     elif head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+        if not reads_webp:
+            return "is a WebP file, which this version of TensorFlow does not read: convert it"
         shape, is_whole = _webp_shape(head), size >= struct.unpack("<I", head[4:8])[0] + 8
     else:
         return "is no JPEG, PNG, GIF, BMP or WebP file"
