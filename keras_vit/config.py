@@ -201,6 +201,11 @@ class ResNetConfig:
         return dataclasses.asdict(self)
 
 
+def merged_of(num_patches: int, num_merged_tokens: int) -> int:
+    """How many of so many patch tokens a block merges: at most half of them."""
+    return min(num_merged_tokens, num_patches // 2)
+
+
 @dataclasses.dataclass(frozen=True)
 class ViTConfig:
     """A Vision Transformer, https://arxiv.org/abs/2010.11929: Table 1 and what varies around it.
@@ -402,7 +407,7 @@ class ViTConfig:
         """Tokens that go into each block, and last those that come out of the last one."""
         patches = [self.num_patches]
         for _ in range(self.depth):
-            patches.append(patches[-1] - min(self.num_merged_tokens, patches[-1] // 2))
+            patches.append(patches[-1] - merged_of(patches[-1], self.num_merged_tokens))
         return tuple(self.num_prefix_tokens + count for count in patches)
 
     @property

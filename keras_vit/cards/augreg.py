@@ -196,7 +196,7 @@ def parse_augreg_name(name: str) -> AugRegFile:
         )
     fields = found.groupdict()
     image_size = int(fields.pop("image_size") or 224)
-    return AugRegFile(
+    return AugRegFile(  # mypy cannot know which of the pattern's groups are there
         **{**fields, "epochs": int(fields["epochs"])},  # type: ignore[arg-type]
         image_size=image_size,
     )

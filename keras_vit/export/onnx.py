@@ -133,7 +133,7 @@ def import_onnx() -> types.ModuleType:
     Raises:
         ImportError: If something is missing. The message says how to install it.
     """
-    try:
+    try:  # the last two only to know that they are there
         import onnx
         import onnxruntime  # noqa: F401
         import tf2onnx  # noqa: F401

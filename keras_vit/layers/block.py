@@ -5,8 +5,9 @@ from __future__ import annotations
 import keras
 
 from keras_vit.checks import check_positive, check_rate
+from keras_vit.config import merged_of
 from keras_vit.layers.attention import SelfAttention
-from keras_vit.layers.merging import TokenMerging, merged_of
+from keras_vit.layers.merging import TokenMerging
 from keras_vit.layers.mlp import MLP
 from keras_vit.layers.recomputation import recompute
 

@@ -6,11 +6,7 @@ import keras
 from keras import ops
 
 from keras_vit.checks import check_positive
-
-
-def merged_of(num_patches: int, num_merged_tokens: int) -> int:
-    """How many of so many patch tokens are merged: at most half of them."""
-    return min(num_merged_tokens, num_patches // 2)
+from keras_vit.config import merged_of
 
 
 @keras.saving.register_keras_serializable("keras_vit")
