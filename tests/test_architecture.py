@@ -41,7 +41,7 @@ TENSORFLOW_ROOMS = {"data", "export", "train", "evaluate"}
 TENSORFLOW_FILES = {
     "analysis/relevance.py",
     "models/arrays.py",
-    "models/compilation.py",
+    "models/processors.py",
     "models/training.py",
     "run/devices.py",
 }

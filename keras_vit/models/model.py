@@ -6,7 +6,7 @@ import keras
 
 from keras_vit.config import ResNetConfig, ViTConfig
 from keras_vit.models.arrays import ArrayData
-from keras_vit.models.compilation import xla_pays
+from keras_vit.models.processors import xla_pays
 from keras_vit.models.training import DistributedTraining
 
 _CONFIG_KEY = "architecture"

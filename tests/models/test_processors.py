@@ -6,7 +6,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from keras_vit.models.compilation import xla_pays
+from keras_vit.models.processors import xla_pays
 from keras_vit.models.vit import build_vit
 from tests.fixtures import tiny_config
 
