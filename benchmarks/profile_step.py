@@ -1,9 +1,11 @@
-"""Which kernels of XLA a training step spends its time in, on one thread.
+"""Which kernels of XLA a training step, or a call, spends its time in.
 
     python benchmarks/profile_step.py --variant vit_s16 --depth 4 --batch 8
+    python benchmarks/profile_step.py --task infer --variant vit_ti16 --batch 1 --threads 2
 
-Profiles forward and backward pass of a ViT, compiled as `fit` compiles them, with TensorFlow's
-profiler. Prints the milliseconds of each kind of kernel and the share of the plain products.
+Profiles forward and backward pass of a ViT, compiled as `fit` compiles them, or the forward pass
+alone, with TensorFlow's profiler. Prints the milliseconds of each kind of kernel, on the wall
+clock, and the share of the plain products.
 """
 
 from __future__ import annotations
@@ -25,11 +27,12 @@ from tensorflow.tsl.profiler.protobuf import xplane_pb2
 import keras_vit
 
 PRODUCTS = ("MatMul", "dot", "convolution", "convolution-window-dilated")
-WHOLE = "ThunkExecutor::Execute"
+WHOLE = "CpuExecutable::ExecuteAsyncOnStream"
 
 
-def compile_step(variant: str, depth: int, batch: int):
-    config = dataclasses.replace(keras_vit.find_config(variant), depth=depth, classes=1000)
+def compile_step(task: str, variant: str, depth: int | None, batch: int):
+    config = dataclasses.replace(keras_vit.find_config(variant), classes=1000)
+    config = dataclasses.replace(config, depth=depth or config.depth)
     model = keras_vit.build_vit(config)
     variables = [variable.value for variable in model.trainable_variables]
 
@@ -43,15 +46,20 @@ def compile_step(variant: str, depth: int, batch: int):
         return tape.gradient(loss, variables)
 
     images = np.random.default_rng(0).uniform(0, 255, (batch, *config.image_size, 3))
-    return lambda: step(tf.constant(images, tf.float32), tf.zeros((batch,), tf.int32))
+    pixels = tf.constant(images, tf.float32)
+    if task == "train":
+        return lambda: step(pixels, tf.zeros((batch,), tf.int32))
+    call = tf.function(lambda pixels: model(pixels, training=False), jit_compile=True)
+    return lambda: call(pixels).numpy()
 
 
-def profile(run) -> collections.Counter:
-    """Milliseconds by the name of a kernel, without its number."""
-    run()
+def profile(run, calls: int) -> collections.Counter:
+    """Milliseconds of a call by the name of a kernel, without its number."""
+    run(), run()
     with tempfile.TemporaryDirectory() as folder:
         with tf.profiler.experimental.Profile(folder):
-            run()
+            for _ in range(calls):
+                run()
         (path,) = pathlib.Path(folder).rglob("*.xplane.pb")
         space = xplane_pb2.XSpace.FromString(path.read_bytes())
     times: collections.Counter = collections.Counter()
@@ -59,21 +67,29 @@ def profile(run) -> collections.Counter:
         for line in plane.lines:
             for event in line.events:
                 name = plane.event_metadata[event.metadata_id].name
-                times[re.sub(r"[._]?\d+(\.clone)?", "", name)] += event.duration_ps / 1e9
+                times[re.sub(r"[._]?\d+(\.clone)?", "", name)] += event.duration_ps / 1e9 / calls
     return times
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--task", default="train", choices=("train", "infer"))
     parser.add_argument("--variant", default="vit_s16")
-    parser.add_argument("--depth", type=int, default=4)
+    parser.add_argument("--depth", type=int, help="blocks, if not all")
     parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--calls", type=int, default=3)
     args = parser.parse_args()
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
-    times = profile(compile_step(args.variant, args.depth, args.batch))
+    tf.config.threading.set_intra_op_parallelism_threads(args.threads)
+    tf.config.threading.set_inter_op_parallelism_threads(args.threads)
+    times = profile(compile_step(args.task, args.variant, args.depth, args.batch), args.calls)
     whole = times[WHOLE]
-    kernels = [(name, time) for name, time in times.most_common() if time < whole]
+    around = ("BlockUntilReady", "EagerCopyToDevice")
+    kernels = [
+        (name, time)
+        for name, time in times.most_common()
+        if time < whole and "::" not in name and name not in around
+    ]
     for name, time in kernels[:20]:
         print(f"{time:9.1f} ms  {name}")
     share = sum(times[name] for name in PRODUCTS) / whole

@@ -134,6 +134,7 @@ from keras_vit.layers.residual import BiTRoot, ResidualUnit, ResNetStage, StemRo
 from keras_vit.layers.tokens import AddPositionEmbedding, ClassToken, PatchDropout, PatchEncoder
 from keras_vit.models.fold import fold_standardization
 from keras_vit.models.model import Model
+from keras_vit.models.processors import keep_buffers
 from keras_vit.models.resnet import build_resnet
 from keras_vit.models.taps import attention_scores, features_of
 from keras_vit.models.vit import build_vit
@@ -397,6 +398,8 @@ __all__ = [
     "write_report",
     "write_server_config",
 ]
+
+keep_buffers()  # before TensorFlow runs its first operation
 
 
 def __getattr__(name: str) -> typing.Any:

@@ -12,6 +12,12 @@ ROOT = pathlib.Path(__file__).parents[1]
 PAGE = (ROOT / "docs/performance.md").read_text()
 
 
+def test_the_table_beside_the_peers_is_the_measurement():
+    script = runpy.run_path(str(ROOT / "benchmarks/suite_table.py"))
+    rows = script["read"](ROOT / "docs/benchmarks/suite.jsonl")
+    assert "\n".join(script["summary"](rows)) in PAGE
+
+
 def test_the_table_of_merged_tokens_is_the_measurement():
     script = runpy.run_path(str(ROOT / "benchmarks/token_merging.py"))
     lines = (ROOT / "docs/benchmarks/token_merging.jsonl").read_text().splitlines()

@@ -1,4 +1,4 @@
-"""Whether XLA pays on a machine without accelerators."""
+"""What pays on a machine's processors: XLA, and memory that TensorFlow keeps."""
 
 from __future__ import annotations
 
@@ -13,12 +13,38 @@ _ONEDNN_FEATURES = frozenset(
 )
 
 
+_MEASURED = ("float32", "bfloat16")
+_BUFFERS, _LIMIT = "TF_CPU_ALLOCATOR_USE_BFC", "TF_CPU_BFC_MEM_LIMIT_IN_MB"
+_LIMIT_OF_TENSORFLOW = 64 * 1024
+
+
+def keep_buffers(cpuinfo: str | os.PathLike = "/proc/cpuinfo") -> None:
+    """Has TensorFlow keep the memory of large tensors for the next step.
+
+    With oneDNN's kernels TensorFlow does so by itself. Without them it takes large buffers from
+    the C library, which gives them back to the system after every step, and the next step waits
+    for every page of them anew: a sixth of a training step, and more
+    (`benchmarks/kept_buffers.py`). This asks for TensorFlow's own allocator, by its
+    variable `TF_CPU_ALLOCATOR_USE_BFC`, and lets it grow to twice the machine's memory, at least
+    its own 64 GiB. What the user has set stays, and nothing changes where TensorFlow has run
+    an operation already, which makes its allocator.
+
+    Args:
+        cpuinfo: The file that lists the processor's features.
+    """
+    if keras.backend.backend() != "tensorflow" or _onednn_is_on(pathlib.Path(cpuinfo)):
+        return
+    if os.environ.setdefault(_BUFFERS, "true") == "true":
+        machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
+        os.environ.setdefault(_LIMIT, str(max(_LIMIT_OF_TENSORFLOW, 2 * machine)))
+
+
 def xla_pays(compute_dtype: str, cpuinfo: str | os.PathLike = "/proc/cpuinfo") -> bool:
     """Whether a ViT runs faster with XLA than without on this machine's processor.
 
     `benchmarks/suite.py` measures it. TensorFlow has two sets of kernels for
     processors: oneDNN's, which join a product with its bias and GELU and which XLA does not
-    reach, and its own, which XLA's joined loops beat in float32. On accelerators, and under
+    reach, and its own, which XLA's joined loops beat. On accelerators, and under
     `tf.distribute`, the choice is left to Keras.
 
     Args:
@@ -26,9 +52,9 @@ def xla_pays(compute_dtype: str, cpuinfo: str | os.PathLike = "/proc/cpuinfo") -
         cpuinfo: The file that lists the processor's features.
 
     Returns:
-        True where TensorFlow runs on processors alone, without oneDNN and in float32.
+        True where TensorFlow runs on processors alone, without oneDNN, in float32 or bfloat16.
     """
-    if keras.backend.backend() != "tensorflow" or compute_dtype != "float32":
+    if keras.backend.backend() != "tensorflow" or compute_dtype not in _MEASURED:
         return False
     import tensorflow as tf
 

@@ -1,12 +1,17 @@
-"""The automatic choice of XLA on processors."""
+"""The automatic choice of XLA on processors, and memory that TensorFlow keeps there."""
 
 from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
 
 import keras
 import pytest
 import tensorflow as tf
 
-from keras_vit.models.processors import xla_pays
+from keras_vit.models.processors import keep_buffers, xla_pays
 from keras_vit.models.vit import build_vit
 from tests.fixtures import tiny_config
 
@@ -26,10 +31,14 @@ def cpuinfo(tmp_path, monkeypatch):
     return write
 
 
-def test_xla_pays_without_onednn_in_float32_alone(cpuinfo):
-    assert xla_pays("float32", cpuinfo(WITHOUT))
-    assert not xla_pays("float32", cpuinfo(WITH_ONEDNN))
-    assert not xla_pays("bfloat16", cpuinfo(WITHOUT))
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_xla_pays_without_onednn(dtype, cpuinfo):
+    assert xla_pays(dtype, cpuinfo(WITHOUT))
+    assert not xla_pays(dtype, cpuinfo(WITH_ONEDNN))
+
+
+def test_xla_is_left_to_keras_where_it_was_not_measured(cpuinfo):
+    assert not xla_pays("float16", cpuinfo(WITHOUT))
     assert not xla_pays("float32", cpuinfo(WITHOUT).with_name("missing"))
 
 
@@ -60,3 +69,76 @@ def test_compile_follows_it_and_saves_the_wish(setting, jit_compile, monkeypatch
     assert model.jit_compile is False
     model.compile("sgd", "mse", run_eagerly=True)
     assert model.jit_compile is False
+
+
+BUFFERS, LIMIT = "TF_CPU_ALLOCATOR_USE_BFC", "TF_CPU_BFC_MEM_LIMIT_IN_MB"
+
+
+@pytest.fixture
+def no_variables(monkeypatch):
+    for name in (BUFFERS, LIMIT):
+        monkeypatch.setenv(name, "")  # so that it is taken back at the end
+        monkeypatch.delenv(name)
+
+
+def test_tensorflow_keeps_memory_where_onednn_does_not_do_it(no_variables, cpuinfo):
+    keep_buffers(cpuinfo(WITH_ONEDNN))
+    assert BUFFERS not in os.environ
+    keep_buffers(cpuinfo(WITHOUT))
+    assert os.environ[BUFFERS] == "true"
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert int(os.environ[LIMIT]) * 2**20 >= max(2**36, 1.9 * memory)
+
+
+def test_what_the_user_set_of_memory_stays(no_variables, cpuinfo, monkeypatch):
+    monkeypatch.setenv(BUFFERS, "true")
+    monkeypatch.setenv(LIMIT, "1000")
+    keep_buffers(cpuinfo(WITHOUT))
+    assert os.environ[LIMIT] == "1000"
+    monkeypatch.setenv(BUFFERS, "false")
+    monkeypatch.delenv(LIMIT)
+    keep_buffers(cpuinfo(WITHOUT))
+    assert os.environ[BUFFERS] == "false"
+    assert LIMIT not in os.environ
+
+
+PAGES_OF_A_STEP = """
+import resource, {module}
+import tensorflow as tf
+make = lambda: tf.fill((1 << 25,), 1.0).shape
+make()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(4):
+    make()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def pages_of_a_step(module: str, **variables: str) -> int:
+    """Pages that four tensors of 128 MiB asked the system for, after a first."""
+    environment = {k: v for k, v in os.environ.items() if k not in (BUFFERS, LIMIT)}
+    code = PAGES_OF_A_STEP.format(module=module)
+    shown = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**environment, "TF_ENABLE_ONEDNN_OPTS": "0", **variables},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return int(shown.stdout)
+
+
+def test_importing_the_package_is_enough():
+    assert pages_of_a_step("keras_vit") < 10_000
+
+
+def pages_are_always_huge() -> bool:
+    setting = pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    return setting.exists() and "[always]" in setting.read_text()
+
+
+@pytest.mark.skipif(pages_are_always_huge(), reason="the system gives huge pages: too few to tell")
+def test_upstream_tensorflow_alone_returns_large_buffers():
+    """When this fails, TensorFlow keeps them by itself and `keep_buffers` can go."""
+    assert pages_of_a_step("keras") > 10_000
+    assert pages_of_a_step("keras_vit", **{BUFFERS: "false"}) > 10_000

@@ -1,0 +1,115 @@
+"""What it brings that TensorFlow keeps the memory of large tensors from step to step.
+
+    python benchmarks/kept_buffers.py --output docs/benchmarks/kept_buffers.jsonl
+
+Trains (`fit`, AdamW) and infers (`predict`) in processes of their own, in turns: with
+`TF_CPU_ALLOCATOR_USE_BFC` as `keras_vit` sets it and with `false`. Prints a JSON line for each task
+and batch: medians over the rounds of the seconds of a step on the wall clock and of the
+processor, the pages that a step had to ask the system for, and the most memory that the process
+held.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+
+from machine import describe_machine
+
+VARIABLE = "TF_CPU_ALLOCATOR_USE_BFC"
+
+
+def make_step(task: str, variant: str, batch: int):
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    import keras_vit
+
+    model = keras_vit.create_model(variant, classes=1000)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.AdamW(1e-4), loss)
+    images = np.random.default_rng(0).uniform(0, 255, (batch, *model.input_shape[1:]))
+    images = images.astype("float32")
+    if task == "infer":
+        return lambda: model.predict(images, batch_size=batch, verbose=0)
+    options = tf.data.Options()
+    options.autotune.enabled = False  # benchmarks/dropped_iterator.py tells why
+    batches = tf.data.Dataset.from_tensors((images, np.zeros(batch, "int32"))).repeat()
+    batches = batches.with_options(options)
+    return lambda: model.fit(batches, steps_per_epoch=1, verbose=0)
+
+
+def work(task: str, variant: str, batch: int, steps: int) -> dict:
+    """Medians of some steps of this process."""
+    step = make_step(task, variant, batch)
+    step(), step()
+    notes = []
+    for _ in range(steps):
+        pages = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        begin = time.perf_counter(), time.process_time()
+        step()
+        notes.append(
+            {
+                "wall_s": time.perf_counter() - begin[0],
+                "processor_s": time.process_time() - begin[1],
+                "pages": resource.getrusage(resource.RUSAGE_SELF).ru_minflt - pages,
+            }
+        )
+    medians = {key: statistics.median(note[key] for note in notes) for key in notes[0]}
+    return {**medians, "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024}
+
+
+def measure(task: str, variant: str, batch: int, args) -> dict:
+    rounds: dict[str, list[dict]] = {"kept": [], "returned": []}
+    command = [sys.executable, __file__, "--work", task, "--variant", variant]
+    command += ["--batches", str(batch), "--steps", str(args.steps)]
+    for _ in range(args.rounds):
+        for name, notes in rounds.items():
+            setting = {VARIABLE: "false"} if name == "returned" else {}
+            environment = {**os.environ, **setting}
+            shown = subprocess.run(
+                command, env=environment, check=True, stdout=subprocess.PIPE, text=True
+            )
+            notes.append(json.loads(shown.stdout.splitlines()[-1]))
+    medians = {
+        name: {key: round(statistics.median(n[key] for n in notes), 4) for key in notes[0]}
+        for name, notes in rounds.items()
+    }
+    speedup = medians["returned"]["wall_s"] / medians["kept"]["wall_s"]
+    line = {"task": task, "variant": variant, "batch": batch, "speedup": round(speedup, 3)}
+    return {**line, **medians, "steps": args.steps, "rounds": args.rounds}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--variant", default="vit_s16")
+    parser.add_argument("--tasks", nargs="+", default=["train", "infer"])
+    parser.add_argument("--batches", type=int, nargs="+", default=[8, 32])
+    parser.add_argument("--steps", type=int, default=5, help="measured steps of a process")
+    parser.add_argument("--rounds", type=int, default=3, help="processes of each kind")
+    parser.add_argument("--output", help="a file that the JSON lines are added to")
+    parser.add_argument("--work", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.work:
+        print(json.dumps(work(args.work, args.variant, args.batches[0], args.steps)))
+        return
+    for task in args.tasks:
+        for batch in args.batches:
+            line = json.dumps({**measure(task, args.variant, batch, args), **describe_machine()})
+            print(line, flush=True)
+            if args.output:
+                with open(args.output, "a") as file:
+                    file.write(line + "\n")
+
+
+if __name__ == "__main__":
+    main()
