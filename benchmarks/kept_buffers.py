@@ -20,30 +20,19 @@ import subprocess
 import sys
 import time
 
+from contestants import keras_models
 from machine import describe_machine
 
 VARIABLE = "TF_CPU_ALLOCATOR_USE_BFC"
+DOORS = {"train": "fit", "infer": "predict"}
 
 
 def make_step(task: str, variant: str, batch: int):
-    import keras
-    import numpy as np
-    import tensorflow as tf
-
-    import keras_vit
-
-    model = keras_vit.create_model(variant, classes=1000)
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.AdamW(1e-4), loss)
-    images = np.random.default_rng(0).uniform(0, 255, (batch, *model.input_shape[1:]))
-    images = images.astype("float32")
-    if task == "infer":
-        return lambda: model.predict(images, batch_size=batch, verbose=0)
-    options = tf.data.Options()
-    options.autotune.enabled = False  # benchmarks/dropped_iterator.py tells why
-    batches = tf.data.Dataset.from_tensors((images, np.zeros(batch, "int32"))).repeat()
-    batches = batches.with_options(options)
-    return lambda: model.fit(batches, steps_per_epoch=1, verbose=0)
+    """The suite's `fit` or `predict`, with random weights."""
+    cell = {"who": "keras_vit", "task": task, "door": DOORS[task], "replace": {}}
+    cell |= {"variant": variant, "size": 224, "batch": batch, "precision": "float32"}
+    run = keras_models.load({**cell, "threads": os.cpu_count()})
+    return lambda: run(1)
 
 
 def work(task: str, variant: str, batch: int, steps: int) -> dict:
@@ -92,7 +81,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--variant", default="vit_s16")
-    parser.add_argument("--tasks", nargs="+", default=["train", "infer"])
+    parser.add_argument("--tasks", nargs="+", default=list(DOORS), choices=DOORS)
     parser.add_argument("--batches", type=int, nargs="+", default=[8, 32])
     parser.add_argument("--steps", type=int, default=5, help="measured steps of a process")
     parser.add_argument("--rounds", type=int, default=3, help="processes of each kind")

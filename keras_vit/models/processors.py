@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pathlib
 
@@ -11,8 +12,6 @@ import keras
 _ONEDNN_FEATURES = frozenset(
     ("avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "amx_int8", "amx_bf16")
 )
-
-
 _MEASURED = ("float32", "bfloat16")
 _BUFFERS, _LIMIT = "TF_CPU_ALLOCATOR_USE_BFC", "TF_CPU_BFC_MEM_LIMIT_IN_MB"
 _LIMIT_OF_TENSORFLOW = 64 * 1024
@@ -32,10 +31,11 @@ def keep_buffers(cpuinfo: str | os.PathLike = "/proc/cpuinfo") -> None:
     Args:
         cpuinfo: The file that lists the processor's features.
     """
-    if keras.backend.backend() != "tensorflow" or _onednn_is_on(pathlib.Path(cpuinfo)):
+    if keras.backend.backend() != "tensorflow" or _BUFFERS in os.environ:
         return
-    if os.environ.setdefault(_BUFFERS, "true") == "true":
+    if not _onednn_is_on(pathlib.Path(cpuinfo)):
         machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
+        os.environ[_BUFFERS] = "true"
         os.environ.setdefault(_LIMIT, str(max(_LIMIT_OF_TENSORFLOW, 2 * machine)))
 
 
@@ -71,6 +71,8 @@ def _onednn_is_on(cpuinfo: pathlib.Path) -> bool:
     if setting is not None:
         return setting.lower() not in ("0", "false")
     try:
-        return bool(_ONEDNN_FEATURES & set(cpuinfo.read_text().split()))
+        with open(cpuinfo) as file:  # the first processor's lines: there may be hundreds
+            first = "".join(itertools.takewhile(str.strip, file))
+        return bool(_ONEDNN_FEATURES & set(first.split()))
     except OSError:
         return True  # not Linux: leave XLA off, as Keras does
