@@ -91,7 +91,7 @@ def read_photographs() -> list[np.ndarray]:
     for folder, names in PHOTOGRAPHS:
         package, _, below = folder.partition("/")
         folder = pathlib.Path(importlib.import_module(package).__file__).parent / below
-        found += keras_vit.read_images([folder / name for name in names.split()])
+        found += keras_vit.data.read_images([folder / name for name in names.split()])
     photographs = []
     for image in found:
         while min(image.shape[:2]) > 600:
@@ -177,7 +177,7 @@ def errors(model: keras.Model, calibration: np.ndarray, count: int = 5) -> list[
     """A row for each of the layers that 8 bits hurt most."""
     return [
         {"operator": row.operator, "tensor": row.tensor, "error": round(row.error, 3)}
-        for row in keras_vit.litert_errors(model, calibration)[:count]
+        for row in keras_vit.export.litert_errors(model, calibration)[:count]
     ]
 
 

@@ -70,11 +70,11 @@ def work(arguments) -> None:
     images = np.zeros((4 * arguments.steps, 16, 16, 3), "float32")
     labels = np.zeros(len(images), "int32")
     model.fit(images, labels, batch_size=4, epochs=2, verbose=0, callbacks=[count])
-    reduced = keras_vit.gradient_bytes(model)
+    reduced = keras_vit.evaluate.gradient_bytes(model)
     sent, received = (
         (after - before) / arguments.steps for before, after in zip(*counts, strict=True)
     )
-    counted = keras_vit.sent_bytes(reduced, 2)
+    counted = keras_vit.evaluate.sent_bytes(reduced, 2)
     row = {
         "worker": strategy.cluster_resolver.task_id,
         "parameters": model.count_params(),

@@ -192,7 +192,7 @@ def compete(task: str, plan: dict, report: Report, options, ceiling: float) -> N
     for variant in options.variants or plan["variants"]:
         for size in sizes:
             config = dataclasses.replace(keras_vit.find_config(variant), image_size=(size, size))
-            products = keras_vit.count_macs(config)
+            products = keras_vit.evaluate.count_macs(config)
             full: set[str] = set()
             for batch in plan[task]:
                 for who in present:

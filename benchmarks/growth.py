@@ -9,8 +9,8 @@ a few more: seconds of the processor for a call, and how far memory rises in one
 the model as it was built, with the optimizer's state and compiled code). `show` prints the
 exponents: slopes of straight lines through the logarithms, over all points and between the last
 two, each beside that of what the model must do, the multiply-accumulates and the numbers kept of
-`keras_vit.count_stages`. An exponent well above the expected one would be work that nobody asked
-for.
+`keras_vit.evaluate.count_stages`. An exponent well above the expected one would be work that
+nobody asked for.
 """
 
 from __future__ import annotations
@@ -58,13 +58,16 @@ def count(point: dict) -> dict:
     import keras_vit
 
     config = make_config(point)
-    stages = keras_vit.count_stages(config)
+    stages = keras_vit.evaluate.count_stages(config)
     if point["task"] == "train":
-        memory = keras_vit.training_memory(config, batch_size=1)
-        return {"macs": keras_vit.count_training_macs(config), "expected_bytes": memory.total}
+        memory = keras_vit.evaluate.training_memory(config, batch_size=1)
+        return {
+            "macs": keras_vit.evaluate.count_training_macs(config),
+            "expected_bytes": memory.total,
+        }
     # Inference keeps the activations of one stage at a time.
     largest = max(stage.activations for stage in stages)
-    return {"macs": keras_vit.count_macs(config), "expected_bytes": 4 * largest}
+    return {"macs": keras_vit.evaluate.count_macs(config), "expected_bytes": 4 * largest}
 
 
 def measure(point: dict, options) -> dict:

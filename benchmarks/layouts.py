@@ -35,7 +35,7 @@ def exchanged(config, shape: tuple[int, int], batch: int, training: bool) -> col
     import keras_vit
 
     mesh = keras.distribution.DeviceMesh(shape, ["batch", "model"])
-    layouts = keras_vit.vit_layout_map(config, mesh)
+    layouts = keras_vit.distribution.vit_layout_map(config, mesh)
     distribution = keras.distribution.ModelParallel(layout_map=layouts, batch_dim_name="batch")
     with distribution.scope():
         model = keras_vit.build_vit(config)

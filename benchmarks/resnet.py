@@ -106,7 +106,7 @@ def gradient_of(layer):
 def compare_group_norms(shape, repeats):
     images = tf.random.stateless_normal(shape, (0, 1))
     layers = {
-        "keras_vit": keras_vit.GroupNorm(1e-5),
+        "keras_vit": keras_vit.layers.GroupNorm(1e-5),
         "keras": keras.layers.GroupNormalization(32, epsilon=1e-5),
     }
     for layer in layers.values():

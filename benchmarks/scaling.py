@@ -3,10 +3,10 @@
     python benchmarks/scaling.py --network 100 --picture docs/pictures/scaling.png
     python benchmarks/scaling.py --steps docs/benchmarks/steps.jsonl --replicas-per-machine 1
 
-A simulation (`keras_vit.simulate_scaling`), not a measurement. Without `--steps` a replica is as
-fast as a TPU v3 core was in Table 2 of https://arxiv.org/abs/2010.11929, from the core-days that
-the paper gives for 14 epochs of 303 million images; `--steps` takes what `training_step.py steps`
-measured. Prints the table of docs/scaling.md, in seconds.
+A simulation (`keras_vit.evaluate.simulate_scaling`), not a measurement. Without `--steps` a
+replica is as fast as a TPU v3 core was in Table 2 of https://arxiv.org/abs/2010.11929, from the
+core-days that the paper gives for 14 epochs of 303 million images; `--steps` takes what
+`training_step.py steps` measured. Prints the table of docs/scaling.md, in seconds.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def published_steps(batch: int) -> dict[str, list[float]]:
         name: EPOCHS * JFT_IMAGES / (days * SECONDS_A_DAY) for name, days in CORE_DAYS.items()
     }
     # Not in the paper: B/16 at as many operations a second as L/16.
-    macs = {name: keras_vit.count_macs(keras_vit.find_config(name)) for name in speeds}
-    macs["vit_b16"] = keras_vit.count_macs(keras_vit.find_config("vit_b16"))
+    macs = {name: keras_vit.evaluate.count_macs(keras_vit.find_config(name)) for name in speeds}
+    macs["vit_b16"] = keras_vit.evaluate.count_macs(keras_vit.find_config("vit_b16"))
     speeds["vit_b16"] = speeds["vit_l16"] * macs["vit_l16"] / macs["vit_b16"]
     return {name: [batch / speeds[name]] for name in ("vit_b16", "vit_l16", "vit_h14")}
 
@@ -67,7 +67,7 @@ def main() -> None:
     parser.add_argument("--overlap", type=float, default=0.0, help="share of a step, 0 to 1")
     parser.add_argument("--picture", help="a file to draw into")
     arguments = parser.parse_args()
-    links = keras_vit.Interconnect(
+    links = keras_vit.evaluate.Interconnect(
         replicas_per_machine=arguments.replicas_per_machine,
         network=arguments.network * 1e9 / 8,
         machine_link=arguments.machine_link * 1e9,
@@ -80,8 +80,8 @@ def main() -> None:
         steps = {name: (arguments.batch, seconds) for name, seconds in published.items()}
     points = {}
     for name, (batch, seconds) in steps.items():
-        reduced = keras_vit.gradient_bytes(keras_vit.find_config(name))
-        points[name] = keras_vit.simulate_scaling(
+        reduced = keras_vit.evaluate.gradient_bytes(keras_vit.find_config(name))
+        points[name] = keras_vit.evaluate.simulate_scaling(
             seconds, batch, reduced, REPLICAS, links, overlap=arguments.overlap
         )
         mean = sum(seconds) / len(seconds)
@@ -90,7 +90,7 @@ def main() -> None:
         )
     print("\n".join(rows(points)))
     if arguments.picture:
-        keras_vit.plot_scaling(points).savefig(arguments.picture, dpi=120)
+        keras_vit.analysis.plot_scaling(points).savefig(arguments.picture, dpi=120)
 
 
 if __name__ == "__main__":

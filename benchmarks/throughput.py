@@ -37,7 +37,7 @@ def read(path, conditions):
     before = json.loads(path.read_text())
     if conditions != {name: before[name] for name in conditions}:
         raise SystemExit(f"{path} was measured with other settings. Choose another --output.")
-    return keras_vit.read_measurements(path)
+    return keras_vit.evaluate.read_measurements(path)
 
 
 def main(arguments=None):
@@ -64,7 +64,7 @@ def main(arguments=None):
     for model, size in itertools.product(options.models, options.sizes):
         if (model, size) in done:
             continue
-        measurements += keras_vit.measure_throughput(
+        measurements += keras_vit.evaluate.measure_throughput(
             [model],
             [size],
             training=options.training,
@@ -74,9 +74,9 @@ def main(arguments=None):
             memory_limit=int(options.memory_gib * 2**30) if options.memory_gib else None,
             report=show,
         )
-        keras_vit.write_measurements(measurements, path, **conditions)
-    keras_vit.write_measurements(measurements, path.with_suffix(".csv"))
-    keras_vit.plot_throughput(measurements).savefig(path.with_suffix(".png"), dpi=130)
+        keras_vit.evaluate.write_measurements(measurements, path, **conditions)
+    keras_vit.evaluate.write_measurements(measurements, path.with_suffix(".csv"))
+    keras_vit.analysis.plot_throughput(measurements).savefig(path.with_suffix(".png"), dpi=130)
     return measurements
 
 

@@ -87,7 +87,7 @@ def measure(name, image_size, batch, rounds, kinds):
             "share": share,
             "num_merged_tokens": config.num_merged_tokens,
             "tokens": config.num_tokens,
-            "macs": keras_vit.count_macs(config),
+            "macs": keras_vit.evaluate.count_macs(config),
             "seconds": [round(wall, 4) for wall, _ in times],
             "processor_seconds": [round(processor, 4) for _, processor in times],
         }

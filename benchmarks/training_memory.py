@@ -66,7 +66,7 @@ def compare(variant, batches, precision, options):
     steps = {}
     for batch_size in batches:
         state, steps[batch_size] = compiled_memory(model, batch_size)
-    estimates = {b: keras_vit.training_memory(model, b, 2, size) for b in batches}
+    estimates = {b: keras_vit.evaluate.training_memory(model, b, 2, size) for b in batches}
     few, many = min(batches), max(batches)
     slope = (steps[many] - steps[few]) / (many - few)
     guess = (estimates[many].activations - estimates[few].activations) / (many - few)

@@ -20,7 +20,7 @@ TRANSFORMER = {"width": 64, "num_heads": 4, "mlp_dim": 128}
 CONFIGS = {
     "ViT": keras_vit.ViTConfig(patch_size=4, depth=5, **TRANSFORMER, **SIZE),
     "hybrid": keras_vit.ViTConfig(
-        patch_size=1, depth=3, stem=keras_vit.ResNetStem((1,)), **TRANSFORMER, **SIZE
+        patch_size=1, depth=3, stem=keras_vit.config.ResNetStem((1,)), **TRANSFORMER, **SIZE
     ),
     "BiT ResNet": keras_vit.ResNetConfig(stages=(1, 1), **SIZE),
 }
@@ -45,8 +45,8 @@ def main():
                 rows[name][column].append(accuracy)
     costs = {
         name: {
-            "parameters": keras_vit.count_parameters(config),
-            "macs": keras_vit.count_macs(config),
+            "parameters": keras_vit.evaluate.count_parameters(config),
+            "macs": keras_vit.evaluate.count_macs(config),
         }
         for name, config in CONFIGS.items()
     }

@@ -86,20 +86,22 @@ def draw_pictures(model, images, few, folder):
     """Every picture of docs/analysis.md, from a trained model, test images and a few to show."""
     from keras_vit.analysis import plots
 
-    relevance = keras_vit.class_relevance(model, few)
+    relevance = keras_vit.analysis.class_relevance(model, few)
     relevance /= relevance.max(axis=(1, 2), keepdims=True) + 1e-12
-    mean, axes = keras_vit.principal_axes(model, images, stage="block_1")
-    components = keras_vit.project_patches(model, few, mean, axes, stage="block_1")
+    mean, axes = keras_vit.analysis.principal_axes(model, images, stage="block_1")
+    components = keras_vit.analysis.project_patches(model, few, mean, axes, stage="block_1")
     figures = {
-        "filters": plots.plot_patch_filters(keras_vit.patch_filters(model)),
-        "positions": plots.plot_position_similarity(keras_vit.position_similarity(model)),
+        "filters": plots.plot_patch_filters(keras_vit.analysis.patch_filters(model)),
+        "positions": plots.plot_position_similarity(keras_vit.analysis.position_similarity(model)),
         "distance": plots.plot_attention_distance(
-            keras_vit.mean_attention_distance(model, images[:128])
+            keras_vit.analysis.mean_attention_distance(model, images[:128])
         ),
-        "rollout": plots.plot_attention(few, keras_vit.attention_rollout(model, few)),
+        "rollout": plots.plot_attention(few, keras_vit.analysis.attention_rollout(model, few)),
         "relevance": plots.plot_maps(few, relevance, "relevance"),
         "components": plots.plot_components(few, components),
-        "norms": plots.plot_maps(few, keras_vit.token_norms(model, few), "length of token"),
+        "norms": plots.plot_maps(
+            few, keras_vit.analysis.token_norms(model, few), "length of token"
+        ),
     }
     folder.mkdir(parents=True, exist_ok=True)
     for name, figure in figures.items():

@@ -22,14 +22,16 @@ PATCH = 2
 def pretrain(images, steps, seed):
     """A model whose blocks have learned to fill in patches, and how often they were right."""
     model = digits.build_vit()
-    masked = keras_vit.masked_patch_model(model)
+    masked = keras_vit.train.masked_patch_model(model)
     masked.compile(
         keras.optimizers.AdamW(digits.schedule(steps, 2e-3), weight_decay=0.05),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         weighted_metrics=["accuracy"],
     )
     data = digits.batches(images, steps, seed, digits.moving())
-    history = masked.fit(keras_vit.mask_patches(data, PATCH, seed=seed), shuffle=False, verbose=0)
+    history = masked.fit(
+        keras_vit.data.mask_patches(data, PATCH, seed=seed), shuffle=False, verbose=0
+    )
     return model, history.history["accuracy"][-1]
 
 

@@ -85,7 +85,7 @@ def make_strategy():
         )
     if "TF_CONFIG" not in os.environ:
         return tf.distribute.MirroredStrategy()  # the devices of this machine
-    keras_vit.check_cluster()  # says who is missing, where TensorFlow would wait
+    keras_vit.distribution.check_cluster()  # says who is missing, where TensorFlow would wait
     return tf.distribute.MultiWorkerMirroredStrategy()
 
 
@@ -105,10 +105,11 @@ def train(strategy, is_chief, args):
         optimizer = keras.optimizers.AdamW(1e-3, weight_decay=0.1, global_clipnorm=1.0)
         model.compile(optimizer, loss, metrics=["accuracy"], jit_compile=not args.smoke)
         shards, held_out = (
-            keras_vit.find_shards(f"{folder}/{part}-*.tfrecord") for part in ("train", "held_out")
+            keras_vit.data.find_shards(f"{folder}/{part}-*.tfrecord")
+            for part in ("train", "held_out")
         )
-        data = keras_vit.read_shards(shards, parse, args.batch, shuffle_buffer=2000)
-        test = keras_vit.read_shards(held_out, parse, args.batch)
+        data = keras_vit.data.read_shards(shards, parse, args.batch, shuffle_buffer=2000)
+        test = keras_vit.data.read_shards(held_out, parse, args.batch)
     model.fit(
         data,
         epochs=2 if args.smoke else args.epochs,

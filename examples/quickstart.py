@@ -120,15 +120,15 @@ def fit(model, train, test, epochs):
 
 def draw(model, history, images, digits, logits, output):
     """Writes curves.png, and predictions.png: mistakes first, below each where the model looked."""
-    keras_vit.plot_training(history).savefig(output / "curves.png", dpi=120)
+    keras_vit.analysis.plot_training(history).savefig(output / "curves.png", dpi=120)
     answers = logits.argmax(-1)
     shown = np.argsort(answers == digits, kind="stable")[:10]
     titles = [
         f"{a}" if a == d else f"{a}, but is {d}" for a, d in zip(answers, digits, strict=True)
     ]
     enlarged = np.clip(keras.ops.image.resize(images[shown], (128, 128), "bicubic"), 0, 255)
-    rollout = keras_vit.attention_rollout(model, images[shown])
-    sheet = keras_vit.plot_attention(enlarged, rollout, [titles[i] for i in shown])
+    rollout = keras_vit.analysis.attention_rollout(model, images[shown])
+    sheet = keras_vit.analysis.plot_attention(enlarged, rollout, [titles[i] for i in shown])
     sheet.savefig(output / "predictions.png", dpi=120)
 
 

@@ -62,7 +62,7 @@ def main():
         digits.train_and_test(model, data, options.steps, test)
         for cells, count in zip(rows["test accuracy"], MERGED, strict=True):
             cells.append(test_accuracy(merge(model, count), test))
-    products = [keras_vit.count_macs(merge(model, count)) for count in MERGED]
+    products = [keras_vit.evaluate.count_macs(merge(model, count)) for count in MERGED]
     shares = [round(count / products[0], 2) for count in products]
     digits.report(options, "merged a block", MERGED, rows, steps=options.steps, products=shares)
     digits.plot_rows(options, MERGED, rows, "of 64 tokens, merged in each of 4 blocks", "linear")

@@ -111,7 +111,7 @@ def main(arguments: list[str] | None = None) -> None:
     model = open_model(options.model)
     images = None
     if options.images:
-        images = keras_vit.read_images(options.images, model.input_shape[-1], count=100)
+        images = keras_vit.data.read_images(options.images, model.input_shape[-1], count=100)
     reports = []
     for format, precision in ROWS:
         with tempfile.TemporaryDirectory() as folder:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from keras_vit.cli import main
+from keras_vit.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -8,16 +8,16 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from keras_vit.cards.card import Card
 from keras_vit.config import POOLINGS, RESNET_POOLINGS, ResNetConfig, ViTConfig
-from keras_vit.models.model import Model
+from keras_vit.hub.addresses import is_address
+from keras_vit.hub.cards.card import Card
+from keras_vit.hub.published import find_tag, find_weights
 from keras_vit.models.resnet import build_resnet
 from keras_vit.models.vit import build_vit
+from keras_vit.trainers.model import Model
 from keras_vit.variants import find_config, find_variant
-from keras_vit.weights.addresses import is_address
 from keras_vit.weights.follow import follow_file
 from keras_vit.weights.load import inspect_file, load_weights
-from keras_vit.weights.published import find_tag, find_weights
 
 # Fields of the configuration that `create_model` has other arguments for.
 _OWN_ARGUMENTS = {

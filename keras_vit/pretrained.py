@@ -6,11 +6,11 @@ import dataclasses
 import os
 from typing import Any
 
-from keras_vit.cards.card import Card
 from keras_vit.create import create_model
-from keras_vit.models.model import Model
-from keras_vit.weights.detect import FileInfo, inspect_file
-from keras_vit.weights.published import find_tag, find_weights
+from keras_vit.hub.cards.card import Card
+from keras_vit.hub.published import find_tag, find_weights
+from keras_vit.trainers.model import Model
+from keras_vit.weights.inspection import FileInfo, inspect_file
 
 # A variant of each family, for the sizes of a file to take the place of its own.
 _BASES = {"vit": "vit_b16", "hybrid": "r50_vit_b16", "bit": "bit_r50x1"}

@@ -16,16 +16,16 @@ import numpy as np
 from keras import ops
 
 from keras_vit.analysis import plots
-from keras_vit.analysis.attention import (
+from keras_vit.analysis.attention_maps import (
     attention_maps,
     attention_rollout,
     mean_attention_distance,
 )
-from keras_vit.analysis.features import principal_axes, project_patches, token_norms
 from keras_vit.analysis.filters import patch_filters
+from keras_vit.analysis.image_batches import displayed, image_batches
+from keras_vit.analysis.patch_features import principal_axes, project_patches, token_norms
 from keras_vit.analysis.positions import position_similarity
 from keras_vit.analysis.relevance import class_relevance
-from keras_vit.analysis.streams import displayed, image_batches
 from keras_vit.evaluate.compute import training_memory
 from keras_vit.evaluate.counting import StageCount, count_stages
 
@@ -91,7 +91,7 @@ def write_report(
     if images is not None and iter(images) is images:
         raise ValueError(
             "`images` are read several times, and an iterator can be read once. Pass an array, a "
-            "list of batches, a tf.data.Dataset or `keras_vit.ImageFiles`."
+            "list of batches, a tf.data.Dataset or `keras_vit.data.ImageFiles`."
         )
     sections = list(_sections(model, images, class_names))
     path.write_text(_page(model.name, sections), encoding="utf-8")

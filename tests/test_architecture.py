@@ -1,49 +1,44 @@
-"""The house: imports go down, and rooms on one floor do not know each other."""
+"""Dependencies point down: no module imports from its own level or from a higher one."""
 
 from __future__ import annotations
 
 import ast
 import pathlib
+import re
 
 import pytest
 
 import keras_vit
 
 PACKAGE = pathlib.Path(keras_vit.__file__).parent
+PAGE = PACKAGE.parent / "docs/architecture.md"
 
-FLOORS = {
-    "checks": -1,  # what configurations and layers check their arguments with
-    "config": 0,
-    "variants": 1,
-    "cards": 1,
-    "resize": 1,
-    "layers": 2,
-    "data": 2,
-    "models": 3,
-    "weights": 3,
-    "create": 4,
-    "pretrained": 4.5,  # create, for who names a file and no architecture
-    "train": 5,
-    "evaluate": 5,
-    "analysis": 5,
-    "export": 5,
-    "command": 0,  # what the rooms of floor 5.5 and the command line describe commands with
-    "run": 5.5,  # the commands that train, evaluate and predict
-    "report": 5.5,  # one page of what the rooms of floor 5 find out
-    "cli": 6,
-    "__init__": 7,
-    "__main__": 7,
+# Modules and sub-packages by level. `docs/architecture.md` shows the same table.
+LEVELS = {
+    10: ("__main__",),
+    9: ("cli",),
+    8: ("__init__", "report"),
+    7: ("train",),
+    6: ("pretrained",),
+    5: ("create",),
+    4: ("evaluate", "analysis", "export", "hub"),
+    3: ("models", "weights"),
+    2: ("layers", "data", "resume"),
+    1: ("variants", "resize", "trainers", "distribution"),
+    0: ("config",),
+    -1: ("checks", "errors"),
 }
-# Where TensorFlow may be imported, and where matplotlib.
-TENSORFLOW_ROOMS = {"data", "export", "train", "evaluate"}
-# Relevance takes gradients, for which Keras has no call of its own; it imports TensorFlow late.
-# All import it late: arrays on its backend alone, devices where a run asks for them.
-TENSORFLOW_FILES = {
+LEVEL = {name: level for level, names in LEVELS.items() for name in names}
+# Sub-packages that may import TensorFlow at the top of a module. Modules elsewhere import it in
+# the functions that need it, because the other backends of Keras do without.
+USES_TENSORFLOW = {"data", "export", "train", "evaluate", "resume", "distribution"}
+IMPORTS_TENSORFLOW_LATE = {
     "analysis/relevance.py",
-    "models/arrays.py",
-    "models/processors.py",
-    "models/training.py",
-    "run/devices.py",
+    "cli/devices.py",
+    "trainers/array_data.py",
+    "trainers/distributed.py",
+    "trainers/processors.py",
+    "trainers/tuning.py",
 }
 PLOT_FILES = {"analysis/plots.py"}
 
@@ -53,6 +48,7 @@ def source_files():
 
 
 def imported_modules(path):
+    """Names of the modules that a file imports, sub-modules of packages included."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node) for alias in node.names)
@@ -61,40 +57,64 @@ def imported_modules(path):
             yield node.module, node
 
 
-def room(path):
+def unit_of(path):
+    """The module or sub-package of the first level that a file belongs to."""
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
 @pytest.mark.parametrize("path", source_files(), ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_imports_go_down(path):
+def test_dependencies_point_down(path):
     if path.name == "__init__.py" and path.parent != PACKAGE:
-        assert not list(imported_modules(path)), "only the front door re-exports"
+        modules = {module for module, _ in imported_modules(path)}
+        assert modules <= {"__future__", "lazy_loader"}, "names of a sub-package are lazy"
         return
-    floor = FLOORS[room(path)]
+    unit = unit_of(path)
     for module, node in imported_modules(path):
-        if not module.startswith("keras_vit"):
+        if not module.startswith("keras_vit") or unit == "__init__":
             continue
         parts = module.split(".")
-        assert len(parts) > 1 or floor == 7, f"{path}: import from the defining module"
-        target = parts[1]
-        if target != room(path):
-            assert FLOORS[target] < floor, f"{path}:{node.lineno} imports {module}"
+        assert len(parts) > 1, f"{path}:{node.lineno}: import from the defining module"
+        if parts[1] != unit:
+            assert LEVEL[parts[1]] < LEVEL[unit], f"{path}:{node.lineno} imports {module}"
+
+
+def test_sub_packages_have_no_import_cycles():
+    modules = {
+        ".".join(("keras_vit", *path.relative_to(PACKAGE).with_suffix("").parts)): path
+        for path in source_files()
+        if path.name != "__init__.py"
+    }
+    imports = {
+        name: {module for module, _ in imported_modules(path)} & set(modules)
+        for name, path in modules.items()
+    }
+    visited, active = set(), []
+
+    def visit(name):
+        assert name not in active, " -> ".join([*active[active.index(name) :], name])
+        if name in visited:
+            return
+        active.append(name)
+        for module in sorted(imports[name]):
+            visit(module)
+        visited.add(active.pop())
+
+    for name in modules:
+        visit(name)
 
 
 @pytest.mark.parametrize("path", source_files(), ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_tensorflow_and_matplotlib_stay_in_their_rooms(path):
+def test_tensorflow_and_matplotlib_are_imported_where_they_may_be(path):
     name = path.relative_to(PACKAGE).as_posix()
     modules = {module.split(".")[0] for module, _ in imported_modules(path)}
-    if room(path) not in TENSORFLOW_ROOMS and name not in TENSORFLOW_FILES:
+    if unit_of(path) not in USES_TENSORFLOW and name not in IMPORTS_TENSORFLOW_LATE:
         assert "tensorflow" not in modules
     if name not in PLOT_FILES:
         assert "matplotlib" not in modules
 
 
-def test_every_module_has_a_floor_and_every_name_in_all_exists():
-    assert {room(path) for path in source_files()} <= set(FLOORS)
-    assert sorted(keras_vit.__all__) == sorted(set(keras_vit.__all__))
-    assert all(hasattr(keras_vit, name) for name in keras_vit.__all__)
+def test_every_module_has_a_level():
+    assert {unit_of(path) for path in source_files()} == set(LEVEL)
 
 
 def test_no_lambda_layers():
@@ -103,7 +123,10 @@ def test_no_lambda_layers():
             assert not (isinstance(node, ast.Attribute) and node.attr == "Lambda"), path
 
 
-def test_the_picture_of_the_house_shows_every_room():
-    picture = (PACKAGE.parent / "docs/architecture.md").read_text()
-    rooms = {room(path) for path in source_files()} - {"__init__", "__main__"}
-    assert [name for name in sorted(rooms) if f"| `{name}` |" not in picture] == []
+def test_the_document_draws_the_same_levels():
+    drawn = {}
+    for line in PAGE.read_text().splitlines():
+        found = re.fullmatch(r"    ( *-?\d+) {2}([\w/ ]+?)(?: {3,}.*)?", line)
+        if found:
+            drawn[int(found.group(1))] = tuple(name.rstrip("/") for name in found.group(2).split())
+    assert drawn == LEVELS

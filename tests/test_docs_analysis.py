@@ -12,7 +12,7 @@ import pytest
 from keras_vit.evaluate.compute import training_memory
 from keras_vit.variants import find_config
 from tests.evaluate.test_compute import TABLE_6, TABLE_6_RESNETS, pretraining_exaflops
-from tests.models.test_taps import random_vit
+from tests.models.test_feature_extraction import random_vit
 
 ROOT = pathlib.Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "analysis.md").read_text(encoding="utf-8")

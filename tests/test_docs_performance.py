@@ -25,5 +25,5 @@ def test_the_table_of_merged_tokens_is_the_measurement():
     assert script["table"](rows) in PAGE
     for row in rows:  # the products are those of the configuration
         config = script["merging_config"](row["variant"], row["image_size"], row["share"])
-        assert keras_vit.count_macs(config) == row["macs"]
+        assert keras_vit.evaluate.count_macs(config) == row["macs"]
         assert list(config.num_tokens) == row["tokens"]

@@ -34,8 +34,12 @@ def test_bytes_are_those_of_the_models():
     rows = re.findall(r"\| `(\w+)` \| ([\d,.]+) MB \| ([\d,.]+) MB \| ([\d,.]+) MB \|", PAGE)
     assert [row[0] for row in rows] == ["vit_b16", "vit_l16", "vit_h14"]
     for name, *written in rows:
-        reduced = keras_vit.gradient_bytes(keras_vit.find_config(name))
-        counted = [reduced, keras_vit.sent_bytes(reduced, 2), keras_vit.sent_bytes(reduced, 1024)]
+        reduced = keras_vit.evaluate.gradient_bytes(keras_vit.find_config(name))
+        counted = [
+            reduced,
+            keras_vit.evaluate.sent_bytes(reduced, 2),
+            keras_vit.evaluate.sent_bytes(reduced, 1024),
+        ]
         assert [f"{value / 1e6:,.1f}" for value in counted] == written
 
 

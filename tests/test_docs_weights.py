@@ -10,8 +10,8 @@ import runpy
 import pytest
 
 import keras_vit
-from keras_vit.cards.catalog import CARDS, list_cards
-from keras_vit.cli import COMMANDS
+from keras_vit.cli.main import COMMANDS
+from keras_vit.hub.cards.catalog import CARDS, list_cards
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "weights.md").read_text()

@@ -63,9 +63,9 @@ def test_two_workers_train_and_save(tmp_path):
 
     # What it saved is what it measured, in a process that knows nothing of the cluster.
     model = keras.saving.load_model(tmp_path / "model.keras")
-    shards = keras_vit.find_shards(f"{tmp_path}/shards/held_out-*.tfrecord")
+    shards = keras_vit.data.find_shards(f"{tmp_path}/shards/held_out-*.tfrecord")
     assert shards.counts == (20, 280, 60)
-    test = keras_vit.read_shards(shards, runpy.run_path(str(script))["parse"], 360)
+    test = keras_vit.data.read_shards(shards, runpy.run_path(str(script))["parse"], 360)
     ((images, digits),) = test
     answers = model.predict(images, batch_size=360, verbose=0).argmax(-1)
     assert f"{np.mean(answers == digits.numpy()):.2%}" == f"{accuracy}%"

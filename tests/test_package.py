@@ -92,6 +92,7 @@ def test_wheel_says_what_it_needs(wheel):
     base = [line for line in lines if line.startswith("Requires-Dist") and "extra ==" not in line]
     assert sorted(line.split()[1].split(">")[0] for line in base) == [
         "keras",
+        "lazy-loader",
         "numpy",
         "tensorflow",
     ]
@@ -124,4 +125,4 @@ def test_import_brings_little_beyond_keras():
     )
     done = run_python(code, TF_CPP_MIN_LOG_LEVEL="3")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["keras_vit"]
+    assert done.stdout.split() == ["keras_vit", "lazy_loader"]

@@ -14,13 +14,14 @@ import safetensors.numpy
 from huggingface_hub import errors
 
 import keras_vit
-from keras_vit.cards.card import Card
-from keras_vit.cards.catalog import CARDS
 from keras_vit.config import ResNetConfig, ResNetStem
 from keras_vit.create import build, create_model
+from keras_vit.errors import CheckpointMismatchError
+from keras_vit.hub.cards.card import Card
+from keras_vit.hub.cards.catalog import CARDS
 from keras_vit.pretrained import from_pretrained
 from keras_vit.variants import VARIANTS
-from keras_vit.weights.load import CheckpointMismatchError, inspect_file, load_weights
+from keras_vit.weights.load import inspect_file, load_weights
 from keras_vit.weights.save import save_weights
 from tests import official
 from tests.fixtures import fill_random, tiny_config

@@ -14,9 +14,9 @@ import pytest
 from keras_vit.config import ResNetConfig, ResNetStem
 from keras_vit.models.resnet import build_resnet
 from keras_vit.report import human, human_bytes, write_report
-from tests.analysis.test_streams import Stream
+from tests.analysis.test_image_batches import Stream
 from tests.fixtures import fill_random
-from tests.models.test_taps import composed, random_images, random_vit
+from tests.models.test_feature_extraction import composed, random_images, random_vit
 
 pytest.importorskip("matplotlib")
 

@@ -64,7 +64,7 @@ def test_parameter_counts_are_the_published_ones(name):
     assert counts == PARAMETERS[name]
 
 
-# With a head of 1,000 classes at 224 pixels, by the arithmetic of tests/cards/test_cards.py, which
+# With a head of 1,000 classes at 224 pixels, by the arithmetic of tests/hub/test_cards.py, which
 # the sizes of published files confirm. These come with weights of DINO, DINOv2, DeiT III, SigLIP.
 MORE_PARAMETERS = {
     "vit_s8": 22_055_272,

@@ -158,8 +158,8 @@ def describe(cell: dict, path: pathlib.Path) -> None:
             "patch_size": config.patch_size[0],
             **{name: getattr(config, name) for name in ("width", "depth", "num_heads", "mlp_dim")},
         },
-        "macs": keras_vit.count_macs(config),
-        "training_macs": keras_vit.count_training_macs(config),
+        "macs": keras_vit.evaluate.count_macs(config),
+        "training_macs": keras_vit.evaluate.count_training_macs(config),
     }
     path.write_text(json.dumps(description))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import pathlib
 
@@ -16,6 +18,18 @@ from contestants.worker import (
 )
 
 NAMES = {"ti": "tiny", "s": "small", "b": "base", "l": "large", "h": "huge"}
+
+
+@functools.cache  # the library must live as long as its operators are needed
+def declare_torchvision_operators():
+    """Lets timm import a torchvision that was built for another PyTorch; none of it is used."""
+    import torch
+
+    library = torch.library.Library("torchvision", "FRAGMENT")
+    for name in ("nms", "qnms"):
+        with contextlib.suppress(RuntimeError):  # a torchvision that fits has them
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    return library
 
 
 def load(cell: dict) -> Run:
@@ -70,6 +84,7 @@ def train(model, images, labels, cell: dict) -> Run:
 
 
 def build_timm(cell: dict):
+    declare_torchvision_operators()
     import timm
     from safetensors.torch import load_file
 
@@ -87,6 +102,7 @@ def build_timm(cell: dict):
 
 
 def build_transformers(cell: dict):
+    declare_torchvision_operators()
     import transformers
 
     config = cell["config"]
@@ -108,6 +124,8 @@ def export(cell: dict) -> dict:
     """Writes random weights, which our models read too, and timm's own ONNX file of them."""
     import torch
     from safetensors.torch import save_file
+
+    declare_torchvision_operators()
     from timm.utils.onnx import onnx_export
 
     folder = pathlib.Path(cell["timm"])

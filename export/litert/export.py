@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> None:
     labels = pathlib.Path(options.labels).read_text().splitlines() if options.labels else None
     images = None
     if options.images:
-        images = keras_vit.read_images(options.images, model.input_shape[-1], count=100)
+        images = keras_vit.data.read_images(options.images, model.input_shape[-1], count=100)
     for precision in ("float32", "float16", "dynamic", *(["int8"] if images else [])):
         path = pathlib.Path(options.to) / f"{precision}.tflite"
         calibration = images if precision == "int8" else None
@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> None:
             model, path, precision, labels, images=images, calibration=calibration
         )
         print(report)
-    for row in keras_vit.litert_errors(model, images)[:5] if images else ():
+    for row in keras_vit.export.litert_errors(model, images)[:5] if images else ():
         print(f"{row.error:.2f} steps: {row.operator} {row.tensor}")
 
 

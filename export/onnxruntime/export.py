@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> None:
     labels = pathlib.Path(options.labels).read_text().splitlines() if options.labels else None
     images = None
     if options.images:
-        images = keras_vit.read_images(options.images, model.input_shape[-1], count=100)
+        images = keras_vit.data.read_images(options.images, model.input_shape[-1], count=100)
     for precision in ("float32", "float16", "int8"):
         path = pathlib.Path(options.to) / f"{precision}.onnx"
         print(keras_vit.export_onnx(model, path, precision, labels, options.opset, images=images))

@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     # /models is where compose.yaml mounts the directory.
     base_paths = {options.name: f"/models/{options.name}"}
-    keras_vit.write_server_config(options.to, base_paths, BATCH_SIZES)
+    keras_vit.export.write_server_config(options.to, base_paths, BATCH_SIZES)
     print(report)
 
 

@@ -8,8 +8,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.analysis.streams import image_batches
-from keras_vit.models.taps import Attention
+from keras_vit.analysis.image_batches import image_batches
+from keras_vit.models.feature_extraction import Attention
 
 
 def class_relevance(

@@ -23,11 +23,11 @@ from keras_vit.config import Preprocessing
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.data.crops import inception_crop, random_flip, resized_crop
 from keras_vit.data.decode import decode
+from keras_vit.data.epochs import Plan, distribute, read_passes
 from keras_vit.data.image_set import SHUFFLE_BUFFER, ImageSet
 from keras_vit.data.mixing import erase, mix_images, mix_or_cut
-from keras_vit.data.passes import Plan, distribute, read_passes
 from keras_vit.data.rand_augment import rand_augment
-from keras_vit.data.views import eval_view, normalize
+from keras_vit.data.transforms import eval_view, normalize
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +132,7 @@ def train_batches(
 
     Example:
 
-    >>> train = keras_vit.train_batches(images, model, 512)  # doctest: +SKIP
+    >>> train = keras_vit.data.train_batches(images, model, 512)  # doctest: +SKIP
     >>> model.fit(train, epochs=10)  # doctest: +SKIP
     """
     chosen = augmentation or Augmentation()

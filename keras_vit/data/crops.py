@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_vit.data.decode import decode, decode_window
-from keras_vit.data.views import resize
+from keras_vit.data.transforms import resize
 
 # As in the official code: share of the image's area, and width over height.
 AREA_RANGE = (0.05, 1.0)

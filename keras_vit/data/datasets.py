@@ -180,7 +180,7 @@ def read_dataset(
 
     Example:
 
-    >>> train = keras_vit.read_dataset("pets", "train")  # doctest: +SKIP
+    >>> train = keras_vit.data.read_dataset("pets", "train")  # doctest: +SKIP
     """
     row = find_dataset(name)
     if part not in ("train", "test"):

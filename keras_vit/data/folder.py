@@ -14,8 +14,8 @@ import tensorflow as tf
 
 from keras_vit.checks import check_choice
 from keras_vit.data.decode import decode
-from keras_vit.data.files import IMAGE_ENDINGS, files_below
 from keras_vit.data.headers import find_problem
+from keras_vit.data.image_files import IMAGE_ENDINGS, files_below
 from keras_vit.data.image_set import ImageSet, indexed
 
 _OTHER_IMAGES = (".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".svg")

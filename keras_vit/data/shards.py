@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_vit.checks import check_positive
-from keras_vit.data.passes import Plan, distribute, read_passes
+from keras_vit.data.epochs import Plan, distribute, read_passes
 
 _LENGTH = struct.Struct("<Q")  # then 4 bytes of its checksum, the data, 4 of theirs
 _CHECKSUM_BYTES = 4
@@ -119,8 +119,8 @@ def read_shards(
 
         with strategy.scope():
             model = keras_vit.ViTB16()
-            train = keras_vit.read_shards(
-                keras_vit.find_shards("train-*.tfrecord"), parse, 1024, shuffle_buffer=10_000
+            train = keras_vit.data.read_shards(
+                keras_vit.data.find_shards("train-*.tfrecord"), parse, 1024, shuffle_buffer=10_000
             )
         model.fit(train, epochs=90)
 

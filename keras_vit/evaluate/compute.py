@@ -144,7 +144,7 @@ def training_cost(
     Example:
 
     >>> config = keras_vit.find_config("vit_b16")
-    >>> cost = keras_vit.training_cost(config, "a100", 0.4, images=1_281_167, epochs=300)
+    >>> cost = keras_vit.evaluate.training_cost(config, "a100", 0.4, images=1_281_167, epochs=300)
     >>> round(cost.exaflops, 1), round(cost.device_days, 1)
     (40.4, 3.7)
     """

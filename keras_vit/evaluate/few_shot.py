@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.models.taps import features_of, head_input_stage
+from keras_vit.models.feature_extraction import features_of, head_input_stage
 
 # What the evaluation of 2020 chose among, and what big_vision has fixed since.
 REGULARIZATIONS = tuple(2.0**power for power in range(-10, 20))
@@ -173,7 +173,7 @@ def evaluate_few_shot(
         ValueError: As `few_shot_accuracy`; if the model has no such layer.
 
     Example:
-        accuracies = keras_vit.evaluate_few_shot(model, train, test, shots=(5,))
+        accuracies = keras_vit.evaluate.evaluate_few_shot(model, train, test, shots=(5,))
     """
     stage = stage or head_input_stage(model)
     part = features_of(model, stage)

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.config import Preprocessing
-from keras_vit.data.views import normalize
+from keras_vit.data.transforms import normalize
 from keras_vit.models.fold import fold_standardization
 
 # Keras's dtype policy of each precision.

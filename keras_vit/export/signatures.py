@@ -7,7 +7,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from keras_vit.data.decode import DECODED_CHANNELS, decode
-from keras_vit.data.views import eval_view
+from keras_vit.data.transforms import eval_view
 from keras_vit.export.inference import Inference
 
 

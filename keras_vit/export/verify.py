@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from keras_vit.data.views import eval_view
+from keras_vit.data.transforms import eval_view
+from keras_vit.errors import ExportMismatchError
 from keras_vit.export.files import size_of
 from keras_vit.export.inference import Inference
 
@@ -19,14 +20,6 @@ from keras_vit.export.inference import Inference
 Runner = Callable[[np.ndarray], dict[str, np.ndarray]]
 # Pixels of the model's size in one array, or images of any size in a list.
 Images = np.ndarray | Sequence[np.ndarray]
-
-
-class ExportMismatchError(ValueError):
-    """An exported file does not do what the model does. `report` holds the numbers."""
-
-    def __init__(self, message: str, report: ExportReport):
-        super().__init__(message)
-        self.report = report
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,7 @@
+"""Keras layers of the Vision Transformer, the hybrids and the BiT ResNet, in `keras.ops` only."""
+
+from __future__ import annotations
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -14,7 +14,7 @@ class PatchMask(keras.layers.Layer):
 
     Masked patch prediction, Appendix B.1.2 of https://arxiv.org/abs/2010.11929: it stands between
     `PatchEncoder` and the class token. Which patches go is part of the data, so that batches are
-    repeatable and losses know them: see `keras_vit.mask_patches`.
+    repeatable and losses know them: see `keras_vit.data.mask_patches`.
 
     Args:
         stddev: Standard deviation of the mask token's normal start, as BERT's.

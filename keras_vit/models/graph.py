@@ -8,7 +8,7 @@ from typing import Any
 import keras
 
 from keras_vit.layers.block import TransformerBlock
-from keras_vit.models.model import Model
+from keras_vit.trainers.model import Model
 
 
 def walk(model: keras.Model, chain: tuple = ()) -> Iterator[tuple[tuple, keras.layers.Layer]]:

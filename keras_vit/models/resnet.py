@@ -7,8 +7,8 @@ import keras
 from keras_vit.config import ResNetConfig, ResNetStem
 from keras_vit.layers.convolution import GroupNorm
 from keras_vit.layers.residual import BiTRoot, ResNetStage, StemRoot
-from keras_vit.models.ends import classify, preprocess
-from keras_vit.models.model import Model, with_config
+from keras_vit.models.heads import classify, preprocess
+from keras_vit.trainers.model import Model, with_config
 
 _FILTERS = 64  # of the root and of the first stage's 3 x 3 convolutions
 

@@ -8,9 +8,9 @@ from keras_vit.config import ViTConfig
 from keras_vit.layers.block import TransformerBlock
 from keras_vit.layers.pooling import AttentionPooling, MeanPooling, TokenPooling
 from keras_vit.layers.tokens import AddPositionEmbedding, ClassToken, PatchDropout, PatchEncoder
-from keras_vit.models.ends import classify, head, preprocess
-from keras_vit.models.model import Model, with_config
+from keras_vit.models.heads import classify, head, preprocess
 from keras_vit.models.resnet import add_stem
+from keras_vit.trainers.model import Model, with_config
 
 
 def build_vit(config: ViTConfig, name: str | None = None) -> Model:

@@ -1,0 +1,7 @@
+"""Fine-tuning, pre-training and transfer: recipes, optimizers, schedules and losses."""
+
+from __future__ import annotations
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -11,8 +11,8 @@ import numpy as np
 from keras_vit.checks import pair
 from keras_vit.config import ResNetConfig, ViTConfig
 from keras_vit.create import build
-from keras_vit.models.model import Model
 from keras_vit.resize import resize_positions
+from keras_vit.trainers.model import Model
 
 _POSITIONS = "position_embedding/embedding"
 _HEADS = ("head", "head_distillation")  # as they are built

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_vit.checks import check_choice
-from keras_vit.models.model import Model
+from keras_vit.trainers.model import Model
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -25,7 +25,7 @@ class DistillationLoss(keras.losses.Loss):
     Call arguments:
         y_true: Not looked at: the teacher's word counts.
         y_pred: Float tensor of shape `(B, 2, K)`, the logits of the student and of the teacher:
-            the output `distillation` of `keras_vit.distillation_model`.
+            the output `distillation` of `keras_vit.train.distillation_model`.
 
     Raises:
         ValueError: If `kind` is unknown or `temperature` not positive.
@@ -75,12 +75,12 @@ def distillation_model(student: Model, teacher: keras.Model) -> Model:
             knows other classes or ends in probabilities.
 
     Example:
-        model = keras_vit.distillation_model(student, teacher)
+        model = keras_vit.train.distillation_model(student, teacher)
         model.compile(
             optimizer="adam",
             loss={
                 "head": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-                "distillation": keras_vit.DistillationLoss("hard"),
+                "distillation": keras_vit.train.DistillationLoss("hard"),
             },
             loss_weights={"head": 0.5, "distillation": 0.5},
             metrics={"head": ["accuracy"]},

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from keras_vit.models.model import Model
+from keras_vit.resume.callback import ResumeTraining
 from keras_vit.train.adapt import adapt_model, scope_of
 from keras_vit.train.recipe import Recipe
-from keras_vit.train.resume import ResumeTraining
+from keras_vit.trainers.model import Model
 
 # Shorter epochs would spend their time on beginning and ending.
 _LEAST_STEPS = 100

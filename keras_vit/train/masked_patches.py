@@ -9,7 +9,7 @@ import keras
 from keras_vit.checks import check_choice
 from keras_vit.config import ViTConfig
 from keras_vit.layers.masking import PatchMask
-from keras_vit.models.model import Model
+from keras_vit.trainers.model import Model
 
 _TARGETS = ("mean_color", "small_patch", "pixels")
 _LEVELS = 8  # 3 bits a channel
@@ -19,12 +19,12 @@ def masked_patch_model(model: Model, target: str = "mean_color") -> Model:
     """A model that predicts corrupted patches, from the layers of one that classifies.
 
     Appendix B.1.2 of https://arxiv.org/abs/2010.11929. Its layers are those of `model`: train it
-    with `fit` on a dataset of `keras_vit.mask_patches`, then fine-tune `model`. The mask token and
-    the head `patch_head` are its own.
+    with `fit` on a dataset of `keras_vit.data.mask_patches`, then fine-tune `model`. The mask
+    token and the head `patch_head` are its own.
 
     Args:
         model: A Vision Transformer or hybrid of this package, with its preprocessing inside.
-        target: As in `keras_vit.mask_patches`.
+        target: As in `keras_vit.data.mask_patches`.
 
     Returns:
         A functional `keras_vit.Model` from a dict of `images` and `sources` to float32 logits of
@@ -36,10 +36,10 @@ def masked_patch_model(model: Model, target: str = "mean_color") -> Model:
             preprocessing inside, or one that merges tokens.
 
     Example:
-        masked = keras_vit.masked_patch_model(model)
+        masked = keras_vit.train.masked_patch_model(model)
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         masked.compile(optimizer="adam", loss=loss, weighted_metrics=["accuracy"])
-        masked.fit(keras_vit.mask_patches(dataset, patch_size=16), epochs=10)
+        masked.fit(keras_vit.data.mask_patches(dataset, patch_size=16), epochs=10)
     """
     check_choice("target", target, _TARGETS)
     config = getattr(model, "config", None)

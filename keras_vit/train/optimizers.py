@@ -29,8 +29,8 @@ class AdamW(keras.optimizers.AdamW):
 
     Example:
 
-    >>> factors = keras_vit.layerwise_decay(model, 0.75)
-    >>> model.compile(keras_vit.AdamW(1e-3, rate_factors=factors), loss)
+    >>> factors = keras_vit.train.layerwise_decay(model, 0.75)
+    >>> model.compile(keras_vit.train.AdamW(1e-3, rate_factors=factors), loss)
     """
 
     def __init__(self, learning_rate=0.001, rate_factors=None, decay_kernels_only=False, **kwargs):

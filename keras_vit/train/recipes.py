@@ -273,7 +273,7 @@ def find_recipe(name: str) -> Recipe:
         near = difflib.get_close_matches(name, RECIPES, n=5, cutoff=0.4)
         raise ValueError(
             f"There is no recipe {name!r}. Near it: {', '.join(near) or 'nothing'}. All are in "
-            "`keras_vit.list_recipes()`."
+            "`keras_vit.train.list_recipes()`."
         )
     return RECIPES[name]
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import keras
 
-from keras_vit.models.model import Model
 from keras_vit.train.fit import evaluate_accuracy, fine_tune
 from keras_vit.train.recipe import Recipe
+from keras_vit.trainers.model import Model
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,12 +8,13 @@ from functools import cache
 
 import numpy as np
 
-from keras_vit.weights import flax_names, torch_names
-from keras_vit.weights.arrays import ArrayFile, CheckpointError, Entry
+from keras_vit.errors import CheckpointError
+from keras_vit.weights import official_layouts, torch_layouts
+from keras_vit.weights.array_file import ArrayFile, Entry
 from keras_vit.weights.formats import open_arrays
-from keras_vit.weights.names import Layout
+from keras_vit.weights.layout import Layout
 
-LAYOUTS: tuple[Layout, ...] = flax_names.LAYOUTS + torch_names.LAYOUTS
+LAYOUTS: tuple[Layout, ...] = official_layouts.LAYOUTS + torch_layouts.LAYOUTS
 
 _SCAN = "Transformer/encoderblock/"
 _MAX_BLOCKS = 1000

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from keras_vit.config import Preprocessing, ResNetConfig, ViTConfig
-from keras_vit.weights.detect import FileInfo
+from keras_vit.weights.inspection import FileInfo
 
 
 def follow_file(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import pathlib
 
-from keras_vit.weights.arrays import DAMAGE, ArrayFile, CheckpointError
-from keras_vit.weights.npz import open_npz
-from keras_vit.weights.tensors import open_tensors
+from keras_vit.errors import CheckpointError
+from keras_vit.weights.array_file import DAMAGE, ArrayFile
+from keras_vit.weights.npz_file import open_npz
+from keras_vit.weights.safetensors_file import open_tensors
 
 _PICKLED = (".bin", ".pth", ".pt", ".ckpt", ".pkl", ".pickle", ".joblib")
 

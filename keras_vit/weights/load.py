@@ -8,17 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit.errors import CheckpointMismatchError
 from keras_vit.resize import resize_patch_kernel, resize_positions
 from keras_vit.weights.checkpoint import open_checkpoint
-from keras_vit.weights.detect import inspect_file
-from keras_vit.weights.plan import (
-    PATCHES,
-    POSITIONS,
-    CheckpointMismatchError,
-    Plan,
-    explain,
-    make_plan,
-)
+from keras_vit.weights.inspection import inspect_file
+from keras_vit.weights.matching import PATCHES, POSITIONS, Plan, explain, make_plan
 
 __all__ = ["CheckpointMismatchError", "LoadReport", "inspect_file", "load_weights"]
 

@@ -18,9 +18,9 @@ import numpy as np
 
 from keras_vit.config import ResNetConfig, ViTConfig
 from keras_vit.resize import sincos_2d
-from keras_vit.weights import flax_names, torch_names
-from keras_vit.weights.names import Layout, Rule
-from keras_vit.weights.plan import POSITIONS, model_variables
+from keras_vit.weights import official_layouts, torch_layouts
+from keras_vit.weights.layout import Layout, Rule
+from keras_vit.weights.matching import POSITIONS, model_variables
 
 # What the files of each layout are called.
 SUFFIXES = {
@@ -94,25 +94,31 @@ def find_layout(config: ViTConfig | ResNetConfig, layout: str) -> Layout:
     """The layout that files of a project, one of `WRITABLE`, have for an architecture."""
     bit = isinstance(config, ResNetConfig)
     if layout == "official":
-        return flax_names.BIT if bit else flax_names.OFFICIAL
+        return official_layouts.BIT if bit else official_layouts.OFFICIAL
     if layout == "big_vision":
-        return flax_names.BIT_BIG_VISION if bit else flax_names.BIG_VISION
+        return official_layouts.BIT_BIG_VISION if bit else official_layouts.BIG_VISION
     if layout == "timm":
         root = isinstance(config, ViTConfig) and config.stem is not None and not config.stem.stages
-        return torch_names.TIMM_BIT if bit else torch_names.TIMM_ROOT if root else torch_names.TIMM
+        return (
+            torch_layouts.TIMM_BIT
+            if bit
+            else torch_layouts.TIMM_ROOT
+            if root
+            else torch_layouts.TIMM
+        )
     return _transformers_layout(config)
 
 
 def _transformers_layout(config: ViTConfig | ResNetConfig) -> Layout:
     if isinstance(config, ResNetConfig):
-        return torch_names.HF_BIT
+        return torch_layouts.HF_BIT
     if config.distillation_token:
-        return torch_names.HF_DEIT
+        return torch_layouts.HF_DEIT
     if config.pooling == "map":
-        return torch_names.HF_SIGLIP
+        return torch_layouts.HF_SIGLIP
     if config.layer_scale is None:
-        return torch_names.HF_VIT
-    return torch_names.HF_REGISTERS if config.num_registers else torch_names.HF_DINOV2
+        return torch_layouts.HF_VIT
+    return torch_layouts.HF_REGISTERS if config.num_registers else torch_layouts.HF_DINOV2
 
 
 def _check_function(config: ViTConfig | ResNetConfig, layout: Layout) -> None:
@@ -120,10 +126,10 @@ def _check_function(config: ViTConfig | ResNetConfig, layout: Layout) -> None:
     if isinstance(config, ResNetConfig):
         return
     reads_token = (
-        torch_names.HF_VIT,
-        torch_names.HF_DEIT,
-        torch_names.HF_DINOV2,
-        torch_names.HF_REGISTERS,
+        torch_layouts.HF_VIT,
+        torch_layouts.HF_DEIT,
+        torch_layouts.HF_DINOV2,
+        torch_layouts.HF_REGISTERS,
     )
     if layout in reads_token and not config.class_token:
         raise ValueError(f"The {layout.name} layout needs a class token, and the model has none.")
@@ -191,7 +197,7 @@ def _values(model: Any, layout: Layout) -> dict[str, tuple[tuple[int, ...], Call
     }
     config = model.config
     if isinstance(config, ViTConfig):
-        if config.position_embedding == "sincos_2d" and layout is not flax_names.BIG_VISION:
+        if config.position_embedding == "sincos_2d" and layout is not official_layouts.BIG_VISION:
             prefix = config.num_class_tokens if config.position_on_class_token else 0
             table = np.pad(sincos_2d(config.grid, config.width), ((prefix, 0), (0, 0)))[None]
             values[POSITIONS] = (table.shape, lambda: table)

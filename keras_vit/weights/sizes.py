@@ -7,7 +7,7 @@ from typing import Any
 
 from keras_vit.config import ResNetConfig, ResNetStem, ViTConfig
 from keras_vit.variants import VARIANTS
-from keras_vit.weights.arrays import Entry
+from keras_vit.weights.array_file import Entry
 from keras_vit.weights.checkpoint import Checkpoint
 
 _ROOT = 64  # channels of a ResNet's first convolution, times the width factor

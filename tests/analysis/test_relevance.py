@@ -8,7 +8,7 @@ import pytest
 
 from keras_vit.analysis.relevance import class_relevance
 from tests import reference
-from tests.models.test_taps import KINDS, composed, random_vit
+from tests.models.test_feature_extraction import KINDS, composed, random_vit
 
 
 def pushed_logits(w, x, num_heads, pushes):

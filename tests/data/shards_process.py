@@ -56,9 +56,9 @@ def train(data, later=None):
 
 def main(pattern, folder):
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    shards = keras_vit.find_shards(pattern)
-    later = keras_vit.read_shards(shards, parse, BATCH, shuffle_buffer=100)  # for no strategy
+    shards = keras_vit.data.find_shards(pattern)
+    later = keras_vit.data.read_shards(shards, parse, BATCH, shuffle_buffer=100)  # for no strategy
     with strategy.scope():
-        data = keras_vit.read_shards(shards, parse, BATCH, shuffle_buffer=100)
+        data = keras_vit.data.read_shards(shards, parse, BATCH, shuffle_buffer=100)
         results = train(data, later)
     np.savez(f"{folder}/{strategy.cluster_resolver.task_id}.npz", **results)

@@ -17,7 +17,7 @@ from keras_vit.data.folder import read_folder
 from keras_vit.data.image_set import read_arrays, read_records
 from keras_vit.data.rand_augment import rand_augment
 from keras_vit.data.shards import find_shards
-from keras_vit.data.views import eval_view
+from keras_vit.data.transforms import eval_view
 from tests.data.pictures import encoded, pixels, write_folder
 from tests.fixtures import tiny_config
 

@@ -32,18 +32,18 @@ def test_images_that_were_changed_a_little_are_found(tmp_path):
         encoded(pixels(40, 60, 77).transpose(1, 0, 2), "png")
     )
     (tmp_path / "b" / "white.png").write_bytes(encoded(np.full((40, 60, 3), 250, "uint8"), "png"))
-    found = keras_vit.find_near_duplicates(train, read_folder(tmp_path))
+    found = keras_vit.data.find_near_duplicates(train, read_folder(tmp_path))
     assert sorted((pair.first, pair.second) for pair in found) == [(3, n) for n in range(4)]
     assert all(0.98 <= pair.similarity <= 1 for pair in found)
     assert [pair.similarity for pair in found] == sorted(p.similarity for p in found)[::-1]
-    straight = keras_vit.find_near_duplicates(train, read_folder(tmp_path), mirrored=False)
+    straight = keras_vit.data.find_near_duplicates(train, read_folder(tmp_path), mirrored=False)
     names = sorted(changed)
     assert {names[pair.second] for pair in straight} == set(names) - {"mirrored"}
 
 
 def test_no_pairs_and_no_sense(tmp_path):
     one, other = (keras_vit.read_arrays(images(s), [0, 1]) for s in ((1, 2), (40, 50)))
-    assert keras_vit.find_near_duplicates(one, other) == []
-    assert len(keras_vit.find_near_duplicates(one, one)) == 2
+    assert keras_vit.data.find_near_duplicates(one, other) == []
+    assert len(keras_vit.data.find_near_duplicates(one, one)) == 2
     with pytest.raises(ValueError, match=r"`similarity` must be in \(0, 1\]. Received: 2"):
-        keras_vit.find_near_duplicates(one, other, similarity=2)
+        keras_vit.data.find_near_duplicates(one, other, similarity=2)

@@ -20,7 +20,7 @@ def images(count=6, channels=3):
 def masked(dataset=None, **changes):
     if dataset is None:
         dataset = tf.data.Dataset.from_tensor_slices(images()).batch(4)
-    batches = list(keras_vit.mask_patches(dataset, PATCH, **changes).as_numpy_iterator())
+    batches = list(keras_vit.data.mask_patches(dataset, PATCH, **changes).as_numpy_iterator())
     inputs, targets, weights = zip(*batches, strict=True)
     sources = np.concatenate([x["sources"] for x in inputs])
     return (
@@ -89,9 +89,9 @@ def test_targets_of_all_pixels():
 
 def test_choices_repeat_and_differ():
     dataset = tf.data.Dataset.from_tensor_slices(images()).batch(3)
-    run = keras_vit.mask_patches(dataset, PATCH, seed=3)
+    run = keras_vit.data.mask_patches(dataset, PATCH, seed=3)
     epochs = [[x["sources"] for x, _, _ in run.as_numpy_iterator()] for _ in range(2)]
-    again = keras_vit.mask_patches(dataset, PATCH, seed=3)
+    again = keras_vit.data.mask_patches(dataset, PATCH, seed=3)
     repeated = [[x["sources"] for x, _, _ in again.as_numpy_iterator()] for _ in range(2)]
     np.testing.assert_array_equal(epochs, repeated)
     assert len({np.asarray(batch).tobytes() for epoch in epochs for batch in epoch}) == 4
@@ -100,7 +100,7 @@ def test_choices_repeat_and_differ():
 
 def test_labels_are_dropped_and_lengths_kept():
     dataset = tf.data.Dataset.from_tensor_slices((images(), np.arange(6))).batch(4)
-    run = keras_vit.mask_patches(dataset, PATCH)
+    run = keras_vit.data.mask_patches(dataset, PATCH)
     assert run.cardinality() == 2
     assert run.element_spec[0]["images"].shape == (None, SIZE, SIZE, 3)
 
@@ -122,4 +122,4 @@ def test_wrong_images_are_named():
     with pytest.raises(ValueError, match="takes batches of images"):
         masked(tf.data.Dataset.from_tensor_slices(images()))
     with pytest.raises(ValueError, match="whole number of patches"):
-        keras_vit.mask_patches(tf.data.Dataset.from_tensors(images()), 5)
+        keras_vit.data.mask_patches(tf.data.Dataset.from_tensors(images()), 5)

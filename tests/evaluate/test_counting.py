@@ -16,9 +16,9 @@ from keras_vit.evaluate.counting import (
     count_stages,
     count_training_macs,
 )
-from keras_vit.models.model import Model
 from keras_vit.models.resnet import build_resnet
 from keras_vit.models.vit import build_vit
+from keras_vit.trainers.model import Model
 from keras_vit.variants import find_config
 from tests.fixtures import tiny_config
 

@@ -85,21 +85,25 @@ def separable(count, classes, width, seed=0, noise=0.3):
 
 def test_more_shots_tell_more_and_nothing_tells_nothing():
     train, test = separable(400, 8, 16, noise=1.0), separable(200, 8, 16, seed=1, noise=1.0)
-    accuracies = keras_vit.few_shot_accuracy(*train, *test, shots=(1, 5, 25))
+    accuracies = keras_vit.evaluate.few_shot_accuracy(*train, *test, shots=(1, 5, 25))
     assert accuracies[1][0] < accuracies[5][0] < accuracies[25][0]
     assert accuracies[25][0] > 0.9
     noise = np.random.default_rng(2).normal(size=test[0].shape)
-    assert keras_vit.few_shot_accuracy(*train, noise, test[1], shots=(25,))[25][0] < 0.3
+    assert keras_vit.evaluate.few_shot_accuracy(*train, noise, test[1], shots=(25,))[25][0] < 0.3
 
 
 def test_names_of_classes_may_have_gaps():
     (x, labels), (test, test_labels) = separable(60, 3, 8), separable(30, 3, 8, seed=1)
-    plain = keras_vit.few_shot_accuracy(x, labels, test, test_labels, shots=(5,))
+    plain = keras_vit.evaluate.few_shot_accuracy(x, labels, test, test_labels, shots=(5,))
     names = np.array([4, 70, 900])
-    named = keras_vit.few_shot_accuracy(x, names[labels], test, names[test_labels], shots=(5,))
+    named = keras_vit.evaluate.few_shot_accuracy(
+        x, names[labels], test, names[test_labels], shots=(5,)
+    )
     assert plain[5].tolist() == named[5].tolist()
     with pytest.raises(ValueError, match=r"must be in `labels`. Missing: 5"):
-        keras_vit.few_shot_accuracy(x, labels, test, test_labels + 5 * (test_labels == 0), (5,))
+        keras_vit.evaluate.few_shot_accuracy(
+            x, labels, test, test_labels + 5 * (test_labels == 0), (5,)
+        )
 
 
 def test_a_model_is_evaluated_from_arrays_and_batches():
@@ -107,16 +111,16 @@ def test_a_model_is_evaluated_from_arrays_and_batches():
     fill_random(model)
     images, labels = images_for(model, 12), np.arange(12) % 3
     test, test_labels = images_for(model, 6, seed=1), np.arange(6) % 3
-    by_arrays = keras_vit.evaluate_few_shot(
+    by_arrays = keras_vit.evaluate.evaluate_few_shot(
         model, (images, labels), (test, test_labels), (2, 4), REGULARIZATIONS
     )
     batches = [(images[:8], labels[:8]), (images[8:], labels[8:])]
-    by_batches = keras_vit.evaluate_few_shot(
+    by_batches = keras_vit.evaluate.evaluate_few_shot(
         model, batches, [(test, test_labels)], (2, 4), REGULARIZATIONS
     )
-    features = keras_vit.image_features(model, images, stage="pre_logits")
-    test_features = keras_vit.image_features(model, test, stage="pre_logits")
-    by_hand = keras_vit.few_shot_accuracy(
+    features = keras_vit.analysis.image_features(model, images, stage="pre_logits")
+    test_features = keras_vit.analysis.image_features(model, test, stage="pre_logits")
+    by_hand = keras_vit.evaluate.few_shot_accuracy(
         features, labels, test_features, test_labels, (2, 4), REGULARIZATIONS
     )
     assert features.shape == (12, 16)  # what the head reads
@@ -131,11 +135,11 @@ def test_one_strength_serves_all_datasets():
         "b": {5: np.array([0.1, 0.2, 0.9]), 10: np.array([0.5, 0.6, 0.2])},
         "c": {5: np.array([0.1, 0.2, 0.8]), 10: np.array([0.9, 0.6, 0.2])},
     }
-    assert keras_vit.rank_regularizations(tables) == {5: 2, 10: 0}
+    assert keras_vit.evaluate.rank_regularizations(tables) == {5: 2, 10: 0}
     with pytest.raises(ValueError, match="the same shots and strengths"):
-        keras_vit.rank_regularizations({**tables, "d": {5: np.array([0.1])}})
+        keras_vit.evaluate.rank_regularizations({**tables, "d": {5: np.array([0.1])}})
     with pytest.raises(ValueError, match="at least one"):
-        keras_vit.rank_regularizations({})
+        keras_vit.evaluate.rank_regularizations({})
 
 
 @pytest.mark.parametrize(

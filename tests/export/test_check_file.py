@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit.cli import main
+from keras_vit.cli.main import main
+from keras_vit.errors import ExportMismatchError
 from keras_vit.export.check_file import find_format, verify_export
 from keras_vit.export.onnx import export_onnx
-from keras_vit.export.verify import ExportMismatchError
 
 
 @pytest.mark.parametrize("format", ["saved_model", "litert", "onnx"])

@@ -22,7 +22,7 @@ from PIL import Image
 
 import keras_vit
 from keras_vit.config import Preprocessing
-from keras_vit.data.views import eval_view
+from keras_vit.data.transforms import eval_view
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.serving import write_server_config
 
@@ -202,7 +202,7 @@ def test_the_scripts_export_and_classify(
     assert {path.stem for path in folder.iterdir()} == set(precisions)
     exact = str(folder / f"float32.{suffix}")
     classify = script("classify")
-    logits = np.asarray(model(keras_vit.read_images(photographs)[0][None]))[0]
+    logits = np.asarray(model(keras_vit.data.read_images(photographs)[0][None]))[0]
     best = classify.classify(exact, photographs / "0.png")
     assert [label for label, _ in best] == [LABELS[i] for i in np.argsort(-logits)[:5]]
     np.testing.assert_allclose([x for _, x in best], np.sort(logits)[:-6:-1], rtol=0, atol=1e-4)

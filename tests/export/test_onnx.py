@@ -12,10 +12,10 @@ import onnxruntime
 import pytest
 import tensorflow as tf
 
+from keras_vit.errors import ExportMismatchError
 from keras_vit.export.inference import prepare
 from keras_vit.export.onnx import export_onnx, load_onnx
 from keras_vit.export.onnx_convert import convert, count_operators
-from keras_vit.export.verify import ExportMismatchError
 from keras_vit.models.vit import build_vit
 from tests.fixtures import fill_random, tiny_config
 

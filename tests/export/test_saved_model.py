@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_vit.errors import ExportMismatchError
 from keras_vit.export.saved_model import export_saved_model, load_saved_model
-from keras_vit.export.verify import ExportMismatchError
 from tests.counts import check_counts, script
 
 LABELS = [f"class {letter}" for letter in "abcdefghij"]

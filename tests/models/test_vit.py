@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit.models.model import Model
 from keras_vit.models.vit import build_vit
+from keras_vit.trainers.model import Model
 from tests.fixtures import fill_random, images_for, tiny_config
 
 # Every option, alone and with others, in one block.

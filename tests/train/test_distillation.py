@@ -24,7 +24,7 @@ def test_hard_loss_is_the_teachers_class():
     y = logits()
     student, teacher = softmax(y[:, 0].astype("float64")), y[:, 1].argmax(-1)
     expected = -np.log(student[np.arange(6), teacher]).mean()
-    loss = keras_vit.DistillationLoss("hard")(np.zeros(6), y)
+    loss = keras_vit.train.DistillationLoss("hard")(np.zeros(6), y)
     assert float(loss) == pytest.approx(expected, rel=1e-6)
 
 
@@ -33,7 +33,7 @@ def test_soft_loss_is_the_divergence(temperature):
     y = logits().astype("float64") / temperature
     student, teacher = softmax(y[:, 0]), softmax(y[:, 1])
     divergence = (teacher * np.log(teacher / student)).sum(-1)
-    loss = keras_vit.DistillationLoss("soft", temperature)(np.zeros(6), logits())
+    loss = keras_vit.train.DistillationLoss("soft", temperature)(np.zeros(6), logits())
     assert float(loss) == pytest.approx(temperature**2 * divergence.mean(), rel=1e-5)
 
 
@@ -42,7 +42,7 @@ def test_the_teacher_gets_no_gradient():
     for kind in ("hard", "soft"):
         with tf.GradientTape() as tape:
             tape.watch(y)
-            loss = keras_vit.DistillationLoss(kind)(tf.zeros(6), y)
+            loss = keras_vit.train.DistillationLoss(kind)(tf.zeros(6), y)
         gradient = tape.gradient(loss, y).numpy()
         assert np.abs(gradient[:, 1]).max() == 0 < np.abs(gradient[:, 0]).max()
 
@@ -56,12 +56,12 @@ def build():
 
 
 def compiled(student, teacher, kind):
-    model = keras_vit.distillation_model(student, teacher)
+    model = keras_vit.train.distillation_model(student, teacher)
     model.compile(
         optimizer=keras.optimizers.Adam(3e-3),
         loss={
             "head": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            "distillation": keras_vit.DistillationLoss(kind),
+            "distillation": keras_vit.train.DistillationLoss(kind),
         },
         loss_weights={"head": 0.5, "distillation": 0.5},
         metrics={"head": ["accuracy"]},
@@ -89,7 +89,7 @@ def test_the_student_learns_what_the_teacher_says(kind):
 
 
 def test_models_are_saved(tmp_path):
-    model = keras_vit.distillation_model(*build())
+    model = keras_vit.train.distillation_model(*build())
     fill_random(model, seed=2)
     model.save(tmp_path / "both.keras")
     loaded = keras.saving.load_model(tmp_path / "both.keras")
@@ -100,17 +100,17 @@ def test_models_are_saved(tmp_path):
 def test_what_does_not_fit_is_named():
     student, teacher = build()
     with pytest.raises(ValueError, match="two heads: make it with `distillation_token=True`"):
-        keras_vit.distillation_model(teacher, teacher)
+        keras_vit.train.distillation_model(teacher, teacher)
     other = keras_vit.build_vit(tiny_config(classes=7))
     with pytest.raises(ValueError, match=r"student's 5 classes. Received: .*\(None, 7\)"):
-        keras_vit.distillation_model(student, other)
+        keras_vit.train.distillation_model(student, other)
     large = keras_vit.build_vit(tiny_config(classes=5, image_size=64))
     with pytest.raises(ValueError, match="must take the student"):
-        keras_vit.distillation_model(student, large)
+        keras_vit.train.distillation_model(student, large)
     sure = keras_vit.build_vit(tiny_config(classes=5, classifier_activation="softmax"))
     with pytest.raises(ValueError, match=r"must give logits.*softmax"):
-        keras_vit.distillation_model(student, sure)
+        keras_vit.train.distillation_model(student, sure)
     with pytest.raises(ValueError, match="`kind` must be one of"):
-        keras_vit.DistillationLoss("firm")
+        keras_vit.train.DistillationLoss("firm")
     with pytest.raises(ValueError, match="`temperature` must be positive"):
-        keras_vit.DistillationLoss("soft", 0)
+        keras_vit.train.DistillationLoss("soft", 0)

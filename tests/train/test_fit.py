@@ -16,7 +16,7 @@ from keras_vit.resize import resize_positions
 from keras_vit.train.fit import Epochs, evaluate_accuracy, plan_epochs
 from tests.fixtures import fill_random, tiny_config
 
-RECIPE = keras_vit.Recipe(
+RECIPE = keras_vit.train.Recipe(
     source="a test",
     optimizer="sgd",
     learning_rate=0.05,
@@ -139,10 +139,12 @@ def test_it_is_the_same_as_twenty_plain_lines(pretrained):
     model = keras_vit.adapt_model(pretrained, classes=2, image_size=16)
     rate = keras.optimizers.schedules.CosineDecay(0.0, 20, warmup_target=0.05, warmup_steps=4)
     model.compile(
-        keras_vit.SGD(rate, momentum=0.9, global_clipnorm=1.0),
+        keras_vit.train.SGD(rate, momentum=0.9, global_clipnorm=1.0),
         keras.losses.CategoricalCrossentropy(from_logits=True),
     )
-    batches = keras_vit.train_batches(images, model, 8, RECIPE.augmentation, repeats=6, steps=24)
+    batches = keras_vit.data.train_batches(
+        images, model, 8, RECIPE.augmentation, repeats=6, steps=24
+    )
     model.fit(batches, shuffle=False, verbose=0)
     for one, other in zip(fitted.model.weights, model.weights, strict=True):
         np.testing.assert_array_equal(one, other)
@@ -174,13 +176,15 @@ def test_transfer_chooses_on_held_out_images_and_tests_once(pretrained, monkeypa
 
     monkeypatch.setattr("keras_vit.train.transfer.evaluate_accuracy", watch)
     short = dataclasses.replace(RECIPE, steps=12)
-    found = keras_vit.transfer(pretrained, two_colours(), two_colours(20, 3), short, verbose=0)
+    found = keras_vit.train.transfer(
+        pretrained, two_colours(), two_colours(20, 3), short, verbose=0
+    )
     assert seen == [8, 8, 20]  # 2 rates on a quarter held out, then the test images
     assert found.learning_rate == 0.05 and found.held_out_accuracy[0.05] == 1
     assert found.held_out_accuracy[1e-50] < 1
     assert found.test_accuracy == 1
     with pytest.raises(ValueError, match=r"The recipe has nothing to choose"):
-        keras_vit.transfer(
+        keras_vit.train.transfer(
             pretrained, two_colours(), two_colours(), dataclasses.replace(RECIPE, held_out=0)
         )
 

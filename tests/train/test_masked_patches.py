@@ -10,11 +10,11 @@ import tensorflow as tf
 import keras_vit
 from tests.fixtures import fill_random, images_for, tiny_config
 
-STEM = keras_vit.ResNetStem()
+STEM = keras_vit.config.ResNetStem()
 
 
 def compiled(model, target="mean_color", **arguments):
-    masked = keras_vit.masked_patch_model(model, target)
+    masked = keras_vit.train.masked_patch_model(model, target)
     loss = (
         keras.losses.MeanSquaredError()
         if target == "pixels"
@@ -30,7 +30,7 @@ def data(model, patch_size=8, count=16, **arguments):
     colors = rng.integers(0, 256, (count, 1, 1, 3))
     x = np.broadcast_to(colors, (count, *model.input_shape[1:])).astype("float32")
     dataset = tf.data.Dataset.from_tensor_slices(x).batch(8)
-    return keras_vit.mask_patches(dataset, patch_size, **arguments)
+    return keras_vit.data.mask_patches(dataset, patch_size, **arguments)
 
 
 CONFIGS = {
@@ -47,7 +47,7 @@ CONFIGS = {
 def test_tokens_without_masks_are_the_models_own(name):
     model = keras_vit.build_vit(CONFIGS[name])
     fill_random(model)
-    masked = keras_vit.masked_patch_model(model)
+    masked = keras_vit.train.masked_patch_model(model)
     fill_random(masked, seed=1)
     fill_random(model)
     x = images_for(model, 2)
@@ -62,7 +62,7 @@ def test_tokens_without_masks_are_the_models_own(name):
 
 def test_only_what_comes_in_their_place_counts():
     model = keras_vit.build_vit(tiny_config())
-    masked = keras_vit.masked_patch_model(model)
+    masked = keras_vit.train.masked_patch_model(model)
     fill_random(masked)
     x = images_for(model, 1)
     here = np.arange(16, dtype="int32")[None]
@@ -111,7 +111,7 @@ def test_the_loss_is_that_of_the_corrupted_patches():
 
 def test_models_are_saved(tmp_path):
     model = keras_vit.build_vit(tiny_config())
-    masked = keras_vit.masked_patch_model(model)
+    masked = keras_vit.train.masked_patch_model(model)
     fill_random(masked)
     masked.save(tmp_path / "masked.keras")
     loaded = keras.saving.load_model(tmp_path / "masked.keras")
@@ -122,8 +122,8 @@ def test_models_are_saved(tmp_path):
 def test_wrong_models_are_named():
     bare = keras_vit.build_vit(tiny_config(include_preprocessing=False))
     with pytest.raises(ValueError, match="include_preprocessing=True"):
-        keras_vit.masked_patch_model(bare)
+        keras_vit.train.masked_patch_model(bare)
     with pytest.raises(ValueError, match="needs a Vision Transformer of this package"):
-        keras_vit.masked_patch_model(keras.Sequential([keras.layers.Dense(1)]))
+        keras_vit.train.masked_patch_model(keras.Sequential([keras.layers.Dense(1)]))
     with pytest.raises(ValueError, match="`target` must be one of"):
-        keras_vit.masked_patch_model(bare, "colour")
+        keras_vit.train.masked_patch_model(bare, "colour")

@@ -13,7 +13,7 @@ from tests.fixtures import tiny_config
 def test_a_step_is_the_formula():
     start, gradient = np.array([1.0, -2.0]), np.array([0.5, 0.1])
     variable = keras.Variable(start, name="kernel")
-    optimizer = keras_vit.AdamW(
+    optimizer = keras_vit.train.AdamW(
         0.1, rate_factors={variable.path: 0.25}, weight_decay=0.2, epsilon=1e-8
     )
     expected = start
@@ -37,14 +37,14 @@ def test_without_factors_it_is_that_of_keras():
         return model.get_weights()
 
     options = {"weight_decay": 0.3, "global_clipnorm": 1.0, "epsilon": 1e-4}
-    ours = train(keras_vit.AdamW(1e-2, **options))
+    ours = train(keras_vit.train.AdamW(1e-2, **options))
     for x, y in zip(ours, train(keras.optimizers.AdamW(1e-2, **options)), strict=True):
         np.testing.assert_allclose(x, y, rtol=0, atol=1e-6)
 
 
 def test_the_rate_falls_from_the_head_to_the_patches():
     model = keras_vit.build_vit(tiny_config(classes=3, depth=2))
-    factors = keras_vit.layerwise_decay(model, 0.5)
+    factors = keras_vit.train.layerwise_decay(model, 0.5)
     assert factors.keys() == {variable.path for variable in model.trainable_variables}
     assert factors["head/kernel"] == factors["encoder_norm/gamma"] == 1
     assert factors["block_1/mlp/hidden/kernel"] == 0.5
@@ -52,18 +52,18 @@ def test_the_rate_falls_from_the_head_to_the_patches():
     assert factors["patch_encoder/projection/kernel"] == factors["class_token/token"] == 0.125
     assert factors["position_embedding/embedding"] == 0.125
     restored = keras.optimizers.deserialize(
-        keras.optimizers.serialize(keras_vit.AdamW(1e-3, rate_factors=factors))
+        keras.optimizers.serialize(keras_vit.train.AdamW(1e-3, rate_factors=factors))
     )
     assert restored.rate_factors == factors
 
 
 def test_what_is_wrong_is_said():
     model = keras_vit.build_vit(tiny_config(classes=3))
-    optimizer = keras_vit.AdamW(rate_factors={"haed/kernel": 0.1})
+    optimizer = keras_vit.train.AdamW(rate_factors={"haed/kernel": 0.1})
     with pytest.raises(ValueError, match=r"not trained: haed/kernel\..*'patch_encoder"):
         optimizer.build(model.trainable_variables)
     with pytest.raises(ValueError, match=r"in \(0, 1\]. Received: 1.5"):
-        keras_vit.layerwise_decay(model, 1.5)
+        keras_vit.train.layerwise_decay(model, 1.5)
     plain = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     with pytest.raises(ValueError, match="no layers block_0"):
-        keras_vit.layerwise_decay(plain, 0.5)
+        keras_vit.train.layerwise_decay(plain, 0.5)

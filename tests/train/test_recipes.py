@@ -121,9 +121,9 @@ def test_sgd_is_the_official_one(schedule):
 def test_keras_sgd_is_another():
     schedule = SGD.build_schedule(8)
     theirs = run(keras.optimizers.SGD(schedule, momentum=0.9))
-    ours = run(keras_vit.SGD(schedule, momentum=0.9))
+    ours = run(keras_vit.train.SGD(schedule, momentum=0.9))
     assert np.abs(ours[-1]["bias"] - theirs[-1]["bias"]).max() > 0.01
-    constant = run(keras.optimizers.SGD(0.1, momentum=0.9)), run(keras_vit.SGD(0.1))
+    constant = run(keras.optimizers.SGD(0.1, momentum=0.9)), run(keras_vit.train.SGD(0.1))
     for one, other in zip(*constant, strict=True):  # as long as the rate stays
         np.testing.assert_allclose(one["bias"], other["bias"], rtol=1e-5, atol=1e-6)
 
@@ -154,12 +154,12 @@ def test_decay_is_apart_from_the_gradient_and_follows_the_rate(optimizer, kernel
 
 
 def test_optimizers_say_all_that_they_are():
-    for optimizer in (keras_vit.SGD(0.1, decay_kernels_only=True, weight_decay=0.1),
-                      keras_vit.AdamW(0.1, decay_kernels_only=True)):  # fmt: skip
+    for optimizer in (keras_vit.train.SGD(0.1, decay_kernels_only=True, weight_decay=0.1),
+                      keras_vit.train.AdamW(0.1, decay_kernels_only=True)):  # fmt: skip
         again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
         assert type(again) is type(optimizer) and again.decay_kernels_only
     with pytest.raises(ValueError, match=r"official SGD has no Nesterov"):
-        keras_vit.SGD(0.1, nesterov=True)
+        keras_vit.train.SGD(0.1, nesterov=True)
 
 
 def test_weights_are_averaged_at_the_end():
@@ -178,13 +178,15 @@ def test_the_sigmoid_loss_is_summed_over_classes():
         y = np.where(labels, on, off)
         x = logits.astype("float64")
         terms = y * np.log1p(np.exp(-x)) + (1 - y) * np.log1p(np.exp(x))
-        found = keras_vit.SigmoidCrossentropy(smoothing)(labels, logits)
+        found = keras_vit.train.SigmoidCrossentropy(smoothing)(labels, logits)
         np.testing.assert_allclose(found, terms.sum(-1).mean(), rtol=1e-5)
         keras_loss = keras.losses.BinaryCrossentropy(from_logits=True, label_smoothing=smoothing)
         np.testing.assert_allclose(found, 50 * keras_loss(labels, logits), rtol=1e-5)
-    extreme = keras_vit.SigmoidCrossentropy()([[1.0, 0.0]], [[200.0, -200.0]])
+    extreme = keras_vit.train.SigmoidCrossentropy()([[1.0, 0.0]], [[200.0, -200.0]])
     assert float(extreme) == 0
-    saved = keras.losses.deserialize(keras.losses.serialize(keras_vit.SigmoidCrossentropy(2e-4)))
+    saved = keras.losses.deserialize(
+        keras.losses.serialize(keras_vit.train.SigmoidCrossentropy(2e-4))
+    )
     assert saved.label_smoothing == 2e-4
 
 
@@ -217,7 +219,7 @@ PRETRAINING = ("learning_rate", "epochs", "schedule", "weight_decay", "dropout_r
     }.items(),
 )
 def test_table_3(name, numbers):
-    recipe = keras_vit.find_recipe(name)
+    recipe = keras_vit.train.find_recipe(name)
     assert row(recipe, *PRETRAINING) == numbers
     assert row(recipe, "batch_size", "warmup_steps", "image_size", "head_bias", "loss") == (
         4096, 10_000, 224, -10.0, "sigmoid",
@@ -247,20 +249,20 @@ def test_table_4(name, numbers):
 
 def test_the_other_rows():
     assert len(AUGREG_PRETRAINING) == 28 * 3
-    strong = keras_vit.find_recipe("augreg_in21k_300_strong2_wd0.03_do0.1")
+    strong = keras_vit.train.find_recipe("augreg_in21k_300_strong2_wd0.03_do0.1")
     assert strong.augmentation == AUGREG["strong2"]
     assert strong.augmentation.rand_augment == (2, 20) and strong.augmentation.mixup == 0.8
     assert row(strong, "learning_rate", "weight_decay", "dropout_rate") == (1e-3, 0.03, 0.1)
     assert row(strong, "stochastic_depth_rate", "clip_norm", "epochs") == (0.1, 1.0, 300)
-    plain = keras_vit.find_recipe("plain_vit_90")
+    plain = keras_vit.train.find_recipe("plain_vit_90")
     assert row(plain, "batch_size", "learning_rate", "weight_decay") == (1024, 1e-3, 0.1)
     assert plain.augmentation.rand_augment == (2, 10) and plain.augmentation.mixup == 0.2
-    deit = keras_vit.find_recipe("deit")
+    deit = keras_vit.train.find_recipe("deit")
     assert deit.count_warmup(1_281_167) == 6256 and deit.count_steps(1_281_167) == 375_342
     assert row(deit, "learning_rate", "weight_decay", "end_learning_rate") == (1e-3, 0.05, 1e-5)
-    assert keras_vit.find_recipe("finetune_imagenet_512").averaging == 0.9999
+    assert keras_vit.train.find_recipe("finetune_imagenet_512").averaging == 0.9999
     assert all(recipe.source for recipe in RECIPES.values())
-    assert set(keras_vit.list_recipes()) == set(RECIPES)
+    assert set(keras_vit.train.list_recipes()) == set(RECIPES)
 
 
 @pytest.mark.parametrize(
@@ -272,7 +274,7 @@ def test_the_other_rows():
     ],
 )
 def test_bits_rule(images, pixels, expected):
-    recipe = keras_vit.hyper_rule(images, pixels)
+    recipe = keras_vit.train.hyper_rule(images, pixels)
     found = row(recipe, "steps", "warmup_steps", "image_size", "drops")
     assert (*found, recipe.augmentation.mixup) == expected
     assert row(recipe, "learning_rate", "batch_size", "weight_decay") == (0.003, 512, 0.0)
@@ -280,7 +282,7 @@ def test_bits_rule(images, pixels, expected):
 
 def test_what_is_wrong_is_said():
     with pytest.raises(ValueError, match=r"no recipe 'finetune_pet'. Near it: finetune_pets"):
-        keras_vit.find_recipe("finetune_pet")
+        keras_vit.train.find_recipe("finetune_pet")
     with pytest.raises(ValueError, match=r"counts `steps` or `epochs`, one of them"):
         dataclasses.replace(SGD, epochs=3)
     with pytest.raises(ValueError, match=r"`learning_rate` must be above 0. Received: 0"):

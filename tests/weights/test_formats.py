@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from keras_vit.weights.arrays import CheckpointError, Entry
+from keras_vit.errors import CheckpointError
+from keras_vit.weights.array_file import Entry
 from keras_vit.weights.formats import open_arrays
 
 ARRAYS = {

@@ -6,12 +6,13 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.cards.card import Card
-from keras_vit.cards.catalog import CARDS
 from keras_vit.config import IMAGENET_STATISTICS
 from keras_vit.create import build, create_model
+from keras_vit.errors import CheckpointMismatchError
+from keras_vit.hub.cards.card import Card
+from keras_vit.hub.cards.catalog import CARDS
 from keras_vit.variants import VARIANTS
-from keras_vit.weights.load import CheckpointMismatchError, inspect_file, load_weights
+from keras_vit.weights.load import inspect_file, load_weights
 from tests.fixtures import tiny_config
 from tests.weights import test_load_torch as torch
 from tests.weights.test_load_official import fill, golden_images, linen_shapes

@@ -12,10 +12,11 @@ import pytest
 
 from keras_vit.config import ResNetConfig, ResNetStem
 from keras_vit.create import create_model
+from keras_vit.errors import CheckpointMismatchError
 from keras_vit.models.resnet import build_resnet
 from keras_vit.models.vit import build_vit
 from keras_vit.resize import resize_positions
-from keras_vit.weights.load import CheckpointMismatchError, inspect_file, load_weights
+from keras_vit.weights.load import inspect_file, load_weights
 from tests import official
 from tests.fixtures import tiny_config
 

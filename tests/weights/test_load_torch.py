@@ -15,9 +15,10 @@ import safetensors.numpy
 
 from keras_vit.config import ResNetConfig, ResNetStem
 from keras_vit.create import build, create_model
+from keras_vit.errors import CheckpointMismatchError
 from keras_vit.weights.follow import follow_file
-from keras_vit.weights.load import CheckpointMismatchError, inspect_file, load_weights
-from keras_vit.weights.plan import Plan
+from keras_vit.weights.load import inspect_file, load_weights
+from keras_vit.weights.matching import Plan
 from keras_vit.weights.save import save_weights
 from tests.fixtures import tiny_config
 from tests.official import GOLDEN

@@ -14,8 +14,8 @@ import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keras_vit.errors import CheckpointError
 from keras_vit.models.vit import build_vit
-from keras_vit.weights.arrays import CheckpointError
 from keras_vit.weights.load import load_weights
 from keras_vit.weights.save import save_weights
 from tests import official

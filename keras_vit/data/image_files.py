@@ -1,0 +1,143 @@
+"""Image files: finding them, reading them as arrays, batching them for a model."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Iterator, Sequence
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.config import Preprocessing
+from keras_vit.data.decode import decode
+from keras_vit.data.transforms import eval_view, normalize
+
+# TensorFlow decodes all of them, WebP from version 2.19 on.
+IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp")
+
+
+def read_images(
+    paths: str | os.PathLike | Sequence[str | os.PathLike],
+    channels: int = 3,
+    count: int | None = None,
+) -> list[np.ndarray]:
+    """Reads image files as arrays, for `images` and `calibration` of the exports.
+
+    Args:
+        paths: Image files and folders of image files; one or several.
+        channels: 1, 3 or 4, whatever the files have.
+        count: How many to read at most, spread evenly over all; `None` reads all.
+
+    Returns:
+        uint8 arrays of shape `(h, w, channels)`.
+
+    Raises:
+        OSError: If a file does not exist, or is no image.
+        ValueError: If there are no images.
+
+    Example:
+
+    >>> photographs = keras_vit.data.read_images("photographs", count=100)
+    """
+    files = find_images(paths)
+    count = len(files) if count is None else min(count, len(files))
+    spread = (files[index * len(files) // count] for index in range(count))
+    return [read_image(path, channels) for path in spread]
+
+
+def read_image(path: pathlib.Path, channels: int = 3) -> np.ndarray:
+    """Reads one image file as a uint8 array of shape `(h, w, channels)`.
+
+    Raises:
+        OSError: If the file does not exist, or is no image. The message names the file.
+    """
+    try:
+        return decode(tf.constant(path.read_bytes()), channels).numpy()
+    except tf.errors.InvalidArgumentError as error:
+        raise OSError(
+            f"{path} cannot be read as an image (JPEG, PNG, BMP, GIF, or WebP that does not move). "
+            "Remove it or replace it."
+        ) from error
+
+
+class ImageFiles:
+    """Image files as batches of a model's input: decoded, resized and cropped as in evaluation.
+
+    Every iteration reads the files again, and only one batch is in memory.
+
+    Args:
+        paths: Image files and folders of image files.
+        model: A model of this package, or one built on one.
+        batch_size: Images in a batch.
+
+    Yields:
+        float32 arrays of shape `(b, H, W, C)`, in the value range that the model takes.
+
+    Raises:
+        ValueError: If there are no images.
+        OSError: If a file does not exist or, once it is read, is no image.
+    """
+
+    def __init__(
+        self, paths: Sequence[str | os.PathLike], model: keras.Model, batch_size: int = 16
+    ):
+        self.files = find_images(paths)
+        self.batch_size = batch_size
+        self._model = model
+
+    def __len__(self) -> int:
+        return -(-len(self.files) // self.batch_size)
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        for start in range(0, len(self.files), self.batch_size):
+            files = self.files[start : start + self.batch_size]
+            yield np.stack([_model_input(path, self._model) for path in files])
+
+
+def _model_input(path: pathlib.Path, model: keras.Model) -> np.ndarray:
+    config = getattr(model, "config", None)
+    preprocessing = Preprocessing() if config is None else config.preprocessing
+    height, width, channels = model.inputs[0].shape[1:]
+    pixels = eval_view(tf.constant(read_image(path, channels)), preprocessing, (height, width))
+    if config is None or config.include_preprocessing:
+        return pixels.numpy()
+    return normalize(pixels, preprocessing).numpy()
+
+
+def find_images(paths: str | os.PathLike | Sequence[str | os.PathLike]) -> list[pathlib.Path]:
+    """Finds image files, and the images in folders and their sub-folders, in a fixed order.
+
+    Args:
+        paths: Files and folders; one or several.
+
+    Raises:
+        FileNotFoundError: If one does not exist.
+        ValueError: If there are no images.
+    """
+    paths = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    files = []
+    for path in map(pathlib.Path, paths):
+        if not path.exists():
+            raise FileNotFoundError(f"There is no image {path}.")
+        files += files_below(path, IMAGE_ENDINGS) if path.is_dir() else [path]
+    if not files:
+        raise ValueError(f"There are no images in {', '.join(map(str, paths)) or 'nothing'}.")
+    return files
+
+
+def files_below(folder: str | os.PathLike[str], endings: tuple[str, ...]) -> list[pathlib.Path]:
+    """Finds files in a folder and its sub-folders, symbolic links included, sorted by path.
+
+    Args:
+        folder: The folder. Files and folders in it whose names begin with a dot are left out.
+        endings: How the names end, in small letters.
+    """
+    return sorted(
+        pathlib.Path(parent, name)
+        for parent, _, names in os.walk(os.fspath(folder), followlinks=True)
+        for name in names
+        if name[0] != "." and name.lower().endswith(endings)
+        if not any(part[0] == "." for part in pathlib.Path(parent).relative_to(folder).parts)
+    )

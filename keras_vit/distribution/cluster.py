@@ -1,0 +1,114 @@
+"""What is checked of a cluster before TensorFlow, which would wait for ever, is told of it."""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+from typing import Any, NamedTuple
+
+from keras_vit.distribution.rendezvous import meet
+
+_ROLES = ("chief", "worker")  # of the workers that train, in TensorFlow's order
+_EXAMPLE = (
+    '{"cluster": {"worker": ["host-a:2222", "host-b:2222"]}, '
+    '"task": {"type": "worker", "index": 0}}'
+)
+
+
+class Cluster(NamedTuple):
+    """The workers of a run.
+
+    Args:
+        addresses: `"host:port"` of each worker, the chief first.
+        worker: Which of them this process is.
+    """
+
+    addresses: tuple[str, ...]
+    worker: int
+
+
+def check_cluster(timeout_seconds: float = 300.0) -> Cluster | None:
+    """Checks `TF_CONFIG`, then waits until all workers have come up.
+
+    To be called first thing, before a strategy is made: TensorFlow itself waits without end for
+    a worker that never comes up, and says little about a configuration that cannot work. All
+    workers have to call it. It opens the port of this worker, meets the others on theirs,
+    compares the configuration and the versions of TensorFlow and Keras, and closes the port.
+
+    Args:
+        timeout_seconds: How long to wait for the others.
+
+    Returns:
+        The workers, or `None` without `TF_CONFIG`, where there is nothing to check.
+
+    Raises:
+        ValueError: If `TF_CONFIG` cannot work.
+        TimeoutError: If workers did not come up in time. The message names them.
+        RuntimeError: If workers have another configuration or other versions.
+
+    Example:
+        keras_vit.distribution.check_cluster(timeout_seconds=600)
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    """
+    text = os.environ.get("TF_CONFIG")
+    if not text:
+        return None
+    cluster = parse_cluster(text)
+    meet(cluster.addresses, cluster.worker, timeout_seconds)
+    return cluster
+
+
+def parse_cluster(text: str) -> Cluster:
+    """Reads `TF_CONFIG`.
+
+    Args:
+        text: JSON, as TensorFlow documents it.
+
+    Returns:
+        The workers that train; `ps` and `evaluator` are not among them.
+
+    Raises:
+        ValueError: If it cannot work.
+    """
+    try:
+        config = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise _wrong(f"it is no JSON ({error})", text) from error
+    jobs = config.get("cluster") if isinstance(config, dict) else None
+    if not isinstance(jobs, dict) or not jobs.get("worker"):
+        raise _wrong('it needs workers: "cluster": {"worker": [...]}', text)
+    roles = {role: _check_addresses(role, jobs[role], text) for role in _ROLES if role in jobs}
+    everyone = [address for role in roles.values() for address in role]
+    twice = [a for a, count in collections.Counter(everyone).items() if count > 1]
+    if twice:
+        raise _wrong(f"{', '.join(twice)} stands in it more than once", text)
+    return Cluster(tuple(everyone), _find_index(config.get("task"), roles, text))
+
+
+def _check_addresses(role: str, addresses: Any, text: str) -> list[str]:
+    if not isinstance(addresses, list):
+        raise _wrong(f'"{role}" must be a list of addresses', text)
+    for address in addresses:
+        host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise _wrong(f'{address!r} is no address; it must be "host:port"', text)
+    return addresses
+
+
+def _find_index(task: Any, roles: dict[str, list[str]], text: str) -> int:
+    """The place of this process among all workers."""
+    role = task.get("type") if isinstance(task, dict) else None
+    if role not in roles:
+        raise _wrong(f'the type of its "task" must be one of {", ".join(roles)}', text)
+    index, count = task.get("index"), len(roles[role])
+    if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < count:
+        raise _wrong(f'the index of its "task" must be 0 to {count - 1} for a {role}', text)
+    return index + (len(roles.get("chief", ())) if role == "worker" else 0)
+
+
+def _wrong(problem: str, text: str) -> ValueError:
+    return ValueError(
+        f"TF_CONFIG cannot work: {problem}. Received: {text}. It looks like {_EXAMPLE}, "
+        "with another index for every worker."
+    )

@@ -1,0 +1,42 @@
+"""Every exception that this package defines, under one base class."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class KerasVitError(Exception):
+    """Base class of the exceptions of this package."""
+
+
+class CheckpointError(KerasVitError, ValueError):
+    """A checkpoint file that cannot be loaded as it is. The message says why and what to do."""
+
+
+class CheckpointMismatchError(CheckpointError):
+    """A checkpoint that does not fit the model. The message lists everything that does not."""
+
+
+class DownloadError(KerasVitError, OSError):
+    """A file that could not be fetched, or that is not the one that was published."""
+
+
+class DamagedStateError(KerasVitError, ValueError):
+    """A file of training state that is torn or was changed. The message names it."""
+
+
+class StateMismatchError(KerasVitError, ValueError):
+    """A training state that does not fit the model. The message lists everything that does not."""
+
+
+class ExportMismatchError(KerasVitError, ValueError):
+    """An exported file that computes other numbers than the model it was made from.
+
+    Args:
+        message: What differs, and by how much.
+        report: The `ExportReport` with the numbers.
+    """
+
+    def __init__(self, message: str, report: Any):
+        super().__init__(message)
+        self.report = report

@@ -1,0 +1,313 @@
+"""From an address to a local file that is whole and the one it should be.
+
+Four environment variables steer it:
+
+- `KERAS_VIT_CACHE`: the folder that files are kept in.
+- `KERAS_VIT_OFFLINE=1`: nothing is downloaded, only what is there is used.
+- `KERAS_VIT_MIRROR`: a URL or a folder with the layout of the cache, asked in place of the servers.
+- `KERAS_VIT_PROGRESS=0`: no line of progress on standard error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import sys
+import tempfile
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+
+from keras_vit.errors import DownloadError
+from keras_vit.hub.addresses import cache_name, download_url, is_address, mirror_url
+from keras_vit.hub.download import (
+    discard,
+    download,
+)
+from keras_vit.hub.progress import ProgressLine
+from keras_vit.hub.repositories import fetch_from_hub
+from keras_vit.hub.verify import find_structure_fault, hash_file
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """What was true of a file when it was first used, kept beside it as JSON.
+
+    Args:
+        address: Where it came from.
+        sha256: Hash of its bytes.
+        size: Size in bytes.
+        modified: Time of its last change, in nanoseconds, which says when to hash it again.
+    """
+
+    address: str
+    sha256: str
+    size: int
+    modified: int
+
+
+def cache_dir() -> pathlib.Path:
+    """The folder that fetched files are kept in.
+
+    `KERAS_VIT_CACHE`, or else `keras_vit` in `XDG_CACHE_HOME` or `~/.cache`.
+    """
+    chosen = os.environ.get("KERAS_VIT_CACHE")
+    if chosen:
+        return pathlib.Path(chosen).expanduser()
+    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return pathlib.Path(caches).expanduser() / "keras_vit"
+
+
+def is_offline() -> bool:
+    """Whether `KERAS_VIT_OFFLINE` forbids downloads."""
+    return os.environ.get("KERAS_VIT_OFFLINE", "").lower() not in ("", "0", "false", "no")
+
+
+def fetch(
+    address: str | os.PathLike,
+    *,
+    sha256: str | None = None,
+    size: int | None = None,
+    rehash: bool = False,
+    attempts: int = 4,
+    backoff: float = 1.0,
+) -> pathlib.Path:
+    """Finds the local file of an address, and downloads it where it is not there yet.
+
+    A download continues where an earlier one was cut, is checked, and then moved into the cache
+    in one step: under its name a file is whole. Several processes download it once.
+
+    Args:
+        address: `https://...`, `gs://bucket/path`, `hf://owner/name[@revision][/file]`,
+            `file://...`, or the path of a file, which is returned as it is.
+        sha256: The hash that its publisher states. Without one, size and structure are checked,
+            and the hash of the first use is recorded and holds from then on.
+        size: Size in bytes that its publisher states.
+        rehash: Whether a file that lies in the cache unchanged is hashed again.
+        attempts: Failures in a row, without one new byte, after which a download gives up.
+        backoff: Seconds before the second attempt, doubled before each further one.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        DownloadError: If the file cannot be fetched or is not the one that it should be.
+        ValueError: If the address cannot be read.
+
+    Example:
+
+    >>> path = fetch("gs://vit_models/sam/ViT-B_16.npz")  # doctest: +SKIP
+    """
+    text = os.fspath(address)
+    if not is_address(text) or text.startswith("file://"):
+        return _local_file(text, sha256, size)
+    if text.startswith("hf://"):
+        path, published = fetch_from_hub(text, is_offline())
+        _check(path, _hub_record(path), text, sha256 or published, size, rehash)
+        return path
+    url = download_url(text)
+    path = cache_dir().joinpath(*cache_name(url).parts)
+    if not path.is_file():
+        if is_offline():
+            raise DownloadError(_offline_message(text, path))
+        _prepare_folder(path.parent)
+        with _lock(path):
+            if not path.is_file():  # another process may have brought it meanwhile
+                _bring(text, url, path, sha256, size, attempts, backoff)
+    _check(path, path, text, sha256, size, rehash)
+    return path
+
+
+def _hub_record(path: pathlib.Path) -> pathlib.Path:
+    """Where the record of a file of the hub's cache goes: that cache is not ours to write to."""
+    starts = [i for i, part in enumerate(path.parts) if part.startswith("models--")]
+    return cache_dir().joinpath("hub", *path.parts[starts[-1] if starts else -1 :])
+
+
+def _local_file(text: str, sha256: str | None, size: int | None) -> pathlib.Path:
+    if text.startswith("file://"):
+        text = urllib.request.url2pathname(urllib.parse.urlsplit(text).path)
+    path = pathlib.Path(text).expanduser()
+    if not path.is_file():
+        raise DownloadError(f"There is no file {str(path)!r}.")
+    fault = _find_fault(path, path.name, sha256, size)
+    if fault:
+        raise DownloadError(f"{path} is not the file that it should be: {fault}.")
+    return path
+
+
+def _offline_message(address: str, path: pathlib.Path) -> str:
+    return (
+        f"{address} is not in the cache, and KERAS_VIT_OFFLINE forbids to download it. Unset "
+        f"KERAS_VIT_OFFLINE, or copy the file to {path}. KERAS_VIT_CACHE names another cache."
+    )
+
+
+def _prepare_folder(folder: pathlib.Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise DownloadError(
+            f"Nothing can be written to {folder} ({error}). Set KERAS_VIT_CACHE to a folder that "
+            "this user may write to."
+        ) from error
+
+
+def _bring(
+    address: str,
+    url: str,
+    path: pathlib.Path,
+    sha256: str | None,
+    size: int | None,
+    attempts: int,
+    backoff: float,
+) -> None:
+    """Downloads, checks and moves a file into place; what arrives broken is fetched once more."""
+    mirror = os.environ.get("KERAS_VIT_MIRROR")
+    source = mirror_url(mirror, url) if mirror else url
+    part = path.with_name(path.name + ".part")
+    fault: str | None = None
+    for _ in range(2):
+        remote = download(
+            source, part, size=size, attempts=attempts, backoff=backoff, progress=_progress(path)
+        )
+        fault = _find_fault(part, path.name, sha256, size, remote.md5)
+        if fault is None:
+            _move_into_place(part, path, address)
+            return
+        discard(part)
+    raise DownloadError(
+        f"{source} was downloaded twice and is not the file that it should be: {fault}. Nothing "
+        "was kept. Fetch it by other means and pass its path, or name another server with "
+        "KERAS_VIT_MIRROR."
+    )
+
+
+def _progress(path: pathlib.Path) -> ProgressLine | None:
+    return None if os.environ.get("KERAS_VIT_PROGRESS") == "0" else ProgressLine(path.name)
+
+
+def _find_fault(
+    path: pathlib.Path, name: str, sha256: str | None, size: int | None, md5: str | None = None
+) -> str | None:
+    """What is wrong with a file, by the best that is known of it; `None` where nothing is."""
+    if size is not None and path.stat().st_size != size:
+        return f"it has {path.stat().st_size:,} bytes, expected {size:,}"
+    for algorithm, expected in (("sha256", sha256), ("md5", md5)):
+        if expected is not None and (found := hash_file(path, algorithm)) != expected.lower():
+            return f"its {algorithm} is {found}, expected {expected.lower()}"
+    return None if sha256 else find_structure_fault(path, name)
+
+
+def _move_into_place(part: pathlib.Path, path: pathlib.Path, address: str) -> None:
+    earlier = _read_record(path)
+    record = _record_of(part, address)
+    if earlier is not None and earlier.sha256 != record.sha256:
+        discard(part)
+        raise DownloadError(
+            f"The file at {address} is another one than when it was first used: its sha256 is "
+            f"{record.sha256}, then {earlier.sha256}. Nothing was kept. If the change is meant, "
+            f"delete {_record_path(path)}."
+        )
+    os.replace(part, path)
+    discard(part)
+    _write_record(path, record)
+
+
+def _check(
+    path: pathlib.Path,
+    recorded_at: pathlib.Path,
+    address: str,
+    sha256: str | None,
+    size: int | None,
+    rehash: bool,
+) -> None:
+    """Checks a file of the cache against what is published, and against its first use."""
+    record = _read_record(recorded_at)
+    status = path.stat()
+    if record is None:
+        fault = _find_fault(path, path.name, sha256, size)
+        if fault is None:
+            _write_record(recorded_at, _record_of(path, address))
+    else:
+        fault = _find_record_fault(record, address, sha256, size)
+        changed = (status.st_size, status.st_mtime_ns) != (record.size, record.modified)
+        if fault is None and (changed or rehash):
+            fault = _find_fault(path, path.name, record.sha256, record.size)
+            if fault is None:  # the same bytes, copied
+                _write_record(recorded_at, _record_of(path, address))
+    if fault is not None:
+        raise DownloadError(
+            f"{path} is not the file that it should be: {fault}. Delete it, to have {address} "
+            "fetched again."
+        )
+
+
+def _find_record_fault(
+    record: Record, address: str, sha256: str | None, size: int | None
+) -> str | None:
+    if record.address != address and not _same_file(record.address, address):
+        return f"it came from {record.address}"
+    if sha256 is not None and record.sha256 != sha256.lower():
+        return f"its sha256 is {record.sha256}, expected {sha256.lower()}"
+    if size is not None and record.size != size:
+        return f"it has {record.size:,} bytes, expected {size:,}"
+    return None
+
+
+def _same_file(first: str, second: str) -> bool:
+    """Whether two addresses are of one file, as `gs://` and `https://` ones can be."""
+    if first.startswith("hf://") or second.startswith("hf://"):
+        return first.startswith("hf://") and second.startswith("hf://")  # keyed by commit
+    return download_url(first) == download_url(second)
+
+
+def _record_of(path: pathlib.Path, address: str) -> Record:
+    status = path.stat()
+    return Record(address, hash_file(path), status.st_size, status.st_mtime_ns)
+
+
+def _record_path(path: pathlib.Path) -> pathlib.Path:
+    return path.with_name(path.name + ".json")
+
+
+def _read_record(path: pathlib.Path) -> Record | None:
+    try:
+        return Record(**json.loads(_record_path(path).read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _write_record(path: pathlib.Path, record: Record) -> None:
+    """Writes the record in one step; a cache that may only be read keeps none."""
+    target = _record_path(path)
+    temporary = target.with_name(f"{target.name}.{os.getpid()}")
+    with contextlib.suppress(OSError):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(json.dumps(dataclasses.asdict(record), indent=2))
+        os.replace(temporary, target)
+
+
+@contextlib.contextmanager
+def _lock(path: pathlib.Path) -> Iterator[None]:
+    """Lets one process at a time download a file; a process that dies lets go of it."""
+    with open(path.with_name(path.name + ".lock"), "a+b") as file:
+        if sys.platform == "win32":
+            import msvcrt
+
+            file.seek(0)
+            msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
+        else:
+            import fcntl
+
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                print(f"Another process downloads {path.name}; waiting for it.", file=sys.stderr)
+                fcntl.flock(file, fcntl.LOCK_EX)
+        yield

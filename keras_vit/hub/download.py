@@ -1,0 +1,329 @@
+"""A file over HTTPS: resumed after a cut, tried again after a failure."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import dataclasses
+import errno
+import http.client
+import json
+import os
+import pathlib
+import random
+import shutil
+import ssl
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+
+from keras_vit.errors import DownloadError
+from keras_vit.hub.progress import ProgressLine
+
+_CHUNK = 1 << 18  # bytes read at a time
+_TIMEOUT = 60  # seconds without a byte
+_TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
+_LONGEST_WAIT = 60  # seconds between two attempts
+_DISK_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
+
+
+class _CutError(Exception):
+    """A failure that may be over when tried again."""
+
+    def __init__(self, reason: str, wait: float | None = None) -> None:
+        super().__init__(reason)
+        self.wait = wait
+
+
+@dataclasses.dataclass
+class Remote:
+    """What a server says about a file; kept beside a part, to continue with the same file.
+
+    Args:
+        url: Where it lies.
+        validator: The server's mark of this version of the file, an ETag or a date.
+        total: Size in bytes.
+        md5: Hash in hexadecimal digits, where the server publishes it.
+    """
+
+    url: str
+    validator: str | None = None
+    total: int | None = None
+    md5: str | None = None
+
+
+def download(
+    url: str,
+    part: pathlib.Path,
+    *,
+    size: int | None = None,
+    attempts: int = 4,
+    backoff: float = 1.0,
+    progress: ProgressLine | None = None,
+) -> Remote:
+    """Downloads a file into `part`, continuing what an earlier call left there.
+
+    Args:
+        url: Where the file lies.
+        part: Where the bytes go. After a failure it stays, for the next call to go on from.
+        size: Size in bytes that the file must have, or `None`.
+        attempts: How many failures in a row, without one new byte, give up.
+        backoff: Seconds before the second attempt, doubled before each further one.
+        progress: Told how far it is.
+
+    Returns:
+        What the server said about the file.
+
+    Raises:
+        DownloadError: If the file does not come, or has another size, or the disk is full.
+    """
+    failures, furthest = 0, _size(part)
+    while True:
+        try:
+            return _attempt(url, part, size, progress)
+        except _CutError as cut:
+            failures = 1 if _size(part) > furthest else failures + 1
+            furthest = max(furthest, _size(part))
+            if failures >= attempts:
+                raise DownloadError(
+                    f"{url} could not be downloaded: {cut}. Tried {failures} times without "
+                    f"progress. {_kept(part)}Check the connection and call again, download the "
+                    "file by other means and pass its path, or name another server with "
+                    "KERAS_VIT_MIRROR."
+                ) from cut
+            time.sleep(_wait(cut, failures, backoff))
+
+
+def _wait(cut: _CutError, failures: int, backoff: float) -> float:
+    """Seconds to wait: what the server asks for, else doubling, with some of it by chance."""
+    seconds = backoff * 2 ** (failures - 1) * random.uniform(0.75, 1.25)
+    return min(cut.wait if cut.wait is not None else seconds, _LONGEST_WAIT)
+
+
+def _kept(part: pathlib.Path) -> str:
+    done = _size(part)
+    return f"{done / 2**20:.1f} MiB are kept and the next call goes on from there. " if done else ""
+
+
+def _attempt(
+    url: str, part: pathlib.Path, size: int | None, progress: ProgressLine | None
+) -> Remote:
+    known = _read_state(part, url)
+    offset = _size(part) if known.validator else 0
+    if known.total is not None and 0 < known.total == offset:
+        return known  # an earlier call ended between the last byte and the check
+    with contextlib.closing(_open(url, part, offset, known.validator)) as response:
+        remote, offset = _read_headers(url, response, part, offset, known)
+        _check_size(remote, size)
+        _check_space(remote, part, offset)
+        _write_state(part, remote)
+        done = _copy(response, part, offset, remote.total, progress)
+    if remote.total is not None and done < remote.total:
+        raise _CutError(f"the connection was cut after {done:,} of {remote.total:,} bytes")
+    if size is not None and done != size:
+        discard(part)
+        raise DownloadError(_size_message(url, done, size))
+    if progress:
+        progress.finish(done)
+    return remote
+
+
+def discard(part: pathlib.Path) -> None:
+    """Removes a part and what is known about it."""
+    part.unlink(missing_ok=True)
+    _state_path(part).unlink(missing_ok=True)
+
+
+class _SafeRedirects(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect from https to http."""
+
+    def redirect_request(self, req, fp, code, msg, headers, newurl):
+        if req.full_url.startswith("https://") and not newurl.startswith("https://"):
+            raise DownloadError(
+                f"{req.full_url} leads to {newurl}, which is not https. Nothing was downloaded."
+            )
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _open(url: str, part: pathlib.Path, offset: int, validator: str | None):
+    headers = {"User-Agent": "keras-vit", "Accept-Encoding": "identity"}
+    if offset and validator:
+        headers |= {"Range": f"bytes={offset}-", "If-Range": validator}
+    request = urllib.request.Request(url, headers=headers)
+    try:
+        return urllib.request.build_opener(_SafeRedirects).open(request, timeout=_TIMEOUT)
+    except urllib.error.HTTPError as error:
+        with contextlib.closing(error):
+            _refuse(url, part, error)
+    except (OSError, http.client.HTTPException) as error:
+        if isinstance(error, DownloadError):
+            raise
+        _fail(url, error)
+
+
+def _refuse(url: str, part: pathlib.Path, error: urllib.error.HTTPError) -> None:
+    if error.code == 416:  # the part is at least as long as the file: another one was there before
+        discard(part)
+        raise _CutError("the server has less than it said before")
+    if error.code in _TRANSIENT:
+        wait = error.headers.get("Retry-After", "")
+        seconds = float(wait) if wait.isdigit() else None
+        raise _CutError(f"the server answered {error.code} {error.reason}", seconds)
+    if error.code in (404, 410):
+        raise DownloadError(
+            f"There is no file at {url} (the server answered {error.code}). Check the address; "
+            "`keras_vit.list_weights()` names the published ones."
+        )
+    if error.code in (401, 403):
+        raise DownloadError(
+            f"The server does not give out {url} (it answered {error.code}). It needs a login, or "
+            "there is no such file. Download it yourself and pass its path."
+        )
+    raise DownloadError(f"{url} could not be downloaded: {error.code} {error.reason}.")
+
+
+def _fail(url: str, error: Exception) -> None:
+    cause = getattr(error, "reason", error)
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        raise DownloadError(
+            f"The certificate of {urllib.parse.urlsplit(url).netloc} cannot be verified: {cause}. "
+            "Behind a proxy, set SSL_CERT_FILE to its certificate."
+        ) from error
+    if url.startswith("file:"):
+        raise DownloadError(f"There is no file at {url} ({cause}).") from error
+    raise _CutError(f"{type(cause).__name__}: {cause}") from error
+
+
+def _read_headers(url, response, part, offset, known) -> tuple[Remote, int]:
+    """What the reply says about the file, and from which byte on it sends it."""
+    headers = response.headers
+    length = headers.get("Content-Length", "")
+    remote = Remote(
+        url, _validator(headers), int(length) if length.isdigit() else None, _md5(headers)
+    )
+    if response.status != 206:
+        return remote, 0  # the whole file, whether or not a range was asked for
+    start, total = _content_range(headers.get("Content-Range", ""))
+    same_version = remote.validator in (None, known.validator)
+    if start != offset or total != (known.total or total) or not same_version:
+        discard(part)
+        raise _CutError("the server sent another range than the one asked for")
+    remote.total, remote.md5 = total, remote.md5 or known.md5
+    remote.validator = remote.validator or known.validator
+    return remote, offset
+
+
+def _content_range(text: str) -> tuple[int | None, int | None]:
+    """`"bytes 10-99/100"` gives `(10, 100)`."""
+    unit, _, rest = text.partition(" ")
+    span, _, total = rest.partition("/")
+    start = span.partition("-")[0]
+    if unit != "bytes" or not start.isdigit() or not total.isdigit():
+        return None, None
+    return int(start), int(total)
+
+
+def _validator(headers) -> str | None:
+    etag = headers.get("ETag", "")
+    if etag and not etag.startswith("W/"):  # weak ones may not be used with a range
+        return etag
+    return headers.get("Last-Modified")
+
+
+def _md5(headers) -> str | None:
+    """Google's storage publishes `x-goog-hash: md5=...`, others `Content-MD5`, in base 64."""
+    values = [v.strip() for text in headers.get_all("x-goog-hash", []) for v in text.split(",")]
+    values = [v.removeprefix("md5=") for v in values if v.startswith("md5=")]
+    for value in [*values, headers.get("Content-MD5", "")]:
+        with contextlib.suppress(binascii.Error, ValueError):
+            digest = base64.b64decode(value, validate=True)
+            if len(digest) == 16:
+                return digest.hex()
+    return None
+
+
+def _check_size(remote: Remote, size: int | None) -> None:
+    if size is not None and remote.total is not None and remote.total != size:
+        raise DownloadError(_size_message(remote.url, remote.total, size))
+
+
+def _size_message(url: str, got: int, size: int) -> str:
+    return (
+        f"The file at {url} has {got:,} bytes, expected {size:,}. It is another file than the "
+        "published one; nothing was kept."
+    )
+
+
+def _check_space(remote: Remote, part: pathlib.Path, offset: int) -> None:
+    free = shutil.disk_usage(part.parent).free + (_size(part) - offset)
+    missing = (remote.total or 0) - offset
+    if missing > free:
+        raise DownloadError(_full_message(part, f"{missing:,} bytes are needed, {free:,} are free"))
+
+
+def _full_message(part: pathlib.Path, reason: str) -> str:
+    return (
+        f"The disk of {part.parent} is full: {reason}. Free some space, or set KERAS_VIT_CACHE "
+        "to a folder of another disk."
+    )
+
+
+def _copy(response, part, offset, total, progress) -> int:
+    """Appends the reply to the part from byte `offset` on; returns the size that it then has."""
+    with open(part, "r+b" if part.exists() else "wb") as file:
+        file.truncate(offset)
+        file.seek(offset)
+        done = offset
+        while chunk := _read(response):
+            with _disk_errors(part):
+                file.write(chunk)
+            done += len(chunk)
+            if progress:
+                progress.update(done, total)
+        with _disk_errors(part):
+            file.flush()
+            os.fsync(file.fileno())  # or a power cut could leave half a file under its name
+    return done
+
+
+def _read(response) -> bytes:
+    try:
+        return response.read(_CHUNK)
+    except (OSError, http.client.HTTPException) as error:
+        raise _CutError(f"the connection failed ({type(error).__name__}: {error})") from error
+
+
+@contextlib.contextmanager
+def _disk_errors(part: pathlib.Path) -> Iterator[None]:
+    """Says what to do where the disk is full, and gives back the space that the part took."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _DISK_FULL:
+            raise
+        discard(part)
+        raise DownloadError(_full_message(part, "it ran out during the download")) from error
+
+
+def _size(path: pathlib.Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _state_path(part: pathlib.Path) -> pathlib.Path:
+    return part.with_name(part.name + ".json")
+
+
+def _read_state(part: pathlib.Path, url: str) -> Remote:
+    """What is known about the part, or nothing where it came from elsewhere."""
+    try:
+        remote = Remote(**json.loads(_state_path(part).read_text()))
+    except (OSError, ValueError, TypeError):
+        return Remote(url)
+    return remote if remote.url == url else Remote(url)
+
+
+def _write_state(part: pathlib.Path, remote: Remote) -> None:
+    _state_path(part).write_text(json.dumps(dataclasses.asdict(remote)))

@@ -1,0 +1,204 @@
+"""Everything that a model's training changes, out of the model and back into it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit.errors import StateMismatchError
+
+_MAX_LISTED = 20
+
+
+def build_everything(model: Any, spec: Any) -> None:
+    """Makes the variables of optimizer and metrics now, which Keras makes in the first step.
+
+    Args:
+        model: A compiled model.
+        spec: Shapes and types of a batch, as of a `tf.data.Dataset`.
+    """
+    if model._distribute_strategy is None:  # with a strategy, `fit` has done so
+        model._symbolic_build(data_batch=spec)
+
+
+def find_variables(model: Any) -> dict[str, list]:
+    """The variables of a model that training changes, by what they belong to.
+
+    Args:
+        model: A compiled model, built with `build_everything`.
+
+    Returns:
+        The groups `"model"` (weights, and states of random generators), `"optimizer"` (with
+        averages, loss scale and accumulated gradients), `"metrics"`, and `"random"` (Keras's own
+        generator, if it is in use).
+    """
+    groups = {
+        "model": model.variables,
+        "optimizer": model.optimizer.variables,
+        "metrics": model.metrics_variables,
+        "random": _global_generator(),
+    }
+    seen: set[int] = set()
+    unique: dict[str, list] = {}
+    for group, variables in groups.items():
+        unique[group] = [v for v in variables if id(v) not in seen]
+        seen.update(map(id, variables))
+    return unique
+
+
+def _global_generator() -> list:
+    from keras.src.backend.common import global_state
+
+    generator = global_state.get_global_attribute("global_seed_generator")
+    return [] if generator is None else [generator.state]
+
+
+def describe_variables(model: Any, groups: dict[str, list]) -> list[list]:
+    """`[group, path, shape, type]` of each variable, in order, as JSON can hold it."""
+    numbered = _numbered_names(model.optimizer)
+    return [
+        [
+            group,
+            _stable_path(group, variable.path, numbered),
+            list(variable.shape),
+            keras.backend.standardize_dtype(variable.dtype),
+        ]
+        for group, variables in groups.items()
+        for variable in variables
+    ]
+
+
+def _numbered_names(optimizer: Any) -> dict[str, str]:
+    """What Keras calls this optimizer, `adam_w_2`, and what it is."""
+    every = [optimizer, getattr(optimizer, "inner_optimizer", optimizer)]
+    return {one.name: type(one).__name__ for one in every}
+
+
+def _stable_path(group: str, path: str, names: dict[str, str]) -> str:
+    """A path without Keras's counts of optimizers, metrics and generators in the process."""
+    if group in ("metrics", "random"):
+        return re.sub(r"_\d+(?=/)", "", path)
+    parts = [names.get(part, part) for part in path.split("/")]
+    return re.sub(r"(seed_generator)_\d+", r"\1", "/".join(parts))
+
+
+def read_arrays(model: Any, groups: dict[str, list], own_only: bool) -> dict[str, np.ndarray]:
+    """The values of variables, as this process has them.
+
+    Args:
+        model: The model, for its strategy.
+        groups: Of `find_variables`.
+        own_only: Whether to leave out what is the same in all workers.
+
+    Returns:
+        Arrays by number of the variable; `"7.1"` is what the second replica of this process has,
+        where its replicas differ.
+    """
+    arrays = {}
+    for number, group, variable in _numbered(groups):
+        if own_only and not _differs_by_worker(group, variable):
+            continue
+        copies = [copy.numpy() for copy in _copies(model, variable)]
+        same = all(copy.tobytes() == copies[0].tobytes() for copy in copies)
+        for replica, copy in enumerate(copies[:1] if same else copies):
+            arrays[f"{number}.{replica}"] = copy
+    return arrays
+
+
+def assign_arrays(model: Any, groups: dict[str, list], arrays: dict[str, np.ndarray]) -> None:
+    """Puts arrays of `read_arrays` back, bit for bit."""
+    for number, _, variable in _numbered(groups):
+        first = arrays[f"{number}.0"]
+        for replica, copy in enumerate(_copies(model, variable)):
+            copy.assign(arrays.get(f"{number}.{replica}", first))
+
+
+def find_not_finite(groups: dict[str, list], arrays: dict[str, np.ndarray]) -> list[str]:
+    """Paths of the weights and optimizer's variables that hold NaN, or infinity in a weight."""
+    bad = []
+    for number, group, variable in _numbered(groups):
+        for name in (name for name in arrays if name.startswith(f"{number}.")):
+            if group not in ("model", "optimizer") or not _is_float(variable):
+                continue
+            values = arrays[name].astype("float32", copy=False)
+            wrong = np.isnan(values) if group == "optimizer" else ~np.isfinite(values)
+            if wrong.any():
+                bad.append(variable.path)
+    return bad
+
+
+def compare(saved: dict[str, Any], present: dict[str, Any], path: Any) -> None:
+    """Raises StateMismatchError where a file is of another model, optimizer or set-up.
+
+    Args:
+        saved: `"variables"` of `describe_variables`, and `"setup"`, a dict, as saved.
+        present: The same of the model that is to go on.
+        path: The file, for the message.
+    """
+    problems = [
+        f"{name} was {saved['setup'].get(name)}, is {value}"
+        for name, value in present["setup"].items()
+        if saved["setup"].get(name) != value
+    ]
+    if not _are_alike(saved["variables"], present["variables"]):
+        problems += _differences(saved["variables"], present["variables"])
+    if problems:
+        rest = f" and {len(problems) - _MAX_LISTED} more" if len(problems) > _MAX_LISTED else ""
+        raise StateMismatchError(
+            f"The training state in {path} is of another run; nothing was changed. "
+            f"{'; '.join(problems[:_MAX_LISTED])}{rest}. Go on with the model, the compile "
+            "arguments and the data that it was saved with, or begin in another folder."
+        )
+
+
+def _are_alike(saved: list[list], present: list[list]) -> bool:
+    """Whether variables agree in order, but for the numbers that Keras gives to layers' names."""
+
+    def plain(entries: list[list]) -> list[list]:
+        return [[g, re.sub(r"_\d+", "", path), *rest] for g, path, *rest in entries]
+
+    return plain(saved) == plain(present)
+
+
+def _differences(saved: list[list], present: list[list]) -> list[str]:
+    old = {(group, path): rest for group, path, *rest in saved}
+    new = {(group, path): rest for group, path, *rest in present}
+    problems = [f"{' '.join(key)} is not in the model" for key in old if key not in new]
+    problems += [f"{' '.join(key)} is not in the state" for key in new if key not in old]
+    problems += [
+        f"{' '.join(key)} was {rest[0]} {rest[1]}, is {new[key][0]} {new[key][1]}"
+        for key, rest in old.items()
+        if key in new and new[key] != rest
+    ]
+    return problems or ["the variables stand in another order"]
+
+
+def _numbered(groups: dict[str, list]) -> Iterator[tuple[int, str, Any]]:
+    pairs = [(group, variable) for group, variables in groups.items() for variable in variables]
+    return ((number, *pair) for number, pair in enumerate(pairs))
+
+
+def _copies(model: Any, variable: Any) -> tuple:
+    """The variables of TensorFlow that hold it in this process, one a replica at most."""
+    return model.distribute_strategy.experimental_local_results(variable.value)
+
+
+def _differs_by_worker(group: str, variable: Any) -> bool:
+    import tensorflow as tf
+
+    value = variable.value
+    return group in ("metrics", "random") or (
+        group == "model"
+        and (
+            value.synchronization == tf.VariableSynchronization.ON_READ
+            or value.aggregation == tf.VariableAggregation.NONE
+        )
+    )
+
+
+def _is_float(variable: Any) -> bool:
+    return "float" in keras.backend.standardize_dtype(variable.dtype)

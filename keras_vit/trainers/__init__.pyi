@@ -1,0 +1,2 @@
+from .model import Model as Model
+from .processors import keep_buffers as keep_buffers

@@ -1,0 +1,110 @@
+"""The `keras.Model` of this package: a functional model that knows its architecture."""
+
+from __future__ import annotations
+
+import keras
+
+from keras_vit.config import ResNetConfig, ViTConfig
+from keras_vit.trainers.array_data import ArrayData
+from keras_vit.trainers.distributed import DistributedTraining
+from keras_vit.trainers.processors import xla_pays
+
+_CONFIG_KEY = "architecture"
+_CONFIGS = {"vit": ViTConfig, "resnet": ResNetConfig}
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class Model(ArrayData, DistributedTraining, keras.Model):
+    """A functional model, as `keras.Model(inputs, outputs)`.
+
+    Models of this package, and what users build on them, are of this class; it is the one place
+    for what Keras needs mended under it.
+
+    Args:
+        inputs: Symbolic input, as for `keras.Model`.
+        outputs: Symbolic outputs.
+        name: Name of the model.
+
+    Attributes:
+        config: The `ViTConfig` or `ResNetConfig` the model was built from, or `None` for a model
+            of the user's own. It is saved in `.keras` files.
+        load_report: The `LoadReport` of the last checkpoint that was loaded, or `None`.
+    """
+
+    # Not `inputs, outputs`: before 3.15 Keras saves the layers of a subclass by this signature.
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._architecture = None
+        self.load_report = None
+        if len(self.inputs) == 1:
+            self.input_spec = None  # checked in `call`, with the whole shape in the message
+
+    def check_inputs(self, inputs) -> None:
+        """Raises ValueError for a batch of other images than the model takes."""
+        if len(self.inputs) == 1 and self.input_spec is None:
+            check_shape((None, *self.inputs[0].shape[1:]), inputs)
+
+    def call(self, inputs, training=None, mask=None, **kwargs):
+        self.check_inputs(inputs)
+        return super().call(inputs, training=training, mask=mask, **kwargs)
+
+    def compile(self, *args, jit_compile="auto", **kwargs):
+        """As `keras.Model.compile`, with `"auto"` choosing XLA on processors where it is faster."""
+        super().compile(*args, jit_compile=jit_compile, **kwargs)
+        if jit_compile == "auto" and not self.run_eagerly and xla_pays(self._compute_dtype()):
+            self.jit_compile = True
+
+    def compile_from_config(self, config):
+        """Compiles as the configuration in a `.keras` file says."""
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.optimizer is not None and self.built:
+            self.optimizer.build(self.trainable_variables)
+
+    def _compute_dtype(self) -> str:
+        """What most of the model computes in: the widest layer's type."""
+        return max(self.layers, key=lambda layer: layer.count_params()).compute_dtype
+
+    @property
+    def config(self) -> ViTConfig | ResNetConfig | None:
+        """What the model was built from."""
+        return self._architecture
+
+    def get_config(self):
+        config = super().get_config()
+        if self._architecture is not None:
+            family = "vit" if isinstance(self._architecture, ViTConfig) else "resnet"
+            config[_CONFIG_KEY] = {"family": family, "fields": self._architecture.to_dict()}
+        return config
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        config = dict(config)
+        architecture = config.pop(_CONFIG_KEY, None)
+        model = super().from_config(config, custom_objects=custom_objects)
+        if architecture is not None:
+            model._architecture = _CONFIGS[architecture["family"]](**architecture["fields"])
+        return model
+
+
+def with_config(model: Model, config: ViTConfig | ResNetConfig) -> Model:
+    """`model`, remembering the configuration it was built from."""
+    model._architecture = config
+    return model
+
+
+def check_shape(expected: tuple[int | None, ...], inputs) -> None:
+    """Raises ValueError where one input tensor does not have the shape that a model takes.
+
+    Keras's own check lets a last axis of 1 pass for any, and grey images must not pass for
+    coloured ones.
+    """
+    for tensor in keras.tree.flatten(inputs):
+        shape = tuple(tensor.shape)
+        if len(shape) == len(expected) and all(
+            want is None or size is None or size == want
+            for size, want in zip(shape, expected, strict=True)
+        ):
+            continue
+        is_single = shape == expected[1:]
+        advice = "Add the batch axis: images[None]." if is_single else "Resize or convert them."
+        raise ValueError(f"The model takes inputs of shape {expected}. Received: {shape}. {advice}")

@@ -1,0 +1,133 @@
+"""`.npz` files: zip archives of arrays, read without unpickling anything."""
+
+from __future__ import annotations
+
+import math
+import os
+import pathlib
+import struct
+import zipfile
+import zlib
+
+import numpy as np
+
+from keras_vit.errors import CheckpointError
+from keras_vit.weights.array_file import ArrayFile, Entry
+
+_CHUNK = 1 << 20  # bytes
+_MAX_DEFLATE = 1032  # to 1: what the deflate format can reach at most
+
+
+def open_npz(path: pathlib.Path) -> ArrayFile:
+    """Opens an `.npz` file: every name, shape and type is checked, no array is read."""
+    archive = zipfile.ZipFile(path)
+    try:
+        members = _npz_members(path, archive)
+        headers = {name: _npz_header(path, archive, info) for name, info in members.items()}
+    except BaseException:
+        archive.close()
+        raise
+    entries = {name: entry for name, (entry, _) in headers.items()}
+    stream = open(path, "rb")  # noqa: SIM115 - `close` closes it
+
+    def read(name: str) -> np.ndarray:
+        _, (dtype, fortran, offset) = headers[name]
+        shape, info = entries[name].shape, members[name]
+        flat = np.empty(math.prod(shape), dtype)
+        if info.compress_type == zipfile.ZIP_STORED:
+            _read_stored(stream, info, flat, offset)
+        else:
+            _read_deflated(archive, info, flat, offset)
+        return flat.reshape(shape, order="F" if fortran else "C")
+
+    def close() -> None:
+        stream.close()
+        archive.close()
+
+    return ArrayFile(path, "npz", entries, read, close, {})
+
+
+def _npz_members(path: pathlib.Path, archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+    """The archive's members by the names of their arrays, after checks that need no reading."""
+    size = path.stat().st_size
+    members: dict[str, zipfile.ZipInfo] = {}
+    for info in archive.infolist():
+        if info.filename.endswith("data.pkl"):
+            raise CheckpointError(
+                f"{path} is a pickled PyTorch file, which can run any code when it is read, so "
+                "it is not read. Fetch the .safetensors file of the same checkpoint."
+            )
+        if not info.filename.endswith(".npy"):
+            raise CheckpointError(
+                f"{path} holds {info.filename!r}, which is no array: it is some other zip file. "
+                "An .npz file is needed."
+            )
+        name = info.filename.removesuffix(".npy")
+        possible = info.compress_size * (_MAX_DEFLATE if info.compress_type else 1) + 64
+        if info.compress_size > size or info.file_size > possible:
+            raise CheckpointError(
+                f"{name!r} in {path} claims {info.file_size} bytes, more than a file of {size} "
+                "bytes can hold. Fetch the file again."
+            )
+        if name in members:
+            raise CheckpointError(f"{path} holds {name!r} twice. Fetch the file again.")
+        members[name] = info
+    return members
+
+
+def _npz_header(
+    path: pathlib.Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo
+) -> tuple[Entry, tuple[np.dtype, bool, int]]:
+    """Shape and type of a member, and how to read it: NumPy type, order, where its data begins."""
+    with archive.open(info) as stream:
+        version = np.lib.format.read_magic(stream)
+        if version == (1, 0):
+            shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
+        else:
+            shape, fortran, dtype = np.lib.format.read_array_header_2_0(stream)
+        offset = stream.tell()
+    name = info.filename.removesuffix(".npy")
+    if dtype.hasobject:
+        raise CheckpointError(
+            f"{name!r} in {path} holds pickled Python objects, which can run any code when they "
+            "are read, so the file is not read. Save it again with arrays of numbers only."
+        )
+    if min(shape, default=1) < 0 or math.prod(shape) * dtype.itemsize != info.file_size - offset:
+        raise CheckpointError(
+            f"{name!r} in {path} claims shape {shape} of {dtype}, but has "
+            f"{info.file_size - offset} bytes of data. Fetch the file again."
+        )
+    # bfloat16 is no type of NumPy: such arrays were written as raw pairs of bytes.
+    label = "bfloat16" if dtype == np.dtype("V2") else dtype.newbyteorder("=").name
+    return Entry(tuple(shape), label), (dtype, fortran, offset)
+
+
+def _read_stored(stream, info: zipfile.ZipInfo, flat: np.ndarray, offset: int) -> None:
+    """Reads a member that lies in the file as it is: at once, into the array's own memory."""
+    stream.seek(info.header_offset)
+    local = struct.unpack("<26x2H", stream.read(30))  # lengths of the name and of other fields
+    stream.seek(sum(local), os.SEEK_CUR)
+    checksum = zlib.crc32(stream.read(offset))
+    data = flat.view(np.uint8).data
+    if stream.readinto(data) != len(data):
+        raise EOFError("bytes are missing")
+    if zlib.crc32(data, checksum) != info.CRC:
+        raise zipfile.BadZipFile("its checksum differs from that of its bytes")
+
+
+def _read_deflated(archive, info: zipfile.ZipInfo, flat: np.ndarray, offset: int) -> None:
+    with archive.open(info) as stream:
+        stream.read(offset)
+        _fill(stream, flat.view(np.uint8).data)
+        stream.read(1)  # makes zipfile compare the checksum
+
+
+def _fill(stream, buffer: memoryview) -> None:
+    """Reads exactly as many bytes as `buffer` has, a chunk at a time."""
+    done = 0
+    while done < len(buffer):
+        chunk = stream.read(min(_CHUNK, len(buffer) - done))
+        if not chunk:
+            raise EOFError(f"{len(buffer) - done} bytes are missing")
+        buffer[done : done + len(chunk)] = chunk
+        done += len(chunk)

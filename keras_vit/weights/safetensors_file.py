@@ -1,0 +1,98 @@
+"""`.safetensors` files: a header of JSON, then the bytes of the arrays."""
+
+from __future__ import annotations
+
+import json
+import math
+import pathlib
+import struct
+from typing import Any
+
+import numpy as np
+
+from keras_vit.errors import CheckpointError
+from keras_vit.weights.array_file import ArrayFile, Entry
+
+_MAX_HEADER = 100_000_000  # bytes of JSON, the limit of the format itself
+_BYTES = {
+    dtype: size
+    for size, dtypes in {
+        8: "F64 I64 U64 C64",
+        4: "F32 I32 U32",
+        2: "F16 BF16 I16 U16",
+        1: "I8 U8 BOOL F8_E4M3 F8_E5M2 F8_E8M0",
+    }.items()
+    for dtype in dtypes.split()
+}
+_FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+
+
+def open_tensors(path: pathlib.Path) -> ArrayFile:
+    """Opens a `.safetensors` file: its whole header is checked, no array is read."""
+    size = path.stat().st_size
+    with open(path, "rb") as stream:
+        (length,) = struct.unpack("<Q", stream.read(8))
+        if length > min(size - 8, _MAX_HEADER):
+            raise CheckpointError(
+                f"{path} is neither .npz nor .safetensors, or was cut off: a header of {length} "
+                f"bytes does not fit into its {size} bytes. Fetch the file again."
+            )
+        header = json.loads(stream.read(length), object_pairs_hook=_unique)
+    if not isinstance(header, dict):
+        raise TypeError("its header is no table of arrays")
+    metadata = header.pop("__metadata__", None) or {}
+    start = 8 + length
+    spans = {name: _span(path, name, row) for name, row in header.items()}
+    _check_spans(path, sorted(span for _, span in spans.values()), size - start)
+    entries = {name: entry for name, (entry, _) in spans.items()}
+    stream = open(path, "rb")  # noqa: SIM115 - the ArrayFile closes it
+
+    def read(name: str) -> np.ndarray:
+        entry, (begin, _) = spans[name]
+        raw = np.dtype("<u2" if entry.dtype == "bfloat16" else f"<f{_itemsize(entry.dtype)}")
+        flat = np.empty(math.prod(entry.shape), raw)
+        stream.seek(start + begin)
+        if stream.readinto(flat.view(np.uint8).data) != flat.nbytes:
+            raise EOFError("bytes are missing")
+        return flat.reshape(entry.shape)
+
+    return ArrayFile(path, "safetensors", entries, read, stream.close, metadata)
+
+
+def _span(path: pathlib.Path, name: str, row: Any) -> tuple[Entry, tuple[int, int]]:
+    """Shape, type and place of one array, all checked."""
+    dtype, shape, (begin, end) = row["dtype"], row["shape"], row["data_offsets"]
+    numbers = [*shape, begin, end]
+    if any(type(n) is not int or n < 0 for n in numbers) or dtype not in _BYTES:
+        raise CheckpointError(f"{name!r} in {path} is described as {row}. Fetch the file again.")
+    if math.prod(shape) * _BYTES[dtype] != end - begin:
+        raise CheckpointError(
+            f"{name!r} in {path} claims shape {tuple(shape)} of {dtype}, but has {end - begin} "
+            "bytes of data. Fetch the file again."
+        )
+    return Entry(tuple(shape), _FLOATS.get(dtype, dtype)), (begin, end)
+
+
+def _check_spans(path: pathlib.Path, spans: list[tuple[int, int]], size: int) -> None:
+    """Raises unless the arrays lie one after the other and fill the file."""
+    position = 0
+    for begin, end in spans:
+        if begin != position:
+            raise CheckpointError(f"{path} has arrays that overlap or gaps. Fetch it again.")
+        position = end
+    if position != size:
+        raise CheckpointError(
+            f"{path} should have {position} bytes of arrays but has {size}: it was cut off or "
+            "something was added. Fetch it again."
+        )
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    names = dict(pairs)
+    if len(names) != len(pairs):
+        raise ValueError("a name occurs twice in the header")
+    return names
+
+
+def _itemsize(dtype: str) -> int:
+    return np.dtype(dtype).itemsize

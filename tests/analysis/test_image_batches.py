@@ -1,0 +1,91 @@
+"""Images of files, arrays and iterables, and as pictures."""
+
+from __future__ import annotations
+
+import weakref
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit.analysis.attention_maps import (
+    attention_maps,
+    attention_rollout,
+    mean_attention_distance,
+)
+from keras_vit.analysis.image_batches import displayed, image_batches
+from keras_vit.analysis.patch_features import (
+    image_features,
+    nearest_neighbors,
+    patch_components,
+    token_norms,
+)
+from keras_vit.analysis.relevance import class_relevance
+from tests.models.test_feature_extraction import random_vit
+
+
+def test_arrays_come_in_batches_and_iterables_as_they_are():
+    images = np.arange(5 * 2 * 2 * 1).reshape(5, 2, 2, 1)
+    assert [len(x) for x in image_batches(images, 2)] == [2, 2, 1]
+    stream = [(images[:3], "labels"), images[3:], images[:0]]
+    assert [len(x) for x in image_batches(iter(stream))] == [3, 2]
+    np.testing.assert_array_equal(np.concatenate(list(image_batches(images, 2))), images)
+
+
+def test_images_are_shown_as_pixels():
+    model, images = random_vit()
+    np.testing.assert_array_equal(displayed(model, images), images)
+    model, _ = random_vit(include_preprocessing=False)
+    np.testing.assert_allclose(displayed(model, images / 127.5 - 1), images, atol=1e-3)
+    own = keras.Model(model.input, model.output)
+    np.testing.assert_allclose(displayed(own, np.array([[[[-1.0], [1.0]]]])).ravel(), [0, 255])
+    assert displayed(own, np.zeros((1, 2, 2, 5))).shape == (1, 2, 2, 1)
+
+
+MANY, BATCH = 2048, 64
+
+
+class Stream:
+    """Batches that are made when asked for, and counted while anybody holds on to them."""
+
+    def __init__(self, sides):
+        self.sides = sides
+        self.alive = self.most = 0
+
+    def __iter__(self):
+        rng = np.random.default_rng(0)
+        for _ in range(MANY // BATCH):
+            batch = rng.uniform(0, 255, (BATCH, *self.sides)).astype("float32")
+            weakref.finalize(batch, self.let_go)
+            self.alive += 1
+            self.most = max(self.most, self.alive)
+            yield batch
+
+    def let_go(self):
+        self.alive -= 1
+
+
+def test_a_list_would_be_noticed():
+    stream = Stream((1, 1, 1))
+    assert len(list(stream)) == stream.most == MANY // BATCH
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        attention_maps,
+        attention_rollout,
+        class_relevance,
+        image_features,
+        mean_attention_distance,
+        lambda model, images: nearest_neighbors(model, np.zeros((1, 8, 12, 3)), images)[0],
+        patch_components,
+        token_norms,
+    ],
+)
+def test_thousands_of_images_stream_through(look):
+    model, _ = random_vit(image_size=(8, 12), patch_size=4, depth=1, width=8, mlp_dim=8)
+    stream = Stream(model.input_shape[1:])
+    result = look(model, stream)
+    assert len(result) in (MANY, 1)
+    assert 1 <= stream.most <= 3  # the one at work, and the next

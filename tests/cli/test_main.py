@@ -1,0 +1,239 @@
+"""The command line: every command, by what it prints and writes."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import inspect
+import json
+import shutil
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.cli.main import COMMANDS, build_parser, main
+from keras_vit.hub.cards.card import Card
+from keras_vit.hub.cards.catalog import CARDS
+from keras_vit.models.vit import build_vit
+from keras_vit.variants import VARIANTS
+from tests.fixtures import tiny_config
+from tests.official import GOLDEN, load_golden
+
+TOKEN = GOLDEN / "vit_token.checkpoint.npz"
+
+
+@pytest.fixture
+def tiny(tmp_path, monkeypatch):
+    """An architecture of the size of the small official checkpoints, with one on a card."""
+    monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("KERAS_VIT_MIRROR", str(tmp_path / "mirror"))
+    bucket = tmp_path / "mirror" / "storage.googleapis.com" / "tests"
+    bucket.mkdir(parents=True)
+    shutil.copy(TOKEN, bucket / "tiny.npz")
+    card = Card("vit_tiny", "in10", "gs://tests/tiny.npz", "official", (32, 32), 10)
+    monkeypatch.setitem(VARIANTS, "vit_tiny", tiny_config())
+    monkeypatch.setitem(CARDS, (card.variant, card.tag), card)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_a_flag_is_a_parameter_of_the_function_it_calls(command):
+    words = command.name.split()
+    parser = build_parser([command])
+    required = [a for a in command.arguments if not a.names[0].startswith("-")]
+    line = words + ["x" for a in required]
+    for each in command.arguments:
+        if each.settings.get("required"):
+            line += [each.names[0], str(each.settings.get("choices", "x")[0])]
+    parsed = vars(parser.parse_args(line))
+    assert parsed.pop("function") is command.function
+    signature = inspect.signature(command.function)
+    assert set(parsed) == set(signature.parameters)
+    for name, value in parsed.items():
+        default = signature.parameters[name].default
+        assert default in (inspect.Parameter.empty, value) or value == "x"
+
+
+def test_every_command_says_what_it_does(capsys):
+    for command in COMMANDS:
+        with pytest.raises(SystemExit) as stop:
+            main([*command.name.split(), "--help"])
+        assert stop.value.code == 0
+        assert command.function.__doc__.partition("\n")[0] in " ".join(
+            capsys.readouterr().out.split()
+        )
+
+
+def test_list_names_the_weights_of_an_architecture(capsys):
+    assert main(["weights", "list", "R26+B/32"]) == 0
+    header, row = capsys.readouterr().out.splitlines()
+    assert header.split() == ["weights", "pixels", "classes", "top-1", "MiB", "layout", "address"]
+    address = "gs://vit_models/imagenet21k/R26+ViT-B_32.npz"
+    assert row.split() == [
+        "r26_vit_b32/orig_in21k", "224", "21,843", "-", "450", "official", address
+    ]  # fmt: skip
+
+
+def test_list_as_json_is_every_card(capsys):
+    assert main(["weights", "list", "--json"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(lines) == len(CARDS)
+    assert {(line["variant"], line["tag"]) for line in lines} == set(CARDS)
+
+
+def test_info_says_what_a_file_is(tiny, capsys):
+    assert main(["weights", "info", str(TOKEN), "--arrays"]) == 0
+    text = capsys.readouterr().out
+    facts = dict(line.split(":", 1) for line in text.split("\n\n")[0].splitlines())
+    assert facts["layout"].strip() == "official (npz)"
+    assert facts["variant"].strip() == "vit_tiny"
+    assert facts["image_size"].strip() == "32 x 32"
+    assert "width=32, depth=2" in facts["sizes"]
+    assert facts["parameters"].strip() == "24,234"
+    assert "embedding/kernel" in text and "8 x 8 x 3 x 32" in text
+
+
+def test_info_as_json_of_a_tag(tiny, capsys):
+    assert main(["weights", "info", "vit_tiny/in10", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["classes"] == 10 and facts["options"]["gelu"] == "tanh"
+    assert facts["arrays"]["cls"] == [[1, 1, 32], "float32"]
+
+
+def test_fetch_prints_the_path(tiny, capsys):
+    assert main(["weights", "fetch", "vit_tiny/in10", "--rehash"]) == 0
+    path = capsys.readouterr().out.strip()
+    with open(path, "rb") as file:
+        assert file.read() == TOKEN.read_bytes()
+
+
+@pytest.mark.parametrize("layout", ["official", "big_vision", "timm", "transformers"])
+def test_convert_writes_what_loads_to_the_same_numbers(layout, tiny, tmp_path, capsys):
+    kind = "npz" if layout in ("official", "big_vision") else "safetensors"
+    target = tmp_path / f"out.{kind}"
+    assert main(["weights", "convert", str(TOKEN), str(target), "--layout", layout]) == 0
+    assert f"{layout} layout" in capsys.readouterr().out.splitlines()[-1]
+    settings = {"gelu": "tanh", "norm_epsilon": 1e-6, "include_preprocessing": False}
+    model = keras_vit.create_model("vit_tiny", weights=target, classes=10, **settings)
+    _, outputs = load_golden("vit_token")
+    logits = model.predict(outputs["images"], verbose=0)
+    np.testing.assert_allclose(logits, outputs["logits"], rtol=0, atol=2e-5)
+
+
+def test_convert_to_another_image_size(tiny, tmp_path):
+    target = tmp_path / "out.npz"
+    line = ["weights", "convert", str(TOKEN), str(target), "--layout", "official"]
+    assert main([*line, "--image-size", "48"]) == 0
+    assert keras_vit.inspect_file(target).image_size == (48, 48)
+
+
+def test_convert_needs_no_architecture_in_the_table(tmp_path, capsys):
+    target = tmp_path / "out.safetensors"
+    assert main(["weights", "convert", str(TOKEN), str(target), "--layout", "timm"]) == 0
+    line = ["weights", "convert", str(target), str(tmp_path / "again.npz"), "--layout", "official"]
+    assert main(line) == 1  # whose shapes do not tell the number of heads
+    error = capsys.readouterr().err
+    assert "no shape tells how many attention heads" in error
+    assert main([*line, "--num-heads", "4"]) == 0
+    (tmp_path / "config.json").write_text('{"model_args": {"num_heads": 4}}')
+    assert main(line) == 0
+    with np.load(tmp_path / "again.npz") as arrays:
+        for name, array in load_golden("vit_token")[0].items():
+            np.testing.assert_array_equal(arrays[name], array, err_msg=name)
+
+
+def test_convert_keeps_the_channels_of_the_images(tiny, tmp_path):
+    arrays, _ = load_golden("vit_token")
+    arrays["embedding/kernel"] = arrays["embedding/kernel"].sum(axis=2, keepdims=True)
+    np.savez(tmp_path / "grey.npz", **arrays)
+    line = ["weights", "convert", str(tmp_path / "grey.npz")]
+    assert main([*line, str(tmp_path / "a.npz"), "--layout", "official"]) == 0
+    assert main([*line, str(tmp_path / "b.npz"), "--layout", "official", "--image-size", "48"]) == 0
+    for name in ("a.npz", "b.npz"):
+        with np.load(tmp_path / name) as written:
+            np.testing.assert_array_equal(written["embedding/kernel"], arrays["embedding/kernel"])
+
+
+def test_convert_refuses_what_would_not_be_the_same(tiny, tmp_path, capsys):
+    target = tmp_path / "out.npz"
+    line = ["weights", "convert", str(TOKEN), str(target), "--layout", "official"]
+    assert main([*line, "--variant", "vit_b16"]) == 1
+    error = capsys.readouterr().err
+    assert "does not fit the model 'vit_b16'" in error and "looks like a vit_tiny" in error
+    assert not target.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["list", "vit_b17"], "There is no variant 'vit_b17'"),
+        (
+            ["info", "nothing.npz"],
+            "no file 'nothing.npz'. Published weights are called",
+        ),
+        (["info", "r26_vit_b32"], "There are weights r26_vit_b32/orig_in21k."),
+        (["info", "sam_in1k"], "vit_b16/sam_in1k"),
+        (["info", "vit_b16"], "more: see `keras-vit weights list`"),
+        (["info", "google/vit-base-patch16-224"], "it is hf://google/vit-base-patch16-224."),
+        (["info", "."], "is a folder; name the file in it"),
+        (["convert", "x.npz", "y.npz", "--layout", "timm"], "written to .safetensors files"),
+        (["convert", "x.npz", "no/y.npz", "--layout", "official"], "There is no folder 'no'"),
+        (["fetch", "vit_b16/augreg"], "There are no weights 'augreg' of 'vit_b16'"),
+    ],
+)
+def test_errors_are_explained_without_a_traceback(words, message, capsys):
+    assert main(["weights", *words]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("keras-vit: error: ") and message in error
+    assert "Traceback" not in error
+
+
+def test_a_wrong_command_names_the_right_ones(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["weights", "lst"])
+    assert stop.value.code == 2
+    assert "list" in capsys.readouterr().err
+
+
+def test_the_module_runs_and_survives_a_closed_pipe():
+    command = f"{sys.executable} -m keras_vit weights list | head -n 1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert done.stdout.startswith("weights ")
+    assert "BrokenPipe" not in done.stderr and "Traceback" not in done.stderr
+
+
+def test_the_command_is_installed_under_its_name():
+    try:
+        entries = importlib.metadata.distribution("keras-vit").entry_points
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("run from a checkout")
+    [entry] = [each for each in entries if each.group == "console_scripts"]
+    assert (entry.name, entry.load()) == ("keras-vit", main)
+
+
+def test_inspect_writes_a_page_about_a_model(tiny, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    image = tmp_path / "images" / "one.png"
+    image.parent.mkdir()
+    keras.utils.save_img(image, np.random.default_rng(0).uniform(0, 255, (40, 50, 3)))
+    page = tmp_path / "page.html"
+    words = ["inspect", "vit_tiny/in10", str(image.parent), "--output", str(page)]
+    assert main(words) == 0
+    assert capsys.readouterr().out.strip() == str(page)
+    text = page.read_text(encoding="utf-8")
+    assert "weights from" in text and "tiny.npz" in text  # the load report
+    assert text.count("data:image/png;base64,") == 8 and "Left out" not in text
+
+
+def test_inspect_opens_files_and_names_and_explains_what_is_wrong(tiny, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    build_vit(tiny_config(classes=3), name="mine").save(tmp_path / "mine.keras")
+    page = tmp_path / "page.html"
+    assert main(["inspect", str(tmp_path / "mine.keras"), "--output", str(page)]) == 0
+    assert "<h1>mine</h1>" in page.read_text(encoding="utf-8")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert main(["inspect", "vit_tiny", str(empty), "--output", str(page)]) == 1
+    assert "There are no images in" in capsys.readouterr().err

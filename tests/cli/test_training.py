@@ -1,0 +1,257 @@
+"""`keras-vit train`, `evaluate` and `predict`, as they are typed."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import os
+import pathlib
+import shlex
+import signal
+import subprocess
+import sys
+import time
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.cli.main import main
+from keras_vit.train.recipes import FINE_TUNING, RECIPES
+from keras_vit.variants import VARIANTS
+from tests.data.pictures import encoded
+from tests.fixtures import fill_random, tiny_config
+
+ROOT = pathlib.Path(keras_vit.__file__).parents[1]
+SIZE = ("--image-size", "16", "--batch-size", "8", "--steps", "24", "--learning-rate", "0.05")
+
+
+def write_colours(root, count=16, seed=0):
+    """Reddish and bluish images in one folder a class."""
+    rng = np.random.default_rng(seed)
+    for channel, name in ((0, "red"), (2, "blue")):
+        (root / name).mkdir(parents=True)
+        for i in range(count):
+            x = rng.uniform(0, 60, (20, 24, 3))
+            x[..., channel] += 150
+            (root / name / f"{i}.png").write_bytes(encoded(x.astype("uint8"), "png"))
+    return str(root)
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A tiny architecture, weights for it, images, and a folder to be in."""
+    monkeypatch.setitem(VARIANTS, "vit_tiny", tiny_config(image_size=16, patch_size=8, depth=1))
+    model = keras_vit.create_model("vit_tiny", classes=10)
+    fill_random(model, 0.1)
+    keras_vit.save_weights(model, tmp_path / "tiny.npz", "official")
+    write_colours(tmp_path / "train")
+    write_colours(tmp_path / "test", 4, seed=1)
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    keras.config.set_dtype_policy("float32")
+
+
+def train(*words, data="train"):
+    return main(
+        ["train", "--data", data, "--model", "vit_tiny", "--weights", "tiny.npz", "--recipe",
+         "finetune_pets", *SIZE, *words]
+    )  # fmt: skip
+
+
+def test_a_run_leaves_everything_behind_and_goes_on(place, capsys):
+    assert train("--validation", "0.25", "--output", "runs/a") == 0
+    assert "The run is in runs/a" in capsys.readouterr().out
+    run = place / "runs/a"
+    config = json.loads((run / "config.json").read_text())
+    assert config["class_names"] == ["blue", "red"] and config["plan"]["steps"] == 24
+    assert config["plan"]["source"] == FINE_TUNING["finetune_pets"].source
+    rows = list(csv.DictReader((run / "metrics.csv").read_text().splitlines()))
+    assert len(rows) == 1 and float(rows[0]["val_accuracy"]) == 1
+    assert list((run / "logs").rglob("events*")) and list((run / "states").glob("*.state"))
+    pixels = keras.utils.img_to_array(keras.utils.load_img(run / "curves.png"))
+    assert pixels.std() > 10
+    results = json.loads((run / "results.json").read_text())
+    assert results["val_accuracy"] == 1 and results["seconds"] > 0
+    best, final = (keras.saving.load_model(run / name) for name in ("best.keras", "model.keras"))
+    assert best.output_shape == final.output_shape == (None, 2)
+
+    assert train("--validation", "0.25", "--output", "runs/a") == 0  # complete
+    assert len((run / "metrics.csv").read_text().splitlines()) == 2
+    assert train("--validation", "0.5", "--output", "runs/a") == 1
+    assert "runs/a holds another run: validation was '0.25', is '0.5'" in capsys.readouterr().err
+
+    assert main(["evaluate", "--data", "test", "--model", "runs/a"]) == 0
+    assert capsys.readouterr().out == "100.00% of 8 images\n"
+    assert main(["evaluate", "--data", "test", "--model", "runs/a/model.keras", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"accuracy": 1.0, "images": 8}
+    assert main(["predict", "test/red", "--model", "runs/a", "--top", "1", "--json"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["file"] for line in lines] == [f"test/red/{i}.png" for i in range(4)]
+    assert all(0.5 < line["classes"]["red"] <= 1 for line in lines)
+    assert main(["predict", "test/blue/0.png", "--model", "runs/a"]) == 0
+    name, first, share, *_ = capsys.readouterr().out.split()
+    assert (name, first) == ("test/blue/0.png", "blue") and share.endswith("%")
+
+
+def test_a_dry_run_says_what_would_be(place, capsys):
+    assert train("--validation", "test", "--dry-run", "--output", "runs/none") == 0
+    facts = dict(line.split(":", 1) for line in capsys.readouterr().out.splitlines())
+    assert facts["images"].strip() == "32 to train on, 8 to evaluate on"
+    assert facts["steps"].strip().startswith("24 of 8 images: 1 epochs of 24 steps, 6.0 passes")
+    assert facts["size"].strip() == "16 x 16 x 3" and "crop=inception" in facts["augmentation"]
+    assert "GiB on one device" in facts["memory"] and "exaFLOPs" in facts["computation"]
+    assert "here, from one step of 4 images" in facts["time"]
+    assert not (place / "runs").exists()
+
+
+def test_the_papers_way_with_a_test_set(place, capsys, monkeypatch):
+    short = dataclasses.replace(FINE_TUNING["finetune_pets"], learning_rates=(0.001, 0.05))
+    monkeypatch.setitem(RECIPES, "finetune_pets", short)
+    assert train("--test", "test", "--output", "runs/paper", "--steps", "6") == 0
+    printed = capsys.readouterr().out
+    results = json.loads((place / "runs/paper/results.json").read_text())
+    assert results["learning rate"] in short.learning_rates
+    assert "test accuracy:" in printed and 0 <= results["test accuracy"] <= 1
+    assert sum("held-out" in name for name in results) == 2
+
+
+def test_training_from_scratch(place, monkeypatch):
+    words = ["--data", "train", "--model", "vit_tiny", "--recipe", "paper_in1k", *SIZE]
+    assert main(["train", *words, "--output", "runs/scratch", "--steps", "2"]) == 0
+    model = keras.saving.load_model(place / "runs/scratch/model.keras")
+    assert model.config.dropout_rate == RECIPES["paper_in1k"].dropout_rate == 0.1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--data", "nowhere"], "There is no folder nowhere"),
+        (["--recipe", "finetune_pet"], "There is no recipe 'finetune_pet'. Near it: finetune_pets"),
+        (["--model", "vit_tinny"], "vit_tiny"),
+        (["--batch-size", "0"], "`batch_size` must be a positive integer"),
+        (
+            ["--data", "tfds:cifar10", "--data-dir", "."],
+            "is not in cifar10/3.0.2. Pass `download=True`",
+        ),
+    ],
+)
+def test_what_is_wrong_is_one_line(place, capsys, words, message):
+    assert train(*words) == 1
+    error = capsys.readouterr().err
+    assert message in error and error.startswith("keras-vit: error: ") and "Traceback" not in error
+
+
+def test_labels_that_do_not_fit(place, capsys):
+    keras_vit.create_model("vit_tiny", classes=2).save("two.keras")
+    pathlib.Path("names.txt").write_text("a\nb\nc\n")
+    command = ["predict", "test", "--model", "two.keras"]
+    assert main([*command, "--labels", "names.txt"]) == 1
+    assert "The model has 2 classes, and names.txt names 3" in capsys.readouterr().err
+    assert main(command) == 0
+    assert capsys.readouterr().out.splitlines()[0].split()[1::2] == ["0", "1"]
+    pathlib.Path("runs/early").mkdir(parents=True)
+    pathlib.Path("runs/early/config.json").write_text("{}")
+    assert main(["evaluate", "--data", "test", "--model", "runs/early"]) == 1
+    assert "The run in runs/early has no model yet" in capsys.readouterr().err
+
+
+SCRIPT = """
+import sys
+from keras_vit.cli.main import main
+from keras_vit.variants import VARIANTS
+from tests.fixtures import tiny_config
+from tests.workers import use_two_cpus
+VARIANTS["vit_tiny"] = tiny_config(image_size=16, patch_size=8, depth=1)
+if "mirrored" in sys.argv:
+    use_two_cpus()
+sys.exit(main(sys.argv[1:]))
+"""
+WORDS = ("train", "--data", "train", "--model", "vit_tiny", "--recipe", "finetune_pets", *SIZE)
+
+
+def start(*words):
+    """The command line in a process of its own."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
+    return subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, *words],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def interrupt_after_an_epoch(process, metrics):
+    """Presses Ctrl-C; what the process then printed as errors."""
+    for _ in range(1200):
+        if process.poll() is not None or (metrics.exists() and metrics.stat().st_size > 60):
+            break
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 130, errors
+    return errors
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(place):
+    process = start(*WORDS, "--steps", "100000", "--output", "runs/long")
+    errors = interrupt_after_an_epoch(process, place / "runs/long/metrics.csv")
+    assert "Ctrl-C: saving after this batch" in errors and "the state is in" in errors
+    assert "keras-vit train --data train --model vit_tiny" in errors
+    assert "--output runs/long" in errors and "Traceback" not in errors
+    assert list((place / "runs/long/states").glob("*.state"))
+
+
+@pytest.mark.slow
+def test_the_command_that_ctrl_c_prints_goes_on_to_the_end(place):
+    """And ends where a run ends that nobody interrupted."""
+    words = (*WORDS, "--steps", "1500", "--validation", "0.25", "--output")
+    whole = start(*words, "runs/whole")
+    _, errors = whole.communicate(timeout=300)
+    assert whole.returncode == 0, errors
+    errors = interrupt_after_an_epoch(start(*words, "runs/cut"), place / "runs/cut/metrics.csv")
+    printed = shlex.split(errors.splitlines()[-1])
+    assert printed[0] == "keras-vit"
+    again = start(*printed[1:])
+    _, errors = again.communicate(timeout=300)
+    assert again.returncode == 0, errors
+    assert read_metrics("runs/cut") == read_metrics("runs/whole")
+    one, other = (keras.saving.load_model(f"runs/{run}/model.keras") for run in ("cut", "whole"))
+    for mine, expected in zip(one.weights, other.weights, strict=True):
+        np.testing.assert_array_equal(mine, expected)
+
+
+def read_metrics(run):
+    with open(f"{run}/metrics.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) > 5
+    return rows
+
+
+@pytest.mark.slow
+def test_two_devices_train_as_one(place):
+    """With `--strategy mirrored`: the same images, the same weights, and the same files."""
+    words = (*WORDS, "--validation", "0.25", "--output")
+    for run, more in (
+        ("runs/one", ("--strategy", "none")),
+        ("runs/two", ("--strategy", "mirrored")),
+    ):
+        process = start(*words, run, *more)
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors
+    one, two = (keras.saving.load_model(f"{run}/model.keras") for run in ("runs/one", "runs/two"))
+    for mine, expected in zip(two.weights, one.weights, strict=True):
+        np.testing.assert_allclose(mine, expected, rtol=1e-3, atol=1e-5)
+    assert {path.name for path in (place / "runs/one").iterdir()} == {
+        path.name for path in (place / "runs/two").iterdir()
+    }
+
+
+def test_several_workers_need_a_script(place, capsys, monkeypatch):
+    cluster = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
+    assert train() == 1
+    assert "TF_CONFIG names 2 workers" in capsys.readouterr().err

@@ -1,0 +1,81 @@
+"""Trains one small ViT on eight virtual devices in several layouts; writes what came of it.
+
+`test_layouts.py` runs this on the JAX backend in a process of its own, because the backend and the
+number of devices are fixed when they start.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import keras
+import numpy as np
+
+import keras_vit
+from tests.fixtures import fill_random, tiny_config
+
+CONFIGS = {
+    "token": {"depth": 1},
+    "normed": {
+        "depth": 1,
+        "qk_norm": True,
+        "layer_scale": 0.5,
+        "pooling": "map",
+        "class_token": False,
+    },
+}
+# Devices of data parallelism, or (batch, model); each trains for some seconds.
+SHAPES: dict[str, list[tuple[int, ...] | None]] = {
+    "token": [None, (4,), (8,), (2, 4)],
+    "normed": [None, (4, 2)],
+}
+
+
+def distribution(shape, config):
+    if shape is None:
+        return None
+    devices = keras.distribution.list_devices()[: int(np.prod(shape))]
+    if len(shape) == 1:
+        return keras.distribution.DataParallel(devices=devices)
+    mesh = keras.distribution.DeviceMesh(shape, ["batch", "model"], devices)
+    layouts = keras_vit.distribution.vit_layout_map(config, mesh)
+    return keras.distribution.ModelParallel(layout_map=layouts, batch_dim_name="batch")
+
+
+def train(name, shape, results):
+    config = tiny_config(**CONFIGS[name])
+    keras.distribution.set_distribution(distribution(shape, config))
+    model = keras_vit.build_vit(config)
+    fill_random(model)
+    rng = np.random.default_rng(1)
+    images = rng.uniform(0, 255, (40, 32, 32, 3)).astype("float32")
+    labels = rng.integers(0, 10, 40)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    optimizer = keras.optimizers.AdamW(1e-3, weight_decay=0.1, global_clipnorm=1.0)
+    model.compile(optimizer, loss, metrics=["accuracy"])
+    history = model.fit(images, labels, batch_size=8, epochs=2, shuffle=False, verbose=0).history
+    key = f"{name}/{shape}"
+    results[f"{key}/losses"] = np.array(history["loss"])
+    results[f"{key}/accuracies"] = np.array(history["accuracy"])
+    for weight in model.trainable_weights:
+        results[f"{key}/weights/{weight.path}"] = np.asarray(weight)
+        results[f"{key}/shards/{weight.path}"] = shard_shape(weight)
+    momentum = next(v for v in optimizer.variables if v.path.endswith("qkv_kernel_momentum"))
+    results[f"{key}/shards/momentum"] = shard_shape(momentum)
+
+
+def shard_shape(variable):
+    """The shape of the part of a variable that one device holds."""
+    return np.array(variable.value.addressable_shards[0].data.shape)
+
+
+def main(output):
+    results = {}
+    for name, shapes in SHAPES.items():
+        for shape in shapes:
+            train(name, shape, results)
+    np.savez(output, **results)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

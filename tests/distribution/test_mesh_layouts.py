@@ -1,0 +1,85 @@
+"""Layouts on eight virtual devices of the JAX backend, against one device."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pathlib
+import subprocess
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from keras_vit.distribution.mesh_layouts import vit_layout_map
+from tests.distribution.mesh_layouts_process import SHAPES
+from tests.fixtures import tiny_config
+
+ROOT = pathlib.Path(__file__).parents[2]
+CASES = [(name, shape) for name, shapes in SHAPES.items() for shape in shapes if shape]
+needs_jax = pytest.mark.skipif(
+    importlib.util.find_spec("jax") is None, reason="the JAX backend is not installed"
+)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    path = tmp_path_factory.mktemp("layouts") / "results.npz"
+    environment = {
+        **os.environ,
+        "KERAS_BACKEND": "jax",
+        # Compiled without optimisation, which takes most of the time and changes no result by more
+        # than rounding.
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0",
+        "PYTHONPATH": str(ROOT),
+    }
+    command = [sys.executable, "-m", "tests.distribution.mesh_layouts_process", path]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return dict(np.load(path))
+
+
+@needs_jax
+@pytest.mark.parametrize(("name", "shape"), CASES, ids=str)
+def test_every_layout_trains_as_one_device_does(results, name, shape):
+    for kind, tolerance in (("losses", 2e-6), ("accuracies", 0)):
+        single, split = results[f"{name}/None/{kind}"], results[f"{name}/{shape}/{kind}"]
+        np.testing.assert_allclose(split, single, rtol=tolerance, atol=0)
+    assert results[f"{name}/None/losses"][1] < results[f"{name}/None/losses"][0]
+    weights = [key for key in results if key.startswith(f"{name}/None/weights/")]
+    assert len(weights) > 18
+    for key in weights:
+        split = results[key.replace("None", str(shape))]
+        np.testing.assert_allclose(split, results[key], rtol=0, atol=2e-5, err_msg=key)
+
+
+@needs_jax
+def test_kernels_and_the_memory_of_the_optimizer_are_split(results):
+    expected = {
+        "block_0/attention/qkv/kernel": (32, 24),
+        "block_0/attention/qkv/bias": (24,),
+        "block_0/attention/output/kernel": (8, 32),
+        "block_0/attention/output/bias": (32,),
+        "block_0/mlp/hidden/kernel": (32, 16),
+        "block_0/mlp/hidden/bias": (16,),
+        "block_0/mlp/output/kernel": (16, 32),
+        "head/kernel": (32, 10),
+        "momentum": (32, 24),
+    }
+    assert {path: tuple(results[f"token/(2, 4)/shards/{path}"]) for path in expected} == expected
+    assert tuple(results["token/(8,)/shards/block_0/attention/qkv/kernel"]) == (32, 96)
+
+
+def fake_mesh(shape, names=("batch", "model")):
+    """A mesh without devices, which only says its shape."""
+    return types.SimpleNamespace(shape=shape, axis_names=list(names))
+
+
+def test_what_cannot_be_split_says_so():
+    with pytest.raises(ValueError, match=r"no axis 'model'\. Received: axes .'batch', 'heads'"):
+        vit_layout_map(tiny_config(), fake_mesh((2, 4), ("batch", "heads")))
+    with pytest.raises(ValueError, match=r"num_heads=4\. Give the axis 4 devices"):
+        vit_layout_map(tiny_config(), fake_mesh((1, 8)))
+    with pytest.raises(ValueError, match=r"`mlp_dim` cannot be split evenly over 4 .*mlp_dim=66"):
+        vit_layout_map(tiny_config(mlp_dim=66), fake_mesh((2, 4)))

@@ -1,0 +1,236 @@
+"""Intermediates and attention weights of models of every kind."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit.models.feature_extraction import (
+    Attention,
+    Geometry,
+    attention_scores,
+    features_of,
+    geometry_of,
+    stage_names,
+)
+from keras_vit.models.vit import build_vit
+from keras_vit.trainers.model import Model
+from tests import reference
+from tests.fixtures import fill_random, tiny_config
+
+KINDS = {
+    "token": {},
+    "not_square": {"image_size": (32, 48), "patch_size": (8, 16)},
+    "gap": {"pooling": "gap", "class_token": False},
+    "gap_with_class_token": {"pooling": "gap"},
+    "map_registers": {"pooling": "map", "class_token": False, "num_registers": 2},
+    "distilled_registers": {"distillation_token": True, "num_registers": 3},
+    "relative": {"position_embedding": "relative"},
+    "qk_norm": {"qk_norm": True, "layer_scale": 0.1},
+    "no_head": {"classes": None, "pooling": None},
+    "one_block": {"depth": 1},
+}
+
+
+def random_images(config, count=3, seed=1):
+    rng = np.random.default_rng(seed)
+    return rng.uniform(0, 255, (count, *config.input_shape)).astype("float32")
+
+
+def random_vit(**changes):
+    config = tiny_config(**changes)
+    model = build_vit(config)
+    fill_random(model)
+    return model, random_images(config)
+
+
+def composed(kind):
+    """A user's model on a backbone: flat, nested, or sequential."""
+    backbone, images = random_vit(classes=None)
+    flip = keras.layers.Rescaling(1.0, name="augment")
+    head = keras.layers.Dense(3, name="mine")
+    if kind == "flat":
+        return backbone, Model(backbone.input, head(backbone.output)), images
+    if kind == "nested":
+        x = keras.Input((32, 32, 3))
+        return backbone, Model(x, head(backbone(flip(x)))), images
+    model = keras.Sequential([flip, backbone, head])
+    model(images)
+    return backbone, model, images
+
+
+@pytest.mark.parametrize("block", [0, 1, -1])
+def test_attention_scores_are_those_of_the_paper(block):
+    model, images = random_vit(include_preprocessing=False)
+    images = images / 127.5 - 1
+    w = {x.path: np.asarray(x.value, "float64") for x in model.weights if "seed" not in x.path}
+    stages = reference.vit(w, images.astype("float64"), 8, 4)
+    index = block % 2
+    x = stages["positions"] if index == 0 else stages["block_0"]
+    norm = f"block_{index}/attention_norm"
+    x = reference.layer_norm(x, w[f"{norm}/gamma"], w[f"{norm}/beta"])
+    _, expected = reference.attention(x, w, f"block_{index}/attention", 4)
+    np.testing.assert_allclose(attention_scores(model, images, block), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_of_attention_sum_to_1_in_models_of_every_kind(kind):
+    model, images = random_vit(**KINDS[kind])
+    tokens = model.get_layer("block_0").output.shape[1]
+    scores = attention_scores(model, images)
+    assert scores.shape == (3, 4, tokens, tokens) and scores.dtype == "float32"
+    np.testing.assert_allclose(scores.sum(-1), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_geometry_is_that_of_the_config(kind):
+    config = tiny_config(**KINDS[kind])
+    geometry = geometry_of(build_vit(config))
+    assert geometry == Geometry(config.image_size, config.grid, config.num_prefix_tokens)
+    assert geometry.cell_size == config.patch_size
+
+
+@pytest.mark.parametrize("kind", ["flat", "nested", "sequential"])
+def test_models_that_users_build_show_their_insides(kind):
+    backbone, model, images = composed(kind)
+    expected = attention_scores(backbone, images)
+    np.testing.assert_allclose(attention_scores(model, images), expected, atol=1e-6)
+    names = ["block_0", "block_1/attention_scores"]
+    features = features_of(model, names).predict(images, verbose=0)
+    np.testing.assert_allclose(features[names[1]], expected, atol=1e-6)
+    assert features["block_0"].shape == (3, 17, 32)
+
+
+def test_a_backbone_in_two_models_is_seen_in_the_right_one():
+    backbone, _, images = composed("nested")
+    x = keras.Input((32, 32, 3))
+    halved = Model(x, backbone(keras.layers.Rescaling(0.5)(x)))
+    expected = attention_scores(backbone, images / 2)
+    np.testing.assert_allclose(attention_scores(halved, images), expected, atol=1e-6)
+
+
+def test_features_are_the_outputs_of_the_layers():
+    model, images = random_vit()
+    features = features_of(model, ["block_0", "head"])
+    expected = model.get_layer("block_0")(model.get_layer("position_embedding").output)
+    expected = keras.Model(model.input, expected)(images)
+    outputs = features(images)
+    np.testing.assert_allclose(outputs["block_0"], expected, atol=1e-6)
+    np.testing.assert_allclose(outputs["head"], model(images), atol=1e-6)
+    assert isinstance(features, Model)
+    assert list(features_of(model, "block_1").output) == ["block_1"]
+
+
+@pytest.mark.parametrize("kind", ["not_square", "distilled_registers", "map_registers"])
+def test_grids_leave_out_what_is_no_patch(kind):
+    model, images = random_vit(**KINDS[kind])
+    names = ["patch_encoder", "block_1", "pooling"]
+    tokens = features_of(model, names)(images)
+    grids = features_of(model, names, grids=True)(images)
+    rows, columns = model.config.grid
+    prefix = model.config.num_prefix_tokens
+    assert grids["block_1"].shape == grids["patch_encoder"].shape == (3, rows, columns, 32)
+    for y, x in np.ndindex(rows, columns):
+        token = tokens["block_1"][:, prefix + y * columns + x]
+        np.testing.assert_array_equal(grids["block_1"][:, y, x], token)
+    assert grids["pooling"].shape == (3, 32)
+
+
+@pytest.mark.parametrize("kind", ["flat", "nested"])
+def test_a_model_of_features_saves_and_loads(kind, tmp_path):
+    _, model, images = composed(kind)
+    features = features_of(model, ["block_0", "block_1/attention_scores"], grids=True)
+    features.save(tmp_path / "features.keras")
+    loaded = keras.saving.load_model(tmp_path / "features.keras")
+    for name, value in features(images).items():
+        np.testing.assert_allclose(loaded(images)[name], value, atol=1e-6)
+
+
+def test_a_model_of_features_exports_as_saved_model(tmp_path):
+    tf = pytest.importorskip("tensorflow")
+    model, images = random_vit()
+    features = features_of(model, ["block_0", "block_1/attention_scores"])
+    features.export(tmp_path / "features", verbose=False)
+    loaded = tf.saved_model.load(tmp_path / "features")
+    outputs = loaded.serve(images)
+    for name, value in features(images).items():
+        np.testing.assert_allclose(outputs[name], value, atol=1e-5)
+
+
+def test_mixed_precision_gives_float32_scores():
+    config = tiny_config()
+    policy = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        model = build_vit(config)
+    finally:
+        keras.config.set_dtype_policy(policy)
+    fill_random(model)
+    expected_model, images = random_vit()
+    scores = attention_scores(model, images)
+    assert scores.dtype == "float32"
+    # bfloat16 has 8 bits; what is compared is that it is the same attention.
+    np.testing.assert_allclose(scores, attention_scores(expected_model, images), atol=0.1)
+
+
+def test_a_loaded_model_shows_the_same(tmp_path):
+    model, images = random_vit(num_registers=1)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(attention_scores(loaded, images), attention_scores(model, images))
+
+
+def test_stage_names_are_names_of_features():
+    _, model, _ = composed("nested")
+    names = stage_names(model)
+    assert [name.rpartition("/")[2] for name in names][:4] == [
+        "augment",
+        "preprocessing",
+        "patch_encoder",
+        "class_token",
+    ]
+    assert list(features_of(model, names).output) == names
+
+
+def test_readout_of_each_head():
+    for kind, expected in (("token", 1.0), ("gap", 1 / 16), ("gap_with_class_token", 1 / 16)):
+        model, images = random_vit(**KINDS[kind])
+        attention = Attention(model)
+        share = np.asarray(attention.readout(attention.tokens(images)))
+        np.testing.assert_allclose(share.sum(-1), 1, atol=1e-6)
+        assert share[share > 0] == pytest.approx(expected)
+    model, images = random_vit(**KINDS["map_registers"])
+    attention = Attention(model)
+    share = np.asarray(attention.readout(attention.tokens(images)))
+    np.testing.assert_allclose(share.sum(-1), 1, atol=1e-5)
+    assert len(np.unique(share[0])) == 18
+
+
+def test_a_wrong_name_lists_the_right_ones():
+    model, _ = random_vit()
+    with pytest.raises(ValueError, match=r"no layer 'blok_1'. Did you mean 'block_1'"):
+        features_of(model, ["blok_1"])
+    with pytest.raises(ValueError, match="at least one layer"):
+        features_of(model, [])
+    with pytest.raises(IndexError, match="has 2 blocks, 0 to 1"):
+        attention_scores(model, np.zeros((1, 32, 32, 3)), block=2)
+
+
+def test_models_without_blocks_or_graph_say_so():
+    x = keras.Input((8, 8, 3))
+    with pytest.raises(ValueError, match="has no TransformerBlock"):
+        attention_scores(keras.Model(x, keras.layers.Flatten()(x)), np.zeros((1, 8, 8, 3)))
+    backbone, _ = random_vit()
+    with pytest.raises(ValueError, match="no graph of layers"):
+        features_of(keras.Sequential([keras.layers.Rescaling(1.0), backbone]), ["block_0"])
+
+
+def test_a_name_in_two_models_needs_a_path():
+    one, images = random_vit(classes=None)
+    two = build_vit(tiny_config(classes=None), name="other")
+    x = keras.Input((32, 32, 3))
+    model = Model(x, keras.layers.Concatenate()([one(x), two(x)]))
+    with pytest.raises(ValueError, match="name of 2 layers"):
+        features_of(model, ["block_0"])
+    assert features_of(model, ["other/block_0"])(images)["other/block_0"].shape == (3, 17, 32)

@@ -1,0 +1,341 @@
+"""What test_training.py runs in processes of its own, and compares in there.
+
+One run is 20 or more steps of a tiny ViT, with every batch of 8 images but the last, which has 5.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import keras_vit
+from tests.workers import use_two_cpus
+
+CLASSES = 4
+OPTIMIZERS = keras.optimizers
+RNG = np.random.default_rng(0)
+IMAGES = RNG.uniform(0, 255, (29, 8, 8, 3)).astype("float32")
+LABELS = RNG.integers(0, CLASSES, 29)
+
+
+def adam():
+    # An epsilon above the rounding of gradients that are zero but for it.
+    return OPTIMIZERS.AdamW(1e-2, weight_decay=0.1, global_clipnorm=0.1, epsilon=1e-4)
+
+
+def sgd(**options):
+    return OPTIMIZERS.SGD(0.1, momentum=0.9, **options)
+
+
+def excluding():
+    optimizer = OPTIMIZERS.AdamW(1e-2, weight_decay=0.5, epsilon=1e-4)
+    optimizer.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
+    return optimizer
+
+
+def build(
+    optimizer=adam, jit_compile=False, compile_options=None, prepare=None, depth=1, **options
+):
+    """The same model with the same weights every time."""
+    config = keras_vit.ViTConfig(
+        patch_size=4,
+        width=16,
+        depth=depth,
+        num_heads=2,
+        mlp_dim=32,
+        image_size=8,
+        classes=CLASSES,
+        **options,
+    )
+    keras.utils.set_random_seed(3)
+    model = keras_vit.build_vit(config)
+    rng = np.random.default_rng(1)
+    model.set_weights([rng.normal(0, 0.2, weight.shape) for weight in model.get_weights()])
+    if prepare is not None:
+        prepare(model)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    options = {"loss": loss, "metrics": ["accuracy"], **(compile_options or {})}
+    model.compile(optimizer(), jit_compile=jit_compile, **options)
+    return model
+
+
+def batches():
+    return tf.data.Dataset.from_tensor_slices((IMAGES, LABELS)).batch(8)
+
+
+def default():
+    return contextlib.nullcontext()
+
+
+@functools.cache
+def two_cpus():
+    # One for all: TensorFlow numbers what a strategy exchanges from 100 each time, and takes
+    # the exchanges of another for its own.
+    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+
+
+def replicas():
+    return two_cpus().scope()
+
+
+def train(scope=default, fit=None, data=batches, epochs=5, thorough=False, **options) -> dict:
+    """Everything that a run ends with; where thorough, with all that can be done beside `fit`."""
+    with scope() if callable(scope) else scope.scope():
+        model = build(**options)
+    fit = {**({"validation_data": batches()} if thorough else {}), **(fit or {})}
+    results = {"history": model.fit(data(), epochs=epochs, verbose=0, **fit).history}
+    if thorough:
+        results["predictions"] = model.predict(batches(), verbose=0)
+        results["evaluation"] = model.evaluate(batches(), verbose=0)
+    results["weights"] = model.get_weights()
+    results["optimizer"] = [np.array(variable) for variable in model.optimizer.variables]
+    seeds = (v for v in model.variables if v.name == "seed_generator_state")
+    results["seeds"] = [np.array(seed) for seed in seeds]
+    return results
+
+
+def assert_same(received, expected, tolerance=3e-6):
+    # Float32 after 20 steps on weights of about 0.2: some tens of units in the last place.
+    assert received["history"].keys() == expected["history"].keys()
+    tf.nest.map_structure(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=0, atol=tolerance), received, expected
+    )
+
+
+def check_strategies():
+    use_two_cpus()
+    expected = train(thorough=True)
+    losses = expected["history"]["loss"]
+    assert losses[-1] < losses[0] - 0.05, losses
+    one_device = tf.distribute.OneDeviceStrategy("CPU:1").scope
+    for scope, jit_compile in (
+        (default, True),
+        (one_device, True),
+        (replicas, False),
+        (replicas, True),
+    ):
+        received = train(scope, jit_compile=jit_compile, thorough=True)
+        assert_same(received, expected)
+
+
+def check_optimizers():
+    use_two_cpus()
+    cases = {
+        "clip": lambda: sgd(global_clipnorm=0.01),
+        "exclude": excluding,
+        "overwrite": lambda: sgd(use_ema=True, ema_momentum=0.9, ema_overwrite_frequency=3),
+        "accumulate": lambda: sgd(gradient_accumulation_steps=2, global_clipnorm=0.1),
+        "rates by layer": lambda: keras_vit.train.AdamW(
+            1e-2, rate_factors={"head/kernel": 0.1}, weight_decay=0.5, epsilon=1e-4
+        ),
+        "momentum of Nesterov": lambda: OPTIMIZERS.Nadam(1e-2, epsilon=1e-4),
+        "loss scale": lambda: OPTIMIZERS.LossScaleOptimizer(sgd(global_clipnorm=0.1)),
+        "loss scale, accumulate": lambda: OPTIMIZERS.LossScaleOptimizer(
+            sgd(gradient_accumulation_steps=2)
+        ),
+    }
+    for name, optimizer in cases.items():
+        print(name, flush=True)
+        assert_same(train(replicas, optimizer=optimizer), train(optimizer=optimizer))
+
+
+def check_precision():
+    use_two_cpus()
+    exact = train(optimizer=sgd)
+    for policy in ("mixed_bfloat16", "mixed_float16"):
+        keras.config.set_dtype_policy(policy)  # float16 brings its loss scale along
+        single = distance(train(optimizer=sgd), exact)
+        for jit_compile in (False, True):
+            several = train(replicas, optimizer=sgd, jit_compile=jit_compile)
+            print(policy, jit_compile, single, distance(several, exact), flush=True)
+            assert distance(several, exact) < 2 * single
+
+
+def distance(received, expected) -> float:
+    """Between weights, all together."""
+    pairs = zip(received["weights"], expected["weights"], strict=True)
+    return sum(np.sum((x - y) ** 2) for x, y in pairs) ** 0.5
+
+
+def check_fit_arguments():
+    use_two_cpus()
+    weights = np.linspace(0, 2, len(LABELS))
+    with_weights = tf.data.Dataset.from_tensor_slices((IMAGES, LABELS, weights))
+
+    cases = {
+        "several steps": {"compile_options": {"steps_per_execution": 3}},
+        "class weights": {"fit": {"class_weight": {0: 0.1, 1: 2.0, 2: 1.0, 3: 0.5}}},
+        "sample weights": {"data": lambda: with_weights.batch(8)},
+        "static shapes": {"data": lambda: batches().unbatch().batch(8, drop_remainder=True)},
+        "one image left": {"data": lambda: batches().unbatch().take(9).batch(8)},
+        "frozen": {"prepare": freeze},
+        "penalty": {"prepare": penalise},
+    }
+    for name, options in cases.items():
+        print(name, flush=True)
+        assert_same(train(replicas, **options), train(**options))
+    assert_same(train(replicas, compile_options={"run_eagerly": True}, epochs=2), train(epochs=2))
+
+
+def check_the_end_of_the_data():
+    """Nothing is done where a step has no batch: neither counted nor decayed."""
+    use_two_cpus()
+    for scope in (default, replicas):
+        with scope():
+            model = build()
+        data = batches().unbatch().batch(8, drop_remainder=True)
+        history = model.fit(data, epochs=2, verbose=0).history
+        assert np.array(model.optimizer.iterations) == 6
+        assert model.evaluate(data, verbose=0)[0] > 0.95 * history["loss"][-1]
+
+
+def freeze(model):
+    model.get_layer("patch_encoder").trainable = False
+    model.get_layer("block_0").trainable = False
+
+
+def penalise(model):
+    model.get_layer("head").kernel.regularizer = keras.regularizers.L2(0.1)
+
+
+def check_single_batches():
+    use_two_cpus()
+    results = []
+    for scope in (default, replicas):
+        with scope():
+            model = build()
+        trained = [model.train_on_batch(IMAGES[:7], LABELS[:7]) for _ in range(3)]
+        tested = model.test_on_batch(IMAGES, LABELS, return_dict=True)
+        results.append((trained, tested, model.predict_on_batch(IMAGES[:5]), model.get_weights()))
+    tf.nest.map_structure(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=0, atol=3e-6), *results
+    )
+
+
+def check_own_models():
+    """Models that users compose, with two inputs by name and two losses."""
+    use_two_cpus()
+
+    def compose():
+        backbone = build()
+        images, sizes = keras.Input((8, 8, 3), name="images"), keras.Input((2,), name="size")
+        features = keras.layers.Concatenate()([backbone(images), sizes])
+        features = keras.layers.BatchNormalization(synchronized=True)(features)
+        start = keras.initializers.RandomNormal(seed=1)
+        outputs = {
+            name: keras.layers.Dense(units, name=name, kernel_initializer=start)(features)
+            for name, units in (("kind", CLASSES), ("value", 1))
+        }
+        model = keras_vit.Model({"images": images, "size": sizes}, outputs)
+        losses = {
+            "kind": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            "value": "mse",
+        }
+        model.compile(sgd(), losses, metrics={"kind": "accuracy"})
+        return model
+
+    sizes = np.linspace(-1, 1, 2 * len(LABELS)).reshape(-1, 2).astype("float32")
+    targets = {"kind": LABELS, "value": sizes.sum(-1, keepdims=True)}
+    inputs = {"images": IMAGES, "size": sizes}
+    results = []
+    for scope in (default, replicas):
+        with scope():
+            model = compose()
+        data = tf.data.Dataset.from_tensor_slices((inputs, targets)).batch(8)
+        history = model.fit(data, epochs=2, verbose=0).history
+        # Keras means the losses of the outputs over batches, however large they are.
+        kept = [history[name] for name in ("loss", "kind_accuracy")]
+        results.append((kept, model.get_weights(), model.predict(inputs, verbose=0)))
+    tf.nest.map_structure(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=0, atol=1e-5), *results
+    )
+
+
+def check_random_numbers():
+    use_two_cpus()
+    options = {"dropout_rate": 0.3}
+    first, second = train(replicas, **options), train(replicas, **options)
+    tf.nest.map_structure(np.testing.assert_array_equal, first, second)  # runs repeat
+    assert distance(first, train(replicas)) > 0.01
+    # From step to step the states go on as on one device.
+    tf.nest.map_structure(np.testing.assert_array_equal, first["seeds"], train(**options)["seeds"])
+    strategy = two_cpus()
+    with strategy.scope():
+        model = build(**options)
+    images = tf.data.Dataset.from_tensors(np.repeat(IMAGES[:1], 8, axis=0))
+    batch = next(iter(strategy.experimental_distribute_dataset(images.unbatch().batch(8))))
+    seen = []
+
+    def look(images):
+        with keras_vit.trainers.distributed._own_random_numbers(model):
+            seen.append(model(images, training=True))
+        return seen[-1]
+
+    one, other = strategy.run(look, args=(batch,)).values
+    assert np.abs(np.array(one) - np.array(other)).max() > 0.01  # replicas differ
+
+
+def check_rematerialization():
+    use_two_cpus()
+    options = {"dropout_rate": 0.3, "epochs": 1}
+    for jit_compile in (False, True):
+        options["jit_compile"] = jit_compile
+        assert_same(train(replicas, rematerialize=True, **options), train(replicas, **options))
+
+
+WORKER_CASES = {
+    "adam": {},
+    "xla": {"jit_compile": True},
+    "accumulate": {"optimizer": lambda: sgd(gradient_accumulation_steps=2)},
+    "several steps": {"compile_options": {"steps_per_execution": 3}},
+}
+MORE_WORKER_CASES = {
+    "average": {
+        "optimizer": lambda: sgd(use_ema=True, ema_momentum=0.9, ema_overwrite_frequency=3)
+    },
+    "exclude": {"optimizer": excluding},
+    "rates by layer": {
+        "optimizer": lambda: keras_vit.train.AdamW(
+            1e-2, rate_factors={"head/kernel": 0.1}, weight_decay=0.5, epsilon=1e-4
+        )
+    },
+    "loss scale": {
+        "optimizer": lambda: OPTIMIZERS.LossScaleOptimizer(sgd(global_clipnorm=0.1)),
+    },
+    "frozen": {"prepare": freeze},
+    "class weights": {"fit": {"class_weight": {0: 0.1, 1: 2.0, 2: 1.0, 3: 0.5}}},
+    "recomputed": {"rematerialize": True},
+    "recomputed, xla": {"rematerialize": True, "jit_compile": True},
+    "mixed_bfloat16": {"optimizer": sgd},
+    "mixed_float16": {"optimizer": sgd},
+}
+
+
+def check_workers(folder, cases="WORKER_CASES"):
+    """On every worker, whose results `check_alone` compares."""
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    index = strategy.cluster_resolver.task_id
+    for name, options in globals()[cases].items():
+        print(name, flush=True)
+        keras.config.set_dtype_policy(name if name.startswith("mixed") else "float32")
+        received = train(strategy, thorough=name == "adam", **options)
+        np.save(f"{folder}/{name}-{index}.npy", received, allow_pickle=True)
+
+
+def check_alone(folder, cases="WORKER_CASES"):
+    """The same runs in one process, without XLA, and that the first worker ended with them."""
+    for name, options in globals()[cases].items():
+        received = np.load(f"{folder}/{name}-0.npy", allow_pickle=True).item()
+        options = {**options, "jit_compile": False}
+        if not name.startswith("mixed"):
+            assert_same(received, train(thorough=name == "adam", **options))
+            continue
+        exact = train(**options)
+        keras.config.set_dtype_policy(name)
+        single = distance(train(**options), exact)
+        keras.config.set_dtype_policy("float32")
+        assert distance(received, exact) < 2 * single
