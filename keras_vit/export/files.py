@@ -1,58 +1,10 @@
-"""Files that appear whole or not at all, and labels."""
+"""Sizes of exported files, and class labels."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pathlib
-import shutil
-import tempfile
-from collections.abc import Iterator, Sequence
-
-
-@contextlib.contextmanager
-def all_or_nothing(path: str | os.PathLike) -> Iterator[pathlib.Path]:
-    """A place beside `path` that takes its name when the block ends well.
-
-    Args:
-        path: File or directory to make, which must not exist.
-
-    Yields:
-        Path to write to, in a new directory beside `path`. It vanishes when the block raises.
-
-    Raises:
-        FileExistsError: If there is something at `path`.
-        OSError: If the directory of `path` cannot be written to.
-    """
-    path = pathlib.Path(path)
-    _check_free(path)
-    staging = _make_staging(path)
-    try:
-        yield staging / path.name
-        made = sorted(staging.iterdir(), key=lambda file: file.name == path.name)
-        for file in made:  # the weights beside an ONNX graph before the graph
-            _check_free(path.parent / file.name)
-        for file in made:
-            os.replace(file, path.parent / file.name)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-
-
-def _check_free(path: pathlib.Path) -> None:
-    if path.exists():
-        raise FileExistsError(
-            f"There is something at {str(path)!r} already. Remove it, or choose another path."
-        )
-
-
-def _make_staging(path: pathlib.Path) -> pathlib.Path:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return pathlib.Path(tempfile.mkdtemp(prefix=f".{path.name}.unfinished-", dir=path.parent))
-    except OSError as error:
-        raise type(error)(
-            error.errno, f"Cannot write to the directory of {str(path)!r}: {error.strerror}"
-        ) from error
+from collections.abc import Sequence
 
 
 def size_of(path: str | os.PathLike) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.config import Preprocessing
-from keras_vit.export.files import all_or_nothing, check_labels
+from keras_vit.export.files import check_labels
 from keras_vit.export.inference import Inference, check_outputs, prepare
 from keras_vit.export.litert_int8 import LayerError, quantize
 from keras_vit.export.serving import model_card
@@ -30,6 +30,7 @@ from keras_vit.export.verify import (
     resize_images,
     verification_images,
 )
+from keras_vit.files import write_atomically
 
 # Largest difference allowed, relative to the largest logit.
 TOLERANCES = {"float32": 1e-4, "float16": 2e-2, "dynamic": 0.5, "int8": 0.5}
@@ -95,7 +96,7 @@ def export_litert(
     images = verification_images(images, inference)
     if precision == "int8":
         _check_int8(calibration, batch_size)
-    with all_or_nothing(path) as unfinished:
+    with write_atomically(path) as unfinished:
         data, _ = _convert(inference, outputs, precision, batch_size, calibration, float_layers)
         unfinished.write_bytes(data)
         _pack(unfinished, inference, precision, labels)

@@ -13,7 +13,7 @@ import keras
 import numpy as np
 
 from keras_vit.config import Preprocessing
-from keras_vit.export.files import all_or_nothing, check_labels
+from keras_vit.export.files import check_labels
 from keras_vit.export.inference import check_outputs, prepare
 from keras_vit.export.onnx_convert import convert
 from keras_vit.export.onnx_graph import OPSETS, Graph, save
@@ -28,6 +28,7 @@ from keras_vit.export.verify import (
     compare,
     verification_images,
 )
+from keras_vit.files import write_atomically
 
 # Largest difference allowed, relative to the largest logit, and least top-1 agreement.
 TOLERANCES: dict[str, tuple[float | None, float | None]] = {
@@ -97,7 +98,7 @@ def export_onnx(
     outputs = check_outputs(inference, outputs)
     labels = check_labels(labels, inference.classes)
     images = verification_images(images, inference)
-    with all_or_nothing(path) as unfinished:
+    with write_atomically(path) as unfinished:
         graph = convert(inference, outputs, opset)
         card = json.dumps(model_card(inference, precision, labels))
         _write(graph, unfinished, precision, external_data, {"model_card": card})

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.config import Preprocessing
-from keras_vit.export.files import all_or_nothing, check_labels
+from keras_vit.export.files import check_labels
 from keras_vit.export.inference import POLICIES, prepare
 from keras_vit.export.serving import write_version_files
 from keras_vit.export.signatures import ServingModule
@@ -25,6 +25,7 @@ from keras_vit.export.verify import (
     compare,
     verification_images,
 )
+from keras_vit.files import write_atomically
 
 TOLERANCES = {"float32": 1e-4, "bfloat16": 0.1, "float16": 2e-2}
 
@@ -97,7 +98,7 @@ def export_saved_model(
     images = verification_images(images, inference)
     expected = prepare(model, "float32", preprocessing, activation).run(images)
     destination = pathlib.Path(path) / str(_next_version(path) if version is None else version)
-    with all_or_nothing(destination) as unfinished:
+    with write_atomically(destination) as unfinished:
         tf.saved_model.save(module, os.fspath(unfinished), module.signatures())
         write_version_files(unfinished, inference, labels, precision, warmup_batch_sizes)
         runner = load_saved_model(unfinished)

@@ -22,6 +22,7 @@ import urllib.request
 from collections.abc import Iterator
 
 from keras_vit.errors import DownloadError
+from keras_vit.files import write_atomically
 from keras_vit.hub.addresses import cache_name, download_url, is_address, mirror_url
 from keras_vit.hub.download import (
     discard,
@@ -214,7 +215,7 @@ def _move_into_place(part: pathlib.Path, path: pathlib.Path, address: str) -> No
             f"{record.sha256}, then {earlier.sha256}. Nothing was kept. If the change is meant, "
             f"delete {_record_path(path)}."
         )
-    os.replace(part, path)
+    os.replace(part, path)  # no `write_atomically`: an interrupted download keeps its `.part`
     discard(part)
     _write_record(path, record)
 
@@ -286,11 +287,8 @@ def _read_record(path: pathlib.Path) -> Record | None:
 def _write_record(path: pathlib.Path, record: Record) -> None:
     """Writes the record in one step; a cache that may only be read keeps none."""
     target = _record_path(path)
-    temporary = target.with_name(f"{target.name}.{os.getpid()}")
-    with contextlib.suppress(OSError):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(dataclasses.asdict(record), indent=2))
-        os.replace(temporary, target)
+    with contextlib.suppress(OSError), write_atomically(target, replace=True) as unfinished:
+        unfinished.write_text(json.dumps(dataclasses.asdict(record), indent=2))
 
 
 @contextlib.contextmanager

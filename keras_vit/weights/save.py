@@ -3,20 +3,19 @@ load."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
 import pathlib
 import struct
-import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from keras_vit.config import ResNetConfig, ViTConfig
+from keras_vit.files import write_atomically
 from keras_vit.resize import sincos_2d
 from keras_vit.weights import official_layouts, torch_layouts
 from keras_vit.weights.layout import Layout, Rule
@@ -64,7 +63,7 @@ def save_weights(model: Any, path: str | os.PathLike, layout: str = "official") 
     path = pathlib.Path(path)
     _check_function(model.config, chosen)
     arrays = _file_arrays(model, chosen)
-    with _replacing(path) as stream:
+    with write_atomically(path, replace=True) as unfinished, open(unfinished, "wb") as stream:
         (_write_npz if chosen.kind == "npz" else _write_safetensors)(stream, arrays)
     return path
 
@@ -227,20 +226,6 @@ def _sum(token: Callable, table: Callable, row: int) -> Callable[[], np.ndarray]
 
 def _reader(variable: Any) -> Callable[[], np.ndarray]:
     return lambda: np.asarray(variable.numpy(), "float32")
-
-
-@contextlib.contextmanager
-def _replacing(path: pathlib.Path) -> Iterator[BinaryIO]:
-    """A new file that takes the place of `path` once it is complete."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            yield stream
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
 
 
 def _write_npz(stream: BinaryIO, arrays: dict) -> None:
