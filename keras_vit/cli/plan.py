@@ -12,7 +12,7 @@ import numpy as np
 from keras_vit.evaluate.compute import training_exaflops, training_memory
 from keras_vit.evaluate.counting import count_parameters
 from keras_vit.train.fit import compile_for, plan_epochs
-from keras_vit.train.recipe import Recipe
+from keras_vit.train.hyperparameters import Recipe
 
 _TRIED_IMAGES = 4
 

@@ -21,10 +21,15 @@ from keras_vit.cli.run_folder import callbacks_of, finish, open_folder
 from keras_vit.cli.sources import class_names_of, open_images, open_model
 from keras_vit.create import create_model
 from keras_vit.train.adapt import adapt_model
-from keras_vit.train.fit import Fitted, evaluate_accuracy, fine_tune, pretrain
-from keras_vit.train.recipe import Recipe
+from keras_vit.train.fit import (
+    TrainingResult,
+    evaluate_accuracy,
+    fine_tune,
+    pretrain,
+    transfer,
+)
+from keras_vit.train.hyperparameters import Recipe
 from keras_vit.train.recipes import find_recipe
-from keras_vit.train.transfer import transfer
 
 _NOT_OF_THE_RUN = ("output", "dry_run", "download")
 
@@ -184,7 +189,7 @@ def _fit(
     is_pretrained: bool,
     seed: int,
     folder: pathlib.Path,
-) -> Fitted:
+) -> TrainingResult:
     train = fine_tune if is_pretrained else pretrain
     callbacks = callbacks_of(folder, validation is not None)
     options: dict[str, Any] = {"seed": seed, "folder": folder / "states", "callbacks": callbacks}
@@ -193,14 +198,14 @@ def _fit(
 
 def _transfer(
     model: Any, images: Any, test: Any, recipe: Recipe, seed: int, folder: pathlib.Path
-) -> tuple[Fitted, dict[str, float]]:
+) -> tuple[TrainingResult, dict[str, float]]:
     found = transfer(model, images, test, recipe, seed=seed, folder=folder / "states")
     results = {
         f"held-out accuracy at {rate:g}": accuracy
         for rate, accuracy in found.held_out_accuracy.items()
     }
     results |= {"learning rate": found.learning_rate, "test accuracy": found.test_accuracy}
-    return Fitted(found.model, found.history), results
+    return TrainingResult(found.model, found.history), results
 
 
 def _command(asked: dict[str, Any], output: str) -> str:

@@ -1,69 +1,25 @@
-"""Distillation through a token: a student learns from labels and from a teacher."""
+"""Distillation through a token: a student learns from labels and from a teacher model."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import keras
 from keras import ops
 
-from keras_vit.checks import check_choice
 from keras_vit.trainers.model import Model
 
 
-@keras.saving.register_keras_serializable("keras_vit")
-class DistillationLoss(keras.losses.Loss):
-    """How far a student's logits are from what the teacher says.
-
-    https://arxiv.org/abs/2012.12877, Section 4. Hard: cross-entropy with the class that the teacher
-    finds most likely (Eq. 3). Soft: `T^2` times the Kullback-Leibler divergence of the student's
-    distribution from the teacher's, both at temperature `T` (Eq. 2). DeiT's code divides the soft
-    loss by the number of classes as well.
-
-    Args:
-        kind: `"hard"` or `"soft"`.
-        temperature: `T`, of the soft loss.
-
-    Call arguments:
-        y_true: Not looked at: the teacher's word counts.
-        y_pred: Float tensor of shape `(B, 2, K)`, the logits of the student and of the teacher:
-            the output `distillation` of `keras_vit.train.distillation_model`.
-
-    Raises:
-        ValueError: If `kind` is unknown or `temperature` not positive.
-    """
-
-    def __init__(self, kind="hard", temperature=1.0, name="distillation_loss", **kwargs):
-        super().__init__(name=name, **kwargs)
-        check_choice("kind", kind, ("hard", "soft"))
-        if not temperature > 0:
-            raise ValueError(f"`temperature` must be positive. Received: {temperature!r}.")
-        self.kind = kind
-        self.temperature = temperature
-
-    def call(self, y_true, y_pred):
-        student, teacher = y_pred[:, 0], ops.stop_gradient(y_pred[:, 1])
-        if self.kind == "hard":
-            return keras.losses.sparse_categorical_crossentropy(
-                ops.argmax(teacher, axis=-1), student, from_logits=True
-            )
-        student = ops.log_softmax(student / self.temperature)
-        teacher = ops.log_softmax(teacher / self.temperature)
-        divergence = ops.sum(ops.exp(teacher) * (teacher - student), axis=-1)
-        return self.temperature**2 * divergence
-
-    def get_config(self):
-        return {**super().get_config(), "kind": self.kind, "temperature": self.temperature}
-
-
 def distillation_model(student: Model, teacher: keras.Model) -> Model:
-    """A model to train a student with: its two heads, one of them beside the teacher's logits.
+    """Builds the training model of a student with a distillation token, and its teacher.
 
-    The teacher sees the images that the student sees, augmented alike, in inference mode, and its
-    weights stay. The layers are those of `student`, which is the model to keep afterwards: it
-    answers with the mean of its heads.
+    Student and teacher see the same augmented images. The teacher runs in inference mode, and its
+    weights do not change. The model shares its layers with `student`: train this one, then use
+    `student`, which returns the mean of its two heads.
 
     Args:
         student: A Vision Transformer of this package made with `distillation_token=True`.
-        teacher: Any model from the same images to logits of the same classes. Its `trainable`
+        teacher: A model from the same images to logits of the same classes. Its `trainable`
             becomes False.
 
     Returns:
@@ -71,8 +27,8 @@ def distillation_model(student: Model, teacher: keras.Model) -> Model:
         classification loss, and `distillation`, of shape `(B, 2, K)` for `DistillationLoss`.
 
     Raises:
-        ValueError: If the student has no distillation token, or the teacher takes other images,
-            knows other classes or ends in probabilities.
+        ValueError: If the student has no distillation token, or the teacher has another input
+            shape, another number of classes or returns probabilities.
 
     Example:
         model = keras_vit.train.distillation_model(student, teacher)
@@ -91,7 +47,8 @@ def distillation_model(student: Model, teacher: keras.Model) -> Model:
     if not {"head", "head_distillation"} <= names:
         raise ValueError(
             "The student needs two heads: make it with `distillation_token=True` and `classes`. "
-            f"Received: {student.name!r} with the last layers {', '.join(list(_last(student)))}."
+            f"Received: {student.name!r} with the last layers "
+            f"{', '.join(layer.name for layer in student.layers[-3:])}."
         )
     head, second = student.get_layer("head").output, student.get_layer("head_distillation").output
     _check_teacher(teacher, student.input_shape, head.shape)
@@ -102,54 +59,53 @@ def distillation_model(student: Model, teacher: keras.Model) -> Model:
 
 @keras.saving.register_keras_serializable("keras_vit")
 class Teacher(keras.layers.Layer):
-    """A model that does not learn, without its dropout even in training.
+    """Frozen model that always runs in inference mode.
 
-    A layer of its own, since a functional model puts its own `training` over that of the call.
+    The layer is needed because a functional model overrides the `training` argument of the layers
+    called in it.
     """
 
-    def __init__(self, model, **kwargs):
+    def __init__(self, model: keras.Model, **kwargs: Any):
         super().__init__(**kwargs)
         self.model = model
         self.model.trainable = False
 
-    def call(self, images):
+    def call(self, images: keras.KerasTensor) -> keras.KerasTensor:
         return ops.cast(self.model(images, training=False), "float32")
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "model": keras.saving.serialize_keras_object(self.model)}
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> Teacher:
         model = keras.saving.deserialize_keras_object(config.pop("model"))
         return cls(model, **config)
 
 
 @keras.saving.register_keras_serializable("keras_vit")
 class Stack(keras.layers.Layer):
-    """Tensors of one shape `(B, K)`, as one of shape `(B, n, K)`."""
+    """Stacks tensors of shape `(B, K)` to one tensor of shape `(B, n, K)`."""
 
-    def call(self, tensors):
+    def call(self, tensors: list[keras.KerasTensor]) -> keras.KerasTensor:
         return ops.stack(tensors, axis=1)
 
 
-def _last(model: keras.Model) -> list[str]:
-    return [layer.name for layer in model.layers[-3:]]
-
-
-def _check_teacher(teacher: keras.Model, images: tuple, logits: tuple) -> None:
-    if tuple(teacher.input_shape[1:]) != tuple(images[1:]):
+def _check_teacher(
+    teacher: keras.Model, image_shape: tuple[int | None, ...], logits_shape: tuple[int | None, ...]
+) -> None:
+    if tuple(teacher.input_shape[1:]) != tuple(image_shape[1:]):
         raise ValueError(
-            f"The teacher must take the student's images of shape {tuple(images)}. Received: a "
-            f"teacher for {tuple(teacher.input_shape)}. Put `keras.layers.Resizing` before it."
+            f"The teacher must take the student's images of shape {tuple(image_shape)}. Received: "
+            f"a teacher for {tuple(teacher.input_shape)}. Put `keras.layers.Resizing` before it."
         )
-    if tuple(teacher.output_shape) != tuple(logits):
+    if tuple(teacher.output_shape) != tuple(logits_shape):
         raise ValueError(
-            f"The teacher must know the student's {logits[-1]} classes. Received: outputs of shape "
-            f"{tuple(teacher.output_shape)}."
+            f"The teacher must have the student's {logits_shape[-1]} classes. Received: outputs of "
+            f"shape {tuple(teacher.output_shape)}."
         )
     activation = getattr(teacher.layers[-1], "activation", None)
     if activation in (keras.activations.softmax, keras.activations.sigmoid):
         raise ValueError(
-            "The teacher must give logits. Received: a model whose last layer is "
+            "The teacher must return logits. Received: a model whose last layer is "
             f"{activation.__name__}. Make it with `classifier_activation=None`."
         )

@@ -1,6 +1,6 @@
-"""`fine_tune` and `pretrain`: a model, images and a recipe, put together of public pieces of Keras.
+"""`fine_tune`, `pretrain` and `transfer`: train a model on images by a recipe.
 
-`docs/recipes.md` shows the same in twenty plain lines.
+They call public functions of Keras only; `docs/recipes.md` shows the same in twenty plain lines.
 """
 
 from __future__ import annotations
@@ -8,27 +8,31 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import pathlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import keras
 import numpy as np
 
 from keras_vit.resume.callback import ResumeTraining
 from keras_vit.train.adapt import adapt_model, scope_of
-from keras_vit.train.recipe import Recipe
+from keras_vit.train.hyperparameters import Recipe
 from keras_vit.trainers.model import Model
 
-# Shorter epochs would spend their time on beginning and ending.
-_LEAST_STEPS = 100
+if TYPE_CHECKING:  # reading images needs TensorFlow
+    from keras_vit.data.image_set import ImageSet
+
+# In shorter epochs, most of the time would go into their overhead.
+_MIN_STEPS = 100
 
 
-class Fitted(NamedTuple):
-    """What training returns.
+class TrainingResult(NamedTuple):
+    """Result of `fine_tune` and `pretrain`.
 
     Args:
         model: The trained model.
-        history: What `fit` returned: loss and accuracy by the epoch.
+        history: Loss and accuracy of every epoch, as `fit` returns them.
     """
 
     model: Model
@@ -37,12 +41,12 @@ class Fitted(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Epochs:
-    """How the steps of a recipe become epochs of `fit`.
+    """Epochs of `fit` that make up the steps of a recipe.
 
     Args:
-        epochs: Their number.
-        steps: Steps of each.
-        repeats: How often each goes through the images, where they are few.
+        epochs: Number of epochs.
+        steps: Steps of each epoch.
+        repeats: How often an epoch reads the images: more than once where they are few.
     """
 
     epochs: int
@@ -51,20 +55,21 @@ class Epochs:
 
 
 def plan_epochs(steps: int, num_images: int, batch_size: int) -> Epochs:
-    """Epochs of about a pass over the images, or of 100 steps where a pass is shorter.
+    """Divides the steps of a recipe into epochs of equal length.
 
-    All epochs have equally many steps, so up to `epochs - 1` may follow the last of the recipe; the
-    learning rate has then come to its end, which is 0 in a fall to 0, and they change nothing.
+    An epoch reads all images about once, or has 100 steps where that is more. Because epochs are
+    equally long, up to `epochs - 1` steps may follow the last step of the recipe. The learning rate
+    is at its end value then; where that is 0, these steps change nothing.
 
     Args:
-        steps: Of the recipe.
-        num_images: Images to train on.
-        batch_size: Images of a step.
+        steps: Steps of the recipe.
+        num_images: Training images.
+        batch_size: Images per step.
 
     Returns:
         `Epochs`.
     """
-    length = max(num_images / batch_size, min(_LEAST_STEPS, steps))
+    length = max(num_images / batch_size, min(_MIN_STEPS, steps))
     epochs = math.ceil(steps / length - 1e-9)
     each = math.ceil(steps / epochs)
     return Epochs(epochs, each, math.ceil(each * batch_size / num_images))
@@ -72,33 +77,33 @@ def plan_epochs(steps: int, num_images: int, batch_size: int) -> Epochs:
 
 def fine_tune(
     model: Model,
-    images: Any,
+    images: ImageSet,
     recipe: Recipe,
-    validation: Any = None,
+    validation: ImageSet | None = None,
     *,
     seed: int = 0,
     folder: str | os.PathLike | None = None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
     verbose: int | str = "auto",
-) -> Fitted:
-    """Trains a copy of a pre-trained model on other images, the paper's way.
+) -> TrainingResult:
+    """Fine-tunes a copy of a pre-trained model as the paper does.
 
-    The copy has a fresh head of zeros for the classes of the images, and the size of the recipe
-    (`adapt_model`). The model that is passed stays as it is.
+    The copy has a new head of zeros for the classes of the images and the image size of the recipe
+    (`adapt_model`). `model` itself is not changed.
 
     Args:
-        model: A model of `create_model`, with its weights.
-        images: An `ImageSet`, as of `read_folder`.
-        recipe: Such as `find_recipe("finetune_pets")`.
-        validation: An `ImageSet` to evaluate on after every epoch, or `None`.
-        seed: What shuffling and augmentation follow from.
-        folder: Where to keep the state of the run, with which the same call goes on after the
-            process was killed (`ResumeTraining`); `None` keeps none.
+        model: A pre-trained model of this package.
+        images: Training images, for example from `read_folder`.
+        recipe: A recipe, for example `find_recipe("finetune_pets")`.
+        validation: Images to evaluate on after every epoch.
+        seed: Seed of shuffling and augmentation.
+        folder: Folder for checkpoints. The same call resumes from them after the process was
+            killed (`ResumeTraining`). `None` writes none.
         callbacks: Callbacks of Keras.
         verbose: As for `fit`.
 
     Returns:
-        The trained model, and the history of `fit`.
+        A `TrainingResult`.
 
     Raises:
         ValueError: If images, model and recipe do not fit together.
@@ -109,21 +114,22 @@ def fine_tune(
 
 def pretrain(
     model: Model,
-    images: Any,
+    images: ImageSet,
     recipe: Recipe,
-    validation: Any = None,
+    validation: ImageSet | None = None,
     *,
     seed: int = 0,
     folder: str | os.PathLike | None = None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
     verbose: int | str = "auto",
-) -> Fitted:
-    """Trains a model as it is, from the weights that it has.
+) -> TrainingResult:
+    """Trains a model from its present weights, without changing its head or size.
 
     Args:
-        model: As of `create_model(variant, classes=images.num_classes, **recipe.model_options)`.
+        model: A model made by
+            `create_model(variant, classes=images.num_classes, **recipe.model_options)`.
         images: As for `fine_tune`.
-        recipe: Such as `find_recipe("paper_in1k")`.
+        recipe: A recipe, for example `find_recipe("paper_in1k")`.
         validation: As for `fine_tune`.
         seed: As for `fine_tune`.
         folder: As for `fine_tune`.
@@ -131,11 +137,11 @@ def pretrain(
         verbose: As for `fine_tune`.
 
     Returns:
-        The model, trained, and the history of `fit`.
+        A `TrainingResult` with the same model.
 
     Raises:
-        ValueError: If the model is not what the recipe trains: of other rates of dropout, head
-            bias, classes or size.
+        ValueError: If the model has another image size, head bias, dropout rate or stochastic
+            depth rate than the recipe.
     """
     _check_model(model, recipe)
     return _train(model, images, recipe, validation, seed, folder, callbacks, verbose)
@@ -145,24 +151,24 @@ def compile_for(model: Model, recipe: Recipe, num_images: int) -> None:
     """Compiles a model with the optimizer, schedule and loss of a recipe.
 
     Args:
-        model: The model.
+        model: A model of this package.
         recipe: The recipe.
-        num_images: Images to train on, which epochs become steps by.
+        num_images: Training images, from which the number of steps follows.
     """
     with scope_of(model):
         model.compile(recipe.build_optimizer(num_images), recipe.build_loss(), metrics=["accuracy"])
 
 
-def evaluate_accuracy(model: Model, images: Any, batch_size: int = 64) -> float:
-    """Share of the images whose class a model finds, in [0, 1].
+def evaluate_accuracy(model: Model, images: ImageSet, batch_size: int = 64) -> float:
+    """Top-1 accuracy of a model.
 
     Args:
-        model: A model with logits or probabilities for classes.
-        images: An `ImageSet`.
-        batch_size: Images of a step.
+        model: A model that returns logits or probabilities.
+        images: Images with their classes.
+        batch_size: Images per step.
 
     Returns:
-        The accuracy.
+        The accuracy, in [0, 1].
     """
     from keras_vit.data.batches import eval_batches
 
@@ -172,16 +178,92 @@ def evaluate_accuracy(model: Model, images: Any, batch_size: int = 64) -> float:
     return right / images.num_images
 
 
+@dataclasses.dataclass(frozen=True)
+class TransferResult:
+    """Result of `transfer`.
+
+    Args:
+        model: The model trained on all training images with the chosen learning rate.
+        history: Loss and accuracy of every epoch of that training.
+        learning_rate: The chosen learning rate.
+        held_out_accuracy: Accuracy on the held-out images for every learning rate, in [0, 1].
+        test_accuracy: Accuracy on the test images, in [0, 1]. No choice depends on them.
+    """
+
+    model: Model
+    history: keras.callbacks.History
+    learning_rate: float
+    held_out_accuracy: dict[float, float]
+    test_accuracy: float
+
+
+def transfer(
+    model: Model,
+    images: ImageSet,
+    test: ImageSet,
+    recipe: Recipe,
+    *,
+    seed: int = 0,
+    folder: str | os.PathLike | None = None,
+    verbose: int | str = "auto",
+) -> TransferResult:
+    """Selects the learning rate on held-out images, fine-tunes on all of them, and tests once.
+
+    As in the paper, section 4.1 and appendix B.1.1: a part of the training images is held out, and
+    every learning rate of the recipe is tried. The rate with the best accuracy on the held-out
+    images (the lower of two equals) then trains on all training images. Remove test images that are
+    also in the training set first: see `find_near_duplicates`.
+
+    Args:
+        model: A pre-trained model of this package, which is not changed.
+        images: Training images.
+        test: Test images.
+        recipe: A recipe with `learning_rates` and `held_out`, for example
+            `find_recipe("finetune_pets")`.
+        seed: Seed of the choice of held-out images, of shuffling and of augmentation.
+        folder: Folder for the checkpoints of all runs, to resume after a restart. `None` writes
+            none.
+        verbose: As for `fit`.
+
+    Returns:
+        A `TransferResult`.
+
+    Raises:
+        ValueError: If the recipe has no `learning_rates` or no `held_out`.
+    """
+    if not recipe.learning_rates or not recipe.held_out:
+        raise ValueError(
+            "A recipe for `transfer` needs `learning_rates` and `held_out`. Received: "
+            f"learning_rates={recipe.learning_rates}, held_out={recipe.held_out}. Set both with "
+            "`dataclasses.replace`, or use `fine_tune`."
+        )
+
+    def run(train: ImageSet, rate: float, name: str) -> TrainingResult:
+        changed = dataclasses.replace(recipe, learning_rate=rate)
+        subfolder = None if folder is None else pathlib.Path(folder) / name
+        return fine_tune(model, train, changed, seed=seed, folder=subfolder, verbose=verbose)
+
+    rest, held_out = images.split(recipe.held_out, seed)
+    accuracies = {}
+    for rate in sorted(recipe.learning_rates):
+        candidate = run(rest, rate, f"rate-{rate:g}").model
+        accuracies[rate] = evaluate_accuracy(candidate, held_out, recipe.batch_size)
+    best = max(accuracies, key=lambda rate: accuracies[rate])
+    result = run(images, best, "all")
+    test_accuracy = evaluate_accuracy(result.model, test, recipe.batch_size)
+    return TransferResult(result.model, result.history, best, accuracies, test_accuracy)
+
+
 def _train(
     model: Model,
-    images: Any,
+    images: ImageSet,
     recipe: Recipe,
-    validation: Any,
+    validation: ImageSet | None,
     seed: int,
-    folder: Any,
-    callbacks: Any,
-    verbose: Any,
-) -> Fitted:
+    folder: str | os.PathLike | None,
+    callbacks: Sequence[keras.callbacks.Callback],
+    verbose: int | str,
+) -> TrainingResult:
     from keras_vit.data.batches import eval_batches, train_batches  # TensorFlow
 
     count, batch = images.num_images, recipe.batch_size
@@ -202,16 +284,16 @@ def _train(
         evaluation = None
         if validation is not None:
             evaluation = eval_batches(validation, model, batch, image_size=size)
-    every = list(callbacks) + ([] if folder is None else [ResumeTraining(folder)])
+    resuming = [] if folder is None else [ResumeTraining(folder)]
     history = model.fit(
         training,
         epochs=plan.epochs,
         validation_data=evaluation,
-        callbacks=every,
-        shuffle=False,  # the batches are
+        callbacks=[*callbacks, *resuming],
+        shuffle=False,  # the pipeline shuffles
         verbose=verbose,
     )
-    return Fitted(model, history)
+    return TrainingResult(model, history)
 
 
 def _check_model(model: Model, recipe: Recipe) -> None:
@@ -228,7 +310,7 @@ def _check_model(model: Model, recipe: Recipe) -> None:
         wrong.append(f"image_size={config.image_size}, not {(size, size)}")
     if wrong:
         raise ValueError(
-            f"The model is not what the recipe trains: {'; '.join(wrong)}. Build it with "
+            f"The model does not fit the recipe: {'; '.join(wrong)}. Build it with "
             "`create_model(..., **recipe.model_options)`, or change the recipe with "
             "`dataclasses.replace`."
         )

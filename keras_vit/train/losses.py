@@ -1,20 +1,26 @@
-"""The loss of the official pre-training."""
+"""Losses: summed sigmoid cross-entropy, and distillation from a teacher."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
+from keras import ops
+
+from keras_vit.checks import check_choice
 
 
 @keras.saving.register_keras_serializable("keras_vit")
 class SigmoidCrossentropy(keras.losses.Loss):
-    """Cross-entropy of every class for itself, summed over classes, averaged over images.
+    """Binary cross-entropy of every class, summed over classes and averaged over images.
 
     The loss of the official pre-training on ImageNet and ImageNet-21k. Keras's
-    `BinaryCrossentropy` is its mean over classes: a 21,843rd part of it.
+    `BinaryCrossentropy` takes the mean instead: a 21,843rd of the sum for ImageNet-21k.
 
     Args:
-        label_smoothing: `s` makes labels of 1 to `1 - s / 2` and of 0 to `s / 2`, as in Keras. The
-            official ImageNet run had 1 - 1e-4 and 1e-4, which is 2e-4 here.
+        label_smoothing: With a smoothing of `s`, labels of 1 become `1 - s / 2` and labels of 0
+            become `s / 2`, as in Keras. The official ImageNet run used 1 - 1e-4 and 1e-4, which is
+            2e-4 here.
         **kwargs: As for `keras.losses.Loss`.
 
     Call arguments:
@@ -22,17 +28,70 @@ class SigmoidCrossentropy(keras.losses.Loss):
         y_pred: Logits of shape `(B, K)`.
     """
 
-    def __init__(self, label_smoothing=0.0, name="sigmoid_crossentropy", **kwargs):
+    def __init__(
+        self, label_smoothing: float = 0.0, name: str = "sigmoid_crossentropy", **kwargs: Any
+    ):
         super().__init__(name=name, **kwargs)
         self.label_smoothing = label_smoothing
 
-    def call(self, y_true, y_pred):
-        logits = keras.ops.cast(y_pred, "float32")
-        labels = keras.ops.cast(y_true, "float32")
+    def call(self, y_true: keras.KerasTensor, y_pred: keras.KerasTensor) -> keras.KerasTensor:
+        logits = ops.cast(y_pred, "float32")
+        labels = ops.cast(y_true, "float32")
         labels = labels * (1 - self.label_smoothing) + self.label_smoothing / 2
-        # -y log p - (1 - y) log(1 - p), without exp of large numbers
-        loss = keras.ops.softplus(logits) - labels * logits
-        return keras.ops.sum(loss, axis=-1)
+        # -y log p - (1 - y) log(1 - p), without the exponential of large numbers
+        loss = ops.softplus(logits) - labels * logits
+        return ops.sum(loss, axis=-1)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "label_smoothing": self.label_smoothing}
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class DistillationLoss(keras.losses.Loss):
+    """Knowledge distillation loss between the logits of a student and of a teacher.
+
+    https://arxiv.org/abs/2012.12877, Section 4. Hard: cross-entropy with the teacher's most likely
+    class (Eq. 3). Soft: `T^2` times the Kullback-Leibler divergence of the student's distribution
+    from the teacher's, both at temperature `T` (Eq. 2). DeiT's code also divides the soft loss by
+    the number of classes.
+
+    Args:
+        kind: `"hard"` or `"soft"`.
+        temperature: `T` of the soft loss.
+
+    Call arguments:
+        y_true: Labels, which this loss ignores.
+        y_pred: Float tensor of shape `(B, 2, K)`, the logits of the student and of the teacher:
+            the output `distillation` of `keras_vit.train.distillation_model`.
+
+    Raises:
+        ValueError: If `kind` is unknown or `temperature` not positive.
+    """
+
+    def __init__(
+        self,
+        kind: str = "hard",
+        temperature: float = 1.0,
+        name: str = "distillation_loss",
+        **kwargs: Any,
+    ):
+        super().__init__(name=name, **kwargs)
+        check_choice("kind", kind, ("hard", "soft"))
+        if not temperature > 0:
+            raise ValueError(f"`temperature` must be positive. Received: {temperature!r}.")
+        self.kind = kind
+        self.temperature = temperature
+
+    def call(self, y_true: keras.KerasTensor, y_pred: keras.KerasTensor) -> keras.KerasTensor:
+        student, teacher = y_pred[:, 0], ops.stop_gradient(y_pred[:, 1])
+        if self.kind == "hard":
+            return keras.losses.sparse_categorical_crossentropy(
+                ops.argmax(teacher, axis=-1), student, from_logits=True
+            )
+        student = ops.log_softmax(student / self.temperature)
+        teacher = ops.log_softmax(teacher / self.temperature)
+        divergence = ops.sum(ops.exp(teacher) * (teacher - student), axis=-1)
+        return self.temperature**2 * divergence
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "kind": self.kind, "temperature": self.temperature}

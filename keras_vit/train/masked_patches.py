@@ -1,4 +1,4 @@
-"""Masked patch prediction: to learn from images without labels."""
+"""Masked patch prediction: self-supervised pre-training on images without labels."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ _LEVELS = 8  # 3 bits a channel
 
 
 def masked_patch_model(model: Model, target: str = "mean_color") -> Model:
-    """A model that predicts corrupted patches, from the layers of one that classifies.
+    """Builds a model that predicts masked patches with the layers of a classifier.
 
-    Appendix B.1.2 of https://arxiv.org/abs/2010.11929. Its layers are those of `model`: train it
-    with `fit` on a dataset of `keras_vit.data.mask_patches`, then fine-tune `model`. The mask
-    token and the head `patch_head` are its own.
+    Appendix B.1.2 of https://arxiv.org/abs/2010.11929. The model shares its layers with `model`:
+    train it with `fit` on a dataset of `keras_vit.data.mask_patches`, then fine-tune `model`. Only
+    the mask token and the head `patch_head` are new.
 
     Args:
-        model: A Vision Transformer or hybrid of this package, with its preprocessing inside.
+        model: A Vision Transformer or hybrid of this package, with preprocessing included.
         target: As in `keras_vit.data.mask_patches`.
 
     Returns:
-        A functional `keras_vit.Model` from a dict of `images` and `sources` to float32 logits of
-        shape `(B, N, 512)` for `"mean_color"`, `(B, N, 16, 512)` for `"small_patch"`, with
-        three channels, or to values `(B, N, pixels * C)` for `"pixels"`.
+        A functional `keras_vit.Model` from a dict of `images` and `sources` to a float32 tensor.
+        For three channels these are logits of shape `(B, N, 512)` for `"mean_color"` and
+        `(B, N, 16, 512)` for `"small_patch"`, and values of shape `(B, N, pixels * C)` for
+        `"pixels"`.
 
     Raises:
-        ValueError: If `target` is unknown, or `model` no whole Vision Transformer with its
-            preprocessing inside, or one that merges tokens.
+        ValueError: If `target` is unknown, `model` is not a Vision Transformer with its
+            preprocessing included, or it merges tokens.
 
     Example:
         masked = keras_vit.train.masked_patch_model(model)
@@ -50,7 +51,7 @@ def masked_patch_model(model: Model, target: str = "mean_color") -> Model:
         )
     if config.num_merged_tokens:
         raise ValueError(
-            "Masked patch prediction needs every patch on its own. Received: a model with "
+            "Masked patch prediction needs one token per patch. Received: a model with "
             f"num_merged_tokens={config.num_merged_tokens}. Pre-train it with 0; the weights are "
             "the same."
         )
@@ -60,7 +61,7 @@ def masked_patch_model(model: Model, target: str = "mean_color") -> Model:
     first = keras.Model(model.inputs[0], model.get_layer("patch_encoder").output, name="patches")
     rest = keras.Model(
         model.get_layer("patch_encoder").output,
-        model.get_layer(_last(config)).output,
+        model.get_layer(_last_token_layer(config)).output,
         name="blocks",
     )
     x = PatchMask(name="patch_mask")(first(images), sources)  # (B, N, D)
@@ -74,13 +75,13 @@ def masked_patch_model(model: Model, target: str = "mean_color") -> Model:
     return Model({"images": images, "sources": sources}, x, name=f"{model.name}_masked")
 
 
-def _last(config: ViTConfig) -> str:
-    """The layer whose output is the last tokens."""
+def _last_token_layer(config: ViTConfig) -> str:
+    """Name of the last layer whose output is a sequence of tokens."""
     return f"block_{config.depth - 1}" if config.norm_after_pooling else "encoder_norm"
 
 
 def _output_shape(config: ViTConfig, target: str) -> tuple[int, ...]:
-    """What is predicted of each of the N patches: `(N, ...)`."""
+    """Shape `(N, ...)` of the prediction for the N patches of an image."""
     height, width, channels = config.input_shape
     patches, colors = math.prod(config.grid), _LEVELS**channels
     if target == "mean_color":

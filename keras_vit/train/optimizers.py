@@ -1,31 +1,33 @@
-"""The official SGD, AdamW with a rate for every layer, and decay of kernels alone."""
+"""Optimizers: SGD as in the official code, and AdamW with layer-wise learning rate decay."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import keras
 
 
 @keras.saving.register_keras_serializable("keras_vit")
 class AdamW(keras.optimizers.AdamW):
-    """`keras.optimizers.AdamW` with a factor on the learning rate of every variable.
+    """`keras.optimizers.AdamW` with a learning rate factor for every variable.
 
-    The decay of a weight takes its factor too, as in the fine-tuning of BEiT and timm. Without
-    factors it is Keras's. As there, the decay is apart from the gradient and multiplied by the
-    learning rate of the moment: a decay of 0.1 here is 1e-4 in big_vision, which multiplies it by
-    the shape of the schedule alone, with a learning rate of 1e-3.
+    The factor also scales the weight decay, as in the fine-tuning of BEiT and timm. Without
+    factors, the optimizer equals Keras's. As there, weight decay is decoupled from the gradient and
+    multiplied by the current learning rate. big_vision multiplies it by the shape of the schedule
+    only, so its decay of 1e-4 at a learning rate of 1e-3 is 0.1 here.
 
     Args:
         learning_rate: A number or a `keras.optimizers.schedules.LearningRateSchedule`.
-        rate_factors: `{path of a variable: factor}`, as `layerwise_decay` makes them; a variable
-            that is not there has 1.
-        decay_kernels_only: Whether weights other than kernels (biases, norms, tokens, positions)
-            are spared, as in big_vision.
+        rate_factors: `{variable path: factor}`, as `layerwise_decay` returns; a variable without
+            an entry has the factor 1.
+        decay_kernels_only: Whether only kernels decay, as in big_vision: not biases, norms, tokens
+            and positions.
         **kwargs: As for `keras.optimizers.AdamW`.
 
     Raises:
-        ValueError: If a path is not one of the variables that the optimizer is built for.
+        ValueError: If a path belongs to none of the optimizer's variables.
 
     Example:
 
@@ -33,40 +35,51 @@ class AdamW(keras.optimizers.AdamW):
     >>> model.compile(keras_vit.train.AdamW(1e-3, rate_factors=factors), loss)
     """
 
-    def __init__(self, learning_rate=0.001, rate_factors=None, decay_kernels_only=False, **kwargs):
+    def __init__(
+        self,
+        learning_rate: float | keras.optimizers.schedules.LearningRateSchedule = 0.001,
+        rate_factors: Mapping[str, float] | None = None,
+        decay_kernels_only: bool = False,
+        **kwargs: Any,
+    ):
         super().__init__(learning_rate=learning_rate, **kwargs)
         self.rate_factors = dict(rate_factors or {})
         self.decay_kernels_only = decay_kernels_only
 
-    def build(self, variables):
+    def build(self, variables: Sequence[keras.Variable]) -> None:
         paths = [variable.path for variable in variables]
         unknown = sorted(self.rate_factors.keys() - paths)
         if unknown:
             raise ValueError(
-                f"`rate_factors` names variables that are not trained: {', '.join(unknown[:5])}"
+                f"`rate_factors` names variables that are not trainable: {', '.join(unknown[:5])}"
                 f"{' ...' if len(unknown) > 5 else ''}. Received variables such as {paths[0]!r}. "
-                "Make the factors of the model that is trained, after freezing layers."
+                "Call `layerwise_decay` on the trained model, after freezing layers."
             )
         self._factors = [float(self.rate_factors.get(path, 1.0)) for path in paths]
         self._are_kernels = list(map(is_kernel, variables))
         super().build(variables)
 
-    def update_step(self, gradient, variable, learning_rate):
+    def update_step(
+        self,
+        gradient: keras.KerasTensor,
+        variable: keras.Variable,
+        learning_rate: keras.KerasTensor,
+    ) -> None:
         rate = learning_rate * self._factors[self._get_variable_index(variable)]
         if self.weight_decay and self._use_weight_decay(variable):
             decay = keras.ops.cast(self.weight_decay * rate, variable.dtype)
             self.assign_sub(variable, keras.ops.multiply(variable, decay))
         super().update_step(gradient, variable, rate)
 
-    def _apply_weight_decay(self, variables):
-        pass  # with each variable's own rate, in `update_step`
+    def _apply_weight_decay(self, variables: Sequence[keras.Variable]) -> None:
+        pass  # `update_step` does, with the learning rate of each variable
 
-    def _use_weight_decay(self, variable):
+    def _use_weight_decay(self, variable: keras.Variable) -> bool:
         if self.decay_kernels_only and not self._are_kernels[self._get_variable_index(variable)]:
             return False
         return super()._use_weight_decay(variable)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         own = {"rate_factors": self.rate_factors, "decay_kernels_only": self.decay_kernels_only}
         return {**super().get_config(), **own}
 
@@ -75,20 +88,26 @@ class AdamW(keras.optimizers.AdamW):
 class SGD(keras.optimizers.SGD):
     """SGD with momentum as in the official code: `v = g + m v`, then `w = w - rate * v`.
 
-    In `keras.optimizers.SGD` the rate is within the velocity, `v = m v - rate * g`. The two differ
-    whenever the rate changes: there, gradients keep the rate they came with.
+    In `keras.optimizers.SGD`, the learning rate is part of the velocity: `v = m v - rate * g`. The
+    two differ when the rate changes, because Keras's velocity keeps the old rates.
 
     Args:
         learning_rate: A number or a `keras.optimizers.schedules.LearningRateSchedule`.
         momentum: `m` above, in [0, 1].
         decay_kernels_only: As for `AdamW`.
-        **kwargs: As for `keras.optimizers.SGD`, but for `nesterov`.
+        **kwargs: As for `keras.optimizers.SGD`, except `nesterov`.
 
     Raises:
-        ValueError: If Nesterov's momentum is asked for.
+        ValueError: If `nesterov` is true.
     """
 
-    def __init__(self, learning_rate=0.01, momentum=0.9, decay_kernels_only=False, **kwargs):
+    def __init__(
+        self,
+        learning_rate: float | keras.optimizers.schedules.LearningRateSchedule = 0.01,
+        momentum: float = 0.9,
+        decay_kernels_only: bool = False,
+        **kwargs: Any,
+    ):
         if kwargs.pop("nesterov", False):
             raise ValueError(
                 "The official SGD has no Nesterov momentum. Use `keras.optimizers.SGD` for it."
@@ -96,11 +115,16 @@ class SGD(keras.optimizers.SGD):
         super().__init__(learning_rate=learning_rate, momentum=momentum, **kwargs)
         self.decay_kernels_only = decay_kernels_only
 
-    def build(self, variables):
+    def build(self, variables: Sequence[keras.Variable]) -> None:
         self._are_kernels = list(map(is_kernel, variables))
         super().build(variables)
 
-    def update_step(self, gradient, variable, learning_rate):
+    def update_step(
+        self,
+        gradient: keras.KerasTensor,
+        variable: keras.Variable,
+        learning_rate: keras.KerasTensor,
+    ) -> None:
         step = keras.ops.cast(gradient, variable.dtype)
         if self.momentum:
             velocity = self.momentums[self._get_variable_index(variable)]
@@ -108,54 +132,55 @@ class SGD(keras.optimizers.SGD):
             step = velocity
         self.assign_sub(variable, step * keras.ops.cast(learning_rate, variable.dtype))
 
-    def _use_weight_decay(self, variable):
+    def _use_weight_decay(self, variable: keras.Variable) -> bool:
         if self.decay_kernels_only and not self._are_kernels[self._get_variable_index(variable)]:
             return False
         return super()._use_weight_decay(variable)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "decay_kernels_only": self.decay_kernels_only}
 
 
-def is_kernel(variable) -> bool:
-    """Whether a variable is the kernel of a layer, by the last word of its path."""
+def is_kernel(variable: keras.Variable) -> bool:
+    """Whether a variable is the kernel of a layer, by the last part of its path."""
     return variable.path.rsplit("/", 1)[-1] == "kernel"
 
 
 def layerwise_decay(model: keras.Model, decay: float) -> dict[str, float]:
-    """Factors for learning rates that fall from the head of a ViT to its patches.
+    """Layer-wise learning rate decay: factors that fall from the head of a ViT to its patches.
 
-    The head and the last norm have 1, the last block `decay`, the one before `decay ** 2`, and
-    what comes before the first block the least (https://arxiv.org/abs/2106.08254, appendix).
+    The head and the last norm have the factor 1, the last block `decay`, the block before
+    `decay ** 2`, and the layers before the first block the smallest
+    (https://arxiv.org/abs/2106.08254, appendix).
 
     Args:
         model: A ViT of this package, or a model built on one.
-        decay: Factor from one block to the one before, in (0, 1].
+        decay: Ratio of the factor of a block to that of the next block, in (0, 1].
 
     Returns:
-        `{path: factor}` of the trainable variables, for `AdamW(rate_factors=...)`.
+        `{path: factor}` for all trainable variables, for `AdamW(rate_factors=...)`.
 
     Raises:
         ValueError: If `decay` is not in (0, 1], or the model has no blocks.
     """
     if not 0 < decay <= 1:
         raise ValueError(f"`decay` must be in (0, 1]. Received: {decay}.")
-    places = {v.path: _find_place(v.path) for v in model.trainable_variables}
-    blocks = [place for place in places.values() if place is not None and place > 0]
+    depths = {v.path: _find_depth(v.path) for v in model.trainable_variables}
+    blocks = [depth for depth in depths.values() if depth is not None and depth > 0]
     if not blocks:
         raise ValueError(
-            f"The model {model.name!r} has no layers block_0, block_1, ... to let the rate fall "
-            "over. Pass a Vision Transformer of this package, or a model built on one."
+            f"The model {model.name!r} has no layers block_0, block_1, ... with learning rates to "
+            "decay. Pass a Vision Transformer of this package, or a model built on one."
         )
     top = max(blocks) + 1
-    return {path: decay ** (top - (top if n is None else n)) for path, n in places.items()}
+    return {path: decay ** (top - (top if n is None else n)) for path, n in depths.items()}
 
 
 _BEFORE = r"stem_|patch_encoder|class_token|distillation_token|registers|position_embedding"
 
 
-def _find_place(path: str) -> int | None:
-    """0 before the blocks, from 1 in them, `None` behind them."""
+def _find_depth(path: str) -> int | None:
+    """0 before the blocks, 1 in the first block, and so on; `None` after the blocks."""
     block = re.search(r"(?:^|/)block_(\d+)/", path)
     if block:
         return int(block[1]) + 1

@@ -1,4 +1,4 @@
-"""The training set-ups of the paper and its neighbours, each a row with its source."""
+"""Table of published training recipes (ViT, AugReg, BiT, DeiT), each with its source."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import difflib
 from typing import Any
 
 from keras_vit.data.augmentation import AUGREG, Augmentation
-from keras_vit.train.recipe import Recipe
+from keras_vit.train.hyperparameters import Recipe
 
 _PAPER = "https://arxiv.org/abs/2010.11929"
 _AUGREG = "https://arxiv.org/abs/2106.10270"
 _BIT = "https://arxiv.org/abs/1912.11370"
 _DECAY_UNKNOWN = (
-    "The paper does not say which weights decay; kernels alone, as in the authors' big_vision."
+    "The paper does not say which weights decay; kernels only, as in the authors' big_vision."
 )
 
 
@@ -39,7 +39,7 @@ def _pretrain(data: str, rate: float, epochs: float, **changes: Any) -> Recipe:
 
 _IN21K: dict[str, Any] = {"weight_decay": 0.03, "dropout_rate": 0.1}
 
-# Table 3. The models of a row of the paper are in its name; 14 epochs where it ends so.
+# Table 3. The name of a recipe holds its data and models; `_14` and `_30` are epochs.
 PRETRAINING: dict[str, Recipe] = {
     "paper_jft_b": _pretrain("JFT-300M", 8e-4, 7),  # B/16 and B/32
     "paper_jft_l32": _pretrain("JFT-300M", 6e-4, 7),
@@ -113,7 +113,7 @@ FINE_TUNING: dict[str, Recipe] = {
 
 
 def _augreg(data: str, epochs: int, setting: str, decay: float, rate: float) -> Recipe:
-    """One of the 28 set-ups of AugReg's grid for a model and a data set."""
+    """One of the 28 settings of AugReg's grid for a model and a data set."""
     return Recipe(
         source=f"{_AUGREG}, section 3, and big_vision's configs, where the loss is the sigmoid's "
         "and its decay of 1e-4 is 0.1 here.",
@@ -177,7 +177,7 @@ AUGREG_FINE_TUNING: dict[str, Recipe] = {
 
 _PLAIN = Recipe(
     source="https://arxiv.org/abs/2205.01580 and big_vision's config; its first moment is "
-    "bfloat16, ours float32. S/16 with sin-cos positions and mean pooling, 99 % of the images.",
+    "bfloat16, ours is float32. S/16 with sin-cos positions and mean pooling, 99 % of the images.",
     optimizer="adam",
     learning_rate=1e-3,
     batch_size=1024,
@@ -201,9 +201,9 @@ OTHERS: dict[str, Recipe] = {
     "plain_vit_150": dataclasses.replace(_PLAIN, epochs=150),
     "plain_vit_300": dataclasses.replace(_PLAIN, epochs=300),  # 80.0 %
     "deit": Recipe(
-        source="https://arxiv.org/abs/2012.12877, Table 9, and its repository. Not here: repeated "
-        "augmentation; RandAugment has AugReg's operations with magnitude 9, not timm's, and "
-        "rates change by the step, not by the epoch.",
+        source="https://arxiv.org/abs/2012.12877, Table 9, and its repository. Differences: no "
+        "repeated augmentation; RandAugment has AugReg's operations with magnitude 9, not timm's; "
+        "the learning rate changes every step, not every epoch.",
         optimizer="adam",
         learning_rate=1e-3,  # 5e-4 for every 512 images
         batch_size=1024,
@@ -225,8 +225,8 @@ OTHERS: dict[str, Recipe] = {
         ),
     ),
     "bit_s": Recipe(
-        source=f"{_BIT}, section 3; also BiT-M. Its decay of 1e-4 is within the gradient, where "
-        "a momentum of 0.9 makes it tenfold: about 1e-3 here.",
+        source=f"{_BIT}, section 3; also BiT-M. Its decay of 1e-4 is part of the gradient, "
+        "where a momentum of 0.9 multiplies it by ten: about 1e-3 here.",
         epochs=90,
         schedule="staircase",
         drops=(30 / 90, 60 / 90, 80 / 90),
@@ -258,41 +258,41 @@ RECIPES: dict[str, Recipe] = {
 
 
 def find_recipe(name: str) -> Recipe:
-    """A recipe by its name.
+    """Finds a recipe by its name.
 
     Args:
-        name: As in `list_recipes()`.
+        name: A name of `list_recipes()`.
 
     Returns:
-        A `Recipe`; `dataclasses.replace` changes it.
+        A `Recipe`; `dataclasses.replace` returns a changed copy.
 
     Raises:
-        ValueError: If there is none of that name.
+        ValueError: If there is no recipe with that name.
     """
     if name not in RECIPES:
         near = difflib.get_close_matches(name, RECIPES, n=5, cutoff=0.4)
         raise ValueError(
-            f"There is no recipe {name!r}. Near it: {', '.join(near) or 'nothing'}. All are in "
-            "`keras_vit.train.list_recipes()`."
+            f"There is no recipe {name!r}. Similar names: {', '.join(near) or 'none'}. "
+            "`keras_vit.train.list_recipes()` lists all."
         )
     return RECIPES[name]
 
 
 def list_recipes() -> list[str]:
-    """Names of all recipes."""
+    """Lists the names of all recipes."""
     return list(RECIPES)
 
 
 def hyper_rule(num_images: int, pixels: tuple[int, int]) -> Recipe:
-    """BiT's rule for fine-tuning: what to do follows from the images alone.
+    """BiT-HyperRule: a fine-tuning recipe from the number and size of the images.
 
     Args:
-        num_images: Images to train on.
-        pixels: Height and width of a usual one of them.
+        num_images: Training images.
+        pixels: Height and width of a typical image.
 
     Returns:
-        A `Recipe`: 128 pixels cut from 160 for images below 96 x 96, otherwise 480 from 512; 500,
-        10,000 or 20,000 steps; mixup from 20,000 images on.
+        A `Recipe`: crops of 128 from 160 pixels for images below 96 x 96, otherwise of 480 from
+        512; 500, 10,000 or 20,000 steps; mixup for 20,000 images or more.
     """
     is_small = pixels[0] * pixels[1] < 96 * 96
     resized, size = (160, 128) if is_small else (512, 480)

@@ -1,8 +1,9 @@
-"""Learning rates that rise from zero before they fall."""
+"""Learning rate schedules with linear warm-up: cosine, linear and staircase."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 from keras.optimizers import schedules
@@ -10,32 +11,32 @@ from keras.optimizers import schedules
 
 @keras.saving.register_keras_serializable("keras_vit")
 class WarmUp(schedules.LearningRateSchedule):
-    """A schedule of Keras, with a linear rise from zero before it.
+    """Linear warm-up before a schedule of Keras.
 
-    Step `t` has the rate `schedule(0) * t / steps` before `steps` and `schedule(t - steps)` from
-    there on. As in the official code the first step, `t = 0`, has a rate of zero.
+    The learning rate of step `t` is `schedule(0) * t / steps` for `t < steps`, and
+    `schedule(t - steps)` afterwards. As in the official code, the first step has a rate of zero.
 
     Args:
         schedule: A `keras.optimizers.schedules.LearningRateSchedule`.
-        steps: Steps of the rise, 0 for none.
+        steps: Steps of warm-up, 0 for none.
     """
 
     def __init__(self, schedule: schedules.LearningRateSchedule, steps: int):
         self.schedule = schedule
         self.steps = steps
 
-    def __call__(self, step):
+    def __call__(self, step: keras.KerasTensor) -> keras.KerasTensor:
         t = keras.ops.cast(step, "float32")
         rate = self.schedule(keras.ops.maximum(t - self.steps, 0.0))
         rise = keras.ops.minimum(t / max(self.steps, 1), 1.0)
         return rate * (rise if self.steps else 1.0)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         schedule = keras.saving.serialize_keras_object(self.schedule)
         return {"schedule": schedule, "steps": self.steps}
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> WarmUp:
         schedule = keras.saving.deserialize_keras_object(config["schedule"])
         return cls(schedule, config["steps"])
 
@@ -43,13 +44,13 @@ class WarmUp(schedules.LearningRateSchedule):
 def cosine(
     rate: float, steps: int, warmup_steps: int = 0, end: float = 0.0
 ) -> schedules.LearningRateSchedule:
-    """Keras's cosine decay, `end + (rate - end) / 2 * (1 + cos(pi * progress))`, after a rise.
+    """Cosine decay of Keras, `end + (rate - end) / 2 * (1 + cos(pi * progress))`, after warm-up.
 
     Args:
-        rate: Greatest rate.
-        steps: Steps of the run, those of the rise included.
-        warmup_steps: Steps of the rise from zero.
-        end: Rate at the end.
+        rate: Peak learning rate.
+        steps: Steps of the run, warm-up included.
+        warmup_steps: Steps of warm-up.
+        end: Final learning rate.
 
     Returns:
         A schedule of Keras.
@@ -69,16 +70,16 @@ def cosine(
 def linear(
     rate: float, steps: int, warmup_steps: int = 0, end: float = 1e-5
 ) -> schedules.LearningRateSchedule:
-    """A straight fall from `rate` to `end`, as in the official code, after a rise.
+    """Linear decay from `rate` to `end` after warm-up, as in the official code.
 
     Args:
-        rate: Greatest rate.
-        steps: Steps of the run, those of the rise included.
-        warmup_steps: Steps of the rise from zero.
-        end: Rate at the end, 1e-5 in the official code.
+        rate: Peak learning rate.
+        steps: Steps of the run, warm-up included.
+        warmup_steps: Steps of warm-up.
+        end: Final learning rate, 1e-5 in the official code.
 
     Returns:
-        A schedule of Keras behind a `WarmUp`.
+        A schedule of Keras in a `WarmUp`.
     """
     _check(steps, warmup_steps)
     return WarmUp(schedules.PolynomialDecay(rate, steps - warmup_steps, end), warmup_steps)
@@ -87,16 +88,16 @@ def linear(
 def staircase(
     rate: float, steps: int, warmup_steps: int, drops: Sequence[float]
 ) -> schedules.LearningRateSchedule:
-    """A tenth of the rate after each of several shares of the run, as BiT trains, after a rise.
+    """Staircase decay of BiT: divides the learning rate by ten at given points, after warm-up.
 
     Args:
-        rate: Greatest rate.
-        steps: Steps of the run.
-        warmup_steps: Steps of the rise from zero.
-        drops: Shares of the steps after which the rate falls, such as `(0.3, 0.6, 0.9)`.
+        rate: Peak learning rate.
+        steps: Steps of the run, warm-up included.
+        warmup_steps: Steps of warm-up.
+        drops: Shares of the steps after which the rate is divided, such as `(0.3, 0.6, 0.9)`.
 
     Returns:
-        A schedule of Keras behind a `WarmUp`.
+        A schedule of Keras in a `WarmUp`.
     """
     _check(steps, warmup_steps)
     boundaries = [float(round(share * steps) - warmup_steps) for share in drops]
@@ -107,6 +108,6 @@ def staircase(
 def _check(steps: int, warmup_steps: int) -> None:
     if not 0 <= warmup_steps < steps:
         raise ValueError(
-            "The learning rate must have steps left to fall after its rise. Received: "
+            "The schedule needs more steps than its warm-up. Received: "
             f"steps={steps}, warmup_steps={warmup_steps}."
         )

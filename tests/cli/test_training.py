@@ -129,7 +129,10 @@ def test_training_from_scratch(place, monkeypatch):
     ("words", "message"),
     [
         (["--data", "nowhere"], "There is no folder nowhere"),
-        (["--recipe", "finetune_pet"], "There is no recipe 'finetune_pet'. Near it: finetune_pets"),
+        (
+            ["--recipe", "finetune_pet"],
+            "recipe 'finetune_pet'. Similar names: finetune_pets",
+        ),
         (["--model", "vit_tinny"], "vit_tiny"),
         (["--batch-size", "0"], "`batch_size` must be a positive integer"),
         (

@@ -108,7 +108,7 @@ def test_what_does_not_fit_is_named():
     with pytest.raises(ValueError, match="must take the student"):
         keras_vit.train.distillation_model(student, large)
     sure = keras_vit.build_vit(tiny_config(classes=5, classifier_activation="softmax"))
-    with pytest.raises(ValueError, match=r"must give logits.*softmax"):
+    with pytest.raises(ValueError, match=r"must return logits.*softmax"):
         keras_vit.train.distillation_model(student, sure)
     with pytest.raises(ValueError, match="`kind` must be one of"):
         keras_vit.train.DistillationLoss("firm")

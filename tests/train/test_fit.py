@@ -168,13 +168,13 @@ def test_pretraining_starts_from_the_recipes_bias_with_its_loss():
 
 def test_transfer_chooses_on_held_out_images_and_tests_once(pretrained, monkeypatch):
     seen = []
-    evaluate = keras_vit.train.transfer.evaluate_accuracy
+    evaluate = keras_vit.train.fit.evaluate_accuracy
 
     def watch(model, images, batch_size):
         seen.append(images.num_images)
         return evaluate(model, images, batch_size)
 
-    monkeypatch.setattr("keras_vit.train.transfer.evaluate_accuracy", watch)
+    monkeypatch.setattr("keras_vit.train.fit.evaluate_accuracy", watch)
     short = dataclasses.replace(RECIPE, steps=12)
     found = keras_vit.train.transfer(
         pretrained, two_colours(), two_colours(20, 3), short, verbose=0
@@ -183,7 +183,7 @@ def test_transfer_chooses_on_held_out_images_and_tests_once(pretrained, monkeypa
     assert found.learning_rate == 0.05 and found.held_out_accuracy[0.05] == 1
     assert found.held_out_accuracy[1e-50] < 1
     assert found.test_accuracy == 1
-    with pytest.raises(ValueError, match=r"The recipe has nothing to choose"):
+    with pytest.raises(ValueError, match=r"needs `learning_rates` and `held_out`.*held_out=0"):
         keras_vit.train.transfer(
             pretrained, two_colours(), two_colours(), dataclasses.replace(RECIPE, held_out=0)
         )

@@ -60,7 +60,7 @@ def test_the_rate_falls_from_the_head_to_the_patches():
 def test_what_is_wrong_is_said():
     model = keras_vit.build_vit(tiny_config(classes=3))
     optimizer = keras_vit.train.AdamW(rate_factors={"haed/kernel": 0.1})
-    with pytest.raises(ValueError, match=r"not trained: haed/kernel\..*'patch_encoder"):
+    with pytest.raises(ValueError, match=r"not trainable: haed/kernel\..*'patch_encoder"):
         optimizer.build(model.trainable_variables)
     with pytest.raises(ValueError, match=r"in \(0, 1\]. Received: 1.5"):
         keras_vit.train.layerwise_decay(model, 1.5)

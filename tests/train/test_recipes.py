@@ -10,7 +10,7 @@ import pytest
 
 import keras_vit
 from keras_vit.data.augmentation import AUGREG
-from keras_vit.train.recipe import Recipe
+from keras_vit.train.hyperparameters import Recipe
 from keras_vit.train.recipes import AUGREG_PRETRAINING, FINE_TUNING, RECIPES
 from keras_vit.train.schedules import WarmUp, cosine, linear, staircase
 
@@ -63,7 +63,7 @@ def test_a_schedule_can_be_saved_and_needs_room_to_fall():
     again = keras.optimizers.schedules.deserialize(keras.optimizers.schedules.serialize(schedule))
     assert isinstance(again, WarmUp)
     np.testing.assert_array_equal(rates(schedule, 20), rates(again, 20))
-    with pytest.raises(ValueError, match=r"steps left to fall .* steps=5, warmup_steps=5"):
+    with pytest.raises(ValueError, match=r"more steps than its warm-up.* steps=5, warmup_steps=5"):
         linear(0.01, 5, 5)
 
 
@@ -281,9 +281,9 @@ def test_bits_rule(images, pixels, expected):
 
 
 def test_what_is_wrong_is_said():
-    with pytest.raises(ValueError, match=r"no recipe 'finetune_pet'. Near it: finetune_pets"):
+    with pytest.raises(ValueError, match=r"no recipe 'finetune_pet'. Similar names: finetune_pets"):
         keras_vit.train.find_recipe("finetune_pet")
-    with pytest.raises(ValueError, match=r"counts `steps` or `epochs`, one of them"):
+    with pytest.raises(ValueError, match=r"needs either `steps` or `epochs`"):
         dataclasses.replace(SGD, epochs=3)
     with pytest.raises(ValueError, match=r"`learning_rate` must be above 0. Received: 0"):
         dataclasses.replace(SGD, learning_rate=0)

@@ -1,4 +1,4 @@
-"""A recipe: everything about a training run but the model and the images, as a frozen row."""
+"""`Recipe`: the hyperparameters of a training run, and the objects of Keras made from them."""
 
 from __future__ import annotations
 
@@ -21,38 +21,40 @@ LOSSES = ("softmax", "sigmoid")
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """A training set-up. `dataclasses.replace(recipe, batch_size=64)` changes one.
+    """Hyperparameters of a training run: all but the model and the images.
+
+    `dataclasses.replace(recipe, batch_size=64)` returns a changed copy.
 
     Args:
-        source: Where the numbers are from, and what is not known about them.
-        optimizer: `"adam"` (decay apart from the gradient) or `"sgd"` (momentum 0.9, the learning
-            rate outside of the velocity).
-        learning_rate: Greatest rate, for `batch_size`.
-        batch_size: Images of a step.
-        steps: Steps of the optimizer; `None` where `epochs` counts.
-        epochs: Passes over the images; `None` where `steps` counts.
-        warmup_steps: Steps in which the rate rises from 0, the first of them with 0.
-        warmup_epochs: The same in passes, where `warmup_steps` is 0.
-        schedule: `"cosine"`, `"linear"` or `"staircase"` (a tenth after each of `drops`).
-        end_learning_rate: Rate at the end of `"cosine"` and `"linear"`.
-        drops: Shares of the run after which `"staircase"` falls.
-        weight_decay: Multiplied by the learning rate of the moment, as in AdamW.
-        decay_kernels_only: Whether biases, norms, tokens and positions are spared.
-        clip_norm: Greatest norm of the gradients of all variables together, or `None`.
+        source: Source of the numbers, and what the source does not say.
+        optimizer: `"adam"` (`AdamW`, decoupled weight decay) or `"sgd"` (`SGD`, momentum 0.9, the
+            learning rate is not part of the velocity).
+        learning_rate: Peak learning rate, for `batch_size`.
+        batch_size: Images per step.
+        steps: Steps of the optimizer; `None` if `epochs` is given.
+        epochs: Epochs; `None` if `steps` is given.
+        warmup_steps: Steps of linear warm-up from a learning rate of 0.
+        warmup_epochs: Warm-up in epochs, used where `warmup_steps` is 0.
+        schedule: `"cosine"`, `"linear"` or `"staircase"` (divides by ten after each of `drops`).
+        end_learning_rate: Final learning rate of `"cosine"` and `"linear"`.
+        drops: Shares of the run after which `"staircase"` divides the learning rate.
+        weight_decay: Factor that is multiplied by the current learning rate, as in AdamW.
+        decay_kernels_only: Whether biases, norms, tokens and positions have no weight decay.
+        clip_norm: Largest global norm of the gradients, or `None`.
         loss: `"softmax"`, or `"sigmoid"` (summed over classes).
         sigmoid_smoothing: Label smoothing of the sigmoid loss, see `SigmoidCrossentropy`.
-        averaging: Momentum of a moving average that takes the weights' place at the end (Polyak),
-            or `None`.
-        augmentation: What is done to training images.
+        averaging: Momentum of a moving average of the weights (Polyak), which replaces the weights
+            at the end of training, or `None`.
+        augmentation: Augmentation of the training images.
         image_size: Pixels along both sides; `None` keeps the model's.
-        dropout_rate: What the model is to be built with.
-        stochastic_depth_rate: What the model is to be built with.
-        head_bias: Start of the head's bias.
-        learning_rates: Rates to choose from on held-out images.
-        held_out: Share of the training images, or their number, to choose on.
+        dropout_rate: Dropout rate of the model.
+        stochastic_depth_rate: Stochastic depth rate of the model.
+        head_bias: Initial value of the head's bias.
+        learning_rates: Learning rates that `transfer` tries on held-out images.
+        held_out: Share of the training images to hold out, or their number.
 
     Raises:
-        ValueError: If a value is out of its range, or not one of `steps` and `epochs` is given.
+        ValueError: If a value is out of range, or not exactly one of `steps` and `epochs` is given.
     """
 
     source: str
@@ -87,7 +89,7 @@ class Recipe:
         check_positive("batch_size", self.batch_size)
         if (self.steps is None) == (self.epochs is None):
             raise ValueError(
-                "A recipe counts `steps` or `epochs`, one of them. Received: "
+                "A recipe needs either `steps` or `epochs`. Received: "
                 f"steps={self.steps}, epochs={self.epochs}."
             )
         if self.learning_rate <= 0:
@@ -95,7 +97,7 @@ class Recipe:
 
     @property
     def model_options(self) -> dict[str, Any]:
-        """What a model is to be built with: `create_model(variant, **recipe.model_options)`."""
+        """Options for `create_model(variant, **recipe.model_options)`."""
         return {
             "dropout_rate": self.dropout_rate,
             "stochastic_depth_rate": self.stochastic_depth_rate,
@@ -103,18 +105,18 @@ class Recipe:
         }
 
     def count_steps(self, num_images: int) -> int:
-        """Steps of the run on so many images."""
+        """Steps of a run on `num_images` training images."""
         if self.steps is not None:
             return self.steps
         assert self.epochs is not None
         return max(1, math.ceil(self.epochs * num_images / self.batch_size))
 
     def count_warmup(self, num_images: int) -> int:
-        """Steps of the rise."""
+        """Steps of the warm-up."""
         return self.warmup_steps or round(self.warmup_epochs * num_images / self.batch_size)
 
-    def build_schedule(self, num_images: int) -> Any:
-        """The learning rate by the step, a schedule of Keras."""
+    def build_schedule(self, num_images: int) -> keras.optimizers.schedules.LearningRateSchedule:
+        """The learning rate schedule, a schedule of Keras."""
         steps, warmup = self.count_steps(num_images), self.count_warmup(num_images)
         rate, end = self.learning_rate, self.end_learning_rate
         if self.schedule == "cosine":
@@ -124,7 +126,7 @@ class Recipe:
         return staircase(rate, steps, warmup, self.drops)
 
     def build_optimizer(self, num_images: int) -> keras.optimizers.Optimizer:
-        """The optimizer of a run on so many images, with its schedule."""
+        """The optimizer with its learning rate schedule."""
         options: dict[str, Any] = {
             "weight_decay": self.weight_decay or None,
             "decay_kernels_only": self.decay_kernels_only,
@@ -139,7 +141,7 @@ class Recipe:
         return AdamW(rate, beta_1=0.9, beta_2=0.999, epsilon=1e-8, **options)
 
     def build_loss(self) -> keras.losses.Loss:
-        """The loss, of logits and one-hot labels."""
+        """The loss for logits and one-hot labels."""
         if self.loss == "sigmoid":
             return SigmoidCrossentropy(self.sigmoid_smoothing)
         return keras.losses.CategoricalCrossentropy(from_logits=True)
