@@ -19,6 +19,7 @@ import struct
 import sys
 
 from local_workers import start_workers
+from scaling import gradient_bytes, sent_bytes
 
 _TCP_INFO, _BYTES_ACKED = 11, 120  # offset in `struct tcp_info`; bytes received follow
 
@@ -70,11 +71,11 @@ def work(arguments) -> None:
     images = np.zeros((4 * arguments.steps, 16, 16, 3), "float32")
     labels = np.zeros(len(images), "int32")
     model.fit(images, labels, batch_size=4, epochs=2, verbose=0, callbacks=[count])
-    reduced = keras_vit.evaluate.gradient_bytes(model)
+    reduced = gradient_bytes(model)
     sent, received = (
         (after - before) / arguments.steps for before, after in zip(*counts, strict=True)
     )
-    counted = keras_vit.evaluate.sent_bytes(reduced, 2)
+    counted = sent_bytes(reduced, 2)
     row = {
         "worker": strategy.cluster_resolver.task_id,
         "parameters": model.count_params(),

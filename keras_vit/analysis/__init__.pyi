@@ -15,8 +15,6 @@ from .plots import plot_components as plot_components
 from .plots import plot_maps as plot_maps
 from .plots import plot_patch_filters as plot_patch_filters
 from .plots import plot_position_similarity as plot_position_similarity
-from .plots import plot_scaling as plot_scaling
-from .plots import plot_throughput as plot_throughput
 from .plots import plot_training as plot_training
 from .positions import position_similarity as position_similarity
 from .relevance import class_relevance as class_relevance

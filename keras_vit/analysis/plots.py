@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 _INK = "#20242b"
-_SERIES = ("#2a6fbb", "#d1495b", "#3a9b72", "#8a5fb0", "#c98a1b", "#5b6770")
+SERIES = ("#2a6fbb", "#d1495b", "#3a9b72", "#8a5fb0", "#c98a1b", "#5b6770")
 
 
 def overlay_attention(image: Any, attention: Any) -> np.ndarray:
@@ -202,50 +202,13 @@ def plot_attention_distance(distances: Any) -> Any:
     for head, column in enumerate(distances.T):
         label = f"head {head + 1}" if distances.shape[1] <= 6 else None
         axis.plot(
-            np.arange(len(column)), column, "o", color=_SERIES[head % 6], alpha=0.85, label=label
+            np.arange(len(column)), column, "o", color=SERIES[head % 6], alpha=0.85, label=label
         )
     style_axis(axis, "block", "mean attention distance (pixels)")
     axis.set_ylim(0, 1.08 * max(float(distances.max()), 1e-12))
     axis.xaxis.get_major_locator().set_params(integer=True)
     if distances.shape[1] <= 6:
         figure.legend(loc="outside right upper", frameon=False, fontsize=8)
-    return figure
-
-
-def plot_throughput(measurements: Sequence[Any]) -> Any:
-    """Images a second, and the largest batch, against the side of the image.
-
-    Figure 12 of https://arxiv.org/abs/2010.11929.
-
-    Args:
-        measurements: What `measure_throughput` returns.
-
-    Returns:
-        A `matplotlib.figure.Figure`.
-
-    Raises:
-        ValueError: If there are none.
-    """
-    if not measurements:
-        raise ValueError("There are no measurements to draw. Received: an empty list.")
-    figure = new_figure(9.5, 3.8)
-    left, right = figure.subplots(1, 2)
-    for index, model in enumerate(dict.fromkeys(m.model for m in measurements)):
-        rows = sorted((m for m in measurements if m.model == model), key=lambda m: m.image_size)
-        style = {"color": _SERIES[index % 6], "marker": "osD^v"[index // 6 % 5], "markersize": 4}
-        sides = [m.image_size for m in rows]
-        left.plot(sides, [m.images_per_second or np.nan for m in rows], label=model, **style)
-        right.plot(sides, [m.largest_batch or np.nan for m in rows], **style)
-    ends = [m.largest_batch for m in measurements if m.limited_by == "max_batch"]
-    batches = f"largest batch (images{f'; search ended at {max(ends)}' if ends else ''})"
-    for axis, title in ((left, "images a second"), (right, batches)):
-        style_axis(axis, "side of the image (pixels)", title)
-        axis.set_yscale("log")
-        axis.yaxis.get_major_locator().set_params(subs=(1, 2, 5))
-        axis.yaxis.set_major_formatter("{x:g}")
-        axis.yaxis.set_minor_formatter("")
-        axis.set_xticks(sorted({m.image_size for m in measurements}))
-    figure.legend(loc="outside right upper", frameon=False, fontsize=8)
     return figure
 
 
@@ -271,8 +234,8 @@ def plot_training(history: Any) -> Any:
     figure = new_figure(4.2 * len(names), 3.0)
     for axis, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
         for key, color, label in (
-            (name, _SERIES[0], "training"),
-            (f"val_{name}", _SERIES[1], "validation"),
+            (name, SERIES[0], "training"),
+            (f"val_{name}", SERIES[1], "validation"),
         ):
             if key in curves:
                 epochs = np.arange(1, len(curves[key]) + 1)
@@ -281,32 +244,6 @@ def plot_training(history: Any) -> Any:
         axis.xaxis.get_major_locator().set_params(integer=True)
         if f"val_{name}" in curves:
             axis.legend(frameon=False)
-    return figure
-
-
-def plot_scaling(points: Mapping[str, Sequence[Any]]) -> Any:
-    """Images a second, and the efficiency, against the number of replicas.
-
-    Args:
-        points: For the name of each curve what `simulate_scaling` returns.
-
-    Returns:
-        A `matplotlib.figure.Figure`.
-    """
-    figure = new_figure(9.5, 3.8)
-    left, right = figure.subplots(1, 2)
-    for index, (name, row) in enumerate(points.items()):
-        style = {"color": _SERIES[index % 6], "marker": "osD^v"[index // 6 % 5], "markersize": 4}
-        replicas = [point.replicas for point in row]
-        left.plot(replicas, [point.images_per_second for point in row], label=name, **style)
-        right.plot(replicas, [100 * point.efficiency for point in row], **style)
-    style_axis(left, "replicas", "images a second")
-    left.set_yscale("log")
-    style_axis(right, "replicas", "efficiency (%)")
-    right.set_ylim(0, 104)
-    for axis in (left, right):
-        axis.set_xscale("log", base=2)
-    figure.legend(loc="outside right upper", frameon=False, fontsize=8)
     return figure
 
 

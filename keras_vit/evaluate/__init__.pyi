@@ -5,7 +5,6 @@ from .compute import training_cost as training_cost
 from .compute import training_exaflops as training_exaflops
 from .compute import training_memory as training_memory
 from .compute import utilization as utilization
-from .contestants import build_contestant as build_contestant
 from .counting import StageCount as StageCount
 from .counting import count_macs as count_macs
 from .counting import count_parameters as count_parameters
@@ -14,12 +13,3 @@ from .counting import count_training_macs as count_training_macs
 from .few_shot import evaluate_few_shot as evaluate_few_shot
 from .few_shot import few_shot_accuracy as few_shot_accuracy
 from .few_shot import rank_regularizations as rank_regularizations
-from .scaling import Interconnect as Interconnect
-from .scaling import ScalingPoint as ScalingPoint
-from .scaling import gradient_bytes as gradient_bytes
-from .scaling import sent_bytes as sent_bytes
-from .scaling import simulate_scaling as simulate_scaling
-from .throughput import Measurement as Measurement
-from .throughput import measure_throughput as measure_throughput
-from .throughput import read_measurements as read_measurements
-from .throughput import write_measurements as write_measurements

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import runpy
 import subprocess
 import sys
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 @pytest.mark.slow
@@ -31,8 +30,7 @@ def test_everything_in_small(tmp_path):
         assert f"| {what} | vit_ti16 | 32 | keras_vit |" in done.stdout
 
 
-def test_the_table_takes_each_at_its_best():
-    script = runpy.run_path(str(ROOT / "benchmarks/gpu.py"))
+def test_the_table_takes_each_at_its_best(load):
     fixed = {"what": "train", "variant": "vit_b16", "image_size": 224, "peak_bytes": 2e9}
     rows = [
         {**fixed, "who": who, "batch": batch, "images_per_second": speed, "utilization": 0.5}
@@ -43,12 +41,11 @@ def test_the_table_takes_each_at_its_best():
             ("flax", 64, 80.0),
         ]
     ]
-    lines = script["table"]([*rows, {"what": "check"}]).splitlines()[2:]
+    lines = load("gpu").table([*rows, {"what": "check"}]).splitlines()[2:]
     assert lines[0] == "| train | vit_b16 | 224 | keras_vit | 128 | 120.0 | 50.0% | 2.0 | 1.20 |"
     assert [line.split("|")[-2].strip() for line in lines] == ["1.20", "1.00", "0.80"]
 
 
-def test_a_process_that_fails_says_why():
-    script = runpy.run_path(str(ROOT / "benchmarks/gpu.py"))
-    answer = script["ask"]({"task": "no such task"}, platform="cpu")
+def test_a_process_that_fails_says_why(load):
+    answer = load("gpu").ask({"task": "no such task"}, platform="cpu")
     assert "no such task" in answer["failed"]

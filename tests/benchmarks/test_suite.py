@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import pathlib
 import sys
-import types
 
 import numpy as np
-import pytest
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 FAKE = """
 import os, time
 from contestants.worker import serve
@@ -39,25 +37,10 @@ serve(load)
 """
 
 
-@pytest.fixture
-def benchmarks(monkeypatch):
-    """The modules of benchmarks/, gone again after the test."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    names = ("suite", "suite_table", "machine", "growth", "cold_start")
-    known = [name for name in sys.modules if name.split(".")[0] in (*names, "contestants")]
-    assert not known
-    import suite
-    import suite_table
-
-    yield types.SimpleNamespace(suite=suite, table=suite_table)
-    for name in [n for n in sys.modules if n.split(".")[0] in (*names, "contestants")]:
-        del sys.modules[name]
-
-
-def test_contestants_take_turns_and_failures_are_reported(benchmarks, tmp_path, monkeypatch):
+def test_contestants_take_turns_and_failures_are_reported(load, tmp_path, monkeypatch):
     (tmp_path / "fake_contestant.py").write_text(FAKE)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    suite = benchmarks.suite
+    suite = load("suite")
     contestants = {
         name: suite.Contestant("bare", "fake_contestant", tasks=("ceiling",))
         for name in ("first", "cannot", "dies", "second")
@@ -87,10 +70,10 @@ def test_contestants_take_turns_and_failures_are_reported(benchmarks, tmp_path, 
     assert len(again) == len(output.read_text().splitlines()) == 4
 
 
-def test_who_takes_too_long_is_ended(benchmarks, tmp_path, monkeypatch):
+def test_who_takes_too_long_is_ended(load, tmp_path, monkeypatch):
     (tmp_path / "sleeper.py").write_text("import time; time.sleep(60)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    worker = benchmarks.suite.Worker(sys.executable, "sleeper", 1, 0.1, tmp_path / "log")
+    worker = load("suite").Worker(sys.executable, "sleeper", 1, 0.1, tmp_path / "log")
     assert worker.ask(do="round", calls=1) == {"error": "took longer than 0.1 s"}
     assert not worker.is_alive
     assert "ended with status" in worker.ask(do="round", calls=1)["error"]
@@ -102,7 +85,7 @@ def row(contestant, speed, precision="float32", **fields):
     return {**cell, "precision": precision, "contestant": contestant, **numbers, **fields}
 
 
-def test_the_table_compares_with_the_best_peer_and_the_ceiling(benchmarks):
+def test_the_table_compares_with_the_best_peer_and_the_ceiling(load):
     product = row("torch product", 50.0, task="ceiling", size=1000)  # 100 GFLOP/s
     rows = [
         product,
@@ -113,7 +96,7 @@ def test_the_table_compares_with_the_best_peer_and_the_ceiling(benchmarks):
         row("keras_vit predict", 10.0, "bfloat16", macs=4e9),
         {**row("keras_hub predict", 1.0), "error": "ImportError: a|b"},
     ]
-    lines = benchmarks.table.table(rows)[2:]
+    lines = load("suite_table").table(rows)[2:]
     start = "| vit_s16 | 224 | infer | float32 | 1 | 1 |"
     assert lines == [
         f"{start} keras_vit predict | 10 | 1.25 | 1.00 | 80% |",
@@ -124,7 +107,7 @@ def test_the_table_compares_with_the_best_peer_and_the_ceiling(benchmarks):
     ]
 
 
-def test_the_summary_divides_by_the_best_peer_and_by_timm_in_the_same_runtime(benchmarks):
+def test_the_summary_divides_by_the_best_peer_and_by_timm_in_the_same_runtime(load):
     rows = [
         row("torch product", 50.0, task="ceiling"),
         row("onnxruntime timm", 8.0),
@@ -135,13 +118,13 @@ def test_the_summary_divides_by_the_best_peer_and_by_timm_in_the_same_runtime(be
         {**row("keras_vit predict", 9.0), "error": "ended"},
         row("keras_vit predict", 1.0, "int8"),  # without a peer
     ]
-    (line,) = benchmarks.table.summary(rows)[2:]
+    (line,) = load("suite_table").summary(rows)[2:]
     start = "| vit_s16 | 224 | infer | float32 | 1 | timm compiled | 10 |"
     assert line == f"{start} - | 0.40 | - | - | 0.60 | - | 1.00 | - | 0.75 | - |"
 
 
-def test_every_contestant_has_an_environment_and_a_module(benchmarks):
-    suite = benchmarks.suite
+def test_every_contestant_has_an_environment_and_a_module(load):
+    suite = load("suite")
     for contestant in suite.CONTESTANTS.values():
         assert contestant.environment in suite.ENVIRONMENTS
         path = ROOT / "benchmarks" / (contestant.module.replace(".", "/") + ".py")
@@ -152,21 +135,17 @@ def test_every_contestant_has_an_environment_and_a_module(benchmarks):
     assert all(suite.who_takes_part(cell, suite.CONTESTANTS) for cell in inference)
 
 
-def test_a_machine_is_described(benchmarks, tmp_path):
-    from machine import describe_machine
-
+def test_a_machine_is_described(load, tmp_path):
     path = tmp_path / "cpuinfo"
     path.write_text("model name : first\nflags : avx2 amx_bf16 sse\n\nmodel name : second\n")
-    described = describe_machine(path)
+    described = load("machine").describe_machine(path)
     assert described["cpu"] == "first" and described["units"] == ["amx_bf16", "avx2"]
     json.dumps(described)
 
 
-def test_exponents_are_slopes_of_logarithms(benchmarks):
-    from growth import exponents
-
+def test_exponents_are_slopes_of_logarithms(load):
     sizes = [128, 256, 512]
     rows = [{"image_size": s, "seconds": 3 * s**4, "macs": s**2} for s in sizes]
-    slopes = exponents(rows, "image_size", "seconds", "macs")
+    slopes = load("growth").exponents(rows, "image_size", "seconds", "macs")
     np.testing.assert_allclose([slopes["measured"], slopes["measured_last"]], 4, rtol=1e-9)
     np.testing.assert_allclose([slopes["expected"], slopes["expected_last"]], 2, rtol=1e-9)
