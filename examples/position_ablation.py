@@ -34,7 +34,7 @@ def main():
                 model = digits.build_vit(position_embedding=kind)
                 accuracy = digits.train_and_test(model, data, options.steps, test)
                 rows[name][column].append(accuracy)
-    digits.report(options, "places, and training images", IMAGES, rows, steps=options.steps)
+    digits.report(options, "position embedding, training images", IMAGES, rows, steps=options.steps)
     digits.plot_rows(options, IMAGES, rows, "training images")
 
 

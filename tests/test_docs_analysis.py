@@ -28,9 +28,11 @@ def test_every_example_runs(tmp_path, monkeypatch):
     for block in blocks:
         exec(compile(block, "docs/analysis.md", "exec"), names)
     assert names["outputs"]["block_0"].shape == (3, 4, 4, 32)
-    assert names["places"].shape == (2, 3)
+    assert names["indices"].shape == (2, 3)
     assert round(names["exaflops"]) == 4257
-    days = names["keras_vit"].device_days(names["exaflops"], "tpu_v3_core", utilization=0.32)
+    days = names["keras_vit"].evaluate.device_days(
+        names["exaflops"], "tpu_v3_core", utilization=0.32
+    )
     assert round(days) == 2504
     assert names["cost"].images_seen == 384_311_296
     assert (tmp_path / "report.html").stat().st_size > 10_000

@@ -1,0 +1,58 @@
+"""Every document: names of the package, files and anchors that it mentions exist."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pathlib
+import re
+
+import pytest
+
+import keras_vit
+
+ROOT = pathlib.Path(keras_vit.__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("export/**/*.md")])
+
+
+def resolves(dotted: str) -> bool:
+    """Whether `keras_vit.a.b` is an attribute or a module."""
+    value = keras_vit
+    for part in dotted.split(".")[1:]:
+        if hasattr(value, part):
+            value = getattr(value, part)
+            continue
+        try:
+            value = importlib.import_module(f"{value.__name__}.{part}")
+        except (AttributeError, ImportError):
+            return False
+    return True
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_names_and_files_exist(page):
+    text = page.read_text()
+    names = set(re.findall(r"\bkeras_vit(?:\.[A-Za-z_]\w*)+", text.replace("keras_vit.egg", "")))
+    assert sorted(name for name in names if not resolves(name)) == []
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        ast.parse(block)
+    folders = "tests|examples|benchmarks|scripts|export|keras_vit|docs"
+    paths = re.findall(
+        rf"(?<![\w/.(-])((?:{folders})/[\w/.-]+?\.(?:py|md|json|jsonl|yaml))\b", text
+    )
+    paths += re.findall(r"(?<![\w/.(-])(scripts/[a-z-]+)\b(?![./])", text)
+    assert sorted({path for path in paths if not (ROOT / path).exists()}) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files_and_headings(page):
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if "://" in link:
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        assert target.exists(), link
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)
+            slugs = [re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings]
+            assert anchor in slugs, link
