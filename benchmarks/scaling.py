@@ -248,7 +248,7 @@ def measured_steps(path: str) -> dict[str, tuple[int, list[float]]]:
 
 def table_lines(points: dict[str, list[ScalingPoint]]) -> Iterator[str]:
     """The lines of the tables in docs/scaling.md."""
-    yield "| model | replicas | images/s | efficiency | most of the lost time: |"
+    yield "| model | replicas | images/s | efficiency | largest loss |"
     yield "|---|---|---|---|---|"
     for name, row in points.items():
         for point in row:

@@ -38,7 +38,7 @@ def test_python_on_the_page_is_python():
     for block in re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL):
         compile(block, "docs/export.md", "exec")
         names |= set(re.findall(r"keras_vit\.(\w+)", block))
-    assert names and names <= set(keras_vit.__all__)
+    assert names and all(hasattr(keras_vit, name) for name in names)
 
 
 @pytest.mark.parametrize("path", [ROOT / "docs/export.md", *READMES], ids=lambda path: path.parent)
