@@ -31,7 +31,8 @@ def results(tmp_path_factory):
         "KERAS_BACKEND": "jax",
         # Compiled without optimisation, which takes most of the time and changes no result by more
         # than rounding.
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0",
+        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
+        " --xla_backend_optimization_level=0",
         "PYTHONPATH": str(ROOT),
     }
     command = [sys.executable, "-m", "tests.distribution.mesh_layouts_process", path]
@@ -51,7 +52,7 @@ def test_every_layout_trains_as_one_device_does(results, name, shape):
     assert len(weights) > 18
     for key in weights:
         split = results[key.replace("None", str(shape))]
-        np.testing.assert_allclose(split, results[key], rtol=0, atol=2e-5, err_msg=key)
+        np.testing.assert_allclose(split, results[key], rtol=0, atol=2e-6, err_msg=key)
 
 
 @needs_jax

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from tests.fixtures import tiny_config
+from tests.fixtures import fill_random, tiny_config
 
 
 def test_a_step_is_the_formula():
@@ -28,15 +28,18 @@ def test_a_step_is_the_formula():
 
 def test_without_factors_it_is_that_of_keras():
     def train(optimizer):
-        keras.utils.set_random_seed(0)
+        # Gradients that are given: those of a model differ by rounding, which Adam would divide.
+        rng = np.random.default_rng(0)
         model = keras_vit.build_vit(tiny_config(classes=3))
+        fill_random(model)
         optimizer.exclude_from_weight_decay(var_names=["bias"])
-        model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-        images = np.random.default_rng(0).uniform(0, 255, (6, *model.input_shape[1:]))
-        model.fit(images, np.arange(6) % 3, epochs=3, batch_size=3, shuffle=False, verbose=0)
+        variables = model.trainable_variables
+        for _ in range(6):
+            gradients = [rng.normal(0, 1, v.shape).astype("float32") for v in variables]
+            optimizer.apply([keras.ops.convert_to_tensor(g) for g in gradients], variables)
         return model.get_weights()
 
-    options = {"weight_decay": 0.3, "global_clipnorm": 1.0, "epsilon": 1e-4}
+    options = {"weight_decay": 0.3, "global_clipnorm": 1.0}
     ours = train(keras_vit.train.AdamW(1e-2, **options))
     for x, y in zip(ours, train(keras.optimizers.AdamW(1e-2, **options)), strict=True):
         np.testing.assert_allclose(x, y, rtol=0, atol=1e-6)

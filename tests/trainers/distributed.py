@@ -23,7 +23,8 @@ LABELS = RNG.integers(0, CLASSES, 29)
 
 
 def adam():
-    # An epsilon above the rounding of gradients that are zero but for it.
+    # The gradient of the keys' bias is zero but for rounding (softmax is shift invariant). An epsilon
+    # above the rounding keeps Adam from dividing it by itself.
     return OPTIMIZERS.AdamW(1e-2, weight_decay=0.1, global_clipnorm=0.1, epsilon=1e-4)
 
 
