@@ -1,8 +1,8 @@
-"""How fast our models are on this machine's processor, through every door, beside their peers.
+r"""How fast our models are on this machine's processor, through every door, beside their peers.
 
     python benchmarks/suite.py --setup ENVIRONMENTS           makes an environment a group of peers
     python benchmarks/suite.py --environments ENVIRONMENTS    measures the whole grid (hours)
-    python benchmarks/suite.py --python torch=/some/bin/python --python ours=python \\
+    python benchmarks/suite.py --python torch=/some/bin/python --python ours=python \
         --variants vit_s16 --batches 1 8 --threads 1          measures some of it
     python benchmarks/suite.py --table docs/benchmarks/suite.jsonl --plot docs/pictures/suite.png
     python benchmarks/suite.py --table docs/benchmarks/suite.jsonl --summary

@@ -57,7 +57,7 @@ def check_rate(field: str, value: float) -> None:
 
 def _is_positive_integer(value: object) -> bool:
     # NumPy's integers too: mypy does not see that `__index__` is all that `int` needs.
-    return hasattr(value, "__index__") and not isinstance(value, bool) and int(value) > 0  # type: ignore[call-overload]
+    return hasattr(value, "__index__") and not isinstance(value, bool) and int(value) > 0
 
 
 def check_choice(field: str, value: object, choices: tuple[str, ...]) -> None:

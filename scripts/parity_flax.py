@@ -1,9 +1,8 @@
-"""The other side of `scripts/parity` for official files: their networks in Flax, as the papers and
-the names in the files describe them.
+"""Reference networks in Flax for the official files in `scripts/parity`.
 
-The official code is no package that can be installed, and none of it is here. What makes the
-numbers, attention, norms, convolutions, comes from Flax and JAX, as there; how they are put
-together is written again, in the names that the files have, so that a file loads as it is.
+They follow the papers and the names in the files, so that a file loads without changes. Attention,
+norms and convolutions come from Flax and JAX, as in the official code. That code cannot be
+installed as a package, and none of it is here.
 """
 
 from __future__ import annotations
@@ -247,8 +246,7 @@ def bit_key(name: str) -> str:
 
 
 def build(case: dict) -> tuple[nn.Module, dict[str, tuple[str, tuple[int, ...], tuple[int, ...]]]]:
-    """The network of a case; for each parameter its name in the file, and its shapes there and
-    here."""
+    """The network of a case, and for each parameter its name in the file and both shapes."""
     options = dict(case["options"])
     if options.get("stages") is not None:
         options["stages"] = tuple(options["stages"])

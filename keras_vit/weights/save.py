@@ -1,5 +1,4 @@
-"""From the variables of a model to a checkpoint that the official projects, timm or transformers
-load."""
+"""Writes a model as a checkpoint that the official projects, timm or transformers load."""
 
 from __future__ import annotations
 

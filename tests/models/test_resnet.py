@@ -44,8 +44,7 @@ def official_name(path):
 
 
 def fill(model):
-    """Numbers that can be written down: of the place of a name among the sorted names, and of
-    the place of an element in its array."""
+    """Fills weights by a formula of the index of the sorted name and the index of the element."""
     arrays = {official_name(w.path): w for w in model.weights}
     for j, name in enumerate(sorted(arrays)):
         weight = arrays[name]

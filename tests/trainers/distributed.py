@@ -23,8 +23,8 @@ LABELS = RNG.integers(0, CLASSES, 29)
 
 
 def adam():
-    # The gradient of the keys' bias is zero but for rounding (softmax is shift invariant). An epsilon
-    # above the rounding keeps Adam from dividing it by itself.
+    # The gradient of the keys' bias is zero but for rounding, because softmax is shift invariant.
+    # Adam must not divide rounding by rounding: epsilon is larger.
     return OPTIMIZERS.AdamW(1e-2, weight_decay=0.1, global_clipnorm=0.1, epsilon=1e-4)
 
 

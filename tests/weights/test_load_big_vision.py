@@ -91,8 +91,11 @@ def test_a_file_that_is_not_flexible_keeps_the_official_resizing(flexible, save)
 
 
 def folded_deit3():
-    """timm's small DeiT III as big_vision converts it: the scales of layers go into the kernels
-    before them, the statistics of ImageNet into the first layer, whose images are in [-1, 1]."""
+    """timm's small DeiT III as big_vision converts it.
+
+    The kernels absorb the layer scales, and the first layer the statistics of ImageNet: its images
+    are in [-1, 1].
+    """
     theirs = torch.weights(torch.CASES["timm deit3"]["shapes"])
     mean, std = (np.array(value) / 255 for value in _statistics())
     kernel = theirs["patch_embed.proj.weight"].transpose(2, 3, 1, 0)  # HWIO
