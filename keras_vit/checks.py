@@ -56,7 +56,7 @@ def check_rate(field: str, value: float) -> None:
 
 
 def _is_positive_integer(value: object) -> bool:
-    # NumPy's integers too: mypy does not see that `__index__` is all that `int` needs.
+    # NumPy's integers too.
     return hasattr(value, "__index__") and not isinstance(value, bool) and int(value) > 0
 
 
