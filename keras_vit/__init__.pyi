@@ -49,10 +49,10 @@ from .errors import DownloadError as DownloadError
 from .errors import ExportMismatchError as ExportMismatchError
 from .errors import KerasVitError as KerasVitError
 from .errors import StateMismatchError as StateMismatchError
-from .export.check_file import verify_export as verify_export
 from .export.litert import export_litert as export_litert
 from .export.onnx import export_onnx as export_onnx
 from .export.saved_model import export_saved_model as export_saved_model
+from .export.verify import verify_export as verify_export
 from .hub.published import list_weights as list_weights
 from .layers.block import TransformerBlock as TransformerBlock
 from .layers.tokens import AddPositionEmbedding as AddPositionEmbedding

@@ -136,7 +136,7 @@ def verify_file(
 ) -> None:
     """Runs an exported file beside a model, and prints how they differ."""
     from keras_vit.data.image_files import read_images
-    from keras_vit.export.check_file import verify_export
+    from keras_vit.export.verify import verify_export
 
     loaded = _open_model(model)
     read = read_images(images, loaded.input_shape[-1], _EXPORT_IMAGES) if images else None

@@ -1,9 +1,9 @@
-"""What is exported: a model in one precision, as named outputs from pixels."""
+"""Preparation for export: a model in one precision, from pixels to named outputs."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import keras
@@ -14,9 +14,9 @@ from keras_vit.config import Preprocessing
 from keras_vit.data.transforms import normalize
 from keras_vit.models.fold import fold_standardization
 
-# Keras's dtype policy of each precision.
+# Keras dtype policy of each precision.
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
-# What turns logits into probabilities, by the name of an activation in Keras.
+# Functions from logits to probabilities, by their name in Keras.
 _ACTIVATIONS: dict[str, Callable] = {"softmax": tf.nn.softmax, "sigmoid": tf.nn.sigmoid}
 
 
@@ -25,11 +25,11 @@ class Inference:
     """A model ready for export: from pixels to named float32 outputs.
 
     Args:
-        model: Functional model with a dict of outputs: `logits` where it has a head, `features`
-            where what the head reads is known.
-        preprocessing: How images become the model's pixels.
-        normalizes: Whether pixels are normalised before the model, which does not do it itself.
-        activation: What makes probabilities of logits, `"softmax"` or `"sigmoid"`.
+        model: Functional model with a dict of outputs: `logits` if it has a head, `features` if
+            the input of the head is known.
+        preprocessing: Preprocessing of the images.
+        normalizes: Whether pixels are normalised here, because the model does not do it itself.
+        activation: Function from logits to probabilities, `"softmax"` or `"sigmoid"`.
     """
 
     model: keras.Model
@@ -50,10 +50,10 @@ class Inference:
 
     @property
     def variables(self) -> list[tf.Variable]:
-        """Everything the model reads."""
+        """All variables of the model."""
         return [variable.value for variable in self.model.variables]
 
-    def __call__(self, pixels) -> dict[str, Any]:
+    def __call__(self, pixels: tf.Tensor) -> dict[str, tf.Tensor]:
         """Named float32 outputs for pixels of shape `(B, H, W, C)` in [0, 255]."""
         if self.normalizes:
             pixels = normalize(pixels, self.preprocessing)
@@ -64,7 +64,7 @@ class Inference:
         return outputs
 
     def run(self, pixels: np.ndarray, batch_size: int = 8) -> dict[str, np.ndarray]:
-        """The outputs as arrays, computed batch by batch."""
+        """Computes the outputs as arrays, batch by batch."""
         function = tf.function(self, jit_compile=False)
         parts = [
             function(tf.constant(pixels[start : start + batch_size], tf.float32))
@@ -79,23 +79,23 @@ def prepare(
     preprocessing: Preprocessing | None = None,
     activation: str | None = None,
 ) -> Inference:
-    """Rebuilds a model for inference, whatever precision it was trained in.
+    """Rebuilds a model for inference in one precision.
 
     Args:
         model: A functional model from one batch of images to one output.
-        precision: What it computes in: `"float32"`, `"bfloat16"` or `"float16"`. Outputs are
-            float32 in each.
-        preprocessing: How images become the model's pixels; `None` takes the model's own.
-        activation: What makes probabilities of logits; `None` takes the activation of the head,
-            softmax where that has none.
+        precision: Precision of the computation: `"float32"`, `"bfloat16"` or `"float16"`. Outputs
+            are always float32.
+        preprocessing: Preprocessing of the images; `None` takes the model's own.
+        activation: Function from logits to probabilities; `None` takes the activation of the head,
+            or softmax if the head has none.
 
     Returns:
-        An `Inference` whose weights are copies, or the model's own where nothing differs.
-        Standardised kernels are plain ones in it.
+        An `Inference`. Its weights are copies, or the model's own if nothing changes. Weight
+        standardisation is folded into the kernels.
 
     Raises:
         ValueError: If the model is not built, has several inputs or outputs or unknown sizes, or
-            its preprocessing cannot be known.
+            its preprocessing is unknown.
     """
     check_model(model)
     model = fold_standardization(model)
@@ -116,10 +116,10 @@ def prepare(
 
 
 def check_outputs(inference: Inference, outputs: Sequence[str] | None) -> tuple[str, ...]:
-    """The outputs asked for, by default the logits, or the features of a model without a head.
+    """Checks names of outputs. The default is the logits, or the features without a head.
 
     Raises:
-        ValueError: If the model does not have one of them.
+        ValueError: If the model lacks one of them.
     """
     known = list(inference.model.output)
     if "logits" in known:
@@ -133,11 +133,37 @@ def check_outputs(inference: Inference, outputs: Sequence[str] | None) -> tuple[
     return tuple(outputs)
 
 
+def check_precision(precision: str, precisions: Iterable[str]) -> None:
+    """Raises a `ValueError` if a format lacks a precision."""
+    if precision not in precisions:
+        raise ValueError(
+            f"`precision` must be one of {', '.join(map(repr, precisions))}. "
+            f"Received: {precision!r}."
+        )
+
+
+def check_labels(labels: Sequence[str] | None, classes: int | None) -> list[str]:
+    """Checks class labels. The default is the class indices.
+
+    Raises:
+        ValueError: If the number of labels is not the number of classes.
+    """
+    if labels is None:
+        return [str(index) for index in range(classes or 0)]
+    if isinstance(labels, str) or len(labels) != (classes or 0):
+        received = f"the string {labels!r}" if isinstance(labels, str) else f"{len(labels)} labels"
+        raise ValueError(
+            f"`labels` must name each of the model's {classes or 0} classes, in their order. "
+            f"Received: {received}."
+        )
+    return [str(label) for label in labels]
+
+
 def check_model(model: keras.Model) -> None:
-    """Raises an error where a model cannot be exported."""
+    """Raises an error if a model cannot be exported."""
     if keras.backend.backend() != "tensorflow":
         raise ValueError(
-            "Exports are made by TensorFlow. Received: a model on the backend "
+            "Exports need TensorFlow. Received: a model on the backend "
             f"{keras.backend.backend()!r}. Save it with `model.save`, and export it in a process "
             "with KERAS_BACKEND=tensorflow."
         )
@@ -150,22 +176,22 @@ def check_model(model: keras.Model) -> None:
         )
     if len(model.inputs) != 1 or len(model.outputs) != 1:
         raise ValueError(
-            "A model with one input, images, and one output is exported. Received: "
-            f"{len(model.inputs)} inputs and {len(model.outputs)} outputs. Make "
-            "`keras_vit.Model(images, output)` of the output to export."
+            "An exported model must have one input, images, and one output. Received: "
+            f"{len(model.inputs)} inputs and {len(model.outputs)} outputs. Build "
+            "`keras_vit.Model(images, output)` with the output to export."
         )
     shape = model.inputs[0].shape
     if len(shape) != 4 or None in shape[1:]:
         raise ValueError(
-            "The model must read images of shape (None, height, width, channels), the last three "
-            f"known. Received: an input of shape {tuple(shape)}."
+            "The input must have the shape (None, height, width, channels), with only the batch "
+            f"size unknown. Received: an input of shape {tuple(shape)}."
         )
 
 
 def _find_preprocessing(
     model: keras.Model, preprocessing: Preprocessing | None
 ) -> tuple[Preprocessing, bool]:
-    """The preprocessing, and whether its normalisation is missing in the model."""
+    """Returns the preprocessing, and whether the model lacks its normalisation."""
     config = getattr(model, "config", None)
     if config is not None:
         return preprocessing or config.preprocessing, not config.include_preprocessing
@@ -173,25 +199,26 @@ def _find_preprocessing(
         return preprocessing or Preprocessing(), False
     if preprocessing is None:
         raise ValueError(
-            "The range that this model reads is unknown, for it has neither a `config` nor a layer "
-            "`preprocessing`. Pass preprocessing=keras_vit.Preprocessing(mean, std); mean=0, std=1 "
-            "for a model that takes pixels in [0, 255]."
+            "The pixel range of this model is unknown: it has neither a `config` nor a layer "
+            "`preprocessing`. Pass preprocessing=keras_vit.Preprocessing(mean, std), with mean=0 "
+            "and std=1 for a model that takes pixels in [0, 255]."
         )
     return preprocessing, True
 
 
 def _head_activation(model: keras.Model) -> str:
-    """Name of the activation that the model ends in, `"linear"` where it ends in none."""
+    """Name of the activation of the last layer, `"linear"` if it has none."""
     activation = getattr(_last_layer(model), "activation", None)
     return getattr(activation, "__name__", "linear")
 
 
-def _last_layer(model: keras.Model):
-    """The layer that makes the output, or `None` where it is an operation."""
-    return next((layer for layer in model.layers[::-1] if _makes(layer, model.outputs[0])), None)
+def _last_layer(model: keras.Model) -> keras.layers.Layer | None:
+    """The layer that computes the output, or `None` if an operation does."""
+    output = model.outputs[0]
+    return next((layer for layer in model.layers[::-1] if _computes(layer, output)), None)
 
 
-def _makes(layer, output) -> bool:
+def _computes(layer: keras.layers.Layer, output: keras.KerasTensor) -> bool:
     try:
         return layer.output is output
     except (AttributeError, ValueError):  # several calls, or none
@@ -199,14 +226,14 @@ def _makes(layer, output) -> bool:
 
 
 def _rebuild(model: keras.Model, policy: str, linear_head: bool) -> keras.Model:
-    """The same model under one dtype policy, with a copy of the weights."""
+    """Rebuilds a model under one dtype policy with a copy of its weights."""
     policies = {layer.dtype_policy.name for layer in model._flatten_layers()}
     quantized = sorted(name for name in policies if "int" in name or "float8" in name)
     if quantized:
         raise ValueError(
-            "A model that Keras quantised is not exported, for no converter knows its products. "
-            f"Received: {model.name!r} with {', '.join(quantized)}. Export it as it was before, "
-            "and let the export quantise it."
+            "Models quantised by Keras cannot be exported: no converter supports their "
+            f"operations. Received: {model.name!r} with {', '.join(quantized)}. Export the model "
+            "before quantisation, and let the export quantise it."
         )
     if not linear_head and policies == {"float32"} and policy == "float32":
         return model
@@ -218,9 +245,9 @@ def _rebuild(model: keras.Model, policy: str, linear_head: bool) -> keras.Model:
 
 
 def _with_policy(config: Any, policy: str, head: str, linear_head: bool, name: str = "") -> Any:
-    """A serialised model under another dtype policy.
+    """Replaces the dtype policy in the config of a model.
 
-    Preprocessing and head stay float32 under every policy; the head may lose its activation.
+    Preprocessing and head stay float32. `linear_head` removes the activation of the head.
     """
     if isinstance(config, list | tuple):
         return [_with_policy(value, policy, head, linear_head, name) for value in config]
@@ -239,7 +266,7 @@ def _with_policy(config: Any, policy: str, head: str, linear_head: bool, name: s
 
 
 def _with_named_outputs(model: keras.Model) -> keras.Model:
-    """A model of `features` and `logits`, whichever it has."""
+    """Builds a model with the outputs `features` and `logits`, as far as they exist."""
     output = model.outputs[0]
     if getattr(getattr(model, "config", None), "classes", 0) is None:
         return keras.Model(model.inputs, {"features": output})
@@ -248,8 +275,8 @@ def _with_named_outputs(model: keras.Model) -> keras.Model:
     return keras.Model(model.inputs, outputs)
 
 
-def _head_input(model: keras.Model):
-    """What the head reads, or `None` where that is unknown."""
+def _head_input(model: keras.Model) -> keras.KerasTensor | None:
+    """The input of the head, or `None` if it is unknown."""
     layers = [layer for layer in model.layers if layer.name == "head"]
     if not layers and isinstance(_last_layer(model), keras.layers.Dense):
         layers = [_last_layer(model)]

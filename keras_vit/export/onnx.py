@@ -1,4 +1,4 @@
-"""ONNX, for ONNX Runtime and what else reads it."""
+"""Export to ONNX, for ONNX Runtime and other runtimes."""
 
 from __future__ import annotations
 
@@ -6,25 +6,21 @@ import dataclasses
 import json
 import os
 import pathlib
-import types
 from collections.abc import Sequence
 
 import keras
-import numpy as np
 
 from keras_vit.config import Preprocessing
-from keras_vit.export.files import check_labels
-from keras_vit.export.inference import check_outputs, prepare
+from keras_vit.export.inference import check_labels, check_outputs, check_precision, prepare
 from keras_vit.export.onnx_convert import convert
 from keras_vit.export.onnx_graph import OPSETS, Graph, save
 from keras_vit.export.onnx_precision import to_float16, to_int8
+from keras_vit.export.runners import import_onnx, load_onnx
 from keras_vit.export.serving import model_card
 from keras_vit.export.verify import (
     ExportReport,
     Images,
-    Runner,
     check,
-    check_precision,
     compare,
     verification_images,
 )
@@ -36,7 +32,7 @@ TOLERANCES: dict[str, tuple[float | None, float | None]] = {
     "float16": (2e-2, None),
     "int8": (0.5, None),
 }
-_PROTOBUF_LIMIT = 2**31 - 2**24  # bytes of constants that leave room for the nodes
+_PROTOBUF_LIMIT = 2**31 - 2**24  # bytes of constants; the rest of the 2 GB is for the nodes
 
 
 def export_onnx(
@@ -51,38 +47,39 @@ def export_onnx(
     preprocessing: Preprocessing | None = None,
     tolerance: float | None = None,
 ) -> ExportReport:
-    """Writes a model as an ONNX file, and checks it in ONNX Runtime against the model.
+    """Exports a model to an ONNX file, and checks it in ONNX Runtime against the model.
 
-    The file reads `pixels`, float32 of shape `(batch, H, W, C)` in [0, 255] and of the model's
-    size; normalisation is inside. Layer norms are one operator each, GELUs too from opset 20 on,
-    attention from 23 on, and the batch is the only open dimension. The file's metadata hold, as
-    JSON, a `model_card` with the preprocessing, the labels, and one image with the model's outputs.
+    The input `pixels` is float32 of shape `(batch, H, W, C)` in [0, 255] with the model's image
+    size; normalisation is part of the file. Each layer norm is one operator, each GELU too from
+    opset 20 on, and each attention from opset 23 on. The batch is the only dynamic dimension. The
+    metadata hold a `model_card` as JSON: preprocessing, labels, and one image with the model's
+    outputs.
 
     Args:
         model: A functional model, trained in any precision.
-        path: File to write, usually ending in `.onnx`; it must not exist.
-        precision: `"float32"`, `"float16"` (but layer norms and softmax), or `"int8"` (weights of
-            dense layers in 8 bits a channel, their inputs quantised as they come).
-        labels: Name of each class in order; `None` takes their numbers.
-        opset: Version of ONNX's operators, 18 to 23.
+        path: File to write, usually `*.onnx`; it must not exist.
+        precision: `"float32"`, `"float16"` (except layer norms and softmax), or `"int8"` (weights
+            of dense layers in 8 bits per channel, their inputs quantised at run time).
+        labels: Class names in order; `None` takes the class indices.
+        opset: Version of the ONNX operator set, 18 to 23.
         outputs: Any of `"logits"`, `"probabilities"`, `"features"`; `None` takes the logits, or
             the features of a model without a head.
-        external_data: Whether weights go to a file beside it, `NAME.data`; `None` does so where
-            they pass the 2 GB that one file can hold.
-        images: Pixels of shape `(B, H, W, C)` in [0, 255] to check on, or a list of images of any
-            size, as `read_images` makes; `None` takes stored ones.
-        preprocessing: How images become the model's pixels; `None` takes the model's own.
+        external_data: Whether weights go to a second file, `NAME.data`; `None` does so if they
+            exceed the 2 GB limit of one file.
+        images: Pixels of shape `(B, H, W, C)` in [0, 255] for the check, or a list of images of
+            any size, as `read_images` returns; `None` takes synthetic images.
+        preprocessing: Preprocessing of the images; `None` takes the model's own.
         tolerance: Largest difference allowed, relative to the largest logit.
 
     Returns:
         An `ExportReport`.
 
     Raises:
-        FileExistsError: If there is something at `path`.
+        FileExistsError: If `path` exists.
         ImportError: If `tf2onnx` or `onnxruntime` is not installed.
         OSError: If `path` cannot be written.
-        ValueError: If the model cannot be exported, or the labels are not one a class.
-        ExportMismatchError: If the file does not do what the model does; none is left then.
+        ValueError: If the model cannot be exported, or the number of labels is wrong.
+        ExportMismatchError: If the outputs differ from the model's. No file is left then.
 
     Example:
 
@@ -109,43 +106,6 @@ def export_onnx(
     return dataclasses.replace(report, path=pathlib.Path(path))
 
 
-def load_onnx(path: str | os.PathLike) -> Runner:
-    """A function from pixels to named outputs that runs an ONNX file in ONNX Runtime.
-
-    Raises:
-        ImportError: If `onnxruntime` is not installed.
-    """
-    import_onnx()
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(os.fspath(path), providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-
-    def run(pixels: np.ndarray) -> dict[str, np.ndarray]:
-        arrays = session.run(names, {"pixels": np.asarray(pixels, "float32")})
-        return dict(zip(names, arrays, strict=True))
-
-    return run
-
-
-def import_onnx() -> types.ModuleType:
-    """The package `onnx`, where all that an export needs is installed.
-
-    Raises:
-        ImportError: If something is missing. The message says how to install it.
-    """
-    try:  # the last two only to know that they are there
-        import onnx
-        import onnxruntime  # noqa: F401
-        import tf2onnx  # noqa: F401
-    except ImportError as error:
-        raise ImportError(
-            "ONNX files are made by tf2onnx and run by onnxruntime. Install both with "
-            '`pip install "keras_vit[onnx]"`.'
-        ) from error
-    return onnx
-
-
 def _write(
     graph: Graph,
     path: pathlib.Path,
@@ -153,7 +113,7 @@ def _write(
     external_data: bool | None,
     metadata: dict[str, str],
 ) -> None:
-    """Writes the graph in one precision, with or without a file of weights beside it."""
+    """Writes the graph in one precision, with or without a second file of weights."""
     if precision == "float16":
         to_float16(graph)
     external = external_data

@@ -1,20 +1,23 @@
-"""From a model to an ONNX graph: tf2onnx, and what it needs mended."""
+"""Conversion of a model to an ONNX graph by tf2onnx, and fusion of operators after it."""
 
 from __future__ import annotations
 
 import collections
 import logging
-from typing import Any
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from keras_vit.export.inference import Inference
-from keras_vit.export.onnx_attention import ATTENTION_OPSET, fuse_attention
-from keras_vit.export.onnx_graph import Graph, fold_constants, rewrite
+from keras_vit.export.onnx_graph import Graph, Replacement, fold_constants, rewrite
 
-# What tf2onnx 1.17 writes; newer operators come by ONNX's own version converter.
+if TYPE_CHECKING:  # an optional package
+    import onnx
+    from tensorflow.types.experimental import ConcreteFunction
+
+# Latest opset of tf2onnx 1.17; ONNX's version converter adds newer ones.
 _CONVERTER_OPSET = 18
 _MEAN = ("ReduceMean", "x")
 _SQUARES = ("Mul", ("Sub", "x", _MEAN), ("Sub", "x", _MEAN))
@@ -26,18 +29,28 @@ _LAYER_NORM_WITHOUT_CENTER = ("Add", ("Mul", "x", _GAIN), ("Mul", ("Neg", _MEAN)
 _CUBIC = ("Add", "x", ("Mul", 0.044715, ("Pow", "x", 3.0)))
 _TANH_GELU = ("Mul", ("Mul", 0.5, "x"), ("Add", 1.0, ("Tanh", ("Mul", 0.7978845608, _CUBIC))))
 _EXACT_GELU = ("Mul", ("Mul", 0.5, "x"), ("Add", 1.0, ("Erf", ("Mul", "x", 0.7071067812))))
+# The first version of the ONNX operator set with `Attention`.
+ATTENTION_OPSET = 23
+_PRODUCTS = ("MatMul", ("Mul", "queries", "scale"), "keys")
+_ATTENTION = ("MatMul", ("Softmax", _PRODUCTS), "values")
+_BIASED_ATTENTION = ("MatMul", ("Softmax", ("Add", _PRODUCTS, "bias")), "values")
+# From the transpose that gives keys `(B, A, d, T)` to the one that gives keys `(B, A, T, d)`.
+_KEY_ORDERS: dict[tuple[int, ...], tuple[int, ...]] = {
+    (0, 2, 3, 1): (0, 2, 1, 3),
+    (0, 1, 3, 2): (0, 1, 2, 3),
+}
 
 
 def convert(inference: Inference, outputs: tuple[str, ...], opset: int) -> Graph:
-    """The ONNX graph of a model: layer norms, GELUs (opset 20) and attention (23) in one operator.
+    """Converts a model to ONNX, with fused layer norms, GELUs (opset 20) and attention (opset 23).
 
-    The weights are inputs of the graph that tf2onnx sees. So it never holds them, files past the
-    2 GB of a protocol buffer pass, and they keep their names in the model.
+    tf2onnx sees the weights as inputs of the graph and never holds them. Models above the 2 GB
+    limit of a protocol buffer can therefore be converted, and weights keep their names.
 
     Args:
         inference: The model, in float32.
-        outputs: Which of its outputs the graph has, by name.
-        opset: Version of ONNX's operators, 17 or more.
+        outputs: Names of the outputs of the graph.
+        opset: Version of the ONNX operator set, 17 or more.
 
     Returns:
         A `Graph` with the input `pixels` of shape `(batch, H, W, C)`.
@@ -79,21 +92,23 @@ def evaluate(graph: Graph, names: list[str]) -> list[np.ndarray]:
     return session.run(names, graph.constants)
 
 
-def _value_info(name: str, array: np.ndarray) -> Any:
+def _value_info(name: str, array: np.ndarray) -> onnx.ValueInfoProto:
     import onnx
 
     kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
     return onnx.helper.make_tensor_value_info(name, kind, array.shape)
 
 
-def _trace(inference: Inference, outputs: tuple[str, ...]):
-    """A concrete function of pixels and weights, and the weights by their names in its graph."""
+def _trace(
+    inference: Inference, outputs: tuple[str, ...]
+) -> tuple[ConcreteFunction, dict[str, np.ndarray]]:
+    """Traces a function of pixels and weights; returns it, and the weights by tensor name."""
     variables = inference.model.variables
     specs = [tf.TensorSpec((None, *inference.input_shape), tf.float32, "pixels")]
     for index, variable in enumerate(variables):
         specs.append(tf.TensorSpec(variable.shape, variable.dtype, f"weight_{index}"))
 
-    def function(pixels, *weights):
+    def function(pixels: tf.Tensor, *weights: tf.Tensor) -> list[tf.Tensor]:
         with keras.StatelessScope(state_mapping=list(zip(variables, weights, strict=True))):
             results = inference(pixels)
         return [tf.identity(results[name]) for name in outputs]
@@ -106,19 +121,21 @@ def _trace(inference: Inference, outputs: tuple[str, ...]):
     return concrete, weights
 
 
-def _captured(function) -> dict[str, np.ndarray]:
-    """Constants that layers made when they were built; tf2onnx takes them for inputs."""
+def _captured(function: ConcreteFunction) -> dict[str, np.ndarray]:
+    """Constants that layers created when they were built; tf2onnx treats them as inputs."""
     count = len(function.inputs) - len(function.captured_inputs)
     captured = zip(function.inputs[count:], function.captured_inputs, strict=True)
     return {tensor.name: value.numpy() for tensor, value in captured}
 
 
-def _run_tf2onnx(function, outputs: tuple[str, ...], opset: int):
-    """tf2onnx's model of a concrete function, whose results take the names of `outputs`.
+def _run_tf2onnx(
+    function: ConcreteFunction, outputs: tuple[str, ...], opset: int
+) -> onnx.ModelProto:
+    """Converts a concrete function with tf2onnx, and names its results `outputs`.
 
-    Its steps are called one by one, for two of its optimizers are left out: the one that moves
-    transposes is wrong where maps are 1 x 1, and the one that makes means into poolings hides
-    layer norms.
+    The steps of tf2onnx are called one by one to leave out two of its optimizers: the one that
+    moves transposes is wrong for feature maps of 1 x 1, and the one that turns means into poolings
+    hides layer norms.
     """
     import onnx
     from tf2onnx import optimizer, tf_loader, tfonnx
@@ -146,7 +163,8 @@ def _run_tf2onnx(function, outputs: tuple[str, ...], opset: int):
     return model
 
 
-def _rename(model, names: dict[str, str]) -> None:
+def _rename(model: onnx.ModelProto, names: dict[str, str]) -> None:
+    """Renames tensors of a model."""
     graph = model.graph
     for value in [*graph.input, *graph.output]:
         value.name = names.get(value.name, value.name)
@@ -156,18 +174,18 @@ def _rename(model, names: dict[str, str]) -> None:
 
 
 def _rename_constants(graph: Graph, names: dict[str, str]) -> None:
-    """Gives constants that nothing changed the names of the model's weights."""
+    """Gives unchanged constants the names of the model's weights."""
     graph.constants = {names.get(name, name): value for name, value in graph.constants.items()}
     for node in graph.nodes:
         node.input[:] = [names.get(name, name) for name in node.input]
 
 
 def _keep_padding_of_pools(graph: Graph) -> None:
-    """Keeps ONNX Runtime from joining a padding with zeros and a max pooling.
+    """Prevents ONNX Runtime from fusing zero padding into max pooling.
 
-    A max pooling's own padding does not take part in the maximum, zeros do (the root of a BiT
-    ResNet), but ONNX Runtime 1.31 joins the two. It looks for the value 0, so the smallest
-    number above takes its place.
+    Padded zeros take part in the maximum (the root of a BiT ResNet); the padding of a max pooling
+    does not. ONNX Runtime 1.31 fuses the two nevertheless if the value is 0, so the smallest
+    positive number replaces it.
     """
     producers = graph.producers()
     for node in graph.nodes:
@@ -180,8 +198,8 @@ def _keep_padding_of_pools(graph: Graph) -> None:
             source.input[:] = [*source.input[:2], value]
 
 
-def _read(model, arrays: dict[str, np.ndarray], opset: int) -> Graph:
-    """The graph with `arrays` in place of the inputs of their names."""
+def _read(model: onnx.ModelProto, arrays: dict[str, np.ndarray], opset: int) -> Graph:
+    """Reads a graph, and replaces the inputs named in `arrays` by constants."""
     import onnx
 
     constants = {
@@ -200,7 +218,9 @@ def _read(model, arrays: dict[str, np.ndarray], opset: int) -> Graph:
     return graph
 
 
-def _layer_norm(graph: Graph, node, found: dict[str, str]):
+def _layer_norm(
+    graph: Graph, node: onnx.NodeProto, found: dict[str, str]
+) -> list[onnx.NodeProto] | None:
     import onnx
 
     gamma = graph.constants.get(found["gamma"])
@@ -216,17 +236,77 @@ def _layer_norm(graph: Graph, node, found: dict[str, str]):
     ]
 
 
-def _gelu(form: str):
-    def replace(graph: Graph, node, found: dict[str, str]):
+def _gelu(approximation: str) -> Replacement:
+    def replace(graph: Graph, node: onnx.NodeProto, found: dict[str, str]) -> list[onnx.NodeProto]:
         import onnx
 
         return [
-            onnx.helper.make_node("Gelu", [found["x"]], node.output, node.name, approximate=form)
+            onnx.helper.make_node(
+                "Gelu", [found["x"]], node.output, node.name, approximate=approximation
+            )
         ]
 
     return replace
 
 
+def fuse_attention(graph: Graph) -> None:
+    """Fuses scale, products, bias and softmax of attention into one operator, in place.
+
+    ONNX Runtime 1.31 does not fuse the attention of a Vision Transformer by itself: its patterns
+    have a mask of tokens, or no bias on queries, keys and values.
+    """
+    for pattern in (_ATTENTION, _BIASED_ATTENTION):
+        rewrite(graph, pattern, _attention)
+
+
+def _attention(
+    graph: Graph, node: onnx.NodeProto, found: dict[str, str]
+) -> list[onnx.NodeProto] | None:
+    import onnx
+
+    scale = graph.constants.get(found["scale"])
+    transpose = graph.producers().get(found["keys"])
+    order = _KEY_ORDERS.get(_order(transpose))
+    if scale is None or scale.size != 1 or transpose is None or order is None:
+        return None
+    if "bias" in found and _is_key_bias(graph, found["bias"]):
+        return None
+    keys = f"{node.output[0]}/keys"
+    inputs = [found["queries"], keys, found["values"]]
+    return [
+        onnx.helper.make_node(
+            "Transpose", transpose.input, [keys], f"{keys}/transpose", perm=order
+        ),
+        onnx.helper.make_node(
+            "Attention",
+            [*inputs, found["bias"]] if "bias" in found else inputs,
+            node.output,
+            node.name,
+            scale=float(scale.reshape(())),
+            softmax_precision=onnx.TensorProto.FLOAT,
+        ),
+    ]
+
+
+def _is_key_bias(graph: Graph, bias: str) -> bool:
+    """Whether a bias is the logarithm of token sizes, one number per key.
+
+    It has one row for all queries, which ONNX Runtime 1.31 does not support.
+    """
+    producers = graph.producers()
+    node = producers.get(bias)
+    while node is not None and node.op_type in ("Cast", "Reshape", "Squeeze", "Unsqueeze"):
+        node = producers.get(node.input[0])
+    return node is not None and node.op_type == "Log"
+
+
+def _order(node: onnx.NodeProto | None) -> tuple[int, ...]:
+    """The axis order of a transpose; empty for other nodes."""
+    if node is None or node.op_type != "Transpose":
+        return ()
+    return tuple(next(a.ints for a in node.attribute if a.name == "perm"))
+
+
 def count_operators(graph: Graph) -> collections.Counter:
-    """How many nodes of each kind a graph has."""
+    """Counts the nodes of each operator type."""
     return collections.Counter(node.op_type for node in graph.nodes)

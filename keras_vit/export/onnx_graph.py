@@ -1,19 +1,22 @@
-"""An ONNX graph that can be rewritten: constants as arrays, patterns of nodes."""
+"""ONNX graphs with constants as NumPy arrays: pattern matching, constant folding, writing."""
 
 from __future__ import annotations
 
 import dataclasses
 import pathlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-# A pattern is a number (a constant equal to it), a name (anything; the same thing wherever the
-# name returns), or (operator, operand, ...) with a pattern for each operand.
-Pattern = Any
+if TYPE_CHECKING:  # an optional package
+    import onnx
+
+# A pattern is a number (a constant with this value), a name (any tensor, and the same tensor
+# wherever the name occurs again), or (operator, operand, ...) with a pattern for each operand.
+Pattern = float | str | tuple[Any, ...]
 COMMUTATIVE = ("Add", "Mul")
-# The oldest file format with each version of the operators.
+# The oldest file format for each version of the operator set.
 IR_VERSIONS = {18: 8, 19: 9, 20: 9, 21: 10, 22: 10, 23: 11}
 OPSETS = tuple(IR_VERSIONS)
 _SMALL = 1024  # bytes; smaller constants, such as shapes, stay in the graph
@@ -22,32 +25,32 @@ _ALIGNMENT = 4096  # bytes; lets runtimes map the file into memory
 
 @dataclasses.dataclass
 class Graph:
-    """Nodes in order, and the arrays they read.
+    """Nodes in topological order, and constants as arrays.
 
     Args:
-        nodes: `onnx.NodeProto`s, each after what it reads.
+        nodes: Nodes, each after those whose results it reads.
         constants: Arrays by tensor name.
-        inputs: `onnx.ValueInfoProto`s of what the caller passes.
-        outputs: `onnx.ValueInfoProto`s of what the caller gets.
-        opset: Version of ONNX's operators.
+        inputs: Inputs of the graph.
+        outputs: Outputs of the graph.
+        opset: Version of the ONNX operator set.
     """
 
-    nodes: list[Any]
+    nodes: list[onnx.NodeProto]
     constants: dict[str, np.ndarray]
-    inputs: list[Any]
-    outputs: list[Any]
+    inputs: list[onnx.ValueInfoProto]
+    outputs: list[onnx.ValueInfoProto]
     opset: int
 
-    def producers(self) -> dict[str, Any]:
-        """The node that makes each tensor."""
+    def producers(self) -> dict[str, onnx.NodeProto]:
+        """The node that computes each tensor."""
         return {name: node for node in self.nodes for name in node.output}
 
     def output_names(self) -> set[str]:
-        """Names of what the caller gets."""
+        """Names of the outputs."""
         return {value.name for value in self.outputs}
 
     def drop_unused(self) -> None:
-        """Removes nodes and constants that no output depends on."""
+        """Removes nodes and constants on which no output depends."""
         needed, kept = self.output_names(), []
         for node in reversed(self.nodes):
             if needed.intersection(node.output):
@@ -57,12 +60,15 @@ class Graph:
         self.constants = {k: v for k, v in self.constants.items() if k in needed}
 
 
+Replacement = Callable[[Graph, "onnx.NodeProto", dict[str, str]], "list[onnx.NodeProto] | None"]
+
+
 def fold_constants(graph: Graph, evaluate: Callable[[Graph, list[str]], list[np.ndarray]]) -> None:
-    """Replaces nodes that read only constants by what they compute.
+    """Constant folding: replaces nodes that read only constants by their results.
 
     Args:
-        graph: Changed in place.
-        evaluate: Runs a graph without inputs and returns the arrays of the names given.
+        graph: The graph, changed in place.
+        evaluate: Runs a graph without inputs and returns the arrays of the given names.
     """
     folded, known = [], set(graph.constants)
     for node in graph.nodes:
@@ -84,16 +90,16 @@ def fold_constants(graph: Graph, evaluate: Callable[[Graph, list[str]], list[np.
 
 def rewrite(
     graph: Graph,
-    pattern: Pattern,
-    replace: Callable[[Graph, Any, dict[str, str]], list[Any] | None],
+    pattern: tuple[Any, ...],
+    replace: Replacement,
 ) -> int:
     """Replaces every match of a pattern.
 
     Args:
-        graph: Changed in place.
-        pattern: What to look for.
-        replace: From the graph, the last node of a match and the tensors by their names in the
-            pattern, to the nodes that take its place, or `None` to leave it.
+        graph: The graph, changed in place.
+        pattern: The pattern of nodes to find.
+        replace: Function of the graph, the last node of a match and the tensors by their names in
+            the pattern. It returns the nodes that replace it, or `None` to keep the node.
 
     Returns:
         The number of replacements.
@@ -109,8 +115,14 @@ def rewrite(
     return count
 
 
-def _match(graph, producers, pattern, name, found) -> Iterator[dict[str, str]]:
-    """All ways in which the tensor `name` fits a pattern, given what was found before."""
+def _match(
+    graph: Graph,
+    producers: dict[str, onnx.NodeProto],
+    pattern: Pattern,
+    name: str,
+    found: dict[str, str],
+) -> Iterator[dict[str, str]]:
+    """All ways to match the tensor `name`, given the tensors that are matched already."""
     if isinstance(pattern, str):
         if found.get(pattern, name) == name:
             yield {**found, pattern: name}
@@ -123,7 +135,13 @@ def _match(graph, producers, pattern, name, found) -> Iterator[dict[str, str]]:
             yield found
 
 
-def _match_node(graph, producers, pattern, node, found) -> Iterator[dict[str, str]]:
+def _match_node(
+    graph: Graph,
+    producers: dict[str, onnx.NodeProto],
+    pattern: tuple[Any, ...],
+    node: onnx.NodeProto,
+    found: dict[str, str],
+) -> Iterator[dict[str, str]]:
     operator, *operands = pattern
     if node.op_type != operator or len(node.input) < len(operands):
         return
@@ -134,7 +152,13 @@ def _match_node(graph, producers, pattern, node, found) -> Iterator[dict[str, st
         yield from _match_all(graph, producers, operands, names, found)
 
 
-def _match_all(graph, producers, patterns, names, found) -> Iterator[dict[str, str]]:
+def _match_all(
+    graph: Graph,
+    producers: dict[str, onnx.NodeProto],
+    patterns: list[Pattern],
+    names: list[str],
+    found: dict[str, str],
+) -> Iterator[dict[str, str]]:
     if not patterns:
         yield found
         return
@@ -146,11 +170,11 @@ def save(graph: Graph, path: pathlib.Path, external: bool, metadata: dict[str, s
     """Writes a graph to a file.
 
     Args:
-        graph: What to write.
+        graph: The graph.
         path: File to write.
-        external: Whether constants go to a file beside it, `NAME.data`, as they must past the
-            2 GB of a protocol buffer.
-        metadata: Texts stored in the file, by name.
+        external: Whether constants go to a second file, `NAME.data`, as they must above the 2 GB
+            limit of a protocol buffer.
+        metadata: Metadata of the file, texts by name.
     """
     import onnx
 
@@ -168,8 +192,8 @@ def save(graph: Graph, path: pathlib.Path, external: bool, metadata: dict[str, s
     path.write_bytes(model.SerializeToString())
 
 
-def _write_external(graph: Graph, path: pathlib.Path) -> list[Any]:
-    """Writes constants to a file, and returns the `onnx.TensorProto`s that point there."""
+def _write_external(graph: Graph, path: pathlib.Path) -> list[onnx.TensorProto]:
+    """Writes constants to a file, and returns tensors that refer to it."""
     import onnx
 
     tensors = []
@@ -185,8 +209,8 @@ def _write_external(graph: Graph, path: pathlib.Path) -> list[Any]:
                 data_type=onnx.helper.np_dtype_to_tensor_dtype(array.dtype),
                 data_location=onnx.TensorProto.EXTERNAL,
             )
-            where = {"location": path.name, "offset": file.tell(), "length": array.nbytes}
-            for key, value in where.items():
+            reference = {"location": path.name, "offset": file.tell(), "length": array.nbytes}
+            for key, value in reference.items():
                 tensor.external_data.add(key=key, value=str(value))
             np.ascontiguousarray(array).tofile(file)
             tensors.append(tensor)

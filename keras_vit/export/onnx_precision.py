@@ -1,34 +1,49 @@
-"""ONNX graphs in fewer bits."""
+"""Conversion of ONNX graphs to float16 and int8."""
 
 from __future__ import annotations
 
+import logging
 import pathlib
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from keras_vit.export.onnx_graph import Graph
 
+if TYPE_CHECKING:  # an optional package
+    import onnx
+
 _FLOAT, _HALF = 1, 10  # onnx.TensorProto.FLOAT and FLOAT16
-# Sums over many values stay float32 (LayerNormalization sums in float32 by itself), as does a
-# padding, whose value half precision would make 0 (see `_keep_padding_of_pools`).
-_KEPT = ("Softmax", "ReduceMean", "ReduceSum", "Pow", "Sqrt", "Reciprocal", "Pad", "MaxPool")
+# Sums over many values stay float32 (LayerNormalization sums in float32 by itself), as does
+# padding, whose value would become 0 in float16 (see `_keep_padding_of_pools`).
+_FLOAT32_OPERATORS = (
+    "Softmax",
+    "ReduceMean",
+    "ReduceSum",
+    "Pow",
+    "Sqrt",
+    "Reciprocal",
+    "Pad",
+    "MaxPool",
+)
 _WEIGHTED = ("Conv", "Gemm", "MatMul")
 
 
 def to_float16(graph: Graph) -> None:
-    """Turns a graph to half precision from its first dense product on; changed in place.
+    """Converts a graph to float16 in place, from its first matrix product on.
 
-    What comes before, the normalisation of pixels, stays float32, as do softmax, sums, and the
-    graph's inputs and outputs.
+    The normalisation of pixels before it stays float32, as do softmax, sums, and the inputs and
+    outputs of the graph.
     """
     caster = _Caster(graph)
-    types = {value.name: value.type.tensor_type.elem_type for value in graph.inputs}
+    types: dict[str, int | None] = {
+        value.name: value.type.tensor_type.elem_type for value in graph.inputs
+    }
     types.update({k: _FLOAT for k, v in graph.constants.items() if v.dtype == np.float32})
-    weighted: set[str] = set()  # tensors that come after a dense product
+    weighted: set[str] = set()  # tensors that depend on a matrix product
     for node in graph.nodes:
         after = node.op_type in _WEIGHTED or not weighted.isdisjoint(node.input)
-        target = _HALF if after and node.op_type not in _KEPT else _FLOAT
+        target = _HALF if after and node.op_type not in _FLOAT32_OPERATORS else _FLOAT
         kind = _output_type(node, types)
         caster.read_as(node, target, types)
         caster.nodes.append(node)
@@ -44,23 +59,23 @@ def to_float16(graph: Graph) -> None:
 
 
 class _Caster:
-    """Casts what nodes read, each tensor once in each direction."""
+    """Casts inputs of nodes, each tensor once per type."""
 
     def __init__(self, graph: Graph):
         self.graph = graph
-        self.nodes: list[Any] = []
+        self.nodes: list[onnx.NodeProto] = []
         self._names: dict[tuple[str, int], str] = {}
 
-    def read_as(self, node, target: int, types: dict[str, int]) -> None:
-        """Makes a node read its float inputs in the type `target`."""
+    def read_as(self, node: onnx.NodeProto, target: int, types: dict[str, int | None]) -> None:
+        """Casts the float inputs of a node to the type `target`."""
         if node.op_type == "Shape":
             return
         for index, name in enumerate(node.input):
             if types.get(name) in (_FLOAT, _HALF) and types[name] != target:
                 node.input[index] = self._cast(name, target)
 
-    def restore_outputs(self, types: dict[str, int]) -> None:
-        """Makes the graph's outputs float32 again, under their names."""
+    def restore_outputs(self, types: dict[str, int | None]) -> None:
+        """Casts the outputs of the graph back to float32, under the same names."""
         for output in self.graph.outputs:
             if types[output.name] != _HALF:
                 continue
@@ -82,14 +97,14 @@ class _Caster:
         return self._names[key]
 
 
-def _cast_node(source: str, result: str, target: int):
+def _cast_node(source: str, result: str, target: int) -> onnx.NodeProto:
     import onnx
 
     return onnx.helper.make_node("Cast", [source], [result], f"{result}/cast", to=target)
 
 
-def _output_type(node, types: dict[str, int]) -> int | None:
-    """The element type of a node's results, `None` for whole numbers."""
+def _output_type(node: onnx.NodeProto, types: dict[str, int | None]) -> int | None:
+    """The element type of a node's results, `None` for integers."""
     if node.op_type == "Shape":
         return None
     if node.op_type == "Cast":
@@ -98,19 +113,18 @@ def _output_type(node, types: dict[str, int]) -> int | None:
 
 
 def to_int8(source: pathlib.Path, path: pathlib.Path, external: bool) -> None:
-    """Writes an ONNX file with the weights of its dense layers in 8 bits, a scale a column.
+    """Dynamic quantisation: writes the weights of dense layers in 8 bits, one scale per column.
 
-    What the layers read is quantised as it comes, so no images are needed to prepare. Products of
-    attention, and convolutions, stay float32. Weights are unsigned: with signed ones, processors
-    without VNNI add two products in 16 bits, which overflow, and differences are ten times larger.
+    The inputs of the layers are quantised at run time, so no calibration images are needed. The
+    products of attention, and convolutions, stay float32. Weights are unsigned: with signed ones,
+    processors without VNNI add two products in 16 bits, which overflows and makes differences ten
+    times larger.
 
     Args:
         source: A float32 file.
         path: File to write.
-        external: Whether its weights go to a file beside it.
+        external: Whether its weights go to a second file.
     """
-    import logging
-
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     logging.getLogger().addFilter(_about_preprocessing)
@@ -128,6 +142,6 @@ def to_int8(source: pathlib.Path, path: pathlib.Path, external: bool) -> None:
         logging.getLogger().removeFilter(_about_preprocessing)
 
 
-def _about_preprocessing(record) -> bool:
-    """Leaves out the advice to fuse operators first, which our graphs already are."""
+def _about_preprocessing(record: logging.LogRecord) -> bool:
+    """Hides the advice to fuse operators first; our graphs are fused already."""
     return "pre-processing before quantization" not in record.getMessage()

@@ -1,31 +1,39 @@
-"""SavedModel for TensorFlow Serving: from the bytes of an image to labels."""
+"""Export to SavedModel for TensorFlow Serving, with signatures from image files to labels."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from keras_vit.config import Preprocessing
-from keras_vit.export.files import check_labels
-from keras_vit.export.inference import POLICIES, prepare
+from keras_vit.data.decode import DECODED_CHANNELS, decode
+from keras_vit.data.transforms import eval_view
+from keras_vit.export.inference import (
+    POLICIES,
+    Inference,
+    check_labels,
+    check_precision,
+    prepare,
+)
+from keras_vit.export.runners import load_saved_model
 from keras_vit.export.serving import write_version_files
-from keras_vit.export.signatures import ServingModule
 from keras_vit.export.verify import (
     ExportReport,
     Images,
-    Runner,
     check,
-    check_precision,
     compare,
     verification_images,
 )
 from keras_vit.files import write_atomically
+
+if TYPE_CHECKING:
+    from tensorflow.types.experimental import ConcreteFunction
 
 TOLERANCES = {"float32": 1e-4, "bfloat16": 0.1, "float16": 2e-2}
 
@@ -44,46 +52,46 @@ def export_saved_model(
     warmup_batch_sizes: Sequence[int] = (1,),
     jit_compile: bool = False,
 ) -> ExportReport:
-    """Writes a model as a numbered version for TensorFlow Serving, and checks it.
+    """Exports a model as a numbered version for TensorFlow Serving, and checks it.
 
-    Signatures, all with float32 outputs `logits`, `probabilities`, `features`, and the `top_k`
-    largest probabilities as `scores` with their labels as `classes`:
+    All signatures return float32 `logits`, `probabilities` and `features`, and the `top_k` largest
+    probabilities as `scores` with their labels as `classes`. They differ in their input:
 
     - `serving_default`: `image_bytes`, encoded images of any size;
-    - `tolerant`: the same; an image that cannot be read gives zeros and `valid` false, where
-      `serving_default` refuses the batch;
+    - `tolerant`: the same, but an unreadable image gives zeros and `valid` false, where
+      `serving_default` fails for the whole batch;
     - `images`: uint8 pixels of any size; `float_images`: float32 in [0, 255];
-    - `pixels`: float32 in [0, 255], already of the model's size;
-    - `features`: `image_bytes`, and `features` alone.
+    - `pixels`: float32 in [0, 255] of the model's image size;
+    - `features`: `image_bytes`; returns `features` only.
 
-    In `assets.extra` are warm-up requests, which a server runs before it serves, `labels.txt`, and
+    `assets.extra` holds warm-up requests, which a server runs at start, `labels.txt`, and
     `model_card.json` with one image and the model's outputs for it.
 
     Args:
         model: A functional model, trained in any precision.
-        path: Directory of the versions, which TensorFlow Serving calls the model's base path.
-        labels: Name of each class in order; `None` takes their numbers.
-        version: Number of the version; `None` takes the next.
-        precision: What the file computes in: `"float32"`, `"bfloat16"` or `"float16"`.
-        top_k: How many classes are named, at most.
-        images: Pixels of shape `(B, H, W, C)` in [0, 255] to check on, or a list of images of any
-            size, as `read_images` makes; `None` takes stored ones.
-        preprocessing: How images become the model's pixels; `None` takes the model's own.
-        activation: What makes probabilities of logits, `"softmax"` or `"sigmoid"`; `None` takes
-            the activation of the head, softmax where it has none.
+        path: Directory of the versions: the base path of the model in TensorFlow Serving.
+        labels: Class names in order; `None` takes the class indices.
+        version: Version number; `None` takes the next.
+        precision: Precision of the computation: `"float32"`, `"bfloat16"` or `"float16"`.
+        top_k: Number of classes in `classes` and `scores`.
+        images: Pixels of shape `(B, H, W, C)` in [0, 255] for the check, or a list of images of
+            any size, as `read_images` returns; `None` takes synthetic images.
+        preprocessing: Preprocessing of the images; `None` takes the model's own.
+        activation: Function from logits to probabilities, `"softmax"` or `"sigmoid"`; `None` takes
+            the activation of the head, or softmax if the head has none.
         tolerance: Largest difference allowed, relative to the largest value of an output.
         warmup_batch_sizes: Batch sizes of the warm-up requests.
-        jit_compile: Whether XLA compiles the model, once for every batch size that comes: faster
-            in float32 on processors for which TensorFlow does not switch oneDNN on by itself.
+        jit_compile: Whether XLA compiles the model, once per batch size. This is faster in float32
+            on processors where TensorFlow does not enable oneDNN by default.
 
     Returns:
-        An `ExportReport`, whose path is that of the version.
+        An `ExportReport` with the path of the version.
 
     Raises:
         FileExistsError: If the version exists.
         OSError: If `path` cannot be written.
-        ValueError: If the model cannot be exported, or the labels are not one a class.
-        ExportMismatchError: If the file does not do what the model does; none is left then.
+        ValueError: If the model cannot be exported, or the number of labels is wrong.
+        ExportMismatchError: If the outputs differ from the model's. No file is left then.
 
     Example:
 
@@ -107,21 +115,112 @@ def export_saved_model(
     return dataclasses.replace(report, path=destination)
 
 
-def load_saved_model(path: str | os.PathLike) -> Runner:
-    """A function from pixels of the model's size to named outputs that runs a SavedModel."""
-    loaded = tf.saved_model.load(os.fspath(path))
-    signature = loaded.signatures["pixels"]
-
-    def run(pixels: np.ndarray) -> dict[str, np.ndarray]:
-        outputs = signature(tf.constant(pixels, tf.float32))
-        return {name: value.numpy() for name, value in outputs.items()}
-
-    run.loaded = loaded  # type: ignore[attr-defined]  # the variables live as long as it does
-    return run
-
-
 def _next_version(path: str | os.PathLike) -> int:
-    """One more than the largest numbered version in a directory."""
+    """The number after the latest version in a directory."""
     path = pathlib.Path(path)
     names = [entry.name for entry in path.iterdir()] if path.is_dir() else []
     return max((int(name) for name in names if name.isdigit()), default=0) + 1
+
+
+class ServingModule(tf.Module):
+    """Model with decoding, preprocessing and labels, as a server needs it.
+
+    Args:
+        inference: The model.
+        labels: Class names in order.
+        top_k: Number of classes in `classes` and `scores`.
+        jit_compile: Whether XLA compiles the model. Decoding has no fixed shapes and is never
+            compiled.
+    """
+
+    def __init__(
+        self, inference: Inference, labels: list[str], top_k: int, jit_compile: bool = False
+    ):
+        super().__init__()
+        self.weights = inference.variables  # an attribute, so that they are saved
+        self._inference = inference
+        self._run = tf.function(inference, jit_compile=True) if jit_compile else inference
+        self._labels = labels
+        self._top_k = min(top_k, len(labels))
+
+    def signatures(self) -> dict[str, Callable]:
+        """Returns the concrete functions by signature name."""
+        height, width, channels = self._inference.input_shape
+        sized = tf.TensorSpec((None, height, width, channels), tf.float32, "pixels")
+        floats = tf.TensorSpec((None, None, None, channels), tf.float32, "images")
+        whole = tf.TensorSpec((None, None, None, channels), tf.uint8, "images")
+        signatures = {
+            "pixels": _concrete(self._classify, sized),
+            "float_images": _concrete(self._from_images, floats),
+            "images": _concrete(self._from_images, whole),
+        }
+        if channels not in DECODED_CHANNELS:
+            return {**signatures, "serving_default": signatures["float_images"]}
+        encoded = tf.TensorSpec((None,), tf.string, "image_bytes")
+        signatures["serving_default"] = _concrete(self._from_bytes, encoded)
+        signatures["tolerant"] = _concrete(self._from_any_bytes, encoded)
+        if "features" in self._inference.model.output:
+            signatures["features"] = _concrete(self._features, encoded)
+        return signatures
+
+    def _from_bytes(self, image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
+        return self._classify(self._map(self._decode, image_bytes))
+
+    def _from_images(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
+        return self._classify(self._map(self._preprocess, images))
+
+    def _features(self, image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"features": self._from_bytes(image_bytes)["features"]}
+
+    def _from_any_bytes(self, image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
+        pixels, valid = self._decode_readable(image_bytes)
+        outputs = self._classify(pixels)
+        return {**{name: _blank(value, valid) for name, value in outputs.items()}, "valid": valid}
+
+    def _classify(self, pixels: tf.Tensor) -> dict[str, tf.Tensor]:
+        outputs = self._run(pixels)
+        if "probabilities" in outputs:
+            scores, indices = tf.math.top_k(outputs["probabilities"], self._top_k)
+            outputs["scores"] = scores
+            outputs["classes"] = tf.gather(tf.constant(self._labels), indices)
+        return outputs
+
+    def _preprocess(self, image: tf.Tensor) -> tf.Tensor:
+        return eval_view(image, self._inference.preprocessing, self._inference.input_shape[:2])
+
+    def _decode(self, image_bytes: tf.Tensor) -> tf.Tensor:
+        return self._preprocess(decode(image_bytes, self._inference.input_shape[-1]))
+
+    def _map(self, function: Callable[[tf.Tensor], tf.Tensor], batch: tf.Tensor) -> tf.Tensor:
+        """Applies a function to each image of a batch, to several in parallel."""
+        spec = tf.TensorSpec(self._inference.input_shape, tf.float32)
+        return tf.map_fn(function, batch, fn_output_signature=spec)
+
+    def _decode_readable(self, image_bytes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Decodes a batch of image files to pixels; unreadable files become zeros.
+
+        In a graph, only a `tf.data` pipeline continues after an error. It drops the image, so each
+        image carries its index. One blank image at the end prevents an empty pipeline.
+        """
+        count = tf.shape(image_bytes)[0]
+        shape = self._inference.input_shape
+        images = tf.data.Dataset.from_tensor_slices((tf.range(count), image_bytes))
+        images = images.map(lambda index, data: (index, self._decode(data)))
+        images = images.ignore_errors()
+        blank = tf.data.Dataset.from_tensors((count, tf.zeros(shape)))
+        images = images.concatenate(blank).batch(tf.cast(count, tf.int64) + 1)
+        indices, pixels = images.get_single_element()
+        indices = indices[:, None]
+        valid = tf.scatter_nd(indices, tf.ones_like(indices[:, 0]), (count + 1,))[:count] > 0
+        pixels = tf.scatter_nd(indices, pixels, tf.concat([[count + 1], shape], 0))[:count]
+        return tf.ensure_shape(pixels, (None, *shape)), valid
+
+
+def _concrete(function: Callable, spec: tf.TensorSpec) -> ConcreteFunction:
+    return tf.function(function).get_concrete_function(spec)
+
+
+def _blank(value: tf.Tensor, valid: tf.Tensor) -> tf.Tensor:
+    """Replaces the values of invalid images by zeros or empty strings."""
+    valid = tf.reshape(valid, tf.concat([[-1], tf.ones(tf.rank(value) - 1, tf.int32)], 0))
+    return tf.where(valid, value, tf.zeros_like(value))

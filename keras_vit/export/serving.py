@@ -1,4 +1,4 @@
-"""What TensorFlow Serving reads beside a SavedModel: warm-up, configuration, model card."""
+"""Files for TensorFlow Serving: warm-up requests, server configuration, model card."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from keras_vit.data.decode import DECODED_CHANNELS
 from keras_vit.export.inference import Inference
-from keras_vit.export.verify import stored_images
+from keras_vit.export.verify import synthetic_images
 
 EXTRA = "assets.extra"
 
@@ -31,10 +31,10 @@ def write_version_files(
 
     Args:
         version: Directory of the SavedModel.
-        inference: What it does.
-        labels: Name of each class, in order.
-        precision: What it computes in.
-        warmup_batch_sizes: Batch sizes that a server runs before it serves.
+        inference: The exported model.
+        labels: Class names in order.
+        precision: Precision of the file.
+        warmup_batch_sizes: Batch sizes of the requests that a server runs at start.
     """
     extra = version / EXTRA
     extra.mkdir()
@@ -54,16 +54,16 @@ def write_version_files(
 
 
 def model_card(inference: Inference, precision: str, labels: Sequence[str]) -> dict[str, Any]:
-    """What a runtime needs to know, and one input with its outputs to try itself on.
+    """Model card of an export: preprocessing, labels, versions and a golden input with outputs.
 
     Args:
-        inference: What was exported.
-        precision: What the file computes in.
-        labels: Name of each class, in order.
+        inference: The exported model.
+        precision: Precision of the file.
+        labels: Class names in order.
 
     Returns:
-        Plain values, for JSON. `golden` holds an image that is always the same, as `png` in base
-        64 where its channels allow and as `pixels`' shape and bytes otherwise, and the outputs of
+        Plain values for JSON. `golden` holds a fixed image, as `png` in base64 if an image file can
+        have its channels and as shape and bytes of `pixels` otherwise, and the outputs of
         `inference` for it.
     """
     image = _golden_image(inference)
@@ -101,25 +101,25 @@ def write_server_config(
     """Writes `models.config` and `batching.config` for `tensorflow_model_server`.
 
     Args:
-        directory: Where to write; made where it is missing.
-        base_paths: Directory of the versions of each model, as the server sees it, by name.
-        allowed_batch_sizes: Batch sizes that the server fills up to, rising; the last is the
-            largest batch.
-        batch_timeout_micros: How long a request waits for others, in microseconds.
+        directory: Output directory, created if it is missing.
+        base_paths: Base path of each model as the server sees it, by model name.
+        allowed_batch_sizes: Batch sizes to which the server pads, in ascending order; the last is
+            the largest batch.
+        batch_timeout_micros: Longest wait of a request for others, in microseconds.
 
     Raises:
-        ValueError: If the batch sizes do not rise, or a path is not absolute.
+        ValueError: If the batch sizes are not ascending, or a path is not absolute.
     """
     sizes = list(allowed_batch_sizes)
     if not sizes or sizes != sorted(set(sizes)) or sizes[0] < 1:
         raise ValueError(
-            f"`allowed_batch_sizes` must be whole numbers that rise from 1 or more. Received: "
+            "`allowed_batch_sizes` must be ascending positive integers. Received: "
             f"{tuple(allowed_batch_sizes)}."
         )
     for name, path in base_paths.items():
         if not os.path.isabs(path):
             raise ValueError(
-                "TensorFlow Serving takes absolute paths only. Received: "
+                "TensorFlow Serving needs absolute paths. Received: "
                 f"{path!r} for the model {name!r}."
             )
     models = "".join(
@@ -139,10 +139,10 @@ def write_server_config(
 
 
 def prediction_log(signature: str, inputs: Mapping[str, Any]) -> bytes:
-    """A `tensorflow.serving.PredictionLog` of one request, serialised.
+    """Serialises one request as a `tensorflow.serving.PredictionLog`.
 
-    Written byte by byte, so that exporting does not need the package tensorflow-serving-api; the
-    numbers are those of the fields in `prediction_log.proto`, `predict.proto` and `model.proto`.
+    The message is encoded here, so that exports do not need the package tensorflow-serving-api. The
+    field numbers are from `prediction_log.proto`, `predict.proto` and `model.proto`.
 
     Args:
         signature: Name of the signature to call.
@@ -158,11 +158,12 @@ def prediction_log(signature: str, inputs: Mapping[str, Any]) -> bytes:
 
 
 def _field(number: int, payload: bytes) -> bytes:
-    """A field of a protocol buffer that holds bytes or a message."""
+    """Encodes a field of a protocol buffer that holds bytes or a message."""
     return _varint(number << 3 | 2) + _varint(len(payload)) + payload
 
 
 def _varint(value: int) -> bytes:
+    """Encodes an integer as a protocol buffer does."""
     result = b""
     while value > 127:
         result += bytes([value & 127 | 128])
@@ -171,12 +172,12 @@ def _varint(value: int) -> bytes:
 
 
 def _golden_image(inference: Inference) -> np.ndarray:
-    """Pixels of shape `(H, W, C)`, whole numbers in [0, 255]."""
-    return stored_images(inference.input_shape, count=1)[0]
+    """Pixels of shape `(H, W, C)`, integers in [0, 255]."""
+    return synthetic_images(inference.input_shape, count=1)[0]
 
 
 def _encode(image: np.ndarray) -> bytes | None:
-    """The image as PNG, or `None` where its channels are not those of an image file."""
+    """Encodes an image as PNG; `None` if an image file cannot have its channels."""
     if image.shape[-1] not in DECODED_CHANNELS:
         return None
     return tf.io.encode_png(image.astype("uint8")).numpy()

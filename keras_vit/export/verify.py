@@ -1,4 +1,4 @@
-"""Whether an exported file does what the model does."""
+"""Comparison of exported files with their models: difference, top-1 agreement, latency."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ import functools
 import os
 import pathlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 
+import keras
 import numpy as np
 
+from keras_vit.config import Preprocessing
 from keras_vit.data.transforms import eval_view
 from keras_vit.errors import ExportMismatchError
-from keras_vit.export.files import size_of
-from keras_vit.export.inference import Inference
+from keras_vit.export.inference import Inference, prepare
+from keras_vit.export.runners import LOADERS, Runner, find_format
 
-# A runner takes pixels (B, H, W, C) in [0, 255] and returns named arrays.
-Runner = Callable[[np.ndarray], dict[str, np.ndarray]]
-# Pixels of the model's size in one array, or images of any size in a list.
+# One array of pixels of the model's size, or a list of images of any size.
 Images = np.ndarray | Sequence[np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
 class ExportReport:
-    """An exported file beside the model it was made from.
+    """Result of comparing an exported file with its model.
 
     Args:
         path: The file or directory.
         format: `"saved_model"`, `"litert"` or `"onnx"`.
-        precision: What the file computes in.
+        precision: Precision of the file.
         size: Bytes on disk.
-        images: How many images both ran on.
-        max_difference: Largest absolute difference of any output, over the largest absolute value
-            of that output in the model (1 at least).
-        top1_agreement: Share of images for which both have the same largest logit, in [0, 1];
-            `None` without a head.
-        latency_ms: Median time of the file for one image, in milliseconds.
-        processor_ms: Median of the time that all threads together spent on it, in milliseconds,
-            which other work on the machine disturbs less.
+        images: Number of images on which both ran.
+        max_difference: Largest absolute difference of any output, divided by the largest absolute
+            value of that output in the model (at least 1).
+        top1_agreement: Share of images for which both have the same top-1 class, in [0, 1]; `None`
+            without a head.
+        latency_ms: Median latency of the file for one image, in milliseconds.
+        processor_ms: Median processor time of all threads for one image, in milliseconds. Other
+            work on the machine affects it less.
     """
 
     path: pathlib.Path
@@ -55,13 +55,51 @@ class ExportReport:
         agreement = "" if self.top1_agreement is None else f"top-1 {self.top1_agreement:.2%}, "
         return (
             f"{self.path} ({self.format} {self.precision}): {self.size / 2**20:.1f} MiB, "
-            f"difference {self.max_difference:.1e}, {agreement}{self.latency_ms:.1f} ms an image "
+            f"difference {self.max_difference:.1e}, {agreement}{self.latency_ms:.1f} ms per image "
             f"({self.images} images)"
         )
 
     def to_dict(self) -> dict:
-        """The fields as plain values, for JSON."""
+        """Returns the fields as plain values for JSON."""
         return {**dataclasses.asdict(self), "path": str(self.path)}
+
+
+def verify_export(
+    path: str | os.PathLike,
+    model: keras.Model,
+    images: Images | None = None,
+    preprocessing: Preprocessing | None = None,
+    tolerance: float | None = None,
+) -> ExportReport:
+    """Runs an exported file and its model on the same images, and reports their differences.
+
+    Args:
+        path: A version of a SavedModel, a LiteRT file or an ONNX file.
+        model: The model to compare with.
+        images: Pixels of shape `(B, H, W, C)` in [0, 255], or a list of images of any size;
+            `None` takes synthetic images.
+        preprocessing: Preprocessing of the images; `None` takes the model's own.
+        tolerance: Largest difference allowed, relative to the largest logit; `None` only reports.
+
+    Returns:
+        An `ExportReport` with the precision `"unknown"`.
+
+    Raises:
+        FileNotFoundError: If `path` does not exist.
+        ValueError: If `path` has another format.
+        ExportMismatchError: If the difference exceeds `tolerance`.
+
+    Example:
+
+    >>> print(keras_vit.verify_export("model.onnx", model))
+    """
+    format = find_format(path)
+    inference = prepare(model, preprocessing=preprocessing)
+    images = verification_images(images, inference)
+    runner, expected = LOADERS[format](path), inference.run(images)
+    return check(
+        compare(path, format, "unknown", runner, expected, images), None, tolerance=tolerance
+    )
 
 
 def compare(
@@ -73,16 +111,16 @@ def compare(
     images: np.ndarray,
     batch_size: int = 8,
 ) -> ExportReport:
-    """Runs an exported file on images and compares with the model's outputs for them.
+    """Runs an exported file on images and compares its outputs with the model's.
 
     Args:
-        path: The file or directory, for its size.
+        path: The file or directory.
         format: Name of the format.
-        precision: What the file computes in.
-        runner: Runs the file.
+        precision: Precision of the file.
+        runner: Function that runs the file.
         expected: The model's outputs by name.
         images: Pixels of shape `(B, H, W, C)` in [0, 255].
-        batch_size: Images in a call of the runner.
+        batch_size: Images per call of the runner.
 
     Returns:
         An `ExportReport`.
@@ -110,74 +148,65 @@ def check(
     min_agreement: float | None = None,
     tolerance: float | None = None,
 ) -> ExportReport:
-    """The report, where it is within tolerance.
+    """Raises an error if an export differs from its model by more than a tolerance.
 
     Args:
-        report: What was measured.
+        report: The comparison.
         max_difference: Largest difference allowed; `None` allows any.
-        min_agreement: Least top-1 agreement allowed, in [0, 1]; `None` allows any.
-        tolerance: The user's own largest difference, which replaces both.
+        min_agreement: Lowest top-1 agreement allowed, in [0, 1]; `None` allows any.
+        tolerance: The user's largest difference, which replaces both.
 
     Returns:
         `report`.
 
     Raises:
-        ExportMismatchError: If it is not within tolerance.
+        ExportMismatchError: If a tolerance is exceeded.
     """
     if tolerance is not None:
         max_difference, min_agreement = tolerance, None
-    far = max_difference is not None and not report.max_difference <= max_difference
+    differs = max_difference is not None and not report.max_difference <= max_difference
     agreement = report.top1_agreement
-    apart = min_agreement is not None and agreement is not None and agreement < min_agreement
-    if far or apart or not np.isfinite(report.max_difference):
+    disagrees = min_agreement is not None and agreement is not None and agreement < min_agreement
+    if differs or disagrees or not np.isfinite(report.max_difference):
         raise ExportMismatchError(
-            f"The {report.format} export does not do what the model does: largest difference "
+            f"The {report.format} export differs from the model: largest difference "
             f"{report.max_difference:.2e} (allowed: {max_difference}), top-1 agreement "
-            f"{agreement} (at least: {min_agreement}) on {report.images} images. No file was left. "
-            "Pass images like those of the task, try another precision, or set the tolerance.",
+            f"{agreement} (at least: {min_agreement}) on {report.images} images. An export leaves "
+            "no file then. Pass images of the task, try another precision, or set `tolerance`.",
             report,
         )
     return report
 
 
-def check_precision(precision: str, precisions: Iterable[str]) -> None:
-    """Raises ValueError where a format does not have a precision."""
-    if precision not in precisions:
-        raise ValueError(
-            f"`precision` must be one of {', '.join(map(repr, precisions))}. "
-            f"Received: {precision!r}."
-        )
-
-
 def verification_images(images: Images | None, inference: Inference) -> np.ndarray:
-    """The images given, as float32 pixels of the model's size, or stored ones.
+    """Converts images to float32 pixels of the model's size; `None` gives synthetic images.
 
     Raises:
-        ValueError: If their shape or values are not those of pixels that the model reads.
+        ValueError: If the model cannot take pixels of their shape or range.
     """
     if images is None:
-        return stored_images(inference.input_shape)
+        return synthetic_images(inference.input_shape)
     if isinstance(images, list | tuple) and len(images):
         return resize_images(images, inference)
     images = np.asarray(images)
     if images.shape[1:] != inference.input_shape or not len(images):
         raise ValueError(
             f"`images` must be pixels of shape (B, {', '.join(map(str, inference.input_shape))}), "
-            f"one image or more. Received: shape {images.shape}."
+            f"with at least one image. Received: shape {images.shape}."
         )
     if not np.isfinite(images).all() or images.min() < 0 or images.max() > 255:
         raise ValueError(
-            "`images` must be pixels in [0, 255], before any normalisation. Received: values from "
+            "`images` must be pixels in [0, 255], not normalised. Received: values from "
             f"{images.min()} to {images.max()}."
         )
     return images.astype("float32")
 
 
 def resize_images(images: Images, inference: Inference) -> np.ndarray:
-    """Images of any size as float32 pixels of the model's size, by its own eval view.
+    """Preprocesses images of any size to float32 pixels of the model's size, as in evaluation.
 
     Raises:
-        ValueError: If one has another number of channels, or values that are no pixels.
+        ValueError: If an image has another number of channels, or values that are no pixels.
     """
     channels = inference.input_shape[-1]
     for index, image in enumerate(images):
@@ -193,10 +222,7 @@ def resize_images(images: Images, inference: Inference) -> np.ndarray:
 
 
 def measure_latency(runner: Runner, images: np.ndarray, repeats: int = 5) -> tuple[float, float]:
-    """Medians of the wall time and the processor's time of a call, in milliseconds.
-
-    A first call does not count.
-    """
+    """Median wall time and processor time of a call in milliseconds, after one warm-up call."""
     runner(images)
     times = []
     for _ in range(repeats):
@@ -207,15 +233,15 @@ def measure_latency(runner: Runner, images: np.ndarray, repeats: int = 5) -> tup
     return float(latency_ms), float(processor_ms)
 
 
-def stored_images(input_shape: tuple[int, int, int], count: int = 8) -> np.ndarray:
-    """Images for a check where none are given: smooth colour fields with noise, always the same.
+def synthetic_images(input_shape: tuple[int, int, int], count: int = 8) -> np.ndarray:
+    """Generates fixed images for checks: smooth colour fields with noise.
 
     Args:
         input_shape: Height, width and channels.
         count: Number of images.
 
     Returns:
-        float32 array of shape `(count, *input_shape)`, whole numbers in [0, 255].
+        float32 array of shape `(count, *input_shape)`, integers in [0, 255].
     """
     rng = np.random.default_rng(0)
     height, width, channels = input_shape
@@ -226,7 +252,16 @@ def stored_images(input_shape: tuple[int, int, int], count: int = 8) -> np.ndarr
     return np.clip(np.round(images + rng.normal(0, 10, images.shape)), 0, 255).astype("float32")
 
 
+def size_of(path: str | os.PathLike) -> int:
+    """Bytes of a file with its external weights, or of all files in a directory."""
+    path = pathlib.Path(path)
+    files = path.rglob("*") if path.is_dir() else [path, path.with_name(path.name + ".data")]
+    files = [file for file in files if file.is_file()]
+    return sum(file.stat().st_size for file in files)
+
+
 def _difference(output: np.ndarray, expected: np.ndarray) -> float:
+    """Largest absolute difference, relative to the largest absolute value (at least 1)."""
     if output.shape != expected.shape:
         return float("inf")
     difference = np.max(np.abs(output.astype("float64") - expected)) / max(
@@ -236,6 +271,7 @@ def _difference(output: np.ndarray, expected: np.ndarray) -> float:
 
 
 def _agreement(outputs: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> float | None:
+    """Top-1 agreement, or `None` without logits."""
     if "logits" not in outputs:
         return None
     return float(np.mean(outputs["logits"].argmax(-1) == expected["logits"].argmax(-1)))

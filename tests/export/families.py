@@ -1,6 +1,10 @@
-"""A small model of every family and variant that is exported."""
+"""Small models of all families for exports, and sets of options that cover all pairs."""
 
 from __future__ import annotations
+
+import itertools
+
+import keras
 
 from keras_vit.config import IMAGENET_STATISTICS, ResNetConfig, ResNetStem
 from keras_vit.models.resnet import build_resnet
@@ -21,6 +25,80 @@ FAMILIES = {
     "backbone": {"classes": None},
     "hybrid": {"stem": ResNetStem((1, 1)), "patch_size": 1, "image_size": 32},
 }
+MERGING = {"num_merged_tokens": 3, "pooling": "map", "num_registers": 1}
+# What can be combined: for every factor, the changes of the configuration that each value makes.
+OPTIONS = {
+    "head": {
+        "linear": {},
+        "hidden": FAMILIES["pre_logits"],
+        "none": FAMILIES["backbone"],
+        "distilled": FAMILIES["distilled"],
+    },
+    "pooling": {"token": {}, "gap": FAMILIES["gap"], "map": FAMILIES["map"]},
+    "tokens": {
+        "plain": {},
+        "registers": FAMILIES["registers"],
+        "merged": {"num_merged_tokens": 3, "num_registers": 1},
+    },
+    "position": {
+        "learned": {},
+        "relative": FAMILIES["relative"],
+        "sincos": {"position_embedding": "sincos_2d"},
+    },
+    "image": {
+        "square": {},
+        "wide": {"image_size": (32, 48), "preprocessing": IMAGENET_STATISTICS},
+        "grey": FAMILIES["grey"],
+    },
+    "format": {"saved_model": {}, "litert": {}, "onnx": {}},
+    "gelu": {"tanh": {}, "exact": {"gelu": "exact"}},
+    "stem": {"patches": {}, "resnet": {"stem": ResNetStem((1, 1)), "patch_size": 1}},
+    "policy": {"float32": {}, "mixed_bfloat16": {}},
+}
+# Pairs that `ViTConfig` refuses.
+EXCLUDED = {
+    frozenset(pair)
+    for pair in (
+        (("pooling", "gap"), ("head", "distilled")),
+        (("pooling", "map"), ("head", "distilled")),
+        (("tokens", "merged"), ("position", "relative")),
+    )
+}
+
+
+def all_pairs(factors, excluded):
+    """Pairs of values of two factors, in order, each as a set of `(factor, value)`."""
+    values = [[(name, value) for value in values] for name, values in factors.items()]
+    pairs = [
+        frozenset(pair)
+        for a, b in itertools.combinations(values, 2)
+        for pair in itertools.product(a, b)
+    ]
+    return [pair for pair in pairs if pair not in excluded]
+
+
+def pairwise_cover(factors, excluded=frozenset()):
+    """Few rows, dicts of a value for every factor, in which each pair occurs at least once.
+
+    Greedy and deterministic: a row begins with the first pair that is missing, and takes for each
+    other factor the value that adds most missing pairs.
+    """
+    rows, missing = [], dict.fromkeys(all_pairs(factors, excluded))
+    while missing:
+        row = dict(sorted(next(iter(missing))))
+        for name in factors:
+            if name in row:
+                continue
+            candidates = {}
+            for value in factors[name]:
+                new = [frozenset([(name, value), other]) for other in row.items()]
+                if excluded.isdisjoint(new):
+                    candidates[value] = sum(pair in missing for pair in new)
+            row[name] = max(candidates, key=candidates.get)
+        for pair in itertools.combinations(row.items(), 2):
+            missing.pop(frozenset(pair), None)
+        rows.append({name: row[name] for name in factors})
+    return rows
 
 
 def build_family(name):
@@ -29,5 +107,19 @@ def build_family(name):
         model = build_resnet(ResNetConfig((1, 1), image_size=32, classes=10))
     else:
         model = build_vit(tiny_config(**FAMILIES[name]))
+    fill_random(model)
+    return model
+
+
+def build_options(row):
+    """The model of one row of options, with random weights, under the row's dtype policy."""
+    changes = {}
+    for factor, value in row.items():
+        changes |= OPTIONS[factor][value]
+    keras.config.set_dtype_policy(row["policy"])
+    try:
+        model = build_vit(tiny_config(**changes))
+    finally:
+        keras.config.set_dtype_policy("float32")
     fill_random(model)
     return model

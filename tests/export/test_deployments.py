@@ -1,4 +1,4 @@
-"""The scripts in `export/`: clients against the official messages, and a real server if any."""
+"""The scripts in `export/`: clients with official messages, and a real server if there is one."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ from keras_vit.config import Preprocessing
 from keras_vit.data.transforms import eval_view
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.serving import write_server_config
+from tests.export.conftest import LABELS
 
 SCRIPTS = pathlib.Path(__file__).parents[2] / "export"
-LABELS = [f"class {letter}" for letter in "abcdefghij"]
+pytestmark = pytest.mark.xdist_group("saved_model")
 
 
 def script(name):
@@ -35,12 +36,6 @@ def script(name):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-@pytest.fixture(scope="module")
-def served(model, tmp_path_factory):
-    path = tmp_path_factory.mktemp("serving") / "tiny"
-    return export_saved_model(model, path, labels=LABELS).path
 
 
 @pytest.fixture(scope="module")
@@ -55,12 +50,11 @@ def free_port():
 
 
 @pytest.fixture
-def grpc_server(served):
-    """The official service, answered by the exported version; its first answer is a refusal."""
+def grpc_server(loaded):
+    """The official service on the SavedModel; it refuses the first request."""
     grpc = pytest.importorskip("grpc")
     predict = pytest.importorskip("tensorflow_serving.apis.predict_pb2")
     services = pytest.importorskip("tensorflow_serving.apis.prediction_service_pb2_grpc")
-    loaded = tf.saved_model.load(str(served))
     calls = []
 
     class Service(services.PredictionServiceServicer):
@@ -130,9 +124,9 @@ class RestHandler(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def rest_server(served):
+def rest_server(loaded):
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), RestHandler)
-    server.calls, server.loaded = [], tf.saved_model.load(str(served))
+    server.calls, server.loaded = [], loaded
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}", server.calls
@@ -141,7 +135,7 @@ def rest_server(served):
     server.server_close()
 
 
-def test_the_rest_client_sends_b64_and_tries_again(rest_server, images, model, pixels):
+def test_the_rest_client_sends_base64_and_retries(rest_server, images, model, pixels):
     address, calls = rest_server
     client = script("tf_serving/rest_client")
     found = client.classify(images, "tiny", address)
@@ -153,7 +147,7 @@ def test_the_rest_client_sends_b64_and_tries_again(rest_server, images, model, p
     assert len(calls) == 3  # a request that is wrong is not repeated
 
 
-def test_no_server(images):
+def test_the_rest_client_reports_a_missing_server(images):
     client = script("tf_serving/rest_client")
     with pytest.raises(ConnectionError, match="refused"):
         client.classify(images[:1], address=f"http://127.0.0.1:{free_port()}", attempts=1)
@@ -171,13 +165,13 @@ def photographs(images, tmp_path):
 
 @pytest.fixture
 def files(model, tmp_path):
-    """A model and its labels, as words of a command."""
+    """Files of a model and its labels, as command line arguments."""
     model.save(tmp_path / "tiny.keras")
     (tmp_path / "labels.txt").write_text("".join(f"{label}\n" for label in LABELS))
     return [str(tmp_path / "tiny.keras"), "--labels", str(tmp_path / "labels.txt")]
 
 
-def test_the_script_for_serving(files, tmp_path, capsys):
+def test_the_serving_script_writes_model_and_configuration(files, tmp_path, capsys):
     script("tf_serving/export").main([*files, "--to", str(tmp_path / "serving"), "--name", "tiny"])
     assert "(saved_model float32)" in capsys.readouterr().out
     assert "/models/tiny" in (tmp_path / "serving" / "models.config").read_text()
@@ -228,9 +222,7 @@ def test_the_table_of_all_formats(files, photographs, tmp_path):
     ("interpolation", "tolerance"),
     [("bilinear", 1e-3), ("bicubic", 1.01), ("area", 1.01), ("nearest", 0.0)],
 )
-def test_the_client_sees_what_the_model_was_evaluated_on(
-    interpolation, tolerance, crop_ratio, size
-):
+def test_the_client_preprocesses_as_in_evaluation(interpolation, tolerance, crop_ratio, size):
     image = np.random.default_rng(0).integers(0, 256, (*size, 3), "uint8")
     preprocessing = Preprocessing(interpolation=interpolation, crop_ratio=crop_ratio)
     card = {
@@ -242,10 +234,10 @@ def test_the_client_sees_what_the_model_was_evaluated_on(
     np.testing.assert_allclose(pixels[0], expected, rtol=0, atol=tolerance)
 
 
-def test_a_real_server_with_batching_changes_versions_under_load(model, images, tmp_path):
+def test_a_real_server_switches_versions_under_load(model, images, tmp_path):
     server = find_server(tmp_path)
     if server is None:
-        pytest.skip("neither tensorflow_model_server nor its Docker image: no real server tested")
+        pytest.skip("tensorflow_model_server and its Docker image are missing")
     base = tmp_path / "serving" / "tiny"
     export_saved_model(model, base, labels=LABELS, warmup_batch_sizes=(1, 2, 4, 8))
     write_server_config(tmp_path / "serving", {"tiny": str(base)}, (1, 2, 4, 8))
@@ -273,7 +265,7 @@ def test_a_real_server_with_batching_changes_versions_under_load(model, images, 
 
 
 def find_server(folder):
-    """The command of a TensorFlow Serving that sees `folder`, or `None` where there is none."""
+    """Command of a TensorFlow Serving that can read `folder`, or `None` if there is none."""
     if shutil.which("tensorflow_model_server"):
         return ["tensorflow_model_server"]
     image = "tensorflow/serving:latest"

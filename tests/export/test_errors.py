@@ -1,4 +1,4 @@
-"""What cannot be exported, and what the errors say."""
+"""Models and arguments that cannot be exported, and their error messages."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import pytest
 
 from keras_vit.config import Preprocessing
 from keras_vit.export.inference import POLICIES, check_model, prepare
-from keras_vit.export.litert import _check_operators, export_litert, load_litert
+from keras_vit.export.litert import _check_operators, export_litert
 from keras_vit.export.onnx import export_onnx
+from keras_vit.export.runners import load_litert
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.models.vit import build_vit
 from tests.fixtures import tiny_config
@@ -48,7 +49,7 @@ def functional(outputs=1, shape=(8, 8, 3)):
         (functional, ValueError, r"neither a `config` nor a layer.*Pass preprocessing="),
     ],
 )
-def test_models_that_are_not_exported(make, error, message, export, tmp_path):
+def test_models_that_cannot_be_exported(make, error, message, export, tmp_path):
     with pytest.raises(error, match=message):
         export(make(), tmp_path / "exported")
     assert not list(tmp_path.iterdir())
@@ -60,12 +61,12 @@ def test_a_model_of_another_backend(model, monkeypatch):
         check_model(model)
 
 
-def test_a_model_that_keras_quantised(tmp_path):
+def test_a_model_quantised_by_keras(tmp_path):
     model = build_vit(tiny_config(depth=1))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Keras tells of every layer that it leaves as it is
+        warnings.simplefilter("ignore")  # Keras warns of every layer that it cannot quantise
         model.quantize("int8")
-    with pytest.raises(ValueError, match=r"Keras quantised is not exported.*int8"):
+    with pytest.raises(ValueError, match=r"quantised by Keras cannot be exported.*int8"):
         export_onnx(model, tmp_path / "tiny.onnx")
 
 
@@ -75,7 +76,7 @@ def test_an_unknown_activation(model):
 
 
 @pytest.mark.parametrize("export", [export_litert, export_onnx])
-def test_an_output_that_the_model_does_not_have(export, model, tmp_path):
+def test_an_unknown_output(export, model, tmp_path):
     with pytest.raises(ValueError, match=r"`outputs` must be some of .*Received: .*'scores'"):
         export(model, tmp_path / "tiny", outputs=("scores",))
 
@@ -97,13 +98,13 @@ def test_a_directory_that_cannot_be_written_to(export, model, tmp_path):
 @pytest.mark.parametrize(
     ("labels", "received"), [(["a"] * 9, "9 labels"), ("cat", "the string 'cat'")]
 )
-def test_labels_that_are_not_one_a_class(export, labels, received, model, tmp_path):
+def test_a_wrong_number_of_labels(export, labels, received, model, tmp_path):
     with pytest.raises(ValueError, match=f"each of the model's 10 classes.*Received: {received}"):
         export(model, tmp_path / "exported", labels=labels)
 
 
 @pytest.mark.parametrize("export", EXPORTS)
-def test_a_precision_that_a_format_does_not_have(export, model, tmp_path):
+def test_an_unsupported_precision(export, model, tmp_path):
     with pytest.raises(ValueError, match=r"`precision` must be one of .*Received: 'int4'"):
         export(model, tmp_path / "exported", precision="int4")
     assert "int4" not in POLICIES
@@ -116,7 +117,7 @@ def test_images_of_any_size_with_other_channels(shape, model, tmp_path):
         export_onnx(model, tmp_path / "tiny.onnx", images=images)
 
 
-def test_operators_that_litert_lacks(tmp_path):
+def test_operators_unsupported_by_litert(tmp_path):
     import tensorflow as tf
 
     function = tf.function(lambda x: {"y": tf.linalg.cholesky(x)})
@@ -130,13 +131,13 @@ def test_operators_that_litert_lacks(tmp_path):
         _check_operators(tmp_path / "flex.tflite")
 
 
-def test_litert_is_named_where_it_is_missing(tmp_path, monkeypatch):
+def test_a_missing_litert_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", None)
     with pytest.raises(ImportError, match=r"keras_vit\[litert\]"):
         load_litert(tmp_path / "tiny.tflite")
 
 
-def test_preprocessing_makes_any_model_one_that_is_exported(tmp_path):
+def test_any_model_with_preprocessing_can_be_exported(tmp_path):
     model = functional()
     pixels = np.random.default_rng(0).uniform(0, 255, (3, 8, 8, 3)).astype("float32")
     report = export_onnx(

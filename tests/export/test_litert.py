@@ -1,4 +1,4 @@
-"""LiteRT files beside the model."""
+"""LiteRT files compared with the model."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ import zipfile
 import numpy as np
 import pytest
 
-from keras_vit.export.litert import (
-    count_litert_operators,
-    export_litert,
-    litert_errors,
-    load_litert,
-)
+from keras_vit.export.litert import export_litert, litert_errors
+from keras_vit.export.runners import count_litert_operators, load_litert
 from keras_vit.models.vit import build_vit
 from tests.counts import check_counts, script
+from tests.export.conftest import LABELS
 from tests.fixtures import fill_random, tiny_config
+
+pytestmark = pytest.mark.xdist_group("litert")
 
 
 @pytest.fixture(scope="module")
@@ -34,16 +33,22 @@ def photographs():
     return [rng.integers(0, 256, (30 + i, 44, 3), "uint8") for i in range(12)]
 
 
-def test_fewer_bits_make_smaller_files(wide, photographs, tmp_path):
-    reports = {
+@pytest.fixture(scope="module")
+def reports(wide, photographs, tmp_path_factory):
+    """Reports of exports of the wide model by precision."""
+    folder = tmp_path_factory.mktemp("litert")
+    return {
         precision: export_litert(
             wide,
-            tmp_path / f"{precision}.tflite",
+            folder / f"{precision}.tflite",
             precision,
             calibration=photographs if precision == "int8" else None,
         )
         for precision in ("float32", "float16", "dynamic", "int8")
     }
+
+
+def test_fewer_bits_make_smaller_files(reports):
     exact = reports["float32"].size
     assert 0.45 < reports["float16"].size / exact < 0.6
     assert 0.2 < reports["dynamic"].size / exact < 0.4
@@ -53,14 +58,14 @@ def test_fewer_bits_make_smaller_files(wide, photographs, tmp_path):
     assert 1e-4 < reports["int8"].max_difference < 0.15
 
 
-def test_exact_gelu_is_one_operator_and_shapes_are_not_computed(wide, tmp_path):
-    counts = count_litert_operators(export_litert(wide, tmp_path / "wide.tflite").path)
+def test_exact_gelu_is_one_operator_and_shapes_are_static(reports):
+    counts = count_litert_operators(reports["float32"].path)
     assert counts["GELU"] == 2
     assert counts["BATCH_MATMUL"] == 4
     assert not {"SHAPE", "PACK", "GATHER", "TILE", "BROADCAST_TO"} & set(counts)
 
 
-def test_int8_quantises_dense_layers_only_and_says_where_it_hurts(wide, photographs):
+def test_int8_quantises_dense_layers_only_and_measures_their_errors(wide, photographs):
     errors = litert_errors(wide, photographs)
     assert {row.operator for row in errors} <= {"FULLY_CONNECTED", "CONV_2D", "QUANTIZE"}
     assert [row.error for row in errors] == sorted((row.error for row in errors), reverse=True)
@@ -70,42 +75,46 @@ def test_int8_quantises_dense_layers_only_and_says_where_it_hurts(wide, photogra
     assert rest
 
 
-def test_int8_without_images(model, tmp_path):
+def test_int8_needs_calibration_images(model, tmp_path):
     with pytest.raises(ValueError, match='precision="int8" needs `calibration`'):
         export_litert(model, tmp_path / "tiny.tflite", "int8")
 
 
-def test_int8_of_an_open_batch(model, photographs, tmp_path):
+def test_int8_needs_a_batch_size_of_one(model, photographs, tmp_path):
     with pytest.raises(ValueError, match='"int8" needs batch_size=1'):
         export_litert(
             model, tmp_path / "tiny.tflite", "int8", calibration=photographs, batch_size=None
         )
 
 
-def test_labels_and_card_are_inside(model, tmp_path):
-    labels = [f"class {i}" for i in range(10)]
-    report = export_litert(model, tmp_path / "tiny.tflite", labels=labels)
-    with zipfile.ZipFile(report.path) as archive:
-        assert archive.read("labels.txt").decode().splitlines() == labels
+@pytest.fixture(scope="module")
+def exported(model, tmp_path_factory):
+    """Report of a float32 file with labels."""
+    path = tmp_path_factory.mktemp("litert") / "tiny.tflite"
+    return export_litert(model, path, labels=LABELS)
+
+
+def test_labels_and_model_card_are_in_the_file(exported):
+    with zipfile.ZipFile(exported.path) as archive:
+        assert archive.read("labels.txt").decode().splitlines() == LABELS
         assert json.loads(archive.read("model_card.json"))["input_shape"] == [32, 32, 3]
 
 
-def test_float32_gives_the_models_logits_with_no_more_than_before(model, pixels, tmp_path):
-    report = export_litert(model, tmp_path / "tiny.tflite")
-    check_counts("litert", script()["litert_operators"](report.path, model))
-    assert report.max_difference < 1e-5
-    run = load_litert(report.path)
+def test_float32_gives_the_models_logits_with_unchanged_operators(exported, model, pixels):
+    check_counts("litert", script()["litert_operators"](exported.path, model))
+    assert exported.max_difference < 1e-5
+    run = load_litert(exported.path)
     logits = np.concatenate([run(image[None])["logits"] for image in pixels])
     np.testing.assert_allclose(logits, model(pixels), rtol=0, atol=1e-5)
 
 
-def test_a_last_batch_may_be_small(model, pixels, tmp_path):
+def test_a_smaller_last_batch(model, pixels, tmp_path):
     report = export_litert(model, tmp_path / "tiny.tflite", batch_size=len(pixels) - 1)
     logits = load_litert(report.path)(pixels)["logits"]
     np.testing.assert_allclose(logits, model(pixels), rtol=0, atol=1e-5)
 
 
-def test_the_batch_may_stay_open(model, pixels, tmp_path):
+def test_a_dynamic_batch_size(model, pixels, tmp_path):
     report = export_litert(model, tmp_path / "tiny.tflite", batch_size=None)
     logits = load_litert(report.path)(pixels)["logits"]
     np.testing.assert_allclose(logits, model(pixels), rtol=0, atol=1e-5)

@@ -1,4 +1,4 @@
-"""What the files of hybrids and BiT ResNets are made of: plain convolutions, static shapes."""
+"""Exports of hybrids and BiT ResNets have plain convolutions and static shapes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import pytest
 
 from keras_vit.create import build
 from keras_vit.export.inference import prepare
-from keras_vit.export.litert import export_litert, load_litert
-from keras_vit.export.onnx import export_onnx, load_onnx
+from keras_vit.export.litert import export_litert
+from keras_vit.export.onnx import export_onnx
+from keras_vit.export.runners import load_litert, load_onnx
 from keras_vit.layers.convolution import StdConv2D
 from tests.fixtures import fill_random, images_for
 from tests.models.test_families import CONFIGS
+
+pytestmark = pytest.mark.xdist_group("resnets")
 
 
 @pytest.fixture(scope="module", params=CONFIGS)
@@ -27,14 +30,14 @@ def check(logits, model, images):
     np.testing.assert_allclose(logits, expected, rtol=0, atol=5e-6 * np.abs(expected).max())
 
 
-def test_what_is_exported_has_plain_kernels(model):
+def test_weight_standardisation_is_folded(model):
     layers = prepare(model).model._flatten_layers()
     convolutions = [layer for layer in layers if isinstance(layer, StdConv2D)]
     assert len(convolutions) == 9
     assert {layer.standardization for layer in convolutions} == {None}
 
 
-def test_litert_of_static_shapes(model, tmp_path):
+def test_litert_has_static_shapes(model, tmp_path):
     images = images_for(model)
     report = export_litert(model, tmp_path / "model.tflite")
     run = load_litert(report.path)
@@ -53,7 +56,7 @@ def operator_names(path):
     return [operator["op_name"] for operator in interpreter._get_ops_details()]
 
 
-def test_onnx_of_static_shapes(model, tmp_path):
+def test_onnx_has_static_shapes(model, tmp_path):
     images = images_for(model)
     report = export_onnx(model, tmp_path / "model.onnx")
     run = load_onnx(report.path)
@@ -62,4 +65,4 @@ def test_onnx_of_static_shapes(model, tmp_path):
     operators = [node.op_type for node in onnx.load(report.path).graph.node]
     patches = hasattr(model.config, "patch_size")
     assert operators.count("Conv") == 9 + patches
-    assert "Shape" not in operators or patches  # the class token's batch is looked up
+    assert "Shape" not in operators or patches  # the class token reads the batch size

@@ -1,4 +1,4 @@
-"""The SavedModel: signatures, versions, bytes from outside."""
+"""SavedModel exports: signatures, XLA, precision, versions."""
 
 from __future__ import annotations
 
@@ -7,21 +7,12 @@ import pytest
 import tensorflow as tf
 
 from keras_vit.errors import ExportMismatchError
-from keras_vit.export.saved_model import export_saved_model, load_saved_model
+from keras_vit.export.runners import load_saved_model
+from keras_vit.export.saved_model import export_saved_model
 from tests.counts import check_counts, script
+from tests.export.conftest import LABELS
 
-LABELS = [f"class {letter}" for letter in "abcdefghij"]
-
-
-@pytest.fixture(scope="module")
-def exported(model, tmp_path_factory):
-    path = tmp_path_factory.mktemp("serving") / "tiny"
-    return export_saved_model(model, path, labels=LABELS)
-
-
-@pytest.fixture(scope="module")
-def loaded(exported):
-    return tf.saved_model.load(str(exported.path))
+pytestmark = pytest.mark.xdist_group("saved_model")
 
 
 def encode(image, kind="png"):
@@ -29,7 +20,7 @@ def encode(image, kind="png"):
     return encoder(image.astype("uint8")).numpy()
 
 
-def test_the_report_says_what_was_measured(exported):
+def test_the_report_holds_sizes_and_latencies(exported):
     assert exported.path.name == "1"
     assert exported.max_difference < 1e-5
     assert exported.top1_agreement == 1.0
@@ -37,7 +28,7 @@ def test_the_report_says_what_was_measured(exported):
     assert exported.latency_ms > 0 and exported.processor_ms > 0
 
 
-def test_graph_and_files_are_no_larger_than_they_were(exported, model):
+def test_sizes_of_graph_and_files_are_unchanged(exported, model):
     check_counts("saved_model", script()["saved_model_size"](exported.path, model))
 
 
@@ -61,7 +52,7 @@ def test_encoded_images_of_the_models_size_give_the_logits_of_their_pixels(loade
         np.testing.assert_allclose(outputs["logits"], model(pixels), rtol=0, atol=1e-5)
 
 
-def test_one_bad_image_fails_the_batch_only_where_the_caller_wants_that(loaded, model, pixels):
+def test_an_unreadable_image_fails_the_batch_only_in_serving_default(loaded, model, pixels):
     image_bytes = tf.constant([encode(pixels[0]), b"not an image", encode(pixels[1])])
     with pytest.raises(tf.errors.InvalidArgumentError, match="Unknown image file format"):
         loaded.signatures["serving_default"](image_bytes=image_bytes)
@@ -73,7 +64,7 @@ def test_one_bad_image_fails_the_batch_only_where_the_caller_wants_that(loaded, 
 
 
 def compiled_functions(path):
-    """How many functions of a SavedModel XLA must compile."""
+    """Counts the functions of a SavedModel that XLA must compile."""
     from tensorflow.core.protobuf import saved_model_pb2
 
     message = saved_model_pb2.SavedModel()
@@ -82,10 +73,9 @@ def compiled_functions(path):
     return sum(function.attr["_XlaMustCompile"].b for function in functions)
 
 
-def test_xla_compiles_the_model_where_it_is_asked_to(exported, model, pixels, tmp_path):
-    path = export_saved_model(model, tmp_path / "m", jit_compile=True).path
-    assert compiled_functions(path) and not compiled_functions(exported.path)
-    loaded = tf.saved_model.load(str(path))
+def test_jit_compile_marks_the_model_for_xla(exported, compiled, model, pixels):
+    assert compiled_functions(compiled) and not compiled_functions(exported.path)
+    loaded = tf.saved_model.load(str(compiled))
     image_bytes = tf.constant([encode(image) for image in pixels])
     outputs = loaded.signatures["tolerant"](image_bytes=image_bytes)
     np.testing.assert_allclose(outputs["logits"], model(pixels), rtol=0, atol=1e-5)
@@ -93,7 +83,7 @@ def test_xla_compiles_the_model_where_it_is_asked_to(exported, model, pixels, tm
     np.testing.assert_allclose(outputs["logits"], model(pixels[:2]), rtol=0, atol=1e-5)
 
 
-def test_bfloat16_is_what_the_model_computes_in_and_float32_comes_out(model, pixels, tmp_path):
+def test_bfloat16_computation_has_float32_outputs(model, pixels, tmp_path):
     report = export_saved_model(model, tmp_path / "m", precision="bfloat16", images=pixels)
     assert 1e-4 < report.max_difference < 3e-2  # 8 bits: 2 ** -8 a layer, but not float32
     outputs = load_saved_model(report.path)(pixels)
@@ -101,21 +91,18 @@ def test_bfloat16_is_what_the_model_computes_in_and_float32_comes_out(model, pix
     assert {outputs[name].dtype.name for name in floats} == {"float32"}
 
 
-def test_images_of_any_size_are_checked_on(model, tmp_path):
-    images = [np.full((20, 30 + i, 3), 40 * i, "uint8") for i in range(5)]
+def test_versions_are_numbered_and_never_overwritten(model, tmp_path):
+    images = [np.full((20, 30 + i, 3), 40 * i, "uint8") for i in range(5)]  # of several sizes
     report = export_saved_model(model, tmp_path / "m", images=images)
     assert report.images == 5 and report.max_difference < 1e-5
-
-
-def test_versions_are_numbered_and_never_overwritten(model, tmp_path):
-    assert export_saved_model(model, tmp_path / "m").path.name == "1"
+    assert report.path.name == "1"
     assert export_saved_model(model, tmp_path / "m").path.name == "2"
     with pytest.raises(FileExistsError, match=r"2' already exists"):
         export_saved_model(model, tmp_path / "m", version=2)
     assert sorted(entry.name for entry in (tmp_path / "m").iterdir()) == ["1", "2"]
 
 
-def test_a_file_that_differs_is_not_left_behind(model, tmp_path):
-    with pytest.raises(ExportMismatchError, match="does not do what the model does"):
+def test_an_export_that_differs_leaves_no_file(model, tmp_path):
+    with pytest.raises(ExportMismatchError, match="saved_model export differs from the model"):
         export_saved_model(model, tmp_path / "m", tolerance=-1.0)
     assert list((tmp_path / "m").iterdir()) == []

@@ -1,4 +1,4 @@
-"""What a server does with an exported version, without Python code of the model."""
+"""SavedModels as a server runs them, without the Python code of the model."""
 
 from __future__ import annotations
 
@@ -16,33 +16,26 @@ import tensorflow as tf
 from google.protobuf import text_format
 from PIL import Image
 
-from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.serving import write_server_config
+from tests.export.conftest import LABELS
 
-LABELS = [f"class {letter}" for letter in "abcdefghij"]
-
-
-@pytest.fixture(scope="module")
-def version(model, tmp_path_factory):
-    path = tmp_path_factory.mktemp("serving") / "tiny"
-    return export_saved_model(model, path, labels=LABELS, warmup_batch_sizes=(1, 4)).path
+pytestmark = pytest.mark.xdist_group("saved_model")
 
 
-@pytest.fixture(scope="module")
-def loaded(version):
-    return tf.saved_model.load(str(version))
+@pytest.fixture
+def version(exported):
+    return exported.path
 
 
 def quiet_environment():
     return {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONWARNINGS": "ignore"}
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_loads_through_the_c_functions_in_a_bare_process(
-    compiled, version, model, pixels, tmp_path
+@pytest.mark.parametrize("fixture", ["version", "compiled"])
+def test_the_c_api_loads_it_in_a_process_without_python_tensorflow(
+    fixture, request, model, pixels, tmp_path
 ):
-    if compiled:
-        version = export_saved_model(model, tmp_path / "compiled", jit_compile=True).path
+    version = request.getfixturevalue(fixture)
     png = tmp_path / "image.png"
     png.write_bytes(tf.io.encode_png(pixels[0].astype("uint8")).numpy())
     signature = _signature(version, "serving_default")
@@ -98,7 +91,7 @@ def test_warm_up_requests_are_official_messages_and_run(version, loaded):
     assert sizes == [1, 4]
 
 
-def test_the_golden_pair_of_the_card_is_what_the_file_computes(version, loaded):
+def test_the_file_computes_the_golden_outputs_of_the_model_card(version, loaded):
     card = json.loads((version / "assets.extra" / "model_card.json").read_text())
     assert card["labels"] == LABELS
     assert card["input_shape"] == [32, 32, 3]
@@ -111,7 +104,7 @@ def test_the_golden_pair_of_the_card_is_what_the_file_computes(version, loaded):
     assert labels == LABELS
 
 
-def test_the_servers_configuration_is_an_official_message(tmp_path):
+def test_the_server_configuration_parses_as_official_messages(tmp_path):
     protos = pytest.importorskip("tensorflow_serving.config.model_server_config_pb2")
     write_server_config(tmp_path, {"tiny": "/models/tiny"}, (1, 4, 16))
     config = protos.ModelServerConfig()
@@ -127,27 +120,27 @@ def test_the_servers_configuration_is_an_official_message(tmp_path):
     ]
 
 
-def test_batch_sizes_that_do_not_rise(tmp_path):
-    with pytest.raises(ValueError, match="must be whole numbers that rise"):
+def test_batch_sizes_must_be_ascending(tmp_path):
+    with pytest.raises(ValueError, match="must be ascending positive integers"):
         write_server_config(tmp_path, {"tiny": "/models/tiny"}, (4, 2))
 
 
-def test_a_relative_base_path(tmp_path):
-    with pytest.raises(ValueError, match="absolute paths only"):
+def test_base_paths_must_be_absolute(tmp_path):
+    with pytest.raises(ValueError, match=r"needs absolute paths.*'models/tiny'"):
         write_server_config(tmp_path, {"tiny": "models/tiny"})
 
 
-def test_bytes_from_outside_never_end_the_process(loaded, pixels):
+def test_corrupted_image_files_never_crash_the_process(loaded, pixels):
     rng = np.random.default_rng(0)
     image = pixels[0].astype("uint8")
     files = [tf.io.encode_png(image).numpy(), tf.io.encode_jpeg(image).numpy()]
     files += [b"GIF89a" + bytes(40), b"BM" + bytes(60), b"RIFF\x10\0\0\0WEBPVP8 " + bytes(20)]
-    files += [_file(kind, image, 255 - image) for kind in ("gif", "webp")]  # both move
+    files += [_file(kind, image, 255 - image) for kind in ("gif", "webp")]  # animated
     broken = [b"", b"\0", b"\xff\xd8\xff", files[0][:-20], files[1][: len(files[1]) // 2]]
     for _ in range(60):
         data = bytearray(files[rng.integers(len(files))])
-        for place in rng.integers(0, len(data), rng.integers(1, 12)):
-            data[place] = rng.integers(256)
+        for position in rng.integers(0, len(data), rng.integers(1, 12)):
+            data[position] = rng.integers(256)
         broken.append(bytes(data))
     outputs = loaded.signatures["tolerant"](image_bytes=tf.constant(broken))
     valid = outputs["valid"].numpy()
@@ -171,7 +164,7 @@ def test_a_gif_and_a_webp_file_are_decoded(loaded):
 
 
 def _reads(data):
-    """Whether this TensorFlow decodes a file: older ones know no WebP."""
+    """Whether this TensorFlow decodes a file: older versions lack WebP."""
     try:
         return bool(len(tf.io.decode_image(data)))
     except tf.errors.InvalidArgumentError:

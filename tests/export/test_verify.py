@@ -1,4 +1,4 @@
-"""Files that were exported before."""
+"""`verify_export`, and the commands `export` and `verify`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import tensorflow as tf
 
 from keras_vit.cli.main import main
 from keras_vit.errors import ExportMismatchError
-from keras_vit.export.check_file import find_format, verify_export
 from keras_vit.export.onnx import export_onnx
+from keras_vit.export.runners import find_format
+from keras_vit.export.verify import verify_export
 
 
 @pytest.mark.parametrize("format", ["saved_model", "litert", "onnx"])
@@ -50,22 +51,22 @@ def test_the_command_line_calibrates_with_images(model, tmp_path, capsys):
     assert "(6 images)" in capsys.readouterr().out
 
 
-def test_another_model_is_noticed(model, tmp_path):
+def test_verify_export_detects_another_model(model, tmp_path):
     import keras
 
     path = export_onnx(model, tmp_path / "tiny.onnx").path
     other = keras.models.clone_model(model)
     other.set_weights([weight + 0.1 for weight in model.get_weights()])
     assert verify_export(path, other).max_difference > 1e-2
-    with pytest.raises(ExportMismatchError, match="does not do what the model does"):
+    with pytest.raises(ExportMismatchError, match="onnx export differs from the model"):
         verify_export(path, other, tolerance=1e-3)
 
 
-def test_what_is_no_export(tmp_path):
-    with pytest.raises(FileNotFoundError, match="There is nothing at"):
+def test_files_that_are_no_exports(tmp_path):
+    with pytest.raises(FileNotFoundError, match="missing' does not exist"):
         find_format(tmp_path / "missing")
     (tmp_path / "text").write_text("no model")
-    with pytest.raises(ValueError, match="A file to verify is"):
+    with pytest.raises(ValueError, match="An exported file must be"):
         find_format(tmp_path / "text")
 
 

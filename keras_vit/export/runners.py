@@ -1,0 +1,137 @@
+"""Runs exported files: SavedModel, LiteRT and ONNX behind one function signature."""
+
+from __future__ import annotations
+
+import collections
+import os
+import pathlib
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import tensorflow as tf
+
+if TYPE_CHECKING:  # an optional package
+    from ai_edge_litert.interpreter import Interpreter
+
+# A runner takes pixels (B, H, W, C) in [0, 255] and returns named arrays.
+Runner = Callable[[np.ndarray], dict[str, np.ndarray]]
+
+
+def load_saved_model(path: str | os.PathLike) -> Runner:
+    """Loads a SavedModel as a function from pixels of the model's size to named outputs."""
+    loaded = tf.saved_model.load(os.fspath(path))
+    signature = loaded.signatures["pixels"]
+
+    def run(pixels: np.ndarray) -> dict[str, np.ndarray]:
+        outputs = signature(tf.constant(pixels, tf.float32))
+        return {name: value.numpy() for name, value in outputs.items()}
+
+    run.loaded = loaded  # type: ignore[attr-defined]  # keeps the variables alive
+    return run
+
+
+def load_litert(path: str | os.PathLike) -> Runner:
+    """Loads a LiteRT file as a function from pixels to named outputs.
+
+    A file with a fixed batch size takes any number of images: they are passed in batches of that
+    size, the last one padded with black images whose outputs are dropped.
+
+    Raises:
+        ImportError: If `ai_edge_litert` is not installed.
+    """
+    runner = _interpreter(path).get_signature_runner("serving_default")
+    fixed = int(runner.get_input_details()["pixels"]["shape_signature"][0])
+
+    def run(pixels: np.ndarray) -> dict[str, np.ndarray]:
+        step = fixed if fixed > 0 else len(pixels)
+        padding = [(0, -len(pixels) % step), *[(0, 0)] * 3]
+        padded = np.pad(np.asarray(pixels, "float32"), padding)
+        parts = [
+            runner(pixels=padded[start : start + step]) for start in range(0, len(padded), step)
+        ]
+        outputs = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        return {name: values[: len(pixels)] for name, values in outputs.items()}
+
+    return run
+
+
+def count_litert_operators(path: str | os.PathLike) -> collections.Counter:
+    """Counts the operators of each type in a LiteRT file."""
+    return collections.Counter(row["op_name"] for row in _interpreter(path)._get_ops_details())
+
+
+def _interpreter(path: str | os.PathLike) -> Interpreter:
+    try:
+        from ai_edge_litert.interpreter import Interpreter
+    except ImportError as error:
+        raise ImportError(
+            'LiteRT files need ai-edge-litert. Install it with `pip install "keras_vit[litert]"`.'
+        ) from error
+    return Interpreter(model_path=os.fspath(path), num_threads=os.cpu_count())
+
+
+def load_onnx(path: str | os.PathLike) -> Runner:
+    """Loads an ONNX file in ONNX Runtime as a function from pixels to named outputs.
+
+    Raises:
+        ImportError: If `onnxruntime` is not installed.
+    """
+    import_onnx()
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(os.fspath(path), providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+
+    def run(pixels: np.ndarray) -> dict[str, np.ndarray]:
+        arrays = session.run(names, {"pixels": np.asarray(pixels, "float32")})
+        return dict(zip(names, arrays, strict=True))
+
+    return run
+
+
+def import_onnx() -> types.ModuleType:
+    """Imports `onnx`, and checks that the other packages of an export are installed.
+
+    Raises:
+        ImportError: If a package is missing. The message says how to install it.
+    """
+    try:
+        import onnx
+        import onnxruntime  # noqa: F401
+        import tf2onnx  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            "ONNX exports need tf2onnx and onnxruntime. Install both with "
+            '`pip install "keras_vit[onnx]"`.'
+        ) from error
+    return onnx
+
+
+def find_format(path: str | os.PathLike) -> str:
+    """Detects the format of an exported file: `"saved_model"`, `"litert"` or `"onnx"`.
+
+    Raises:
+        FileNotFoundError: If `path` does not exist.
+        ValueError: If it has another format.
+    """
+    path = pathlib.Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"{str(path)!r} does not exist.")
+    if (path / "saved_model.pb").is_file():
+        return "saved_model"
+    if path.is_file():
+        with path.open("rb") as file:
+            head = file.read(8)
+        if head[4:] == b"TFL3":
+            return "litert"
+        if head[:1] == b"\x08":  # the field ir_version of an ONNX model
+            return "onnx"
+    raise ValueError(
+        "An exported file must be a SavedModel version (a directory with saved_model.pb), a LiteRT "
+        f"file or an ONNX file. Received: {str(path)!r}."
+    )
+
+
+LOADERS = {"saved_model": load_saved_model, "litert": load_litert, "onnx": load_onnx}
