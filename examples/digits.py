@@ -1,7 +1,7 @@
-"""What the experiments on scikit-learn's digits share: data, training, tables and curves.
+"""Shared code of the experiments on scikit-learn's digits: data, training, tables and plots.
 
-The 1,797 images have 8 x 8 pixels. A fifth, with its share of each digit, is held out for the test;
-nothing is chosen by it.
+The 1,797 images have 8 x 8 pixels. A fifth of each class is held out as the test set; no
+hyperparameter is chosen on it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CLASSES = 10
 
 
 def read_digits(split, size=8):
-    """Pixels in [0, 255] of shape `(B, size, size, 1)` and digits: train, then test."""
+    """Reads training and test set: pixels in [0, 255] of shape `(B, size, size, 1)`, labels."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
@@ -36,28 +36,30 @@ def read_digits(split, size=8):
 
 
 def build_vit(**options):
-    """A small ViT for images of 8 x 8 pixels in 16 patches."""
+    """Builds a small ViT for images of 8 x 8 pixels in 16 patches."""
     size = {"width": 64, "depth": 4, "num_heads": 4, "mlp_dim": 128}
     images = {"patch_size": 2, "image_size": 8, "channels": 1, "classes": CLASSES}
     return keras_vit.build_vit(keras_vit.ViTConfig(**size, **images, **options))
 
 
 def pick(train, per_class, seed):
-    """So many images of each digit, drawn at random."""
+    """Draws `per_class` random images of each class."""
     random = np.random.default_rng(seed)
-    places = [random.permutation(np.flatnonzero(train[1] == d))[:per_class] for d in range(CLASSES)]
-    return tuple(part[np.concatenate(places)] for part in train)
+    indices = [
+        random.permutation(np.flatnonzero(train[1] == d))[:per_class] for d in range(CLASSES)
+    ]
+    return tuple(part[np.concatenate(indices)] for part in train)
 
 
 def moving():
-    """Moves images by up to an eighth, which is a pixel of scikit-learn's."""
+    """Layer that shifts images by up to an eighth: one pixel of scikit-learn's images."""
     return keras.layers.RandomTranslation(
         1 / 8, 1 / 8, fill_mode="constant", interpolation="nearest"
     )
 
 
 def batches(train, steps, seed, augment=None):
-    """Batches for so many steps, each of different images where there are enough."""
+    """Shuffled batches for a number of steps."""
     images, digits = train
     data = tf.data.Dataset.from_tensor_slices((images, digits.astype("int32")))
     data = data.shuffle(len(images), seed=seed).repeat().batch(BATCH_SIZE)
@@ -67,7 +69,7 @@ def batches(train, steps, seed, augment=None):
 
 
 def schedule(steps, peak):
-    """Linear warm-up over a tenth of the steps, then a cosine to zero."""
+    """Linear warm-up over a tenth of the steps, then cosine decay to zero."""
     warmup = max(1, steps // 10)
     return keras.optimizers.schedules.CosineDecay(
         0.0, max(1, steps - warmup), warmup_target=peak, warmup_steps=warmup
@@ -75,7 +77,7 @@ def schedule(steps, peak):
 
 
 def train_and_test(model, data, steps, test, peak=1e-3, weight_decay=0.1):
-    """Trains with AdamW; the share of the test images that is then classified right."""
+    """Trains with AdamW, and returns the test accuracy."""
     model.compile(
         keras.optimizers.AdamW(
             schedule(steps, peak), weight_decay=weight_decay, global_clipnorm=1.0
@@ -90,7 +92,7 @@ def train_and_test(model, data, steps, test, peak=1e-3, weight_decay=0.1):
 
 
 def parse(description, name, **defaults):
-    """Options of an experiment; `--smoke` is for a test of the script alone."""
+    """Parses the options of an experiment; `--smoke` only checks that the script runs."""
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("runs") / name)
     parser.add_argument("--seeds", type=int, default=3)
@@ -108,14 +110,14 @@ def parse(description, name, **defaults):
 
 
 def summarize(accuracies):
-    """Mean and sample standard deviation, in per cent, of one experiment over seeds."""
+    """Mean and sample standard deviation over seeds, in per cent."""
     values = 100 * np.asarray(accuracies)
     spread = f" ± {values.std(ddof=1):.1f}" if len(values) > 1 else ""
     return f"{values.mean():.1f}{spread}"
 
 
 def report(options, first, columns, rows, **facts):
-    """Writes results.json, and prints and returns the table: accuracies by row and column."""
+    """Writes results.json, and prints the table of accuracies."""
     lines = [f"| {first} | {' | '.join(map(str, columns))} |", "|---" * (len(columns) + 1) + "|"]
     lines += [f"| {row} | {' | '.join(map(summarize, cells))} |" for row, cells in rows.items()]
     facts |= {
@@ -130,7 +132,7 @@ def report(options, first, columns, rows, **facts):
 
 
 def plot_rows(options, columns, rows, x, scale="log"):
-    """Accuracy against the columns, a curve a row, with bars of one standard deviation."""
+    """Plots accuracy against the columns, one curve per row, with error bars of one deviation."""
     from keras_vit.analysis import plots
 
     figure = plots.new_figure(5.6, 3.8)

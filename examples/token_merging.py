@@ -1,10 +1,11 @@
-"""What merging tokens costs in accuracy: a trained ViT that is asked to do less.
+"""Accuracy of a trained ViT after token merging without retraining.
 
     python examples/token_merging.py
 
-A ViT that takes every pixel of a digit for a patch (64 of them) is trained without merging, then
-built anew with `num_merged_tokens` and the same weights, and tested as it is. What that saves is
-measured by benchmarks/token_merging.py. Some five minutes on two cores.
+A ViT with patches of one pixel (64 per digit) is trained without merging, rebuilt with
+`num_merged_tokens` and the same weights, and tested without further training.
+benchmarks/token_merging.py measures the speed. Takes about five minutes on two cores. Writes
+results.json and accuracy.png; docs/experiments.md shows the accuracies to expect.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ MERGED = (0, 2, 4, 6, 8, 10, 12, 14)
 
 
 def build(**options):
-    """A small ViT of one patch a pixel, with the places that needed the fewest images."""
+    """Builds a small ViT with one patch per pixel and fixed sin-cos positions."""
     config = keras_vit.ViTConfig(
         patch_size=1,
         width=64,
@@ -38,7 +39,7 @@ def build(**options):
 
 
 def merge(model, count):
-    """The same model, which merges so many tokens a block."""
+    """Rebuilds a model with `count` merged tokens per block and the same weights."""
     config = dataclasses.replace(model.config, num_merged_tokens=count)
     merging = keras_vit.build_vit(config)
     merging.set_weights(model.get_weights())
@@ -46,7 +47,7 @@ def merge(model, count):
 
 
 def test_accuracy(model, test):
-    """Share of the test images that are classified right."""
+    """Top-1 accuracy on the test images."""
     images, answers = test
     return float((np.argmax(model(images), axis=-1) == answers).mean())
 
@@ -64,7 +65,7 @@ def main():
             cells.append(test_accuracy(merge(model, count), test))
     products = [keras_vit.evaluate.count_macs(merge(model, count)) for count in MERGED]
     shares = [round(count / products[0], 2) for count in products]
-    digits.report(options, "merged a block", MERGED, rows, steps=options.steps, products=shares)
+    digits.report(options, "merged per block", MERGED, rows, steps=options.steps, products=shares)
     digits.plot_rows(options, MERGED, rows, "of 64 tokens, merged in each of 4 blocks", "linear")
 
 

@@ -1,10 +1,11 @@
-"""Classifies image files with a LiteRT or an ONNX file: no TensorFlow, no keras_vit.
+"""Classifies image files with a LiteRT or an ONNX file, without TensorFlow and keras_vit.
 
     pip install numpy pillow ai-edge-litert        # or onnxruntime
     python export/classify.py pets.tflite cat.jpg dog.png
 
-The file says how images are to be resized, and the script does as the model's evaluation did. With
-`--check` it runs the image that the file brings along instead, and compares with the answer.
+Images are preprocessed as in evaluation, with the settings of the file's model card. Prints the
+most likely classes of each image. `--check` also runs the golden image of the model card, and
+prints the largest difference from its logits. Takes seconds.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
 def open_model(path: str):
-    """What the file says of itself, and a function from pixels `(1, H, W, C)` to logits `(K,)`."""
+    """Returns the model card, and a function from pixels `(1, H, W, C)` to logits `(K,)`."""
     return open_onnx(path) if path.endswith(".onnx") else open_litert(path)
 
 
@@ -45,7 +46,7 @@ def open_onnx(path: str):
 
 
 def eval_view(image: Image.Image, card: dict) -> np.ndarray:
-    """The model's pixels of an image: float32 of shape `(1, H, W, C)` in [0, 255]."""
+    """Preprocesses an image to float32 pixels of shape `(1, H, W, C)` in [0, 255]."""
     *size, channels = card["input_shape"]
     image = image.convert(MODES[channels])
     ratio = card["preprocessing"]["crop_ratio"]
@@ -57,14 +58,14 @@ def eval_view(image: Image.Image, card: dict) -> np.ndarray:
 
 
 def covering_size(own, size, ratio: float) -> list[int]:
-    """The smallest size of an image's proportions that covers `size` over `ratio`."""
+    """Smallest size with the image's aspect ratio that covers `size` divided by `ratio`."""
     covered = [math.floor(side / ratio) for side in size]
     scale = max(side / mine for side, mine in zip(covered, own, strict=True))
     return [max(round(mine * scale), side) for mine, side in zip(own, covered, strict=True)]
 
 
 def resize(image: Image.Image, size: list[int], interpolation: str) -> np.ndarray:
-    """An image as float32 pixels of another (height, width), as TensorFlow resizes."""
+    """Resizes an image to float32 pixels of another (height, width), as TensorFlow does."""
     pixels = np.asarray(image, "float32").reshape(*image.size[::-1], -1)
     rows, columns = (
         weights(own, side, interpolation) for own, side in zip(pixels.shape[:2], size, strict=True)
@@ -76,7 +77,7 @@ def resize(image: Image.Image, size: list[int], interpolation: str) -> np.ndarra
 
 
 def weights(own: int, side: int, interpolation: str) -> np.ndarray:
-    """What each of `own` pixels gives to each of `side` new ones, shape `(side, own)`."""
+    """Weights of the `own` input pixels for each of `side` output pixels, shape `(side, own)`."""
     scale = own / side
     centre = (np.arange(side)[:, None] + 0.5) * scale
     pixel = np.arange(own)[None] + 0.5
@@ -85,9 +86,9 @@ def weights(own: int, side: int, interpolation: str) -> np.ndarray:
     elif interpolation == "area":
         end = np.minimum(centre + scale / 2, pixel + 0.5)
         found = np.maximum(end - np.maximum(centre - scale / 2, pixel - 0.5), 0)
-    elif interpolation == "bilinear":  # of neighbours, however much smaller the image becomes
+    elif interpolation == "bilinear":  # of adjacent pixels, without antialiasing
         found = np.maximum(1 - np.abs(pixel - np.clip(centre, 0.5, own - 0.5)), 0)
-    else:  # Keys's cubic, which widens where the image becomes smaller
+    else:  # Keys's cubic kernel with antialiasing
         x = np.abs(pixel - centre) / max(scale, 1)
         near, far = 1.5 * x**3 - 2.5 * x**2 + 1, -0.5 * x**3 + 2.5 * x**2 - 4 * x + 2
         found = np.where(x <= 1, near, np.where(x < 2, far, 0))
@@ -95,14 +96,14 @@ def weights(own: int, side: int, interpolation: str) -> np.ndarray:
 
 
 def classify(model: str, image, top: int = 5) -> list[tuple[str, float]]:
-    """Labels and logits of an image file, the largest first."""
+    """Returns labels and logits of an image file, the largest first."""
     card, run = open_model(model)
     logits = run(eval_view(Image.open(image), card))
     return [(card["labels"][i], float(logits[i])) for i in np.argsort(-logits)[:top]]
 
 
 def check(model: str) -> float:
-    """Largest difference to the logits that the file brings along, over the largest of those."""
+    """Largest difference from the golden logits of the model card, relative to the largest."""
     card, run = open_model(model)
     image = Image.open(io.BytesIO(base64.b64decode(card["golden"]["png"])))
     pixels = np.asarray(image, "float32").reshape(1, *card["input_shape"])

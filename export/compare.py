@@ -3,9 +3,10 @@
     python export/compare.py vit_b16 --to runs/compare          # random weights
     python export/compare.py model.keras --images photographs/ --to runs/compare
 
-Writes `table.md`, `table.json` and `compare.png`. All are checked on at most 100 of the images, and
-int8 is calibrated with them; without any, stored images and noise serve. A fresh model's head, all
-zeros, is filled with random numbers, for it would hide every difference.
+Writes `table.md`, `table.json` and `compare.png`. Files are checked on at most 100 of the images,
+and int8 is calibrated with them; the default are synthetic images and noise. The zeros in the head
+of a new model are replaced by random numbers, because they would hide all differences. Takes
+minutes for a B/16 on two cores; docs/export.md shows the table.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ def open_model(name: str) -> keras.Model:
 
 
 def export(model: keras.Model, format: str, precision: str, folder: pathlib.Path, images):
-    """The report of one row; each file is removed with its folder."""
+    """Exports one row of the table, and returns its report; the file is removed."""
     function = getattr(keras_vit, f"export_{format}")
-    options = {"images": images, "tolerance": 10.0}  # the table says how far, whatever it is
+    options = {"images": images, "tolerance": 10.0}  # the table shows every difference
     if (format, precision) == ("litert", "int8"):
         options["calibration"] = images
         if images is None:
@@ -77,7 +78,7 @@ def write_table(reports: list[dict], folder: pathlib.Path) -> None:
 TITLES = {
     "size": "size, MiB",
     "max_difference": "largest difference, of the largest logit",
-    "processor_ms": "processor's time, ms an image",
+    "processor_ms": "processor time, ms per image",
 }
 
 

@@ -1,11 +1,11 @@
-"""Exports a model whose weights pass the 2 GB of one ONNX file, and measures what it takes.
+"""Exports a model above the 2 GB limit of one ONNX file, and measures time and memory.
 
     python export/large.py vit_h14 --to runs/large
 
-Needs 9 GB of memory and 3 GB of disk for an H/14, and two minutes on two cores. The export's own
-check runs the file in ONNX Runtime beside the model and fails where they differ by more than 1e-5
-of the largest logit. Prints a JSON line: that difference, the bytes of the files, seconds, and the
-largest resident memory of the process when the model was built and after the export.
+An H/14 needs 9 GB of memory, 3 GB of disk, and two minutes on two cores. The export compares the
+file in ONNX Runtime with the model, and fails if they differ by more than 1e-5 of the largest
+logit. Prints a JSON line: that difference, the bytes of the files, seconds, and the peak resident
+memory of the process after building the model and after the export.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ import keras_vit
 
 def make_model(variant: str) -> keras.Model:
     model = keras_vit.create_model(variant)
-    head = model.get_layer("head")  # all zeros in a new model, which would hide every difference
+    head = model.get_layer("head")  # zeros in a new model would hide all differences
     rng = np.random.default_rng(0)
     head.set_weights([rng.normal(0, 0.05, weight.shape) for weight in head.get_weights()])
     return model
 
 
 def gigabytes_so_far() -> float:
-    """The largest resident memory of this process until now."""
+    """Peak resident memory of this process so far."""
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9, 2)
 
 

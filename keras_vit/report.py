@@ -21,10 +21,9 @@ from keras_vit.analysis.attention_maps import (
     attention_rollout,
     mean_attention_distance,
 )
-from keras_vit.analysis.filters import patch_filters
 from keras_vit.analysis.image_batches import displayed, image_batches
+from keras_vit.analysis.learned_weights import patch_filters, position_similarity
 from keras_vit.analysis.patch_features import principal_axes, project_patches, token_norms
-from keras_vit.analysis.positions import position_similarity
 from keras_vit.analysis.relevance import class_relevance
 from keras_vit.evaluate.compute import training_memory
 from keras_vit.evaluate.counting import StageCount, count_stages

@@ -71,13 +71,13 @@ def test_what_a_model_has_not_is_left_out_with_a_reason(kind, tmp_path):
     if kind == "relative":
         options = {"position_embedding": "relative", "classes": None, "pooling": None}
         model, images = random_vit(**options)
-        reasons = ["an embedding of places", "one output of shape (batch, classes) is needed"]
+        reasons = ["no position embeddings", "must have one output of shape (batch, classes)"]
     elif kind == "hybrid":
         model, images = random_vit(stem=ResNetStem((1,)), patch_size=2)
     else:
         config = ResNetConfig(stages=(1,), image_size=32, classes=4)
         model, images = build_resnet(config), random_images(config)
-        reasons = ["no layer with an embedding of places", *["has no TransformerBlock"] * 6]
+        reasons = ["no position embeddings", *["has no TransformerBlock"] * 6]
     fill_random(model)
     page = page_of(model, tmp_path, images)
     assert page.text.count("Left out") == len(reasons)

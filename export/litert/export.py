@@ -2,8 +2,9 @@
 
     python export/litert/export.py model.keras --images photographs/ --to litert
 
-`--images` are files, and folders of them, of the task: int8 is calibrated with at most a hundred of
-them, and all are checked on them. Without it int8 is left out.
+`--images` are image files of the task, or folders of them. int8 is calibrated with at most a
+hundred of them, and all files are checked on them; without images, int8 is left out. Prints size,
+difference and latency of every file. Takes minutes for a B/16 on two cores.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ import keras_vit
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("model", help="a .keras file")
-    parser.add_argument("--images", nargs="+", help="images of the task, and folders of them")
-    parser.add_argument("--labels", help="text file with a class a line")
+    parser.add_argument("--images", nargs="+", help="images of the task, or folders of them")
+    parser.add_argument("--labels", help="text file with one class per line")
     parser.add_argument("--to", default="litert", help="directory of the files")
     options = parser.parse_args(arguments)
 

@@ -3,7 +3,8 @@
     pip install "keras_vit[onnx]"
     python export/onnxruntime/export.py model.keras --images photographs/ --to onnx
 
-All are checked on the images, files and folders of them, or on stored ones.
+All files are checked on the images (files, or folders of them), by default on synthetic images.
+Prints size, difference and latency of every file. Takes minutes for a B/16 on two cores.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ import keras_vit
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("model", help="a .keras file")
-    parser.add_argument("--images", nargs="+", help="images of the task, and folders of them")
-    parser.add_argument("--labels", help="text file with a class a line")
+    parser.add_argument("--images", nargs="+", help="images of the task, or folders of them")
+    parser.add_argument("--labels", help="text file with one class per line")
     parser.add_argument("--to", default="onnx", help="directory of the files")
     parser.add_argument("--opset", type=int, default=20)
     options = parser.parse_args(arguments)

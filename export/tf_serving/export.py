@@ -2,8 +2,8 @@
 
     python export/tf_serving/export.py model.keras --name pets --labels labels.txt --to serving
 
-writes `serving/pets/1`, `serving/models.config` and `serving/batching.config`; `compose.yaml`
-beside this file serves them. Takes seconds for a B/16 on two cores, checks included.
+Writes `serving/pets/1`, `serving/models.config` and `serving/batching.config`, which `compose.yaml`
+in this folder serves. Takes seconds for a B/16 on two cores, including the check.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ BATCH_SIZES = (1, 2, 4, 8, 16, 32)
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("model", help="a .keras file")
-    parser.add_argument("--name", default="model", help="what clients call the model")
-    parser.add_argument("--labels", help="text file with a class a line")
+    parser.add_argument("--name", default="model", help="name of the model for clients")
+    parser.add_argument("--labels", help="text file with one class per line")
     parser.add_argument("--to", default="serving", help="directory of the models")
     parser.add_argument("--precision", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--jit-compile", action="store_true", help="let XLA compile the model")

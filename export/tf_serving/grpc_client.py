@@ -23,8 +23,10 @@ RETRIED = (
 LARGEST_MESSAGE = 64 * 2**20  # bytes; gRPC's own limit of 4 MiB is below a batch of photographs
 
 
-def connect(address: str = "localhost:8500"):
-    """A stub of the prediction service, to be made once and used for many requests."""
+def connect(
+    address: str = "localhost:8500",
+) -> prediction_service_pb2_grpc.PredictionServiceStub:
+    """Returns a stub of the prediction service; create it once for many requests."""
     sizes = [("grpc.max_send_message_length", LARGEST_MESSAGE)]
     sizes += [("grpc.max_receive_message_length", LARGEST_MESSAGE)]
     return prediction_service_pb2_grpc.PredictionServiceStub(
@@ -33,7 +35,7 @@ def connect(address: str = "localhost:8500"):
 
 
 def classify(
-    stub,
+    stub: prediction_service_pb2_grpc.PredictionServiceStub,
     images: list[bytes],
     model: str = "model",
     signature: str = "serving_default",
@@ -41,7 +43,7 @@ def classify(
     attempts: int = 5,
     timeout: float = 30.0,
 ) -> dict[str, np.ndarray]:
-    """Arrays of the outputs asked for, by name; no others travel."""
+    """Returns the requested outputs by name; the server sends no others."""
     request = predict_pb2.PredictRequest(output_filter=outputs)
     request.model_spec.name = model
     request.model_spec.signature_name = signature

@@ -14,7 +14,7 @@ import time
 import urllib.error
 import urllib.request
 
-# The server is starting, loading a version, or its queue is full: worth another try.
+# The server is starting or loading a version, or its queue is full: retry.
 RETRIED = (408, 429, 500, 502, 503, 504)
 
 
@@ -26,7 +26,7 @@ def classify(
     attempts: int = 5,
     timeout: float = 30.0,
 ) -> list[dict]:
-    """Outputs for encoded images, a dict each. Waits 0.2, 0.4, 0.8 ... seconds between attempts."""
+    """Returns a dict of outputs per encoded image; waits 0.2, 0.4, 0.8 ... s between attempts."""
     instances = [{"image_bytes": {"b64": base64.b64encode(image).decode()}} for image in images]
     request = urllib.request.Request(
         f"{address}/v1/models/{model}:predict",

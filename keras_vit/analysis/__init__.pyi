@@ -1,7 +1,8 @@
 from .attention_maps import attention_maps as attention_maps
 from .attention_maps import attention_rollout as attention_rollout
 from .attention_maps import mean_attention_distance as mean_attention_distance
-from .filters import patch_filters as patch_filters
+from .learned_weights import patch_filters as patch_filters
+from .learned_weights import position_similarity as position_similarity
 from .patch_features import image_features as image_features
 from .patch_features import nearest_neighbors as nearest_neighbors
 from .patch_features import patch_components as patch_components
@@ -16,5 +17,4 @@ from .plots import plot_maps as plot_maps
 from .plots import plot_patch_filters as plot_patch_filters
 from .plots import plot_position_similarity as plot_position_similarity
 from .plots import plot_training as plot_training
-from .positions import position_similarity as position_similarity
 from .relevance import class_relevance as class_relevance

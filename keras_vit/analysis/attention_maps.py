@@ -1,33 +1,32 @@
-"""Where a model looks: attention on the grid, rollout, mean attention distance."""
+"""Attention maps, attention rollout and mean attention distance."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.analysis.image_batches import image_batches
+from keras_vit.analysis.image_batches import ImageBatches, image_batches
 from keras_vit.models.feature_extraction import Attention, Geometry, check_block
 
 
 def attention_maps(
-    model: keras.Model, images: Any, block: int = -1, batch_size: int = 16
+    model: keras.Model, images: ImageBatches, block: int = -1, batch_size: int = 16
 ) -> np.ndarray:
-    """How much each head of a block looks at each patch.
+    """Attention maps: attention weights of each head of a block on the grid of patches.
 
-    Seen from the class token; in a model that averages the patches, from all of them.
+    The query is the class token. In models with mean pooling, the result is the mean over the
+    queries of all patches.
 
     Args:
         model: A Vision Transformer, or a model built on one.
         images: Array of shape `(B, H, W, C)`, as the model takes them, or an iterable of batches.
         block: Index of the block; negative counts from the last.
-        batch_size: Images at a time, where `images` is an array.
+        batch_size: Images per batch, if `images` is an array.
 
     Returns:
-        float32 array of shape `(B, A, rows, columns)`. The tokens before the patches are left
-        out and the rest is not scaled up, so a map sums to at most 1.
+        float32 array of shape `(B, A, rows, columns)`. Prefix tokens are left out without
+        renormalisation, so a map sums to at most 1.
 
     Raises:
         IndexError: If there is no such block.
@@ -44,23 +43,23 @@ def attention_maps(
     return np.concatenate(maps)
 
 
-def attention_rollout(model: keras.Model, images: Any, batch_size: int = 16) -> np.ndarray:
-    """From which patches what the head reads comes, through all blocks.
+def attention_rollout(model: keras.Model, images: ImageBatches, batch_size: int = 16) -> np.ndarray:
+    """Attention rollout: how much each patch contributes to the pooled output.
 
-    Attention rollout (https://arxiv.org/abs/2005.00928), as in Figures 6 and 14 of
-    https://arxiv.org/abs/2010.11929: with `A_l` the mean over heads of the attention of block `l`,
-    `(A_l + I) / 2` with rows scaled to sum to 1 stands for the block and its residual, and the
-    product over all blocks says how tokens mix. Read from the class token; from the mean of the
-    patches, or the attention pooling, in models that have those.
+    https://arxiv.org/abs/2005.00928, as in Figures 6 and 14 of https://arxiv.org/abs/2010.11929.
+    With `A_l` the attention of block `l`, averaged over heads, `(A_l + I) / 2` with rows that sum
+    to 1 describes the block with its residual connection. The product over all blocks describes
+    how tokens mix. Its row for the class token is returned; in models with mean or attention
+    pooling, the rows are averaged with the weights of the pooling.
 
     Args:
         model: A Vision Transformer, or a model built on one.
         images: Array of shape `(B, H, W, C)`, as the model takes them, or an iterable of batches.
-        batch_size: Images at a time, where `images` is an array.
+        batch_size: Images per batch, if `images` is an array.
 
     Returns:
-        float32 array of shape `(B, rows, columns)`, each map with a sum of at most 1: the share
-        of the tokens before the patches is missing.
+        float32 array of shape `(B, rows, columns)`. The share of prefix tokens is left out, so a
+        map sums to at most 1.
 
     Raises:
         ValueError: If the model has no transformer blocks, or there are no images.
@@ -70,7 +69,7 @@ def attention_rollout(model: keras.Model, images: Any, batch_size: int = 16) -> 
     for batch in image_batches(images, batch_size):
         tokens = attention.tokens(batch)
         share = attention.readout(tokens)[:, None]  # (b, 1, T)
-        # From the last block down, one row is enough: T^2 products a block in place of T^3.
+        # From the last block to the first, one row is enough: T^2 products per block, not T^3.
         for index in reversed(range(len(attention.blocks))):
             mean = ops.mean(attention.scores(tokens, index), axis=1)  # (b, T, T)
             share = ops.matmul(share, with_residual(mean))
@@ -78,8 +77,8 @@ def attention_rollout(model: keras.Model, images: Any, batch_size: int = 16) -> 
     return np.concatenate(maps)
 
 
-def with_residual(scores):
-    """Half attention, half identity, for the residual connection: rows that sum to 1.
+def with_residual(scores: keras.KerasTensor) -> keras.KerasTensor:
+    """Adds the identity for the residual connection, and normalises rows to sum to 1.
 
     Args:
         scores: Float tensor of shape `(B, T, T)`, the mean over heads.
@@ -91,16 +90,18 @@ def with_residual(scores):
     return scores / ops.sum(scores, axis=-1, keepdims=True)
 
 
-def mean_attention_distance(model: keras.Model, images: Any, batch_size: int = 16) -> np.ndarray:
-    """How far each head looks on average, in pixels.
+def mean_attention_distance(
+    model: keras.Model, images: ImageBatches, batch_size: int = 16
+) -> np.ndarray:
+    """Mean attention distance of each head, in pixels.
 
     Figures 7 (right) and 11 of https://arxiv.org/abs/2010.11929, there over 128 images.
 
     Args:
         model: A Vision Transformer, or a model built on one.
-        images: Array of shape `(B, H, W, C)`, as the model takes them, or an iterable of batches,
-            of which only one is in memory.
-        batch_size: Images at a time, where `images` is an array.
+        images: Array of shape `(B, H, W, C)`, as the model takes them, or an iterable of batches;
+            only one batch is in memory.
+        batch_size: Images per batch, if `images` is an array.
 
     Returns:
         float32 array of shape `(depth, A)`, in pixels.
@@ -120,15 +121,15 @@ def mean_attention_distance(model: keras.Model, images: Any, batch_size: int = 1
     return (total / count).astype("float32")
 
 
-def attention_distance(scores: Any, geometry: Geometry) -> np.ndarray:
-    """Mean distance from a patch to the patches it looks at, weighted by attention.
+def attention_distance(scores: keras.KerasTensor, geometry: Geometry) -> np.ndarray:
+    """Mean distance between query patch and key patches, weighted by attention.
 
-    Tokens before the patches are left out as queries and as keys, and the rest is not scaled up,
-    as the paper's authors did: what a patch gives to the class token counts as distance 0.
+    Prefix tokens are left out as queries and as keys without renormalisation, as the paper's
+    authors did: attention to the class token counts as distance 0.
 
     Args:
         scores: Attention weights of shape `(B, A, T, T)`.
-        geometry: Where the patches lie.
+        geometry: Geometry of the patches.
 
     Returns:
         float32 array of shape `(B, A)`, in pixels.
@@ -140,15 +141,15 @@ def attention_distance(scores: Any, geometry: Geometry) -> np.ndarray:
 
 
 def patch_distances(geometry: Geometry) -> np.ndarray:
-    """Euclidean distance in pixels between every two patches, float32 of shape `(N, N)`."""
+    """Euclidean distances between patches in pixels, float32 of shape `(N, N)`."""
     rows, columns = geometry.grid
-    places = np.mgrid[:rows, :columns].reshape(2, -1).T  # (N, 2)
-    places = places * np.array(geometry.cell_size)
-    offsets = places[:, None] - places[None]  # (N, N, 2)
+    positions = np.mgrid[:rows, :columns].reshape(2, -1).T  # (N, 2)
+    positions = positions * np.array(geometry.cell_size)
+    offsets = positions[:, None] - positions[None]  # (N, N, 2)
     return np.sqrt(np.sum(offsets**2, axis=-1)).astype("float32")
 
 
-def _on_grid(share, geometry: Geometry) -> np.ndarray:
-    """Shares of tokens `(..., T)` as shares of patches `(..., rows, columns)`."""
+def _on_grid(share: keras.KerasTensor, geometry: Geometry) -> np.ndarray:
+    """Converts shares of tokens `(..., T)` to shares of patches `(..., rows, columns)`."""
     x = ops.convert_to_numpy(share)[..., geometry.num_prefix_tokens :]
     return x.reshape(*x.shape[:-1], *geometry.grid)

@@ -1,34 +1,37 @@
-"""Batches of images from arrays, datasets and generators, and images as displayable pixels."""
+"""Batches of images from arrays, datasets and generators, and images for display."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
 import numpy as np
 
+# One array of images, or an iterable of batches or of tuples that begin with one.
+ImageBatches = np.ndarray | Iterable[Any]
 
-def image_batches(images: Any, batch_size: int = 16) -> Iterator[np.ndarray]:
-    """Batches of images from an array, or from anything that yields batches.
+
+def image_batches(images: ImageBatches, batch_size: int = 16) -> Iterator[np.ndarray]:
+    """Iterates over batches of images.
 
     Args:
         images: Array of shape `(B, H, W, C)`, or an iterable (a `tf.data.Dataset`, a generator,
             a list) of such batches or of tuples that begin with one, as `(images, labels)`.
-        batch_size: Images a batch, where `images` is an array.
+        batch_size: Images per batch, if `images` is an array.
 
     Returns:
-        Iterator over arrays of shape `(b, H, W, C)`, none of them empty.
+        Iterator over arrays of shape `(b, H, W, C)`; empty batches are skipped.
 
     Raises:
-        ValueError: If something has another number of axes, or there are no images.
+        ValueError: If a batch has another number of axes, or there are no images.
     """
     empty = True
     for batch in _split(images, batch_size):
         x = np.asarray(batch[0] if isinstance(batch, tuple | list) else batch)
         if x.ndim != 4:
             raise ValueError(
-                "Images come in batches of shape (batch, height, width, channels). Received: shape "
+                "Batches of images must have the shape (batch, height, width, channels). Received: "
                 f"{x.shape}. For one image, pass `image[None]`."
             )
         if len(x):
@@ -38,7 +41,7 @@ def image_batches(images: Any, batch_size: int = 16) -> Iterator[np.ndarray]:
         raise ValueError("`images` must hold at least one image. Received: none.")
 
 
-def _split(images: Any, batch_size: int) -> Iterator:
+def _split(images: Any, batch_size: int) -> Iterator[Any]:
     if hasattr(images, "shape"):
         for start in range(0, len(images), batch_size):
             yield images[start : start + batch_size]
@@ -47,13 +50,13 @@ def _split(images: Any, batch_size: int) -> Iterator:
 
 
 def displayed(model: keras.Model, images: np.ndarray) -> np.ndarray:
-    """Images as the model takes them as pictures: pixels in [0, 255] of 1 or 3 channels."""
+    """Converts model inputs to images for display: pixels in [0, 255] with 1 or 3 channels."""
     config = getattr(model, "config", None)
     x = np.asarray(images, "float32")
     if config is not None and not config.include_preprocessing:
         mean, std = config.preprocessing.per_channel(config.channels)
         x = x * np.array(std) + np.array(mean)
-    elif x.min() < 0 or x.max() <= 1:  # a model of the user's own, with a range of its own
+    elif x.min() < 0 or x.max() <= 1:  # the model's own range, which is unknown
         x = (x - x.min()) / max(float(np.ptp(x)), 1e-12) * 255
     if x.shape[-1] not in (1, 3):
         x = x.mean(axis=-1, keepdims=True)

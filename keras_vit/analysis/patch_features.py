@@ -1,15 +1,14 @@
-"""Features of patches and images: norms, principal components, neighbours."""
+"""Features of patches and images: token norms, principal components, nearest neighbours."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.analysis.image_batches import image_batches
+from keras_vit.analysis.image_batches import ImageBatches, image_batches
 from keras_vit.models.feature_extraction import (
     features_of,
     geometry_of,
@@ -20,16 +19,16 @@ from keras_vit.models.graph import find_blocks
 
 
 def image_features(
-    model: keras.Model, images: Any, stage: str | None = None, batch_size: int = 16
+    model: keras.Model, images: ImageBatches, stage: str | None = None, batch_size: int = 16
 ) -> np.ndarray:
-    """One vector an image.
+    """Feature vectors of images.
 
     Args:
-        model: A model of this package, or one built on one.
+        model: A model of this package, or a model built on one.
         images: Array of shape `(B, H, W, C)`, as the model takes them, or an iterable of batches.
-        stage: Name of a layer; `None` takes what the head reads. The mean is taken over tokens,
-            or over places of maps.
-        batch_size: Images at a time, where `images` is an array.
+        stage: Name of a layer; `None` takes the input of the head. Features are averaged over
+            tokens, or over the positions of feature maps.
+        batch_size: Images per batch, if `images` is an array.
 
     Returns:
         float32 array of shape `(B, D)`.
@@ -42,107 +41,107 @@ def image_features(
 
 def nearest_neighbors(
     model: keras.Model,
-    images: Any,
-    gallery: Any,
+    images: ImageBatches,
+    gallery: ImageBatches,
     count: int = 5,
     stage: str | None = None,
     batch_size: int = 16,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The images of a gallery whose features point the same way as those of given images.
+    """Nearest neighbours of images in a gallery, by cosine similarity of features.
 
     Args:
-        model: A model of this package, or one built on one.
-        images: What to find neighbours of, array of shape `(Q, H, W, C)` or batches.
-        gallery: Where to find them, array of shape `(B, H, W, C)` or batches, of which only one is
-            in memory.
-        count: Neighbours an image.
+        model: A model of this package, or a model built on one.
+        images: Query images, array of shape `(Q, H, W, C)` or batches.
+        gallery: Images to search, array of shape `(B, H, W, C)` or batches; only one batch is in
+            memory.
+        count: Neighbours per image.
         stage: As in `image_features`.
-        batch_size: Images at a time, of arrays.
+        batch_size: Images per batch, if `images` or `gallery` is an array.
 
     Returns:
-        Places in the gallery, int64 array of shape `(Q, count)`, the nearest first, and cosine
+        Indices in the gallery, int64 array of shape `(Q, count)`, the nearest first, and cosine
         similarities, float32 array of the same shape.
 
     Raises:
         ValueError: If the gallery has fewer than `count` images.
     """
     queries = _unit(image_features(model, images, stage, batch_size))
-    places = np.zeros((len(queries), 0), "int64")
+    indices = np.zeros((len(queries), 0), "int64")
     similarities = np.zeros((len(queries), 0), "float32")
     seen = 0
     for features in _feature_batches(model, gallery, stage, batch_size):
-        found = queries @ _unit(features).T  # (Q, b)
-        here = np.broadcast_to(np.arange(seen, seen + len(features)), found.shape)
-        similarities = np.concatenate([similarities, found], axis=1)
-        places = np.concatenate([places, here], axis=1)
+        new = queries @ _unit(features).T  # (Q, b)
+        new_indices = np.broadcast_to(np.arange(seen, seen + len(features)), new.shape)
+        similarities = np.concatenate([similarities, new], axis=1)
+        indices = np.concatenate([indices, new_indices], axis=1)
         best = np.argsort(-similarities, axis=1, kind="stable")[:, :count]
         similarities = np.take_along_axis(similarities, best, axis=1)
-        places = np.take_along_axis(places, best, axis=1)
+        indices = np.take_along_axis(indices, best, axis=1)
         seen += len(features)
     if count < 1 or seen < count:
         raise ValueError(f"A gallery of {seen} images has 1 to {seen} neighbours, not {count}.")
-    return places, similarities
+    return indices, similarities
 
 
 def token_norms(
-    model: keras.Model, images: Any, stage: str | None = None, batch_size: int = 16
+    model: keras.Model, images: ImageBatches, stage: str | None = None, batch_size: int = 16
 ) -> np.ndarray:
-    """Length of every patch token.
+    """Norm of every patch token.
 
-    A few tokens of large models grow many times as long as the others and hold no local
-    information; registers take that over (https://arxiv.org/abs/2309.16588).
+    In large models, a few tokens have a norm many times that of the others and hold no local
+    information; registers prevent this (https://arxiv.org/abs/2309.16588).
 
     Args:
         model: A Vision Transformer, or a model built on one.
         images: Array of shape `(B, H, W, C)`, as the model takes them, or an iterable of batches.
         stage: Name of a layer; `None` takes the last block, before the last norm.
-        batch_size: Images at a time, where `images` is an array.
+        batch_size: Images per batch, if `images` is an array.
 
     Returns:
         float32 array of shape `(B, rows, columns)`.
 
     Raises:
-        ValueError: If the layer does not exist or gives no tokens.
+        ValueError: If the layer does not exist or returns no tokens.
     """
     if stage is None:
-        find_blocks(model)  # for its message where there are none
-        ending = "/attention_scores"
-        stage = [n for n in stage_names(model) if n.endswith(ending)][-1].removesuffix(ending)
+        find_blocks(model)  # raises an error if there are none
+        suffix = "/attention_scores"
+        stage = [n for n in stage_names(model) if n.endswith(suffix)][-1].removesuffix(suffix)
     grids = _grid_batches(model, images, stage, batch_size)
     return np.concatenate([np.linalg.norm(x, axis=-1) for x in grids])
 
 
 def patch_components(
     model: keras.Model,
-    images: Any,
+    images: ImageBatches,
     count: int = 3,
     stage: str = "encoder_norm",
     batch_size: int = 16,
 ) -> np.ndarray:
     """Principal components of the patch tokens of all images together.
 
-    The first three, shown as red, green and blue, paint alike what the model finds alike, as in
-    https://arxiv.org/abs/2304.07193. Two passes over the images: one for the components, which
-    need no more memory than `D * D` numbers, and one to see every patch along them.
+    Shown as red, green and blue, the first three give similar patches similar colours, as in
+    https://arxiv.org/abs/2304.07193. The images are read twice: once for the components, which
+    need memory for `D * D` numbers only, and once to project every patch.
 
     Args:
         model: A Vision Transformer, or a model built on one.
         images: Array of shape `(B, H, W, C)`, as the model takes them, or an iterable of batches
             that can be read twice.
-        count: How many components.
+        count: Number of components.
         stage: Name of a layer.
-        batch_size: Images at a time, where `images` is an array.
+        batch_size: Images per batch, if `images` is an array.
 
     Returns:
         float32 array of shape `(B, rows, columns, count)`, of mean 0 over all patches.
 
     Raises:
-        ValueError: If the images can be read only once, the layer gives no tokens, or there are
-            not as many components.
+        ValueError: If the images can be read only once, the layer returns no tokens, or there are
+            fewer components.
     """
     if iter(images) is images:
         raise ValueError(
-            "`images` are read twice, and an iterator can be read once. Pass an array, a list of "
+            "`images` are read twice, but an iterator can be read once. Pass an array, a list of "
             "batches or a tf.data.Dataset."
         )
     mean, axes = principal_axes(model, images, count, stage, batch_size)
@@ -151,25 +150,25 @@ def patch_components(
 
 def principal_axes(
     model: keras.Model,
-    images: Any,
+    images: ImageBatches,
     count: int = 3,
     stage: str = "encoder_norm",
     batch_size: int = 16,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The axes that `patch_components` sees all patch tokens along, in one pass over the images.
+    """Principal axes of the patch tokens of all images, for `project_patches`.
 
     Args:
         model: A Vision Transformer, or a model built on one.
         images: Array of shape `(B, H, W, C)`, as the model takes them, or an iterable of batches.
-        count: How many axes.
+        count: Number of axes.
         stage: Name of a layer.
-        batch_size: Images at a time, where `images` is an array.
+        batch_size: Images per batch, if `images` is an array.
 
     Returns:
         The mean of all patch tokens, float64 array of shape `(D,)`, and the axes, `(D, count)`.
 
     Raises:
-        ValueError: If the layer gives no tokens, or there are not as many axes.
+        ValueError: If the layer returns no tokens, or there are fewer axes.
     """
     total, products, patches = 0.0, 0.0, 0
     for grid in _grid_batches(model, images, stage, batch_size):
@@ -186,13 +185,21 @@ def principal_axes(
 
 def project_patches(
     model: keras.Model,
-    images: Any,
+    images: ImageBatches,
     mean: np.ndarray,
     axes: np.ndarray,
     stage: str = "encoder_norm",
     batch_size: int = 16,
 ) -> np.ndarray:
-    """The patch tokens of images along axes that `principal_axes` found in others.
+    """Projects the patch tokens of images onto the axes of `principal_axes`.
+
+    Args:
+        model: A Vision Transformer, or a model built on one.
+        images: Array of shape `(B, H, W, C)`, as the model takes them, or an iterable of batches.
+        mean: Mean of the patch tokens, of shape `(D,)`.
+        axes: Principal axes, of shape `(D, count)`.
+        stage: Name of a layer.
+        batch_size: Images per batch, if `images` is an array.
 
     Returns:
         float32 array of shape `(B, rows, columns, count)`.
@@ -202,31 +209,32 @@ def project_patches(
 
 
 def _feature_batches(
-    model: keras.Model, images: Any, stage: str | None, batch_size: int
+    model: keras.Model, images: ImageBatches, stage: str | None, batch_size: int
 ) -> Iterator[np.ndarray]:
     stage = stage or head_input_stage(model)
-    part = features_of(model, stage)
+    extractor = features_of(model, stage)
     for batch in image_batches(images, batch_size):
-        x = _to_numpy(part(batch, training=False)[stage])
+        x = _to_numpy(extractor(batch, training=False)[stage])
         yield x.reshape(len(x), -1, x.shape[-1]).mean(axis=1)
 
 
 def _grid_batches(
-    model: keras.Model, images: Any, stage: str, batch_size: int
+    model: keras.Model, images: ImageBatches, stage: str, batch_size: int
 ) -> Iterator[np.ndarray]:
-    part = features_of(model, stage, grids=True)
-    shape = part.output[stage].shape
+    extractor = features_of(model, stage, grids=True)
+    shape = extractor.output[stage].shape
     if len(shape) != 4 or shape[1:3] != geometry_of(model).grid:
         raise ValueError(
-            f"The layer {stage!r} gives no patch tokens, but an output of shape {shape}."
+            f"The layer {stage!r} returns no patch tokens, but an output of shape {shape}."
         )
     for batch in image_batches(images, batch_size):
-        yield _to_numpy(part(batch, training=False)[stage])
+        yield _to_numpy(extractor(batch, training=False)[stage])
 
 
 def _unit(features: np.ndarray) -> np.ndarray:
+    """Scales vectors to length 1."""
     return features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
 
 
-def _to_numpy(x: Any) -> np.ndarray:
+def _to_numpy(x: keras.KerasTensor) -> np.ndarray:
     return ops.convert_to_numpy(ops.cast(x, "float32"))

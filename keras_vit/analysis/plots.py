@@ -1,27 +1,34 @@
-"""Pictures of what the other modules compute; the only module that knows matplotlib."""
+"""Plots of attention, features, learned weights and training; needs matplotlib."""
 
 from __future__ import annotations
 
+import types
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
+import keras
 import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:  # an optional package
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _INK = "#20242b"
 SERIES = ("#2a6fbb", "#d1495b", "#3a9b72", "#8a5fb0", "#c98a1b", "#5b6770")
 
 
-def overlay_attention(image: Any, attention: Any) -> np.ndarray:
-    """An image, darkened where there is little attention.
+def overlay_attention(image: npt.ArrayLike, attention: npt.ArrayLike) -> np.ndarray:
+    """Darkens an image where attention is low.
 
-    As in Figures 6 and 14 of https://arxiv.org/abs/2010.11929, in the way its authors told: the
-    map is divided by its largest value, enlarged to the image (Lanczos), blurred by one patch,
-    spread to 0 to 1, and multiplies the image.
+    As in Figures 6 and 14 of https://arxiv.org/abs/2010.11929, with its authors' method: the map is
+    divided by its largest value, resized to the image (Lanczos), blurred by one patch, rescaled to
+    [0, 1], and multiplied with the image.
 
     Args:
         image: Array of shape `(H, W, 3)`, `(H, W, 1)` or `(H, W)`, in [0, 255], or in [0, 1] if
             its type is a float and no value is above 1.
-        attention: Array of shape `(rows, columns)`, from 0 on.
+        attention: Non-negative array of shape `(rows, columns)`.
 
     Returns:
         float32 array of shape `(H, W, 3)` in [0, 1].
@@ -29,20 +36,20 @@ def overlay_attention(image: Any, attention: Any) -> np.ndarray:
     Raises:
         ValueError: If the map is not two-dimensional.
     """
-    _import_matplotlib()  # for its message: matplotlib brings Pillow
+    _import_matplotlib()  # raises an error without matplotlib, which needs Pillow
     from PIL import Image, ImageFilter
 
     image = as_rgb(image)
     attention = np.asarray(attention, "float32")
     if attention.ndim != 2:
         raise ValueError(
-            "An attention map has shape (rows, columns). Received: shape "
-            f"{attention.shape}. For maps by head, pass the mean over heads, or one head."
+            "An attention map must have the shape (rows, columns). Received: shape "
+            f"{attention.shape}. For maps of several heads, pass the mean over heads, or one head."
         )
     height, width = image.shape[:2]
     relative = Image.fromarray(attention / max(float(attention.max()), 1e-12))
     relative = relative.resize((width, height), Image.Resampling.LANCZOS)
-    # Pillow blurs no floats: 256 steps are what a picture has.
+    # Pillow cannot blur floats; 256 levels are enough for an image.
     pixels = Image.fromarray(np.clip(np.asarray(relative) * 255, 0, 255).astype("uint8"))
     radius = min(height / attention.shape[0], width / attention.shape[1])
     mask = np.asarray(pixels.filter(ImageFilter.GaussianBlur(radius)), "float32")
@@ -51,19 +58,21 @@ def overlay_attention(image: Any, attention: Any) -> np.ndarray:
     return image * mask[:, :, None]
 
 
-def plot_attention(images: Any, attention: Any, titles: Sequence[str] | None = None) -> Any:
-    """Images above the same images as far as attention goes.
+def plot_attention(
+    images: npt.ArrayLike, attention: npt.ArrayLike, titles: Sequence[str] | None = None
+) -> Figure:
+    """Plots images, and below them the same images darkened where attention is low.
 
     Args:
         images: Array of shape `(B, H, W, C)`, in [0, 255], or floats in [0, 1].
-        attention: Maps of shape `(B, rows, columns)`, as `attention_rollout` makes them.
+        attention: Maps of shape `(B, rows, columns)`, as `attention_rollout` returns.
         titles: A title for each image.
 
     Returns:
         A `matplotlib.figure.Figure`.
 
     Raises:
-        ValueError: If there are not as many maps and titles as images.
+        ValueError: If the numbers of maps, titles and images differ.
     """
     images, attention = np.asarray(images), np.asarray(attention)
     count = len(images)
@@ -78,19 +87,19 @@ def plot_attention(images: Any, attention: Any, titles: Sequence[str] | None = N
     return figure
 
 
-def plot_maps(images: Any, maps: Any, label: str = "") -> Any:
-    """Images above maps of a number for each patch, on one scale for all.
+def plot_maps(images: npt.ArrayLike, maps: npt.ArrayLike, label: str = "") -> Figure:
+    """Plots images, and below them maps with one value per patch on a common scale.
 
     Args:
         images: Array of shape `(B, H, W, C)`, in [0, 255], or floats in [0, 1].
         maps: Array of shape `(B, rows, columns)`: relevance, norms, attention.
-        label: What the numbers are.
+        label: Label of the colour bar.
 
     Returns:
         A `matplotlib.figure.Figure`.
 
     Raises:
-        ValueError: If there are not as many maps as images.
+        ValueError: If the numbers of maps and images differ.
     """
     images, maps = np.asarray(images), np.asarray(maps)
     _check_count("map", len(maps), len(images))
@@ -98,25 +107,25 @@ def plot_maps(images: Any, maps: Any, label: str = "") -> Any:
     axes = figure.subplots(2, len(images), squeeze=False)
     for i, image in enumerate(images):
         show_image(axes[0, i], image)
-        drawn = axes[1, i].imshow(maps[i], cmap="viridis", vmin=maps.min(), vmax=maps.max())
+        image_plot = axes[1, i].imshow(maps[i], cmap="viridis", vmin=maps.min(), vmax=maps.max())
         axes[1, i].set_axis_off()
-    figure.colorbar(drawn, ax=axes[1], label=label, shrink=0.9, pad=0.01)
+    figure.colorbar(image_plot, ax=axes[1], label=label, shrink=0.9, pad=0.01)
     return figure
 
 
-def plot_components(images: Any, components: Any) -> Any:
-    """Images above their patches in the colours of three principal components.
+def plot_components(images: npt.ArrayLike, components: npt.ArrayLike) -> Figure:
+    """Plots images, and below them three principal components of their patches as colours.
 
     Args:
         images: Array of shape `(B, H, W, C)`, in [0, 255], or floats in [0, 1].
-        components: Array of shape `(B, rows, columns, 3)`, as `patch_components` makes them. All
+        components: Array of shape `(B, rows, columns, 3)`, as `patch_components` returns. All
             images share the scale of each component.
 
     Returns:
         A `matplotlib.figure.Figure`.
 
     Raises:
-        ValueError: If there are not as many maps as images, or not three components.
+        ValueError: If the numbers of maps and images differ, or there are not three components.
     """
     images, components = np.asarray(images), np.asarray(components)
     _check_count("map", len(components), len(images))
@@ -135,13 +144,14 @@ def plot_components(images: Any, components: Any) -> Any:
     return figure
 
 
-def plot_patch_filters(filters: Any, columns: int = 7) -> Any:
-    """The principal components of the filters, as Figure 7 (left) of the ViT paper shows them.
+def plot_patch_filters(filters: npt.ArrayLike, columns: int = 7) -> Figure:
+    """Plots principal components of the filters, as in Figure 7 (left) of the ViT paper.
 
     Args:
-        filters: Array of shape `(count, P, P, C)`, as `patch_filters` makes them; each is spread
-            over black to white by itself. Of channels other than 1 and 3, the mean is shown.
-        columns: Filters in a row.
+        filters: Array of shape `(count, P, P, C)`, as `patch_filters` returns. Each is scaled to
+            the range from black to white. If there are neither 1 nor 3 channels, their mean is
+            shown.
+        columns: Filters per row.
 
     Returns:
         A `matplotlib.figure.Figure`.
@@ -160,12 +170,12 @@ def plot_patch_filters(filters: Any, columns: int = 7) -> Any:
     return figure
 
 
-def plot_position_similarity(similarity: Any) -> Any:
-    """For every patch, how like its place is to all others: Figure 7 (centre) of the ViT paper.
+def plot_position_similarity(similarity: npt.ArrayLike) -> Figure:
+    """Plots the position similarity of every patch, as in Figure 7 (centre) of the ViT paper.
 
     Args:
         similarity: Array of shape `(rows, columns, rows, columns)`, as `position_similarity`
-            makes it.
+            returns.
 
     Returns:
         A `matplotlib.figure.Figure`.
@@ -177,21 +187,21 @@ def plot_position_similarity(similarity: Any) -> Any:
     axes = figure.subplots(rows, columns, squeeze=False)
     figure.get_layout_engine().set(w_pad=0.01, h_pad=0.01, wspace=0.02, hspace=0.02)
     for (y, x), axis in np.ndenumerate(axes):
-        drawn = axis.imshow(similarity[y, x], cmap="viridis", vmin=-1, vmax=1)
+        image_plot = axis.imshow(similarity[y, x], cmap="viridis", vmin=-1, vmax=1)
         axis.set_xticks([])
         axis.set_yticks([])
         axis.spines[:].set_visible(False)
     figure.supxlabel("column of the patch", fontsize=9)
     figure.supylabel("row of the patch", fontsize=9)
-    figure.colorbar(drawn, ax=axes, label="cosine similarity", shrink=0.9, pad=0.02)
+    figure.colorbar(image_plot, ax=axes, label="cosine similarity", shrink=0.9, pad=0.02)
     return figure
 
 
-def plot_attention_distance(distances: Any) -> Any:
-    """How far every head looks, block by block: Figures 7 (right) and 11 of the ViT paper.
+def plot_attention_distance(distances: npt.ArrayLike) -> Figure:
+    """Plots the mean attention distance by block, as in Figures 7 (right) and 11 of the ViT paper.
 
     Args:
-        distances: Array of shape `(depth, A)` in pixels, as `mean_attention_distance` makes it.
+        distances: Array of shape `(depth, A)` in pixels, as `mean_attention_distance` returns.
 
     Returns:
         A `matplotlib.figure.Figure`.
@@ -212,24 +222,24 @@ def plot_attention_distance(distances: Any) -> Any:
     return figure
 
 
-def plot_training(history: Any) -> Any:
-    """Curves of a training run, a panel for the loss and one for every metric.
+def plot_training(history: keras.callbacks.History | Mapping[str, Sequence[float]]) -> Figure:
+    """Plots training curves, with one panel for the loss and for each metric.
 
     Args:
-        history: What `fit` returns, or a dict of lists with a value an epoch. Names that begin
-            with `val_` share the panel of the name without.
+        history: The return value of `fit`, or a dict of lists with one value per epoch. A name with
+            the prefix `val_` shares the panel of the name without it.
 
     Returns:
         A `matplotlib.figure.Figure`.
 
     Raises:
-        ValueError: If there is nothing to draw.
+        ValueError: If there are no curves.
     """
     curves: Mapping[str, Sequence[float]] = getattr(history, "history", history)
     names = [name for name in curves if f"val_{name}" in curves or not name.startswith("val_")]
     if not names:
         raise ValueError(
-            f"There are no curves to draw. Received: {dict(curves)}. Pass what `fit` returns."
+            f"There are no curves to plot. Received: {dict(curves)}. Pass the history of `fit`."
         )
     figure = new_figure(4.2 * len(names), 3.0)
     for axis, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
@@ -247,12 +257,12 @@ def plot_training(history: Any) -> Any:
     return figure
 
 
-def new_figure(width: float, height: float) -> Any:
-    """An empty figure of a size in inches, which belongs to no window."""
+def new_figure(width: float, height: float) -> Figure:
+    """Creates an empty figure without a window; width and height are in inches."""
     return _import_matplotlib().figure.Figure(figsize=(width, height), layout="constrained")
 
 
-def show_image(axis: Any, image: Any, title: str | None = None) -> None:
+def show_image(axis: Axes, image: npt.ArrayLike, title: str | None = None) -> None:
     """Draws an image on an axis without ticks."""
     axis.imshow(as_rgb(image), interpolation="nearest")
     axis.set_axis_off()
@@ -260,8 +270,8 @@ def show_image(axis: Any, image: Any, title: str | None = None) -> None:
         axis.set_title(title, fontsize=9, color=_INK)
 
 
-def style_axis(axis: Any, x: str, y: str) -> None:
-    """Labels and light lines, the same in every plot."""
+def style_axis(axis: Axes, x: str, y: str) -> None:
+    """Sets the labels and grid lines that all plots share."""
     axis.set_xlabel(x)
     axis.set_ylabel(y)
     axis.grid(color="#e3e6ea", linewidth=0.8)
@@ -269,8 +279,8 @@ def style_axis(axis: Any, x: str, y: str) -> None:
     axis.spines[["top", "right"]].set_visible(False)
 
 
-def as_rgb(image: Any) -> np.ndarray:
-    """An image of any kind as floats in [0, 1] of shape `(H, W, 3)`.
+def as_rgb(image: npt.ArrayLike) -> np.ndarray:
+    """Converts an image to RGB floats in [0, 1].
 
     Args:
         image: Array of shape `(H, W, 3)`, `(H, W, 1)` or `(H, W)`, in [0, 255], or in [0, 1] if
@@ -286,7 +296,7 @@ def as_rgb(image: Any) -> np.ndarray:
     x = x[:, :, None] if x.ndim == 2 else x
     if x.ndim != 3 or x.shape[2] not in (1, 3):
         raise ValueError(
-            "An image has shape (height, width), (height, width, 1) or (height, width, 3). "
+            "An image must have the shape (height, width) or (height, width, 1 or 3). "
             f"Received: shape {np.asarray(image).shape}."
         )
     scale = 1.0 if x.dtype.kind == "f" and x.max() <= 1 else 255.0
@@ -295,16 +305,17 @@ def as_rgb(image: Any) -> np.ndarray:
 
 
 def _check_count(what: str, received: int, expected: int) -> None:
+    """Raises a `ValueError` unless there is one map or title per image."""
     if received != expected:
         raise ValueError(
             f"There must be one {what} for each of the {expected} images. Received: {received}."
         )
 
 
-def _import_matplotlib() -> Any:
+def _import_matplotlib() -> types.ModuleType:
     try:
         import matplotlib
         import matplotlib.figure
     except ImportError as error:
-        raise ImportError('Pictures need matplotlib: pip install "keras_vit[plot]".') from error
+        raise ImportError('Plots need matplotlib: pip install "keras_vit[plot]".') from error
     return matplotlib

@@ -1,55 +1,60 @@
-"""Which patches speak for a class, by the gradient of its logit."""
+"""Class relevance: attention weighted with the gradient of a class's logit."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.analysis.image_batches import image_batches
+from keras_vit.analysis.image_batches import ImageBatches, image_batches
 from keras_vit.models.feature_extraction import Attention
+
+# One class index for all images, or one per image; `None` means the most likely class.
+Classes = int | Sequence[int] | np.ndarray | None
 
 
 def class_relevance(
-    model: keras.Model, images: Any, classes: Any = None, batch_size: int = 4
+    model: keras.Model,
+    images: ImageBatches,
+    classes: Classes = None,
+    batch_size: int = 4,
 ) -> np.ndarray:
-    """How much each patch speaks for a class.
+    """Class relevance: how much each patch supports a class.
 
-    The method of https://arxiv.org/abs/2103.15679 (Section 3.1): attention weights times the
-    gradient of the class's logit by them, only what is positive, the mean over heads; the
-    identity is added for the residual connection, and the blocks are multiplied as in attention
-    rollout. Unlike rollout, it depends on the class.
+    The method of https://arxiv.org/abs/2103.15679 (Section 3.1): attention weights are multiplied
+    by the gradient of the class's logit, negative products become zero, and heads are averaged.
+    The identity is added for the residual connection, and the blocks are multiplied as in
+    attention rollout. Unlike rollout, the result depends on the class.
 
     Args:
         model: A Vision Transformer with a head, or a model built on one. Logits give cleaner maps
             than probabilities.
         images: Array of shape `(B, H, W, C)`, as the model takes them, or an iterable of batches.
-        classes: Index of a class for all images, or one for each; `None` takes the class that the
-            model finds most likely.
-        batch_size: Images at a time, where `images` is an array. The gradient keeps the attention
-            of all blocks in memory.
+        classes: One class index for all images, or one per image; `None` takes the model's most
+            likely class.
+        batch_size: Images per batch, if `images` is an array. The gradient needs the attention of
+            all blocks in memory.
 
     Returns:
-        float32 array of shape `(B, rows, columns)`, from 0 on.
+        float32 array of shape `(B, rows, columns)`, values of at least 0.
 
     Raises:
-        ValueError: If the model has no single output of shape `(B, K)`, or there are not as many
-            classes as images.
-        RuntimeError: If Keras runs on another backend than TensorFlow, whose gradients this
-            needs.
+        ValueError: If the model has no single output of shape `(B, K)`, or the number of classes
+            is not the number of images.
+        RuntimeError: If Keras runs on another backend than TensorFlow.
     """
     if keras.config.backend() != "tensorflow":
         raise RuntimeError(
-            "class_relevance takes gradients with TensorFlow. Received: the backend "
-            f"{keras.config.backend()!r}; set KERAS_BACKEND=tensorflow."
+            "class_relevance needs the gradients of TensorFlow. Received: the backend "
+            f"{keras.config.backend()!r}. Set KERAS_BACKEND=tensorflow."
         )
     attention = Attention(model)
     if len(model.outputs) != 1 or len(model.outputs[0].shape) != 2:
         shapes = [tuple(x.shape) for x in model.outputs]
         raise ValueError(
-            f"A model with one output of shape (batch, classes) is needed. Received: {shapes}."
+            f"The model must have one output of shape (batch, classes). Received: {shapes}."
         )
     maps: list[np.ndarray] = []
     seen = 0
@@ -57,23 +62,25 @@ def class_relevance(
         chosen = _choose(classes, seen, len(batch))
         maps.append(_relevance(attention, batch, chosen))
         seen += len(batch)
-    if np.ndim(classes) and len(classes) != seen:
-        raise ValueError(f"There are {seen} images and {len(classes)} classes.")
+    if np.ndim(classes) and np.size(classes) != seen:
+        raise ValueError(f"There are {seen} images and {np.size(classes)} classes.")
     return np.concatenate(maps)
 
 
-def _choose(classes: Any, start: int, count: int) -> np.ndarray | None:
+def _choose(classes: Classes, start: int, count: int) -> np.ndarray | None:
+    """The class indices of a batch."""
     if classes is None:
         return None
     if np.ndim(classes) == 0:
         return np.full(count, classes)
     chosen = np.asarray(classes)[start : start + count]
     if len(chosen) != count:
-        raise ValueError(f"There are more images than the {len(classes)} classes.")
+        raise ValueError(f"There are more images than the {np.size(classes)} classes.")
     return chosen
 
 
 def _relevance(attention: Attention, images: np.ndarray, classes: np.ndarray | None) -> np.ndarray:
+    """Class relevance of the patches in one batch."""
     import tensorflow as tf
 
     with tf.GradientTape(watch_accessed_variables=False) as tape:

@@ -121,7 +121,7 @@ def test_rollout_of_uniform_attention():
 
 
 @pytest.mark.parametrize("kind", ["flat", "nested", "sequential"])
-def test_rollout_of_models_that_users_build(kind):
+def test_rollout_of_models_built_on_a_vit(kind):
     backbone, model, images = composed(kind)
     expected = attention_rollout(backbone, images)
     np.testing.assert_allclose(attention_rollout(model, images), expected, atol=1e-6)
@@ -152,7 +152,7 @@ def test_distance_of_uniform_and_identical_attention(grid, patch, pixels):
     assert attention_distance(identity, geometry)[0, 0] == 0
 
 
-def test_distance_with_a_class_token_is_not_scaled_up():
+def test_distance_with_a_class_token_is_not_renormalised():
     geometry = Geometry((224, 224), (14, 14), 1)
     uniform = np.full((2, 3, 197, 197), 1 / 197, "float32")
     expected = 116.49 * 196 / 197
@@ -179,7 +179,7 @@ def test_mean_distance_streams_over_images():
     np.testing.assert_allclose(whole, expected, rtol=1e-5)
 
 
-def test_images_of_another_kind_say_so():
+def test_images_of_a_wrong_shape():
     model, images = random_vit()
     with pytest.raises(ValueError, match=r"For one image, pass `image\[None\]`"):
         attention_rollout(model, images[0])

@@ -1,4 +1,4 @@
-"""Images of files, arrays and iterables, and as pictures."""
+"""Batches of images from arrays and iterables, and images for display."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from keras_vit.analysis.relevance import class_relevance
 from tests.models.test_feature_extraction import random_vit
 
 
-def test_arrays_come_in_batches_and_iterables_as_they_are():
+def test_arrays_are_split_and_iterables_keep_their_batches():
     images = np.arange(5 * 2 * 2 * 1).reshape(5, 2, 2, 1)
     assert [len(x) for x in image_batches(images, 2)] == [2, 2, 1]
     stream = [(images[:3], "labels"), images[3:], images[:0]]
@@ -32,7 +32,7 @@ def test_arrays_come_in_batches_and_iterables_as_they_are():
     np.testing.assert_array_equal(np.concatenate(list(image_batches(images, 2))), images)
 
 
-def test_images_are_shown_as_pixels():
+def test_images_are_displayed_as_pixels():
     model, images = random_vit()
     np.testing.assert_array_equal(displayed(model, images), images)
     model, _ = random_vit(include_preprocessing=False)
@@ -46,7 +46,7 @@ MANY, BATCH = 2048, 64
 
 
 class Stream:
-    """Batches that are made when asked for, and counted while anybody holds on to them."""
+    """Batches made on demand; counts those that are still referenced."""
 
     def __init__(self, sides):
         self.sides = sides
@@ -65,7 +65,7 @@ class Stream:
         self.alive -= 1
 
 
-def test_a_list_would_be_noticed():
+def test_the_count_detects_a_list():
     stream = Stream((1, 1, 1))
     assert len(list(stream)) == stream.most == MANY // BATCH
 

@@ -43,7 +43,7 @@ def test_components_are_those_of_all_patches_together():
     np.testing.assert_allclose(patch_components(model, batches, 4), components, atol=1e-4)
 
 
-def test_features_are_what_the_head_reads():
+def test_features_are_the_input_of_the_head():
     for kind in ("token", "map_registers"):
         model, images = random_vit(**KINDS[kind])
         expected = tokens_of(model, images, "pooling")
@@ -75,8 +75,8 @@ def test_features_of_a_resnet():
 def test_neighbours_of_an_image_begin_with_itself(kind):
     _, model, images = composed(kind)
     gallery = np.concatenate([random_images(model_config(), 7, seed=5), images])
-    places, similarities = nearest_neighbors(model, images, gallery, count=3, batch_size=4)
-    np.testing.assert_array_equal(places[:, 0], [7, 8, 9])
+    indices, similarities = nearest_neighbors(model, images, gallery, count=3, batch_size=4)
+    np.testing.assert_array_equal(indices[:, 0], [7, 8, 9])
     np.testing.assert_allclose(similarities[:, 0], 1, atol=1e-5)
     features = image_features(model, gallery)
     features /= np.linalg.norm(features, axis=1, keepdims=True)
@@ -88,7 +88,7 @@ def model_config():
     return random_vit(classes=None)[0].config
 
 
-def test_wrong_requests_say_so():
+def test_impossible_counts_iterators_and_layers():
     model, images = random_vit()
     with pytest.raises(ValueError, match="A gallery of 3 images has 1 to 3 neighbours, not 4"):
         nearest_neighbors(model, images, images, count=4)
@@ -96,5 +96,5 @@ def test_wrong_requests_say_so():
         patch_components(model, iter([images]))
     with pytest.raises(ValueError, match="1 to 32 components"):
         patch_components(model, images, count=33)
-    with pytest.raises(ValueError, match="gives no patch tokens"):
+    with pytest.raises(ValueError, match="returns no patch tokens"):
         token_norms(model, images, stage="pooling")

@@ -25,7 +25,7 @@ def test_overlay_darkens_where_there_is_no_attention():
     np.testing.assert_array_equal(overlay_attention(image, np.ones((20, 10))), as_rgb(image))
 
 
-def test_overlay_refuses_maps_by_head():
+def test_overlay_rejects_maps_of_several_heads():
     with pytest.raises(ValueError, match="mean over heads"):
         overlay_attention(np.zeros((8, 8, 3)), np.zeros((4, 2, 2)))
 
@@ -55,7 +55,7 @@ def test_images_of_every_range_become_the_same_picture():
     expected = np.repeat(pixels[:, :, None] / np.float32(255), 3, axis=2)
     for image in (pixels, pixels[:, :, None], pixels.astype("float32"), pixels / 255.0):
         np.testing.assert_allclose(as_rgb(image), expected, atol=1e-6)
-    with pytest.raises(ValueError, match="An image has shape"):
+    with pytest.raises(ValueError, match="An image must have the shape"):
         as_rgb(np.zeros((2, 2, 4)))
 
 

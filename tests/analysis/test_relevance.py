@@ -57,7 +57,7 @@ def numeric_relevance(w, tokens, num_heads, chosen, step=1e-5):
     return relevance[0, 1:]
 
 
-def test_relevance_is_that_of_finite_differences():
+def test_relevance_matches_finite_differences():
     model, images = random_vit(include_preprocessing=False, image_size=16, num_heads=2)
     images = images[:2] / 127.5 - 1
     w = {x.path: np.asarray(x.value, "float64") for x in model.weights if "seed" not in x.path}
@@ -69,7 +69,7 @@ def test_relevance_is_that_of_finite_differences():
         np.testing.assert_allclose(relevance[index], expected, rtol=1e-3, atol=1e-6)
 
 
-def test_relevance_depends_on_the_class_and_begins_with_the_likeliest():
+def test_relevance_depends_on_the_class_and_defaults_to_the_likeliest():
     model, images = random_vit()
     likeliest = np.argmax(model(images), axis=-1)
     relevance = class_relevance(model, images, batch_size=2)
@@ -87,7 +87,7 @@ def test_relevance_of_models_of_every_kind(kind):
 
 
 @pytest.mark.parametrize("kind", ["nested", "sequential"])
-def test_relevance_of_models_that_users_build(kind):
+def test_relevance_of_models_built_on_a_vit(kind):
     backbone, model, images = composed(kind)
     head = model.get_layer("mine")
     rng = np.random.default_rng(0)
@@ -97,7 +97,7 @@ def test_relevance_of_models_that_users_build(kind):
     np.testing.assert_allclose(class_relevance(model, images, 2), expected, rtol=1e-4, atol=1e-6)
 
 
-def test_what_has_no_class_says_so(monkeypatch):
+def test_models_without_classes_and_other_backends(monkeypatch):
     model, images = random_vit(**KINDS["no_head"])
     with pytest.raises(ValueError, match=r"one output of shape \(batch, classes\)"):
         class_relevance(model, images)
@@ -107,5 +107,5 @@ def test_what_has_no_class_says_so(monkeypatch):
     with pytest.raises(ValueError, match="3 images and 4 classes"):
         class_relevance(model, images, [1, 2, 3, 4])
     monkeypatch.setattr(keras.config, "backend", lambda: "jax")
-    with pytest.raises(RuntimeError, match="set KERAS_BACKEND=tensorflow"):
+    with pytest.raises(RuntimeError, match="Set KERAS_BACKEND=tensorflow"):
         class_relevance(model, images)
