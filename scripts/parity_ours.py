@@ -184,22 +184,22 @@ def difference(ours: np.ndarray, theirs: np.ndarray) -> float:
 def report(results: dict[str, dict]) -> str:
     """The page: one row a case that was run, and the cases that never were."""
     lines = [
-        "# Parity with the official functions, timm and transformers",
+        "# Numerical parity with the official code, timm and transformers",
         "",
         "Written by `scripts/parity` from `parity.json`; do not edit. Full-size models, random",
         "weights, float32. Numbers are the largest difference of logits or features, relative to",
         'the largest value. "Theirs in ours": their file in our model. "Ours in theirs": our file,',
         "loaded strictly by them.",
         "",
-        "- `flax`: files in the official layout, computed with the official functions in Flax, the",
-        "  library of the official code; that code is no package, so `scripts/parity_flax.py` puts",
-        f"  the networks together. {_golden(results.get(GOLDEN, {}))}",
+        "- `flax`: files in the official layout, computed in Flax, the library of the official",
+        "  code. The official code is not a package, so `scripts/parity_flax.py` assembles",
+        f"  the networks from Flax layers. {_golden(results.get(GOLDEN, {}))}",
         "- `timm, ... file`: our official file, read by timm's own reader of such files and by",
-        "  us; both then compute as PyTorch's ports do (other epsilons in hybrids), with the tanh",
-        "  GELU. That reader passes over names it does not know; what it would not find in the",
-        "  file stays random, and would show.",
+        "  us. Both then compute as the PyTorch ports do (other epsilons in hybrids), with the",
+        "  tanh GELU. timm's reader ignores unknown names; what it does not find in the file",
+        "  stays random and would show as a difference.",
         "- `timm`, `transformers`: files in their own names. `transformers 4` is the last version",
-        "  that has hybrids.",
+        "  with hybrids.",
         "",
         "| model | their class or name | theirs in ours | ours in theirs | date |",
         "|---|---|---|---|---|",
@@ -222,10 +222,10 @@ def report(results: dict[str, dict]) -> str:
 
 def _golden(differences: dict[str, float]) -> str:
     if not differences:
-        return "Against the official code's own outputs it was not run yet."
+        return "It was not compared with the official code's outputs yet."
     return (
-        "From the official code's own outputs for the small\n"
-        f"  checkpoints in tests/golden they differ by {max(differences.values()):.1e} at most."
+        "Its outputs differ by at most\n"
+        f"  {max(differences.values()):.1e} from the official code's for the small checkpoints in tests/golden."
     )
 
 
