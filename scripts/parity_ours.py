@@ -224,8 +224,8 @@ def _golden(differences: dict[str, float]) -> str:
     if not differences:
         return "It was not compared with the official code's outputs yet."
     return (
-        "Its outputs differ by at most\n"
-        f"  {max(differences.values()):.1e} from the official code's for the small checkpoints in tests/golden."
+        f"Its outputs differ by at most {max(differences.values()):.1e}\n"
+        "  from the official code's for the small checkpoints in tests/golden."
     )
 
 
