@@ -156,15 +156,15 @@ def plot_patch_filters(filters: npt.ArrayLike, columns: int = 7) -> Figure:
     Returns:
         A `matplotlib.figure.Figure`.
     """
-    filters = np.asarray(filters)
-    if filters.shape[-1] not in (1, 3):
-        filters = filters.mean(axis=-1, keepdims=True)
-    rows = -(-len(filters) // columns)
+    images = np.asarray(filters)
+    if images.shape[-1] not in (1, 3):
+        images = images.mean(axis=-1, keepdims=True)
+    rows = -(-len(images) // columns)
     figure = new_figure(0.7 * columns, 0.7 * rows)
     axes = figure.subplots(rows, columns, squeeze=False)
     for axis in axes.flat:
         axis.set_axis_off()
-    for axis, pixels in zip(axes.flat, filters, strict=False):
+    for axis, pixels in zip(axes.flat, images, strict=False):
         spread = max(float(np.ptp(pixels)), 1e-12)
         show_image(axis, ((pixels - pixels.min()) / spread).astype("float32"))
     return figure
@@ -185,7 +185,7 @@ def plot_position_similarity(similarity: npt.ArrayLike) -> Figure:
     tile = min(0.7, 7 / max(rows, columns))
     figure = new_figure(tile * columns + 1.2, tile * rows * rows / columns + 0.6)
     axes = figure.subplots(rows, columns, squeeze=False)
-    figure.get_layout_engine().set(w_pad=0.01, h_pad=0.01, wspace=0.02, hspace=0.02)
+    figure.set_layout_engine("constrained", w_pad=0.01, h_pad=0.01, wspace=0.02, hspace=0.02)
     for (y, x), axis in np.ndenumerate(axes):
         image_plot = axis.imshow(similarity[y, x], cmap="viridis", vmin=-1, vmax=1)
         axis.set_xticks([])
@@ -216,7 +216,7 @@ def plot_attention_distance(distances: npt.ArrayLike) -> Figure:
         )
     style_axis(axis, "block", "mean attention distance (pixels)")
     axis.set_ylim(0, 1.08 * max(float(distances.max()), 1e-12))
-    axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.locator_params(axis="x", integer=True)
     if distances.shape[1] <= 6:
         figure.legend(loc="outside right upper", frameon=False, fontsize=8)
     return figure
@@ -251,7 +251,7 @@ def plot_training(history: keras.callbacks.History | Mapping[str, Sequence[float
                 epochs = np.arange(1, len(curves[key]) + 1)
                 axis.plot(epochs, curves[key], color=color, label=label, linewidth=1.8)
         style_axis(axis, "epoch", name.replace("_", " "))
-        axis.xaxis.get_major_locator().set_params(integer=True)
+        axis.locator_params(axis="x", integer=True)
         if f"val_{name}" in curves:
             axis.legend(frameon=False)
     return figure

@@ -62,7 +62,7 @@ def class_relevance(
         chosen = _choose(classes, seen, len(batch))
         maps.append(_relevance(attention, batch, chosen))
         seen += len(batch)
-    if np.ndim(classes) and np.size(classes) != seen:
+    if classes is not None and np.ndim(classes) and np.size(classes) != seen:
         raise ValueError(f"There are {seen} images and {np.size(classes)} classes.")
     return np.concatenate(maps)
 

@@ -17,7 +17,10 @@ from keras_vit.models.fold import fold_standardization
 # Keras dtype policy of each precision.
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 # Functions from logits to probabilities, by their name in Keras.
-_ACTIVATIONS: dict[str, Callable] = {"softmax": tf.nn.softmax, "sigmoid": tf.nn.sigmoid}
+_ACTIVATIONS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
+    "softmax": tf.nn.softmax,
+    "sigmoid": tf.nn.sigmoid,
+}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -40,7 +40,7 @@ TOLERANCES = {"float32": 1e-4, "float16": 2e-2, "dynamic": 0.5, "int8": 0.5}
 
 def export_litert(
     model: keras.Model,
-    path: str | os.PathLike,
+    path: str | os.PathLike[str],
     precision: str = "float32",
     labels: Sequence[str] | None = None,
     batch_size: int | None = 1,

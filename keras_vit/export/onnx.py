@@ -37,7 +37,7 @@ _PROTOBUF_LIMIT = 2**31 - 2**24  # bytes of constants; the rest of the 2 GB is f
 
 def export_onnx(
     model: keras.Model,
-    path: str | os.PathLike,
+    path: str | os.PathLike[str],
     precision: str = "float32",
     labels: Sequence[str] | None = None,
     opset: int = 20,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # an optional package
 Runner = Callable[[np.ndarray], dict[str, np.ndarray]]
 
 
-def load_saved_model(path: str | os.PathLike) -> Runner:
+def load_saved_model(path: str | os.PathLike[str]) -> Runner:
     """Loads a SavedModel as a function from pixels of the model's size to named outputs."""
     loaded = tf.saved_model.load(os.fspath(path))
     signature = loaded.signatures["pixels"]
@@ -32,7 +32,7 @@ def load_saved_model(path: str | os.PathLike) -> Runner:
     return run
 
 
-def load_litert(path: str | os.PathLike) -> Runner:
+def load_litert(path: str | os.PathLike[str]) -> Runner:
     """Loads a LiteRT file as a function from pixels to named outputs.
 
     A file with a fixed batch size takes any number of images: they are passed in batches of that
@@ -57,12 +57,12 @@ def load_litert(path: str | os.PathLike) -> Runner:
     return run
 
 
-def count_litert_operators(path: str | os.PathLike) -> collections.Counter:
+def count_litert_operators(path: str | os.PathLike[str]) -> collections.Counter[str]:
     """Counts the operators of each type in a LiteRT file."""
     return collections.Counter(row["op_name"] for row in _interpreter(path)._get_ops_details())
 
 
-def _interpreter(path: str | os.PathLike) -> Interpreter:
+def _interpreter(path: str | os.PathLike[str]) -> Interpreter:
     try:
         from ai_edge_litert.interpreter import Interpreter
     except ImportError as error:
@@ -72,7 +72,7 @@ def _interpreter(path: str | os.PathLike) -> Interpreter:
     return Interpreter(model_path=os.fspath(path), num_threads=os.cpu_count())
 
 
-def load_onnx(path: str | os.PathLike) -> Runner:
+def load_onnx(path: str | os.PathLike[str]) -> Runner:
     """Loads an ONNX file in ONNX Runtime as a function from pixels to named outputs.
 
     Raises:
@@ -109,7 +109,7 @@ def import_onnx() -> types.ModuleType:
     return onnx
 
 
-def find_format(path: str | os.PathLike) -> str:
+def find_format(path: str | os.PathLike[str]) -> str:
     """Detects the format of an exported file: `"saved_model"`, `"litert"` or `"onnx"`.
 
     Raises:

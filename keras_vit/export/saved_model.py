@@ -40,7 +40,7 @@ TOLERANCES = {"float32": 1e-4, "bfloat16": 0.1, "float16": 2e-2}
 
 def export_saved_model(
     model: keras.Model,
-    path: str | os.PathLike,
+    path: str | os.PathLike[str],
     labels: Sequence[str] | None = None,
     version: int | None = None,
     precision: str = "float32",
@@ -115,7 +115,7 @@ def export_saved_model(
     return dataclasses.replace(report, path=destination)
 
 
-def _next_version(path: str | os.PathLike) -> int:
+def _next_version(path: str | os.PathLike[str]) -> int:
     """The number after the latest version in a directory."""
     path = pathlib.Path(path)
     names = [entry.name for entry in path.iterdir()] if path.is_dir() else []
@@ -143,7 +143,7 @@ class ServingModule(tf.Module):
         self._labels = labels
         self._top_k = min(top_k, len(labels))
 
-    def signatures(self) -> dict[str, Callable]:
+    def signatures(self) -> dict[str, ConcreteFunction]:
         """Returns the concrete functions by signature name."""
         height, width, channels = self._inference.input_shape
         sized = tf.TensorSpec((None, height, width, channels), tf.float32, "pixels")
@@ -216,7 +216,9 @@ class ServingModule(tf.Module):
         return tf.ensure_shape(pixels, (None, *shape)), valid
 
 
-def _concrete(function: Callable, spec: tf.TensorSpec) -> ConcreteFunction:
+def _concrete(
+    function: Callable[..., dict[str, tf.Tensor]], spec: tf.TensorSpec
+) -> ConcreteFunction:
     return tf.function(function).get_concrete_function(spec)
 
 

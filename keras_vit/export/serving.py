@@ -93,7 +93,7 @@ def model_card(inference: Inference, precision: str, labels: Sequence[str]) -> d
 
 
 def write_server_config(
-    directory: str | os.PathLike,
+    directory: str | os.PathLike[str],
     base_paths: Mapping[str, str],
     allowed_batch_sizes: Sequence[int] = (1, 2, 4, 8, 16, 32),
     batch_timeout_micros: int = 2000,

@@ -8,6 +8,7 @@ import os
 import pathlib
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -59,13 +60,13 @@ class ExportReport:
             f"({self.images} images)"
         )
 
-    def to_dict(self) -> dict:
+    def to_dict(self) -> dict[str, Any]:
         """Returns the fields as plain values for JSON."""
         return {**dataclasses.asdict(self), "path": str(self.path)}
 
 
 def verify_export(
-    path: str | os.PathLike,
+    path: str | os.PathLike[str],
     model: keras.Model,
     images: Images | None = None,
     preprocessing: Preprocessing | None = None,
@@ -103,7 +104,7 @@ def verify_export(
 
 
 def compare(
-    path: str | os.PathLike,
+    path: str | os.PathLike[str],
     format: str,
     precision: str,
     runner: Runner,
@@ -252,7 +253,7 @@ def synthetic_images(input_shape: tuple[int, int, int], count: int = 8) -> np.nd
     return np.clip(np.round(images + rng.normal(0, 10, images.shape)), 0, 255).astype("float32")
 
 
-def size_of(path: str | os.PathLike) -> int:
+def size_of(path: str | os.PathLike[str]) -> int:
     """Bytes of a file with its external weights, or of all files in a directory."""
     path = pathlib.Path(path)
     files = path.rglob("*") if path.is_dir() else [path, path.with_name(path.name + ".data")]

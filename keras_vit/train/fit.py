@@ -82,7 +82,7 @@ def fine_tune(
     validation: ImageSet | None = None,
     *,
     seed: int = 0,
-    folder: str | os.PathLike | None = None,
+    folder: str | os.PathLike[str] | None = None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
     verbose: int | str = "auto",
 ) -> TrainingResult:
@@ -119,7 +119,7 @@ def pretrain(
     validation: ImageSet | None = None,
     *,
     seed: int = 0,
-    folder: str | os.PathLike | None = None,
+    folder: str | os.PathLike[str] | None = None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
     verbose: int | str = "auto",
 ) -> TrainingResult:
@@ -204,7 +204,7 @@ def transfer(
     recipe: Recipe,
     *,
     seed: int = 0,
-    folder: str | os.PathLike | None = None,
+    folder: str | os.PathLike[str] | None = None,
     verbose: int | str = "auto",
 ) -> TransferResult:
     """Selects the learning rate on held-out images, fine-tunes on all of them, and tests once.
@@ -260,7 +260,7 @@ def _train(
     recipe: Recipe,
     validation: ImageSet | None,
     seed: int,
-    folder: str | os.PathLike | None,
+    folder: str | os.PathLike[str] | None,
     callbacks: Sequence[keras.callbacks.Callback],
     verbose: int | str,
 ) -> TrainingResult:
