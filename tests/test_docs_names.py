@@ -56,3 +56,13 @@ def test_links_lead_to_files_and_headings(page):
             headings = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)
             slugs = [re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings]
             assert anchor in slugs, link
+
+
+def test_functions_stand_in_the_files_that_the_architecture_names():
+    text = re.sub(r"\n +", " ", (ROOT / "docs/architecture.md").read_text())
+    found = re.findall(r"`(keras_vit/[\w/]+\.py)` \(((?:`\w+`(?:, )?)+)\)", text)
+    assert len(found) > 20
+    for path, names in found:
+        source = (ROOT / path).read_text()
+        for name in re.findall(r"\w+", names):
+            assert re.search(rf"^(?:def|class) {name}\b|^{name}\b.* =", source, re.MULTILINE), name
