@@ -15,8 +15,6 @@ from tests.counts import check_counts, script
 from tests.export.conftest import LABELS
 from tests.fixtures import fill_random, tiny_config
 
-pytestmark = pytest.mark.xdist_group("litert")
-
 
 @pytest.fixture(scope="module")
 def wide():

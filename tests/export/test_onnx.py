@@ -21,8 +21,6 @@ from keras_vit.models.vit import build_vit
 from tests.export.conftest import LABELS
 from tests.fixtures import fill_random, tiny_config
 
-pytestmark = pytest.mark.xdist_group("onnx")
-
 
 @pytest.fixture(scope="module")
 def wide():

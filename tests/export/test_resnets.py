@@ -15,8 +15,6 @@ from keras_vit.layers.convolution import StdConv2D
 from tests.fixtures import fill_random, images_for
 from tests.models.test_families import CONFIGS
 
-pytestmark = pytest.mark.xdist_group("resnets")
-
 
 @pytest.fixture(scope="module", params=CONFIGS)
 def model(request):
