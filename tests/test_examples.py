@@ -1,4 +1,4 @@
-"""The examples run as a newcomer runs them, in a process of their own."""
+"""The examples, each run in its own process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run(*command):
     return done.stdout
 
 
-def test_quickstart_trains_draws_and_ships(tmp_path):
+def test_quickstart_trains_plots_and_exports(tmp_path):
     printed = run(ROOT / "examples/quickstart.py", "--smoke", "--output", tmp_path)
 
     report = json.loads((tmp_path / "report.json").read_text())
@@ -44,7 +44,7 @@ def test_quickstart_trains_draws_and_ships(tmp_path):
         pixels = keras.utils.img_to_array(keras.utils.load_img(tmp_path / picture))
         assert pixels.shape[1] > 500 and pixels.std() > 10, picture
 
-    # What the report says of the model is what the file's model does.
+    # The saved model has the accuracy and logits of the report.
     held_out = np.load(tmp_path / "held_out.npz")
     model = keras.saving.load_model(tmp_path / "model.keras")
     logits = model.predict(held_out["images"], verbose=0)
@@ -61,7 +61,7 @@ def test_two_workers_train_and_save(tmp_path):
     accuracy = re.search(r"2 replicas, ([\d.]+)% of held-out", printed).group(1)
     assert float(accuracy) > 20  # of ten classes, after 2 epochs
 
-    # What it saved is what it measured, in a process that knows nothing of the cluster.
+    # The saved model has the printed accuracy in a process outside of the cluster.
     model = keras.saving.load_model(tmp_path / "model.keras")
     shards = keras_vit.data.find_shards(f"{tmp_path}/shards/held_out-*.tfrecord")
     assert shards.counts == (20, 280, 60)
@@ -71,7 +71,7 @@ def test_two_workers_train_and_save(tmp_path):
     assert f"{np.mean(answers == digits.numpy()):.2%}" == f"{accuracy}%"
 
 
-def test_run_exports_cannot_import_keras_vit_and_sees_differences(tmp_path):
+def test_run_exports_works_without_keras_vit_and_measures_differences(tmp_path):
     model = keras_vit.build_vit(
         keras_vit.ViTConfig(
             patch_size=4, width=16, depth=1, num_heads=2, mlp_dim=32, image_size=8, classes=3

@@ -19,7 +19,7 @@ from tests.models.test_feature_extraction import KINDS, composed, random_vit
 
 
 def reference_rollout(model, images):
-    """The whole product of matrices in float64, then its row for what the head reads."""
+    """The whole product of matrices in float64, then its row for the pooled output."""
     attention = Attention(model)
     product = 1.0
     for index in range(len(attention.blocks)):
@@ -42,7 +42,7 @@ def test_rollout_is_the_product_of_all_blocks(kind):
 
 
 def numpy_stages(model, images):
-    """The tokens that go into every block, in float64 NumPy from the weights alone."""
+    """Input tokens of every block, in float64 NumPy from the weights alone."""
     config = model.config
     w = {x.path: np.asarray(x.value, "float64") for x in model.weights if "seed" not in x.path}
     x = images.astype("float64") / 127.5 - 1
@@ -61,7 +61,7 @@ def numpy_stages(model, images):
 
 
 def numpy_rollout(model, images):
-    """The definition, with nothing of ours but the weights."""
+    """Rollout by its definition, from the weights alone."""
     config = model.config
     product = 1.0
     for index, w, x in numpy_stages(model, images):
@@ -90,7 +90,7 @@ def test_rollout_of_hybrids_and_of_images_that_are_not_square(kind):
     rollout = attention_rollout(model, images)
     assert rollout.shape == expected.shape and rollout.shape[1] != rollout.shape[2]
     np.testing.assert_allclose(rollout, expected, rtol=1e-4, atol=1e-7)
-    # There is something to see: neither flat nor close to it.
+    # The map is far from uniform.
     assert np.ptp(expected) > 0.1 * expected.mean()
 
 
@@ -110,7 +110,7 @@ def test_distance_in_a_hybrid_is_in_pixels_of_the_image():
 
 
 def test_rollout_of_uniform_attention():
-    # Queries of zero look everywhere alike: A = 1 / T, and (A + I) / 2 twice leaves 1 / 4 in place.
+    # Queries of zero give uniform attention: A = 1 / T; (A + I) / 2 twice keeps 1 / 4.
     model, images = random_vit()
     for index in range(2):
         qkv = model.get_layer(f"block_{index}").attention.qkv

@@ -56,12 +56,12 @@ class Stream:
         rng = np.random.default_rng(0)
         for _ in range(MANY // BATCH):
             batch = rng.uniform(0, 255, (BATCH, *self.sides)).astype("float32")
-            weakref.finalize(batch, self.let_go)
+            weakref.finalize(batch, self.release)
             self.alive += 1
             self.most = max(self.most, self.alive)
             yield batch
 
-    def let_go(self):
+    def release(self):
         self.alive -= 1
 
 
@@ -88,4 +88,4 @@ def test_thousands_of_images_stream_through(look):
     stream = Stream(model.input_shape[1:])
     result = look(model, stream)
     assert len(result) in (MANY, 1)
-    assert 1 <= stream.most <= 3  # the one at work, and the next
+    assert 1 <= stream.most <= 3  # the current batch, and the next

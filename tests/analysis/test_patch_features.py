@@ -1,4 +1,4 @@
-"""Norms, components and neighbours against plain NumPy on all tokens at once."""
+"""Norms, components and nearest neighbours against NumPy on all tokens at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures: what is drawn, and what is refused."""
+"""Plots: their content, and inputs that are rejected."""
 
 from __future__ import annotations
 

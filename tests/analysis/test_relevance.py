@@ -1,4 +1,4 @@
-"""Relevance against a NumPy forward pass whose attention is pushed by hand."""
+"""Relevance against finite differences of a NumPy forward pass."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def numeric_relevance(w, tokens, num_heads, chosen, step=1e-5):
     relevance = np.eye(count)
     for index, scores in enumerate(all_scores):
         gradient = np.zeros_like(scores)
-        for place in np.ndindex(scores.shape):
+        for index_of_weight in np.ndindex(scores.shape):
             values = []
             for sign in (1, -1):
                 pushes = [zero.copy() for zero in zeros]
-                pushes[index][place] = sign * step
+                pushes[index][index_of_weight] = sign * step
                 values.append(pushed_logits(w, tokens, num_heads, pushes)[0][0, chosen])
-            gradient[place] = (values[0] - values[1]) / (2 * step)
+            gradient[index_of_weight] = (values[0] - values[1]) / (2 * step)
         relevance = relevance + np.maximum(scores * gradient, 0).mean(axis=1)[0] @ relevance
     return relevance[0, 1:]
 

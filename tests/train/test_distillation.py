@@ -1,4 +1,4 @@
-"""Distillation through a token: the losses against NumPy, and that the teacher stays."""
+"""Distillation: the losses against NumPy, and a teacher that does not change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def softmax(x):
     return exp / exp.sum(-1, keepdims=True)
 
 
-def test_hard_loss_is_the_teachers_class():
+def test_hard_loss_is_the_cross_entropy_with_the_teachers_class():
     y = logits()
     student, teacher = softmax(y[:, 0].astype("float64")), y[:, 1].argmax(-1)
     expected = -np.log(student[np.arange(6), teacher]).mean()
@@ -29,7 +29,7 @@ def test_hard_loss_is_the_teachers_class():
 
 
 @pytest.mark.parametrize("temperature", [1.0, 3.0])
-def test_soft_loss_is_the_divergence(temperature):
+def test_soft_loss_is_the_kl_divergence(temperature):
     y = logits().astype("float64") / temperature
     student, teacher = softmax(y[:, 0]), softmax(y[:, 1])
     divergence = (teacher * np.log(teacher / student)).sum(-1)
@@ -70,7 +70,7 @@ def compiled(student, teacher, kind):
 
 
 @pytest.mark.parametrize("kind", ["hard", "soft"])
-def test_the_student_learns_what_the_teacher_says(kind):
+def test_the_student_learns_from_the_teacher(kind):
     student, teacher = build()
     x, y = images_for(student, 16), np.arange(16) % 5
     before = [np.array(w) for w in teacher.weights]
@@ -88,7 +88,7 @@ def test_the_student_learns_what_the_teacher_says(kind):
     np.testing.assert_allclose(student(x), mean, rtol=1e-5, atol=1e-5)
 
 
-def test_models_are_saved(tmp_path):
+def test_distillation_models_can_be_saved(tmp_path):
     model = keras_vit.train.distillation_model(*build())
     fill_random(model, seed=2)
     model.save(tmp_path / "both.keras")
@@ -97,7 +97,7 @@ def test_models_are_saved(tmp_path):
     np.testing.assert_array_equal(loaded(x)["distillation"], model(x)["distillation"])
 
 
-def test_what_does_not_fit_is_named():
+def test_students_and_teachers_that_do_not_fit():
     student, teacher = build()
     with pytest.raises(ValueError, match="two heads: make it with `distillation_token=True`"):
         keras_vit.train.distillation_model(teacher, teacher)

@@ -31,10 +31,10 @@ RECIPE = keras_vit.train.Recipe(
 )
 
 
-def test_both_heads_of_a_distilled_model_start_afresh():
+def test_both_heads_of_a_distilled_model_are_reset():
     model = keras_vit.build_vit(tiny_config(distillation_token=True))
     fill_random(model)
-    for classes in (10, 3):  # as many as before, and others
+    for classes in (10, 3):  # the same number as before, and another
         adapted = keras_vit.adapt_model(model, classes=classes, head_bias=-2.0)
         for name in ("head", "head_distillation"):
             kernel, bias = map(np.asarray, adapted.get_layer(name).weights)
@@ -64,21 +64,21 @@ def pretrained():
 @pytest.mark.parametrize(
     ("steps", "images", "batch", "expected"),
     [
-        (20_000, 1_281_167, 512, Epochs(8, 2_500, 1)),  # a pass has 2,502.3 steps
+        (20_000, 1_281_167, 512, Epochs(8, 2_500, 1)),  # reading all images takes 2,502.3 steps
         (500, 3_680, 512, Epochs(5, 100, 14)),
         (10_000, 50_000, 512, Epochs(100, 100, 2)),
         (24, 24, 8, Epochs(1, 24, 8)),
         (93_834, 1_281_167, 4096, Epochs(300, 313, 2)),
     ],
 )
-def test_steps_become_epochs(steps, images, batch, expected):
+def test_steps_are_divided_into_epochs(steps, images, batch, expected):
     plan = plan_epochs(steps, images, batch)
     assert plan == expected
     assert steps <= plan.epochs * plan.steps < steps + plan.epochs
     assert plan.steps * batch <= plan.repeats * images
 
 
-def test_adapted_models_have_a_fresh_head_and_resized_positions(pretrained):
+def test_adapted_models_have_a_new_head_and_resized_positions(pretrained):
     before = [weight.numpy() for weight in pretrained.weights]
     model = keras_vit.adapt_model(pretrained, classes=3, image_size=16, dropout_rate=0.1)
     assert model.output_shape == (None, 3) and model.config.dropout_rate == 0.1
@@ -97,7 +97,7 @@ def test_adapted_models_have_a_fresh_head_and_resized_positions(pretrained):
         np.testing.assert_array_equal(one, weight)
 
 
-def test_the_same_size_and_a_resnet_are_adapted_too():
+def test_adapting_to_the_same_size_and_adapting_a_resnet():
     resnet = keras_vit.build_resnet(keras_vit.ResNetConfig(stages=(1,), image_size=None, classes=5))
     fill_random(resnet)
     model = keras_vit.adapt_model(resnet, classes=2)
@@ -107,7 +107,7 @@ def test_the_same_size_and_a_resnet_are_adapted_too():
     np.testing.assert_array_equal(*features)
 
 
-def test_what_cannot_be_adapted(pretrained):
+def test_models_that_cannot_be_adapted(pretrained):
     with pytest.raises(ValueError, match=r"Only models of this package can be adapted"):
         keras_vit.adapt_model(keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]))
     with pytest.raises(ValueError, match=r"do not fit the new configuration: block_1.* not in the"):
@@ -116,7 +116,7 @@ def test_what_cannot_be_adapted(pretrained):
         keras_vit.adapt_model(keras_vit.build_vit(tiny_config(classes=None)))
 
 
-def test_fine_tuning_learns_and_leaves_the_model_alone(pretrained, tmp_path):
+def test_fine_tuning_learns_and_does_not_change_the_model(pretrained, tmp_path):
     before = [weight.numpy() for weight in pretrained.weights]
     fitted = keras_vit.fine_tune(
         pretrained, two_colours(), RECIPE, two_colours(16, 1), folder=tmp_path, verbose=0
@@ -129,10 +129,10 @@ def test_fine_tuning_learns_and_leaves_the_model_alone(pretrained, tmp_path):
         np.testing.assert_array_equal(one, weight)
     again = keras_vit.fine_tune(pretrained, two_colours(), RECIPE, folder=tmp_path, verbose=0)
     for one, other in zip(fitted.model.weights, again.model.weights, strict=True):
-        np.testing.assert_array_equal(one, other)  # it was complete: nothing trained again
+        np.testing.assert_array_equal(one, other)  # the run was complete: no step is repeated
 
 
-def test_it_is_the_same_as_twenty_plain_lines(pretrained):
+def test_fine_tune_equals_twenty_lines_of_keras(pretrained):
     images = two_colours()
     fitted = keras_vit.fine_tune(pretrained, images, RECIPE, verbose=0)
 
@@ -150,7 +150,7 @@ def test_it_is_the_same_as_twenty_plain_lines(pretrained):
         np.testing.assert_array_equal(one, other)
 
 
-def test_pretraining_starts_from_the_recipes_bias_with_its_loss():
+def test_pretraining_uses_the_head_bias_and_loss_of_the_recipe():
     recipe = dataclasses.replace(
         RECIPE, loss="sigmoid", head_bias=-3.0, optimizer="adam", weight_decay=0.1, steps=2,
         warmup_steps=1, dropout_rate=0.1,
@@ -159,14 +159,14 @@ def test_pretraining_starts_from_the_recipes_bias_with_its_loss():
     model = keras_vit.build_vit(config)
     fitted = keras_vit.pretrain(model, two_colours(), recipe, verbose=0)
     assert fitted.model is model
-    # The first step has a rate of 0: twice the loss of the start, log(1 + e^-3) and log(1 + e^3).
+    # The first step has a rate of 0, so both steps have the loss log(1 + e^-3) + log(1 + e^3).
     start = np.log1p(np.exp(-3)) + np.log1p(np.exp(3))
     assert fitted.history.history["loss"] == pytest.approx([start], rel=1e-3)
     with pytest.raises(ValueError, match=r"head_bias=0.0, not -3.0.*Build it with"):
         keras_vit.pretrain(keras_vit.build_vit(tiny_config(classes=2)), two_colours(), recipe)
 
 
-def test_transfer_chooses_on_held_out_images_and_tests_once(pretrained, monkeypatch):
+def test_transfer_selects_on_held_out_images_and_tests_once(pretrained, monkeypatch):
     seen = []
     evaluate = keras_vit.train.fit.evaluate_accuracy
 
@@ -189,8 +189,8 @@ def test_transfer_chooses_on_held_out_images_and_tests_once(pretrained, monkeypa
         )
 
 
-def test_disk_full_at_a_later_save_loses_nothing(pretrained, tmp_path, monkeypatch):
-    """`ResumeTraining` writes beside, then renames: the state before stays, to go on from."""
+def test_a_full_disk_keeps_the_previous_checkpoint(pretrained, tmp_path, monkeypatch):
+    """`ResumeTraining` writes atomically: training resumes from the previous checkpoint."""
     longer = dataclasses.replace(RECIPE, steps=240)
     whole = keras_vit.fine_tune(pretrained, two_colours(), longer, verbose=0)
     real, saved = os.fsync, []

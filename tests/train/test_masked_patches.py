@@ -1,4 +1,4 @@
-"""Masked patch prediction: the model, its loss, and that it learns."""
+"""Masked patch prediction: the model, its loss, and its training."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def compiled(model, target="mean_color", **arguments):
 
 
 def data(model, patch_size=8, count=16, **arguments):
-    """Images of few colours, so that there is something to learn from the neighbours."""
+    """Images of few colours, so that masked patches can be predicted from adjacent ones."""
     rng = np.random.default_rng(0)
     colors = rng.integers(0, 256, (count, 1, 1, 3))
     x = np.broadcast_to(colors, (count, *model.input_shape[1:])).astype("float32")
@@ -60,7 +60,7 @@ def test_tokens_without_masks_are_the_models_own(name):
     np.testing.assert_allclose(predictions, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_only_what_comes_in_their_place_counts():
+def test_masked_patches_have_no_influence_and_replacements_do():
     model = keras_vit.build_vit(tiny_config())
     masked = keras_vit.train.masked_patch_model(model)
     fill_random(masked)
@@ -75,7 +75,7 @@ def test_only_what_comes_in_their_place_counts():
     same = masked({"images": other, "sources": sources})
     np.testing.assert_array_equal(predictions, same)
     assert np.abs(masked({"images": x, "sources": here}) - predictions).max() > 1e-3
-    other[:, 16:24, 8:16] = 0  # patch 9, which came in its place
+    other[:, 16:24, 8:16] = 0  # patch 9, which replaces it
     assert np.abs(masked({"images": other, "sources": sources}) - predictions).max() > 1e-3
 
 
@@ -83,7 +83,7 @@ def test_only_what_comes_in_their_place_counts():
     ("target", "shape"),
     [("mean_color", (16, 512)), ("small_patch", (16, 16, 512)), ("pixels", (16, 192))],
 )
-def test_it_learns_every_target(target, shape):
+def test_every_target_is_learned(target, shape):
     keras.utils.set_random_seed(0)
     model = keras_vit.build_vit(tiny_config())
     before = [np.array(w) for w in model.get_layer("block_0").weights]
@@ -95,7 +95,7 @@ def test_it_learns_every_target(target, shape):
     assert any(np.abs(a - b).max() > 1e-3 for a, b in zip(after, before, strict=True))
 
 
-def test_the_loss_is_that_of_the_corrupted_patches():
+def test_the_loss_covers_corrupted_patches_only():
     model = keras_vit.build_vit(tiny_config())
     masked = compiled(model, weighted_metrics=["accuracy"])
     fill_random(masked)
@@ -109,7 +109,7 @@ def test_the_loss_is_that_of_the_corrupted_patches():
     assert results["accuracy"] == pytest.approx(right, abs=1e-6)
 
 
-def test_models_are_saved(tmp_path):
+def test_masked_models_can_be_saved(tmp_path):
     model = keras_vit.build_vit(tiny_config())
     masked = keras_vit.train.masked_patch_model(model)
     fill_random(masked)
@@ -119,7 +119,7 @@ def test_models_are_saved(tmp_path):
     np.testing.assert_array_equal(loaded(inputs), masked(inputs))
 
 
-def test_wrong_models_are_named():
+def test_models_that_do_not_fit():
     bare = keras_vit.build_vit(tiny_config(include_preprocessing=False))
     with pytest.raises(ValueError, match="include_preprocessing=True"):
         keras_vit.train.masked_patch_model(bare)

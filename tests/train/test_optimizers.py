@@ -1,4 +1,4 @@
-"""AdamW with a rate for every layer."""
+"""AdamW with layer-wise learning rate decay."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import keras_vit
 from tests.fixtures import fill_random, tiny_config
 
 
-def test_a_step_is_the_formula():
+def test_a_step_matches_the_formula():
     start, gradient = np.array([1.0, -2.0]), np.array([0.5, 0.1])
     variable = keras.Variable(start, name="kernel")
     optimizer = keras_vit.train.AdamW(
@@ -26,7 +26,7 @@ def test_a_step_is_the_formula():
     np.testing.assert_allclose(variable.numpy(), expected, rtol=1e-5)
 
 
-def test_without_factors_it_is_that_of_keras():
+def test_without_factors_it_equals_adamw_of_keras():
     def train(optimizer):
         # Gradients that are given: those of a model differ by rounding, which Adam would divide.
         rng = np.random.default_rng(0)
@@ -45,7 +45,7 @@ def test_without_factors_it_is_that_of_keras():
         np.testing.assert_allclose(x, y, rtol=0, atol=1e-6)
 
 
-def test_the_rate_falls_from_the_head_to_the_patches():
+def test_learning_rates_decay_from_the_head_to_the_patches():
     model = keras_vit.build_vit(tiny_config(classes=3, depth=2))
     factors = keras_vit.train.layerwise_decay(model, 0.5)
     assert factors.keys() == {variable.path for variable in model.trainable_variables}
@@ -60,7 +60,7 @@ def test_the_rate_falls_from_the_head_to_the_patches():
     assert restored.rate_factors == factors
 
 
-def test_what_is_wrong_is_said():
+def test_unknown_paths_decay_and_models():
     model = keras_vit.build_vit(tiny_config(classes=3))
     optimizer = keras_vit.train.AdamW(rate_factors={"haed/kernel": 0.1})
     with pytest.raises(ValueError, match=r"not trainable: haed/kernel\..*'patch_encoder"):

@@ -32,7 +32,7 @@ def official(base, steps, warmup, kind, end=1e-5):
     return falls[kind] * np.minimum(1, t / warmup)
 
 
-def test_schedules_are_the_official_ones():
+def test_schedules_match_the_official_ones():
     for steps, warmup in ((40, 10), (100, 1)):
         np.testing.assert_allclose(
             rates(cosine(0.03, steps, warmup), steps),
@@ -51,14 +51,14 @@ def test_schedules_are_the_official_ones():
     assert float(cosine(0.03, 40)(0)) == pytest.approx(0.03)
 
 
-def test_the_staircase_is_bits():
+def test_the_staircase_matches_bit():
     found = rates(staircase(0.003, 500, 100, (0.4, 0.6, 0.8)), 501)
     t = np.arange(501)
     expected = 0.003 * np.minimum(1, t / 100) / 10.0 ** sum(t > drop for drop in (200, 300, 400))
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
-def test_a_schedule_can_be_saved_and_needs_room_to_fall():
+def test_a_schedule_can_be_saved_and_needs_steps_after_warm_up():
     schedule = linear(0.01, 20, 5)
     again = keras.optimizers.schedules.deserialize(keras.optimizers.schedules.serialize(schedule))
     assert isinstance(again, WarmUp)
@@ -103,7 +103,7 @@ def clipped(gradient, norm):
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear"])
-def test_sgd_is_the_official_one(schedule):
+def test_sgd_matches_the_official_one(schedule):
     recipe = dataclasses.replace(SGD, schedule=schedule, clip_norm=1.0, end_learning_rate=1e-5)
     rate = official(0.1, 20, 5, schedule)
     if schedule == "cosine":
@@ -118,7 +118,7 @@ def test_sgd_is_the_official_one(schedule):
     np.testing.assert_array_equal(found[0]["bias"], START["bias"].astype("float32"))  # rate 0
 
 
-def test_keras_sgd_is_another():
+def test_sgd_of_keras_differs():
     schedule = SGD.build_schedule(8)
     theirs = run(keras.optimizers.SGD(schedule, momentum=0.9))
     ours = run(keras_vit.train.SGD(schedule, momentum=0.9))
@@ -130,7 +130,7 @@ def test_keras_sgd_is_another():
 
 @pytest.mark.parametrize("kernels_only", [False, True])
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
-def test_decay_is_apart_from_the_gradient_and_follows_the_rate(optimizer, kernels_only):
+def test_decay_is_decoupled_and_follows_the_learning_rate(optimizer, kernels_only):
     recipe = dataclasses.replace(
         SGD, optimizer=optimizer, weight_decay=0.3, decay_kernels_only=kernels_only
     )
@@ -153,7 +153,7 @@ def test_decay_is_apart_from_the_gradient_and_follows_the_rate(optimizer, kernel
             np.testing.assert_allclose(found[t][name], value[name], rtol=1e-4, atol=1e-5)
 
 
-def test_optimizers_say_all_that_they_are():
+def test_optimizers_have_complete_configs():
     for optimizer in (keras_vit.train.SGD(0.1, decay_kernels_only=True, weight_decay=0.1),
                       keras_vit.train.AdamW(0.1, decay_kernels_only=True)):  # fmt: skip
         again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
@@ -247,7 +247,7 @@ def test_table_4(name, numbers):
     assert recipe.learning_rate in recipe.learning_rates
 
 
-def test_the_other_rows():
+def test_the_other_recipes():
     assert len(AUGREG_PRETRAINING) == 28 * 3
     strong = keras_vit.train.find_recipe("augreg_in21k_300_strong2_wd0.03_do0.1")
     assert strong.augmentation == AUGREG["strong2"]
@@ -273,14 +273,14 @@ def test_the_other_rows():
         (1_281_167, (400, 500), (20_000, 500, 480, (0.3, 0.6, 0.9), 0.1)),
     ],
 )
-def test_bits_rule(images, pixels, expected):
+def test_bit_hyper_rule(images, pixels, expected):
     recipe = keras_vit.train.hyper_rule(images, pixels)
     found = row(recipe, "steps", "warmup_steps", "image_size", "drops")
     assert (*found, recipe.augmentation.mixup) == expected
     assert row(recipe, "learning_rate", "batch_size", "weight_decay") == (0.003, 512, 0.0)
 
 
-def test_what_is_wrong_is_said():
+def test_wrong_names_and_fields():
     with pytest.raises(ValueError, match=r"no recipe 'finetune_pet'. Similar names: finetune_pets"):
         keras_vit.train.find_recipe("finetune_pet")
     with pytest.raises(ValueError, match=r"needs either `steps` or `epochs`"):
