@@ -1,4 +1,4 @@
-"""What pip installs, and what `import keras_vit` brings with it."""
+"""The wheel, the imports of `import keras_vit`, and the default path of older processors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,28 @@ model.compile("sgd", "mse")
 model.fit(np.zeros((2, 8, 8, 3)), np.zeros((2, 3)), verbose=0)
 print(model.predict(np.zeros((3, 8, 8, 3)), batch_size=2, verbose=0).shape)
 """
-# TensorFlow and matplotlib are there, for everyone but the modules of keras_vit.
+# `fit`, `predict` and saving as users of a processor with AVX2 get them: without oneDNN, with XLA.
+WITHOUT_ONEDNN = """
+import keras, pathlib, tempfile
+import tensorflow as tf
+from tensorflow.python.framework import test_util
+assert not test_util.IsMklEnabled()
+rng = np.random.default_rng(0)
+images = rng.uniform(0, 255, (5, 8, 8, 3)).astype("float32")
+model.compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(True))
+assert model.jit_compile is True
+losses = model.fit(images, np.arange(5) % 3, batch_size=2, epochs=8, verbose=0).history["loss"]
+assert losses[-1] < 0.8 * losses[0], losses
+logits = model.predict(images, batch_size=2, verbose=0)
+np.testing.assert_allclose(logits, model(images), rtol=0, atol=1e-5)
+with tempfile.TemporaryDirectory() as folder:
+    model.save(folder + "/model.keras")
+    loaded = keras.saving.load_model(folder + "/model.keras")
+assert loaded.jit_compile is True
+np.testing.assert_allclose(loaded.predict(images, verbose=0), logits, rtol=0, atol=1e-5)
+print("trained, predicted, saved")
+"""
+# TensorFlow and matplotlib are installed, but modules of keras_vit cannot import them.
 REFUSE_KERAS_VIT = """
 import builtins, sys
 import keras
@@ -42,7 +63,7 @@ def guarded(name, globals=None, *args):
 
 builtins.__import__ = guarded
 """
-# As if TensorFlow were not installed.
+# Hides TensorFlow, as if it were not installed.
 HIDE_TENSORFLOW = """
 import sys
 
@@ -66,7 +87,7 @@ def run_python(code, **environment):
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """A wheel built from a copy of the checkout, with the setuptools that is installed."""
+    """A wheel built from a copy of the checkout with the installed setuptools."""
     folder = tmp_path_factory.mktemp("wheel")
     leftovers = shutil.ignore_patterns(".*", "runs", "build", "dist", "*.egg-info", "__pycache__")
     source = shutil.copytree(ROOT, folder / "source", ignore=leftovers)
@@ -113,6 +134,14 @@ def test_works_on_jax_without_tensorflow():
     done = run_python(HIDE_TENSORFLOW + TINY_MODEL + PREDICT, KERAS_BACKEND="jax")
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n")[:2] == ["(2, 3)", "(3, 3)"]
+
+
+def test_fit_predict_and_save_without_onednn_and_with_xla():
+    settings = {"TF_ENABLE_ONEDNN_OPTS": "0", "ONEDNN_MAX_CPU_ISA": "AVX2"}
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_max_isa=AVX2"
+    done = run_python(TINY_MODEL + WITHOUT_ONEDNN, XLA_FLAGS=flags, **settings)
+    assert done.returncode == 0, done.stderr
+    assert "trained, predicted, saved" in done.stdout
 
 
 def test_import_brings_little_beyond_keras():

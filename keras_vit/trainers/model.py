@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 
 from keras_vit.config import ResNetConfig, ViTConfig
@@ -51,8 +53,14 @@ class Model(ArrayData, DistributedTraining, keras.Model):
     def compile(self, *args, jit_compile="auto", **kwargs):
         """As `keras.Model.compile`, with `"auto"` choosing XLA on processors where it is faster."""
         super().compile(*args, jit_compile=jit_compile, **kwargs)
+        self._requested_jit_compile = jit_compile
         if jit_compile == "auto" and not self.run_eagerly and xla_pays(self._compute_dtype()):
             self.jit_compile = True
+
+    def get_compile_config(self) -> dict[str, Any]:
+        """As in Keras, but `"auto"` stays `"auto"`: another machine must choose again."""
+        config = super().get_compile_config()
+        return {**config, "jit_compile": self._requested_jit_compile} if config else config
 
     def compile_from_config(self, config):
         """Compiles as the configuration in a `.keras` file says."""

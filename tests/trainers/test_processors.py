@@ -62,6 +62,7 @@ def test_compile_follows_it_and_saves_the_wish(setting, jit_compile, monkeypatch
     model.compile("sgd", "mse")
     assert model.jit_compile is jit_compile
     model.save(tmp_path / "model.keras")
+    assert keras.saving.load_model(tmp_path / "model.keras").jit_compile is jit_compile
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "1")
     reloaded = keras.saving.load_model(tmp_path / "model.keras")
     assert reloaded.jit_compile is False  # "auto" was saved, not its outcome
