@@ -6,10 +6,12 @@ import ast
 import importlib
 import pathlib
 import re
+import shlex
 
 import pytest
 
 import keras_vit
+from keras_vit.cli.main import build_parser
 
 ROOT = pathlib.Path(keras_vit.__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("export/**/*.md")])
@@ -66,3 +68,14 @@ def test_functions_stand_in_the_files_that_the_architecture_names():
         source = (ROOT / path).read_text()
         for name in re.findall(r"\w+", names):
             assert re.search(rf"^(?:def|class) {name}\b|^{name}\b.* =", source, re.MULTILINE), name
+
+
+def test_commands_of_the_command_line_parse():
+    lines = []
+    for page in PAGES:
+        joined = re.sub(r"\\\n\s*", " ", page.read_text())
+        lines += [line for line in joined.splitlines() if line.startswith("keras-vit ")]
+    complete = [line for line in lines if not re.search(r"[\[|]", line)]
+    assert len(complete) >= 8
+    for line in complete:
+        build_parser().parse_args(shlex.split(line, comments=True)[1:])  # exits with an error
