@@ -23,9 +23,8 @@ class Model(ArrayData, DistributedTraining, keras.Model):
     for what Keras needs mended under it.
 
     Args:
-        inputs: Symbolic input, as for `keras.Model`.
-        outputs: Symbolic outputs.
-        name: Name of the model.
+        *args: Symbolic inputs and outputs, as for `keras.Model`.
+        **kwargs: `inputs`, `outputs` and `name`, as for `keras.Model`.
 
     Attributes:
         config: The `ViTConfig` or `ResNetConfig` the model was built from, or `None` for a model
