@@ -1,4 +1,4 @@
-"""Checks the site that was built: links, anchors, public names, and that nothing is loaded from afar.
+"""Checks the site: links, anchors, public names, and that no other server is asked for a file.
 
     python scripts/site_check.py
 

@@ -1,8 +1,8 @@
 """Makes links to files outside of docs/ work in the site.
 
 Links in docs/ are written for the repository: `../examples/digits.py`, and in the README
-`docs/data.md`. The site gets README.md as its front page, CHANGELOG.md and CONTRIBUTING.md as pages,
-and each other file that a page links to as a page under `repository/`.
+`docs/data.md`. The site gets README.md as its front page, CHANGELOG.md and CONTRIBUTING.md as
+pages, and each other file that a page links to as a page under `repository/`.
 """
 
 from __future__ import annotations
@@ -65,9 +65,7 @@ def rewrite(text: str, page: str, linked: set[str]) -> str:
         return f"{image}[{label}]({link}{'#' + anchor if anchor else ''})"
 
     parts = FENCED.split(text)
-    return "".join(
-        part if part.startswith("`") else LINK.sub(replace, part) for part in parts
-    )
+    return "".join(part if part.startswith("`") else LINK.sub(replace, part) for part in parts)
 
 
 def shown(path: str) -> str:

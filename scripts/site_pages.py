@@ -32,7 +32,9 @@ def main() -> int:
     }
     pages |= {path: text for path, text in generated.items() if path.endswith(".md")}
     navigation = (ROOT / "mkdocs.yml").read_text()
-    problems += [f"{page} is not in mkdocs.yml." for page in sorted(pages) if page not in navigation]
+    problems += [
+        f"{page} is not in mkdocs.yml." for page in sorted(pages) if page not in navigation
+    ]
     for path, text in {**generated, **link_pages(pages)}.items():
         file = TARGET / path
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,10 @@ import pathlib
 import re
 
 FOLDER = pathlib.Path(__file__).parent.parent / "docs" / "tutorials"
-DOWNLOADS = "[Open as a notebook]({name}.ipynb){{ .md-button download }} [Script]({name}.py){{ download }}"
+DOWNLOADS = (
+    "[Open as a notebook]({name}.ipynb){{ .md-button download }} "
+    "[Script]({name}.py){{ .md-button download }}"
+)
 
 
 def read_cells(text: str) -> list[tuple[str, str]]:
