@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 import re
 import runpy
-import subprocess
-import sys
 
 import matplotlib.pyplot as plt
 import pytest

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Look inside a model
 #
-# Where does a Vision Transformer look, and how far? We train one on scenes with a handwritten digit
-# somewhere in them, and see whether its attention finds the digit.
+# Where does a Vision Transformer look, and how far? We train one on scenes with a handwritten
+# digit somewhere in them, and see whether its attention finds the digit.
 
 # %%
 import keras
@@ -34,7 +34,7 @@ test_labels = digits.target[1500:]
 config = keras_vit.ViTConfig(
     patch_size=4,
     width=64,
-    depth=3,
+    depth=2,
     num_heads=4,
     mlp_dim=128,
     image_size=24,
@@ -42,7 +42,7 @@ config = keras_vit.ViTConfig(
     classes=10,
 )
 model = keras_vit.build_vit(config, name="scenes")
-epochs, steps = 10, 10 * len(train_images) // 100
+epochs, steps = 6, 6 * len(train_images) // 100
 rate = keras.optimizers.schedules.CosineDecay(
     0.0, steps, warmup_target=2e-3, warmup_steps=steps // 10
 )
@@ -50,6 +50,7 @@ model.compile(
     keras.optimizers.AdamW(rate, weight_decay=0.05, global_clipnorm=1.0),
     keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     metrics=["accuracy"],
+    jit_compile=False,  # compiling takes longer than these few steps
 )
 model.fit(train_images, train_labels, batch_size=100, epochs=epochs, verbose=0)
 accuracy = model.evaluate(test_images, test_labels, verbose=0)[1]
@@ -62,10 +63,10 @@ print(f"{accuracy:.1%} of {len(test_labels)} test scenes")
 
 # %%
 print(*keras_vit.models.stage_names(model))
-features = keras_vit.features_of(model, ["block_1", "encoder_norm"])
+features = keras_vit.features_of(model, ["block_0", "encoder_norm"])
 for name, value in features(test_images[:8]).items():
     print(name, tuple(value.shape))
-scores = keras_vit.models.attention_scores(model, test_images[:8], block=2)
+scores = keras_vit.models.attention_scores(model, test_images[:8], block=1)
 print("attention scores", tuple(scores.shape))
 
 # %% [markdown]
@@ -87,5 +88,5 @@ figure.savefig("rollout.png", dpi=80)
 assert ratio > 1
 
 # %% [markdown]
-# Next: [analysis](../analysis.md) has attention distance, class relevance, position similarity, patch
-# filters and principal components, with pictures.
+# Next: [analysis](../analysis.md) has attention distance, class relevance, position similarity,
+# patch filters and principal components, with pictures.

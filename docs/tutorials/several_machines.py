@@ -1,15 +1,15 @@
 # %% [markdown]
 # # Train on several machines
 #
-# The same program runs once on every machine, reads its own part of the data, and after each step all
-# machines hold the same weights. Here two processes on this computer are the machines; in a cluster,
-# only the addresses change.
+# The same program runs once on every machine, reads its own part of the data, and after each step
+# all machines hold the same weights. Here two processes on this computer are the machines; in a
+# cluster, only the addresses change.
 #
 # ## The program
 #
-# It is plain Keras under `tf.distribute`, with three additions: `check_cluster` reports which worker
-# cannot be reached, where TensorFlow would wait; inside `strategy.scope()`, `train_batches` gives
-# each worker its own images; and `ResumeTraining` continues after a crash.
+# It is plain Keras under `tf.distribute`, with three additions: `check_cluster` reports which
+# worker cannot be reached, where TensorFlow would wait; inside `strategy.scope()`, `train_batches`
+# gives each worker its own images; and `ResumeTraining` continues after a crash.
 
 # %%
 import json
@@ -48,9 +48,10 @@ with strategy.scope():
     )
     model = keras_vit.build_vit(config, name="digits")
     model.compile(
-        keras.optimizers.AdamW(1e-3, global_clipnorm=1.0),
+        keras.optimizers.AdamW(2e-3, global_clipnorm=1.0),
         keras.losses.CategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
+        jit_compile=False,  # compiling takes longer than these few steps
     )
     batches = keras_vit.data.train_batches(
         train, model, 64, keras_vit.data.Augmentation(crop="none", flip=False)
@@ -58,7 +59,7 @@ with strategy.scope():
     test_batches = keras_vit.data.eval_batches(test, model, 120)
 model.fit(
     batches,
-    epochs=8,
+    epochs=3,
     shuffle=False,
     verbose=0,
     callbacks=[keras_vit.ResumeTraining("checkpoints")],
@@ -73,8 +74,8 @@ pathlib.Path("worker.py").write_text(PROGRAM)
 # %% [markdown]
 # ## Start the workers
 #
-# The variable `TF_CONFIG` tells each process who the workers are and which of them it is. Slurm and
-# Kubernetes set it, or a script like this one.
+# The variable `TF_CONFIG` tells each process who the workers are and which of them it is. Slurm
+# and Kubernetes set it, or a script like this one.
 
 
 # %%
@@ -95,8 +96,8 @@ assert [worker.returncode for worker in workers] == [0, 0]
 print(outputs[0].strip())
 
 # %% [markdown]
-# Run it again and it finishes at once: `checkpoints/` says that the eight epochs are done. Kill a worker
-# in the middle, start both again, and the result has the same bits as without the crash.
+# Run it again and it finishes at once: `checkpoints/` says that the three epochs are done. Kill a
+# worker in the middle, start both again, and the result has the same bits as without the crash.
 #
-# Next: [several machines](../scaling.md) for Slurm, Kubernetes and what is sent between machines, and
-# [resuming](../checkpoints.md) for what a checkpoint holds.
+# Next: [several machines](../scaling.md) for Slurm, Kubernetes and what is sent between machines,
+# and [resuming](../checkpoints.md) for what a checkpoint holds.

@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Ship a model
 #
-# A trained model becomes a SavedModel for TensorFlow Serving, a LiteRT file for phones, and an ONNX file
-# for ONNX Runtime. Each export is run and compared with the model before the file gets its name.
+# A trained model becomes a SavedModel for TensorFlow Serving, a LiteRT file for phones, and an
+# ONNX file for ONNX Runtime. Each export is run and compared with the model before the file gets
+# its name.
 
 # %%
 import keras
@@ -30,8 +31,9 @@ model = keras_vit.build_vit(config, name="digits")
 model.compile(
     keras.optimizers.AdamW(2e-3, global_clipnorm=1.0),
     keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    jit_compile=False,  # compiling takes longer than these few steps
 )
-model.fit(images[:1500], digits.target[:1500], batch_size=50, epochs=8, verbose=0)
+model.fit(images[:1500], digits.target[:1500], batch_size=50, epochs=6, verbose=0)
 test_images, test_labels = images[1500:], digits.target[1500:]
 logits = model.predict(test_images, verbose=0)
 print(f"{np.mean(logits.argmax(-1) == test_labels):.1%} of {len(test_labels)} test images")
@@ -39,8 +41,8 @@ print(f"{np.mean(logits.argmax(-1) == test_labels):.1%} of {len(test_labels)} te
 # %% [markdown]
 # ## Export
 #
-# The files contain the preprocessing, so they take pixels in [0, 255], and the names of the classes.
-# The reports say how much the outputs differ, over the images that are given.
+# The files contain the preprocessing, so they take pixels in [0, 255], and the names of the
+# classes. The reports say how much the outputs differ, over the images that are given.
 
 # %%
 labels = [f"digit {digit}" for digit in range(10)]
@@ -75,5 +77,5 @@ check = keras_vit.verify_export("digits.onnx", model, images=test_images)
 print(check)
 
 # %% [markdown]
-# Next: [export and serving](../export.md) has precision, quantisation, TensorFlow Serving in a container,
-# and programs in C++ and Python that run these files.
+# Next: [export and serving](../export.md) has precision, quantisation, TensorFlow Serving in a
+# container, and programs in C++ and Python that run these files.

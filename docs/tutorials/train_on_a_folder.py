@@ -1,9 +1,10 @@
 # %% [markdown]
 # # Train on a folder
 #
-# A folder of images with one sub-folder per class becomes a classifier: read, train, evaluate, save.
-# The images are scikit-learn's 1,797 handwritten digits, 8 x 8 pixels each, written as PNG files, so
-# that everything runs on a laptop in seconds. With photographs, only the path and the model change.
+# A folder of images with one sub-folder per class becomes a classifier: read, train, evaluate,
+# save. The images are scikit-learn's 1,797 handwritten digits, 8 x 8 pixels each, written as PNG
+# files, so that everything runs on a laptop in seconds. With photographs, only the path and the
+# model change.
 
 # %%
 import pathlib
@@ -29,7 +30,7 @@ for index, (pixels, digit) in enumerate(zip(digits.images, digits.target, strict
 # `split` holds out a fifth of the images.
 
 # %%
-images = keras_vit.read_folder(folder)
+images = keras_vit.read_folder(folder).in_memory()  # reads the files once, for they are small
 train, test = images.split(0.2)
 print(images.num_images, "images of", images.num_classes, "classes:", *images.class_names)
 
@@ -40,15 +41,15 @@ print(images.num_images, "images of", images.num_classes, "classes:", *images.cl
 #
 # ## Build
 #
-# For photographs this is one line, `keras_vit.ViTS16(weights="augreg_in21k", classes=10)`. For 8 x 8
-# pixels we describe a small model: patches of 2 x 2 pixels give 16 tokens, and fixed positions
+# For photographs this is one line, `keras_vit.ViTS16(weights="augreg_in21k", classes=10)`. For 8 x
+# 8 pixels we describe a small model: patches of 2 x 2 pixels give 16 tokens, and fixed positions
 # need no images to learn from.
 
 # %%
 config = keras_vit.ViTConfig(
     patch_size=2,
     width=64,
-    depth=3,
+    depth=2,
     num_heads=4,
     mlp_dim=128,
     image_size=8,
@@ -60,13 +61,14 @@ print(f"{model.count_params():,} parameters")
 
 # %% [markdown]
 # ```text
-# 102,090 parameters
+# 68,618 parameters
 # ```
 #
 # ## Train
 #
-# `train_batches` shuffles and augments. The default is the paper's random crop and mirroring; digits
-# stay as they are, for a mirrored 2 is no 2. The model is a Keras model: `compile` and `fit` as always.
+# `train_batches` shuffles and augments. The default is the paper's random crop and mirroring;
+# digits stay as they are, for a mirrored 2 is no 2. The model is a Keras model: `compile` and
+# `fit` as always.
 
 # %%
 batches = keras_vit.data.train_batches(
@@ -80,6 +82,7 @@ model.compile(
     keras.optimizers.AdamW(rate, weight_decay=0.1, global_clipnorm=1.0),
     keras.losses.CategoricalCrossentropy(from_logits=True),
     metrics=["accuracy"],
+    jit_compile=False,  # compiling takes longer than these few steps
 )
 model.fit(batches, epochs=epochs, shuffle=False, verbose=0)
 
@@ -95,7 +98,7 @@ model.save("digits.keras")
 loaded = keras.saving.load_model("digits.keras")
 pixels = digits.images[:5, ..., None].repeat(3, axis=-1) * (255 / 16)
 print("predicted", *np.argmax(loaded.predict(pixels, verbose=0), axis=-1))
-assert accuracy > 0.9
+assert accuracy > 0.8
 
 # %% [markdown]
 # ```text
@@ -103,6 +106,6 @@ assert accuracy > 0.9
 # predicted 0 1 2 3 4
 # ```
 #
-# Next: [data](../data.md) for other sources, [recipes](../recipes.md) for the papers' settings, and
-# `keras-vit train --data digits ...`, which does all of this in one command
+# Next: [data](../data.md) for other sources, [recipes](../recipes.md) for the papers' settings,
+# and `keras-vit train --data digits ...`, which does all of this in one command
 # ([training](../training.md)).
