@@ -53,7 +53,7 @@ from .export.litert import export_litert as export_litert
 from .export.onnx import export_onnx as export_onnx
 from .export.saved_model import export_saved_model as export_saved_model
 from .export.verify import verify_export as verify_export
-from .hub.published import list_weights as list_weights
+from .hub.catalog import list_weights as list_weights
 from .layers.block import TransformerBlock as TransformerBlock
 from .layers.tokens import AddPositionEmbedding as AddPositionEmbedding
 from .layers.tokens import ClassToken as ClassToken

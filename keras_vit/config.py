@@ -17,6 +17,8 @@ from keras_vit.checks import (
 POOLINGS = ("token", "gap", "map")
 POSITION_EMBEDDINGS = ("learned", "none", "learned_2d", "relative", "sincos_2d")
 GELUS = ("tanh", "exact")
+# Methods of `resize_positions`.
+POSITION_RESIZES = ("align_corners", "linear", "bicubic", "bicubic_plain")
 INTERPOLATIONS = ("bilinear", "bicubic", "area", "nearest")
 RESNET_POOLINGS = ("gap",)
 STANDARDIZATIONS = ("std", "variance", "torch")
@@ -229,6 +231,8 @@ class ViTConfig:
             and a column half), `"sincos_2d"` (fixed), `"relative"` (learned key offsets in every
             block) or `"none"`.
         position_on_class_token: Whether the class and distillation tokens have a place too.
+        position_resize: How `adapt_model` and `fine_tune` resize positions to another image size, a
+            method of `resize_positions`. Loading a checkpoint sets the method of its project.
         pre_logits: Width of the tanh layer before the head, or `None` for a linear head.
         gelu: `"tanh"` as in the official code, or `"exact"` as in timm and transformers.
         norm_epsilon: Added to the variance in every layer norm.
@@ -269,6 +273,7 @@ class ViTConfig:
     num_registers: int = 0
     position_embedding: str = "learned"
     position_on_class_token: bool = True
+    position_resize: str = "align_corners"
     pre_logits: int | None = None
     gelu: str = "tanh"
     norm_epsilon: float = 1e-6
@@ -321,6 +326,7 @@ class ViTConfig:
         if self.pooling is not None:
             check_choice("pooling", self.pooling, POOLINGS)
         check_choice("position_embedding", self.position_embedding, POSITION_EMBEDDINGS)
+        check_choice("position_resize", self.position_resize, POSITION_RESIZES)
         check_choice("gelu", self.gelu, GELUS)
         multiple = {"sincos_2d": 4, "learned_2d": 2}.get(self.position_embedding, 1)
         if self.width % multiple:

@@ -1,40 +1,31 @@
-"""From the name of an architecture, and weights, to a model."""
+"""`create_model` and the constructors: models by the name of their architecture."""
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
 import os
 from collections.abc import Callable
 from typing import Any
 
-from keras_vit.config import POOLINGS, RESNET_POOLINGS, ResNetConfig, ViTConfig
+import keras
+
+from keras_vit.config import ResNetConfig, ViTConfig
 from keras_vit.hub.addresses import is_address
 from keras_vit.hub.cards.card import Card
-from keras_vit.hub.published import find_tag, find_weights
+from keras_vit.hub.catalog import find_tag, find_weights
 from keras_vit.models.resnet import build_resnet
 from keras_vit.models.vit import build_vit
-from keras_vit.trainers.model import Model
-from keras_vit.variants import find_config, find_variant
-from keras_vit.weights.follow import follow_file
-from keras_vit.weights.load import inspect_file, load_weights
-
-# Fields of the configuration that `create_model` has other arguments for.
-_OWN_ARGUMENTS = {
-    "image_size": "input_shape=(height, width, channels)",
-    "channels": "input_shape=(height, width, channels)",
-}
-
-_SHAPE_ADVICE = (
-    "`input_shape` must be (height, width, channels), all three known, for positions are learned "
-    "for one size; only a BiT ResNet takes (None, None, channels). Received: {}."
-)
+from keras_vit.trainers.model import Model, with_config
+from keras_vit.variants import chosen_fields, configure, find_variant
+from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
+from keras_vit.weights.inspection import adapt_config, inspect_checkpoint
+from keras_vit.weights.load import load_checkpoint
 
 
 def create_model(
     variant: str,
     include_top: bool = True,
-    weights: str | os.PathLike | None = None,
+    weights: str | os.PathLike[str] | None = None,
+    input_tensor: keras.KerasTensor | None = None,
     input_shape: tuple[int, int, int] | None = None,
     pooling: str | None = None,
     classes: int = 1000,
@@ -47,21 +38,25 @@ def create_model(
 
     Args:
         variant: `"vit_b16"`, `"B/16"`, `"vit_base_patch16_384"`, `"r50_vit_b16"`, `"bit_r50x1"`
-            and the like: see `list_variants`.
+            or another name of `list_variants`.
         include_top: Whether the model ends in a classification head.
-        weights: `None` for the paper's random start; a tag of published weights, such as
+        weights: `None` for the paper's random initialisation; a tag of published weights, such as
             `"augreg_in21k"`, see `list_weights`; the path of a checkpoint in a layout of the
             official projects, timm or transformers (`.npz`, `.safetensors`) or of Keras
             (`.weights.h5`); its address (`https://`, `gs://`, `hf://owner/name`). The
-            configuration follows the checkpoint where no option says otherwise, and
-            `model.load_report` tells what became of every array.
+            configuration follows the checkpoint, except for the options given here, and
+            `model.load_report` lists the outcome for every array.
+        input_tensor: Symbolic images of shape `(B, H, W, C)` to use as the input: a `keras.Input`,
+            or the output of layers that follow one. Those layers become part of the model, which
+            then has no `config`.
         input_shape: Height and width in pixels, and channels. `None` takes the variant's own, or
             those that the weights of a tag were made for. A BiT ResNet also takes
             `(None, None, channels)`, and then images of any size.
-        pooling: What the head reads, `"token"`, `"gap"` or `"map"`; `None` takes the variant's
-            own. Without a head: what is returned, of shape `(B, D)`, where `None` returns all
-            tokens after the last norm, of shape `(B, T, D)`. A BiT ResNet knows `"gap"` alone, and
-            without it returns its maps, of shape `(B, H / 32, W / 32, D)`.
+        pooling: How tokens become the input of the head: `"token"`, `"gap"` or `"map"`; `None`
+            takes the variant's own. Without a head: how they become the output, of shape
+            `(B, D)`; `None` returns all tokens after the last norm, of shape `(B, T, D)`. A BiT
+            ResNet has `"gap"` alone; without it, it returns its feature maps, of shape
+            `(B, H / 32, W / 32, D)`.
         classes: Outputs of the head. Where the checkpoint's head has as many, it is loaded;
             otherwise the head starts at zero.
         classifier_activation: Activation of the head; `None` returns logits.
@@ -98,82 +93,87 @@ def create_model(
     )
     name = name or find_variant(variant)
     if weights is None:
-        return build(config, name=name)
+        return build(config, name, input_tensor)
     card = find_tag(variant, weights)
     path = find_weights(weights, card)
     if path.name.endswith(".weights.h5"):
-        model = build(config, name=name)
-        model.load_weights(path)
+        model = build(config, name, input_tensor)
+        _after_input(model, input_tensor, config).load_weights(path)
         return model
-    chosen = _chosen(variant, include_top, input_shape, pooling, options)
-    config = follow_file(config, inspect_file(path), chosen, _known_from(card))
-    model = build(config, name=name)
-    flexible = card is not None and card.flexible
-    load_weights(model, path, resize_patches=flexible or "patch_size" in options)
-    return model
+    chosen = chosen_fields(variant, include_top, input_shape, pooling, options)
+    with open_checkpoint(path) as checkpoint:
+        return build_from(checkpoint, config, chosen, card, name, input_tensor)
 
 
-def build(config: ViTConfig | ResNetConfig, name: str | None = None) -> Model:
-    """The model of a configuration, whichever its family.
+def build(
+    config: ViTConfig | ResNetConfig,
+    name: str | None = None,
+    input_tensor: keras.KerasTensor | None = None,
+) -> Model:
+    """Builds the model of a configuration of either family.
 
     Args:
         config: A `ViTConfig` or a `ResNetConfig`.
         name: Name of the model.
+        input_tensor: As in `create_model`.
 
     Returns:
         A `keras_vit.Model`, see `build_vit` and `build_resnet`.
     """
     if isinstance(config, ResNetConfig):
-        return build_resnet(config, name=name)
-    return build_vit(config, name=name)
+        return build_resnet(config, name, input_tensor)
+    return build_vit(config, name, input_tensor)
 
 
-def configure(
-    variant: str,
-    include_top: bool = True,
-    input_shape: tuple[int, int, int] | None = None,
-    pooling: str | None = None,
-    classes: int = 1000,
-    classifier_activation: str | None = None,
-    include_preprocessing: bool = True,
-    **options: Any,
-) -> ViTConfig | ResNetConfig:
-    """The configuration that `create_model` builds: the variant's, with what the caller changed.
+def build_from(
+    checkpoint: Checkpoint,
+    config: ViTConfig | ResNetConfig,
+    chosen: set[str],
+    card: Card | None = None,
+    name: str | None = None,
+    input_tensor: keras.KerasTensor | None = None,
+) -> Model:
+    """Builds a model as a checkpoint asks for, and loads it.
 
     Args:
-        variant: Name of the architecture.
-        include_top: As in `create_model`, and so are the others.
-        input_shape: Height and width in pixels, and channels.
-        pooling: What the head reads, or what is returned without one.
-        classes: Outputs of the head.
-        classifier_activation: Activation of the head.
-        include_preprocessing: Whether the model takes pixels in [0, 255].
-        **options: Other fields of the variant's configuration.
+        checkpoint: The open file.
+        config: The variant's configuration, with the caller's changes.
+        chosen: Fields that the caller chose; the others follow the checkpoint.
+        card: What is published about the file.
+        name: Name of the model.
+        input_tensor: As in `create_model`.
 
     Returns:
-        A `ViTConfig` or a `ResNetConfig`.
+        The model, with a `load_report`.
 
     Raises:
-        ValueError: If the variant or an option is unknown, or values do not fit together.
+        CheckpointError: If the file is damaged.
+        CheckpointMismatchError: If it does not fit the model.
     """
-    config = find_config(variant)
-    _check_options(options, config)
-    changes: dict[str, Any] = dict(options, include_preprocessing=include_preprocessing)
-    if input_shape is not None:
-        changes["image_size"], changes["channels"] = _split_shape(input_shape, config)
-    if include_top:
-        changes["classes"] = classes
-        changes["classifier_activation"] = classifier_activation
-    else:
-        changes["classes"] = None
-    if pooling is not None or not include_top:
-        _check_pooling(pooling, config)
-        changes["pooling"] = pooling
-    return dataclasses.replace(config, **changes)
+    config = adapt_config(config, inspect_checkpoint(checkpoint), chosen, _known_from(card))
+    model = build(config, name, input_tensor)
+    model.load_report = load_checkpoint(
+        _after_input(model, input_tensor, config),
+        checkpoint,
+        resize_patches=(card is not None and card.flexible) or "patch_size" in chosen,
+        position_resize=getattr(config, "position_resize", None)
+        if "position_resize" in chosen
+        else None,
+    )
+    return model
+
+
+def _after_input(
+    model: Model, input_tensor: keras.KerasTensor | None, config: ViTConfig | ResNetConfig
+) -> Model:
+    """The part of a model that a checkpoint holds: its layers after `input_tensor`."""
+    if model.config is not None:
+        return model
+    return with_config(Model(input_tensor, model.output, name=model.name), config)
 
 
 def _known_from(card: Card | None) -> dict[str, Any]:
-    """Fields of the configuration that a card decides."""
+    """Fields of the configuration that a card states."""
     if card is None:
         return {}
     return {
@@ -181,23 +181,6 @@ def _known_from(card: Card | None) -> dict[str, Any]:
         "preprocessing": card.preprocessing,
         **card.options,
     }
-
-
-def _chosen(
-    variant: str,
-    include_top: bool,
-    input_shape: tuple[int, int, int] | None,
-    pooling: str | None,
-    options: dict[str, Any],
-) -> set[str]:
-    """Fields of the configuration that the caller decided."""
-    chosen = set(options)
-    if pooling is not None or not include_top:
-        chosen.add("pooling")
-    name_has_size = find_config(variant) != find_config(find_variant(variant))
-    if input_shape is not None or name_has_size:  # "vit_base_patch16_384"
-        chosen.add("image_size")
-    return chosen
 
 
 def _check_is_name(variant: str) -> None:
@@ -210,52 +193,13 @@ def _check_is_name(variant: str) -> None:
         )
 
 
-def _check_options(options: dict[str, Any], config: ViTConfig | ResNetConfig) -> None:
-    fields = [field.name for field in dataclasses.fields(config)]
-    for option in options:
-        if option in _OWN_ARGUMENTS:
-            raise ValueError(f"Pass {_OWN_ARGUMENTS[option]} in place of `{option}`.")
-        if option not in fields:
-            nearest = difflib.get_close_matches(option, fields, n=3)
-            advice = f"Did you mean {', '.join(nearest)}? " if nearest else ""
-            raise ValueError(
-                f"There is no option `{option}`. {advice}All: {', '.join(sorted(fields))}."
-            )
-
-
-def _split_shape(
-    input_shape: tuple[int | None, int | None, int], config: ViTConfig | ResNetConfig
-) -> tuple[tuple[int, int] | None, int]:
-    if len(input_shape) != 3:
-        raise ValueError(_SHAPE_ADVICE.format(tuple(input_shape)))
-    height, width, channels = input_shape
-    if height is None and width is None and isinstance(config, ResNetConfig):
-        return None, channels
-    if height is None or width is None or channels is None:
-        raise ValueError(_SHAPE_ADVICE.format(tuple(input_shape)))
-    if height <= 4 < channels:
-        raise ValueError(
-            "`input_shape` must be (height, width, channels), channels last. Received: "
-            f"{tuple(input_shape)}; did you mean {(width, channels, height)}?"
-        )
-    return (height, width), channels
-
-
-def _check_pooling(pooling: str | None, config: ViTConfig | ResNetConfig) -> None:
-    poolings = RESNET_POOLINGS if isinstance(config, ResNetConfig) else POOLINGS
-    if pooling not in (None, *poolings):
-        raise ValueError(
-            f"`pooling` must be None or one of {', '.join(map(repr, poolings))}. "
-            f"Received: {pooling!r}."
-        )
-
-
 def _constructor(variant: str, title: str) -> Callable[..., Model]:
     """The function of one variant, with the signature of `keras.applications`."""
 
     def construct(
         include_top: bool = True,
-        weights: str | os.PathLike | None = None,
+        weights: str | os.PathLike[str] | None = None,
+        input_tensor: keras.KerasTensor | None = None,
         input_shape: tuple[int, int, int] | None = None,
         pooling: str | None = None,
         classes: int = 1000,
@@ -268,6 +212,7 @@ def _constructor(variant: str, title: str) -> Callable[..., Model]:
             variant,
             include_top=include_top,
             weights=weights,
+            input_tensor=input_tensor,
             input_shape=input_shape,
             pooling=pooling,
             classes=classes,

@@ -1,4 +1,4 @@
-"""From a checkpoint alone to the model that it was made for."""
+"""`from_pretrained`: models by their checkpoint alone."""
 
 from __future__ import annotations
 
@@ -6,20 +6,25 @@ import dataclasses
 import os
 from typing import Any
 
-from keras_vit.create import create_model
-from keras_vit.hub.cards.card import Card
-from keras_vit.hub.published import find_tag, find_weights
-from keras_vit.trainers.model import Model
-from keras_vit.weights.inspection import FileInfo, inspect_file
+import keras
 
-# A variant of each family, for the sizes of a file to take the place of its own.
+from keras_vit.create import build_from
+from keras_vit.hub.cards.card import Card
+from keras_vit.hub.catalog import find_tag, find_weights
+from keras_vit.trainers.model import Model
+from keras_vit.variants import chosen_fields, configure, find_variant
+from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
+from keras_vit.weights.inspection import FileInfo, inspect_checkpoint
+
+# A variant of each family, whose sizes are replaced by those of a file.
 _BASES = {"vit": "vit_b16", "hybrid": "r50_vit_b16", "bit": "bit_r50x1"}
 
 
 def from_pretrained(
-    weights: str | os.PathLike,
+    weights: str | os.PathLike[str],
     variant: str | None = None,
     include_top: bool | None = None,
+    input_tensor: keras.KerasTensor | None = None,
     input_shape: tuple[int, int, int] | None = None,
     pooling: str | None = None,
     classes: int | None = None,
@@ -28,32 +33,33 @@ def from_pretrained(
     name: str | None = None,
     **options: Any,
 ) -> Model:
-    """Creates the model that a checkpoint was made for: `create_model` that is not told what.
+    """Creates the model that a checkpoint was made for.
 
     The architecture is found from names and shapes in the file, and from the `config.json` that
-    timm and transformers publish beside it; it need not be one of `list_variants`.
+    timm and transformers publish with it. It need not be one of `list_variants`.
 
     Args:
         weights: An address (`https://`, `gs://`, `hf://owner/name`), the path of a checkpoint
             (`.npz`, `.safetensors`), or `"VARIANT/TAG"` of `list_weights`.
-        variant: Name of the architecture, where the checkpoint does not tell it.
-        include_top: Whether the model ends in a head; `None` follows the checkpoint. One without
-            a head gives features of shape `(B, D)`, pooled as its source does, unless `classes`
-            asks for a head that starts at zero.
+        variant: Name of the architecture, if the checkpoint does not tell it.
+        include_top: Whether the model ends in a head; `None` follows the checkpoint. A model
+            without a head returns features of shape `(B, D)`, pooled as its project does. With
+            `classes` it has a head that starts at zero.
+        input_tensor: As in `create_model`.
         input_shape: Height and width in pixels, and channels; `None` takes the checkpoint's.
         pooling: As in `create_model`.
         classes: Outputs of the head; `None` takes the checkpoint's.
         classifier_activation: As in `create_model`, and so are the rest.
         include_preprocessing: Whether the model takes pixels in [0, 255].
         name: Name of the model.
-        **options: Fields of its configuration that shall be others than the checkpoint says.
+        **options: Fields of the configuration, which override the checkpoint.
 
     Returns:
-        A `keras_vit.Model`, whose `load_report` tells what became of every array.
+        A `keras_vit.Model`, whose `load_report` lists the outcome for every array.
 
     Raises:
-        ValueError: If the file is damaged (`CheckpointError`), or of no architecture that can be
-            found; the message says what to name.
+        ValueError: If the file is damaged (`CheckpointError`), or its architecture cannot be found;
+            the message says what to pass.
         DownloadError: If it cannot be fetched.
 
     Example:
@@ -61,8 +67,40 @@ def from_pretrained(
     >>> model = keras_vit.from_pretrained("hf://google/vit-base-patch16-224")  # doctest: +SKIP
     """
     card = _find_card(weights)
-    path = find_weights(weights, card)
-    info = inspect_file(path)
+    with open_checkpoint(find_weights(weights, card)) as checkpoint:
+        return build_pretrained(
+            checkpoint,
+            card,
+            variant=variant,
+            include_top=include_top,
+            input_tensor=input_tensor,
+            input_shape=input_shape,
+            pooling=pooling,
+            classes=classes,
+            classifier_activation=classifier_activation,
+            include_preprocessing=include_preprocessing,
+            name=name,
+            **options,
+        )
+
+
+def build_pretrained(
+    checkpoint: Checkpoint,
+    card: Card | None = None,
+    *,
+    variant: str | None = None,
+    include_top: bool | None = None,
+    input_tensor: keras.KerasTensor | None = None,
+    input_shape: tuple[int, int, int] | None = None,
+    pooling: str | None = None,
+    classes: int | None = None,
+    classifier_activation: str | None = None,
+    include_preprocessing: bool = True,
+    name: str | None = None,
+    **options: Any,
+) -> Model:
+    """Creates the model of an open checkpoint: see `from_pretrained`."""
+    info = inspect_checkpoint(checkpoint)
     sizes: dict[str, Any] = {}
     if card is not None:
         variant = card.variant
@@ -72,26 +110,29 @@ def from_pretrained(
         include_top = classes is not None or info.classes is not None
         if not include_top:
             pooling = pooling or {"pooling": "gap", **info.options, **_known(card)}["pooling"]
-    return create_model(
+    input_shape = input_shape or _input_shape(info, bool(sizes))
+    options = {**sizes, **options}
+    config = configure(
         variant,
         include_top=include_top,
-        weights=path if card is None else card.tag,
-        input_shape=input_shape or _input_shape(info, bool(sizes)),
+        input_shape=input_shape,
         pooling=pooling,
         classes=classes or info.classes or 1000,
         classifier_activation=classifier_activation,
         include_preprocessing=include_preprocessing,
-        name=name,
-        **{**sizes, **options},
+        **options,
     )
+    chosen = chosen_fields(variant, include_top, input_shape, pooling, options)
+    name = name or find_variant(variant)
+    return build_from(checkpoint, config, chosen, card, name, input_tensor)
 
 
 def _known(card: Card | None) -> dict[str, Any]:
     return {} if card is None else card.options
 
 
-def _find_card(weights: str | os.PathLike) -> Card | None:
-    """The card of `"vit_b16/augreg_in21k"`, or `None` for a path or an address."""
+def _find_card(weights: str | os.PathLike[str]) -> Card | None:
+    """Finds the card of `"vit_b16/augreg_in21k"`; `None` for a path or an address."""
     text = os.fspath(weights)
     variant, _, tag = text.rpartition("/")
     if not variant or not tag.isidentifier() or "://" in text or os.path.exists(text):
@@ -100,7 +141,7 @@ def _find_card(weights: str | os.PathLike) -> Card | None:
 
 
 def _find_architecture(info: FileInfo, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """A variant of the table, and the fields in which the file differs from it."""
+    """Finds the variant, and the fields in which the file differs from it."""
     if info.variant is not None:
         return info.variant, {}
     sizes = {key: value for key, value in info.sizes.items() if key != "channels"}
@@ -113,8 +154,8 @@ def _find_architecture(info: FileInfo, options: dict[str, Any]) -> tuple[str, di
     if "width" in sizes and heads is None:
         shown = ", ".join(f"{key}={value}" for key, value in sizes.items())
         raise ValueError(
-            f"{info.path} is of no architecture in the table ({shown}), and no shape tells how "
-            "many attention heads it has. Pass num_heads (--num-heads), or fetch the config.json "
+            f"{info.path} has no architecture of the table ({shown}), and its shapes do not tell "
+            "the number of attention heads. Pass num_heads (--num-heads), or fetch the config.json "
             "of its repository to the same folder."
         )
     if "width" in sizes:
@@ -126,7 +167,7 @@ def _find_architecture(info: FileInfo, options: dict[str, Any]) -> tuple[str, di
 
 
 def _input_shape(info: FileInfo, is_other: bool) -> tuple[int, int, int] | None:
-    """Pixels and channels of the file, where they differ from what a variant has anyway."""
+    """Pixels and channels of the file, if they differ from those of its variant."""
     channels = info.sizes.get("channels", 3)
     if channels == 3 and not is_other:
         return None

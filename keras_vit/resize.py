@@ -1,16 +1,18 @@
-"""NumPy arithmetic on tables of positions and patch kernels: fixed embeddings, other sizes."""
+"""Resizing of position embeddings and patch kernels in NumPy, and fixed embeddings."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-POSITION_METHODS = ("align_corners", "linear", "bicubic", "bicubic_plain")
+from keras_vit.config import POSITION_RESIZES
 
 
 def sincos_2d(grid: tuple[int, int], width: int, temperature: float = 10_000.0) -> np.ndarray:
-    """Fixed sine-cosine embedding of places on a grid, as in https://arxiv.org/abs/2205.01580.
+    """Computes the fixed sine-cosine embedding of a grid, as in https://arxiv.org/abs/2205.01580.
 
-    Frequencies fall geometrically from 1 to `1 / temperature`; a place (y, x) becomes
+    Frequencies fall geometrically from 1 to `1 / temperature`; position (y, x) becomes
     `[sin(x w), cos(x w), sin(y w), cos(y w)]`.
 
     Args:
@@ -39,23 +41,23 @@ def resize_positions(
     new_grid: tuple[int, int],
     method: str = "align_corners",
 ) -> np.ndarray:
-    """Interpolates a position embedding from one grid of patches to another.
+    """Resizes a position embedding from one grid of patches to another.
 
     Args:
-        table: Float array of shape `(..., N, D)`, the places of `grid` in row-major order, without
-            rows for class tokens or registers.
+        table: Float array of shape `(..., N, D)`, the positions of `grid` in row-major order,
+            without rows for class tokens or registers.
         grid: Patches along (height, width) that the table was learned for.
-        new_grid: Patches along (height, width) that are wanted.
-        method: `"align_corners"`, linear between places whose corners coincide, as the official
-            code resizes (https://arxiv.org/abs/2010.11929, section 3.2); between the centres of
+        new_grid: Patches along (height, width) of the result.
+        method: `"align_corners"`, linear between positions whose corners coincide, as the official
+            code does (https://arxiv.org/abs/2010.11929, section 3.2); between the centres of
             cells `"linear"`, antialiased, as FlexiViT does, `"bicubic"`, antialiased, as timm
             does, or `"bicubic_plain"`, as most models of transformers do.
 
     Returns:
-        float32 array of shape `(..., M, D)`, `M` the places of `new_grid`.
+        float32 array of shape `(..., M, D)`, `M` the positions of `new_grid`.
 
     Raises:
-        ValueError: If the table has other places than `grid`, or the method is unknown.
+        ValueError: If the table has other positions than `grid`, or the method is unknown.
 
     Example:
 
@@ -64,13 +66,13 @@ def resize_positions(
     """
     if table.shape[-2] != grid[0] * grid[1]:
         raise ValueError(
-            f"A grid of {grid[0]} x {grid[1]} has {grid[0] * grid[1]} places. Received a table of "
-            f"{table.shape[-2]} rows, shape {table.shape}. Leave out the rows of class tokens and "
-            "registers, or pass the grid that the table was made for."
+            f"A grid of {grid[0]} x {grid[1]} has {grid[0] * grid[1]} positions. Received a table "
+            f"of {table.shape[-2]} rows, shape {table.shape}. Leave out the rows of class tokens "
+            "and registers, or pass the grid that the table was made for."
         )
-    if method not in POSITION_METHODS:
+    if method not in POSITION_RESIZES:
         raise ValueError(
-            f"`method` must be one of {', '.join(map(repr, POSITION_METHODS))}. "
+            f"`method` must be one of {', '.join(map(repr, POSITION_RESIZES))}. "
             f"Received: {method!r}."
         )
     if tuple(grid) == tuple(new_grid):
@@ -88,15 +90,15 @@ def resize_positions(
 def resize_patch_kernel(
     kernel: np.ndarray, patch_size: tuple[int, int], method: str = "bilinear"
 ) -> np.ndarray:
-    """Carries a patch projection over to another patch size.
+    """Resizes a patch kernel to another patch size.
 
-    Solves for the kernel that gives on resized patches what the old one gives on the patches
-    themselves: the pseudo-inverse resize of https://arxiv.org/abs/2212.08013. Exact where patches
-    grow, and the least-squares answer where they shrink.
+    Solves for the kernel whose output on resized patches is that of the old kernel on the
+    original patches: the pseudo-inverse resize of https://arxiv.org/abs/2212.08013. It is exact
+    where patches grow, and the least-squares solution where they shrink.
 
     Args:
         kernel: Float array of shape `(rows, columns, C, D)`.
-        patch_size: Wanted (height, width) in pixels.
+        patch_size: New (height, width) in pixels.
         method: How patches are resized: `"bilinear"`, as big_vision does, or `"bicubic"`,
             antialiased, as timm does.
 
@@ -119,45 +121,47 @@ def resize_patch_kernel(
 
 
 def resize_matrix(old: int, new: int, method: str) -> np.ndarray:
-    """The interpolation of a line of `old` values to `new`, as a matrix.
+    """Computes the matrix that interpolates a line of `old` values to `new` values.
 
     Args:
-        old: Values there are.
-        new: Values wanted.
-        method: `"align_corners"` (linear, ends stay ends); between centres `"bilinear"` (linear),
-            `"linear"` (the same, widened when shrinking), `"bicubic"` (Keys' cubic, widened when
-            shrinking) or `"bicubic_plain"` (a steeper cubic, never widened, with the outermost
-            values repeated beyond the ends, as PyTorch has it).
+        old: Number of values given.
+        new: Number of values in the result.
+        method: `"align_corners"` (linear, the ends coincide); between centres `"bilinear"`
+            (linear), `"linear"` (the same, widened when shrinking), `"bicubic"` (Keys' cubic,
+            widened when shrinking) or `"bicubic_plain"` (a steeper cubic, never widened, with the
+            outermost values repeated beyond the ends, as in PyTorch).
 
     Returns:
         float64 array of shape `(new, old)`, rows summing to 1.
     """
     if method == "align_corners":
-        places = np.arange(new) * ((old - 1) / max(1, new - 1))
-        return _weights(_tent, places, old, 1.0)
-    places = (np.arange(new) + 0.5) * (old / new) - 0.5
+        positions = np.arange(new) * ((old - 1) / max(1, new - 1))
+        return _weights(_tent, positions, old, 1.0)
+    positions = (np.arange(new) + 0.5) * (old / new) - 0.5
     if method == "bilinear":
-        return _weights(_tent, places.clip(0, old - 1), old, 1.0)
+        return _weights(_tent, positions.clip(0, old - 1), old, 1.0)
     if method == "bicubic_plain":
-        return _repeated_ends(places, old)
+        return _repeated_ends(positions, old)
     kernel = _tent if method == "linear" else _keys
-    return _weights(kernel, places, old, max(1.0, old / new))
+    return _weights(kernel, positions, old, max(1.0, old / new))
 
 
-def _repeated_ends(places: np.ndarray, old: int) -> np.ndarray:
-    """Cubic weights of the four values around every place; beyond the ends the last one counts."""
-    matrix = np.zeros((len(places), old))
-    first = np.floor(places).astype(int) - 1
+def _repeated_ends(positions: np.ndarray, old: int) -> np.ndarray:
+    """Cubic weights of the four values around every position; the end values are repeated."""
+    matrix = np.zeros((len(positions), old))
+    first = np.floor(positions).astype(int) - 1
     for offset in range(4):
         index = first + offset
-        weights = _keys(places - index, a=-0.75)
-        np.add.at(matrix, (np.arange(len(places)), index.clip(0, old - 1)), weights)
+        weights = _keys(positions - index, a=-0.75)
+        np.add.at(matrix, (np.arange(len(positions)), index.clip(0, old - 1)), weights)
     return matrix
 
 
-def _weights(kernel, places: np.ndarray, old: int, scale: float) -> np.ndarray:
-    """Weights of every old value at every place, those beyond the ends left out."""
-    weights = kernel((np.arange(old)[None] - places[:, None]) / scale)
+def _weights(
+    kernel: Callable[[np.ndarray], np.ndarray], positions: np.ndarray, old: int, scale: float
+) -> np.ndarray:
+    """Weights of every old value at every position; those beyond the ends are left out."""
+    weights = kernel((np.arange(old)[None] - positions[:, None]) / scale)
     return weights / weights.sum(axis=1, keepdims=True)
 
 

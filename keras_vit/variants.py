@@ -1,4 +1,4 @@
-"""Every named architecture, in one table, and the names that it answers to."""
+"""The table of architectures, their names, and their configurations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,18 @@ import difflib
 from typing import Any
 
 from keras_vit.checks import pair
-from keras_vit.config import ResNetConfig, ResNetStem, ViTConfig
+from keras_vit.config import POOLINGS, RESNET_POOLINGS, ResNetConfig, ResNetStem, ViTConfig
+
+# Fields of the configuration that `create_model` has other arguments for.
+_OWN_ARGUMENTS = {
+    "image_size": "input_shape=(height, width, channels)",
+    "channels": "input_shape=(height, width, channels)",
+}
+
+_SHAPE_ADVICE = (
+    "`input_shape` must be (height, width, channels), all three known, because positions are "
+    "learned for one size; only a BiT ResNet takes (None, None, channels). Received: {}."
+)
 
 # Table 1 of https://arxiv.org/abs/2010.11929 (B, L, H); Table 2 of https://arxiv.org/abs/2106.10270
 # (Ti, S); Table 2 of https://arxiv.org/abs/2106.04560 (g, G); M is DeiT III's
@@ -122,7 +133,7 @@ _TIMM = {
 
 
 def _split_name(name: str) -> tuple[str, str, str]:
-    """`"vit_b16"` gives its size in our words and the paper's, and its patch: `b`, `B`, `16`."""
+    """Splits `"vit_b16"` into `b` (size), `B` (the paper's size) and `16` (patch)."""
     size = name.removeprefix("vit_").rstrip("0123456789")
     patch = name.removeprefix(f"vit_{size}")
     return size, _SHORT.get(size, size.upper()), patch
@@ -173,15 +184,15 @@ ALIASES: dict[str, str] = _aliases()
 
 
 def list_variants(prefix: str = "") -> list[str]:
-    """Names of all architectures that start with `prefix`, sorted."""
+    """Lists the names of all architectures that start with `prefix`, sorted."""
     return sorted(name for name in VARIANTS if name.startswith(prefix))
 
 
 def find_variant(name: str) -> str:
-    """The table's own name for any name a variant answers to: `"B/16"` gives `"vit_b16"`.
+    """Finds the variant of any of its names: `"B/16"` gives `"vit_b16"`.
 
     Raises:
-        ValueError: If nothing has that name. The message names the nearest ones.
+        ValueError: If nothing has that name; the message lists the nearest names.
     """
     stem, _ = _split_image_size(name)
     variant = stem if stem in VARIANTS else ALIASES.get(stem)
@@ -195,7 +206,7 @@ def find_variant(name: str) -> str:
 
 
 def find_config(name: str) -> ViTConfig | ResNetConfig:
-    """The configuration of a named architecture.
+    """Finds the configuration of a named architecture.
 
     Args:
         name: A name of the table (`"vit_b16"`, `"r50_vit_b16"`, `"bit_r50x1"`), of the paper
@@ -206,7 +217,7 @@ def find_config(name: str) -> ViTConfig | ResNetConfig:
         A `ViTConfig`, with a `stem` for a hybrid, or a `ResNetConfig`.
 
     Raises:
-        ValueError: If nothing has that name. The message names the nearest ones.
+        ValueError: If nothing has that name; the message lists the nearest names.
     """
     config = VARIANTS[find_variant(name)]
     _, image_size = _split_image_size(name)
@@ -214,8 +225,109 @@ def find_config(name: str) -> ViTConfig | ResNetConfig:
 
 
 def _split_image_size(name: str) -> tuple[str, tuple[int, int] | None]:
-    """`"vit_base_patch16_384"` gives `("vit_base_patch16", (384, 384))`."""
+    """Splits `"vit_base_patch16_384"` into `("vit_base_patch16", (384, 384))`."""
     stem, _, size = str(name).rpartition("_")
     if stem in ALIASES and size.isdigit():
         return stem, pair("image_size", int(size))
     return str(name), None
+
+
+def configure(
+    variant: str,
+    include_top: bool = True,
+    input_shape: tuple[int, int, int] | None = None,
+    pooling: str | None = None,
+    classes: int = 1000,
+    classifier_activation: str | None = None,
+    include_preprocessing: bool = True,
+    **options: Any,
+) -> ViTConfig | ResNetConfig:
+    """Makes the configuration of `create_model`: the variant's, with the caller's changes.
+
+    Args:
+        variant: Name of the architecture.
+        include_top: As in `create_model`, and so are the others.
+        input_shape: Height and width in pixels, and channels.
+        pooling: How tokens become the input of the head, or the output without a head.
+        classes: Outputs of the head.
+        classifier_activation: Activation of the head.
+        include_preprocessing: Whether the model takes pixels in [0, 255].
+        **options: Other fields of the variant's configuration.
+
+    Returns:
+        A `ViTConfig` or a `ResNetConfig`.
+
+    Raises:
+        ValueError: If the variant or an option is unknown, or values do not fit together.
+    """
+    config = find_config(variant)
+    _check_options(options, config)
+    changes: dict[str, Any] = dict(options, include_preprocessing=include_preprocessing)
+    if input_shape is not None:
+        changes["image_size"], changes["channels"] = _split_shape(input_shape, config)
+    if include_top:
+        changes["classes"] = classes
+        changes["classifier_activation"] = classifier_activation
+    else:
+        changes["classes"] = None
+    if pooling is not None or not include_top:
+        _check_pooling(pooling, config)
+        changes["pooling"] = pooling
+    return dataclasses.replace(config, **changes)
+
+
+def chosen_fields(
+    variant: str,
+    include_top: bool,
+    input_shape: tuple[int, int, int] | None,
+    pooling: str | None,
+    options: dict[str, Any],
+) -> set[str]:
+    """Names the fields of the configuration that the caller chose."""
+    chosen = set(options)
+    if pooling is not None or not include_top:
+        chosen.add("pooling")
+    name_has_size = find_config(variant) != find_config(find_variant(variant))
+    if input_shape is not None or name_has_size:  # "vit_base_patch16_384"
+        chosen.add("image_size")
+    return chosen
+
+
+def _check_options(options: dict[str, Any], config: ViTConfig | ResNetConfig) -> None:
+    fields = [field.name for field in dataclasses.fields(config)]
+    for option in options:
+        if option in _OWN_ARGUMENTS:
+            raise ValueError(f"Pass {_OWN_ARGUMENTS[option]} in place of `{option}`.")
+        if option not in fields:
+            nearest = difflib.get_close_matches(option, fields, n=3)
+            advice = f"Did you mean {', '.join(nearest)}? " if nearest else ""
+            raise ValueError(
+                f"There is no option `{option}`. {advice}All: {', '.join(sorted(fields))}."
+            )
+
+
+def _split_shape(
+    input_shape: tuple[int | None, int | None, int], config: ViTConfig | ResNetConfig
+) -> tuple[tuple[int, int] | None, int]:
+    if len(input_shape) != 3:
+        raise ValueError(_SHAPE_ADVICE.format(tuple(input_shape)))
+    height, width, channels = input_shape
+    if height is None and width is None and isinstance(config, ResNetConfig):
+        return None, channels
+    if height is None or width is None or channels is None:
+        raise ValueError(_SHAPE_ADVICE.format(tuple(input_shape)))
+    if height <= 4 < channels:
+        raise ValueError(
+            "`input_shape` must be (height, width, channels), channels last. Received: "
+            f"{tuple(input_shape)}; did you mean {(width, channels, height)}?"
+        )
+    return (height, width), channels
+
+
+def _check_pooling(pooling: str | None, config: ViTConfig | ResNetConfig) -> None:
+    poolings = RESNET_POOLINGS if isinstance(config, ResNetConfig) else POOLINGS
+    if pooling not in (None, *poolings):
+        raise ValueError(
+            f"`pooling` must be None or one of {', '.join(map(repr, poolings))}. "
+            f"Received: {pooling!r}."
+        )

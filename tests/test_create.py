@@ -1,4 +1,4 @@
-"""The doors to a model, as in keras.applications."""
+"""`create_model` and the constructors, as in keras.applications."""
 
 from __future__ import annotations
 
@@ -9,21 +9,19 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.create import configure, create_model
+from keras_vit.create import create_model
+from keras_vit.variants import configure
 from tests.fixtures import abstract_model, fill_random, images_for
+from tests.official import GOLDEN
 
 TINY = {"depth": 2, "width": 32, "num_heads": 4, "mlp_dim": 64, "input_shape": (32, 32, 3)}
 
 
 def test_the_signature_is_that_of_keras_applications():
     ours = list(inspect.signature(keras_vit.ViTB16).parameters)
-    theirs = [
-        name
-        for name in inspect.signature(keras.applications.ConvNeXtBase).parameters
-        if name != "input_tensor"
-    ]
+    theirs = list(inspect.signature(keras.applications.ConvNeXtBase).parameters)
     assert set(theirs) == set(ours) - {"options"}
-    assert ours[:3] == ["include_top", "weights", "input_shape"]
+    assert ours[:4] == ["include_top", "weights", "input_tensor", "input_shape"]
 
 
 def test_a_constructor_is_create_model_with_its_name():
@@ -117,3 +115,78 @@ def test_every_field_of_the_configuration_is_an_option():
 def test_bad_arguments_are_refused_before_any_work(arguments, message):
     with pytest.raises(ValueError, match=message):
         create_model(**{"variant": "vit_b16", **arguments})
+
+
+SMALL = {"patch_size": 8, "width": 32, "depth": 2, "num_heads": 4, "mlp_dim": 64, "classes": 10}
+GOLDEN_FILE = GOLDEN / "vit_token.checkpoint.npz"
+
+
+def test_an_input_tensor_is_the_input_of_the_model():
+    images = keras.Input((64, 96, 3), name="photos")
+    model = create_model("vit_ti16", input_tensor=images, input_shape=(64, 96, 3), classes=7)
+    assert model.input is images
+    assert model.output_shape == (None, 7)
+    assert model.config.grid == (4, 6)
+    resnet = keras_vit.BiTR50x1(
+        input_tensor=images, input_shape=(None, None, 3), include_top=False, pooling="gap"
+    )
+    assert resnet.input is images and resnet.output_shape == (None, 2048)
+
+
+@pytest.mark.parametrize("weights", [None, "checkpoint", "keras"])
+def test_layers_before_the_input_tensor_become_part_of_the_model(weights, tmp_path):
+    plain = create_model("vit_ti16", weights=GOLDEN_FILE, input_shape=(32, 32, 3), **SMALL)
+    path = {None: None, "checkpoint": GOLDEN_FILE, "keras": tmp_path / "plain.weights.h5"}[weights]
+    if weights == "keras":
+        plain.save_weights(path)
+    photos = keras.Input((32, 32, 1), name="photos")
+    colours = keras.layers.Conv2D(3, 1, kernel_initializer="ones", use_bias=False)(photos)
+    model = create_model(
+        "vit_ti16", weights=path, input_tensor=colours, input_shape=(32, 32, 3), **SMALL
+    )
+    assert model.input is photos and model.get_layer("block_1") is not None
+    assert model.config is None  # the images of the model are not those of the configuration
+    outer = keras.Model(photos, keras.layers.Softmax()(model.output))  # in another model's graph
+    greys = np.random.default_rng(0).uniform(0, 255, (2, 32, 32, 1)).astype("float32")
+    logits = keras.ops.convert_to_numpy(model(greys))
+    np.testing.assert_allclose(
+        keras.ops.convert_to_numpy(outer(greys)), keras.ops.softmax(logits), rtol=0, atol=1e-6
+    )
+    if weights is not None:
+        expected = keras.ops.convert_to_numpy(plain(np.repeat(greys, 3, axis=-1)))
+        np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-5)
+    if weights == "checkpoint":
+        assert len(model.load_report.loaded) == len(plain.weights)
+    model.save(tmp_path / "nested.keras")
+    restored = keras.saving.load_model(tmp_path / "nested.keras")
+    np.testing.assert_allclose(
+        keras.ops.convert_to_numpy(restored(greys)), logits, rtol=0, atol=1e-6
+    )
+
+
+def test_from_pretrained_takes_an_input_tensor():
+    photos = keras.Input((32, 32, 3), name="photos")
+    model = keras_vit.from_pretrained(GOLDEN_FILE, input_tensor=photos)
+    assert model.input is photos and model.config.grid == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        (
+            (48, 32, 3),
+            r"\(None, 32, 32, 3\). Received: \(None, 48, 32, 3\). Pass input_shape",
+        ),
+        ((32, 32, 1), r"Received: \(None, 32, 32, 1\)"),
+        ((32, 32), r"Received: \(None, 32, 32\)"),
+        ((None, 32, 3), r"Received: \(None, None, 32, 3\)"),
+    ],
+)
+def test_an_input_tensor_of_another_shape_is_an_error(shape, message):
+    with pytest.raises(ValueError, match=message):
+        create_model("vit_ti16", input_tensor=keras.Input(shape), input_shape=(32, 32, 3), **SMALL)
+
+
+def test_an_input_tensor_is_symbolic():
+    with pytest.raises(ValueError, match=r"symbolic tensor.*Received: a ndarray"):
+        create_model("vit_ti16", input_tensor=np.zeros((1, 224, 224, 3)))

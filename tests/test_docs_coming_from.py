@@ -9,7 +9,7 @@ import re
 import pytest
 
 import keras_vit
-from keras_vit.hub.cards.catalog import CARDS, list_cards
+from keras_vit.hub.catalog import CARDS, list_weights
 from tests.data.pictures import write_folder
 
 PAGE = (pathlib.Path(__file__).parents[1] / "docs/coming-from.md").read_text()
@@ -63,7 +63,7 @@ def test_every_name_of_ours_exists():
 
 
 def test_every_tag_and_address_exists():
-    addresses = {card.address for card in list_cards()}
+    addresses = {card.address for card in list_weights()}
     for address in re.findall(r'"(hf://[^"]+)"', PAGE.replace("hf://timm/NAME", "")):
         assert address in addresses
     tags = set(re.findall(r'weights="([a-z0-9_]+)"', PAGE)) - {"flexivit_"}

@@ -6,9 +6,8 @@ import pathlib
 import re
 
 import keras_vit
-from keras_vit.create import configure
 from keras_vit.evaluate.counting import count_parameters
-from keras_vit.variants import ALIASES, VARIANTS
+from keras_vit.variants import ALIASES, VARIANTS, configure
 
 PAGE = (pathlib.Path(__file__).parents[1] / "docs/hybrids-and-resnets.md").read_text()
 

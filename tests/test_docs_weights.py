@@ -11,7 +11,7 @@ import pytest
 
 import keras_vit
 from keras_vit.cli.main import COMMANDS
-from keras_vit.hub.cards.catalog import CARDS, list_cards
+from keras_vit.hub.catalog import CARDS, list_weights
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "weights.md").read_text()
@@ -20,7 +20,7 @@ PAGE = (ROOT / "docs" / "weights.md").read_text()
 def test_the_table_is_in_step_with_the_cards():
     script = runpy.run_path(str(ROOT / "scripts" / "weights-table"))
     page = (ROOT / "docs" / "weights-table.md").read_text()
-    assert page == script["table"](list_cards()), "run scripts/weights-table"
+    assert page == script["table"](list_weights()), "run scripts/weights-table"
 
 
 def test_every_command_and_setting_is_on_the_page():

@@ -18,10 +18,11 @@ from keras_vit.config import ResNetConfig, ResNetStem
 from keras_vit.create import build, create_model
 from keras_vit.errors import CheckpointMismatchError
 from keras_vit.hub.cards.card import Card
-from keras_vit.hub.cards.catalog import CARDS
+from keras_vit.hub.catalog import CARDS
 from keras_vit.pretrained import from_pretrained
 from keras_vit.variants import VARIANTS
-from keras_vit.weights.load import inspect_file, load_weights
+from keras_vit.weights.inspection import inspect_file
+from keras_vit.weights.load import load_weights
 from keras_vit.weights.save import save_weights
 from tests import official
 from tests.fixtures import fill_random, tiny_config
@@ -91,7 +92,7 @@ def test_the_number_of_heads_is_never_guessed(save):
         from_pretrained(path)
     assert from_pretrained(path, num_heads=4).config.num_heads == 4
     path = save("timm vit", {"model_args": {"num_heads": 0}})  # no number of heads
-    with pytest.raises(ValueError, match="no shape tells how many attention heads"):
+    with pytest.raises(ValueError, match="do not tell the number of attention heads"):
         from_pretrained(path)
 
 
@@ -118,7 +119,7 @@ def test_the_size_of_images_in_the_config_decides_the_grid(save):
     assert from_pretrained(path).input_shape == (None, 16, 64, 3)
     model = build(tiny_config(classes=5))
     report = load_weights(model, path)
-    assert "2 x 8 to 4 x 4 places" in report.resized["position_embedding/embedding"]
+    assert "2 x 8 to 4 x 4 positions" in report.resized["position_embedding/embedding"]
     assert not load_weights(model, path, grid=(4, 4)).resized  # the caller goes first
     path = save("transformers vit", {**TRANSFORMERS, "image_size": [64, 16]})
     assert inspect_file(path).grid == (8, 2)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import scipy.ndimage
 
+from keras_vit.config import POSITION_RESIZES
 from keras_vit.resize import (
-    POSITION_METHODS,
     resize_matrix,
     resize_patch_kernel,
     resize_positions,
@@ -83,7 +83,7 @@ def test_linear_is_that_of_jax(old, new):
     np.testing.assert_allclose(resized.reshape(expected.shape), expected, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("method", POSITION_METHODS)
+@pytest.mark.parametrize("method", POSITION_RESIZES)
 def test_the_same_grid_changes_nothing_and_constants_stay(method):
     positions = table((5, 7))
     np.testing.assert_array_equal(resize_positions(positions, (5, 7), (5, 7), method), positions)
@@ -131,7 +131,7 @@ def test_the_same_patch_changes_nothing():
 
 
 def test_what_does_not_fit_is_named():
-    with pytest.raises(ValueError, match=r"16 places\. Received a table of 17 rows"):
+    with pytest.raises(ValueError, match=r"16 positions\. Received a table of 17 rows"):
         resize_positions(np.zeros((1, 17, 4)), (4, 4), (5, 5))
     with pytest.raises(ValueError, match="Received: 'nearest'"):
         resize_positions(np.zeros((1, 16, 4)), (4, 4), (5, 5), "nearest")

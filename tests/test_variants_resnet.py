@@ -8,8 +8,8 @@ import pytest
 
 import keras_vit
 from keras_vit.config import ResNetConfig
-from keras_vit.create import build, configure
-from keras_vit.variants import VARIANTS, find_config, find_variant
+from keras_vit.create import build
+from keras_vit.variants import VARIANTS, configure, find_config, find_variant
 from tests.fixtures import abstract_model
 
 # Backbone at 224 and 384 pixels; with a head of 1,000 classes at 224 and 384; of 21,843 classes at

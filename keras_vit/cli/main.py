@@ -19,8 +19,9 @@ from keras_vit.cli.training_commands import TRAINING_COMMANDS
 from keras_vit.create import create_model
 from keras_vit.hub.addresses import is_address
 from keras_vit.hub.cards.card import Card
-from keras_vit.hub.published import fetch_weights, hub_advice, list_weights
-from keras_vit.pretrained import from_pretrained
+from keras_vit.hub.catalog import fetch_weights, hub_advice, list_weights
+from keras_vit.pretrained import build_pretrained, from_pretrained
+from keras_vit.weights.checkpoint import open_checkpoint
 from keras_vit.weights.inspection import inspect_file
 from keras_vit.weights.save import WRITABLE, check_target, save_weights
 
@@ -82,10 +83,12 @@ def convert_file(
     """Writes a checkpoint again in the names of another project."""
     check_target(target, layout)
     path = _find(source)
-    channels = inspect_file(path).sizes.get("channels", 3)
-    shape = None if image_size is None else (image_size, image_size, channels)
     options: dict[str, Any] = {} if num_heads is None else {"num_heads": num_heads}
-    model = from_pretrained(path, variant, input_shape=shape, **options)
+    with open_checkpoint(path) as checkpoint:
+        if image_size is not None:
+            channels = checkpoint.sizes.get("channels", 3)
+            options["input_shape"] = (image_size, image_size, channels)
+        model = build_pretrained(checkpoint, variant=variant, **options)
     written = save_weights(model, target, layout)
     print(model.load_report)
     print(f"Wrote {written} ({os.path.getsize(written) / 2**20:.1f} MiB, {layout} layout).")

@@ -1,4 +1,4 @@
-"""From an address of a file to where it is fetched from and where it is kept."""
+"""Addresses of files: their URL, and their path in the cache and on a mirror."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ def parse_hub_address(address: str) -> HubAddress:
 
 
 def download_url(address: str) -> str:
-    """The URL from which a `https://`, `http://` or `gs://` address is downloaded.
+    """Converts a `https://`, `http://` or `gs://` address to the URL of its download.
 
-    A `gs://bucket/path` is public over HTTPS, and the path is percent-encoded, so that
-    `imagenet21k+imagenet2012` arrives as it is meant.
+    A `gs://bucket/path` is public over HTTPS. Its path is percent-encoded, because some servers
+    read the `+` of `imagenet21k+imagenet2012` as a space.
 
     Args:
         address: The address.
@@ -87,19 +87,19 @@ def download_url(address: str) -> str:
         )
     if scheme == "http" and parts.hostname not in _LOOPBACK:
         raise ValueError(
-            "Weights are downloaded over https:// only, for http:// lets anyone on the way change "
-            f"them. Received: {address!r}. If your own server has no https, download the file "
-            "yourself and pass its path, or set KERAS_VIT_MIRROR."
+            "Weights are downloaded over https:// only, because http:// lets others change "
+            f"them on the way. Received: {address!r}. If your own server has no https, download "
+            "the file yourself and pass its path, or set KERAS_VIT_MIRROR."
         )
     path = urllib.parse.quote(parts.path, safe=_SAFE_IN_PATH)
     return urllib.parse.urlunsplit((scheme, parts.netloc, path, parts.query, ""))
 
 
 def cache_name(url: str) -> pathlib.PurePosixPath:
-    """Where the file of a URL lies in the cache, and on a mirror: its host, then its path.
+    """Path of the file of a URL in the cache and on a mirror: its host, then its path.
 
     `https://storage.googleapis.com/vit_models/sam/ViT-B_16.npz` is kept as
-    `storage.googleapis.com/vit_models/sam/ViT-B_16.npz`. No part of a URL leads out of the cache.
+    `storage.googleapis.com/vit_models/sam/ViT-B_16.npz`. No URL leads out of the cache.
 
     Raises:
         ValueError: If the URL names no file.
@@ -115,11 +115,11 @@ def cache_name(url: str) -> pathlib.PurePosixPath:
 
 
 def mirror_url(mirror: str, url: str) -> str:
-    """The URL of the same file on a mirror, which has the layout of the cache.
+    """Converts the URL of a file to that on a mirror, which has the layout of the cache.
 
     Args:
-        mirror: What KERAS_VIT_MIRROR holds: a URL, or a folder of this machine.
-        url: Where the file comes from otherwise.
+        mirror: Value of KERAS_VIT_MIRROR: a URL, or a local folder.
+        url: URL of the file without a mirror.
 
     Returns:
         A URL, which starts with `file://` for a folder.
@@ -140,7 +140,7 @@ def mirror_url(mirror: str, url: str) -> str:
 
 
 def _safe_name(part: str) -> str:
-    """`part` as one name of a file on every system, and never `.` or `..`."""
+    """Makes a file name that is valid on every system, and never `.` or `..`."""
     name = re.sub(r'[\x00-\x1f<>:"/\\|?*]', "_", part).strip(" ")
     if name.strip(".") == "":
         name = name.replace(".", "_") or "_"

@@ -1,17 +1,18 @@
-"""From an address to a local file that is whole and the one it should be.
+"""The cache of downloaded files: every file is complete and checked.
 
-Four environment variables steer it:
+Four environment variables configure it:
 
-- `KERAS_VIT_CACHE`: the folder that files are kept in.
-- `KERAS_VIT_OFFLINE=1`: nothing is downloaded, only what is there is used.
-- `KERAS_VIT_MIRROR`: a URL or a folder with the layout of the cache, asked in place of the servers.
-- `KERAS_VIT_PROGRESS=0`: no line of progress on standard error.
+- `KERAS_VIT_CACHE`: the folder of the cache.
+- `KERAS_VIT_OFFLINE=1`: nothing is downloaded, only files in the cache are used.
+- `KERAS_VIT_MIRROR`: a URL or a folder with the layout of the cache, used instead of the servers.
+- `KERAS_VIT_PROGRESS=0`: no progress line on standard error.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import os
 import pathlib
@@ -21,7 +22,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 
-from keras_vit.errors import DownloadError
+from keras_vit.errors import CheckpointError, DownloadError
 from keras_vit.files import write_atomically
 from keras_vit.hub.addresses import cache_name, download_url, is_address, mirror_url
 from keras_vit.hub.download import (
@@ -30,18 +31,20 @@ from keras_vit.hub.download import (
 )
 from keras_vit.hub.progress import ProgressLine
 from keras_vit.hub.repositories import fetch_from_hub
-from keras_vit.hub.verify import find_structure_fault, hash_file
+from keras_vit.weights.formats import open_arrays
+
+_CHUNK = 1 << 20  # bytes read at a time
 
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """What was true of a file when it was first used, kept beside it as JSON.
+    """Facts about a file at its first use, kept next to it as JSON.
 
     Args:
-        address: Where it came from.
+        address: Address that it was fetched from.
         sha256: Hash of its bytes.
         size: Size in bytes.
-        modified: Time of its last change, in nanoseconds, which says when to hash it again.
+        modified: Time of its last change, in nanoseconds; after another change it is hashed again.
     """
 
     address: str
@@ -51,7 +54,7 @@ class Record:
 
 
 def cache_dir() -> pathlib.Path:
-    """The folder that fetched files are kept in.
+    """Returns the folder of the cache.
 
     `KERAS_VIT_CACHE`, or else `keras_vit` in `XDG_CACHE_HOME` or `~/.cache`.
     """
@@ -68,7 +71,7 @@ def is_offline() -> bool:
 
 
 def fetch(
-    address: str | os.PathLike,
+    address: str | os.PathLike[str],
     *,
     sha256: str | None = None,
     size: int | None = None,
@@ -76,26 +79,26 @@ def fetch(
     attempts: int = 4,
     backoff: float = 1.0,
 ) -> pathlib.Path:
-    """Finds the local file of an address, and downloads it where it is not there yet.
+    """Finds the local file of an address, and downloads it if needed.
 
-    A download continues where an earlier one was cut, is checked, and then moved into the cache
-    in one step: under its name a file is whole. Several processes download it once.
+    A download resumes an earlier one that was interrupted, is checked, and is then moved into the
+    cache atomically. Several processes download a file once.
 
     Args:
         address: `https://...`, `gs://bucket/path`, `hf://owner/name[@revision][/file]`,
             `file://...`, or the path of a file, which is returned as it is.
         sha256: The hash that its publisher states. Without one, size and structure are checked,
-            and the hash of the first use is recorded and holds from then on.
+            and the hash of the first use is recorded and checked from then on.
         size: Size in bytes that its publisher states.
-        rehash: Whether a file that lies in the cache unchanged is hashed again.
-        attempts: Failures in a row, without one new byte, after which a download gives up.
+        rehash: Whether an unchanged file in the cache is hashed again.
+        attempts: Consecutive failures without a new byte before the download gives up.
         backoff: Seconds before the second attempt, doubled before each further one.
 
     Returns:
         The path of the file.
 
     Raises:
-        DownloadError: If the file cannot be fetched or is not the one that it should be.
+        DownloadError: If the file cannot be fetched, or differs from the published one.
         ValueError: If the address cannot be read.
 
     Example:
@@ -116,14 +119,14 @@ def fetch(
             raise DownloadError(_offline_message(text, path))
         _prepare_folder(path.parent)
         with _lock(path):
-            if not path.is_file():  # another process may have brought it meanwhile
-                _bring(text, url, path, sha256, size, attempts, backoff)
+            if not path.is_file():  # another process may have downloaded it meanwhile
+                _download_checked(text, url, path, sha256, size, attempts, backoff)
     _check(path, path, text, sha256, size, rehash)
     return path
 
 
 def _hub_record(path: pathlib.Path) -> pathlib.Path:
-    """Where the record of a file of the hub's cache goes: that cache is not ours to write to."""
+    """Path of the record of a file in the Hugging Face cache, which is not written to."""
     starts = [i for i, part in enumerate(path.parts) if part.startswith("models--")]
     return cache_dir().joinpath("hub", *path.parts[starts[-1] if starts else -1 :])
 
@@ -159,7 +162,7 @@ def _prepare_folder(folder: pathlib.Path) -> None:
         ) from error
 
 
-def _bring(
+def _download_checked(
     address: str,
     url: str,
     path: pathlib.Path,
@@ -168,7 +171,7 @@ def _bring(
     attempts: int,
     backoff: float,
 ) -> None:
-    """Downloads, checks and moves a file into place; what arrives broken is fetched once more."""
+    """Downloads and checks a file, once more if it is damaged, and moves it into the cache."""
     mirror = os.environ.get("KERAS_VIT_MIRROR")
     source = mirror_url(mirror, url) if mirror else url
     part = path.with_name(path.name + ".part")
@@ -196,13 +199,38 @@ def _progress(path: pathlib.Path) -> ProgressLine | None:
 def _find_fault(
     path: pathlib.Path, name: str, sha256: str | None, size: int | None, md5: str | None = None
 ) -> str | None:
-    """What is wrong with a file, by the best that is known of it; `None` where nothing is."""
+    """Compares a file with its known hash, size and structure; returns the first difference."""
     if size is not None and path.stat().st_size != size:
         return f"it has {path.stat().st_size:,} bytes, expected {size:,}"
     for algorithm, expected in (("sha256", sha256), ("md5", md5)):
         if expected is not None and (found := hash_file(path, algorithm)) != expected.lower():
             return f"its {algorithm} is {found}, expected {expected.lower()}"
-    return None if sha256 else find_structure_fault(path, name)
+    return None if sha256 else _find_damage(path, pathlib.Path(name).suffix)
+
+
+def _find_damage(path: pathlib.Path, suffix: str) -> str | None:
+    """Finds damage in a file by its suffix, with the reader that loading uses.
+
+    Sizes in headers must fit the file, and bytes their checksums, where the format has some. Files
+    other than `.npz` and `.safetensors` are not read.
+    """
+    if suffix not in (".npz", ".safetensors"):
+        return None
+    try:
+        with open_arrays(path) as file:
+            file.verify()
+            return None if suffix == f".{file.kind}" else f"it is a .{file.kind} file"
+    except CheckpointError as error:
+        return f"it is damaged ({error.__cause__})" if error.__cause__ else str(error).rstrip(".")
+
+
+def hash_file(path: str | os.PathLike[str], algorithm: str = "sha256") -> str:
+    """Hashes the bytes of a file in bounded memory; returns hexadecimal digits."""
+    digest = hashlib.new(algorithm, usedforsecurity=False)
+    with open(path, "rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def _move_into_place(part: pathlib.Path, path: pathlib.Path, address: str) -> None:
@@ -228,7 +256,7 @@ def _check(
     size: int | None,
     rehash: bool,
 ) -> None:
-    """Checks a file of the cache against what is published, and against its first use."""
+    """Checks a file of the cache against published facts and its record."""
     record = _read_record(recorded_at)
     status = path.stat()
     if record is None:
@@ -262,7 +290,7 @@ def _find_record_fault(
 
 
 def _same_file(first: str, second: str) -> bool:
-    """Whether two addresses are of one file, as `gs://` and `https://` ones can be."""
+    """Whether two addresses mean one file, as `gs://` and `https://` ones can."""
     if first.startswith("hf://") or second.startswith("hf://"):
         return first.startswith("hf://") and second.startswith("hf://")  # keyed by commit
     return download_url(first) == download_url(second)
@@ -285,7 +313,7 @@ def _read_record(path: pathlib.Path) -> Record | None:
 
 
 def _write_record(path: pathlib.Path, record: Record) -> None:
-    """Writes the record in one step; a cache that may only be read keeps none."""
+    """Writes a record; a read-only cache has none."""
     target = _record_path(path)
     with contextlib.suppress(OSError), write_atomically(target, replace=True) as unfinished:
         unfinished.write_text(json.dumps(dataclasses.asdict(record), indent=2))
@@ -293,7 +321,7 @@ def _write_record(path: pathlib.Path, record: Record) -> None:
 
 @contextlib.contextmanager
 def _lock(path: pathlib.Path) -> Iterator[None]:
-    """Lets one process at a time download a file; a process that dies lets go of it."""
+    """Locks a file for one process at a time; the lock ends with the process."""
     with open(path.with_name(path.name + ".lock"), "a+b") as file:
         if sys.platform == "win32":
             import msvcrt

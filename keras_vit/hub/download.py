@@ -1,4 +1,4 @@
-"""A file over HTTPS: resumed after a cut, tried again after a failure."""
+"""Download of a file over HTTPS, resumed and retried after failures."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import base64
 import binascii
 import contextlib
 import dataclasses
+import email.message
 import errno
 import http.client
 import json
@@ -19,6 +20,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from typing import Any, NoReturn
 
 from keras_vit.errors import DownloadError
 from keras_vit.hub.progress import ProgressLine
@@ -31,7 +33,7 @@ _DISK_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 
 class _CutError(Exception):
-    """A failure that may be over when tried again."""
+    """A failure that may not happen again."""
 
     def __init__(self, reason: str, wait: float | None = None) -> None:
         super().__init__(reason)
@@ -40,10 +42,10 @@ class _CutError(Exception):
 
 @dataclasses.dataclass
 class Remote:
-    """What a server says about a file; kept beside a part, to continue with the same file.
+    """Facts from a server about a file; kept next to a partial file, to resume the same file.
 
     Args:
-        url: Where it lies.
+        url: Address of the file.
         validator: The server's mark of this version of the file, an ETag or a date.
         total: Size in bytes.
         md5: Hash in hexadecimal digits, where the server publishes it.
@@ -64,21 +66,21 @@ def download(
     backoff: float = 1.0,
     progress: ProgressLine | None = None,
 ) -> Remote:
-    """Downloads a file into `part`, continuing what an earlier call left there.
+    """Downloads a file into `part`, and resumes what an earlier call left there.
 
     Args:
-        url: Where the file lies.
-        part: Where the bytes go. After a failure it stays, for the next call to go on from.
+        url: Address of the file.
+        part: Partial file. After a failure it is kept, and the next call resumes it.
         size: Size in bytes that the file must have, or `None`.
-        attempts: How many failures in a row, without one new byte, give up.
+        attempts: Consecutive failures without a new byte before it gives up.
         backoff: Seconds before the second attempt, doubled before each further one.
-        progress: Told how far it is.
+        progress: Progress line to update.
 
     Returns:
-        What the server said about the file.
+        Facts from the server about the file.
 
     Raises:
-        DownloadError: If the file does not come, or has another size, or the disk is full.
+        DownloadError: If the file cannot be downloaded, has another size, or the disk is full.
     """
     failures, furthest = 0, _size(part)
     while True:
@@ -98,14 +100,14 @@ def download(
 
 
 def _wait(cut: _CutError, failures: int, backoff: float) -> float:
-    """Seconds to wait: what the server asks for, else doubling, with some of it by chance."""
+    """Seconds to wait: what the server asks for, or doubled with some jitter."""
     seconds = backoff * 2 ** (failures - 1) * random.uniform(0.75, 1.25)
     return min(cut.wait if cut.wait is not None else seconds, _LONGEST_WAIT)
 
 
 def _kept(part: pathlib.Path) -> str:
     done = _size(part)
-    return f"{done / 2**20:.1f} MiB are kept and the next call goes on from there. " if done else ""
+    return f"{done / 2**20:.1f} MiB are kept, and the next call resumes there. " if done else ""
 
 
 def _attempt(
@@ -132,7 +134,7 @@ def _attempt(
 
 
 def discard(part: pathlib.Path) -> None:
-    """Removes a part and what is known about it."""
+    """Removes a partial file and the facts about it."""
     part.unlink(missing_ok=True)
     _state_path(part).unlink(missing_ok=True)
 
@@ -140,7 +142,9 @@ def discard(part: pathlib.Path) -> None:
 class _SafeRedirects(urllib.request.HTTPRedirectHandler):
     """Follows no redirect from https to http."""
 
-    def redirect_request(self, req, fp, code, msg, headers, newurl):
+    def redirect_request(
+        self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
         if req.full_url.startswith("https://") and not newurl.startswith("https://"):
             raise DownloadError(
                 f"{req.full_url} leads to {newurl}, which is not https. Nothing was downloaded."
@@ -148,7 +152,9 @@ class _SafeRedirects(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-def _open(url: str, part: pathlib.Path, offset: int, validator: str | None):
+def _open(
+    url: str, part: pathlib.Path, offset: int, validator: str | None
+) -> http.client.HTTPResponse:
     headers = {"User-Agent": "keras-vit", "Accept-Encoding": "identity"}
     if offset and validator:
         headers |= {"Range": f"bytes={offset}-", "If-Range": validator}
@@ -164,7 +170,7 @@ def _open(url: str, part: pathlib.Path, offset: int, validator: str | None):
         _fail(url, error)
 
 
-def _refuse(url: str, part: pathlib.Path, error: urllib.error.HTTPError) -> None:
+def _refuse(url: str, part: pathlib.Path, error: urllib.error.HTTPError) -> NoReturn:
     if error.code == 416:  # the part is at least as long as the file: another one was there before
         discard(part)
         raise _CutError("the server has less than it said before")
@@ -185,7 +191,7 @@ def _refuse(url: str, part: pathlib.Path, error: urllib.error.HTTPError) -> None
     raise DownloadError(f"{url} could not be downloaded: {error.code} {error.reason}.")
 
 
-def _fail(url: str, error: Exception) -> None:
+def _fail(url: str, error: Exception) -> NoReturn:
     cause = getattr(error, "reason", error)
     if isinstance(cause, ssl.SSLCertVerificationError):
         raise DownloadError(
@@ -197,8 +203,10 @@ def _fail(url: str, error: Exception) -> None:
     raise _CutError(f"{type(cause).__name__}: {cause}") from error
 
 
-def _read_headers(url, response, part, offset, known) -> tuple[Remote, int]:
-    """What the reply says about the file, and from which byte on it sends it."""
+def _read_headers(
+    url: str, response: http.client.HTTPResponse, part: pathlib.Path, offset: int, known: Remote
+) -> tuple[Remote, int]:
+    """Reads the facts about the file, and the offset of the first byte, from a reply."""
     headers = response.headers
     length = headers.get("Content-Length", "")
     remote = Remote(
@@ -217,7 +225,7 @@ def _read_headers(url, response, part, offset, known) -> tuple[Remote, int]:
 
 
 def _content_range(text: str) -> tuple[int | None, int | None]:
-    """`"bytes 10-99/100"` gives `(10, 100)`."""
+    """Splits `"bytes 10-99/100"` into `(10, 100)`."""
     unit, _, rest = text.partition(" ")
     span, _, total = rest.partition("/")
     start = span.partition("-")[0]
@@ -226,14 +234,14 @@ def _content_range(text: str) -> tuple[int | None, int | None]:
     return int(start), int(total)
 
 
-def _validator(headers) -> str | None:
+def _validator(headers: email.message.Message) -> str | None:
     etag = headers.get("ETag", "")
     if etag and not etag.startswith("W/"):  # weak ones may not be used with a range
         return etag
     return headers.get("Last-Modified")
 
 
-def _md5(headers) -> str | None:
+def _md5(headers: email.message.Message) -> str | None:
     """Google's storage publishes `x-goog-hash: md5=...`, others `Content-MD5`, in base 64."""
     values = [v.strip() for text in headers.get_all("x-goog-hash", []) for v in text.split(",")]
     values = [v.removeprefix("md5=") for v in values if v.startswith("md5=")]
@@ -271,8 +279,14 @@ def _full_message(part: pathlib.Path, reason: str) -> str:
     )
 
 
-def _copy(response, part, offset, total, progress) -> int:
-    """Appends the reply to the part from byte `offset` on; returns the size that it then has."""
+def _copy(
+    response: http.client.HTTPResponse,
+    part: pathlib.Path,
+    offset: int,
+    total: int | None,
+    progress: ProgressLine | None,
+) -> int:
+    """Writes a reply into the partial file from byte `offset`; returns its new size."""
     with open(part, "r+b" if part.exists() else "wb") as file:
         file.truncate(offset)
         file.seek(offset)
@@ -289,7 +303,7 @@ def _copy(response, part, offset, total, progress) -> int:
     return done
 
 
-def _read(response) -> bytes:
+def _read(response: http.client.HTTPResponse) -> bytes:
     try:
         return response.read(_CHUNK)
     except (OSError, http.client.HTTPException) as error:
@@ -298,7 +312,7 @@ def _read(response) -> bytes:
 
 @contextlib.contextmanager
 def _disk_errors(part: pathlib.Path) -> Iterator[None]:
-    """Says what to do where the disk is full, and gives back the space that the part took."""
+    """Explains a full disk, and frees the space of the partial file."""
     try:
         yield
     except OSError as error:
@@ -317,7 +331,7 @@ def _state_path(part: pathlib.Path) -> pathlib.Path:
 
 
 def _read_state(part: pathlib.Path, url: str) -> Remote:
-    """What is known about the part, or nothing where it came from elsewhere."""
+    """Reads the facts about a partial file; empty if it has another address."""
     try:
         remote = Remote(**json.loads(_state_path(part).read_text()))
     except (OSError, ValueError, TypeError):

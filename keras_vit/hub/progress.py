@@ -1,4 +1,4 @@
-"""How far a download is, on one line of standard error."""
+"""The progress line of a download on standard error."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ _SECONDS_BETWEEN_UPDATES = 0.2
 class ProgressLine:
     """Shows the progress of a download.
 
-    On a terminal one line is written again and again; in a log it is one line at the start and one
-    at the end.
+    A terminal shows one line that is updated; a log gets one line at the start and one at the end.
 
     Args:
-        name: What is downloaded.
-        stream: Where to write; `None` takes standard error.
+        name: Name of the file.
+        stream: Stream to write to; `None` takes standard error.
     """
 
     def __init__(self, name: str, stream: TextIO | None = None) -> None:
@@ -29,7 +28,7 @@ class ProgressLine:
         self.start: int | None = None
 
     def update(self, done: int, total: int | None) -> None:
-        """Reports that `done` bytes are there of `total`, which may be unknown."""
+        """Reports that `done` bytes of `total`, which may be unknown, are downloaded."""
         now = time.monotonic()
         if self.start is None:
             self.started, self.start = now, done
@@ -38,7 +37,7 @@ class ProgressLine:
             self._write(done, total, now, end="")
 
     def finish(self, done: int) -> None:
-        """Reports that all is there."""
+        """Reports the end of the download."""
         self._write(done, done, time.monotonic(), end="\n")
 
     def _write(self, done: int, total: int | None, now: float, end: str) -> None:

@@ -1,4 +1,4 @@
-"""Files of the Hugging Face hub, through its own client and cache."""
+"""Download of files from the Hugging Face hub with its own client and cache."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from typing import Any
 
 from keras_vit.errors import DownloadError
 from keras_vit.hub.addresses import HubAddress, parse_hub_address
+from keras_vit.weights.array_file import PICKLE_SUFFIXES
 from keras_vit.weights.sidecar import NAMES
 
 DEFAULT_FILE = "model.safetensors"
 _READABLE = (".safetensors", ".npz", ".weights.h5")
-_PICKLED = (".bin", ".pth", ".pt", ".ckpt", ".pkl")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def fetch_from_hub(address: str, offline: bool = False) -> tuple[pathlib.Path, str | None]:
     """Fetches `hf://owner/name[@revision][/file]` with `huggingface_hub`.
 
-    With a `.safetensors` file come the small ones that say how its model computes, where the
-    repository has them: `config.json` and `preprocessor_config.json`. The client has its own
-    cache, endpoint and token: `HF_HOME`, `HF_ENDPOINT`, `HF_TOKEN`.
+    A `.safetensors` file is fetched with its sidecar files `config.json` and
+    `preprocessor_config.json`, if the repository has them. The client has its own cache,
+    endpoint and token: `HF_HOME`, `HF_ENDPOINT`, `HF_TOKEN`.
 
     Args:
         address: The address; without a file it means `model.safetensors`.
-        offline: Whether only the client's cache is looked into.
+        offline: Whether only the client's cache is used.
 
     Returns:
         The path of the file, and the sha256 that the hub publishes of it or `None`.
 
     Raises:
-        DownloadError: If the file does not come. The message names the files that there are.
+        DownloadError: If the file cannot be fetched; the message lists the files of the repository.
         ImportError: If `huggingface_hub` is not installed.
         ValueError: If the address has another form.
     """
@@ -69,16 +69,16 @@ def fetch_from_hub(address: str, offline: bool = False) -> tuple[pathlib.Path, s
         raise DownloadError(f"{address} could not be downloaded: {error}") from error
     path = pathlib.Path(found)
     if path.suffix == ".safetensors":
-        _fetch_neighbours(huggingface_hub, wanted, filename, path, offline)
+        _fetch_sidecar_files(huggingface_hub, wanted, filename, path, offline)
     return path, _published_hash(path)
 
 
-def _fetch_neighbours(
+def _fetch_sidecar_files(
     huggingface_hub: Any, wanted: HubAddress, filename: str, path: pathlib.Path, offline: bool
 ) -> None:
-    """Brings what lies beside a file to the same folder of the client's cache.
+    """Fetches the sidecar files of a file, of the same commit.
 
-    Of the same commit, for the branch may move between two requests.
+    The branch may move between two requests.
     """
     errors = huggingface_hub.errors
     commit = _commit(path) or wanted.revision
@@ -98,19 +98,19 @@ def _fetch_neighbours(
             if isinstance(error, errors.EntryNotFoundError) and not cut:
                 continue  # the repository has no such file, or it was not fetched before
             raise DownloadError(
-                f"{name} beside {filename} of {wanted.repository}, which says how the model "
-                f"computes, could not be downloaded: {error}"
+                f"{name}, the sidecar file of {filename} in {wanted.repository}, could not be "
+                f"downloaded: {error}"
             ) from error
 
 
 def _commit(path: pathlib.Path) -> str | None:
-    """The commit that a file of the client's cache is of: the folder below `snapshots`."""
+    """Commit of a file in the client's cache: the folder below `snapshots`."""
     parts = path.parts
     return parts[parts.index("snapshots") + 1] if "snapshots" in parts[:-1] else None
 
 
 def _published_hash(path: pathlib.Path) -> str | None:
-    """The client keeps a large file under the sha256 that the hub states, and links to it."""
+    """Hash that the hub states; the client names large files by it, and links to them."""
     name = path.resolve().name
     return name if _SHA256.fullmatch(name) else None
 
@@ -125,7 +125,7 @@ def _unreachable_message(address: str, offline: bool) -> str:
     )
 
 
-def _list_files(huggingface_hub, wanted: HubAddress) -> list[str]:
+def _list_files(huggingface_hub: Any, wanted: HubAddress) -> list[str]:
     try:
         return huggingface_hub.list_repo_files(wanted.repository, revision=wanted.revision)
     except Exception:  # the list only helps the message
@@ -135,7 +135,7 @@ def _list_files(huggingface_hub, wanted: HubAddress) -> list[str]:
 def _missing_message(address: str, filename: str, files: list[str]) -> str:
     message = f"There is no file {filename!r} at {address}."
     readable = [file for file in files if file.endswith(_READABLE)]
-    pickled = [file for file in files if file.endswith(_PICKLED)]
+    pickled = [file for file in files if file.endswith(PICKLE_SUFFIXES)]
     if f"{filename}.index.json" in files:
         return message + (
             " Its weights are split over several files, which cannot be read yet: "

@@ -1,10 +1,55 @@
-"""What every model begins and ends with: the preprocessing of pixels, and the head."""
+"""Input, preprocessing and head of every model."""
 
 from __future__ import annotations
 
 import keras
 
 from keras_vit.config import ResNetConfig, ViTConfig
+from keras_vit.trainers.model import Model, with_config
+
+
+def image_input(
+    config: ViTConfig | ResNetConfig, input_tensor: keras.KerasTensor | None = None
+) -> keras.KerasTensor:
+    """Creates the input of a model, or checks the tensor that takes its place.
+
+    Raises:
+        ValueError: If `input_tensor` is not symbolic, or its shape does not fit `config`.
+    """
+    if input_tensor is None:
+        return keras.Input(config.input_shape, name="images")
+    if not isinstance(input_tensor, keras.KerasTensor):
+        raise ValueError(
+            "`input_tensor` must be a symbolic tensor: the result of `keras.Input`, or of layers "
+            f"that follow one. Received: a {type(input_tensor).__name__}. Call the model with it."
+        )
+    shape = tuple(input_tensor.shape)
+    expected = config.input_shape
+    if len(shape) != 4 or any(
+        size not in (None, given) for size, given in zip(expected, shape[1:], strict=True)
+    ):
+        raise ValueError(
+            f"`input_tensor` must have the shape {(None, *expected)}. Received: {shape}. "
+            "Pass input_shape=(height, width, channels) as the tensor has it, or resize the images."
+        )
+    return input_tensor
+
+
+def functional_model(
+    images: keras.KerasTensor,
+    outputs: keras.KerasTensor,
+    config: ViTConfig | ResNetConfig,
+    name: str | None,
+) -> Model:
+    """Creates the model from the inputs that `images` depends on.
+
+    Only a model that starts at `images` remembers its configuration: with other layers before
+    them, its images are not those of the configuration.
+    """
+    inputs = keras.utils.get_source_inputs(images)
+    if len(inputs) == 1 and inputs[0] is images:
+        return with_config(Model(images, outputs, name=name), config)
+    return Model(inputs[0] if len(inputs) == 1 else inputs, outputs, name=name)
 
 
 def preprocess(images, config: ViTConfig | ResNetConfig):

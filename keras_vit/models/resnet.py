@@ -7,13 +7,15 @@ import keras
 from keras_vit.config import ResNetConfig, ResNetStem
 from keras_vit.layers.convolution import GroupNorm
 from keras_vit.layers.residual import BiTRoot, ResNetStage, StemRoot
-from keras_vit.models.heads import classify, preprocess
-from keras_vit.trainers.model import Model, with_config
+from keras_vit.models.heads import classify, functional_model, image_input, preprocess
+from keras_vit.trainers.model import Model
 
 _FILTERS = 64  # of the root and of the first stage's 3 x 3 convolutions
 
 
-def build_resnet(config: ResNetConfig, name: str | None = None) -> Model:
+def build_resnet(
+    config: ResNetConfig, name: str | None = None, input_tensor: keras.KerasTensor | None = None
+) -> Model:
     """Builds a BiT ResNet from its configuration.
 
     Layers have stable names: `preprocessing`, `root`, `stage_1` and on, `norm`, `relu`,
@@ -23,6 +25,8 @@ def build_resnet(config: ResNetConfig, name: str | None = None) -> Model:
     Args:
         config: The architecture.
         name: Name of the model.
+        input_tensor: Symbolic images of shape `(B, H, W, C)` to use as the input, as in
+            `keras.applications`.
 
     Returns:
         A functional `keras_vit.Model` from images of shape `(B, H, W, C)`, with values in
@@ -36,7 +40,7 @@ def build_resnet(config: ResNetConfig, name: str | None = None) -> Model:
     >>> keras_vit.build_resnet(config).output_shape
     (None, 10)
     """
-    images = keras.Input(config.input_shape, name="images")
+    images = image_input(config, input_tensor)
     x = preprocess(images, config)
     x = BiTRoot(_FILTERS * config.width_factor, config.standardization, name="root")(x)
     x = add_stages(x, config, pre_activation=True)
@@ -44,7 +48,7 @@ def build_resnet(config: ResNetConfig, name: str | None = None) -> Model:
     x = keras.layers.ReLU(name="relu")(x)  # (B, H / 32, W / 32, D)
     if config.pooling == "gap":
         x = keras.layers.GlobalAveragePooling2D(name="pooling")(x)  # (B, D)
-    return with_config(Model(images, classify(x, config), name=name), config)
+    return functional_model(images, classify(x, config), config, name)
 
 
 def add_stem(x, stem: ResNetStem):

@@ -8,12 +8,14 @@ from keras_vit.config import ViTConfig
 from keras_vit.layers.block import TransformerBlock
 from keras_vit.layers.pooling import AttentionPooling, MeanPooling, TokenPooling
 from keras_vit.layers.tokens import AddPositionEmbedding, ClassToken, PatchDropout, PatchEncoder
-from keras_vit.models.heads import classify, head, preprocess
+from keras_vit.models.heads import classify, functional_model, head, image_input, preprocess
 from keras_vit.models.resnet import add_stem
-from keras_vit.trainers.model import Model, with_config
+from keras_vit.trainers.model import Model
 
 
-def build_vit(config: ViTConfig, name: str | None = None) -> Model:
+def build_vit(
+    config: ViTConfig, name: str | None = None, input_tensor: keras.KerasTensor | None = None
+) -> Model:
     """Builds a Vision Transformer from its configuration.
 
     Layers have stable names: `preprocessing`, for a hybrid `stem_root` and `stem_stage_1` and on,
@@ -23,6 +25,8 @@ def build_vit(config: ViTConfig, name: str | None = None) -> Model:
     Args:
         config: The architecture.
         name: Name of the model.
+        input_tensor: Symbolic images of shape `(B, H, W, C)` to use as the input, as in
+            `keras.applications`.
 
     Returns:
         A functional `keras_vit.Model` from images of shape `(B, H, W, C)`, with values in
@@ -38,7 +42,7 @@ def build_vit(config: ViTConfig, name: str | None = None) -> Model:
     >>> keras_vit.build_vit(config).output_shape
     (None, 10)
     """
-    images = keras.Input(config.input_shape, name="images")
+    images = image_input(config, input_tensor)
     x = preprocess(images, config)
     if config.stem is not None:
         x = add_stem(x, config.stem)  # (B, H / stride, W / stride, C)
@@ -51,7 +55,7 @@ def build_vit(config: ViTConfig, name: str | None = None) -> Model:
     features = pool(x, config, sizes)  # (B, D), two where there is a distillation token
     if config.norm_after_pooling:
         features = [norm(feature) for feature in features]
-    return with_config(Model(images, add_heads(features, config), name=name), config)
+    return functional_model(images, add_heads(features, config), config, name)
 
 
 def embed_tokens(x, config: ViTConfig):

@@ -1,11 +1,12 @@
-"""A trained model for other classes, and images of another size: how the paper transfers."""
+"""Adaptation of a trained model to other classes and another image size."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import Any
+from typing import Any, cast
 
+import keras
 import numpy as np
 
 from keras_vit.checks import pair
@@ -24,14 +25,16 @@ def adapt_model(
     image_size: int | tuple[int, int] | None = None,
     **options: Any,
 ) -> Model:
-    """A copy of a trained model with a fresh head, for images of another size.
+    """Copies a trained model with a new head, for images of another size.
 
-    As in the paper, section 3.2: the whole head, with its hidden layer, makes way for one dense
-    layer of zeros, and positions are interpolated to the grid of the new size.
+    As in section 3.2 of the paper, the whole head with its hidden layer is replaced by one dense
+    layer of zeros, and positions are resized to the grid of the new image size. The method of
+    resizing is `model.config.position_resize`, which loading sets to that of the checkpoint's
+    project.
 
     Args:
-        model: A model of `create_model`, `build_vit` or `build_resnet`; it stays as it is.
-        classes: Outputs of the new head; `None` keeps their number, not the head.
+        model: A model of `create_model`, `build_vit` or `build_resnet`; it is not changed.
+        classes: Outputs of the new head; `None` keeps the number, not the head.
         image_size: Pixels along (height, width); `None` keeps it.
         **options: Other fields of the configuration, such as `dropout_rate`.
 
@@ -60,17 +63,22 @@ def adapt_model(
     return new
 
 
-def scope_of(model: Any) -> Any:
-    """The scope of the strategy that a model was made under, or none."""
+def scope_of(model: keras.Model) -> contextlib.AbstractContextManager[Any]:
+    """Returns the scope of the strategy that a model was made under, or an empty one."""
     strategy = getattr(model, "_distribute_strategy", None)
     return contextlib.nullcontext() if strategy is None else strategy.scope()
 
 
-def _new_config(old: Any, classes: Any, image_size: Any, options: dict[str, Any]) -> Any:
+def _new_config(
+    old: ViTConfig | ResNetConfig,
+    classes: int | None,
+    image_size: int | tuple[int, int] | None,
+    options: dict[str, Any],
+) -> ViTConfig | ResNetConfig:
     changes: dict[str, Any] = dict(options)
     changes["classes"] = old.classes if classes is None else classes
     if changes["classes"] is None:
-        raise ValueError("The model has no head. Pass `classes`, to give it one.")
+        raise ValueError("The model has no head. Pass `classes` to add one.")
     changes.setdefault("head_bias", 0.0)
     changes["classifier_activation"] = None
     if isinstance(old, ViTConfig):
@@ -82,8 +90,8 @@ def _new_config(old: Any, classes: Any, image_size: Any, options: dict[str, Any]
     return dataclasses.replace(old, **changes)
 
 
-def _carry_over(model: Any, new: Any) -> None:
-    """Assigns what the old model has; heads stay as they were built."""
+def _carry_over(model: Model, new: Model) -> None:
+    """Copies the weights except those of heads; positions are resized."""
     source = {variable.path: variable for variable in model.weights}
     values, problems = {}, []
     for variable in new.weights:
@@ -95,7 +103,7 @@ def _carry_over(model: Any, new: Any) -> None:
         else:
             value = np.asarray(source[path])
             if path == _POSITIONS and value.shape != tuple(variable.shape):
-                value = _resized(value, model.config, new.config)
+                value = _resized(value, cast(ViTConfig, model.config), cast(ViTConfig, new.config))
             values[path] = value
             if value.shape != tuple(variable.shape):
                 problems.append(f"{path} is {value.shape}, and must be {tuple(variable.shape)}")
@@ -112,5 +120,5 @@ def _carry_over(model: Any, new: Any) -> None:
 
 def _resized(table: np.ndarray, old: ViTConfig, new: ViTConfig) -> np.ndarray:
     prefix = table.shape[1] - old.num_patches
-    cells = resize_positions(table[:, prefix:], old.grid, new.grid)
-    return np.concatenate((table[:, :prefix], cells), axis=1)
+    patches = resize_positions(table[:, prefix:], old.grid, new.grid, new.position_resize)
+    return np.concatenate((table[:, :prefix], patches), axis=1)

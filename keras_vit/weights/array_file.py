@@ -1,4 +1,4 @@
-"""The named arrays of a file, whatever its format, one at a time and as float32."""
+"""A file of named arrays in any format, read one array at a time as float32."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from keras_vit.errors import CheckpointError
 
-# What a damaged file can make the standard library and NumPy raise.
+# Exceptions of the standard library and NumPy on damaged files.
 DAMAGE = (
     zipfile.BadZipFile,
     zlib.error,
@@ -29,14 +29,16 @@ DAMAGE = (
     TypeError,
     ValueError,
 )
+# Suffixes of pickled files, which can run any code when they are read.
+PICKLE_SUFFIXES = (".bin", ".pth", ".pt", ".ckpt", ".pkl", ".pickle", ".joblib")
 FLOATS = ("float64", "float32", "float16", "bfloat16")  # types that weights may have
 
 
 class Entry(NamedTuple):
-    """What a file says about one of its arrays.
+    """Shape and type of an array in a file.
 
     Args:
-        shape: Its shape.
+        shape: Shape of the array.
         dtype: NumPy's name of its type, or `"bfloat16"`.
     """
 
@@ -51,9 +53,10 @@ class ArrayFile:
         path: The file.
         kind: `"npz"` or `"safetensors"`.
         entries: Shape and type by name.
-        read: From a name to its raw array.
-        close: Lets the file go.
-        metadata: Strings that the file carries beside its arrays.
+        read: Reads a raw array by name.
+        verify: Reads the bytes of every array in bounded memory; raises if some are damaged.
+        close: Closes the file.
+        metadata: Strings in the header of the file.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class ArrayFile:
         kind: str,
         entries: dict[str, Entry],
         read: Callable[[str], np.ndarray],
+        verify: Callable[[], None],
         close: Callable[[], None],
         metadata: dict[str, str],
     ):
@@ -70,6 +74,7 @@ class ArrayFile:
         self.entries = entries
         self.metadata = metadata
         self._read = read
+        self._verify = verify
         self._close = close
 
     def __enter__(self) -> ArrayFile:
@@ -79,7 +84,7 @@ class ArrayFile:
         self._close()
 
     def read(self, name: str) -> np.ndarray:
-        """One array as float32.
+        """Reads one array as float32.
 
         Args:
             name: Its name, one of `entries`.
@@ -88,7 +93,7 @@ class ArrayFile:
             float32 array of the shape in `entries`.
 
         Raises:
-            CheckpointError: If its bytes are damaged, its values no floats, or some not finite.
+            CheckpointError: If its bytes are damaged, or its values are not finite floats.
         """
         dtype = self.entries[name].dtype
         if dtype not in FLOATS:
@@ -112,6 +117,17 @@ class ArrayFile:
             )
         return array
 
+    def verify(self) -> None:
+        """Reads the bytes of every array in bounded memory.
+
+        Raises:
+            CheckpointError: If bytes are missing, or differ from their checksum.
+        """
+        try:
+            self._verify()
+        except DAMAGE as error:
+            raise CheckpointError(f"{self.path} is damaged ({error}). Fetch it again.") from error
+
 
 def _to_float32(array: np.ndarray, dtype: str) -> np.ndarray:
     if dtype == "bfloat16":  # the upper half of a float32
@@ -123,6 +139,6 @@ def _to_float32(array: np.ndarray, dtype: str) -> np.ndarray:
 
 def _all_finite(array: np.ndarray) -> bool:
     with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(array.sum()):  # one pass; any NaN or infinity shows in the sum
+        if np.isfinite(array.sum()):  # the sum is not finite if any value is not
             return True
     return bool(np.isfinite(array).all())

@@ -1,36 +1,46 @@
-"""A file and its layout, found from its names: arrays by the plain names of the layout."""
+"""An open checkpoint: its arrays by plain names, its sizes, options and position table."""
 
 from __future__ import annotations
 
+import math
 import os
-import re
-from functools import cache
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_vit.errors import CheckpointError
-from keras_vit.weights import official_layouts, torch_layouts
 from keras_vit.weights.array_file import ArrayFile, Entry
 from keras_vit.weights.formats import open_arrays
 from keras_vit.weights.layout import Layout
+from keras_vit.weights.layout_search import Sources, find_file_layout, plain_names
+from keras_vit.weights.sidecar import Sidecar, read_sidecar
+from keras_vit.weights.sizes import guess_variant, read_sizes, size
 
-LAYOUTS: tuple[Layout, ...] = official_layouts.LAYOUTS + torch_layouts.LAYOUTS
 
-_SCAN = "Transformer/encoderblock/"
-_MAX_BLOCKS = 1000
+class PositionTable(NamedTuple):
+    """A way to split a position table.
+
+    Args:
+        num_tokens: Rows before the patches, for class tokens and registers.
+        grid: Patches along (height, width) of the other rows.
+    """
+
+    num_tokens: int
+    grid: tuple[int, int]
 
 
 class Checkpoint:
-    """A file whose arrays go by the plain names of its layout.
+    """An open file whose arrays have the plain names of its layout.
 
-    Prefixes are gone, stacked blocks are taken apart, and numbers that TensorFlow appended too.
+    Plain names have no prefix and no numbers that TensorFlow appended; arrays that stack all
+    blocks are split into blocks.
 
     Args:
         file: The file.
         layout: Its layout.
-        prefix: What its names begin with.
-        sources: From plain names to the file's own, and the place on the first axis if stacked.
-        others: The file's own names of arrays that belong to other parts.
+        prefix: Prefix of its names.
+        sources: Names in the file by plain name, with the index on the first axis of a stack.
+        others: Names in the file of arrays outside the image model.
     """
 
     def __init__(
@@ -38,9 +48,9 @@ class Checkpoint:
         file: ArrayFile,
         layout: Layout,
         prefix: str,
-        sources: dict[str, tuple[str, int | None]],
+        sources: Sources,
         others: tuple[str, ...],
-    ):
+    ) -> None:
         self.file = file
         self.layout = layout
         self.prefix = prefix
@@ -61,13 +71,13 @@ class Checkpoint:
         return entry if index is None else Entry(entry.shape[1:], entry.dtype)
 
     def original(self, name: str) -> str:
-        """The file's own name of an array."""
+        """The name of an array in the file."""
         if name in self._sources:
             return self._sources[name][0]
         return self.layout.original(name, self.prefix)
 
     def read(self, name: str) -> np.ndarray:
-        """One array as float32; arrays of stacked blocks are read once."""
+        """Reads one array as float32; an array of stacked blocks is read once."""
         key, index = self._sources[name]
         if index is None:
             return self.file.read(key)
@@ -76,15 +86,120 @@ class Checkpoint:
         return self._stacks[key][index]
 
     def find(self, path: str) -> Entry | None:
-        """What the file says about a variable of ours that is one array there; None if it lacks."""
+        """Finds shape and type of the array for a variable, or of the first of several."""
         for rule in self.layout.rules:
             keys = rule.match(path)
             if keys and keys[0] in self.entries:
                 return self.entries[keys[0]]
         return None
 
+    @cached_property
+    def sizes(self) -> dict[str, Any]:
+        """Fields of the configuration that follow from shapes: see `read_sizes`."""
+        return read_sizes(self.find, self.file.kind)
 
-def open_checkpoint(path: str | os.PathLike) -> Checkpoint:
+    @cached_property
+    def variant(self) -> str | None:
+        """The variant of these sizes, or `None` if the table has none."""
+        return guess_variant(self.sizes)
+
+    @cached_property
+    def sidecar(self) -> Sidecar:
+        """Content of the sidecar files; the official projects publish none."""
+        if self.file.kind == "npz":
+            return Sidecar({}, None)
+        return read_sidecar(self.file.path)
+
+    @cached_property
+    def options(self) -> dict[str, Any]:
+        """Fields of the configuration that follow from the layout, names and sidecar files."""
+        options = {**self.layout.options, **self.sidecar.options}
+        if "bit" in self.layout.name:
+            options.pop("num_heads", None)
+            return options
+        if "num_heads" in self.sizes:
+            options["num_heads"] = self.sizes["num_heads"]
+        has = self.find
+        class_token = has("class_token/token") is not None
+        norm_after_pooling = "fc_norm.weight" in self.entries
+        pooling = "token" if class_token and not norm_after_pooling else "gap"
+        options.update(
+            norm_after_pooling=norm_after_pooling,
+            class_token=class_token,
+            distillation_token=has("distillation_token/token") is not None,
+            num_registers=size(has("registers/token"), -2),
+            pre_logits=size(has("pre_logits/bias"), -1) or None,
+            layer_scale=1e-5 if has("block_0/attention_scale/gamma") else None,
+            position_embedding="learned" if has("position_embedding/embedding") else "sincos_2d",
+            pooling="map" if has("pooling/probe") else pooling,
+        )
+        tables = self.position_tables()
+        if tables and class_token:
+            options["position_on_class_token"] = max(table.num_tokens for table in tables) > 0
+        return options
+
+    def position_tables(
+        self,
+        grid: tuple[int, int] | None = None,
+        model_grid: tuple[int, int] | None = None,
+    ) -> list[PositionTable]:
+        """Lists every way to split the position table.
+
+        Args:
+            grid: Patches along (height, width) that the caller states.
+            model_grid: Patches of the model, tried besides square grids.
+
+        Returns:
+            The ways, without duplicates. Where `config.json` states an image size that fits the
+            number of rows, only that one.
+        """
+        stated = None if grid else self._stated_grid()
+        return (self._split_rows(stated, None) if stated else []) or self._split_rows(
+            grid, model_grid
+        )
+
+    def _stated_grid(self) -> tuple[int, int] | None:
+        """Patches along (height, width) of the image size in `config.json`."""
+        image_size, sizes = self.sidecar.image_size, self.sizes
+        if image_size is None or "patch_size" not in sizes or 0 in sizes["patch_size"]:
+            return None
+        stride = sizes["stem"].stride if "stem" in sizes else 1
+        rows, columns = (
+            pixels // (patch * stride)
+            for pixels, patch in zip(image_size, sizes["patch_size"], strict=True)
+        )
+        return rows, columns
+
+    def _split_rows(
+        self, grid: tuple[int, int] | None, model_grid: tuple[int, int] | None
+    ) -> list[PositionTable]:
+        entry = self.find("position_embedding/embedding")
+        if entry is None or len(entry.shape) < 2:
+            return []
+        tables: list[PositionTable] = []
+        for num_tokens in sorted(self.possible_token_rows()):
+            rest = entry.shape[-2] - num_tokens
+            side = math.isqrt(max(rest, 0))
+            for candidate in [grid] if grid else [model_grid, (side, side)]:
+                if candidate and 0 < rest == candidate[0] * candidate[1]:
+                    table = PositionTable(num_tokens, (candidate[0], candidate[1]))
+                    if table not in tables:
+                        tables.append(table)
+        return tables
+
+    def possible_token_rows(self) -> set[int]:
+        """Numbers of rows before the patches that the position table can have."""
+        paths = ("class_token/token", "distillation_token/token", "registers/token")
+        tokens = [size(self.find(path), -2) for path in paths]
+        class_tokens = tokens[0] + tokens[1]
+        if self.layout.class_token_positions == "always":
+            return {class_tokens}
+        if self.layout.class_token_positions == "never":  # but before 2022, when it had a row
+            return {0, class_tokens}
+        return {0, class_tokens, class_tokens + tokens[2]}
+
+
+def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     """Opens a checkpoint and finds its layout from its names.
 
     Args:
@@ -95,84 +210,13 @@ def open_checkpoint(path: str | os.PathLike) -> Checkpoint:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        CheckpointError: If the file cannot be read, or its names are of no layout that is known.
+        CheckpointError: If the file cannot be read, or its names match no known layout.
     """
     file = open_arrays(path)
     try:
-        layout, prefix = _find_layout(file)
-        sources, others = _plain_names(file, layout, prefix)
+        layout, prefix = find_file_layout(file)
+        sources, others = plain_names(file, layout, prefix)
         return Checkpoint(file, layout, prefix, sources, others)
     except BaseException:
         file.__exit__()
         raise
-
-
-def _find_layout(file: ArrayFile) -> tuple[Layout, str]:
-    """The layout and prefix whose names are met most often among the file's."""
-    names = [_modern(key, file.kind) for key in file.entries]
-    best, layout, prefix = 0, None, ""
-    for candidate in LAYOUTS:
-        if candidate.kind != file.kind:
-            continue
-        pattern = _pattern(candidate)
-        for start in candidate.prefixes:
-            hits = sum(
-                name.startswith(start) and bool(pattern.fullmatch(name, len(start)))
-                for name in names
-            )
-            if hits > best:
-                best, layout, prefix = hits, candidate, start
-    if layout is None or best < 0.5 * sum(not layout.is_other(name) for name in names):
-        some = ", ".join(repr(key) for key in list(file.entries)[:4])
-        raise CheckpointError(
-            f"The names in {file.path} are of no layout that is known ({some}, ...). Known are "
-            f"{', '.join(candidate.name for candidate in LAYOUTS)}."
-        )
-    return layout, prefix
-
-
-@cache
-def _pattern(layout: Layout) -> re.Pattern:
-    keys = {key for rule in layout.rules for key in rule.keys}
-    numbered = (re.sub(r"\\\{[ij][^}]*\}", r"\\d+", re.escape(key)) for key in sorted(keys))
-    return re.compile("|".join(numbered))
-
-
-def _modern(key: str, kind: str) -> str:
-    """A name as its layout writes it today, for the purpose of recognising the layout."""
-    if kind != "npz":
-        return key
-    key = key.replace(_SCAN, "Transformer/encoderblock_0/")
-    key = re.sub(r"Transformer/pos_embedding$", "pos_embedding", key)  # big_vision before 2022
-    return re.sub(r"(standardized_conv2d|group_norm|conv2d)_\d+", r"\1", key)
-
-
-def _plain_names(
-    file: ArrayFile, layout: Layout, prefix: str
-) -> tuple[dict[str, tuple[str, int | None]], tuple[str, ...]]:
-    """Plain names to the file's own, and the file's own of other parts."""
-    sources: dict[str, tuple[str, int | None]] = {}
-    others = []
-    for key, entry in file.entries.items():
-        inside = key.startswith(prefix)
-        name = key[len(prefix) :] if inside else key
-        if layout.is_other(name) or (not inside and layout.is_other(key)):
-            others.append(key)
-        elif _SCAN in name:
-            blocks = entry.shape[0] if entry.shape else 0
-            if blocks > _MAX_BLOCKS:
-                raise CheckpointError(f"{key!r} in {file.path} stacks {blocks} blocks.")
-            for index in range(blocks):
-                plain = name.replace(_SCAN, f"Transformer/encoderblock_{index}/")
-                _add(sources, file, plain, (key, index))
-        else:
-            _add(sources, file, _modern(name, file.kind), (key, None))
-    return sources, tuple(others)
-
-
-def _add(sources, file: ArrayFile, name: str, source: tuple[str, int | None]) -> None:
-    if name in sources:
-        raise CheckpointError(
-            f"{file.path} holds {name!r} twice, as {sources[name][0]!r} and {source[0]!r}."
-        )
-    sources[name] = source

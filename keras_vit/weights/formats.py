@@ -1,4 +1,4 @@
-"""Which format a file has, by its first bytes; nothing in it is run."""
+"""Opening of array files by their first bytes; no code in a file is run."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ import os
 import pathlib
 
 from keras_vit.errors import CheckpointError
-from keras_vit.weights.array_file import DAMAGE, ArrayFile
+from keras_vit.weights.array_file import DAMAGE, PICKLE_SUFFIXES, ArrayFile
 from keras_vit.weights.npz_file import open_npz
 from keras_vit.weights.safetensors_file import open_tensors
 
-_PICKLED = (".bin", ".pth", ".pt", ".ckpt", ".pkl", ".pickle", ".joblib")
 
-
-def open_arrays(path: str | os.PathLike) -> ArrayFile:
-    """Opens a file of arrays by what its first bytes say, whatever its name.
+def open_arrays(path: str | os.PathLike[str]) -> ArrayFile:
+    """Opens a file of arrays. Its first bytes tell the format, not its name.
 
     Args:
         path: An `.npz` or a `.safetensors` file.
@@ -24,7 +22,7 @@ def open_arrays(path: str | os.PathLike) -> ArrayFile:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        CheckpointError: If it is of another format, pickled or damaged.
+        CheckpointError: If it has another format, is pickled or damaged.
     """
     path = pathlib.Path(path)
     if path.is_dir():
@@ -45,13 +43,13 @@ def open_arrays(path: str | os.PathLike) -> ArrayFile:
 
 
 def _refuse_others(path: pathlib.Path, head: bytes) -> None:
-    """Raises where the first bytes or the name say that it is no format of ours."""
+    """Raises CheckpointError for formats that are not read."""
     if len(head) < 16:
         raise CheckpointError(
             f"{path} has only {len(head)} bytes: it was cut off, or is no checkpoint. Fetch it "
             "again."
         )
-    if (head[:1] == b"\x80" and head[1] <= 5) or path.suffix in _PICKLED:
+    if (head[:1] == b"\x80" and head[1] <= 5) or path.suffix in PICKLE_SUFFIXES:
         raise CheckpointError(
             f"{path} is a pickled file, which can run any code when it is read, so it is not "
             "read. Fetch the .safetensors file of the same checkpoint (model.safetensors on "

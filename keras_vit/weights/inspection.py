@@ -1,4 +1,4 @@
-"""What a file holds: the architecture that it was made for, and what else its names tell."""
+"""The architecture of a checkpoint, and the configuration that computes the same."""
 
 from __future__ import annotations
 
@@ -6,29 +6,31 @@ import dataclasses
 import math
 import os
 import pathlib
+from collections.abc import Collection, Mapping
 from typing import Any
 
+from keras_vit.config import Preprocessing, ResNetConfig, ViTConfig
 from keras_vit.weights.array_file import Entry
 from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
-from keras_vit.weights.sidecar import Neighbours, read_neighbours
-from keras_vit.weights.sizes import guess_variant, read_sizes, size
+from keras_vit.weights.sizes import size
 
 
 @dataclasses.dataclass(frozen=True)
 class FileInfo:
-    """What a checkpoint's names and shapes say.
+    """Architecture of a checkpoint, found from its names and shapes.
 
     Args:
         path: The file.
         kind: `"npz"` or `"safetensors"`.
         layout: Name of its layout.
-        variant: The architecture of that size in the table, or `None` if there is none.
+        variant: The variant of that size, or `None` if the table has none.
         classes: Outputs of its head, or `None` without one.
-        grid: Patches along (height, width) of its positions, or `None` where several fit or none.
-        sizes: Fields of the configuration that its shapes tell, such as `width` and `depth`.
-        options: Fields of the configuration that the file asks for beside them.
+        grid: Patches along (height, width) of its position table, or `None` if it has none or the
+            number of rows is ambiguous.
+        sizes: Fields of the configuration that follow from shapes, such as `width` and `depth`.
+        options: Other fields of the configuration that the file asks for.
         parameters: Number of values in the arrays of the image model.
-        arrays: Shape and type of every array, by the file's own names.
+        arrays: Shape and type of every array, by its name in the file.
     """
 
     path: pathlib.Path
@@ -44,7 +46,7 @@ class FileInfo:
 
     @property
     def image_size(self) -> tuple[int, int] | None:
-        """Pixels along (height, width) that its positions are for, where they are known."""
+        """Pixels along (height, width) that its positions are for, if known."""
         if self.grid is None or self.patch_size is None:
             return None
         stem = self.sizes.get("stem")
@@ -54,12 +56,12 @@ class FileInfo:
 
     @property
     def patch_size(self) -> tuple[int, int] | None:
-        """Pixels along (height, width) of its patch kernel, of a stem's maps in a hybrid."""
+        """Size (height, width) of a patch, in pixels or positions of a stem's feature maps."""
         return self.sizes.get("patch_size")
 
 
-def inspect_file(path: str | os.PathLike) -> FileInfo:
-    """Says what a checkpoint is, from its names and shapes alone.
+def inspect_file(path: str | os.PathLike[str]) -> FileInfo:
+    """Finds the architecture of a checkpoint from its names and shapes.
 
     Args:
         path: An `.npz` or `.safetensors` file.
@@ -69,134 +71,87 @@ def inspect_file(path: str | os.PathLike) -> FileInfo:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        CheckpointError: If the file cannot be read, or its names are of no layout that is known.
+        CheckpointError: If the file cannot be read, or its names match no known layout.
     """
     with open_checkpoint(path) as checkpoint:
-        head = checkpoint.find("head/bias")
-        sizes = read_sizes(checkpoint)
-        return FileInfo(
-            path=checkpoint.file.path,
-            kind=checkpoint.file.kind,
-            layout=checkpoint.layout.name,
-            variant=guess_variant(checkpoint),
-            classes=None if head is None else size(head, -1),
-            grid=_guess_grid(checkpoint),
-            sizes=sizes,
-            options=implied_options(checkpoint),
-            parameters=sum(math.prod(entry.shape) for entry in checkpoint.entries.values()),
-            arrays=dict(checkpoint.file.entries),
-        )
+        return inspect_checkpoint(checkpoint)
 
 
-def implied_options(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Fields of the configuration that a file's layout and arrays ask for."""
-    options = {**checkpoint.layout.options, **_neighbours(checkpoint).options}
-    if "bit" in checkpoint.layout.name:
-        options.pop("num_heads", None)
-        return options
-    sizes = read_sizes(checkpoint)
-    if "num_heads" in sizes:
-        options["num_heads"] = sizes["num_heads"]
-    has = checkpoint.find
-    pre_logits, registers = has("pre_logits/bias"), has("registers/token")
-    class_token = has("class_token/token") is not None
-    after_pooling = "fc_norm.weight" in checkpoint.entries
-    options.update(
-        norm_after_pooling=after_pooling,
-        class_token=class_token,
-        distillation_token=has("distillation_token/token") is not None,
-        num_registers=size(registers, -2),
-        pre_logits=size(pre_logits, -1) or None,
-        layer_scale=1e-5 if has("block_0/attention_scale/gamma") else None,
-        position_embedding="learned" if has("position_embedding/embedding") else "sincos_2d",
-        pooling=_implied_pooling(checkpoint, class_token and not after_pooling),
+def inspect_checkpoint(checkpoint: Checkpoint) -> FileInfo:
+    """Finds the architecture of an open checkpoint: see `inspect_file`."""
+    head = checkpoint.find("head/bias")
+    tables = checkpoint.position_tables()
+    return FileInfo(
+        path=checkpoint.file.path,
+        kind=checkpoint.file.kind,
+        layout=checkpoint.layout.name,
+        variant=checkpoint.variant,
+        classes=None if head is None else size(head, -1),
+        grid=tables[0].grid if len(tables) == 1 else None,
+        sizes=checkpoint.sizes,
+        options=checkpoint.options,
+        parameters=sum(math.prod(entry.shape) for entry in checkpoint.entries.values()),
+        arrays=dict(checkpoint.file.entries),
     )
-    places = position_readings(checkpoint)
-    if places and class_token:
-        options["position_on_class_token"] = max(prefix for prefix, _ in places) > 0
-    return options
 
 
-def _neighbours(checkpoint: Checkpoint) -> Neighbours:
-    """What lies beside files of timm and transformers; the official projects publish no such."""
-    if checkpoint.file.kind == "npz":
-        return Neighbours({}, None)
-    return read_neighbours(checkpoint.file.path)
+def adapt_config(
+    config: ViTConfig | ResNetConfig,
+    info: FileInfo,
+    chosen: Collection[str] = (),
+    options: Mapping[str, Any] | None = None,
+) -> ViTConfig | ResNetConfig:
+    """Changes a configuration to what a checkpoint's project computes.
 
-
-def position_readings(
-    checkpoint: Checkpoint,
-    grid: tuple[int, int] | None = None,
-    model_grid: tuple[int, int] | None = None,
-) -> list[tuple[int, tuple[int, int]]]:
-    """Every way to read a file's position table.
+    GELU, the epsilon of the norms, the number of heads, tokens and their positions, pooling,
+    preprocessing and image size follow the file. The layer before the head does where the number
+    of classes agrees.
 
     Args:
-        checkpoint: The file.
-        grid: Patches along (height, width) that the caller says it has.
-        model_grid: Those of the model, which the table may be for. Square grids always may.
+        config: The variant's configuration, with the caller's changes.
+        info: The checkpoint's architecture.
+        chosen: Fields that the caller chose; they stay.
+        options: Fields that are known of this checkpoint from elsewhere; they override `info`.
 
     Returns:
-        Pairs of the number of rows before the patches and the grid of the others. Where a size of
-        images is stated beside the file, and its rows agree, that is the only reading.
+        A configuration of the same family.
     """
-    stated = None if grid else _stated_grid(checkpoint)
-    return (_readings(checkpoint, stated, None) if stated else []) or _readings(
-        checkpoint, grid, model_grid
-    )
+    fields = {field.name for field in dataclasses.fields(config)}
+    wanted = {
+        "image_size": _image_size(config, info, chosen),
+        **info.options,
+        **(options or {}),
+    }
+    if config.classes is None or config.classes != info.classes:
+        wanted["pre_logits"] = None  # dropped for other classes, as the paper fine-tunes
+    if info.sizes.get("width") != getattr(config, "width", None):
+        wanted.pop("num_heads", None)  # of another model: loading lists what does not fit
+    if config.channels != 3 and "preprocessing" in wanted:
+        wanted["preprocessing"] = _mean_channel(wanted["preprocessing"])
+    stem = wanted.pop("stem", None)
+    if stem is not None and isinstance(config, ViTConfig) and config.stem is not None:
+        wanted["stem"] = dataclasses.replace(config.stem, **stem)
+    changes = {
+        field: value for field, value in wanted.items() if field in fields and field not in chosen
+    }
+    return dataclasses.replace(config, **changes)
 
 
-def _stated_grid(checkpoint: Checkpoint) -> tuple[int, int] | None:
-    """Patches along (height, width) of the images that `config.json` says the file is for."""
-    image_size = _neighbours(checkpoint).image_size
-    sizes = read_sizes(checkpoint) if image_size else {}
-    if image_size is None or "patch_size" not in sizes or 0 in sizes["patch_size"]:
-        return None
-    stride = sizes["stem"].stride if "stem" in sizes else 1
+def _image_size(
+    config: ViTConfig | ResNetConfig, info: FileInfo, chosen: Collection[str]
+) -> tuple[int, int] | None:
+    """Pixels that the file's positions are for, or the variant's if the file does not say."""
+    if info.grid is None or isinstance(config, ResNetConfig) or "patch_size" in chosen:
+        return config.image_size
+    stride = 1 if config.stem is None else config.stem.stride
     rows, columns = (
-        pixels // (patch * stride)
-        for pixels, patch in zip(image_size, sizes["patch_size"], strict=True)
+        patches * patch * stride
+        for patches, patch in zip(info.grid, config.patch_size, strict=True)
     )
     return rows, columns
 
 
-def _readings(
-    checkpoint: Checkpoint, grid: tuple[int, int] | None, model_grid: tuple[int, int] | None
-) -> list[tuple[int, tuple[int, int]]]:
-    entry = checkpoint.find("position_embedding/embedding")
-    if entry is None or len(entry.shape) < 2:
-        return []
-    readings = []
-    for prefix in sorted(possible_prefixes(checkpoint)):
-        rest = entry.shape[-2] - prefix
-        side = math.isqrt(max(rest, 0))
-        grids = [grid] if grid else [model_grid, (side, side)]
-        for candidate in grids:
-            if candidate and 0 < rest == candidate[0] * candidate[1]:
-                reading = (prefix, (candidate[0], candidate[1]))
-                if reading not in readings:
-                    readings.append(reading)
-    return readings
-
-
-def possible_prefixes(checkpoint: Checkpoint) -> set[int]:
-    """How many rows for tokens a file's position table can begin with."""
-    paths = ("class_token/token", "distillation_token/token", "registers/token")
-    tokens = [size(checkpoint.find(path), -2) for path in paths]
-    class_tokens = tokens[0] + tokens[1]
-    if checkpoint.layout.prefix_places == "always":
-        return {class_tokens}
-    if checkpoint.layout.prefix_places == "never":  # but before 2022, when it had a row
-        return {0, class_tokens}
-    return {0, class_tokens, class_tokens + tokens[2]}
-
-
-def _implied_pooling(checkpoint: Checkpoint, reads_token: bool) -> str:
-    if checkpoint.find("pooling/probe") is not None:
-        return "map"
-    return "token" if reads_token else "gap"
-
-
-def _guess_grid(checkpoint: Checkpoint) -> tuple[int, int] | None:
-    readings = position_readings(checkpoint)
-    return readings[0][1] if len(readings) == 1 else None
+def _mean_channel(preprocessing: Preprocessing) -> Preprocessing:
+    """Averages the statistics of colour images, for images with other channels."""
+    mean, std = ((sum(values) / len(values),) for values in (preprocessing.mean, preprocessing.std))
+    return dataclasses.replace(preprocessing, mean=mean, std=std)

@@ -1,39 +1,108 @@
-"""What a layout of names is: rules that serve both directions, loading and writing back."""
+"""Layouts: names, shapes and transforms of the arrays in a project's checkpoints."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_vit.weights.forms import SAME, Form
+Arrays = list[np.ndarray]
+
+
+class Transform(NamedTuple):
+    """Conversion between one variable and the arrays that hold it in a file.
+
+    Args:
+        to_ours: Makes the variable from the file's arrays.
+        to_file: Makes the file's arrays from the variable, the number of arrays in the file and
+            the number of attention heads.
+    """
+
+    to_ours: Callable[[Arrays], np.ndarray]
+    to_file: Callable[[np.ndarray, int, int], Arrays]
+
+
+def _split(array: np.ndarray, parts: int, axis: int) -> Arrays:
+    return list(np.split(array, parts, axis=axis))
+
+
+def _join(arrays: Arrays, axis: int) -> np.ndarray:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=axis)
+
+
+# The same array, one after the other on the last axis where the file has several.
+SAME = Transform(
+    lambda arrays: _join(arrays, -1),
+    lambda array, parts, heads: _split(array, parts, -1),
+)
+# Flax's attention: kernels (D, heads, head_dim) of queries, keys and values, their biases, and
+# the output kernel (heads, head_dim, D).
+HEADS_KERNEL = Transform(
+    lambda arrays: _join([a.reshape(a.shape[0], -1) for a in arrays], 1),
+    lambda array, parts, heads: [a.reshape(a.shape[0], heads, -1) for a in _split(array, parts, 1)],
+)
+HEADS_BIAS = Transform(
+    lambda arrays: _join([a.reshape(-1) for a in arrays], 0),
+    lambda array, parts, heads: [a.reshape(heads, -1) for a in _split(array, parts, 0)],
+)
+HEADS_OUTPUT = Transform(
+    lambda arrays: arrays[0].reshape(-1, arrays[0].shape[-1]),
+    lambda array, parts, heads: [array.reshape(heads, -1, array.shape[-1])],
+)
+# Vectors of the official group norms, (1, 1, 1, C), and their dense layers as 1 x 1 convolutions.
+CHANNELS = Transform(
+    lambda arrays: arrays[0].reshape(-1),
+    lambda array, parts, heads: [array.reshape(1, 1, 1, -1)],
+)
+POINTWISE = Transform(
+    lambda arrays: arrays[0].reshape(arrays[0].shape[-2:]),
+    lambda array, parts, heads: [array[None, None]],
+)
+# PyTorch: linear layers (out, in), convolutions (out, in, height, width).
+LINEAR = Transform(
+    lambda arrays: _join(arrays, 0).T,
+    lambda array, parts, heads: _split(array.T, parts, 0),
+)
+CONVOLUTION = Transform(
+    lambda arrays: arrays[0].transpose(2, 3, 1, 0),
+    lambda array, parts, heads: [array.transpose(3, 2, 0, 1)],
+)
+POINTWISE_CONVOLUTION = Transform(
+    lambda arrays: arrays[0].reshape(arrays[0].shape[:2]).T,
+    lambda array, parts, heads: [array.T[:, :, None, None]],
+)
+# A table without the leading axis of one, and such a vector.
+TABLE = Transform(
+    lambda arrays: arrays[0][None],
+    lambda array, parts, heads: [array[0]],
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """Where one of our variables is in a file.
+    """The arrays of a file that make up one variable.
 
     Args:
-        path: Path of our variable, with `{i}` and `{j}` for numbers.
-        keys: Names of the file's arrays that make it up, with the same letters. Numbers may be
-            written `{i+1}`, `{i-1}` or with two digits, `{j:02}`.
-        form: How the file holds the numbers.
-        rows: (first, last, all) where our variable is only a share of the file's leading axis.
-        when: (field, value) of the model's configuration that this rule needs.
+        path: Path of the variable, with `{i}` and `{j}` for numbers.
+        keys: Names of the file's arrays, with the same letters. Numbers may be written `{i+1}`,
+            `{i-1}` or with two digits, `{j:02}`.
+        transform: Conversion between the variable and the arrays.
+        rows: (first, last, all) where the variable is only a part of the array's leading axis.
+        when: (field, value) that the model's configuration must have for this rule.
     """
 
     path: str
     keys: tuple[str, ...]
-    form: Form = SAME
+    transform: Transform = SAME
     rows: tuple[int, int, int] = (0, 1, 1)
     when: tuple[str, Any] | None = None
 
     def match(self, path: str) -> tuple[str, ...] | None:
-        """The file's names for a variable of ours, or None where the rule is about another."""
+        """Names of the file's arrays for a variable, or `None` if the rule has another path."""
         found = _path_pattern(self.path).fullmatch(path)
         if not found:
             return None
@@ -41,19 +110,19 @@ class Rule:
         return tuple(_fill(key, numbers) for key in self.keys)
 
     def to_ours(self, arrays: list[np.ndarray]) -> np.ndarray:
-        """Our array from the file's."""
+        """Makes the variable from the file's arrays."""
         first, last, whole = self.rows
         if whole > 1:
             share = arrays[0].shape[0] // whole
             arrays = [arrays[0][first * share : last * share]]
-        return self.form.to_ours(arrays)
+        return self.transform.to_ours(arrays)
 
     def to_file(self, array: np.ndarray, heads: int) -> list[np.ndarray]:
-        """The file's arrays, or our share of them, from ours."""
-        return self.form.to_file(array, len(self.keys), heads)
+        """Makes the file's arrays, or the variable's rows of them, from the variable."""
+        return self.transform.to_file(array, len(self.keys), heads)
 
     def file_shapes(self, shape: tuple[int, ...], heads: int) -> list[tuple[int, ...]]:
-        """Shapes of the file's arrays for a variable of ours of shape `shape`."""
+        """Shapes of the file's arrays for a variable of shape `shape`."""
         # A view of one zero costs no memory, whatever its shape.
         arrays = self.to_file(np.broadcast_to(np.float32(0), shape), heads)
         first, last, whole = self.rows
@@ -64,24 +133,24 @@ class Rule:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Layout:
-    """One way of naming the arrays of a checkpoint.
+    """Names and conventions of one project's checkpoints.
 
     Args:
         name: Its name.
-        rules: One for every variable of ours that such a file can hold.
-        prefixes: What names may begin with; the first is written.
-        kind: `"npz"` or `"safetensors"`, what is written.
-        options: Fields of `ViTConfig` that models of this source have.
-        prefix_places: Whether the position table has rows for class tokens: `"always"`, `"never"`,
-            or `"either"`.
-        resize: How the source resizes positions, a method of `resize_positions`.
-        resize_flexible: How it does in a model of flexible patches, if otherwise.
-        resize_patches: How it resizes patches, a method of `resize_patch_kernel`.
-        others: Patterns of names that belong to other parts: optimizer states, text towers,
-            decoders. They are left out and reported.
-        unprefixed: Patterns of names that never take the prefix.
-        unwritten: Beginnings of our paths that such files are read for, but not written with.
-        zeros: Names of vectors `(1, width)` that the project wants and we do not have.
+        rules: One for every variable that such a file can hold.
+        prefixes: Prefixes that names may have; files are written with the first.
+        kind: `"npz"` or `"safetensors"`, the format of the file.
+        options: Fields of `ViTConfig` or `ResNetConfig` that the project's models have.
+        class_token_positions: Whether the position table has rows for class tokens: `"always"`,
+            `"never"`, or `"either"`.
+        resize: How the project resizes positions, a method of `resize_positions`.
+        resize_flexible: The same for models of flexible patch sizes, where it differs.
+        resize_patches: How it resizes patch kernels, a method of `resize_patch_kernel`.
+        others: Patterns of names outside the image model: optimizer states, text towers, decoders.
+            They are skipped and reported.
+        unprefixed: Patterns of names that never have the prefix.
+        unwritten: Prefixes of variable paths that are read from such files, but never written.
+        zeros: Names of vectors `(1, width)` that the project needs and this package does not have.
     """
 
     name: str
@@ -89,7 +158,7 @@ class Layout:
     prefixes: tuple[str, ...] = ("",)
     kind: str = "npz"
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
-    prefix_places: str = "always"
+    class_token_positions: str = "always"
     resize: str = "align_corners"
     resize_flexible: str | None = None
     resize_patches: str = "bilinear"
@@ -99,7 +168,7 @@ class Layout:
     zeros: tuple[str, ...] = ()
 
     def find(self, path: str, config: Any) -> tuple[Rule, tuple[str, ...]] | None:
-        """The rule for a variable of ours, and the file's names without prefix."""
+        """Finds the rule of a variable, and its names in the file without prefix."""
         for rule in self.rules:
             keys = rule.match(path)
             if keys and (rule.when is None or getattr(config, rule.when[0], None) == rule.when[1]):
@@ -107,24 +176,24 @@ class Layout:
         return None
 
     def original(self, key: str, prefix: str) -> str:
-        """A name as a file with this prefix has it."""
+        """Adds the prefix of a file to a name."""
         unprefixed = any(re.match(pattern, key) for pattern in self.unprefixed)
         return key if unprefixed else f"{prefix}{key}"
 
     def is_other(self, key: str) -> bool:
-        """Whether a name belongs to a part that is not the image model."""
+        """Whether a name is outside the image model."""
         return any(re.match(pattern, key) for pattern in self.others)
 
 
-def pairs(ours: str, theirs: str, parts: Iterable[tuple[str, str, Form]]) -> Iterator[Rule]:
-    """Rules of one layer: for each part, `ours/part` is `theirs` followed by the part's name."""
-    for part, key, form in parts:
-        yield Rule(f"{ours}/{part}", (f"{theirs}{key}",), form)
+def pairs(ours: str, theirs: str, parts: Iterable[tuple[str, str, Transform]]) -> Iterator[Rule]:
+    """Rules of one layer: the variable `ours/part` is the array `theirs` plus the part's key."""
+    for part, key, transform in parts:
+        yield Rule(f"{ours}/{part}", (f"{theirs}{key}",), transform)
 
 
 @cache
-def _path_pattern(path: str) -> re.Pattern:
-    """What paths with numbers for `{i}` and `{j}` look like."""
+def _path_pattern(path: str) -> re.Pattern[str]:
+    """Pattern of paths with numbers for `{i}` and `{j}`."""
     pattern = re.escape(path)
     for letter in "ij":
         pattern = pattern.replace(rf"\{{{letter}\}}", rf"(?P<{letter}>\d+)")
@@ -132,9 +201,9 @@ def _path_pattern(path: str) -> re.Pattern:
 
 
 def _fill(key: str, numbers: dict[str, int]) -> str:
-    """`"block{i+1}/unit{j:02}"` with its numbers written out."""
+    """`"block{i+1}/unit{j:02}"` with the numbers filled in."""
 
-    def write(found: re.Match) -> str:
+    def write(found: re.Match[str]) -> str:
         letter, shift, width = found.groups()
         return format(numbers[letter] + int(shift or 0), width or "d")
 

@@ -1,34 +1,38 @@
-"""From a checkpoint to the variables of a model: everything is checked, then all is assigned."""
+"""Loading of a checkpoint: everything is checked, then everything is assigned."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from keras_vit.config import ResNetConfig, ViTConfig
 from keras_vit.errors import CheckpointMismatchError
 from keras_vit.resize import resize_patch_kernel, resize_positions
-from keras_vit.weights.checkpoint import open_checkpoint
-from keras_vit.weights.inspection import inspect_file
+from keras_vit.trainers.model import with_config
+from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
 from keras_vit.weights.matching import PATCHES, POSITIONS, Plan, explain, make_plan
 
-__all__ = ["CheckpointMismatchError", "LoadReport", "inspect_file", "load_weights"]
+if TYPE_CHECKING:
+    import keras
+
+    from keras_vit.trainers.model import Model
 
 _TOKENS = ("class_token/token", "distillation_token/token", "registers/token")
 
 
 @dataclasses.dataclass(frozen=True)
 class LoadReport:
-    """What became of every array of a checkpoint and every weight of the model.
+    """The outcome of loading, for every array of the file and every variable of the model.
 
     Args:
         path: The file.
         layout: Name of its layout.
-        loaded: Paths of our variables that came from the file, resized ones too.
-        resized: What was done to those that were resized or adapted, by path.
-        fresh: Paths of our variables that the file had nothing for: heads of other classes.
+        loaded: Paths of the variables that were loaded, resized ones too.
+        resized: What was resized or adapted, by path of the variable.
+        fresh: Paths of the variables that start at their initial value: heads of other classes.
         left_out: Names in the file that were not needed.
     """
 
@@ -50,27 +54,26 @@ class LoadReport:
 
 
 def load_weights(
-    model: Any,
-    path: str | os.PathLike,
+    model: Model,
+    path: str | os.PathLike[str],
     grid: tuple[int, int] | None = None,
     resize_patches: bool = False,
 ) -> LoadReport:
-    """Loads a published checkpoint into a model, all of it or nothing.
+    """Loads a published checkpoint into a model, completely or not at all.
 
-    Positions are resized to the model's grid as the file's source does it, and the patch kernel
-    adapts to the model's number of channels. A head of other classes stays out: the model's then
+    Positions are resized to the model's grid by the method of the file's project, which
+    `model.config.position_resize` keeps for `adapt_model` and `fine_tune`. The patch kernel
+    adapts to the model's number of channels. A head of other classes is not loaded: the model's
     starts at zero.
 
     Args:
         model: A model of `build_vit`, `build_resnet` or `create_model`.
         path: An `.npz` or `.safetensors` file in a layout of the official projects, timm or
             transformers.
-        grid: Patches along (height, width) that the file's positions are for, where they are not
-            square.
-        resize_patches: Whether the file is used as one of flexible patches: a patch kernel of
-            another size is carried over to the model's by the pseudo-inverse resize, positions
-            are resized as FlexiViT does. Otherwise another size is an error, for it is mostly a
-            wrong file.
+        grid: Patches along (height, width) of the file's positions, if they are not a square.
+        resize_patches: Whether the file has flexible patches: a patch kernel of another size is
+            resized by the pseudo-inverse, and positions are resized as FlexiViT does. Otherwise
+            another size is an error, because it mostly means a wrong file.
 
     Returns:
         A `LoadReport`, which the model keeps as `model.load_report`.
@@ -86,18 +89,47 @@ def load_weights(
     >>> report = keras_vit.load_weights(model, "ViT-B_16.npz")  # doctest: +SKIP
     """
     with open_checkpoint(path) as checkpoint:
-        plan = make_plan(model, checkpoint, grid, resize_patches)
-        if plan.problems:
-            raise CheckpointMismatchError(explain(plan))
-        arrays = {name: _read(plan, name) for name in plan.parts}
-        _place_tokens(plan, arrays)
-        _check_finite(plan, arrays)
-    for name, variable in plan.fresh.items():
-        variable.assign(_fresh_value(name, variable, model.config))
-    for name in list(arrays):
-        plan.parts[name][0].assign(arrays.pop(name))
+        return load_checkpoint(model, checkpoint, grid, resize_patches)
+
+
+def load_checkpoint(
+    model: Model,
+    checkpoint: Checkpoint,
+    grid: tuple[int, int] | None = None,
+    resize_patches: bool = False,
+    position_resize: str | None = None,
+) -> LoadReport:
+    """Loads an open checkpoint: see `load_weights`.
+
+    Args:
+        model: The model.
+        checkpoint: The open file.
+        grid: As in `load_weights`.
+        resize_patches: As in `load_weights`.
+        position_resize: Method of `resize_positions`; `None` takes that of the file's project.
+
+    Returns:
+        A `LoadReport`.
+
+    Raises:
+        CheckpointError: If the file is damaged.
+        CheckpointMismatchError: If it does not fit the model.
+    """
+    plan = make_plan(model, checkpoint, grid, resize_patches, position_resize)
+    if plan.problems:
+        raise CheckpointMismatchError(explain(plan))
+    arrays = {path: _read(plan, path) for path in plan.parts}
+    _place_tokens(plan, arrays)
+    _check_finite(plan, arrays)
+    for path, variable in plan.fresh.items():
+        variable.assign(_fresh_value(path, variable, plan.config))
+    for path in list(arrays):
+        plan.parts[path].variable.assign(arrays.pop(path))
+    if isinstance(plan.config, ViTConfig):
+        method = plan.resize_method
+        with_config(model, dataclasses.replace(plan.config, position_resize=method))
     report = LoadReport(
-        path=os.fspath(path),
+        path=os.fspath(checkpoint.file.path),
         layout=checkpoint.layout.name,
         loaded=tuple(plan.parts),
         resized=plan.resized,
@@ -109,7 +141,7 @@ def load_weights(
 
 
 def _read(plan: Plan, path: str) -> np.ndarray:
-    """A variable's value from the file, resized where it must be."""
+    """Reads the value of a variable; a patch kernel is resized where it must be."""
     variable, rule, keys, shapes = plan.parts[path]
     arrays = [
         plan.checkpoint.read(key).reshape(shape) for key, shape in zip(keys, shapes, strict=True)
@@ -124,14 +156,14 @@ def _read(plan: Plan, path: str) -> np.ndarray:
 
 
 def adapt_channels(kernel: np.ndarray, channels: int) -> np.ndarray:
-    """A patch kernel for another number of channels.
+    """Adapts a patch kernel to another number of channels.
 
-    For one channel the kernels of all are summed, so that a grey image gives what it gives as a
-    colour image. For more they are repeated and scaled to keep the size of the output.
+    For one channel the kernels of all are summed, so that a grey image has the same output as
+    its colour version. For more they are repeated, and scaled to keep the size of the output.
 
     Args:
         kernel: float array of shape `(rows, columns, C, D)`.
-        channels: Wanted number of channels.
+        channels: New number of channels.
 
     Returns:
         float32 array of shape `(rows, columns, channels, D)`.
@@ -146,27 +178,27 @@ def adapt_channels(kernel: np.ndarray, channels: int) -> np.ndarray:
 
 
 def _place_tokens(plan: Plan, arrays: dict[str, np.ndarray]) -> None:
-    """Brings positions to the model's grid, and rows of tokens to where the model has them."""
-    if plan.places is None or POSITIONS not in arrays:
+    """Resizes positions to the model's grid, and adds or removes the rows of tokens."""
+    if plan.table is None or POSITIONS not in arrays:
         return
-    prefix, grid = plan.places
-    config = plan.model.config
-    table = arrays[POSITIONS]  # (1, prefix + N, D)
-    rows, cells = table[:, :prefix], table[:, prefix:]
+    num_tokens, grid = plan.table
+    config = cast(ViTConfig, plan.config)  # a ResNet has no positions
+    table = arrays[POSITIONS]  # (1, num_tokens + N, D)
+    rows, patches = table[:, :num_tokens], table[:, num_tokens:]
     wanted = config.num_class_tokens if config.position_on_class_token else 0
-    if prefix > wanted:  # the sum of token and place is what counts
+    if num_tokens > wanted:  # only the sum of a token and its position counts
         _add_rows(plan, arrays, rows[:, wanted:], wanted)
         rows = rows[:, :wanted]
-    elif prefix < wanted:
+    elif num_tokens < wanted:
         rows = np.zeros((1, wanted, table.shape[-1]), "float32")
         plan.resized.setdefault(POSITIONS, "zero rows for the class token")
     if grid != config.grid:
-        cells = resize_positions(cells, grid, config.grid, plan.resize_method)
-    arrays[POSITIONS] = np.concatenate([rows, cells], axis=1) if wanted else cells
+        patches = resize_positions(patches, grid, config.grid, plan.resize_method)
+    arrays[POSITIONS] = np.concatenate([rows, patches], axis=1) if wanted else patches
 
 
-def _add_rows(plan: Plan, arrays, rows: np.ndarray, start: int) -> None:
-    """Adds the places of tokens, the first of them token number `start`, to the tokens."""
+def _add_rows(plan: Plan, arrays: dict[str, np.ndarray], rows: np.ndarray, start: int) -> None:
+    """Adds positions to tokens; the first row is that of token number `start`."""
     number = 0
     for path in _TOKENS:
         if path not in arrays:
@@ -182,7 +214,7 @@ def _add_rows(plan: Plan, arrays, rows: np.ndarray, start: int) -> None:
 
 
 def _check_finite(plan: Plan, arrays: dict[str, np.ndarray]) -> None:
-    """A sum or an interpolation of finite values may still overflow."""
+    """Checks resized arrays: a sum or an interpolation of finite values can overflow."""
     for path in plan.resized:
         if not np.isfinite(arrays[path]).all():
             raise CheckpointMismatchError(
@@ -191,8 +223,10 @@ def _check_finite(plan: Plan, arrays: dict[str, np.ndarray]) -> None:
             )
 
 
-def _fresh_value(path: str, variable: Any, config: Any) -> np.ndarray:
-    """The start of a weight of the head: zero, as in the official code."""
+def _fresh_value(
+    path: str, variable: keras.Variable, config: ViTConfig | ResNetConfig
+) -> np.ndarray:
+    """Initial value of a variable of the head: zero, as in the official code."""
     if path.startswith("pre_logits/kernel"):
         return variable.numpy()
     bias = config.head_bias if path.startswith("head") and path.endswith("bias") else 0.0

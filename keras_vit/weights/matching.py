@@ -1,161 +1,245 @@
-"""What is to be read for which variable of a model, and everything that does not fit."""
+"""Matching of a model's variables with a file's arrays, and every problem of it."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 
+from keras_vit.config import ResNetConfig, ViTConfig
 from keras_vit.weights.array_file import FLOATS
-from keras_vit.weights.checkpoint import Checkpoint
-from keras_vit.weights.inspection import implied_options, position_readings, possible_prefixes
+from keras_vit.weights.checkpoint import Checkpoint, PositionTable
 from keras_vit.weights.layout import Rule
-from keras_vit.weights.sizes import guess_variant, size
+from keras_vit.weights.sizes import size
+
+if TYPE_CHECKING:
+    import keras
+
+    from keras_vit.trainers.model import Model
 
 POSITIONS = "position_embedding/embedding"
 PATCHES = "patch_encoder/projection/kernel"
 _HEADS = ("head", "head_distillation", "pre_logits")
 _MAX_LISTED = 30
+Shape = tuple[int, ...]
+
+
+class Problem(NamedTuple):
+    """A mismatch of a model and a checkpoint.
+
+    Args:
+        kind: `"missing"`, `"unused"`, `"misshapen"`, `"ambiguous"`, `"wrong type"` or
+            `"other heads"`.
+        text: What was expected and what the file has.
+        names: Names in the file of the arrays that this explains, which are not unused then.
+    """
+
+    kind: str
+    text: str
+    names: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.text}"
+
+
+class Match(NamedTuple):
+    """The arrays of a file for one variable.
+
+    Args:
+        variable: The variable.
+        rule: How it is made from the arrays.
+        keys: Plain names of the arrays.
+        shapes: Shapes that the arrays are brought to.
+    """
+
+    variable: keras.Variable
+    rule: Rule
+    keys: tuple[str, ...]
+    shapes: list[Shape]
 
 
 @dataclasses.dataclass
 class Plan:
-    """What is to be read for which variable, and everything that does not fit."""
+    """The arrays to read for each variable, and every problem.
 
-    model: Any
+    Args:
+        model: The model.
+        checkpoint: The open file.
+        grid: Patches along (height, width) of the file's positions that the caller states.
+        resize_patches: Whether a patch kernel of another size is resized.
+        position_resize: Method of `resize_positions`; `None` takes that of the file's project.
+        parts: Arrays by path of the variable.
+        fresh: Variables that start at their initial value, by path.
+        resized: What is resized or adapted, by path of the variable.
+        left_out: Names in the file of heads that the model does not take.
+        problems: Every mismatch.
+        table: How the file's position table is split.
+    """
+
+    model: Model
     checkpoint: Checkpoint
     grid: tuple[int, int] | None = None
     resize_patches: bool = False
-    parts: dict[str, tuple[Any, Rule, tuple[str, ...], list]] = dataclasses.field(
-        default_factory=dict
-    )
-    fresh: dict[str, Any] = dataclasses.field(default_factory=dict)
+    position_resize: str | None = None
+    parts: dict[str, Match] = dataclasses.field(default_factory=dict)
+    fresh: dict[str, keras.Variable] = dataclasses.field(default_factory=dict)
     resized: dict[str, str] = dataclasses.field(default_factory=dict)
     left_out: list[str] = dataclasses.field(default_factory=list)
-    problems: list[str] = dataclasses.field(default_factory=list)
-    places: tuple[int, tuple[int, int]] | None = None
+    problems: list[Problem] = dataclasses.field(default_factory=list)
+    table: PositionTable | None = None
+
+    @property
+    def config(self) -> ViTConfig | ResNetConfig:
+        """The model's configuration."""
+        return config_of(self.model)
 
     @property
     def resize_method(self) -> str:
-        """How positions are resized."""
+        """Method of `resize_positions`."""
         layout = self.checkpoint.layout
-        return (layout.resize_flexible if self.resize_patches else None) or layout.resize
+        flexible = layout.resize_flexible if self.resize_patches else None
+        return self.position_resize or flexible or layout.resize
 
 
 def make_plan(
-    model: Any, checkpoint: Checkpoint, grid: tuple[int, int] | None, resize_patches: bool
+    model: Model,
+    checkpoint: Checkpoint,
+    grid: tuple[int, int] | None = None,
+    resize_patches: bool = False,
+    position_resize: str | None = None,
 ) -> Plan:
-    """Compares a model with a checkpoint; the arguments are those of `load_weights`."""
-    plan = Plan(model, checkpoint, grid, resize_patches)
+    """Compares a model with a checkpoint; the arguments are those of `Plan`."""
+    plan = Plan(model, checkpoint, grid, resize_patches, position_resize)
     _match(plan)
     _check_rest(plan)
     _check_heads(plan)
     return plan
 
 
-def model_variables(model: Any) -> Iterator[Any]:
-    """The variables that a checkpoint holds: all but the states of random generators."""
+def config_of(model: Model) -> ViTConfig | ResNetConfig:
+    """Returns the configuration of a model.
+
+    Raises:
+        ValueError: If it has none.
+    """
+    if getattr(model, "config", None) is None:
+        raise ValueError(
+            f"The model {model.name!r} has no `config`. Pass a model of `create_model`, "
+            "`build_vit` or `build_resnet`; load or save its weights before you build on it."
+        )
+    return cast(ViTConfig | ResNetConfig, model.config)
+
+
+def model_variables(model: Model) -> Iterator[keras.Variable]:
+    """Yields the variables that a checkpoint holds: all but the states of random generators."""
     for variable in model.weights:
         if "seed_generator" not in variable.path:
             yield variable
 
 
 def _match(plan: Plan) -> None:
-    """Finds for every variable its arrays in the file, and compares shapes."""
-    config, layout = plan.model.config, plan.checkpoint.layout
+    """Finds the arrays of every variable, and compares shapes."""
+    layout = plan.checkpoint.layout
     skip_head = _head_starts_fresh(plan)
     for variable in model_variables(plan.model):
         path = variable.path
-        found = layout.find(path, config)
+        found = layout.find(path, plan.config)
         head = path.split("/")[0] in _HEADS
         if head and skip_head and not _fits_pre_logits(plan, path, variable):
             plan.fresh[path] = variable
         elif found is None:
-            plan.problems.append(f"missing: the {layout.name} layout has nothing like {path}")
+            text = f"the {layout.name} layout has no array for {path}"
+            plan.problems.append(Problem("missing", text))
         else:
-            _match_one(plan, path, variable, *found)
+            _match_one(plan, variable, *found)
 
 
-def _match_one(plan: Plan, path: str, variable: Any, rule: Rule, keys: tuple[str, ...]) -> None:
-    entries = plan.checkpoint.entries
+def _match_one(plan: Plan, variable: keras.Variable, rule: Rule, keys: tuple[str, ...]) -> None:
+    path, entries = variable.path, plan.checkpoint.entries
     missing = [key for key in keys if key not in entries]
     if missing:
         names = ", ".join(repr(plan.checkpoint.original(key)) for key in missing)
-        plan.problems.append(f"missing: {names}, for {path} {tuple(variable.shape)}")
+        text = f"{names}, for {path} {tuple(variable.shape)}"
+        plan.problems.append(Problem("missing", text, tuple(map(plan.checkpoint.original, keys))))
         return
-    shapes = rule.file_shapes(tuple(variable.shape), getattr(plan.model.config, "num_heads", 1))
+    shapes = rule.file_shapes(tuple(variable.shape), getattr(plan.config, "num_heads", 1))
     if path == POSITIONS:
         shapes = [_match_positions(plan, variable, keys[0], shapes[0])]
     if path == PATCHES:
         shapes = [_match_patches(plan, variable, rule, entries[keys[0]].shape, shapes[0])]
     for key, shape in zip(keys, shapes, strict=True):
         _check_entry(plan, path, key, shape)
-    plan.parts[path] = (variable, rule, keys, shapes)
+    plan.parts[path] = Match(variable, rule, keys, shapes)
 
 
-def _check_entry(plan: Plan, path: str, key: str, shape: tuple[int, ...]) -> None:
+def _check_entry(plan: Plan, path: str, key: str, shape: Shape) -> None:
     entry, name = plan.checkpoint.entries[key], plan.checkpoint.original(key)
     if entry.dtype not in FLOATS:
-        plan.problems.append(f"wrong type: {name!r} holds {entry.dtype} values, not floats")
+        text = f"{name!r} holds {entry.dtype} values, not floats"
+        plan.problems.append(Problem("wrong type", text, (name,)))
     if _squeezed(entry.shape) != _squeezed(shape):
-        plan.problems.append(
-            f"misshapen: {name!r} is {entry.shape}, but {path} needs {tuple(shape)}"
-        )
+        text = f"{name!r} is {entry.shape}, but {path} needs {tuple(shape)}"
+        plan.problems.append(Problem("misshapen", text, (name,)))
 
 
-def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Axes of one carry no information; files differ in them."""
+def _squeezed(shape: Shape) -> Shape:
+    """The shape without axes of length 1, in which files differ."""
     return tuple(size for size in shape if size != 1)
 
 
-def _match_positions(plan: Plan, variable, key: str, expected) -> tuple[int, ...]:
-    """Decides how the file's position table is read; returns the shape it should have."""
-    config = plan.model.config
-    readings = position_readings(plan.checkpoint, plan.grid, config.grid)
+def _match_positions(plan: Plan, variable: keras.Variable, key: str, expected: Shape) -> Shape:
+    """Decides how the position table is split; returns the shape that it should have."""
+    config = cast(ViTConfig, plan.config)  # a ResNet has no positions
+    tables = plan.checkpoint.position_tables(plan.grid, config.grid)
     entry = plan.checkpoint.entries[key]
     rows = size(entry, -2)
-    if len(readings) != 1:
-        plan.problems.append(_position_problem(plan, key, rows, readings, config))
+    if len(tables) != 1:
+        plan.problems.append(_position_problem(plan, key, rows, tables, config.grid))
         return entry.shape
-    plan.places = readings[0]
-    grid = plan.places[1]
+    plan.table = tables[0]
+    grid = plan.table.grid
     if grid != config.grid:
         plan.resized[POSITIONS] = (
-            f"{grid[0]} x {grid[1]} to {config.grid[0]} x {config.grid[1]} places "
+            f"{grid[0]} x {grid[1]} to {config.grid[0]} x {config.grid[1]} positions "
             f"({plan.resize_method})"
         )
     return (*expected[:-2], rows, variable.shape[-1])
 
 
-def _position_problem(plan: Plan, key: str, rows: int, readings: list, config: Any) -> str:
+def _position_problem(
+    plan: Plan, key: str, rows: int, tables: list[PositionTable], model_grid: tuple[int, int]
+) -> Problem:
     name = plan.checkpoint.original(key)
-    if readings:
+    if tables:
         ways = " or ".join(
-            f"{prefix} rows for tokens and a grid of {grid[0]} x {grid[1]}"
-            for prefix, grid in readings
+            f"{num_tokens} rows for tokens and a grid of {grid[0]} x {grid[1]}"
+            for num_tokens, grid in tables
         )
-        return (
-            f"ambiguous: the {rows} rows of {name!r} can be {ways}; pass grid=(rows, columns) to "
-            "load_weights"
+        text = (
+            f"the {rows} rows of {name!r} can be {ways}; pass grid=(rows, columns) to load_weights"
         )
-    tokens = " or ".join(map(str, sorted(possible_prefixes(plan.checkpoint))))
-    wanted = plan.grid or config.grid
-    return (
-        f"misshapen: the {rows} rows of {name!r}, {tokens} of them for tokens, are no grid of "
+        return Problem("ambiguous", text, (name,))
+    tokens = " or ".join(map(str, sorted(plan.checkpoint.possible_token_rows())))
+    wanted = plan.grid or model_grid
+    text = (
+        f"the {rows} rows of {name!r}, {tokens} of them for tokens, are no grid of "
         f"{wanted[0]} x {wanted[1]}{'' if plan.grid else ' and no square'}; pass the file's "
         "grid=(rows, columns) to load_weights"
     )
+    return Problem("misshapen", text, (name,))
 
 
-def _match_patches(plan: Plan, variable, rule: Rule, shape, expected) -> tuple[int, ...]:
-    """Notes how the patch kernel adapts; returns the shape the file should have."""
+def _match_patches(
+    plan: Plan, variable: keras.Variable, rule: Rule, shape: Shape, expected: Shape
+) -> Shape:
+    """Notes how the patch kernel adapts; returns the shape that the file should have."""
     if len(shape) != 4 or shape == tuple(expected):
         return expected
     ours = rule.to_ours([np.broadcast_to(np.float32(0), shape)]).shape
     wanted = tuple(variable.shape)
-    if ours[-1] != wanted[-1] or getattr(plan.model.config, "stem", None) is not None:
+    if ours[-1] != wanted[-1] or getattr(plan.config, "stem", None) is not None:
         return expected
     changes = []
     if ours[:2] != wanted[:2]:
@@ -172,15 +256,15 @@ def _match_patches(plan: Plan, variable, rule: Rule, shape, expected) -> tuple[i
 
 
 def _head_starts_fresh(plan: Plan) -> bool:
-    """Whether the model's head is for other classes than the file's, or the file has none."""
+    """Whether the model's head has other classes than the file's, or the file has none."""
     head = plan.checkpoint.find("head/bias")
     if head is None and plan.checkpoint.find("head/kernel") is not None:
-        return False  # half a head: its bias is missed
-    return size(head, -1) != plan.model.config.classes
+        return False  # half a head: its bias is missing
+    return size(head, -1) != plan.config.classes
 
 
-def _fits_pre_logits(plan: Plan, path: str, variable: Any) -> bool:
-    """Whether the layer before a fresh head is in the file all the same."""
+def _fits_pre_logits(plan: Plan, path: str, variable: keras.Variable) -> bool:
+    """Whether the file has the layer before a fresh head."""
     entry = plan.checkpoint.find("pre_logits/bias")
     return (
         path.startswith("pre_logits/")
@@ -190,58 +274,55 @@ def _fits_pre_logits(plan: Plan, path: str, variable: Any) -> bool:
 
 
 def _check_rest(plan: Plan) -> None:
-    """Whatever in the file nobody asked for is a problem, unless it is a head."""
-    used = {key for _, _, keys, _ in plan.parts.values() for key in keys}
-    for key in plan.checkpoint.entries:
+    """Reports unused arrays, except heads that are replaced and arrays of other problems."""
+    used = {key for match in plan.parts.values() for key in match.keys}
+    explained = {name for problem in plan.problems for name in problem.names}
+    for key, entry in plan.checkpoint.entries.items():
+        name = plan.checkpoint.original(key)
         if key in used:
             continue
         if _may_be_left_out(plan, key):
-            plan.left_out.append(plan.checkpoint.original(key))
-        elif not _mentioned(plan, key):
-            entry = plan.checkpoint.entries[key]
-            plan.problems.append(
-                f"unused: {plan.checkpoint.original(key)!r} {entry.shape}, for which the model "
-                "has no place"
-            )
+            plan.left_out.append(name)
+        elif name not in explained:
+            explained.add(name)  # a stack of blocks is reported once
+            text = f"{name!r} {entry.shape}, for which the model has no variable"
+            plan.problems.append(Problem("unused", text, (name,)))
 
 
 def _check_heads(plan: Plan) -> None:
-    """The number of heads is in no shape of timm's and transformers' files, but beside them."""
-    stated = implied_options(plan.checkpoint).get("num_heads")
-    ours = getattr(plan.model.config, "num_heads", None)
+    """Compares the number of attention heads, which no shape of timm and transformers tells."""
+    stated = plan.checkpoint.options.get("num_heads")
+    ours = getattr(plan.config, "num_heads", None)
     if plan.checkpoint.file.kind != "npz" and stated and ours and stated != ours:
-        plan.problems.append(
-            f"other heads: config.json beside the file says {stated} attention heads, the model "
-            f"has {ours}; pass num_heads={stated}"
+        text = (
+            f"the file's config.json says {stated} attention heads, the model has {ours}; pass "
+            f"num_heads={stated}"
         )
-
-
-def _mentioned(plan: Plan, key: str) -> bool:
-    return any(repr(plan.checkpoint.original(key)) in problem for problem in plan.problems)
+        plan.problems.append(Problem("other heads", text))
 
 
 def _may_be_left_out(plan: Plan, key: str) -> bool:
-    """Heads that the model does not take: of other classes, or any where it has no head."""
-    config = plan.model.config
+    """Whether an array is of a head that the model does not take."""
+    config = plan.config
     headless = config.classes is None
     for rule in plan.checkpoint.layout.rules:
-        room = rule.path.split("/")[0]
+        layer = rule.path.split("/")[0]
         if key not in rule.keys:
             continue
-        if room in _HEADS and (headless or _head_starts_fresh(plan)):
+        if layer in _HEADS and (headless or _head_starts_fresh(plan)):
             return True
-        if room == "pooling" and headless and config.pooling != "map":
+        if layer == "pooling" and headless and config.pooling != "map":
             return True
     return False
 
 
 def explain(plan: Plan) -> str:
-    """All problems in one message, and what the file seems to be."""
+    """Lists all problems in one message, with the variant that fits the file."""
     shown = plan.problems[:_MAX_LISTED]
     more = len(plan.problems) - len(shown)
     lines = "".join(f"\n  {problem}" for problem in shown)
     rest = f"\n  and {more} more" if more else ""
-    guess = guess_variant(plan.checkpoint)
+    guess = plan.checkpoint.variant
     advice = f" The file looks like a {guess}." if guess else ""
     return (
         f"{plan.checkpoint.file.path} ({plan.checkpoint.layout.name} layout) does not fit the "

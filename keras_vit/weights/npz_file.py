@@ -8,6 +8,8 @@ import pathlib
 import struct
 import zipfile
 import zlib
+from io import BufferedReader
+from typing import IO
 
 import numpy as np
 
@@ -15,7 +17,8 @@ from keras_vit.errors import CheckpointError
 from keras_vit.weights.array_file import ArrayFile, Entry
 
 _CHUNK = 1 << 20  # bytes
-_MAX_DEFLATE = 1032  # to 1: what the deflate format can reach at most
+_MAX_DEFLATE = 1032  # to 1: the largest compression ratio of the deflate format
+_MAX_VERIFIED = 200  # to 1: `verify` does not expand more, which could take hours; `read` does
 
 
 def open_npz(path: pathlib.Path) -> ArrayFile:
@@ -40,15 +43,20 @@ def open_npz(path: pathlib.Path) -> ArrayFile:
             _read_deflated(archive, info, flat, offset)
         return flat.reshape(shape, order="F" if fortran else "C")
 
+    def verify() -> None:
+        for info in members.values():
+            if info.file_size <= _MAX_VERIFIED * max(info.compress_size, 1):
+                _verify_member(archive, info)
+
     def close() -> None:
         stream.close()
         archive.close()
 
-    return ArrayFile(path, "npz", entries, read, close, {})
+    return ArrayFile(path, "npz", entries, read, verify, close, {})
 
 
 def _npz_members(path: pathlib.Path, archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
-    """The archive's members by the names of their arrays, after checks that need no reading."""
+    """Lists the members by the names of their arrays, after checks that need no reading."""
     size = path.stat().st_size
     members: dict[str, zipfile.ZipInfo] = {}
     for info in archive.infolist():
@@ -78,7 +86,7 @@ def _npz_members(path: pathlib.Path, archive: zipfile.ZipFile) -> dict[str, zipf
 def _npz_header(
     path: pathlib.Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo
 ) -> tuple[Entry, tuple[np.dtype, bool, int]]:
-    """Shape and type of a member, and how to read it: NumPy type, order, where its data begins."""
+    """Reads the header of a member: shape, type, order, and the offset of its data."""
     with archive.open(info) as stream:
         version = np.lib.format.read_magic(stream)
         if version == (1, 0):
@@ -97,13 +105,15 @@ def _npz_header(
             f"{name!r} in {path} claims shape {shape} of {dtype}, but has "
             f"{info.file_size - offset} bytes of data. Fetch the file again."
         )
-    # bfloat16 is no type of NumPy: such arrays were written as raw pairs of bytes.
+    # NumPy has no bfloat16: such arrays are written as raw pairs of bytes.
     label = "bfloat16" if dtype == np.dtype("V2") else dtype.newbyteorder("=").name
     return Entry(tuple(shape), label), (dtype, fortran, offset)
 
 
-def _read_stored(stream, info: zipfile.ZipInfo, flat: np.ndarray, offset: int) -> None:
-    """Reads a member that lies in the file as it is: at once, into the array's own memory."""
+def _read_stored(
+    stream: BufferedReader, info: zipfile.ZipInfo, flat: np.ndarray, offset: int
+) -> None:
+    """Reads an uncompressed member directly into the array's memory."""
     stream.seek(info.header_offset)
     local = struct.unpack("<26x2H", stream.read(30))  # lengths of the name and of other fields
     stream.seek(sum(local), os.SEEK_CUR)
@@ -115,14 +125,23 @@ def _read_stored(stream, info: zipfile.ZipInfo, flat: np.ndarray, offset: int) -
         raise zipfile.BadZipFile("its checksum differs from that of its bytes")
 
 
-def _read_deflated(archive, info: zipfile.ZipInfo, flat: np.ndarray, offset: int) -> None:
+def _verify_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
+    """Reads a member to its end, where zipfile compares the checksum."""
+    with archive.open(info) as stream:
+        while stream.read(_CHUNK):
+            pass
+
+
+def _read_deflated(
+    archive: zipfile.ZipFile, info: zipfile.ZipInfo, flat: np.ndarray, offset: int
+) -> None:
     with archive.open(info) as stream:
         stream.read(offset)
         _fill(stream, flat.view(np.uint8).data)
         stream.read(1)  # makes zipfile compare the checksum
 
 
-def _fill(stream, buffer: memoryview) -> None:
+def _fill(stream: IO[bytes], buffer: memoryview) -> None:
     """Reads exactly as many bytes as `buffer` has, a chunk at a time."""
     done = 0
     while done < len(buffer):

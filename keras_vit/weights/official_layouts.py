@@ -1,17 +1,19 @@
-"""Names in the files of the official projects: vision_transformer, big_vision, big_transfer."""
+"""Layouts of the official projects: vision_transformer, big_vision, big_transfer."""
 
 from __future__ import annotations
 
 from keras_vit.config import UNIT_RANGE
-from keras_vit.weights.forms import (
+from keras_vit.weights.layout import (
     CHANNELS,
     HEADS_BIAS,
     HEADS_KERNEL,
     HEADS_OUTPUT,
     POINTWISE,
     SAME,
+    Layout,
+    Rule,
+    pairs,
 )
-from keras_vit.weights.layout import Layout, Rule, pairs
 
 _NORM = (("gamma", "/scale", SAME), ("beta", "/bias", SAME))
 _GROUP_NORM = (("gamma", "/scale", CHANNELS), ("beta", "/bias", CHANNELS))
@@ -20,7 +22,7 @@ _OUTPUT = (("kernel", "/kernel", HEADS_OUTPUT), ("bias", "/bias", SAME))
 
 
 def _attention(ours: str, theirs: str, parts: tuple[str, ...]) -> tuple[Rule, ...]:
-    """Queries, keys and values, or some of them, as one kernel of ours."""
+    """One variable from queries, keys and values, or some of them."""
     return (
         Rule(f"{ours}/kernel", tuple(f"{theirs}/{part}/kernel" for part in parts), HEADS_KERNEL),
         Rule(f"{ours}/bias", tuple(f"{theirs}/{part}/bias" for part in parts), HEADS_BIAS),
@@ -50,7 +52,7 @@ def _conv(ours: str, theirs: str) -> Rule:
     return Rule(f"{ours}/kernel", (f"{theirs}/kernel",))
 
 
-# The ResNet under a hybrid.
+# The ResNet stem of a hybrid.
 _STEM = (
     _conv("stem_root/conv", "conv_root"),
     *pairs("stem_root/norm", "gn_root", _NORM),
@@ -69,7 +71,7 @@ _STEM = (
 )
 
 _MAP = "MAPHead_0"
-_ENDS = (
+_TOKEN_AND_HEAD = (
     Rule("class_token/token", ("cls",)),
     *pairs("encoder_norm", "Transformer/encoder_norm", _NORM),
     *pairs("pre_logits", "pre_logits", _DENSE),
@@ -91,7 +93,7 @@ def _vit(positions: str, blocks: tuple[Rule, ...]) -> tuple[Rule, ...]:
         *pairs("patch_encoder/projection", "embedding", _DENSE),
         Rule("position_embedding/embedding", (positions,)),
         *blocks,
-        *_ENDS,
+        *_TOKEN_AND_HEAD,
     )
 
 
@@ -101,12 +103,12 @@ _OPTIONS = {
     "preprocessing": UNIT_RANGE,
 }
 _LINEN = _blocks("MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0")
-_PLACES = "Transformer/posembed_input/pos_embedding"
+_POSITIONS = "Transformer/posembed_input/pos_embedding"
 
 # As published in gs://vit_models, whose layers are numbered across all classes of layers.
 OFFICIAL = Layout(
     "official",
-    _vit(_PLACES, _blocks("MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3")),
+    _vit(_POSITIONS, _blocks("MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3")),
     prefixes=("", "opt/target/", "params/"),
     options=_OPTIONS,
     others=("opt/",),
@@ -114,18 +116,18 @@ OFFICIAL = Layout(
 # As the official code of today names them, where each class of layers is numbered by itself.
 LINEN = Layout(
     "linen",
-    _vit(_PLACES, _LINEN),
+    _vit(_POSITIONS, _LINEN),
     prefixes=("", "opt/target/", "params/"),
     options=_OPTIONS,
     others=("opt/",),
 )
-# gs://big_vision: places before the class token is put in front; two towers in one file.
+# gs://big_vision: positions are added before the class token; two towers in one file.
 BIG_VISION = Layout(
     "big_vision",
     (*_vit("pos_embedding", _LINEN), *_MAP_HEAD),
     prefixes=("params/", "params/img/", "opt/target/", "opt/target/img/", "img/", ""),
     options=_OPTIONS,
-    prefix_places="never",
+    class_token_positions="never",
     resize_flexible="linear",
     others=("opt/", "params/(txt/|t$|b$|bias_init$)", "(txt/|t$|b$|bias_init$)"),
 )
@@ -137,14 +139,14 @@ def _bit(
     parts: tuple[tuple[str, str], ...],
     shortcut: str,
     norms: tuple,
-    ends: tuple[Rule, ...],
+    rest: tuple[Rule, ...],
 ) -> tuple[Rule, ...]:
     rules = [_conv("root/conv", root)]
     for number, (conv, norm) in enumerate(parts, start=1):
         rules.append(_conv(f"stage_{{i}}/unit_{{j}}/conv_{number}", f"{unit}/{conv}"))
         rules.extend(pairs(f"stage_{{i}}/unit_{{j}}/norm_{number}", f"{unit}/{norm}", norms))
     rules.append(_conv("stage_{i}/unit_{j}/shortcut", f"{unit}/{shortcut}"))
-    return (*rules, *ends)
+    return (*rules, *rest)
 
 
 _TF_NORM = (("gamma", "/gamma", SAME), ("beta", "/beta", SAME))

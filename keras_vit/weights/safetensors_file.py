@@ -39,7 +39,7 @@ def open_tensors(path: pathlib.Path) -> ArrayFile:
             )
         header = json.loads(stream.read(length), object_pairs_hook=_unique)
     if not isinstance(header, dict):
-        raise TypeError("its header is no table of arrays")
+        raise TypeError("its header is not a table of arrays")
     metadata = header.pop("__metadata__", None) or {}
     start = 8 + length
     spans = {name: _span(path, name, row) for name, row in header.items()}
@@ -56,11 +56,14 @@ def open_tensors(path: pathlib.Path) -> ArrayFile:
             raise EOFError("bytes are missing")
         return flat.reshape(entry.shape)
 
-    return ArrayFile(path, "safetensors", entries, read, stream.close, metadata)
+    def verify() -> None:
+        """Does nothing: the format has no checksums, and opening compares all sizes."""
+
+    return ArrayFile(path, "safetensors", entries, read, verify, stream.close, metadata)
 
 
 def _span(path: pathlib.Path, name: str, row: Any) -> tuple[Entry, tuple[int, int]]:
-    """Shape, type and place of one array, all checked."""
+    """Checks the header's row of an array; returns its shape, type and byte range."""
     dtype, shape, (begin, end) = row["dtype"], row["shape"], row["data_offsets"]
     numbers = [*shape, begin, end]
     if any(type(n) is not int or n < 0 for n in numbers) or dtype not in _BYTES:
@@ -74,11 +77,11 @@ def _span(path: pathlib.Path, name: str, row: Any) -> tuple[Entry, tuple[int, in
 
 
 def _check_spans(path: pathlib.Path, spans: list[tuple[int, int]], size: int) -> None:
-    """Raises unless the arrays lie one after the other and fill the file."""
+    """Raises CheckpointError unless the arrays fill the file without gaps or overlaps."""
     position = 0
     for begin, end in spans:
         if begin != position:
-            raise CheckpointError(f"{path} has arrays that overlap or gaps. Fetch it again.")
+            raise CheckpointError(f"{path} has overlapping arrays or gaps. Fetch it again.")
         position = end
     if position != size:
         raise CheckpointError(

@@ -1,4 +1,4 @@
-"""Writes a model as a checkpoint that the official projects, timm or transformers load."""
+"""Saving of weights in the layouts of the official projects, timm and transformers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pathlib
 import struct
 import zipfile
 from collections.abc import Callable
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -18,9 +18,14 @@ from keras_vit.files import write_atomically
 from keras_vit.resize import sincos_2d
 from keras_vit.weights import official_layouts, torch_layouts
 from keras_vit.weights.layout import Layout, Rule
-from keras_vit.weights.matching import POSITIONS, model_variables
+from keras_vit.weights.matching import POSITIONS, config_of, model_variables
 
-# What the files of each layout are called.
+if TYPE_CHECKING:
+    import keras
+
+    from keras_vit.trainers.model import Model
+
+# Suffix of the files of each layout.
 SUFFIXES = {
     "official": ".npz",
     "big_vision": ".npz",
@@ -29,14 +34,18 @@ SUFFIXES = {
 }
 WRITABLE = tuple(SUFFIXES)
 
-Piece = tuple[Rule, int, Callable[[], np.ndarray]]
+Maker = Callable[[], np.ndarray]
+Piece = tuple[Rule, int, Maker]
+Sized = tuple[tuple[int, ...], Maker]  # shape of an array, and the function that makes it
 
 
-def save_weights(model: Any, path: str | os.PathLike, layout: str = "official") -> pathlib.Path:
+def save_weights(
+    model: Model, path: str | os.PathLike[str], layout: str = "official"
+) -> pathlib.Path:
     """Writes a model's weights in the names and shapes of another project.
 
-    The file holds weights alone. What else the project must be told, the form of GELU or the
-    epsilon of its norms, is in `model.config`.
+    The file holds weights alone. The project needs other settings too, such as GELU and the
+    epsilon of the norms: they are in `model.config`.
 
     Args:
         model: A model of `build_vit`, `build_resnet` or `create_model`.
@@ -46,10 +55,10 @@ def save_weights(model: Any, path: str | os.PathLike, layout: str = "official") 
             `"timm"` or `"transformers"` (the family follows from the architecture).
 
     Returns:
-        The path. An older file there is replaced in one step.
+        The path. An existing file there is replaced atomically.
 
     Raises:
-        ValueError: If the layout is unknown, has no place for a weight of the model, or computes
+        ValueError: If the layout is unknown, has no array for a weight of the model, or computes
             another function.
 
     Example:
@@ -58,21 +67,21 @@ def save_weights(model: Any, path: str | os.PathLike, layout: str = "official") 
     >>> keras_vit.save_weights(model, "model.safetensors", layout="timm")  # doctest: +SKIP
     """
     check_target(path, layout)
-    chosen = find_layout(model.config, layout)
+    chosen = find_layout(config_of(model), layout)
     path = pathlib.Path(path)
-    _check_function(model.config, chosen)
+    _check_function(config_of(model), chosen)
     arrays = _file_arrays(model, chosen)
     with write_atomically(path, replace=True) as unfinished, open(unfinished, "wb") as stream:
         (_write_npz if chosen.kind == "npz" else _write_safetensors)(stream, arrays)
     return path
 
 
-def check_target(path: str | os.PathLike, layout: str) -> None:
-    """Checks where weights would be written, before the work of making them.
+def check_target(path: str | os.PathLike[str], layout: str) -> None:
+    """Checks the path and layout of `save_weights` before the model is built.
 
     Raises:
-        ValueError: If the layout is unknown, the file is called otherwise, or its folder is not
-            there.
+        ValueError: If the layout is unknown, the file has another suffix, or its folder does not
+            exist.
     """
     path = pathlib.Path(path)
     if layout not in SUFFIXES:
@@ -89,7 +98,7 @@ def check_target(path: str | os.PathLike, layout: str) -> None:
 
 
 def find_layout(config: ViTConfig | ResNetConfig, layout: str) -> Layout:
-    """The layout that files of a project, one of `WRITABLE`, have for an architecture."""
+    """Finds the layout of a project, one of `WRITABLE`, for an architecture."""
     bit = isinstance(config, ResNetConfig)
     if layout == "official":
         return official_layouts.BIT if bit else official_layouts.OFFICIAL
@@ -120,7 +129,7 @@ def _transformers_layout(config: ViTConfig | ResNetConfig) -> Layout:
 
 
 def _check_function(config: ViTConfig | ResNetConfig, layout: Layout) -> None:
-    """Raises where a file would load, but its project compute something else."""
+    """Raises ValueError if the project would load the file, but compute something else."""
     if isinstance(config, ResNetConfig):
         return
     reads_token = (
@@ -143,26 +152,26 @@ def _check_function(config: ViTConfig | ResNetConfig, layout: Layout) -> None:
         )
 
 
-def _file_arrays(model: Any, layout: Layout) -> dict[str, tuple[tuple[int, ...], Callable]]:
-    """Shape of every array of the file, and a function that makes it, by the file's names."""
-    config = model.config
+def _file_arrays(model: Model, layout: Layout) -> dict[str, Sized]:
+    """Lists the arrays of the file by their names in it."""
+    config = config_of(model)
     heads = getattr(config, "num_heads", 1)
     pieces: dict[str, list[Piece]] = {}
-    homeless = []
+    unnamed = []
     shapes: dict[str, tuple[int, ...]] = {}
     for path, (shape, value) in _values(model, layout).items():
         found = layout.find(path, config)
         if found is None or path.startswith(layout.unwritten or ("\0",)):
-            homeless.append(path)
+            unnamed.append(path)
             continue
         rule, keys = found
         for number, key in enumerate(keys):
             name = layout.original(key, layout.prefixes[0])
             pieces.setdefault(name, []).append((rule, number, value))
             shapes[name] = rule.file_shapes(shape, heads)[number]
-    if homeless:
+    if unnamed:
         raise ValueError(
-            f"The {layout.name} layout has no place for {', '.join(homeless)}. Save in another "
+            f"The {layout.name} layout has no array for {', '.join(unnamed)}. Save in another "
             "layout, or build the model without them."
         )
     arrays = {name: (shapes[name], _maker(parts, heads)) for name, parts in pieces.items()}
@@ -172,8 +181,8 @@ def _file_arrays(model: Any, layout: Layout) -> dict[str, tuple[tuple[int, ...],
     return arrays
 
 
-def _maker(parts: list[Piece], heads: int) -> Callable[[], np.ndarray]:
-    """Makes an array of the file from one variable, or from the shares of several."""
+def _maker(parts: list[Piece], heads: int) -> Maker:
+    """Returns the function that makes an array from one variable, or from several."""
 
     def make() -> np.ndarray:
         ordered = sorted(parts, key=lambda part: part[0].rows[0])
@@ -183,35 +192,35 @@ def _maker(parts: list[Piece], heads: int) -> Callable[[], np.ndarray]:
     return make
 
 
-def _zeros(shape: tuple[int, ...]) -> Callable[[], np.ndarray]:
+def _zeros(shape: tuple[int, ...]) -> Maker:
     return lambda: np.zeros(shape, "float32")
 
 
-def _values(model: Any, layout: Layout) -> dict[str, tuple[tuple[int, ...], Callable]]:
-    """Shape and value of every variable, the rows of class tokens where the layout wants them."""
-    values: dict[str, tuple[tuple[int, ...], Callable]] = {
+def _values(model: Model, layout: Layout) -> dict[str, Sized]:
+    """Lists the variables by path, with positions of class tokens where the layout has them."""
+    values: dict[str, Sized] = {
         variable.path: (tuple(variable.shape), _reader(variable))
         for variable in model_variables(model)
     }
-    config = model.config
+    config = config_of(model)
     if isinstance(config, ViTConfig):
         if config.position_embedding == "sincos_2d" and layout is not official_layouts.BIG_VISION:
             prefix = config.num_class_tokens if config.position_on_class_token else 0
             table = np.pad(sincos_2d(config.grid, config.width), ((prefix, 0), (0, 0)))[None]
             values[POSITIONS] = (table.shape, lambda: table)
         if POSITIONS in values and config.num_class_tokens:
-            _place_rows(values, config, layout.prefix_places)
+            _place_rows(values, config, layout.class_token_positions)
     return values
 
 
-def _place_rows(values: dict, config: ViTConfig, places: str) -> None:
+def _place_rows(values: dict[str, Sized], config: ViTConfig, positions: str) -> None:
     """Adds rows of zeros for class tokens, or adds their rows to the tokens."""
     (_, rows, width), table = values[POSITIONS]
     count = config.num_class_tokens
-    if places == "always" and not config.position_on_class_token:
+    if positions == "always" and not config.position_on_class_token:
         padding = ((0, 0), (count, 0), (0, 0))
         values[POSITIONS] = ((1, rows + count, width), lambda: np.pad(table(), padding))
-    if places == "never" and config.position_on_class_token:
+    if positions == "never" and config.position_on_class_token:
         values[POSITIONS] = ((1, rows - count, width), lambda: table()[:, count:])
         tokens = ("class_token/token", "distillation_token/token")[:count]
         for number, path in enumerate(tokens):
@@ -219,22 +228,22 @@ def _place_rows(values: dict, config: ViTConfig, places: str) -> None:
             values[path] = (shape, _sum(token, table, number))
 
 
-def _sum(token: Callable, table: Callable, row: int) -> Callable[[], np.ndarray]:
+def _sum(token: Maker, table: Maker, row: int) -> Maker:
     return lambda: token() + table()[:, row : row + 1]
 
 
-def _reader(variable: Any) -> Callable[[], np.ndarray]:
+def _reader(variable: keras.Variable) -> Maker:
     return lambda: np.asarray(variable.numpy(), "float32")
 
 
-def _write_npz(stream: BinaryIO, arrays: dict) -> None:
+def _write_npz(stream: BinaryIO, arrays: dict[str, Sized]) -> None:
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         for name, (_, make) in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, np.ascontiguousarray(make(), "<f4"))
 
 
-def _write_safetensors(stream: BinaryIO, arrays: dict) -> None:
+def _write_safetensors(stream: BinaryIO, arrays: dict[str, Sized]) -> None:
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     position = 0
     for name, (shape, _) in arrays.items():

@@ -1,4 +1,4 @@
-"""What the small files beside a checkpoint say: timm and transformers publish them together."""
+"""Sidecar files of a checkpoint: the JSON that timm and transformers publish with it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _GELUS = {
 _RESAMPLES = {2: "bilinear", 3: "bicubic"}  # numbers of Pillow
 
 
-class Neighbours(NamedTuple):
-    """What is said beside a checkpoint, and neither its names nor its shapes tell.
+class Sidecar(NamedTuple):
+    """Settings from sidecar files, which neither names nor shapes of a checkpoint tell.
 
     Args:
         options: Fields of the configuration.
@@ -35,15 +35,15 @@ class Neighbours(NamedTuple):
     image_size: tuple[int, int] | None
 
 
-def read_neighbours(path: pathlib.Path) -> Neighbours:
-    """Reads `config.json` and `preprocessor_config.json` beside a checkpoint.
+def read_sidecar(path: pathlib.Path) -> Sidecar:
+    """Reads `config.json` and `preprocessor_config.json` in the folder of a checkpoint.
 
     Args:
         path: The checkpoint.
 
     Returns:
-        What they say. Whatever cannot be understood there is left out: such files are not part
-        of the checkpoint.
+        Their settings. Values that cannot be understood are skipped: the files are not part of
+        the checkpoint.
     """
     config = _read(path.with_name(CONFIG))
     tower = config.get("vision_config")  # of two towers
@@ -62,11 +62,11 @@ def read_neighbours(path: pathlib.Path) -> Neighbours:
     )
     if preprocessing is not None:
         options["preprocessing"] = preprocessing
-    return Neighbours(options, _image_size(config, tower))
+    return Sidecar(options, _image_size(config, tower))
 
 
 def _image_size(config: dict[str, Any], tower: dict[str, Any]) -> tuple[int, int] | None:
-    """transformers' `image_size`, a number or two; timm's `input_size`, channels first."""
+    """Reads transformers' `image_size`, one or two numbers, or timm's `input_size`, (C, H, W)."""
     size = tower.get("image_size")
     timm = _dict(config.get("pretrained_cfg")).get("input_size")
     if isinstance(timm, list):
@@ -96,7 +96,7 @@ def _read(path: pathlib.Path) -> dict[str, Any]:
 
 
 def _timm(fields: Any) -> Preprocessing | None:
-    """timm's `pretrained_cfg`: statistics in [0, 1], a centre crop."""
+    """Reads timm's `pretrained_cfg`: statistics in [0, 1], a centre crop."""
     if not isinstance(fields, dict) or "mean" not in fields:
         return None
     crop = fields.get("crop_pct")
@@ -110,7 +110,7 @@ def _timm(fields: Any) -> Preprocessing | None:
 
 
 def _transformers(fields: dict[str, Any]) -> Preprocessing | None:
-    """transformers' image processor: statistics in [0, 1], a crop where it says so."""
+    """Reads transformers' image processor: statistics in [0, 1], a crop if it says so."""
     if "image_mean" not in fields:
         return None
     crop = None

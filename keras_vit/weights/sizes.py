@@ -1,59 +1,62 @@
-"""Which architecture a checkpoint is of, from the shapes of its arrays."""
+"""Sizes of an architecture from the shapes of its arrays."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 from keras_vit.config import ResNetConfig, ResNetStem, ViTConfig
 from keras_vit.variants import VARIANTS
 from keras_vit.weights.array_file import Entry
-from keras_vit.weights.checkpoint import Checkpoint
+
+# From the path of a variable to shape and type of its array, or `None`.
+Find = Callable[[str], Entry | None]
 
 _ROOT = 64  # channels of a ResNet's first convolution, times the width factor
 
 
-def read_sizes(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Fields of the configuration that the shapes of a checkpoint tell.
+def read_sizes(find: Find, kind: str) -> dict[str, Any]:
+    """Reads fields of the configuration from shapes.
 
     Args:
-        checkpoint: The file.
+        find: `Checkpoint.find`.
+        kind: `"npz"` or `"safetensors"`, the format of the file.
 
     Returns:
         For a ViT `patch_size`, `width`, `depth`, `mlp_dim`, `channels`, the `stem` of a hybrid,
         and `num_heads` where kernels are split by heads, as in official files. For a BiT
-        `stages`, `width_factor` and `channels`. Empty where arrays that tell it are missing.
+        `stages`, `width_factor` and `channels`. Empty if the arrays that tell it are missing.
     """
-    if checkpoint.find("root/conv/kernel") is not None:
-        return _resnet_sizes(checkpoint)
-    width = checkpoint.find("patch_encoder/projection/bias")
-    hidden = checkpoint.find("block_0/mlp/hidden/bias")
-    kernel = checkpoint.find("patch_encoder/projection/kernel")
+    if find("root/conv/kernel") is not None:
+        return _resnet_sizes(find, kind)
+    width = find("patch_encoder/projection/bias")
+    hidden = find("block_0/mlp/hidden/bias")
+    kernel = find("patch_encoder/projection/kernel")
     if width is None or hidden is None or kernel is None or len(kernel.shape) != 4:
         return {}
-    rows, columns, channels, _ = _ours(checkpoint, kernel)
+    rows, columns, channels, _ = _axes(kernel, kind)
     sizes = {
         "patch_size": (rows, columns),
         "width": size(width, -1),
-        "depth": _count(checkpoint, "block_{}/mlp/hidden/bias", start=0),
+        "depth": _count(find, "block_{}/mlp/hidden/bias", start=0),
         "mlp_dim": size(hidden, -1),
         "channels": channels,
     }
-    root = checkpoint.find("stem_root/conv/kernel")
+    root = find("stem_root/conv/kernel")
     if root is not None and len(root.shape) == 4:
-        stages = _stages(checkpoint, "stem_stage_{}/unit_{}/conv_1/kernel")
-        sizes["channels"] = _ours(checkpoint, root)[2]
-        factor = max(1, _ours(checkpoint, root)[3] // _ROOT)
+        stages = _stages(find, "stem_stage_{}/unit_{}/conv_1/kernel")
+        sizes["channels"] = _axes(root, kind)[2]
+        factor = max(1, _axes(root, kind)[3] // _ROOT)
         sizes["stem"] = ResNetStem(stages, factor)
-    query = checkpoint.find("block_0/attention/qkv/kernel")
-    if checkpoint.layout.kind == "npz" and query is not None and len(query.shape) == 3:
+    query = find("block_0/attention/qkv/kernel")
+    if kind == "npz" and query is not None and len(query.shape) == 3:
         sizes["num_heads"] = query.shape[1]
     return sizes
 
 
-def guess_variant(checkpoint: Checkpoint) -> str | None:
-    """The variant in the table that has these sizes, or `None` where none has."""
-    sizes = read_sizes(checkpoint)
+def guess_variant(sizes: dict[str, Any]) -> str | None:
+    """Finds the variant of these sizes, or `None` if the table has none."""
     for name, config in VARIANTS.items():
         if sizes and _is_of(config, sizes):
             return name
@@ -61,7 +64,7 @@ def guess_variant(checkpoint: Checkpoint) -> str | None:
 
 
 def size(entry: Entry | None, axis: int) -> int:
-    """Length of an axis of an array, 0 where the array or the axis is not there."""
+    """Length of an axis of an array, 0 without the array or the axis."""
     return 0 if entry is None or len(entry.shape) < -axis else entry.shape[axis]
 
 
@@ -78,31 +81,31 @@ def _is_of(config: ViTConfig | ResNetConfig, sizes: dict[str, Any]) -> bool:
     return all(sizes.get(field) == getattr(config, field) for field in fields)
 
 
-def _resnet_sizes(checkpoint: Checkpoint) -> dict[str, Any]:
-    root = checkpoint.find("root/conv/kernel")
-    stages = _stages(checkpoint, "stage_{}/unit_{}/conv_1/kernel")
+def _resnet_sizes(find: Find, kind: str) -> dict[str, Any]:
+    root = find("root/conv/kernel")
+    stages = _stages(find, "stage_{}/unit_{}/conv_1/kernel")
     if root is None or len(root.shape) != 4 or not stages:
         return {}
-    *_, channels, filters = _ours(checkpoint, root)
+    *_, channels, filters = _axes(root, kind)
     return {"stages": stages, "width_factor": max(1, filters // _ROOT), "channels": channels}
 
 
-def _ours(checkpoint: Checkpoint, kernel: Entry) -> tuple[int, ...]:
+def _axes(kernel: Entry, kind: str) -> tuple[int, ...]:
     """Rows, columns, channels in and channels out of a convolution's kernel."""
-    if checkpoint.layout.kind == "npz":
+    if kind == "npz":
         return kernel.shape
     out, channels, rows, columns = kernel.shape
     return rows, columns, channels, out
 
 
-def _stages(checkpoint: Checkpoint, path: str) -> tuple[int, ...]:
-    """Units in each stage of a ResNet, whose paths have the numbers of stage and unit."""
-    counts = (_count(checkpoint, path.format(stage, "{}"), start=1) for stage in itertools.count(1))
+def _stages(find: Find, path: str) -> tuple[int, ...]:
+    """Counts the units in each stage of a ResNet; `path` has fields for stage and unit."""
+    counts = (_count(find, path.format(stage, "{}"), start=1) for stage in itertools.count(1))
     return tuple(itertools.takewhile(bool, counts))
 
 
-def _count(checkpoint: Checkpoint, path: str, start: int) -> int:
-    """How many paths in a row, numbered from `start` on, have an array."""
+def _count(find: Find, path: str, start: int) -> int:
+    """Counts consecutive numbers from `start` whose path has an array."""
     numbers = itertools.count(start)
-    found = (checkpoint.find(path.format(number)) is not None for number in numbers)
+    found = (find(path.format(number)) is not None for number in numbers)
     return sum(itertools.takewhile(bool, found))

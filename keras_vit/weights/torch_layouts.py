@@ -1,18 +1,26 @@
-"""Names in the files of timm and transformers."""
+"""Layouts of timm and transformers."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from keras_vit.config import IMAGENET_STATISTICS, UNIT_RANGE, Preprocessing
-from keras_vit.weights.forms import CONVOLUTION, LINEAR, POINTWISE_CONVOLUTION, SAME, TABLE
-from keras_vit.weights.layout import Layout, Rule, pairs
+from keras_vit.weights.layout import (
+    CONVOLUTION,
+    LINEAR,
+    POINTWISE_CONVOLUTION,
+    SAME,
+    TABLE,
+    Layout,
+    Rule,
+    pairs,
+)
 
 _NORM = (("gamma", ".weight", SAME), ("beta", ".bias", SAME))
 _LINEAR = (("kernel", ".weight", LINEAR), ("bias", ".bias", SAME))
 _PATCHES = (("kernel", ".weight", CONVOLUTION), ("bias", ".bias", SAME))
 
-# How the pages of these families prepare images; a file next to the weights says it better.
+# Preprocessing of these families; a sidecar file overrides it.
 _BICUBIC = Preprocessing(interpolation="bicubic")
 _DEIT = Preprocessing(
     IMAGENET_STATISTICS.mean, IMAGENET_STATISTICS.std, interpolation="bicubic", crop_ratio=0.875
@@ -20,7 +28,7 @@ _DEIT = Preprocessing(
 
 
 def _attention(ours: str, theirs: str, parts: tuple[str, ...]) -> tuple[Rule, ...]:
-    """Queries, keys and values of separate layers as one kernel of ours."""
+    """One variable from the separate layers of queries, keys and values."""
     return (
         Rule(f"{ours}/kernel", tuple(f"{theirs}.{part}.weight" for part in parts), LINEAR),
         Rule(f"{ours}/bias", tuple(f"{theirs}.{part}.bias" for part in parts)),
@@ -46,7 +54,7 @@ _OURS_HYBRID, _OURS_BIT = "stem_stage_{i}/unit_{j}", "stage_{i}/unit_{j}"
 
 
 def _timm_stem(backbone: str) -> tuple[Rule, ...]:
-    """The ResNet under timm's hybrids; the root of one without stages goes by shorter names."""
+    """ResNet stem of timm's hybrids; a root without stages has shorter names."""
     return (
         _conv("stem_root/conv", f"{backbone}.stem.conv"),
         *pairs("stem_root/norm", f"{backbone}.stem.norm", _NORM),
@@ -55,7 +63,7 @@ def _timm_stem(backbone: str) -> tuple[Rule, ...]:
 
 
 _TIMM_BLOCK = "blocks.{i}"
-_TIMM_ENDS = (
+_TIMM_REST = (
     *pairs("patch_encoder/projection", "patch_embed.proj", _PATCHES),
     Rule("class_token/token", ("cls_token",)),
     Rule("distillation_token/token", ("dist_token",)),
@@ -104,19 +112,19 @@ _TIMM_OPTIONS = {"gelu": "exact", "norm_epsilon": 1e-6, "preprocessing": _BICUBI
 _STEM = {"standardization": "torch", "norm_epsilon": 1e-5}
 TIMM = _torch(
     "timm",
-    (*_timm_stem("patch_embed.backbone"), *_TIMM_ENDS),
+    (*_timm_stem("patch_embed.backbone"), *_TIMM_REST),
     {**_TIMM_OPTIONS, "stem": _STEM},
-    prefix_places="either",
+    class_token_positions="either",
 )
 TIMM_ROOT = _torch(  # a hybrid whose ResNet is a root alone, R+Ti/16
     "timm_root",
     (
         _conv("stem_root/conv", "patch_embed.backbone.conv"),
         *pairs("stem_root/norm", "patch_embed.backbone.norm", _NORM),
-        *_TIMM_ENDS,
+        *_TIMM_REST,
     ),
     {**_TIMM_OPTIONS, "stem": _STEM},
-    prefix_places="either",
+    class_token_positions="either",
 )
 _BIT_OPTIONS = {"standardization": "torch", "preprocessing": UNIT_RANGE}
 TIMM_BIT = _torch(
@@ -257,7 +265,7 @@ HF_SIGLIP = _torch(
     ),
     {"gelu": "tanh", "norm_epsilon": 1e-6, "preprocessing": _BICUBIC},
     prefixes=("vision_model.", ""),
-    prefix_places="never",
+    class_token_positions="never",
     # Its classifier reads the mean of the tokens, not this head.
     others=("text_model\\.", "logit_(scale|bias)$", "embeddings\\.position_ids$", "classifier\\."),
 )

@@ -16,7 +16,7 @@ import pytest
 import keras_vit
 from keras_vit.cli.main import COMMANDS, build_parser, main
 from keras_vit.hub.cards.card import Card
-from keras_vit.hub.cards.catalog import CARDS
+from keras_vit.hub.catalog import CARDS
 from keras_vit.models.vit import build_vit
 from keras_vit.variants import VARIANTS
 from tests.fixtures import tiny_config

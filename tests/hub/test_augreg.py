@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import keras_vit
 from keras_vit.hub.cards.augreg import ADAPTED_TO, AUGMENTATIONS, DATASETS, MODELS
-from keras_vit.hub.cards.catalog import list_cards
+from keras_vit.hub.catalog import list_weights
 from keras_vit.variants import VARIANTS, find_variant
 
 COLUMNS = [
@@ -82,7 +82,7 @@ def test_the_recommended_name_of_the_readme():
 
 
 def test_every_card_of_augreg_has_a_name_that_is_read():
-    cards = [card for card in list_cards() if "/augreg/" in card.address]
+    cards = [card for card in list_weights() if "/augreg/" in card.address]
     assert len(cards) > 30
     for card in cards:
         file = keras_vit.hub.parse_augreg_name(card.address)

@@ -11,10 +11,10 @@ import keras_vit
 from keras_vit.config import ResNetConfig, ViTConfig
 from keras_vit.hub.addresses import download_url, parse_hub_address
 from keras_vit.hub.cards.card import PAPERS
-from keras_vit.hub.cards.catalog import CARDS, find_card, list_cards
+from keras_vit.hub.catalog import CARDS, find_card, list_weights
 from keras_vit.variants import VARIANTS
 
-ALL = list_cards()
+ALL = list_weights()
 # Values in the stems of hybrids, as the official models have them.
 STEM_VALUES = {
     (): 9_536,

@@ -106,7 +106,7 @@ def test_what_lies_beside_a_file_in_a_folder_comes_from_there(hub):
 def test_a_config_that_does_not_come_is_an_error_and_not_a_guess(hub, monkeypatch):
     for error in (hub_error(errors.HfHubHTTPError), errors.LocalEntryNotFoundError("cut")):
         hub.beside["config.json"] = error
-        with pytest.raises(DownloadError, match=r"config\.json beside model\.safetensors"):
+        with pytest.raises(DownloadError, match=r"config\.json, the sidecar file of model\.safetensors"):
             fetch("hf://timm/vit")
     monkeypatch.setenv("KERAS_VIT_OFFLINE", "1")  # where it was not fetched before
     assert fetch("hf://timm/vit").read_bytes() == CONTENT
@@ -129,7 +129,7 @@ def test_the_first_use_is_recorded_by_commit(hub):
 def test_a_short_file_is_found_by_its_structure(hub, tmp_path):
     hub.path = tmp_path / "model.safetensors"
     hub.path.write_bytes(CONTENT[:-3])
-    with pytest.raises(DownloadError, match="header describes 8 bytes and 5 follow"):
+    with pytest.raises(DownloadError, match="should have 8 bytes of arrays but has 5"):
         fetch("hf://timm/vit")
 
 
@@ -183,9 +183,10 @@ def test_a_missing_client_names_the_extra(monkeypatch):
 
 _FETCH_IN_A_PROCESS = """
 import sys, types
-package = types.ModuleType("keras_vit")  # without what the front door imports: this is quick
+package = types.ModuleType("keras_vit")  # without the imports of the package: this is quick
 package.__path__ = [sys.argv[1]]
 sys.modules["keras_vit"] = package
+from keras_vit.errors import DownloadError
 from keras_vit.hub.cache import fetch
 try:
     print(fetch(sys.argv[2]))

@@ -10,7 +10,7 @@ import pytest
 import keras_vit
 from keras_vit.config import Preprocessing
 from keras_vit.hub.cards.card import Card
-from keras_vit.hub.cards.catalog import CARDS
+from keras_vit.hub.catalog import CARDS
 from keras_vit.variants import VARIANTS
 from tests.fixtures import tiny_config
 from tests.official import GOLDEN, load_golden
@@ -64,7 +64,7 @@ def test_an_unknown_tag_lists_the_others(tiny_tag):
 
 
 def test_a_size_in_the_name_of_a_variant_is_a_choice(monkeypatch):
-    from keras_vit.create import _chosen
+    from keras_vit.variants import chosen_fields
 
-    assert "image_size" in _chosen("vit_base_patch16_384", True, None, None, {})
-    assert "image_size" not in _chosen("vit_base_patch16", True, None, None, {})
+    assert "image_size" in chosen_fields("vit_base_patch16_384", True, None, None, {})
+    assert "image_size" not in chosen_fields("vit_base_patch16", True, None, None, {})

@@ -10,9 +10,10 @@ from keras_vit.config import IMAGENET_STATISTICS
 from keras_vit.create import build, create_model
 from keras_vit.errors import CheckpointMismatchError
 from keras_vit.hub.cards.card import Card
-from keras_vit.hub.cards.catalog import CARDS
+from keras_vit.hub.catalog import CARDS
 from keras_vit.variants import VARIANTS
-from keras_vit.weights.load import inspect_file, load_weights
+from keras_vit.weights.inspection import inspect_file
+from keras_vit.weights.load import load_weights
 from tests.fixtures import tiny_config
 from tests.weights import test_load_torch as torch
 from tests.weights.test_load_official import fill, golden_images, linen_shapes
@@ -78,7 +79,7 @@ def test_the_card_of_a_flexivit_says_that_it_is_flexible(flexible, save, monkeyp
     monkeypatch.setitem(VARIANTS, "vit_tiny", tiny_config(patch_size=4))
     monkeypatch.setitem(CARDS, (card.variant, card.tag), card)
     report = create_model("vit_tiny", weights="flexi", classes=5).load_report
-    assert report.resized["position_embedding/embedding"] == "3 x 3 to 5 x 5 places (linear)"
+    assert report.resized["position_embedding/embedding"] == "3 x 3 to 5 x 5 positions (linear)"
     assert "8 x 8 to 4 x 4 pixels" in report.resized["patch_encoder/projection/kernel"]
 
 

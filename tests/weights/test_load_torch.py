@@ -16,8 +16,8 @@ import safetensors.numpy
 from keras_vit.config import ResNetConfig, ResNetStem
 from keras_vit.create import build, create_model
 from keras_vit.errors import CheckpointMismatchError
-from keras_vit.weights.follow import follow_file
-from keras_vit.weights.load import inspect_file, load_weights
+from keras_vit.weights.inspection import adapt_config, inspect_file
+from keras_vit.weights.load import load_weights
 from keras_vit.weights.matching import Plan
 from keras_vit.weights.save import save_weights
 from tests.fixtures import tiny_config
@@ -66,7 +66,7 @@ def make(title, path):
     else:
         patch, stem = STEMS.get(title, (8, None))
         config = tiny_config(image_size=size, patch_size=patch, stem=stem, **changes)
-    return build(follow_file(config, inspect_file(path)))
+    return build(adapt_config(config, inspect_file(path)))
 
 
 @pytest.mark.parametrize("title", CASES)
@@ -99,7 +99,7 @@ def resized_outputs(title, path):
         classes=None if title.endswith(HEADLESS) else 5,
         include_preprocessing=False,
     )
-    model = build(follow_file(config, inspect_file(path), {"image_size"}))
+    model = build(adapt_config(config, inspect_file(path), {"image_size"}))
     assert "position_embedding/embedding" in load_weights(model, path).resized
     i = np.arange(2 * height * width * 3, dtype="int64")
     pixels = (((3 * i**2 + 101 * i) % 509) / 254 - 1).astype("float32")
@@ -130,7 +130,7 @@ def test_another_way_of_resizing_would_be_noticed(title, method, save, monkeypat
 def test_another_gelu_or_epsilon_would_be_noticed(title, change, save):
     path = save(weights(CASES[title]["shapes"]))
     config = tiny_config(classes=5, include_preprocessing=False, **change)
-    model = build(follow_file(config, inspect_file(path), chosen=set(change)))
+    model = build(adapt_config(config, inspect_file(path), chosen=set(change)))
     load_weights(model, path)
     expected = np.array(CASES[title]["outputs"])
     outputs = keras.ops.convert_to_numpy(model(images(32)))
@@ -141,7 +141,7 @@ def test_positions_of_timm_are_resized_bicubically(save):
     path = save(weights(CASES["timm vit"]["shapes"]))
     model = build(tiny_config(image_size=48, classes=5))
     report = load_weights(model, path)
-    assert "4 x 4 to 6 x 6 places (bicubic)" in report.resized["position_embedding/embedding"]
+    assert "4 x 4 to 6 x 6 positions (bicubic)" in report.resized["position_embedding/embedding"]
 
 
 @pytest.mark.parametrize(
@@ -157,9 +157,9 @@ def test_positions_of_transformers_are_resized_as_its_models_do(title, method, s
     path = save(weights(CASES[title]["shapes"]))
     info = inspect_file(path)
     headless = {"classes": None, "include_preprocessing": False}
-    model = build(follow_file(tiny_config(image_size=24, **headless), info, {"image_size"}))
+    model = build(adapt_config(tiny_config(image_size=24, **headless), info, {"image_size"}))
     report = load_weights(model, path)
-    assert report.resized["position_embedding/embedding"] == f"4 x 4 to 3 x 3 places ({method})"
+    assert report.resized["position_embedding/embedding"] == f"4 x 4 to 3 x 3 positions ({method})"
 
 
 def test_class_tokens_without_places_are_told_by_the_number_of_rows(save):

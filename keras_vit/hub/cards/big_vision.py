@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 from keras_vit.config import UNIT_RANGE, Preprocessing
 from keras_vit.hub.cards.card import PAPERS, Card
 
@@ -102,7 +105,7 @@ _CUT_OFF = (
 _TWO_TOWERS = "The file holds a text tower too, which is left out."
 
 
-def _card(variant: str, tag: str, file: str, image_size: int, **fields) -> Card:
+def _card(variant: str, tag: str, file: str, image_size: int, **fields: Any) -> Card:
     fields = {"licence": "Apache-2.0", "source": _SOURCE, **fields}
     return Card(
         variant,
@@ -152,7 +155,7 @@ def _deit3() -> list[Card]:
     return cards
 
 
-def _siglip(files, paper: str, licence: str) -> list[Card]:
+def _siglip(files: Iterable[tuple[str, str, str, int]], paper: str, licence: str) -> list[Card]:
     return [
         _card(variant, tag, f"{paper}/{file}", size, classes=None, options=_SIGLIP,
               paper=PAPERS[paper], licence=licence,

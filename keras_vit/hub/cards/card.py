@@ -1,4 +1,4 @@
-"""What is known of one published checkpoint."""
+"""The card of one published checkpoint."""
 
 from __future__ import annotations
 
@@ -28,29 +28,27 @@ PAPERS = {
 
 @dataclasses.dataclass(frozen=True)
 class Card:
-    """One published checkpoint. What its publisher does not say is `None`.
+    """One published checkpoint. Facts that its publisher does not state are `None`.
 
     Args:
         variant: Name of its architecture.
-        tag: Its name among the checkpoints of that architecture. Without a number of pixels at
-            its end, it was made for the architecture's own image size.
-        address: Where it is: `gs://...` or `hf://...`.
-        layout: How it names its arrays: `"official"`, `"bit"`, `"big_vision"`, `"timm"` or
+        tag: Its name among the checkpoints of that architecture. It ends in a number of pixels if
+            the image size is not the architecture's own.
+        address: `gs://...` or `hf://...`.
+        layout: Layout of its arrays: `"official"`, `"bit"`, `"big_vision"`, `"timm"` or
             `"transformers"`.
-        image_size: Pixels along (height, width) that it was made for.
+        image_size: Pixels along (height, width) of its images.
         classes: Outputs of its head, or `None` without one.
-        preprocessing: How its images were prepared for evaluation.
+        preprocessing: Preprocessing of its images for evaluation.
         options: Fields of the configuration in which it differs from the architecture.
-        flexible: Whether it was trained for patches of many sizes, and so resizes to any.
+        flexible: Whether it was trained with many patch sizes, and can be resized to any.
         paper: Address of the paper.
         licence: SPDX name of its licence.
-        source: Where these facts are published.
+        source: Address of the page with these facts.
         top1: Accuracy on the validation images of ImageNet, in percent.
-        top1_source: Who measured that.
-        mebibytes: Size of the file as its publisher rounds it.
-        size: Exact size in bytes.
-        sha256: Hash of its bytes.
-        note: What else to know before using it.
+        top1_source: Address or name of who measured it.
+        mebibytes: Size of the file in MiB, as its publisher rounds it.
+        note: Caveats for its users.
     """
 
     variant: str
@@ -68,8 +66,6 @@ class Card:
     top1: float | None = None
     top1_source: str | None = None
     mebibytes: float | None = None
-    size: int | None = None
-    sha256: str | None = None
     note: str | None = None
 
     @property

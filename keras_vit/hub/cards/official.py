@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from keras_vit.config import Preprocessing
 from keras_vit.hub.cards.augreg import AugRegFile
 from keras_vit.hub.cards.card import PAPERS, Card
@@ -106,7 +108,7 @@ _BIT_DISTILLED = (
 _BIT_PREPROCESSING = Preprocessing()  # squashed to [-1, 1], as in the project's own evaluation
 
 
-def _card(variant: str, tag: str, address: str, image_size: int, **fields) -> Card:
+def _card(variant: str, tag: str, address: str, image_size: int, **fields: Any) -> Card:
     fields = {"layout": "official", "source": _VIT_SOURCE, "licence": "Apache-2.0", **fields}
     return Card(variant, tag, address, image_size=(image_size, image_size), **fields)
 
@@ -141,7 +143,7 @@ def _sam() -> list[Card]:
     ]  # fmt: skip
 
 
-def _augreg_card(file: AugRegFile, tag: str, **fields) -> Card:
+def _augreg_card(file: AugRegFile, tag: str, **fields: Any) -> Card:
     return _card(
         file.variant, tag, file.address, file.image_size, classes=file.classes,
         paper=PAPERS["augreg"], **fields
@@ -169,7 +171,7 @@ def _augreg() -> list[Card]:
     return cards
 
 
-def _bit_card(variant: str, tag: str, file: str, image_size: int, **fields) -> Card:
+def _bit_card(variant: str, tag: str, file: str, image_size: int, **fields: Any) -> Card:
     fields = {"preprocessing": _BIT_PREPROCESSING, "paper": PAPERS["bit"], **fields}
     return _card(
         variant, tag, f"gs://bit_models/{file}.npz", image_size, layout="bit", source=_BIT_SOURCE,

@@ -1,0 +1,178 @@
+"""The published weights: cards, tags, and the local files of both."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import pathlib
+
+from keras_vit.hub.addresses import is_address
+from keras_vit.hub.cache import fetch
+from keras_vit.hub.cards.augreg import INDEX, read_augreg_index
+from keras_vit.hub.cards.big_vision import BIG_VISION_CARDS
+from keras_vit.hub.cards.card import Card
+from keras_vit.hub.cards.huggingface import HUGGING_FACE_CARDS
+from keras_vit.hub.cards.official import OFFICIAL_CARDS
+from keras_vit.hub.cards.timm import TIMM_CARDS
+from keras_vit.hub.repositories import DEFAULT_FILE
+from keras_vit.variants import find_variant
+
+_SUFFIXES = (".npz", ".safetensors", ".h5")
+CARDS: dict[tuple[str, str], Card] = {
+    (card.variant, card.tag): card
+    for card in (*OFFICIAL_CARDS, *BIG_VISION_CARDS, *TIMM_CARDS, *HUGGING_FACE_CARDS)
+}
+
+
+def list_weights(variant: str | None = None) -> list[Card]:
+    """Lists the published weights of one architecture, or of all.
+
+    Args:
+        variant: Any name of an architecture: `"vit_b16"`, `"B/16"`, `"vit_base_patch16_384"`.
+
+    Returns:
+        Their cards, sorted by architecture and tag. A card's `tag` is what `weights=` takes.
+
+    Raises:
+        ValueError: If there is no such architecture.
+
+    Example:
+
+    >>> [card.tag for card in list_weights("r26_vit_b32")]
+    ['orig_in21k']
+    """
+    wanted = None if variant is None else find_variant(variant)
+    cards = [card for card in CARDS.values() if wanted in (None, card.variant)]
+    return sorted(cards, key=lambda card: (card.variant, card.tag))
+
+
+def find_card(variant: str, tag: str) -> Card:
+    """Finds the card of one checkpoint.
+
+    Args:
+        variant: Name of an architecture in the table, as `"vit_b16"`.
+        tag: Name of a checkpoint of it, as `"augreg_in21k"`.
+
+    Returns:
+        Its card.
+
+    Raises:
+        ValueError: If there is none; the message lists the tags of the variant.
+    """
+    if (variant, tag) in CARDS:
+        return CARDS[variant, tag]
+    tags = sorted(card.tag for card in CARDS.values() if card.variant == variant)
+    if not tags:
+        variants = ", ".join(sorted({card.variant for card in CARDS.values()}))
+        raise ValueError(
+            f"No checkpoint of {variant!r} is published, so there is no {tag!r}. "
+            f"There are checkpoints of {variants}. Any file can be loaded by its path or address."
+        )
+    nearest = difflib.get_close_matches(tag, tags, n=3)
+    advice = f"Did you mean {', '.join(map(repr, nearest))}? " if nearest else ""
+    elsewhere = sorted(card.variant for card in CARDS.values() if card.tag == tag)
+    if elsewhere:
+        advice += f"That tag exists for {', '.join(elsewhere)}. "
+    raise ValueError(
+        f"There are no weights {tag!r} of {variant!r}. {advice}There are: {', '.join(tags)}."
+    )
+
+
+def fetch_weights(
+    weights: str | os.PathLike[str], variant: str | None = None, rehash: bool = False
+) -> pathlib.Path:
+    """Finds the local file of published weights, and downloads it if needed.
+
+    Args:
+        weights: A tag, an address (`https://`, `gs://`, `hf://owner/name`) or a path.
+        variant: Any name of the architecture that a tag belongs to.
+        rehash: Whether an unchanged file in the cache is hashed again.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        DownloadError: If the file cannot be fetched, or differs from the published one.
+        ValueError: If there is no such tag, architecture or file.
+    """
+    return find_weights(weights, find_tag(variant, weights) if variant else None, rehash)
+
+
+def find_tag(variant: str, weights: str | os.PathLike[str]) -> Card | None:
+    """Finds the card of published weights, if `weights` is a tag.
+
+    Args:
+        variant: Any name of the architecture.
+        weights: Tag, path or address. A single word that is not a file is a tag.
+
+    Returns:
+        The card, or `None` for a path or an address.
+
+    Raises:
+        ValueError: If there is no such tag; the message lists the tags of the variant.
+    """
+    text = os.fspath(weights)
+    if not text.isidentifier() or os.path.exists(text):
+        return None
+    return find_card(find_variant(variant), text)
+
+
+def find_weights(
+    weights: str | os.PathLike[str], card: Card | None = None, rehash: bool = False
+) -> pathlib.Path:
+    """Finds the local file of a card, an address or a path, and downloads it if needed.
+
+    Args:
+        weights: Path or address, if there is no card. In a folder, the file `model.safetensors`.
+        card: Card of the weights.
+        rehash: Whether an unchanged file in the cache is hashed again.
+
+    Returns:
+        Path of an existing file.
+
+    Raises:
+        DownloadError: If the file cannot be fetched, or differs from the published one.
+        ValueError: If there is no such file.
+    """
+    if card is not None:
+        return fetch(card.address, rehash=rehash)
+    text = os.fspath(weights)
+    if is_address(text):
+        return fetch(text, rehash=rehash)
+    if os.path.isdir(text):
+        return _file_in(pathlib.Path(text))
+    if not os.path.isfile(text):
+        raise ValueError(
+            "`weights` must be None, a tag (see `list_weights`), the path of a file (.npz, "
+            ".safetensors, .weights.h5) or an address (https://, gs://, hf://owner/name). "
+            f"Received: {text!r}, and there is no such file.{hub_advice(text)}"
+        )
+    return pathlib.Path(text)
+
+
+def hub_advice(text: str) -> str:
+    """Suggests `hf://` for a name of the form `owner/name`."""
+    is_name = text.count("/") == 1 and not text.startswith((".", "/", "~"))
+    return f" On the Hugging Face hub it is hf://{text}." if is_name else ""
+
+
+def _file_in(folder: pathlib.Path) -> pathlib.Path:
+    """Finds the checkpoint in a folder that was copied from the Hugging Face hub."""
+    if (folder / DEFAULT_FILE).is_file():
+        return folder / DEFAULT_FILE
+    files = sorted(each.name for each in folder.iterdir() if each.suffix in _SUFFIXES)
+    shown = ", ".join(files[:9]) if files else f"none is a {' or '.join(_SUFFIXES)} file"
+    raise ValueError(f"{str(folder)!r} is a folder; name the file in it ({shown}).")
+
+
+def load_augreg_index() -> list[dict[str, str | float]]:
+    """Downloads and reads the index of the more than 50,000 AugReg files.
+
+    Returns:
+        One row for each fine-tuned file, by the names of the index's columns. What
+        `find_best_augreg` takes.
+
+    Raises:
+        DownloadError: If it cannot be fetched.
+    """
+    return read_augreg_index(fetch(INDEX))

@@ -1,0 +1,98 @@
+"""Recognition of a file's layout from the names of its arrays."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+from keras_vit.errors import CheckpointError
+from keras_vit.weights import official_layouts, torch_layouts
+from keras_vit.weights.array_file import ArrayFile
+from keras_vit.weights.layout import Layout
+
+LAYOUTS: tuple[Layout, ...] = official_layouts.LAYOUTS + torch_layouts.LAYOUTS
+# From the plain name of an array to its name in the file, and its index in a stack of blocks.
+Sources = dict[str, tuple[str, int | None]]
+
+_SCAN = "Transformer/encoderblock/"  # all blocks stacked in one array
+_MAX_BLOCKS = 1000
+
+
+def find_file_layout(file: ArrayFile) -> tuple[Layout, str]:
+    """Finds the layout and the prefix that match most names of a file.
+
+    Raises:
+        CheckpointError: If no layout matches half of the names.
+    """
+    names = [_current_name(key, file.kind) for key in file.entries]
+    best, layout, prefix = 0, None, ""
+    for candidate in LAYOUTS:
+        if candidate.kind != file.kind:
+            continue
+        pattern = _pattern(candidate)
+        for start in candidate.prefixes:
+            hits = sum(
+                name.startswith(start) and bool(pattern.fullmatch(name, len(start)))
+                for name in names
+            )
+            if hits > best:
+                best, layout, prefix = hits, candidate, start
+    if layout is None or best < 0.5 * sum(not layout.is_other(name) for name in names):
+        some = ", ".join(repr(key) for key in list(file.entries)[:4])
+        raise CheckpointError(
+            f"The names in {file.path} match no known layout ({some}, ...). Known layouts: "
+            f"{', '.join(candidate.name for candidate in LAYOUTS)}."
+        )
+    return layout, prefix
+
+
+@cache
+def _pattern(layout: Layout) -> re.Pattern[str]:
+    keys = {key for rule in layout.rules for key in rule.keys}
+    numbered = (re.sub(r"\\\{[ij][^}]*\}", r"\\d+", re.escape(key)) for key in sorted(keys))
+    return re.compile("|".join(numbered))
+
+
+def _current_name(key: str, kind: str) -> str:
+    """A name as the project writes it today."""
+    if kind != "npz":
+        return key
+    key = key.replace(_SCAN, "Transformer/encoderblock_0/")
+    key = re.sub(r"Transformer/pos_embedding$", "pos_embedding", key)  # big_vision before 2022
+    return re.sub(r"(standardized_conv2d|group_norm|conv2d)_\d+", r"\1", key)
+
+
+def plain_names(file: ArrayFile, layout: Layout, prefix: str) -> tuple[Sources, tuple[str, ...]]:
+    """Maps the plain names of a layout to the names in a file.
+
+    Returns:
+        The sources by plain name, and the names in the file that are outside the image model.
+
+    Raises:
+        CheckpointError: If an array is there twice, or stacks too many blocks.
+    """
+    sources: Sources = {}
+    others = []
+    for key, entry in file.entries.items():
+        inside = key.startswith(prefix)
+        name = key[len(prefix) :] if inside else key
+        if layout.is_other(name) or (not inside and layout.is_other(key)):
+            others.append(key)
+        elif _SCAN in name:
+            blocks = entry.shape[0] if entry.shape else 0
+            if blocks > _MAX_BLOCKS:
+                raise CheckpointError(f"{key!r} in {file.path} stacks {blocks} blocks.")
+            for index in range(blocks):
+                plain = name.replace(_SCAN, f"Transformer/encoderblock_{index}/")
+                _add(sources, file, plain, (key, index))
+        else:
+            _add(sources, file, _current_name(name, file.kind), (key, None))
+    return sources, tuple(others)
+
+
+def _add(sources: Sources, file: ArrayFile, name: str, source: tuple[str, int | None]) -> None:
+    if name in sources:
+        raise CheckpointError(
+            f"{file.path} holds {name!r} twice, as {sources[name][0]!r} and {source[0]!r}."
+        )
+    sources[name] = source
