@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
+from typing import Any
 
 from keras_vit.checks import (
     check_choice,
@@ -198,7 +199,7 @@ class ResNetConfig:
         """Channels of the last maps, and of what the head reads."""
         return 256 * self.width_factor * 2 ** (len(self.stages) - 1)
 
-    def to_dict(self) -> dict:
+    def to_dict(self) -> dict[str, Any]:
         """The fields as plain values, from which `ResNetConfig(**fields)` is made again."""
         return dataclasses.asdict(self)
 
@@ -426,7 +427,7 @@ class ViTConfig:
         """Height, width and channels of an image."""
         return (*self.image_size, self.channels)
 
-    def to_dict(self) -> dict:
+    def to_dict(self) -> dict[str, Any]:
         """The fields as plain values, from which `ViTConfig(**fields)` is made again."""
         return dataclasses.asdict(self)
 

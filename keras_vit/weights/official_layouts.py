@@ -12,6 +12,7 @@ from keras_vit.weights.layout import (
     SAME,
     Layout,
     Rule,
+    Transform,
     pairs,
 )
 
@@ -138,7 +139,7 @@ def _bit(
     unit: str,
     parts: tuple[tuple[str, str], ...],
     shortcut: str,
-    norms: tuple,
+    norms: tuple[tuple[str, str, Transform], ...],
     rest: tuple[Rule, ...],
 ) -> tuple[Rule, ...]:
     rules = [_conv("root/conv", root)]

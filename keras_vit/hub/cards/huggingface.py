@@ -47,7 +47,7 @@ _SIGLIP = _Family("siglip", {"gelu": "tanh", **_MAP}, UNIT_RANGE, None, note=_TO
 _SIGLIP2 = dataclasses.replace(_SIGLIP, paper="siglip2")
 
 # Family; variant, tag, repository, image size, top-1.
-_ROWS: tuple[tuple[_Family, tuple[tuple, ...]], ...] = (
+_ROWS: tuple[tuple[_Family, tuple[tuple[Any, ...], ...]], ...] = (
     (
         _VIT,
         (
@@ -183,7 +183,7 @@ _ROWS: tuple[tuple[_Family, tuple[tuple, ...]], ...] = (
 )
 
 
-def _card(family: _Family, row: tuple) -> Card:
+def _card(family: _Family, row: tuple[Any, ...]) -> Card:
     variant, tag, repository, size, top1 = row
     return Card(
         variant,

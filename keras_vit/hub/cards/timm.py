@@ -53,7 +53,7 @@ _FLEXIVIT = _Family("flexivit", {**_EXACT, "position_on_class_token": False})
 _BIT = _Family("bit", {})
 
 # Family; variant, tag, name on the hub, image size, crop ratio (None squashes), top-1.
-_ROWS: tuple[tuple[_Family, tuple[tuple, ...]], ...] = (
+_ROWS: tuple[tuple[_Family, tuple[tuple[Any, ...], ...]], ...] = (
     (
         _AUGREG,
         (
@@ -296,7 +296,7 @@ def _tag(timm_tag: str, name: str, paper: str, size: int) -> str:
     return f"timm_{origin}{recipe}" + ("" if size == 224 else f"_{size}")
 
 
-def _card(family: _Family, row: tuple) -> Card:
+def _card(family: _Family, row: tuple[Any, ...]) -> Card:
     variant, timm_tag, name, size, crop, top1 = row
     interpolation = "bilinear" if family.paper == "bit" else "bicubic"
     return Card(
