@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import os
 import re
+from typing import Any
 
 FOLDER = "gs://vit_models/augreg"
 INDEX = f"{FOLDER}/index.csv"
@@ -202,7 +203,7 @@ def parse_augreg_name(name: str) -> AugRegFile:
     )
 
 
-def read_augreg_index(path: str | os.PathLike) -> list[dict[str, str | float]]:
+def read_augreg_index(path: str | os.PathLike[str]) -> list[dict[str, str | float]]:
     """Reads the `index.csv` of the AugReg files: one row a fine-tuned file.
 
     Args:
@@ -255,7 +256,7 @@ def find_best_augreg(rows: list[dict[str, str | float]], model: str) -> AugRegFi
     return parse_augreg_name(str(best["filename"]))
 
 
-def _check(field: str, value: object, choices: tuple) -> None:
+def _check(field: str, value: object, choices: tuple[Any, ...]) -> None:
     if value not in choices:
         raise ValueError(
             f"AugReg has no {field}={value!r}. There are: {', '.join(map(str, choices))}."

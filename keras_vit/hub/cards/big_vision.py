@@ -45,7 +45,7 @@ _FLEXIVIT_IN1K = (
     ("vit_s16", "flexivit_s_i1k_90ep", 90, None),
 )
 _THIRTY = {"patch_size": (30, 30)}
-_FLEXIVIT_IN21K: tuple[tuple[str, str, str, dict], ...] = (
+_FLEXIVIT_IN21K: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("vit_b16", "flexivit_b_i21k_1000ep", "flexivit_in21k_1000ep_240", {}),
     ("vit_b16", "flexivit_b_i21k_300ep", "flexivit_in21k_300ep_240", {}),
     ("vit_b16", "flexivit_b_i21k_90ep", "flexivit_in21k_90ep_240", {}),
