@@ -1,4 +1,4 @@
-"""What configurations and layers check their arguments with."""
+"""Checks of arguments, used by configurations and layers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def pair(field: str, value: object) -> tuple[int, int]:
-    """`value` as (height, width): one positive integer for both, or two.
+    """Converts one positive integer, or two, to (height, width).
 
     Raises:
         ValueError: If it is neither.
@@ -20,7 +20,7 @@ def pair(field: str, value: object) -> tuple[int, int]:
 
 
 def check_whole_patches(image_size: tuple[int, int], patch_size: tuple[int, int]) -> None:
-    """Raises ValueError where the image is not a whole number of patches."""
+    """Raises ValueError if the image is not a whole number of patches."""
     for axis, pixels, patch in zip(("height", "width"), image_size, patch_size, strict=True):
         if pixels % patch:
             fitting = pixels - pixels % patch
@@ -33,7 +33,7 @@ def check_whole_patches(image_size: tuple[int, int], patch_size: tuple[int, int]
 
 
 def check_heads(width: int, num_heads: int) -> None:
-    """Raises ValueError where the heads do not divide the width."""
+    """Raises ValueError if the heads do not divide the width."""
     if width % num_heads:
         fitting = [n for n in range(1, width + 1) if width % n == 0]
         nearest = sorted(fitting, key=lambda n: abs(n - num_heads))[:3]
@@ -44,13 +44,13 @@ def check_heads(width: int, num_heads: int) -> None:
 
 
 def check_positive(field: str, value: object) -> None:
-    """Raises ValueError where `value` is not a positive integer."""
+    """Raises ValueError if `value` is not a positive integer."""
     if not _is_positive_integer(value):
         raise ValueError(f"`{field}` must be a positive integer. Received: {field}={value!r}.")
 
 
 def check_rate(field: str, value: float) -> None:
-    """Raises ValueError where `value` is not a rate in [0, 1)."""
+    """Raises ValueError if `value` is not a rate in [0, 1)."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
         raise ValueError(f"`{field}` must be a number in [0, 1). Received: {field}={value!r}.")
 
@@ -61,7 +61,7 @@ def _is_positive_integer(value: object) -> bool:
 
 
 def check_choice(field: str, value: object, choices: tuple[str, ...]) -> None:
-    """Raises ValueError where `value` is not one of `choices`."""
+    """Raises ValueError if `value` is not one of `choices`."""
     if value not in choices:
         raise ValueError(
             f"`{field}` must be one of {', '.join(map(repr, choices))}. Received: {value!r}."

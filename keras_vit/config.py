@@ -1,4 +1,4 @@
-"""What a model is, as frozen values: validated when made, standard library only."""
+"""Configurations of models and preprocessing: frozen dataclasses that check their values."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ STANDARDIZATIONS = ("std", "variance", "torch")
 
 @dataclasses.dataclass(frozen=True)
 class Preprocessing:
-    """How pixels in [0, 255] become what the first layer reads.
+    """Preprocessing of pixels in [0, 255] for the first layer.
 
-    The model itself, the input pipeline and every export use this one object.
+    The model, the input pipeline and every export use this object.
 
     Args:
         mean: Per-channel mean in [0, 255]. One value serves all channels.
@@ -66,7 +66,7 @@ class Preprocessing:
             )
 
     def per_channel(self, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Mean and standard deviation of each of `channels` channels.
+        """Returns mean and standard deviation of each of `channels` channels.
 
         Raises:
             ValueError: If there are statistics for another number of channels.
@@ -85,12 +85,11 @@ class Preprocessing:
 class ResNetStem:
     """The ResNet before the transformer of a hybrid, Section 3.1 of the ViT paper.
 
-    A root that makes maps of a quarter of the image's size, then stages of bottleneck units, each
-    but the first halving the maps again. Its normalisation follows its convolutions, unlike
-    that of the BiT ResNet of `ResNetConfig`.
+    The root makes feature maps of a quarter of the image size. Each stage of bottleneck units
+    but the first halves them again. Norms follow convolutions, unlike those of `ResNetConfig`.
 
     Args:
-        stages: Units in each stage; none leaves the root alone.
+        stages: Units in each stage; `()` is the root alone.
         width_factor: Multiple of the channels of a ResNet, 64 after the root.
         norm_epsilon: Added to the variance in every group norm.
         standardization: `"std"` standardises the kernels of the convolutions as the official
@@ -112,17 +111,17 @@ class ResNetStem:
 
     @property
     def channels(self) -> int:
-        """Channels of the maps that the stem makes."""
+        """Channels of the feature maps."""
         root = 64 * self.width_factor
         return 4 * root * 2 ** (len(self.stages) - 1) if self.stages else root
 
     @property
     def stride(self) -> int:
-        """Pixels of the image along one step of the maps."""
+        """Pixels of the image per position of the feature maps."""
         return 4 * 2 ** max(0, len(self.stages) - 1)
 
     def map_size(self, image_size: tuple[int, int]) -> tuple[int, int]:
-        """Height and width of the maps for images of `image_size` pixels."""
+        """Height and width of the feature maps for images of `image_size` pixels."""
         height, width = image_size
         return -(-height // self.stride), -(-width // self.stride)  # rounded up
 
@@ -140,13 +139,13 @@ class ResNetConfig:
             for images of any size.
         channels: Channels of an image.
         classes: Outputs of the head, or `None` for a backbone without one.
-        pooling: `"gap"` (mean over the maps), or `None` (the maps; without a head only).
+        pooling: `"gap"` (mean over positions), or `None` (the feature maps; without a head only).
         norm_epsilon: Added to the variance in every group norm.
         standardization: `"variance"` standardises the kernels of the convolutions as the
             official code does, `"torch"` as timm and transformers do; `None` is for kernels that
             are so already, see `fold_standardization`.
         classifier_activation: Activation of the head by its name in Keras; `None` gives logits.
-        head_bias: Start of the head's bias.
+        head_bias: Initial bias of the head.
         preprocessing: From pixels to the model's range; used by the data pipeline and exports too.
         include_preprocessing: Whether the model applies it, and so takes pixels in [0, 255].
 
@@ -190,22 +189,22 @@ class ResNetConfig:
 
     @property
     def input_shape(self) -> tuple[int | None, int | None, int]:
-        """Height, width and channels of an image; `None` where any size will do."""
+        """Height, width and channels of an image; `None` for images of any size."""
         height, width = self.image_size or (None, None)
         return height, width, self.channels
 
     @property
     def width(self) -> int:
-        """Channels of the last maps, and of what the head reads."""
+        """Channels of the last feature maps, and of the head's input."""
         return 256 * self.width_factor * 2 ** (len(self.stages) - 1)
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as plain values, from which `ResNetConfig(**fields)` is made again."""
+        """The fields as plain values, for `ResNetConfig(**fields)`."""
         return dataclasses.asdict(self)
 
 
 def merged_of(num_patches: int, num_merged_tokens: int) -> int:
-    """How many of so many patch tokens a block merges: at most half of them."""
+    """Number of patch tokens that a block merges: at most half of them."""
     return min(num_merged_tokens, num_patches // 2)
 
 
@@ -214,8 +213,8 @@ class ViTConfig:
     """A Vision Transformer, https://arxiv.org/abs/2010.11929: Table 1 and what varies around it.
 
     Args:
-        patch_size: Pixels along (height, width) of a patch, or places of the stem's maps where
-            there is a stem; an integer means a square.
+        patch_size: Pixels along (height, width) of a patch, or positions of the stem's feature
+            maps; an integer means a square.
         width: Dimension `D` of a token.
         depth: Number of transformer blocks.
         num_heads: Attention heads, which divide `width`.
@@ -223,15 +222,15 @@ class ViTConfig:
         image_size: Pixels along (height, width); an integer means a square.
         channels: Channels of an image.
         classes: Outputs of the head, or `None` for a backbone without one.
-        pooling: What the head reads: the class `"token"`, `"gap"` (mean of the patch tokens),
-            `"map"` (attention with a learned query), or `None` (every token on its own).
-        class_token: Whether a learned token is put before the patches.
+        pooling: Input of the head: the class `"token"`, `"gap"` (mean of the patch tokens),
+            `"map"` (attention with a learned query), or `None` (every token).
+        class_token: Whether a learned token precedes the patches.
         distillation_token: Whether DeiT's second learned token follows the class token.
-        num_registers: Learned tokens after the class token that are ignored at the end.
-        position_embedding: `"learned"` (one vector a place, the paper's), `"learned_2d"` (a row
+        num_registers: Learned tokens after the class token that no head reads.
+        position_embedding: `"learned"` (a vector per position, the paper's), `"learned_2d"` (a row
             and a column half), `"sincos_2d"` (fixed), `"relative"` (learned key offsets in every
             block) or `"none"`.
-        position_on_class_token: Whether the class and distillation tokens have a place too.
+        position_on_class_token: Whether the class and distillation tokens have positions.
         position_resize: How `adapt_model` and `fine_tune` resize positions to another image size, a
             method of `resize_positions`. Loading a checkpoint sets the method of its project.
         pre_logits: Width of the tanh layer before the head, or `None` for a linear head.
@@ -239,20 +238,20 @@ class ViTConfig:
         norm_epsilon: Added to the variance in every layer norm.
         norm_after_pooling: Whether the last norm follows the pooling, as in timm's `avg` models.
         qk_norm: Whether queries and keys are normalised per head (https://arxiv.org/abs/2302.05442).
-        layer_scale: Start of the learned scale of every branch, or `None` for no scale.
+        layer_scale: Initial value of the learned scale of every branch, or `None` for no scale.
         dropout_rate: After the position embedding and every dense layer but q, k, v; in [0, 1).
         attention_dropout_rate: On the attention weights, in [0, 1).
         stochastic_depth_rate: Probability that the last block's branches are dropped, growing
             linearly from 0 at the first block; in [0, 1).
         patch_dropout_rate: Share of the patch tokens left out of each training image, in [0, 1).
-        num_merged_tokens: Patch tokens that every block merges into those most like them, at most
-            half of those it gets (https://arxiv.org/abs/2210.09461): faster, a little less exact,
-            with the same weights.
-        rematerialize: Whether training keeps only the input of each block and computes the rest
-            again for the gradient: less memory, about a third more computation.
+        num_merged_tokens: Patch tokens that every block merges into their most similar ones, at
+            most half of its input (https://arxiv.org/abs/2210.09461): faster, a little less
+            accurate, with the same weights.
+        rematerialize: Whether training stores only the input of each block and recomputes the rest
+            for the gradient: less memory, about a third more computation.
         classifier_activation: Activation of the head by its name in Keras; `None` gives logits.
-        head_bias: Start of the head's bias; -10 in the official ImageNet-21k pre-training.
-        stem: A ResNet whose maps are cut into patches in place of the image, the paper's hybrid.
+        head_bias: Initial bias of the head; -10 in the official ImageNet-21k pre-training.
+        stem: A ResNet whose feature maps are split into patches, the paper's hybrid.
         preprocessing: From pixels to the model's range; used by the data pipeline and exports too.
         include_preprocessing: Whether the model applies it, and so takes pixels in [0, 255].
 
@@ -351,7 +350,7 @@ class ViTConfig:
         features = self.classes is None and self.pooling is None
         if self.distillation_token and self.pooling != "token" and not features:
             raise ValueError(
-                "A distillation token is read beside the class token, so it needs "
+                "A distillation token is read together with the class token, so it needs "
                 f'pooling="token". Received: pooling={self.pooling!r}.'
             )
         if self.pre_logits is not None and self.classes is None:
@@ -401,17 +400,17 @@ class ViTConfig:
 
     @property
     def num_class_tokens(self) -> int:
-        """The class token and the distillation token, as many as there are."""
+        """Number of class and distillation tokens."""
         return int(self.class_token) + int(self.distillation_token)
 
     @property
     def num_prefix_tokens(self) -> int:
-        """Tokens before the patches: class, distillation, registers."""
+        """Number of tokens before the patches: class, distillation, registers."""
         return self.num_class_tokens + self.num_registers
 
     @property
     def num_tokens(self) -> tuple[int, ...]:
-        """Tokens that go into each block, and last those that come out of the last one."""
+        """Number of tokens in the input of each block, and in the output of the last."""
         patches = [self.num_patches]
         for _ in range(self.depth):
             patches.append(patches[-1] - merged_of(patches[-1], self.num_merged_tokens))
@@ -428,7 +427,7 @@ class ViTConfig:
         return (*self.image_size, self.channels)
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as plain values, from which `ViTConfig(**fields)` is made again."""
+        """The fields as plain values, for `ViTConfig(**fields)`."""
         return dataclasses.asdict(self)
 
 
@@ -436,15 +435,15 @@ def _check_stem_patches(
     stem: ResNetStem, image_size: tuple[int, int], patch_size: tuple[int, int]
 ) -> None:
     size = stem.map_size(image_size)
-    for axis, places, patch, pixels in zip(
+    for axis, positions, patch, pixels in zip(
         ("height", "width"), size, patch_size, image_size, strict=True
     ):
-        if places % patch:
+        if positions % patch:
             step = patch * stem.stride
             raise ValueError(
                 f"The maps of the stem must be a whole number of patches. Received: image_size="
                 f"{image_size}, whose maps are {size}, and patch_size={patch_size} "
-                f"({places % patch} places of the {axis} left over). Make the {axis} "
+                f"({positions % patch} positions of the {axis} left over). Make the {axis} "
                 f"{max(step, pixels // step * step)} pixels, or change patch_size."
             )
 

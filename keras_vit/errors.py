@@ -14,19 +14,19 @@ class CheckpointError(KerasVitError, ValueError):
 
 
 class CheckpointMismatchError(CheckpointError):
-    """A checkpoint that does not fit the model. The message lists everything that does not."""
+    """A checkpoint that does not fit the model. The message lists every mismatch."""
 
 
 class DownloadError(KerasVitError, OSError):
-    """A file that could not be fetched, or that is not the one that was published."""
+    """A file that could not be fetched, or that differs from the published one."""
 
 
 class DamagedStateError(KerasVitError, ValueError):
-    """A file of training state that is torn or was changed. The message names it."""
+    """A damaged file of training state. The message names it."""
 
 
 class StateMismatchError(KerasVitError, ValueError):
-    """A training state that does not fit the model. The message lists everything that does not."""
+    """A training state that does not fit the model. The message lists every mismatch."""
 
 
 class ExportMismatchError(KerasVitError, ValueError):

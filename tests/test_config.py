@@ -36,7 +36,7 @@ from tests.fixtures import tiny_config
         ({"class_token": False}, r'pooling="token" reads the class token.*"gap" or "map"'),
         (
             {"pooling": "gap", "distillation_token": True},
-            r"distillation token is read beside the class token",
+            r"distillation token is read together with the class token",
         ),
         ({"classes": None, "pre_logits": 32}, r"classes=None asks for no head"),
         (

@@ -147,7 +147,7 @@ class Checkpoint:
 
         Args:
             grid: Patches along (height, width) that the caller states.
-            model_grid: Patches of the model, tried besides square grids.
+            model_grid: Patches of the model, tried in addition to square grids.
 
         Returns:
             The ways, without duplicates. Where `config.json` states an image size that fits the
