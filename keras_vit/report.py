@@ -27,6 +27,7 @@ from keras_vit.analysis.patch_features import principal_axes, project_patches, t
 from keras_vit.analysis.relevance import class_relevance
 from keras_vit.evaluate.compute import training_memory
 from keras_vit.evaluate.counting import StageCount, count_stages
+from keras_vit.models.heads import class_probabilities
 
 _SHOWN = 6  # images in a picture
 _STYLE = """
@@ -296,10 +297,8 @@ def _predictions(model: keras.Model, few: np.ndarray, class_names: Sequence[str]
     shape = model.outputs[0].shape
     if len(model.outputs) != 1 or len(shape) != 2 or (config and config.classes is None):
         return ""
-    logits = ops.convert_to_numpy(model(few, training=False)).astype("float64")
-    if config is None or config.classifier_activation is None:
-        logits = np.exp(logits - logits.max(axis=1, keepdims=True))
-    shares = logits / logits.sum(axis=1, keepdims=True)
+    outputs = ops.convert_to_numpy(model(few, training=False))
+    shares = class_probabilities(model, outputs)
     rows = "".join(
         f"<tr><td class='n'>{index + 1}</td><td>{html.escape(_top(share, class_names))}</td></tr>"
         for index, share in enumerate(shares)

@@ -34,7 +34,7 @@ LEVEL = {name: level for level, names in LEVELS.items() for name in names}
 USES_TENSORFLOW = {"data", "export", "train", "evaluate", "resume", "distribution"}
 IMPORTS_TENSORFLOW_LATE = {
     "analysis/relevance.py",
-    "cli/devices.py",
+    "cli/training.py",
     "trainers/array_data.py",
     "trainers/distributed.py",
     "trainers/processors.py",

@@ -1,6 +1,7 @@
-"""The command line, `keras-vit`: a flag is a parameter of the function it calls.
+"""The command line `keras-vit`: the table of commands, the parser and `main`.
 
-A new command is a function that prints what it found, and a row of `COMMANDS`.
+A new command is a function that prints its result, and a row of `COMMANDS`. Each flag is a
+parameter of the function.
 """
 
 from __future__ import annotations
@@ -8,167 +9,139 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib.metadata
-import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from keras_vit.cli.command import Command, argument
-from keras_vit.cli.training_commands import TRAINING_COMMANDS
-from keras_vit.create import create_model
-from keras_vit.hub.addresses import is_address
-from keras_vit.hub.cards.card import Card
-from keras_vit.hub.catalog import fetch_weights, hub_advice, list_weights
-from keras_vit.pretrained import build_pretrained, from_pretrained
-from keras_vit.weights.checkpoint import open_checkpoint
-from keras_vit.weights.inspection import inspect_file
-from keras_vit.weights.save import WRITABLE, check_target, save_weights
+from keras_vit.cli.models import MAX_IMAGES, export_model, inspect_model, verify_file
+from keras_vit.cli.resolve import CHECKPOINT_FORMS, MODEL_FORMS
+from keras_vit.cli.training import STRATEGIES, evaluate_model, predict_files, train_model
+from keras_vit.cli.weights import convert_file, fetch_file, list_published, show_file
+from keras_vit.weights.save import WRITABLE
 
-# What a user can do something about; anything else is a fault of ours and keeps its traceback.
+# Errors that a user can act on; all others are bugs and keep their traceback.
 _EXPECTED_ERRORS = (ValueError, OSError, ImportError)
-_CHECKPOINTS = (".npz", ".safetensors")
 
 
-def show_weights(variant: str | None = None, as_json: bool = False) -> None:
-    """Prints the published weights of an architecture, or of all, one a line."""
-    cards = list_weights(variant)
-    if as_json:
-        for card in cards:
-            print(json.dumps(dataclasses.asdict(card)))
-        return
-    header = ("weights", "pixels", "classes", "top-1", "MiB", "layout", "address")
-    _print_table([header, *map(_row, cards)])
+@dataclasses.dataclass(frozen=True)
+class Argument:
+    """A flag or a positional argument, with the parameters of `add_argument`."""
+
+    names: tuple[str, ...]
+    settings: dict[str, Any]
 
 
-def show_file(file: str, arrays: bool = False, as_json: bool = False) -> None:
-    """Prints what a checkpoint is, found from the names and shapes in it."""
-    info = inspect_file(_find(file))
-    sizes = {name: (list(entry.shape), str(entry.dtype)) for name, entry in info.arrays.items()}
-    facts = {
-        "file": os.fspath(info.path),
-        "layout": f"{info.layout} ({info.kind})",
-        "variant": info.variant,
-        "classes": info.classes,
-        "image_size": info.image_size,
-        "patch_size": info.patch_size,
-        "grid": info.grid,
-        "sizes": info.sizes,
-        "parameters": info.parameters,
-        "arrays": len(sizes),
-        "options": info.options,
-    }
-    if as_json:
-        print(json.dumps({**facts, "arrays": sizes}, default=_plain))
-        return
-    _print_table([(f"{name}:", _text(value)) for name, value in facts.items()])
-    if arrays:
-        print()
-        _print_table([(name, dtype, _text(shape)) for name, (shape, dtype) in sizes.items()])
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A command of one or several words, and the function that it calls."""
+
+    name: str
+    function: Callable[..., None]
+    arguments: tuple[Argument, ...] = ()
 
 
-def fetch_file(name: str, rehash: bool = False) -> None:
-    """Downloads weights where they are not there yet, checks them and prints their path."""
-    print(_find(name, rehash))
+def argument(*names: str, **settings: Any) -> Argument:
+    """Makes an `Argument`, written like a call of `add_argument`."""
+    return Argument(names, settings)
 
 
-def convert_file(
-    source: str,
-    target: str,
-    layout: str,
-    variant: str | None = None,
-    image_size: int | None = None,
-    num_heads: int | None = None,
-) -> None:
-    """Writes a checkpoint again in the names of another project."""
-    check_target(target, layout)
-    path = _find(source)
-    options: dict[str, Any] = {} if num_heads is None else {"num_heads": num_heads}
-    with open_checkpoint(path) as checkpoint:
-        if image_size is not None:
-            channels = checkpoint.sizes.get("channels", 3)
-            options["input_shape"] = (image_size, image_size, channels)
-        model = build_pretrained(checkpoint, variant=variant, **options)
-    written = save_weights(model, target, layout)
-    print(model.load_report)
-    print(f"Wrote {written} ({os.path.getsize(written) / 2**20:.1f} MiB, {layout} layout).")
-
-
-def inspect_model(model: str, images: Sequence[str], output: str = "report.html") -> None:
-    """Writes one HTML page about a model: what it is, what it costs, where it looks."""
-    from keras_vit.data.image_files import ImageFiles
-    from keras_vit.report import write_report
-
-    loaded = _open_model(model)
-    print(write_report(loaded, output, ImageFiles(images, loaded) if images else None))
-
-
-def export_model(
-    model: str,
-    to: str,
-    output: str,
-    precision: str = "float32",
-    labels: str | None = None,
-    images: Sequence[str] = (),
-) -> None:
-    """Exports a model as a SavedModel, a LiteRT or an ONNX file, checked against the model."""
-    from keras_vit.data.image_files import read_images
-    from keras_vit.export.litert import export_litert
-    from keras_vit.export.onnx import export_onnx
-    from keras_vit.export.saved_model import export_saved_model
-
-    options: dict[str, Any] = {"precision": precision}
-    if labels is not None:
-        with open(labels, encoding="utf-8") as file:
-            options["labels"] = file.read().splitlines()
-    exports: dict[str, Callable[..., Any]] = {
-        "saved_model": export_saved_model,
-        "litert": export_litert,
-        "onnx": export_onnx,
-    }
-    loaded = _open_model(model)
-    if images:
-        options["images"] = read_images(images, loaded.input_shape[-1], _EXPORT_IMAGES)
-        if (to, precision) == ("litert", "int8"):
-            options["calibration"] = options["images"]
-    print(exports[to](loaded, output, **options))
-
-
-def verify_file(
-    path: str, model: str, tolerance: float | None = None, images: Sequence[str] = ()
-) -> None:
-    """Runs an exported file beside a model, and prints how they differ."""
-    from keras_vit.data.image_files import read_images
-    from keras_vit.export.verify import verify_export
-
-    loaded = _open_model(model)
-    read = read_images(images, loaded.input_shape[-1], _EXPORT_IMAGES) if images else None
-    print(verify_export(path, loaded, read, tolerance=tolerance))
-
-
-_JSON = argument("--json", dest="as_json", action="store_true", help="print JSON")
-_EXPORT_IMAGES = 100
-_A_FILE = "path, address (https://, gs://, hf://owner/name) or VARIANT/TAG"
-
-_A_MODEL = (
-    "a .keras file, a checkpoint's path or address, VARIANT/TAG, or VARIANT for random weights"
+_DATA = "folder with one folder per class, or tfds:NAME, tfds:NAME:VERSION@SPLIT"
+_LABELS = argument(
+    "--labels", help="text file with one class per line; by default those of the run"
 )
-
+_BATCH = argument("--batch-size", type=int, default=32, help="images per step")
+_DATA_DIR = argument("--data-dir", help="folder of the TFDS data sets")
+_DOWNLOAD = argument("--download", action="store_true", help="let TFDS download a missing data set")
+_UNREADABLE = argument(
+    "--unreadable",
+    default="error",
+    choices=("error", "skip"),
+    help="treatment of files that cannot be read",
+)
+_JSON = argument("--json", dest="as_json", action="store_true", help="print JSON")
 _IMAGES = argument(
     "--images",
     nargs="+",
     default=(),
-    help="image files of the task, and folders of them, to check on and to calibrate int8 with; "
-    f"of more than {_EXPORT_IMAGES}, as many spread evenly",
+    help="image files and folders, to check the export with and to calibrate int8; at most "
+    f"{MAX_IMAGES} are read, spread evenly",
 )
 
 COMMANDS: tuple[Command, ...] = (
-    *TRAINING_COMMANDS,
+    Command(
+        "train",
+        train_model,
+        (
+            argument("--data", required=True, help=_DATA),
+            argument("--model", required=True, help=f"model to train: {MODEL_FORMS}"),
+            argument(
+                "--recipe", required=True, help='such as "finetune_pets", see docs/recipes.md'
+            ),
+            argument("--weights", help=f"weights for a VARIANT: tag, {CHECKPOINT_FORMS}"),
+            argument("--validation", help="share of the images to hold out, or images as --data"),
+            argument(
+                "--test",
+                help="images as --data: choose the learning rate on held-out images, train on all, "
+                "test once",
+            ),
+            argument("--output", default="runs/run", help="folder of the run"),
+            argument("--image-size", type=int, help="pixels; by default the recipe's"),
+            argument("--batch-size", type=int, help="images per step; by default the recipe's"),
+            argument("--learning-rate", type=float, help="by default the recipe's"),
+            argument("--steps", type=int, help="steps; by default the recipe's"),
+            argument("--seed", type=int, default=0, help="random seed"),
+            _DATA_DIR,
+            _DOWNLOAD,
+            _UNREADABLE,
+            argument(
+                "--precision",
+                default="float32",
+                choices=("float32", "mixed_bfloat16", "mixed_float16"),
+                help="dtype policy of the layers",
+            ),
+            argument(
+                "--strategy",
+                default="auto",
+                choices=STRATEGIES,
+                help="mirrored: all GPUs of the machine, as auto does if there are several",
+            ),
+            argument(
+                "--dry-run", action="store_true", help="print plan, memory and time, and stop"
+            ),
+        ),
+    ),
+    Command(
+        "evaluate",
+        evaluate_model,
+        (
+            argument("--data", required=True, help=_DATA),
+            argument("--model", required=True, help=MODEL_FORMS),
+            _LABELS,
+            _BATCH,
+            _DATA_DIR,
+            _DOWNLOAD,
+            _UNREADABLE,
+            _JSON,
+        ),
+    ),
+    Command(
+        "predict",
+        predict_files,
+        (
+            argument("files", nargs="+", help="image files, and folders of them"),
+            argument("--model", required=True, help=MODEL_FORMS),
+            _LABELS,
+            argument("--top", type=int, default=3, help="classes to print"),
+            _BATCH,
+            _JSON,
+        ),
+    ),
     Command(
         "export",
         export_model,
         (
-            argument("model", help=_A_MODEL),
+            argument("model", help=MODEL_FORMS),
             argument("--to", required=True, choices=("saved_model", "litert", "onnx")),
             argument("--output", default="exported", help="the file, or directory, to write"),
             argument(
@@ -177,7 +150,7 @@ COMMANDS: tuple[Command, ...] = (
                 help="float32; saved_model: bfloat16, float16; litert: float16, dynamic, int8 "
                 "(with --images); onnx: float16, int8",
             ),
-            argument("--labels", help="text file with a class a line"),
+            argument("--labels", help="text file with one class per line"),
             _IMAGES,
         ),
     ),
@@ -186,7 +159,7 @@ COMMANDS: tuple[Command, ...] = (
         verify_file,
         (
             argument("path", help="a version of a SavedModel, a LiteRT file or an ONNX file"),
-            argument("model", help=_A_MODEL),
+            argument("model", help=MODEL_FORMS),
             argument("--tolerance", type=float, help="largest difference allowed"),
             _IMAGES,
         ),
@@ -195,21 +168,21 @@ COMMANDS: tuple[Command, ...] = (
         "inspect",
         inspect_model,
         (
-            argument("model", help=_A_MODEL),
+            argument("model", help=MODEL_FORMS),
             argument("images", nargs="*", help="image files, and folders of them"),
             argument("--output", default="report.html", help="the page to write"),
         ),
     ),
     Command(
         "weights list",
-        show_weights,
-        (argument("variant", nargs="?", help='architecture, as "vit_b16" or "B/16"'), _JSON),
+        list_published,
+        (argument("variant", nargs="?", help='architecture, such as "vit_b16" or "B/16"'), _JSON),
     ),
     Command(
         "weights info",
         show_file,
         (
-            argument("file", help=_A_FILE),
+            argument("file", help=CHECKPOINT_FORMS),
             argument("--arrays", action="store_true", help="print every array"),
             _JSON,
         ),
@@ -218,29 +191,34 @@ COMMANDS: tuple[Command, ...] = (
         "weights fetch",
         fetch_file,
         (
-            argument("name", help=_A_FILE),
-            argument("--rehash", action="store_true", help="hash a file that is there already"),
+            argument("name", help=CHECKPOINT_FORMS),
+            argument("--rehash", action="store_true", help="hash a file in the cache again"),
         ),
     ),
     Command(
         "weights convert",
         convert_file,
         (
-            argument("source", metavar="IN", help=_A_FILE),
+            argument("source", metavar="IN", help=CHECKPOINT_FORMS),
             argument("target", metavar="OUT", help="file to write, .npz or .safetensors"),
-            argument("--layout", required=True, choices=WRITABLE, help="whose names to write"),
-            argument("--variant", help="architecture of IN, where its shapes do not tell"),
-            argument("--image-size", type=int, help="pixels that OUT is for; as IN otherwise"),
-            argument("--num-heads", type=int, help="attention heads of IN, where nothing tells"),
+            argument(
+                "--layout",
+                required=True,
+                choices=WRITABLE,
+                help="project of the array names",
+            ),
+            argument("--variant", help="architecture of IN, if its shapes do not decide it"),
+            argument("--image-size", type=int, help="pixels of OUT; by default those of IN"),
+            argument("--num-heads", type=int, help="attention heads of IN, if unknown"),
         ),
     ),
 )
-# What the first words of commands have in common.
+# Descriptions of the first words of commands.
 _GROUPS = {"weights": "list, inspect, fetch and convert checkpoints"}
 
 
 def build_parser(commands: Iterable[Command] = COMMANDS) -> argparse.ArgumentParser:
-    """The parser of the command line, from the table of commands."""
+    """Builds the parser of the command line from the table of commands."""
     parser = argparse.ArgumentParser(
         prog="keras-vit", description="The Vision Transformer for Keras 3, from the command line."
     )
@@ -266,16 +244,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command.
 
     Args:
-        arguments: The words of the command line; `None` takes the process's own.
+        arguments: The words of the command line; `None` takes those of the process.
 
     Returns:
-        0, or 1 after an error that was explained, for the process to exit with.
+        The exit status: 0, or 1 after an error message.
     """
     options = vars(build_parser().parse_args(arguments))
     function = options.pop("function")
     try:
         function(**options)
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except _EXPECTED_ERRORS as error:
         print(f"keras-vit: error: {error}", file=sys.stderr)
@@ -283,76 +261,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _find(name: str, rehash: bool = False):
-    """The file of a path, an address or `"vit_b16/augreg_in21k"`."""
-    if is_address(name) or os.path.exists(name):
-        return fetch_weights(name, rehash=rehash)
-    variant, slash, tag = name.rpartition("/")
-    if slash and tag.isidentifier():
-        return fetch_weights(tag, variant, rehash=rehash)
-    raise ValueError(f"There is no file {name!r}.{_advice(name)}")
-
-
-def _advice(name: str) -> str:
-    """What somebody may have meant who named neither a file nor `VARIANT/TAG`."""
-    named = sorted(card.name for card in list_weights() if name in (card.variant, card.tag))
-    if not named:
-        hint = hub_advice(name)
-        return hint or " Published weights are called VARIANT/TAG: see `keras-vit weights list`."
-    more = f" and {len(named) - 3} more: see `keras-vit weights list`" if len(named) > 3 else ""
-    return f" There are weights {', '.join(named[:3])}{more}."
-
-
-def _open_model(name: str):
-    """The model of a `.keras` file, a checkpoint, `"vit_b16/augreg_in21k"` or `"vit_b16"`."""
-    import keras
-
-    suffix, tag = os.path.splitext(name)[1], name.rpartition("/")[2]
-    if suffix == ".keras":
-        return keras.saving.load_model(name)
-    has_tag = tag != name and tag.isidentifier()
-    if has_tag or is_address(name) or suffix in _CHECKPOINTS or os.path.exists(name):
-        return from_pretrained(name)
-    return create_model(name)
-
-
 def _version() -> str:
     try:
         return importlib.metadata.version("keras-vit")
     except importlib.metadata.PackageNotFoundError:  # run from a checkout
         return "(not installed)"
-
-
-def _row(card: Card) -> tuple[str, ...]:
-    height, width = card.image_size
-    return (
-        card.name,
-        f"{height}" if height == width else f"{height}x{width}",
-        _text(card.classes),
-        _text(card.top1),
-        "-" if card.mebibytes is None else f"{card.mebibytes:.0f}",
-        card.layout,
-        card.address,
-    )
-
-
-def _text(value: Any) -> str:
-    if value is None or value == {}:
-        return "-"
-    if isinstance(value, dict):
-        return ", ".join(f"{name}={each!r}" for name, each in value.items())
-    if isinstance(value, (tuple, list)):
-        return " x ".join(map(str, value)) or "scalar"
-    return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _plain(value: Any) -> Any:
-    """What JSON has no form for: our frozen dataclasses as objects, all else as text."""
-    return {**vars(value)} if dataclasses.is_dataclass(value) else str(value)
-
-
-def _print_table(rows: Sequence[Sequence[str]]) -> None:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        print("  ".join(cells).rstrip())

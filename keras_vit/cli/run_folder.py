@@ -1,13 +1,15 @@
-"""The folder of a training run: what was asked for, how it went, and what came of it.
+"""The folder of a training run: its settings, its course and its results.
 
-config.json   what was asked for, with all that the recipe says; class names; versions
-states/       to go on after a restart
-metrics.csv   loss and accuracy by the epoch
-curves.png    the same, drawn (needs matplotlib)
+config.json   settings with all values of the recipe; class names; versions
+states/       training states, from which an interrupted run continues
+metrics.csv   loss and accuracy of each epoch
+curves.png    the same as a plot (needs matplotlib)
 logs/         the same for TensorBoard (needs tensorboard)
-best.keras    the model of the best validation accuracy, where there was validation
+best.keras    the model of the best validation accuracy, if there is validation
 model.keras   the model at the end
 results.json  accuracies, seconds
+
+Files are complete or absent: they are written under another name and renamed.
 """
 
 from __future__ import annotations
@@ -15,32 +17,33 @@ from __future__ import annotations
 import csv
 import importlib.util
 import json
+import math
 import pathlib
 import sys
 from typing import Any
 
 import keras
 
-CONFIG, METRICS, RESULTS = "config.json", "metrics.csv", "results.json"
+from keras_vit.files import write_atomically
+
+CONFIG, METRICS, RESULTS, CURVES = "config.json", "metrics.csv", "results.json", "curves.png"
 BEST, FINAL = "best.keras", "model.keras"
 
 
-def open_folder(folder: pathlib.Path, asked: dict[str, Any]) -> None:
-    """Makes the folder of a run, or finds that it is the folder of the same run.
+def open_folder(folder: pathlib.Path, settings: dict[str, Any]) -> None:
+    """Creates the folder of a run, or checks that it belongs to the same run.
 
     Args:
-        folder: Where it is.
-        asked: What the run is, for `config.json`.
+        folder: Path of the folder.
+        settings: Settings of the run, for `config.json`.
 
     Raises:
-        ValueError: If the folder is of another run.
+        ValueError: If the folder belongs to another run.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / CONFIG
-    if not path.exists():
-        path.write_text(json.dumps(asked, indent=2) + "\n")
+    if not (folder / CONFIG).exists():
+        _write_json(folder / CONFIG, settings)
         return
-    before, now = json.loads(path.read_text()), json.loads(json.dumps(asked))
+    before, now = read_config(folder), json.loads(json.dumps(settings))
     differ = [
         f"{key} was {before.get(key)!r}, is {now.get(key)!r}"
         for key in sorted(before.keys() | now.keys())
@@ -48,19 +51,19 @@ def open_folder(folder: pathlib.Path, asked: dict[str, Any]) -> None:
     ]
     if differ:
         raise ValueError(
-            f"{folder} holds another run: {'; '.join(differ)[:800]}. Take another --output, or the "
-            "settings of that run."
+            f"{folder} holds another run: {'; '.join(differ)[:800]}. Choose another --output, or "
+            "the settings of that run."
         )
 
 
 def read_config(folder: pathlib.Path) -> dict[str, Any]:
-    """What a run was asked for, or nothing where there is no run."""
+    """Settings of a run, or an empty dict if there is no run."""
     path = folder / CONFIG
-    return json.loads(path.read_text()) if path.exists() else {}
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
 def read_metrics(folder: pathlib.Path) -> dict[str, list[float]]:
-    """Metrics by the epoch, from `metrics.csv`."""
+    """Metrics of each epoch, from `metrics.csv`."""
     path = folder / METRICS
     if not path.exists():
         return {}
@@ -69,43 +72,57 @@ def read_metrics(folder: pathlib.Path) -> dict[str, list[float]]:
     return {
         name: [float(row[name]) for row in rows]
         for name in (rows[0] if rows else {})
-        if name != "epoch" and all(row[name] != "NA" for row in rows)  # Keras's word for nothing
+        if name != "epoch" and all(row[name] != "NA" for row in rows)  # Keras writes NA for None
     }
 
 
-def callbacks_of(folder: pathlib.Path, has_validation: bool) -> list[keras.callbacks.Callback]:
-    """What writes metrics, logs and the best model while a run goes on; they go on where it does.
+class SaveBest(keras.callbacks.Callback):
+    """Saves the model after every epoch with a new best validation accuracy.
 
     Args:
-        folder: Of the run.
-        has_validation: Whether there is an accuracy to choose the best model by.
-
-    Returns:
-        Callbacks of Keras.
+        path: The `.keras` file to write.
+        best: Best accuracy of earlier epochs.
     """
-    made: list[keras.callbacks.Callback] = [
+
+    def __init__(self, path: pathlib.Path, best: float = -math.inf):
+        super().__init__()
+        self.path, self.best = path, best
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        accuracy = (logs or {}).get("val_accuracy", -math.inf)
+        if accuracy > self.best:
+            self.best = accuracy
+            save_model(self.model, self.path)
+
+
+def callbacks_of(folder: pathlib.Path, has_validation: bool) -> list[keras.callbacks.Callback]:
+    """Callbacks that write metrics, logs and the best model, also of a run that continues.
+
+    Args:
+        folder: Folder of the run.
+        has_validation: Whether there is a validation accuracy to choose the best model by.
+    """
+    callbacks: list[keras.callbacks.Callback] = [
         keras.callbacks.CSVLogger(str(folder / METRICS), append=True)
     ]
     if importlib.util.find_spec("tensorboard") is not None:
-        made.append(keras.callbacks.TensorBoard(str(folder / "logs"), write_graph=False))
+        callbacks.append(keras.callbacks.TensorBoard(str(folder / "logs"), write_graph=False))
     if has_validation:
-        before = read_metrics(folder).get("val_accuracy", [])
-        made.append(
-            keras.callbacks.ModelCheckpoint(
-                str(folder / BEST),
-                monitor="val_accuracy",
-                mode="max",
-                save_best_only=True,
-                initial_value_threshold=max(before) if before else None,
-            )
-        )
-    return made
+        earlier = read_metrics(folder).get("val_accuracy", [])
+        callbacks.append(SaveBest(folder / BEST, max(earlier, default=-math.inf)))
+    return callbacks
 
 
-def finish(folder: pathlib.Path, model: keras.Model, results: dict[str, Any]) -> None:
-    """Writes what came of a run."""
-    model.save(folder / FINAL)
-    (folder / RESULTS).write_text(json.dumps(results, indent=2) + "\n")
+def save_model(model: keras.Model, path: pathlib.Path) -> None:
+    """Saves a model as a `.keras` file, which replaces an older one when it is complete."""
+    with write_atomically(path, replace=True) as unfinished:
+        model.save(unfinished)
+
+
+def write_results(folder: pathlib.Path, model: keras.Model, results: dict[str, Any]) -> None:
+    """Writes the model, the results and the curves of a finished run."""
+    save_model(model, folder / FINAL)
+    _write_json(folder / RESULTS, results)
     metrics = read_metrics(folder)
     if not metrics:
         return
@@ -114,17 +131,27 @@ def finish(folder: pathlib.Path, model: keras.Model, results: dict[str, Any]) ->
         return
     from keras_vit.analysis.plots import plot_training
 
-    plot_training(metrics).savefig(folder / "curves.png", dpi=120)
+    with write_atomically(folder / CURVES, replace=True) as unfinished:
+        plot_training(metrics).savefig(unfinished, dpi=120)
 
 
-def find_model(name: str) -> pathlib.Path | None:
-    """The file of a model in a folder of a run, the best one first; `None` if it is no such."""
-    folder = pathlib.Path(name)
-    for each in (BEST, FINAL):
-        if (folder / each).exists():
-            return folder / each
-    if (folder / CONFIG).exists():
+def find_saved_model(folder: pathlib.Path) -> pathlib.Path | None:
+    """Finds the model of a run, the best one first; `None` if the folder belongs to no run.
+
+    Raises:
+        FileNotFoundError: If the run has no model yet.
+    """
+    for name in (BEST, FINAL):
+        if (folder / name).exists():
+            return folder / name
+    # Checkpoints of Hugging Face have a config.json too.
+    if (folder / CONFIG).exists() and not list(folder.glob("*.safetensors")):
         raise FileNotFoundError(
             f"The run in {folder} has no model yet: neither {BEST} nor {FINAL}."
         )
     return None
+
+
+def _write_json(path: pathlib.Path, content: dict[str, Any]) -> None:
+    with write_atomically(path, replace=True) as unfinished:
+        unfinished.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

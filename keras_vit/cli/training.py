@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import os
 import pathlib
 import shlex
+import signal
 import sys
+import threading
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 
-from keras_vit.cli.devices import strategy_scope
-from keras_vit.cli.interrupt import saves_when_interrupted
-from keras_vit.cli.plan import describe_plan
-from keras_vit.cli.run_folder import callbacks_of, finish, open_folder
-from keras_vit.cli.sources import class_names_of, open_images, open_model
+from keras_vit.cli.dry_run import describe_run
+from keras_vit.cli.resolve import class_names_of, open_images, open_model, resolve_model
+from keras_vit.cli.run_folder import callbacks_of, open_folder, write_results
 from keras_vit.create import create_model
+from keras_vit.distribution.cluster import parse_cluster
+from keras_vit.models.heads import class_probabilities
+from keras_vit.resume.stop_signal import EXIT_STATUS
 from keras_vit.train.adapt import adapt_model
 from keras_vit.train.fit import (
     TrainingResult,
@@ -30,8 +36,14 @@ from keras_vit.train.fit import (
 )
 from keras_vit.train.hyperparameters import Recipe
 from keras_vit.train.recipes import find_recipe
+from keras_vit.variants import find_variant
 
-_NOT_OF_THE_RUN = ("output", "dry_run", "download")
+if TYPE_CHECKING:
+    from keras_vit.data.image_set import ImageSet
+
+STRATEGIES = ("auto", "none", "mirrored")
+INTERRUPTED = 128 + signal.SIGINT  # the exit status that a shell reports after Ctrl-C
+_NOT_SETTINGS = ("output", "dry_run", "download")  # arguments that do not change a run
 
 
 def train_model(
@@ -54,36 +66,39 @@ def train_model(
     strategy: str = "auto",
     dry_run: bool = False,
 ) -> None:
-    """Trains a model on images by a recipe; the same command goes on with a run that stopped."""
-    asked = {name: value for name, value in locals().items() if name not in _NOT_OF_THE_RUN}
+    """Trains a model on images by a recipe; the same command continues an interrupted run."""
+    settings = {name: value for name, value in locals().items() if name not in _NOT_SETTINGS}
     keras.utils.set_random_seed(seed)
     keras.config.set_dtype_policy(precision)
     chosen = _choose_recipe(recipe, image_size, batch_size, learning_rate, steps)
     options: dict[str, Any] = {"data_dir": data_dir, "download": download, "unreadable": unreadable}
     images, held_out = _open_data(data, validation, seed, options)
+    is_pretrained = weights is not None or resolve_model(model).kind != "variant"
     with strategy_scope(strategy):
         start = _build(model, weights, images.num_classes, chosen)
     if dry_run:
-        if weights is not None:
+        if is_pretrained:
             size = chosen.image_size
             start = adapt_model(start, images.num_classes, size, **chosen.model_options)
         count = 0 if held_out is None else held_out.num_images
-        _print_facts(list(describe_plan(start, chosen, images.num_images, count)))
+        _print_facts(list(describe_run(start, chosen, images.num_images, count)))
         return
     folder = pathlib.Path(output)
     found = {"class_names": list(images.class_names), "skipped": list(images.skipped)}
     versions = {"keras": keras.__version__, "python": sys.version.split()[0]}
-    open_folder(folder, {**asked, **found, "plan": chosen.to_dict(), "versions": versions})
-    begun = time.perf_counter()
-    with saves_when_interrupted(_command(asked, output)):
+    open_folder(folder, {**settings, **found, "plan": chosen.to_dict(), "versions": versions})
+    start_time = time.perf_counter()
+    with save_when_interrupted(_command(settings, output)):
         if test is not None:
             names = images.class_names
             tested = open_images(test, class_names=names, split="test", **options)
             fitted, results = _transfer(start, images, tested, chosen, seed, folder)
         else:
-            fitted = _fit(start, images, held_out, chosen, weights is not None, seed, folder)
+            fitted = _fit(start, images, held_out, chosen, is_pretrained, seed, folder)
             results = {name: values[-1] for name, values in fitted.history.history.items()}
-    finish(folder, fitted.model, {**results, "seconds": round(time.perf_counter() - begun, 1)})
+    write_results(
+        folder, fitted.model, {**results, "seconds": round(time.perf_counter() - start_time, 1)}
+    )
     _print_facts([(name, f"{value:.4g}") for name, value in results.items()])
     print(f"The run is in {folder}: model.keras, metrics.csv and more.")
 
@@ -127,9 +142,9 @@ def predict_files(
     names = class_names_of(model, labels, loaded.output_shape[-1])
     images = read_files(files, names)
     outputs = [loaded.predict_on_batch(x) for x, _ in eval_batches(images, loaded, batch_size)]
-    for path, scores in zip(list_images(files), np.concatenate(outputs), strict=True):
-        shares = _probabilities(loaded, scores)
-        best = [(names[i], float(shares[i])) for i in np.argsort(-shares)[:top]]
+    probabilities = class_probabilities(loaded, np.concatenate(outputs))
+    for path, scores in zip(list_images(files), probabilities, strict=True):
+        best = [(names[i], float(scores[i])) for i in np.argsort(-scores)[:top]]
         if as_json:
             print(json.dumps({"file": path, "classes": dict(best)}))
         else:
@@ -159,8 +174,8 @@ def _choose_recipe(
 
 def _open_data(
     data: str, validation: str | None, seed: int, options: dict[str, Any]
-) -> tuple[Any, Any]:
-    """Images to train on, and to evaluate on: another set, or a share of these."""
+) -> tuple[ImageSet, ImageSet | None]:
+    """Training images, and validation images: another set, or a share of the first."""
     images = open_images(data, **options)
     if validation is None:
         return images, None
@@ -172,19 +187,43 @@ def _open_data(
     return images.split(share, seed)
 
 
-def _build(variant: str, weights: str | None, classes: int, recipe: Recipe) -> Any:
+def _build(model: str, weights: str | None, classes: int, recipe: Recipe) -> keras.Model:
+    """The model to train, before its head and its image size are adapted."""
+    if resolve_model(model).kind != "variant":
+        if weights is not None:
+            raise ValueError(
+                f"--model {model} has weights already. Leave out --weights {weights}, or pass the "
+                "name of an architecture as --model."
+            )
+        return open_model(model)
     if weights is not None:
-        return create_model(variant, weights=weights, classes=classes)
+        return create_model(model, weights=_weights_of(model, weights), classes=classes)
     size = recipe.image_size
     shape = None if size is None else (size, size, 3)
     options: dict[str, Any] = recipe.model_options
-    return create_model(variant, classes=classes, input_shape=shape, **options)
+    return create_model(model, classes=classes, input_shape=shape, **options)
+
+
+def _weights_of(variant: str, weights: str) -> str:
+    """The argument `weights` of `create_model`, from a tag or any form of a checkpoint."""
+    if weights.isidentifier() and not os.path.exists(weights):
+        return weights  # a tag
+    kind = resolve_model(weights).kind
+    if kind == "checkpoint":
+        return weights
+    named, _, tag = weights.rpartition("/")
+    if kind == "published" and find_variant(named) == find_variant(variant):
+        return tag
+    raise ValueError(
+        f"--weights {weights} does not hold weights of --model {variant}. Pass it as --model, "
+        "without --weights, to train that model."
+    )
 
 
 def _fit(
-    model: Any,
-    images: Any,
-    validation: Any,
+    model: keras.Model,
+    images: ImageSet,
+    validation: ImageSet | None,
     recipe: Recipe,
     is_pretrained: bool,
     seed: int,
@@ -197,7 +236,12 @@ def _fit(
 
 
 def _transfer(
-    model: Any, images: Any, test: Any, recipe: Recipe, seed: int, folder: pathlib.Path
+    model: keras.Model,
+    images: ImageSet,
+    test: ImageSet,
+    recipe: Recipe,
+    seed: int,
+    folder: pathlib.Path,
 ) -> tuple[TrainingResult, dict[str, float]]:
     found = transfer(model, images, test, recipe, seed=seed, folder=folder / "states")
     results = {
@@ -208,25 +252,81 @@ def _transfer(
     return TrainingResult(found.model, found.history), results
 
 
-def _command(asked: dict[str, Any], output: str) -> str:
-    """The command line of a run."""
+def _command(settings: dict[str, Any], output: str) -> str:
+    """The command line that continues a run."""
     words = ["keras-vit", "train"]
-    for name, value in {**asked, "output": output}.items():
+    for name, value in {**settings, "output": output}.items():
         if value is not None:
             words += [f"--{name.replace('_', '-')}", str(value)]
     return shlex.join(words)
-
-
-def _probabilities(model: Any, scores: np.ndarray) -> np.ndarray:
-    """Of outputs that may be logits."""
-    x = np.asarray(scores, "float64")
-    if getattr(getattr(model, "config", None), "classifier_activation", None):
-        return x
-    shares = np.exp(x - x.max())
-    return shares / shares.sum()
 
 
 def _print_facts(facts: Sequence[tuple[str, str]]) -> None:
     width = max(len(name) for name, _ in facts) + 2
     for name, text in facts:
         print(f"{name + ':':{width}}{text}")
+
+
+def strategy_scope(name: str) -> contextlib.AbstractContextManager[Any]:
+    """The scope of the `tf.distribute` strategy to build a model in.
+
+    Args:
+        name: `"mirrored"` takes all GPUs of this machine, or without GPUs all CPU devices of
+            TensorFlow; `"auto"` does so if there are several GPUs; `"none"` uses one device.
+
+    Raises:
+        ValueError: If `TF_CONFIG` names several workers, which only a script can start.
+    """
+    text = os.environ.get("TF_CONFIG")
+    workers = len(parse_cluster(text).addresses) if text else 1
+    if workers > 1:
+        raise ValueError(
+            f"TF_CONFIG names {workers} workers, and `keras-vit train` trains on one machine. "
+            "Unset it, or train with `fit` in a script: see docs/scaling.md."
+        )
+    if name == "none":
+        return contextlib.nullcontext()
+    import tensorflow as tf
+
+    gpus = tf.config.list_logical_devices("GPU")
+    if name == "auto" and len(gpus) < 2:
+        return contextlib.nullcontext()
+    devices = gpus or tf.config.list_logical_devices("CPU")
+    return tf.distribute.MirroredStrategy([device.name for device in devices]).scope()
+
+
+@contextlib.contextmanager
+def save_when_interrupted(command: str) -> Iterator[None]:
+    """Turns the first Ctrl-C into SIGTERM, at which `ResumeTraining` saves; a second one ends.
+
+    Args:
+        command: The command that continues the run, for the message.
+
+    Raises:
+        SystemExit: With the status of an interrupted process, after the state was saved.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    interrupted: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, former)
+        interrupted.append(number)
+        _report("Ctrl-C: saving after this batch. Press it again to end at once, without saving.")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    former = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    except SystemExit as stop:
+        if interrupted and stop.code == EXIT_STATUS:
+            _report(f"Continue with the same command:\n  {command}")
+            raise SystemExit(INTERRUPTED) from None
+        raise
+    finally:
+        signal.signal(signal.SIGINT, former)
+
+
+def _report(text: str) -> None:
+    print(f"\n{text}", file=sys.stderr, flush=True)

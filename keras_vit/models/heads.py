@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keras
+import numpy as np
 
 from keras_vit.config import ResNetConfig, ViTConfig
 from keras_vit.trainers.model import Model, with_config
@@ -83,3 +84,24 @@ def head(config: ViTConfig | ResNetConfig, name: str, activation: str | None):
         dtype="float32",
         name=name,
     )
+
+
+def class_probabilities(model: keras.Model, outputs: np.ndarray) -> np.ndarray:
+    """Class probabilities from the outputs of a model: the softmax, if these are logits.
+
+    Args:
+        model: A model of this package, or another classifier.
+        outputs: Its outputs, array of shape `(B, K)`.
+
+    Returns:
+        float64 array of shape `(B, K)`.
+    """
+    x = np.asarray(outputs, "float64")
+    if hasattr(model, "config"):
+        activation = keras.activations.get(model.config.classifier_activation)
+    else:
+        activation = getattr(model.layers[-1], "activation", None)
+    if activation not in (None, keras.activations.linear):
+        return x
+    x = np.exp(x - x.max(axis=-1, keepdims=True))
+    return x / x.sum(axis=-1, keepdims=True)

@@ -171,11 +171,14 @@ def test_convert_refuses_what_would_not_be_the_same(tiny, tmp_path, capsys):
         (["list", "vit_b17"], "There is no variant 'vit_b17'"),
         (
             ["info", "nothing.npz"],
-            "no file 'nothing.npz'. Published weights are called",
+            "There is no model or checkpoint 'nothing.npz'. Pass a run folder, a .keras file",
         ),
-        (["info", "r26_vit_b32"], "There are weights r26_vit_b32/orig_in21k."),
+        (["info", "r26_vit_b32"], "Similar names: r26_vit_b32/orig_in21k."),
         (["info", "sam_in1k"], "vit_b16/sam_in1k"),
-        (["info", "vit_b16"], "more: see `keras-vit weights list`"),
+        (
+            ["info", "vit_b16"],
+            "'vit_b16' is an architecture, not a checkpoint. Similar names: vit_b16/",
+        ),
         (["info", "google/vit-base-patch16-224"], "it is hf://google/vit-base-patch16-224."),
         (["info", "."], "is a folder; name the file in it"),
         (["convert", "x.npz", "y.npz", "--layout", "timm"], "written to .safetensors files"),

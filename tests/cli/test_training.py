@@ -100,7 +100,11 @@ def test_a_dry_run_says_what_would_be(place, capsys):
     assert train("--validation", "test", "--dry-run", "--output", "runs/none") == 0
     facts = dict(line.split(":", 1) for line in capsys.readouterr().out.splitlines())
     assert facts["images"].strip() == "32 to train on, 8 to evaluate on"
-    assert facts["steps"].strip().startswith("24 of 8 images: 1 epochs of 24 steps, 6.0 passes")
+    assert (
+        facts["steps"]
+        .strip()
+        .startswith("24 of 8 images: 1 epochs of 24 steps, 6.0 times every image")
+    )
     assert facts["size"].strip() == "16 x 16 x 3" and "crop=inception" in facts["augmentation"]
     assert "GiB on one device" in facts["memory"] and "exaFLOPs" in facts["computation"]
     assert "here, from one step of 4 images" in facts["time"]

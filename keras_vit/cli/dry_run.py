@@ -1,10 +1,10 @@
-"""What a run will do, need and take, before it begins."""
+"""The dry run of `keras-vit train`: estimates of steps, memory and time."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -14,22 +14,22 @@ from keras_vit.evaluate.counting import count_parameters
 from keras_vit.train.fit import compile_for, plan_epochs
 from keras_vit.train.hyperparameters import Recipe
 
-_TRIED_IMAGES = 4
+if TYPE_CHECKING:
+    from keras_vit.data.augmentation import Augmentation
+
+_TIMED_IMAGES = 4
 
 
-def describe_plan(
+def describe_run(
     model: keras.Model, recipe: Recipe, num_images: int, num_validation: int
 ) -> Iterator[tuple[str, str]]:
-    """Lines about a run: names and what they are.
+    """Estimates of a run, as pairs of a name and a text.
 
     Args:
-        model: The model, as it is to be trained.
+        model: The model to train.
         recipe: The recipe.
-        num_images: Images to train on.
-        num_validation: Images to evaluate on after every epoch.
-
-    Yields:
-        Pairs of a name and a text.
+        num_images: Training images.
+        num_validation: Validation images.
     """
     steps = recipe.count_steps(num_images)
     epochs = plan_epochs(steps, num_images, recipe.batch_size)
@@ -42,7 +42,7 @@ def describe_plan(
         "steps",
         (
             f"{steps:,} of {recipe.batch_size:,} images: {epochs.epochs:,} epochs of "
-            f"{epochs.steps:,} steps, {seen / num_images:,.1f} passes over the images"
+            f"{epochs.steps:,} steps, {seen / num_images:,.1f} times every image"
         ),
     )
     yield (
@@ -68,7 +68,7 @@ def describe_plan(
     yield "time", _time(model, recipe, num_images, seen)
 
 
-def _text(augmentation: Any) -> str:
+def _text(augmentation: Augmentation) -> str:
     default = type(augmentation)()
     changed = [
         f"{field}={value}"
@@ -79,9 +79,9 @@ def _text(augmentation: Any) -> str:
 
 
 def _time(model: keras.Model, recipe: Recipe, num_images: int, seen: int) -> str:
-    """An estimate from steps of a few images on this machine."""
+    """Estimated duration, from a step with a few images on this machine."""
     compile_for(model, recipe, num_images)
-    batch = min(_TRIED_IMAGES, recipe.batch_size)
+    batch = min(_TIMED_IMAGES, recipe.batch_size)
     images = np.zeros((batch, *model.input_shape[1:]), "float32")
     labels = np.eye(model.output_shape[-1], dtype="float32")[[0] * batch]
     model.train_on_batch(images, labels)  # compiles; the rate of the first step is 0
@@ -90,7 +90,7 @@ def _time(model: keras.Model, recipe: Recipe, num_images: int, seen: int) -> str
     seconds = (time.perf_counter() - start) / batch * seen
     return (
         f"about {_hours(seconds)} here, from one step of {batch} images; larger batches are faster "
-        "on accelerators, and reading images is not in it"
+        "on accelerators, and reading images is not included"
     )
 
 

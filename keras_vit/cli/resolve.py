@@ -1,0 +1,208 @@
+"""Finds the model and the images that a user names on the command line.
+
+Every command takes a model in the same forms, see `MODEL_FORMS`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import pathlib
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Literal
+
+import keras
+
+from keras_vit.cli.run_folder import find_saved_model, read_config
+from keras_vit.create import create_model
+from keras_vit.hub.addresses import is_address
+from keras_vit.hub.catalog import fetch_weights, hub_advice, list_weights
+from keras_vit.pretrained import from_pretrained
+from keras_vit.variants import find_variant, list_variants
+
+if TYPE_CHECKING:
+    from keras_vit.data.image_set import ImageSet
+
+CHECKPOINT_FORMS = (
+    "the path of a checkpoint (.npz, .safetensors) or of a folder with one, an address (https://, "
+    "gs://, hf://owner/name), or VARIANT/TAG"
+)
+MODEL_FORMS = (
+    f"a run folder, a .keras file, {CHECKPOINT_FORMS.replace(', or', ',')}, or VARIANT for random "
+    "weights"
+)
+_TFDS = "tfds:"
+_SHOWN = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelSource:
+    """Where a model comes from.
+
+    Args:
+        name: The name on the command line.
+        kind: `"keras"` (a `.keras` file), `"checkpoint"` (a path or an address), `"published"`
+            (`VARIANT/TAG`) or `"variant"` (an architecture with random weights).
+        path: The `.keras` file, of a run folder the best one; `None` for all other kinds.
+    """
+
+    name: str
+    kind: Literal["keras", "checkpoint", "published", "variant"]
+    path: pathlib.Path | None = None
+
+
+def resolve_model(name: str) -> ModelSource:
+    """Finds out in which of the `MODEL_FORMS` a model is named. Downloads nothing.
+
+    Raises:
+        FileNotFoundError: If a run folder has no model yet.
+        ValueError: If nothing has this name. The message lists the forms and similar names.
+    """
+    path = pathlib.Path(name)
+    if is_address(name):
+        return ModelSource(name, "keras" if name.endswith(".keras") else "checkpoint")
+    if path.is_dir():
+        saved = find_saved_model(path)
+        return ModelSource(name, "keras" if saved else "checkpoint", saved)
+    if path.is_file():
+        is_keras = path.suffix == ".keras"
+        return ModelSource(name, "keras" if is_keras else "checkpoint", path if is_keras else None)
+    variant, _, tag = name.rpartition("/")
+    if tag.isidentifier() and _is_variant(variant):
+        return ModelSource(name, "published")
+    if _is_variant(name):
+        return ModelSource(name, "variant")
+    raise ValueError(
+        f"There is no model or checkpoint {name!r}. {_similar(name)}Pass {MODEL_FORMS}; "
+        f"`keras-vit weights list` shows published weights.{hub_advice(name)}"
+    )
+
+
+def open_model(name: str) -> keras.Model:
+    """Loads or builds the model that a user names in one of the `MODEL_FORMS`.
+
+    Random weights are the same every time, so that an export can be verified against them.
+
+    Raises:
+        FileNotFoundError: If a run folder has no model yet.
+        ValueError: If nothing has this name, or the file is damaged.
+        DownloadError: If an address or published weights cannot be fetched.
+    """
+    source = resolve_model(name)
+    if source.kind == "keras":
+        return keras.saving.load_model(source.path or fetch_weights(name))
+    if source.kind == "variant":
+        print(f"{name}: random weights.{hub_advice(name)}", file=sys.stderr)
+        keras.utils.set_random_seed(0)
+        return create_model(name)
+    return from_pretrained(name)
+
+
+def find_checkpoint(name: str, rehash: bool = False) -> pathlib.Path:
+    """Finds the file of a checkpoint, and downloads it if necessary.
+
+    Args:
+        name: One of the `CHECKPOINT_FORMS`.
+        rehash: Whether to hash a file again that is unchanged in the cache.
+
+    Raises:
+        ValueError: If nothing has this name, or it is not a checkpoint.
+        DownloadError: If it cannot be fetched, or is not the published file.
+    """
+    kind = resolve_model(name).kind
+    if kind == "checkpoint":
+        return fetch_weights(name, rehash=rehash)
+    if kind == "published":
+        variant, _, tag = name.rpartition("/")
+        return fetch_weights(tag, variant, rehash=rehash)
+    if kind == "keras":
+        raise ValueError(
+            f"{name!r} is a saved model, not a checkpoint. Pass {CHECKPOINT_FORMS}; "
+            "`keras-vit inspect` describes a model, `keras-vit weights convert` writes a "
+            "checkpoint."
+        )
+    raise ValueError(
+        f"{name!r} is an architecture, not a checkpoint. {_similar(name)}Pass {CHECKPOINT_FORMS}; "
+        f"see `keras-vit weights list`.{hub_advice(name)}"
+    )
+
+
+def class_names_of(name: str, labels: str | None, classes: int) -> list[str]:
+    """Class names of a model: from a text file, from its run, or numbers.
+
+    Args:
+        name: As for `open_model`.
+        labels: A text file with one class per line, or `None`.
+        classes: Outputs of the model.
+
+    Raises:
+        ValueError: If the number of names is not `classes`.
+    """
+    path = resolve_model(name).path
+    if labels is not None:
+        names = pathlib.Path(labels).read_text(encoding="utf-8").splitlines()
+    else:
+        names = (read_config(path.parent) if path else {}).get("class_names", [])
+        names = names or [str(number) for number in range(classes)]
+    if len(names) != classes:
+        raise ValueError(
+            f"The model has {classes} classes, and {labels or path} names {len(names)}. Pass the "
+            "class names of the model with --labels, one per line."
+        )
+    return list(names)
+
+
+def open_images(
+    data: str,
+    data_dir: str | None = None,
+    class_names: Sequence[str] | None = None,
+    unreadable: str = "error",
+    split: str = "train",
+    download: bool = False,
+) -> ImageSet:
+    """Opens a folder of images, or `"tfds:NAME"` or `"tfds:NAME@SPLIT"`.
+
+    Args:
+        data: As above.
+        data_dir: Folder of the TFDS data sets.
+        class_names: Class names in the order of the labels.
+        unreadable: As for `read_folder`.
+        split: TFDS split if none is named.
+        download: Whether TFDS may download a missing data set.
+    """
+    if not data.startswith(_TFDS):
+        from keras_vit.data.folder import read_folder
+
+        return read_folder(data, class_names, unreadable)
+    from keras_vit.data.tfds import read_tfds
+
+    name, _, named = data.removeprefix(_TFDS).partition("@")
+    return read_tfds(name, named or split, data_dir, download)
+
+
+def _is_variant(name: str) -> bool:
+    try:
+        find_variant(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _similar(name: str) -> str:
+    """A sentence with names that are similar to a wrong one, or nothing."""
+    cards = list_weights()
+    named = sorted(card.name for card in cards if name in (card.variant, card.tag))
+    if not named:
+        candidates = [*list_variants(), *(card.name for card in cards), *_paths_near(name)]
+        named = difflib.get_close_matches(name, candidates, n=_SHOWN)
+    more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
+    return f"Similar names: {', '.join(named[:_SHOWN])}{more}. " if named else ""
+
+
+def _paths_near(name: str) -> Iterator[str]:
+    """Paths in the folder of a missing file."""
+    parent = pathlib.Path(name).parent
+    if parent.is_dir():
+        yield from (os.fspath(parent / entry) for entry in os.listdir(parent)[:1000])

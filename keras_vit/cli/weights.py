@@ -1,0 +1,123 @@
+"""`keras-vit weights list`, `info`, `fetch` and `convert`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from keras_vit.cli.resolve import find_checkpoint, open_model, resolve_model
+from keras_vit.hub.cards.card import Card
+from keras_vit.hub.catalog import list_weights
+from keras_vit.pretrained import build_pretrained
+from keras_vit.weights.checkpoint import open_checkpoint
+from keras_vit.weights.inspection import inspect_file
+from keras_vit.weights.save import check_target, save_weights
+
+
+def list_published(variant: str | None = None, as_json: bool = False) -> None:
+    """Prints the published weights of an architecture, or of all, one per line."""
+    cards = list_weights(variant)
+    if as_json:
+        for card in cards:
+            print(json.dumps(dataclasses.asdict(card)))
+        return
+    header = ("weights", "pixels", "classes", "top-1", "MiB", "layout", "address")
+    _print_table([header, *map(_row, cards)])
+
+
+def show_file(file: str, arrays: bool = False, as_json: bool = False) -> None:
+    """Prints the architecture and sizes of a checkpoint, from the names and shapes in it."""
+    info = inspect_file(find_checkpoint(file))
+    sizes = {name: (list(entry.shape), str(entry.dtype)) for name, entry in info.arrays.items()}
+    facts = {
+        "file": os.fspath(info.path),
+        "layout": f"{info.layout} ({info.kind})",
+        "variant": info.variant,
+        "classes": info.classes,
+        "image_size": info.image_size,
+        "patch_size": info.patch_size,
+        "grid": info.grid,
+        "sizes": info.sizes,
+        "parameters": info.parameters,
+        "arrays": len(sizes),
+        "options": info.options,
+    }
+    if as_json:
+        print(json.dumps({**facts, "arrays": sizes}, default=_plain))
+        return
+    _print_table([(f"{name}:", _text(value)) for name, value in facts.items()])
+    if arrays:
+        print()
+        _print_table([(name, dtype, _text(shape)) for name, (shape, dtype) in sizes.items()])
+
+
+def fetch_file(name: str, rehash: bool = False) -> None:
+    """Downloads weights unless they are in the cache, checks them and prints their path."""
+    print(find_checkpoint(name, rehash))
+
+
+def convert_file(
+    source: str,
+    target: str,
+    layout: str,
+    variant: str | None = None,
+    image_size: int | None = None,
+    num_heads: int | None = None,
+) -> None:
+    """Writes a checkpoint, or the model of a run, with the names of another project."""
+    check_target(target, layout)
+    if resolve_model(source).kind == "keras":
+        if (variant, image_size, num_heads) != (None, None, None):
+            raise ValueError(
+                f"{source!r} is a model, whose architecture is known. Leave out --variant, "
+                "--image-size and --num-heads."
+            )
+        model = open_model(source)
+    else:
+        options: dict[str, Any] = {} if num_heads is None else {"num_heads": num_heads}
+        with open_checkpoint(find_checkpoint(source)) as checkpoint:
+            if image_size is not None:
+                channels = checkpoint.sizes.get("channels", 3)
+                options["input_shape"] = (image_size, image_size, channels)
+            model = build_pretrained(checkpoint, variant=variant, **options)
+        print(model.load_report)
+    written = save_weights(model, target, layout)
+    print(f"Wrote {written} ({os.path.getsize(written) / 2**20:.1f} MiB, {layout} layout).")
+
+
+def _row(card: Card) -> tuple[str, ...]:
+    height, width = card.image_size
+    return (
+        card.name,
+        f"{height}" if height == width else f"{height}x{width}",
+        _text(card.classes),
+        _text(card.top1),
+        "-" if card.mebibytes is None else f"{card.mebibytes:.0f}",
+        card.layout,
+        card.address,
+    )
+
+
+def _text(value: object) -> str:
+    if value is None or value == {}:
+        return "-"
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={each!r}" for name, each in value.items())
+    if isinstance(value, (tuple, list)):
+        return " x ".join(map(str, value)) or "scalar"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _plain(value: Any) -> dict[str, Any] | str:
+    """A value that JSON cannot hold: dataclasses as dicts, others as text."""
+    return {**vars(value)} if dataclasses.is_dataclass(value) else str(value)
+
+
+def _print_table(rows: Sequence[Sequence[str]]) -> None:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        print("  ".join(cells).rstrip())

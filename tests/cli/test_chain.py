@@ -1,0 +1,115 @@
+"""Every command takes a model in every form: train, evaluate, predict, export, inspect, verify."""
+
+from __future__ import annotations
+
+import shutil
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.cli.main import main
+from keras_vit.cli.resolve import resolve_model
+from keras_vit.hub.cards.card import Card
+from keras_vit.hub.cards.catalog import CARDS
+from keras_vit.variants import VARIANTS
+from tests.cli.test_training import write_colours
+from tests.fixtures import fill_random, tiny_config
+
+TRAIN = ("--data", "train", "--recipe", "finetune_pets", "--image-size", "16", "--batch-size", "4")
+FORMS = {
+    "run": "keras",
+    "run/best.keras": "keras",
+    "tiny.npz": "checkpoint",
+    "tiny.safetensors": "checkpoint",
+    "folder": "checkpoint",
+    "file://{folder}/tiny.npz": "checkpoint",
+    "vit_tiny/in2": "published",
+    "vit_tiny": "variant",
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with a tiny model in every form, and images."""
+    monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("KERAS_VIT_MIRROR", str(tmp_path / "mirror"))
+    monkeypatch.setitem(VARIANTS, "vit_tiny", tiny_config(image_size=16, patch_size=8, depth=1))
+    card = Card("vit_tiny", "in2", "gs://tests/tiny.npz", "official", (16, 16), 2)
+    monkeypatch.setitem(CARDS, (card.variant, card.tag), card)
+    monkeypatch.chdir(tmp_path)
+    model = keras_vit.create_model("vit_tiny", classes=2)
+    fill_random(model, 0.1)
+    bucket = tmp_path / "mirror/storage.googleapis.com/tests"
+    for path in (bucket, tmp_path / "folder", tmp_path / "run"):
+        path.mkdir(parents=True)
+    keras_vit.save_weights(model, "tiny.npz", "official")
+    keras_vit.save_weights(model, "tiny.safetensors", "timm")
+    (tmp_path / "config.json").write_text('{"model_args": {"num_heads": 4}}')
+    shutil.copy("tiny.npz", bucket)
+    shutil.copy("tiny.safetensors", "folder/model.safetensors")
+    shutil.copy("config.json", "folder")
+    model.save("run/best.keras")
+    write_colours(tmp_path / "train", 4)
+    (tmp_path / "labels.txt").write_text("blue\nred\n" + "".join(f"{i}\n" for i in range(998)))
+    (tmp_path / "two.txt").write_text("blue\nred\n")
+    yield tmp_path
+    keras.config.set_dtype_policy("float32")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_model_in_every_form(form, folder, capsys):
+    model = form.format(folder=folder)
+    source = resolve_model(model)
+    assert source.kind == FORMS[form] and (source.path is not None) == (source.kind == "keras")
+    labels = "labels.txt" if source.kind == "variant" else "two.txt"  # 1,000 and 2 classes
+
+    assert main(["train", *TRAIN, "--model", model, "--steps", "2", "--output", "trained"]) == 0
+    trained = keras.saving.load_model("trained/model.keras")
+    assert trained.output_shape == (None, 2)
+    capsys.readouterr()
+
+    assert main(["evaluate", "--data", "train", "--model", model, "--labels", labels]) == 0
+    assert capsys.readouterr().out.endswith("% of 8 images\n")
+    words = ["predict", "train/red/0.png", "--model", model, "--labels", labels, "--top", "1"]
+    assert main(words) == 0
+    assert capsys.readouterr().out.startswith("train/red/0.png  ")
+
+    if form in ("run/best.keras", "tiny.safetensors", "folder"):
+        return  # the rest is as for the other forms of the same kind
+    assert main(["export", model, "--to", "saved_model", "--output", "exported"]) == 0
+    assert main(["verify", "exported/1", model]) == 0
+    assert "differ" in capsys.readouterr().out
+    pytest.importorskip("matplotlib")
+    assert main(["inspect", model, "--output", "report.html"]) == 0
+    assert (folder / "report.html").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_weights_of_a_run_are_converted(folder):
+    words = ["weights", "convert", "run", "out.npz", "--layout", "official"]
+    assert main([*words, "--image-size", "32"]) == 1
+    assert main(words) == 0
+    with np.load("out.npz") as ours, np.load("tiny.npz") as expected:
+        assert sorted(ours) == sorted(expected)
+        for name in expected:
+            np.testing.assert_array_equal(ours[name], expected[name])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("evaluate", "--data", "train", "--model", "vit_tinny"), "Similar names: vit_tiny"),
+        (("inspect", "tiny.npy"), "Similar names: tiny.npz"),
+        (("inspect", "tiny.npy"), "VARIANT/TAG, or VARIANT for random weights; `keras-vit weights"),
+        (("weights", "info", "run"), "'run' is a saved model, not a checkpoint"),
+        (("train", *TRAIN, "--model", "run", "--weights", "tiny.npz"), "Leave out --weights"),
+        (
+            ("train", *TRAIN, "--model", "vit_b16", "--weights", "vit_tiny/in2"),
+            "does not hold weights of --model vit_b16",
+        ),
+    ],
+)
+def test_wrong_names_are_explained(words, message, folder, capsys):
+    assert main(list(words)) == 1
+    assert message in capsys.readouterr().err
