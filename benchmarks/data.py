@@ -111,9 +111,13 @@ def ours(preprocessing):
 
     def read(files):
         images = keras_vit.read_folder(pathlib.Path(files[0]).parents[1])
-        view = keras_vit.data.View((SIZE, SIZE), preprocessing=preprocessing, normalize=True)
+        transform = keras_vit.data.InputTransform(
+            (SIZE, SIZE), preprocessing=preprocessing, normalize=True
+        )
         repeats = math.ceil(len(files) / images.num_images)
-        return iter(one_thread(keras_vit.data.train_batches(images, view, BATCH, repeats=repeats)))
+        return iter(
+            one_thread(keras_vit.data.train_batches(images, transform, BATCH, repeats=repeats))
+        )
 
     return read
 

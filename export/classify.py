@@ -45,7 +45,7 @@ def open_onnx(path: str):
     return card, lambda pixels: session.run(["logits"], {"pixels": pixels})[0][0]
 
 
-def eval_view(image: Image.Image, card: dict) -> np.ndarray:
+def eval_transform(image: Image.Image, card: dict) -> np.ndarray:
     """Preprocesses an image to float32 pixels of shape `(1, H, W, C)` in [0, 255]."""
     *size, channels = card["input_shape"]
     image = image.convert(MODES[channels])
@@ -98,7 +98,7 @@ def weights(own: int, side: int, interpolation: str) -> np.ndarray:
 def classify(model: str, image, top: int = 5) -> list[tuple[str, float]]:
     """Returns labels and logits of an image file, the largest first."""
     card, run = open_model(model)
-    logits = run(eval_view(Image.open(image), card))
+    logits = run(eval_transform(Image.open(image), card))
     return [(card["labels"][i], float(logits[i])) for i in np.argsort(-logits)[:top]]
 
 

@@ -22,6 +22,9 @@ GELUS = ("tanh", "exact")
 POSITION_RESIZES = ("align_corners", "linear", "bicubic", "bicubic_plain")
 INTERPOLATIONS = ("bilinear", "bicubic", "area", "nearest")
 RESNET_POOLINGS = ("gap",)
+# Masked patch prediction: what is predicted of a patch, and levels per channel of its colours.
+PATCH_TARGETS = ("mean_color", "small_patch", "pixels")
+COLOR_LEVELS = 8
 STANDARDIZATIONS = ("std", "variance", "torch")
 
 

@@ -1,8 +1,8 @@
 from .augmentation import Augmentation as Augmentation
-from .batches import View as View
+from .batches import InputTransform as InputTransform
 from .batches import eval_batches as eval_batches
 from .batches import train_batches as train_batches
-from .batches import view_of as view_of
+from .batches import transform_of as transform_of
 from .datasets import find_dataset as find_dataset
 from .datasets import list_datasets as list_datasets
 from .datasets import read_dataset as read_dataset

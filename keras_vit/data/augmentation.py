@@ -17,9 +17,9 @@ class Augmentation:
     Args:
         crop: `"inception"` (a random window of 5 to 100 % of the area), `"resize_small"` (the
             shorter side resized to `resize_size`, then a random crop), `"resize"` (squashed to
-            `resize_size`, then a random crop) or `"none"` (the eval view).
+            `resize_size`, then a random crop) or `"none"` (`eval_transform`).
         resize_size: Pixels before the random crop of `"resize_small"` and `"resize"`; `None` takes
-            7/6 of the view, as 448 to 384.
+            7/6 of the input size, as 448 to 384.
         area_range: Least and greatest share of the area of the window of `"inception"`.
         interpolation: How images are resized for training; the official code does so bilinearly
             whatever the evaluation does.

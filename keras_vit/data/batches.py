@@ -1,13 +1,13 @@
-"""Images with labels -> batches for `fit`, `evaluate` and `predict`: one order of steps.
+"""Makes batches for `fit`, `evaluate` and `predict` from labelled images.
 
-    1 this worker's part of a pass, shuffled    5 RandAugment           (uint8)
+    1 this worker's part of an epoch, shuffled    5 RandAugment           (uint8)
     2 read, if it is a file                     6 random erasing
     3 decode with crop, resize   (float32)      7 batch, one-hot labels, smoothing
     4 mirror                                    8 mixup or CutMix
                                                 9 value range, where the model does not; prefetch
 
-Evaluation does 1 without shuffling, 2, `eval_view`, 7 and 9. The official code normalises before it
-mixes: the same, for both are linear.
+Evaluation does 1 without shuffling, 2, `eval_transform`, 7 and 9. The official code normalises
+before it mixes: the results are the same, because both are linear.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from keras_vit.config import Preprocessing
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.data.crops import inception_crop, random_flip, resized_crop
 from keras_vit.data.decode import decode
-from keras_vit.data.epochs import Plan, distribute, read_passes
+from keras_vit.data.epochs import EpochPlan, distribute, read_epochs
 from keras_vit.data.image_set import SHUFFLE_BUFFER, ImageSet
 from keras_vit.data.mixing import erase, mix_images, mix_or_cut
 from keras_vit.data.rand_augment import rand_augment
-from keras_vit.data.transforms import eval_view, normalize
+from keras_vit.data.transforms import eval_transform, normalize
 
 
 @dataclasses.dataclass(frozen=True)
-class View:
-    """What a model reads: the size of its images, their channels and their values.
+class InputTransform:
+    """How images are transformed for a model: their size, channels and value range.
 
     Args:
         image_size: Pixels along (height, width).
-        preprocessing: From pixels to the model's range, and how images are resized for evaluation.
-        normalize: Whether the batches are in the model's range; otherwise in [0, 255].
+        preprocessing: Value range of the model, and how images are resized for evaluation.
+        normalize: Whether batches are in the range of the model; otherwise in [0, 255].
         channels: 1 or 3.
         classes: Outputs of the model, or `None` if it has no head.
     """
@@ -49,28 +49,28 @@ class View:
     classes: int | None = None
 
 
-def view_of(model: Any, image_size: int | tuple[int, int] | None = None) -> View:
-    """What a model reads.
+def transform_of(model: Any, image_size: int | tuple[int, int] | None = None) -> InputTransform:
+    """The transform of images for a model.
 
     Args:
-        model: A model of this package or its configuration, one of the user's own that takes pixels
-            in [0, 255], or a `View`, which stays as it is.
-        image_size: Pixels along (height, width), for a model of images of any size.
+        model: A model of this package or its configuration, another model that takes pixels in
+            [0, 255], or an `InputTransform`, which is returned as it is.
+        image_size: Pixels along (height, width), for a model that takes any size.
 
     Returns:
-        A `View`.
+        An `InputTransform`.
 
     Raises:
-        ValueError: If the size is not known, or the model takes another.
+        ValueError: If the size is unknown, or the model takes another one.
     """
-    if isinstance(model, View):
+    if isinstance(model, InputTransform):
         return model
     config = getattr(model, "config", model)
     if hasattr(config, "preprocessing"):
         *size, channels = config.input_shape
         own = {"preprocessing": config.preprocessing, "classes": config.classes}
         normalizes = not config.include_preprocessing
-    else:  # built on one of ours, or the user's own
+    else:  # a model of the user
         *size, channels = model.inputs[0].shape[1:]
         own, normalizes = {}, False
     if image_size is not None:
@@ -83,7 +83,7 @@ def view_of(model: Any, image_size: int | tuple[int, int] | None = None) -> View
         size = list(wanted)
     if None in size:
         raise ValueError("The model takes images of any size. Pass `image_size`.")
-    return View(tuple(size), normalize=normalizes, channels=channels, **own)
+    return InputTransform(tuple(size), normalize=normalizes, channels=channels, **own)
 
 
 def train_batches(
@@ -101,31 +101,30 @@ def train_batches(
     shuffle_buffer: int = SHUFFLE_BUFFER,
     worker: tuple[int, int] | None = None,
 ) -> Any:
-    """Batches to train a model on: shuffled, augmented, in the model's range.
+    """Training batches: shuffled, augmented, in the value range of the model.
 
-    Every pass has its own order, crops and mixtures. They follow from the seed and the number of
-    the pass, whatever runs in parallel, so runs repeat, and `ResumeTraining` goes on with the same
-    pixels. Inside `strategy.scope()` every worker reads a part of its own, see `read_shards`.
+    Every epoch has its own order, crops and mixtures. Only the seed and the number of the epoch
+    decide them, so runs are reproducible, and `ResumeTraining` continues with the same pixels.
+    Inside `strategy.scope()` every worker reads a part of its own, see `read_shards`.
 
     Args:
         images: As from `read_folder`, `read_tfds`, `read_records` or `read_arrays`.
-        model: Whose images these are to be, see `view_of`.
-        batch_size: Images of one step, of all workers together.
-        augmentation: `None` is the paper's: Inception crop and mirroring.
-        seed: What all random choices follow from.
-        image_size: Pixels along (height, width), for a model of images of any size.
+        model: The model to train, see `transform_of`.
+        batch_size: Images per step, of all workers together.
+        augmentation: `None` is that of the paper: Inception crop and horizontal flip.
+        seed: Random seed.
+        image_size: Pixels along (height, width), for a model that takes any size.
         one_hot: Whether labels are float32 of shape `(B, K)`; otherwise integers of shape `(B,)`,
-            which know neither smoothing nor mixing.
-        drop_remainder: Whether to leave out what does not fill a last batch, other images in every
-            pass.
-        repeats: How often a pass goes through the images, for very small sets.
-        steps: Steps after which a pass ends early.
-        shuffle_buffer: Images to draw from where they can only be read one after the other.
-        worker: Index and number of workers where `tf.distribute` is not what joins them.
+            without smoothing and mixing.
+        drop_remainder: Whether to drop a last batch that is not full; other images in every epoch.
+        repeats: How often an epoch reads the images, for very small sets.
+        steps: Steps after which an epoch ends early.
+        shuffle_buffer: Size of the shuffle buffer, for images that are read sequentially.
+        worker: Index and number of workers, if `tf.distribute` is not used.
 
     Returns:
         A `tf.data.Dataset` of pairs of float32 images `(B, H, W, C)` and labels, or under a
-        strategy of several replicas its distributed form.
+        strategy of several replicas a distributed dataset.
 
     Raises:
         ValueError: If the classes do not fit the model, or the images make no batch.
@@ -136,38 +135,38 @@ def train_batches(
     >>> model.fit(train, epochs=10)  # doctest: +SKIP
     """
     chosen = augmentation or Augmentation()
-    view = _check(images, view_of(model, image_size), batch_size)
-    _check_augmentation(chosen, view, one_hot)
+    transform = _check(images, transform_of(model, image_size), batch_size)
+    _check_augmentation(chosen, transform, one_hot)
     if drop_remainder and images.num_images * repeats < batch_size:
         raise ValueError(
             f"{images.name} has {images.num_images} images, fewer than a batch of {batch_size}. "
             f"Take batch_size={images.num_images} or less, drop_remainder=False for one small "
-            "batch, or `repeats` for several passes in one."
+            "batch, or `repeats` for several epochs in one."
         )
 
-    def read(index: int, workers: int, replicas: int) -> tuple[Plan, tf.data.Dataset]:
-        plan = Plan(
+    def read(index: int, workers: int, replicas: int) -> tuple[EpochPlan, tf.data.Dataset]:
+        plan = EpochPlan(
             images.num_images, batch_size, index, workers, replicas, drop_remainder, repeats, steps
         )
-        return plan, read_passes(plan, read_part, prepare, seed, finish)
+        return plan, read_epochs(plan, read_part, prepare, seed, finish)
 
     def read_part(part: tuple[int, int], number: Any) -> tf.data.Dataset:
         pairs = images.read(part, number, shuffle_buffer)
-        # What an image's random choices follow from: seed and pass, and its place in the pass.
-        number += seed % (1 << 30) * _MANY_PASSES
-        return pairs.enumerate(part[0]).map(lambda place, pair: (*pair, tf.stack((number, place))))
+        # The seed of an image: of the call, the epoch and the position in the epoch.
+        number += seed % (1 << 30) * _MANY_EPOCHS
+        return pairs.enumerate(part[0]).map(lambda index, pair: (*pair, tf.stack((number, index))))
 
     def prepare(item: Any, label: Any, own: Any) -> tuple[Any, Any, Any]:
-        pixels = _train_view(images.load(item), chosen, view, own)
-        return pixels if chosen.mixes else _in_range(pixels, view), label, own
+        pixels = _train_transform(images.load(item), chosen, transform, own)
+        return pixels if chosen.mixes else _in_range(pixels, transform), label, own
 
     def finish(pixels: Any, labels: Any, seeds: Any) -> tuple[Any, Any]:
         labels = _checked(labels, images)
         if one_hot:
             labels = _smooth(tf.one_hot(labels, images.num_classes), chosen.label_smoothing)
         if chosen.mixes:
-            pixels, labels = _mix(pixels, labels, chosen, seeds[0] + _BEHIND)
-            pixels = _in_range(pixels, view)
+            pixels, labels = _mix(pixels, labels, chosen, seeds[0] + _MIXING)
+            pixels = _in_range(pixels, transform)
         return pixels, labels
 
     return distribute(read, worker)
@@ -183,16 +182,15 @@ def eval_batches(
     cache: bool | str | os.PathLike = False,
     worker: tuple[int, int] | None = None,
 ) -> Any:
-    """Batches to evaluate a model on: every image once, in its own order, seen by `eval_view`.
+    """Evaluation batches: every image once, in order, through `eval_transform`.
 
     Args:
         images: As for `train_batches`.
         model: As for `train_batches`.
-        batch_size: Images of one step, of all workers together.
+        batch_size: Images per step, of all workers together.
         image_size: As for `train_batches`.
         one_hot: As for `train_batches`.
-        cache: Whether to keep what was read for the next time, in memory or in files that begin
-            with a path.
+        cache: Whether to cache the batches in memory, or the prefix of files to cache them in.
         worker: As for `train_batches`.
 
     Returns:
@@ -201,21 +199,21 @@ def eval_batches(
     Raises:
         ValueError: If the classes do not fit the model.
     """
-    view = _check(images, view_of(model, image_size), batch_size)
+    transform = _check(images, transform_of(model, image_size), batch_size)
 
-    def read(index: int, workers: int, replicas: int) -> tuple[Plan, tf.data.Dataset]:
-        plan = Plan(images.num_images, batch_size, index, workers, replicas)
-        batches = read_passes(plan, lambda part, _: images.read(part, None, 0), prepare, 0, finish)
+    def read(index: int, workers: int, replicas: int) -> tuple[EpochPlan, tf.data.Dataset]:
+        plan = EpochPlan(images.num_images, batch_size, index, workers, replicas)
+        batches = read_epochs(plan, lambda part, _: images.read(part, None, 0), prepare, 0, finish)
         if cache:
             path = "" if cache is True else f"{os.fspath(cache)}.{index}-of-{workers}"
             batches = batches.cache(path)
         return plan, batches
 
     def prepare(item: Any, label: Any) -> tuple[Any, Any]:
-        pixels = decode(images.load(item), view.channels)
-        seen = eval_view(pixels, view.preprocessing, view.image_size)
-        seen = tf.ensure_shape(seen, (*view.image_size, view.channels))
-        return _in_range(seen, view), label
+        pixels = decode(images.load(item), transform.channels)
+        pixels = eval_transform(pixels, transform.preprocessing, transform.image_size)
+        pixels = tf.ensure_shape(pixels, (*transform.image_size, transform.channels))
+        return _in_range(pixels, transform), label
 
     def finish(pixels: Any, labels: Any) -> tuple[Any, Any]:
         labels = _checked(labels, images)
@@ -224,28 +222,28 @@ def eval_batches(
     return distribute(read, worker)
 
 
-_MANY_PASSES = 1 << 32
-_BEHIND = (0, 1 << 48)  # all places
+_MANY_EPOCHS = 1 << 32
+_MIXING = (0, 1 << 48)  # added to the seed of the first image; above all positions
 
 
-def _train_view(image: Any, chosen: Augmentation, view: View, seed: Any) -> Any:
+def _train_transform(image: Any, chosen: Augmentation, transform: InputTransform, seed: Any) -> Any:
     crop, flip, augment, erasing = tf.unstack(tf.random.split(seed, 4))
-    pixels = _crop(image, chosen, view, crop)
+    pixels = _crop(image, chosen, transform, crop)
     if chosen.flip:
         pixels = random_flip(pixels, flip)
-    if chosen.rand_augment is not None:  # on whole numbers, cut off as in big_vision
+    if chosen.rand_augment is not None:  # on uint8, clipped as in big_vision
         whole = tf.cast(tf.clip_by_value(pixels, 0.0, 255.0), tf.uint8)
         pixels = tf.cast(rand_augment(whole, *chosen.rand_augment, augment), tf.float32)
     if chosen.erasing:
-        mean, std = view.preprocessing.per_channel(view.channels)
+        mean, std = transform.preprocessing.per_channel(transform.channels)
         pixels = erase(pixels, chosen.erasing, mean, std, erasing)
-    return tf.ensure_shape(pixels, (*view.image_size, view.channels))
+    return tf.ensure_shape(pixels, (*transform.image_size, transform.channels))
 
 
-def _crop(image: Any, chosen: Augmentation, view: View, seed: Any) -> Any:
-    size, channels = view.image_size, view.channels
+def _crop(image: Any, chosen: Augmentation, transform: InputTransform, seed: Any) -> Any:
+    size, channels = transform.image_size, transform.channels
     if chosen.crop == "none":
-        return eval_view(decode(image, channels), view.preprocessing, size)
+        return eval_transform(decode(image, channels), transform.preprocessing, size)
     if chosen.crop == "inception":
         return inception_crop(image, size, seed, chosen.area_range, chosen.interpolation, channels)
     larger = chosen.resize_size or (round(size[0] * 7 / 6), round(size[1] * 7 / 6))
@@ -260,41 +258,41 @@ def _mix(pixels: Any, labels: Any, chosen: Augmentation, seed: Any) -> tuple[Any
 
 
 def _smooth(labels: Any, smoothing: float) -> Any:
-    """As `keras.losses.CategoricalCrossentropy(label_smoothing=...)` does."""
+    """Label smoothing as in `keras.losses.CategoricalCrossentropy`."""
     return labels * (1 - smoothing) + smoothing / labels.shape[-1] if smoothing else labels
 
 
-def _in_range(pixels: Any, view: View) -> Any:
-    return normalize(pixels, view.preprocessing) if view.normalize else pixels
+def _in_range(pixels: Any, transform: InputTransform) -> Any:
+    return normalize(pixels, transform.preprocessing) if transform.normalize else pixels
 
 
 def _checked(labels: Any, images: ImageSet) -> Any:
-    """Labels, once each is known to be one of a class."""
+    """Labels, after a check that each is in range."""
     message = f"A label of {images.name} is not from 0 to {images.num_classes - 1}."
     are_classes = tf.reduce_all((labels >= 0) & (labels < images.num_classes))
     with tf.control_dependencies([tf.debugging.Assert(are_classes, [message, labels])]):
         return tf.identity(labels)
 
 
-def _check(images: ImageSet, view: View, batch_size: int) -> View:
+def _check(images: ImageSet, transform: InputTransform, batch_size: int) -> InputTransform:
     check_positive("batch_size", batch_size)
-    if view.classes is not None and view.classes != images.num_classes:
+    if transform.classes is not None and transform.classes != images.num_classes:
         raise ValueError(
-            f"{images.name} has {images.num_classes} classes, the model {view.classes}. Build it "
-            f"with classes={images.num_classes}, or adapt it: "
+            f"{images.name} has {images.num_classes} classes, the model {transform.classes}. Build "
+            f"it with classes={images.num_classes}, or adapt it: "
             f"`keras_vit.adapt_model(model, classes={images.num_classes})`."
         )
-    return view
+    return transform
 
 
-def _check_augmentation(chosen: Augmentation, view: View, one_hot: bool) -> None:
+def _check_augmentation(chosen: Augmentation, transform: InputTransform, one_hot: bool) -> None:
     if not one_hot and (chosen.mixes or chosen.label_smoothing):
         raise ValueError(
-            "Mixing and smoothing make labels of several classes, which integers cannot be. "
+            "Mixing and smoothing make labels of several classes, which integers cannot express. "
             "Received: one_hot=False. Set it to True."
         )
-    if chosen.rand_augment is not None and view.channels != 3:
+    if chosen.rand_augment is not None and transform.channels != 3:
         raise ValueError(
-            f"RandAugment needs images of 3 channels. The model takes {view.channels}: use an "
+            f"RandAugment needs images of 3 channels. The model takes {transform.channels}: use an "
             "`Augmentation` without it."
         )

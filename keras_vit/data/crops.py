@@ -1,7 +1,7 @@
-"""The train view: a random window of an image, resized, and mirrored or not.
+"""The transforms of training: random crop, resize and horizontal flip.
 
-Every random choice follows from a seed of the image's own, so a pipeline makes the same views
-whatever runs in parallel, and again after a restart.
+Each image has a seed of its own that decides every random choice, so that a pipeline makes the same
+pixels in any order, and again after a restart.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def inception_crop(
 
     Args:
         image: Bytes of a file, or pixels of shape `(h, w, C)`.
-        image_size: Pixels along (height, width) of the view.
+        image_size: Pixels along (height, width) of the result.
         seed: Integer tensor of shape `(2,)`.
         area_range: Least and greatest share of the image's area.
         interpolation: How the window is resized, as in `Preprocessing`.
@@ -68,7 +68,7 @@ def resized_crop(
     interpolation: str = "bilinear",
     channels: int = 3,
 ) -> Any:
-    """The image resized, and a random window of the view's size cut from it.
+    """Resizes the image, and crops a random window of the input size.
 
     With `keep_proportions` the shorter side becomes that of `resize_size`, as in big_vision's
     `resize_small` and `random_crop`; otherwise the image is squashed, as in BiT's HyperRule.
@@ -76,7 +76,7 @@ def resized_crop(
     Args:
         image: Bytes of a file, or pixels of shape `(h, w, C)`.
         resize_size: Pixels along (height, width) after resizing.
-        image_size: Pixels along (height, width) of the view.
+        image_size: Pixels along (height, width) of the result.
         seed: Integer tensor of shape `(2,)`.
         keep_proportions: Whether proportions stay.
         interpolation: How the image is resized, as in `Preprocessing`.

@@ -1,4 +1,4 @@
-"""From the bytes of an image file to pixels, whole or a window of them."""
+"""Decodes image files to pixels, whole or a window of them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import tensorflow as tf
 
 # Channels that an image file can be decoded to.
 DECODED_CHANNELS = (1, 3, 4)
-# How files begin that TensorFlow does not decode to so many channels, but to three.
+# First bytes of formats that TensorFlow decodes to three channels only.
 _COLOURS_ONLY = {1: (b"GIF8", b"BM"), 3: (), 4: (b"GIF8", b"\xff\xd8\xff")}
 
 
 def decode(image: Any, channels: int = 3) -> Any:
-    """All pixels of an image.
+    """Decodes all pixels of an image.
 
     JPEG, PNG, GIF, BMP and WebP are told apart by their bytes. Of a GIF the first image is taken;
     grey and CMYK become RGB, 16 bits a channel become 8, transparency that is not asked for is
@@ -41,7 +41,7 @@ def decode(image: Any, channels: int = 3) -> Any:
 
 
 def decode_window(image: Any, choose: Any, channels: int = 3) -> Any:
-    """The pixels of a window of an image; of a JPEG nothing else is decoded.
+    """Decodes a window of an image; of a JPEG nothing else is decoded.
 
     Args:
         image: As for `decode`.
@@ -108,7 +108,7 @@ def _decode(data, channels: int):
 
 
 def _with_channels(image, channels: int):
-    """Pixels of three or four channels in so many as asked for."""
+    """Converts pixels of three or four channels to another number of channels."""
     if channels == 1:
         return tf.image.rgb_to_grayscale(image[..., :3])
     if channels == image.shape[-1]:

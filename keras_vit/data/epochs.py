@@ -1,9 +1,9 @@
-"""Passes over records -> batches: for one worker or many, in orders that repeat with a seed.
+"""Reads epochs of records as batches, for one worker or many, in an order that a seed decides.
 
-One shuffle of numbers gives every pass its own, and all else follows from it: the order of the
-records, who reads what, and every random choice for an image. That shuffle goes on when an
-iterator is made; a second one behind it would, when it is read. ResumeTraining makes the iterators
-of earlier passes and reads none.
+A shuffle of numbers gives every epoch a number of its own. It decides the order of the records,
+which worker reads them, and every random choice for an image. This shuffle advances when an
+iterator is created; a second shuffle after it would advance when it is read. That matters to
+`ResumeTraining`, which creates the iterators of earlier epochs and does not read them.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ import tensorflow as tf
 from keras_vit.trainers.tuning import untuned
 
 _BATCHES_AHEAD = 2
-_NUMBERS = 1 << 14  # that passes draw theirs from
+_NUMBERS = 1 << 14  # of epochs
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
-    """What one worker reads in a pass.
+class EpochPlan:
+    """The records and batches that one worker reads in an epoch.
 
     Args:
         num_records: Records of all workers together.
-        batch_size: Records of a step, of all workers together.
-        index: Of this worker.
-        workers: Their number.
-        replicas: Of this worker.
-        drop_remainder: Whether to leave out what does not fill a last batch.
-        repeats: How often a pass goes through the records, each time in another order.
-        max_steps: Steps after which a pass ends early, or `None`.
+        batch_size: Records per step, of all workers together.
+        index: Index of this worker.
+        workers: Number of workers.
+        replicas: Replicas of this worker.
+        drop_remainder: Whether to drop a last batch that is not full.
+        repeats: How often an epoch reads the records, each time in another order.
+        max_steps: Steps after which an epoch ends early, or `None`.
 
     Raises:
         ValueError: If the replicas cannot share the batch evenly, there is no such worker, or the
@@ -69,12 +69,12 @@ class Plan:
 
     @property
     def replica_batch(self) -> int:
-        """Records of one replica's step."""
+        """Records per step of one replica."""
         return self.batch_size // (self.workers * self.replicas)
 
     @property
     def steps(self) -> int:
-        """Steps of a pass, the same for all workers: the longest part's, or the shortest's."""
+        """Steps per epoch, the same for all workers: of the longest part, or of the shortest."""
         worker_batch = self.replica_batch * self.replicas
         if self.drop_remainder:
             steps = self.num_records // self.workers * self.repeats // worker_batch
@@ -85,61 +85,61 @@ class Plan:
 
     @property
     def part(self) -> tuple[int, int]:
-        """The first record, and the one after the last."""
+        """First record of this worker, and the one after its last."""
         first = self.index * self.num_records // self.workers
         return first, (self.index + 1) * self.num_records // self.workers
 
 
-def read_passes(
-    plan: Plan,
+def read_epochs(
+    plan: EpochPlan,
     read: Callable[[tuple[int, int], Any], tf.data.Dataset],
     prepare: Callable[..., Any],
     seed: int,
     finish: Callable[..., Any] | None = None,
 ) -> tf.data.Dataset:
-    """Batches of one worker; every iterator over them is another pass.
+    """Batches of one worker; every iterator over them is another epoch.
 
     Args:
-        plan: What this worker reads.
-        read: From a part of the records and the number of a pass, an int64 tensor, to a dataset
-            of them.
-        prepare: From a record to what is batched, of shapes that are the same for all.
-        seed: What the numbers follow from.
-        finish: From a batch, which is not empty, to what `fit` takes.
+        plan: The records and batches of this worker.
+        read: Reads a part of the records. Arguments: the part, and the number of the epoch, an
+            int64 tensor.
+        prepare: Maps a record to the elements of a batch; all have the same shapes.
+        seed: Random seed of the numbers of epochs.
+        finish: Maps a batch that is not empty to what `fit` takes.
 
     Returns:
         A `tf.data.Dataset` of known length.
     """
 
-    def read_pass(number: Any) -> tf.data.Dataset:
+    def read_epoch(number: Any) -> tf.data.Dataset:
         if plan.repeats == 1:
             return read(plan.part, number)
         times = tf.data.Dataset.range(plan.repeats)
         return times.flat_map(lambda time: read(plan.part, number * plan.repeats + time))
 
-    records = _shuffled_numbers(seed).take(1).flat_map(read_pass)
+    records = _shuffled_numbers(seed).take(1).flat_map(read_epoch)
     return _batches(records.map(prepare, tf.data.AUTOTUNE, deterministic=True), plan, finish)
 
 
 def distribute(
-    read: Callable[[int, int, int], tuple[Plan, tf.data.Dataset]],
+    read: Callable[[int, int, int], tuple[EpochPlan, tf.data.Dataset]],
     worker: tuple[int, int] | None = None,
 ) -> Any:
-    """The batches of this process: under a strategy, each of its workers reads its own part.
+    """The batches of this process; under a strategy, each worker reads its own part.
 
     Args:
-        read: From the index of a worker, the number of workers, and that of the worker's replicas,
-            to its plan and its batches.
-        worker: Index and number of workers where `tf.distribute` is not what joins them.
+        read: Makes the plan and the batches of a worker. Arguments: its index, the number of
+            workers, and the number of its replicas.
+        worker: Index and number of workers, if `tf.distribute` is not used.
 
     Returns:
-        A `tf.data.Dataset`, or under a strategy of several replicas its distributed form.
+        A `tf.data.Dataset`, or under a strategy of several replicas a distributed dataset.
     """
     if worker is not None:
         return read(*worker, 1)[1]
     if not tf.distribute.has_strategy():
         return _for_any_strategy(read(0, 1, 1)[1])
-    plans: list[Plan] = []
+    plans: list[EpochPlan] = []
 
     def read_pipeline(context: tf.distribute.InputContext) -> tf.data.Dataset:
         workers = context.num_input_pipelines
@@ -150,15 +150,15 @@ def distribute(
 
     strategy = tf.distribute.get_strategy()
     distributed = strategy.distribute_datasets_from_function(read_pipeline)
-    # TensorFlow counts the batches of all replicas of a worker, and Keras takes them for steps.
+    # TensorFlow counts the batches of each replica, Keras expects steps.
     distributed._cardinality = plans[0].steps
     return distributed
 
 
 def _shuffled_numbers(seed: int) -> tf.data.Dataset:
-    """Numbers of passes in an order that `seed` decides, another for every iterator.
+    """Numbers of epochs in an order that `seed` decides, another for every iterator.
 
-    `Dataset.shuffle` mixes the global seed in, which may differ between workers.
+    `Dataset.shuffle` also uses the global seed, which may differ between workers.
     """
     numbers = tf.data.Dataset.range(_NUMBERS)
     shuffled = tf.raw_ops.ShuffleDatasetV3(
@@ -174,8 +174,8 @@ def _shuffled_numbers(seed: int) -> tf.data.Dataset:
     return tf.data.experimental.from_variant(shuffled, numbers.element_spec)
 
 
-def _batches(records: tf.data.Dataset, plan: Plan, finish: Any) -> tf.data.Dataset:
-    """As many batches as all workers have, empty ones where the records have come to an end."""
+def _batches(records: tf.data.Dataset, plan: EpochPlan, finish: Any) -> tf.data.Dataset:
+    """The same number of batches on all workers; they are empty after the last record."""
     total = plan.steps * plan.replicas
     batches = records.batch(plan.replica_batch, plan.drop_remainder)
     if finish is not None:
@@ -191,7 +191,7 @@ def _batches(records: tf.data.Dataset, plan: Plan, finish: Any) -> tf.data.Datas
 
 
 def _for_any_strategy(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """A dataset that workers share by its batches, not by its files."""
+    """A dataset that is sharded by batches, not by files."""
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
     return dataset.with_options(options)

@@ -1,4 +1,4 @@
-"""What a file says of its image, without decoding it: format, size, and whether it is whole."""
+"""Checks image files by their headers: format, size, and whether they are complete."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _FRAMES = set(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 
 def find_problem(path: str | os.PathLike, max_pixels: int, reads_webp: bool = True) -> str | None:
-    """Why the image of a file cannot be read, from its first and last bytes.
+    """Finds out why an image file cannot be read, from its first and last bytes.
 
     Args:
         path: The file.
         max_pixels: Height times width above which an image is refused.
-        reads_webp: Whether WebP is not refused.
+        reads_webp: Whether TensorFlow reads WebP.
 
     Returns:
-        The reason in words, or `None`. A file may be damaged in its middle all the same.
+        The reason, or `None`. Damage in the middle of the file is not found.
     """
     try:
         size = os.path.getsize(path)
@@ -69,13 +69,13 @@ def _examine(file: BinaryIO, size: int, max_pixels: int, reads_webp: bool) -> st
 
 
 def _jpeg_shape(file: BinaryIO) -> tuple[int, int]:
-    """Height and width, from the frame header behind the segments before it."""
+    """Height and width of a JPEG, from its frame header."""
     file.seek(2)
     while True:
         marker = file.read(2)
         if marker[0] != 0xFF:
             raise IndexError
-        while marker[1] == 0xFF:  # filling
+        while marker[1] == 0xFF:  # fill bytes
             marker = marker[1:] + file.read(1)
         (length,) = struct.unpack(">H", file.read(2))
         if marker[1] in _FRAMES:
@@ -85,7 +85,7 @@ def _jpeg_shape(file: BinaryIO) -> tuple[int, int]:
 
 
 def _webp_shape(head: bytes) -> tuple[int, int]:
-    """Height and width: behind flags, behind a start code, or as bits."""
+    """Height and width of a WebP file: extended, lossy or lossless."""
     if head[12:16] == b"VP8X":
         wide, high = (int.from_bytes(head[i : i + 3], "little") for i in (24, 27))
         return high + 1, wide + 1
@@ -97,6 +97,6 @@ def _webp_shape(head: bytes) -> tuple[int, int]:
 
 
 def _read_tail(file: BinaryIO, size: int) -> bytes:
-    """The last bytes: what marks the end may have things behind it that programs appended."""
+    """The last bytes; programs may have appended data after the end marker."""
     file.seek(max(0, size - _TAIL))
     return file.read(_TAIL)

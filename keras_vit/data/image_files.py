@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from keras_vit.config import Preprocessing
 from keras_vit.data.decode import decode
-from keras_vit.data.transforms import eval_view, normalize
+from keras_vit.data.transforms import eval_transform, normalize
 
 # TensorFlow decodes all of them, WebP from version 2.19 on.
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp")
@@ -100,7 +100,7 @@ def _model_input(path: pathlib.Path, model: keras.Model) -> np.ndarray:
     config = getattr(model, "config", None)
     preprocessing = Preprocessing() if config is None else config.preprocessing
     height, width, channels = model.inputs[0].shape[1:]
-    pixels = eval_view(tf.constant(read_image(path, channels)), preprocessing, (height, width))
+    pixels = eval_transform(tf.constant(read_image(path, channels)), preprocessing, (height, width))
     if config is None or config.include_preprocessing:
         return pixels.numpy()
     return normalize(pixels, preprocessing).numpy()

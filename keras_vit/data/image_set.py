@@ -1,7 +1,7 @@
-"""Images with labels, from wherever they come: what `train_batches` and `eval_batches` read.
+"""Labelled images from any source, for `train_batches` and `eval_batches`.
 
-Images of which each can be reached (files of a folder, arrays) are shuffled as a whole; those that
-can only be read one after the other (TFRecords, TFDS) through a buffer.
+Images with random access (files of a folder, arrays) are shuffled as a whole; images that are read
+sequentially (TFRecords, TFDS) are shuffled through a buffer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ImageSet:
         num_images: Their number.
         class_names: Names of the classes, in the order of the labels.
         read: From a part of the images (the first, and the one after the last), the number of a
-            pass or `None` for their own order, and the size of a shuffle buffer, to a
+            epoch or `None` for their own order, and the size of a shuffle buffer, to a
             `tf.data.Dataset` of pairs: what `load` takes, and an integer label.
         load: From the first of such a pair to an encoded image, or pixels `(h, w, C)`.
         hold_out: From a number of images and a seed to those left and those held out.

@@ -1,13 +1,12 @@
-"""Which patches a model is to predict, and what: masked patch prediction as a dataset."""
+"""Masked patch prediction: inputs and targets as a dataset."""
 
 from __future__ import annotations
 
 import tensorflow as tf
 
 from keras_vit.checks import check_choice, check_whole_patches, pair
+from keras_vit.config import COLOR_LEVELS, PATCH_TARGETS
 
-TARGETS = ("mean_color", "small_patch", "pixels")
-_LEVELS = 8  # 3 bits a channel
 _SMALL = 4  # pixels along a side of the small patch
 
 
@@ -50,7 +49,7 @@ def mask_patches(
         ValueError: If a rate is out of range, `target` unknown, or images no whole number of
             patches.
     """
-    check_choice("target", target, TARGETS)
+    check_choice("target", target, PATCH_TARGETS)
     if not (0 < rate <= 1 and masked >= 0 and replaced >= 0 and masked + replaced <= 1):
         raise ValueError(
             "`rate` must be in (0, 1], `masked` and `replaced` shares whose sum is at most 1. "
@@ -78,7 +77,7 @@ def mask_patches(
 
 
 def _cut(images, patch_size: tuple[int, int]):
-    """Images `(B, H, W, C)` as patches `(B, N, h, w, C)`, row by row."""
+    """Cuts images `(B, H, W, C)` into patches `(B, N, h, w, C)`, row by row."""
     if images.shape.rank != 4 or None in images.shape[1:]:
         raise ValueError(
             "`mask_patches` takes batches of images of shape (batch, height, width, channels), all "
@@ -93,28 +92,28 @@ def _cut(images, patch_size: tuple[int, int]):
 
 
 def _draw(images, patches: int, shares: tuple[float, float, float], seeds):
-    """Where each token comes from, and which patches count as corrupted: `(B, N)` each."""
+    """Draws the source of each token, and which patches are corrupted: `(B, N)` each."""
     rate, masked, replaced = shares
     shape = (images, patches)
     order = tf.argsort(tf.random.stateless_uniform(shape, tf.stack([seeds[0], 0])), axis=1)
     rank = tf.argsort(order, axis=1)  # of each patch
     corrupted = rank < max(1, round(rate * patches))
-    fate = tf.random.stateless_uniform(shape, tf.stack([seeds[1], 1]))
+    choice = tf.random.stateless_uniform(shape, tf.stack([seeds[1], 1]))
     step = tf.random.stateless_uniform(
         shape, tf.stack([seeds[0], 2]), 1, max(2, patches), dtype=tf.int32
     )
     here = tf.broadcast_to(tf.range(patches), shape)
     other = (here + step) % patches  # never itself
-    sources = tf.where(fate < masked, -1, tf.where(fate < masked + replaced, other, here))
+    sources = tf.where(choice < masked, -1, tf.where(choice < masked + replaced, other, here))
     return tf.where(corrupted, sources, here), corrupted
 
 
 def _colors(pixels):
     """Values in [0, 255], `(..., C)`, as one of `8 ** C` colours."""
-    levels = tf.cast(pixels, tf.int32) // (256 // _LEVELS)
-    levels = tf.clip_by_value(levels, 0, _LEVELS - 1)
-    places = [_LEVELS**power for power in reversed(range(pixels.shape[-1]))]
-    return tf.reduce_sum(levels * tf.constant(places), axis=-1)
+    levels = tf.cast(pixels, tf.int32) // (256 // COLOR_LEVELS)
+    levels = tf.clip_by_value(levels, 0, COLOR_LEVELS - 1)
+    factors = [COLOR_LEVELS**power for power in reversed(range(pixels.shape[-1]))]
+    return tf.reduce_sum(levels * tf.constant(factors), axis=-1)
 
 
 def _mean_color(patches):

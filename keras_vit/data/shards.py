@@ -1,8 +1,8 @@
-"""Files of records -> batches for several workers: every record once a pass, no worker short.
+"""Reads files of records as batches for several workers: every record once per epoch.
 
-Workers that read whole files end at different times, and one that has ended leaves the others to
-train on fewer images. Here the records of all files are one sequence, of which each worker reads an
-equal part: it opens the files of its part alone, and shares at most its first and its last.
+Workers that read whole files finish at different times. Here the records of all files are one
+sequence, of which each worker reads an equal part: it opens only the files of its part, and shares
+at most its first and its last file with others.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_vit.checks import check_positive
-from keras_vit.data.epochs import Plan, distribute, read_passes
+from keras_vit.data.epochs import EpochPlan, distribute, read_epochs
 
 _LENGTH = struct.Struct("<Q")  # then 4 bytes of its checksum, the data, 4 of theirs
 _CHECKSUM_BYTES = 4
@@ -25,16 +25,16 @@ _FILES_AT_ONCE = 16
 
 @dataclasses.dataclass(frozen=True)
 class Shards:
-    """Files of records, and how many records are in each.
+    """Files of records, and the number of records in each.
 
     Args:
         files: Paths, in the same order in every worker.
         counts: Records in each file.
-        read: From the path of a file, a string tensor, to a `tf.data.Dataset` of its records.
-        skips: Records of each file before the first that counts; none where empty.
+        read: Makes a `tf.data.Dataset` of records from the path of a file, a string tensor.
+        skips: Records to skip at the start of each file; none if empty.
 
     Raises:
-        ValueError: If there are no records, or not one count a file.
+        ValueError: If there are no records, or not one count per file.
     """
 
     files: tuple[str, ...]
@@ -65,16 +65,16 @@ def find_shards(
     counts: Sequence[int] | None = None,
     read: Callable[[Any], tf.data.Dataset] | None = None,
 ) -> Shards:
-    """The files of a data set, and how many records are in them.
+    """Finds the files of a data set, and counts their records.
 
     Args:
         files: A pattern such as `"gs://bucket/train-*.tfrecord"`, whose files are sorted by name,
-            or paths in the order that all workers give them.
-        counts: Records in each file, as TFDS knows them (`info.splits["train"].shard_lengths`).
-            Without them the files are counted: TFRecords by one short read a record, others by
-            reading everything.
-        read: From the path of a file, a string tensor, to a `tf.data.Dataset` of its records, such
-            as `lambda path: tf.data.TFRecordDataset(path, "GZIP")`; TFRecords where `None`.
+            or paths, in the same order on all workers.
+        counts: Records in each file, such as `info.splits["train"].shard_lengths` of TFDS. By
+            default they are counted: TFRecords by one short read per record, others by reading
+            everything.
+        read: Makes a `tf.data.Dataset` of records from the path of a file, a string tensor, such
+            as `lambda path: tf.data.TFRecordDataset(path, "GZIP")`; `None` reads TFRecords.
 
     Returns:
         `Shards`, for `read_shards`.
@@ -83,7 +83,7 @@ def find_shards(
         ValueError: If there are no files, no records, or a file is no TFRecord.
     """
     if isinstance(files, str | os.PathLike):
-        found = sorted(tf.io.gfile.glob(os.fspath(files)))  # listed in any order
+        found = sorted(tf.io.gfile.glob(os.fspath(files)))  # glob has no fixed order
     else:
         found = [os.fspath(path) for path in files]
     if not found:
@@ -105,17 +105,17 @@ def read_shards(
     drop_remainder: bool = False,
     worker: tuple[int, int] | None = None,
 ) -> Any:
-    """Batches for `model.fit` that every worker reads its own part of.
+    """Batches for `model.fit`, of which every worker reads its own part.
 
     Inside `strategy.scope()`, every worker of the strategy reads an equal part of the records,
-    every record is read by exactly one of them in a pass, and all workers have equally many steps:
-    where records do not suffice, the last batches are smaller or empty, which `keras_vit.Model`
-    weights by their images. Outside of a scope the data are for one worker; a strategy that they
-    are given to later makes all its workers read all of them and keep their share.
+    every record is read by exactly one of them in an epoch, and all workers have the same number
+    of steps: the last batches may be smaller or empty, and `keras_vit.Model` weights them by their
+    images. Outside of a scope the dataset is for one worker; under a strategy that gets it later,
+    all workers read all records and keep their share.
 
-    With a `shuffle_buffer`, every pass has an order of its own: that of the files, and with it who
-    reads what, and that of the records in the buffer of each worker. It follows from the seed and
-    the number of the pass, so runs repeat.
+    With a `shuffle_buffer`, every epoch has its own order of the files, and of the records in the
+    buffer of each worker. Only the seed and the number of the epoch decide it, so runs are
+    reproducible.
 
         with strategy.scope():
             model = keras_vit.ViTB16()
@@ -126,32 +126,32 @@ def read_shards(
 
     Args:
         shards: As from `find_shards`.
-        parse: From a record to what `fit` takes, such as an image and a label; of shapes that are
-            the same for all records.
-        batch_size: Images of one step, of all workers together.
-        shuffle_buffer: Records that each worker holds to draw from; 0 reads in the order of the
+        parse: Maps a record to what `fit` takes, such as an image and a label; all have the same
+            shapes.
+        batch_size: Images per step, of all workers together.
+        shuffle_buffer: Records in the shuffle buffer of each worker; 0 reads in the order of the
             files, as for evaluation.
-        seed: What the orders follow from, the same in all workers.
-        drop_remainder: Whether to leave out what does not fill a last batch, other records in
-            every pass, for shapes that are known when compiling (TPUs).
-        worker: Index and number of workers where `tf.distribute` is not what joins them; then
-            the dataset is that of this worker, in batches of `batch_size / number`.
+        seed: Random seed, the same on all workers.
+        drop_remainder: Whether to drop a last batch that is not full, other records in every
+            epoch. TPUs need it, because they compile for fixed shapes.
+        worker: Index and number of workers, if `tf.distribute` is not used; then the dataset is
+            that of this worker, in batches of `batch_size / number`.
 
     Returns:
-        A `tf.data.Dataset`, or under a strategy of several replicas its distributed form.
+        A `tf.data.Dataset`, or under a strategy of several replicas a distributed dataset.
 
     Raises:
         ValueError: If the replicas cannot share the batch evenly, or there is no such worker.
     """
     check_positive("batch_size", batch_size)
 
-    def read(index: int, workers: int, replicas: int) -> tuple[Plan, tf.data.Dataset]:
-        plan = Plan(shards.num_records, batch_size, index, workers, replicas, drop_remainder)
+    def read(index: int, workers: int, replicas: int) -> tuple[EpochPlan, tf.data.Dataset]:
+        plan = EpochPlan(shards.num_records, batch_size, index, workers, replicas, drop_remainder)
 
-        def read_pass(part: tuple[int, int], number: Any) -> tf.data.Dataset:
+        def read_epoch(part: tuple[int, int], number: Any) -> tf.data.Dataset:
             return read_part(shards, part, number if shuffle_buffer else None, shuffle_buffer)
 
-        return plan, read_passes(plan, read_pass, parse, seed)
+        return plan, read_epochs(plan, read_epoch, parse, seed)
 
     return distribute(read, worker)
 
@@ -159,16 +159,17 @@ def read_shards(
 def read_part(
     shards: Shards, part: tuple[int, int], number: Any, shuffle_buffer: int
 ) -> tf.data.Dataset:
-    """A part of the records, as they come from the files.
+    """Reads a part of the records.
 
     Args:
         shards: The files.
         part: The first record, and the one after the last.
-        number: Of the pass, an int64 tensor, which its order follows from; `None` keeps theirs.
-        shuffle_buffer: Records to draw from, where there is a number.
+        number: Number of the epoch, an int64 tensor, which decides the order; `None` keeps the
+            order of the files.
+        shuffle_buffer: Records in the shuffle buffer, if there is a number.
 
     Returns:
-        A `tf.data.Dataset` of what `shards.read` yields.
+        A `tf.data.Dataset` of the records of `shards.read`.
     """
     records = tf.data.Dataset.from_tensor_slices(_pieces(shards, part, number)).interleave(
         lambda path, skipped, taken: shards.read(path).skip(skipped).take(taken),
@@ -178,12 +179,12 @@ def read_part(
     )
     if number is None:
         return records
-    tf.compat.v1.set_random_seed(1)  # of this function's graph: the number alone decides
+    tf.compat.v1.set_random_seed(1)  # of this graph, so that only the number decides
     return records.shuffle(shuffle_buffer, number, reshuffle_each_iteration=False)
 
 
 def _pieces(shards: Shards, part: tuple[int, int], number: Any) -> tuple[Any, Any, Any]:
-    """Files of a part of the records, with how many to skip and to take of each."""
+    """Files of a part of the records, and how many records to skip and take in each."""
     files = tf.constant(shards.files)
     counts = tf.constant(shards.counts, tf.int64)
     skips = tf.constant(shards.skips or [0] * len(shards.files), tf.int64)
@@ -198,10 +199,10 @@ def _pieces(shards: Shards, part: tuple[int, int], number: Any) -> tuple[Any, An
 
 
 def _count_records(path: str) -> int:
-    """Records of a TFRecord file, from their lengths alone."""
+    """Number of records in a TFRecord file, from their lengths."""
     size = tf.io.gfile.stat(path).length
     count = position = 0
-    # TensorFlow's files read far ahead after every jump.
+    # Files of TensorFlow read far ahead after every seek.
     with open(path, "rb") if os.path.isfile(path) else tf.io.gfile.GFile(path, "rb") as file:
         while position < size:
             file.seek(position)
@@ -212,6 +213,6 @@ def _count_records(path: str) -> int:
     if position != size:
         raise ValueError(
             f"{path} is no TFRecord file, is compressed, or is cut off: record {count - 1} would "
-            "end behind its end. For other formats, pass `read=`."
+            "extend beyond the end of the file. For other formats, pass `read=`."
         )
     return count

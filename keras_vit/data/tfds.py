@@ -25,7 +25,7 @@ def read_tfds(
 ) -> ImageSet:
     """Images of TensorFlow Datasets, by name.
 
-    Images stay encoded until a view is made of them, so that of a JPEG only the window that a view
+    Images stay encoded until they are transformed, so that of a JPEG only the window that a crop
     shows is decoded. Where the data set is stored as TFRecords, every worker opens the files of its
     part alone, as `read_shards` does.
 

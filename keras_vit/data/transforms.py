@@ -1,4 +1,4 @@
-"""The eval view: from an image of any size to the pixels that a model reads."""
+"""The transform of evaluation: resizes an image of any size to the input of a model."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import tensorflow as tf
 
 from keras_vit.config import Preprocessing
 
-_FEW = 4  # pixels for each pixel of a view
+_FEW = 4  # pixels per pixel of the result
 
 
-def eval_view(image, preprocessing: Preprocessing, image_size: tuple[int, int]):
-    """Resizes one image to a model's size, as in evaluation.
+def eval_transform(image, preprocessing: Preprocessing, image_size: tuple[int, int]):
+    """Resizes one image to the input size of a model, as in evaluation.
 
     With `preprocessing.crop_ratio=None` the whole image is squashed to the model's size, as in the
     official code. Otherwise the image is resized, keeping its proportions, until it covers the
@@ -26,7 +26,7 @@ def eval_view(image, preprocessing: Preprocessing, image_size: tuple[int, int]):
     Args:
         image: Tensor of shape `(h, w, C)`, any type, values in [0, 255].
         preprocessing: Interpolation and crop.
-        image_size: Pixels along (height, width) that the model reads.
+        image_size: Pixels along (height, width) of the model's input.
 
     Returns:
         float32 tensor of shape `(*image_size, C)`, values in [0, 255].
@@ -46,7 +46,7 @@ def resize(image, size, interpolation: str):
         return tf.cast(x, tf.float32)
 
     if image.dtype == tf.uint8 and interpolation == "bilinear":
-        # TensorFlow resizes floats faster, to the same values, but takes time to make them.
+        # TensorFlow resizes floats faster, to the same values, but the conversion takes time.
         few = tf.reduce_prod(tf.shape(image)[:2]) < _FEW * tf.reduce_prod(size)
         x = tf.cond(few, lambda: resized(tf.cast(image, tf.float32)), lambda: resized(image))
     else:
@@ -57,13 +57,13 @@ def resize(image, size, interpolation: str):
 
 
 def normalize(pixels, preprocessing: Preprocessing):
-    """From pixels in [0, 255] to the model's range: `(pixels - mean) / std`, channels last."""
+    """Normalises pixels in [0, 255]: `(pixels - mean) / std`, channels last."""
     mean, std = preprocessing.per_channel(pixels.shape[-1])
     pixels = tf.cast(pixels, tf.float32)
     if len({*mean}) == len({*std}) == 1:
         return (pixels - mean[0]) / std[0]
     if pixels.shape.rank == 3 and pixels.shape.is_fully_defined():
-        # TensorFlow is four times as slow with vectors of three numbers as with those of a row.
+        # TensorFlow is four times slower with vectors of three numbers than of a whole row.
         height, width, channels = pixels.shape
         rows = tf.reshape(pixels, (height, width * channels))
         return tf.reshape((rows - mean * width) / (std * width), pixels.shape)
@@ -71,7 +71,7 @@ def normalize(pixels, preprocessing: Preprocessing):
 
 
 def _covering_size(image, size):
-    """The smallest size with the proportions of `image` that covers `size`."""
+    """The smallest size with the aspect ratio of `image` that covers `size`."""
     shape = tf.cast(tf.shape(image)[:2], tf.float64)
     scale = tf.reduce_max(tf.constant(size, tf.float64) / shape)
     covering = tf.cast(tf.round(shape * scale), tf.int32)

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from keras_vit.config import Preprocessing
 from keras_vit.data.decode import DECODED_CHANNELS, decode
-from keras_vit.data.transforms import eval_view
+from keras_vit.data.transforms import eval_transform
 from keras_vit.export.inference import (
     POLICIES,
     Inference,
@@ -186,7 +186,7 @@ class ServingModule(tf.Module):
         return outputs
 
     def _preprocess(self, image: tf.Tensor) -> tf.Tensor:
-        return eval_view(image, self._inference.preprocessing, self._inference.input_shape[:2])
+        return eval_transform(image, self._inference.preprocessing, self._inference.input_shape[:2])
 
     def _decode(self, image_bytes: tf.Tensor) -> tf.Tensor:
         return self._preprocess(decode(image_bytes, self._inference.input_shape[-1]))

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 
 from keras_vit.config import Preprocessing
-from keras_vit.data.transforms import eval_view
+from keras_vit.data.transforms import eval_transform
 from keras_vit.errors import ExportMismatchError
 from keras_vit.export.inference import Inference, prepare
 from keras_vit.export.runners import LOADERS, Runner, find_format
@@ -217,7 +217,7 @@ def resize_images(images: Images, inference: Inference) -> np.ndarray:
                 f"shape {np.shape(image)}."
             )
     view = functools.partial(
-        eval_view, preprocessing=inference.preprocessing, image_size=inference.input_shape[:2]
+        eval_transform, preprocessing=inference.preprocessing, image_size=inference.input_shape[:2]
     )
     return np.stack([view(image) for image in images])
 

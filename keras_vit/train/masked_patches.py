@@ -7,12 +7,9 @@ import math
 import keras
 
 from keras_vit.checks import check_choice
-from keras_vit.config import ViTConfig
+from keras_vit.config import COLOR_LEVELS, PATCH_TARGETS, ViTConfig
 from keras_vit.layers.masking import PatchMask
 from keras_vit.trainers.model import Model
-
-_TARGETS = ("mean_color", "small_patch", "pixels")
-_LEVELS = 8  # 3 bits a channel
 
 
 def masked_patch_model(model: Model, target: str = "mean_color") -> Model:
@@ -42,7 +39,7 @@ def masked_patch_model(model: Model, target: str = "mean_color") -> Model:
         masked.compile(optimizer="adam", loss=loss, weighted_metrics=["accuracy"])
         masked.fit(keras_vit.data.mask_patches(dataset, patch_size=16), epochs=10)
     """
-    check_choice("target", target, _TARGETS)
+    check_choice("target", target, PATCH_TARGETS)
     config = getattr(model, "config", None)
     if not isinstance(config, ViTConfig) or not config.include_preprocessing:
         raise ValueError(
@@ -83,7 +80,7 @@ def _last_token_layer(config: ViTConfig) -> str:
 def _output_shape(config: ViTConfig, target: str) -> tuple[int, ...]:
     """Shape `(N, ...)` of the prediction for the N patches of an image."""
     height, width, channels = config.input_shape
-    patches, colors = math.prod(config.grid), _LEVELS**channels
+    patches, colors = math.prod(config.grid), COLOR_LEVELS**channels
     if target == "mean_color":
         return patches, colors
     if target == "small_patch":

@@ -12,16 +12,16 @@ import tensorflow as tf
 import keras_vit
 from keras_vit.config import Preprocessing
 from keras_vit.data.augmentation import AUGREG, Augmentation
-from keras_vit.data.batches import View, eval_batches, train_batches, view_of
+from keras_vit.data.batches import InputTransform, eval_batches, train_batches, transform_of
 from keras_vit.data.folder import read_folder
 from keras_vit.data.image_set import read_arrays, read_records
 from keras_vit.data.rand_augment import rand_augment
 from keras_vit.data.shards import find_shards
-from keras_vit.data.transforms import eval_view
+from keras_vit.data.transforms import eval_transform
 from tests.data.pictures import encoded, pixels, write_folder
 from tests.fixtures import tiny_config
 
-VIEW = View((16, 16), Preprocessing())
+TRANSFORM = InputTransform((16, 16), Preprocessing())
 PLAIN = Augmentation(crop="none", flip=False)
 COUNT = 11
 EVERYTHING = Augmentation(
@@ -74,36 +74,36 @@ def read(batches):
 
 def test_evaluation_sees_every_image_once_in_order(images):
     x, y = arrays()
-    batches = list(eval_batches(images, VIEW, 4))
+    batches = list(eval_batches(images, TRANSFORM, 4))
     assert [len(part) for part, _ in batches] == [4, 4, 3]
     assert read(batches) == y.tolist()
-    expected = [eval_view(image, VIEW.preprocessing, VIEW.image_size) for image in x]
+    expected = [eval_transform(image, TRANSFORM.preprocessing, TRANSFORM.image_size) for image in x]
     np.testing.assert_array_equal(np.concatenate([part for part, _ in batches]), expected)
-    kept = eval_batches(images, VIEW, 4, cache=True)
+    kept = eval_batches(images, TRANSFORM, 4, cache=True)
     for _ in range(2):
         assert read(kept) == y.tolist()
 
 
-def test_training_shuffles_all_and_passes_differ(images):
-    batches = train_batches(images, VIEW, 4, PLAIN)
+def test_training_shuffles_all_and_epochs_differ(images):
+    batches = train_batches(images, TRANSFORM, 4, PLAIN)
     assert len(batches) == 2 and batches.element_spec[0].shape == (4, 16, 16, 3)
-    passes = [read(batches) for _ in range(8)]
-    assert all(len(set(one)) == 8 for one in passes)
-    assert len(set(map(tuple, passes))) == 8
-    assert set(flat(passes)) == set(range(COUNT))  # others are left out in every pass
-    whole = train_batches(images, VIEW, 4, PLAIN, drop_remainder=False)
+    epochs = [read(batches) for _ in range(8)]
+    assert all(len(set(one)) == 8 for one in epochs)
+    assert len(set(map(tuple, epochs))) == 8
+    assert set(flat(epochs)) == set(range(COUNT))  # others are left out in every epoch
+    whole = train_batches(images, TRANSFORM, 4, PLAIN, drop_remainder=False)
     assert sorted(read(whole)) == list(range(COUNT))
-    others = train_batches(images, VIEW, 4, PLAIN, seed=1)
-    assert [read(others) for _ in range(3)] != passes[:3]
+    others = train_batches(images, TRANSFORM, 4, PLAIN, seed=1)
+    assert [read(others) for _ in range(3)] != epochs[:3]
 
 
 def test_repeats_and_steps(images):
-    batches = train_batches(images, VIEW, 4, PLAIN, repeats=3, steps=7)
+    batches = train_batches(images, TRANSFORM, 4, PLAIN, repeats=3, steps=7)
     labels = read(batches)
     assert len(batches) == 7 and len(labels) == 28
     assert sorted(labels[:11]) == sorted(labels[11:22]) == list(range(11))
     assert labels[:11] != labels[11:22]
-    small = train_batches(images, VIEW, 16, PLAIN, repeats=2)
+    small = train_batches(images, TRANSFORM, 16, PLAIN, repeats=2)
     assert len(small) == 1
 
 
@@ -116,36 +116,38 @@ def test_the_same_pixels_at_any_parallelism(source, images, folder, tmp_path):
         options = tf.data.Options()
         options.threading.private_threadpool_size = threads
         options.autotune.enabled = threads > 1
-        batches = train_batches(chosen, VIEW, 3, varied, seed=3).with_options(options)
+        batches = train_batches(chosen, TRANSFORM, 3, varied, seed=3).with_options(options)
         runs.append([part.numpy() for _ in range(2) for batch in batches for part in batch])
     for one, other in zip(*runs, strict=True):
         np.testing.assert_array_equal(one, other)
-    assert not np.array_equal(runs[0][0], runs[0][2 * len(batches)])  # another pass
+    assert not np.array_equal(runs[0][0], runs[0][2 * len(batches)])  # another epoch
 
 
 @pytest.mark.parametrize("source", ["arrays", "records"])
 def test_workers_read_every_image_once_a_pass(source, images, tmp_path):
     chosen = images if source == "arrays" else record_images(tmp_path)
     options = {"drop_remainder": False, "seed": 2}
-    readers = [train_batches(chosen, VIEW, 6, PLAIN, worker=(i, 3), **options) for i in range(3)]
+    readers = [
+        train_batches(chosen, TRANSFORM, 6, PLAIN, worker=(i, 3), **options) for i in range(3)
+    ]
     for _ in range(2):
         parts = [labels_of(reader) for reader in readers]
         assert len({len(part) for part in parts}) == 1
         assert sorted(flat(flat(parts))) == list(range(COUNT))
-    if source == "arrays":  # the same views, too, as one worker makes
-        alone = train_batches(chosen, VIEW, 6, Augmentation(), **options)
+    if source == "arrays":  # the same pixels, too, as one worker makes
+        alone = train_batches(chosen, TRANSFORM, 6, Augmentation(), **options)
         several = [
-            train_batches(chosen, VIEW, 6, Augmentation(), worker=(i, 3), **options)
+            train_batches(chosen, TRANSFORM, 6, Augmentation(), worker=(i, 3), **options)
             for i in range(3)
         ]
-        views = np.concatenate([x for reader in several for x, _ in reader])
-        np.testing.assert_array_equal(np.concatenate([x for x, _ in alone]), views)
+        pixels = np.concatenate([x for reader in several for x, _ in reader])
+        np.testing.assert_array_equal(np.concatenate([x for x, _ in alone]), pixels)
 
 
 def test_images_in_memory_are_the_same(folder, tmp_path):
     for chosen in (folder, record_images(tmp_path)):
         kept = chosen.in_memory()
-        one, other = (list(eval_batches(each, VIEW, 5)) for each in (chosen, kept))
+        one, other = (list(eval_batches(each, TRANSFORM, 5)) for each in (chosen, kept))
         for first, second in zip(one, other, strict=True):
             np.testing.assert_array_equal(first[0], second[0])
             np.testing.assert_array_equal(first[1], second[1])
@@ -154,7 +156,7 @@ def test_images_in_memory_are_the_same(folder, tmp_path):
 def test_held_out_images_are_no_longer_there(images, tmp_path):
     for chosen in (images, record_images(tmp_path)):
         rest, held_out = chosen.split(0.3)
-        parts = [read(eval_batches(part, VIEW, 4)) for part in (rest, held_out)]
+        parts = [read(eval_batches(part, TRANSFORM, 4)) for part in (rest, held_out)]
         assert [len(part) for part in parts] == [8, 3]
         assert sorted(flat(parts)) == list(range(COUNT))
     assert [part.num_images for part in images.split(2)] == [9, 2]
@@ -163,7 +165,7 @@ def test_held_out_images_are_no_longer_there(images, tmp_path):
 
 
 def test_labels_are_smoothed_as_keras_does(images):
-    batches = train_batches(images, VIEW, 4, dataclasses.replace(PLAIN, label_smoothing=0.1))
+    batches = train_batches(images, TRANSFORM, 4, dataclasses.replace(PLAIN, label_smoothing=0.1))
     logits = np.random.default_rng(0).normal(size=(4, COUNT)).astype("float32")
     for _, labels in batches:
         hard = np.eye(COUNT)[labels.numpy().argmax(-1)].astype("float32")
@@ -181,7 +183,7 @@ def test_rand_augment_works_on_whole_numbers_after_the_crop(images):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("keras_vit.data.batches.rand_augment", watch)
-        batches = train_batches(images, VIEW, 4, AUGREG["medium2"])
+        batches = train_batches(images, TRANSFORM, 4, AUGREG["medium2"])
     assert seed == [(2, 15, tf.uint8)]
     x, y = next(iter(batches))
     assert x.dtype == tf.float32
@@ -191,26 +193,28 @@ def test_rand_augment_works_on_whole_numbers_after_the_crop(images):
 
 def test_values_are_in_the_models_range(images):
     config = tiny_config(image_size=16, classes=COUNT)
-    inside = view_of(keras_vit.build_vit(config))
-    assert inside == View((16, 16), Preprocessing(), False, 3, COUNT)
-    before = view_of(dataclasses.replace(config, include_preprocessing=False))
+    inside = transform_of(keras_vit.build_vit(config))
+    assert inside == InputTransform((16, 16), Preprocessing(), False, 3, COUNT)
+    before = transform_of(dataclasses.replace(config, include_preprocessing=False))
     assert before.normalize
-    (x, _), (y, _) = (next(iter(eval_batches(images, view, 4))) for view in (inside, before))
+    (x, _), (y, _) = (
+        next(iter(eval_batches(images, transform, 4))) for transform in (inside, before)
+    )
     np.testing.assert_allclose((x - 127.5) / 127.5, y, atol=1e-6)
     chosen = Augmentation(crop="none", flip=False, mixup=0.5)
     (x, _), (y, _) = (
-        next(iter(train_batches(images, view, 4, chosen))) for view in (inside, before)
+        next(iter(train_batches(images, transform, 4, chosen))) for transform in (inside, before)
     )
     np.testing.assert_allclose((x - 127.5) / 127.5, y, atol=1e-6)
 
 
 def test_views_of_other_models():
     free = keras.Sequential([keras.Input((None, None, 1)), keras.layers.Flatten()])
-    assert view_of(free, (8, 12)) == View((8, 12), channels=1)
+    assert transform_of(free, (8, 12)) == InputTransform((8, 12), channels=1)
     with pytest.raises(ValueError, match=r"takes images of any size. Pass `image_size`"):
-        view_of(free)
+        transform_of(free)
     with pytest.raises(ValueError, match=r"takes images of \(32, 32\) pixels. Received: .*64"):
-        view_of(tiny_config(), 64)
+        transform_of(tiny_config(), 64)
 
 
 def test_what_does_not_fit_says_so(images):
@@ -218,13 +222,13 @@ def test_what_does_not_fit_says_so(images):
     with pytest.raises(
         ValueError, match=r"11 images, fewer than a batch of 64. Take batch_size=11"
     ):
-        train_batches(images, VIEW, 64)
+        train_batches(images, TRANSFORM, 64)
     with pytest.raises(ValueError, match=r"has 11 classes, the model 10. Build it with classes=11"):
         train_batches(images, tiny_config(), 4)
     with pytest.raises(ValueError, match=r"Mixing and smoothing .* which integers cannot be"):
-        train_batches(images, VIEW, 4, AUGREG["light2"], one_hot=False)
+        train_batches(images, TRANSFORM, 4, AUGREG["light2"], one_hot=False)
     with pytest.raises(ValueError, match=r"RandAugment needs images of 3 channels"):
-        train_batches(images, View((8, 8), channels=1), 4, AUGREG["light1"])
+        train_batches(images, InputTransform((8, 8), channels=1), 4, AUGREG["light1"])
     with pytest.raises(
         ValueError, match=r"Labels must be from 0 to 4.* 6 others, first 5 at image"
     ):
@@ -245,7 +249,7 @@ def test_labels_in_records_are_checked_as_they_are_read(tmp_path):
     records = record_images(tmp_path)
     wrong = dataclasses.replace(records, class_names=("a", "b"), name="my records")
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"my records is not from 0 to 1"):
-        list(eval_batches(wrong, VIEW, 4))
+        list(eval_batches(wrong, TRANSFORM, 4))
 
 
 @pytest.mark.parametrize(

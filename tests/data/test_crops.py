@@ -1,4 +1,4 @@
-"""The train view against the definitions of the official code, pixel by pixel."""
+"""Tests the random crops against the definitions of the official code, pixel by pixel."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def test_inception_crop_is_a_window_resized(kind):
     for seed in SEEDS[:5]:
         top, left, height, width = inception_window(tf.shape(whole), seed).numpy()
         window = whole[top : top + height, left : left + width]
-        view = inception_crop(tf.constant(image), (24, 32), seed).numpy()
+        crop = inception_crop(tf.constant(image), (24, 32), seed).numpy()
         if kind == "jpeg":  # libjpeg smooths colours across the border of what it decodes
             decoded = decode_window(image, lambda shape, s=seed: inception_window(shape, s))
             inner = np.abs(decoded.numpy().astype(int) - window)[2:-2, 2:-2]
             assert inner.max(initial=0) == 0
             window = decoded.numpy()
-        np.testing.assert_allclose(view, bilinear(window.astype("float64"), (24, 32)), atol=1e-3)
+        np.testing.assert_allclose(crop, bilinear(window.astype("float64"), (24, 32)), atol=1e-3)
 
 
 def test_windows_have_the_official_areas_and_proportions():
@@ -75,10 +75,10 @@ def test_random_operations_are_those_of_the_official_code():
 
 def test_flips_half():
     x = tf.constant(pixels(4, 6))
-    views = [random_flip(x, seed).numpy() for seed in [(1, n) for n in range(200)]]
-    flipped = [not np.array_equal(view, x) for view in views]
+    flips = [random_flip(x, seed).numpy() for seed in [(1, n) for n in range(200)]]
+    flipped = [not np.array_equal(flip, x) for flip in flips]
     assert 70 < sum(flipped) < 130
-    np.testing.assert_array_equal(views[flipped.index(True)], x[:, ::-1])
+    np.testing.assert_array_equal(flips[flipped.index(True)], x[:, ::-1])
 
 
 @pytest.mark.parametrize("keep", [False, True])
@@ -87,12 +87,12 @@ def test_resized_crop_is_a_place_in_the_resized_image(keep):
     resized = bilinear(x.astype("float64"), (28, 45) if keep else (28, 28))
     places = set()
     for seed in SEEDS:
-        view = resized_crop(tf.constant(x), (28, 28), (24, 24), seed, keep).numpy()
+        crop = resized_crop(tf.constant(x), (28, 28), (24, 24), seed, keep).numpy()
         fits = [
             (i, j)
             for i in range(resized.shape[0] - 23)
             for j in range(resized.shape[1] - 23)
-            if np.abs(resized[i : i + 24, j : j + 24] - view).max() < 1e-3
+            if np.abs(resized[i : i + 24, j : j + 24] - crop).max() < 1e-3
         ]
         assert len(fits) == 1
         places.add(fits[0])

@@ -8,11 +8,11 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from keras_vit.config import Preprocessing
-from keras_vit.data.batches import View, eval_batches, train_batches
+from keras_vit.data.batches import InputTransform, eval_batches, train_batches
 from keras_vit.data.datasets import DATASETS, VTAB, find_dataset, list_datasets, read_dataset
 from keras_vit.train.recipes import RECIPES
 
-VIEW = View((16, 16), Preprocessing())
+TRANSFORM = InputTransform((16, 16), Preprocessing())
 CLASSES = {
     "cifar10": 10, "cifar100": 100, "pets": 37, "flowers102": 102, "imagenet": 1000,
     "vtab/caltech101": 102, "vtab/cifar100": 100, "vtab/dtd": 47, "vtab/flowers102": 102,
@@ -48,10 +48,10 @@ def test_pipelines_on_mock_data(name, tmp_path):
         if name in UNLIKE:
             assert images.read((0, 2), None, 0).element_spec[1].dtype == tf.int64
             return
-        x, y = next(iter(eval_batches(images, VIEW, 2)))
+        x, y = next(iter(eval_batches(images, TRANSFORM, 2)))
         assert x.shape == (2, 16, 16, 3) and y.shape == (2, CLASSES[name])
         assert x.numpy().min() >= 0 and x.numpy().max() <= 255
-        x, _ = next(iter(train_batches(read_dataset(name, "test", tmp_path), VIEW, 2)))
+        x, _ = next(iter(train_batches(read_dataset(name, "test", tmp_path), TRANSFORM, 2)))
         assert x.shape == (2, 16, 16, 3) and x.numpy().std() > 0
 
 
@@ -105,4 +105,4 @@ def test_imagenet_21k_by_the_name_it_is_prepared_under(tmp_path):
     with tfds.testing.mock_data(num_examples=2, policy=tfds.testing.MockPolicy.USE_CODE):
         images = read_dataset("imagenet21k", "train", tmp_path)
         assert images.num_classes == 21_843
-        assert next(iter(train_batches(images, VIEW, 2)))[1].shape == (2, 21_843)
+        assert next(iter(train_batches(images, TRANSFORM, 2)))[1].shape == (2, 21_843)

@@ -11,17 +11,17 @@ import pytest
 import tensorflow as tf
 
 from keras_vit.config import Preprocessing
-from keras_vit.data.batches import View, eval_batches
+from keras_vit.data.batches import InputTransform, eval_batches
 from keras_vit.data.decode import decode
 from keras_vit.data.folder import list_images, read_files, read_folder
 from tests.data.pictures import encoded, pixels, write_folder
 
-VIEW = View((24, 32), Preprocessing())
+TRANSFORM = InputTransform((24, 32), Preprocessing())
 
 
-def seen(images, view=VIEW):
+def seen(images, transform=TRANSFORM):
     """Pixels and labels of all images."""
-    batches = list(eval_batches(images, view, 4, one_hot=False))
+    batches = list(eval_batches(images, transform, 4, one_hot=False))
     return np.concatenate([x for x, _ in batches]), np.concatenate([y for _, y in batches])
 
 
@@ -37,7 +37,7 @@ def test_classes_are_folders_in_order(tmp_path):
     assert images.num_images == 7 and images.skipped == ()
     x, y = seen(images)
     assert y.tolist() == [0, 0, 0, 0, 1, 1, 1]
-    expected = tf.image.resize(pixels(), VIEW.image_size)
+    expected = tf.image.resize(pixels(), TRANSFORM.image_size)
     np.testing.assert_allclose(x[3], expected, atol=1e-3)
 
 
@@ -207,7 +207,7 @@ def test_unusual_images_become_rgb(tmp_path, name):
     write_folder(tmp_path, count=1)
     (tmp_path / "cats" / "unusual.jpg").write_bytes(data)  # what is in it counts, not its name
     x, _ = seen(read_folder(tmp_path, check="pixels"))
-    np.testing.assert_allclose(x[1], tf.image.resize(image, VIEW.image_size), atol=0.01)
+    np.testing.assert_allclose(x[1], tf.image.resize(image, TRANSFORM.image_size), atol=0.01)
 
 
 def test_one_pixel_is_an_even_view(tmp_path):

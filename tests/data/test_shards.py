@@ -1,4 +1,4 @@
-"""Every record is read once a pass, by one worker, and no worker ends before the others."""
+"""Every record is read once per epoch, by one worker, and no worker ends before the others."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def parse(record):
     return tf.strings.to_number(record, tf.int32)
 
 
-def passes(pattern, workers, count=2, **options):
-    """What each worker reads in its first passes: `[pass][worker][batch]`, lists of numbers."""
+def epochs(pattern, workers, count=2, **options):
+    """What each worker reads in its first epochs: `[epoch][worker][batch]`, lists of numbers."""
     shards = find_shards(pattern)
     readers = [
         read_shards(shards, parse, 2 * workers, worker=(index, workers), **options)
@@ -59,12 +59,12 @@ def test_files_are_counted(pattern, tmp_path):
 
 @pytest.mark.parametrize(("workers", "buffer"), [(1, 0), (2, 6), (3, 6), (6, 0)])
 def test_every_record_is_read_once_and_all_have_as_many_steps(pattern, workers, buffer):
-    for one_pass in passes(pattern, workers, shuffle_buffer=buffer):
-        assert sorted(flat(flat(one_pass))) == list(range(21))
-        assert len({len(batches) for batches in one_pass}) == 1
-        sizes = [len(flat(batches)) for batches in one_pass]
+    for one_epoch in epochs(pattern, workers, shuffle_buffer=buffer):
+        assert sorted(flat(flat(one_epoch))) == list(range(21))
+        assert len({len(batches) for batches in one_epoch}) == 1
+        sizes = [len(flat(batches)) for batches in one_epoch]
         assert max(sizes) - min(sizes) <= 1
-        for batches in one_pass:  # whole ones first, empty ones last
+        for batches in one_epoch:  # whole ones first, empty ones last
             assert [len(batch) for batch in batches] == sorted(map(len, batches), reverse=True)
 
 
@@ -80,22 +80,22 @@ def test_workers_without_records_have_empty_batches(pattern):
     ]
 
 
-def test_orders_repeat_and_differ_between_passes_and_seeds(pattern):
-    first = passes(pattern, 2, count=6, shuffle_buffer=4, seed=5)
-    assert first == passes(pattern, 2, count=6, shuffle_buffer=4, seed=5)
-    other = passes(pattern, 2, count=6, shuffle_buffer=4, seed=6)
-    orders = [str(one_pass) for one_pass in first + other]
+def test_orders_repeat_and_differ_between_epochs_and_seeds(pattern):
+    first = epochs(pattern, 2, count=6, shuffle_buffer=4, seed=5)
+    assert first == epochs(pattern, 2, count=6, shuffle_buffer=4, seed=5)
+    other = epochs(pattern, 2, count=6, shuffle_buffer=4, seed=6)
+    orders = [str(one_epoch) for one_epoch in first + other]
     assert len(set(orders)) == 12
-    readers_of_0 = {0 in flat(one_pass[0]) for one_pass in first + other}
+    readers_of_0 = {0 in flat(one_epoch[0]) for one_epoch in first + other}
     assert readers_of_0 == {True, False}  # records go to other workers too
-    unshuffled = passes(pattern, 2)
+    unshuffled = epochs(pattern, 2)
     assert unshuffled[0] == unshuffled[1]
     assert flat(flat(unshuffled[0])) == list(range(21))
 
 
 def test_seeds_of_the_process_do_not_count(pattern):
     def order():
-        return passes(pattern, 2, shuffle_buffer=100, seed=3)
+        return epochs(pattern, 2, shuffle_buffer=100, seed=3)
 
     expected = order()
     tf.random.set_seed(5)
@@ -104,7 +104,7 @@ def test_seeds_of_the_process_do_not_count(pattern):
     assert order() == expected
 
 
-def test_iterators_that_are_not_read_count_as_passes(pattern):
+def test_iterators_that_are_not_read_count_as_epochs(pattern):
     """So that `ResumeTraining` finds the order of a later epoch without reading those before."""
     shards, options = find_shards(pattern), {"shuffle_buffer": 4, "worker": (1, 2)}
     data = read_shards(shards, parse, 4, **options)
@@ -125,8 +125,8 @@ def test_each_worker_opens_the_files_of_its_part_alone(pattern):
 
 
 def test_whole_batches_alone_where_shapes_must_be_known(pattern):
-    for one_pass in passes(pattern, 2, shuffle_buffer=4, drop_remainder=True):
-        assert [[len(batch) for batch in batches] for batches in one_pass] == [[2] * 5] * 2
+    for one_epoch in epochs(pattern, 2, shuffle_buffer=4, drop_remainder=True):
+        assert [[len(batch) for batch in batches] for batches in one_epoch] == [[2] * 5] * 2
     dataset = read_shards(find_shards(pattern), parse, 4, drop_remainder=True, worker=(1, 2))
     assert dataset.element_spec.shape == (2,)
 

@@ -9,11 +9,11 @@ import tensorflow_datasets as tfds
 
 from keras_vit.config import Preprocessing
 from keras_vit.data.augmentation import Augmentation
-from keras_vit.data.batches import View, eval_batches, train_batches
+from keras_vit.data.batches import InputTransform, eval_batches, train_batches
 from keras_vit.data.tfds import read_tfds
 from tests.data.pictures import pixels
 
-VIEW = View((16, 16), Preprocessing())
+TRANSFORM = InputTransform((16, 16), Preprocessing())
 PLAIN = Augmentation(crop="none", flip=False)
 NAMES = [f"class {n}" for n in range(23)]
 
@@ -59,7 +59,7 @@ def labels(batches):
 def test_a_prepared_data_set_is_read_by_name_version_and_slice(data_dir):
     images = read_tfds("tiny_pictures:1.2.0", "train", data_dir)
     assert images.num_images == 20 and images.class_names == tuple(NAMES)
-    x, _ = next(iter(eval_batches(images, VIEW, 20)))
+    x, _ = next(iter(eval_batches(images, TRANSFORM, 20)))
     np.testing.assert_allclose(x[3], tf.image.resize(pixels(23, 24, 3), (16, 16)), atol=1e-3)
     for split, expected in {
         "train": range(20),
@@ -68,16 +68,17 @@ def test_a_prepared_data_set_is_read_by_name_version_and_slice(data_dir):
         "test": range(20, 23),
     }.items():
         found = read_tfds("tiny_pictures", split, data_dir)
-        assert labels(eval_batches(found, VIEW, 4)) == list(expected), split
+        assert labels(eval_batches(found, TRANSFORM, 4)) == list(expected), split
     rest, held_out = images.split(0.1)
-    assert labels(eval_batches(rest, VIEW, 8)) == list(range(18))
-    assert labels(eval_batches(held_out, VIEW, 8)) == [18, 19]
+    assert labels(eval_batches(rest, TRANSFORM, 8)) == list(range(18))
+    assert labels(eval_batches(held_out, TRANSFORM, 8)) == [18, 19]
 
 
 def test_workers_share_its_files(data_dir):
     images = read_tfds("tiny_pictures", "train[1:]", data_dir)
     readers = [
-        train_batches(images, VIEW, 4, PLAIN, drop_remainder=False, worker=(i, 2)) for i in (0, 1)
+        train_batches(images, TRANSFORM, 4, PLAIN, drop_remainder=False, worker=(i, 2))
+        for i in (0, 1)
     ]
     for _ in range(2):
         parts = [labels(reader) for reader in readers]
@@ -94,7 +95,7 @@ def test_labels_of_ones_own(data_dir):
         class_names="12345",
     )
     expected = [len(f"{n:b}") - 1 for n in range(20)]
-    assert labels(eval_batches(images, VIEW, 4)) == expected
+    assert labels(eval_batches(images, TRANSFORM, 4)) == expected
 
 
 def test_what_is_not_there_says_so(data_dir, tmp_path):
@@ -117,7 +118,7 @@ def test_mocked_data_sets(name, classes, tmp_path):
     with tfds.testing.mock_data(num_examples=5, policy=tfds.testing.MockPolicy.USE_CODE):
         images = read_tfds(name, "train[:98%]", tmp_path)
         assert images.num_images == 5 and images.num_classes == classes
-        read = labels(eval_batches(images, VIEW, 2))
+        read = labels(eval_batches(images, TRANSFORM, 2))
         for _ in range(2):
-            batches = train_batches(images, VIEW, 5)
+            batches = train_batches(images, TRANSFORM, 5)
             assert sorted(labels(batches)) == sorted(read)

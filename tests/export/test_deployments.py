@@ -22,7 +22,7 @@ from PIL import Image
 
 import keras_vit
 from keras_vit.config import Preprocessing
-from keras_vit.data.transforms import eval_view
+from keras_vit.data.transforms import eval_transform
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.serving import write_server_config
 from tests.export.conftest import LABELS
@@ -229,8 +229,8 @@ def test_the_client_preprocesses_as_in_evaluation(interpolation, tolerance, crop
         "input_shape": [32, 24, 3],
         "preprocessing": {"interpolation": interpolation, "crop_ratio": crop_ratio},
     }
-    pixels = script("classify").eval_view(Image.fromarray(image), card)
-    expected = eval_view(image, preprocessing, (32, 24))
+    pixels = script("classify").eval_transform(Image.fromarray(image), card)
+    expected = eval_transform(image, preprocessing, (32, 24))
     np.testing.assert_allclose(pixels[0], expected, rtol=0, atol=tolerance)
 
 
