@@ -18,8 +18,8 @@ import socket
 import struct
 import sys
 
-from local_workers import start_workers
 from scaling import gradient_bytes, sent_bytes
+from training_step import start_workers
 
 _TCP_INFO, _BYTES_ACKED = 11, 120  # offset in `struct tcp_info`; bytes received follow
 

@@ -13,7 +13,6 @@ the one to compare. bfloat16 pays off only where the processor has units for it 
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
 import tempfile
@@ -24,6 +23,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import keras
 import numpy as np
 import tensorflow as tf
+from machine import describe_machine
 
 import keras_vit
 
@@ -87,23 +87,6 @@ def measure(calls: dict, rounds: int) -> list[dict]:
     return list(rows.values())
 
 
-def describe_machine() -> dict:
-    with open("/proc/cpuinfo") as file:
-        text = file.read()
-    fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-    fields = {name.strip(): value.strip() for name, value in fields.items()}
-    units = {"amx_bf16", "avx512_bf16", "avx_ne_convert"} & set(fields.get("flags", "").split())
-    return {
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        "cpu": fields.get("model name", ""),
-        "cores": len(os.sched_getaffinity(0)),
-        "bfloat16_units": sorted(units),
-        "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "default"),
-        "tensorflow": tf.__version__,
-        "keras": keras.__version__,
-    }
-
-
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -120,7 +103,9 @@ def main(arguments: list[str] | None = None) -> None:
     rows = measure(make_calls(options.variant, images, options.kinds), options.rounds)
     for row in rows:
         row |= {"variant": options.variant, "batch": options.batch, "rounds": options.rounds}
-        print(json.dumps({**row, **describe_machine()}), flush=True)
+        row |= {"onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "default")}
+        row |= {"tensorflow": tf.__version__, "keras": keras.__version__, **describe_machine()}
+        print(json.dumps(row), flush=True)
 
 
 if __name__ == "__main__":

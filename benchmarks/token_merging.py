@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import datetime
 import json
-import os
 import statistics
 import tempfile
 import time
+
+from machine import describe_machine
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 CASES = (("vit_s16", 224), ("vit_s16", 384), ("vit_b16", 224), ("vit_b16", 384))
@@ -99,15 +99,8 @@ def machine():
     import onnxruntime
     import tensorflow as tf
 
-    with open("/proc/cpuinfo") as file:
-        cpu = next((line.split(":")[1].strip() for line in file if "model name" in line), "")
-    return {
-        "what": "machine",
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        "cpu": cpu,
-        "cores": len(os.sched_getaffinity(0)),
-        **{module.__name__: module.__version__ for module in (tf, keras, onnxruntime)},
-    }
+    versions = {module.__name__: module.__version__ for module in (tf, keras, onnxruntime)}
+    return {"what": "machine", **describe_machine(), **versions}
 
 
 def speedups(rows):

@@ -16,16 +16,16 @@ lines, warm-up apart. Run it alone on a quiet machine.
 from __future__ import annotations
 
 import argparse
-import datetime
+import importlib.metadata
 import json
 import os
-import platform
+import socket
 import subprocess
 import sys
 import time
 
 import numpy as np
-from local_workers import start_workers
+from machine import describe_machine
 
 CLASSES = 1000
 
@@ -164,28 +164,27 @@ def measure_steps(variant: str, arguments) -> dict:
     }
 
 
+def start_workers(command: list[str], count: int, **options) -> list[subprocess.Popen]:
+    """Starts a command `count` times on this machine, as the workers of one `TF_CONFIG`."""
+    free = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in free]
+    for each in free:
+        each.close()
+    workers = []
+    for index in range(count):
+        environment = dict(os.environ)
+        if count > 1:
+            task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+            environment["TF_CONFIG"] = json.dumps(task)
+        workers.append(subprocess.Popen(command, env=environment, **options))
+    return workers
+
+
 MEASUREMENTS = {
     "overhead": measure_overhead,
     "processes": measure_processes,
     "steps": measure_steps,
 }
-
-
-def describe_machine() -> dict:
-    import keras
-    import tensorflow as tf
-
-    with open("/proc/cpuinfo") as file:
-        cpu = next((line.split(":")[1].strip() for line in file if "model name" in line), "")
-    return {
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        "cpu": cpu or platform.processor(),
-        "cores": os.cpu_count(),
-        "load_before": round(os.getloadavg()[0], 2),
-        "python": platform.python_version(),
-        "tensorflow": tf.__version__,
-        "keras": keras.__version__,
-    }
 
 
 def main() -> None:
@@ -208,6 +207,8 @@ def main() -> None:
         return
     for variant in arguments.variants:
         machine = describe_machine()
+        machine |= {name: importlib.metadata.version(name) for name in ("tensorflow", "keras")}
+        machine["load_before"] = round(os.getloadavg()[0], 2)
         line = json.dumps({**MEASUREMENTS[arguments.what](variant, arguments), **machine})
         print(line, flush=True)
         if arguments.output:

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 import re
-import runpy
-
-import pytest
 
 import keras_vit
 from keras_vit.cli.main import COMMANDS
-from keras_vit.hub.catalog import CARDS, list_weights
+from keras_vit.hub.catalog import CARDS
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "weights.md").read_text()
-
-
-def test_the_table_is_in_step_with_the_cards():
-    script = runpy.run_path(str(ROOT / "scripts" / "weights-table"))
-    page = (ROOT / "docs" / "weights-table.md").read_text()
-    assert page == script["table"](list_weights()), "run scripts/weights-table"
 
 
 def test_every_command_and_setting_is_on_the_page():
@@ -45,8 +35,3 @@ def test_tags_and_names_in_the_examples_exist():
     prefixes = set(re.findall(r"`([a-z0-9_]+_)\*`", PAGE))
     assert all(any(tag.startswith(prefix) for _, tag in CARDS) for prefix in prefixes)
     assert all(any(tag.startswith(prefix) for prefix in prefixes) for _, tag in CARDS)
-
-
-@pytest.mark.skipif(os.name == "nt", reason="scripts have no extension")
-def test_the_script_can_be_run():
-    assert os.access(ROOT / "scripts" / "weights-table", os.X_OK)

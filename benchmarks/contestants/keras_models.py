@@ -60,7 +60,7 @@ def fit(model, images, labels) -> Run:
     import tensorflow as tf
 
     options = tf.data.Options()
-    options.autotune.enabled = False  # benchmarks/dropped_iterator.py tells why
+    options.autotune.enabled = False  # see docs/performance.md
     batches = tf.data.Dataset.from_tensors((images, labels)).repeat().with_options(options)
 
     def run(calls: int):

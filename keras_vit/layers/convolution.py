@@ -150,7 +150,7 @@ class GroupNorm(keras.layers.Layer):
 
     https://arxiv.org/abs/1803.08494. `keras.layers.GroupNormalization` computes the same on
     tensors of five dimensions; this one reduces each channel first and keeps to four, which on a
-    CPU is 1.3 to 4.6 times as fast forward (`benchmarks/resnet.py`).
+    CPU is 1.3 to 4.6 times as fast forward (docs/hybrids-and-resnets.md).
 
     Args:
         epsilon: Added to the variance.

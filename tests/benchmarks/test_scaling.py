@@ -142,3 +142,13 @@ def test_wrong_values_are_errors(scaling):
         scaling.simulate_scaling([0.1, 0.0], 16, 1, [1])
     with pytest.raises(ValueError, match=r"`overlap` is a share in \[0, 1\]\. Received: 2"):
         scaling.simulate_scaling(1.0, 16, 1, [1], overlap=2)
+
+
+def test_the_script_prints_a_table_and_draws_a_plot(scaling, capsys, monkeypatch, tmp_path):
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "scaling.png"
+    monkeypatch.setattr(sys, "argv", ["scaling.py", "--picture", str(picture)])
+    scaling.main()
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    assert len(lines) == 2 + 3 * 5
+    assert picture.read_bytes()[:4] == b"\x89PNG"

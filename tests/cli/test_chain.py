@@ -12,7 +12,7 @@ import keras_vit
 from keras_vit.cli.main import main
 from keras_vit.cli.resolve import resolve_model
 from keras_vit.hub.cards.card import Card
-from keras_vit.hub.cards.catalog import CARDS
+from keras_vit.hub.catalog import CARDS
 from keras_vit.variants import VARIANTS
 from tests.cli.test_training import write_colours
 from tests.fixtures import fill_random, tiny_config
