@@ -42,7 +42,8 @@ config = keras_vit.ViTConfig(
     classes=10,
 )
 model = keras_vit.build_vit(config, name="scenes")
-epochs, steps = 6, 6 * len(train_images) // 100
+epochs = 6
+steps = epochs * len(train_images) // 100
 rate = keras.optimizers.schedules.CosineDecay(
     0.0, steps, warmup_target=2e-3, warmup_steps=steps // 10
 )
