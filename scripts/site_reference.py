@@ -88,11 +88,10 @@ def constructor_page(variants: dict[str, str]) -> str:
         "# Constructors\n\n",
         INTRODUCTIONS["constructors"],
         f"\n\n```python\n{constructor_signature()}\n```\n\n",
-        "| constructor | variant |\n|---|---|\n",
     ]
     for name, variant in variants.items():
-        anchor = f'<span id="{PACKAGE}.{name}"></span>'
-        lines.append(f"| {anchor}`{PACKAGE}.{name}` | `{variant}` |\n")
+        lines.append(f"## {name} {{ #{PACKAGE}.{name} }}\n\n")
+        lines.append(f'`{PACKAGE}.{name}(...)` is `{PACKAGE}.create_model("{variant}", ...)`.\n\n')
     return "".join(lines)
 
 

@@ -8,7 +8,7 @@
 # %%
 import keras
 import numpy as np
-import tensorflow as tf
+from ai_edge_litert.interpreter import Interpreter
 from sklearn.datasets import load_digits
 
 import keras_vit
@@ -58,10 +58,10 @@ for report in reports:
 # %% [markdown]
 # ## Use a file without keras_vit
 #
-# What runs a file needs no Keras. LiteRT's interpreter comes with TensorFlow, too.
+# What runs a file needs no Keras. LiteRT has an interpreter of its own.
 
 # %%
-interpreter = tf.lite.Interpreter("digits.tflite")
+interpreter = Interpreter("digits.tflite")
 runner = interpreter.get_signature_runner("serving_default")
 (name,) = runner.get_input_details()
 outputs = runner(**{name: test_images[:1]})
