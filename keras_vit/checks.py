@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
+
+# A shape as Keras passes it: an integer for each axis, or None where the size is unknown, as that
+# of the batch. Layers compute with the axes that they need, and mypy cannot tell those from others.
+Shape = tuple[Any, ...]
 
 
 def pair(field: str, value: object) -> tuple[int, int]:

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 
-def gelu(x, form: str):
+def gelu(x: keras.KerasTensor, form: str) -> keras.KerasTensor:
     """Gaussian error linear unit, https://arxiv.org/abs/1606.08415.
 
     The forms differ by up to 4.7e-4 (at x = 2.7), which is visible in logits.

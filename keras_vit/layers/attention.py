@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 from keras import ops
 
-from keras_vit.checks import check_heads, check_rate
+from keras_vit.checks import Shape, check_heads, check_rate
 
 
-def split_heads(x, num_tokens: int, num_heads: int):
+def split_heads(x: keras.KerasTensor, num_tokens: int, num_heads: int) -> keras.KerasTensor:
     """Features of flattened tokens by head: `(B * T, A * d)` becomes `(B, A, T, d)`."""
     head_dim = x.shape[-1] // num_heads
     x = ops.reshape(x, (-1, num_tokens, num_heads, head_dim))
     return ops.transpose(x, (0, 2, 1, 3))
 
 
-def merge_heads(x):
+def merge_heads(x: keras.KerasTensor) -> keras.KerasTensor:
     """The inverse of `split_heads`: `(B, A, T, d)` becomes `(B * T, A * d)`."""
     _, num_heads, _, head_dim = x.shape
     x = ops.transpose(x, (0, 2, 1, 3))  # (B, T, A, d)
     return ops.reshape(x, (-1, num_heads * head_dim))
 
 
-def attention_scores(queries, keys, position_logits=None):
+def attention_scores(
+    queries: keras.KerasTensor,
+    keys: keras.KerasTensor,
+    position_logits: keras.KerasTensor | None = None,
+) -> keras.KerasTensor:
     """Softmax over keys of the scaled products of queries and keys, in float32.
 
     Eq. 6 in https://arxiv.org/abs/2010.11929.
@@ -43,7 +49,9 @@ def attention_scores(queries, keys, position_logits=None):
     return ops.cast(scores, queries.dtype)
 
 
-def add_sizes(logits, sizes, dtype):
+def add_sizes(
+    logits: keras.KerasTensor | None, sizes: keras.KerasTensor, dtype: str
+) -> keras.KerasTensor:
     """What is added to the logits of keys that stand for several: the logarithm of how many.
 
     Proportional attention, Section 3 of https://arxiv.org/abs/2210.09461: the softmax then is as if
@@ -98,13 +106,13 @@ class SelfAttention(keras.layers.Layer):
 
     def __init__(
         self,
-        num_heads,
-        dropout_rate=0.0,
-        attention_dropout_rate=0.0,
-        qk_norm=False,
-        relative_positions=False,
-        norm_epsilon=1e-6,
-        **kwargs,
+        num_heads: int,
+        dropout_rate: float = 0.0,
+        attention_dropout_rate: float = 0.0,
+        qk_norm: bool = False,
+        relative_positions: bool = False,
+        norm_epsilon: float = 1e-6,
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         check_rate("dropout_rate", dropout_rate)
@@ -116,7 +124,7 @@ class SelfAttention(keras.layers.Layer):
         self.relative_positions = relative_positions
         self.norm_epsilon = norm_epsilon
 
-    def build(self, tokens_shape):
+    def build(self, tokens_shape: Shape) -> None:
         _, num_tokens, width = tokens_shape
         check_heads(width, self.num_heads)
         head_dim = width // self.num_heads
@@ -145,7 +153,7 @@ class SelfAttention(keras.layers.Layer):
                 initializer=keras.initializers.RandomNormal(stddev=0.02),
             )
 
-    def _build_norm(self, name, head_dim):
+    def _build_norm(self, name: str, head_dim: int) -> keras.layers.LayerNormalization:
         norm = keras.layers.LayerNormalization(
             epsilon=self.norm_epsilon, center=False, dtype=self.dtype_policy, name=name
         )
@@ -154,12 +162,12 @@ class SelfAttention(keras.layers.Layer):
 
     def call(
         self,
-        tokens,
-        return_attention_scores=False,
-        training=None,
-        sizes=None,
-        return_keys=False,
-    ):
+        tokens: keras.KerasTensor,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+        sizes: keras.KerasTensor | None = None,
+        return_keys: bool = False,
+    ) -> keras.KerasTensor | tuple[keras.KerasTensor, ...]:
         _, num_tokens, width = tokens.shape
         queries, keys, values = self._project(tokens)
         logits = self._position_logits(queries)
@@ -173,7 +181,9 @@ class SelfAttention(keras.layers.Layer):
         more = [scores] * return_attention_scores + [keys] * return_keys
         return (x, *more) if more else x
 
-    def _project(self, tokens):
+    def _project(
+        self, tokens: keras.KerasTensor
+    ) -> tuple[keras.KerasTensor, keras.KerasTensor, keras.KerasTensor]:
         """Queries, keys and values, each of shape `(B, A, T, d)`."""
         _, num_tokens, width = tokens.shape
         x = self.qkv(ops.reshape(tokens, (-1, width)))  # (B * T, 3 D)
@@ -184,7 +194,7 @@ class SelfAttention(keras.layers.Layer):
             queries, keys = self.query_norm(queries), self.key_norm(keys)
         return queries, keys, values
 
-    def _position_logits(self, queries):
+    def _position_logits(self, queries: keras.KerasTensor) -> keras.KerasTensor | None:
         """Products of queries with the embedding of each key's distance, `(B, A, T, T)`."""
         if not self.relative_positions:
             return None
@@ -194,7 +204,7 @@ class SelfAttention(keras.layers.Layer):
         x = ops.reshape(x, (-1, num_heads, num_tokens, 2 * num_tokens - 1))
         return _shift_rows(x, num_tokens)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = {
             "num_heads": self.num_heads,
             "dropout_rate": self.dropout_rate,
@@ -206,7 +216,7 @@ class SelfAttention(keras.layers.Layer):
         return {**super().get_config(), **config}
 
 
-def _shift_rows(x, num_tokens: int):
+def _shift_rows(x: keras.KerasTensor, num_tokens: int) -> keras.KerasTensor:
     """From distance to key: element `(q, k)` of the result is `x[q, k - q + T - 1]`.
 
     Laid out flat with one column more, row `q` begins where it is needed in rows of `2 T - 1`.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 
-from keras_vit.checks import check_positive, check_rate
+from keras_vit.checks import Shape, check_positive, check_rate
 from keras_vit.config import merged_of
 from keras_vit.layers.attention import SelfAttention
 from keras_vit.layers.merging import TokenMerging
@@ -26,21 +28,21 @@ class LayerScale(keras.layers.Layer):
         Float tensor of shape `(B, T, D)`.
     """
 
-    def __init__(self, initial_value=1e-4, **kwargs):
+    def __init__(self, initial_value: float = 1e-4, **kwargs: Any):
         super().__init__(**kwargs)
         self.initial_value = initial_value
 
-    def build(self, tokens_shape):
+    def build(self, tokens_shape: Shape) -> None:
         self.gamma = self.add_weight(
             name="gamma",
             shape=(tokens_shape[-1],),
             initializer=keras.initializers.Constant(self.initial_value),
         )
 
-    def call(self, tokens):
+    def call(self, tokens: keras.KerasTensor) -> keras.KerasTensor:
         return tokens * self.gamma
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "initial_value": self.initial_value}
 
 
@@ -87,20 +89,20 @@ class TransformerBlock(keras.layers.Layer):
 
     def __init__(
         self,
-        num_heads,
-        mlp_dim,
-        gelu="tanh",
-        norm_epsilon=1e-6,
-        dropout_rate=0.0,
-        attention_dropout_rate=0.0,
-        stochastic_depth_rate=0.0,
-        layer_scale=None,
-        qk_norm=False,
-        relative_positions=False,
-        rematerialize=False,
-        num_merged_tokens=0,
-        num_prefix_tokens=0,
-        **kwargs,
+        num_heads: int,
+        mlp_dim: int,
+        gelu: str = "tanh",
+        norm_epsilon: float = 1e-6,
+        dropout_rate: float = 0.0,
+        attention_dropout_rate: float = 0.0,
+        stochastic_depth_rate: float = 0.0,
+        layer_scale: float | None = None,
+        qk_norm: bool = False,
+        relative_positions: bool = False,
+        rematerialize: bool = False,
+        num_merged_tokens: int = 0,
+        num_prefix_tokens: int = 0,
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         check_positive("num_heads", num_heads)
@@ -127,7 +129,11 @@ class TransformerBlock(keras.layers.Layer):
         self.num_merged_tokens = num_merged_tokens
         self.num_prefix_tokens = num_prefix_tokens
 
-    def build(self, tokens_shape, sizes_shape=None):
+    def build(
+        self,
+        tokens_shape: Shape,
+        sizes_shape: Shape | None = None,
+    ) -> None:
         self.attention_norm = self._build(self._norm("attention_norm"), tokens_shape)
         self.attention = self._build(
             SelfAttention(
@@ -154,8 +160,10 @@ class TransformerBlock(keras.layers.Layer):
             tokens_shape,
         )
         if self.layer_scale is not None:
-            self.attention_scale = self._build(self._scale("attention_scale"), tokens_shape)
-            self.mlp_scale = self._build(self._scale("mlp_scale"), tokens_shape)
+            self.attention_scale = self._build(
+                self._scale("attention_scale", self.layer_scale), tokens_shape
+            )
+            self.mlp_scale = self._build(self._scale("mlp_scale", self.layer_scale), tokens_shape)
         if self.num_merged_tokens:
             self.merging = TokenMerging(
                 self.num_merged_tokens, self.num_prefix_tokens, dtype=self.dtype_policy
@@ -165,24 +173,36 @@ class TransformerBlock(keras.layers.Layer):
             self.stochastic_depth_rate, noise_shape=(None, 1, 1), dtype=self.dtype_policy
         )
 
-    def _build(self, layer, tokens_shape):
+    def _build(self, layer: keras.Layer, tokens_shape: Shape) -> keras.Layer:
         layer.build(tokens_shape)
         return layer
 
-    def _norm(self, name):
+    def _norm(self, name: str) -> keras.layers.LayerNormalization:
         return keras.layers.LayerNormalization(
             epsilon=self.norm_epsilon, dtype=self.dtype_policy, name=name
         )
 
-    def _scale(self, name):
-        return LayerScale(self.layer_scale, dtype=self.dtype_policy, name=name)
+    def _scale(self, name: str, initial_value: float) -> LayerScale:
+        return LayerScale(initial_value, dtype=self.dtype_policy, name=name)
 
-    def call(self, tokens, return_attention_scores=False, training=None, sizes=None):
+    def call(
+        self,
+        tokens: keras.KerasTensor,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+        sizes: keras.KerasTensor | None = None,
+    ) -> keras.KerasTensor | tuple[keras.KerasTensor, ...]:
         if self.rematerialize and training and not return_attention_scores:
             return recompute(self, lambda x: self._transform(x, None, False, training), tokens)
         return self._transform(tokens, sizes, return_attention_scores, training)
 
-    def _transform(self, tokens, sizes, return_attention_scores, training):
+    def _transform(
+        self,
+        tokens: keras.KerasTensor,
+        sizes: keras.KerasTensor | None,
+        return_attention_scores: bool,
+        training: bool | None,
+    ) -> keras.KerasTensor | tuple[keras.KerasTensor, ...]:
         x, scores, keys = self.attention(
             self.attention_norm(tokens),
             return_attention_scores=True,
@@ -203,7 +223,13 @@ class TransformerBlock(keras.layers.Layer):
         outputs += [scores] * return_attention_scores
         return tuple(outputs) if len(outputs) > 1 else tokens
 
-    def compute_output_spec(self, tokens, return_attention_scores=False, training=None, sizes=None):
+    def compute_output_spec(
+        self,
+        tokens: keras.KerasTensor,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+        sizes: keras.KerasTensor | None = None,
+    ) -> keras.KerasTensor | tuple[keras.KerasTensor, ...]:
         # Without it Keras traces the block for its shapes, most of the time of building a model.
         batch, num_tokens, width = tokens.shape
         merged = 0
@@ -218,7 +244,7 @@ class TransformerBlock(keras.layers.Layer):
             outputs.append(keras.KerasTensor(scores_shape, dtype=self.compute_dtype))
         return tuple(outputs) if len(outputs) > 1 else outputs[0]
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = {
             "num_heads": self.num_heads,
             "mlp_dim": self.mlp_dim,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import keras
 from keras import ops
 
-from keras_vit.checks import check_positive, pair
+from keras_vit.checks import Shape, check_positive, pair
 from keras_vit.config import STANDARDIZATIONS
 
 _PADDINGS = ("same", "fixed", "valid")
@@ -13,7 +16,7 @@ _VARIANCE_EPSILONS = {"variance": 1e-10, "torch": 1e-8}
 _NUM_GROUPS = 32  # of https://arxiv.org/abs/1803.08494, and of every published checkpoint
 
 
-def standardize(kernel, form: str):
+def standardize(kernel: keras.KerasTensor, form: str) -> keras.KerasTensor:
     """The kernel with mean 0 and variance 1 in every output channel.
 
     Weight standardisation, https://arxiv.org/abs/1903.10520. The two official codes guard the
@@ -63,12 +66,12 @@ class StdConv2D(keras.layers.Layer):
 
     def __init__(
         self,
-        filters,
-        kernel_size,
-        strides=1,
-        padding="same",
-        standardization="std",
-        **kwargs,
+        filters: int,
+        kernel_size: int | tuple[int, int],
+        strides: int | tuple[int, int] = 1,
+        padding: str = "same",
+        standardization: str | None = "std",
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         check_positive("filters", filters)
@@ -87,7 +90,7 @@ class StdConv2D(keras.layers.Layer):
         self.padding = padding
         self.standardization = standardization
 
-    def build(self, images_shape):
+    def build(self, images_shape: Shape) -> None:
         self.kernel = self.add_weight(
             name="kernel",
             shape=(*self.kernel_size, images_shape[-1], self.filters),
@@ -95,7 +98,7 @@ class StdConv2D(keras.layers.Layer):
             autocast=False,  # it is standardised in float32
         )
 
-    def call(self, images):
+    def call(self, images: keras.KerasTensor) -> keras.KerasTensor:
         padding = self.padding
         if padding == "fixed":
             images = pad_fixed(images, self.kernel_size)
@@ -105,16 +108,16 @@ class StdConv2D(keras.layers.Layer):
             images, kernel, strides=self.strides, padding=padding, data_format="channels_last"
         )
 
-    def effective_kernel(self):
+    def effective_kernel(self) -> keras.KerasTensor:
         """The kernel that images are convolved with: `(height, width, in, out)`, float32."""
         kernel = ops.convert_to_tensor(self.kernel)
         return kernel if self.standardization is None else standardize(kernel, self.standardization)
 
-    def compute_output_shape(self, images_shape):
+    def compute_output_shape(self, images_shape: Shape) -> Shape:
         batch, *size, _ = images_shape
         return (batch, *self._output_size(size), self.filters)
 
-    def _output_size(self, size):
+    def _output_size(self, size: Sequence[int | None]) -> Shape:
         lost = {
             "same": (0, 0),
             "fixed": [k - 1 - 2 * ((k - 1) // 2) for k in self.kernel_size],
@@ -125,7 +128,7 @@ class StdConv2D(keras.layers.Layer):
             for pixels, less, stride in zip(size, lost, self.strides, strict=True)
         )
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = {
             "filters": self.filters,
             "kernel_size": self.kernel_size,
@@ -136,7 +139,7 @@ class StdConv2D(keras.layers.Layer):
         return {**super().get_config(), **config}
 
 
-def pad_fixed(images, kernel_size: tuple[int, int]):
+def pad_fixed(images: keras.KerasTensor, kernel_size: tuple[int, int]) -> keras.KerasTensor:
     """Images with half a kernel of zeros on every side."""
     rows, columns = ((size - 1) // 2 for size in kernel_size)
     if rows == columns == 0:
@@ -166,12 +169,12 @@ class GroupNorm(keras.layers.Layer):
         ValueError: If the channels are not a multiple of 32.
     """
 
-    def __init__(self, epsilon=1e-5, gamma=1.0, **kwargs):
+    def __init__(self, epsilon: float = 1e-5, gamma: float = 1.0, **kwargs: Any):
         super().__init__(**kwargs)
         self.epsilon = epsilon
         self.initial_gamma = gamma
 
-    def build(self, images_shape):
+    def build(self, images_shape: Shape) -> None:
         channels = images_shape[-1]
         if channels % _NUM_GROUPS:
             raise ValueError(
@@ -187,7 +190,7 @@ class GroupNorm(keras.layers.Layer):
             name="beta", shape=(channels,), initializer="zeros", autocast=False
         )
 
-    def call(self, images):
+    def call(self, images: keras.KerasTensor) -> keras.KerasTensor:
         x = ops.cast(images, "float32")  # also in half precision: sums are over a whole image
         x = x - self._spread(self._group_mean(x))
         variance = self._group_mean(ops.square(x))
@@ -196,20 +199,20 @@ class GroupNorm(keras.layers.Layer):
         x = x * ops.reshape(scale, (-1, 1, 1, x.shape[-1])) + self.beta
         return ops.cast(x, self.compute_dtype)
 
-    def _group_mean(self, x):
+    def _group_mean(self, x: keras.KerasTensor) -> keras.KerasTensor:
         """Mean over each group of each image: `(B, groups, 1)`."""
         channels = ops.mean(x, axis=(1, 2))  # (B, C)
         groups = ops.reshape(channels, (-1, _NUM_GROUPS, x.shape[-1] // _NUM_GROUPS))
         return ops.mean(groups, axis=-1, keepdims=True)
 
-    def _spread(self, groups):
+    def _spread(self, groups: keras.KerasTensor) -> keras.KerasTensor:
         """The value of its group for each channel: `(B, 1, 1, C)`."""
         channels = self.gamma.shape[0]
         each = ops.ones((1, 1, channels // _NUM_GROUPS), "float32")
         return ops.reshape(groups * each, (-1, 1, 1, channels))
 
-    def compute_output_shape(self, images_shape):
+    def compute_output_shape(self, images_shape: Shape) -> Shape:
         return images_shape
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "epsilon": self.epsilon, "gamma": self.initial_gamma}

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 from keras import ops
+
+from keras_vit.checks import Shape
 
 MASKED = -1
 
@@ -28,25 +32,33 @@ class PatchMask(keras.layers.Layer):
         Float tensor of shape `(B, N, D)`.
     """
 
-    def __init__(self, stddev=0.02, **kwargs):
+    def __init__(self, stddev: float = 0.02, **kwargs: Any):
         super().__init__(**kwargs)
         self.stddev = stddev
 
-    def build(self, tokens_shape, sources_shape=None):
+    def build(
+        self,
+        tokens_shape: Shape,
+        sources_shape: Shape | None = None,
+    ) -> None:
         self.token = self.add_weight(
             name="token",
             shape=(1, 1, tokens_shape[-1]),
             initializer=keras.initializers.RandomNormal(stddev=self.stddev),
         )
 
-    def call(self, tokens, sources):
+    def call(self, tokens: keras.KerasTensor, sources: keras.KerasTensor) -> keras.KerasTensor:
         places = ops.maximum(sources, 0)[:, :, None]  # (B, N, 1)
         taken = ops.take_along_axis(tokens, places, axis=1)  # (B, N, D)
         is_masked = ops.equal(sources, MASKED)[:, :, None]
         return ops.where(is_masked, ops.cast(self.token, tokens.dtype), taken)
 
-    def compute_output_shape(self, tokens_shape, sources_shape=None):
+    def compute_output_shape(
+        self,
+        tokens_shape: Shape,
+        sources_shape: Shape | None = None,
+    ) -> Shape:
         return tokens_shape
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "stddev": self.stddev}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -37,13 +39,18 @@ class TokenMerging(keras.layers.Layer):
         ValueError: If `num_merged_tokens` is not positive.
     """
 
-    def __init__(self, num_merged_tokens, num_prefix_tokens=0, **kwargs):
+    def __init__(self, num_merged_tokens: int, num_prefix_tokens: int = 0, **kwargs: Any):
         super().__init__(**kwargs)
         check_positive("num_merged_tokens", num_merged_tokens)
         self.num_merged_tokens = num_merged_tokens
         self.num_prefix_tokens = num_prefix_tokens
 
-    def call(self, tokens, keys, sizes=None):
+    def call(
+        self,
+        tokens: keras.KerasTensor,
+        keys: keras.KerasTensor,
+        sizes: keras.KerasTensor | None = None,
+    ) -> tuple[keras.KerasTensor, keras.KerasTensor | None]:
         num_tokens, prefix = tokens.shape[1], self.num_prefix_tokens
         merged = merged_of(num_tokens - prefix, self.num_merged_tokens)
         if sizes is None:
@@ -69,7 +76,12 @@ class TokenMerging(keras.layers.Layer):
             _concatenate([sizes[:, :prefix], seeking_sizes[:, :kept], found_sizes]),
         )
 
-    def compute_output_spec(self, tokens, keys, sizes=None):
+    def compute_output_spec(
+        self,
+        tokens: keras.KerasTensor,
+        keys: keras.KerasTensor,
+        sizes: keras.KerasTensor | None = None,
+    ) -> tuple[keras.KerasTensor, keras.KerasTensor | None]:
         batch, num_tokens, width = tokens.shape
         merged = merged_of(num_tokens - self.num_prefix_tokens, self.num_merged_tokens)
         return (
@@ -77,7 +89,7 @@ class TokenMerging(keras.layers.Layer):
             keras.KerasTensor((batch, num_tokens - merged), dtype="int32"),
         )
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = {
             "num_merged_tokens": self.num_merged_tokens,
             "num_prefix_tokens": self.num_prefix_tokens,
@@ -85,7 +97,9 @@ class TokenMerging(keras.layers.Layer):
         return {**super().get_config(), **config}
 
 
-def _match(keys, seekers: slice, others: slice, merged: int):
+def _match(
+    keys: keras.KerasTensor, seekers: slice, others: slice, merged: int
+) -> tuple[keras.KerasTensor, keras.KerasTensor]:
     """Who is merged, and into whom.
 
     Returns:
@@ -108,7 +122,13 @@ def _match(keys, seekers: slice, others: slice, merged: int):
     return ops.concatenate([ops.cast(-rest, "int32"), joining], axis=1), partners
 
 
-def _join(found, found_sizes, seeking, seeking_sizes, partners):
+def _join(
+    found: keras.KerasTensor,
+    found_sizes: keras.KerasTensor,
+    seeking: keras.KerasTensor,
+    seeking_sizes: keras.KerasTensor,
+    partners: keras.KerasTensor,
+) -> tuple[keras.KerasTensor, keras.KerasTensor]:
     """Means of tokens and those that join them, weighted by size, and their new sizes."""
     chosen = ops.one_hot(partners, found.shape[1], dtype="float32")  # (B, merged, O)
     chosen = chosen * ops.expand_dims(ops.cast(seeking_sizes, "float32"), 2)
@@ -121,12 +141,12 @@ def _join(found, found_sizes, seeking, seeking_sizes, partners):
     return tokens, ops.cast(sizes, "int32")
 
 
-def _take(x, places):
+def _take(x: keras.KerasTensor, places: keras.KerasTensor) -> keras.KerasTensor:
     """`x[b, places[b]]` of every image: whole rows of a flat array, which is quick everywhere."""
     starts = ops.arange(ops.shape(x)[0], dtype="int32") * x.shape[1]
     rows = ops.reshape(x, (-1, *x.shape[2:]))
     return ops.take(rows, places + ops.expand_dims(starts, 1), axis=0)
 
 
-def _concatenate(parts: list):
+def _concatenate(parts: list[keras.KerasTensor]) -> keras.KerasTensor:
     return ops.concatenate([part for part in parts if part.shape[1]], axis=1)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 from keras import ops
 
-from keras_vit.checks import check_positive, check_rate
+from keras_vit.checks import Shape, check_positive, check_rate
 from keras_vit.layers.activations import gelu
 
 
@@ -32,7 +34,9 @@ class MLP(keras.layers.Layer):
         ValueError: If `hidden_dim` is not positive or the rate is not in [0, 1).
     """
 
-    def __init__(self, hidden_dim, gelu="tanh", dropout_rate=0.0, **kwargs):
+    def __init__(
+        self, hidden_dim: int, gelu: str = "tanh", dropout_rate: float = 0.0, **kwargs: Any
+    ):
         super().__init__(**kwargs)
         check_positive("hidden_dim", hidden_dim)
         check_rate("dropout_rate", dropout_rate)
@@ -40,14 +44,14 @@ class MLP(keras.layers.Layer):
         self.gelu = gelu
         self.dropout_rate = dropout_rate
 
-    def build(self, tokens_shape):
+    def build(self, tokens_shape: Shape) -> None:
         width = tokens_shape[-1]
         self.hidden = self._build_dense("hidden", width, self.hidden_dim)
         self.output_projection = self._build_dense("output", self.hidden_dim, width)
         self.hidden_dropout = keras.layers.Dropout(self.dropout_rate, dtype=self.dtype_policy)
         self.dropout = keras.layers.Dropout(self.dropout_rate, dtype=self.dtype_policy)
 
-    def _build_dense(self, name, input_dim, units):
+    def _build_dense(self, name: str, input_dim: int, units: int) -> keras.layers.Dense:
         dense = keras.layers.Dense(
             units,
             bias_initializer=keras.initializers.RandomNormal(stddev=1e-6),  # as official
@@ -57,14 +61,14 @@ class MLP(keras.layers.Layer):
         dense.build((None, input_dim))
         return dense
 
-    def call(self, tokens, training=None):
+    def call(self, tokens: keras.KerasTensor, training: bool | None = None) -> keras.KerasTensor:
         _, num_tokens, width = tokens.shape
         x = self.hidden(ops.reshape(tokens, (-1, width)))  # (B * T, hidden_dim)
         x = self.hidden_dropout(gelu(x, self.gelu), training=training)
         x = self.output_projection(x)  # (B * T, D)
         return self.dropout(ops.reshape(x, (-1, num_tokens, width)), training=training)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = {
             "hidden_dim": self.hidden_dim,
             "gelu": self.gelu,

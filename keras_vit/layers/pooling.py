@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 from keras import ops
 
-from keras_vit.checks import check_heads
+from keras_vit.checks import Shape, check_heads
 from keras_vit.layers.attention import add_sizes, attention_scores, merge_heads, split_heads
 from keras_vit.layers.mlp import MLP
 
@@ -26,14 +28,14 @@ class TokenPooling(keras.layers.Layer):
         Float tensor of shape `(B, D)`.
     """
 
-    def __init__(self, index=0, **kwargs):
+    def __init__(self, index: int = 0, **kwargs: Any):
         super().__init__(**kwargs)
         self.index = index
 
-    def call(self, tokens):
+    def call(self, tokens: keras.KerasTensor) -> keras.KerasTensor:
         return tokens[:, self.index]
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "index": self.index}
 
 
@@ -53,11 +55,13 @@ class MeanPooling(keras.layers.Layer):
         Float tensor of shape `(B, D)`.
     """
 
-    def __init__(self, num_prefix_tokens=0, **kwargs):
+    def __init__(self, num_prefix_tokens: int = 0, **kwargs: Any):
         super().__init__(**kwargs)
         self.num_prefix_tokens = num_prefix_tokens
 
-    def call(self, tokens, sizes=None):
+    def call(
+        self, tokens: keras.KerasTensor, sizes: keras.KerasTensor | None = None
+    ) -> keras.KerasTensor:
         tokens = tokens[:, self.num_prefix_tokens :]
         if sizes is None:
             return ops.mean(tokens, axis=1)
@@ -66,7 +70,7 @@ class MeanPooling(keras.layers.Layer):
         shares = ops.expand_dims(ops.cast(shares, tokens.dtype), 2)
         return ops.sum(tokens * shares, axis=1)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "num_prefix_tokens": self.num_prefix_tokens}
 
 
@@ -97,14 +101,25 @@ class AttentionPooling(keras.layers.Layer):
         ValueError: If the heads do not divide the width.
     """
 
-    def __init__(self, num_heads, mlp_dim, gelu="tanh", norm_epsilon=1e-6, **kwargs):
+    def __init__(
+        self,
+        num_heads: int,
+        mlp_dim: int,
+        gelu: str = "tanh",
+        norm_epsilon: float = 1e-6,
+        **kwargs: Any,
+    ):
         super().__init__(**kwargs)
         self.num_heads = num_heads
         self.mlp_dim = mlp_dim
         self.gelu = gelu
         self.norm_epsilon = norm_epsilon
 
-    def build(self, tokens_shape, sizes_shape=None):
+    def build(
+        self,
+        tokens_shape: Shape,
+        sizes_shape: Shape | None = None,
+    ) -> None:
         width = tokens_shape[-1]
         check_heads(width, self.num_heads)
         limit = (6 / (1 + width)) ** 0.5  # Xavier with fans 1 and D, as in the official code
@@ -124,7 +139,9 @@ class AttentionPooling(keras.layers.Layer):
         self.mlp = MLP(self.mlp_dim, gelu=self.gelu, dtype=self.dtype_policy, name="mlp")
         self.mlp.build((None, 1, width))
 
-    def _build_dense(self, name, input_dim, units, limit):
+    def _build_dense(
+        self, name: str, input_dim: int, units: int, limit: float
+    ) -> keras.layers.Dense:
         dense = keras.layers.Dense(
             units,
             kernel_initializer=keras.initializers.RandomUniform(-limit, limit),
@@ -134,7 +151,12 @@ class AttentionPooling(keras.layers.Layer):
         dense.build((None, input_dim))
         return dense
 
-    def call(self, tokens, return_attention_scores=False, sizes=None):
+    def call(
+        self,
+        tokens: keras.KerasTensor,
+        return_attention_scores: bool = False,
+        sizes: keras.KerasTensor | None = None,
+    ) -> keras.KerasTensor | tuple[keras.KerasTensor, keras.KerasTensor]:
         _, num_tokens, width = tokens.shape
         probe = ops.reshape(ops.cast(self.probe, tokens.dtype), (1, width))
         queries = split_heads(self.query(probe), 1, self.num_heads)  # (1, A, 1, d)
@@ -149,7 +171,7 @@ class AttentionPooling(keras.layers.Layer):
         x = ops.reshape(x + self.mlp(self.norm(x)), (-1, width))  # (B, D)
         return (x, scores) if return_attention_scores else x
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = {
             "num_heads": self.num_heads,
             "mlp_dim": self.mlp_dim,

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import keras
 from keras import ops
 
 
-def recompute(layer: keras.layers.Layer, function, inputs):
+def recompute(
+    layer: keras.layers.Layer,
+    function: Callable[[keras.KerasTensor], keras.KerasTensor],
+    inputs: keras.KerasTensor,
+) -> keras.KerasTensor:
     """`function(inputs)` in training, keeping nothing of it but its inputs for the gradient.
 
     The forward pass is done once more when its gradient is needed, with the same random numbers
@@ -24,9 +31,9 @@ def recompute(layer: keras.layers.Layer, function, inputs):
     """
     weights, states = layer.trainable_variables, layer.non_trainable_variables
     before = [state.value * 1 for state in states]  # copies: the states move on
-    after: list = []
+    after: list[keras.KerasTensor] = []
 
-    def run(inputs, *values):
+    def run(inputs: keras.KerasTensor, *values: keras.KerasTensor) -> Any:
         mapping = [*zip(weights, values, strict=True), *zip(states, before, strict=True)]
         with keras.StatelessScope(state_mapping=mapping) as scope:
             outputs = function(inputs)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import keras
 from keras import ops
 
-from keras_vit.checks import check_positive
+from keras_vit.checks import Shape, check_positive
 from keras_vit.layers.convolution import GroupNorm, StdConv2D, pad_fixed
 
 _EXPANSION = 4  # channels of a unit's output over those of its 3 x 3 convolution
@@ -29,14 +32,20 @@ class StemRoot(keras.layers.Layer):
         Float tensor of shape `(B, H / 4, W / 4, filters)`.
     """
 
-    def __init__(self, filters, norm_epsilon=1e-6, standardization="std", **kwargs):
+    def __init__(
+        self,
+        filters: int,
+        norm_epsilon: float = 1e-6,
+        standardization: str | None = "std",
+        **kwargs: Any,
+    ):
         super().__init__(**kwargs)
         check_positive("filters", filters)
         self.filters = filters
         self.norm_epsilon = norm_epsilon
         self.standardization = standardization
 
-    def build(self, images_shape):
+    def build(self, images_shape: Shape) -> None:
         self.conv = StdConv2D(
             self.filters,
             7,
@@ -50,15 +59,15 @@ class StemRoot(keras.layers.Layer):
         self.norm = GroupNorm(self.norm_epsilon, dtype=self.dtype_policy, name="norm")
         self.norm.build((None, None, None, self.filters))
 
-    def call(self, images):
+    def call(self, images: keras.KerasTensor) -> keras.KerasTensor:
         x = ops.relu(self.norm(self.conv(images)))  # (B, H / 2, W / 2, filters)
         return ops.max_pool(x, 3, strides=2, padding="same", data_format="channels_last")
 
-    def compute_output_shape(self, images_shape):
+    def compute_output_shape(self, images_shape: Shape) -> Shape:
         batch, *size, _ = images_shape
         return (batch, *_divided(_divided(size, 2), 2), self.filters)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = {
             "filters": self.filters,
             "norm_epsilon": self.norm_epsilon,
@@ -85,13 +94,13 @@ class BiTRoot(keras.layers.Layer):
         Float tensor of shape `(B, H / 4, W / 4, filters)`.
     """
 
-    def __init__(self, filters, standardization="variance", **kwargs):
+    def __init__(self, filters: int, standardization: str | None = "variance", **kwargs: Any):
         super().__init__(**kwargs)
         check_positive("filters", filters)
         self.filters = filters
         self.standardization = standardization
 
-    def build(self, images_shape):
+    def build(self, images_shape: Shape) -> None:
         self.conv = StdConv2D(
             self.filters,
             7,
@@ -103,15 +112,15 @@ class BiTRoot(keras.layers.Layer):
         )
         self.conv.build(images_shape)
 
-    def call(self, images):
+    def call(self, images: keras.KerasTensor) -> keras.KerasTensor:
         x = pad_fixed(self.conv(images), (3, 3))  # (B, H / 2 + 2, W / 2 + 2, filters)
         return ops.max_pool(x, 3, strides=2, padding="valid", data_format="channels_last")
 
-    def compute_output_shape(self, images_shape):
+    def compute_output_shape(self, images_shape: Shape) -> Shape:
         batch, *size, _ = images_shape
         return (batch, *_divided(_divided(size, 2), 2), self.filters)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = {"filters": self.filters, "standardization": self.standardization}
         return {**super().get_config(), **config}
 
@@ -141,12 +150,12 @@ class ResidualUnit(keras.layers.Layer):
 
     def __init__(
         self,
-        filters,
-        strides=1,
-        pre_activation=False,
-        norm_epsilon=1e-6,
-        standardization="std",
-        **kwargs,
+        filters: int,
+        strides: int = 1,
+        pre_activation: bool = False,
+        norm_epsilon: float = 1e-6,
+        standardization: str | None = "std",
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         check_positive("filters", filters)
@@ -157,7 +166,7 @@ class ResidualUnit(keras.layers.Layer):
         self.norm_epsilon = norm_epsilon
         self.standardization = standardization
 
-    def build(self, maps_shape):
+    def build(self, maps_shape: Shape) -> None:
         channels, width = maps_shape[-1], _EXPANSION * self.filters
         self.has_shortcut = channels != width or self.strides != 1
         self.conv_1 = self._build_conv("conv_1", channels, self.filters)
@@ -176,7 +185,14 @@ class ResidualUnit(keras.layers.Layer):
         if self.has_shortcut:
             self.shortcut_norm = self._build_norm("shortcut_norm", width)
 
-    def _build_conv(self, name, channels, filters, kernel_size=1, strides=1):
+    def _build_conv(
+        self,
+        name: str,
+        channels: int,
+        filters: int,
+        kernel_size: int | tuple[int, int] = 1,
+        strides: int = 1,
+    ) -> StdConv2D:
         conv = StdConv2D(
             filters,
             kernel_size,
@@ -189,32 +205,32 @@ class ResidualUnit(keras.layers.Layer):
         conv.build((None, None, None, channels))
         return conv
 
-    def _build_norm(self, name, channels, gamma=1.0):
+    def _build_norm(self, name: str, channels: int, gamma: float = 1.0) -> GroupNorm:
         norm = GroupNorm(self.norm_epsilon, gamma, dtype=self.dtype_policy, name=name)
         norm.build((None, None, None, channels))
         return norm
 
-    def call(self, maps):
+    def call(self, maps: keras.KerasTensor) -> keras.KerasTensor:
         return self._pre_activation(maps) if self.pre_activation else self._post_activation(maps)
 
-    def _pre_activation(self, maps):
+    def _pre_activation(self, maps: keras.KerasTensor) -> keras.KerasTensor:
         x = ops.relu(self.norm_1(maps))
         shortcut = self.shortcut(x) if self.has_shortcut else maps
         x = ops.relu(self.norm_2(self.conv_1(x)))
         x = ops.relu(self.norm_3(self.conv_2(x)))
         return shortcut + self.conv_3(x)
 
-    def _post_activation(self, maps):
+    def _post_activation(self, maps: keras.KerasTensor) -> keras.KerasTensor:
         shortcut = self.shortcut_norm(self.shortcut(maps)) if self.has_shortcut else maps
         x = ops.relu(self.norm_1(self.conv_1(maps)))
         x = ops.relu(self.norm_2(self.conv_2(x)))
         return ops.relu(shortcut + self.norm_3(self.conv_3(x)))
 
-    def compute_output_shape(self, maps_shape):
+    def compute_output_shape(self, maps_shape: Shape) -> Shape:
         batch, *size, _ = maps_shape
         return (batch, *_divided(size, self.strides), _EXPANSION * self.filters)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = {
             "filters": self.filters,
             "strides": self.strides,
@@ -246,13 +262,13 @@ class ResNetStage(keras.layers.Layer):
 
     def __init__(
         self,
-        num_units,
-        filters,
-        strides=1,
-        pre_activation=False,
-        norm_epsilon=1e-6,
-        standardization="std",
-        **kwargs,
+        num_units: int,
+        filters: int,
+        strides: int = 1,
+        pre_activation: bool = False,
+        norm_epsilon: float = 1e-6,
+        standardization: str | None = "std",
+        **kwargs: Any,
     ):
         super().__init__(**kwargs)
         check_positive("num_units", num_units)
@@ -263,7 +279,7 @@ class ResNetStage(keras.layers.Layer):
         self.norm_epsilon = norm_epsilon
         self.standardization = standardization
 
-    def build(self, maps_shape):
+    def build(self, maps_shape: Shape) -> None:
         self.units = []
         for index in range(1, self.num_units + 1):
             unit = ResidualUnit(
@@ -279,16 +295,16 @@ class ResNetStage(keras.layers.Layer):
             maps_shape = unit.compute_output_shape(maps_shape)
             self.units.append(unit)
 
-    def call(self, maps):
+    def call(self, maps: keras.KerasTensor) -> keras.KerasTensor:
         for unit in self.units:
             maps = unit(maps)
         return maps
 
-    def compute_output_shape(self, maps_shape):
+    def compute_output_shape(self, maps_shape: Shape) -> Shape:
         batch, *size, _ = maps_shape
         return (batch, *_divided(size, self.strides), _EXPANSION * self.filters)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = {
             "num_units": self.num_units,
             "filters": self.filters,
@@ -300,6 +316,6 @@ class ResNetStage(keras.layers.Layer):
         return {**super().get_config(), **config}
 
 
-def _divided(size, stride):
+def _divided(size: Sequence[int | None], stride: int) -> Shape:
     """Height and width after a stride, rounded up; `None` stays unknown."""
     return tuple(None if pixels is None else -(-pixels // stride) for pixels in size)

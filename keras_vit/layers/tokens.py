@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.checks import check_positive, check_rate, check_whole_patches, pair
+from keras_vit.checks import Shape, check_positive, check_rate, check_whole_patches, pair
 from keras_vit.resize import sincos_2d
 
 _KINDS = ("learned", "learned_2d", "sincos_2d")
@@ -36,13 +38,13 @@ class PatchEncoder(keras.layers.Layer):
             number of patches.
     """
 
-    def __init__(self, patch_size, width, **kwargs):
+    def __init__(self, patch_size: int | tuple[int, int], width: int, **kwargs: Any):
         super().__init__(**kwargs)
         check_positive("width", width)
         self.patch_size = pair("patch_size", patch_size)
         self.width = width
 
-    def build(self, images_shape):
+    def build(self, images_shape: Shape) -> None:
         if len(images_shape) != 4 or None in images_shape[1:]:
             raise ValueError(
                 "PatchEncoder needs images of shape (batch, height, width, channels), all but the "
@@ -64,11 +66,11 @@ class PatchEncoder(keras.layers.Layer):
         )
         self.projection.build(images_shape)
 
-    def call(self, images):
+    def call(self, images: keras.KerasTensor) -> keras.KerasTensor:
         patches = self.projection(images)  # (B, rows, columns, D)
         return ops.reshape(patches, (-1, self.grid[0] * self.grid[1], self.width))  # (B, N, D)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "patch_size": self.patch_size, "width": self.width}
 
 
@@ -95,14 +97,14 @@ class ClassToken(keras.layers.Layer):
         ValueError: If `num_tokens` is not positive or there are fewer than `insert_at` tokens.
     """
 
-    def __init__(self, num_tokens=1, insert_at=0, stddev=0.0, **kwargs):
+    def __init__(self, num_tokens: int = 1, insert_at: int = 0, stddev: float = 0.0, **kwargs: Any):
         super().__init__(**kwargs)
         check_positive("num_tokens", num_tokens)
         self.num_tokens = num_tokens
         self.insert_at = insert_at
         self.stddev = stddev
 
-    def build(self, tokens_shape):
+    def build(self, tokens_shape: Shape) -> None:
         if not 0 <= self.insert_at <= tokens_shape[1]:
             raise ValueError(
                 f"Tokens can be inserted at 0 to {tokens_shape[1]} of {tokens_shape[1]} tokens. "
@@ -116,7 +118,7 @@ class ClassToken(keras.layers.Layer):
             else "zeros",
         )
 
-    def call(self, tokens):
+    def call(self, tokens: keras.KerasTensor) -> keras.KerasTensor:
         batch = ops.shape(tokens)[0]
         width = tokens.shape[-1]
         token = ops.cast(self.token, tokens.dtype)
@@ -124,7 +126,7 @@ class ClassToken(keras.layers.Layer):
         parts = [tokens[:, : self.insert_at], token, tokens[:, self.insert_at :]]
         return ops.concatenate(parts if self.insert_at else parts[1:], axis=1)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = {
             "num_tokens": self.num_tokens,
             "insert_at": self.insert_at,
@@ -158,7 +160,13 @@ class AddPositionEmbedding(keras.layers.Layer):
         ValueError: If `T` does not fit `grid` and `num_prefix_tokens`, or `kind` is unknown.
     """
 
-    def __init__(self, grid, num_prefix_tokens=1, kind="learned", **kwargs):
+    def __init__(
+        self,
+        grid: tuple[int, int],
+        num_prefix_tokens: int = 1,
+        kind: str = "learned",
+        **kwargs: Any,
+    ):
         super().__init__(**kwargs)
         if kind not in _KINDS:
             raise ValueError(f"`kind` must be one of {', '.join(_KINDS)}. Received: {kind!r}.")
@@ -166,7 +174,7 @@ class AddPositionEmbedding(keras.layers.Layer):
         self.num_prefix_tokens = num_prefix_tokens
         self.kind = kind
 
-    def build(self, tokens_shape):
+    def build(self, tokens_shape: Shape) -> None:
         expected = self.num_prefix_tokens + self.grid[0] * self.grid[1]
         if tokens_shape[1] != expected:
             raise ValueError(
@@ -187,17 +195,17 @@ class AddPositionEmbedding(keras.layers.Layer):
             prefix = np.zeros((self.num_prefix_tokens, width), "float32")
             self._fixed = np.concatenate([prefix, sincos_2d(self.grid, width)])[None]  # (1, T, D)
 
-    def _add_table(self, name, places, width):
+    def _add_table(self, name: str, places: int, width: int) -> keras.Variable:
         return self.add_weight(
             name=name,
             shape=(1, places, width),
             initializer=keras.initializers.RandomNormal(stddev=_POSITION_STDDEV),
         )
 
-    def call(self, tokens):
+    def call(self, tokens: keras.KerasTensor) -> keras.KerasTensor:
         return tokens + ops.cast(self.table(), tokens.dtype)  # (B, T, D)
 
-    def table(self):
+    def table(self) -> keras.KerasTensor:
         """The embedding of every place, a float tensor of shape `(1, T, D)`."""
         if self.kind == "learned":
             return ops.convert_to_tensor(self.embedding)
@@ -210,7 +218,7 @@ class AddPositionEmbedding(keras.layers.Layer):
             places = ops.concatenate([self.prefix, places], axis=1)  # (1, T, D)
         return places
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = {
             "grid": self.grid,
             "num_prefix_tokens": self.num_prefix_tokens,
@@ -243,7 +251,9 @@ class PatchDropout(keras.layers.Layer):
         ValueError: If `rate` is not in [0, 1).
     """
 
-    def __init__(self, rate, num_prefix_tokens=1, seed=None, **kwargs):
+    def __init__(
+        self, rate: float, num_prefix_tokens: int = 1, seed: int | None = None, **kwargs: Any
+    ):
         super().__init__(**kwargs)
         check_rate("rate", rate)
         self.rate = rate
@@ -251,7 +261,7 @@ class PatchDropout(keras.layers.Layer):
         self.seed = seed
         self.seed_generator = keras.random.SeedGenerator(seed)
 
-    def call(self, tokens, training=False):
+    def call(self, tokens: keras.KerasTensor, training: bool | None = False) -> keras.KerasTensor:
         num_patches = tokens.shape[1] - self.num_prefix_tokens
         kept = max(1, round(num_patches * (1 - self.rate)))
         if not training or kept == num_patches:
@@ -264,10 +274,10 @@ class PatchDropout(keras.layers.Layer):
         patches = ops.take_along_axis(patches, places[:, :, None], axis=1)  # (B, K, D)
         return ops.concatenate([prefix, patches], axis=1)
 
-    def compute_output_shape(self, tokens_shape):
+    def compute_output_shape(self, tokens_shape: Shape) -> Shape:
         return tokens_shape
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = {
             "rate": self.rate,
             "num_prefix_tokens": self.num_prefix_tokens,

@@ -67,20 +67,20 @@ class AttentionScores(keras.layers.Layer):
         Float tensor of shape `(B, A, T, T)` whose rows sum to 1.
     """
 
-    def __init__(self, block, **kwargs):
+    def __init__(self, block: TransformerBlock, **kwargs: Any):
         super().__init__(**kwargs)
         self.block = block
 
-    def call(self, tokens):
+    def call(self, tokens: keras.KerasTensor) -> keras.KerasTensor:
         x = self.block.attention_norm(tokens)
         return self.block.attention(x, return_attention_scores=True, training=False)[1]
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         block = keras.saving.serialize_keras_object(self.block)
         return {**super().get_config(), "block": block}
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> AttentionScores:
         block = keras.saving.deserialize_keras_object(config.pop("block"))
         return cls(block, **config)
 
@@ -122,11 +122,11 @@ class Attention:
         self._tokens = connect(chain, [*tensors, last])
         self._chain = chain
 
-    def tokens(self, images: Any) -> list:
+    def tokens(self, images: Any) -> list[keras.KerasTensor]:
         """What goes into every block, and into the pooling, each of shape `(B, T, D)`."""
         return keras.tree.flatten(self._tokens(images, training=False))
 
-    def scores(self, tokens: list, index: int):
+    def scores(self, tokens: list[keras.KerasTensor], index: int) -> keras.KerasTensor:
         """Float32 attention weights `(B, A, T, T)` of one block, from what `tokens` returns."""
         block = self.blocks[index]
         index = index % len(self.blocks)
@@ -134,7 +134,7 @@ class Attention:
         scores = block.attention(x, return_attention_scores=True, training=False)[1]
         return ops.cast(scores, "float32")
 
-    def viewpoint(self, tokens: list):
+    def viewpoint(self, tokens: list[keras.KerasTensor]) -> keras.KerasTensor:
         """Share of each token in what attention is seen from, float32 of shape `(B, T)`.
 
         The token that the head reads; with other heads the class token where there is one, and
@@ -151,7 +151,7 @@ class Attention:
             share[:, prefix:] = 1 / (num_tokens - prefix)
         return ops.convert_to_tensor(share)
 
-    def readout(self, tokens: list):
+    def readout(self, tokens: list[keras.KerasTensor]) -> keras.KerasTensor:
         """Share of each last token in what the head reads, float32 of shape `(B, T)`.
 
         As `viewpoint`, or the mean over heads of the weights of the attention pooling.
@@ -161,7 +161,9 @@ class Attention:
         _, scores = self._pooling(tokens[-1], return_attention_scores=True)  # (B, A, 1, T)
         return ops.mean(ops.cast(scores, "float32"), axis=1)[:, 0]
 
-    def forward(self, tokens) -> tuple[Any, list]:
+    def forward(
+        self, tokens: keras.KerasTensor
+    ) -> tuple[keras.KerasTensor, list[keras.KerasTensor]]:
         """The model's output from the tokens that go into the first block, with all attention.
 
         In one pass, in whose graph the weights lie between tokens and output, for gradients.
@@ -318,7 +320,7 @@ def geometry_of(model: keras.Model) -> Geometry:
     return Geometry((height, width), (rows, columns), num_tokens - rows * columns)
 
 
-def _check_whole(model: keras.Model, blocks: list) -> None:
+def _check_whole(model: keras.Model, blocks: Sequence[TransformerBlock]) -> None:
     """Raises ValueError where tokens are merged, for which there is no place on the grid."""
     if any(block.num_merged_tokens for block in blocks):
         raise ValueError(
@@ -328,7 +330,7 @@ def _check_whole(model: keras.Model, blocks: list) -> None:
         )
 
 
-def _as_grid(x, geometry: Geometry):
+def _as_grid(x: keras.KerasTensor, geometry: Geometry) -> keras.KerasTensor:
     """Patch tokens `(B, T, D)` as `(B, rows, columns, D)`; anything else as it is."""
     rows, columns = geometry.grid
     prefix = x.shape[1] - rows * columns if len(x.shape) == 3 else -1
@@ -337,7 +339,7 @@ def _as_grid(x, geometry: Geometry):
     return ops.reshape(x[:, prefix:], (-1, rows, columns, x.shape[2]))
 
 
-def _tap(model: keras.Model, name: str) -> tuple[tuple, Any]:
+def _tap(model: keras.Model, name: str) -> tuple[tuple[keras.Model, ...], keras.KerasTensor]:
     """The output of the layer of that name, and the chain to the model whose tensor it is."""
     path, _, last = name.rpartition("/")
     layer_name = path if last == _SCORES else name
@@ -357,7 +359,9 @@ def _tap(model: keras.Model, name: str) -> tuple[tuple, Any]:
     return chain, call.outputs[0]
 
 
-def _name_error(model: keras.Model, name: str, matches: list) -> str:
+def _name_error(
+    model: keras.Model, name: str, matches: list[tuple[tuple[keras.Model, ...], keras.Layer]]
+) -> str:
     if matches:
         paths = ["/".join([*(m.name for m in chain), x.name]) for chain, x in matches]
         return f"{name!r} is the name of {len(matches)} layers: {', '.join(paths)}. Pass one path."
@@ -367,5 +371,5 @@ def _name_error(model: keras.Model, name: str, matches: list) -> str:
     return f"The model {model.name!r} has no layer {name!r}. {advice}All: {', '.join(names)}."
 
 
-def _same(tokens):
+def _same(tokens: keras.KerasTensor) -> keras.KerasTensor:
     return tokens

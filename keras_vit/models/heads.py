@@ -53,7 +53,7 @@ def functional_model(
     return Model(inputs[0] if len(inputs) == 1 else inputs, outputs, name=name)
 
 
-def preprocess(images, config: ViTConfig | ResNetConfig):
+def preprocess(images: keras.KerasTensor, config: ViTConfig | ResNetConfig) -> keras.KerasTensor:
     """From pixels in [0, 255] to the model's range, in float32."""
     if not config.include_preprocessing:
         return images
@@ -67,14 +67,14 @@ def preprocess(images, config: ViTConfig | ResNetConfig):
     )(images)
 
 
-def classify(x, config: ViTConfig | ResNetConfig):
+def classify(x: keras.KerasTensor, config: ViTConfig | ResNetConfig) -> keras.KerasTensor:
     """Logits in float32 under every dtype policy; the head starts at zero."""
     if config.classes is None:
         return x
     return head(config, "head", config.classifier_activation)(x)
 
 
-def head(config: ViTConfig | ResNetConfig, name: str, activation: str | None):
+def head(config: ViTConfig | ResNetConfig, name: str, activation: str | None) -> keras.layers.Dense:
     """A dense layer that ends a model."""
     return keras.layers.Dense(
         config.classes,

@@ -51,7 +51,7 @@ def build_resnet(
     return functional_model(images, classify(x, config), config, name)
 
 
-def add_stem(x, stem: ResNetStem):
+def add_stem(x: keras.KerasTensor, stem: ResNetStem) -> keras.KerasTensor:
     """The ResNet of a hybrid on images: layers `stem_root`, `stem_stage_1` and on."""
     x = StemRoot(
         _FILTERS * stem.width_factor, stem.norm_epsilon, stem.standardization, name="stem_root"
@@ -59,7 +59,9 @@ def add_stem(x, stem: ResNetStem):
     return add_stages(x, stem, pre_activation=False, prefix="stem_")
 
 
-def add_stages(x, config: ResNetConfig | ResNetStem, pre_activation: bool, prefix: str = ""):
+def add_stages(
+    x: keras.KerasTensor, config: ResNetConfig | ResNetStem, pre_activation: bool, prefix: str = ""
+) -> keras.KerasTensor:
     """The residual stages; each is twice as wide as the one before, and half as large."""
     for index, num_units in enumerate(config.stages):
         x = ResNetStage(

@@ -58,7 +58,7 @@ def build_vit(
     return functional_model(images, add_heads(features, config), config, name)
 
 
-def embed_tokens(x, config: ViTConfig):
+def embed_tokens(x: keras.KerasTensor, config: ViTConfig) -> keras.KerasTensor:
     """Adds what the patches lack: class token, places, registers."""
     if config.position_on_class_token:
         x = add_class_tokens(x, config)
@@ -81,7 +81,7 @@ def embed_tokens(x, config: ViTConfig):
     return x
 
 
-def add_class_tokens(x, config: ViTConfig):
+def add_class_tokens(x: keras.KerasTensor, config: ViTConfig) -> keras.KerasTensor:
     """Puts the class token first and the distillation token second."""
     if config.distillation_token:
         x = ClassToken(name="distillation_token")(x)
@@ -90,7 +90,9 @@ def add_class_tokens(x, config: ViTConfig):
     return x
 
 
-def add_positions(x, config: ViTConfig, num_prefix_tokens: int):
+def add_positions(
+    x: keras.KerasTensor, config: ViTConfig, num_prefix_tokens: int
+) -> keras.KerasTensor:
     """Adds an embedding of its place to every token, where the blocks do not see to it."""
     if config.position_embedding in ("none", "relative"):
         return x
@@ -99,7 +101,9 @@ def add_positions(x, config: ViTConfig, num_prefix_tokens: int):
     )(x)
 
 
-def transform(x, config: ViTConfig):
+def transform(
+    x: keras.KerasTensor, config: ViTConfig
+) -> tuple[keras.KerasTensor, keras.KerasTensor | None]:
     """Through all blocks, and how many patches each token then stands for, where some merged."""
     sizes = None
     for index in range(config.depth):
@@ -131,12 +135,14 @@ def transformer_block(config: ViTConfig, index: int) -> TransformerBlock:
     )
 
 
-def encoder_norm(config: ViTConfig):
+def encoder_norm(config: ViTConfig) -> keras.layers.LayerNormalization:
     """The last layer norm."""
     return keras.layers.LayerNormalization(epsilon=config.norm_epsilon, name="encoder_norm")
 
 
-def pool(x, config: ViTConfig, sizes=None) -> list:
+def pool(
+    x: keras.KerasTensor, config: ViTConfig, sizes: keras.KerasTensor | None = None
+) -> list[keras.KerasTensor]:
     """From tokens, and their sizes where some were merged, to what each head reads."""
     weighted = {} if sizes is None else {"sizes": sizes}
     if config.pooling == "token" and config.distillation_token:
@@ -158,7 +164,7 @@ def pool(x, config: ViTConfig, sizes=None) -> list:
     return [x]
 
 
-def add_heads(features: list, config: ViTConfig):
+def add_heads(features: list[keras.KerasTensor], config: ViTConfig) -> keras.KerasTensor:
     """The head, with its hidden layer where there is one, or the mean of two of them.
 
     The second is DeiT's (https://arxiv.org/abs/2012.12877): for distillation, train a model of
