@@ -37,8 +37,8 @@ IMPORTS_TENSORFLOW_LATE = {
     "cli/training.py",
     "trainers/array_data.py",
     "trainers/distributed.py",
+    "trainers/private_names.py",
     "trainers/processors.py",
-    "trainers/tuning.py",
 }
 PLOT_FILES = {"analysis/plots.py"}
 

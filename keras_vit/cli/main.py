@@ -18,6 +18,7 @@ from keras_vit.cli.models import MAX_IMAGES, export_model, inspect_model, verify
 from keras_vit.cli.resolve import CHECKPOINT_FORMS, MODEL_FORMS
 from keras_vit.cli.training import STRATEGIES, evaluate_model, predict_files, train_model
 from keras_vit.cli.weights import convert_file, fetch_file, list_published, show_file
+from keras_vit.trainers.processors import keep_buffers
 from keras_vit.weights.save import WRITABLE
 
 # Errors that a user can act on; all others are bugs and keep their traceback.
@@ -251,6 +252,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     options = vars(build_parser().parse_args(arguments))
     function = options.pop("function")
+    if arguments is None:  # not called from another program
+        keep_buffers()
     try:
         function(**options)
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe

@@ -14,7 +14,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_vit.trainers.tuning import untuned
+from keras_vit.trainers.array_data import without_autotune
+from keras_vit.trainers.private_names import set_cardinality
 
 _BATCHES_AHEAD = 2
 _NUMBERS = 1 << 14  # of epochs
@@ -151,7 +152,7 @@ def distribute(
     strategy = tf.distribute.get_strategy()
     distributed = strategy.distribute_datasets_from_function(read_pipeline)
     # TensorFlow counts the batches of each replica, Keras expects steps.
-    distributed._cardinality = plans[0].steps
+    set_cardinality(distributed, plans[0].steps)
     return distributed
 
 
@@ -187,7 +188,7 @@ def _batches(records: tf.data.Dataset, plan: EpochPlan, finish: Any) -> tf.data.
         )
         batches = batches.concatenate(tf.data.Dataset.from_tensors(empty).repeat())
     batches = batches.take(total).apply(tf.data.experimental.assert_cardinality(total))
-    return untuned(batches.prefetch(_BATCHES_AHEAD))
+    return without_autotune(batches.prefetch(_BATCHES_AHEAD))
 
 
 def _for_any_strategy(dataset: tf.data.Dataset) -> tf.data.Dataset:

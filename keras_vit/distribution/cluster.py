@@ -1,4 +1,4 @@
-"""What is checked of a cluster before TensorFlow, which would wait for ever, is told of it."""
+"""Checks of `TF_CONFIG` and of the workers that it names, before TensorFlow waits for them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import os
 from typing import Any, NamedTuple
 
-from keras_vit.distribution.rendezvous import meet
+from keras_vit.distribution.rendezvous import wait_for_workers
 
 _ROLES = ("chief", "worker")  # of the workers that train, in TensorFlow's order
 _EXAMPLE = (
@@ -21,7 +21,7 @@ class Cluster(NamedTuple):
 
     Args:
         addresses: `"host:port"` of each worker, the chief first.
-        worker: Which of them this process is.
+        worker: Index of this process among them.
     """
 
     addresses: tuple[str, ...]
@@ -29,38 +29,49 @@ class Cluster(NamedTuple):
 
 
 def check_cluster(timeout_seconds: float = 300.0) -> Cluster | None:
-    """Checks `TF_CONFIG`, then waits until all workers have come up.
+    """Checks `TF_CONFIG`, then waits until all workers can reach each other.
 
-    To be called first thing, before a strategy is made: TensorFlow itself waits without end for
-    a worker that never comes up, and says little about a configuration that cannot work. All
-    workers have to call it. It opens the port of this worker, meets the others on theirs,
-    compares the configuration and the versions of TensorFlow and Keras, and closes the port.
+    Call it first in every worker, before a strategy is made: TensorFlow itself waits without limit
+    for a worker that does not start, and reports little about a wrong configuration. This function
+    opens the port of this worker, connects to the others, compares the configuration and the
+    versions of TensorFlow and Keras, and closes the port.
 
     Args:
-        timeout_seconds: How long to wait for the others.
+        timeout_seconds: Longest time to wait for the others.
 
     Returns:
-        The workers, or `None` without `TF_CONFIG`, where there is nothing to check.
+        The workers, or `None` without `TF_CONFIG`.
 
     Raises:
-        ValueError: If `TF_CONFIG` cannot work.
-        TimeoutError: If workers did not come up in time. The message names them.
-        RuntimeError: If workers have another configuration or other versions.
+        ValueError: If `TF_CONFIG` is wrong.
+        TimeoutError: If workers did not start in time. The message names them.
+        RuntimeError: If workers have different configurations or versions.
 
     Example:
         keras_vit.distribution.check_cluster(timeout_seconds=600)
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
     """
-    text = os.environ.get("TF_CONFIG")
-    if not text:
-        return None
-    cluster = parse_cluster(text)
-    meet(cluster.addresses, cluster.worker, timeout_seconds)
+    cluster = find_cluster()
+    if cluster is not None:
+        wait_for_workers(cluster.addresses, cluster.worker, timeout_seconds)
     return cluster
 
 
+def find_cluster() -> Cluster | None:
+    """Reads the workers from the environment variable `TF_CONFIG`.
+
+    Returns:
+        The workers, or `None` without `TF_CONFIG`.
+
+    Raises:
+        ValueError: If `TF_CONFIG` is wrong.
+    """
+    text = os.environ.get("TF_CONFIG")
+    return parse_cluster(text) if text and text.strip() != "{}" else None
+
+
 def parse_cluster(text: str) -> Cluster:
-    """Reads `TF_CONFIG`.
+    """Parses the text of `TF_CONFIG`.
 
     Args:
         text: JSON, as TensorFlow documents it.
@@ -69,12 +80,12 @@ def parse_cluster(text: str) -> Cluster:
         The workers that train; `ps` and `evaluator` are not among them.
 
     Raises:
-        ValueError: If it cannot work.
+        ValueError: If it is wrong. The message says how.
     """
     try:
         config = json.loads(text)
     except json.JSONDecodeError as error:
-        raise _wrong(f"it is no JSON ({error})", text) from error
+        raise _wrong(f"it is not JSON ({error})", text) from error
     jobs = config.get("cluster") if isinstance(config, dict) else None
     if not isinstance(jobs, dict) or not jobs.get("worker"):
         raise _wrong('it needs workers: "cluster": {"worker": [...]}', text)
@@ -82,7 +93,7 @@ def parse_cluster(text: str) -> Cluster:
     everyone = [address for role in roles.values() for address in role]
     twice = [a for a, count in collections.Counter(everyone).items() if count > 1]
     if twice:
-        raise _wrong(f"{', '.join(twice)} stands in it more than once", text)
+        raise _wrong(f"{', '.join(twice)} is in it more than once", text)
     return Cluster(tuple(everyone), _find_index(config.get("task"), roles, text))
 
 
@@ -92,12 +103,12 @@ def _check_addresses(role: str, addresses: Any, text: str) -> list[str]:
     for address in addresses:
         host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
         if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise _wrong(f'{address!r} is no address; it must be "host:port"', text)
+            raise _wrong(f'{address!r} is not an address; it must be "host:port"', text)
     return addresses
 
 
 def _find_index(task: Any, roles: dict[str, list[str]], text: str) -> int:
-    """The place of this process among all workers."""
+    """Finds the index of this process among all workers."""
     role = task.get("type") if isinstance(task, dict) else None
     if role not in roles:
         raise _wrong(f'the type of its "task" must be one of {", ".join(roles)}', text)
@@ -109,6 +120,6 @@ def _find_index(task: Any, roles: dict[str, list[str]], text: str) -> int:
 
 def _wrong(problem: str, text: str) -> ValueError:
     return ValueError(
-        f"TF_CONFIG cannot work: {problem}. Received: {text}. It looks like {_EXAMPLE}, "
-        "with another index for every worker."
+        f"TF_CONFIG is wrong: {problem}. Received: {text}. Example: {_EXAMPLE}, with a different "
+        "index for every worker."
     )

@@ -1,4 +1,4 @@
-"""Workers meet: every one hears from every other, or says which one it did not hear from."""
+"""Waits until all workers can reach each other, or reports which cannot."""
 
 from __future__ import annotations
 
@@ -11,49 +11,49 @@ import time
 
 import keras
 
-_PAUSE = 0.2  # seconds between two attempts
-_PATIENCE = 2.0  # seconds for one answer
-_LIMIT = 1 << 16  # bytes of one line
+_PAUSE = 0.2  # seconds between attempts
+_ANSWER_TIMEOUT = 2.0  # seconds
+_MAX_LINE = 1 << 16  # bytes of one line
 _GREETING = "keras_vit"
 
 
-def meet(addresses: tuple[str, ...], index: int, timeout_seconds: float) -> None:
-    """Returns when every worker has heard from every other.
+def wait_for_workers(addresses: tuple[str, ...], index: int, timeout_seconds: float) -> None:
+    """Waits until every worker has reached every other (a rendezvous).
 
     Args:
         addresses: `"host:port"` of every worker, the same in all of them.
-        index: Which of them this process is.
-        timeout_seconds: How long to wait for the others.
+        index: Index of this process among them.
+        timeout_seconds: Longest time to wait for the others.
 
     Raises:
-        TimeoutError: If workers did not come up in time.
-        RuntimeError: If workers have other addresses or versions.
+        TimeoutError: If workers did not start in time.
+        RuntimeError: If workers have different addresses or versions.
         ValueError: If the port of this worker stays in use.
     """
     deadline = time.monotonic() + timeout_seconds
-    card = {"greeting": _GREETING, "addresses": list(addresses), "versions": _versions()}
+    own = {"greeting": _GREETING, "addresses": list(addresses), "versions": _versions()}
     others = [i for i in range(len(addresses)) if i != index]
     if not others:
         return
     with _open_port(addresses[index], deadline) as port:
-        guests: dict[int, dict] = {}
+        received: dict[int, dict] = {}
         done = threading.Event()
-        host = threading.Thread(target=_receive, args=(port, card, guests, done), daemon=True)
-        host.start()
-        hosts: dict[int, dict] = {}
+        server = threading.Thread(target=_serve, args=(port, own, received, done), daemon=True)
+        server.start()
+        answered: dict[int, dict] = {}
         try:
-            while len(hosts) < len(others) or len(guests) < len(others):
+            while len(answered) < len(others) or len(received) < len(others):
                 for other in others:
-                    if other not in hosts:
-                        _visit(addresses[other], {**card, "index": index}, other, hosts)
+                    if other not in answered:
+                        _send(addresses[other], {**own, "index": index}, other, answered)
                 if time.monotonic() > deadline:
-                    _compare(index, card, {**guests, **hosts})
-                    raise _missing(addresses, index, hosts, guests, timeout_seconds)
+                    _compare(index, own, {**received, **answered})
+                    raise _missing(addresses, index, answered, received, timeout_seconds)
                 time.sleep(_PAUSE)
         finally:
             done.set()
-            host.join()
-    _compare(index, card, hosts)
+            server.join()
+    _compare(index, own, answered)
 
 
 def _versions() -> dict[str, str]:
@@ -63,7 +63,7 @@ def _versions() -> dict[str, str]:
 
 
 def _open_port(address: str, deadline: float) -> socket.socket:
-    """Listens on this worker's port, which an earlier run may need a moment to let go."""
+    """Listens on this worker's port; an earlier run may take a moment to close it."""
     number = int(address.rpartition(":")[2])
     while True:
         port = socket.socket()
@@ -78,64 +78,69 @@ def _open_port(address: str, deadline: float) -> socket.socket:
             if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
                 raise ValueError(
                     f"This worker cannot open its port of TF_CONFIG, {address}: {error}. "
-                    "An earlier run may not have ended; end it, or choose another port."
+                    "An earlier run may still be running: stop it, or choose another port."
                 ) from error
         time.sleep(_PAUSE)
 
 
-def _receive(port: socket.socket, card: dict, guests: dict[int, dict], done) -> None:
-    """Answers those who come, until everyone has met everyone."""
+def _serve(
+    port: socket.socket, own: dict, received: dict[int, dict], done: threading.Event
+) -> None:
+    """Answers the messages of other workers, until all have reached each other."""
     while not done.is_set():
         with contextlib.suppress(OSError, ValueError):
             connection, _ = port.accept()
             with connection:
-                connection.settimeout(_PATIENCE)
-                guest = _read(connection)
-                connection.sendall(json.dumps(card).encode() + b"\n")
-                guests[int(guest["index"])] = guest
+                connection.settimeout(_ANSWER_TIMEOUT)
+                message = _read(connection)
+                connection.sendall(json.dumps(own).encode() + b"\n")
+                received[int(message["index"])] = message
 
 
-def _visit(address: str, card: dict, other: int, hosts: dict[int, dict]) -> None:
+def _send(address: str, own: dict, other: int, answered: dict[int, dict]) -> None:
+    """Sends this worker's message to another, and stores the answer."""
     host, _, number = address.rpartition(":")
     with contextlib.suppress(OSError, ValueError):
         host = host.strip("[]")  # of an IPv6 address
-        with socket.create_connection((host, int(number)), timeout=_PATIENCE) as connection:
-            connection.sendall(json.dumps(card).encode() + b"\n")
-            hosts[other] = _read(connection)
+        with socket.create_connection((host, int(number)), timeout=_ANSWER_TIMEOUT) as connection:
+            connection.sendall(json.dumps(own).encode() + b"\n")
+            answered[other] = _read(connection)
 
 
 def _read(connection: socket.socket) -> dict:
-    """One line of JSON with the greeting; anything else is not one of us."""
+    """Reads one line of JSON with the greeting of this package."""
     with connection.makefile("rb") as file:
-        card = json.loads(file.readline(_LIMIT))
-    if not isinstance(card, dict) or card.get("greeting") != _GREETING:
+        message = json.loads(file.readline(_MAX_LINE))
+    if not isinstance(message, dict) or message.get("greeting") != _GREETING:
         raise ValueError("another program answers")
-    return card
+    return message
 
 
-def _missing(addresses, index, hosts, guests, seconds: float) -> TimeoutError:
+def _missing(
+    addresses: tuple[str, ...], index: int, answered: dict, received: dict, seconds: float
+) -> TimeoutError:
     others = [i for i in range(len(addresses)) if i != index]
-    silent = [i for i in others if i not in hosts]
-    deaf = [i for i in others if i in hosts and i not in guests]
-    lines = [f"worker {i} at {addresses[i]} did not come up" for i in silent]
-    lines += [f"worker {i} at {addresses[i]} cannot reach {addresses[index]}" for i in deaf]
+    unreached = [i for i in others if i not in answered]
+    one_way = [i for i in others if i in answered and i not in received]
+    lines = [f"worker {i} at {addresses[i]} did not start" for i in unreached]
+    lines += [f"worker {i} at {addresses[i]} cannot reach {addresses[index]}" for i in one_way]
     return TimeoutError(
-        f"Worker {index} waited {seconds:g} seconds for the others: {'; '.join(lines)}. Look at "
-        "their logs, at the addresses in TF_CONFIG, and whether the ports are open between the "
-        "machines; an earlier run that has not ended may hold them too."
+        f"Worker {index} waited {seconds:g} seconds for the others: {'; '.join(lines)}. Check "
+        "their logs, the addresses in TF_CONFIG, whether the ports are open between the machines, "
+        "and whether an earlier run still uses them."
     )
 
 
-def _compare(index: int, card: dict, hosts: dict[int, dict]) -> None:
-    """Raises RuntimeError where a worker was told something else, or runs something else."""
+def _compare(index: int, own: dict, answered: dict[int, dict]) -> None:
+    """Raises RuntimeError if workers have different addresses or versions."""
     different = [
-        f"worker {i} has {hosts[i].get(field)}"
-        for i in sorted(hosts)
+        f"worker {i} has {answered[i].get(field)}"
+        for i in sorted(answered)
         for field in ("addresses", "versions")
-        if hosts[i].get(field) != card[field]
+        if answered[i].get(field) != own[field]
     ]
     if different:
         raise RuntimeError(
             f"All workers must have the same addresses and versions. Worker {index} has "
-            f"{card['addresses']} and {card['versions']}, but {'; '.join(different)}."
+            f"{own['addresses']} and {own['versions']}, but {'; '.join(different)}."
         )

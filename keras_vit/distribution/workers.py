@@ -1,4 +1,4 @@
-"""What all workers of a run have to know of one another. Every worker must ask the same."""
+"""The workers of a run, and an all-gather of numbers. All workers must make the same calls."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Any
 
 
 class Workers:
-    """The workers that train a model together; one, without `MultiWorkerMirroredStrategy`.
+    """The workers that train a model together; one without `MultiWorkerMirroredStrategy`.
 
     Args:
-        strategy: The strategy of the model.
+        strategy: The `tf.distribute.Strategy` of the model.
 
     Attributes:
-        count: Workers.
-        index: Which of them this process is; 0 is the chief.
+        count: Number of workers.
+        index: Index of this worker; 0 is the chief.
     """
 
     def __init__(self, strategy: Any):
@@ -29,10 +29,13 @@ class Workers:
             self.index = resolver.task_id + (chiefs if resolver.task_type == "worker" else 0)
 
     def gather(self, number: int) -> list[int]:
-        """The numbers that all workers gave, in order of the workers.
+        """Gathers one integer from each worker (an all-gather).
 
         Args:
-            number: What this worker gives, below 2 to the 53rd.
+            number: The number of this worker, below `2**53`.
+
+        Returns:
+            The numbers of all workers, in their order.
         """
         if self.count == 1:
             return [number]
@@ -40,11 +43,11 @@ class Workers:
 
         own = tf.one_hot(self.index, self.count, tf.cast(number, "float64"), 0.0, dtype="float64")
 
-        def give(context):
+        def value_of(context: Any) -> Any:
             is_first = context.replica_id_in_sync_group % self._replicas_here == 0
             return own if is_first else tf.zeros_like(own)
 
-        values = self._strategy.experimental_distribute_values_from_function(give)
+        values = self._strategy.experimental_distribute_values_from_function(value_of)
         total = self._strategy.reduce("SUM", values, axis=None)
         return [int(value) for value in total.numpy()]
 

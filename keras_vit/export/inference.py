@@ -13,6 +13,7 @@ import tensorflow as tf
 from keras_vit.config import Preprocessing
 from keras_vit.data.transforms import normalize
 from keras_vit.models.fold import fold_standardization
+from keras_vit.trainers.private_names import flatten_layers
 
 # Keras dtype policy of each precision.
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
@@ -198,7 +199,7 @@ def _find_preprocessing(
     config = getattr(model, "config", None)
     if config is not None:
         return preprocessing or config.preprocessing, not config.include_preprocessing
-    if any(layer.name == "preprocessing" for layer in model._flatten_layers()):
+    if any(layer.name == "preprocessing" for layer in flatten_layers(model)):
         return preprocessing or Preprocessing(), False
     if preprocessing is None:
         raise ValueError(
@@ -230,7 +231,7 @@ def _computes(layer: keras.layers.Layer, output: keras.KerasTensor) -> bool:
 
 def _rebuild(model: keras.Model, policy: str, linear_head: bool) -> keras.Model:
     """Rebuilds a model under one dtype policy with a copy of its weights."""
-    policies = {layer.dtype_policy.name for layer in model._flatten_layers()}
+    policies = {layer.dtype_policy.name for layer in flatten_layers(model)}
     quantized = sorted(name for name in policies if "int" in name or "float8" in name)
     if quantized:
         raise ValueError(

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from keras_vit.export.inference import Inference
 from keras_vit.export.onnx_graph import Graph, Replacement, fold_constants, rewrite
+from keras_vit.trainers.private_names import tf2onnx_optimizers
 
 if TYPE_CHECKING:  # an optional package
     import onnx
@@ -153,7 +154,7 @@ def _run_tf2onnx(
         )
     kept = {
         name: make
-        for name, make in optimizer._get_optimizers().items()
+        for name, make in tf2onnx_optimizers().items()
         if name not in ("optimize_transpose", "global_pool_optimizer")
     }
     model = optimizer.optimize_graph(converted, optimizers=kept).make_model("keras_vit")

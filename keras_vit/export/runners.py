@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import tensorflow as tf
 
+from keras_vit.trainers.private_names import litert_operators
+
 if TYPE_CHECKING:  # an optional package
     from ai_edge_litert.interpreter import Interpreter
 
@@ -59,7 +61,7 @@ def load_litert(path: str | os.PathLike[str]) -> Runner:
 
 def count_litert_operators(path: str | os.PathLike[str]) -> collections.Counter[str]:
     """Counts the operators of each type in a LiteRT file."""
-    return collections.Counter(row["op_name"] for row in _interpreter(path)._get_ops_details())
+    return collections.Counter(litert_operators(_interpreter(path)))
 
 
 def _interpreter(path: str | os.PathLike[str]) -> Interpreter:

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 
 from keras_vit.layers.convolution import StdConv2D
+from keras_vit.trainers.private_names import flatten_layers
 
 _FIELD = "standardization"  # of layers and of configurations
 
@@ -27,7 +28,7 @@ def fold_standardization(model: keras.Model) -> keras.Model:
     """
     kernels = {
         layer.kernel.path: layer.effective_kernel()
-        for layer in model._flatten_layers()
+        for layer in flatten_layers(model)
         if isinstance(layer, StdConv2D) and layer.standardization is not None
     }
     if not kernels:

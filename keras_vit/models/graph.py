@@ -9,6 +9,7 @@ import keras
 
 from keras_vit.layers.block import TransformerBlock
 from keras_vit.trainers.model import Model
+from keras_vit.trainers.private_names import call_of
 
 
 def walk(model: keras.Model, chain: tuple = ()) -> Iterator[tuple[tuple, keras.layers.Layer]]:
@@ -50,10 +51,10 @@ def calls_of(model: keras.Model) -> dict:
     calls: dict = {}
     tensors = list(model.outputs)
     while tensors:
-        operation, node_index, _ = tensors.pop()._keras_history
+        operation, call = call_of(tensors.pop())
         if operation in calls:
             continue
-        calls[operation] = operation._inbound_nodes[node_index]
+        calls[operation] = call
         tensors.extend(calls[operation].input_tensors)
     return calls
 

@@ -1,14 +1,13 @@
-"""Files that hold the state of a training run, and that show when they are damaged.
+"""Files of training state, with a digest that detects damage.
 
-A file is a line that says what it is, the length of a header, the header in JSON, the bytes of
-the arrays one after the other, and a digest of all before it.
+A file contains a line with the format's name, the length of a header, the header in JSON, the bytes
+of the arrays, and a digest of everything before it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import pathlib
 import struct
 from typing import Any, BinaryIO
@@ -16,34 +15,28 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from keras_vit.errors import DamagedStateError
+from keras_vit.files import write_atomically
 
 _MAGIC = b"keras_vit training state, version 1\n"
 _LENGTH = struct.Struct("<Q")
 _DIGEST_BYTES = 32
 
 
-def write_snapshot(path: pathlib.Path, facts: dict[str, Any], arrays: dict[str, np.ndarray]):
-    """Writes a file of training state, whole or not at all.
-
-    It is written under another name, forced to the disk, and renamed: a process that is killed
-    while it writes leaves the file of that name as it was.
+def write_state(path: pathlib.Path, facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    """Writes a file of training state atomically, and forces it to the disk.
 
     Args:
-        path: The file, in a folder that exists.
-        facts: What JSON can hold.
+        path: The file; an existing one is replaced.
+        facts: Values that JSON can hold.
         arrays: Arrays by name.
     """
     header = {
         "facts": facts,
         "arrays": [[name, a.dtype.name, list(a.shape)] for name, a in arrays.items()],
     }
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    with open(partial, "wb") as file:
-        _write(file, json.dumps(header).encode(), arrays)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
-    _sync_folder(path.parent)
+    text = json.dumps(header).encode()
+    with write_atomically(path, replace=True) as unfinished, open(unfinished, "wb") as file:
+        _write(file, text, arrays)
 
 
 def _write(file: BinaryIO, header: bytes, arrays: dict[str, np.ndarray]) -> None:
@@ -56,20 +49,8 @@ def _write(file: BinaryIO, header: bytes, arrays: dict[str, np.ndarray]) -> None
     file.write(digest.digest())
 
 
-def _sync_folder(folder: pathlib.Path) -> None:
-    """Forces a new name to the disk, where the system can."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:  # Windows does not open folders
-        return
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def read_snapshot(path: pathlib.Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Reads a file of `write_snapshot`.
+def read_state(path: pathlib.Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Reads a file of `write_state`.
 
     Args:
         path: The file.
@@ -78,10 +59,10 @@ def read_snapshot(path: pathlib.Path) -> tuple[dict[str, Any], dict[str, np.ndar
         The facts, and the arrays by name.
 
     Raises:
-        DamagedStateError: If a single bit is not as it was written.
+        DamagedStateError: If the file cannot be read, or a single bit of it changed.
     """
     try:
-        content = memoryview(path.read_bytes())  # its slices are no copies
+        content = memoryview(path.read_bytes())  # slices of it are not copied
     except OSError as error:
         raise DamagedStateError(f"{path} cannot be read: {error}.") from error
     start = len(_MAGIC) + _LENGTH.size
@@ -92,7 +73,7 @@ def read_snapshot(path: pathlib.Path) -> tuple[dict[str, Any], dict[str, np.ndar
         )
     if body[: len(_MAGIC)] != _MAGIC:
         raise DamagedStateError(
-            f"{path} is of another version of keras_vit, it starts with "
+            f"{path} was written by another version of keras_vit: it starts with "
             f"{bytes(body[: len(_MAGIC)])!r}."
         )
     length = _LENGTH.unpack_from(body, len(_MAGIC))[0]

@@ -1,27 +1,29 @@
-"""The folder with the states of a run: which are whole, and which all workers have."""
+"""The folder of training states: finds the newest state that all workers can read."""
 
 from __future__ import annotations
 
 import pathlib
 import re
+import shutil
 import warnings
 from typing import Any
 
+import numpy as np
+
 from keras_vit.distribution.workers import Workers
 from keras_vit.errors import DamagedStateError
-from keras_vit.resume.state_file import (
-    read_snapshot,
-    write_snapshot,
-)
+from keras_vit.resume.state_file import read_state, write_state
 
 _NAME = "epoch-{0:06d}-batch-{1:09d}.worker-{2}.state"
 _PATTERN = re.compile(r"epoch-(\d+)-batch-(\d+)\.worker-(\d+)\.state")
-_BATCHES = 10**9  # more than an epoch has: (epoch, batch) as one number
+_BATCHES = 10**9  # more than an epoch has; makes one number of (epoch, batch)
 NOTHING, ALL_DAMAGED = -1, -2
+
+State = tuple[pathlib.Path, dict[str, Any], dict[str, np.ndarray]]  # file, facts, arrays
 
 
 class StateFolder:
-    """The states of a run, newest last, one file a worker.
+    """The states of a run: one file per worker and saved position.
 
     Args:
         path: The folder. Several workers must see the same one.
@@ -34,40 +36,39 @@ class StateFolder:
         self._keep = keep
         self._workers = workers
 
-    def write(self, place: tuple[int, int], facts: dict[str, Any], arrays: dict) -> pathlib.Path:
+    def write(self, position: tuple[int, int], facts: dict[str, Any], arrays: dict) -> pathlib.Path:
         """Writes this worker's state at (epoch, batch), and removes its older ones."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        file = self._file(place, self._workers.index)
-        write_snapshot(file, facts, arrays)
-        for old in self._own_places()[: -self._keep]:
+        file = self._file(position, self._workers.index)
+        write_state(file, facts, arrays)
+        for old in self._own_positions()[: -self._keep]:
             self._file(old, self._workers.index).unlink(missing_ok=True)
-        for partial in self.path.glob(f".*.worker-{self._workers.index}.state.*.part"):
-            partial.unlink(missing_ok=True)  # of a process that was killed
+        for unfinished in self.path.glob(f".*.worker-{self._workers.index}.state.unfinished-*"):
+            shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
         return file
 
-    def read_newest(self) -> tuple[pathlib.Path, dict[str, Any], dict] | None:
-        """The newest state that every worker has whole.
+    def read_newest(self) -> State | None:
+        """Reads the newest state that is undamaged for every worker.
 
         Returns:
-            The chief's file, what it says, and the arrays, with this worker's own in place; or
+            The chief's file, its facts and its arrays, updated with this worker's own arrays; or
             `None` in a folder without states.
 
         Raises:
-            DamagedStateError: If there are states, but not one is whole.
+            DamagedStateError: If there are states, but all are damaged.
             FileNotFoundError: If workers see different folders.
         """
         ceiling: int | None = None
         while True:
-            place, state = self._newest_whole(ceiling)
-            places = self._workers.gather(place)
-            self._check_shared(places)
-            if min(places) == max(places):
+            number, state = self._newest_undamaged(ceiling)
+            numbers = self._workers.gather(number)
+            self._check_shared(numbers)
+            if min(numbers) == max(numbers):
                 return state
-            ceiling = min(places)
+            ceiling = min(numbers)
 
-    def _newest_whole(self, ceiling: int | None):
-        """The newest state that is whole here, as a number and as what `read_newest` returns."""
-        own = self._own_places()
+    def _newest_undamaged(self, ceiling: int | None) -> tuple[int, State | None]:
+        """Reads the newest undamaged state of this worker: its number, and the state."""
+        own = self._own_positions()
         for epoch, batch in reversed(own):
             number = epoch * _BATCHES + batch
             if ceiling is not None and number > ceiling:
@@ -75,36 +76,36 @@ class StateFolder:
             try:
                 return number, self._read((epoch, batch))
             except DamagedStateError as error:
-                warnings.warn(f"{error} The state before it is taken.", stacklevel=2)
+                warnings.warn(f"{error} The state before it is used.", stacklevel=2)
         return (ALL_DAMAGED if own else NOTHING), None
 
-    def _read(self, place: tuple[int, int]):
-        chief = self._file(place, 0)
-        facts, arrays = read_snapshot(chief)
+    def _read(self, position: tuple[int, int]) -> State:
+        chief = self._file(position, 0)
+        facts, arrays = read_state(chief)
         if self._workers.index:
-            arrays.update(read_snapshot(self._file(place, self._workers.index))[1])
+            arrays.update(read_state(self._file(position, self._workers.index))[1])
         return chief, facts, arrays
 
-    def _check_shared(self, places: list[int]) -> None:
-        if max(places) == ALL_DAMAGED:
+    def _check_shared(self, numbers: list[int]) -> None:
+        if max(numbers) == ALL_DAMAGED:
             raise DamagedStateError(
-                f"No state in {self.path} is whole. Look for a copy of the folder, or delete it "
-                "to begin anew."
+                f"All states in {self.path} are damaged. Look for a copy of the folder, or delete "
+                "it to start again."
             )
-        without = [i for i, place in enumerate(places) if place == NOTHING]
-        if without and len(without) < len(places):
+        without = [i for i, number in enumerate(numbers) if number == NOTHING]
+        if without and len(without) < len(numbers):
             raise FileNotFoundError(
                 f"Worker {', '.join(map(str, without))} sees no training state in {self.path}, "
-                "others do. All workers must see the same folder: put it on a shared disk."
+                "others do. All workers must share the folder: put it on a shared disk."
             )
-        if min(places) == ALL_DAMAGED:
-            raise DamagedStateError(f"No state in {self.path} is whole for every worker.")
+        if min(numbers) == ALL_DAMAGED:
+            raise DamagedStateError(f"No state in {self.path} is undamaged for every worker.")
 
-    def _own_places(self) -> list[tuple[int, int]]:
-        """(epoch, batch) of this worker's files, oldest first."""
+    def _own_positions(self) -> list[tuple[int, int]]:
+        """Lists (epoch, batch) of this worker's files, oldest first."""
         found = (_PATTERN.fullmatch(file.name) for file in self.path.glob("*.state"))
-        numbers = [tuple(map(int, match.groups())) for match in found if match]
-        return sorted((e, b) for e, b, worker in numbers if worker == self._workers.index)
+        files = [tuple(map(int, match.groups())) for match in found if match]
+        return sorted((e, b) for e, b, worker in files if worker == self._workers.index)
 
-    def _file(self, place: tuple[int, int], worker: int) -> pathlib.Path:
-        return self.path / _NAME.format(*place, worker)
+    def _file(self, position: tuple[int, int], worker: int) -> pathlib.Path:
+        return self.path / _NAME.format(*position, worker)

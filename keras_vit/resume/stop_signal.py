@@ -1,4 +1,4 @@
-"""SIGTERM, which schedulers send some seconds before they take a machine away."""
+"""SIGTERM, which schedulers send some seconds before they stop a machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import os
 import signal
 import threading
 import time
+import types
 from typing import Any
+
+import keras
 
 from keras_vit.distribution.workers import Workers
 
@@ -14,43 +17,43 @@ EXIT_STATUS = 128 + signal.SIGTERM  # as a shell reports a process that SIGTERM 
 
 
 class StopSignal:
-    """Remembers a SIGTERM that comes while `fit` runs.
+    """Records a SIGTERM that is received while `fit` runs.
 
-    A second one, and one that comes outside of `fit`, does what it did before.
+    A second SIGTERM, or one outside of `fit`, has its former effect.
 
     Args:
-        model: The model in whose `fit` the signal is remembered.
+        model: The model that is trained.
     """
 
-    def __init__(self, model: Any):
+    def __init__(self, model: keras.Model):
         self._model = model
         self._former: Any = None
         self._is_watching = False
-        self.came = False
+        self.is_received = False
 
     def watch(self) -> None:
-        """Begins; elsewhere than in the main thread, where Python allows no handlers, it cannot."""
+        """Installs the handler; Python allows that in the main thread alone."""
         if threading.current_thread() is threading.main_thread():
-            self._former = signal.signal(signal.SIGTERM, self._remember)
+            self._former = signal.signal(signal.SIGTERM, self._record)
             self._is_watching = True
 
-    def leave(self) -> None:
-        """Ends, and lets SIGTERM do what it did before."""
+    def unwatch(self) -> None:
+        """Restores the former handler of SIGTERM."""
         if self._is_watching:
-            # None is a handler that was not set from Python, which cannot be set from here.
+            # None stands for a handler that Python did not set and cannot set again.
             signal.signal(signal.SIGTERM, self._former or signal.SIG_DFL)
             self._is_watching = False
 
-    def _remember(self, number: int, frame: Any) -> None:
-        if not self.came and _is_fitting(frame, self._model):
-            self.came = True
+    def _record(self, number: int, frame: types.FrameType | None) -> None:
+        if not self.is_received and _is_fitting(frame, self._model):
+            self.is_received = True
             return
-        self.leave()
+        self.unwatch()
         os.kill(os.getpid(), number)
 
 
-def _is_fitting(frame: Any, model: Any) -> bool:
-    """Whether `fit` is running: an exception may have ended it without a word to its callbacks."""
+def _is_fitting(frame: types.FrameType | None, model: keras.Model) -> bool:
+    """Tells whether `fit` is running: an exception ends it without a call of its callbacks."""
     while frame is not None:
         if frame.f_code.co_name == "fit" and frame.f_locals.get("self") is model:
             return True
@@ -58,38 +61,38 @@ def _is_fitting(frame: Any, model: Any) -> bool:
     return False
 
 
-_STOP = 1 << 32  # more than the steps of a second
-_SECONDS_BETWEEN_QUESTIONS = 1.0
+_STOP = 1 << 32  # more than the steps per second
+_SECONDS_BETWEEN_GATHERS = 1.0
 
 
-class StopQuestion:
-    """Asks all workers whether one of them has to stop: about once a second, as it takes time.
+class SharedStop:
+    """Shares a stop request with all workers, about once a second.
 
     Args:
-        workers: The workers. One alone is asked at every step.
+        workers: The workers. A single one is asked at every step.
     """
 
     def __init__(self, workers: Workers):
         self._workers = workers
-        self._due = 0
+        self._next_gather = 0
         self._last = (0, time.monotonic())
 
     def ask(self, steps: int, has_to_stop: bool, now: bool = False) -> bool:
-        """Whether all workers are to stop after this step.
+        """Tells whether all workers must stop after this step.
 
         Args:
             steps: Steps so far, the same in all workers.
-            has_to_stop: Whether this worker has to.
-            now: Whether to ask in any case; the same in all workers.
+            has_to_stop: Whether this worker must stop.
+            now: Whether to ask at this step in any case; the same in all workers.
         """
         if self._workers.count == 1:
             return has_to_stop
-        if steps < self._due and not now:
+        if steps < self._next_gather and not now:
             return False
         before, then = self._last
         self._last = (steps, time.monotonic())
-        pace = (steps - before) / max(self._last[1] - then, 1e-3)
-        wish = max(1, int(pace * _SECONDS_BETWEEN_QUESTIONS))
-        answers = self._workers.gather(has_to_stop * _STOP + wish)
-        self._due = steps + min(answer % _STOP for answer in answers)
+        steps_per_second = (steps - before) / max(self._last[1] - then, 1e-3)
+        interval = max(1, int(steps_per_second * _SECONDS_BETWEEN_GATHERS))
+        answers = self._workers.gather(has_to_stop * _STOP + interval)
+        self._next_gather = steps + min(answer % _STOP for answer in answers)
         return any(answer >= _STOP for answer in answers)

@@ -1,7 +1,8 @@
-"""Everything that a model's training changes, out of the model and back into it."""
+"""The variables that training changes: found, read, assigned and compared."""
 
 from __future__ import annotations
 
+import pathlib
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -10,23 +11,25 @@ import keras
 import numpy as np
 
 from keras_vit.errors import StateMismatchError
+from keras_vit.trainers.distributed import is_distributed
+from keras_vit.trainers.private_names import build_training_variables, global_seed_generator
 
 _MAX_LISTED = 20
 
 
-def build_everything(model: Any, spec: Any) -> None:
-    """Makes the variables of optimizer and metrics now, which Keras makes in the first step.
+def build_everything(model: keras.Model, spec: Any) -> None:
+    """Creates the variables of optimizer and metrics, which Keras creates in the first step.
 
     Args:
         model: A compiled model.
         spec: Shapes and types of a batch, as of a `tf.data.Dataset`.
     """
-    if model._distribute_strategy is None:  # with a strategy, `fit` has done so
-        model._symbolic_build(data_batch=spec)
+    if not is_distributed(model):  # with a strategy, `fit` has done so
+        build_training_variables(model, spec)
 
 
-def find_variables(model: Any) -> dict[str, list]:
-    """The variables of a model that training changes, by what they belong to.
+def find_variables(model: keras.Model) -> dict[str, list]:
+    """Finds the variables of a model that training changes, in groups.
 
     Args:
         model: A compiled model, built with `build_everything`.
@@ -34,7 +37,7 @@ def find_variables(model: Any) -> dict[str, list]:
     Returns:
         The groups `"model"` (weights, and states of random generators), `"optimizer"` (with
         averages, loss scale and accumulated gradients), `"metrics"`, and `"random"` (Keras's own
-        generator, if it is in use).
+        generator, if it is used).
     """
     groups = {
         "model": model.variables,
@@ -51,14 +54,12 @@ def find_variables(model: Any) -> dict[str, list]:
 
 
 def _global_generator() -> list:
-    from keras.src.backend.common import global_state
-
-    generator = global_state.get_global_attribute("global_seed_generator")
+    generator = global_seed_generator()
     return [] if generator is None else [generator.state]
 
 
-def describe_variables(model: Any, groups: dict[str, list]) -> list[list]:
-    """`[group, path, shape, type]` of each variable, in order, as JSON can hold it."""
+def describe_variables(model: keras.Model, groups: dict[str, list]) -> list[list]:
+    """Describes each variable as `[group, path, shape, dtype]`, in order, for JSON."""
     numbered = _numbered_names(model.optimizer)
     return [
         [
@@ -72,31 +73,33 @@ def describe_variables(model: Any, groups: dict[str, list]) -> list[list]:
     ]
 
 
-def _numbered_names(optimizer: Any) -> dict[str, str]:
-    """What Keras calls this optimizer, `adam_w_2`, and what it is."""
+def _numbered_names(optimizer: keras.optimizers.Optimizer) -> dict[str, str]:
+    """Maps the name that Keras gives to an optimizer, such as `adam_w_2`, to its class."""
     every = [optimizer, getattr(optimizer, "inner_optimizer", optimizer)]
     return {one.name: type(one).__name__ for one in every}
 
 
 def _stable_path(group: str, path: str, names: dict[str, str]) -> str:
-    """A path without Keras's counts of optimizers, metrics and generators in the process."""
+    """Removes from a path the numbers that Keras counts per process."""
     if group in ("metrics", "random"):
         return re.sub(r"_\d+(?=/)", "", path)
     parts = [names.get(part, part) for part in path.split("/")]
     return re.sub(r"(seed_generator)_\d+", r"\1", "/".join(parts))
 
 
-def read_arrays(model: Any, groups: dict[str, list], own_only: bool) -> dict[str, np.ndarray]:
-    """The values of variables, as this process has them.
+def read_arrays(
+    model: keras.Model, groups: dict[str, list], own_only: bool
+) -> dict[str, np.ndarray]:
+    """Reads the values of variables in this process.
 
     Args:
         model: The model, for its strategy.
-        groups: Of `find_variables`.
-        own_only: Whether to leave out what is the same in all workers.
+        groups: The result of `find_variables`.
+        own_only: Whether to leave out variables that are the same in all workers.
 
     Returns:
-        Arrays by number of the variable; `"7.1"` is what the second replica of this process has,
-        where its replicas differ.
+        Arrays by number of the variable; `"7.1"` is the value in the second replica of this
+        process, if its replicas differ.
     """
     arrays = {}
     for number, group, variable in _numbered(groups):
@@ -109,8 +112,10 @@ def read_arrays(model: Any, groups: dict[str, list], own_only: bool) -> dict[str
     return arrays
 
 
-def assign_arrays(model: Any, groups: dict[str, list], arrays: dict[str, np.ndarray]) -> None:
-    """Puts arrays of `read_arrays` back, bit for bit."""
+def assign_arrays(
+    model: keras.Model, groups: dict[str, list], arrays: dict[str, np.ndarray]
+) -> None:
+    """Assigns the arrays of `read_arrays`, bit for bit."""
     for number, _, variable in _numbered(groups):
         first = arrays[f"{number}.0"]
         for replica, copy in enumerate(_copies(model, variable)):
@@ -118,7 +123,7 @@ def assign_arrays(model: Any, groups: dict[str, list], arrays: dict[str, np.ndar
 
 
 def find_not_finite(groups: dict[str, list], arrays: dict[str, np.ndarray]) -> list[str]:
-    """Paths of the weights and optimizer's variables that hold NaN, or infinity in a weight."""
+    """Lists paths of weights with NaN or infinity, and of optimizer variables with NaN."""
     bad = []
     for number, group, variable in _numbered(groups):
         for name in (name for name in arrays if name.startswith(f"{number}.")):
@@ -131,13 +136,16 @@ def find_not_finite(groups: dict[str, list], arrays: dict[str, np.ndarray]) -> l
     return bad
 
 
-def compare(saved: dict[str, Any], present: dict[str, Any], path: Any) -> None:
-    """Raises StateMismatchError where a file is of another model, optimizer or set-up.
+def compare(saved: dict[str, Any], present: dict[str, Any], path: pathlib.Path) -> None:
+    """Compares a saved state with the model that is to continue from it.
 
     Args:
         saved: `"variables"` of `describe_variables`, and `"setup"`, a dict, as saved.
-        present: The same of the model that is to go on.
+        present: The same for the present model.
         path: The file, for the message.
+
+    Raises:
+        StateMismatchError: If model, optimizer or set-up differ.
     """
     problems = [
         f"{name} was {saved['setup'].get(name)}, is {value}"
@@ -149,14 +157,14 @@ def compare(saved: dict[str, Any], present: dict[str, Any], path: Any) -> None:
     if problems:
         rest = f" and {len(problems) - _MAX_LISTED} more" if len(problems) > _MAX_LISTED else ""
         raise StateMismatchError(
-            f"The training state in {path} is of another run; nothing was changed. "
-            f"{'; '.join(problems[:_MAX_LISTED])}{rest}. Go on with the model, the compile "
-            "arguments and the data that it was saved with, or begin in another folder."
+            f"The training state in {path} belongs to another run; nothing was changed. "
+            f"{'; '.join(problems[:_MAX_LISTED])}{rest}. Use the model, the compile arguments and "
+            "the data that it was saved with, or another folder."
         )
 
 
 def _are_alike(saved: list[list], present: list[list]) -> bool:
-    """Whether variables agree in order, but for the numbers that Keras gives to layers' names."""
+    """Tells whether variables agree in order, apart from the numbers in the names of layers."""
 
     def plain(entries: list[list]) -> list[list]:
         return [[g, re.sub(r"_\d+", "", path), *rest] for g, path, *rest in entries]
@@ -174,7 +182,7 @@ def _differences(saved: list[list], present: list[list]) -> list[str]:
         for key, rest in old.items()
         if key in new and new[key] != rest
     ]
-    return problems or ["the variables stand in another order"]
+    return problems or ["the variables are in another order"]
 
 
 def _numbered(groups: dict[str, list]) -> Iterator[tuple[int, str, Any]]:
@@ -182,12 +190,12 @@ def _numbered(groups: dict[str, list]) -> Iterator[tuple[int, str, Any]]:
     return ((number, *pair) for number, pair in enumerate(pairs))
 
 
-def _copies(model: Any, variable: Any) -> tuple:
-    """The variables of TensorFlow that hold it in this process, one a replica at most."""
+def _copies(model: keras.Model, variable: keras.Variable) -> tuple:
+    """Returns the TensorFlow variables of this process, at most one per replica."""
     return model.distribute_strategy.experimental_local_results(variable.value)
 
 
-def _differs_by_worker(group: str, variable: Any) -> bool:
+def _differs_by_worker(group: str, variable: keras.Variable) -> bool:
     import tensorflow as tf
 
     value = variable.value
@@ -200,5 +208,5 @@ def _differs_by_worker(group: str, variable: Any) -> bool:
     )
 
 
-def _is_float(variable: Any) -> bool:
+def _is_float(variable: keras.Variable) -> bool:
     return "float" in keras.backend.standardize_dtype(variable.dtype)

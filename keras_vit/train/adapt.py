@@ -13,6 +13,7 @@ from keras_vit.checks import pair
 from keras_vit.config import ResNetConfig, ViTConfig
 from keras_vit.create import build
 from keras_vit.resize import resize_positions
+from keras_vit.trainers.distributed import is_distributed
 from keras_vit.trainers.model import Model
 
 _POSITIONS = "position_embedding/embedding"
@@ -65,8 +66,7 @@ def adapt_model(
 
 def scope_of(model: keras.Model) -> contextlib.AbstractContextManager[Any]:
     """Returns the scope of the strategy that a model was made under, or an empty one."""
-    strategy = getattr(model, "_distribute_strategy", None)
-    return contextlib.nullcontext() if strategy is None else strategy.scope()
+    return model.distribute_strategy.scope() if is_distributed(model) else contextlib.nullcontext()
 
 
 def _new_config(

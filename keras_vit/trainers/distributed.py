@@ -1,41 +1,55 @@
-"""`fit` on several replicas: what Keras 3 needs mended under TensorFlow, and nothing else.
+"""`fit` on several replicas: corrections of Keras 3 under `tf.distribute`.
 
-Without a strategy Keras trains as ever, but for the last point. With one, Keras 3 has these
-faults, which `tests/trainers/test_upstream.py` watches, so that their mending can go when Keras
-is mended:
+Without a strategy Keras trains as usual, except for the last point. With a strategy, Keras 3 has
+these faults. `tests/trainers/test_upstream.py` fails when Keras corrects one, so that the
+correction here can go.
 
-- `jit_compile=True` compiles all devices as one program, which cannot be: here each replica's
-  forward and backward pass is compiled, the exchange and the update are outside.
-- Several workers: the model is built from values that are spread over replicas, and logs are
-  averaged over an axis that they do not have.
-- Gradients are clipped before they are summed over the replicas, and accumulated inside a
-  condition that must not exchange: here they are summed first, then every replica does the same
-  to its own copy, in which nothing needs to be exchanged.
-- Replicas with unequal shares of a batch count the same: here every image does.
+- `jit_compile=True` compiles all devices as one program, which fails: here each replica's forward
+  and backward pass is compiled, and the all-reduce and the update are outside.
+- With several workers, Keras builds the model from values that are distributed over replicas, and
+  averages logs over an axis that they do not have.
+- Gradients are clipped before they are summed over replicas, and accumulated inside a condition
+  that must not communicate: here gradients are summed first, then every replica updates its own
+  copy of the variables in the same way, without communication.
+- Replicas with unequal parts of a batch have equal weight: here every image has equal weight.
 - Replicas draw the same random numbers: here each draws its own.
 
-With or without a strategy, what a step does without its batch (counting itself, weight decay, the
-moving average) is done once more where a dataset of unknown length and static shapes ends: here
-a step waits for its batch, and variables that XLA could not create in such a step are made before.
+With or without a strategy, where a dataset of unknown length and static shapes ends, TensorFlow
+runs the parts of a step that do not need a batch once more (the step counter, weight decay, moving
+averages). Here a step depends on its batch, and variables that XLA could not create in such a step
+are created before.
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
 import types
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import keras
 
+from keras_vit.trainers.private_names import Tensor
 
-def is_distributed(model) -> bool:
-    """Whether a model was made under a strategy of `tf.distribute`."""
+if TYPE_CHECKING:
+    Base = keras.Model
+else:
+    Base = object  # `keras.Model` comes after this class in the bases of `keras_vit.Model`
+
+Step = Callable[..., Any]  # a function of a batch or of an iterator
+Logs = dict[str, Any]
+
+
+def is_distributed(model: keras.Model) -> bool:
+    """Tells whether a model was made under a strategy of `tf.distribute`."""
     if keras.backend.backend() != "tensorflow":
         return False
     return model._distribute_strategy is not None
 
 
-class DistributedTraining:
-    """What `keras_vit.Model` does before `keras.Model` under `tf.distribute`."""
+class DistributedTraining(Base):
+    """Methods of `keras_vit.Model` that train and evaluate under `tf.distribute`."""
 
     steps_per_execution: int  # of keras.Model
     _batches_to_skip = 0
@@ -43,32 +57,35 @@ class DistributedTraining:
     def skip_batches(self, count: int) -> None:
         """Makes `fit` draw its next batches without training on them.
 
-        For a run that goes on where another stopped: the data then stands where it stood. Batch
-        callbacks are called for them with the metrics as they are.
+        A resumed run thereby continues at the batch where the first run stopped. Batch callbacks
+        are called for skipped batches too, with unchanged metrics.
 
         Args:
-            count: Batches, a whole number of `steps_per_execution`.
+            count: Batches, a multiple of `steps_per_execution`.
+
+        Raises:
+            ValueError: If `count` is not a multiple of `steps_per_execution`.
         """
         if count % self.steps_per_execution:
             raise ValueError(
-                "Batches can be left out in whole executions only. Received: "
-                f"count={count}, with steps_per_execution={self.steps_per_execution}."
+                "The number of skipped batches must be a multiple of `steps_per_execution`. "
+                f"Received: count={count}, steps_per_execution={self.steps_per_execution}."
             )
         self._batches_to_skip = count
 
-    def make_train_function(self, force=False):
+    def make_train_function(self, force: bool = False) -> Step:
         if self.train_function is not None and not force:
             return self.train_function
         super().make_train_function(force)
         if keras.backend.backend() == "tensorflow":
-            self.train_function = _skipping(self, self.train_function)
+            self.train_function = _skip_batches(self, self.train_function)
         return self.train_function
 
-    def train_step(self, *args):
-        with _once_there_is(args):
+    def train_step(self, *args: Any) -> Logs:
+        with _depend_on(args):
             return self._train_replica(*args) if is_distributed(self) else super().train_step(*args)
 
-    def _train_replica(self, data):
+    def _train_replica(self, data: Any) -> Logs:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         images = _count_images(x)
         share = images / _sum_over_replicas([images])[0]
@@ -81,8 +98,8 @@ class DistributedTraining:
             self.optimizer.apply(gradients, self.trainable_variables)
         return self.compute_metrics(x, y, outputs, sample_weight=sample_weight)
 
-    def _differentiate(self, data, share):
-        """One replica's mean loss, outputs and gradients of what the loss has from it."""
+    def _differentiate(self, data: Any, share: Tensor) -> tuple[Tensor, Any, list]:
+        """Computes one replica's mean loss, outputs, and the gradients of its share of the loss."""
         import tensorflow as tf
 
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
@@ -92,19 +109,21 @@ class DistributedTraining:
             scaled = self.optimizer.scale_loss(loss * share)
         return loss, outputs, tape.gradient(scaled, self.trainable_variables)
 
-    def _mean_loss(self, x, y, outputs, sample_weight, training):
-        """The loss of this replica's images, without the share of it that Keras takes."""
+    def _mean_loss(
+        self, x: Any, y: Any, outputs: Any, sample_weight: Any, training: bool
+    ) -> Tensor:
+        """Computes the mean loss of this replica's images: Keras divides it by the replicas."""
         loss = self._compute_loss(
             x=x, y=y, y_pred=outputs, sample_weight=sample_weight, training=training
         )
         replicas = self.distribute_strategy.num_replicas_in_sync
         return keras.ops.sum(loss) * keras.ops.cast(replicas, loss.dtype)
 
-    def test_step(self, *args):
-        with _once_there_is(args):
+    def test_step(self, *args: Any) -> Logs:
+        with _depend_on(args):
             return self._test_replica(*args) if is_distributed(self) else super().test_step(*args)
 
-    def _test_replica(self, data):
+    def _test_replica(self, data: Any) -> Logs:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         images = _count_images(x)
         loss, outputs = self._parts.evaluate(_at_least_one(data))
@@ -112,12 +131,12 @@ class DistributedTraining:
         self._loss_tracker.update_state(loss, sample_weight=images)
         return self.compute_metrics(x, y, outputs, sample_weight=sample_weight)
 
-    def _evaluate(self, data):
+    def _evaluate(self, data: Any) -> tuple[Tensor, Any]:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         outputs = self(x, training=False)
         return self._mean_loss(x, y, outputs, sample_weight, training=False), outputs
 
-    def _make_function(self, step_function, **options):  # JAX has an option of its own
+    def _make_function(self, step_function: Step, **options: Any) -> Step:  # options of JAX
         if not is_distributed(self):
             return super()._make_function(step_function, **options)
         self._parts = types.SimpleNamespace(
@@ -126,7 +145,7 @@ class DistributedTraining:
         )
         return _function_of_iterator(self, step_function)
 
-    def make_predict_function(self, force=False):
+    def make_predict_function(self, force: bool = False) -> Step:
         if not is_distributed(self) or (self.predict_function is not None and not force):
             return super().make_predict_function(force)
         self._predictor = types.SimpleNamespace(step=_compiled(self, super().predict_step))
@@ -135,28 +154,28 @@ class DistributedTraining:
         self.jit_compile = jit_compile
         return self.predict_function
 
-    def predict_step(self, *args):
+    def predict_step(self, *args: Any) -> Any:
         if not is_distributed(self):
             return super().predict_step(*args)
         return self._predictor.step(*args)
 
-    def _maybe_symbolic_build(self, iterator=None, data_batch=None):
+    def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
         compiled = keras.backend.backend() == "tensorflow" and self.jit_compile
         if not (compiled or is_distributed(self)):
             return super()._maybe_symbolic_build(iterator, data_batch)
-        if iterator is not None:  # its description: drawing a batch would lose it
+        if iterator is not None:  # the description alone: a batch that is drawn would be lost
             data_batch = _describe_batch(iterator._distributed_dataset.element_spec)
         with self.distribute_strategy.scope():
             self._symbolic_build(data_batch=data_batch)
 
-    def predict_on_batch(self, x):
+    def predict_on_batch(self, x: Any) -> Any:
         if not is_distributed(self):
             return super().predict_on_batch(x)
         return self.predict(x, batch_size=len(keras.tree.flatten(x)[0]), verbose=0)
 
 
-def _once_there_is(data):
-    """Keeps a step from beginning before its batch is there, or in place of one after the last."""
+def _depend_on(data: Any) -> contextlib.AbstractContextManager:
+    """Makes the step depend on its batch, so that none runs after the data ends."""
     if keras.backend.backend() != "tensorflow":
         return contextlib.nullcontext()
     import tensorflow as tf
@@ -165,8 +184,8 @@ def _once_there_is(data):
     return tf.control_dependencies([part for part in parts if tf.is_tensor(part)])
 
 
-def _compiled(model, function):
-    """A part of a replica's step, compiled by XLA where the model is."""
+def _compiled(model: keras.Model, function: Step) -> Step:
+    """Compiles a part of a replica's step with XLA, if the model is compiled with XLA."""
     import tensorflow as tf
 
     # A TPU compiles the whole step by itself.
@@ -176,19 +195,19 @@ def _compiled(model, function):
     return tf.function(function, jit_compile=True, reduce_retracing=True, autograph=False)
 
 
-def _count_images(x):
-    """Images that this replica has of the batch, as a float; it may have none."""
+def _count_images(x: Any) -> Tensor:
+    """Counts the images of this replica, as a float; there may be none."""
     import tensorflow as tf
 
     first = next(part for part in keras.tree.flatten(x) if part is not None)
     return tf.cast(tf.shape(first)[0], "float32")
 
 
-def _at_least_one(data):
-    """A batch, or one image of zeros for none: oneDNN has no gradient of a product with nothing."""
+def _at_least_one(data: Any) -> Any:
+    """Replaces an empty batch by one image of zeros: oneDNN has no gradient of an empty product."""
     import tensorflow as tf
 
-    def fill(part):
+    def fill(part: Tensor) -> Tensor:
         if part.shape.rank == 0 or part.shape[0]:
             return part
         one = tf.concat([[1], tf.shape(part)[1:]], axis=0)
@@ -197,15 +216,15 @@ def _at_least_one(data):
     return tf.nest.map_structure(fill, data)
 
 
-def _first(images, outputs):
-    """Outputs without those of what `_at_least_one` filled in."""
+def _first(images: Tensor, outputs: Any) -> Any:
+    """Removes the outputs of the image that `_at_least_one` added."""
     import tensorflow as tf
 
     return tf.nest.map_structure(lambda part: part[: tf.cast(images, "int32")], outputs)
 
 
 def _sum_over_replicas(values: list) -> list:
-    """Sums of what each replica has, such as gradients; `None` stays where there is none."""
+    """Sums values over replicas, such as gradients; `None` stays `None`."""
     import tensorflow as tf
 
     known = [value for value in values if value is not None]
@@ -214,18 +233,18 @@ def _sum_over_replicas(values: list) -> list:
     return [value if value is None else next(sums) for value in values]
 
 
-# Far apart: a layer's seed is below 1e9.
-_SEEDS_APART = 1_000_000_007
+# Between two replicas: a layer's seed is below 1e9.
+_SEED_DISTANCE = 1_000_000_007
 
 
 @contextlib.contextmanager
-def _own_random_numbers(model):
-    """Lets this replica draw other numbers than the others, from states that stay the same."""
+def _own_random_numbers(model: keras.Model) -> Iterator[None]:
+    """Gives this replica its own random numbers, while the states stay equal on all replicas."""
     import tensorflow as tf
 
     replica = tf.distribute.get_replica_context().replica_id_in_sync_group
     states = [v for v in model.non_trainable_variables if v.name == "seed_generator_state"]
-    shift = [tf.cast(replica, "int64") * _SEEDS_APART, 0]
+    shift = [tf.cast(replica, "int64") * _SEED_DISTANCE, 0]
     for state in states:
         state.assign(state + tf.cast(shift, state.dtype))
     yield
@@ -234,18 +253,18 @@ def _own_random_numbers(model):
 
 
 @contextlib.contextmanager
-def _local_updates(optimizer):
-    """Makes an optimizer take gradients that are summed over replicas already.
+def _local_updates(optimizer: keras.optimizers.Optimizer) -> Iterator[None]:
+    """Makes an optimizer apply gradients that are summed over replicas already.
 
-    Every replica then does the same to its own copy of the variables, and nothing is exchanged:
-    the way that TensorFlow calls "no merge call". What the optimizer does around it, such as
-    counting its steps, stays as it is.
+    Every replica updates its own copy of the variables in the same way, without communication:
+    TensorFlow calls this "no merge call". The rest of `optimizer.apply`, such as the step counter,
+    is unchanged.
     """
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of a loss scale
     if "_backend_apply_gradients" not in vars(optimizer):
         vars(optimizer)["_backend_apply_gradients"] = _LocalUpdate(optimizer)
     update = vars(optimizer)["_backend_apply_gradients"]
-    update.depth += 1  # replicas take turns inside one another
+    update.depth += 1  # replicas of one step can be here at the same time
     try:
         yield
     finally:
@@ -253,39 +272,65 @@ def _local_updates(optimizer):
 
 
 class _LocalUpdate:
-    def __init__(self, optimizer):
+    """Takes the place of `_backend_apply_gradients` in one optimizer."""
+
+    def __init__(self, optimizer: keras.optimizers.Optimizer):
         self.optimizer = optimizer
         self.depth = 0
 
-    def __call__(self, gradients, variables):
+    def __call__(self, gradients: list, variables: list) -> None:
         optimizer = self.optimizer
         apply = type(optimizer)._backend_apply_gradients
         if not self.depth:
             return apply(optimizer, gradients, variables)
         import tensorflow as tf
 
-        extended = tf.distribute.get_strategy().extended
-        with (
-            _replaced(extended, "_use_merge_call", lambda: False),
-            _replaced(optimizer, "_all_reduce_sum_gradients", list),
-        ):
-            return apply(optimizer, gradients, variables)
+        with _without_merge_call(tf.distribute.get_strategy().extended):
+            vars(optimizer)["_all_reduce_sum_gradients"] = list
+            try:
+                return apply(optimizer, gradients, variables)
+            finally:
+                del vars(optimizer)["_all_reduce_sum_gradients"]
 
 
 @contextlib.contextmanager
-def _replaced(instance, name: str, function):
-    """An instance with one method replaced."""
-    vars(instance)[name] = function
+def _without_merge_call(extended: Any) -> Iterator[None]:
+    """Lets this thread update variables without a merge call; other threads are not affected.
+
+    Models that train in other threads may share the strategy. The method is replaced in the
+    strategy's instance while at least one thread needs it.
+    """
+    with _MergeCallSwitch.lock:
+        switch = vars(extended).setdefault("_use_merge_call", _MergeCallSwitch(extended))
+        switch.users.append(threading.get_ident())
     try:
         yield
     finally:
-        del vars(instance)[name]
+        with _MergeCallSwitch.lock:
+            switch.users.remove(threading.get_ident())
+            if not switch.users:
+                del vars(extended)["_use_merge_call"]
 
 
-def _skipping(model, function):
-    """The train function, that first draws the batches that are to be left out."""
+class _MergeCallSwitch:
+    """Takes the place of `_use_merge_call` in one strategy."""
 
-    def run(iterator):
+    lock = threading.Lock()
+
+    def __init__(self, extended: Any):
+        self.extended = extended
+        self.users: list[int] = []  # threads that update variables without a merge call
+
+    def __call__(self) -> bool:
+        if threading.get_ident() in self.users:
+            return False
+        return type(self.extended)._use_merge_call(self.extended)
+
+
+def _skip_batches(model: DistributedTraining, function: Step) -> Step:
+    """Makes a train function draw the batches that `skip_batches` set without training."""
+
+    def run(iterator: Iterator) -> Logs:
         if not model._batches_to_skip:
             return function(iterator)
         for _ in range(model.steps_per_execution):
@@ -296,11 +341,11 @@ def _skipping(model, function):
     return run
 
 
-def _describe_batch(spec):
-    """Keras's description of a batch that is spread over replicas."""
+def _describe_batch(spec: Any) -> Any:
+    """Describes a batch of a distributed dataset as Keras does, with the shapes of one replica."""
     import tensorflow as tf
 
-    def describe(part):
+    def describe(part: Any) -> keras.KerasTensor:
         part = getattr(part, "_value_specs", (part,))[0]  # of the first replica
         if part.shape.rank is None:
             raise ValueError(
@@ -312,30 +357,30 @@ def _describe_batch(spec):
     return tf.nest.map_structure(describe, spec, expand_composites=False)
 
 
-def _function_of_iterator(model, step_function):
-    """From an iterator to the logs of the next `steps_per_execution` steps."""
+def _function_of_iterator(model: keras.Model, step_function: Step) -> Step:
+    """Makes a function that runs the steps of one execution and returns their logs."""
     import tensorflow as tf
 
     strategy = model.distribute_strategy
 
-    def one_step(batch):
+    def one_step(batch: Any) -> Logs:
         logs = strategy.run(step_function, args=(batch,))
         metrics = model.get_metrics_result()  # of all replicas together
         if isinstance(logs, dict) and logs.keys() == metrics.keys():
             return metrics
         return tf.nest.map_structure(lambda log: strategy.reduce("MEAN", log, axis=None), logs)
 
-    def next_step(iterator):
+    def next_step(iterator: Any) -> Logs:
         return one_step(iterator.get_next())
 
     if not model.run_eagerly:
         next_step = tf.function(next_step, reduce_retracing=True, autograph=False)
 
-    def run(iterator):
+    def run(iterator: Any) -> Logs:
         if not isinstance(iterator, (tf.data.Iterator, tf.distribute.DistributedIterator)):
-            iterator = _spread(next(iterator), strategy)  # of `train_on_batch`
+            iterator = _distribute(next(iterator), strategy)  # of `train_on_batch`
         logs = next_step(iterator)
-        # One call a step: in a loop inside the graph TensorFlow mixes up what replicas exchange.
+        # One call per step: in a loop inside the graph, TensorFlow mixes up the all-reduces.
         for _ in range(1, model.steps_per_execution):
             try:
                 logs = next_step(iterator)
@@ -346,8 +391,8 @@ def _function_of_iterator(model, step_function):
     return run
 
 
-def _spread(batch, strategy):
-    """An iterator over one batch, which every worker gives whole, spread over the replicas."""
+def _distribute(batch: Any, strategy: Any) -> Iterator:
+    """Distributes one batch over the replicas; every worker passes the whole batch."""
     import tensorflow as tf
 
     batch = keras.utils.pack_x_y_sample_weight(*keras.utils.unpack_x_y_sample_weight(batch))

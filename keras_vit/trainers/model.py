@@ -19,8 +19,8 @@ _CONFIGS = {"vit": ViTConfig, "resnet": ResNetConfig}
 class Model(ArrayData, DistributedTraining, keras.Model):
     """A functional model, as `keras.Model(inputs, outputs)`.
 
-    Models of this package, and what users build on them, are of this class; it is the one place
-    for what Keras needs mended under it.
+    All models of this package are of this class. It trains under `tf.distribute` with XLA, reads
+    arrays without autotuning and chooses XLA on processors: its base classes correct Keras there.
 
     Args:
         *args: Symbolic inputs and outputs, as for `keras.Model`.
@@ -28,29 +28,35 @@ class Model(ArrayData, DistributedTraining, keras.Model):
 
     Attributes:
         config: The `ViTConfig` or `ResNetConfig` the model was built from, or `None` for a model
-            of the user's own. It is saved in `.keras` files.
+            that users composed. It is saved in `.keras` files.
         load_report: The `LoadReport` of the last checkpoint that was loaded, or `None`.
     """
 
     # Not `inputs, outputs`: before 3.15 Keras saves the layers of a subclass by this signature.
-    def __init__(self, *args, **kwargs):
+    def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self._architecture = None
-        self.load_report = None
+        self._architecture: ViTConfig | ResNetConfig | None = None
+        self.load_report: Any = None
         if len(self.inputs) == 1:
             self.input_spec = None  # checked in `call`, with the whole shape in the message
 
-    def check_inputs(self, inputs) -> None:
-        """Raises ValueError for a batch of other images than the model takes."""
+    def check_inputs(self, inputs: Any) -> None:
+        """Checks the shape of a batch of images.
+
+        Raises:
+            ValueError: If the model does not take images of this shape.
+        """
         if len(self.inputs) == 1 and self.input_spec is None:
             check_shape((None, *self.inputs[0].shape[1:]), inputs)
 
-    def call(self, inputs, training=None, mask=None, **kwargs):
+    def call(
+        self, inputs: Any, training: bool | None = None, mask: Any = None, **kwargs: Any
+    ) -> Any:
         self.check_inputs(inputs)
         return super().call(inputs, training=training, mask=mask, **kwargs)
 
-    def compile(self, *args, jit_compile="auto", **kwargs):
-        """As `keras.Model.compile`, with `"auto"` choosing XLA on processors where it is faster."""
+    def compile(self, *args: Any, jit_compile: bool | str = "auto", **kwargs: Any) -> None:
+        """As `keras.Model.compile`; `"auto"` chooses XLA on processors where it is faster."""
         super().compile(*args, jit_compile=jit_compile, **kwargs)
         self._requested_jit_compile = jit_compile
         if jit_compile == "auto" and not self.run_eagerly and xla_pays(self._compute_dtype()):
@@ -61,22 +67,22 @@ class Model(ArrayData, DistributedTraining, keras.Model):
         config = super().get_compile_config()
         return {**config, "jit_compile": self._requested_jit_compile} if config else config
 
-    def compile_from_config(self, config):
-        """Compiles as the configuration in a `.keras` file says."""
+    def compile_from_config(self, config: dict[str, Any]) -> None:
+        """Compiles the model from the configuration in a `.keras` file."""
         self.compile(**keras.saving.deserialize_keras_object(config))
         if self.optimizer is not None and self.built:
             self.optimizer.build(self.trainable_variables)
 
     def _compute_dtype(self) -> str:
-        """What most of the model computes in: the widest layer's type."""
+        """The dtype that most of the model computes in: that of the layer with most weights."""
         return max(self.layers, key=lambda layer: layer.count_params()).compute_dtype
 
     @property
     def config(self) -> ViTConfig | ResNetConfig | None:
-        """What the model was built from."""
+        """The configuration that the model was built from, or `None`."""
         return self._architecture
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = super().get_config()
         if self._architecture is not None:
             family = "vit" if isinstance(self._architecture, ViTConfig) else "resnet"
@@ -84,7 +90,7 @@ class Model(ArrayData, DistributedTraining, keras.Model):
         return config
 
     @classmethod
-    def from_config(cls, config, custom_objects=None):
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Model:
         config = dict(config)
         architecture = config.pop(_CONFIG_KEY, None)
         model = super().from_config(config, custom_objects=custom_objects)
@@ -94,16 +100,19 @@ class Model(ArrayData, DistributedTraining, keras.Model):
 
 
 def with_config(model: Model, config: ViTConfig | ResNetConfig) -> Model:
-    """`model`, remembering the configuration it was built from."""
+    """Stores the configuration in a model that was built from it, and returns the model."""
     model._architecture = config
     return model
 
 
-def check_shape(expected: tuple[int | None, ...], inputs) -> None:
-    """Raises ValueError where one input tensor does not have the shape that a model takes.
+def check_shape(expected: tuple[int | None, ...], inputs: Any) -> None:
+    """Checks the shapes of input tensors.
 
-    Keras's own check lets a last axis of 1 pass for any, and grey images must not pass for
-    coloured ones.
+    Keras's own check accepts a last axis of 1 for any size, so grey images would pass for colour
+    images.
+
+    Raises:
+        ValueError: If a shape differs from `expected`.
     """
     for tensor in keras.tree.flatten(inputs):
         shape = tuple(tensor.shape)

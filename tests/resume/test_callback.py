@@ -150,7 +150,7 @@ def test_nothing_but_damage_is_an_error(tmp_path):
         tear(file)
     with (
         pytest.warns(UserWarning, match="is damaged"),
-        pytest.raises(keras_vit.DamagedStateError, match=r"No state in .* is whole"),
+        pytest.raises(keras_vit.DamagedStateError, match=r"All states in .* are damaged"),
     ):
         fit(folder=tmp_path)
 
@@ -229,7 +229,7 @@ def test_nan_in_a_weight_is_not_saved(tmp_path):
             weight.assign(np.full(weight.shape, np.nan))
 
     spoiler = keras.callbacks.LambdaCallback(on_train_batch_end=spoil)
-    with pytest.raises(FloatingPointError, match=r"hidden/kernel is not finite any more"):
+    with pytest.raises(FloatingPointError, match=r"hidden/kernel is no longer finite"):
         fit(folder=tmp_path, callbacks=[spoiler])
     assert [file.name[:28] for file in tmp_path.iterdir()] == ["epoch-000000-batch-000000003"]
 

@@ -75,7 +75,7 @@ def test_one_process(tmp_path):
     assert "SIGTERM: the state is in" in said[0]
     statuses, said = finish(start(tmp_path / "broken.npz", broken))
     assert statuses == [0], said
-    assert f"Going on after {told // BATCHES} epochs and {told % BATCHES} batches" in said[0]
+    assert f"Continuing after {told // BATCHES} epochs and {told % BATCHES} batches" in said[0]
     assert read_outcome(tmp_path / "broken.npz") == read_outcome(tmp_path / "whole.npz")
 
 
@@ -94,7 +94,7 @@ def test_two_workers(tmp_path):
     assert statuses == [-signal.SIGKILL] * 2, said
     statuses, said = finish(*start_pair(broken, tmp_path / "broken"))
     assert statuses == [0, 0], said
-    assert "Going on after" in said[0]
+    assert "Continuing after" in said[0]
     wholes = [read_outcome(tmp_path / "whole" / f"{i}.npz") for i in range(2)]
     assert wholes[0] == wholes[1]
     assert [read_outcome(tmp_path / "broken" / f"{i}.npz") for i in range(2)] == wholes
@@ -133,7 +133,7 @@ def test_two_workers_go_on_in_the_middle_of_shards(tmp_path, how):
     assert statuses == [0, 0], said
     # After SIGTERM the workers agree on where to end, here between two epochs.
     batches = "[1-4]" if how == "SIGKILL" else r"\d"
-    assert re.search(rf"Going on after [12] epochs and {batches} batches", said[0]), said
+    assert re.search(rf"Continuing after [12] epochs and {batches} batches", said[0]), said
     statuses, said = finish(*start_pair(tmp_path / "other", tmp_path / "whole", **shards))
     assert statuses == [0, 0], said
     for index in range(2):

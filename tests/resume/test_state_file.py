@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from keras_vit.errors import DamagedStateError
-from keras_vit.resume import state_file as snapshot
-from keras_vit.resume.state_file import read_snapshot, write_snapshot
+from keras_vit.resume import state_file
+from keras_vit.resume.state_file import read_state, write_state
 
 ARRAYS = {
     "weights": np.random.default_rng(0).normal(size=(3, 4)).astype("float32"),
@@ -20,8 +20,8 @@ ARRAYS = {
 
 
 def test_what_is_written_is_read(tmp_path):
-    write_snapshot(tmp_path / "a", {"epoch": 3, "name": "é"}, ARRAYS)
-    facts, arrays = read_snapshot(tmp_path / "a")
+    write_state(tmp_path / "a", {"epoch": 3, "name": "é"}, ARRAYS)
+    facts, arrays = read_state(tmp_path / "a")
     assert facts == {"epoch": 3, "name": "é"}
     assert arrays.keys() == ARRAYS.keys()
     for name, array in arrays.items():
@@ -31,34 +31,34 @@ def test_what_is_written_is_read(tmp_path):
 
 
 def test_every_flipped_bit_and_every_cut_is_found(tmp_path):
-    write_snapshot(tmp_path / "a", {"epoch": 3}, ARRAYS)
+    write_state(tmp_path / "a", {"epoch": 3}, ARRAYS)
     content = (tmp_path / "a").read_bytes()
     for byte in range(len(content)):
         damaged = bytearray(content)
         damaged[byte] ^= 1 << byte % 8
         (tmp_path / "b").write_bytes(damaged)
         with pytest.raises(DamagedStateError, match="b is damaged"):
-            read_snapshot(tmp_path / "b")
+            read_state(tmp_path / "b")
         (tmp_path / "b").write_bytes(content[:byte])
         with pytest.raises(DamagedStateError, match="b is damaged"):
-            read_snapshot(tmp_path / "b")
+            read_state(tmp_path / "b")
 
 
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(DamagedStateError, match="c cannot be read"):
-        read_snapshot(tmp_path / "c")
+        read_state(tmp_path / "c")
 
 
 def test_a_write_that_fails_leaves_the_file_as_it_was(tmp_path):
-    write_snapshot(tmp_path / "a", {"epoch": 3}, ARRAYS)
+    write_state(tmp_path / "a", {"epoch": 3}, ARRAYS)
     with pytest.raises(TypeError, match="not JSON serializable"):
-        write_snapshot(tmp_path / "a", {"epoch": object()}, ARRAYS)
-    assert read_snapshot(tmp_path / "a")[0] == {"epoch": 3}
+        write_state(tmp_path / "a", {"epoch": object()}, ARRAYS)
+    assert read_state(tmp_path / "a")[0] == {"epoch": 3}
 
 
 def test_a_file_of_another_version_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(snapshot, "_MAGIC", b"keras_vit training state, version 0\n")
-    write_snapshot(tmp_path / "a", {}, ARRAYS)
+    monkeypatch.setattr(state_file, "_MAGIC", b"keras_vit training state, version 0\n")
+    write_state(tmp_path / "a", {}, ARRAYS)
     monkeypatch.undo()
     with pytest.raises(DamagedStateError, match="another version of keras_vit"):
-        read_snapshot(tmp_path / "a")
+        read_state(tmp_path / "a")

@@ -53,7 +53,7 @@ def test_a_folder_that_is_not_shared_is_an_error(tmp_path):
 
 
 def test_damage_on_one_worker_alone_is_an_error(tmp_path):
-    with pytest.raises(DamagedStateError, match="is whole for every worker"):
+    with pytest.raises(DamagedStateError, match="is undamaged for every worker"):
         folder(tmp_path, 0, [-2], [(0, 3)]).read_newest()
 
 
@@ -61,12 +61,14 @@ def test_a_new_folder_has_no_state(tmp_path):
     assert folder(tmp_path / "new", 0, [-1]).read_newest() is None
 
 
-def test_old_states_and_parts_of_killed_processes_go(tmp_path):
-    (tmp_path / ".epoch-000000-batch-000000001.worker-0.state.99.part").write_bytes(b"torn")
-    (tmp_path / ".epoch-000000-batch-000000001.worker-1.state.99.part").write_bytes(b"not mine")
+def test_old_states_and_files_of_killed_processes_are_removed(tmp_path):
+    for worker in (0, 1):  # another worker may be writing
+        staging = tmp_path / f".epoch-000000-batch-000000001.worker-{worker}.state.unfinished-a"
+        staging.mkdir()
+        (staging / "epoch-000000-batch-000000001.worker-0.state").write_bytes(b"torn")
     folder(tmp_path, 0, (), [(0, 3), (0, 6), (1, 0), (1, 3)])
     assert sorted(file.name for file in tmp_path.iterdir()) == [
-        ".epoch-000000-batch-000000001.worker-1.state.99.part",
+        ".epoch-000000-batch-000000001.worker-1.state.unfinished-a",
         "epoch-000000-batch-000000006.worker-0.state",
         "epoch-000001-batch-000000000.worker-0.state",
         "epoch-000001-batch-000000003.worker-0.state",

@@ -1,4 +1,4 @@
-"""Data in arrays: as `keras.Model` does it, without tf.data's tuner."""
+"""Data in arrays: the results of `keras.Model`, without the autotuning of tf.data."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 import keras_vit
-from keras_vit.resume.data_position import find_epochs
-from keras_vit.trainers.tuning import untuned
+from keras_vit.trainers.array_data import without_autotune
+from keras_vit.trainers.private_names import EpochIterator
 from tests.fixtures import fill_random, tiny_config
 
 
@@ -39,7 +39,7 @@ class Log(keras.callbacks.Callback):
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float64", "float32", "float16"])
-def test_predict_is_keras_own(model, images, dtype):
+def test_predict_equals_keras(model, images, dtype):
     x = images.astype(dtype)
     expected = keras.Model.predict(
         model, tf.data.Dataset.from_tensors(x.astype("float32")), verbose=0
@@ -71,20 +71,20 @@ def test_several_outputs_keep_their_structure(model, images):
     assert outputs["logits"].shape == (7, 10) and outputs["mean"][0].shape == (7, 3)
 
 
-def test_what_does_not_fit_says_so(model, images):
+def test_a_wrong_shape_is_an_error(model, images):
     with pytest.raises(ValueError, match=r"takes inputs of shape \(None, 16, 16, 3\)"):
         model.predict(images[:, :8], verbose=0)
     with pytest.raises(ValueError, match=r"Add the batch axis"):
         model.predict(images[0], verbose=0)
 
 
-def test_no_pipeline_of_fit_has_a_tuner(model, images):
+def test_fit_and_evaluate_read_without_autotuning(model, images):
     """Keras's own of arrays for training and evaluation, and those of `keras_vit.data`."""
     tuned = []
 
     class Look(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
-            tuned.append(find_epochs()._distributed_dataset.options().autotune.enabled)
+            tuned.append(EpochIterator.of_running_fit().dataset.options().autotune.enabled)
 
         def on_epoch_end(self, epoch, logs=None):
             iterator = self.model._eval_epoch_iterator
@@ -100,9 +100,63 @@ def test_no_pipeline_of_fit_has_a_tuner(model, images):
     assert tuned == [False] * 4
 
 
+FIT_CASES = {
+    "shuffled": {},
+    "in order": {"shuffle": False, "batch_size": 3, "sample_weight": np.linspace(0, 2, 7)},
+    "split": {"validation_split": 0.3, "class_weight": {0: 0.5, 1: 2.0, 2: 1.0}},
+    "validation": {"validation_data": True, "validation_batch_size": 4, "validation_freq": 2},
+    "steps": {"steps_per_epoch": 3, "validation_data": True, "validation_steps": 2},
+    "some steps": {"steps_per_epoch": 2, "batch_size": 2},
+}
+
+
+@pytest.mark.parametrize("case", FIT_CASES)
+def test_fit_and_evaluate_equal_keras(images, case):
+    options = dict(FIT_CASES[case])
+    labels, weights = np.arange(7) % 3, np.linspace(1, 0, 7)
+    if "validation_data" in options:
+        options["validation_data"] = (images, labels, weights)
+    results = []
+    for kind in (keras_vit.Model, keras.Model):
+        keras.utils.set_random_seed(5)
+        inputs = keras.Input((16, 16, 3))
+        x = keras.layers.Rescaling(1 / 255)(keras.layers.AveragePooling2D(8)(inputs))
+        outputs = keras.layers.Dense(3)(keras.layers.Flatten()(x))
+        model = kind(inputs, outputs)
+        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        history = model.fit(images, labels, epochs=2, verbose=0, **options).history
+        loss = model.evaluate(images, labels, 3, verbose=0, sample_weight=weights)
+        limited = model.evaluate(images, labels, steps=2, verbose=0)
+        listed = model.predict(images, 3, verbose=0, steps=2)
+        results.append((history, loss, limited, listed, model.get_weights()))
+    assert results[0][0].keys() == results[1][0].keys()
+    keras.tree.map_structure(np.testing.assert_array_equal, *results)
+
+
+def test_errors_about_arrays_are_those_of_keras(model, images):
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="cardinality"):
+        model.fit(images, np.zeros((6, 10)), verbose=0)
+    with pytest.raises(ValueError, match=r"`y`.*should not be passed"):
+        model.fit(tf.data.Dataset.from_tensors(images), np.zeros((7, 10)), verbose=0)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'bach_size'"):
+        model.fit(images, np.zeros((7, 10)), bach_size=3)
+
+
+def test_a_limit_on_steps_per_epoch_counts(model, images):
+    model.compile("sgd", "mse")
+    keras.config.set_max_steps_per_epoch(2)
+    try:
+        with pytest.warns(UserWarning, match="Limiting steps_per_epoch to 2"):
+            model.fit(images, np.zeros((7, 10)), batch_size=2, verbose=0)
+    finally:
+        keras.config.set_max_steps_per_epoch(None)
+    assert int(model.optimizer.iterations) == 2
+
+
 @pytest.mark.slow
-def test_tensorflow_still_waits_for_its_tuner():
-    """When this fails, TensorFlow is mended and `untuned` can go."""
+def test_tensorflow_still_waits_for_autotuning():
+    """When this fails, TensorFlow is corrected and `without_autotune` can go."""
 
     def longest_wait(change):
         waits = []
@@ -117,4 +171,4 @@ def test_tensorflow_still_waits_for_its_tuner():
         return max(waits)
 
     assert longest_wait(lambda data: data) > 0.1
-    assert longest_wait(untuned) < 0.1
+    assert longest_wait(without_autotune) < 0.1

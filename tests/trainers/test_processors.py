@@ -1,4 +1,4 @@
-"""The automatic choice of XLA on processors, and memory that TensorFlow keeps there."""
+"""The automatic choice of XLA on processors, and buffers that TensorFlow keeps there."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit.models.vit import build_vit
+from keras_vit.trainers import processors
 from keras_vit.trainers.processors import keep_buffers, xla_pays
 from tests.fixtures import tiny_config
 
@@ -20,7 +21,7 @@ WITH_ONEDNN, WITHOUT = "flags : fma avx2 avx512_vnni", "flags : fma avx2"
 
 @pytest.fixture
 def cpuinfo(tmp_path, monkeypatch):
-    """Writes what a processor tells of itself, and forgets the tests' own setting."""
+    """Writes the features of a processor, and removes the setting of the test run."""
     monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS", raising=False)
 
     def write(flags):
@@ -56,7 +57,7 @@ def test_under_a_strategy_the_choice_is_left_to_keras(cpuinfo):
 
 
 @pytest.mark.parametrize(("setting", "jit_compile"), [("0", True), ("1", False)])
-def test_compile_follows_it_and_saves_the_wish(setting, jit_compile, monkeypatch, tmp_path):
+def test_compile_chooses_xla_and_saves_auto(setting, jit_compile, monkeypatch, tmp_path):
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", setting)
     model = build_vit(tiny_config(depth=1))
     model.compile("sgd", "mse")
@@ -73,38 +74,74 @@ def test_compile_follows_it_and_saves_the_wish(setting, jit_compile, monkeypatch
 
 
 BUFFERS, LIMIT = "TF_CPU_ALLOCATOR_USE_BFC", "TF_CPU_BFC_MEM_LIMIT_IN_MB"
+MACHINE = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 @pytest.fixture
-def no_variables(monkeypatch):
+def machine(tmp_path, monkeypatch, cpuinfo):
+    """A processor without oneDNN, no variables, and control groups to write."""
     for name in (BUFFERS, LIMIT):
-        monkeypatch.setenv(name, "")  # so that it is taken back at the end
+        monkeypatch.setenv(name, "")  # so that it is restored at the end
         monkeypatch.delenv(name)
+    monkeypatch.setattr(processors, "_CPUINFO", cpuinfo(WITHOUT))
+    monkeypatch.setattr(processors, "_PROCESS_CGROUPS", tmp_path / "groups of the process")
+    monkeypatch.setattr(processors, "_CGROUP_ROOT", tmp_path / "cgroup")
+    return tmp_path
 
 
-def test_tensorflow_keeps_memory_where_onednn_does_not_do_it(no_variables, cpuinfo):
-    keep_buffers(cpuinfo(WITH_ONEDNN))
-    assert BUFFERS not in os.environ
-    keep_buffers(cpuinfo(WITHOUT))
+def test_buffers_are_kept_where_onednn_is_off(machine, cpuinfo, monkeypatch):
+    assert keep_buffers()
     assert os.environ[BUFFERS] == "true"
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    assert int(os.environ[LIMIT]) * 2**20 >= max(2**36, 1.9 * memory)
+    assert int(os.environ[LIMIT]) == 2 * MACHINE // 2**20
+    monkeypatch.delenv(BUFFERS)
+    monkeypatch.setattr(processors, "_CPUINFO", cpuinfo(WITH_ONEDNN))
+    assert not keep_buffers()
+    assert BUFFERS not in os.environ
 
 
-def test_what_the_user_set_of_memory_stays(no_variables, cpuinfo, monkeypatch):
+@pytest.mark.parametrize(
+    ("groups", "files", "limit"),
+    [
+        ("0::/", {"memory.max": "1073741824\n"}, 1 << 30),
+        ("0::/pod/container", {"pod/memory.max": "1073741824", "memory.max": "max"}, 1 << 30),
+        ("0::/pod/container", {"pod/container/memory.max": "max\n"}, MACHINE),
+        ("0::/", {"memory.max": str(MACHINE * 4)}, MACHINE),
+        (
+            "5:cpu:/a\n4:memory:/a\n0::/",
+            {"memory/a/memory.limit_in_bytes": "1073741824", "a/memory.max": "1"},
+            1 << 30,
+        ),
+        # Inside a container, v1 shows the path of the host.
+        ("4:memory:/docker/1f", {"memory/memory.limit_in_bytes": "1073741824"}, 1 << 30),
+        ("4:memory:/", {"memory/memory.limit_in_bytes": "9223372036854771712"}, MACHINE),
+    ],
+)
+def test_the_limit_is_that_of_the_container(machine, groups, files, limit):
+    (machine / "groups of the process").write_text(groups + "\n")
+    for name, text in files.items():
+        file = machine / "cgroup" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    assert keep_buffers()
+    assert int(os.environ[LIMIT]) == 2 * limit // 2**20
+
+
+def test_variables_that_users_set_stay(machine, monkeypatch):
     monkeypatch.setenv(BUFFERS, "true")
     monkeypatch.setenv(LIMIT, "1000")
-    keep_buffers(cpuinfo(WITHOUT))
+    assert not keep_buffers()
+    assert os.environ[LIMIT] == "1000"
+    monkeypatch.delenv(BUFFERS)
+    assert keep_buffers()
     assert os.environ[LIMIT] == "1000"
     monkeypatch.setenv(BUFFERS, "false")
-    monkeypatch.delenv(LIMIT)
-    keep_buffers(cpuinfo(WITHOUT))
+    assert not keep_buffers()
     assert os.environ[BUFFERS] == "false"
-    assert LIMIT not in os.environ
 
 
 PAGES_OF_A_STEP = """
-import resource, {module}
+import resource
+{first}
 import tensorflow as tf
 make = lambda: tf.fill((1 << 25,), 1.0).shape
 make()
@@ -115,10 +152,10 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
-def pages_of_a_step(module: str, **variables: str) -> int:
-    """Pages that four tensors of 128 MiB asked the system for, after a first."""
+def pages_of_a_step(first: str, **variables: str) -> int:
+    """Page faults of four tensors of 128 MiB, after a first."""
     environment = {k: v for k, v in os.environ.items() if k not in (BUFFERS, LIMIT)}
-    code = PAGES_OF_A_STEP.format(module=module)
+    code = PAGES_OF_A_STEP.format(first=first)
     shown = subprocess.run(
         [sys.executable, "-c", code],
         env={**environment, "TF_ENABLE_ONEDNN_OPTS": "0", **variables},
@@ -129,8 +166,11 @@ def pages_of_a_step(module: str, **variables: str) -> int:
     return int(shown.stdout)
 
 
-def test_importing_the_package_is_enough():
-    assert pages_of_a_step("keras_vit") < 10_000
+KEEP_BUFFERS = "import keras_vit; keras_vit.trainers.keep_buffers()"
+
+
+def test_one_call_keeps_the_buffers():
+    assert pages_of_a_step(KEEP_BUFFERS) < 10_000
 
 
 def pages_are_always_huge() -> bool:
@@ -138,8 +178,8 @@ def pages_are_always_huge() -> bool:
     return setting.exists() and "[always]" in setting.read_text()
 
 
-@pytest.mark.skipif(pages_are_always_huge(), reason="the system gives huge pages: too few to tell")
+@pytest.mark.skipif(pages_are_always_huge(), reason="huge pages: too few page faults to count")
 def test_upstream_tensorflow_alone_returns_large_buffers():
     """When this fails, TensorFlow keeps them by itself and `keep_buffers` can go."""
-    assert pages_of_a_step("keras") > 10_000
-    assert pages_of_a_step("keras_vit", **{BUFFERS: "false"}) > 10_000
+    assert pages_of_a_step("import keras_vit") > 10_000
+    assert pages_of_a_step(KEEP_BUFFERS, **{BUFFERS: "false"}) > 10_000
