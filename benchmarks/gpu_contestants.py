@@ -76,7 +76,7 @@ def fuse_attention() -> None:
 
     from keras_vit.layers.attention import SelfAttention
 
-    def call(self, tokens, return_attention_scores=False, training=None):
+    def call(self, tokens, training=None):
         _, num_tokens, width = tokens.shape
         x = self.qkv(ops.reshape(tokens, (-1, width)))
         x = ops.reshape(x, (-1, num_tokens, 3, self.num_heads, width // self.num_heads))

@@ -80,7 +80,7 @@ class ResumeTraining(keras.callbacks.Callback):
         self._workers = Workers(self.model.distribute_strategy)
         self._states = StateFolder(self.folder, self.keep, self._workers)
         self._epoch = self._steps = self._batches_to_skip = 0
-        self._arrays: dict[str, np.ndarray] | None = None  # to assign a second time
+        self._arrays: dict[str, np.ndarray] = {}  # to assign a second time
         self._history: dict[str, Any] = {"epochs": [], "logs": {}}
         self._is_complete = False
         self._last: pathlib.Path | None = None  # the file of the last good state
@@ -101,14 +101,14 @@ class ResumeTraining(keras.callbacks.Callback):
         self._is_complete = facts["finished"] and epochs <= facts["epochs"]
         if self._is_complete or self._epoch >= epochs:
             self._data.restore_end(facts["data"])
-            self._arrays = arrays if self._is_complete else None
+            self._arrays = arrays if self._is_complete else {}
             set_initial_epoch(self.model, epochs)
             self._say(f"Training is complete: {self._epoch} epochs, in {path}.")
             return
         self._data.restore(facts["data"])
         set_initial_epoch(self.model, self._epoch)
         self.model.skip_batches(batch)
-        self._batches_to_skip, self._arrays = batch, arrays if batch else None
+        self._batches_to_skip, self._arrays = batch, arrays if batch else {}
         self._say(f"Continuing after {self._epoch} epochs and {batch} batches: {path}.")
 
     def _describe_run(self) -> dict[str, Any]:
@@ -145,7 +145,7 @@ class ResumeTraining(keras.callbacks.Callback):
             self._batches_to_skip -= steps
             if not self._batches_to_skip:  # again: other callbacks may have changed them
                 variables.assign_arrays(self.model, self._variables, self._arrays)
-                self._arrays = None
+                self._arrays = {}
             return
         self._steps += steps
         loss = (logs or {}).get("loss", 0.0)

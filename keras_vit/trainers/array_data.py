@@ -25,8 +25,7 @@ from keras_vit.trainers.private_names import (
 
 if TYPE_CHECKING:
     import tensorflow as tf
-
-    Base = keras.Model
+    from keras import Model as Base
 else:
     Base = object  # `keras.Model` comes after this class in the bases of `keras_vit.Model`
 
@@ -198,7 +197,7 @@ def _adapter(
 
 @functools.cache
 def _adapter_class() -> Any:
-    class ArrayAdapter(array_adapter_class()):
+    class ArrayAdapter(array_adapter_class()):  # type: ignore[misc]
         """Keras's adapter of arrays, whose pipeline is not tuned."""
 
         def get_tf_dataset(self) -> tf.data.Dataset:

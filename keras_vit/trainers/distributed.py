@@ -33,7 +33,7 @@ import keras
 from keras_vit.trainers.private_names import Tensor
 
 if TYPE_CHECKING:
-    Base = keras.Model
+    from keras import Model as Base
 else:
     Base = object  # `keras.Model` comes after this class in the bases of `keras_vit.Model`
 
@@ -51,7 +51,10 @@ def is_distributed(model: keras.Model) -> bool:
 class DistributedTraining(Base):
     """Methods of `keras_vit.Model` that train and evaluate under `tf.distribute`."""
 
-    steps_per_execution: int  # of keras.Model
+    # Attributes of keras.Model.
+    jit_compile: bool
+    steps_per_execution: int
+    train_function: Any
     _batches_to_skip = 0
 
     def skip_batches(self, count: int) -> None:

@@ -168,14 +168,16 @@ def array_adapter_class() -> Any:
     return ArrayDataAdapter
 
 
-def can_convert_arrays(data: tuple) -> bool:
+def can_convert_arrays(data: tuple[Any, Any, Any]) -> bool:
     """Tells whether Keras reads `(x, y, sample_weight)` as arrays."""
     from keras.src.trainers.data_adapters import array_data_adapter
 
     return array_data_adapter.can_convert_arrays(data)
 
 
-def train_validation_split(data: tuple, validation_split: float) -> tuple[tuple, tuple]:
+def train_validation_split(
+    data: tuple[Any, Any, Any], validation_split: float
+) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Splits `(x, y, sample_weight)` as `fit` does with `validation_split`."""
     from keras.src.trainers.data_adapters import array_slicing
 
@@ -206,7 +208,7 @@ def global_seed() -> int | None:
     return context.global_seed()
 
 
-def worker_datasets(data: Any) -> list:
+def worker_datasets(data: Any) -> list[Any]:
     """Returns the datasets of a distributed dataset, or the dataset itself."""
     return list(getattr(data, "_cloned_datasets", None) or getattr(data, "_datasets", [data]))
 

@@ -74,6 +74,7 @@ def test_compile_chooses_xla_and_saves_auto(setting, jit_compile, monkeypatch, t
 
 
 BUFFERS, LIMIT = "TF_CPU_ALLOCATOR_USE_BFC", "TF_CPU_BFC_MEM_LIMIT_IN_MB"
+ROOT = pathlib.Path(__file__).parents[2]
 MACHINE = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
@@ -183,3 +184,23 @@ def test_upstream_tensorflow_alone_returns_large_buffers():
     """When this fails, TensorFlow keeps them by itself and `keep_buffers` can go."""
     assert pages_of_a_step("import keras_vit") > 10_000
     assert pages_of_a_step(KEEP_BUFFERS, **{BUFFERS: "false"}) > 10_000
+
+
+def run_without_onednn(code: list[str]) -> str:
+    environment = {k: v for k, v in os.environ.items() if k not in (BUFFERS, LIMIT)}
+    environment |= {"TF_ENABLE_ONEDNN_OPTS": "0", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, *code], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def test_import_changes_nothing_outside_of_the_package():
+    code = "from tests.trainers.other_packages import check_import; check_import(); print('same')"
+    assert "same" in run_without_onednn(["-c", code])
+
+
+def test_a_processor_without_onednn_trains_predicts_and_saves_with_xla(tmp_path):
+    printed = run_without_onednn(["-m", "tests.trainers.default_path", str(tmp_path)])
+    assert "trained, predicted, saved" in printed

@@ -1,0 +1,40 @@
+"""The path of users whose processors run without oneDNN (AVX2), run in a new process."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import keras
+import numpy as np
+
+import keras_vit
+from tests.fixtures import tiny_config
+
+
+def check(folder: str) -> None:
+    """Trains, predicts, saves and reloads with XLA, which `compile` has chosen itself."""
+    assert os.environ["TF_ENABLE_ONEDNN_OPTS"] == "0"
+    assert keras_vit.trainers.keep_buffers()
+    keras.utils.set_random_seed(0)
+    rng = np.random.default_rng(0)
+    images, labels = rng.uniform(0, 255, (12, 16, 16, 3)), rng.integers(0, 10, 12)
+    model = keras_vit.build_vit(tiny_config(image_size=16, patch_size=8, depth=1))
+    model.set_weights([rng.normal(0, 0.1, weight.shape) for weight in model.get_weights()])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.01), loss)
+    assert model.jit_compile is True
+    losses = model.fit(images, labels, 5, epochs=3, verbose=0).history["loss"]
+    assert losses[-1] < losses[0], losses
+    predictions = model.predict(images, 5, verbose=0)
+    eager = keras.ops.convert_to_numpy(model(images.astype("float32")))
+    np.testing.assert_allclose(predictions, eager, rtol=0, atol=1e-5)
+    model.save(f"{folder}/model.keras")
+    reloaded = keras.saving.load_model(f"{folder}/model.keras")
+    assert reloaded.jit_compile is True
+    np.testing.assert_array_equal(reloaded.predict(images, 5, verbose=0), predictions)
+    print("trained, predicted, saved")
+
+
+if __name__ == "__main__":
+    check(*sys.argv[1:])
