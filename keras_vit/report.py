@@ -55,7 +55,7 @@ figure img { max-width: 100%; height: auto; display: block; }
 
 def write_report(
     model: keras.Model,
-    path: str | os.PathLike,
+    path: str | os.PathLike[str],
     images: Any = None,
     class_names: Sequence[str] | None = None,
 ) -> pathlib.Path:

@@ -179,7 +179,7 @@ def eval_batches(
     *,
     image_size: int | tuple[int, int] | None = None,
     one_hot: bool = True,
-    cache: bool | str | os.PathLike = False,
+    cache: bool | str | os.PathLike[str] = False,
     worker: tuple[int, int] | None = None,
 ) -> Any:
     """Evaluation batches: every image once, in order, through `eval_transform`.

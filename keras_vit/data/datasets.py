@@ -160,7 +160,7 @@ def find_dataset(name: str) -> DatasetRow:
 def read_dataset(
     name: str,
     part: str = "train",
-    data_dir: str | os.PathLike | None = None,
+    data_dir: str | os.PathLike[str] | None = None,
     download: bool = False,
 ) -> ImageSet:
     """Images of a data set of the papers, with its splits and labels.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -40,7 +41,7 @@ def decode(image: Any, channels: int = 3) -> Any:
     )
 
 
-def decode_window(image: Any, choose: Any, channels: int = 3) -> Any:
+def decode_window(image: Any, choose: Callable[[Any], Any], channels: int = 3) -> Any:
     """Decodes a window of an image; of a JPEG nothing else is decoded.
 
     Args:
@@ -67,7 +68,7 @@ def decode_window(image: Any, choose: Any, channels: int = 3) -> Any:
     return tf.cond(tf.io.is_jpeg(image), decode_jpeg_window, cut)
 
 
-def _decode_webp(data, channels: int):
+def _decode_webp(data: Any, channels: int) -> Any:
     return tf.cond(
         _webp_has_opacity(data),
         lambda: _with_channels(_decode(data, 4), channels),
@@ -75,7 +76,7 @@ def _decode_webp(data, channels: int):
     )
 
 
-def _decode_other(data, channels: int):
+def _decode_other(data: Any, channels: int) -> Any:
     if not _COLOURS_ONLY[channels]:
         return _decode(data, channels)
     return tf.cond(
@@ -85,7 +86,7 @@ def _decode_other(data, channels: int):
     )
 
 
-def _webp_has_opacity(data):
+def _webp_has_opacity(data: Any) -> Any:
     """Whether a WebP file has four channels, which TensorFlow must be told.
 
     The name of its first chunk ends in X (extended: flags come first), L (lossless: a signature
@@ -98,16 +99,16 @@ def _webp_has_opacity(data):
     return extended | (kind == ord("L")) & (tf.bitwise.bitwise_and(lossless, 16) > 0)
 
 
-def _begins(data, start: bytes):
+def _begins(data: Any, start: bytes) -> Any:
     return tf.strings.substr(data, 0, len(start)) == start
 
 
-def _decode(data, channels: int):
+def _decode(data: Any, channels: int) -> Any:
     image = tf.io.decode_image(data, channels, expand_animations=False)
     return tf.ensure_shape(image, (None, None, channels))
 
 
-def _with_channels(image, channels: int):
+def _with_channels(image: Any, channels: int) -> Any:
     """Converts pixels of three or four channels to another number of channels."""
     if channels == 1:
         return tf.image.rgb_to_grayscale(image[..., :3])

@@ -27,7 +27,7 @@ MAX_PIXELS = 1 << 27
 
 
 def read_folder(
-    folder: str | os.PathLike,
+    folder: str | os.PathLike[str],
     class_names: Sequence[str] | None = None,
     unreadable: str = "error",
     check: str = "headers",
@@ -85,7 +85,9 @@ def read_folder(
 
 
 def read_files(
-    paths: Sequence[str | os.PathLike], class_names: Sequence[str], max_pixels: int = MAX_PIXELS
+    paths: Sequence[str | os.PathLike[str]],
+    class_names: Sequence[str],
+    max_pixels: int = MAX_PIXELS,
 ) -> ImageSet:
     """Image files whose classes are not known, to predict them; every label is 0.
 
@@ -112,7 +114,7 @@ def read_files(
     )
 
 
-def list_images(paths: Sequence[str | os.PathLike]) -> list[str]:
+def list_images(paths: Sequence[str | os.PathLike[str]]) -> list[str]:
     """Image files, and those in folders, in the order of `read_files`."""
     files: list[str] = []
     for path in map(pathlib.Path, paths):

@@ -13,7 +13,9 @@ _TAIL = 4096
 _FRAMES = set(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 
-def find_problem(path: str | os.PathLike, max_pixels: int, reads_webp: bool = True) -> str | None:
+def find_problem(
+    path: str | os.PathLike[str], max_pixels: int, reads_webp: bool = True
+) -> str | None:
     """Finds out why an image file cannot be read, from its first and last bytes.
 
     Args:

@@ -19,7 +19,7 @@ IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp")
 
 
 def read_images(
-    paths: str | os.PathLike | Sequence[str | os.PathLike],
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     channels: int = 3,
     count: int | None = None,
 ) -> list[np.ndarray]:
@@ -81,7 +81,7 @@ class ImageFiles:
     """
 
     def __init__(
-        self, paths: Sequence[str | os.PathLike], model: keras.Model, batch_size: int = 16
+        self, paths: Sequence[str | os.PathLike[str]], model: keras.Model, batch_size: int = 16
     ):
         self.files = find_images(paths)
         self.batch_size = batch_size
@@ -106,7 +106,9 @@ def _model_input(path: pathlib.Path, model: keras.Model) -> np.ndarray:
     return normalize(pixels, preprocessing).numpy()
 
 
-def find_images(paths: str | os.PathLike | Sequence[str | os.PathLike]) -> list[pathlib.Path]:
+def find_images(
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+) -> list[pathlib.Path]:
     """Finds image files, and the images in folders and their sub-folders, in a fixed order.
 
     Args:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow as tf
 
 from keras_vit.checks import check_choice, check_whole_patches, pair
@@ -11,14 +14,14 @@ _SMALL = 4  # pixels along a side of the small patch
 
 
 def mask_patches(
-    dataset,
+    dataset: tf.data.Dataset,
     patch_size: int | tuple[int, int],
     target: str = "mean_color",
     rate: float = 0.5,
     masked: float = 0.8,
     replaced: float = 0.1,
     seed: int = 0,
-):
+) -> tf.data.Dataset:
     """Makes a dataset for masked patch prediction of one of images.
 
     Appendix B.1.2 of https://arxiv.org/abs/2010.11929. Of the patches of each image, the share
@@ -58,7 +61,7 @@ def mask_patches(
     patch_size = pair("patch_size", patch_size)
     shares = (rate, masked, replaced)
 
-    def corrupt(seeds, *parts):
+    def corrupt(seeds: Any, *parts: Any) -> tuple[dict[str, Any], Any, Any]:
         images = parts[0]
         patches = _cut(images, patch_size)  # (B, N, h, w, C)
         sources, corrupted = _draw(tf.shape(images)[0], patches.shape[1], shares, seeds)
@@ -68,7 +71,7 @@ def mask_patches(
             weights = weights[:, :, None]
         return {"images": images, "sources": sources}, _TARGETS[target](patches), weights
 
-    def flat(seeds, element):
+    def flat(seeds: Any, element: Any) -> tuple[dict[str, Any], Any, Any]:
         return corrupt(seeds, *(element if isinstance(element, tuple) else (element,)))
 
     # Iterators are numbered by TensorFlow, so a restarted run can draw the same again.
@@ -76,7 +79,7 @@ def mask_patches(
     return tf.data.Dataset.zip(seeds, dataset).map(flat, num_parallel_calls=tf.data.AUTOTUNE)
 
 
-def _cut(images, patch_size: tuple[int, int]):
+def _cut(images: Any, patch_size: tuple[int, int]) -> Any:
     """Cuts images `(B, H, W, C)` into patches `(B, N, h, w, C)`, row by row."""
     if images.shape.rank != 4 or None in images.shape[1:]:
         raise ValueError(
@@ -91,7 +94,9 @@ def _cut(images, patch_size: tuple[int, int]):
     return tf.cast(tf.reshape(x, (-1, rows * columns, *patch_size, channels)), tf.float32)
 
 
-def _draw(images, patches: int, shares: tuple[float, float, float], seeds):
+def _draw(
+    images: Any, patches: int, shares: tuple[float, float, float], seeds: Any
+) -> tuple[Any, Any]:
     """Draws the source of each token, and which patches are corrupted: `(B, N)` each."""
     rate, masked, replaced = shares
     shape = (images, patches)
@@ -108,7 +113,7 @@ def _draw(images, patches: int, shares: tuple[float, float, float], seeds):
     return tf.where(corrupted, sources, here), corrupted
 
 
-def _colors(pixels):
+def _colors(pixels: Any) -> Any:
     """Values in [0, 255], `(..., C)`, as one of `8 ** C` colours."""
     levels = tf.cast(pixels, tf.int32) // (256 // COLOR_LEVELS)
     levels = tf.clip_by_value(levels, 0, COLOR_LEVELS - 1)
@@ -116,20 +121,24 @@ def _colors(pixels):
     return tf.reduce_sum(levels * tf.constant(factors), axis=-1)
 
 
-def _mean_color(patches):
+def _mean_color(patches: Any) -> Any:
     return _colors(tf.reduce_mean(patches, axis=(2, 3)))
 
 
-def _small_patch(patches):
+def _small_patch(patches: Any) -> Any:
     count, (height, width, channels) = patches.shape[1], patches.shape[2:]
     x = tf.reshape(patches, (-1, height, width, channels))
     x = tf.image.resize(x, (_SMALL, _SMALL), "area")
     return _colors(tf.reshape(x, (-1, count, _SMALL**2, channels)))
 
 
-def _pixels(patches):
+def _pixels(patches: Any) -> Any:
     x = tf.reshape(patches, (-1, patches.shape[1], patches.shape[2:].num_elements()))
     return x / 127.5 - 1.0
 
 
-_TARGETS = {"mean_color": _mean_color, "small_patch": _small_patch, "pixels": _pixels}
+_TARGETS: dict[str, Callable[[Any], Any]] = {
+    "mean_color": _mean_color,
+    "small_patch": _small_patch,
+    "pixels": _pixels,
+}

@@ -55,7 +55,7 @@ def _blend(degenerate: Any, image: Any, factor: float) -> Any:
     return tf.cast(tf.clip_by_value(start + factor * (end - start), 0.0, 255.0), tf.uint8)
 
 
-def _transform(image: Any, matrix: list) -> Any:
+def _transform(image: Any, matrix: list[Any]) -> Any:
     """Pixels from places `matrix @ (x, y, 1)`, the nearest ones; grey from outside."""
     row = tf.stack([tf.cast(value, tf.float32) for value in (*matrix, 0.0, 0.0)])
     moved = tf.raw_ops.ImageProjectiveTransformV3(

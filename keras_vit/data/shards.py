@@ -61,7 +61,7 @@ class Shards:
 
 
 def find_shards(
-    files: str | os.PathLike | Iterable[str | os.PathLike],
+    files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     counts: Sequence[int] | None = None,
     read: Callable[[Any], tf.data.Dataset] | None = None,
 ) -> Shards:

@@ -17,7 +17,7 @@ _IMAGE, _LABEL = "image", "label"
 def read_tfds(
     name: str,
     split: str,
-    data_dir: str | os.PathLike | None = None,
+    data_dir: str | os.PathLike[str] | None = None,
     download: bool = False,
     label_of: Callable[[Mapping[str, Any]], Any] | None = None,
     class_names: Sequence[str] | None = None,

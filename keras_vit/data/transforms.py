@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import tensorflow as tf
 
@@ -11,7 +12,7 @@ from keras_vit.config import Preprocessing
 _FEW = 4  # pixels per pixel of the result
 
 
-def eval_transform(image, preprocessing: Preprocessing, image_size: tuple[int, int]):
+def eval_transform(image: Any, preprocessing: Preprocessing, image_size: tuple[int, int]) -> Any:
     """Resizes one image to the input size of a model, as in evaluation.
 
     With `preprocessing.crop_ratio=None` the whole image is squashed to the model's size, as in the
@@ -38,10 +39,10 @@ def eval_transform(image, preprocessing: Preprocessing, image_size: tuple[int, i
     return _crop_centre(image, image_size)
 
 
-def resize(image, size, interpolation: str):
+def resize(image: Any, size: Any, interpolation: str) -> Any:
     """Resizes an image of shape `(h, w, C)` to `size`; float32 values stay in [0, 255]."""
 
-    def resized(x):
+    def resized(x: Any) -> Any:
         x = tf.image.resize(x, size, interpolation, antialias=interpolation == "bicubic")
         return tf.cast(x, tf.float32)
 
@@ -56,7 +57,7 @@ def resize(image, size, interpolation: str):
     return tf.floor(x) if interpolation == "area" else x
 
 
-def normalize(pixels, preprocessing: Preprocessing):
+def normalize(pixels: Any, preprocessing: Preprocessing) -> Any:
     """Normalises pixels in [0, 255]: `(pixels - mean) / std`, channels last."""
     mean, std = preprocessing.per_channel(pixels.shape[-1])
     pixels = tf.cast(pixels, tf.float32)
@@ -70,7 +71,7 @@ def normalize(pixels, preprocessing: Preprocessing):
     return (pixels - mean) / std
 
 
-def _covering_size(image, size):
+def _covering_size(image: Any, size: list[int]) -> Any:
     """The smallest size with the aspect ratio of `image` that covers `size`."""
     shape = tf.cast(tf.shape(image)[:2], tf.float64)
     scale = tf.reduce_max(tf.constant(size, tf.float64) / shape)
@@ -78,7 +79,7 @@ def _covering_size(image, size):
     return tf.maximum(covering, size)
 
 
-def _crop_centre(image, size):
+def _crop_centre(image: Any, size: tuple[int, int]) -> Any:
     top_left = (tf.shape(image)[:2] - size) // 2
     image = tf.slice(image, tf.concat([top_left, [0]], 0), (*size, -1))
     image.set_shape((*size, image.shape[-1]))

@@ -192,7 +192,7 @@ def _block(config: Any, T: int, D: int, relative: bool, merged: int = 0) -> Stag
     return StageCount("block", parameters, macs, kept, inputs, work=work, constant_macs=constant)
 
 
-def _merging_macs(T: int, D: int, head_dim: int, prefix: int, merged: int):
+def _merging_macs(T: int, D: int, head_dim: int, prefix: int, merged: int) -> tuple[int, int]:
     """Similarities of half of the patches with the other half, and sums of those that merge."""
     seekers = (T - prefix + (prefix + 1) % 2) // 2
     others = T - prefix - seekers
@@ -311,7 +311,7 @@ def _layer_stages(model: keras.Model) -> Iterator[StageCount]:
             yield StageCount(layer.name, parameters, _layer_macs(layer), kept)
 
 
-def _tokens_of(layer: keras.layers.Layer) -> tuple:
+def _tokens_of(layer: keras.layers.Layer) -> tuple[Any, ...]:
     """Shape of the tokens that go in; their sizes may come along."""
     return keras.tree.flatten(layer.input)[0].shape
 
@@ -333,7 +333,7 @@ def _layer_macs(layer: keras.layers.Layer) -> int:
     )
 
 
-def _fixed(layer: keras.layers.Layer, shape: tuple) -> tuple:
+def _fixed(layer: keras.layers.Layer, shape: tuple[Any, ...]) -> tuple[Any, ...]:
     if None in shape[1:]:
         raise ValueError(
             "The cost of a model depends on the size of its images, which is open in layer "

@@ -214,7 +214,9 @@ def rank_regularizations(accuracies: Mapping[str, Mapping[int, np.ndarray]]) -> 
     return {count: int(np.argmax(rank)) for count, rank in ranks.items()}
 
 
-def _check(features, labels, test_features, classes: int) -> tuple:
+def _check(
+    features: np.ndarray, labels: np.ndarray, test_features: np.ndarray, classes: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     features, test_features = np.asarray(features, "float64"), np.asarray(test_features, "float64")
     labels = np.asarray(labels)
     if (
@@ -243,7 +245,7 @@ def _with_bias(x: np.ndarray) -> np.ndarray:
     return np.concatenate([x, np.full((len(x), 1), _BIAS)], axis=1)
 
 
-def _features_and_labels(part: keras.Model, stage: str, data: Any) -> tuple:
+def _features_and_labels(part: keras.Model, stage: str, data: Any) -> tuple[np.ndarray, np.ndarray]:
     features, labels = [], []
     for images, classes in _batches(data):
         x = np.asarray(part.predict_on_batch(images)[stage], "float32")
@@ -254,7 +256,7 @@ def _features_and_labels(part: keras.Model, stage: str, data: Any) -> tuple:
     return np.concatenate(features), np.concatenate(labels)
 
 
-def _batches(data: Any, batch_size: int = 16) -> Iterator[tuple]:
+def _batches(data: Any, batch_size: int = 16) -> Iterator[tuple[Any, Any]]:
     if isinstance(data, tuple):
         images, labels = data
         for start in range(0, len(images), batch_size):
