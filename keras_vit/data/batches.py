@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import tensorflow as tf
 
@@ -28,6 +28,11 @@ from keras_vit.data.image_set import SHUFFLE_BUFFER, ImageSet
 from keras_vit.data.mixing import erase, mix_images, mix_or_cut
 from keras_vit.data.rand_augment import rand_augment
 from keras_vit.data.transforms import eval_transform, normalize
+
+if TYPE_CHECKING:
+    import keras
+
+    from keras_vit.config import ResNetConfig, ViTConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +54,10 @@ class InputTransform:
     classes: int | None = None
 
 
-def transform_of(model: Any, image_size: int | tuple[int, int] | None = None) -> InputTransform:
+def transform_of(
+    model: keras.Model | ViTConfig | ResNetConfig | InputTransform,
+    image_size: int | tuple[int, int] | None = None,
+) -> InputTransform:
     """The transform of images for a model.
 
     Args:
@@ -65,13 +73,14 @@ def transform_of(model: Any, image_size: int | tuple[int, int] | None = None) ->
     """
     if isinstance(model, InputTransform):
         return model
+    own: dict[str, Any]
     config = getattr(model, "config", model)
     if hasattr(config, "preprocessing"):
         *size, channels = config.input_shape
         own = {"preprocessing": config.preprocessing, "classes": config.classes}
         normalizes = not config.include_preprocessing
     else:  # a model of the user
-        *size, channels = model.inputs[0].shape[1:]
+        *size, channels = cast("keras.Model", model).inputs[0].shape[1:]
         own, normalizes = {}, False
     if image_size is not None:
         wanted = pair("image_size", image_size)
@@ -88,7 +97,7 @@ def transform_of(model: Any, image_size: int | tuple[int, int] | None = None) ->
 
 def train_batches(
     images: ImageSet,
-    model: Any,
+    model: keras.Model | ViTConfig | ResNetConfig | InputTransform,
     batch_size: int,
     augmentation: Augmentation | None = None,
     seed: int = 0,
@@ -174,7 +183,7 @@ def train_batches(
 
 def eval_batches(
     images: ImageSet,
-    model: Any,
+    model: keras.Model | ViTConfig | ResNetConfig | InputTransform,
     batch_size: int,
     *,
     image_size: int | tuple[int, int] | None = None,

@@ -175,7 +175,9 @@ def _shuffled_numbers(seed: int) -> tf.data.Dataset:
     return tf.data.experimental.from_variant(shuffled, numbers.element_spec)
 
 
-def _batches(records: tf.data.Dataset, plan: EpochPlan, finish: Any) -> tf.data.Dataset:
+def _batches(
+    records: tf.data.Dataset, plan: EpochPlan, finish: Callable[..., Any] | None
+) -> tf.data.Dataset:
     """The same number of batches on all workers; they are empty after the last record."""
     total = plan.steps * plan.replicas
     batches = records.batch(plan.replica_batch, plan.drop_remainder)

@@ -7,7 +7,6 @@ import os
 import pathlib
 import warnings
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -185,7 +184,7 @@ def _decoding_problem(path: pathlib.Path) -> str | None:
     return None
 
 
-def _report(skipped: tuple[str, ...], unreadable: str, root: Any) -> None:
+def _report(skipped: tuple[str, ...], unreadable: str, root: pathlib.Path | str) -> None:
     rest = f"\n  and {len(skipped) - _MAX_LISTED} more" if len(skipped) > _MAX_LISTED else ""
     listed = "\n  ".join(skipped[:_MAX_LISTED]) + rest
     if unreadable == "skip":

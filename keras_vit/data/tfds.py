@@ -90,7 +90,11 @@ def _import_tfds() -> Any:
 
 
 def _class_names(
-    tfds: Any, name: str, features: Any, label_of: Any, class_names: Sequence[str] | None
+    tfds: Any,
+    name: str,
+    features: Any,
+    label_of: Callable[[Mapping[str, Any]], Any] | None,
+    class_names: Sequence[str] | None,
 ) -> tuple[str, ...]:
     if _IMAGE not in features or not isinstance(features[_IMAGE], tfds.features.Image):
         raise ValueError(
@@ -156,7 +160,7 @@ def _open(builder: Any, split: str, decoders: Any, tfds: Any) -> tf.data.Dataset
 
 
 def _from_dataset(
-    title: str, pairs: tf.data.Dataset, names: tuple[str, ...], load: Any
+    title: str, pairs: tf.data.Dataset, names: tuple[str, ...], load: Callable[[Any], Any] | None
 ) -> ImageSet:
     """An `ImageSet` that skips what is before a part: for data sets that are no TFRecords."""
     count = int(pairs.cardinality())

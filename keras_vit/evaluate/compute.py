@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
-from typing import Any
+from typing import TYPE_CHECKING
 
 from keras_vit.evaluate.counting import (
     StageCount,
@@ -15,6 +15,11 @@ from keras_vit.evaluate.counting import (
     count_stages,
     count_training_macs,
 )
+
+if TYPE_CHECKING:
+    import keras
+
+    from keras_vit.config import ResNetConfig, ViTConfig
 
 # Peak of dense products in FLOP/s at the precision that models are trained in (bfloat16 or float16
 # with float32 sums), from the makers' data sheets; without sparsity.
@@ -34,7 +39,7 @@ DEVICES: dict[str, float] = {
 _SECONDS_A_DAY = 86_400
 
 
-def training_exaflops(model: Any, images_seen: float) -> float:
+def training_exaflops(model: keras.Model | ViTConfig | ResNetConfig, images_seen: float) -> float:
     """Floating-point operations of a training run, in 10^18.
 
     Two operations a multiply-accumulate of `count_training_macs`: with images of 224 pixels, the
@@ -70,7 +75,10 @@ def device_days(exaflops: float, device: str | float, utilization: float = 1.0) 
 
 
 def utilization(
-    model: Any, images_per_second: float, device: str | float, training: bool = True
+    model: keras.Model | ViTConfig | ResNetConfig,
+    images_per_second: float,
+    device: str | float,
+    training: bool = True,
 ) -> float:
     """Share of a device's peak that a measured speed comes to.
 
@@ -113,7 +121,7 @@ class TrainingCost:
 
 
 def training_cost(
-    model: Any,
+    model: keras.Model | ViTConfig | ResNetConfig,
     device: str | float,
     utilization: float,
     *,
@@ -204,7 +212,7 @@ class TrainingMemory:
 
 
 def training_memory(
-    model: Any,
+    model: keras.Model | ViTConfig | ResNetConfig,
     batch_size: int,
     optimizer_slots: int = 2,
     bytes_per_activation: int = 4,

@@ -46,7 +46,7 @@ class StageCount:
     constant_macs: int = 0
 
 
-def count_stages(model: Any) -> list[StageCount]:
+def count_stages(model: keras.Model | ViTConfig | ResNetConfig) -> list[StageCount]:
     """What each stage of a model costs for one image.
 
     Nothing is run: our models are counted from their configuration, so that a giant costs nothing
@@ -76,12 +76,12 @@ def count_stages(model: Any) -> list[StageCount]:
     )
 
 
-def count_parameters(model: Any) -> int:
+def count_parameters(model: keras.Model | ViTConfig | ResNetConfig) -> int:
     """All parameters of what `count_stages` takes."""
     return sum(stage.parameters for stage in count_stages(model))
 
 
-def count_macs(model: Any) -> int:
+def count_macs(model: keras.Model | ViTConfig | ResNetConfig) -> int:
     """Multiply-accumulates of a forward pass for one image, of what `count_stages` takes.
 
     Floating-point operations are twice as many.
@@ -89,7 +89,7 @@ def count_macs(model: Any) -> int:
     return sum(stage.macs for stage in count_stages(model))
 
 
-def count_training_macs(model: Any) -> int:
+def count_training_macs(model: keras.Model | ViTConfig | ResNetConfig) -> int:
     """Multiply-accumulates of a training step for one image, of what `count_stages` takes.
 
     For every product forward there are two backward, one for the gradient of each factor; but the
@@ -101,7 +101,9 @@ def count_training_macs(model: Any) -> int:
     return 3 * sum(macs) - next(filter(None, macs), 0) - constant
 
 
-def count_activations(model: Any, rematerialize: bool = False) -> int:
+def count_activations(
+    model: keras.Model | ViTConfig | ResNetConfig, rematerialize: bool = False
+) -> int:
     """Numbers that a training step keeps for one image from the forward to the backward pass.
 
     What XLA keeps of our layers, as its own account of a compiled step says: the inputs of every
@@ -165,7 +167,9 @@ def _position_parameters(config: ViTConfig) -> int:
     }.get(config.position_embedding, 0)
 
 
-def _block(config: Any, T: int, D: int, relative: bool, merged: int = 0) -> StageCount:
+def _block(
+    config: ViTConfig | TransformerBlock, T: int, D: int, relative: bool, merged: int = 0
+) -> StageCount:
     """A block of `T` tokens, by fields that `ViTConfig` and `TransformerBlock` share."""
     rest = T - merged  # tokens of the MLP
     M, A = config.mlp_dim, config.num_heads
@@ -205,7 +209,7 @@ def _attention_pooling(T: int, D: int, M: int, A: int) -> StageCount:
     return StageCount("pooling", D + dense + 2 * D, macs, 3 * T * D + A * T + 4 * D + 2 * M)
 
 
-def _head_stages(config: Any, D: int, vectors: int) -> Iterator[StageCount]:
+def _head_stages(config: ViTConfig | ResNetConfig, D: int, vectors: int) -> Iterator[StageCount]:
     if config.classes is None:
         return
     K, width = config.classes, D
