@@ -1,13 +1,13 @@
 """Makes batches for `fit`, `evaluate` and `predict` from labelled images.
 
     1 this worker's part of an epoch, shuffled    5 RandAugment           (uint8)
-    2 read, if it is a file                     6 random erasing
-    3 decode with crop, resize   (float32)      7 batch, one-hot labels, smoothing
-    4 mirror                                    8 mixup or CutMix
-                                                9 value range, where the model does not; prefetch
+    2 read the file                               6 random erasing
+    3 decode and crop, resize   (float32)         7 batch, one-hot labels, label smoothing
+    4 horizontal flip                             8 mixup or CutMix
+                                                  9 normalise, if the model does not; prefetch
 
 Evaluation does 1 without shuffling, 2, `eval_transform`, 7 and 9. The official code normalises
-before it mixes: the results are the same, because both are linear.
+before it mixes. The results are the same, because both operations are linear.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class InputTransform:
-    """How images are transformed for a model: their size, channels and value range.
+    """Input transform of a model: size, channels and value range of its images.
 
     Args:
         image_size: Pixels along (height, width).
-        preprocessing: Value range of the model, and how images are resized for evaluation.
-        normalize: Whether batches are in the range of the model; otherwise in [0, 255].
+        preprocessing: Normalisation, interpolation and crop ratio of the model.
+        normalize: Whether to normalise the batches; otherwise values stay in [0, 255].
         channels: 1 or 3.
-        classes: Outputs of the model, or `None` if it has no head.
+        classes: Number of classes of the model, or `None` if it has no head.
     """
 
     image_size: tuple[int, int]
@@ -58,18 +58,18 @@ def transform_of(
     model: keras.Model | ViTConfig | ResNetConfig | InputTransform,
     image_size: int | tuple[int, int] | None = None,
 ) -> InputTransform:
-    """The transform of images for a model.
+    """Finds the input transform of a model.
 
     Args:
-        model: A model of this package or its configuration, another model that takes pixels in
-            [0, 255], or an `InputTransform`, which is returned as it is.
-        image_size: Pixels along (height, width), for a model that takes any size.
+        model: A model of this package or its configuration, another Keras model that takes pixels
+            in [0, 255], or an `InputTransform`, which is returned unchanged.
+        image_size: Pixels along (height, width), for a model that takes images of any size.
 
     Returns:
         An `InputTransform`.
 
     Raises:
-        ValueError: If the size is unknown, or the model takes another one.
+        ValueError: If the size is unknown, or the model takes another size.
     """
     if isinstance(model, InputTransform):
         return model
@@ -79,7 +79,7 @@ def transform_of(
         *size, channels = config.input_shape
         own = {"preprocessing": config.preprocessing, "classes": config.classes}
         normalizes = not config.include_preprocessing
-    else:  # a model of the user
+    else:  # a Keras model from elsewhere
         *size, channels = cast("keras.Model", model).inputs[0].shape[1:]
         own, normalizes = {}, False
     if image_size is not None:
@@ -110,24 +110,26 @@ def train_batches(
     shuffle_buffer: int = SHUFFLE_BUFFER,
     worker: tuple[int, int] | None = None,
 ) -> Any:
-    """Training batches: shuffled, augmented, in the value range of the model.
+    """Makes training batches: shuffled, augmented, in the value range of the model.
 
-    Every epoch has its own order, crops and mixtures. Only the seed and the number of the epoch
-    decide them, so runs are reproducible, and `ResumeTraining` continues with the same pixels.
-    Inside `strategy.scope()` every worker reads a part of its own, see `read_shards`.
+    Every epoch has its own order, crops and mixtures. They depend only on the seed and the number
+    of the epoch, so runs are reproducible, and `ResumeTraining` continues with the same pixels.
+    Inside `strategy.scope()` every worker reads its own part, see `read_shards`.
 
     Args:
-        images: As from `read_folder`, `read_tfds`, `read_records` or `read_arrays`.
+        images: Images, as from `read_folder`, `read_tfds`, `read_records` or `read_arrays`.
         model: The model to train, see `transform_of`.
         batch_size: Images per step, of all workers together.
-        augmentation: `None` is that of the paper: Inception crop and horizontal flip.
+        augmentation: Data augmentation; `None` takes that of the paper: Inception crop and
+            horizontal flip.
         seed: Random seed.
-        image_size: Pixels along (height, width), for a model that takes any size.
+        image_size: Pixels along (height, width), for a model that takes images of any size.
         one_hot: Whether labels are float32 of shape `(B, K)`; otherwise integers of shape `(B,)`,
-            without smoothing and mixing.
-        drop_remainder: Whether to drop a last batch that is not full; other images in every epoch.
-        repeats: How often an epoch reads the images, for very small sets.
-        steps: Steps after which an epoch ends early.
+            without label smoothing and mixing.
+        drop_remainder: Whether to drop an incomplete last batch; the dropped images differ from
+            epoch to epoch.
+        repeats: How often an epoch reads the images, for very small data sets.
+        steps: Number of steps after which an epoch ends early.
         shuffle_buffer: Size of the shuffle buffer, for images that are read sequentially.
         worker: Index and number of workers, if `tf.distribute` is not used.
 
@@ -136,7 +138,7 @@ def train_batches(
         strategy of several replicas a distributed dataset.
 
     Raises:
-        ValueError: If the classes do not fit the model, or the images make no batch.
+        ValueError: If the classes do not fit the model, or there are fewer images than a batch.
 
     Example:
 
@@ -161,7 +163,7 @@ def train_batches(
 
     def read_part(part: tuple[int, int], number: Any) -> tf.data.Dataset:
         pairs = images.read(part, number, shuffle_buffer)
-        # The seed of an image: of the call, the epoch and the position in the epoch.
+        # The seed of an image follows from the call's seed, the epoch and the position in it.
         number += seed % (1 << 30) * _MANY_EPOCHS
         return pairs.enumerate(part[0]).map(lambda index, pair: (*pair, tf.stack((number, index))))
 
@@ -191,7 +193,7 @@ def eval_batches(
     cache: bool | str | os.PathLike[str] = False,
     worker: tuple[int, int] | None = None,
 ) -> Any:
-    """Evaluation batches: every image once, in order, through `eval_transform`.
+    """Makes evaluation batches: every image once, in order, transformed by `eval_transform`.
 
     Args:
         images: As for `train_batches`.
@@ -199,11 +201,11 @@ def eval_batches(
         batch_size: Images per step, of all workers together.
         image_size: As for `train_batches`.
         one_hot: As for `train_batches`.
-        cache: Whether to cache the batches in memory, or the prefix of files to cache them in.
+        cache: `True` caches the batches in memory; a path caches them in files with that prefix.
         worker: As for `train_batches`.
 
     Returns:
-        As `train_batches`.
+        As for `train_batches`.
 
     Raises:
         ValueError: If the classes do not fit the model.
@@ -232,7 +234,7 @@ def eval_batches(
 
 
 _MANY_EPOCHS = 1 << 32
-_MIXING = (0, 1 << 48)  # added to the seed of the first image; above all positions
+_MIXING = (0, 1 << 48)  # added to the first image's seed; greater than all positions
 
 
 def _train_transform(image: Any, chosen: Augmentation, transform: InputTransform, seed: Any) -> Any:
@@ -240,7 +242,7 @@ def _train_transform(image: Any, chosen: Augmentation, transform: InputTransform
     pixels = _crop(image, chosen, transform, crop)
     if chosen.flip:
         pixels = random_flip(pixels, flip)
-    if chosen.rand_augment is not None:  # on uint8, clipped as in big_vision
+    if chosen.rand_augment is not None:  # on clipped uint8, as in big_vision
         whole = tf.cast(tf.clip_by_value(pixels, 0.0, 255.0), tf.uint8)
         pixels = tf.cast(rand_augment(whole, *chosen.rand_augment, augment), tf.float32)
     if chosen.erasing:
@@ -276,7 +278,7 @@ def _in_range(pixels: Any, transform: InputTransform) -> Any:
 
 
 def _checked(labels: Any, images: ImageSet) -> Any:
-    """Labels, after a check that each is in range."""
+    """Returns the labels, with an assertion that all are in range."""
     message = f"A label of {images.name} is not from 0 to {images.num_classes - 1}."
     are_classes = tf.reduce_all((labels >= 0) & (labels < images.num_classes))
     with tf.control_dependencies([tf.debugging.Assert(are_classes, [message, labels])]):

@@ -1,7 +1,7 @@
 """The transforms of training: random crop, resize and horizontal flip.
 
-Each image has a seed of its own that decides every random choice, so that a pipeline makes the same
-pixels in any order, and again after a restart.
+Each image has its own seed, which decides all random choices. The pixels therefore do not depend on
+the order of processing, and are the same after a restart.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ def inception_crop(
     interpolation: str = "bilinear",
     channels: int = 3,
 ) -> Any:
-    """A window of 5 to 100 % of the area and of proportions of 3:4 to 4:3, resized.
+    """Inception crop: a random crop of 5 to 100 % of the area, aspect ratio 3:4 to 4:3, resized.
 
-    The "Inception crop" of the official code. Of a JPEG only the window is decoded.
+    As in the official code. Only the crop of a JPEG is decoded.
 
     Args:
         image: Bytes of a file, or pixels of shape `(h, w, C)`.
         image_size: Pixels along (height, width) of the result.
         seed: Integer tensor of shape `(2,)`.
-        area_range: Least and greatest share of the image's area.
-        interpolation: How the window is resized, as in `Preprocessing`.
+        area_range: Minimum and maximum share of the image's area.
+        interpolation: Method of resizing, as in `Preprocessing`.
         channels: 1 or 3.
 
     Returns:
@@ -46,7 +46,7 @@ def inception_crop(
 
 
 def inception_window(shape: Any, seed: Any, area_range: tuple[float, float] = AREA_RANGE) -> Any:
-    """Top, left, height and width of the window of `inception_crop`, an int32 tensor."""
+    """Draws the window of `inception_crop`: int32 tensor of top, left, height and width."""
     begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
         shape,
         tf.zeros((1, 0, 4), tf.float32),
@@ -68,18 +68,19 @@ def resized_crop(
     interpolation: str = "bilinear",
     channels: int = 3,
 ) -> Any:
-    """Resizes the image, and crops a random window of the input size.
+    """Resizes the image, then takes a random crop of the input size.
 
-    With `keep_proportions` the shorter side becomes that of `resize_size`, as in big_vision's
-    `resize_small` and `random_crop`; otherwise the image is squashed, as in BiT's HyperRule.
+    With `keep_proportions` the shorter side is resized to the smaller of `resize_size`, as in
+    big_vision's `resize_small` and `random_crop`. Otherwise the aspect ratio is not kept, as in
+    BiT's HyperRule.
 
     Args:
         image: Bytes of a file, or pixels of shape `(h, w, C)`.
         resize_size: Pixels along (height, width) after resizing.
         image_size: Pixels along (height, width) of the result.
         seed: Integer tensor of shape `(2,)`.
-        keep_proportions: Whether proportions stay.
-        interpolation: How the image is resized, as in `Preprocessing`.
+        keep_proportions: Whether to keep the aspect ratio.
+        interpolation: Method of resizing, as in `Preprocessing`.
         channels: 1 or 3.
 
     Returns:
@@ -96,5 +97,5 @@ def resized_crop(
 
 
 def random_flip(image: Any, seed: Any) -> Any:
-    """Mirrors an image left to right, or not, with equal chances."""
+    """Flips an image horizontally with probability 1/2."""
     return tf.image.stateless_random_flip_left_right(image, seed)

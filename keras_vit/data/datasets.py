@@ -1,9 +1,9 @@
-"""The data sets of the papers by their TFDS names: splits, labels, classes, and a recipe.
+"""Table of the papers' data sets: TFDS name, splits, labels, classes and recipe.
 
-VTAB (https://arxiv.org/abs/1910.04867) trains on 1,000 images of each of 19 tasks, 800 of its
-training and 200 of its validation split, here in this order, so that a recipe that holds out 200
-holds out the latter. Where a data set has no validation split VTAB makes one of a share of another,
-which stands here in counts of images.
+VTAB (https://arxiv.org/abs/1910.04867) trains on 1,000 images of each of 19 tasks: 800 of the
+training split and 200 of the validation split. The table lists them in this order, so a recipe that
+holds out the last 200 images holds out the validation images. If a data set has no validation
+split, VTAB takes a part of another split; the table gives it in numbers of images.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ Example = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class DatasetRow:
-    """A data set of TFDS, or a task made of one.
+    """A data set of TFDS, or a task derived from one.
 
     Args:
-        tfds: Its name there, with the versions that fit.
-        train: Split to train on, of which a recipe may hold a part out.
-        test: Split to test on.
-        recipe: Name of a recipe of `find_recipe`.
-        label_of: From an example to a label, for tasks that are made; otherwise its `"label"`.
-        classes: Number of classes, where labels are made or are those of another feature.
-        scale: What pixels are multiplied by to be in [0, 255].
+        tfds: Name in TFDS, with the supported versions.
+        train: Training split; a recipe may hold out a part of it.
+        test: Test split.
+        recipe: Name of a recipe for `find_recipe`.
+        label_of: Computes the label of an example; `None` takes the feature `"label"`.
+        classes: Number of classes, if `label_of` is given or the feature has no class names.
+        scale: Factor that brings pixels to [0, 255].
     """
 
     tfds: str
@@ -47,11 +47,11 @@ class DatasetRow:
 
 
 def _count_objects(example: Example) -> Any:
-    return tf.size(example["objects"]["size"]) - 3  # from 3 to 10 of them
+    return tf.size(example["objects"]["size"]) - 3  # there are 3 to 10 objects
 
 
 def _bin(value: Any, limits: tuple[float, ...]) -> Any:
-    """The last limit that a value is above, by its number."""
+    """Index of the last limit that is below the value."""
     return tf.reduce_sum(tf.cast(value > tf.constant(limits), tf.int64)) - 1
 
 
@@ -61,7 +61,7 @@ def _distance(example: Example) -> Any:
 
 
 def _vehicle_distance(example: Example) -> Any:
-    """Near, middle or far, in meters ahead of the camera, or no car, van or truck."""
+    """Distance class of the nearest car, van or truck: near, middle, far, or no vehicle."""
     vehicle = example["objects"]["type"] < 3
     ahead = tf.boolean_mask(example["objects"]["location"][:, 2], vehicle)
     return _bin(tf.reduce_min(tf.concat((ahead, [1000.0]), 0)), (-100.0, 8.0, 20.0, 999.0))
@@ -123,7 +123,7 @@ DATASETS: dict[str, DatasetRow] = {
     # The official split of 1,020 images, as in big_vision.
     "flowers102": DatasetRow("oxford_flowers102:2.*.*", "train", "test", "finetune_flowers"),
     "imagenet": DatasetRow("imagenet2012:5.*.*", "train", "validation", "finetune_imagenet"),
-    # No data set of TFDS's own: one that is prepared under this name, as Google's is.
+    # Not part of TFDS: the user prepares a data set with this name, as Google did.
     "imagenet21k": DatasetRow(
         "imagenet21k", "full[51200:]", "full[:25600]", "paper_in21k_b", classes=21_843
     ),
@@ -132,12 +132,12 @@ DATASETS: dict[str, DatasetRow] = {
 
 
 def list_datasets() -> list[str]:
-    """Names of the data sets that `read_dataset` knows."""
+    """Lists the names of the data sets for `read_dataset`."""
     return list(DATASETS)
 
 
 def find_dataset(name: str) -> DatasetRow:
-    """The row of a data set.
+    """Finds the splits, labels and recipe of a data set by its name.
 
     Args:
         name: As in `list_datasets()`.
@@ -146,7 +146,7 @@ def find_dataset(name: str) -> DatasetRow:
         A `DatasetRow`.
 
     Raises:
-        ValueError: If there is none of that name.
+        ValueError: If the name is unknown.
     """
     if name not in DATASETS:
         near = difflib.get_close_matches(name, DATASETS, n=3, cutoff=0.4)
@@ -163,7 +163,7 @@ def read_dataset(
     data_dir: str | os.PathLike[str] | None = None,
     download: bool = False,
 ) -> ImageSet:
-    """Images of a data set of the papers, with its splits and labels.
+    """Reads a data set of the papers, with the papers' splits and labels.
 
     Args:
         name: As in `list_datasets()`, such as `"pets"` or `"vtab/dmlab"`.
@@ -175,8 +175,8 @@ def read_dataset(
         An `ImageSet`.
 
     Raises:
-        ValueError: If there is none of that name, or the part is another.
-        FileNotFoundError: If it is not there and is not to be downloaded.
+        ValueError: If the name or the part is unknown.
+        FileNotFoundError: If the data set is not in `data_dir` and `download` is false.
 
     Example:
 

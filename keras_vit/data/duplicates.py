@@ -1,4 +1,4 @@
-"""Images that are in two sets: what must not be in the test set, was it in the training set."""
+"""Finds near-duplicate images across two data sets (test-set contamination)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _BLOCK = 4096
 
 
 class NearDuplicate(NamedTuple):
-    """An image of one set that is nearly one of another.
+    """A pair of near-duplicate images.
 
     Args:
-        first: Its place in the first set.
-        second: Its place in the second.
+        first: Index of the image in the first set.
+        second: Index of the image in the second set.
         similarity: Correlation of the two thumbnails, at most 1.
     """
 
@@ -31,21 +31,21 @@ class NearDuplicate(NamedTuple):
 def find_near_duplicates(
     first: ImageSet, second: ImageSet, similarity: float = 0.98, mirrored: bool = True
 ) -> list[NearDuplicate]:
-    """Pairs of images of two sets that look alike: stored again, resized, recoloured, mirrored.
+    """Finds near-duplicates across two data sets: recompressed, resized, recoloured or mirrored.
 
-    The paper removed such images from the pre-training sets of its downstream test sets. Images are
-    compared as grey thumbnails of 16 x 16 pixels, by the correlation of their values, so brightness
-    and contrast do not count; all pairs are compared. Even images have no correlation with
-    anything, and crops are not found.
+    The paper removed images of the downstream test sets from its pre-training sets. This function
+    compares all pairs of images: it computes the correlation of grey thumbnails of 16 x 16 pixels,
+    so brightness and contrast do not matter. Images of one colour match nothing. Crops of an image
+    are not found.
 
     Args:
-        first: Such as a pre-training set.
-        second: Such as a test set.
-        similarity: Least correlation that counts as the same image.
-        mirrored: Whether to find mirror images, too.
+        first: Images, for example a pre-training set.
+        second: Images, for example a test set.
+        similarity: Minimum correlation of near-duplicates.
+        mirrored: Whether to also find mirrored images.
 
     Returns:
-        The pairs, the most similar first; look at them before anything is removed.
+        The pairs, most similar first. Look at them before you remove images.
 
     Raises:
         ValueError: If `similarity` is not in (0, 1].
@@ -66,7 +66,7 @@ def find_near_duplicates(
 
 
 def _thumbnails(images: ImageSet) -> np.ndarray:
-    """uint8 array of shape `(B, 16, 16)`, in the order of the images."""
+    """Thumbnails of all images in order: a uint8 array of shape `(B, 16, 16)`."""
 
     def shrink(item: Any, label: Any) -> Any:
         pixels = tf.cast(_decode(images.load(item)), tf.float32)
@@ -79,12 +79,12 @@ def _thumbnails(images: ImageSet) -> np.ndarray:
 
 
 def _decode(image: Any) -> Any:
-    """Pixels of encoded images, or of images that are pixels of any number of channels."""
+    """Decodes encoded images; returns pixels, of any number of channels, unchanged."""
     return decode(image) if image.dtype == tf.string else image
 
 
 def _standardize(thumbnails: np.ndarray) -> np.ndarray:
-    """Rows of mean 0 and length 1, or of zeros where all values are about the same."""
+    """Scales each row to mean 0 and length 1; rows with nearly constant values become 0."""
     x = thumbnails.reshape(len(thumbnails), -1).astype("float32")
     x -= x.mean(1, keepdims=True)
     length = np.linalg.norm(x, axis=1, keepdims=True)

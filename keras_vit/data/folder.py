@@ -1,4 +1,4 @@
-"""A folder of images, one folder a class -> `ImageSet`."""
+"""Reads a folder of images, with one sub-folder per class, as an `ImageSet`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OTHER_IMAGES = (".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".svg")
 _ENDINGS = IMAGE_ENDINGS + _OTHER_IMAGES
 _READS_WEBP = hasattr(tf.io, "decode_webp")
 _MAX_LISTED = 20
-# 16k x 8k pixels, 400 MB of them decoded: beyond it is an error, or an attack, more often than not.
+# 16k x 8k pixels, 400 MB when decoded. Larger files are usually errors or attacks.
 MAX_PIXELS = 1 << 27
 
 
@@ -32,29 +32,29 @@ def read_folder(
     check: str = "headers",
     max_pixels: int = MAX_PIXELS,
 ) -> ImageSet:
-    """Images in one folder a class, whose name is the class's.
+    """Reads images from a folder with one sub-folder per class.
 
-    Images may lie in further folders within those. Names that begin with a dot, and files whose
-    names do not end as those of images do, are left out.
+    The name of a sub-folder is the name of its class. Sub-folders are searched recursively. Names
+    that begin with a dot, and files without the extension of an image, are ignored.
 
     Args:
-        folder: The folder of folders.
+        folder: The folder that holds the folders of the classes.
         class_names: Names of the classes in the order of the labels, such as those of the training
-            set for a test set; some of them may have no images then. `None` takes the folders in
-            the order of their names.
-        unreadable: `"error"` raises one error that lists the files that cannot be read, `"skip"`
-            leaves them out, tells them in a warning and keeps them in `ImageSet.skipped`.
-        check: `"headers"` looks at the beginning and the end of every file, `"pixels"` decodes them
-            all, which also finds damage in the middle.
+            set for a test set; then some classes may have no images. `None` takes the names of the
+            folders, sorted.
+        unreadable: `"error"` raises one error that lists all unreadable files. `"skip"` skips them,
+            lists them in a warning and keeps the list in `ImageSet.skipped`.
+        check: `"headers"` checks the first and last bytes of every file. `"pixels"` decodes all
+            files, which also finds damage in the middle.
         max_pixels: Height times width above which an image counts as unreadable.
 
     Returns:
-        An `ImageSet`, in the order of classes and names.
+        An `ImageSet`, sorted by class, then by path.
 
     Raises:
         ValueError: If there are no images, only one class, a class without images, or files that
             cannot be read.
-        FileNotFoundError: If there is no such folder.
+        FileNotFoundError: If the folder does not exist.
     """
     check_choice("unreadable", unreadable, ("error", "skip"))
     check_choice("check", check, ("headers", "pixels"))
@@ -88,10 +88,10 @@ def read_files(
     class_names: Sequence[str],
     max_pixels: int = MAX_PIXELS,
 ) -> ImageSet:
-    """Image files whose classes are not known, to predict them; every label is 0.
+    """Reads image files of unknown classes, for prediction; every label is 0.
 
     Args:
-        paths: Files, and folders, of which every image counts.
+        paths: Image files and folders of image files.
         class_names: Names of the model's classes.
         max_pixels: As for `read_folder`.
 
@@ -114,7 +114,7 @@ def read_files(
 
 
 def list_images(paths: Sequence[str | os.PathLike[str]]) -> list[str]:
-    """Image files, and those in folders, in the order of `read_files`."""
+    """Lists image files, and the image files in folders, in the order of `read_files`."""
     files: list[str] = []
     for path in map(pathlib.Path, paths):
         files += map(os.fspath, files_below(path, _ENDINGS) if path.is_dir() else [path])

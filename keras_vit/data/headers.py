@@ -9,22 +9,22 @@ from typing import BinaryIO
 _PNG = b"\x89PNG\r\n\x1a\n"
 _JPEG_END = b"\xff\xd9"
 _TAIL = 4096
-# Frame headers of JPEG: 0xC0 to 0xCF but for tables (C4, CC) and the reserved C8.
+# Frame headers of JPEG: 0xC0 to 0xCF, except tables (C4, CC) and the reserved C8.
 _FRAMES = set(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 
 def find_problem(
     path: str | os.PathLike[str], max_pixels: int, reads_webp: bool = True
 ) -> str | None:
-    """Finds out why an image file cannot be read, from its first and last bytes.
+    """Checks whether an image file can be read, by its first and last bytes.
 
     Args:
         path: The file.
-        max_pixels: Height times width above which an image is refused.
+        max_pixels: Height times width above which an image is rejected.
         reads_webp: Whether TensorFlow reads WebP.
 
     Returns:
-        The reason, or `None`. Damage in the middle of the file is not found.
+        The reason why the file cannot be read, or `None`. Damage in the middle is not found.
     """
     try:
         size = os.path.getsize(path)

@@ -20,18 +20,20 @@ SHUFFLE_BUFFER = 50_000  # as in the official code; encoded images, or pixels as
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ImageSet:
-    """Images with labels. Made by `read_folder`, `read_tfds`, `read_records` and `read_arrays`.
+    """Labelled images. Made by `read_folder`, `read_tfds`, `read_records` and `read_arrays`.
 
     Args:
-        name: Where the images are from, for messages.
-        num_images: Their number.
+        name: Name of the source, for error messages.
+        num_images: Number of images.
         class_names: Names of the classes, in the order of the labels.
-        read: From a part of the images (the first, and the one after the last), the number of a
-            epoch or `None` for their own order, and the size of a shuffle buffer, to a
-            `tf.data.Dataset` of pairs: what `load` takes, and an integer label.
-        load: From the first of such a pair to an encoded image, or pixels `(h, w, C)`.
-        hold_out: From a number of images and a seed to those left and those held out.
-        skipped: Files that were left out, each with the reason.
+        read: Reads a part of the images as a `tf.data.Dataset` of pairs: an input of `load`, and an
+            integer label. Arguments: the part (index of the first image, and of the one after the
+            last), the number of the epoch or `None` for the stored order, and the size of the
+            shuffle buffer.
+        load: Maps the first element of a pair to an encoded image, or pixels `(h, w, C)`.
+        hold_out: Splits off images. Arguments: their number, and a seed. Returns the remaining
+            images and those held out.
+        skipped: Files that were skipped, each with the reason.
     """
 
     name: str
@@ -44,22 +46,22 @@ class ImageSet:
 
     @property
     def num_classes(self) -> int:
-        """Number of the classes."""
+        """Number of classes."""
         return len(self.class_names)
 
     def split(self, share: float, seed: int = 0) -> tuple[ImageSet, ImageSet]:
-        """Holds a part of the images out, to choose hyperparameters on.
+        """Splits off held-out images, for example to choose hyperparameters.
 
         Args:
-            share: Of the images to hold out, in (0, 1), or their number.
-            seed: What chooses them.
+            share: Share of the images to hold out, in (0, 1), or their number.
+            seed: Random seed of the choice.
 
         Returns:
-            The images to train on, and those held out; each image is in one of them. Of TFRecords
-            and TFDS the last images are held out, as slices such as `"train[98%:]"` do.
+            The images to train on, and the held-out images; they do not overlap. For TFRecords and
+            TFDS, the last images are held out, as by slices such as `"train[98%:]"`.
 
         Raises:
-            ValueError: If nothing would be held out, or nothing left.
+            ValueError: If one of the two parts would be empty.
         """
         count = round(share * self.num_images) if 0 < share < 1 else int(share)
         if not 0 < count < self.num_images:
@@ -70,7 +72,7 @@ class ImageSet:
         return self.hold_out(count, seed)
 
     def in_memory(self) -> ImageSet:
-        """The same images, read once and kept in memory, as they are stored: JPEGs stay JPEGs."""
+        """Reads all images into memory, in their stored form: JPEGs stay JPEGs."""
         images, labels = [], []
         pairs = self.read((0, self.num_images), None, 0)
         pairs = pairs.map(lambda item, label: (self.load(item), label), tf.data.AUTOTUNE)
@@ -89,13 +91,13 @@ class ImageSet:
 def read_arrays(
     images: Any, labels: Any, class_names: Sequence[str] | None = None, name: str = "the arrays"
 ) -> ImageSet:
-    """Images that are in memory.
+    """Makes an `ImageSet` of arrays.
 
     Args:
         images: Array of shape `(B, H, W, C)` with values in [0, 255].
         labels: Integers of shape `(B,)`, from 0 to the number of classes - 1.
-        class_names: Names of the classes; `None` numbers them, up to the largest label.
-        name: What messages call the images.
+        class_names: Names of the classes; `None` takes the numbers from 0 to the largest label.
+        name: Name of the source, for error messages.
 
     Returns:
         An `ImageSet`.
@@ -133,13 +135,13 @@ def read_records(
     class_names: Sequence[str],
     name: str = "the records",
 ) -> ImageSet:
-    """Images in files of records.
+    """Makes an `ImageSet` of files of records, such as TFRecords.
 
     Args:
-        shards: As from `find_shards`.
-        parse: From a record to an encoded image or its pixels, and an integer label.
+        shards: Files of records, as from `find_shards`.
+        parse: Maps a record to an encoded image or its pixels, and an integer label.
         class_names: Names of the classes, in the order of the labels.
-        name: What messages call the images.
+        name: Name of the source, for error messages.
 
     Returns:
         An `ImageSet`.
@@ -160,7 +162,7 @@ def indexed(
     load: Callable[[Any], Any],
     skipped: tuple[str, ...] = (),
 ) -> ImageSet:
-    """An `ImageSet` of which every image can be reached: its files, bytes or pixels."""
+    """Makes an `ImageSet` with random access: `items` are paths, bytes or pixels."""
     held = tf.constant(list(items) if items.dtype == object else items)
     held_labels = tf.constant(labels, tf.int64)
 
@@ -190,7 +192,7 @@ def sequential(
     first: int = 0,
     load: Callable[[Any], Any] | None = None,
 ) -> ImageSet:
-    """An `ImageSet` of images that are read one after the other; what is held out is its end."""
+    """Makes an `ImageSet` that is read sequentially; its last images are held out."""
 
     def read_from(part: tuple[int, int], number: Any, shuffle_buffer: int) -> tf.data.Dataset:
         return read((first + part[0], first + part[1]), number, shuffle_buffer)
@@ -206,7 +208,7 @@ def sequential(
 
 
 def check_labels(labels: np.ndarray, num_classes: int, name: str) -> None:
-    """Raises ValueError where a label is not one of a class."""
+    """Raises `ValueError` if a label is out of range."""
     wrong = np.flatnonzero((labels < 0) | (labels >= num_classes))
     if len(wrong):
         raise ValueError(

@@ -1,8 +1,8 @@
 """Mixup, CutMix and random erasing, as the official code and timm define them.
 
-Not Keras's layers of these names, whose numbers are others: `keras.layers.MixUp` and `CutMix` draw
-a share for every image and a random partner, `RandomErasing` takes its factor for the greatest of
-probabilities that it draws, multiplies two areas, and knows no proportions.
+The Keras layers of these names compute something else: `keras.layers.MixUp` and `CutMix` draw one
+ratio and one random partner per image. `RandomErasing` treats its factor as the maximum of a random
+probability, multiplies two areas, and has no aspect ratio.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import Any
 
 import tensorflow as tf
 
-_TRIES = 10  # as timm makes to fit a rectangle
+_TRIES = 10  # to fit a rectangle, as in timm
 
 
 def mix_images(images: Any, labels: Any, alpha: float, seed: Any) -> tuple[Any, Any]:
     """Mixup (https://arxiv.org/abs/1710.09412) as in the official code.
 
-    One share for the batch, `a ~ Beta(alpha, alpha)` or `1 - a`, whichever is greater; the partner
-    of an image is the one before it, that of the first the last.
+    The batch has one mixing ratio: the greater of `a ~ Beta(alpha, alpha)` and `1 - a`. Each image
+    is mixed with the previous image of the batch, the first with the last.
 
     Args:
         images: Float tensor of shape `(B, H, W, C)`.
         labels: Float tensor of shape `(B, K)`.
-        alpha: Parameter of the distribution, above 0.
+        alpha: Parameter of the beta distribution, above 0.
         seed: Integer tensor of shape `(2,)`.
 
     Returns:
@@ -42,16 +42,16 @@ def mix_images(images: Any, labels: Any, alpha: float, seed: Any) -> tuple[Any, 
 def mix_or_cut(
     images: Any, labels: Any, mixup_alpha: float, cutmix_alpha: float, seed: Any
 ) -> tuple[Any, Any]:
-    """Mixup or CutMix (https://arxiv.org/abs/1905.04899) with equal chances, as in timm and DeiT.
+    """Mixup or CutMix (https://arxiv.org/abs/1905.04899), as in timm and DeiT.
 
-    One share, and one rectangle, for the batch; the partner of an image is its mirror image in the
-    order of the batch. Where one of the two is 0, the other is always applied.
+    Each is applied to half of the batches. If one alpha is 0, the other method is always applied.
+    The batch has one mixing ratio or one rectangle. Image `i` is mixed with image `B - 1 - i`.
 
     Args:
         images: Float tensor of shape `(B, H, W, C)`.
         labels: Float tensor of shape `(B, K)`.
-        mixup_alpha: Parameter of mixup's distribution.
-        cutmix_alpha: Parameter of CutMix's.
+        mixup_alpha: Parameter of the beta distribution of mixup, or 0.
+        cutmix_alpha: Parameter of the beta distribution of CutMix, or 0.
         seed: Integer tensor of shape `(2,)`.
 
     Returns:
@@ -74,7 +74,7 @@ def mix_or_cut(
 
 
 def _cut(images: Any, alpha: float, seed: Any) -> tuple[Any, Any]:
-    """Images with a rectangle of their partners, and the share that is theirs."""
+    """Pastes a rectangle of the partner into each image; also returns the share that is kept."""
     first, *own = tf.unstack(tf.random.split(seed, 3))
     shape = tf.shape(images)
     ratio = tf.sqrt(1 - _beta(alpha, first))
@@ -95,18 +95,18 @@ def erase(
 ) -> Any:
     """Random erasing (https://arxiv.org/abs/1708.04896) as in timm and DeiT.
 
-    A rectangle of 2 to 33 % of the area and of proportions of 3:10 to 10:3 becomes noise that is
-    normal in the model's range.
+    A rectangle with 2 to 33 % of the area and an aspect ratio of 3:10 to 10:3 is filled with
+    Gaussian noise, which has mean 0 and deviation 1 in the model's value range.
 
     Args:
         image: Float tensor of shape `(H, W, C)`, values in [0, 255].
-        probability: That the image loses a rectangle.
-        mean: Of each channel, as in `Preprocessing`.
-        std: Of each channel.
+        probability: Probability that a rectangle of the image is erased.
+        mean: Mean of each channel, as in `Preprocessing`.
+        std: Standard deviation of each channel.
         seed: Integer tensor of shape `(2,)`.
 
     Returns:
-        float32 tensor of the same shape; the noise is not bound to [0, 255].
+        float32 tensor of the same shape; the noise is not clipped to [0, 255].
     """
     coin, noise, area, aspect, place = tf.unstack(tf.random.split(seed, 5))
     shape = tf.shape(image)[:2]
@@ -117,7 +117,7 @@ def erase(
     heights = tf.cast(tf.round(tf.sqrt(areas * aspects)), tf.int32)
     widths = tf.cast(tf.round(tf.sqrt(areas / aspects)), tf.int32)
     fits = (heights < shape[0]) & (widths < shape[1])
-    first = tf.argmax(fits)  # of those that fit
+    first = tf.argmax(fits)  # first rectangle that fits
     size = tf.stack((heights[first], widths[first]))
     free = tf.cast(shape - size + 1, tf.float32)
     start = tf.cast(tf.random.stateless_uniform((2,), place) * free, tf.int32)
@@ -132,7 +132,7 @@ def erase(
 
 
 def _beta(alpha: float, seed: Any) -> Any:
-    """A number of the distribution Beta(alpha, alpha), float32."""
-    # In float32 both may become 0 where alpha is small.
+    """Draws a float32 number from the distribution Beta(alpha, alpha)."""
+    # In float32 both may underflow to 0 if alpha is small.
     a, b = tf.unstack(tf.random.stateless_gamma((2,), seed, alpha, dtype=tf.float64))
     return tf.cast(a / (a + b), tf.float32)

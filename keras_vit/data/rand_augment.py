@@ -1,7 +1,7 @@
 """RandAugment (https://arxiv.org/abs/1909.13719) with the operations and strengths of AugReg.
 
-Not `keras.layers.RandAugment`: that has 11 other operations (no inversion, no cutout; solarising
-and adding in one), draws every strength anew up to a factor, and picks once for a whole batch.
+`keras.layers.RandAugment` differs: it has 11 operations (no inversion, no cutout; solarising and
+adding are one operation), draws a random strength up to a maximum, and draws once per batch.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import Any
 
 import tensorflow as tf
 
-_GREY = 128  # what takes the place of pixels from outside the image
+_GREY = 128  # fill value for pixels outside the image
 
 
 def rand_augment(image: Any, num_layers: int, magnitude: float, seed: Any) -> Any:
-    """Applies operations drawn from 16, each of the same strength.
+    """Applies random operations from a list of 16, all with the same magnitude.
 
-    As in the official code every layer applies one operation for certain, and a magnitude of 0 is
-    not nothing: inverting and equalising have no strength, and colours nearly vanish.
+    As in the official code, every layer always applies one operation. A magnitude of 0 still
+    changes the image: inverting and equalising have no magnitude, and colours nearly vanish.
 
     Args:
         image: uint8 tensor of shape `(h, w, 3)`.
-        num_layers: Operations, one after the other.
-        magnitude: From 0 to 20, on a scale where 10 was thought the greatest.
+        num_layers: Number of operations, applied one after the other.
+        magnitude: From 0 to 20; the scale was designed for a maximum of 10.
         seed: Integer tensor of shape `(2,)`.
 
     Returns:
@@ -44,19 +44,19 @@ def rand_augment(image: Any, num_layers: int, magnitude: float, seed: Any) -> An
 
 
 def _signed(value: float, seed: Any) -> Any:
-    """`value` or its negative, with equal chances."""
+    """Returns `value` or `-value`, each with probability 1/2."""
     coin = tf.random.stateless_uniform((), seed) < 0.5
     return tf.where(coin, tf.constant(value, tf.float32), -value)
 
 
 def _blend(degenerate: Any, image: Any, factor: float) -> Any:
-    """From one image (0) to another (1), and beyond it; fractions are cut off."""
+    """Interpolates from one image (factor 0) to another (1), or extrapolates; truncates."""
     start, end = tf.cast(degenerate, tf.float32), tf.cast(image, tf.float32)
     return tf.cast(tf.clip_by_value(start + factor * (end - start), 0.0, 255.0), tf.uint8)
 
 
 def _transform(image: Any, matrix: list[Any]) -> Any:
-    """Pixels from places `matrix @ (x, y, 1)`, the nearest ones; grey from outside."""
+    """Affine transform: nearest pixel at `matrix @ (x, y, 1)`, or grey outside the image."""
     row = tf.stack([tf.cast(value, tf.float32) for value in (*matrix, 0.0, 0.0)])
     moved = tf.raw_ops.ImageProjectiveTransformV3(
         images=image[None],
@@ -73,7 +73,7 @@ def _rotate(image: Any, magnitude: float, seed: Any) -> Any:
     angle = _signed(math.radians(3.0 * magnitude), seed)
     cosine, sine = tf.cos(angle), tf.sin(angle)
     down, right = (tf.cast(side - 1, tf.float32) for side in tf.unstack(tf.shape(image)[:2]))
-    x = (right - (cosine * right - sine * down)) / 2  # about the middle
+    x = (right - (cosine * right - sine * down)) / 2  # about the centre
     y = (down - (sine * right + cosine * down)) / 2
     return _transform(image, [cosine, -sine, x, sine, cosine, y])
 
@@ -107,7 +107,7 @@ def _equalize(image: Any, magnitude: float, seed: Any) -> Any:
 
 
 def _equalize_channel(channel: Any) -> Any:
-    """Spreads the values so that each is about as frequent, as Pillow does."""
+    """Histogram equalisation of one channel, as in Pillow."""
     x = tf.cast(channel, tf.int32)
     counts = tf.math.bincount(tf.reshape(x, (-1,)), minlength=256, maxlength=256)
     last = tf.gather(counts, tf.reduce_max(x))
@@ -122,7 +122,7 @@ def _invert(image: Any, magnitude: float, seed: Any) -> Any:
 
 
 def _posterize(image: Any, magnitude: float, seed: Any) -> Any:
-    # The official code shifts by 8 bits at magnitudes below 2.5, of which TensorFlow makes 7.
+    # The official code shifts by 8 bits at magnitudes below 2.5; TensorFlow reduces that to 7.
     shift = tf.constant(min(max(8 - int(magnitude / 10 * 4), 0), 7), tf.uint8)
     return tf.bitwise.left_shift(tf.bitwise.right_shift(image, shift), shift)
 
@@ -146,8 +146,8 @@ def _color(image: Any, magnitude: float, seed: Any) -> Any:
 
 
 def _contrast(image: Any, magnitude: float, seed: Any) -> Any:
-    # The official code divides the sum of a histogram, the number of pixels, by 256 where the mean
-    # brightness was meant; the models were trained so.
+    # The official code divides the sum of the histogram (the number of pixels) by 256, although the
+    # mean brightness was intended. The models were trained with this.
     pixels = tf.cast(tf.size(image) // 3, tf.float32)
     level = tf.cast(tf.minimum(pixels / 256.0, 255.0), tf.uint8)
     return _blend(tf.fill(tf.shape(image), level), image, _strength(magnitude))
@@ -169,7 +169,7 @@ def _sharpness(image: Any, magnitude: float, seed: Any) -> Any:
 
 
 def _cutout(image: Any, magnitude: float, seed: Any) -> Any:
-    """A grey square about a random place, cut off at the borders."""
+    """Fills a square around a random centre with grey, clipped at the borders."""
     reach = int(magnitude / 10 * 40)
     is_covered = []
     for side, own in zip(
@@ -183,7 +183,7 @@ def _cutout(image: Any, magnitude: float, seed: Any) -> Any:
     return tf.where(square, tf.constant(_GREY, tf.uint8), image)
 
 
-# From an image, a magnitude and a seed to an image; in the order of the official code.
+# Functions of an image, a magnitude and a seed that return an image; in the official order.
 OPERATIONS: dict[str, Callable[[Any, float, Any], Any]] = {
     "auto_contrast": _auto_contrast,
     "equalize": _equalize,

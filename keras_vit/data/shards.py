@@ -1,8 +1,8 @@
 """Reads files of records as batches for several workers: every record once per epoch.
 
-Workers that read whole files finish at different times. Here the records of all files are one
-sequence, of which each worker reads an equal part: it opens only the files of its part, and shares
-at most its first and its last file with others.
+Workers that read whole files finish at different times. Here the records of all files form one
+sequence, and each worker reads an equal part of it. A worker opens only the files of its part. At
+most the first and the last of them are also read by other workers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import tensorflow as tf
 from keras_vit.checks import check_positive
 from keras_vit.data.epochs import EpochPlan, distribute, read_epochs
 
-_LENGTH = struct.Struct("<Q")  # then 4 bytes of its checksum, the data, 4 of theirs
+_LENGTH = struct.Struct("<Q")  # then checksum of the length (4 bytes), data, checksum of the data
 _CHECKSUM_BYTES = 4
 _FILES_AT_ONCE = 16
 
@@ -105,17 +105,17 @@ def read_shards(
     drop_remainder: bool = False,
     worker: tuple[int, int] | None = None,
 ) -> Any:
-    """Batches for `model.fit`, of which every worker reads its own part.
+    """Reads records as batches for `model.fit`; each worker reads its own part.
 
-    Inside `strategy.scope()`, every worker of the strategy reads an equal part of the records,
-    every record is read by exactly one of them in an epoch, and all workers have the same number
-    of steps: the last batches may be smaller or empty, and `keras_vit.Model` weights them by their
-    images. Outside of a scope the dataset is for one worker; under a strategy that gets it later,
-    all workers read all records and keep their share.
+    Inside `strategy.scope()`, every worker of the strategy reads an equal part of the records. In
+    an epoch, exactly one worker reads each record. All workers have the same number of steps: the
+    last batches may be smaller or empty, and `keras_vit.Model` weights them by their number of
+    images. Outside of a scope the dataset is for one worker. If it is used under a strategy later,
+    every worker reads all records and keeps its share of each batch.
 
-    With a `shuffle_buffer`, every epoch has its own order of the files, and of the records in the
-    buffer of each worker. Only the seed and the number of the epoch decide it, so runs are
-    reproducible.
+    With a `shuffle_buffer`, every epoch has its own order of the files and of the records in the
+    buffer of each worker. The order depends only on the seed and the number of the epoch, so runs
+    are reproducible.
 
         with strategy.scope():
             model = keras_vit.ViTB16()
@@ -126,22 +126,23 @@ def read_shards(
 
     Args:
         shards: As from `find_shards`.
-        parse: Maps a record to what `fit` takes, such as an image and a label; all have the same
-            shapes.
+        parse: Maps a record to the inputs of `fit`, such as an image and a label; the shapes are
+            the same for all records.
         batch_size: Images per step, of all workers together.
         shuffle_buffer: Records in the shuffle buffer of each worker; 0 reads in the order of the
             files, as for evaluation.
         seed: Random seed, the same on all workers.
-        drop_remainder: Whether to drop a last batch that is not full, other records in every
-            epoch. TPUs need it, because they compile for fixed shapes.
-        worker: Index and number of workers, if `tf.distribute` is not used; then the dataset is
-            that of this worker, in batches of `batch_size / number`.
+        drop_remainder: Whether to drop an incomplete last batch; the dropped records differ from
+            epoch to epoch. TPUs need it, because they compile for fixed shapes.
+        worker: Index and number of workers, if `tf.distribute` is not used; then the dataset holds
+            the part of this worker, in batches of `batch_size / number`.
 
     Returns:
         A `tf.data.Dataset`, or under a strategy of several replicas a distributed dataset.
 
     Raises:
-        ValueError: If the replicas cannot share the batch evenly, or there is no such worker.
+        ValueError: If the batch cannot be divided evenly among the replicas, or the index of the
+            worker is out of range.
     """
     check_positive("batch_size", batch_size)
 
@@ -166,7 +167,7 @@ def read_part(
         part: The first record, and the one after the last.
         number: Number of the epoch, an int64 tensor, which decides the order; `None` keeps the
             order of the files.
-        shuffle_buffer: Records in the shuffle buffer, if there is a number.
+        shuffle_buffer: Records in the shuffle buffer; not used if `number` is `None`.
 
     Returns:
         A `tf.data.Dataset` of the records of `shards.read`.
@@ -184,7 +185,7 @@ def read_part(
 
 
 def _pieces(shards: Shards, part: tuple[int, int], number: Any) -> tuple[Any, Any, Any]:
-    """Files of a part of the records, and how many records to skip and take in each."""
+    """Files that hold a part of the records, with the records to skip and to take in each."""
     files = tf.constant(shards.files)
     counts = tf.constant(shards.counts, tf.int64)
     skips = tf.constant(shards.skips or [0] * len(shards.files), tf.int64)
@@ -199,10 +200,10 @@ def _pieces(shards: Shards, part: tuple[int, int], number: Any) -> tuple[Any, An
 
 
 def _count_records(path: str) -> int:
-    """Number of records in a TFRecord file, from their lengths."""
+    """Counts the records of a TFRecord file by reading only their lengths."""
     size = tf.io.gfile.stat(path).length
     count = position = 0
-    # Files of TensorFlow read far ahead after every seek.
+    # Files of tf.io.gfile read far ahead after every seek, so local files use open().
     with open(path, "rb") if os.path.isfile(path) else tf.io.gfile.GFile(path, "rb") as file:
         while position < size:
             file.seek(position)

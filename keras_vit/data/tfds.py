@@ -1,4 +1,4 @@
-"""A name of TensorFlow Datasets -> `ImageSet`."""
+"""Reads a data set of TensorFlow Datasets as an `ImageSet`."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ def read_tfds(
     class_names: Sequence[str] | None = None,
     load: Callable[[Any], Any] | None = None,
 ) -> ImageSet:
-    """Images of TensorFlow Datasets, by name.
+    """Reads a data set of TensorFlow Datasets by its name.
 
-    Images stay encoded until they are transformed, so that of a JPEG only the window that a crop
-    shows is decoded. Where the data set is stored as TFRecords, every worker opens the files of its
-    part alone, as `read_shards` does.
+    Images stay encoded until they are transformed, so only the crop of a JPEG is decoded. If the
+    data set is stored as TFRecords, every worker opens only the files of its own part, as in
+    `read_shards`.
 
     Args:
         name: As for `tfds.builder`: `"cifar10"`, `"cifar10:3.0.2"`, `"imagenet_v2/topimages"`.
         split: Such as `"train"`, `"train[:98%]"` or `"train+validation"`.
-        data_dir: Where the data set is, or is to be; `None` takes TFDS's own place.
-        download: Whether to download and prepare it if it is not there.
-        label_of: From an example, a dictionary of tensors, to an integer label; `None` takes its
-            feature `"label"`.
-        class_names: Names of the classes, where `label_of` makes labels of its own.
-        load: From the bytes of an image to its pixels, where decoding is not all.
+        data_dir: Folder of the prepared data sets; `None` takes the default of TFDS.
+        download: Whether to download and prepare the data set if it is missing.
+        label_of: Computes the integer label of an example, a dictionary of tensors; `None` takes
+            the feature `"label"`.
+        class_names: Names of the classes; required with `label_of`.
+        load: Decodes the bytes of an image to pixels; `None` decodes them as an image file.
 
     Returns:
         An `ImageSet`.
 
     Raises:
         ImportError: If TFDS is not installed.
-        ValueError: If the data set has no images, labels or such split.
-        FileNotFoundError: If it is not there and is not to be downloaded.
+        ValueError: If the data set has no images, no labels or no such split.
+        FileNotFoundError: If the data set is not in `data_dir` and `download` is false.
     """
     tfds = _import_tfds()
     builder = tfds.builder(name, data_dir=None if data_dir is None else os.fspath(data_dir))
@@ -55,7 +55,7 @@ def read_tfds(
     names = _class_names(tfds, name, features, label_of, class_names)
     decoders = {_IMAGE: tfds.decode.SkipDecoding()}
     asked: Any = decoders
-    if label_of is None:  # nothing else is read
+    if label_of is None:  # read only the image and the label
         asked = tfds.decode.PartialDecoding({_IMAGE: True, _LABEL: True}, decoders)
         features = asked.extract_features(features)
     label_of = label_of or (lambda example: example[_LABEL])
@@ -113,7 +113,7 @@ def _class_names(
 
 
 def _find_shards(tfds: Any, builder: Any, split: str) -> Shards | None:
-    """The files of a split, or `None` where they are no TFRecords, or not there."""
+    """Files of a split, or `None` if they are missing or are not TFRecords."""
     info = builder.info
     if not info.splits or info.file_format != tfds.core.FileFormat.TFRECORD:
         return None
@@ -144,7 +144,7 @@ def _instructions(builder: Any, split: str) -> Sequence[Any]:
 
 
 def _open(builder: Any, split: str, decoders: Any, tfds: Any) -> tf.data.Dataset:
-    """The examples in their own order, through TFDS itself."""
+    """Opens a split with TFDS, in the stored order."""
     try:
         return builder.as_dataset(
             split=split,
@@ -152,7 +152,7 @@ def _open(builder: Any, split: str, decoders: Any, tfds: Any) -> tf.data.Dataset
             shuffle_files=False,
             read_config=tfds.ReadConfig(try_autocache=False, add_tfds_id=False),
         )
-    except AssertionError as error:  # TFDS's word for a data set that is not prepared
+    except AssertionError as error:  # TFDS raises it for a data set that is not prepared
         raise FileNotFoundError(
             f"The data set {builder.info.full_name} is not in {builder.data_dir}. Pass "
             "`download=True` (--download), or the `data_dir` where it is."
@@ -162,7 +162,7 @@ def _open(builder: Any, split: str, decoders: Any, tfds: Any) -> tf.data.Dataset
 def _from_dataset(
     title: str, pairs: tf.data.Dataset, names: tuple[str, ...], load: Callable[[Any], Any] | None
 ) -> ImageSet:
-    """An `ImageSet` that skips what is before a part: for data sets that are no TFRecords."""
+    """Makes an `ImageSet` of a dataset that is not stored as TFRecords; skips to each part."""
     count = int(pairs.cardinality())
     if count < 0:
         count = int(pairs.reduce(0, lambda n, _: n + 1))
@@ -171,7 +171,7 @@ def _from_dataset(
         stretch = pairs.skip(part[0]).take(part[1] - part[0])
         if number is None:
             return stretch
-        tf.compat.v1.set_random_seed(1)  # of this function's graph: the number alone decides
+        tf.compat.v1.set_random_seed(1)  # of this graph, so that only the number decides
         size = shuffle_buffer or SHUFFLE_BUFFER
         return stretch.shuffle(size, number, reshuffle_each_iteration=False)
 
