@@ -1,4 +1,4 @@
-"""One page about a model: what it is, what it costs, where its weights came from, how it looks."""
+"""Writes an HTML report about a model: configuration, weights, cost and pictures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from keras_vit.evaluate.compute import training_memory
 from keras_vit.evaluate.counting import StageCount, count_stages
 from keras_vit.models.heads import class_probabilities
 
-_SHOWN = 6  # images in a picture
+_SHOWN = 6  # images per picture
 _STYLE = """
 :root { --ink: #20242b; --soft: #5b6770; --line: #e3e6ea; --accent: #2a6fbb; }
 * { box-sizing: border-box; }
@@ -61,17 +61,17 @@ def write_report(
 ) -> pathlib.Path:
     """Writes one HTML page about a model, which needs no other file and no network.
 
-    It holds the model's configuration, its parameters, operations and memory stage by stage, what
-    became of the weights it was loaded from, and pictures: filters and places as the model learned
-    them, and, with images, where it looks and what it finds alike. What a model has not (a ResNet
-    has no attention) is left out with a word on why.
+    The page shows the model's configuration, its parameters, operations and memory stage by stage,
+    the report of the loaded weights, and pictures: learned filters and position embeddings and,
+    with images, attention maps and patch features. Pictures that do not apply to the model (a
+    ResNet has no attention) are replaced by the reason.
 
     Args:
-        model: A model of this package, or a functional model built on one.
+        model: A model of this package, or a functional model that contains one.
         path: The file to write, `.html`.
-        images: Array of shape `(B, H, W, C)`, as the model takes them, or an iterable of batches
-            that can be read several times, of which only one is in memory. Some dozens are enough;
-            the pictures show the first six.
+        images: Array of shape `(B, H, W, C)`, in the value range of the model, or an iterable of
+            batches that can be read several times; only one batch is in memory. A few dozen images
+            are enough; the pictures show the first six.
         class_names: Names of the classes.
 
     Returns:
@@ -79,8 +79,8 @@ def write_report(
 
     Raises:
         ImportError: If matplotlib is missing.
-        ValueError: If the model's cost cannot be counted, or images have another shape or can be
-            read only once.
+        ValueError: If the model's cost cannot be counted, or `images` have the wrong shape or can
+            be read only once.
 
     Example:
 
@@ -123,7 +123,7 @@ def _sections(
 
 
 def _first(images: Any) -> np.ndarray:
-    """As many images as the pictures show."""
+    """The first images, for the pictures."""
     few: list[np.ndarray] = []
     for batch in image_batches(images):
         few.extend(batch[: _SHOWN - len(few)])
@@ -271,12 +271,12 @@ def _looks(model: keras.Model, images: Any, few: np.ndarray) -> Iterator[str]:
 
 
 def _relative(maps: np.ndarray) -> np.ndarray:
-    """Maps divided by their largest values, for numbers that differ in size between images."""
+    """Divides each map by its maximum, because the scale differs between images."""
     return maps / np.maximum(maps.max(axis=(1, 2), keepdims=True), 1e-12)
 
 
 def _figure(caption: str, draw: Callable[[], Any]) -> str:
-    """A picture in the page itself, or the reason why this model has none."""
+    """A picture embedded in the page, or the reason why this model has none."""
     try:
         figure = draw()
     except (ValueError, RuntimeError) as error:
@@ -317,7 +317,7 @@ def _top(shares: np.ndarray, class_names: Sequence[str] | None) -> str:
 
 
 def human(number: float) -> str:
-    """A count in three digits: 86567656 gives `"86.6 M"`."""
+    """Formats a count with three digits: 86567656 gives `"86.6 M"`."""
     for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= size:
             return f"{number / size:.3g} {unit}"
@@ -325,7 +325,7 @@ def human(number: float) -> str:
 
 
 def human_bytes(number: float) -> str:
-    """A size in three digits: 1610612736 gives `"1.5 GiB"`."""
+    """Formats a size in bytes with three digits: 1610612736 gives `"1.5 GiB"`."""
     for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
         if number >= 2**power:
             return f"{number / 2**power:.3g} {unit}"

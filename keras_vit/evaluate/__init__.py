@@ -1,4 +1,4 @@
-"""Few-shot accuracy, parameter, operation and memory counts."""
+"""Few-shot accuracy, and counts of parameters, FLOPs and memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What training costs: exaFLOPs, device-days, utilisation, memory."""
+"""Estimates the cost of training: exaFLOPs, device-days, FLOPs utilisation, memory."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from keras_vit.config import ResNetConfig, ViTConfig
 
-# Peak of dense products in FLOP/s at the precision that models are trained in (bfloat16 or float16
-# with float32 sums), from the makers' data sheets; without sparsity.
+# Peak FLOP/s of dense matrix products in the precision of training (bfloat16 or float16 with
+# float32 accumulation), without sparsity, from the manufacturers' data sheets.
 DEVICES: dict[str, float] = {
     "tpu_v2_core": 22.5e12,  # half of a chip, as the paper counts
     "tpu_v3_core": 61.5e12,  # half of a chip
@@ -40,14 +40,14 @@ _SECONDS_A_DAY = 86_400
 
 
 def training_exaflops(model: keras.Model | ViTConfig | ResNetConfig, images_seen: float) -> float:
-    """Floating-point operations of a training run, in 10^18.
+    """Floating-point operations (FLOPs) of a training run, in 10^18.
 
-    Two operations a multiply-accumulate of `count_training_macs`: with images of 224 pixels, the
-    paper's Table 6 within 2 % for its ViTs and hybrids.
+    A multiply-accumulate of `count_training_macs` is two operations. With images of 224 pixels the
+    result is within 2 % of Table 6 of the paper, for its ViTs and hybrids.
 
     Args:
-        model: What `count_macs` takes.
-        images_seen: Images in all epochs together, or steps times the size of a batch.
+        model: A model or configuration, as for `count_macs`.
+        images_seen: Number of images in all epochs together, or steps times batch size.
 
     Returns:
         ExaFLOPs.
@@ -56,18 +56,18 @@ def training_exaflops(model: keras.Model | ViTConfig | ResNetConfig, images_seen
 
 
 def device_days(exaflops: float, device: str | float, utilization: float = 1.0) -> float:
-    """Days that one device takes for a number of operations.
+    """Days that one device needs for a number of operations.
 
     Args:
-        exaflops: As from `training_exaflops`.
+        exaflops: Operations in 10^18, as from `training_exaflops`.
         device: A name of `DEVICES`, or a peak in FLOP/s.
-        utilization: Share of the peak that the training reaches, in (0, 1].
+        utilization: FLOPs utilisation: share of the peak that training reaches, in (0, 1].
 
     Returns:
-        Days of one device; divide by the number of devices for the time on the clock.
+        Days of one device; divide by the number of devices for the wall-clock time.
 
     Raises:
-        ValueError: If the device is unknown or the share is not in (0, 1].
+        ValueError: If the device is unknown or `utilization` is not in (0, 1].
     """
     if not 0 < utilization <= 1:
         raise ValueError(f"`utilization` must be in (0, 1]. Received: {utilization}.")
@@ -80,19 +80,19 @@ def utilization(
     device: str | float,
     training: bool = True,
 ) -> float:
-    """Share of a device's peak that a measured speed comes to.
+    """FLOPs utilisation: share of a device's peak that a measured speed reaches.
 
-    The "model FLOPs utilisation" of https://arxiv.org/abs/2204.02311: rematerialisation, which
-    computes more for the same images, lowers it.
+    The "model FLOPs utilisation" of https://arxiv.org/abs/2204.02311. Rematerialisation lowers it,
+    because its additional operations are not counted.
 
     Args:
-        model: What `count_macs` takes.
-        images_per_second: Images a second of one device.
+        model: A model or configuration, as for `count_macs`.
+        images_per_second: Images per second of one device.
         device: A name of `DEVICES`, or a peak in FLOP/s.
-        training: Whether the images were trained on.
+        training: Whether the speed is that of training; otherwise of inference.
 
     Returns:
-        A share of 1.
+        Utilisation as a fraction, where 1 is the peak.
 
     Raises:
         ValueError: If the device is unknown.
@@ -103,10 +103,10 @@ def utilization(
 
 @dataclasses.dataclass(frozen=True)
 class TrainingCost:
-    """What a training run costs.
+    """Cost of a training run.
 
     Args:
-        images_seen: Images in all steps together, repeated ones too.
+        images_seen: Number of images in all steps together, repetitions included.
         exaflops: Floating-point operations, in 10^18.
         device_days: Days of one device.
     """
@@ -116,7 +116,7 @@ class TrainingCost:
     device_days: float
 
     def days_on(self, devices: int) -> float:
-        """Days on the clock, where so many devices share the work without loss."""
+        """Wall-clock days on several devices, if the speed grows linearly with their number."""
         return self.device_days / devices
 
 
@@ -130,17 +130,17 @@ def training_cost(
     steps: int | None = None,
     batch_size: int | None = None,
 ) -> TrainingCost:
-    """What a recipe costs on a device: of so many epochs, or so many steps.
+    """Cost of a training run on a device, for a number of epochs or of steps.
 
     Args:
-        model: What `count_macs` takes, with images of the size that is trained on.
+        model: A model or configuration, as for `count_macs`, with the image size of the training.
         device: A name of `DEVICES`, or a peak in FLOP/s.
-        utilization: Share of the peak that the training reaches, in (0, 1]: what `utilization`
-            makes of a measured speed.
-        images: Images of the training set, with `epochs`.
-        epochs: How often each is seen.
-        steps: Steps of the optimizer, with `batch_size`, in place of `images` and `epochs`.
-        batch_size: Images a step, on all devices together.
+        utilization: FLOPs utilisation: share of the peak that training reaches, in (0, 1]. The
+            function `utilization` computes it from a measured speed.
+        images: Number of images in the training set; needs `epochs`.
+        epochs: Number of epochs.
+        steps: Number of steps, instead of `images` and `epochs`; needs `batch_size`.
+        batch_size: Images per step, on all devices together.
 
     Returns:
         A `TrainingCost`.
@@ -169,10 +169,10 @@ def training_cost(
 
 
 def peak_flops(device: str | float) -> float:
-    """Peak of a device in FLOP/s, by its name in `DEVICES` or as it is.
+    """Peak of a device in FLOP/s, by its name in `DEVICES`; a number is returned unchanged.
 
     Raises:
-        ValueError: If nothing has that name.
+        ValueError: If the name is unknown.
     """
     if not isinstance(device, str):
         return float(device)
@@ -188,15 +188,15 @@ def peak_flops(device: str | float) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class TrainingMemory:
-    """Bytes that a training step needs, by what they are for.
+    """Memory of a training step in bytes, by purpose.
 
     Args:
-        weights: The parameters.
-        optimizer: What the optimizer remembers for each.
-        gradients: A gradient for each.
-        activations: What the forward pass keeps for the backward pass.
-        step: Gradients, activations and all else at the worst moment of the backward pass, which
-            makes the ones and frees the others stage by stage.
+        weights: Parameters of the model.
+        optimizer: State of the optimizer.
+        gradients: Gradients of all parameters.
+        activations: Activations that the forward pass stores for the backward pass.
+        step: Gradients, activations and temporary values together at the peak of the backward
+            pass, which makes gradients and frees activations stage by stage.
     """
 
     weights: int
@@ -207,7 +207,7 @@ class TrainingMemory:
 
     @property
     def total(self) -> int:
-        """All that is needed at the worst moment, in bytes."""
+        """Peak memory in bytes: weights, optimizer state and `step`."""
         return self.weights + self.optimizer + self.step
 
 
@@ -218,19 +218,19 @@ def training_memory(
     bytes_per_activation: int = 4,
     rematerialize: bool | None = None,
 ) -> TrainingMemory:
-    """Memory of a training step on one device, compiled with XLA.
+    """Estimates the memory of a training step on one device, compiled with XLA.
 
-    An estimate: within a fifth of what XLA's own account says of our models
+    For our models the estimate is within a fifth of XLA's memory analysis
     (`benchmarks/training_memory.py`). Without XLA, TensorFlow needs more.
 
     Args:
-        model: What `count_stages` takes.
-        batch_size: Images on the device.
-        optimizer_slots: Numbers the optimizer remembers a parameter: 2 for Adam, 1 for SGD with
+        model: A model or configuration, as for `count_stages`.
+        batch_size: Images per step on the device.
+        optimizer_slots: Numbers per parameter in the optimizer state: 2 for Adam, 1 for SGD with
             momentum, 0 for SGD.
-        bytes_per_activation: 4 in float32, 2 under mixed precision. Weights have 4 in both.
-        rematerialize: Whether blocks are computed a second time for their gradients; `None` does
-            as the model's configuration says.
+        bytes_per_activation: 4 in float32, 2 in mixed precision. Weights have 4 in both.
+        rematerialize: Whether the backward pass recomputes blocks; `None` follows the model's
+            configuration.
 
     Returns:
         A `TrainingMemory`, in bytes.
@@ -239,7 +239,7 @@ def training_memory(
         rematerialize = getattr(getattr(model, "config", model), "rematerialize", False)
     stages, step = count_stages(model), 0
     waiting = [_kept(stage, batch_size, rematerialize) for stage in stages]
-    for index, stage in enumerate(stages):  # the backward pass, from the end, has come to this one
+    for index, stage in enumerate(stages):  # the backward pass is at this stage
         at_work = _kept(stage, batch_size) + batch_size * stage.work
         gradients = 4 * sum(later.parameters for later in stages[index:])
         step = max(step, bytes_per_activation * (sum(waiting[:index]) + at_work) + gradients)
@@ -254,6 +254,6 @@ def training_memory(
 
 
 def _kept(stage: StageCount, batch_size: int, rematerialize: bool = False) -> int:
-    """Numbers of a stage that wait for the backward pass: all, or what they are made from again."""
+    """Numbers that a stage stores for the backward pass: activations, or inputs to recompute."""
     numbers = stage.inputs if rematerialize and stage.inputs else stage.activations
-    return batch_size * numbers + 2 * stage.kernels  # kernels centred, and scaled
+    return batch_size * numbers + 2 * stage.kernels  # standardised kernels: centred, and scaled

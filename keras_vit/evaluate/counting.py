@@ -1,4 +1,4 @@
-"""What a model costs, stage by stage: parameters, multiply-accumulates, memory of training."""
+"""Counts parameters, multiply-accumulates and training memory of a model, stage by stage."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from keras_vit.layers.block import TransformerBlock
 from keras_vit.layers.pooling import AttentionPooling
 from keras_vit.layers.tokens import AddPositionEmbedding, ClassToken, PatchEncoder
 
-_NO_PRODUCTS = (AddPositionEmbedding, ClassToken)  # weights of several axes, only added
+_NO_PRODUCTS = (AddPositionEmbedding, ClassToken)  # weights that are only added
 
 
 @dataclasses.dataclass(frozen=True)
 class StageCount:
-    """What one stage of a model costs for one image.
+    """Cost of one stage of a model for one image.
 
     Args:
         name: Name of the layer.
-        parameters: Trained numbers.
+        parameters: Number of parameters.
         macs: Multiply-accumulates of a forward pass in convolutions, dense layers and attention.
-            Norms, softmax, biases and activation functions do not count.
-        activations: Numbers a training step keeps between the forward and the backward pass.
-        inputs: Numbers that come into a block or a ResNet stage, from which it can be computed a
-            second time; 0 for the others.
-        kernels: Numbers of standardised kernels that a training step keeps, once for all images.
-        work: Numbers of gradients of activations while the backward pass is in the stage: half as
-            many as the activations of one block or residual unit.
-        constant_macs: Multiply-accumulates by which the backward pass has fewer than `2 macs`, for
-            factors without a gradient.
+            Norms, softmax, biases and activation functions are not counted.
+        activations: Numbers that a training step stores between the forward and the backward pass.
+        inputs: Numbers in the input of a block or a ResNet stage, from which rematerialisation
+            recomputes it; 0 for other stages.
+        kernels: Numbers in standardised kernels that a training step stores, once for all images.
+        work: Numbers in the gradients of activations during the stage's backward pass: half the
+            activations of one block or residual unit.
+        constant_macs: Multiply-accumulates that the backward pass saves compared to `2 macs`,
+            because a factor has no gradient.
     """
 
     name: str
@@ -47,22 +47,22 @@ class StageCount:
 
 
 def count_stages(model: keras.Model | ViTConfig | ResNetConfig) -> list[StageCount]:
-    """What each stage of a model costs for one image.
+    """Counts the cost of each stage of a model for one image.
 
-    Nothing is run: our models are counted from their configuration, so that a giant costs nothing
-    to count, and any other from the shapes of its Keras layers.
+    No model is run or built. Our models are counted from their configuration, other models from
+    the shapes of their Keras layers.
 
     Args:
         model: A `ViTConfig` or `ResNetConfig`, a model of this package, or a functional Keras
-            model of convolutions, dense layers and our layers (`keras.applications`' EfficientNet,
-            for one).
+            model of convolutions, dense layers and our layers, such as EfficientNet of
+            `keras.applications`.
 
     Returns:
-        A list of `StageCount`, in the order of the data.
+        A list of `StageCount`, from the image to the output.
 
     Raises:
-        ValueError: If the images have no fixed size, or a layer has weights that nobody here
-            knows how to count.
+        ValueError: If the image size is not fixed, or a layer with weights is of a type that
+            cannot be counted.
     """
     config = model if not isinstance(model, keras.Model) else getattr(model, "config", None)
     if isinstance(config, ViTConfig):
@@ -77,23 +77,24 @@ def count_stages(model: keras.Model | ViTConfig | ResNetConfig) -> list[StageCou
 
 
 def count_parameters(model: keras.Model | ViTConfig | ResNetConfig) -> int:
-    """All parameters of what `count_stages` takes."""
+    """Counts the parameters of a model or configuration, as for `count_stages`."""
     return sum(stage.parameters for stage in count_stages(model))
 
 
 def count_macs(model: keras.Model | ViTConfig | ResNetConfig) -> int:
-    """Multiply-accumulates of a forward pass for one image, of what `count_stages` takes.
+    """Counts the multiply-accumulates of a forward pass for one image.
 
-    Floating-point operations are twice as many.
+    Takes a model or configuration, as `count_stages`. FLOPs are twice this number.
     """
     return sum(stage.macs for stage in count_stages(model))
 
 
 def count_training_macs(model: keras.Model | ViTConfig | ResNetConfig) -> int:
-    """Multiply-accumulates of a training step for one image, of what `count_stages` takes.
+    """Counts the multiply-accumulates of a training step for one image.
 
-    For every product forward there are two backward, one for the gradient of each factor; but the
-    first stage multiplies the image itself, of which nobody takes the gradient, so it has one.
+    Takes a model or configuration, as `count_stages`. Each product of the forward pass has two in
+    the backward pass, one for the gradient of each factor. The first stage has only one, because
+    the gradient of the image is not needed.
     """
     stages = count_stages(model)
     macs = [stage.macs for stage in stages]
@@ -104,17 +105,17 @@ def count_training_macs(model: keras.Model | ViTConfig | ResNetConfig) -> int:
 def count_activations(
     model: keras.Model | ViTConfig | ResNetConfig, rematerialize: bool = False
 ) -> int:
-    """Numbers that a training step keeps for one image from the forward to the backward pass.
+    """Counts the activations that a training step stores for one image until the backward pass.
 
-    What XLA keeps of our layers, as its own account of a compiled step says: the inputs of every
-    product, norm and activation function, and what is dear to compute again, such as the tanh in
-    a GELU. TensorFlow's graphs without XLA, and eager execution, keep more.
+    They are those that XLA stores for our layers, according to its memory analysis of a compiled
+    step: the inputs of every product, norm and activation function, and values that are expensive
+    to recompute, such as the tanh of a GELU. TensorFlow without XLA stores more.
 
     Args:
-        model: What `count_stages` takes.
-        rematerialize: Whether each transformer block, or stage of a ResNet, keeps its input
-            alone and is computed a second time for its gradient; then the largest of them is in
-            memory as a whole, one at a time.
+        model: A model or configuration, as for `count_stages`.
+        rematerialize: Whether each transformer block, or stage of a ResNet, stores only its input
+            and is recomputed in the backward pass. Then all activations of the largest of them are
+            added once.
 
     Returns:
         A count of numbers, not of bytes.
@@ -170,7 +171,7 @@ def _position_parameters(config: ViTConfig) -> int:
 def _block(
     config: ViTConfig | TransformerBlock, T: int, D: int, relative: bool, merged: int = 0
 ) -> StageCount:
-    """A block of `T` tokens, by fields that `ViTConfig` and `TransformerBlock` share."""
+    """Counts a block of `T` tokens, from fields that `ViTConfig` and `TransformerBlock` share."""
     rest = T - merged  # tokens of the MLP
     M, A = config.mlp_dim, config.num_heads
     offsets = 2 * T - 1 if relative else 0
@@ -181,23 +182,23 @@ def _block(
         _merging_macs(T, D, D // A, config.num_prefix_tokens, merged) if merged else (0, 0)
     )
     macs += match + join
-    # As XLA's list of buffers at the peak: of tokens the inputs and outputs of norms and products;
-    # the hidden layer before and after its GELU, and the GELU's tanh or erf; attention before and
-    # after it is scaled to sum to 1.
+    # From XLA's list of buffers at the peak: inputs and outputs of norms and products (tokens); the
+    # hidden layer before and after its GELU, and the GELU's tanh or erf; attention weights before
+    # and after normalisation.
     kept = 7 * T * D + 5 * rest * D + 3 * rest * M + 2 * A * T * T
     kept += 2 * T * D * config.qk_norm + (T + rest) * D * (config.layer_scale is not None)
     if config.dropout_rate:
-        kept += 2 * (T + rest) * D + 2 * rest * M  # masks, and what they leave
+        kept += 2 * (T + rest) * D + 2 * rest * M  # masks, and masked values
     if config.attention_dropout_rate:
         kept += 2 * A * T * T
-    # Who joins whom has no gradient, only what they join to.
+    # The choice of the tokens to merge has no gradient; the merged tokens have one.
     constant = 2 * match + join
     inputs, work = T * D, kept // 2
     return StageCount("block", parameters, macs, kept, inputs, work=work, constant_macs=constant)
 
 
 def _merging_macs(T: int, D: int, head_dim: int, prefix: int, merged: int) -> tuple[int, int]:
-    """Similarities of half of the patches with the other half, and sums of those that merge."""
+    """Token merging: similarities of the two halves of the patches, and sums of merged tokens."""
     seekers = (T - prefix + (prefix + 1) % 2) // 2
     others = T - prefix - seekers
     return seekers * others * head_dim, merged * others * D
@@ -248,7 +249,7 @@ def _stem_stages(config: ViTConfig) -> Iterator[StageCount]:
 
 
 def _maps(config: ViTConfig | ResNetConfig, index: int) -> tuple[int, int]:
-    """Height and width of the maps after the root (-1 and 0) and each stage (0 and on)."""
+    """Height and width of the feature maps after the root (index -1) or a stage (0 and above)."""
     assert config.image_size is not None
     stride = 4 * 2 ** max(0, index)
     return -(-config.image_size[0] // stride), -(-config.image_size[1] // stride)
@@ -285,9 +286,9 @@ def _residual_stage(
         kernels = channels * F + 9 * F * F + F * 4 * F + first * channels * 4 * F
         norms = channels + 2 * F if pre_activation else 6 * F + first * 4 * F
         parameters += kernels + 2 * norms
-        standardized += kernels * pre_activation  # XLA computes those of the stem again
+        standardized += kernels * pre_activation  # XLA recomputes those of the stem
         macs += came * channels * F + places * (kernels - channels * F)
-        # Of every norm its input, what it scales, and what its ReLU hands to the next convolution.
+        # For every norm: its input, its normalised input, and the output of its ReLU.
         of_unit = 3 * came * (channels + F) + places * (3 * F + 6 * F * (not pre_activation))
         kept, work = kept + of_unit, max(work, of_unit // 2)
     channels = F if index == 0 else 2 * F
@@ -297,7 +298,7 @@ def _residual_stage(
 
 
 def _layer_stages(model: keras.Model) -> Iterator[StageCount]:
-    """Every layer of a functional model that has weights, from its shapes."""
+    """Counts the layers with weights of a functional model, from their shapes."""
     for layer in model.layers:
         if isinstance(layer, keras.Model):
             yield from count_stages(layer)
@@ -316,7 +317,7 @@ def _layer_stages(model: keras.Model) -> Iterator[StageCount]:
 
 
 def _tokens_of(layer: keras.layers.Layer) -> tuple[Any, ...]:
-    """Shape of the tokens that go in; their sizes may come along."""
+    """Shape of a layer's input tokens; token sizes may be a second input."""
     return keras.tree.flatten(layer.input)[0].shape
 
 

@@ -1,8 +1,8 @@
-"""Few-shot linear evaluation in closed form: how much a frozen model's features tell.
+"""Few-shot linear evaluation of frozen features, in closed form.
 
-A ridge regression onto targets of -1 and 1, from a few labelled images a class, has a closed form:
-nothing is trained, and the result depends on nothing but the features. The paper's 5-shot numbers
-(Section 4.1 and Figure 5 of https://arxiv.org/abs/2010.11929) are made so.
+A ridge regression maps the features of a few labelled images per class to targets of -1 and 1. It
+has a closed form: there is no training, and the result depends only on the features. The paper's
+5-shot numbers (Section 4.1 and Figure 5 of https://arxiv.org/abs/2010.11929) use this method.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import numpy as np
 
 from keras_vit.models.feature_extraction import features_of, head_input_stage
 
-# What the evaluation of 2020 chose among, and what big_vision has fixed since.
+# The candidates of the official evaluation of 2020, and the fixed value of big_vision today.
 REGULARIZATIONS = tuple(2.0**power for power in range(-10, 20))
 _REGULARIZATION = 2.0**10
-_BIAS = 100.0  # a constant feature so large that it is hardly regularised
+_BIAS = 100.0  # a large constant feature, so that the bias is hardly regularised
 _STDDEV_FLOOR = 1e-5
 
 
@@ -29,21 +29,22 @@ def few_shot_scores(
     classes: int,
     regularizations: Sequence[float] = (_REGULARIZATION,),
 ) -> np.ndarray:
-    """Scores of test images for every class, from labelled images, in closed form.
+    """Computes class scores of test images by ridge regression on labelled images.
 
-    Features are standardised by the mean and the population standard deviation of the labelled
-    ones. One eigendecomposition of the smaller Gram matrix, in float64, serves all strengths.
+    Features are standardised with the mean and the population standard deviation of the labelled
+    images. All regularisation strengths share one eigendecomposition, in float64, of the smaller
+    Gram matrix.
 
     Args:
-        features: Of the labelled images, array of shape `(n, D)`.
-        labels: Their classes, integers of shape `(n,)` in [0, classes).
-        test_features: Array of shape `(M, D)`.
+        features: Features of the labelled images, array of shape `(n, D)`.
+        labels: Classes of the labelled images, integers of shape `(n,)` in [0, classes).
+        test_features: Features of the test images, array of shape `(M, D)`.
         classes: Number of classes `K`.
-        regularizations: Strengths `lambda` of the ridge, positive.
+        regularizations: Strengths `lambda` of the L2 regularisation, positive.
 
     Returns:
-        float64 array of shape `(R, M, K)`, `R` the number of strengths. The predicted class is
-        the largest along the last axis.
+        float64 array of shape `(R, M, K)`, `R` the number of strengths. The predicted class has
+        the highest score along the last axis.
 
     Raises:
         ValueError: If shapes do not fit, labels are out of range, features are not finite, or a
@@ -62,24 +63,24 @@ def few_shot_scores(
     else:
         values, vectors = np.linalg.eigh(x.T @ x)
         left, right = test @ vectors, vectors.T @ (x.T @ targets)
-    values = np.maximum(values, 0)  # what is below is rounding
+    values = np.maximum(values, 0)  # negative values are rounding errors
     return np.stack([(left / (values + strength)) @ right for strength in strengths])
 
 
 def pick_shots(labels: np.ndarray, shots: int, seed: int | None = None) -> np.ndarray:
-    """Places of a few images of each class.
+    """Picks a few images of each class.
 
     Args:
         labels: Integers of shape `(N,)`.
-        shots: Images a class.
-        seed: Of a random choice, as big_vision makes it; `None` takes the first of each class, as
-            the evaluation of 2020.
+        shots: Images per class.
+        seed: Seed of a random choice, as in big_vision; `None` takes the first images of each
+            class, as the official evaluation of 2020.
 
     Returns:
-        Integers of shape `(shots * classes,)`, class by class.
+        Indices of the images, integers of shape `(shots * classes,)`, class by class.
 
     Raises:
-        ValueError: If `shots` is not positive, or a class has fewer images; all such are named.
+        ValueError: If `shots` is not positive, or classes have fewer images; it lists them all.
     """
     labels = np.asarray(labels)
     if shots < 1:
@@ -106,23 +107,24 @@ def few_shot_accuracy(
     regularizations: Sequence[float] = (_REGULARIZATION,),
     seed: int | None = None,
 ) -> dict[int, np.ndarray]:
-    """Share of test images classified right, for each number of shots.
+    """Computes the few-shot accuracy of features, for each number of shots.
 
     Args:
-        features: Of the images to pick shots from, array of shape `(N, D)`.
-        labels: Their classes, integers of shape `(N,)`.
-        test_features: Array of shape `(M, D)`.
-        test_labels: Integers of shape `(M,)`.
-        shots: Images a class.
-        regularizations: As in `few_shot_scores`.
-        seed: As in `pick_shots`.
+        features: Features of the images to pick shots from, array of shape `(N, D)`.
+        labels: Classes of these images, integers of shape `(N,)`.
+        test_features: Features of the test images, array of shape `(M, D)`.
+        test_labels: Classes of the test images, integers of shape `(M,)`.
+        shots: Numbers of images per class.
+        regularizations: As for `few_shot_scores`.
+        seed: As for `pick_shots`.
 
     Returns:
-        From shots to accuracies in [0, 1], float64 array of shape `(R,)`, one a strength.
+        Dictionary from the number of shots to accuracies in [0, 1], a float64 array of shape
+        `(R,)` with one value per regularisation strength.
 
     Raises:
-        ValueError: As `few_shot_scores` and `pick_shots`, or if there is a test image of a class
-            without any to learn from.
+        ValueError: As `few_shot_scores` and `pick_shots`, or if a class of `test_labels` is not in
+            `labels`.
     """
     names, labels = np.unique(np.asarray(labels), return_inverse=True)
     unknown = np.setdiff1d(test_labels, names)
@@ -151,26 +153,26 @@ def evaluate_few_shot(
     seed: int | None = None,
     stage: str | None = None,
 ) -> dict[int, np.ndarray]:
-    """Few-shot accuracy of a frozen model's features.
+    """Computes the few-shot accuracy of a frozen model's features.
 
-    The official protocol sees images squashed to 256 x 256 and cropped to the middle 224 x 224,
-    the same for training and test, without augmentation.
+    The official protocol resizes images to 256 x 256, without keeping the aspect ratio, and takes
+    the central crop of 224 x 224, for training and test alike, without augmentation.
 
     Args:
-        model: A model of this package, or one built on one.
+        model: A model of this package, or a functional model that contains one.
         train: Labelled images: a pair of arrays `(images, labels)`, or an iterable of batches of
-            such pairs, as a `tf.data.Dataset`. Every image goes through the model once.
-        test: Likewise.
-        shots: Images a class.
-        regularizations: As in `few_shot_scores`.
-        seed: As in `pick_shots`.
-        stage: Name of the layer whose output is the features; `None` takes what the head reads.
+            such pairs, such as a `tf.data.Dataset`. The model computes each image once.
+        test: Labelled test images, as for `train`.
+        shots: Numbers of images per class.
+        regularizations: As for `few_shot_scores`.
+        seed: As for `pick_shots`.
+        stage: Name of the layer whose output is the features; `None` takes the input of the head.
 
     Returns:
-        As `few_shot_accuracy`.
+        As for `few_shot_accuracy`.
 
     Raises:
-        ValueError: As `few_shot_accuracy`; if the model has no such layer.
+        ValueError: As for `few_shot_accuracy`, or if the model has no such layer.
 
     Example:
         accuracies = keras_vit.evaluate.evaluate_few_shot(model, train, test, shots=(5,))
@@ -185,20 +187,20 @@ def evaluate_few_shot(
 
 
 def rank_regularizations(accuracies: Mapping[str, Mapping[int, np.ndarray]]) -> dict[int, int]:
-    """The one strength for each number of shots that is best over many datasets.
+    """Chooses the regularisation strength for each number of shots, over many data sets.
 
-    As in the evaluation of 2020: strengths are ranked by accuracy in each dataset, and that of the
-    highest mean rank is taken, so that none is tuned on a single test set.
+    As in the official evaluation of 2020: each data set ranks the strengths by accuracy, and the
+    strength with the best mean rank is chosen. No strength is tuned on a single test set.
 
     Args:
-        accuracies: From names of datasets to what `few_shot_accuracy` returned, all for the same
-            shots and strengths.
+        accuracies: Dictionary from names of data sets to results of `few_shot_accuracy`, all with
+            the same shots and strengths.
 
     Returns:
-        From shots to the place of the strength.
+        Dictionary from the number of shots to the index of the chosen strength.
 
     Raises:
-        ValueError: If there are no datasets, or they differ in shots or strengths.
+        ValueError: If there are no data sets, or they differ in shots or strengths.
     """
     tables = list(accuracies.values())
     shapes = {tuple((count, np.shape(row)) for count, row in table.items()) for table in tables}
