@@ -235,7 +235,7 @@ def _learned(model: keras.Model) -> Iterator[str]:
         lambda: plots.plot_patch_filters(patch_filters(model)),
     )
     yield _figure(
-        "Cosine similarity of the embedding of each place (one tile) with all places.",
+        "Cosine similarity of each position embedding (one tile) with all position embeddings.",
         lambda: plots.plot_position_similarity(position_similarity(model)),
     )
 
@@ -243,7 +243,7 @@ def _learned(model: keras.Model) -> Iterator[str]:
 def _looks(model: keras.Model, images: Any, few: np.ndarray) -> Iterator[str]:
     seen = displayed(model, few)
     yield _figure(
-        "Attention rollout: from where what the head reads comes, through all blocks.",
+        "Attention rollout: how much each patch contributes to the pooled output.",
         lambda: plots.plot_attention(seen, attention_rollout(model, few)),
     )
     yield _figure(
