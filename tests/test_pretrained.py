@@ -88,7 +88,7 @@ def test_files_of_timm_and_transformers_need_the_config_beside_them(title, confi
 
 def test_the_number_of_heads_is_never_guessed(save):
     path = save("timm vit")
-    with pytest.raises(ValueError, match=r"no architecture in the table \(patch_size=.*num_heads"):
+    with pytest.raises(ValueError, match=r"no architecture of the table \(patch_size=.*num_heads"):
         from_pretrained(path)
     assert from_pretrained(path, num_heads=4).config.num_heads == 4
     path = save("timm vit", {"model_args": {"num_heads": 0}})  # no number of heads
