@@ -6,8 +6,15 @@ import os
 import sys
 
 PACKAGES = ("keras.src.", "tensorflow.python.")
-# Python itself keeps caches of abstract classes there.
-CACHES = ("_abc_impl", "__abstractmethods__", "__annotations__", "__dict__", "__weakref__")
+# Python itself keeps caches of abstract classes and of `copyreg` there.
+CACHES = (
+    "_abc_impl",
+    "__slotnames__",
+    "__abstractmethods__",
+    "__annotations__",
+    "__dict__",
+    "__weakref__",
+)
 
 
 def snapshot() -> dict[object, dict[str, object]]:
