@@ -136,17 +136,17 @@ def predict_files(
 ) -> None:
     """Prints the most probable classes of image files."""
     from keras_vit.data.batches import eval_batches
-    from keras_vit.data.folder import list_images, read_files
+    from keras_vit.data.folder import read_files
 
     loaded = open_model(model)
     names = class_names_of(model, labels, loaded.output_shape[-1])
-    images = read_files(files, names)
+    paths, images = read_files(files, names)
     outputs = [loaded.predict_on_batch(x) for x, _ in eval_batches(images, loaded, batch_size)]
     probabilities = class_probabilities(loaded, np.concatenate(outputs))
-    for path, scores in zip(list_images(files), probabilities, strict=True):
+    for path, scores in zip(paths, probabilities, strict=True):
         best = [(names[i], float(scores[i])) for i in np.argsort(-scores)[:top]]
         if as_json:
-            print(json.dumps({"file": path, "classes": dict(best)}))
+            print(json.dumps({"file": str(path), "classes": dict(best)}))
         else:
             print(f"{path}  " + "  ".join(f"{name} {share:.1%}" for name, share in best))
 

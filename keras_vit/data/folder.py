@@ -14,10 +14,11 @@ import tensorflow as tf
 from keras_vit.checks import check_choice
 from keras_vit.data.decode import decode
 from keras_vit.data.headers import find_problem
-from keras_vit.data.image_files import IMAGE_ENDINGS, files_below
+from keras_vit.data.image_files import IMAGE_ENDINGS, files_below, find_images
 from keras_vit.data.image_set import ImageSet, indexed
 
 _OTHER_IMAGES = (".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".svg")
+# Files of other formats are found too, and reported as unreadable.
 _ENDINGS = IMAGE_ENDINGS + _OTHER_IMAGES
 _READS_WEBP = hasattr(tf.io, "decode_webp")
 _MAX_LISTED = 20
@@ -87,7 +88,7 @@ def read_files(
     paths: Sequence[str | os.PathLike[str]],
     class_names: Sequence[str],
     max_pixels: int = MAX_PIXELS,
-) -> ImageSet:
+) -> tuple[list[pathlib.Path], ImageSet]:
     """Reads image files of unknown classes, for prediction; every label is 0.
 
     Args:
@@ -96,29 +97,19 @@ def read_files(
         max_pixels: As for `read_folder`.
 
     Returns:
-        An `ImageSet`, in the order of `list_images`.
+        The paths of the files, and an `ImageSet` in the same order.
 
     Raises:
+        FileNotFoundError: If a file does not exist.
         ValueError: If there are no images, or some cannot be read.
     """
-    files = list_images(paths)
-    if not files:
-        raise ValueError(f"There are no images in {', '.join(map(str, paths)) or 'nothing'}.")
-    problems = _find_problems([pathlib.Path(path) for path in files], "headers", max_pixels)
+    files = find_images(paths, _ENDINGS)
+    problems = _find_problems(files, "headers", max_pixels)
     if problems:
         _report(tuple(f"{p} {reason}" for p, reason in problems.items()), "error", "the files")
     labels = np.zeros(len(files), "int64")
-    return indexed(
-        "the files", np.array(files, object), labels, tuple(class_names), tf.io.read_file
-    )
-
-
-def list_images(paths: Sequence[str | os.PathLike[str]]) -> list[str]:
-    """Lists image files, and the image files in folders, in the order of `read_files`."""
-    files: list[str] = []
-    for path in map(pathlib.Path, paths):
-        files += map(os.fspath, files_below(path, _ENDINGS) if path.is_dir() else [path])
-    return files
+    names = np.array(list(map(os.fspath, files)), object)
+    return files, indexed("the files", names, labels, tuple(class_names), tf.io.read_file)
 
 
 def _find_classes(root: pathlib.Path, class_names: Sequence[str] | None) -> tuple[str, ...]:

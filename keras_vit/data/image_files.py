@@ -108,11 +108,13 @@ def _model_input(path: pathlib.Path, model: keras.Model) -> np.ndarray:
 
 def find_images(
     paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    endings: tuple[str, ...] = IMAGE_ENDINGS,
 ) -> list[pathlib.Path]:
     """Finds image files, and the images in folders and their sub-folders, in a fixed order.
 
     Args:
         paths: Files and folders; one or several.
+        endings: How the names of files in folders end, in small letters.
 
     Raises:
         FileNotFoundError: If one does not exist.
@@ -123,7 +125,7 @@ def find_images(
     for path in map(pathlib.Path, paths):
         if not path.exists():
             raise FileNotFoundError(f"There is no image {path}.")
-        files += files_below(path, IMAGE_ENDINGS) if path.is_dir() else [path]
+        files += files_below(path, endings) if path.is_dir() else [path]
     if not files:
         raise ValueError(f"There are no images in {', '.join(map(str, paths)) or 'nothing'}.")
     return files

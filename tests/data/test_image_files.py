@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit.data.folder import read_files
 from keras_vit.data.image_files import ImageFiles, read_images
 from tests.data.kinds import BLUE, RED, encode
 from tests.models.test_feature_extraction import random_vit
@@ -62,3 +63,19 @@ def test_missing_and_damaged_images_say_so(tmp_path):
     (tmp_path / "damaged.png").write_bytes(b"no image")
     with pytest.raises(OSError, match=r"damaged\.png cannot be read as an image"):
         next(iter(ImageFiles([tmp_path], model)))
+
+
+def test_report_evaluation_and_prediction_read_the_same_pixels(tmp_path):
+    model, _ = random_vit(image_size=(24, 32), patch_size=8, classes=2)
+    (tmp_path / "cats").mkdir()
+    pixels = np.random.default_rng(0).integers(0, 256, (50, 41, 3)).astype("uint8")
+    keras.utils.save_img(tmp_path / "cats" / "noise.jpg", pixels, scale=False)
+    folder = keras_vit.read_folder(tmp_path, class_names=("cats", "dogs"))
+    _, files = read_files([tmp_path], ("cats", "dogs"))
+    evaluated, predicted = (
+        next(iter(keras_vit.data.eval_batches(images, model, 1)))[0].numpy()
+        for images in (folder, files)
+    )
+    (reported,) = ImageFiles([tmp_path], model)
+    np.testing.assert_array_equal(predicted, evaluated)
+    np.testing.assert_array_equal(reported, evaluated)
