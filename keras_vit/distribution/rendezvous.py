@@ -8,6 +8,7 @@ import json
 import socket
 import threading
 import time
+from typing import Any
 
 import keras
 
@@ -36,11 +37,11 @@ def wait_for_workers(addresses: tuple[str, ...], index: int, timeout_seconds: fl
     if not others:
         return
     with _open_port(addresses[index], deadline) as port:
-        received: dict[int, dict] = {}
+        received: dict[int, dict[str, Any]] = {}
         done = threading.Event()
         server = threading.Thread(target=_serve, args=(port, own, received, done), daemon=True)
         server.start()
-        answered: dict[int, dict] = {}
+        answered: dict[int, dict[str, Any]] = {}
         try:
             while len(answered) < len(others) or len(received) < len(others):
                 for other in others:
@@ -84,7 +85,10 @@ def _open_port(address: str, deadline: float) -> socket.socket:
 
 
 def _serve(
-    port: socket.socket, own: dict, received: dict[int, dict], done: threading.Event
+    port: socket.socket,
+    own: dict[str, Any],
+    received: dict[int, dict[str, Any]],
+    done: threading.Event,
 ) -> None:
     """Answers the messages of other workers, until all have reached each other."""
     while not done.is_set():
@@ -97,7 +101,9 @@ def _serve(
                 received[int(message["index"])] = message
 
 
-def _send(address: str, own: dict, other: int, answered: dict[int, dict]) -> None:
+def _send(
+    address: str, own: dict[str, Any], other: int, answered: dict[int, dict[str, Any]]
+) -> None:
     """Sends this worker's message to another, and stores the answer."""
     host, _, number = address.rpartition(":")
     with contextlib.suppress(OSError, ValueError):
@@ -107,7 +113,7 @@ def _send(address: str, own: dict, other: int, answered: dict[int, dict]) -> Non
             answered[other] = _read(connection)
 
 
-def _read(connection: socket.socket) -> dict:
+def _read(connection: socket.socket) -> dict[str, Any]:
     """Reads one line of JSON with the greeting of this package."""
     with connection.makefile("rb") as file:
         message = json.loads(file.readline(_MAX_LINE))
@@ -117,7 +123,11 @@ def _read(connection: socket.socket) -> dict:
 
 
 def _missing(
-    addresses: tuple[str, ...], index: int, answered: dict, received: dict, seconds: float
+    addresses: tuple[str, ...],
+    index: int,
+    answered: dict[int, dict[str, Any]],
+    received: dict[int, dict[str, Any]],
+    seconds: float,
 ) -> TimeoutError:
     others = [i for i in range(len(addresses)) if i != index]
     unreached = [i for i in others if i not in answered]
@@ -131,7 +141,7 @@ def _missing(
     )
 
 
-def _compare(index: int, own: dict, answered: dict[int, dict]) -> None:
+def _compare(index: int, own: dict[str, Any], answered: dict[int, dict[str, Any]]) -> None:
     """Raises RuntimeError if workers have different addresses or versions."""
     different = [
         f"worker {i} has {answered[i].get(field)}"

@@ -12,7 +12,9 @@ from keras_vit.trainers.model import Model
 from keras_vit.trainers.private_names import call_of
 
 
-def walk(model: keras.Model, chain: tuple = ()) -> Iterator[tuple[tuple, keras.layers.Layer]]:
+def walk(
+    model: keras.Model, chain: tuple[keras.Model, ...] = ()
+) -> Iterator[tuple[tuple[keras.Model, ...], keras.layers.Layer]]:
     """Every layer, with the chain of models from the outermost to the one that holds it."""
     chain = (*chain, model)
     for layer in model.layers:
@@ -26,7 +28,7 @@ def find_layer(model: keras.Model, kind: type) -> Any:
     return next((layer for _, layer in walk(model) if isinstance(layer, kind)), None)
 
 
-def find_blocks(model: keras.Model) -> tuple[tuple, list[TransformerBlock]]:
+def find_blocks(model: keras.Model) -> tuple[tuple[keras.Model, ...], list[TransformerBlock]]:
     """The blocks of the first model in `model` that has any, and the chain to that model."""
     found = [(chain, x) for chain, x in walk(model) if isinstance(x, TransformerBlock)]
     if not found:
@@ -38,7 +40,7 @@ def find_blocks(model: keras.Model) -> tuple[tuple, list[TransformerBlock]]:
     return chain, [layer for other, layer in found if other == chain]
 
 
-def calls_of(model: keras.Model) -> dict:
+def calls_of(model: keras.Model) -> dict[keras.Operation, Any]:
     """For every layer of a functional model, its call in this model's own graph.
 
     A layer can stand in several graphs, and `layer.output` is that of the first.
@@ -48,7 +50,7 @@ def calls_of(model: keras.Model) -> dict:
             f"The model {model.name!r} has no graph of layers to look into: it must be functional, "
             "or a sequential model that was built. Pass the functional model inside it."
         )
-    calls: dict = {}
+    calls: dict[keras.Operation, Any] = {}
     tensors = list(model.outputs)
     while tensors:
         operation, call = call_of(tensors.pop())
@@ -59,7 +61,7 @@ def calls_of(model: keras.Model) -> dict:
     return calls
 
 
-def lift(chain: tuple, tensors: list) -> list:
+def lift(chain: tuple[keras.Model, ...], tensors: list[Any]) -> list[Any]:
     """Tensors of the innermost model of a chain as tensors of the outermost."""
     for outer, inner in zip(reversed(chain[:-1]), reversed(chain), strict=False):
         call = calls_of(outer)[inner]
@@ -68,12 +70,12 @@ def lift(chain: tuple, tensors: list) -> list:
     return tensors
 
 
-def connect(chain: tuple, tensors: list) -> Model:
+def connect(chain: tuple[keras.Model, ...], tensors: list[Any]) -> Model:
     """A model from the images of the outermost model to tensors of the innermost."""
     return Model(single_input(chain[0]), lift(chain, tensors))
 
 
-def after(chain: tuple, tensor: Any) -> list[keras.Model]:
+def after(chain: tuple[keras.Model, ...], tensor: Any) -> list[keras.Model]:
     """What follows a tensor of the innermost model of a chain, to the output of the outermost.
 
     Returns:
@@ -88,6 +90,6 @@ def after(chain: tuple, tensor: Any) -> list[keras.Model]:
     return models
 
 
-def single_input(model: keras.Model):
+def single_input(model: keras.Model) -> keras.KerasTensor | list[keras.KerasTensor]:
     """One input as itself: Keras warns where a list of one is called with a tensor."""
     return model.inputs[0] if len(model.inputs) == 1 else model.inputs

@@ -53,7 +53,9 @@ class ResumeTraining(keras.callbacks.Callback):
         model.fit(dataset, epochs=90, callbacks=[keras_vit.ResumeTraining("runs/first", 500)])
     """
 
-    def __init__(self, folder: str | os.PathLike, every_n_steps: int | None = None, keep: int = 2):
+    def __init__(
+        self, folder: str | os.PathLike[str], every_n_steps: int | None = None, keep: int = 2
+    ):
         super().__init__()
         if every_n_steps is not None and every_n_steps < 1:
             raise ValueError(
@@ -91,7 +93,9 @@ class ResumeTraining(keras.callbacks.Callback):
             self._continue_from(*found)
         self._stop.watch()
 
-    def _continue_from(self, path: pathlib.Path, facts: dict, arrays: dict) -> None:
+    def _continue_from(
+        self, path: pathlib.Path, facts: dict[str, Any], arrays: dict[str, Any]
+    ) -> None:
         """Continues a run from the state in a file."""
         variables.compare(facts["run"], self._describe_run(), path)
         variables.assign_arrays(self.model, self._variables, arrays)

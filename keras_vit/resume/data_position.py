@@ -108,7 +108,7 @@ class _Skipped:
         self._data = data
         self._count = count
 
-    def __iter__(self) -> Iterator:
+    def __iter__(self) -> Iterator[Any]:
         iterator = iter(self._data)
         for _ in range(self._count):
             next(iterator)

@@ -81,7 +81,7 @@ def read_state(path: pathlib.Path) -> tuple[dict[str, Any], dict[str, np.ndarray
     return header["facts"], _split(body[start + length :], header["arrays"])
 
 
-def _split(body: memoryview, entries: list) -> dict[str, np.ndarray]:
+def _split(body: memoryview, entries: list[Any]) -> dict[str, np.ndarray]:
     arrays, start = {}, 0
     for name, dtype, shape in entries:
         end = start + int(np.prod(shape, dtype="int64")) * np.dtype(dtype).itemsize

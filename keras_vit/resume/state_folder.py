@@ -36,7 +36,9 @@ class StateFolder:
         self._keep = keep
         self._workers = workers
 
-    def write(self, position: tuple[int, int], facts: dict[str, Any], arrays: dict) -> pathlib.Path:
+    def write(
+        self, position: tuple[int, int], facts: dict[str, Any], arrays: dict[str, Any]
+    ) -> pathlib.Path:
         """Writes this worker's state at (epoch, batch), and removes its older ones."""
         file = self._file(position, self._workers.index)
         write_state(file, facts, arrays)

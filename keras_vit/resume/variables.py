@@ -28,7 +28,7 @@ def build_everything(model: keras.Model, spec: Any) -> None:
         build_training_variables(model, spec)
 
 
-def find_variables(model: keras.Model) -> dict[str, list]:
+def find_variables(model: keras.Model) -> dict[str, list[Any]]:
     """Finds the variables of a model that training changes, in groups.
 
     Args:
@@ -46,19 +46,19 @@ def find_variables(model: keras.Model) -> dict[str, list]:
         "random": _global_generator(),
     }
     seen: set[int] = set()
-    unique: dict[str, list] = {}
+    unique: dict[str, list[Any]] = {}
     for group, variables in groups.items():
         unique[group] = [v for v in variables if id(v) not in seen]
         seen.update(map(id, variables))
     return unique
 
 
-def _global_generator() -> list:
+def _global_generator() -> list[Any]:
     generator = global_seed_generator()
     return [] if generator is None else [generator.state]
 
 
-def describe_variables(model: keras.Model, groups: dict[str, list]) -> list[list]:
+def describe_variables(model: keras.Model, groups: dict[str, list[Any]]) -> list[list[Any]]:
     """Describes each variable as `[group, path, shape, dtype]`, in order, for JSON."""
     numbered = _numbered_names(model.optimizer)
     return [
@@ -88,7 +88,7 @@ def _stable_path(group: str, path: str, names: dict[str, str]) -> str:
 
 
 def read_arrays(
-    model: keras.Model, groups: dict[str, list], own_only: bool
+    model: keras.Model, groups: dict[str, list[Any]], own_only: bool
 ) -> dict[str, np.ndarray]:
     """Reads the values of variables in this process.
 
@@ -113,7 +113,7 @@ def read_arrays(
 
 
 def assign_arrays(
-    model: keras.Model, groups: dict[str, list], arrays: dict[str, np.ndarray]
+    model: keras.Model, groups: dict[str, list[Any]], arrays: dict[str, np.ndarray]
 ) -> None:
     """Assigns the arrays of `read_arrays`, bit for bit."""
     for number, _, variable in _numbered(groups):
@@ -122,7 +122,7 @@ def assign_arrays(
             copy.assign(arrays.get(f"{number}.{replica}", first))
 
 
-def find_not_finite(groups: dict[str, list], arrays: dict[str, np.ndarray]) -> list[str]:
+def find_not_finite(groups: dict[str, list[Any]], arrays: dict[str, np.ndarray]) -> list[str]:
     """Lists paths of weights with NaN or infinity, and of optimizer variables with NaN."""
     bad = []
     for number, group, variable in _numbered(groups):
@@ -163,16 +163,16 @@ def compare(saved: dict[str, Any], present: dict[str, Any], path: pathlib.Path) 
         )
 
 
-def _are_alike(saved: list[list], present: list[list]) -> bool:
+def _are_alike(saved: list[list[Any]], present: list[list[Any]]) -> bool:
     """Tells whether variables agree in order, apart from the numbers in the names of layers."""
 
-    def plain(entries: list[list]) -> list[list]:
+    def plain(entries: list[list[Any]]) -> list[list[Any]]:
         return [[g, re.sub(r"_\d+", "", path), *rest] for g, path, *rest in entries]
 
     return plain(saved) == plain(present)
 
 
-def _differences(saved: list[list], present: list[list]) -> list[str]:
+def _differences(saved: list[list[Any]], present: list[list[Any]]) -> list[str]:
     old = {(group, path): rest for group, path, *rest in saved}
     new = {(group, path): rest for group, path, *rest in present}
     problems = [f"{' '.join(key)} is not in the model" for key in old if key not in new]
@@ -185,12 +185,12 @@ def _differences(saved: list[list], present: list[list]) -> list[str]:
     return problems or ["the variables are in another order"]
 
 
-def _numbered(groups: dict[str, list]) -> Iterator[tuple[int, str, Any]]:
+def _numbered(groups: dict[str, list[Any]]) -> Iterator[tuple[int, str, Any]]:
     pairs = [(group, variable) for group, variables in groups.items() for variable in variables]
     return ((number, *pair) for number, pair in enumerate(pairs))
 
 
-def _copies(model: keras.Model, variable: keras.Variable) -> tuple:
+def _copies(model: keras.Model, variable: keras.Variable) -> tuple[Any, ...]:
     """Returns the TensorFlow variables of this process, at most one per replica."""
     return model.distribute_strategy.experimental_local_results(variable.value)
 

@@ -101,7 +101,7 @@ class DistributedTraining(Base):
             self.optimizer.apply(gradients, self.trainable_variables)
         return self.compute_metrics(x, y, outputs, sample_weight=sample_weight)
 
-    def _differentiate(self, data: Any, share: Tensor) -> tuple[Tensor, Any, list]:
+    def _differentiate(self, data: Any, share: Tensor) -> tuple[Tensor, Any, list[Any]]:
         """Computes one replica's mean loss, outputs, and the gradients of its share of the loss."""
         import tensorflow as tf
 
@@ -177,7 +177,7 @@ class DistributedTraining(Base):
         return self.predict(x, batch_size=len(keras.tree.flatten(x)[0]), verbose=0)
 
 
-def _depend_on(data: Any) -> contextlib.AbstractContextManager:
+def _depend_on(data: Any) -> contextlib.AbstractContextManager[Any]:
     """Makes the step depend on its batch, so that none runs after the data ends."""
     if keras.backend.backend() != "tensorflow":
         return contextlib.nullcontext()
@@ -226,7 +226,7 @@ def _first(images: Tensor, outputs: Any) -> Any:
     return tf.nest.map_structure(lambda part: part[: tf.cast(images, "int32")], outputs)
 
 
-def _sum_over_replicas(values: list) -> list:
+def _sum_over_replicas(values: list[Any]) -> list[Any]:
     """Sums values over replicas, such as gradients; `None` stays `None`."""
     import tensorflow as tf
 
@@ -281,7 +281,7 @@ class _LocalUpdate:
         self.optimizer = optimizer
         self.depth = 0
 
-    def __call__(self, gradients: list, variables: list) -> None:
+    def __call__(self, gradients: list[Any], variables: list[Any]) -> None:
         optimizer = self.optimizer
         apply = type(optimizer)._backend_apply_gradients
         if not self.depth:
@@ -333,7 +333,7 @@ class _MergeCallSwitch:
 def _skip_batches(model: DistributedTraining, function: Step) -> Step:
     """Makes a train function draw the batches that `skip_batches` set without training."""
 
-    def run(iterator: Iterator) -> Logs:
+    def run(iterator: Iterator[Any]) -> Logs:
         if not model._batches_to_skip:
             return function(iterator)
         for _ in range(model.steps_per_execution):
@@ -394,7 +394,7 @@ def _function_of_iterator(model: keras.Model, step_function: Step) -> Step:
     return run
 
 
-def _distribute(batch: Any, strategy: Any) -> Iterator:
+def _distribute(batch: Any, strategy: Any) -> Iterator[Any]:
     """Distributes one batch over the replicas; every worker passes the whole batch."""
     import tensorflow as tf
 

@@ -83,7 +83,7 @@ def _cgroup_limits() -> Iterator[int]:
                 break
 
 
-def xla_pays(compute_dtype: str, cpuinfo: str | os.PathLike = _CPUINFO) -> bool:
+def xla_pays(compute_dtype: str, cpuinfo: str | os.PathLike[str] = _CPUINFO) -> bool:
     """Tells whether a ViT runs faster with XLA than without on this machine's processor.
 
     `benchmarks/suite.py` measures it. TensorFlow has two sets of kernels for processors: those of
