@@ -1,7 +1,8 @@
 """Private names of other packages that this package uses: the whole list, and access to them.
 
-Checked with Keras 3.11 to 3.15 and TensorFlow 2.18 to 2.21. `tests/trainers/test_private_names.py`
-fails when one of the names is gone, and when a module uses a private name that is not listed.
+Checked with Keras 3.15.1 and TensorFlow 2.21.0, and read in the source of Keras 3.11.0.
+`tests/trainers/test_private_names.py` fails when one of the names is gone, and when a module uses a
+private name that is not listed.
 Modules outside of `keras_vit.trainers` use the functions below, or override a listed method.
 """
 
