@@ -67,7 +67,12 @@ def start_once(team: suite.Suite, name: str, cell: dict) -> dict:
     )
     try:
         imported = worker.ask(do="import", names=IMPORTS[name])
-        request = {**cell, "who": name, "door": contestant.door, **dict(contestant.options)}
+        request = {
+            **cell,
+            "who": name,
+            "interface": contestant.interface,
+            **dict(contestant.options),
+        }
         loaded = worker.ask(do="load", cell=request)
         start_s = time.perf_counter() - begin
         later = worker.ask(do="round", calls=3)

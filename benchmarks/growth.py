@@ -33,7 +33,7 @@ AXES = {
     "depth": [2, 4, 8, 16],
     "width": [128, 256, 512, 1024],
 }
-DOORS = {"infer": "call_xla", "infer graph": "call", "train": "fit"}
+INTERFACES = {"infer": "call_xla", "infer graph": "call", "train": "fit"}
 HEAD_DIM = 64
 PATCH_SIZE = 16
 
@@ -76,7 +76,7 @@ def measure(point: dict, options) -> dict:
     cell = {
         "task": "train" if point["task"] == "train" else "infer",
         "who": "keras_vit",
-        "door": DOORS[point["task"]],
+        "interface": INTERFACES[point["task"]],
         "variant": "vit_ti16",
         "size": point["image_size"],
         "precision": "float32",
@@ -124,7 +124,7 @@ def exponents(rows: list[dict], axis: str, measured: str, expected: str) -> dict
 
 def series(rows: list[dict]):
     """Rows of each task and axis in order, of what did not fail."""
-    for task, axis in itertools.product(DOORS, AXES):
+    for task, axis in itertools.product(INTERFACES, AXES):
         chosen = [r for r in rows if (r["task"], r["axis"]) == (task, axis) and "error" not in r]
         if len(chosen) > 1:
             yield task, axis, sorted(chosen, key=lambda row: row[axis])
@@ -180,7 +180,7 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     measuring = commands.add_parser("measure")
     measuring.add_argument("--axes", nargs="+", default=list(AXES), choices=AXES)
-    measuring.add_argument("--tasks", nargs="+", default=list(DOORS), choices=DOORS)
+    measuring.add_argument("--tasks", nargs="+", default=list(INTERFACES), choices=INTERFACES)
     measuring.add_argument("--threads", type=int, default=1)
     measuring.add_argument("--rounds", type=int, default=3)
     measuring.add_argument("--timeout", type=float, default=600)

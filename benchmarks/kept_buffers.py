@@ -25,12 +25,12 @@ from machine import describe_machine
 import keras_vit
 
 VARIABLE = "TF_CPU_ALLOCATOR_USE_BFC"
-DOORS = {"train": "fit", "infer": "predict"}
+INTERFACES = {"train": "fit", "infer": "predict"}
 
 
 def make_step(task: str, variant: str, batch: int):
     """The suite's `fit` or `predict`, with random weights."""
-    cell = {"who": "keras_vit", "task": task, "door": DOORS[task], "replace": {}}
+    cell = {"who": "keras_vit", "task": task, "interface": INTERFACES[task], "replace": {}}
     cell |= {"variant": variant, "size": 224, "batch": batch, "precision": "float32"}
     run = keras_models.load({**cell, "threads": os.cpu_count()})
     return lambda: run(1)
@@ -83,7 +83,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--variant", default="vit_s16")
-    parser.add_argument("--tasks", nargs="+", default=list(DOORS), choices=DOORS)
+    parser.add_argument("--tasks", nargs="+", default=list(INTERFACES), choices=INTERFACES)
     parser.add_argument("--batches", type=int, nargs="+", default=[8, 32])
     parser.add_argument("--steps", type=int, default=5, help="measured steps of a process")
     parser.add_argument("--rounds", type=int, default=3, help="processes of each kind")

@@ -1,4 +1,4 @@
-r"""How fast our models are on this machine's processor, through every door, beside their peers.
+r"""How fast our models are on this machine's processor, through every interface, compared with their peers.
 
     python benchmarks/suite.py --setup ENVIRONMENTS           makes an environment a group of peers
     python benchmarks/suite.py --environments ENVIRONMENTS    measures the whole grid (hours)
@@ -116,7 +116,12 @@ class Suite:
     def load(self, name: str, cell: dict) -> dict:
         contestant = self.contestants[name]
         worker = self.worker(name, contestant.environment, contestant.module)
-        request = {**cell, "who": name, "door": contestant.door, **dict(contestant.options)}
+        request = {
+            **cell,
+            "who": name,
+            "interface": contestant.interface,
+            **dict(contestant.options),
+        }
         return worker.ask(do="load", cell=request)
 
     def measure(self, cell: dict, names: list[str]) -> list[dict]:

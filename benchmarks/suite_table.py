@@ -107,7 +107,7 @@ COLUMNS = {
 
 
 def summary(rows: list[dict]) -> list[str]:
-    """Markdown: a row a cell, our speed through each door over that of the best peer."""
+    """Markdown: a row a cell, our speed through each interface over that of the best peer."""
     lines = [
         "| model | size | what | precision | batch | best peer | images/s | "
         + " | ".join(COLUMNS)

@@ -36,20 +36,20 @@ def load(cell: dict) -> Run:
             lambda array: tf.cast(tf.constant(array), dtype),
         )
     images, labels = random_batch(cell)
-    if cell["door"].startswith("saved_model"):
+    if cell["interface"].startswith("saved_model"):
         return call_saved_model(cell, images)
     keras.backend.clear_session()
     keras.config.set_dtype_policy(POLICIES[cell["precision"]])
     build = build_keras_hub if cell["who"].startswith("keras_hub") else build_ours
     model = build(cell)
-    if cell["door"].startswith("call"):
-        return call_compiled(model, images, cell["door"] == "call_xla")
+    if cell["interface"].startswith("call"):
+        return call_compiled(model, images, cell["interface"] == "call_xla")
     model.compile(
         keras.optimizers.AdamW(1e-4, weight_decay=0.1),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         jit_compile=cell.get("jit_compile", "auto"),
     )
-    if cell["door"] == "fit":
+    if cell["interface"] == "fit":
         return fit(model, images, labels)
     return repeat(lambda: model.predict(images, batch_size=len(images), verbose=0))
 
@@ -80,7 +80,7 @@ def call_compiled(model, images, xla: bool) -> Run:
 def call_saved_model(cell: dict, images) -> Run:
     import tensorflow as tf
 
-    path = pathlib.Path(cell["ours"], f"{cell['door']}_{cell['precision']}", "1")
+    path = pathlib.Path(cell["ours"], f"{cell['interface']}_{cell['precision']}", "1")
     loaded = tf.saved_model.load(str(path))
     signature = loaded.signatures["pixels"]
 

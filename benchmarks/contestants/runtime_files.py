@@ -11,8 +11,8 @@ def load(cell: dict) -> Run:
     import numpy as np
 
     images = random_batch(cell)[0]
-    folder = pathlib.Path(cell["timm" if cell["door"] == "timm" else "ours"])
-    if cell["door"] == "timm":  # normalised, channels first
+    folder = pathlib.Path(cell["timm" if cell["interface"] == "timm" else "ours"])
+    if cell["interface"] == "timm":  # normalised, channels first
         images = np.ascontiguousarray(normalized(images).transpose(0, 3, 1, 2))
     runtime = cell["who"].split()[0]
     if runtime == "litert":

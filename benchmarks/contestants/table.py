@@ -31,7 +31,7 @@ class Contestant:
     Args:
         environment: A key of `ENVIRONMENTS`.
         module: What its process runs.
-        door: How the model is called, for the module.
+        interface: How the model is called, for the module.
         tasks: What it takes part in.
         precisions: What it can compute in.
         file: What it reads, as a pattern of the cell; `timm/` before what timm writes.
@@ -39,7 +39,7 @@ class Contestant:
 
     environment: str
     module: str
-    door: str = ""
+    interface: str = ""
     tasks: tuple[str, ...] = ("infer",)
     precisions: tuple[str, ...] = ("float32", "bfloat16")
     file: str | None = None

@@ -52,7 +52,7 @@ def load(cell: dict) -> Run:
 def infer(model, images, cell: dict) -> Run:
     import torch
 
-    function = torch.compile(model) if cell["door"] == "compiled" else model
+    function = torch.compile(model) if cell["interface"] == "compiled" else model
 
     def step():
         with torch.inference_mode():
@@ -68,7 +68,7 @@ def train(model, images, labels, cell: dict) -> Run:
 
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4, weight_decay=0.1, fused=True)
-    function = torch.compile(model) if cell["door"] == "compiled" else model
+    function = torch.compile(model) if cell["interface"] == "compiled" else model
     half = cell["precision"] != "float32"
 
     def step():

@@ -1,4 +1,4 @@
-"""How training images are varied: a frozen row, which a recipe holds."""
+"""Augmentation of training images: which random transforms are applied, as a frozen dataclass."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MIXINGS = ("official", "timm")
 
 @dataclasses.dataclass(frozen=True)
 class Augmentation:
-    """What `train_batches` does to images, in the order of the arguments.
+    """Random transforms of training images, applied by `train_batches` in the order of the arguments.
 
     Args:
         crop: `"inception"` (a random window of 5 to 100 % of the area), `"resize_small"` (the

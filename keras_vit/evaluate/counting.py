@@ -333,7 +333,7 @@ def _layer_macs(layer: keras.layers.Layer) -> int:
     if isinstance(layer, _NO_PRODUCTS) or max(len(w.shape) for w in layer.weights) < 2:
         return 0
     raise ValueError(
-        f"Nobody here knows how to count the layer {layer.name!r}, a {type(layer).__name__}. "
+        f"Cannot count layer {layer.name!r}: type {type(layer).__name__} is not supported. "
         "Count a model by its configuration, or one of dense layers, convolutions and blocks."
     )
 

@@ -134,7 +134,7 @@ def _join(
     chosen = chosen * ops.expand_dims(ops.cast(seeking_sizes, "float32"), 2)
     own = ops.cast(found_sizes, "float32")  # (B, O)
     sizes = own + ops.sum(chosen, axis=1)
-    # Shares rather than sums: half precision has no room for many large tokens.
+    # Means rather than sums, which could overflow in half precision.
     kept = ops.expand_dims(ops.cast(own / sizes, found.dtype), 2)  # (B, O, 1)
     shares = ops.transpose(chosen / ops.expand_dims(sizes, 1), (0, 2, 1))  # (B, O, merged)
     tokens = found * kept + ops.matmul(ops.cast(shares, found.dtype), seeking)

@@ -246,10 +246,10 @@ def features_of(model: keras.Model, names: Sequence[str] | str, grids: bool = Fa
     names = [names] if isinstance(names, str) else list(names)
     if not names:
         raise ValueError("`names` must name at least one layer. Received: an empty list.")
-    taps = [_tap(model, name) for name in names]
+    found = [_find_output(model, name) for name in names]
     outputs: dict[str, Any] = {}
-    for chain in dict.fromkeys(chain for chain, _ in taps):
-        inside = {n: x for n, (c, x) in zip(names, taps, strict=True) if c == chain}
+    for chain in dict.fromkeys(chain for chain, _ in found):
+        inside = {n: x for n, (c, x) in zip(names, found, strict=True) if c == chain}
         outputs.update(zip(inside, lift(chain, list(inside.values())), strict=True))
     outputs = {name: outputs[name] for name in names}
     if grids:
@@ -339,7 +339,9 @@ def _as_grid(x: keras.KerasTensor, geometry: Geometry) -> keras.KerasTensor:
     return ops.reshape(x[:, prefix:], (-1, rows, columns, x.shape[2]))
 
 
-def _tap(model: keras.Model, name: str) -> tuple[tuple[keras.Model, ...], keras.KerasTensor]:
+def _find_output(
+    model: keras.Model, name: str
+) -> tuple[tuple[keras.Model, ...], keras.KerasTensor]:
     """The output of the layer of that name, and the chain to the model whose tensor it is."""
     path, _, last = name.rpartition("/")
     layer_name = path if last == _SCORES else name
