@@ -1,4 +1,4 @@
-r"""How fast our models are on this machine's processor, through every interface, compared with their peers.
+r"""Speed of our models on this processor, through every interface, compared with peers.
 
     python benchmarks/suite.py --setup ENVIRONMENTS           makes an environment a group of peers
     python benchmarks/suite.py --environments ENVIRONMENTS    measures the whole grid (hours)

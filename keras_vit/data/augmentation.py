@@ -12,7 +12,7 @@ MIXINGS = ("official", "timm")
 
 @dataclasses.dataclass(frozen=True)
 class Augmentation:
-    """Random transforms of training images, applied by `train_batches` in the order of the arguments.
+    """Random transforms of training images, applied in the order of the arguments.
 
     Args:
         crop: `"inception"` (a random window of 5 to 100 % of the area), `"resize_small"` (the
