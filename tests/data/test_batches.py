@@ -225,7 +225,7 @@ def test_what_does_not_fit_says_so(images):
         train_batches(images, TRANSFORM, 64)
     with pytest.raises(ValueError, match=r"has 11 classes, the model 10. Build it with classes=11"):
         train_batches(images, tiny_config(), 4)
-    with pytest.raises(ValueError, match=r"Mixing and smoothing .* which integers cannot be"):
+    with pytest.raises(ValueError, match=r"Mixing and smoothing .* which integers cannot express"):
         train_batches(images, TRANSFORM, 4, AUGREG["light2"], one_hot=False)
     with pytest.raises(ValueError, match=r"RandAugment needs images of 3 channels"):
         train_batches(images, InputTransform((8, 8), channels=1), 4, AUGREG["light1"])
