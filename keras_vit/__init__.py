@@ -19,7 +19,7 @@ import keras_vit.train.distillation
 import keras_vit.train.losses
 import keras_vit.train.optimizers
 import keras_vit.train.schedules
-import keras_vit.trainers.model  # noqa: F401 - for the same reason
+import keras_vit.trainers.model  # noqa: F401 - registers `Model`
 
 # Sub-packages: each imports a module when one of its names is first used.
 from keras_vit import (

@@ -23,7 +23,9 @@ def load(cell: dict) -> Run:
     import tensorflow as tf
 
     if not cell["who"].startswith("keras_hub"):
-        import keras_vit  # noqa: F401  as a user does: before TensorFlow's first operation
+        import keras_vit
+
+        keras_vit.trainers.keep_buffers()  # before TensorFlow's first operation
 
     if tf.config.threading.get_intra_op_parallelism_threads() != cell["threads"]:
         tf.config.threading.set_intra_op_parallelism_threads(cell["threads"])
