@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import collections
-import datetime
 import json
 import os
 import pathlib
@@ -24,6 +23,7 @@ import tempfile
 import time
 
 import numpy as np
+from machine import describe_machine
 
 VARIANT, TIMM = "vit_b16", "vit_base_patch16_224"
 IMAGE_SIZE = 224
@@ -132,18 +132,15 @@ def measure(paths: dict[str, pathlib.Path], batch: int, threads: int, rounds: in
     ]
 
 
-def describe_machine(folder: pathlib.Path) -> dict:
+def describe_run(folder: pathlib.Path) -> dict:
+    """The variant, the machine and all versions."""
     import keras
     import onnxruntime
     import tensorflow as tf
 
-    with open("/proc/cpuinfo") as file:
-        cpu = next((line.split(":")[1].strip() for line in file if "model name" in line), "")
     return {
         "variant": VARIANT,
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        "cpu": cpu,
-        "cores": os.cpu_count(),
+        **describe_machine(),
         "onnxruntime": onnxruntime.__version__,
         "tensorflow": tf.__version__,
         "keras": keras.__version__,
@@ -167,7 +164,7 @@ def main(arguments: list[str] | None = None) -> None:
         return
     ours = export_ours(options.folder)
     paths = {**ours, **{name: options.folder / f"{name}.onnx" for name in TIMMS}}
-    machine = describe_machine(options.folder)
+    machine = describe_run(options.folder)
     for name, path in paths.items():
         print(json.dumps({"file": name, **count_nodes(path), **machine}), flush=True)
     for threads in options.threads:

@@ -8,13 +8,12 @@ import lazy_loader
 import keras_vit.layers.attention
 import keras_vit.layers.block
 import keras_vit.layers.convolution
-import keras_vit.layers.masking
 import keras_vit.layers.merging
 import keras_vit.layers.mlp
 import keras_vit.layers.pooling
 import keras_vit.layers.residual
 import keras_vit.layers.tokens
-import keras_vit.models.feature_extraction
+import keras_vit.models.attention
 import keras_vit.train.distillation
 import keras_vit.train.losses
 import keras_vit.train.optimizers

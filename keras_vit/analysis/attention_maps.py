@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.analysis.image_batches import ImageBatches, image_batches
-from keras_vit.models.feature_extraction import Attention, Geometry, check_block
+from keras_vit.models.attention import Attention, Geometry, check_block
 
 
 def attention_maps(
@@ -38,7 +38,7 @@ def attention_maps(
     for batch in image_batches(images, batch_size):
         tokens = attention.tokens(batch)
         scores = attention.scores(tokens, block)  # (b, A, T, T)
-        share = attention.viewpoint(tokens)[:, None, None]  # (b, 1, 1, T)
+        share = attention.output_weights(tokens)[:, None, None]  # (b, 1, 1, T)
         maps.append(_on_grid(ops.matmul(share, scores)[:, :, 0], attention.geometry))
     return np.concatenate(maps)
 
@@ -68,7 +68,7 @@ def attention_rollout(model: keras.Model, images: ImageBatches, batch_size: int 
     maps = []
     for batch in image_batches(images, batch_size):
         tokens = attention.tokens(batch)
-        share = attention.readout(tokens)[:, None]  # (b, 1, T)
+        share = attention.pooling_weights(tokens)[:, None]  # (b, 1, T)
         # From the last block to the first, one row is enough: T^2 products per block, not T^3.
         for index in reversed(range(len(attention.blocks))):
             mean = ops.mean(attention.scores(tokens, index), axis=1)  # (b, T, T)

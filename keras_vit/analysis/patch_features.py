@@ -9,12 +9,8 @@ import numpy as np
 from keras import ops
 
 from keras_vit.analysis.image_batches import ImageBatches, image_batches
-from keras_vit.models.feature_extraction import (
-    features_of,
-    geometry_of,
-    head_input_stage,
-    stage_names,
-)
+from keras_vit.models.attention import geometry_of
+from keras_vit.models.feature_extraction import features_of, head_input_stage, stage_names
 from keras_vit.models.graph import find_blocks
 
 

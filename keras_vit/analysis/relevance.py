@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.analysis.image_batches import ImageBatches, image_batches
-from keras_vit.models.feature_extraction import Attention
+from keras_vit.models.attention import Attention
 
 # One class index for all images, or one per image; `None` means the most likely class.
 Classes = int | Sequence[int] | np.ndarray | None
@@ -97,7 +97,8 @@ def _relevance(attention: Attention, images: np.ndarray, classes: np.ndarray | N
         for a, g in zip(scores, gradients, strict=True)
     ]  # each (B, T, T), and (B, 1, T) of an attention pooling
     depth = len(attention.blocks)
-    share = weighted[depth] if len(weighted) > depth else attention.viewpoint([tokens])[:, None]
+    has_pooling = len(weighted) > depth
+    share = weighted[depth] if has_pooling else attention.output_weights([tokens])[:, None]
     for mixed in reversed(weighted[:depth]):
         share = share + tf.matmul(share, mixed)
     patches = ops.convert_to_numpy(share)[:, 0, attention.geometry.num_prefix_tokens :]

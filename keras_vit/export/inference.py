@@ -12,7 +12,8 @@ import tensorflow as tf
 
 from keras_vit.config import Preprocessing
 from keras_vit.data.transforms import normalize
-from keras_vit.models.fold import fold_standardization
+from keras_vit.models.graph import head_input
+from keras_vit.models.resnet import fold_standardization
 from keras_vit.trainers.private_names import flatten_layers
 
 # Keras dtype policy of each precision.
@@ -274,17 +275,6 @@ def _with_named_outputs(model: keras.Model) -> keras.Model:
     output = model.outputs[0]
     if getattr(getattr(model, "config", None), "classes", 0) is None:
         return keras.Model(model.inputs, {"features": output})
-    features = _head_input(model)
+    features = head_input(model)
     outputs = {"logits": output} if features is None else {"features": features, "logits": output}
     return keras.Model(model.inputs, outputs)
-
-
-def _head_input(model: keras.Model) -> keras.KerasTensor | None:
-    """The input of the head, or `None` if it is unknown."""
-    layers = [layer for layer in model.layers if layer.name == "head"]
-    if not layers and isinstance(_last_layer(model), keras.layers.Dense):
-        layers = [_last_layer(model)]
-    try:
-        return layers[0].input if layers else None
-    except (AttributeError, ValueError):  # several calls
-        return None

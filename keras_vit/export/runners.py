@@ -101,8 +101,8 @@ def import_onnx() -> types.ModuleType:
     """
     try:
         import onnx
-        import onnxruntime  # noqa: F401
-        import tf2onnx  # noqa: F401
+        import onnxruntime  # noqa: F401 - only whether it is there
+        import tf2onnx  # noqa: F401 - only whether it is there
     except ImportError as error:
         raise ImportError(
             "ONNX exports need tf2onnx and onnxruntime. Install both with "

@@ -1,4 +1,4 @@
-"""From an image to a sequence of tokens: patches, learned tokens, places."""
+"""From an image to a sequence of tokens: patches, learned tokens, positions, masking."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from keras_vit.checks import Shape, check_positive, check_rate, check_whole_patc
 from keras_vit.resize import sincos_2d
 
 _KINDS = ("learned", "learned_2d", "sincos_2d")
+MASKED = -1  # in the sources of `PatchMask`: the mask token
 _POSITION_STDDEV = 0.02  # as in the official model
 
 
@@ -284,3 +285,55 @@ class PatchDropout(keras.layers.Layer):
             "seed": self.seed,
         }
         return {**super().get_config(), **config}
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class PatchMask(keras.layers.Layer):
+    """Replaces patch tokens by a learned mask token, or by other patches of their image.
+
+    Masked patch prediction, Appendix B.1.2 of https://arxiv.org/abs/2010.11929. The layer
+    stands between `PatchEncoder` and the class token. The data says which patches are replaced, so
+    that batches are repeatable and losses know them: see `keras_vit.data.mask_patches`.
+
+    Args:
+        stddev: Standard deviation of the mask token's normal start, as BERT's.
+
+    Call arguments:
+        tokens: Float tensor of shape `(B, N, D)`.
+        sources: Integer tensor of shape `(B, N)`: for each position the index of the patch
+            whose token is used, in [0, N), or -1 for the mask token.
+
+    Returns:
+        Float tensor of shape `(B, N, D)`.
+    """
+
+    def __init__(self, stddev: float = 0.02, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.stddev = stddev
+
+    def build(
+        self,
+        tokens_shape: Shape,
+        sources_shape: Shape | None = None,
+    ) -> None:
+        self.token = self.add_weight(
+            name="token",
+            shape=(1, 1, tokens_shape[-1]),
+            initializer=keras.initializers.RandomNormal(stddev=self.stddev),
+        )
+
+    def call(self, tokens: keras.KerasTensor, sources: keras.KerasTensor) -> keras.KerasTensor:
+        indices = ops.maximum(sources, 0)[:, :, None]  # (B, N, 1)
+        taken = ops.take_along_axis(tokens, indices, axis=1)  # (B, N, D)
+        is_masked = ops.equal(sources, MASKED)[:, :, None]
+        return ops.where(is_masked, ops.cast(self.token, tokens.dtype), taken)
+
+    def compute_output_shape(
+        self,
+        tokens_shape: Shape,
+        sources_shape: Shape | None = None,
+    ) -> Shape:
+        return tokens_shape
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "stddev": self.stddev}

@@ -12,43 +12,43 @@ from keras_vit.trainers.model import Model
 from keras_vit.trainers.private_names import call_of
 
 
-def walk(
+def walk_layers(
     model: keras.Model, chain: tuple[keras.Model, ...] = ()
 ) -> Iterator[tuple[tuple[keras.Model, ...], keras.layers.Layer]]:
-    """Every layer, with the chain of models from the outermost to the one that holds it."""
+    """Iterates over all layers, each with the models that contain it, outermost first."""
     chain = (*chain, model)
     for layer in model.layers:
         if isinstance(layer, keras.Model):
-            yield from walk(layer, chain)
+            yield from walk_layers(layer, chain)
         yield chain, layer
 
 
 def find_layer(model: keras.Model, kind: type) -> Any:
-    """The first layer of a kind in a model or in the models inside it, or `None`."""
-    return next((layer for _, layer in walk(model) if isinstance(layer, kind)), None)
+    """Finds the first layer of a class in a model and its nested models, or returns `None`."""
+    return next((layer for _, layer in walk_layers(model) if isinstance(layer, kind)), None)
 
 
 def find_blocks(model: keras.Model) -> tuple[tuple[keras.Model, ...], list[TransformerBlock]]:
-    """The blocks of the first model in `model` that has any, and the chain to that model."""
-    found = [(chain, x) for chain, x in walk(model) if isinstance(x, TransformerBlock)]
+    """Finds the blocks of the first model that has any, and the models that contain it."""
+    found = [(chain, x) for chain, x in walk_layers(model) if isinstance(x, TransformerBlock)]
     if not found:
         raise ValueError(
-            f"The model {model.name!r} has no TransformerBlock, so there is no attention to look "
-            "at. Pass a Vision Transformer of this package, or a model built on one."
+            f"The model {model.name!r} has no TransformerBlock, so it has no attention "
+            "weights. Pass a Vision Transformer of this package, or a model built on one."
         )
     chain = found[0][0]
     return chain, [layer for other, layer in found if other == chain]
 
 
 def calls_of(model: keras.Model) -> dict[keras.Operation, Any]:
-    """For every layer of a functional model, its call in this model's own graph.
+    """Maps every layer of a functional model to its call in the graph of this model.
 
-    A layer can stand in several graphs, and `layer.output` is that of the first.
+    A layer can be in several graphs, and `layer.output` is the output in the first of them.
     """
     if not getattr(model, "outputs", None):
         raise ValueError(
-            f"The model {model.name!r} has no graph of layers to look into: it must be functional, "
-            "or a sequential model that was built. Pass the functional model inside it."
+            f"The model {model.name!r} has no graph of layers: it must be a functional model, or a "
+            "sequential model that was built. Pass the functional model inside it."
         )
     calls: dict[keras.Operation, Any] = {}
     tensors = list(model.outputs)
@@ -61,8 +61,8 @@ def calls_of(model: keras.Model) -> dict[keras.Operation, Any]:
     return calls
 
 
-def lift(chain: tuple[keras.Model, ...], tensors: list[Any]) -> list[Any]:
-    """Tensors of the innermost model of a chain as tensors of the outermost."""
+def in_outermost(chain: tuple[keras.Model, ...], tensors: list[Any]) -> list[Any]:
+    """Maps tensors of the innermost of nested models to tensors of the outermost."""
     for outer, inner in zip(reversed(chain[:-1]), reversed(chain), strict=False):
         call = calls_of(outer)[inner]
         part = keras.Model(inner.inputs, tensors)
@@ -71,12 +71,12 @@ def lift(chain: tuple[keras.Model, ...], tensors: list[Any]) -> list[Any]:
 
 
 def connect(chain: tuple[keras.Model, ...], tensors: list[Any]) -> Model:
-    """A model from the images of the outermost model to tensors of the innermost."""
-    return Model(single_input(chain[0]), lift(chain, tensors))
+    """Builds a model from the input of the outermost model to tensors of the innermost."""
+    return Model(single_input(chain[0]), in_outermost(chain, tensors))
 
 
-def after(chain: tuple[keras.Model, ...], tensor: Any) -> list[keras.Model]:
-    """What follows a tensor of the innermost model of a chain, to the output of the outermost.
+def models_after(chain: tuple[keras.Model, ...], tensor: Any) -> list[keras.Model]:
+    """Builds models from a tensor of the innermost model to the output of the outermost.
 
     Returns:
         Models to call one after the other.
@@ -91,5 +91,23 @@ def after(chain: tuple[keras.Model, ...], tensor: Any) -> list[keras.Model]:
 
 
 def single_input(model: keras.Model) -> keras.KerasTensor | list[keras.KerasTensor]:
-    """One input as itself: Keras warns where a list of one is called with a tensor."""
+    """The inputs of a model, and one input as a tensor: Keras warns about lists of one."""
     return model.inputs[0] if len(model.inputs) == 1 else model.inputs
+
+
+def head_input(model: keras.Model) -> keras.KerasTensor | None:
+    """Finds the input of the head: the layer `head`, or the dense layer that gives the output.
+
+    Args:
+        model: A functional model. Nested models are not searched.
+
+    Returns:
+        A tensor of the graph of `model`, or `None` if the model has no head.
+    """
+    if getattr(getattr(model, "config", None), "classes", 0) is None:
+        return None
+    calls = calls_of(model)
+    head = next((layer for layer in calls if layer.name == "head"), call_of(model.outputs[0])[0])
+    if head.name != "head" and not isinstance(head, keras.layers.Dense):
+        return None
+    return calls[head].input_tensors[0]

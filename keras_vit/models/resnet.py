@@ -1,14 +1,17 @@
-"""The ResNets of the paper: the stem of a hybrid, and the BiT baseline."""
+"""The ResNets of the paper: the stem of a hybrid, the BiT baseline, kernels for inference."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import keras
 
 from keras_vit.config import ResNetConfig, ResNetStem
-from keras_vit.layers.convolution import GroupNorm
+from keras_vit.layers.convolution import GroupNorm, StdConv2D
 from keras_vit.layers.residual import BiTRoot, ResNetStage, StemRoot
 from keras_vit.models.heads import classify, functional_model, image_input, preprocess
 from keras_vit.trainers.model import Model
+from keras_vit.trainers.private_names import flatten_layers
 
 _FILTERS = 64  # of the root and of the first stage's 3 x 3 convolutions
 
@@ -74,3 +77,42 @@ def add_stages(
             name=f"{prefix}stage_{index + 1}",
         )(x)
     return x
+
+
+def fold_standardization(model: keras.Model) -> keras.Model:
+    """A copy of a model whose convolutions use their standardised kernels as they are.
+
+    Weight standardisation is part of training. Where weights no longer change, it need be
+    computed once only: the copy gives the same numbers to rounding and skips that work at every
+    call, in the program and in every exported file. The copy is for inference; train `model`.
+
+    Args:
+        model: A hybrid, a BiT ResNet, or any functional model with their layers.
+
+    Returns:
+        A new model of the same class, not compiled, with variables of the same paths; `model`
+        itself where it has nothing to fold.
+    """
+    kernels = {
+        layer.kernel.path: layer.effective_kernel()
+        for layer in flatten_layers(model)
+        if isinstance(layer, StdConv2D) and layer.standardization is not None
+    }
+    if not kernels:
+        return model
+    folded = type(model).from_config(_without_standardization(model.get_config()))
+    for ours, theirs in zip(folded.variables, model.variables, strict=True):
+        ours.assign(kernels.get(theirs.path, theirs))
+    return folded
+
+
+def _without_standardization(config: Any) -> Any:
+    """A nested configuration with the field set to `None` wherever it occurs."""
+    if isinstance(config, dict):
+        return {
+            key: None if key == "standardization" else _without_standardization(value)
+            for key, value in config.items()
+        }
+    if isinstance(config, list | tuple):
+        return type(config)(_without_standardization(value) for value in config)
+    return config

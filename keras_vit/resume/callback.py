@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.distribution.workers import Workers
+from keras_vit.distribution.cluster import Workers
 from keras_vit.resume import data_position, variables
 from keras_vit.resume.state_folder import StateFolder
 from keras_vit.resume.stop_signal import EXIT_STATUS, SharedStop, StopSignal

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.distribution.workers import Workers
+from keras_vit.distribution.cluster import Workers
 from keras_vit.errors import DamagedStateError
 from keras_vit.resume.state_file import read_state, write_state
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import keras
 
-from keras_vit.distribution.workers import Workers
+from keras_vit.distribution.cluster import Workers
 
 EXIT_STATUS = 128 + signal.SIGTERM  # as a shell reports a process that SIGTERM ended
 

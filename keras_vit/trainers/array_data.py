@@ -197,7 +197,7 @@ def _adapter(
 
 @functools.cache
 def _adapter_class() -> Any:
-    class ArrayAdapter(array_adapter_class()):  # type: ignore[misc]
+    class ArrayAdapter(array_adapter_class()):  # type: ignore[misc]  # Keras is untyped
         """Keras's adapter of arrays, whose pipeline is not tuned."""
 
         def get_tf_dataset(self) -> tf.data.Dataset:

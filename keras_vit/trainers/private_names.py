@@ -92,7 +92,7 @@ PRIVATE_NAMES = tuple(
         (_OPTIMIZER, "_use_weight_decay", "overridden: decay of kernels alone"),
         (_OPTIMIZER, "_apply_weight_decay", "overridden: decay with each variable's rate"),
         (_OPTIMIZER, "_get_variable_index", "the index of a variable's rate"),
-        # The graph of layers (models/graph.py, models/fold.py, export/inference.py).
+        # The graph of layers (models/graph.py, models/resnet.py, export/inference.py).
         ("keras.src.ops.node", "_keras_history", "the call that made a tensor"),
         ("keras.src.ops.operation:Operation", "_inbound_nodes", "all calls of a layer"),
         ("keras.src.layers.layer:Layer", "_flatten_layers", "layers of nested layers, too"),

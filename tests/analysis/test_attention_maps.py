@@ -13,7 +13,7 @@ from keras_vit.analysis.attention_maps import (
     patch_distances,
 )
 from keras_vit.config import ResNetStem
-from keras_vit.models.feature_extraction import Attention, Geometry, attention_scores
+from keras_vit.models.attention import Attention, Geometry, attention_scores
 from tests import reference, reference_resnet
 from tests.models.test_feature_extraction import KINDS, composed, random_vit
 
@@ -27,7 +27,7 @@ def reference_rollout(model, images):
         mixed = scores.mean(axis=1) + np.eye(scores.shape[-1])
         mixed = mixed / mixed.sum(-1, keepdims=True)
         product = mixed @ product if index else mixed
-    share = np.asarray(attention.readout(attention.tokens(images)), "float64")
+    share = np.asarray(attention.pooling_weights(attention.tokens(images)), "float64")
     row = np.einsum("bt,bts->bs", share, product)
     geometry = attention.geometry
     return row[:, geometry.num_prefix_tokens :].reshape(-1, *geometry.grid)

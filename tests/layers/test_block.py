@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit.layers.activations import gelu
 from keras_vit.layers.attention import SelfAttention
 from keras_vit.layers.block import LayerScale, TransformerBlock
-from keras_vit.layers.mlp import MLP
+from keras_vit.layers.mlp import MLP, gelu
 from tests import reference
 from tests.checks import check_layer
 from tests.fixtures import fill_random

@@ -6,14 +6,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.models.feature_extraction import (
-    Attention,
-    Geometry,
-    attention_scores,
-    features_of,
-    geometry_of,
-    stage_names,
-)
+from keras_vit.models.attention import Attention, Geometry, attention_scores, geometry_of
+from keras_vit.models.feature_extraction import features_of, stage_names
 from keras_vit.models.vit import build_vit
 from keras_vit.trainers.model import Model
 from tests import reference
@@ -193,16 +187,16 @@ def test_stage_names_are_names_of_features():
     assert list(features_of(model, names).output) == names
 
 
-def test_readout_of_each_head():
+def test_pooling_weights_of_each_head():
     for kind, expected in (("token", 1.0), ("gap", 1 / 16), ("gap_with_class_token", 1 / 16)):
         model, images = random_vit(**KINDS[kind])
         attention = Attention(model)
-        share = np.asarray(attention.readout(attention.tokens(images)))
+        share = np.asarray(attention.pooling_weights(attention.tokens(images)))
         np.testing.assert_allclose(share.sum(-1), 1, atol=1e-6)
         assert share[share > 0] == pytest.approx(expected)
     model, images = random_vit(**KINDS["map_registers"])
     attention = Attention(model)
-    share = np.asarray(attention.readout(attention.tokens(images)))
+    share = np.asarray(attention.pooling_weights(attention.tokens(images)))
     np.testing.assert_allclose(share.sum(-1), 1, atol=1e-5)
     assert len(np.unique(share[0])) == 18
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras_vit.config import ResNetConfig, ResNetStem
 from keras_vit.create import build
 from keras_vit.layers import convolution
-from keras_vit.models.fold import fold_standardization
+from keras_vit.models.resnet import fold_standardization
 from keras_vit.trainers.model import Model
 from tests.fixtures import fill_random, images_for, tiny_config
 

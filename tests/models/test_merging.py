@@ -13,7 +13,8 @@ from safetensors.numpy import save_file
 from keras_vit.analysis.attention_maps import attention_maps
 from keras_vit.analysis.relevance import class_relevance
 from keras_vit.config import ViTConfig
-from keras_vit.models.feature_extraction import attention_scores, features_of
+from keras_vit.models.attention import attention_scores
+from keras_vit.models.feature_extraction import features_of
 from keras_vit.models.vit import build_vit
 from keras_vit.train.masked_patches import masked_patch_model
 from keras_vit.variants import find_config

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keras_vit.distribution.workers import Workers as RealWorkers
+from keras_vit.distribution.cluster import Workers as RealWorkers
 from keras_vit.resume import stop_signal
 from keras_vit.resume.stop_signal import SharedStop
 

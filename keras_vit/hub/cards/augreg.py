@@ -197,7 +197,8 @@ def parse_augreg_name(name: str) -> AugRegFile:
         )
     fields = found.groupdict()
     image_size = int(fields.pop("image_size") or 224)
-    return AugRegFile(  # mypy cannot know which of the pattern's groups are there
+    return AugRegFile(
+        # mypy does not know the groups of the pattern
         **{**fields, "epochs": int(fields["epochs"])},  # type: ignore[arg-type]
         image_size=image_size,
     )
