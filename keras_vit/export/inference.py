@@ -176,8 +176,10 @@ def check_model(model: keras.Model) -> None:
         raise TypeError(f"`model` must be a keras.Model. Received: {type(model).__name__}.")
     if not model.built or not getattr(model, "inputs", None):
         raise ValueError(
-            "The model is not built, so its input is unknown. Received: "
-            f"{type(model).__name__} {model.name!r}. Build it from `keras.Input`, or call it once."
+            "An exported model needs a symbolic input. Received: "
+            f"{type(model).__name__} {model.name!r} without one. Wrap a subclassed model, or one "
+            "that is not built: images = keras.Input((height, width, channels)); "
+            "keras_vit.Model(images, model(images))."
         )
     if len(model.inputs) != 1 or len(model.outputs) != 1:
         raise ValueError(

@@ -29,6 +29,7 @@ from keras_vit.export.verify import (
     Images,
     check,
     compare,
+    expected_outputs,
     resize_images,
     verification_images,
 )
@@ -97,12 +98,17 @@ def export_litert(
     images = verification_images(images, inference)
     if precision == "int8":
         _check_int8(calibration, batch_size)
+    elif float_layers:
+        raise ValueError(
+            '`float_layers` needs precision="int8": other precisions quantise no activations. '
+            f"Received: precision={precision!r}, float_layers={list(float_layers)}."
+        )
     with write_atomically(path) as unfinished:
         data, _ = _convert(inference, outputs, precision, batch_size, calibration, float_layers)
         unfinished.write_bytes(data)
         _pack(unfinished, inference, precision, labels)
         _check_operators(unfinished)
-        expected, runner = inference.run(images), load_litert(unfinished)
+        expected, runner = expected_outputs(inference, images), load_litert(unfinished)
         report = compare(unfinished, "litert", precision, runner, expected, images, batch_size or 4)
         check(report, TOLERANCES[precision], tolerance=tolerance)
     return dataclasses.replace(report, path=pathlib.Path(path))

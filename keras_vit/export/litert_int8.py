@@ -81,15 +81,31 @@ def quantize(
 
     Returns:
         The bytes of the file, and a `LayerError` for every quantised operator, the largest first.
+
+    Raises:
+        ValueError: If one of `float_layers` matches no quantised tensor.
     """
     with _quiet():
         debugger = _debugger(make_converter, images, ())
         errors = _measure(debugger)
+        _check_float_layers(float_layers, errors)
         kept = [row.tensor for row in errors if any(part in row.tensor for part in float_layers)]
         if kept:
             debugger = _debugger(make_converter, images, kept)
             errors = _measure(debugger)
         return debugger.get_nondebug_quantized_model(), errors
+
+
+def _check_float_layers(float_layers: Sequence[str], errors: list[LayerError]) -> None:
+    """Raises a `ValueError` if a part of a name matches no quantised tensor."""
+    names = [row.tensor for row in errors]
+    unknown = [part for part in float_layers if not any(part in name for name in names)]
+    if unknown:
+        raise ValueError(
+            f"`float_layers` must be parts of the names of quantised tensors. Received: {unknown}, "
+            f"which match none of {len(names)}: {', '.join(names[:3])}, ... All are in the result "
+            "of keras_vit.export.litert_errors."
+        )
 
 
 def _debugger(

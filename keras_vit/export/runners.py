@@ -111,6 +111,15 @@ def import_onnx() -> types.ModuleType:
     return onnx
 
 
+def newest_version(path: str | os.PathLike[str]) -> pathlib.Path:
+    """Returns the newest version in a directory of SavedModel versions; other paths as they are."""
+    path = pathlib.Path(path).expanduser()
+    if (path / "saved_model.pb").is_file() or not path.is_dir():
+        return path
+    versions = [int(file.parent.name) for file in path.glob("[0-9]*/saved_model.pb")]
+    return path / str(max(versions)) if versions else path
+
+
 def find_format(path: str | os.PathLike[str]) -> str:
     """Detects the format of an exported file: `"saved_model"`, `"litert"` or `"onnx"`.
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import keras
 import tensorflow as tf
 
+from keras_vit.checks import check_positive
 from keras_vit.config import Preprocessing
 from keras_vit.data.decode import DECODED_CHANNELS, decode
 from keras_vit.data.transforms import eval_transform
@@ -28,6 +29,7 @@ from keras_vit.export.verify import (
     Images,
     check,
     compare,
+    expected_outputs,
     verification_images,
 )
 from keras_vit.files import write_atomically
@@ -73,7 +75,7 @@ def export_saved_model(
         labels: Class names in order; `None` takes the class indices.
         version: Version number; `None` takes the next.
         precision: Precision of the computation: `"float32"`, `"bfloat16"` or `"float16"`.
-        top_k: Number of classes in `classes` and `scores`.
+        top_k: Number of classes in `classes` and `scores`, at least 1.
         images: Pixels of shape `(B, H, W, C)` in [0, 255] for the check, or a list of images of
             any size, as `read_images` returns; `None` takes synthetic images.
         preprocessing: Preprocessing of the images; `None` takes the model's own.
@@ -100,11 +102,17 @@ def export_saved_model(
     PosixPath('serving/pets/1')
     """
     check_precision(precision, POLICIES)
+    check_positive("top_k", top_k)
+    for size in warmup_batch_sizes:
+        check_positive("warmup_batch_sizes", size)
+    if version is not None:
+        _check_version(version)
     inference = prepare(model, precision, preprocessing, activation)
     labels = check_labels(labels, inference.classes)
     module = ServingModule(inference, labels, top_k, jit_compile)
     images = verification_images(images, inference)
-    expected = prepare(model, "float32", preprocessing, activation).run(images)
+    reference = prepare(model, "float32", preprocessing, activation)
+    expected = expected_outputs(reference, images)
     destination = pathlib.Path(path) / str(_next_version(path) if version is None else version)
     with write_atomically(destination) as unfinished:
         tf.saved_model.save(module, os.fspath(unfinished), module.signatures())
@@ -113,6 +121,15 @@ def export_saved_model(
         report = compare(unfinished, "saved_model", precision, runner, expected, images)
         check(report, TOLERANCES[precision], tolerance=tolerance)
     return dataclasses.replace(report, path=destination)
+
+
+def _check_version(version: object) -> None:
+    """Raises a `ValueError` unless TensorFlow Serving takes the version."""
+    if not hasattr(version, "__index__") or isinstance(version, bool) or int(version) < 0:
+        raise ValueError(
+            "`version` must be a whole number, 0 or more, or None for the next. Received: "
+            f"{version!r}."
+        )
 
 
 def _next_version(path: str | os.PathLike[str]) -> int:

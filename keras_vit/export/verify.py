@@ -17,7 +17,7 @@ from keras_vit.config import Preprocessing
 from keras_vit.data.transforms import eval_transform
 from keras_vit.errors import ExportMismatchError
 from keras_vit.export.inference import Inference, prepare
-from keras_vit.export.runners import LOADERS, Runner, find_format
+from keras_vit.export.runners import LOADERS, Runner, find_format, newest_version
 
 # One array of pixels of the model's size, or a list of images of any size.
 Images = np.ndarray | Sequence[np.ndarray]
@@ -75,7 +75,8 @@ def verify_export(
     """Runs an exported file and its model on the same images, and reports their differences.
 
     Args:
-        path: A version of a SavedModel, a LiteRT file or an ONNX file.
+        path: A SavedModel version or the directory of its versions, of which the newest is taken;
+            a LiteRT file; or an ONNX file.
         model: The model to compare with.
         images: Pixels of shape `(B, H, W, C)` in [0, 255], or a list of images of any size;
             `None` takes synthetic images.
@@ -94,13 +95,13 @@ def verify_export(
 
     >>> print(keras_vit.verify_export("model.onnx", model))
     """
+    path = newest_version(path)
     format = find_format(path)
     inference = prepare(model, preprocessing=preprocessing)
     images = verification_images(images, inference)
-    runner, expected = LOADERS[format](path), inference.run(images)
-    return check(
-        compare(path, format, "unknown", runner, expected, images), None, tolerance=tolerance
-    )
+    runner, expected = LOADERS[format](path), expected_outputs(inference, images)
+    report = compare(path, format, "unknown", runner, expected, images)
+    return check(report, None, tolerance=tolerance)
 
 
 def compare(
@@ -172,11 +173,28 @@ def check(
         raise ExportMismatchError(
             f"The {report.format} export differs from the model: largest difference "
             f"{report.max_difference:.2e} (allowed: {max_difference}), top-1 agreement "
-            f"{agreement} (at least: {min_agreement}) on {report.images} images. An export leaves "
-            "no file then. Pass images of the task, try another precision, or set `tolerance`.",
+            f"{agreement} (at least: {min_agreement}) on {report.images} images. Pass images of "
+            "the task, try another precision, or set `tolerance`.",
             report,
         )
     return report
+
+
+def expected_outputs(inference: Inference, images: np.ndarray) -> dict[str, np.ndarray]:
+    """Computes the model's outputs for the images of a check.
+
+    Raises:
+        ValueError: If outputs are not finite: nothing can be compared with them.
+    """
+    outputs = inference.run(images)
+    if all(np.isfinite(values).all() for values in outputs.values()):
+        return outputs
+    broken = [v.path for v in inference.model.variables if not np.isfinite(np.asarray(v)).all()]
+    cause = f"These weights are: {', '.join(broken)}" if broken else "All weights are finite"
+    raise ValueError(
+        f"Outputs of the model {inference.model.name!r} are NaN or infinite. {cause}. Train or "
+        "load the model again before you export it."
+    )
 
 
 def verification_images(images: Images | None, inference: Inference) -> np.ndarray:
@@ -199,6 +217,11 @@ def verification_images(images: Images | None, inference: Inference) -> np.ndarr
         raise ValueError(
             "`images` must be pixels in [0, 255], not normalised. Received: values from "
             f"{images.min()} to {images.max()}."
+        )
+    if 0 < images.max() <= 1:
+        raise ValueError(
+            "`images` must be pixels in [0, 255]. Received: values from "
+            f"{images.min()} to {images.max()}, which look like a range of [0, 1]. Multiply by 255."
         )
     return images.astype("float32")
 

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 
+import keras_vit
 from keras_vit.config import Preprocessing
 from keras_vit.export.inference import POLICIES, check_model, prepare
 from keras_vit.export.litert import _check_operators, export_litert
@@ -39,7 +40,11 @@ def functional(outputs=1, shape=(8, 8, 3)):
     ("make", "error", "message"),
     [
         (lambda: "model.keras", TypeError, r"must be a keras\.Model\. Received: str"),
-        (subclassed, ValueError, r"The model is not built.*Received: Mine 'mine'"),
+        (
+            subclassed,
+            ValueError,
+            r"a symbolic input\. Received: Mine 'mine'.*Wrap a subclassed",
+        ),
         (lambda: functional(2), ValueError, "Received: 1 inputs and 2 outputs"),
         (
             lambda: functional(shape=(None, None, 3)),
@@ -53,6 +58,56 @@ def test_models_that_cannot_be_exported(make, error, message, export, tmp_path):
     with pytest.raises(error, match=message):
         export(make(), tmp_path / "exported")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_subclassed_model_exports_when_wrapped_as_the_message_says(model, pixels, tmp_path):
+    class Mine(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.inner = model
+
+        def call(self, images):
+            return self.inner(images)
+
+    mine = Mine()
+    mine(pixels)  # called, and still without a symbolic input
+    with pytest.raises(ValueError, match=r"Wrap .*keras_vit.Model\(images, model\(images\)\)"):
+        check_model(mine)
+    images = keras.Input(pixels.shape[1:])
+    wrapped = keras_vit.Model(images, mine(images))
+    raw = Preprocessing(0.0, 1.0)
+    report = export_onnx(wrapped, tmp_path / "m.onnx", preprocessing=raw, images=pixels)
+    assert report.max_difference < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"top_k": 0}, r"`top_k` must be a positive integer. Received: top_k=0"),
+        ({"warmup_batch_sizes": (1, 0)}, r"`warmup_batch_sizes` must be a positive integer"),
+        ({"version": -1}, r"`version` must be a whole number, 0 or more.*Received: -1"),
+        ({"version": 1.5}, r"`version` must be a whole number.*Received: 1.5"),
+        ({"version": "2"}, r"`version` must be a whole number.*Received: '2'"),
+    ],
+)
+def test_numbers_that_no_server_takes(arguments, message, model, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        export_saved_model(model, tmp_path / "m", **arguments)
+    assert not list(tmp_path.iterdir())
+
+
+def test_weights_that_are_not_finite_are_named(tmp_path):
+    model = build_vit(tiny_config(depth=1))
+    kernel = model.get_layer("head").kernel
+    kernel.assign(np.full(kernel.shape, np.nan))
+    with pytest.raises(ValueError, match=r"NaN or infinite\. These weights are: head/kernel\."):
+        export_onnx(model, tmp_path / "tiny.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_float_layers_without_int8(model, tmp_path):
+    with pytest.raises(ValueError, match=r"`float_layers` needs precision=\"int8\""):
+        export_litert(model, tmp_path / "tiny.tflite", float_layers=["head"])
 
 
 def test_a_model_of_another_backend(model, monkeypatch):

@@ -71,6 +71,8 @@ def test_int8_quantises_dense_layers_only_and_measures_their_errors(wide, photog
     rest = litert_errors(wide, photographs, float_layers=[worst])
     assert worst not in {row.tensor for row in rest}
     assert rest
+    with pytest.raises(ValueError, match=r"parts of the names .*Received: \['no such'\], which"):
+        litert_errors(wide, photographs, float_layers=[worst, "no such"])
 
 
 def test_int8_needs_calibration_images(model, tmp_path):

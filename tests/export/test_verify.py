@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras_vit.cli.main import main
 from keras_vit.errors import ExportMismatchError
 from keras_vit.export.onnx import export_onnx
-from keras_vit.export.runners import find_format
+from keras_vit.export.runners import find_format, newest_version
 from keras_vit.export.verify import verify_export
 
 
@@ -21,9 +21,8 @@ def test_the_command_line_exports_and_verifies(format, model, pixels, tmp_path, 
     path = tmp_path / "exported"
     words = ["export", str(tmp_path / "tiny.keras"), "--to", format, "--output", str(path)]
     assert main([*words, "--labels", str(labels)]) == 0
-    path = path / "1" if format == "saved_model" else path
     assert str(path) in capsys.readouterr().out
-    assert find_format(path) == format
+    assert find_format(path / "1" if format == "saved_model" else path) == format
     assert main(["verify", str(path), str(tmp_path / "tiny.keras")]) == 0
     assert "top-1 100.00%" in capsys.readouterr().out
     report = verify_export(path, model, images=pixels)
@@ -51,6 +50,15 @@ def test_the_command_line_calibrates_with_images(model, tmp_path, capsys):
     assert "(6 images)" in capsys.readouterr().out
 
 
+def test_verify_takes_the_newest_version(tmp_path):
+    for version in ("2", "10", "9"):
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "saved_model.pb").touch()
+    (tmp_path / "11").mkdir()  # not complete
+    assert newest_version(tmp_path) == tmp_path / "10"
+    assert newest_version(tmp_path / "9") == tmp_path / "9"
+
+
 def test_verify_export_detects_another_model(model, tmp_path):
     import keras
 
@@ -75,6 +83,7 @@ def test_files_that_are_no_exports(tmp_path):
     [
         (np.zeros((2, 16, 16, 3)), "must be pixels of shape"),
         (np.full((1, 32, 32, 3), -1.0), "0, 255"),
+        (np.full((1, 32, 32, 3), 0.5), r"look like a range of \[0, 1\]. Multiply by 255"),
     ],
 )
 def test_images_that_are_not_pixels(images, message, model, tmp_path):
