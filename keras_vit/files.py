@@ -1,13 +1,19 @@
-"""Atomic writing of files and directories."""
+"""Atomic writing of files and directories, local or on a remote file system of TensorFlow."""
 
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import pathlib
+import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+_ABANDONED_SECONDS = 60  # between the creation of a directory and its lock lie microseconds
 
 
 @contextlib.contextmanager
@@ -20,10 +26,16 @@ def write_atomically(
     `.NAME.unfinished-*`. Its content is forced to the disk before it is renamed. Other files that
     the block writes to that directory move to the folder of `path` first, as the weights of an
     ONNX graph do. When the block raises, the directory is removed and `path` is unchanged; a
-    process that is killed leaves the directory behind.
+    process that is killed leaves the directory behind, and the next one that writes the same path
+    removes it.
+
+    A remote address such as `gs://bucket/name` is written locally first, and copied by
+    TensorFlow's file system; the file `saved_model.pb` of a SavedModel is copied last, so that a
+    server does not load a part of it.
 
     Args:
-        path: File or directory to write. Missing parent folders are created.
+        path: File or directory to write, or a remote address. `~` is the home directory. Missing
+            parent folders are created.
         replace: Whether an existing file at `path` is replaced. A directory is never replaced.
 
     Yields:
@@ -32,16 +44,23 @@ def write_atomically(
     Raises:
         FileExistsError: If `path` exists and `replace` is false.
         OSError: If the folder of `path` cannot be written to.
+        ValueError: If TensorFlow has no file system for a remote address.
 
     Example:
 
     >>> with write_atomically("results.json", replace=True) as unfinished:  # doctest: +SKIP
     ...     unfinished.write_text("{}")
     """
-    path = pathlib.Path(path)
+    path = local_or_remote(path)
+    if isinstance(path, str):
+        with _write_remote(path, replace) as unfinished:
+            yield unfinished
+        return
     if not replace:
         _check_free(path)
+    _remove_abandoned(path)
     staging = _make_staging(path)
+    lock = _lock(staging)
     try:
         yield staging / path.name
         written = sorted(staging.iterdir(), key=lambda file: file.name == path.name)
@@ -53,7 +72,105 @@ def write_atomically(
             os.replace(file, path.parent / file.name)
         _sync_directory(path.parent)
     finally:
+        if lock is not None:
+            os.close(lock)
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def local_or_remote(path: str | os.PathLike[str]) -> pathlib.Path | str:
+    """Returns a local path with `~` expanded, or a remote address as a string.
+
+    `pathlib` turns `gs://bucket` into `gs:/bucket`, which means the same here.
+    """
+    found = re.fullmatch(r"([a-zA-Z][a-zA-Z0-9+.-]+):/+(.*)", os.fspath(path))
+    return f"{found[1]}://{found[2]}" if found else pathlib.Path(path).expanduser()
+
+
+def publish_version(unfinished: pathlib.Path, base: pathlib.Path) -> pathlib.Path:
+    """Renames a finished directory to the next number in `base`, also beside other processes.
+
+    Args:
+        unfinished: A directory in the same file system as `base`.
+        base: The directory of the versions.
+
+    Returns:
+        The new path.
+    """
+    _sync(unfinished)
+    while True:
+        path = base / str(next_version([entry.name for entry in base.iterdir()]))
+        try:
+            unfinished.rename(path)
+        except OSError:
+            if not path.exists():
+                raise
+            continue  # another process took the number
+        return path
+
+
+def next_version(names: Iterable[str]) -> int:
+    """Returns the number after the largest of the names that are numbers, from 1."""
+    return max((int(name) for name in names if name.isdecimal()), default=0) + 1
+
+
+def list_names(path: pathlib.Path | str) -> list[str]:
+    """Lists a directory, local or remote; a missing directory is empty."""
+    if isinstance(path, pathlib.Path):
+        return [entry.name for entry in path.iterdir()] if path.is_dir() else []
+    files = _remote_files(path)
+    return [name.strip("/") for name in files.listdir(path)] if files.isdir(path) else []
+
+
+def _remote_files(address: str) -> Any:
+    """TensorFlow's functions for files, if it has a file system for the address."""
+    import tensorflow as tf
+
+    scheme = address.partition("://")[0]
+    if scheme not in tf.io.gfile.get_registered_schemes():
+        raise ValueError(
+            f"TensorFlow has no file system for {scheme}:// here. Received: {address!r}. Write to "
+            "a local folder and copy it, or install the file system (for gs://, pip install "
+            '"tensorflow[gcs-filesystem]"; for s3://, tensorflow-io).'
+        )
+    return tf.io.gfile
+
+
+@contextlib.contextmanager
+def _write_remote(address: str, replace: bool) -> Iterator[pathlib.Path]:
+    files = _remote_files(address)
+    if not replace and files.exists(address):
+        raise FileExistsError(f"{address!r} already exists. Remove it, or choose another path.")
+    parent, _, name = address.rstrip("/").rpartition("/")
+    with tempfile.TemporaryDirectory() as folder:
+        yield pathlib.Path(folder) / name
+        written = [file for file in pathlib.Path(folder).rglob("*") if file.is_file()]
+        for file in sorted(written, key=lambda file: file.name == "saved_model.pb"):
+            target = f"{parent}/{file.relative_to(folder).as_posix()}"
+            files.makedirs(target.rpartition("/")[0])
+            files.copy(os.fspath(file), target, overwrite=True)
+
+
+def _lock(staging: pathlib.Path) -> int | None:
+    """Locks a directory for as long as this process lives, where the system can."""
+    try:
+        import fcntl
+
+        descriptor = os.open(staging, os.O_RDONLY)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (ImportError, OSError):  # Windows, or a file system without locks
+        return None
+    return descriptor
+
+
+def _remove_abandoned(path: pathlib.Path) -> None:
+    """Removes what killed processes left of `path`: directories that no process has locked."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.unfinished-*"):
+        with contextlib.suppress(OSError):
+            is_old = time.time() - left.stat().st_mtime > _ABANDONED_SECONDS
+            lock = _lock(left) if is_old else None
+            if lock is not None:
+                shutil.rmtree(left, ignore_errors=True)
+                os.close(lock)
 
 
 def _check_free(path: pathlib.Path) -> None:

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import os
+import pathlib
+import threading
 
 import pytest
 
-from keras_vit.files import write_atomically
+from keras_vit.files import (
+    list_names,
+    local_or_remote,
+    next_version,
+    publish_version,
+    write_atomically,
+)
 
 
 def test_a_file_appears_when_the_block_ends(tmp_path):
@@ -73,3 +81,66 @@ def test_an_unwritable_folder_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match=r"Cannot write to the directory of .*file"):
         write_atomically(tmp_path / "file" / "a.txt").__enter__()
+
+
+def test_the_next_writer_removes_what_a_killed_one_left(tmp_path):
+    left, recent = tmp_path / ".a.txt.unfinished-1", tmp_path / ".a.txt.unfinished-2"
+    other = tmp_path / ".b.txt.unfinished-1"
+    for folder in (left, recent, other):
+        folder.mkdir()
+        (folder / "a.txt").write_text("half")
+    for folder in (left, other):
+        os.utime(folder, (0, 0))
+    with write_atomically(tmp_path / "a.txt") as unfinished:
+        os.utime(unfinished.parent, (0, 0))  # old, but locked by this process
+        with write_atomically(tmp_path / "a.txt", replace=True) as second:
+            second.write_text("second")
+        assert not left.exists() and recent.exists() and other.exists()
+        (tmp_path / "a.txt").unlink()
+        unfinished.write_text("first")
+    assert (tmp_path / "a.txt").read_text() == "first"
+
+
+def test_two_writers_of_versions_take_two_numbers(tmp_path):
+    both, paths = threading.Barrier(2), []
+
+    def write():
+        with write_atomically(tmp_path / str(next_version(os.listdir(tmp_path)))) as unfinished:
+            unfinished.mkdir()
+            (unfinished / "model").touch()
+            both.wait()
+            paths.append(publish_version(unfinished, tmp_path).name)
+
+    threads = [threading.Thread(target=write) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(paths) == sorted(os.listdir(tmp_path)) == ["1", "2"]
+
+
+def test_remote_addresses_go_through_tensorflow():
+    with write_atomically("ram://files/new/model") as unfinished:
+        (unfinished / "variables").mkdir(parents=True)
+        (unfinished / "variables" / "data").write_bytes(b"1")
+    tf = pytest.importorskip("tensorflow")
+    assert tf.io.gfile.GFile("ram://files/new/model/variables/data", "rb").read() == b"1"
+    assert list_names("ram://files/new") == ["model"] and list_names("ram://files/none") == []
+    for address in ("ram://files/new/model", pathlib.Path("ram://files/new/model")):
+        with pytest.raises(FileExistsError, match=r"ram://files/new/model' already exists"):
+            write_atomically(address).__enter__()
+
+
+def test_a_remote_address_without_its_file_system(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"no file system for nowhere://.*Write to a local folder"):
+        write_atomically("nowhere://bucket/model").__enter__()
+    assert not os.listdir(tmp_path)
+
+
+def test_a_tilde_is_the_home_directory(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with write_atomically("~/a.txt") as unfinished:
+        unfinished.write_text("whole")
+    assert (tmp_path / "a.txt").exists()
+    assert local_or_remote("C:/models") == pathlib.Path("C:/models")

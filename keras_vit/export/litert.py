@@ -33,7 +33,7 @@ from keras_vit.export.verify import (
     resize_images,
     verification_images,
 )
-from keras_vit.files import write_atomically
+from keras_vit.files import local_or_remote, write_atomically
 
 # Largest difference allowed, relative to the largest logit.
 TOLERANCES = {"float32": 1e-4, "float16": 2e-2, "dynamic": 0.5, "int8": 0.5}
@@ -111,7 +111,7 @@ def export_litert(
         expected, runner = expected_outputs(inference, images), load_litert(unfinished)
         report = compare(unfinished, "litert", precision, runner, expected, images, batch_size or 4)
         check(report, TOLERANCES[precision], tolerance=tolerance)
-    return dataclasses.replace(report, path=pathlib.Path(path))
+    return dataclasses.replace(report, path=local_or_remote(path))
 
 
 def litert_errors(

@@ -25,7 +25,7 @@ from keras_vit.export.verify import (
     expected_outputs,
     verification_images,
 )
-from keras_vit.files import write_atomically
+from keras_vit.files import local_or_remote, write_atomically
 
 # Largest difference allowed, relative to the largest logit, and least top-1 agreement.
 TOLERANCES: dict[str, tuple[float | None, float | None]] = {
@@ -104,7 +104,7 @@ def export_onnx(
         expected = expected_outputs(inference, images)
         report = compare(unfinished, "onnx", precision, runner, expected, images)
         check(report, *TOLERANCES[precision], tolerance)
-    return dataclasses.replace(report, path=pathlib.Path(path))
+    return dataclasses.replace(report, path=local_or_remote(path))
 
 
 def _write(

@@ -32,7 +32,13 @@ from keras_vit.export.verify import (
     expected_outputs,
     verification_images,
 )
-from keras_vit.files import write_atomically
+from keras_vit.files import (
+    list_names,
+    local_or_remote,
+    next_version,
+    publish_version,
+    write_atomically,
+)
 
 if TYPE_CHECKING:
     from tensorflow.types.experimental import ConcreteFunction
@@ -71,9 +77,11 @@ def export_saved_model(
 
     Args:
         model: A functional model, trained in any precision.
-        path: Directory of the versions: the base path of the model in TensorFlow Serving.
+        path: Directory of the versions: the base path of the model in TensorFlow Serving, or a
+            remote address, such as `gs://bucket/pets`, if TensorFlow has its file system.
         labels: Class names in order; `None` takes the class indices.
-        version: Version number; `None` takes the next.
+        version: Version number, 0 or more; `None` takes the next, also beside other exports to
+            `path` (on a local disk).
         precision: Precision of the computation: `"float32"`, `"bfloat16"` or `"float16"`.
         top_k: Number of classes in `classes` and `scores`, at least 1.
         images: Pixels of shape `(B, H, W, C)` in [0, 255] for the check, or a list of images of
@@ -109,17 +117,21 @@ def export_saved_model(
         _check_version(version)
     inference = prepare(model, precision, preprocessing, activation)
     labels = check_labels(labels, inference.classes)
-    module = ServingModule(inference, labels, top_k, jit_compile)
     images = verification_images(images, inference)
-    reference = prepare(model, "float32", preprocessing, activation)
-    expected = expected_outputs(reference, images)
-    destination = pathlib.Path(path) / str(_next_version(path) if version is None else version)
+    base = local_or_remote(path)
+    name = str(version if version is not None else next_version(list_names(base)))
+    destination: pathlib.Path | str = f"{base}/{name}" if isinstance(base, str) else base / name
     with write_atomically(destination) as unfinished:
+        module = ServingModule(inference, labels, top_k, jit_compile)
+        reference = prepare(model, "float32", preprocessing, activation)
+        expected = expected_outputs(reference, images)
         tf.saved_model.save(module, os.fspath(unfinished), module.signatures())
         write_version_files(unfinished, inference, labels, precision, warmup_batch_sizes)
         runner = load_saved_model(unfinished)
         report = compare(unfinished, "saved_model", precision, runner, expected, images)
         check(report, TOLERANCES[precision], tolerance=tolerance)
+        if version is None and isinstance(base, pathlib.Path):
+            destination = publish_version(unfinished, base)
     return dataclasses.replace(report, path=destination)
 
 
@@ -130,13 +142,6 @@ def _check_version(version: object) -> None:
             "`version` must be a whole number, 0 or more, or None for the next. Received: "
             f"{version!r}."
         )
-
-
-def _next_version(path: str | os.PathLike[str]) -> int:
-    """The number after the latest version in a directory."""
-    path = pathlib.Path(path)
-    names = [entry.name for entry in path.iterdir()] if path.is_dir() else []
-    return max((int(name) for name in names if name.isdigit()), default=0) + 1
 
 
 class ServingModule(tf.Module):

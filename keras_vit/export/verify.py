@@ -28,7 +28,7 @@ class ExportReport:
     """Result of comparing an exported file with its model.
 
     Args:
-        path: The file or directory.
+        path: The file or directory; a string if it is a remote address.
         format: `"saved_model"`, `"litert"` or `"onnx"`.
         precision: Precision of the file.
         size: Bytes on disk.
@@ -42,7 +42,7 @@ class ExportReport:
             work on the machine affects it less.
     """
 
-    path: pathlib.Path
+    path: pathlib.Path | str
     format: str
     precision: str
     size: int

@@ -102,6 +102,15 @@ def test_versions_are_numbered_and_never_overwritten(model, tmp_path):
     assert sorted(entry.name for entry in (tmp_path / "m").iterdir()) == ["1", "2"]
 
 
+def test_an_export_to_a_remote_address(model, pixels):
+    report = export_saved_model(model, "ram://serving/pets")
+    assert report.path == "ram://serving/pets/1"
+    loaded = tf.saved_model.load(report.path)
+    logits = loaded.signatures["pixels"](tf.constant(pixels))["logits"]
+    np.testing.assert_allclose(logits, model(pixels), rtol=0, atol=1e-5)
+    assert export_saved_model(model, "ram://serving/pets").path == "ram://serving/pets/2"
+
+
 def test_an_export_that_differs_leaves_no_file(model, tmp_path):
     with pytest.raises(ExportMismatchError, match="saved_model export differs from the model"):
         export_saved_model(model, tmp_path / "m", tolerance=-1.0)
