@@ -48,24 +48,50 @@ def open_onnx(path: str):
 def eval_transform(image: Image.Image, card: dict) -> np.ndarray:
     """Preprocesses an image to float32 pixels of shape `(1, H, W, C)` in [0, 255]."""
     *size, channels = card["input_shape"]
-    image = image.convert(MODES[channels])
-    ratio = card["preprocessing"]["crop_ratio"]
-    larger = size if ratio is None else covering_size(image.size[::-1], size, ratio)
-    pixels = resize(image, larger, card["preprocessing"]["interpolation"])
-    top, left = (a - b for a, b in zip(larger, size, strict=True))
-    pixels = pixels[top // 2 : top // 2 + size[0], left // 2 : left // 2 + size[1]]
-    return pixels.reshape(1, *size, channels)
+    image, settings = image.convert(MODES[channels]), card["preprocessing"]
+    library = settings.get("library", "tensorflow")
+    larger = resized_size(image.size[::-1], size, library, settings)
+    if library == "tensorflow":
+        pixels = resize(image, larger, settings["interpolation"])
+    else:
+        image = image.resize(larger[::-1], getattr(Image, settings["interpolation"].upper()))
+        pixels = np.asarray(image, "float32").reshape(*larger, channels)
+    for axis in (0, 1):
+        pixels = cut(pixels, axis, size[axis], library, settings.get("mean", ()))
+    return pixels[None]
 
 
-def covering_size(own, size, ratio: float) -> list[int]:
-    """Smallest size with the image's aspect ratio that covers `size` divided by `ratio`."""
-    covered = [math.floor(side / ratio) for side in size]
-    scale = max(side / mine for side, mine in zip(covered, own, strict=True))
-    return [max(round(mine * scale), side) for mine, side in zip(own, covered, strict=True)]
+def resized_size(own, size, library: str, settings: dict) -> list[int]:
+    """Size of an image of `own` (height, width) before the crop to `size`."""
+    ratio, mode = settings["crop_ratio"], settings.get("crop_mode", "center")
+    larger = [math.floor(side / (ratio or 1.0)) for side in size]
+    if ratio is None or mode == "squash":
+        return larger
+    if library == "tensorflow":  # covers the size
+        scale = max(side / mine for side, mine in zip(larger, own, strict=True))
+        return [max(round(mine * scale), side) for mine, side in zip(own, larger, strict=True)]
+    if mode == "center" and larger[0] == larger[1]:
+        return [mine * larger[0] // min(own) for mine in own]
+    ratios = [mine / side for mine, side in zip(own, larger, strict=True)]
+    scale = max(ratios) if mode == "border" else min(ratios)
+    return [max(round(mine / scale), 1) for mine in own]
+
+
+def cut(pixels: np.ndarray, axis: int, size: int, library: str, mean: list) -> np.ndarray:
+    """Cuts out the centre along an axis, or adds a border of the mean colour."""
+    excess = pixels.shape[axis] - size
+    if excess < 0:
+        before = -excess // 2
+        border = [(0, 0)] * 3
+        border[axis] = (before, -excess - before)
+        colour = [round(value) for value in mean]
+        return (np.pad(pixels - colour, border) + colour).astype("float32")
+    begin = round(excess / 2) if library == "timm" else excess // 2
+    return np.take(pixels, range(begin, begin + size), axis)
 
 
 def resize(image: Image.Image, size: list[int], interpolation: str) -> np.ndarray:
-    """Resizes an image to float32 pixels of another (height, width), as TensorFlow does."""
+    """Resizes an image to float32 pixels of another (height, width), as TensorFlow."""
     pixels = np.asarray(image, "float32").reshape(*image.size[::-1], -1)
     rows, columns = (
         weights(own, side, interpolation) for own, side in zip(pixels.shape[:2], size, strict=True)

@@ -21,6 +21,10 @@ GELUS = ("tanh", "exact")
 # Methods of `resize_positions`.
 POSITION_RESIZES = ("align_corners", "linear", "bicubic", "bicubic_plain")
 INTERPOLATIONS = ("bilinear", "bicubic", "area", "nearest")
+# Whose rules resizing and cropping follow, and how the crop lies in the image.
+LIBRARIES = ("tensorflow", "timm", "transformers")
+CROP_MODES = ("center", "squash", "border")
+_PILLOW_INTERPOLATIONS = ("bilinear", "bicubic")
 RESNET_POOLINGS = ("gap",)
 # Masked patch prediction: what is predicted of a patch, and levels per channel of its colours.
 PATCH_TARGETS = ("mean_color", "small_patch", "pixels")
@@ -40,15 +44,24 @@ class Preprocessing:
         interpolation: How images are resized: `"bilinear"`, `"bicubic"`, `"area"` or `"nearest"`.
         crop_ratio: Side of the centre crop over the shorter side of the resized image, in (0, 1].
             `None` squashes the whole image to the model's size, as the official code does.
+        library: Whose code resizes and crops in evaluation: `"tensorflow"`, as the official code
+            and big_vision, or `"timm"` or `"transformers"`, whose resampling is Pillow's and whose
+            sizes and offsets round differently. The pixels are theirs.
+        crop_mode: What is resized to the model's size divided by `crop_ratio`: `"center"` the
+            shorter side, `"squash"` both sides, or `"border"` the longer side, with a border of the
+            mean colour. Names and meaning are timm's.
 
     Raises:
-        ValueError: If a value is out of its range or the lengths of `mean` and `std` differ.
+        ValueError: If a value is out of its range, values do not fit together, or the lengths of
+            `mean` and `std` differ.
     """
 
     mean: tuple[float, ...] = (127.5,)
     std: tuple[float, ...] = (127.5,)
     interpolation: str = "bilinear"
     crop_ratio: float | None = None
+    library: str = "tensorflow"
+    crop_mode: str = "center"
 
     def __post_init__(self) -> None:
         for field in ("mean", "std"):
@@ -66,6 +79,15 @@ class Preprocessing:
         if self.crop_ratio is not None and not 0 < self.crop_ratio <= 1:
             raise ValueError(
                 f"`crop_ratio` must be in (0, 1], or None. Received: {self.crop_ratio}."
+            )
+        check_choice("library", self.library, LIBRARIES)
+        check_choice("crop_mode", self.crop_mode, CROP_MODES)
+        if self.library != "tensorflow":
+            check_choice("interpolation", self.interpolation, _PILLOW_INTERPOLATIONS)
+        if self.crop_mode == "border" and (self.library != "timm" or self.crop_ratio is None):
+            raise ValueError(
+                'crop_mode="border" is timm\'s: it needs library="timm" and a `crop_ratio`. '
+                f"Received: library={self.library!r}, crop_ratio={self.crop_ratio}."
             )
 
     def per_channel(self, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:

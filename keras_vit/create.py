@@ -150,7 +150,10 @@ def build_from(
         CheckpointError: If the file is damaged.
         CheckpointMismatchError: If it does not fit the model.
     """
-    config = adapt_config(config, inspect_checkpoint(checkpoint), chosen, _known_from(card))
+    known = _known_from(card)
+    if "preprocessing" in checkpoint.sidecar.options:  # of the file itself
+        known.pop("preprocessing", None)
+    config = adapt_config(config, inspect_checkpoint(checkpoint), chosen, known)
     model = build(config, name, input_tensor)
     model.load_report = load_checkpoint(
         _after_input(model, input_tensor, config),

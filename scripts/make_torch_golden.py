@@ -20,6 +20,7 @@ import safetensors.torch
 import torch
 from safetensors import safe_open
 
+from scripts.eval_cases import is_scale, values
 from scripts.parity_theirs import build, run  # first: it makes timm importable
 
 from timm.layers import StdConv2d  # isort: skip
@@ -174,20 +175,9 @@ def small_bit(case: dict) -> torch.nn.Module:
 SMALL_RESNETS = {"hybrid": small_hybrid, "bit": small_bit}
 
 
-def values(shape: tuple[int, ...], position: int, scale: bool) -> np.ndarray:
-    """The formula: pseudo-random values in [-0.15, 0.15], around 1 for scales."""
-    i = np.arange(int(np.prod(shape)), dtype="int64")
-    fill = 0.15 * (((7 * i**2 + 7919 * i + 104729 * position) % 2003) / 1001 - 1)
-    return (fill + scale).astype("float32").reshape(shape)
-
-
 def images(height: int, width: int) -> np.ndarray:
     i = np.arange(2 * height * width * 3, dtype="int64")
     return (((3 * i**2 + 101 * i) % 509) / 254 - 1).astype("float32").reshape(2, height, width, 3)
-
-
-def is_scale(name: str, shape: tuple[int, ...]) -> bool:
-    return len(shape) == 1 and name.endswith(("weight", "gamma", "lambda1"))
 
 
 def saved_names(model: torch.nn.Module, project: str) -> dict[str, list[int]]:
@@ -210,32 +200,40 @@ def run_resized(case: dict, model: torch.nn.Module, state: dict, size: tuple) ->
     return run(case, other, images(*size))
 
 
+def filled_model(title: str) -> tuple[dict, torch.nn.Module, dict[str, torch.Tensor]]:
+    """The model of a case with the weights of the formula, and these as they are saved."""
+    project, model_name, config, options, size, output = CASES[title]
+    case = {"project": project, "model": model_name, "config": config, "options": options}
+    case.update(output=output, patches=(size // 8) ** 2)
+    model = SMALL_RESNETS.get(model_name, build)(case)
+    shapes = saved_names(model, project)
+    numbered = {name: position for position, name in enumerate(sorted(shapes))}
+    state = {
+        name: torch.from_numpy(values(tuple(shape), numbered[name], is_scale(name, tuple(shape))))
+        for name, shape in shapes.items()
+    }
+    if project == "timm":
+        model.load_state_dict(state, strict=True)
+        return case, model, state
+    with tempfile.TemporaryDirectory() as folder:
+        model.config.save_pretrained(folder)
+        safetensors.torch.save_file(state, f"{folder}/model.safetensors", {"format": "pt"})
+        model, info = type(model).from_pretrained(
+            folder, output_loading_info=True, attn_implementation="eager"
+        )
+        assert not any(info.values()), info
+    return case, model.eval(), state
+
+
 def main() -> None:
     golden = json.loads(OUT.read_text()) if sys.argv[1:] else {}
     chosen = sys.argv[1:] or [title for title in CASES if title != "transformers hybrid"]
-    for title, (project, model_name, config, options, size, output) in CASES.items():
+    for title, (*_, size, _) in CASES.items():
         if title not in chosen:
             continue
-        case = {"project": project, "model": model_name, "config": config, "options": options}
-        case.update(output=output, patches=(size // 8) ** 2)
-        model = SMALL_RESNETS.get(model_name, build)(case)
-        shapes = saved_names(model, project)
-        state = {
-            name: torch.from_numpy(values(tuple(shape), position, is_scale(name, tuple(shape))))
-            for position, (name, shape) in enumerate(sorted(shapes.items()))
-        }
-        if project == "timm":
-            model.load_state_dict(state, strict=True)
-        else:
-            with tempfile.TemporaryDirectory() as folder:
-                model.config.save_pretrained(folder)
-                safetensors.torch.save_file(state, f"{folder}/model.safetensors", {"format": "pt"})
-                model, info = type(model).from_pretrained(
-                    folder, output_loading_info=True, attn_implementation="eager"
-                )
-                assert not any(info.values()), info
-                model = model.eval()
+        case, model, state = filled_model(title)
         outputs = run(case, model, images(size, size))
+        shapes = {name: list(value.shape) for name, value in state.items()}
         golden[title] = {"size": size, "shapes": shapes, "outputs": outputs.round(6).tolist()}
         if title in RESIZED:
             other = run_resized(case, model, state, RESIZED[title])

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from keras_vit.config import Preprocessing
+from keras_vit.data.pillow import resample
 
 _FEW = 4  # pixels per pixel of the result
 
@@ -16,27 +17,73 @@ def eval_transform(image: Any, preprocessing: Preprocessing, image_size: tuple[i
     """Resizes one image to the input size of a model, as in evaluation.
 
     With `preprocessing.crop_ratio=None` the whole image is squashed to the model's size, as in the
-    official code. Otherwise the image is resized, keeping its proportions, until it covers the
-    model's size divided by `crop_ratio` (rounded down), and the centre is cut out, as in
-    big_vision and timm.
+    official code. Otherwise the image is resized to the model's size divided by `crop_ratio`
+    (rounded down), by default so that it covers that size with its own proportions, and the centre
+    is cut out.
 
-    Values stay in [0, 255]. `"bilinear"` is TensorFlow's, without antialiasing and without
-    rounding, as in the official code; `"area"` cuts off fractions, as big_vision does; `"bicubic"`
-    is antialiased and rounded, as Pillow's, which timm and DeiT use.
+    Values stay in [0, 255]. With the library `"tensorflow"`, `"bilinear"` is TensorFlow's, without
+    antialiasing and without rounding, as in the official code; `"area"` cuts off fractions, as
+    big_vision does; `"bicubic"` is antialiased and rounded. With `"timm"` and `"transformers"` the
+    pixels are those of their transforms on Pillow images.
 
     Args:
         image: Tensor of shape `(h, w, C)`, any type, values in [0, 255].
-        preprocessing: Interpolation and crop.
+        preprocessing: Interpolation, crop and library.
         image_size: Pixels along (height, width) of the model's input.
 
     Returns:
         float32 tensor of shape `(*image_size, C)`, values in [0, 255].
     """
+    if preprocessing.library != "tensorflow":
+        return _pillow_transform(image, preprocessing, image_size)
     if preprocessing.crop_ratio is None:
         return resize(image, image_size, preprocessing.interpolation)
     covered = [math.floor(side / preprocessing.crop_ratio) for side in image_size]
-    image = resize(image, _covering_size(image, covered), preprocessing.interpolation)
+    if preprocessing.crop_mode == "squash":
+        image = resize(image, covered, preprocessing.interpolation)
+    else:
+        image = resize(image, _covering_size(image, covered), preprocessing.interpolation)
     return _crop_centre(image, image_size)
+
+
+def _pillow_transform(image: Any, preprocessing: Preprocessing, image_size: tuple[int, int]) -> Any:
+    """`eval_transform` as timm's `create_transform` or an image processor of transformers."""
+    if image.dtype != tf.uint8:
+        image = tf.cast(tf.round(tf.clip_by_value(image, 0, 255)), tf.uint8)
+    own = tf.shape(image)[:2]
+    resized = _pillow_size(own, preprocessing, image_size)
+    excess = resized - image_size
+    begin = excess // 2
+    if preprocessing.library == "timm":  # Python's round: halves to even numbers
+        begin = tf.cast(tf.round(tf.cast(excess, tf.float64) / 2), tf.int32)
+    if preprocessing.crop_mode != "border":
+        return resample(image, resized, begin, image_size, preprocessing.interpolation)
+    begin = tf.where(excess < 0, -(-excess // 2), begin)
+    inside = tf.minimum(resized, image_size)
+    pixels = resample(image, resized, tf.maximum(begin, 0), inside, preprocessing.interpolation)
+    before = tf.maximum(-begin, 0)
+    after = image_size - inside - before
+    colour = [float(round(value)) for value in preprocessing.per_channel(image.shape[-1])[0]]
+    pixels = tf.pad(pixels - colour, [[before[0], after[0]], [before[1], after[1]], [0, 0]])
+    return tf.ensure_shape(pixels + colour, (*image_size, image.shape[-1]))
+
+
+def _pillow_size(own: Any, preprocessing: Preprocessing, image_size: tuple[int, int]) -> Any:
+    """The size to which timm and transformers resize an image of `own` pixels before the crop."""
+    if preprocessing.crop_ratio is None:
+        return tf.constant(image_size)
+    larger = [math.floor(side / preprocessing.crop_ratio) for side in image_size]
+    if preprocessing.crop_mode == "squash":
+        return tf.constant(larger)
+    if preprocessing.crop_mode == "center" and larger[0] == larger[1]:
+        # torchvision's Resize: the longer side is rounded down.
+        exact = tf.cast(own, tf.int64)
+        return tf.cast(exact * larger[0] // tf.reduce_min(exact), tf.int32)
+    # timm's ResizeKeepRatio: sides are rounded, halves to even numbers.
+    sides = tf.cast(own, tf.float64)
+    ratios = sides / tf.constant(larger, tf.float64)
+    fits = tf.reduce_max if preprocessing.crop_mode == "border" else tf.reduce_min
+    return tf.maximum(tf.cast(tf.round(sides / fits(ratios)), tf.int32), 1)
 
 
 def resize(image: Any, size: Any, interpolation: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import os
 import pathlib
@@ -74,16 +75,14 @@ def model_card(inference: Inference, precision: str, labels: Sequence[str]) -> d
         golden["pixels"] = base64.b64encode(image.astype("uint8").tobytes()).decode()
     else:
         golden["png"] = base64.b64encode(encoded).decode()
-    preprocessing = inference.preprocessing
+    preprocessing = dataclasses.asdict(inference.preprocessing)
     return {
         "name": inference.model.name,
         "precision": precision,
         "input_shape": list(inference.input_shape),
         "preprocessing": {
-            "mean": list(preprocessing.mean),
-            "std": list(preprocessing.std),
-            "interpolation": preprocessing.interpolation,
-            "crop_ratio": preprocessing.crop_ratio,
+            key: list(value) if isinstance(value, tuple) else value
+            for key, value in preprocessing.items()
         },
         "activation": inference.activation,
         "labels": list(labels),

@@ -6,7 +6,7 @@ import json
 import pathlib
 from typing import Any, NamedTuple
 
-from keras_vit.config import Preprocessing
+from keras_vit.weights.processors import timm_preprocessing, transformers_preprocessing
 
 CONFIG = "config.json"
 PREPROCESSOR = "preprocessor_config.json"
@@ -20,7 +20,6 @@ _GELUS = {
     "gelu_new": "tanh",
     "gelu_fast": "tanh",
 }
-_RESAMPLES = {2: "bilinear", 3: "bicubic"}  # numbers of Pillow
 
 
 class Sidecar(NamedTuple):
@@ -44,6 +43,9 @@ def read_sidecar(path: pathlib.Path) -> Sidecar:
     Returns:
         Their settings. Values that cannot be understood are skipped: the files are not part of
         the checkpoint.
+
+    Raises:
+        CheckpointError: If the preprocessing that they state cannot be followed.
     """
     config = _read(path.with_name(CONFIG))
     tower = config.get("vision_config")  # of two towers
@@ -57,11 +59,11 @@ def read_sidecar(path: pathlib.Path) -> Sidecar:
     heads = _dict(config.get("model_args")).get("num_heads", tower.get("num_attention_heads"))
     if _is_count(heads):
         options["num_heads"] = heads
-    preprocessing = _timm(config.get("pretrained_cfg")) or _transformers(
-        _read(path.with_name(PREPROCESSOR))
-    )
-    if preprocessing is not None:
-        options["preprocessing"] = preprocessing
+    timm, processor = _dict(config.get("pretrained_cfg")), _read(path.with_name(PREPROCESSOR))
+    if "mean" in timm:
+        options["preprocessing"] = timm_preprocessing(timm)
+    elif processor:
+        options["preprocessing"] = transformers_preprocessing(processor)
     return Sidecar(options, _image_size(config, tower))
 
 
@@ -93,48 +95,3 @@ def _read(path: pathlib.Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
-
-
-def _timm(fields: Any) -> Preprocessing | None:
-    """Reads timm's `pretrained_cfg`: statistics in [0, 1], a centre crop."""
-    if not isinstance(fields, dict) or "mean" not in fields:
-        return None
-    crop = fields.get("crop_pct")
-    squash = fields.get("crop_mode") == "squash"
-    return _preprocessing(
-        fields.get("mean"),
-        fields.get("std"),
-        fields.get("interpolation", "bicubic"),
-        None if squash else crop,
-    )
-
-
-def _transformers(fields: dict[str, Any]) -> Preprocessing | None:
-    """Reads transformers' image processor: statistics in [0, 1], a crop if it says so."""
-    if "image_mean" not in fields:
-        return None
-    crop = None
-    if fields.get("do_center_crop"):
-        crop = _ratio(fields.get("crop_size"), fields.get("size"))
-    resample = _RESAMPLES.get(fields.get("resample", 2), "bilinear")
-    return _preprocessing(fields["image_mean"], fields.get("image_std"), resample, crop)
-
-
-def _ratio(crop: Any, size: Any) -> float | None:
-    crop, size = (
-        value.get("height", value.get("shortest_edge")) if isinstance(value, dict) else value
-        for value in (crop, size)
-    )
-    return crop / size if isinstance(crop, int) and isinstance(size, int) and size else None
-
-
-def _preprocessing(mean: Any, std: Any, interpolation: Any, crop: Any) -> Preprocessing | None:
-    try:
-        return Preprocessing(
-            mean=tuple(255 * float(value) for value in mean),
-            std=tuple(255 * float(value) for value in std),
-            interpolation=interpolation,
-            crop_ratio=crop,
-        )
-    except (TypeError, ValueError):
-        return None

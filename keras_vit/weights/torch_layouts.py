@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
-from keras_vit.config import IMAGENET_STATISTICS, UNIT_RANGE, Preprocessing
+from keras_vit.config import IMAGENET_STATISTICS, Preprocessing
 from keras_vit.weights.layout import (
     CONVOLUTION,
     LINEAR,
@@ -21,10 +22,11 @@ _LINEAR = (("kernel", ".weight", LINEAR), ("bias", ".bias", SAME))
 _PATCHES = (("kernel", ".weight", CONVOLUTION), ("bias", ".bias", SAME))
 
 # Preprocessing of these families; a sidecar file overrides it.
-_BICUBIC = Preprocessing(interpolation="bicubic")
-_DEIT = Preprocessing(
-    IMAGENET_STATISTICS.mean, IMAGENET_STATISTICS.std, interpolation="bicubic", crop_ratio=0.875
-)
+_TIMM_IMAGES = Preprocessing(interpolation="bicubic", library="timm")
+_VIT_IMAGES = Preprocessing(library="transformers")
+_SIGLIP_IMAGES = Preprocessing(interpolation="bicubic", library="transformers")
+_SHORTER_SIDE = dataclasses.replace(IMAGENET_STATISTICS, crop_ratio=0.875, library="transformers")
+_SQUASHED = dataclasses.replace(_SHORTER_SIDE, crop_mode="squash")
 
 
 def _attention(ours: str, theirs: str, parts: tuple[str, ...]) -> tuple[Rule, ...]:
@@ -107,7 +109,7 @@ def _torch(name: str, rules: tuple[Rule, ...], options: dict[str, Any], **fields
     )
 
 
-_TIMM_OPTIONS = {"gelu": "exact", "norm_epsilon": 1e-6, "preprocessing": _BICUBIC}
+_TIMM_OPTIONS = {"gelu": "exact", "norm_epsilon": 1e-6, "preprocessing": _TIMM_IMAGES}
 # How PyTorch's ports standardise kernels and norm groups, unlike the official code.
 _STEM = {"standardization": "torch", "norm_epsilon": 1e-5}
 TIMM = _torch(
@@ -126,7 +128,7 @@ TIMM_ROOT = _torch(  # a hybrid whose ResNet is a root alone, R+Ti/16
     {**_TIMM_OPTIONS, "stem": _STEM},
     class_token_positions="either",
 )
-_BIT_OPTIONS = {"standardization": "torch", "preprocessing": UNIT_RANGE}
+_BIT_OPTIONS = {"standardization": "torch", "preprocessing": _VIT_IMAGES}
 TIMM_BIT = _torch(
     "timm_bit",
     (
@@ -189,7 +191,7 @@ HF_VIT = _torch(
         ),
         *_vit(("head", "classifier")),
     ),
-    {**_HF_OPTIONS, "preprocessing": UNIT_RANGE, "stem": _STEM},
+    {**_HF_OPTIONS, "preprocessing": _VIT_IMAGES, "stem": _STEM},
     prefixes=("vit.", ""),
     others=("decoder\\.", "embeddings\\.mask_token$"),  # of models that fill masked patches
     unprefixed=("classifier\\.",),
@@ -197,7 +199,7 @@ HF_VIT = _torch(
 HF_DEIT = _torch(
     "transformers_deit",
     _vit(("head", "cls_classifier"), ("head_distillation", "distillation_classifier")),
-    {**_HF_OPTIONS, "preprocessing": _DEIT},
+    {**_HF_OPTIONS, "preprocessing": _SQUASHED},
     prefixes=("deit.", ""),
     unprefixed=("cls_classifier\\.", "distillation_classifier\\."),
 )
@@ -212,7 +214,7 @@ _DINOV2 = (
     Rule("block_{i}/mlp_scale/gamma", ("encoder.layer.{i}.layer_scale2.lambda1",)),
     *pairs("encoder_norm", "layernorm", _NORM),
 )
-_DINOV2_OPTIONS = {"gelu": "exact", "norm_epsilon": 1e-6, "preprocessing": _DEIT}
+_DINOV2_OPTIONS = {"gelu": "exact", "norm_epsilon": 1e-6, "preprocessing": _SHORTER_SIDE}
 _DINOV2_PARTS: dict[str, Any] = {
     # Its classifier reads the class token and the mean of the patches: no head of ours.
     "others": ("embeddings\\.mask_token$", "classifier\\."),
@@ -263,7 +265,7 @@ HF_SIGLIP = _torch(
         *pairs("pooling/mlp/hidden", "head.mlp.fc1", _LINEAR),
         *pairs("pooling/mlp/output", "head.mlp.fc2", _LINEAR),
     ),
-    {"gelu": "tanh", "norm_epsilon": 1e-6, "preprocessing": _BICUBIC},
+    {"gelu": "tanh", "norm_epsilon": 1e-6, "preprocessing": _SIGLIP_IMAGES},
     prefixes=("vision_model.", ""),
     class_token_positions="never",
     # Its classifier reads the mean of the tokens, not this head.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import concurrent.futures
+import dataclasses
 import http.server
 import importlib.util
 import json
@@ -232,6 +233,25 @@ def test_the_client_preprocesses_as_in_evaluation(interpolation, tolerance, crop
     pixels = script("classify").eval_transform(Image.fromarray(image), card)
     expected = eval_transform(image, preprocessing, (32, 24))
     np.testing.assert_allclose(pixels[0], expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("size", [(32, 32), (20, 51), (75, 40)])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"library": "timm", "crop_ratio": 0.9, "interpolation": "bicubic"},
+        {"library": "timm", "crop_ratio": 0.9, "crop_mode": "border", "mean": (120.0, 90.0, 70.0)},
+        {"library": "transformers", "crop_ratio": 0.7, "crop_mode": "squash"},
+        {"library": "transformers", "crop_ratio": None},
+    ],
+)
+@pytest.mark.parametrize("image_size", [(32, 24), (31, 31)])
+def test_the_client_follows_timm_and_transformers_to_the_pixel(fields, size, image_size):
+    image = np.random.default_rng(0).integers(0, 256, (*size, 3), "uint8")
+    preprocessing = Preprocessing(**{"mean": (127.5,) * 3, "std": (127.5,) * 3, **fields})
+    card = {"input_shape": [*image_size, 3], "preprocessing": dataclasses.asdict(preprocessing)}
+    pixels = script("classify").eval_transform(Image.fromarray(image), card)
+    np.testing.assert_array_equal(pixels[0], eval_transform(image, preprocessing, image_size))
 
 
 def test_a_real_server_switches_versions_under_load(model, images, tmp_path):

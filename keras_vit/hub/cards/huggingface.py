@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from keras_vit.config import IMAGENET_STATISTICS, UNIT_RANGE, Preprocessing
+from keras_vit.config import IMAGENET_STATISTICS, Preprocessing
 from keras_vit.hub.cards.card import PAPERS, Card
 
 _SOURCE = "https://huggingface.co"
@@ -17,34 +17,46 @@ _POOLER = (
 )
 
 
+# As the image processors in the repositories: squashed, squashed to 8/7 of the crop, or with the
+# shorter side at 8/7 of it. The authors of MAE and DINO evaluate with torchvision.
+_SQUASHED = Preprocessing(library="transformers")
+_BICUBIC = dataclasses.replace(_SQUASHED, interpolation="bicubic")
+_DINOV2_CROP = dataclasses.replace(
+    IMAGENET_STATISTICS, crop_ratio=224 / 256, library="transformers"
+)
+_DEIT_CROP = dataclasses.replace(_DINOV2_CROP, crop_mode="squash")
+_TORCHVISION = dataclasses.replace(_DINOV2_CROP, library="timm")
+
+
 @dataclasses.dataclass(frozen=True)
 class _Family:
     """What the files of one origin share."""
 
     paper: str
     options: dict[str, Any]
-    preprocessing: Preprocessing = UNIT_RANGE
+    preprocessing: Preprocessing = _SQUASHED
     classes: int | None = 1000
     licence: str = "Apache-2.0"
     note: str | None = None
 
 
-# Images with the shorter side at 8/7 of the crop.
-_CROPPED = dataclasses.replace(IMAGENET_STATISTICS, crop_ratio=224 / 256)
 _VIT = _Family("vit", _VIT_OPTIONS)
+_HYBRID = dataclasses.replace(
+    _VIT, preprocessing=dataclasses.replace(_BICUBIC, crop_ratio=1.0)
+)  # as timm, from which it was converted
 _VIT_IN21K = _Family("vit", _VIT_OPTIONS, classes=None, note=_POOLER)
-_DEIT = _Family("deit", _VIT_OPTIONS, _CROPPED)
-_DISTILLED = _Family("deit", {**_VIT_OPTIONS, "distillation_token": True}, _CROPPED)
-_MAE = _Family("mae", _VIT_OPTIONS, _CROPPED, None, "CC-BY-NC-4.0")
-_DINO = _Family("dino", _VIT_OPTIONS, _CROPPED, None)
-_DINOV2 = _Family("dinov2", {"gelu": "exact", "layer_scale": 1e-5}, _CROPPED, None)
+_DEIT = _Family("deit", _VIT_OPTIONS, _DEIT_CROP)
+_DISTILLED = _Family("deit", {**_VIT_OPTIONS, "distillation_token": True}, _DEIT_CROP)
+_MAE = _Family("mae", _VIT_OPTIONS, _TORCHVISION, None, "CC-BY-NC-4.0")
+_DINO = _Family("dino", _VIT_OPTIONS, _TORCHVISION, None)
+_DINOV2 = _Family("dinov2", {"gelu": "exact", "layer_scale": 1e-5}, _DINOV2_CROP, None)
 _REGISTERS = _Family(
-    "registers", {**_DINOV2.options, "num_registers": 4}, _CROPPED, None
+    "registers", {**_DINOV2.options, "num_registers": 4}, _DINOV2_CROP, None
 )  # positions of the class token are stored, unlike in timm's copy
 _TOWER = "The file holds a text tower too, which is left out."
 _MAP = {"pooling": "map", "class_token": False, "position_on_class_token": False}
-_SIGLIP = _Family("siglip", {"gelu": "tanh", **_MAP}, UNIT_RANGE, None, note=_TOWER)
-_SIGLIP2 = dataclasses.replace(_SIGLIP, paper="siglip2")
+_SIGLIP = _Family("siglip", {"gelu": "tanh", **_MAP}, _BICUBIC, None, note=_TOWER)
+_SIGLIP2 = dataclasses.replace(_SIGLIP, paper="siglip2", preprocessing=_SQUASHED)
 
 # Family; variant, tag, repository, image size, top-1.
 _ROWS: tuple[tuple[_Family, tuple[tuple[Any, ...], ...]], ...] = (
@@ -57,8 +69,11 @@ _ROWS: tuple[tuple[_Family, tuple[tuple[Any, ...], ...]], ...] = (
             ("vit_l16", "orig_in21k_ft_in1k", "google/vit-large-patch16-224", 224, None),
             ("vit_l16", "orig_in21k_ft_in1k", "google/vit-large-patch16-384", 384, None),
             ("vit_l32", "orig_in21k_ft_in1k", "google/vit-large-patch32-384", 384, None),
-            ("r50_vit_b16", "orig_in21k_ft_in1k", "google/vit-hybrid-base-bit-384", 384, None),
         ),
+    ),
+    (
+        _HYBRID,
+        (("r50_vit_b16", "orig_in21k_ft_in1k", "google/vit-hybrid-base-bit-384", 384, None),),
     ),
     (
         _VIT_IN21K,

@@ -307,7 +307,7 @@ def _card(family: _Family, row: tuple[Any, ...]) -> Card:
         image_size=(size, size),
         classes=family.classes,
         preprocessing=dataclasses.replace(
-            family.statistics, interpolation=interpolation, crop_ratio=crop
+            family.statistics, interpolation=interpolation, crop_ratio=crop, library="timm"
         ),
         options=family.options,
         flexible=family.paper == "flexivit",
