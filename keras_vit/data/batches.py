@@ -168,7 +168,7 @@ def train_batches(
         return pairs.enumerate(part[0]).map(lambda index, pair: (*pair, tf.stack((number, index))))
 
     def prepare(item: Any, label: Any, own: Any) -> tuple[Any, Any, Any]:
-        pixels = _train_transform(images.load(item), chosen, transform, own)
+        pixels = _train_transform(images.load(item), chosen, transform, own, images.max_pixels)
         return pixels if chosen.mixes else _in_range(pixels, transform), label, own
 
     def finish(pixels: Any, labels: Any, seeds: Any) -> tuple[Any, Any]:
@@ -221,7 +221,7 @@ def eval_batches(
         return plan, batches
 
     def prepare(item: Any, label: Any) -> tuple[Any, Any]:
-        pixels = decode(images.load(item), transform.channels)
+        pixels = decode(images.load(item), transform.channels, images.max_pixels)
         pixels = eval_transform(pixels, transform.preprocessing, transform.image_size)
         pixels = tf.ensure_shape(pixels, (*transform.image_size, transform.channels))
         return _in_range(pixels, transform), label
@@ -237,9 +237,11 @@ _MANY_EPOCHS = 1 << 32
 _MIXING = (0, 1 << 48)  # added to the first image's seed; greater than all positions
 
 
-def _train_transform(image: Any, chosen: Augmentation, transform: InputTransform, seed: Any) -> Any:
+def _train_transform(
+    image: Any, chosen: Augmentation, transform: InputTransform, seed: Any, max_pixels: int
+) -> Any:
     crop, flip, augment, erasing = tf.unstack(tf.random.split(seed, 4))
-    pixels = _crop(image, chosen, transform, crop)
+    pixels = _crop(image, chosen, transform, crop, max_pixels)
     if chosen.flip:
         pixels = random_flip(pixels, flip)
     if chosen.rand_augment is not None:  # on clipped uint8, as in big_vision
@@ -251,15 +253,18 @@ def _train_transform(image: Any, chosen: Augmentation, transform: InputTransform
     return tf.ensure_shape(pixels, (*transform.image_size, transform.channels))
 
 
-def _crop(image: Any, chosen: Augmentation, transform: InputTransform, seed: Any) -> Any:
+def _crop(
+    image: Any, chosen: Augmentation, transform: InputTransform, seed: Any, max_pixels: int
+) -> Any:
     size, channels = transform.image_size, transform.channels
+    method = chosen.interpolation
     if chosen.crop == "none":
-        return eval_transform(decode(image, channels), transform.preprocessing, size)
+        return eval_transform(decode(image, channels, max_pixels), transform.preprocessing, size)
     if chosen.crop == "inception":
-        return inception_crop(image, size, seed, chosen.area_range, chosen.interpolation, channels)
+        return inception_crop(image, size, seed, chosen.area_range, method, channels, max_pixels)
     larger = chosen.resize_size or (round(size[0] * 7 / 6), round(size[1] * 7 / 6))
     keep = chosen.crop == "resize_small"
-    return resized_crop(image, larger, size, seed, keep, chosen.interpolation, channels)
+    return resized_crop(image, larger, size, seed, keep, method, channels, max_pixels)
 
 
 def _mix(pixels: Any, labels: Any, chosen: Augmentation, seed: Any) -> tuple[Any, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_vit.data.decode import decode, decode_window
+from keras_vit.data.decode import MAX_PIXELS, decode, decode_window
 from keras_vit.data.transforms import resize
 
 # As in the official code: share of the image's area, and width over height.
@@ -25,6 +25,7 @@ def inception_crop(
     area_range: tuple[float, float] = AREA_RANGE,
     interpolation: str = "bilinear",
     channels: int = 3,
+    max_pixels: int = MAX_PIXELS,
 ) -> Any:
     """Inception crop: a random crop of 5 to 100 % of the area, aspect ratio 3:4 to 4:3, resized.
 
@@ -37,11 +38,14 @@ def inception_crop(
         area_range: Minimum and maximum share of the image's area.
         interpolation: Method of resizing, as in `Preprocessing`.
         channels: 1 or 3.
+        max_pixels: As for `decode`.
 
     Returns:
         float32 tensor of shape `(*image_size, channels)`, values in [0, 255].
     """
-    pixels = decode_window(image, lambda shape: inception_window(shape, seed, area_range), channels)
+    pixels = decode_window(
+        image, lambda shape: inception_window(shape, seed, area_range), channels, max_pixels
+    )
     return tf.ensure_shape(resize(pixels, image_size, interpolation), (*image_size, channels))
 
 
@@ -67,6 +71,7 @@ def resized_crop(
     keep_proportions: bool = False,
     interpolation: str = "bilinear",
     channels: int = 3,
+    max_pixels: int = MAX_PIXELS,
 ) -> Any:
     """Resizes the image, then takes a random crop of the input size.
 
@@ -82,11 +87,12 @@ def resized_crop(
         keep_proportions: Whether to keep the aspect ratio.
         interpolation: Method of resizing, as in `Preprocessing`.
         channels: 1 or 3.
+        max_pixels: As for `decode`.
 
     Returns:
         float32 tensor of shape `(*image_size, channels)`, values in [0, 255].
     """
-    pixels = decode(image, channels)
+    pixels = decode(image, channels, max_pixels)
     size: Any = resize_size
     if keep_proportions:
         sides = tf.cast(tf.shape(pixels)[:2], tf.float64)

@@ -1,4 +1,8 @@
-"""Decodes image files to pixels, whole or a window of them."""
+"""Decodes image files to pixels, whole or a window of them, up to a limit of pixels.
+
+A file of a few bytes can claim to hold gigabytes of pixels, so its size is read before it is
+decoded.
+"""
 
 from __future__ import annotations
 
@@ -7,41 +11,83 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_vit.data.header_ops import (
+    BMP,
+    GIF,
+    JPEG,
+    MOVING,
+    PNG,
+    UNKNOWN,
+    WEBP,
+    WEBP_WITH_OPACITY,
+    read_header,
+)
+
 # Channels that an image file can be decoded to.
 DECODED_CHANNELS = (1, 3, 4)
-# First bytes of formats that TensorFlow decodes to three channels only.
-_COLOURS_ONLY = {1: (b"GIF8", b"BM"), 3: (), 4: (b"GIF8", b"\xff\xd8\xff")}
+# Height times width above which an image is refused: 5,792 x 5,792, 100 MB in three channels.
+MAX_PIXELS = 1 << 25
+# Channels that TensorFlow decodes a format to, by those asked for if there are others. It is always
+# told a number: with `channels=0` TensorFlow 2.21 writes beyond its memory where a WebP file moves.
+_STORED: dict[int, dict[int, int]] = {
+    JPEG: {4: 3},
+    PNG: {},
+    GIF: {1: 3, 4: 3},
+    BMP: {1: 3},
+    WEBP: {1: 3, 4: 3},
+    WEBP_WITH_OPACITY: {1: 4, 3: 4},
+}
+_ALONE = -1  # position of an image that is not one of several
 
 
-def decode(image: Any, channels: int = 3) -> Any:
+def decode(
+    image: Any, channels: int = 3, max_pixels: int = MAX_PIXELS, index: Any | None = None
+) -> Any:
     """Decodes all pixels of an image.
 
-    JPEG, PNG, GIF, BMP and WebP are told apart by their bytes. Of a GIF the first image is taken;
-    grey and CMYK become RGB, 16 bits a channel become 8, transparency that is not asked for is
-    dropped. TensorFlow 2.21 decodes WebP files that do not move, older versions none. The channels
-    are always given: with `channels=0` TensorFlow 2.21 writes beyond its memory where a WebP file
-    moves.
+    JPEG, PNG, GIF, BMP and WebP are told apart by their bytes. Of a GIF only the first image is
+    decoded; grey and CMYK become RGB, 16 bits a channel become 8, transparency that is not asked
+    for is dropped. TensorFlow 2.21 decodes WebP files that do not move, older versions none.
 
     Args:
         image: String tensor with the bytes of a file, or pixels, which stay as they are.
         channels: 1 (grey), 3 or 4 (with opacity) for the result, whatever the file has.
+        max_pixels: Height times width above which the image is refused before it is decoded.
+        index: Position of the image among others, for the error message; a tensor or `None`.
 
     Returns:
         Tensor of shape `(h, w, channels)`, uint8 where it was decoded.
 
     Raises:
-        tf.errors.InvalidArgumentError: If the bytes are no image, when the tensor is computed.
+        tf.errors.InvalidArgumentError: If the bytes are no image, or one of more pixels, when the
+            tensor is computed.
     """
     if image.dtype != tf.string:
         return tf.ensure_shape(image, (None, None, channels))
-    return tf.cond(
-        _begins(image, b"RIFF"),
-        lambda: _decode_webp(image, channels),
-        lambda: _decode_other(image, channels),
+    position = tf.constant(_ALONE) if index is None else tf.cast(index, tf.int32)
+
+    def decode_jpeg() -> Any:
+        size = tf.io.extract_jpeg_shape(image, tf.int64)[:2]
+        return tf.cond(
+            tf.reduce_prod(size) <= max_pixels,
+            _decoder(image, channels, min(channels, 3)),
+            lambda: _refuse(JPEG, size[0], size[1], position, channels, max_pixels),
+        )
+
+    pixels = tf.cond(
+        tf.io.is_jpeg(image),
+        decode_jpeg,
+        lambda: _decode_other(image, position, channels, max_pixels),
     )
+    return tf.ensure_shape(pixels, (None, None, channels))
 
 
-def decode_window(image: Any, choose: Callable[[Any], Any], channels: int = 3) -> Any:
+def decode_window(
+    image: Any,
+    choose: Callable[[Any], Any],
+    channels: int = 3,
+    max_pixels: int = MAX_PIXELS,
+) -> Any:
     """Decodes a window of an image; of a JPEG nothing else is decoded.
 
     Args:
@@ -49,17 +95,23 @@ def decode_window(image: Any, choose: Callable[[Any], Any], channels: int = 3) -
         choose: From the shape of the image, an int32 tensor, to the window, an int32 tensor of top,
             left, height and width.
         channels: 1 or 3.
+        max_pixels: Height times width of the whole image, as for `decode`.
 
     Returns:
         Tensor of shape `(height, width, channels)`, uint8 where it was decoded.
     """
 
     def decode_jpeg_window() -> Any:
-        window = choose(tf.image.extract_jpeg_shape(image))
-        return tf.image.decode_and_crop_jpeg(image, window, channels)
+        shape = tf.image.extract_jpeg_shape(image)
+        size = tf.cast(shape[:2], tf.int64)
+        return tf.cond(
+            tf.reduce_prod(size) <= max_pixels,
+            lambda: tf.image.decode_and_crop_jpeg(image, choose(shape), channels),
+            lambda: _refuse(JPEG, size[0], size[1], _ALONE, channels, max_pixels),
+        )
 
     def cut() -> Any:
-        pixels = decode(image, channels)
+        pixels = decode(image, channels, max_pixels)
         top, left, height, width = tf.unstack(choose(tf.shape(pixels)))
         return tf.slice(pixels, (top, left, 0), tf.stack((height, width, -1)))
 
@@ -68,51 +120,56 @@ def decode_window(image: Any, choose: Callable[[Any], Any], channels: int = 3) -
     return tf.cond(tf.io.is_jpeg(image), decode_jpeg_window, cut)
 
 
-def _decode_webp(data: Any, channels: int) -> Any:
+def decoding_problem(error: tf.errors.OpError) -> str:
+    """The reason why an image could not be decoded, from the error of `decode`."""
+    text = error.message.partition("[Op:")[0].partition("\n\t [[")[0]
+    reason = text.rstrip().rpartition("\n")[2].rpartition("}}")[2].strip()
+    return reason.removeprefix("assertion failed: [").removesuffix("]").rstrip(".")
+
+
+# Where an operator of a branch is not run, TensorFlow still visits it. A function that is not
+# inlined is one operator, so what JPEGs do not need costs them nothing.
+@tf.function(autograph=False, experimental_attributes={"_noinline": True})
+def _decode_other(data: Any, position: Any, channels: int, max_pixels: int) -> Any:
+    """Decodes every format but JPEG."""
+    encoded = read_header(data)
+    stored = [_STORED.get(kind, {}).get(channels, channels) for kind in range(UNKNOWN + 1)]
+    counts = sorted(set(stored))
+    choice = tf.gather([counts.index(count) for count in stored], encoded.format)
+    most = max_pixels // tf.maximum(encoded.width, 1)  # the product can be too large for int64
     return tf.cond(
-        _webp_has_opacity(data),
-        lambda: _with_channels(_decode(data, 4), channels),
-        lambda: _with_channels(_decode(data, 3), channels),
+        (encoded.height <= most) & (encoded.format < MOVING),
+        lambda: tf.switch_case(choice, [_decoder(encoded.data, channels, n) for n in counts]),
+        lambda: _refuse(*encoded[1:], position, channels, max_pixels),
     )
 
 
-def _decode_other(data: Any, channels: int) -> Any:
-    if not _COLOURS_ONLY[channels]:
-        return _decode(data, channels)
-    return tf.cond(
-        tf.reduce_any([_begins(data, start) for start in _COLOURS_ONLY[channels]]),
-        lambda: _with_channels(_decode(data, 3), channels),
-        lambda: _decode(data, channels),
+@tf.function(autograph=False, experimental_attributes={"_noinline": True})
+def _refuse(
+    kind: Any, height: Any, width: Any, position: Any, channels: int, max_pixels: int
+) -> Any:
+    """Raises InvalidArgumentError that says why an image is not decoded."""
+    too_large = tf.strings.format(
+        f"has {{}} x {{}} pixels, more than max_pixels={max_pixels}: make it smaller",
+        (height, width),
     )
+    reason = tf.where(kind == MOVING, "is a WebP file that moves: convert it", too_large)
+    reason = tf.where(kind == UNKNOWN, "is no JPEG, PNG, GIF, BMP or WebP file", reason)
+    numbered = tf.strings.format("Image {} ", (position,))
+    message = tf.strings.join([tf.where(position == _ALONE, "The image ", numbered), reason, "."])
+    with tf.control_dependencies([tf.raw_ops.Assert(condition=False, data=[message])]):
+        return tf.zeros((0, 0, channels), tf.uint8)
 
 
-def _webp_has_opacity(data: Any) -> Any:
-    """Whether a WebP file has four channels, which TensorFlow must be told.
+def _decoder(data: Any, channels: int, stored: int) -> Callable[[], Any]:
+    def decode_and_convert() -> Any:
+        image = tf.io.decode_image(data, stored, expand_animations=False)
+        image = tf.ensure_shape(image, (None, None, stored))
+        if channels == stored:
+            return image
+        if channels == 1:
+            return tf.image.rgb_to_grayscale(image[..., :3])
+        opaque = tf.ones_like(image[..., :1]) * 255
+        return image[..., :3] if channels == 3 else tf.concat([image, opaque], -1)
 
-    The name of its first chunk ends in X (extended: flags come first), L (lossless: a signature
-    of a byte, twice 14 bits of size, then a bit for opacity) or a space (lossy: no opacity). See
-    https://developers.google.com/speed/webp/docs/riff_container.
-    """
-    header = tf.cast(tf.io.decode_raw(tf.strings.substr(data, 0, 25), tf.uint8), tf.int32)
-    kind, flags, lossless = header[15], header[20], header[24]
-    extended = (kind == ord("X")) & (tf.bitwise.bitwise_and(flags, 16) > 0)
-    return extended | (kind == ord("L")) & (tf.bitwise.bitwise_and(lossless, 16) > 0)
-
-
-def _begins(data: Any, start: bytes) -> Any:
-    return tf.strings.substr(data, 0, len(start)) == start
-
-
-def _decode(data: Any, channels: int) -> Any:
-    image = tf.io.decode_image(data, channels, expand_animations=False)
-    return tf.ensure_shape(image, (None, None, channels))
-
-
-def _with_channels(image: Any, channels: int) -> Any:
-    """Converts pixels of three or four channels to another number of channels."""
-    if channels == 1:
-        return tf.image.rgb_to_grayscale(image[..., :3])
-    if channels == image.shape[-1]:
-        return image
-    opaque = tf.ones_like(image[..., :1]) * 255
-    return image[..., :3] if channels == 3 else tf.concat([image, opaque], -1)
+    return decode_and_convert

@@ -69,7 +69,7 @@ def _thumbnails(images: ImageSet) -> np.ndarray:
     """Thumbnails of all images in order: a uint8 array of shape `(B, 16, 16)`."""
 
     def shrink(item: Any, label: Any) -> Any:
-        pixels = tf.cast(_decode(images.load(item)), tf.float32)
+        pixels = tf.cast(_decode(images.load(item), images.max_pixels), tf.float32)
         small = tf.image.resize(tf.reduce_mean(pixels, -1, keepdims=True), (_SIDE, _SIDE), "area")
         return tf.cast(tf.round(small[..., 0]), tf.uint8)
 
@@ -78,9 +78,9 @@ def _thumbnails(images: ImageSet) -> np.ndarray:
     return np.concatenate(list(batches.as_numpy_iterator()))
 
 
-def _decode(image: Any) -> Any:
+def _decode(image: Any, max_pixels: int) -> Any:
     """Decodes encoded images; returns pixels, of any number of channels, unchanged."""
-    return decode(image) if image.dtype == tf.string else image
+    return decode(image, max_pixels=max_pixels) if image.dtype == tf.string else image
 
 
 def _standardize(thumbnails: np.ndarray) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import os
 import pathlib
 import warnings
@@ -12,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.checks import check_choice
-from keras_vit.data.decode import decode
+from keras_vit.data.decode import MAX_PIXELS, decode, decoding_problem
 from keras_vit.data.headers import find_problem
 from keras_vit.data.image_files import IMAGE_ENDINGS, files_below, find_images
 from keras_vit.data.image_set import ImageSet, indexed
@@ -22,8 +23,6 @@ _OTHER_IMAGES = (".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".svg")
 _ENDINGS = IMAGE_ENDINGS + _OTHER_IMAGES
 _READS_WEBP = hasattr(tf.io, "decode_webp")
 _MAX_LISTED = 20
-# 16k x 8k pixels, 400 MB when decoded. Larger files are usually errors or attacks.
-MAX_PIXELS = 1 << 27
 
 
 def read_folder(
@@ -47,7 +46,8 @@ def read_folder(
             lists them in a warning and keeps the list in `ImageSet.skipped`.
         check: `"headers"` checks the first and last bytes of every file. `"pixels"` decodes all
             files, which also finds damage in the middle.
-        max_pixels: Height times width above which an image counts as unreadable.
+        max_pixels: Height times width above which an image counts as unreadable. Larger ones are
+            usually errors or attacks.
 
     Returns:
         An `ImageSet`, sorted by class, then by path.
@@ -81,7 +81,8 @@ def read_folder(
     _check_classes(root, names, {label for _, label in whole}, class_names is None)
     paths = np.array([path for path, _ in whole], object)
     labels = np.array([label for _, label in whole], "int64")
-    return indexed(os.fspath(root), paths, labels, names, tf.io.read_file, skipped)
+    images = indexed(os.fspath(root), paths, labels, names, tf.io.read_file, skipped)
+    return dataclasses.replace(images, max_pixels=max_pixels)
 
 
 def read_files(
@@ -109,7 +110,8 @@ def read_files(
         _report(tuple(f"{p} {reason}" for p, reason in problems.items()), "error", "the files")
     labels = np.zeros(len(files), "int64")
     names = np.array(list(map(os.fspath, files)), object)
-    return files, indexed("the files", names, labels, tuple(class_names), tf.io.read_file)
+    images = indexed("the files", names, labels, tuple(class_names), tf.io.read_file)
+    return files, dataclasses.replace(images, max_pixels=max_pixels)
 
 
 def _find_classes(root: pathlib.Path, class_names: Sequence[str] | None) -> tuple[str, ...]:
@@ -159,19 +161,18 @@ def _find_problems(
         if path.suffix.lower() in _OTHER_IMAGES:
             return f"is of a format that TensorFlow does not read ({path.suffix}): convert it"
         problem = find_problem(path, max_pixels, _READS_WEBP)
-        return problem if problem or check == "headers" else _decoding_problem(path)
+        return problem if problem or check == "headers" else _find_damage(path, max_pixels)
 
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         problems = pool.map(examine, paths, chunksize=64)
         return {path: each for path, each in zip(paths, problems, strict=True) if each}
 
 
-def _decoding_problem(path: pathlib.Path) -> str | None:
+def _find_damage(path: pathlib.Path, max_pixels: int) -> str | None:
     try:
-        decode(tf.io.read_file(os.fspath(path)))
+        decode(tf.io.read_file(os.fspath(path)), max_pixels=max_pixels)
     except tf.errors.OpError as error:
-        reason = error.message.partition("[Op:")[0].rpartition("}}")[2].strip()
-        return f"cannot be decoded ({reason})"
+        return f"cannot be decoded ({decoding_problem(error)})"
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import struct
 from typing import BinaryIO
 
@@ -27,9 +28,11 @@ def find_problem(
         The reason why the file cannot be read, or `None`. Damage in the middle is not found.
     """
     try:
-        size = os.path.getsize(path)
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):  # opening a pipe or a device could wait forever
+            return "is no regular file"
         with open(path, "rb") as file:
-            return _examine(file, size, max_pixels, reads_webp)
+            return _examine(file, status.st_size, max_pixels, reads_webp)
     except OSError as error:
         return f"cannot be opened ({error.strerror})"
     except (struct.error, IndexError):
@@ -55,6 +58,8 @@ def _examine(file: BinaryIO, size: int, max_pixels: int, reads_webp: bool) -> st
     elif head[:4] == b"RIFF" and head[8:12] == b"WEBP":
         if not reads_webp:
             return "is a WebP file, which this version of TensorFlow does not read: convert it"
+        if head[12:16] == b"VP8X" and head[20] & 2:
+            return "is a WebP file that moves, which TensorFlow does not read: convert it"
         shape, is_whole = _webp_shape(head), size >= struct.unpack("<I", head[4:8])[0] + 8
     else:
         return "is no JPEG, PNG, GIF, BMP or WebP file"

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.config import Preprocessing
-from keras_vit.data.decode import decode
+from keras_vit.data.decode import MAX_PIXELS, decode, decoding_problem
 from keras_vit.data.transforms import eval_transform, normalize
 
 # TensorFlow decodes all of them, WebP from version 2.19 on.
@@ -22,6 +22,7 @@ def read_images(
     paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     channels: int = 3,
     count: int | None = None,
+    max_pixels: int = MAX_PIXELS,
 ) -> list[np.ndarray]:
     """Reads image files as arrays, for `images` and `calibration` of the exports.
 
@@ -29,6 +30,7 @@ def read_images(
         paths: Image files and folders of image files; one or several.
         channels: 1, 3 or 4, whatever the files have.
         count: How many to read at most, spread evenly over all; `None` reads all.
+        max_pixels: Height times width above which an image is refused.
 
     Returns:
         uint8 arrays of shape `(h, w, channels)`.
@@ -44,21 +46,24 @@ def read_images(
     files = find_images(paths)
     count = len(files) if count is None else min(count, len(files))
     spread = (files[index * len(files) // count] for index in range(count))
-    return [read_image(path, channels) for path in spread]
+    return [read_image(path, channels, max_pixels) for path in spread]
 
 
-def read_image(path: pathlib.Path, channels: int = 3) -> np.ndarray:
+def read_image(path: pathlib.Path, channels: int = 3, max_pixels: int = MAX_PIXELS) -> np.ndarray:
     """Reads one image file as a uint8 array of shape `(h, w, channels)`.
 
     Raises:
-        OSError: If the file does not exist, or is no image. The message names the file.
+        OSError: If the file does not exist, is no image, or one of more pixels than `max_pixels`.
+            The message names the file.
     """
+    if path.exists() and not path.is_file():  # reading a pipe or a device could wait forever
+        raise OSError(f"{path} is no regular file, so it is not read as an image.")
     try:
-        return decode(tf.constant(path.read_bytes()), channels).numpy()
+        return decode(tf.constant(path.read_bytes()), channels, max_pixels).numpy()
     except tf.errors.InvalidArgumentError as error:
         raise OSError(
-            f"{path} cannot be read as an image (JPEG, PNG, BMP, GIF, or WebP that does not move). "
-            "Remove it or replace it."
+            f"{path} cannot be read as an image (JPEG, PNG, BMP, GIF, or WebP that does not move): "
+            f"{decoding_problem(error)}. Remove it or replace it."
         ) from error
 
 

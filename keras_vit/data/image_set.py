@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from keras_vit.data.decode import MAX_PIXELS
 from keras_vit.data.shards import Shards, read_part
 
 SHUFFLE_BUFFER = 50_000  # as in the official code; encoded images, or pixels as they are stored
@@ -34,6 +35,7 @@ class ImageSet:
         hold_out: Splits off images. Arguments: their number, and a seed. Returns the remaining
             images and those held out.
         skipped: Files that were skipped, each with the reason.
+        max_pixels: Height times width above which an encoded image is refused.
     """
 
     name: str
@@ -43,6 +45,7 @@ class ImageSet:
     load: Callable[[Any], Any]
     hold_out: Callable[[int, int], tuple[ImageSet, ImageSet]]
     skipped: tuple[str, ...] = ()
+    max_pixels: int = MAX_PIXELS
 
     @property
     def num_classes(self) -> int:
@@ -69,7 +72,9 @@ class ImageSet:
                 f"{self.name} has {self.num_images} images, of which some must be held out and "
                 f"some left. Received: share={share}, which is {count} of them."
             )
-        return self.hold_out(count, seed)
+        rest, held_out = self.hold_out(count, seed)
+        rest = dataclasses.replace(rest, max_pixels=self.max_pixels)
+        return rest, dataclasses.replace(held_out, max_pixels=self.max_pixels)
 
     def in_memory(self) -> ImageSet:
         """Reads all images into memory, in their stored form: JPEGs stay JPEGs."""
@@ -85,7 +90,8 @@ class ImageSet:
                 "no array. Store them encoded, or let `tf.data` cache them."
             )
         kept = np.asarray(images, object if isinstance(images[0], bytes) else None)
-        return indexed(self.name, kept, np.asarray(labels), self.class_names, _as_it_is)
+        whole = indexed(self.name, kept, np.asarray(labels), self.class_names, _as_it_is)
+        return dataclasses.replace(whole, max_pixels=self.max_pixels)
 
 
 def read_arrays(

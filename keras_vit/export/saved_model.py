@@ -6,14 +6,14 @@ import dataclasses
 import os
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
 
 from keras_vit.checks import check_positive
 from keras_vit.config import Preprocessing
-from keras_vit.data.decode import DECODED_CHANNELS, decode
+from keras_vit.data.decode import DECODED_CHANNELS, MAX_PIXELS, decode
 from keras_vit.data.transforms import eval_transform
 from keras_vit.export.inference import (
     POLICIES,
@@ -59,6 +59,7 @@ def export_saved_model(
     tolerance: float | None = None,
     warmup_batch_sizes: Sequence[int] = (1,),
     jit_compile: bool = False,
+    max_pixels: int = MAX_PIXELS,
 ) -> ExportReport:
     """Exports a model as a numbered version for TensorFlow Serving, and checks it.
 
@@ -93,6 +94,8 @@ def export_saved_model(
         warmup_batch_sizes: Batch sizes of the warm-up requests.
         jit_compile: Whether XLA compiles the model, once per batch size. This is faster in float32
             on processors where TensorFlow does not enable oneDNN by default.
+        max_pixels: Height times width above which an encoded image counts as unreadable. It is
+            refused before it is decoded, so that a small file cannot take gigabytes of memory.
 
     Returns:
         An `ExportReport` with the path of the version.
@@ -111,6 +114,7 @@ def export_saved_model(
     """
     check_precision(precision, POLICIES)
     check_positive("top_k", top_k)
+    check_positive("max_pixels", max_pixels)
     for size in warmup_batch_sizes:
         check_positive("warmup_batch_sizes", size)
     if version is not None:
@@ -122,11 +126,13 @@ def export_saved_model(
     name = str(version if version is not None else next_version(list_names(base)))
     destination: pathlib.Path | str = f"{base}/{name}" if isinstance(base, str) else base / name
     with write_atomically(destination) as unfinished:
-        module = ServingModule(inference, labels, top_k, jit_compile)
+        module = ServingModule(inference, labels, top_k, jit_compile, max_pixels)
         reference = prepare(model, "float32", preprocessing, activation)
         expected = expected_outputs(reference, images)
         tf.saved_model.save(module, os.fspath(unfinished), module.signatures())
-        write_version_files(unfinished, inference, labels, precision, warmup_batch_sizes)
+        write_version_files(
+            unfinished, inference, labels, precision, warmup_batch_sizes, max_pixels
+        )
         runner = load_saved_model(unfinished)
         report = compare(unfinished, "saved_model", precision, runner, expected, images)
         check(report, TOLERANCES[precision], tolerance=tolerance)
@@ -153,10 +159,16 @@ class ServingModule(tf.Module):
         top_k: Number of classes in `classes` and `scores`.
         jit_compile: Whether XLA compiles the model. Decoding has no fixed shapes and is never
             compiled.
+        max_pixels: Height times width above which an encoded image is refused.
     """
 
     def __init__(
-        self, inference: Inference, labels: list[str], top_k: int, jit_compile: bool = False
+        self,
+        inference: Inference,
+        labels: list[str],
+        top_k: int,
+        jit_compile: bool = False,
+        max_pixels: int = MAX_PIXELS,
     ):
         super().__init__()
         self.weights = inference.variables  # an attribute, so that they are saved
@@ -164,6 +176,7 @@ class ServingModule(tf.Module):
         self._run = tf.function(inference, jit_compile=True) if jit_compile else inference
         self._labels = labels
         self._top_k = min(top_k, len(labels))
+        self._max_pixels = max_pixels
 
     def signatures(self) -> dict[str, ConcreteFunction]:
         """Returns the concrete functions by signature name."""
@@ -186,7 +199,8 @@ class ServingModule(tf.Module):
         return signatures
 
     def _from_bytes(self, image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
-        return self._classify(self._map(self._decode, image_bytes))
+        numbered = (tf.range(tf.shape(image_bytes)[0]), image_bytes)
+        return self._classify(self._map(lambda pair: self._decode(*pair), numbered))
 
     def _from_images(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
         return self._classify(self._map(self._preprocess, images))
@@ -210,10 +224,11 @@ class ServingModule(tf.Module):
     def _preprocess(self, image: tf.Tensor) -> tf.Tensor:
         return eval_transform(image, self._inference.preprocessing, self._inference.input_shape[:2])
 
-    def _decode(self, image_bytes: tf.Tensor) -> tf.Tensor:
-        return self._preprocess(decode(image_bytes, self._inference.input_shape[-1]))
+    def _decode(self, index: tf.Tensor, image_bytes: tf.Tensor) -> tf.Tensor:
+        channels = self._inference.input_shape[-1]
+        return self._preprocess(decode(image_bytes, channels, self._max_pixels, index))
 
-    def _map(self, function: Callable[[tf.Tensor], tf.Tensor], batch: tf.Tensor) -> tf.Tensor:
+    def _map(self, function: Callable[..., tf.Tensor], batch: Any) -> tf.Tensor:
         """Applies a function to each image of a batch, to several in parallel."""
         spec = tf.TensorSpec(self._inference.input_shape, tf.float32)
         return tf.map_fn(function, batch, fn_output_signature=spec)
@@ -227,7 +242,7 @@ class ServingModule(tf.Module):
         count = tf.shape(image_bytes)[0]
         shape = self._inference.input_shape
         images = tf.data.Dataset.from_tensor_slices((tf.range(count), image_bytes))
-        images = images.map(lambda index, data: (index, self._decode(data)))
+        images = images.map(lambda index, data: (index, self._decode(index, data)))
         images = images.ignore_errors()
         blank = tf.data.Dataset.from_tensors((count, tf.zeros(shape)))
         images = images.concatenate(blank).batch(tf.cast(count, tf.int64) + 1)

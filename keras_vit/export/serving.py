@@ -27,6 +27,7 @@ def write_version_files(
     labels: Sequence[str],
     precision: str,
     warmup_batch_sizes: Sequence[int],
+    max_pixels: int,
 ) -> None:
     """Writes warm-up requests, labels and the model card into a SavedModel.
 
@@ -36,6 +37,7 @@ def write_version_files(
         labels: Class names in order.
         precision: Precision of the file.
         warmup_batch_sizes: Batch sizes of the requests that a server runs at start.
+        max_pixels: Height times width above which the signatures refuse an encoded image.
     """
     extra = version / EXTRA
     extra.mkdir()
@@ -50,7 +52,7 @@ def write_version_files(
             writer.write(prediction_log("serving_default", inputs))
     if labels:
         (extra / "labels.txt").write_text("".join(f"{label}\n" for label in labels))
-    card = model_card(inference, precision, labels)
+    card = {**model_card(inference, precision, labels), "max_pixels": max_pixels}
     (extra / "model_card.json").write_text(json.dumps(card, indent=1))
 
 

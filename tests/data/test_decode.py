@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import struct
+import time
+import zlib
+
 import numpy as np
 import pytest
 import tensorflow as tf
+from PIL import Image
 
-from keras_vit.data.decode import decode
-from tests.data.kinds import BLUE, RED, encode
+from keras_vit.data.decode import MAX_PIXELS, decode, decode_window
+from tests.data.kinds import BLUE, RED, claim, encode
 
 
 def webp(*colours, **options):
@@ -68,3 +74,111 @@ def test_tensorflow_is_always_told_the_channels(channels):
     decoders = [node for node in nodes if node.op == "DecodeImage"]
     assert len(decoders) >= 2
     assert all(node.attr["channels"].i > 0 for node in decoders)
+
+
+def decode_eagerly(data, **options):
+    return decode(tf.constant(data), **options).numpy()
+
+
+def decode_in_a_graph(data, **options):
+    function = tf.function(lambda data: decode(data, **options))
+    return function(tf.constant(data)).numpy()
+
+
+KINDS = {
+    "jpeg": {},
+    "png": {},
+    "gif": {},
+    "bmp": {},
+    "webp lossless": {"lossless": True},
+    "webp lossy": {"quality": 50},
+    "webp extended": {"icc_profile": b"a profile, so that flags come first"},
+}
+
+
+@pytest.mark.parametrize("run", [decode_eagerly, decode_in_a_graph])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_image_has_as_many_pixels_as_it_may(kind, run):
+    webp(RED)  # leaves out older versions
+    data = encode(kind.split()[0], RED, size=(300, 7), **KINDS[kind])
+    assert run(data, max_pixels=2100).shape == (7, 300, 3)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"has 7 x 300 pixels, .*=2099:"):
+        run(data, max_pixels=2099)
+
+
+@pytest.mark.parametrize("kind", ["jpeg", "png", "gif", "bmp", "webp"])
+def test_a_small_file_that_claims_to_be_large_is_refused_before_it_is_decoded(kind):
+    sizes = {"png": (2**31 - 1, 2**31 - 1), "bmp": (2**31 - 1, 2**31 - 1), "webp": (16383, 16383)}
+    width, height = sizes.get(kind, (65000, 64000))
+    start = time.perf_counter()
+    with pytest.raises(
+        tf.errors.InvalidArgumentError,
+        match=f"Image 7 has {height} x {width} pixels, more than max_pixels={MAX_PIXELS}: make",
+    ):
+        decode(tf.constant(claim(kind, width, height)), index=7)
+    assert time.perf_counter() - start < 1
+
+
+def test_only_the_size_that_the_decoder_uses_counts():
+    png = encode("png", RED)
+    text = b"teXt" + struct.pack(">II", 3, 3) + bytes(5)  # before the size, where that should be
+    text = struct.pack(">I", len(text) - 4) + text + struct.pack(">I", zlib.crc32(text))
+    raw = webp(RED)[20:]  # lossless, without the chunk around it
+    riff = b"RIFF" + struct.pack("<I", len(raw) + 4) + b"WEBP" + raw
+    for data in (png[:8] + text + png[8:], riff):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="is no JPEG, PNG, GIF, BMP or W"):
+            decode(tf.constant(data))
+
+
+def test_a_window_of_a_large_image_is_refused_too():
+    def choose(shape):
+        return tf.constant([0, 0, 2, 2])
+
+    image = tf.constant(encode("jpeg", RED))
+    assert decode_window(image, choose, max_pixels=108).shape == (2, 2, 3)
+    for kind in ("jpeg", "png"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="has 9 x 12 pixels, more than"):
+            decode_window(tf.constant(encode(kind, RED)), choose, max_pixels=107)
+
+
+def first_frame(data):
+    return np.array(Image.open(io.BytesIO(data)).convert("RGB"))
+
+
+@pytest.mark.parametrize("run", [decode_eagerly, decode_in_a_graph])
+def test_of_a_gif_nothing_after_the_first_image_is_read(run):
+    noise = [np.random.default_rng(i).integers(0, 256, (90, 70), "uint8") for i in range(3)]
+    frames = [Image.fromarray(pixels) for pixels in noise]
+    file = io.BytesIO()
+    frames[0].save(file, "gif", save_all=True, append_images=frames[1:], comment=b"hello " * 99)
+    data = file.getvalue()
+    second = data.index(b"\x2c\0\0\0\0", data.index(b"\x2c\0\0\0\0") + 1)
+    damaged = bytearray(data)
+    damaged[second + 5 : second + 9] = b"\xff" * 4  # 65,535 x 65,535 pixels
+    for whole in (data, bytes(damaged), data[: second + 40]):
+        np.testing.assert_array_equal(run(whole), first_frame(data))
+    short = bytearray(b"GIF89a" + struct.pack("<HHBBB", 70, 90, 0xF7, 0, 0) + bytes(range(256)) * 3)
+    start = data.index(b"\x2c\0\0\0\0")
+    stream = b"".join(sub_blocks(data, start + 11))
+    short += data[start : start + 11]
+    for at in range(0, len(stream), 254):  # as other encoders cut it
+        part = stream[at : at + 254]
+        short += bytes([len(part)]) + part
+    short += b"\0\x3b"
+    np.testing.assert_array_equal(run(bytes(short)), first_frame(bytes(short)))
+
+
+def sub_blocks(data, at):
+    while data[at]:
+        yield data[at + 1 : at + 1 + data[at]]
+        at += 1 + data[at]
+
+
+def test_a_gif_of_very_many_blocks_ends():
+    data = encode("gif", RED)
+    start = data.index(b"\x2c\0\0\0\0")
+    blocks = b"\x21\xfe" + b"\1a\2ab" * 50_000 + b"\0"  # a comment
+    began = time.perf_counter()
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        decode(tf.constant(data[:start] + blocks + data[start:]))
+    assert time.perf_counter() - began < 10

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
+import os
 import struct
 
 import numpy as np
@@ -11,9 +13,12 @@ import pytest
 import tensorflow as tf
 
 from keras_vit.config import Preprocessing
-from keras_vit.data.batches import InputTransform, eval_batches
+from keras_vit.data.augmentation import Augmentation
+from keras_vit.data.batches import InputTransform, eval_batches, train_batches
 from keras_vit.data.decode import decode
 from keras_vit.data.folder import read_files, read_folder
+from keras_vit.data.image_files import read_images
+from tests.data.kinds import BLUE, RED, encode
 from tests.data.pictures import encoded, pixels, write_folder
 
 TRANSFORM = InputTransform((24, 32), Preprocessing())
@@ -97,9 +102,10 @@ BAD = {
     "header.jpg": (encoded(pixels())[:30], "is cut off in its header"),
     "header.png": (encoded(pixels(), "png")[:20], "is cut off in its header"),
     "text.jpg": (b"this is a text, and no image" * 9, "is no JPEG, PNG, GIF, BMP or WebP file"),
-    "huge.png": (huge_png(), "has 20,000 x 20,000 pixels, more than max_pixels=134,217,728"),
-    "huge.jpg": (huge_jpeg(), "has 20,000 x 20,000 pixels, more than max_pixels=134,217,728"),
+    "huge.png": (huge_png(), "has 20,000 x 20,000 pixels, more than max_pixels=33,554,432"),
+    "huge.jpg": (huge_jpeg(), "has 20,000 x 20,000 pixels, more than max_pixels=33,554,432"),
     "cut.webp": (encoded(pixels(), "webp")[:-50], "is cut off: its end is missing"),
+    "moving.webp": (encode("webp", RED, BLUE), "is a WebP file that moves, which Tens"),
     "new.heic": (b"ftyp", "is of a format that TensorFlow does not read"),
 }
 
@@ -141,6 +147,29 @@ def test_damage_in_the_middle_is_found_by_decoding(tmp_path):
         read_folder(tmp_path, check="pixels")
     with pytest.warns(UserWarning, match="left out"):
         assert read_folder(tmp_path, unreadable="skip", check="pixels").num_images == 4
+
+
+def test_the_limit_of_pixels_holds_wherever_the_images_go(tmp_path):
+    write_folder(tmp_path, count=2, size=(20, 24))
+    assert read_folder(tmp_path, max_pixels=480).split(2)[1].in_memory().max_pixels == 480
+    images = dataclasses.replace(read_folder(tmp_path), max_pixels=479)  # as if headers had lied
+    ways = [eval_batches(images, TRANSFORM, 2)]
+    for crop in ("inception", "resize_small", "none"):
+        ways.append(train_batches(images, TRANSFORM, 2, Augmentation(crop=crop)))
+    for batches in ways:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="has 20 x 24 pixels, more than"):
+            next(iter(batches))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no named pipes")
+def test_pipes_and_devices_are_not_opened(tmp_path):
+    write_folder(tmp_path, count=2)
+    os.mkfifo(tmp_path / "cats" / "pipe.jpg")
+    (tmp_path / "dogs" / "null.png").symlink_to("/dev/zero")
+    with pytest.raises(ValueError, match=r"pipe\.jpg is no regular .*\s.*null\.png is no regular"):
+        read_folder(tmp_path)
+    with pytest.raises(OSError, match=r"pipe\.jpg is no regular file, so it is not read"):
+        read_images(tmp_path / "cats" / "pipe.jpg")
 
 
 def test_nothing_readable_left(tmp_path):

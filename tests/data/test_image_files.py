@@ -29,8 +29,11 @@ def test_files_and_folders_of_them(tmp_path):
 
 def test_a_file_that_is_no_image(tmp_path):
     (tmp_path / "x.png").write_bytes(b"no image")
-    with pytest.raises(OSError, match=r"x\.png cannot be read as an image \(JPEG"):
+    with pytest.raises(OSError, match=r"x\.png cannot be .* \(JPEG.*\): The image is no JPEG"):
         read_images(tmp_path)
+    (tmp_path / "x.png").write_bytes(encode("png", RED))
+    with pytest.raises(OSError, match=r"has 9 x 12 pixels, more than max_pixels=100: make it sm"):
+        read_images(tmp_path, max_pixels=100)
 
 
 def test_no_images(tmp_path):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from keras_vit.errors import ExportMismatchError
+from keras_vit.export.inference import prepare
 from keras_vit.export.runners import load_saved_model
-from keras_vit.export.saved_model import export_saved_model
+from keras_vit.export.saved_model import ServingModule, export_saved_model
 from tests.counts import check_counts, script
+from tests.data.kinds import claim
 from tests.export.conftest import LABELS
 
 pytestmark = pytest.mark.xdist_group("saved_model")
@@ -54,13 +58,36 @@ def test_encoded_images_of_the_models_size_give_the_logits_of_their_pixels(loade
 
 def test_an_unreadable_image_fails_the_batch_only_in_serving_default(loaded, model, pixels):
     image_bytes = tf.constant([encode(pixels[0]), b"not an image", encode(pixels[1])])
-    with pytest.raises(tf.errors.InvalidArgumentError, match="Unknown image file format"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Image 1 is no JPEG, PNG, GIF, BMP"):
         loaded.signatures["serving_default"](image_bytes=image_bytes)
     outputs = loaded.signatures["tolerant"](image_bytes=image_bytes)
     assert outputs["valid"].numpy().tolist() == [True, False, True]
     np.testing.assert_allclose(outputs["logits"][::2], model(pixels[:2]), rtol=0, atol=1e-5)
     assert not outputs["probabilities"][1].numpy().any()
     assert not any(outputs["classes"][1].numpy())
+
+
+@pytest.mark.parametrize("kind", ["jpeg", "png", "gif", "bmp", "webp"])
+def test_a_small_file_that_claims_to_be_large_is_refused(kind, loaded, model, pixels):
+    images = tf.constant([encode(pixels[0]), claim(kind, 13_000, 11_000)])
+    reason = r"Image 1 has 11000 x 13000 pixels, more than max_pixels=33554432"
+    for name in ("serving_default", "features"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=reason):
+            loaded.signatures[name](image_bytes=images)
+    start = time.perf_counter()
+    outputs = loaded.signatures["tolerant"](image_bytes=images)
+    assert time.perf_counter() - start < 1
+    assert outputs["valid"].numpy().tolist() == [True, False]
+    np.testing.assert_allclose(outputs["logits"][:1], model(pixels[:1]), rtol=0, atol=1e-5)
+
+
+def test_the_limit_of_pixels_is_exported(model, pixels):
+    images = tf.constant([encode(pixels[0]), encode(pixels[0, :, :31])])
+    with pytest.raises(ValueError, match="max_pixels"):
+        export_saved_model(model, "anywhere", max_pixels=0)
+    module = ServingModule(prepare(model, "float32"), LABELS, 5, max_pixels=32 * 31)
+    outputs = module.signatures()["tolerant"](image_bytes=images)
+    assert outputs["valid"].numpy().tolist() == [False, True]
 
 
 def compiled_functions(path):

@@ -96,6 +96,7 @@ def test_the_file_computes_the_golden_outputs_of_the_model_card(version, loaded)
     assert card["labels"] == LABELS
     assert card["input_shape"] == [32, 32, 3]
     assert card["preprocessing"]["mean"] == [127.5]
+    assert card["max_pixels"] == 2**25
     image = tf.constant([base64.b64decode(card["golden"]["png"])])
     outputs = loaded.signatures["serving_default"](image_bytes=image)
     for name in ("logits", "probabilities", "features"):
