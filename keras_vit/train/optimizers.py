@@ -11,12 +11,14 @@ import keras
 
 @keras.saving.register_keras_serializable("keras_vit")
 class AdamW(keras.optimizers.AdamW):
-    """`keras.optimizers.AdamW` with a learning rate factor for every variable.
+    """AdamW as in PyTorch and optax, with a learning rate factor for every variable.
 
-    The factor also scales the weight decay, as in the fine-tuning of BEiT and timm. Without
-    factors, the optimizer equals Keras's. As there, weight decay is decoupled from the gradient and
-    multiplied by the current learning rate. big_vision multiplies it by the shape of the schedule
-    only, so its decay of 1e-4 at a learning rate of 1e-3 is 0.1 here.
+    The factor also scales the weight decay, as in the fine-tuning of BEiT and timm. Epsilon is
+    added after the bias correction, as in Algorithm 1 of https://arxiv.org/abs/1412.6980. Keras
+    adds it before: at gradients of 1e-6, its first step is 0.24 of this one. The rest is
+    `keras.optimizers.AdamW`: weight decay is decoupled from the gradient and multiplied by the
+    current learning rate. big_vision multiplies it by the shape of the schedule only, so its decay
+    of 1e-4 at a learning rate of 1e-3 is 0.1 here.
 
     Args:
         learning_rate: A number or a `keras.optimizers.schedules.LearningRateSchedule`.
@@ -24,6 +26,7 @@ class AdamW(keras.optimizers.AdamW):
             an entry has the factor 1.
         decay_kernels_only: Whether only kernels decay, as in big_vision: not biases, norms, tokens
             and positions.
+        epsilon: Added to the square root of the second moment, after its bias correction.
         **kwargs: As for `keras.optimizers.AdamW`.
 
     Raises:
@@ -40,9 +43,10 @@ class AdamW(keras.optimizers.AdamW):
         learning_rate: float | keras.optimizers.schedules.LearningRateSchedule = 0.001,
         rate_factors: Mapping[str, float] | None = None,
         decay_kernels_only: bool = False,
+        epsilon: float = 1e-8,
         **kwargs: Any,
     ):
-        super().__init__(learning_rate=learning_rate, **kwargs)
+        super().__init__(learning_rate=learning_rate, epsilon=epsilon, **kwargs)
         self.rate_factors = dict(rate_factors or {})
         self.decay_kernels_only = decay_kernels_only
 
@@ -69,7 +73,13 @@ class AdamW(keras.optimizers.AdamW):
         if self.weight_decay and self._use_weight_decay(variable):
             decay = keras.ops.cast(self.weight_decay * rate, variable.dtype)
             self.assign_sub(variable, keras.ops.multiply(variable, decay))
-        super().update_step(gradient, variable, rate)
+        # Keras divides by sqrt(v) + epsilon and multiplies by the correction of v afterwards.
+        epsilon, step = self.epsilon, keras.ops.cast(self.iterations + 1, variable.dtype)
+        self.epsilon = epsilon * keras.ops.sqrt(1 - keras.ops.power(self.beta_2, step))
+        try:
+            super().update_step(gradient, variable, rate)
+        finally:
+            self.epsilon = epsilon
 
     def _apply_weight_decay(self, variables: Sequence[keras.Variable]) -> None:
         pass  # `update_step` does, with the learning rate of each variable

@@ -26,7 +26,23 @@ def test_a_step_matches_the_formula():
     np.testing.assert_allclose(variable.numpy(), expected, rtol=1e-5)
 
 
-def test_without_factors_it_equals_adamw_of_keras():
+def test_steps_are_those_of_optax():
+    """The values after each step of `optax.adamw(1e-2, weight_decay=0.1)`, optax 0.2.8."""
+    gradients = [[1e-6, -1e-8, 1.0, 3e-4], [2e-6, 1e-8, -0.5, 0.0], [-1e-6, -3e-8, 0.25, 1e-4]]
+    expected = [
+        [0.9890991, -0.4945, 1.988, 0.2397504],
+        [0.9785189, -0.4942687, 1.983349, 0.2328105],
+        [0.973369, -0.4900914, 1.977961, 0.2256428],
+    ]
+    variable = keras.Variable([1.0, -0.5, 2.0, 0.25], name="kernel")
+    optimizer = keras_vit.train.AdamW(1e-2, weight_decay=0.1)
+    for gradient, values in zip(gradients, expected, strict=True):
+        optimizer.apply([keras.ops.convert_to_tensor(gradient, "float32")], [variable])
+        np.testing.assert_allclose(variable.numpy(), values, rtol=0, atol=5e-7)
+    assert optimizer.get_config()["epsilon"] == 1e-8
+
+
+def test_without_factors_and_epsilon_it_equals_adamw_of_keras():
     def train(optimizer):
         # Gradients that are given: those of a model differ by rounding, which Adam would divide.
         rng = np.random.default_rng(0)
@@ -39,7 +55,7 @@ def test_without_factors_it_equals_adamw_of_keras():
             optimizer.apply([keras.ops.convert_to_tensor(g) for g in gradients], variables)
         return model.get_weights()
 
-    options = {"weight_decay": 0.3, "global_clipnorm": 1.0}
+    options = {"weight_decay": 0.3, "global_clipnorm": 1.0, "epsilon": 1e-14}
     ours = train(keras_vit.train.AdamW(1e-2, **options))
     for x, y in zip(ours, train(keras.optimizers.AdamW(1e-2, **options)), strict=True):
         np.testing.assert_allclose(x, y, rtol=0, atol=1e-6)
