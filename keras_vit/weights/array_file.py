@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pathlib
 import struct
+import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ DAMAGE = (
     struct.error,
     EOFError,
     KeyError,
+    MemoryError,
     NotImplementedError,
     OSError,
     OverflowError,
@@ -28,9 +30,13 @@ DAMAGE = (
     SyntaxError,
     TypeError,
     ValueError,
+    tokenize.TokenError,
 )
 # Suffixes of pickled files, which can run any code when they are read.
 PICKLE_SUFFIXES = (".bin", ".pth", ".pt", ".ckpt", ".pkl", ".pickle", ".joblib")
+# Arrays in a file: the largest checkpoint that is read here has 2,400, with optimizer states.
+MAX_ARRAYS = 5_000
+_MAX_AXES, _MAX_LENGTH = 16, 1 << 48
 FLOATS = ("float64", "float32", "float16", "bfloat16")  # types that weights may have
 
 
@@ -44,6 +50,24 @@ class Entry(NamedTuple):
 
     shape: tuple[int, ...]
     dtype: str
+
+
+def check_count(path: pathlib.Path, count: int) -> None:
+    """Raises CheckpointError if a file claims to hold more arrays than any checkpoint has."""
+    if count > MAX_ARRAYS:
+        raise CheckpointError(
+            f"{path} lists {count:,} arrays, and a checkpoint has at most {MAX_ARRAYS:,}: it is "
+            "something else. Fetch the file again."
+        )
+
+
+def check_shape(path: pathlib.Path, name: str, shape: Sequence[int]) -> None:
+    """Raises CheckpointError for shapes that no array can have, without printing their numbers."""
+    if len(shape) > _MAX_AXES or any(not 0 <= length <= _MAX_LENGTH for length in shape):
+        raise CheckpointError(
+            f"{name!r} in {path} claims a shape of {len(shape)} axes that no array of a checkpoint "
+            f"has: at most {_MAX_AXES} axes, lengths from 0 to 2^48. Fetch the file again."
+        )
 
 
 class ArrayFile:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import stat
 
 from keras_vit.errors import CheckpointError
 from keras_vit.weights.array_file import DAMAGE, PICKLE_SUFFIXES, ArrayFile
@@ -27,6 +28,8 @@ def open_arrays(path: str | os.PathLike[str]) -> ArrayFile:
     path = pathlib.Path(path)
     if path.is_dir():
         raise CheckpointError(f"{path} is a folder. Pass the .npz or .safetensors file in it.")
+    if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe or a device could wait forever
+        raise CheckpointError(f"{path} is no regular file, so it is not opened. Copy it to one.")
     with open(path, "rb") as stream:
         head = stream.read(16)
     _refuse_others(path, head)

@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import pathlib
 import struct
 import zipfile
 import zlib
-from io import BufferedReader
 from typing import IO
 
 import numpy as np
 
 from keras_vit.errors import CheckpointError
-from keras_vit.weights.array_file import ArrayFile, Entry
+from keras_vit.weights.array_file import ArrayFile, Entry, check_count, check_shape
 
 _CHUNK = 1 << 20  # bytes
+_MAX_DIRECTORY = 1 << 22  # bytes of the list of members; 5,000 names have a fifth of it
+_MAX_HEADER = 1 << 14  # bytes with shape and type of an array; NumPy allows 10,000
 _MAX_DEFLATE = 1032  # to 1: the largest compression ratio of the deflate format
 _MAX_VERIFIED = 200  # to 1: `verify` does not expand more, which could take hours; `read` does
 
 
 def open_npz(path: pathlib.Path) -> ArrayFile:
     """Opens an `.npz` file: every name, shape and type is checked, no array is read."""
-    archive = zipfile.ZipFile(path)
+    source = _Bounded(path)
     try:
+        archive = zipfile.ZipFile(source)
         members = _npz_members(path, archive)
         headers = {name: _npz_header(path, archive, info) for name, info in members.items()}
     except BaseException:
-        archive.close()
+        source.close()
         raise
     entries = {name: entry for name, (entry, _) in headers.items()}
     stream = open(path, "rb")  # noqa: SIM115 - `close` closes it
@@ -50,14 +53,27 @@ def open_npz(path: pathlib.Path) -> ArrayFile:
 
     def close() -> None:
         stream.close()
-        archive.close()
+        source.close()
 
     return ArrayFile(path, "npz", entries, read, verify, close, {})
+
+
+class _Bounded(io.BufferedReader):
+    """A file of which zipfile cannot read a list of members of any length."""
+
+    def __init__(self, path: pathlib.Path):
+        super().__init__(io.FileIO(path))
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is not None and size > _MAX_DIRECTORY:
+            raise zipfile.BadZipFile(f"its list of members has {size:,} bytes")
+        return super().read(size)
 
 
 def _npz_members(path: pathlib.Path, archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
     """Lists the members by the names of their arrays, after checks that need no reading."""
     size = path.stat().st_size
+    check_count(path, len(archive.infolist()))
     members: dict[str, zipfile.ZipInfo] = {}
     for info in archive.infolist():
         if info.filename.endswith("data.pkl"):
@@ -69,6 +85,11 @@ def _npz_members(path: pathlib.Path, archive: zipfile.ZipFile) -> dict[str, zipf
             raise CheckpointError(
                 f"{path} holds {info.filename!r}, which is no array: it is some other zip file. "
                 "An .npz file is needed."
+            )
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise CheckpointError(
+                f"{info.filename!r} in {path} is compressed in a way that NumPy does not write. "
+                "Save it again with `numpy.savez`."
             )
         name = info.filename.removesuffix(".npy")
         possible = info.compress_size * (_MAX_DEFLATE if info.compress_type else 1) + 64
@@ -88,19 +109,21 @@ def _npz_header(
 ) -> tuple[Entry, tuple[np.dtype, bool, int]]:
     """Reads the header of a member: shape, type, order, and the offset of its data."""
     with archive.open(info) as stream:
-        version = np.lib.format.read_magic(stream)
-        if version == (1, 0):
-            shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
-        else:
-            shape, fortran, dtype = np.lib.format.read_array_header_2_0(stream)
-        offset = stream.tell()
+        start = io.BytesIO(stream.read(_MAX_HEADER))
+    version = np.lib.format.read_magic(start)
+    if version == (1, 0):
+        shape, fortran, dtype = np.lib.format.read_array_header_1_0(start)
+    else:
+        shape, fortran, dtype = np.lib.format.read_array_header_2_0(start)
+    offset = start.tell()
     name = info.filename.removesuffix(".npy")
+    check_shape(path, name, shape)
     if dtype.hasobject:
         raise CheckpointError(
             f"{name!r} in {path} holds pickled Python objects, which can run any code when they "
             "are read, so the file is not read. Save it again with arrays of numbers only."
         )
-    if min(shape, default=1) < 0 or math.prod(shape) * dtype.itemsize != info.file_size - offset:
+    if math.prod(shape) * dtype.itemsize != info.file_size - offset:
         raise CheckpointError(
             f"{name!r} in {path} claims shape {shape} of {dtype}, but has "
             f"{info.file_size - offset} bytes of data. Fetch the file again."
@@ -111,7 +134,7 @@ def _npz_header(
 
 
 def _read_stored(
-    stream: BufferedReader, info: zipfile.ZipInfo, flat: np.ndarray, offset: int
+    stream: io.BufferedReader, info: zipfile.ZipInfo, flat: np.ndarray, offset: int
 ) -> None:
     """Reads an uncompressed member directly into the array's memory."""
     stream.seek(info.header_offset)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import math
 import pathlib
+import reprlib
 import struct
 from typing import Any
 
 import numpy as np
 
 from keras_vit.errors import CheckpointError
-from keras_vit.weights.array_file import ArrayFile, Entry
+from keras_vit.weights.array_file import ArrayFile, Entry, check_count, check_shape
 
-_MAX_HEADER = 100_000_000  # bytes of JSON, the limit of the format itself
+_MAX_HEADER = 1 << 22  # bytes of JSON; 5,000 arrays have a fifth of it, the format allows 100 MB
 _BYTES = {
     dtype: size
     for size, dtypes in {
@@ -35,12 +36,14 @@ def open_tensors(path: pathlib.Path) -> ArrayFile:
         if length > min(size - 8, _MAX_HEADER):
             raise CheckpointError(
                 f"{path} is neither .npz nor .safetensors, or was cut off: a header of {length} "
-                f"bytes does not fit into its {size} bytes. Fetch the file again."
+                f"bytes does not fit into its {size} bytes, or is more than {_MAX_HEADER}. Fetch "
+                "the file again."
             )
         header = json.loads(stream.read(length), object_pairs_hook=_unique)
     if not isinstance(header, dict):
         raise TypeError("its header is not a table of arrays")
     metadata = header.pop("__metadata__", None) or {}
+    check_count(path, len(header))
     start = 8 + length
     spans = {name: _span(path, name, row) for name, row in header.items()}
     _check_spans(path, sorted(span for _, span in spans.values()), size - start)
@@ -67,7 +70,10 @@ def _span(path: pathlib.Path, name: str, row: Any) -> tuple[Entry, tuple[int, in
     dtype, shape, (begin, end) = row["dtype"], row["shape"], row["data_offsets"]
     numbers = [*shape, begin, end]
     if any(type(n) is not int or n < 0 for n in numbers) or dtype not in _BYTES:
-        raise CheckpointError(f"{name!r} in {path} is described as {row}. Fetch the file again.")
+        raise CheckpointError(
+            f"{name!r} in {path} is described as {reprlib.repr(row)}. Fetch the file again."
+        )
+    check_shape(path, name, shape)
     if math.prod(shape) * _BYTES[dtype] != end - begin:
         raise CheckpointError(
             f"{name!r} in {path} claims shape {tuple(shape)} of {dtype}, but has {end - begin} "

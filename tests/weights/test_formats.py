@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import re
+import socket
 import struct
+import time
 import tracemalloc
 import zipfile
 
@@ -249,4 +253,88 @@ def test_a_name_that_occurs_twice_is_refused(npz):
     with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(npz, "a") as archive:
         archive.writestr("b.npy", archive.read("b.npy"))
     with pytest.raises(CheckpointError, match="holds 'b' twice"):
+        read_all(npz)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no named pipes")
+def test_pipes_devices_and_sockets_are_not_opened(tmp_path):
+    os.mkfifo(tmp_path / "pipe.npz")
+    (tmp_path / "device.npz").symlink_to("/dev/zero")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket.npz"))
+        for name in ("pipe.npz", "device.npz", "socket.npz"):
+            with pytest.raises(CheckpointError, match=f"{name} is no regular file, so it is not"):
+                open_arrays(tmp_path / name)
+
+
+def npy(shape, data=b""):
+    """An array's member with any text as its shape."""
+    text = b"{'descr': '<f4', 'fortran_order': False, 'shape': %s, }\n" % shape.encode()
+    return b"\x93NUMPY\x02\x00" + struct.pack("<I", len(text)) + text + data
+
+
+def zipped(path, members, compression=zipfile.ZIP_STORED):
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, data in members:
+            archive.writestr(name, data)
+    return path
+
+
+LONG = "9" * 4000
+MANY = 200_000
+
+
+def many_members(path):
+    """An archive of as many members as this test can write quickly: one, listed again and again."""
+    whole = bytearray(zipped(path, [("a.npy", npy("(1,)", bytes(4)))]).read_bytes())
+    listing = whole.index(b"PK\1\2")
+    end = whole.index(b"PK\5\6")
+    rows = bytes(whole[listing:end]) * MANY
+    tail = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, len(rows), listing, 0)
+    path.write_bytes(bytes(whole[:listing]) + rows + tail)
+
+
+def names(count):
+    row = b'"%d": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}'
+    return b"{" + b", ".join(row % i for i in range(count)) + b"}"
+
+
+COSTLY = {
+    "digits.npz": lambda p: zipped(p, [("a.npy", npy(f"({LONG}, {LONG})"))]),
+    "none of many.npz": lambda p: zipped(p, [("a.npy", npy(f"(0, {LONG})"))]),
+    "hexadecimal.npz": lambda p: zipped(p, [("a.npy", npy(f"(0x{'f' * 9000},)"))]),
+    "axes.npz": lambda p: zipped(p, [("a.npy", npy("(" + "1, " * 2000 + ")", bytes(4)))]),
+    "open.npz": lambda p: zipped(p, [("a.npy", npy("((((((("))]),
+    "header.npz": lambda p: zipped(
+        p,
+        [("a.npy", b"\x93NUMPY\2\0" + b"\xff" * 3 + b"\0" + b" " * (1 << 24))],
+        zipfile.ZIP_DEFLATED,
+    ),
+    "lzma.npz": lambda p: zipped(p, [("a.npy", npy("(1,)", bytes(4)))], zipfile.ZIP_LZMA),
+    "bzip2.npz": lambda p: zipped(p, [("a.npy", bytes(1 << 20))], zipfile.ZIP_BZIP2),
+    "members.npz": many_members,
+    "digits.safetensors": lambda p: safetensors_file(p, {"a": {**FOUR, "shape": [10**3999]}}),
+    "axes.safetensors": lambda p: safetensors_file(p, {"a": {**FOUR, "shape": [1] * 10**5}}),
+    "names.safetensors": lambda p: safetensors_file(p, names(MANY // 4)),
+    "more names.safetensors": lambda p: safetensors_file(p, names(MANY)),
+}
+
+
+@pytest.mark.parametrize("name", COSTLY)
+def test_files_made_to_be_slow_are_refused_in_a_second(name, tmp_path):
+    path = tmp_path / name
+    COSTLY[name](path)
+    start = time.process_time()
+    with pytest.raises(CheckpointError, match=re.escape(name)) as error:
+        read_all(path)
+    assert time.process_time() - start < 1
+    assert len(str(error.value)) < 1000
+
+
+def test_memory_that_is_not_there_is_an_error_of_the_file(npz, monkeypatch):
+    def no_memory(*args, **kwargs):
+        raise MemoryError("Unable to allocate 4.00 TiB")
+
+    monkeypatch.setattr(np, "empty", no_memory)
+    with pytest.raises(CheckpointError, match=r"is damaged \(Unable to allocate 4"):
         read_all(npz)
