@@ -12,7 +12,7 @@ import numpy as np
 
 from keras_vit.distribution.cluster import Workers
 from keras_vit.errors import DamagedStateError
-from keras_vit.resume.state_file import read_state, write_state
+from keras_vit.resume.state_file import check_facts, read_state, write_state
 
 _NAME = "epoch-{0:06d}-batch-{1:09d}.worker-{2}.state"
 _PATTERN = re.compile(r"epoch-(\d+)-batch-(\d+)\.worker-(\d+)\.state")
@@ -86,6 +86,7 @@ class StateFolder:
         facts, arrays = read_state(chief)
         if self._workers.index:
             arrays.update(read_state(self._file(position, self._workers.index))[1])
+        check_facts(chief, facts, arrays)
         return chief, facts, arrays
 
     def _check_shared(self, numbers: list[int]) -> None:

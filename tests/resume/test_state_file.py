@@ -44,6 +44,19 @@ def test_every_flipped_bit_and_every_cut_is_found(tmp_path):
             read_state(tmp_path / "b")
 
 
+@pytest.mark.parametrize(
+    "header",
+    [b"{}", b"3", b"[" * 50_000, b'{"facts": {}, "arrays": [["a", "float32", [-4]]]}', b"\xff",
+     b'{"facts": {}, "arrays": [["a", "object", [1]]]}', b'{"facts": {}, "arrays": 7}',
+     b'{"facts": {}, "arrays": [["a", "float32", [1e400]]]}', b'{"facts": {}, "arrays": [["a"]]}'],
+)  # fmt: skip
+def test_a_right_digest_over_a_wrong_header(header, tmp_path):
+    with open(tmp_path / "a", "wb") as file:
+        state_file._write(file, header, ARRAYS)
+    with pytest.raises(DamagedStateError, match="a has a right digest, but its header does not"):
+        read_state(tmp_path / "a")
+
+
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(DamagedStateError, match="c cannot be read"):
         read_state(tmp_path / "c")

@@ -21,10 +21,17 @@ class Workers:
         return answers
 
 
+def facts_at(epoch, batch):
+    data = {"iterators": epoch, "drawn": batch, "all iterators": epoch, "num_batches": None}
+    run = {"setup": {}, "variables": [["model", "kernel", [], "int64"]]}
+    facts = {"epoch": epoch, "batch": batch, "steps": 9, "epochs": 3, "finished": False}
+    return {**facts, "data": data, "history": {"epochs": [], "logs": {}}, "run": run}
+
+
 def folder(path, index, others=(), places=()):
     states = StateFolder(path, 3, Workers(index, list(others)))
     for place in places:
-        states.write(place, {"place": list(place)}, {"own": np.array(index)})
+        states.write(place, facts_at(*place), {"0.0": np.array(index)})
     return states
 
 
@@ -37,11 +44,11 @@ def test_workers_take_the_newest_state_that_all_have(tmp_path):
     # Worker 1 was killed while it wrote (1, 0): it offers (0, 6), then agrees.
     chief = folder(tmp_path, 0, [number(0, 6), number(0, 6)], [(0, 3), (0, 6), (1, 0)])
     path, facts, arrays = chief.read_newest()
-    assert facts == {"place": [0, 6]}
-    assert arrays["own"] == 0
+    assert facts == facts_at(0, 6)
+    assert arrays["0.0"] == 0
     assert path.name == "epoch-000000-batch-000000006.worker-0.state"
     worker = folder(tmp_path, 1, [number(1, 0), number(0, 6)])
-    assert worker.read_newest()[2]["own"] == 1
+    assert worker.read_newest()[2]["0.0"] == 1
 
 
 def test_a_folder_that_is_not_shared_is_an_error(tmp_path):
@@ -55,6 +62,31 @@ def test_a_folder_that_is_not_shared_is_an_error(tmp_path):
 def test_damage_on_one_worker_alone_is_an_error(tmp_path):
     with pytest.raises(DamagedStateError, match="is undamaged for every worker"):
         folder(tmp_path, 0, [-2], [(0, 3)]).read_newest()
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"epoch": -1}, "epoch is -1"),
+        ({"batch": 1.5, "steps": 10**400}, r"batch is 1\.5; steps is 1000"),
+        ({"data": {"iterators": True}}, "iterators is True; data/drawn is None; data/all"),
+        ({"run": None, "finished": 0}, "finished is 0; setup is None; variables is None"),
+        ({"history": {"epochs": [], "logs": []}}, r"logs is \[\]"),
+        (
+            {"run": {"setup": {}, "variables": [["model", "a", [2], "int64"]]}},
+            r"not \[\[2\], 'int6",
+        ),
+        (
+            {"run": {"setup": {}, "variables": [["", "", [], "int64"], 3]}},
+            "variable 1 has no array",
+        ),
+    ],
+)
+def test_a_right_digest_does_not_make_wrong_content_right(changes, problem, tmp_path):
+    states = folder(tmp_path, 0, [number(0, 3)], [(0, 3)])
+    states.write((1, 0), {**facts_at(1, 0), **changes}, {"0.0": np.array(0)})
+    with pytest.warns(UserWarning, match=f"holds no training state: .*{problem}.* is used"):
+        assert states.read_newest()[1] == facts_at(0, 3)
 
 
 def test_a_new_folder_has_no_state(tmp_path):
