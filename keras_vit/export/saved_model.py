@@ -173,7 +173,11 @@ class ServingModule(tf.Module):
         super().__init__()
         self.weights = inference.variables  # an attribute, so that they are saved
         self._inference = inference
-        self._run = tf.function(inference, jit_compile=True) if jit_compile else inference
+        spec = tf.TensorSpec((None, *inference.input_shape), tf.float32, "pixels")
+        run = tf.function(inference, jit_compile=jit_compile).get_concrete_function(spec)
+        # All signatures call this function, so the file holds the graph of the model once. It is
+        # not an attribute itself, which TensorFlow would save as one more function.
+        self._run: Callable[[tf.Tensor], dict[str, tf.Tensor]] = lambda pixels: run(pixels)
         self._labels = labels
         self._top_k = min(top_k, len(labels))
         self._max_pixels = max_pixels
