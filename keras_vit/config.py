@@ -15,11 +15,11 @@ from keras_vit.checks import (
     pair,
 )
 
-POOLINGS = ("token", "gap", "map")
+POOLINGS = ("token", "gap", "map", "token_gap")
 POSITION_EMBEDDINGS = ("learned", "none", "learned_2d", "relative", "sincos_2d")
 GELUS = ("tanh", "exact")
 # Methods of `resize_positions`.
-POSITION_RESIZES = ("align_corners", "linear", "bicubic", "bicubic_plain")
+POSITION_RESIZES = ("align_corners", "linear", "bilinear", "bicubic", "bicubic_plain")
 INTERPOLATIONS = ("bilinear", "bicubic", "area", "nearest")
 # Whose rules resizing and cropping follow, and how the crop lies in the image.
 LIBRARIES = ("tensorflow", "timm", "transformers")
@@ -248,7 +248,9 @@ class ViTConfig:
         channels: Channels of an image.
         classes: Outputs of the head, or `None` for a backbone without one.
         pooling: Input of the head: the class `"token"`, `"gap"` (mean of the patch tokens),
-            `"map"` (attention with a learned query), or `None` (every token).
+            `"map"` (attention with a learned query), `"token_gap"` (the class token, then the mean
+            of the patch tokens, as DINOv2's classifier), or `None` (every token).
+        map_prefix_tokens: Whether `"map"` also attends to the class token and registers.
         class_token: Whether a learned token precedes the patches.
         distillation_token: Whether DeiT's second learned token follows the class token.
         num_registers: Learned tokens after the class token that no head reads.
@@ -293,6 +295,7 @@ class ViTConfig:
     channels: int = 3
     classes: int | None = 1000
     pooling: str | None = "token"
+    map_prefix_tokens: bool = True
     class_token: bool = True
     distillation_token: bool = False
     num_registers: int = 0
@@ -367,10 +370,15 @@ class ViTConfig:
             )
 
     def _check_tokens(self) -> None:
-        if self.pooling == "token" and not self.class_token:
+        if self.pooling in ("token", "token_gap") and not self.class_token:
             raise ValueError(
-                'pooling="token" reads the class token, which class_token=False leaves out. '
-                'Choose pooling="gap" or "map", or class_token=True.'
+                f'pooling="{self.pooling}" reads the class token, which class_token=False leaves '
+                'out. Choose pooling="gap" or "map", or class_token=True.'
+            )
+        if self.pooling == "token_gap" and self.norm_after_pooling:
+            raise ValueError(
+                'pooling="token_gap" joins two vectors, each normalised before. Received: '
+                "norm_after_pooling=True; set it to False."
             )
         features = self.classes is None and self.pooling is None
         if self.distillation_token and self.pooling != "token" and not features:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import keras
@@ -18,7 +18,7 @@ from keras_vit.trainers.model import Model, with_config
 from keras_vit.variants import chosen_fields, configure, find_variant
 from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
 from keras_vit.weights.inspection import adapt_config, inspect_checkpoint
-from keras_vit.weights.load import load_checkpoint
+from keras_vit.weights.load import check_supported, load_checkpoint
 
 
 def create_model(
@@ -132,6 +132,7 @@ def build_from(
     card: Card | None = None,
     name: str | None = None,
     input_tensor: keras.KerasTensor | None = None,
+    found: Collection[str] = (),
 ) -> Model:
     """Builds a model as a checkpoint asks for, and loads it.
 
@@ -142,6 +143,7 @@ def build_from(
         card: What is published about the file.
         name: Name of the model.
         input_tensor: As in `create_model`.
+        found: Those of `chosen` that were found in the file, rather than given by the caller.
 
     Returns:
         The model, with a `load_report`.
@@ -151,10 +153,15 @@ def build_from(
         CheckpointMismatchError: If it does not fit the model.
     """
     known = _known_from(card)
-    if "preprocessing" in checkpoint.sidecar.options:  # of the file itself
+    if "preprocessing" in checkpoint.sidecar.settings:  # of the file itself
         known.pop("preprocessing", None)
+    check_supported(checkpoint, {*chosen, *known})
     config = adapt_config(config, inspect_checkpoint(checkpoint), chosen, known)
     model = build(config, name, input_tensor)
+    origins = {field: setting.origin for field, setting in checkpoint.settings.items()}
+    if card is not None:
+        origins.update(dict.fromkeys(known, f"the card {card.name}"))
+    origins.update(dict.fromkeys(chosen - set(found), "the caller"))
     model.load_report = load_checkpoint(
         _after_input(model, input_tensor, config),
         checkpoint,
@@ -162,6 +169,7 @@ def build_from(
         position_resize=getattr(config, "position_resize", None)
         if "position_resize" in chosen
         else None,
+        origins=origins,
     )
     return model
 

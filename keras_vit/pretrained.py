@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Any
+from typing import Any, cast
 
 import keras
 
+from keras_vit.config import ViTConfig
 from keras_vit.create import build_from
 from keras_vit.hub.cards.card import Card
 from keras_vit.hub.catalog import find_tag, find_weights
 from keras_vit.trainers.model import Model
-from keras_vit.variants import chosen_fields, configure, find_variant
+from keras_vit.variants import VARIANTS, chosen_fields, configure, find_variant
 from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
 from keras_vit.weights.inspection import FileInfo, inspect_checkpoint
+from keras_vit.weights.load import check_supported
 
 # A variant of each family, whose sizes are replaced by those of a file.
 _BASES = {"vit": "vit_b16", "hybrid": "r50_vit_b16", "bit": "bit_r50x1"}
@@ -101,6 +103,8 @@ def build_pretrained(
 ) -> Model:
     """Creates the model of an open checkpoint: see `from_pretrained`."""
     info = inspect_checkpoint(checkpoint)
+    known = {*options, *_known(card)} | ({"pooling"} if pooling is not None else set())
+    check_supported(checkpoint, known)
     sizes: dict[str, Any] = {}
     if card is not None:
         variant = card.variant
@@ -111,6 +115,7 @@ def build_pretrained(
         if not include_top:
             pooling = pooling or {"pooling": "gap", **info.options, **_known(card)}["pooling"]
     input_shape = input_shape or _input_shape(info, bool(sizes))
+    found = sizes.keys() - options.keys()
     options = {**sizes, **options}
     config = configure(
         variant,
@@ -124,7 +129,7 @@ def build_pretrained(
     )
     chosen = chosen_fields(variant, include_top, input_shape, pooling, options)
     name = name or find_variant(variant)
-    return build_from(checkpoint, config, chosen, card, name, input_tensor)
+    return build_from(checkpoint, config, chosen, card, name, input_tensor, found)
 
 
 def _known(card: Card | None) -> dict[str, Any]:
@@ -142,8 +147,6 @@ def _find_card(weights: str | os.PathLike[str]) -> Card | None:
 
 def _find_architecture(info: FileInfo, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Finds the variant, and the fields in which the file differs from it."""
-    if info.variant is not None:
-        return info.variant, {}
     sizes = {key: value for key, value in info.sizes.items() if key != "channels"}
     if not sizes:
         raise ValueError(
@@ -153,11 +156,17 @@ def _find_architecture(info: FileInfo, options: dict[str, Any]) -> tuple[str, di
     heads = options.get("num_heads", info.options.get("num_heads"))
     if "width" in sizes and heads is None:
         shown = ", ".join(f"{key}={value}" for key, value in sizes.items())
+        likely = ""
+        if info.variant is not None:
+            config = cast(ViTConfig, VARIANTS[info.variant])
+            likely = f" A {info.variant}, of the same sizes, has num_heads={config.num_heads}."
         raise ValueError(
-            f"{info.path} has no architecture of the table ({shown}), and its shapes do not tell "
-            "the number of attention heads. Pass num_heads (--num-heads), or fetch the config.json "
-            "of its repository to the same folder."
+            f"{info.path} ({shown}) does not tell the number of attention heads.{likely} Pass "
+            "num_heads (--num-heads) or the architecture as `variant` (--variant), or fetch the "
+            "config.json of its repository to the same folder."
         )
+    if info.variant is not None:
+        return info.variant, {}
     if "width" in sizes:
         sizes["num_heads"] = heads
     if "stem" in sizes:
@@ -172,8 +181,8 @@ def _input_shape(info: FileInfo, is_other: bool) -> tuple[int, int, int] | None:
     if channels == 3 and not is_other:
         return None
     if info.image_size is None:
-        if "stages" in info.sizes:
-            return (224, 224, channels)
+        if info.stated_size is not None or "stages" in info.sizes:
+            return (*(info.stated_size or (224, 224)), channels)
         raise ValueError(
             f"{info.path} does not tell what size of images its positions are for. Pass "
             f"input_shape=(height, width, {channels})."

@@ -50,8 +50,9 @@ def resize_positions(
         new_grid: Patches along (height, width) of the result.
         method: `"align_corners"`, linear between positions whose corners coincide, as the official
             code does (https://arxiv.org/abs/2010.11929, section 3.2); between the centres of
-            cells `"linear"`, antialiased, as FlexiViT does, `"bicubic"`, antialiased, as timm
-            does, or `"bicubic_plain"`, as most models of transformers do.
+            cells `"linear"`, antialiased, as FlexiViT does, `"bilinear"`, not antialiased, as
+            timm does for FlexiViT, `"bicubic"`, antialiased, as timm does otherwise, or
+            `"bicubic_plain"`, as most models of transformers do.
 
     Returns:
         float32 array of shape `(..., M, D)`, `M` the positions of `new_grid`.

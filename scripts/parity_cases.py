@@ -71,7 +71,7 @@ TIMM = [
             _P14,
         ),
         ("MAE-B/16", "vit_base_patch16_224", "vit_b16", 224, _NO_HEAD, {}),
-        ("SigLIP-B/16", _SIGLIP, "vit_b16", 224, _NO_HEAD, {}),
+        ("SigLIP-B/16", _SIGLIP, "vit_b16", 224, _NO_HEAD, {"gelu": "exact"}),
         ("FlexiViT-B", "flexivit_base", "vit_b16", 240, {}, {}),
         ("R50+ViT-B/16", "vit_base_r50_s16_224", "r50_vit_b16", 224, _HEAD, {}),
         ("R26+ViT-S/32", "vit_small_r26_s32_224", "r26_vit_s32", 224, {}, {}),

@@ -8,6 +8,7 @@ outputs compared again. Writes `docs/parity.md`.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import datetime
 import json
 import os
@@ -20,12 +21,14 @@ import keras
 import numpy as np
 
 import keras_vit
-from keras_vit.create import create_model
+from keras_vit.config import ResNetConfig
+from keras_vit.create import build, create_model
 from keras_vit.weights.save import save_weights
 from scripts.parity_cases import CASES, Case
 
 ROOT = pathlib.Path(__file__).parent.parent
 GOLDEN = "golden"  # what the results of the official code's own outputs are called
+SWEEP = "<!-- sweep -->"  # where `scripts/sweep` begins
 LIMIT = 3e-5  # of the largest output, in float32
 
 
@@ -117,7 +120,7 @@ def compare_all(cases: list[Case], python: str, file: pathlib.Path) -> list[str]
             failed.append(case.title)
         results[case.title] = row
         file.write_text(json.dumps(results, indent=1) + "\n")
-        file.with_suffix(".md").write_text(report(results))
+        write_page(file.with_suffix(".md"), results)
         keras.backend.clear_session()
     if theirs is not None:
         theirs.close()
@@ -148,6 +151,8 @@ def compare(case: Case, theirs: Theirs, folder: pathlib.Path) -> tuple[float, fl
     file.unlink()
     layout = case.layout or request["project"]
     suffix = "npz" if case.layout else "safetensors"
+    if case.layout and case.project != "flax":  # an official file is one of an official model
+        model = official_twin(model)
     back = save_weights(model, folder / f"model.{suffix}", layout=layout)
     del model
     theirs.ask("check", {**request, "back": str(back)})
@@ -170,6 +175,19 @@ def our_model(case: Case, file: pathlib.Path) -> keras.Model:
     )
 
 
+def official_twin(model: keras.Model) -> keras.Model:
+    """The same weights, with kernels standardised as in the official code where they are."""
+    config = model.config
+    if isinstance(config, ResNetConfig):
+        config = dataclasses.replace(config, standardization="variance")
+    elif config.stem is not None:
+        stem = dataclasses.replace(config.stem, standardization="std", norm_epsilon=1e-6)
+        config = dataclasses.replace(config, stem=stem)
+    twin = build(config)
+    twin.set_weights(model.get_weights())
+    return twin
+
+
 def run(model: keras.Model, images: np.ndarray) -> np.ndarray:
     return keras.ops.convert_to_numpy(model(images))
 
@@ -179,6 +197,12 @@ def difference(ours: np.ndarray, theirs: np.ndarray) -> float:
     if ours.shape != theirs.shape:
         raise ValueError(f"Outputs of shape {ours.shape} against {theirs.shape}.")
     return float(np.abs(ours - theirs).max() / np.abs(theirs).max())
+
+
+def write_page(page: pathlib.Path, results: dict[str, dict]) -> None:
+    """Writes the page, and keeps what `scripts/sweep` wrote at its end."""
+    _, mark, rest = (page.read_text() if page.exists() else "").partition(SWEEP)
+    page.write_text(report(results) + (f"\n{mark}{rest}" if mark else ""))
 
 
 def report(results: dict[str, dict]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 import shutil
@@ -30,7 +31,7 @@ from tests.weights.test_load_torch import CASES, images, weights
 
 PLAIN = {"include_preprocessing": False}
 # What the repositories of the two projects say in config.json, as far as it is read.
-TIMM = {"architecture": "vit_tiny", "model_args": {"num_heads": 4}}
+TIMM = {"architecture": "vit_tiny_patch16_224", "model_args": {"num_heads": 4}}
 TRANSFORMERS = {"model_type": "vit", "hidden_act": "gelu", "num_attention_heads": 4}
 
 
@@ -68,12 +69,15 @@ def test_official_files_need_no_architecture(name):
         ("timm vit", TIMM),
         ("timm distilled", TIMM),
         ("timm dinov2", TIMM),
-        ("timm siglip", TIMM),
-        ("timm hybrid", TIMM),
-        ("timm bit", {"architecture": "resnetv2"}),
+        ("timm siglip", TIMM | {"architecture": "vit_base_patch16_siglip_224"}),
+        ("timm hybrid", TIMM | {"architecture": "vit_base_r50_s16_224"}),
+        ("timm bit", {"architecture": "resnetv2_50x1_bit"}),
         ("transformers vit", TRANSFORMERS),
         ("transformers registers", TRANSFORMERS),
-        ("transformers siglip", {"vision_config": TRANSFORMERS | {"hidden_act": "gelu_new"}}),
+        (
+            "transformers siglip",
+            {"model_type": "siglip", "vision_config": {"num_attention_heads": 4}},
+        ),
         ("transformers bit", {"model_type": "bit"}),
     ],
 )
@@ -88,11 +92,11 @@ def test_files_of_timm_and_transformers_need_the_config_beside_them(title, confi
 
 def test_the_number_of_heads_is_never_guessed(save):
     path = save("timm vit")
-    with pytest.raises(ValueError, match=r"no architecture of the table \(patch_size=.*num_heads"):
+    with pytest.raises(ValueError, match=r"\(patch_size=.* number of attention heads.*num_heads"):
         from_pretrained(path)
     assert from_pretrained(path, num_heads=4).config.num_heads == 4
     path = save("timm vit", {"model_args": {"num_heads": 0}})  # no number of heads
-    with pytest.raises(ValueError, match="do not tell the number of attention heads"):
+    with pytest.raises(ValueError, match=r"model_args: num_heads = 0 cannot be computed"):
         from_pretrained(path)
 
 
@@ -123,8 +127,8 @@ def test_the_size_of_images_in_the_config_decides_the_grid(save):
     assert not load_weights(model, path, grid=(4, 4)).resized  # the caller goes first
     path = save("transformers vit", {**TRANSFORMERS, "image_size": [64, 16]})
     assert inspect_file(path).grid == (8, 2)
-    path = save("timm vit", {**TIMM, "image_size": 999})  # not what the rows say
-    assert inspect_file(path).grid == (4, 4)
+    path = save("timm vit", {**TIMM, "pretrained_cfg": {"input_size": [3, 999, 999]}})
+    assert inspect_file(path).grid == (4, 4)  # not what the rows say
 
 
 def test_a_folder_that_was_copied_from_the_hub_will_do(save, tmp_path):
@@ -174,12 +178,16 @@ def test_images_of_other_channels_stay_so(tmp_path):
 
 def test_hybrids_and_resnets_of_the_table_are_recognised(tmp_path, monkeypatch):
     stem = ResNetStem(stages=(1, 2))
+    torch = {"standardization": "torch", "norm_epsilon": 1e-5}
     hybrid = tiny_config(stem=stem, patch_size=1, image_size=64, **PLAIN)
     bit = ResNetConfig(stages=(1, 2), width_factor=2, image_size=32, classes=5)
     monkeypatch.setitem(VARIANTS, "r9_tiny", hybrid)
     monkeypatch.setitem(VARIANTS, "r9_plain", tiny_config())
     monkeypatch.setitem(VARIANTS, "bit_tiny", bit)
     for layout, name in [("official", "a.npz"), ("timm", "a.safetensors")]:
+        if layout == "timm":
+            hybrid = dataclasses.replace(hybrid, stem=dataclasses.replace(stem, **torch))
+            bit = dataclasses.replace(bit, **torch)
         info = inspect_file(save_weights(build(hybrid), tmp_path / name, layout))
         assert (info.variant, info.image_size) == ("r9_tiny", (64, 64))
         assert info.sizes["stem"] == stem

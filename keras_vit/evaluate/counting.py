@@ -154,8 +154,9 @@ def _vit_stages(config: ViTConfig) -> Iterator[StageCount]:
     normed = vectors if config.norm_after_pooling else T
     yield StageCount("encoder_norm", 2 * D, 0, 2 * normed * D)
     if config.pooling == "map":
-        yield _attention_pooling(T, D, config.mlp_dim, config.num_heads)
-    yield from _head_stages(config, D, vectors)
+        left_out = 0 if config.map_prefix_tokens else config.num_prefix_tokens
+        yield _attention_pooling(T - left_out, D, config.mlp_dim, config.num_heads)
+    yield from _head_stages(config, 2 * D if config.pooling == "token_gap" else D, vectors)
 
 
 def _position_parameters(config: ViTConfig) -> int:
@@ -309,6 +310,7 @@ def _layer_stages(model: keras.Model) -> Iterator[StageCount]:
             yield dataclasses.replace(block, name=layer.name)
         elif isinstance(layer, AttentionPooling):
             _, T, D = _tokens_of(layer)
+            T -= layer.num_prefix_tokens
             yield _attention_pooling(T, D, layer.mlp_dim, layer.num_heads)
         elif layer.weights:
             parameters = sum(math.prod(weight.shape) for weight in layer.weights)

@@ -86,6 +86,7 @@ class AttentionPooling(keras.layers.Layer):
         mlp_dim: Hidden dimension of the MLP.
         gelu: `"tanh"` or `"exact"`.
         norm_epsilon: Added to the variance in the layer norm.
+        num_prefix_tokens: Tokens before the patches that the query does not attend to.
 
     Call arguments:
         tokens: Float tensor of shape `(B, T, D)`.
@@ -95,7 +96,7 @@ class AttentionPooling(keras.layers.Layer):
 
     Returns:
         Float tensor of shape `(B, D)`; with `return_attention_scores`, also one of shape
-        `(B, A, 1, T)` whose rows sum to 1.
+        `(B, A, 1, T)` whose rows sum to 1, with zeros for tokens that are left out.
 
     Raises:
         ValueError: If the heads do not divide the width.
@@ -107,6 +108,7 @@ class AttentionPooling(keras.layers.Layer):
         mlp_dim: int,
         gelu: str = "tanh",
         norm_epsilon: float = 1e-6,
+        num_prefix_tokens: int = 0,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -114,6 +116,7 @@ class AttentionPooling(keras.layers.Layer):
         self.mlp_dim = mlp_dim
         self.gelu = gelu
         self.norm_epsilon = norm_epsilon
+        self.num_prefix_tokens = num_prefix_tokens
 
     def build(
         self,
@@ -157,6 +160,9 @@ class AttentionPooling(keras.layers.Layer):
         return_attention_scores: bool = False,
         sizes: keras.KerasTensor | None = None,
     ) -> keras.KerasTensor | tuple[keras.KerasTensor, keras.KerasTensor]:
+        if self.num_prefix_tokens:
+            tokens = tokens[:, self.num_prefix_tokens :]
+            sizes = None if sizes is None else sizes[:, self.num_prefix_tokens :]
         _, num_tokens, width = tokens.shape
         probe = ops.reshape(ops.cast(self.probe, tokens.dtype), (1, width))
         queries = split_heads(self.query(probe), 1, self.num_heads)  # (1, A, 1, d)
@@ -169,7 +175,11 @@ class AttentionPooling(keras.layers.Layer):
         x = self.output_projection(merge_heads(ops.matmul(scores, values)))  # (B, D)
         x = ops.reshape(x, (-1, 1, width))
         x = ops.reshape(x + self.mlp(self.norm(x)), (-1, width))  # (B, D)
-        return (x, scores) if return_attention_scores else x
+        if not return_attention_scores:
+            return x
+        if self.num_prefix_tokens:
+            scores = ops.pad(scores, [(0, 0), (0, 0), (0, 0), (self.num_prefix_tokens, 0)])
+        return x, scores
 
     def get_config(self) -> dict[str, Any]:
         config = {
@@ -177,5 +187,6 @@ class AttentionPooling(keras.layers.Layer):
             "mlp_dim": self.mlp_dim,
             "gelu": self.gelu,
             "norm_epsilon": self.norm_epsilon,
+            "num_prefix_tokens": self.num_prefix_tokens,
         }
         return {**super().get_config(), **config}

@@ -152,12 +152,17 @@ def pool(
         return [TokenPooling(name="pooling")(x)]
     if config.pooling == "gap":
         return [MeanPooling(config.num_prefix_tokens, name="pooling")(x, **weighted)]
+    if config.pooling == "token_gap":
+        mean = MeanPooling(config.num_prefix_tokens, name="patch_pooling")(x, **weighted)
+        parts = [TokenPooling(name="pooling")(x), mean]
+        return [keras.layers.Concatenate(name="token_and_mean")(parts)]  # (B, 2 D)
     if config.pooling == "map":
         pooling = AttentionPooling(
             config.num_heads,
             config.mlp_dim,
             gelu=config.gelu,
             norm_epsilon=config.norm_epsilon,
+            num_prefix_tokens=0 if config.map_prefix_tokens else config.num_prefix_tokens,
             name="pooling",
         )
         return [pooling(x, **weighted)]

@@ -10,11 +10,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_vit.weights.array_file import ArrayFile, Entry
+from keras_vit.weights.features import foreign_features
 from keras_vit.weights.formats import open_arrays
 from keras_vit.weights.layout import Layout
 from keras_vit.weights.layout_search import Sources, find_file_layout, plain_names
-from keras_vit.weights.sidecar import Sidecar, read_sidecar
+from keras_vit.weights.sidecar import Refusal, Setting, Sidecar, read_sidecar
 from keras_vit.weights.sizes import guess_variant, read_sizes, size
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (tuple, list)) else [value]
 
 
 class PositionTable(NamedTuple):
@@ -107,36 +112,132 @@ class Checkpoint:
     def sidecar(self) -> Sidecar:
         """Content of the sidecar files; the official projects publish none."""
         if self.file.kind == "npz":
-            return Sidecar({}, None)
-        return read_sidecar(self.file.path)
+            return Sidecar({})
+        return read_sidecar(self.file.path, self.layout.name)
 
-    @cached_property
+    @property
     def options(self) -> dict[str, Any]:
         """Fields of the configuration that follow from the layout, names and sidecar files."""
-        options = {**self.layout.options, **self.sidecar.options}
+        return {field: setting.value for field, setting in self.settings.items()}
+
+    @cached_property
+    def settings(self) -> dict[str, Setting]:
+        """The same, each with where it comes from."""
+        project = self.layout.name.split("_")[0]
+        settings = {
+            field: Setting(value, f"the default of {project}")
+            for field, value in self.layout.options.items()
+        }
         if "bit" in self.layout.name:
-            options.pop("num_heads", None)
-            return options
+            stated = self.sidecar.settings
+            if "preprocessing" in stated:
+                settings["preprocessing"] = stated["preprocessing"]
+            return settings
+        settings.update(
+            (field, Setting(value, "the file's arrays"))
+            for field, value in self._options_of_arrays().items()
+        )
+        settings.update(self.sidecar.settings)
+        method = self.layout.resize
+        settings.setdefault("position_resize", Setting(method, f"the default of {project}"))
+        return settings
+
+    def _options_of_arrays(self) -> dict[str, Any]:
+        """Fields of the configuration that follow from the names of arrays."""
+        has = self.find
+        options: dict[str, Any] = {}
         if "num_heads" in self.sizes:
             options["num_heads"] = self.sizes["num_heads"]
-        has = self.find
         class_token = has("class_token/token") is not None
-        norm_after_pooling = "fc_norm.weight" in self.entries
-        pooling = "token" if class_token and not norm_after_pooling else "gap"
+        distilled = has("distillation_token/token") is not None
+        one_head = distilled and has("head_distillation/kernel") is None and self._reads_one_token
+        after = "fc_norm.weight" in self.entries
         options.update(
-            norm_after_pooling=norm_after_pooling,
+            norm_after_pooling=after,
             class_token=class_token,
-            distillation_token=has("distillation_token/token") is not None,
-            num_registers=size(has("registers/token"), -2),
+            distillation_token=distilled and not one_head,
+            num_registers=1 if one_head else self._num_registers,
             pre_logits=size(has("pre_logits/bias"), -1) or None,
             layer_scale=1e-5 if has("block_0/attention_scale/gamma") else None,
-            position_embedding="learned" if has("position_embedding/embedding") else "sincos_2d",
-            pooling="map" if has("pooling/probe") else pooling,
+            pooling=self._pooling(class_token and not after),
         )
+        if options["pooling"] == "map" and self.layout.name.startswith("timm"):
+            options["map_prefix_tokens"] = False
+        if has("position_embedding/embedding") is not None:
+            options["position_embedding"] = "learned"
+        elif self.layout.name in ("big_vision", "linen"):  # the other kind has no array there
+            options["position_embedding"] = "sincos_2d"
         tables = self.position_tables()
         if tables and class_token:
-            options["position_on_class_token"] = max(table.num_tokens for table in tables) > 0
+            tokens = max(table.num_tokens for table in tables)
+            options["position_on_class_token"] = tokens > 0
         return options
+
+    @property
+    def _reads_one_token(self) -> bool:
+        """Whether the project's model has one head and yet a distillation token."""
+        return self.layout.name == "transformers_deit_token"
+
+    @property
+    def _num_registers(self) -> int:
+        return 0 if self._reads_one_token else size(self.find("registers/token"), -2)
+
+    def _pooling(self, reads_token: bool) -> str:
+        """What the head reads, as the arrays tell it."""
+        head = size(self.find("head/kernel"), -1)  # (out, in) in files of PyTorch
+        if self.layout.name == "transformers_siglip" and head:
+            return "gap"  # its classifier reads the mean of the tokens, not the pooling
+        if self.find("pooling/probe"):
+            return "map"
+        if self.layout.name in ("transformers_dinov2", "transformers_registers") and head:
+            return "token_gap"
+        return "token" if reads_token else "gap"
+
+    @cached_property
+    def refusals(self) -> tuple[Refusal, ...]:
+        """What the file or its sidecar files ask for, and no model of this package computes."""
+        found = [Refusal(f"the arrays have {what}") for what in foreign_features(self.entries)]
+        found += self.sidecar.refusals
+        if "bit" in self.layout.name:
+            return tuple(found)
+        for where, field, value in self.sidecar.sizes:
+            ours = self.sizes.get(field)
+            wanted = (value, value) if isinstance(ours, tuple) and type(value) is int else value
+            if ours is not None and tuple(_listed(wanted)) != tuple(_listed(ours)):
+                found.append(
+                    Refusal(
+                        f"{where} = {value!r:.80}, the arrays have {ours}: it is of another model"
+                    )
+                )
+        settings = self.settings
+        if self.sizes and "position_embedding" not in settings:
+            found.append(
+                Refusal(
+                    "the arrays have no position embedding, so positions are rotary, relative or "
+                    "none, and the file does not say",
+                    ("position_embedding",),
+                    open=True,
+                )
+            )
+        may_be_siglip = not (settings["class_token"].value or settings["norm_after_pooling"].value)
+        if may_be_siglip and settings["gelu"].origin == "the default of timm":
+            found.append(
+                Refusal(
+                    "timm computes some SigLIP models with the exact GELU, some with its tanh "
+                    "form, and neither config.json nor the address names the model",
+                    ("gelu",),
+                    open=True,
+                )
+            )
+        prefixed = settings["class_token"].value or settings["num_registers"].value
+        include = settings.get("map_prefix_tokens")
+        if settings["pooling"].value == "gap" and include and include.value and prefixed:
+            found.append(
+                Refusal(
+                    f"{include.origin} = True: a mean that includes the class token", ("pooling",)
+                )
+            )
+        return tuple(found)
 
     def position_tables(
         self,
@@ -164,8 +265,8 @@ class Checkpoint:
         if image_size is None or "patch_size" not in sizes or 0 in sizes["patch_size"]:
             return None
         stride = sizes["stem"].stride if "stem" in sizes else 1
-        rows, columns = (
-            pixels // (patch * stride)
+        rows, columns = (  # a stem rounds its maps up
+            -(-pixels // stride) // patch
             for pixels, patch in zip(image_size, sizes["patch_size"], strict=True)
         )
         return rows, columns

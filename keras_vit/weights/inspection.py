@@ -29,6 +29,7 @@ class FileInfo:
             number of rows is ambiguous.
         sizes: Fields of the configuration that follow from shapes, such as `width` and `depth`.
         options: Other fields of the configuration that the file asks for.
+        stated_size: Pixels along (height, width) of its images in `config.json`, if it says.
         parameters: Number of values in the arrays of the image model.
         arrays: Shape and type of every array, by its name in the file.
     """
@@ -43,6 +44,7 @@ class FileInfo:
     options: dict[str, Any]
     parameters: int
     arrays: dict[str, Entry]
+    stated_size: tuple[int, int] | None = None
 
     @property
     def image_size(self) -> tuple[int, int] | None:
@@ -50,6 +52,11 @@ class FileInfo:
         if self.grid is None or self.patch_size is None:
             return None
         stem = self.sizes.get("stem")
+        if stem is not None and self.stated_size is not None:
+            rows, columns = stem.map_size(self.stated_size)
+            patch = self.patch_size
+            if (rows // patch[0], columns // patch[1]) == self.grid:
+                return self.stated_size  # maps are rounded up, so the grid does not tell
         stride = 1 if stem is None else stem.stride
         rows, columns = self.patch_size
         return self.grid[0] * rows * stride, self.grid[1] * columns * stride
@@ -92,6 +99,7 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> FileInfo:
         options=checkpoint.options,
         parameters=sum(math.prod(entry.shape) for entry in checkpoint.entries.values()),
         arrays=dict(checkpoint.file.entries),
+        stated_size=checkpoint.sidecar.image_size,
     )
 
 
@@ -143,6 +151,9 @@ def _image_size(
     """Pixels that the file's positions are for, or the variant's if the file does not say."""
     if info.grid is None or isinstance(config, ResNetConfig) or "patch_size" in chosen:
         return config.image_size
+    stem = info.sizes.get("stem")
+    if config.stem is not None and stem is not None and stem.stages == config.stem.stages:
+        return info.image_size
     stride = 1 if config.stem is None else config.stem.stride
     rows, columns = (
         patches * patch * stride

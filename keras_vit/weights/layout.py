@@ -177,8 +177,11 @@ class Layout:
 
     def original(self, key: str, prefix: str) -> str:
         """Adds the prefix of a file to a name."""
-        unprefixed = any(re.match(pattern, key) for pattern in self.unprefixed)
-        return key if unprefixed else f"{prefix}{key}"
+        return key if self.is_unprefixed(key) else f"{prefix}{key}"
+
+    def is_unprefixed(self, key: str) -> bool:
+        """Whether a name never has the prefix."""
+        return any(re.match(pattern, key) for pattern in self.unprefixed)
 
     def is_other(self, key: str) -> bool:
         """Whether a name is outside the image model."""

@@ -8,12 +8,30 @@ from functools import cache
 from keras_vit.errors import CheckpointError
 from keras_vit.weights import official_layouts, torch_layouts
 from keras_vit.weights.array_file import ArrayFile
+from keras_vit.weights.features import foreign_features
 from keras_vit.weights.layout import Layout
+from keras_vit.weights.sidecar import CONFIG, model_type_of
 
 LAYOUTS: tuple[Layout, ...] = official_layouts.LAYOUTS + torch_layouts.LAYOUTS
 # From the plain name of an array to its name in the file, and its index in a stack of blocks.
 Sources = dict[str, tuple[str, int | None]]
 
+# Names that transformers 5 has in memory, and what its files call them.
+_IN_MEMORY = tuple(
+    (re.compile(rf"{pattern}(?=\.)"), name)
+    for pattern, name in (
+        (
+            r"^((?:vit|deit|ijepa)\.)?layers\.(\d+)\.mlp\.fc1",
+            r"\1encoder.layer.\2.intermediate.dense",
+        ),
+        (r"^((?:vit|deit|ijepa)\.)?layers\.(\d+)\.mlp\.fc2", r"\1encoder.layer.\2.output.dense"),
+        (r"^((?:vit|deit|ijepa)\.)?layers\.(\d+)", r"\1encoder.layer.\2"),
+        (r"(encoder\.layer\.\d+)\.attention\.q_proj", r"\1.attention.attention.query"),
+        (r"(encoder\.layer\.\d+)\.attention\.k_proj", r"\1.attention.attention.key"),
+        (r"(encoder\.layer\.\d+)\.attention\.v_proj", r"\1.attention.attention.value"),
+        (r"(encoder\.layer\.\d+)\.attention\.o_proj", r"\1.attention.output.dense"),
+    )
+)
 _SCAN = "Transformer/encoderblock/"  # all blocks stacked in one array
 _MAX_BLOCKS = 1000
 
@@ -31,17 +49,26 @@ def find_file_layout(file: ArrayFile) -> tuple[Layout, str]:
             continue
         pattern = _pattern(candidate)
         for start in candidate.prefixes:
-            hits = sum(
-                name.startswith(start) and bool(pattern.fullmatch(name, len(start)))
+            starts = (
+                "" if candidate.is_unprefixed(name) else start if name.startswith(start) else None
                 for name in names
+            )
+            hits = sum(
+                begin is not None and bool(pattern.fullmatch(name, len(begin)))
+                for name, begin in zip(names, starts, strict=True)
             )
             if hits > best:
                 best, layout, prefix = hits, candidate, start
     if layout is None or best < 0.5 * sum(not layout.is_other(name) for name in names):
         some = ", ".join(repr(key) for key in list(file.entries)[:4])
+        asked = foreign_features(names)
+        model_type = model_type_of(file.path)
+        if model_type is not None:
+            asked.insert(0, f"{CONFIG} names {model_type!r}")
+        because = f" It has {', '.join(asked)}." if asked else ""
         raise CheckpointError(
-            f"The names in {file.path} match no known layout ({some}, ...). Known layouts: "
-            f"{', '.join(candidate.name for candidate in LAYOUTS)}."
+            f"The names in {file.path} match no known layout ({some}, ...).{because} Known "
+            f"layouts: {', '.join(candidate.name for candidate in LAYOUTS)}."
         )
     return layout, prefix
 
@@ -56,6 +83,8 @@ def _pattern(layout: Layout) -> re.Pattern[str]:
 def _current_name(key: str, kind: str) -> str:
     """A name as the project writes it today."""
     if kind != "npz":
+        for pattern, name in _IN_MEMORY:
+            key = pattern.sub(name, key)
         return key
     key = key.replace(_SCAN, "Transformer/encoderblock_0/")
     key = re.sub(r"Transformer/pos_embedding$", "pos_embedding", key)  # big_vision before 2022

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import TYPE_CHECKING, cast
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from keras_vit.config import ResNetConfig, ViTConfig
-from keras_vit.errors import CheckpointMismatchError
+from keras_vit.config import Preprocessing, ResNetConfig, ViTConfig
+from keras_vit.errors import CheckpointError, CheckpointMismatchError
 from keras_vit.resize import resize_patch_kernel, resize_positions
 from keras_vit.trainers.model import with_config
 from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
     from keras_vit.trainers.model import Model
 
+# What the report states, each with where it comes from.
+_STATED = ("gelu", "norm_epsilon", "pooling", "num_heads", "position_resize", "preprocessing")
 _TOKENS = ("class_token/token", "distillation_token/token", "registers/token")
 
 
@@ -34,6 +37,10 @@ class LoadReport:
         resized: What was resized or adapted, by path of the variable.
         fresh: Paths of the variables that start at their initial value: heads of other classes.
         left_out: Names in the file that were not needed.
+        settings: GELU, epsilon, pooling, heads, how positions are resized, and preprocessing: value
+            and where it comes from, by field of the configuration.
+        differs: Settings of the model that are not those of the file's project, where it was
+            loaded into a model that was there before.
     """
 
     path: str
@@ -42,9 +49,16 @@ class LoadReport:
     resized: dict[str, str]
     fresh: tuple[str, ...]
     left_out: tuple[str, ...]
+    settings: Mapping[str, tuple[Any, str]] = dataclasses.field(default_factory=dict)
+    differs: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         lines = [f"{len(self.loaded)} weights from {self.path} ({self.layout} layout)"]
+        lines += [
+            f"{field}: {_text(value)} ({origin})"
+            for field, (value, origin) in self.settings.items()
+        ]
+        lines += [f"differs: {text}" for text in self.differs]
         lines += [f"resized: {path}, {what}" for path, what in self.resized.items()]
         if self.fresh:
             lines.append(f"started fresh: {', '.join(self.fresh)}")
@@ -89,7 +103,39 @@ def load_weights(
     >>> report = keras_vit.load_weights(model, "ViT-B_16.npz")  # doctest: +SKIP
     """
     with open_checkpoint(path) as checkpoint:
+        check_supported(checkpoint, None)
         return load_checkpoint(model, checkpoint, grid, resize_patches)
+
+
+def check_supported(checkpoint: Checkpoint, chosen: Collection[str] | None) -> None:
+    """Checks that the models of this package compute what a file and its sidecar files ask for.
+
+    Args:
+        checkpoint: The open file.
+        chosen: Fields of the configuration that the caller sets, whatever the file says; `None`
+            for a model that is there already.
+
+    Raises:
+        CheckpointError: If not; the message lists everything, with the keys of sidecar files.
+    """
+    left = [
+        refusal
+        for refusal in checkpoint.refusals
+        if not (refusal.fields and set(refusal.fields) <= set(chosen or ()))
+        and not (refusal.open and chosen is None)
+    ]
+    if not left:
+        return
+    lines = "".join(
+        f"\n  {refusal.text}"
+        + (f" (pass {', '.join(f'{field}=...' for field in refusal.fields)} to set it yourself)"
+           if refusal.fields else "")
+        for refusal in left
+    )  # fmt: skip
+    raise CheckpointError(
+        f"{checkpoint.file.path} ({checkpoint.layout.name} layout) would give other numbers than "
+        f"its project computes, and nothing was loaded:{lines}"
+    )
 
 
 def load_checkpoint(
@@ -98,6 +144,7 @@ def load_checkpoint(
     grid: tuple[int, int] | None = None,
     resize_patches: bool = False,
     position_resize: str | None = None,
+    origins: Mapping[str, str] | None = None,
 ) -> LoadReport:
     """Loads an open checkpoint: see `load_weights`.
 
@@ -107,6 +154,8 @@ def load_checkpoint(
         grid: As in `load_weights`.
         resize_patches: As in `load_weights`.
         position_resize: Method of `resize_positions`; `None` takes that of the file's project.
+        origins: Where fields of the model's configuration come from, for the report; `None` for a
+            model that was there before.
 
     Returns:
         A `LoadReport`.
@@ -135,9 +184,40 @@ def load_checkpoint(
         resized=plan.resized,
         fresh=tuple(plan.fresh),
         left_out=tuple(plan.left_out) + checkpoint.others,
+        settings=_settings(plan, origins),
+        differs=tuple(_differences(plan)) if origins is None else (),
     )
     model.load_report = report
     return report
+
+
+def _settings(plan: Plan, origins: Mapping[str, str] | None) -> dict[str, tuple[Any, str]]:
+    """Settings of the loaded model, and where each comes from."""
+    config = plan.config
+    stated = {field: setting.origin for field, setting in plan.checkpoint.settings.items()}
+    found = {}
+    for field in _STATED:
+        if not hasattr(config, field):
+            continue
+        origin = "the model" if origins is None else origins.get(field, "the architecture")
+        value = getattr(config, field)
+        if field == "position_resize":
+            value = plan.resize_method
+            if plan.position_resize is None:
+                origin = stated.get(field, "the file's project")
+        found[field] = (value, origin)
+    return found
+
+
+def _differences(plan: Plan) -> Iterator[str]:
+    """Settings of a model that was there before, where the file's project computes otherwise."""
+    for field in ("gelu", "norm_epsilon", "pooling", "norm_after_pooling", "map_prefix_tokens"):
+        setting = plan.checkpoint.settings.get(field)
+        ours = getattr(plan.config, field, None)
+        headless = plan.config.classes is None and "pooling" in field
+        if setting is None or ours is None or headless or ours == setting.value:
+            continue
+        yield f"{field} is {ours!r} in the model, {setting.value!r} by {setting.origin}"
 
 
 def _read(plan: Plan, path: str) -> np.ndarray:
@@ -148,9 +228,7 @@ def _read(plan: Plan, path: str) -> np.ndarray:
     ]
     array = rule.to_ours(arrays)
     if path == PATCHES and path in plan.resized:
-        array = resize_patch_kernel(
-            array, variable.shape[:2], plan.checkpoint.layout.resize_patches
-        )
+        array = resize_patch_kernel(array, variable.shape[:2], plan.patch_method)
         array = adapt_channels(array, variable.shape[2])
     return array
 
@@ -231,6 +309,14 @@ def _fresh_value(
         return variable.numpy()
     bias = config.head_bias if path.startswith("head") and path.endswith("bias") else 0.0
     return np.full(variable.shape, bias, "float32")
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, Preprocessing):
+        return str(value)
+    crop = "squashed" if value.crop_ratio is None else f"crop {value.crop_ratio:.4g}"
+    mean, std = (", ".join(f"{v:.4g}" for v in values) for values in (value.mean, value.std))
+    return f"mean {mean}; std {std}; {value.interpolation}, {crop}"
 
 
 def _some(names: tuple[str, ...]) -> str:

@@ -100,7 +100,15 @@ class Plan:
         """Method of `resize_positions`."""
         layout = self.checkpoint.layout
         flexible = layout.resize_flexible if self.resize_patches else None
-        return self.position_resize or flexible or layout.resize
+        stated = self.checkpoint.options.get("position_resize", layout.resize)
+        return self.position_resize or flexible or stated
+
+    @property
+    def patch_method(self) -> str:
+        """Method of `resize_patch_kernel`."""
+        stated = self.checkpoint.options.get("position_resize")
+        # timm resizes both by one method, in FlexiViT another than elsewhere.
+        return "bilinear" if stated == "bilinear" else self.checkpoint.layout.resize_patches
 
 
 def make_plan(
@@ -245,9 +253,9 @@ def _match_patches(
     if ours[:2] != wanted[:2]:
         if not plan.resize_patches:
             return expected
-        method = plan.checkpoint.layout.resize_patches
         changes.append(
-            f"{ours[0]} x {ours[1]} to {wanted[0]} x {wanted[1]} pixels (pseudo-inverse, {method})"
+            f"{ours[0]} x {ours[1]} to {wanted[0]} x {wanted[1]} pixels (pseudo-inverse, "
+            f"{plan.patch_method})"
         )
     if ours[2] != wanted[2]:
         changes.append(f"{ours[2]} to {wanted[2]} channels")
@@ -311,7 +319,8 @@ def _may_be_left_out(plan: Plan, key: str) -> bool:
             continue
         if layer in _HEADS and (headless or _head_starts_fresh(plan)):
             return True
-        if layer == "pooling" and headless and config.pooling != "map":
+        unread = headless or plan.checkpoint.options.get("pooling") == "gap"
+        if layer == "pooling" and unread and config.pooling != "map":
             return True
     return False
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from keras_vit.config import ResNetConfig, ViTConfig
+from keras_vit.config import ResNetConfig, ResNetStem, ViTConfig
 from keras_vit.files import write_atomically
 from keras_vit.resize import sincos_2d
 from keras_vit.weights import official_layouts, torch_layouts
@@ -130,26 +130,57 @@ def _transformers_layout(config: ViTConfig | ResNetConfig) -> Layout:
 
 def _check_function(config: ViTConfig | ResNetConfig, layout: Layout) -> None:
     """Raises ValueError if the project would load the file, but compute something else."""
+    _check_standardization(config, layout)
     if isinstance(config, ResNetConfig):
         return
-    reads_token = (
-        torch_layouts.HF_VIT,
-        torch_layouts.HF_DEIT,
-        torch_layouts.HF_DINOV2,
-        torch_layouts.HF_REGISTERS,
-    )
-    if layout in reads_token and not config.class_token:
+    reads = {
+        torch_layouts.HF_VIT: "token",
+        torch_layouts.HF_DEIT: "token",
+        torch_layouts.HF_DINOV2: "token_gap",
+        torch_layouts.HF_REGISTERS: "token_gap",
+        torch_layouts.HF_SIGLIP: "gap",
+    }.get(layout)
+    if reads is not None and reads != "gap" and not config.class_token:
         raise ValueError(f"The {layout.name} layout needs a class token, and the model has none.")
-    if layout in reads_token and config.classes is not None and config.pooling != "token":
+    if reads is not None and config.classes is not None and config.pooling != reads:
         raise ValueError(
-            f"The head of the {layout.name} layout reads the class token, that of the model "
+            f"The head of the {layout.name} layout reads pooling={reads!r}, that of the model "
             f"pooling={config.pooling!r}. Save in another layout, or the model without its head."
+        )
+    if config.pooling == "token_gap" and reads is None:
+        raise ValueError(
+            f"No head of the {layout.name} layout reads the class token and the mean of the "
+            'patches (pooling="token_gap"). Save with layout="transformers".'
+        )
+    if config.pooling == "map" and config.map_prefix_tokens and config.num_prefix_tokens:
+        raise ValueError(
+            f"In the {layout.name} layout the pooling attends to the patches, in the model to the "
+            f"{config.num_prefix_tokens} tokens before them too. Build the model with "
+            "map_prefix_tokens=False."
         )
     if layout.kind == "npz" and config.norm_after_pooling:
         raise ValueError(
             f"In the {layout.name} layout the last norm comes before the pooling, in the model "
             'after it (norm_after_pooling=True). Save with layout="timm".'
         )
+
+
+def _check_standardization(config: ViTConfig | ResNetConfig, layout: Layout) -> None:
+    """Raises ValueError if the project standardises kernels of convolutions in another way."""
+    torch = layout.kind == "safetensors"
+    ours: ResNetStem | ResNetConfig | None = (
+        config if isinstance(config, ResNetConfig) else config.stem
+    )
+    theirs = "torch" if torch else "variance" if isinstance(config, ResNetConfig) else "std"
+    epsilon = 1e-5 if torch or isinstance(config, ResNetConfig) else 1e-6
+    if ours is None or (ours.standardization, ours.norm_epsilon) == (theirs, epsilon):
+        return
+    raise ValueError(
+        f"Projects of the {layout.name} layout standardise the kernels of convolutions with "
+        f"standardization={theirs!r}, norm_epsilon={epsilon}; the model has "
+        f"{ours.standardization!r}, {ours.norm_epsilon}. The file would give other numbers there. "
+        "If that is what you want, load the weights into a model with those values first."
+    )
 
 
 def _file_arrays(model: Model, layout: Layout) -> dict[str, Sized]:

@@ -1,97 +1,312 @@
-"""Sidecar files of a checkpoint: the JSON that timm and transformers publish with it."""
+"""Sidecar files of a checkpoint: the JSON that timm and transformers publish with it.
+
+`sidecar_keys.py` is the table of their keys.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import pathlib
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from keras_vit.config import Preprocessing
+from keras_vit.errors import CheckpointError
+from keras_vit.weights import sidecar_keys as keys
 from keras_vit.weights.processors import timm_preprocessing, transformers_preprocessing
+from keras_vit.weights.sidecar_keys import Images, Only, Rules, Sets, Size
+from keras_vit.weights.timm_names import name_in_path, other_blocks, timm_settings
 
 CONFIG = "config.json"
 PREPROCESSOR = "preprocessor_config.json"
 NAMES = (CONFIG, PREPROCESSOR)
 
-_MAX_BYTES = 1_000_000  # such files have a few thousand
-_GELUS = {
-    "gelu": "exact",
-    "gelu_pytorch_tanh": "tanh",
-    "gelu_tanh": "tanh",
-    "gelu_new": "tanh",
-    "gelu_fast": "tanh",
-}
+_MAX_BYTES = 16_000_000  # a thousand times the usual; names of 21,843 classes fit
+_MAX_COUNT = 100_000  # of heads, pixels and the like
+
+
+class Setting(NamedTuple):
+    """A field of the configuration as one source states it.
+
+    Args:
+        value: Its value.
+        origin: The source, such as `"config.json: hidden_act"`.
+    """
+
+    value: Any
+    origin: str
+
+
+class Refusal(NamedTuple):
+    """What a sidecar file or the arrays ask for, and no model of this package computes.
+
+    Args:
+        text: What it is, and where it stands.
+        fields: Fields of the configuration. A caller who sets them all goes on without it.
+        open: Whether nothing says what the fields are, so that a given model may have any.
+    """
+
+    text: str
+    fields: tuple[str, ...] = ()
+    open: bool = False
 
 
 class Sidecar(NamedTuple):
-    """Settings from sidecar files, which neither names nor shapes of a checkpoint tell.
+    """Settings that neither names nor shapes of a checkpoint tell.
 
     Args:
-        options: Fields of the configuration.
+        settings: Fields of the configuration.
         image_size: Pixels along (height, width) that the positions are for, or `None`.
+        sizes: Sizes that the arrays must agree with: key, name in `Checkpoint.sizes`, value.
+        refusals: Everything that cannot be computed or understood.
     """
 
-    options: dict[str, Any]
-    image_size: tuple[int, int] | None
+    settings: dict[str, Setting]
+    image_size: tuple[int, int] | None = None
+    sizes: tuple[tuple[str, str, Any], ...] = ()
+    refusals: tuple[Refusal, ...] = ()
 
 
-def read_sidecar(path: pathlib.Path) -> Sidecar:
+class _Reader:
+    """Collects what the keys of sidecar files say."""
+
+    def __init__(self) -> None:
+        self.settings: dict[str, Setting] = {}
+        self.sizes: list[tuple[str, str, Any]] = []
+        self.refusals: list[Refusal] = []
+        self.image_size: tuple[int, int] | None = None
+
+    def refuse(self, text: str, *fields: str, open: bool = False) -> None:
+        self.refusals.append(Refusal(text, fields, open))
+
+    def set(self, field: str, value: Any, origin: str) -> None:
+        self.settings[field] = Setting(value, origin)
+
+    def read(self, section: dict[str, Any], rules: Rules, name: str) -> None:
+        """Applies the rules to every key of a part of a file."""
+        for key, value in section.items():
+            where = f"{name}: {key}"
+            if key not in rules:
+                self.refuse(
+                    f"{where} = {_short(value)}: what this key does to the outputs is not known. "
+                    "Remove it from the file if it does nothing"
+                )
+                continue
+            rule = rules[key]
+            if isinstance(rule, Sets):
+                self._follow(rule, value, where)
+            elif isinstance(rule, Only) and not _is_one_of(value, (None, *rule.values)):
+                fields = (rule.field,) if rule.field else ()
+                self.refuse(f"{where} = {_short(value)}: {rule.feature}", *fields)
+            elif isinstance(rule, Size) and value is not None:
+                self.sizes.append((where, rule.field, value))
+            elif isinstance(rule, Images) and key in ("image_size", "img_size", "input_size"):
+                self._read_image_size(value, where)
+
+    def _follow(self, rule: Sets, value: Any, where: str) -> None:
+        if value is None:
+            return  # the default
+        if isinstance(rule.values, type):
+            good = _is_count(value) if rule.values is int else _is_share(value)
+            found = value if good else None
+        else:
+            found = next(
+                (ours for theirs, ours in rule.values.items() if _is_one_of(value, (theirs,))), None
+            )
+        if found is None:
+            self.refuse(f"{where} = {_short(value)} cannot be computed", rule.field)
+            return
+        before = self.settings.get(rule.field)
+        if before is not None and before.value != found and before.origin.startswith(CONFIG):
+            self.refuse(
+                f"{where} = {_short(value)}, but {before.origin} says otherwise", rule.field
+            )
+        self.set(rule.field, found, where)
+
+    def _read_image_size(self, value: Any, where: str) -> None:
+        size = [value, value] if _is_count(value) else value
+        if isinstance(size, (list, tuple)) and len(size) == 3:
+            size = size[1:]  # (C, H, W)
+        if size is None:
+            return
+        if isinstance(size, (list, tuple)) and len(size) == 2 and all(map(_is_count, size)):
+            self.image_size = (size[0], size[1])
+        else:
+            self.refuse(f"{where} = {_short(value)} is no size of images", "image_size")
+
+
+def read_sidecar(path: pathlib.Path, layout: str) -> Sidecar:
     """Reads `config.json` and `preprocessor_config.json` in the folder of a checkpoint.
 
     Args:
         path: The checkpoint.
+        layout: Name of the layout of its arrays.
 
     Returns:
-        Their settings. Values that cannot be understood are skipped: the files are not part of
-        the checkpoint.
-
-    Raises:
-        CheckpointError: If the preprocessing that they state cannot be followed.
+        What they say, and what the name in the path of a downloaded file of timm says.
     """
-    config = _read(path.with_name(CONFIG))
-    tower = config.get("vision_config")  # of two towers
-    tower = tower if isinstance(tower, dict) else config
-    options: dict[str, Any] = {}
-    if tower.get("hidden_act") in _GELUS:
-        options["gelu"] = _GELUS[tower["hidden_act"]]
-    epsilon = tower.get("layer_norm_eps")
-    if isinstance(epsilon, float) and 0 < epsilon < 1:
-        options["norm_epsilon"] = epsilon
-    heads = _dict(config.get("model_args")).get("num_heads", tower.get("num_attention_heads"))
-    if _is_count(heads):
-        options["num_heads"] = heads
-    timm, processor = _dict(config.get("pretrained_cfg")), _read(path.with_name(PREPROCESSOR))
-    if "mean" in timm:
-        options["preprocessing"] = timm_preprocessing(timm)
-    elif processor:
-        options["preprocessing"] = transformers_preprocessing(processor)
-    return Sidecar(options, _image_size(config, tower))
+    reader = _Reader()
+    config = _load(path.with_name(CONFIG), reader)
+    if {"recipe", "versions"} <= config.keys():
+        config = {}  # settings of a run of `keras-vit train`
+    processor = _load(path.with_name(PREPROCESSOR), reader)
+    if "architecture" in config or "pretrained_cfg" in config or "model_args" in config:
+        _read_timm(config, reader, path, layout)
+    else:
+        if layout.startswith("timm"):
+            _use_name(name_in_path(path), "the address", reader)
+        if config:
+            _read_transformers(config, reader, layout)
+    if processor:
+        _add_images(transformers_preprocessing, processor, PREPROCESSOR, reader)
+    return Sidecar(reader.settings, reader.image_size, tuple(reader.sizes), tuple(reader.refusals))
 
 
-def _image_size(config: dict[str, Any], tower: dict[str, Any]) -> tuple[int, int] | None:
-    """Reads transformers' `image_size`, one or two numbers, or timm's `input_size`, (C, H, W)."""
-    size = tower.get("image_size")
-    timm = _dict(config.get("pretrained_cfg")).get("input_size")
-    if isinstance(timm, list):
-        size = timm[1:]
-    size = [size, size] if _is_count(size) else size
-    if isinstance(size, list) and len(size) == 2 and all(map(_is_count, size)):
-        return size[0], size[1]
-    return None
+def model_type_of(path: pathlib.Path) -> str | None:
+    """What `config.json` in the folder of a checkpoint says that it is, for messages."""
+    config = _load(path.with_name(CONFIG), _Reader())
+    names = (config.get(key) for key in ("architecture", "model_type"))
+    return next((name[:80] for name in names if isinstance(name, str)), None)
+
+
+def _add_images(
+    read: Callable[[dict[str, Any]], Preprocessing],
+    fields: dict[str, Any],
+    where: str,
+    reader: _Reader,
+) -> None:
+    """Takes the preprocessing of images, or says why not; `config.json` comes first."""
+    try:
+        found = read(fields)
+        numbers = (*found.mean, *found.std)
+        if not all(map(math.isfinite, numbers)):
+            raise ValueError(f"statistics of {numbers}")
+    except CheckpointError as error:
+        reader.refuse(str(error), "preprocessing", open=True)
+    except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
+        text = f"{where}: the preprocessing of images is not understood ({_short(str(error))})"
+        reader.refuse(text, "preprocessing", open=True)
+    else:
+        if "preprocessing" not in reader.settings:
+            reader.set("preprocessing", found, where)
+
+
+def _read_timm(config: dict[str, Any], reader: _Reader, path: pathlib.Path, layout: str) -> None:
+    """Reads a configuration of timm, also within transformers' TimmWrapper."""
+    pretrained = _part(config, "pretrained_cfg", reader) if "pretrained_cfg" in config else None
+    args = _part(config, "model_args", reader)
+    name = config.get("architecture", (pretrained or {}).get("architecture"))
+    if name is None:
+        name = name_in_path(path)
+    elif not isinstance(name, str):
+        reader.refuse(f"{CONFIG}: architecture = {_short(name)} is no name")
+        name = None
+    _use_name(name, f"{CONFIG}: architecture", reader)
+    rules = {**keys.TIMM, **_wrapper_rules(config)}
+    if pretrained is None:  # before timm 0.9 in one level
+        pretrained = {key: config[key] for key in config if key in keys.TIMM_PRETRAINED}
+        config = {key: config[key] for key in config if key not in keys.TIMM_PRETRAINED}
+    family = "bit" if "bit" in layout else "vit"
+    if family == "bit":
+        rules["global_pool"] = keys.TIMM_ARGS["bit"]["global_pool"]
+    reader.read(pretrained, {**keys.TIMM_PRETRAINED, "global_pool": rules["global_pool"]},
+                f"{CONFIG}: pretrained_cfg")  # fmt: skip
+    reader.read(config, rules, CONFIG)
+    reader.read(args, keys.TIMM_ARGS[family], f"{CONFIG}: model_args")
+    if "mean" in pretrained:
+        _add_images(timm_preprocessing, pretrained, f"{CONFIG}: pretrained_cfg", reader)
+
+
+def _wrapper_rules(config: dict[str, Any]) -> Rules:
+    """Rules of the other keys that transformers' TimmWrapper writes."""
+    if config.get("model_type") != "timm_wrapper":
+        return {}
+    return {**keys.COMMON, "do_pooling": Only((True,), "tokens without pooling", "pooling")}
+
+
+def _use_name(name: str | None, where: str, reader: _Reader) -> None:
+    """Takes the settings of a name of timm."""
+    if name is None:
+        return
+    settings = timm_settings(name)
+    if settings is None:
+        reader.refuse(
+            f"{where} names {name!r}: {other_blocks(name) or 'no model that this package knows'}",
+            "gelu", "norm_epsilon", "num_heads", "pooling", open=other_blocks(name) is None,
+        )  # fmt: skip
+    for field, value in (settings or {}).items():
+        reader.set(field, value, f"timm's {name}")
+
+
+def _read_transformers(config: dict[str, Any], reader: _Reader, layout: str) -> None:
+    """Reads a configuration of transformers; of two towers, that of the images."""
+    model_type = config.get("model_type")
+    name = CONFIG
+    if "vision_config" in config:
+        reader.read(config, keys.TRANSFORMERS["siglip"], CONFIG)
+        config, name = _part(config, "vision_config", reader), f"{CONFIG}: vision_config"
+        tower = "siglip_vision_model" if model_type in ("siglip", None) else model_type
+        model_type = config.get("model_type", tower)
+    if model_type is None:
+        model_type = keys.MODEL_TYPES.get(layout)
+    if not isinstance(model_type, str) or model_type not in keys.TRANSFORMERS:
+        reader.refuse(
+            f"{name}: model_type = {_short(model_type)}: no model that this package knows"
+        )
+        return
+    for key, value in keys.TRANSFORMERS_DEFAULTS.get(model_type, {}).items():
+        rule = keys.TRANSFORMERS[model_type][key]
+        if key not in config and isinstance(rule, Sets):
+            found = value if isinstance(rule.values, type) else rule.values[value]
+            reader.set(rule.field, found, f"the default of transformers for {model_type}")
+    reader.read(config, keys.TRANSFORMERS[model_type], name)
+    if "backbone_config" in config:
+        stem = _part(config, "backbone_config", reader)
+        reader.read(stem, keys.HYBRID_STEM, f"{CONFIG}: backbone_config")
+
+
+def _part(config: dict[str, Any], key: str, reader: _Reader) -> dict[str, Any]:
+    value = config.get(key)
+    if value is None or isinstance(value, dict):
+        return value or {}
+    reader.refuse(f"{CONFIG}: {key} = {_short(value)} is no object")
+    return {}
+
+
+def _load(path: pathlib.Path, reader: _Reader) -> dict[str, Any]:
+    try:
+        if not path.is_file():
+            return {}
+        if path.stat().st_size > _MAX_BYTES:
+            raise ValueError(f"it has more than {_MAX_BYTES:,} bytes")
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError("it is no JSON object")
+    except (OSError, ValueError, RecursionError) as error:
+        reader.refuse(f"{path.name} beside it cannot be read ({str(error)[:200]}). Fetch it again")
+        return {}
+    return content
+
+
+def _short(value: Any) -> str:
+    """A value for a message, however long or deep."""
+    if isinstance(value, (dict, list)):
+        return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"
+    if type(value) is int and abs(value) > 10**30:
+        return "a number of more than 30 digits"
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}..."
+
+
+def _is_one_of(value: Any, choices: tuple[Any, ...]) -> bool:
+    """Whether a value is there, of the same type: `1` is not `True`."""
+    return any(type(value) is type(choice) and value == choice for choice in choices)
 
 
 def _is_count(value: Any) -> bool:
-    return type(value) is int and value > 0
+    return type(value) is int and 0 < value <= _MAX_COUNT
 
 
-def _dict(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _read(path: pathlib.Path) -> dict[str, Any]:
-    try:
-        if path.stat().st_size > _MAX_BYTES:
-            return {}
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}
+def _is_share(value: Any) -> bool:
+    return isinstance(value, float) and 0 < value < 1

@@ -105,6 +105,8 @@ def _torch(name: str, rules: tuple[Rule, ...], options: dict[str, Any], **fields
         resize=fields.pop("resize", "bicubic" if timm else "bicubic_plain"),
         resize_patches="bicubic",
         unwritten=("pre_logits/",),  # read only: neither project has such a layer today
+        # The second is how transformers wraps models of timm.
+        prefixes=fields.pop("prefixes", ("", "timm_model.")),
         **fields,
     )
 
@@ -192,7 +194,7 @@ HF_VIT = _torch(
         *_vit(("head", "classifier")),
     ),
     {**_HF_OPTIONS, "preprocessing": _VIT_IMAGES, "stem": _STEM},
-    prefixes=("vit.", ""),
+    prefixes=("vit.", "", "ijepa."),
     others=("decoder\\.", "embeddings\\.mask_token$"),  # of models that fill masked patches
     unprefixed=("classifier\\.",),
 )
@@ -202,6 +204,18 @@ HF_DEIT = _torch(
     {**_HF_OPTIONS, "preprocessing": _SQUASHED},
     prefixes=("deit.", ""),
     unprefixed=("cls_classifier\\.", "distillation_classifier\\."),
+)
+# Without a second head nothing reads the distillation token: it is a register with a position.
+HF_DEIT_TOKEN = _torch(
+    "transformers_deit_token",
+    (
+        *_vit(("head", "classifier")),
+        Rule("registers/token", ("embeddings.distillation_token",)),
+    ),
+    {**_HF_OPTIONS, "preprocessing": _SQUASHED},
+    prefixes=("deit.", ""),
+    others=("decoder\\.", "embeddings\\.mask_token$"),
+    unprefixed=("classifier\\.",),
 )
 _DINOV2 = (
     *_embeddings(),
@@ -213,11 +227,12 @@ _DINOV2 = (
     *pairs("block_{i}/mlp/output", "encoder.layer.{i}.mlp.fc2", _LINEAR),
     Rule("block_{i}/mlp_scale/gamma", ("encoder.layer.{i}.layer_scale2.lambda1",)),
     *pairs("encoder_norm", "layernorm", _NORM),
+    *pairs("head", "classifier", _LINEAR),  # of the class token and the mean of the patches
 )
 _DINOV2_OPTIONS = {"gelu": "exact", "norm_epsilon": 1e-6, "preprocessing": _SHORTER_SIDE}
 _DINOV2_PARTS: dict[str, Any] = {
-    # Its classifier reads the class token and the mean of the patches: no head of ours.
-    "others": ("embeddings\\.mask_token$", "classifier\\."),
+    "others": ("embeddings\\.mask_token$",),
+    "unprefixed": ("classifier\\.",),
     "zeros": ("embeddings.mask_token",),
 }
 HF_DINOV2 = _torch(
@@ -264,12 +279,13 @@ HF_SIGLIP = _torch(
         *pairs("pooling/norm", "head.layernorm", _NORM),
         *pairs("pooling/mlp/hidden", "head.mlp.fc1", _LINEAR),
         *pairs("pooling/mlp/output", "head.mlp.fc2", _LINEAR),
+        *pairs("head", "classifier", _LINEAR),  # of the mean of the tokens, not of the pooling
     ),
     {"gelu": "tanh", "norm_epsilon": 1e-6, "preprocessing": _SIGLIP_IMAGES},
     prefixes=("vision_model.", ""),
     class_token_positions="never",
-    # Its classifier reads the mean of the tokens, not this head.
-    others=("text_model\\.", "logit_(scale|bias)$", "embeddings\\.position_ids$", "classifier\\."),
+    others=("text_model\\.", "logit_(scale|bias)$", "embeddings\\.position_ids$"),
+    unprefixed=("classifier\\.",),
 )
 HF_BIT = _torch(
     "transformers_bit",
@@ -284,4 +300,15 @@ HF_BIT = _torch(
     unprefixed=("classifier\\.",),
 )
 
-LAYOUTS = (TIMM, TIMM_ROOT, TIMM_BIT, HF_VIT, HF_DEIT, HF_DINOV2, HF_REGISTERS, HF_SIGLIP, HF_BIT)
+LAYOUTS = (
+    TIMM,
+    TIMM_ROOT,
+    TIMM_BIT,
+    HF_VIT,
+    HF_DEIT_TOKEN,  # before the next, which has the same names without a head
+    HF_DEIT,
+    HF_DINOV2,
+    HF_REGISTERS,
+    HF_SIGLIP,
+    HF_BIT,
+)

@@ -61,7 +61,7 @@ def test_every_method_gives_other_positions():
     model = build(tiny_config())
     fill_random(model)
     tables = [
-        positions(keras_vit.adapt_model(model, image_size=56, position_resize=method))
+        positions(keras_vit.adapt_model(model, image_size=(56, 24), position_resize=method))
         for method in POSITION_RESIZES
     ]
     for index, table in enumerate(tables):

@@ -1,0 +1,253 @@
+"""The table of sidecar files: which keys change a model's outputs, and what is done with each.
+
+Sources: `VisionTransformer` and `_parse_model_cfg` of timm 1.0.31, the configuration and model
+classes of transformers 5.23. A key that is not here is refused by its name. `processors.py` has the
+keys of `preprocessor_config.json`, and follows those marked `Images`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+
+class Sets(NamedTuple):
+    """A key that is followed.
+
+    Args:
+        field: Field of the configuration that it sets.
+        values: The field's value for each value of the key; `int` and `float` take numbers.
+    """
+
+    field: str
+    values: Mapping[Any, Any] | type
+
+
+class Only(NamedTuple):
+    """A key that is refused unless it has one of a few values.
+
+    Args:
+        values: The values.
+        feature: What the other values ask for.
+        field: Field of the configuration that a caller sets to go on without it, if any.
+    """
+
+    values: tuple[Any, ...]
+    feature: str
+    field: str = ""
+
+
+class Size(NamedTuple):
+    """A key that the shapes of the arrays state too, and that must agree with them.
+
+    Args:
+        field: Name of the size, as in `Checkpoint.sizes`.
+    """
+
+    field: str
+
+
+class Images(NamedTuple):
+    """A key about the preprocessing or size of images, read together with others like it."""
+
+
+Rule = Sets | Only | Size | Images | None
+Rules = Mapping[str, Rule]
+HARMLESS = None  # does not change outputs, or the arrays tell
+
+
+def _harmless(names: str) -> dict[str, Rule]:
+    return dict.fromkeys(names.split(), HARMLESS)
+
+
+_POOL = Sets("pooling", {"token": "token", "avg": "gap", "map": "map"})
+
+# timm: what `timm.create_model` gets besides the name, by model.
+TIMM_ARGS: dict[str, Rules] = {
+    "vit": {
+        "act_layer": Sets("gelu", {"gelu": "exact", "gelu_tanh": "tanh"}),
+        "norm_layer": Sets("norm_epsilon", {"layernorm": 1e-6}),
+        "num_heads": Sets("num_heads", int),
+        "global_pool": _POOL,
+        "pool_include_prefix": Sets("map_prefix_tokens", {True: True, False: False}),
+        "pos_embed": Sets("position_embedding", {"learn": "learned", "none": "none", "": "none"}),
+        "embed_dim": Size("width"),
+        "depth": Size("depth"),
+        "patch_size": Size("patch_size"),
+        "in_chans": Size("channels"),
+        "img_size": Images(),
+        "qkv_bias": Only((True,), "queries, keys and values without bias"),
+        "qk_norm": Only((False,), "a norm of queries and keys"),
+        "scale_attn_norm": Only((False,), "a norm inside the attention"),
+        "scale_mlp_norm": Only((False,), "a norm inside the MLP"),
+        "proj_bias": Only((True,), "projections without bias"),
+        "pre_norm": Only((False,), "a norm before the blocks"),
+        "final_norm": Only((True,), "no norm after the blocks"),
+        "use_naflex": Only((False,), "patches of any grid (NaFlex)"),
+        **{
+            key: Only((), "other layers than a plain ViT's")
+            for key in ("embed_layer", "embed_norm_layer", "block_fn", "mlp_layer", "attn_layer")
+        },
+        **_harmless(
+            "num_classes mlp_ratio init_values class_token no_embed_class reg_tokens fc_norm "
+            "dynamic_img_size dynamic_img_pad strict_img_size drop_rate pos_drop_rate "
+            "patch_drop_rate proj_drop_rate attn_drop_rate drop_path_rate weight_init fix_init"
+        ),
+    },
+    "bit": {
+        "global_pool": Only(("avg",), "another pooling"),
+        "output_stride": Only((32,), "dilated convolutions"),
+        "act_layer": Only(("relu",), "another activation"),
+        "in_chans": Size("channels"),
+        **_harmless("num_classes img_size drop_rate drop_path_rate zero_init_last"),
+    },
+}
+
+TIMM_PRETRAINED: Rules = {
+    **dict.fromkeys(("mean", "std", "interpolation", "crop_pct", "crop_mode"), Images()),
+    "input_size": Images(),
+    "global_pool": _POOL,
+    "label_offset": Only((0,), "classes before the first label"),
+    **_harmless(
+        "url file hf_hub_id hf_hub_filename source architecture tag custom_load test_input_size "
+        "min_input_size fixed_input_size test_crop_pct num_classes label_names "
+        "label_descriptions labels pool_size test_pool_size first_conv classifier license "
+        "description origin_url paper_name paper_ids notes num_features"
+    ),
+}
+
+TIMM: Rules = {
+    "global_pool": _POOL,
+    **_harmless(
+        "architecture num_classes num_features model_args pretrained_cfg label_names "
+        "label_descriptions labels license tags"
+    ),
+}
+
+# transformers: what every configuration can hold. Generation's settings stand in old files.
+COMMON = _harmless(
+    "_attn_implementation_autoset _commit_hash _name_or_path _num_labels add_cross_attention "
+    "architectures attn_implementation bad_words_ids begin_suppress_tokens bos_token_id "
+    "chunk_size_feed_forward cross_attention_hidden_size decoder_start_token_id "
+    "diversity_penalty do_sample dtype early_stopping encoder_no_repeat_ngram_size "
+    "eos_token_id exponential_decay_length_penalty finetuning_task forced_bos_token_id "
+    "forced_eos_token_id gradient_checkpointing id2label initializer_factor "
+    "initializer_range is_decoder is_encoder_decoder label2id length_penalty max_length "
+    "min_length model_type no_repeat_ngram_size num_beam_groups num_beams num_labels "
+    "num_return_sequences output_attentions output_hidden_states output_scores pad_token_id "
+    "prefix problem_type remove_invalid_values repetition_penalty return_dict "
+    "return_dict_in_generate sep_token_id suppress_tokens task_specific_params temperature "
+    "tf_legacy_loss tie_encoder_decoder tie_word_embeddings tokenizer_class top_k top_p "
+    "torch_dtype torchscript transformers_version typical_p use_bfloat16 use_cache"
+) | {"pruned_heads": Only(({},), "pruned attention heads")}
+
+_ACTIVATION = Sets(
+    "gelu",
+    {
+        **dict.fromkeys(("gelu", "gelu_python"), "exact"),
+        **dict.fromkeys(
+            ("gelu_pytorch_tanh", "gelu_python_tanh", "gelu_new", "gelu_fast", "gelu_accurate"),
+            "tanh",
+        ),
+    },
+)
+_ENCODER: Rules = {
+    **COMMON,
+    "hidden_act": _ACTIVATION,
+    "layer_norm_eps": Sets("norm_epsilon", float),
+    "num_attention_heads": Sets("num_heads", int),
+    "hidden_size": Size("width"),
+    "num_hidden_layers": Size("depth"),
+    "num_channels": Size("channels"),
+    "patch_size": Size("patch_size"),
+    "image_size": Images(),
+    "qkv_bias": Only((True,), "queries, keys and values without bias"),
+    **_harmless(
+        "hidden_dropout_prob attention_probs_dropout_prob attention_dropout dropout drop_path_rate"
+    ),
+}
+_VIT: Rules = {
+    **_ENCODER,
+    "intermediate_size": Size("mlp_dim"),
+    "pooler_act": Only(("tanh",), "another activation of the pooler", "pre_logits"),
+    **_harmless("encoder_stride pooler_output_size"),
+}
+_BACKBONE = _harmless(
+    "out_features out_indices stage_names apply_layernorm reshape_hidden_states use_mask_token"
+)
+_DINOV2: Rules = {
+    **_ENCODER,
+    **_BACKBONE,
+    "use_swiglu_ffn": Only((False,), "gated MLPs (SwiGLU)"),
+    **_harmless("mlp_ratio layerscale_value num_register_tokens"),
+}
+_SIGLIP: Rules = {
+    **_ENCODER,
+    "intermediate_size": Size("mlp_dim"),
+    **_harmless("vision_use_head"),
+}
+_BIT: Rules = {
+    **COMMON,
+    **_BACKBONE,
+    "num_channels": Size("channels"),
+    "hidden_act": Only(("relu",), "another activation"),
+    "num_groups": Only((32,), "another number of groups"),
+    "output_stride": Only((32,), "dilated convolutions"),
+    "layer_type": Only(("preactivation",), "units of another kind"),
+    "global_padding": Only((None,), "another padding"),
+    "embedding_dynamic_padding": Only((False,), "another padding of the root"),
+    "image_size": Images(),
+    **_harmless("embedding_size hidden_sizes depths drop_path_rate width_factor"),
+}
+
+# By `model_type`; `vision_config` takes the rules of its own model type.
+TRANSFORMERS: dict[str, Rules] = {
+    "vit": _VIT,
+    "deit": _VIT,
+    "ijepa": _VIT,
+    "vit_msn": _VIT,
+    "vit_mae": {
+        **_VIT,
+        **_harmless(
+            "decoder_num_attention_heads decoder_hidden_size decoder_num_hidden_layers "
+            "decoder_intermediate_size mask_ratio norm_pix_loss"
+        ),
+    },
+    "vit-hybrid": {
+        **_VIT,
+        "patch_size": HARMLESS,  # of the maps of the stem
+        **_harmless("backbone backbone_featmap_shape backbone_kwargs use_pretrained_backbone"),
+        **_harmless("use_timm_backbone backbone_config"),
+    },
+    "dinov2": _DINOV2,
+    "dinov2_with_registers": _DINOV2,
+    "siglip_vision_model": _SIGLIP,
+    "siglip": {**COMMON, **_harmless("text_config vision_config projection_dim")},
+    "bit": _BIT,
+}
+# The model type of a layout, where the file does not name it.
+MODEL_TYPES = {
+    "transformers_vit": "vit",
+    "transformers_deit": "deit",
+    "transformers_deit_token": "deit",
+    "transformers_dinov2": "dinov2",
+    "transformers_registers": "dinov2_with_registers",
+    "transformers_siglip": "siglip_vision_model",
+    "transformers_bit": "bit",
+}
+# The stem of `vit-hybrid`, in its `backbone_config`.
+HYBRID_STEM: Rules = {
+    **_BIT,
+    "layer_type": Only(("bottleneck",), "units of another kind"),
+    "global_padding": Only(("same", "SAME"), "another padding"),
+    "embedding_dynamic_padding": Only((True,), "another padding of the root"),
+}
+# Values that transformers takes where the key is not in the file.
+_DEFAULTS = {"hidden_act": "gelu", "layer_norm_eps": 1e-12, "num_attention_heads": 12}
+_SMALLER_EPSILON = {**_DEFAULTS, "layer_norm_eps": 1e-6}
+TRANSFORMERS_DEFAULTS: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(("vit", "deit", "ijepa", "vit_mae", "vit-hybrid"), _DEFAULTS),
+    **dict.fromkeys(("vit_msn", "dinov2", "dinov2_with_registers"), _SMALLER_EPSILON),
+    "siglip_vision_model": {**_SMALLER_EPSILON, "hidden_act": "gelu_pytorch_tanh"},
+    "bit": {},
+}

@@ -1,0 +1,126 @@
+"""Names of timm whose models this package computes, with the settings that no array tells."""
+
+from __future__ import annotations
+
+import itertools
+import pathlib
+import re
+from typing import Any
+
+# Every name of timm 1.0.31 in vision_transformer, deit and vision_transformer_hybrid that is a
+# plain ViT, by its number of attention heads. `scripts/sweep` compares each with timm.
+_NAMES = {
+    2: "test_vit test_vit2",
+    3: (
+        "deit_tiny_distilled_patch16_224 deit_tiny_patch16_224 test_vit3 vit_tiny_patch16_224 "
+        "vit_tiny_patch16_384 vit_tiny_r_s16_p8_224 vit_tiny_r_s16_p8_384"
+    ),
+    4: "vit_wee_patch16_reg1_gap_256",
+    5: "vit_little_patch16_reg1_gap_256 vit_little_patch16_reg4_gap_256",
+    6: (
+        "deit3_small_patch16_224 deit3_small_patch16_384 deit_small_distilled_patch16_224 "
+        "deit_small_patch16_224 flexivit_small vit_small_patch14_dinov2 "
+        "vit_small_patch14_reg4_dinov2 vit_small_patch16_224 vit_small_patch16_36x1_224 "
+        "vit_small_patch16_384 vit_small_patch32_224 vit_small_patch32_384 vit_small_patch8_224 "
+        "vit_small_r26_s32_224 vit_small_r26_s32_384"
+    ),
+    8: (
+        "deit3_medium_patch16_224 vit_medium_patch16_reg1_gap_256 vit_medium_patch16_reg4_gap_256 "
+        "vit_mediumd_patch16_reg4_gap_256 vit_mediumd_patch16_reg4_gap_384"
+    ),
+    10: (
+        "vit_betwixt_patch16_reg1_gap_256 vit_betwixt_patch16_reg4_gap_256 "
+        "vit_betwixt_patch16_reg4_gap_384"
+    ),
+    12: (
+        "deit3_base_patch16_224 deit3_base_patch16_384 deit_base_distilled_patch16_224 "
+        "deit_base_distilled_patch16_384 deit_base_patch16_224 deit_base_patch16_384 "
+        "flexivit_base vit_base_patch14_dinov2 vit_base_patch14_reg1_tipsv2 "
+        "vit_base_patch14_reg4_dinov2 vit_base_patch16_224 vit_base_patch16_384 "
+        "vit_base_patch16_reg4_gap_256 vit_base_patch16_siglip_224 vit_base_patch16_siglip_256 "
+        "vit_base_patch16_siglip_384 vit_base_patch16_siglip_512 vit_base_patch16_siglip_gap_224 "
+        "vit_base_patch16_siglip_gap_256 vit_base_patch16_siglip_gap_384 "
+        "vit_base_patch16_siglip_gap_512 vit_base_patch32_224 vit_base_patch32_384 "
+        "vit_base_patch32_siglip_256 vit_base_patch32_siglip_gap_256 vit_base_patch8_224 "
+        "vit_base_r26_s32_224 vit_base_r50_s16_224 vit_base_r50_s16_384"
+    ),
+    14: (
+        "vit_base_patch16_plus_240 vit_base_patch32_plus_256 vit_so150m_patch16_reg4_gap_256 "
+        "vit_so150m_patch16_reg4_gap_384 vit_so150m_patch16_reg4_map_256"
+    ),
+    16: (
+        "deit3_huge_patch14_224 deit3_large_patch16_224 deit3_large_patch16_384 "
+        "eva_large_patch14_196 eva_large_patch14_336 flexivit_large vit_base_patch16_gap_224 "
+        "vit_giant_patch14_224 vit_giant_patch16_gap_224 vit_giantopt_patch16_siglip_256 "
+        "vit_giantopt_patch16_siglip_384 vit_giantopt_patch16_siglip_gap_256 "
+        "vit_giantopt_patch16_siglip_gap_384 vit_gigantic_patch14_224 vit_huge_patch14_224 "
+        "vit_huge_patch14_gap_224 vit_huge_patch16_gap_448 vit_large_patch14_224 "
+        "vit_large_patch14_dinov2 vit_large_patch14_reg1_tipsv2 vit_large_patch14_reg4_dinov2 "
+        "vit_large_patch16_224 vit_large_patch16_384 vit_large_patch16_siglip_256 "
+        "vit_large_patch16_siglip_384 vit_large_patch16_siglip_512 "
+        "vit_large_patch16_siglip_gap_256 vit_large_patch16_siglip_gap_384 "
+        "vit_large_patch16_siglip_gap_512 vit_large_patch32_224 vit_large_patch32_384 "
+        "vit_large_r50_s32_224 vit_large_r50_s32_384 vit_so400m_patch14_reg1_tipsv2 "
+        "vit_so400m_patch14_siglip_224 vit_so400m_patch14_siglip_378 "
+        "vit_so400m_patch14_siglip_384 vit_so400m_patch14_siglip_gap_224 "
+        "vit_so400m_patch14_siglip_gap_378 vit_so400m_patch14_siglip_gap_384 "
+        "vit_so400m_patch14_siglip_gap_448 vit_so400m_patch14_siglip_gap_896 "
+        "vit_so400m_patch16_siglip_256 vit_so400m_patch16_siglip_384 "
+        "vit_so400m_patch16_siglip_512 vit_so400m_patch16_siglip_gap_256 "
+        "vit_so400m_patch16_siglip_gap_384 vit_so400m_patch16_siglip_gap_512"
+    ),
+}
+_HEADS = {name: heads for heads, names in _NAMES.items() for name in names.split()}
+_BIT = re.compile(r"resnetv2_(50x1|50x3|101x1|101x3|152x2|152x4)_bit")
+# What differs from timm's defaults: exact GELU, epsilon 1e-6, the class token, bicubic resizing.
+_DIFFERENT: tuple[tuple[str, dict[str, Any]], ...] = (
+    # big_vision's GELU, which timm sets in the newer SigLIP names alone.
+    (
+        r"vit_(base_patch32|large_patch16(?=.*_512)|so400m_patch16|giantopt_patch16)_siglip_.*",
+        {"gelu": "tanh"},
+    ),
+    (r".*_gap_.*|eva_large_.*|test_vit2", {"pooling": "gap"}),
+    (r".*_siglip_\d+|.*_map_.*|test_vit3", {"pooling": "map", "map_prefix_tokens": False}),
+    (r"test_vit3", {"map_prefix_tokens": True}),
+    (r"flexivit_.*", {"position_resize": "bilinear"}),
+)
+# Names whose arrays are those of a plain ViT, and whose blocks are not.
+_OTHER_BLOCKS = {
+    "vit_base_patch16_rpn_224": "norms after attention and MLP (ResPostBlock)",
+}
+
+
+def timm_settings(name: str) -> dict[str, Any] | None:
+    """Settings of a name of timm, fields of the configuration; `None` for an unknown name."""
+    if _BIT.fullmatch(name):
+        return {}
+    if name not in _HEADS:
+        return None
+    settings: dict[str, Any] = {
+        "gelu": "exact",
+        "norm_epsilon": 1e-6,
+        "num_heads": _HEADS[name],
+        "pooling": "token",
+    }
+    for pattern, changes in _DIFFERENT:
+        if re.fullmatch(pattern, name):
+            settings.update(changes)
+    return settings
+
+
+def other_blocks(name: str) -> str | None:
+    """What is unlike a plain ViT in the blocks of a name, where no array shows it."""
+    return _OTHER_BLOCKS.get(name)
+
+
+def name_in_path(path: pathlib.Path) -> str | None:
+    """The name of timm in the path of a downloaded file, `hf://timm/NAME.TAG` or a copy of it.
+
+    Both caches, that of the hub's client and ours, keep the name of the repository.
+    """
+    for owner, repository in itertools.pairwise(path.parts[:-1]):
+        found = re.fullmatch(r"models--timm--(.+)", repository)
+        name = found[1] if found else repository if owner == "timm" else ""
+        if timm_settings(name.partition(".")[0]) is not None:
+            return name.partition(".")[0]
+    return None

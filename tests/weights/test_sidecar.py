@@ -1,0 +1,228 @@
+"""Sidecar files: every key is honoured, harmless, or refused by its name."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import keras
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from keras_vit.config import Preprocessing, ResNetConfig, ResNetStem
+from keras_vit.create import build
+from keras_vit.errors import CheckpointError
+from keras_vit.pretrained import from_pretrained
+from keras_vit.weights import sidecar_keys
+from keras_vit.weights.inspection import inspect_file
+from keras_vit.weights.load import load_weights
+from keras_vit.weights.save import save_weights
+from keras_vit.weights.timm_names import timm_settings
+from tests.fixtures import fill_random, tiny_config
+from tests.weights.test_load_torch import CASES, weights
+
+TIMM = {"architecture": "vit_tiny_patch16_224", "model_args": {"num_heads": 4}}
+VIT = {"model_type": "vit", "num_attention_heads": 4}
+
+
+@pytest.fixture
+def save(tmp_path):
+    """Saves a small file of timm or transformers with sidecar files."""
+
+    def save(title, config=None, processor=None):
+        safetensors.numpy.save_file(weights(CASES[title]["shapes"]), tmp_path / "model.safetensors")
+        for name, content in (("config", config), ("preprocessor_config", processor)):
+            if content is not None:
+                text = content if isinstance(content, str) else json.dumps(content)
+                (tmp_path / f"{name}.json").write_text(text)
+        return tmp_path / "model.safetensors"
+
+    return save
+
+
+@pytest.mark.parametrize(
+    ("title", "config", "message"),
+    [
+        ("transformers vit", {**VIT, "hidden_act": "relu"}, "hidden_act = 'relu' cannot"),
+        ("transformers vit", {**VIT, "hidden_act": "quick_gelu"}, "hidden_act = 'quick_gelu'"),
+        ("transformers vit", {**VIT, "layer_norm_eps": 2.0}, "layer_norm_eps = 2.0"),
+        ("transformers vit", {**VIT, "qkv_bias": False}, "qkv_bias = False: .*without bias"),
+        ("transformers vit", {**VIT, "new_key": 1}, "new_key = 1: what this key does"),
+        ("transformers vit", {**VIT, "auto_map": {}}, "auto_map = an object of 0: what"),
+        ("transformers vit", {**VIT, "hidden_size": 64}, "hidden_size = 64, the arrays have 32"),
+        ("transformers vit", {**VIT, "model_type": "beit"}, "model_type = 'beit'"),
+        ("transformers vit", {**VIT, "quantization_config": {}}, "quantization_config"),
+        ("timm vit", {**TIMM, "global_pool": "max"}, "global_pool = 'max' cannot be computed"),
+        ("timm vit", {**TIMM, "model_args": {"act_layer": "silu"}}, "act_layer = 'silu'"),
+        ("timm vit", {**TIMM, "model_args": {"norm_eps": 1e-3}}, "norm_eps = 0.001: what"),
+        ("timm vit", {**TIMM, "pretrained_cfg": {"label_offset": 1}}, "label_offset = 1"),
+        ("timm vit", {"architecture": "vit_new"}, "architecture names 'vit_new'.*pass gelu="),
+        ("timm vit", {"architecture": "vit_base_patch16_rpn_224"}, "norms after attention"),
+    ],
+)
+def test_what_cannot_be_computed_is_refused_by_its_key(title, config, message, save):
+    path = save(title, config)
+    inspect_file(path)  # says what is there, whatever it is
+    with pytest.raises(CheckpointError, match=rf"(?s)nothing was loaded:.*{message}"):
+        from_pretrained(path)
+
+
+def test_all_refusals_are_in_one_error_and_choices_of_the_caller_end_some(save):
+    path = save("transformers vit", {**VIT, "hidden_act": "relu", "a": 1, "b": float("nan")})
+    with pytest.raises(CheckpointError, match=r"(?s)'relu'.*\(pass gelu=.*a = 1.*b = nan"):
+        from_pretrained(path)
+    with pytest.raises(CheckpointError, match="'relu'"):
+        load_weights(build(tiny_config(classes=5)), path)
+    path = save("transformers vit", {**VIT, "hidden_act": "relu"})
+    assert from_pretrained(path, gelu="exact").config.gelu == "exact"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "[]", "{", "[" * 9999, "3", '"x"', "\x00", '{"a": ' + "9" * 5000 + "}",
+        '{"pretrained_cfg": 3}', '{"pretrained_cfg": {"mean": "x"}}', '{"vision_config": []}',
+        '{"model_args": {"num_heads": ' + "9" * 400 + "}}", '{"model_args": {"num_heads": true}}',
+        '{"architecture": {}}', '{"architecture": ["a"]}', '{"model_type": {"a": 1}}',
+        '{"hidden_act": {"a": [1]}}', '{"hidden_act": null, "layer_norm_eps": NaN}',
+        '{"image_size": [1e400, -1]}', '{"pretrained_cfg": {"mean": [NaN], "std": [1]}}',
+        '{"pretrained_cfg": {"mean": [' + "9" * 400 + '], "std": [1]}}',
+        '{"pretrained_cfg": {"mean": [1], "std": [1], "crop_pct": {"a": 1}}}',
+        '{"pretrained_cfg": {"input_size": {"a": 1}}}', '{"patch_size": {"a": []}}',
+    ],
+)  # fmt: skip
+def test_any_json_is_refused_with_its_key(text, save):
+    """Never a half-read file, and never an error that is no CheckpointError."""
+    for title in ("timm vit", "transformers vit"):
+        with pytest.raises(CheckpointError, match=r"config\.json"):
+            from_pretrained(save(title, text))
+
+
+@pytest.mark.parametrize(
+    ("processor", "message"),
+    [
+        ({"resample": [3]}, "preprocessing of images"),
+        ({"image_mean": [float("nan")], "image_std": [0.5]}, "preprocessing of images"),
+        ({"rescale_factor": 10**400}, "preprocessing of images"),
+        ({"resample": 1}, "Lanczos"),
+        ({"do_sharpen": True}, "do_sharpen=True"),
+    ],
+)
+def test_an_image_processor_is_read_whole(processor, message, save):
+    path = save("transformers vit", VIT, processor)
+    with pytest.raises(CheckpointError, match=rf"preprocessor_config\.json.*{message}"):
+        from_pretrained(path)
+
+
+def test_settings_of_a_run_of_ours_say_nothing_of_a_checkpoint(save):
+    path = save("timm vit", {"recipe": "finetune_pets", "versions": {}, "model": "vit_b16"})
+    assert from_pretrained(path, num_heads=4).config.gelu == "exact"
+
+
+def test_every_rule_of_the_table_has_a_field_or_a_size_that_exists():
+    fields = {field.name for field in dataclasses.fields(tiny_config())}
+    tables = [
+        sidecar_keys.TIMM,
+        sidecar_keys.TIMM_PRETRAINED,
+        *sidecar_keys.TIMM_ARGS.values(),
+        *sidecar_keys.TRANSFORMERS.values(),
+        sidecar_keys.HYBRID_STEM,
+    ]
+    sizes = {"patch_size", "width", "depth", "mlp_dim", "channels"}
+    for rules in tables:
+        for rule in rules.values():
+            if isinstance(rule, sidecar_keys.Sets):
+                assert rule.field in fields
+            if isinstance(rule, sidecar_keys.Size):
+                assert rule.field in sizes
+    assert set(sidecar_keys.TRANSFORMERS_DEFAULTS) <= set(sidecar_keys.TRANSFORMERS)
+
+
+def test_the_report_says_where_each_setting_comes_from(save):
+    processor = {"image_mean": [0.5] * 3, "image_std": [0.25] * 3, "resample": 3}
+    config = {**VIT, "hidden_act": "gelu_new", "layer_norm_eps": 1e-5}
+    report = from_pretrained(save("transformers vit", config, processor)).load_report
+    assert report.settings["gelu"] == ("tanh", "config.json: hidden_act")
+    assert report.settings["norm_epsilon"] == (1e-5, "config.json: layer_norm_eps")
+    assert report.settings["num_heads"] == (4, "config.json: num_attention_heads")
+    assert report.settings["pooling"] == ("token", "the file's arrays")
+    assert report.settings["position_resize"] == ("bicubic_plain", "the default of transformers")
+    assert report.settings["preprocessing"][1] == "preprocessor_config.json"
+    assert "gelu: tanh (config.json: hidden_act)" in str(report)
+    assert "std 63.75, 63.75, 63.75; bicubic, squashed (preprocessor_config.json)" in str(report)
+    path = save("timm vit", TIMM)
+    report = from_pretrained(path, norm_epsilon=1e-3, preprocessing=Preprocessing()).load_report
+    assert report.settings["gelu"] == ("exact", "timm's vit_tiny_patch16_224")
+    assert report.settings["norm_epsilon"] == (1e-3, "the caller")
+    assert report.settings["preprocessing"][1] == "the caller"
+
+
+def test_a_model_that_was_there_keeps_its_settings_and_the_report_says_so(save):
+    report = load_weights(build(tiny_config(classes=5)), save("timm vit", TIMM))
+    assert report.settings["gelu"] == ("tanh", "the model")
+    assert "differs: gelu is 'tanh' in the model, 'exact' by timm's vit_tiny" in str(report)
+
+
+def test_the_heads_of_the_table_are_not_taken_for_those_of_a_file(save, monkeypatch):
+    """`vit_base_patch16_gap_224` has the sizes of a B/16, and 16 heads."""
+    from keras_vit.variants import VARIANTS
+
+    monkeypatch.setitem(VARIANTS, "vit_tiny", tiny_config(num_heads=8))
+    path = save("timm vit")
+    assert inspect_file(path).variant == "vit_tiny"
+    with pytest.raises(ValueError, match=r"heads. A vit_tiny, .* has num_heads=8\. Pass num_heads"):
+        from_pretrained(path)
+    assert from_pretrained(path, "vit_tiny").config.num_heads == 8
+    assert timm_settings("vit_base_patch16_gap_224")["num_heads"] == 16
+
+
+def test_a_file_without_positions_is_no_fixed_embedding(tmp_path, save):
+    arrays = weights(CASES["timm vit"]["shapes"])
+    del arrays["pos_embed"]
+    path = save("timm vit", TIMM)
+    safetensors.numpy.save_file(arrays, path)
+    with pytest.raises(CheckpointError, match="no position embedding, so positions are rotary"):
+        from_pretrained(path, input_shape=(32, 32, 3))
+    model = from_pretrained(path, input_shape=(32, 32, 3), position_embedding="none")
+    assert model.config.position_embedding == "none"
+
+
+@pytest.mark.parametrize(
+    ("torch", "layout"), [(True, "official"), (False, "timm"), (False, "transformers")]
+)
+def test_standardised_kernels_are_not_written_for_another_standardisation(torch, layout, tmp_path):
+    changes = {"standardization": "torch", "norm_epsilon": 1e-5} if torch else {}
+    stem = ResNetStem(stages=(1,), **changes)
+    bit = ResNetConfig(stages=(1,), image_size=32, classes=5, **changes)
+    path = tmp_path / ("x.npz" if torch else "x.safetensors")
+    for config in (tiny_config(stem=stem, patch_size=2), bit):
+        with pytest.raises(ValueError, match=r"standardization=.*would give other numbers"):
+            save_weights(build(config), path, layout)
+
+
+def test_map_pooling_over_prefix_tokens_is_not_written_where_it_is_unknown(tmp_path):
+    config = tiny_config(pooling="map", num_registers=2)
+    with pytest.raises(ValueError, match="attends to the patches, in the model to the 3 tokens"):
+        save_weights(build(config), tmp_path / "x.safetensors", "timm")
+    model = build(dataclasses.replace(config, map_prefix_tokens=False))
+    fill_random(model)
+    path = save_weights(model, tmp_path / "x.safetensors", "timm")
+    (tmp_path / "config.json").write_text('{"model_args": {"num_heads": 4}}')
+    again = from_pretrained(path, gelu="tanh", preprocessing=Preprocessing())
+    pixels = np.random.default_rng(0).uniform(0, 255, (2, 32, 32, 3)).astype("float32")
+    ours, theirs = (keras.ops.convert_to_numpy(each(pixels)) for each in (again, model))
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
+
+
+def test_the_stated_size_of_a_hybrid_is_kept_where_maps_are_rounded_up(save):
+    """112 pixels make maps of 4 x 4 at a stride of 32, as 128 do."""
+    config = tiny_config(
+        stem=ResNetStem(stages=(1, 1), standardization="torch", norm_epsilon=1e-5),
+        patch_size=1,
+        image_size=28,
+    )
+    assert config.grid == (4, 4)
+    path = save("timm vit", {**TIMM, "pretrained_cfg": {"input_size": [3, 28, 28]}})
+    save_weights(build(config), path, "timm")
+    assert from_pretrained(path).input_shape == (None, 28, 28, 3)
