@@ -17,7 +17,8 @@ _SAFE_IN_PATH = "/%-._~!$&'()*,;=:@"
 _GOOGLE = "https://storage.googleapis.com/"
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _OWNER_OR_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_LONGEST_NAME = 200  # file systems allow 255 bytes, and ".lock" and the like are added
+_LONGEST_NAME = 200  # bytes; file systems allow 255, and ".lock" and the like are added
+_LONGEST_PATH = 1000  # bytes; systems allow 4096 with the folder of the cache, some fewer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,6 +112,8 @@ def cache_name(url: str) -> pathlib.PurePosixPath:
     if parts.query:
         stem, dot, suffix = names[-1].rpartition(".")
         names[-1] = _safe_name(f"{stem or suffix}-{parts.query}{dot + suffix if stem else ''}")
+    if sum(len(name.encode()) for name in names) > _LONGEST_PATH:
+        names = [hashlib.sha256(parts.path.encode()).hexdigest(), names[-1]]
     return pathlib.PurePosixPath(_safe_name(parts.netloc), *names)
 
 
@@ -144,7 +147,8 @@ def _safe_name(part: str) -> str:
     name = re.sub(r'[\x00-\x1f<>:"/\\|?*]', "_", part).strip(" ")
     if name.strip(".") == "":
         name = name.replace(".", "_") or "_"
-    if len(name) <= _LONGEST_NAME:
+    if len(name.encode()) <= _LONGEST_NAME:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:16]
-    return f"{name[:80]}-{digest}-{name[-80:]}"
+    start, end = name.encode()[:80], name.encode()[-80:]
+    return f"{start.decode(errors='ignore')}-{digest}-{end.decode(errors='ignore')}"

@@ -13,6 +13,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import ssl
 import time
@@ -20,13 +21,15 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from keras_vit.errors import DownloadError
+from keras_vit.hub.connection import LEAST_SENT, SpeedWatch
 from keras_vit.hub.progress import ProgressLine
 
 _CHUNK = 1 << 18  # bytes read at a time
-_TIMEOUT = 60  # seconds without a byte
+_LONGEST = 24 * 3600.0  # seconds for a download, with all its attempts
+_LARGEST = 1 << 36  # bytes of a file whose size nobody states
 _TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
 _LONGEST_WAIT = 60  # seconds between two attempts
 _DISK_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
@@ -35,9 +38,10 @@ _DISK_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 class _CutError(Exception):
     """A failure that may not happen again."""
 
-    def __init__(self, reason: str, wait: float | None = None) -> None:
+    def __init__(self, reason: str, wait: float | None = None, is_slow: bool = False) -> None:
         super().__init__(reason)
         self.wait = wait
+        self.is_slow = is_slow
 
 
 @dataclasses.dataclass
@@ -83,13 +87,16 @@ def download(
         DownloadError: If the file cannot be downloaded, has another size, or the disk is full.
     """
     failures, furthest = 0, _size(part)
+    deadline = time.monotonic() + _LONGEST
     while True:
         try:
-            return _attempt(url, part, size, progress)
+            with SpeedWatch(deadline) as watch:
+                return _attempt(url, part, size, progress, watch)
         except _CutError as cut:
-            failures = 1 if _size(part) > furthest else failures + 1
+            enough = LEAST_SENT if cut.is_slow else 0
+            failures = 1 if _size(part) - furthest > enough else failures + 1
             furthest = max(furthest, _size(part))
-            if failures >= attempts:
+            if failures >= attempts or time.monotonic() > deadline:
                 raise DownloadError(
                     f"{url} could not be downloaded: {cut}. Tried {failures} times without "
                     f"progress. {_kept(part)}Check the connection and call again, download the "
@@ -111,18 +118,23 @@ def _kept(part: pathlib.Path) -> str:
 
 
 def _attempt(
-    url: str, part: pathlib.Path, size: int | None, progress: ProgressLine | None
+    url: str,
+    part: pathlib.Path,
+    size: int | None,
+    progress: ProgressLine | None,
+    watch: SpeedWatch,
 ) -> Remote:
     known = _read_state(part, url)
     offset = _size(part) if known.validator else 0
     if known.total is not None and 0 < known.total == offset:
         return known  # an earlier call ended between the last byte and the check
-    with contextlib.closing(_open(url, part, offset, known.validator)) as response:
+    with contextlib.closing(_open(url, part, offset, known.validator, watch)) as response:
         remote, offset = _read_headers(url, response, part, offset, known)
         _check_size(remote, size)
         _check_space(remote, part, offset)
         _write_state(part, remote)
-        done = _copy(response, part, offset, remote.total, progress)
+        largest = _LARGEST if size is None else size + _CHUNK
+        done = _copy(response, part, offset, remote.total, progress, watch, largest)
     if remote.total is not None and done < remote.total:
         raise _CutError(f"the connection was cut after {done:,} of {remote.total:,} bytes")
     if size is not None and done != size:
@@ -139,35 +151,26 @@ def discard(part: pathlib.Path) -> None:
     _state_path(part).unlink(missing_ok=True)
 
 
-class _SafeRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect from https to http."""
-
-    def redirect_request(
-        self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
-    ) -> urllib.request.Request | None:
-        if req.full_url.startswith("https://") and not newurl.startswith("https://"):
-            raise DownloadError(
-                f"{req.full_url} leads to {newurl}, which is not https. Nothing was downloaded."
-            )
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-
 def _open(
-    url: str, part: pathlib.Path, offset: int, validator: str | None
+    url: str, part: pathlib.Path, offset: int, validator: str | None, watch: SpeedWatch
 ) -> http.client.HTTPResponse:
     headers = {"User-Agent": "keras-vit", "Accept-Encoding": "identity"}
     if offset and validator:
         headers |= {"Range": f"bytes={offset}-", "If-Range": validator}
     request = urllib.request.Request(url, headers=headers)
     try:
-        return urllib.request.build_opener(_SafeRedirects).open(request, timeout=_TIMEOUT)
+        return watch.open(request)
     except urllib.error.HTTPError as error:
         with contextlib.closing(error):
             _refuse(url, part, error)
     except (OSError, http.client.HTTPException) as error:
         if isinstance(error, DownloadError):
             raise
+        if watch.problem:
+            raise _CutError(watch.problem, is_slow=True) from error
         _fail(url, error)
+    except ValueError as error:  # of an address that the server leads to
+        raise DownloadError(f"{url} leads to an address that is none: {error}.") from error
 
 
 def _refuse(url: str, part: pathlib.Path, error: urllib.error.HTTPError) -> NoReturn:
@@ -175,9 +178,8 @@ def _refuse(url: str, part: pathlib.Path, error: urllib.error.HTTPError) -> NoRe
         discard(part)
         raise _CutError("the server has less than it said before")
     if error.code in _TRANSIENT:
-        wait = error.headers.get("Retry-After", "")
-        seconds = float(wait) if wait.isdigit() else None
-        raise _CutError(f"the server answered {error.code} {error.reason}", seconds)
+        wait = _count(error.headers.get("Retry-After", ""))
+        raise _CutError(f"the server answered {error.code} {error.reason}", wait)
     if error.code in (404, 410):
         raise DownloadError(
             f"There is no file at {url} (the server answered {error.code}). Check the address; "
@@ -208,19 +210,19 @@ def _read_headers(
 ) -> tuple[Remote, int]:
     """Reads the facts about the file, and the offset of the first byte, from a reply."""
     headers = response.headers
-    length = headers.get("Content-Length", "")
-    remote = Remote(
-        url, _validator(headers), int(length) if length.isdigit() else None, _md5(headers)
-    )
+    length = headers.get("Content-Length")
+    if length is not None and _count(length) is None:
+        raise _CutError(f"the server states a length of {length[:40]!r}")
+    total = None if length is None else _count(length)
+    remote = Remote(url, _validator(headers), total, _md5(headers))
     if response.status != 206:
         return remote, 0  # the whole file, whether or not a range was asked for
     start, total = _content_range(headers.get("Content-Range", ""))
-    same_version = remote.validator in (None, known.validator)
+    same_version = remote.validator == known.validator  # a reply with a range must repeat it
     if start != offset or total != (known.total or total) or not same_version:
         discard(part)
         raise _CutError("the server sent another range than the one asked for")
     remote.total, remote.md5 = total, remote.md5 or known.md5
-    remote.validator = remote.validator or known.validator
     return remote, offset
 
 
@@ -228,10 +230,13 @@ def _content_range(text: str) -> tuple[int | None, int | None]:
     """Splits `"bytes 10-99/100"` into `(10, 100)`."""
     unit, _, rest = text.partition(" ")
     span, _, total = rest.partition("/")
-    start = span.partition("-")[0]
-    if unit != "bytes" or not start.isdigit() or not total.isdigit():
-        return None, None
-    return int(start), int(total)
+    counts = _count(span.partition("-")[0]), _count(total)
+    return (None, None) if unit != "bytes" or None in counts else counts
+
+
+def _count(text: str) -> int | None:
+    """A number in a header, or `None`: `int` takes signs, and `isdigit` more than digits."""
+    return int(text) if re.fullmatch("[0-9]{1,15}", text) else None
 
 
 def _validator(headers: email.message.Message) -> str | None:
@@ -285,29 +290,48 @@ def _copy(
     offset: int,
     total: int | None,
     progress: ProgressLine | None,
+    watch: SpeedWatch,
+    largest: int,
 ) -> int:
     """Writes a reply into the partial file from byte `offset`; returns its new size."""
     with open(part, "r+b" if part.exists() else "wb") as file:
         file.truncate(offset)
         file.seek(offset)
         done = offset
-        while chunk := _read(response):
+        while chunk := _read(response, watch):
             with _disk_errors(part):
                 file.write(chunk)
             done += len(chunk)
+            watch.received += len(chunk)
+            if done > largest:
+                break
             if progress:
                 progress.update(done, total)
         with _disk_errors(part):
             file.flush()
             os.fsync(file.fileno())  # or a power cut could leave half a file under its name
+    if done > largest:
+        discard(part)
+        raise DownloadError(
+            f"The server sends more than {largest:,} bytes, without an end. Nothing was kept."
+        )
     return done
 
 
-def _read(response: http.client.HTTPResponse) -> bytes:
+def _read(response: http.client.HTTPResponse, watch: SpeedWatch) -> bytes:
+    """Reads what has arrived; at the end nothing."""
     try:
-        return response.read(_CHUNK)
-    except (OSError, http.client.HTTPException) as error:
+        chunk = response.read1(_CHUNK)
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        if watch.problem:
+            raise _CutError(watch.problem, is_slow=True) from error
         raise _CutError(f"the connection failed ({type(error).__name__}: {error})") from error
+    if watch.problem:
+        raise _CutError(watch.problem, is_slow=True)
+    left = getattr(response, "chunk_left", None)
+    if isinstance(left, int) and left < 0:
+        raise _CutError("the server sent a chunk of negative length")
+    return chunk
 
 
 @contextlib.contextmanager

@@ -65,8 +65,10 @@ def fetch_from_hub(address: str, offline: bool = False) -> tuple[pathlib.Path, s
             f"The hub has no repository {wanted.repository!r}{revision}, or keeps it private. "
             "Check the name; for a private one log in with `hf auth login`."
         ) from error
-    except (errors.HfHubHTTPError, OSError) as error:
-        raise DownloadError(f"{address} could not be downloaded: {error}") from error
+    except Exception as error:  # the client passes on whatever its HTTP library raises
+        raise DownloadError(
+            f"{address} could not be downloaded: {type(error).__name__}: {error}"
+        ) from error
     path = pathlib.Path(found)
     if path.suffix == ".safetensors":
         _fetch_sidecar_files(huggingface_hub, wanted, filename, path, offline)
@@ -93,7 +95,7 @@ def _fetch_sidecar_files(
                 revision=commit,
                 local_files_only=offline,
             )
-        except (errors.EntryNotFoundError, errors.HfHubHTTPError, OSError) as error:
+        except Exception as error:
             cut = isinstance(error, errors.LocalEntryNotFoundError) and not offline
             if isinstance(error, errors.EntryNotFoundError) and not cut:
                 continue  # the repository has no such file, or it was not fetched before

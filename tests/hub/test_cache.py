@@ -17,7 +17,7 @@ import pytest
 
 import keras_vit
 from keras_vit.errors import DownloadError
-from keras_vit.hub import cache, download
+from keras_vit.hub import cache, connection, download
 from keras_vit.hub.cache import cache_dir, fetch
 from keras_vit.weights import npz_file
 from tests.hub.server import File, serve
@@ -157,7 +157,7 @@ def test_chunked_replies_without_a_length(server, file):
 
 
 def test_a_chunked_reply_that_is_cut_is_no_file(server, file):
-    file.chunked, file.cut_after = True, [50_000] * 5
+    file.chunked, file.cut_after = True, [50_000, 0, 0]
     with pytest.raises(DownloadError, match="connection failed"):
         quick_fetch(address_of(server), attempts=2)
     assert not any(name.endswith(".npz") for name in left_over())
@@ -241,10 +241,9 @@ def test_nobody_answers():
 
 def test_no_redirect_leaves_https():
     request = download.urllib.request.Request("https://example.org/a.npz")
-    with pytest.raises(DownloadError, match="which is not https"):
-        download._SafeRedirects().redirect_request(
-            request, None, 302, "Found", {}, "http://example.org/a.npz"
-        )
+    for target in ("http://example.org/a.npz", "ftp://example.org/a.npz", "file:///etc/passwd"):
+        with pytest.raises(DownloadError, match="which is not https"):
+            connection._SafeRedirects().redirect_request(request, None, 302, "Found", {}, target)
 
 
 def test_redirects_are_followed():
