@@ -29,6 +29,10 @@ class StateMismatchError(KerasVitError, ValueError):
     """A training state that does not fit the model. The message lists every mismatch."""
 
 
+class FolderInUseError(KerasVitError, OSError):
+    """A folder that another process writes to. The message names the process."""
+
+
 class ExportMismatchError(KerasVitError, ValueError):
     """An exported file that computes other numbers than the model it was made from.
 

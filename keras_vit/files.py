@@ -173,6 +173,18 @@ def _remove_abandoned(path: pathlib.Path) -> None:
                 os.close(lock)
 
 
+def remove_unfinished(folder: pathlib.Path, names: Iterable[str]) -> None:
+    """Removes what `write_atomically` left when a process was killed, at once.
+
+    Args:
+        folder: A folder that this process alone writes to.
+        names: Names of the files that were to be written; may hold wildcards.
+    """
+    for name in names:
+        for left in folder.glob(f".{name}.unfinished-*"):
+            shutil.rmtree(left, ignore_errors=True)
+
+
 def _check_free(path: pathlib.Path) -> None:
     if path.exists():
         raise FileExistsError(f"{str(path)!r} already exists. Remove it, or choose another path.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import pathlib
@@ -12,10 +13,19 @@ import keras
 import numpy as np
 
 from keras_vit.distribution.cluster import Workers
+from keras_vit.errors import FolderInUseError
 from keras_vit.resume import data_position, variables
+from keras_vit.resume.folder_lock import FolderLock
 from keras_vit.resume.state_folder import StateFolder
-from keras_vit.resume.stop_signal import EXIT_STATUS, SharedStop, StopSignal
+from keras_vit.resume.stop_signal import (
+    EXIT_STATUS,
+    SharedStop,
+    StopSignal,
+    fits_in_other_thread,
+)
 from keras_vit.trainers.private_names import EpochIterator, set_initial_epoch
+
+LOCK = ".lock"  # file in the folder of states
 
 
 class ResumeTraining(keras.callbacks.Callback):
@@ -46,6 +56,7 @@ class ResumeTraining(keras.callbacks.Callback):
     Raises:
         ValueError: In `fit`, if the model was not built by this package or is not compiled, or if
             the order of the data cannot be repeated.
+        FolderInUseError: In `fit`, if another run writes to the folder.
         StateMismatchError: In `fit`, if the folder holds the states of another model, optimizer,
             number of replicas or shape of the data; then nothing is changed.
 
@@ -80,6 +91,9 @@ class ResumeTraining(keras.callbacks.Callback):
         self._data = data_position.DataPosition(epochs)
         self._variables = variables.find_variables(self.model)
         self._workers = Workers(self.model.distribute_strategy)
+        in_use = functools.partial(fits_in_other_thread, self.model)
+        self._lock = FolderLock(self.folder / LOCK, in_use)
+        self._lock_folder()
         self._states = StateFolder(self.folder, self.keep, self._workers)
         self._epoch = self._steps = self._batches_to_skip = 0
         self._arrays: dict[str, np.ndarray] = {}  # to assign a second time
@@ -92,6 +106,17 @@ class ResumeTraining(keras.callbacks.Callback):
         if found is not None:
             self._continue_from(*found)
         self._stop.watch()
+
+    def _lock_folder(self) -> None:
+        """Locks the folder, in the chief; all workers raise the error if it is in use."""
+        problem = None
+        if not self._workers.index:
+            try:
+                self._lock.acquire()
+            except FolderInUseError as error:
+                problem = error
+        if any(self._workers.gather(problem is not None)):
+            raise problem or FolderInUseError(f"{self.folder} is in use: see the log of worker 0.")
 
     def _continue_from(
         self, path: pathlib.Path, facts: dict[str, Any], arrays: dict[str, Any]
@@ -180,6 +205,7 @@ class ResumeTraining(keras.callbacks.Callback):
             self._is_complete = True
             self._save(self._epoch, 0)
         self._stop.unwatch()
+        self._lock.release()
 
     def _save(self, epoch: int, batch: int) -> None:
         own_only = self._workers.index > 0
@@ -197,7 +223,21 @@ class ResumeTraining(keras.callbacks.Callback):
             "history": self._history,
             "run": self._describe_run(),
         }
-        self._last = self._states.write((epoch, batch), facts, arrays)
+        if self._last is not None and not self.folder.exists():
+            self._say(f"{self.folder} has disappeared, and its states with it. It is made again.")
+            self._lock.release()
+            if not self._workers.index:
+                self._lock.acquire()
+        try:
+            self._last = self._states.write((epoch, batch), facts, arrays)
+        except OSError as error:
+            self._stop.unwatch()
+            raise OSError(
+                error.errno,
+                f"The training state cannot be written: {error.strerror or error}. The last one is "
+                f"{self._last or 'missing'}. Make room, or make the folder writable; then the same "
+                "command continues from there.",
+            ) from error
 
     def _fail(self, problem: str, batch: int) -> None:
         self._stop.unwatch()
@@ -210,9 +250,10 @@ class ResumeTraining(keras.callbacks.Callback):
         )
 
     def _exit(self) -> None:
-        """Ends the process after SIGTERM."""
-        self._say(f"SIGTERM: the state is in {self._last}. Run the same command to continue.")
+        """Ends the process after SIGTERM, which the command line also makes of Ctrl-C."""
+        self._say(f"Stopped: the state is in {self._last}. Run the same command to continue.")
         self._stop.unwatch()
+        self._lock.release()
         raise SystemExit(EXIT_STATUS)
 
     def _say(self, text: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pathlib
 import re
-import shutil
 import warnings
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 
 from keras_vit.distribution.cluster import Workers
 from keras_vit.errors import DamagedStateError
+from keras_vit.files import remove_unfinished
 from keras_vit.resume.state_file import check_facts, read_state, write_state
 
 _NAME = "epoch-{0:06d}-batch-{1:09d}.worker-{2}.state"
@@ -40,12 +40,11 @@ class StateFolder:
         self, position: tuple[int, int], facts: dict[str, Any], arrays: dict[str, Any]
     ) -> pathlib.Path:
         """Writes this worker's state at (epoch, batch), and removes its older ones."""
+        self._remove_unfinished()
         file = self._file(position, self._workers.index)
         write_state(file, facts, arrays)
         for old in self._own_positions()[: -self._keep]:
             self._file(old, self._workers.index).unlink(missing_ok=True)
-        for unfinished in self.path.glob(f".*.worker-{self._workers.index}.state.unfinished-*"):
-            shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
         return file
 
     def read_newest(self) -> State | None:
@@ -59,6 +58,7 @@ class StateFolder:
             DamagedStateError: If there are states, but all are damaged.
             FileNotFoundError: If workers see different folders.
         """
+        self._remove_unfinished()
         ceiling: int | None = None
         while True:
             number, state = self._newest_undamaged(ceiling)
@@ -67,6 +67,10 @@ class StateFolder:
             if min(numbers) == max(numbers):
                 return state
             ceiling = min(numbers)
+
+    def _remove_unfinished(self) -> None:
+        """Removes what this worker was writing when it was killed."""
+        remove_unfinished(self.path, [f"*.worker-{self._workers.index}.state"])
 
     def _newest_undamaged(self, ceiling: int | None) -> tuple[int, State | None]:
         """Reads the newest undamaged state of this worker: its number, and the state."""

@@ -12,6 +12,7 @@ from typing import Any
 import keras
 
 from keras_vit.distribution.cluster import Workers
+from keras_vit.trainers.private_names import frames_of_other_threads
 
 EXIT_STATUS = 128 + signal.SIGTERM  # as a shell reports a process that SIGTERM ended
 
@@ -50,6 +51,11 @@ class StopSignal:
             return
         self.unwatch()
         os.kill(os.getpid(), number)
+
+
+def fits_in_other_thread(model: keras.Model) -> bool:
+    """Tells whether `fit` of a model is running in another thread than this one."""
+    return any(_is_fitting(frame, model) for frame in frames_of_other_threads())
 
 
 def _is_fitting(frame: types.FrameType | None, model: keras.Model) -> bool:

@@ -9,6 +9,9 @@ Modules outside of `keras_vit.trainers` use the functions below, or override a l
 from __future__ import annotations
 
 import inspect
+import sys
+import threading
+import types
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -71,6 +74,7 @@ PRIVATE_NAMES = tuple(
         # Resuming a run (resume/).
         (f"{_TRAINER}.fit", "epoch_iterator", "the data of the `fit` that is running"),
         (_TRAINER, "_initial_epoch", "the epoch that `fit` starts with"),
+        ("sys", "_current_frames", "whether `fit` of another thread is still running"),
         (_EPOCH_ITERATOR, "_get_iterator", "replaced per `fit`: starts at a saved batch"),
         (_EPOCH_ITERATOR, "_current_iterator", "whether an epoch ends within the data"),
         (_EPOCH_ITERATOR, "_num_batches", "batches of the data, once they were counted"),
@@ -183,6 +187,12 @@ def train_validation_split(
     from keras.src.trainers.data_adapters import array_slicing
 
     return array_slicing.train_validation_split(data, validation_split=validation_split)
+
+
+def frames_of_other_threads() -> list[types.FrameType]:
+    """Returns the innermost frame of every thread of Python but this one."""
+    frames = sys._current_frames()
+    return [frame for thread, frame in frames.items() if thread != threading.get_ident()]
 
 
 def set_initial_epoch(model: keras.Model, epoch: int | None) -> None:

@@ -116,7 +116,7 @@ def test_goes_on_bit_for_bit(name, tmp_path):
 def test_goes_on_with_epochs_alone(tmp_path, whole):
     with pytest.raises(KilledError):
         fit(folder=tmp_path, kill_after=BATCHES + 2, every_n_steps=None)
-    assert [file.name for file in tmp_path.iterdir()] == [
+    assert [file.name for file in tmp_path.glob("*.state")] == [
         "epoch-000001-batch-000000000.worker-0.state"
     ]
     assert_same(fit(folder=tmp_path, every_n_steps=None), whole)
@@ -136,7 +136,7 @@ def flip(file):
 def test_damaged_state_is_left_out_for_the_one_before(damage, tmp_path, whole):
     with pytest.raises(KilledError):
         fit(folder=tmp_path, kill_after=8)
-    files = sorted(tmp_path.iterdir())
+    files = sorted(tmp_path.glob("*.state"))
     assert len(files) == 2
     damage(files[-1])
     with pytest.warns(UserWarning, match=f"{files[-1].name} is damaged"):
@@ -146,7 +146,7 @@ def test_damaged_state_is_left_out_for_the_one_before(damage, tmp_path, whole):
 def test_nothing_but_damage_is_an_error(tmp_path):
     with pytest.raises(KilledError):
         fit(folder=tmp_path, kill_after=4)
-    for file in tmp_path.iterdir():
+    for file in tmp_path.glob("*.state"):
         tear(file)
     with (
         pytest.warns(UserWarning, match="is damaged"),
@@ -216,7 +216,7 @@ def test_nan_in_the_loss_keeps_the_last_good_state(tmp_path):
         FloatingPointError, match=r"loss is nan after step 5 \(epoch 1, batch 5"
     ) as e:
         fit("in order", tmp_path, data=(data, None))
-    (file,) = tmp_path.iterdir()
+    (file,) = tmp_path.glob("*.state")
     assert file.name == "epoch-000000-batch-000000003.worker-0.state"
     assert str(file) in str(e.value)
     assert fit("in order", tmp_path)[3] == EPOCHS * BATCHES  # with data that are mended
@@ -231,7 +231,7 @@ def test_nan_in_a_weight_is_not_saved(tmp_path):
     spoiler = keras.callbacks.LambdaCallback(on_train_batch_end=spoil)
     with pytest.raises(FloatingPointError, match=r"hidden/kernel is no longer finite"):
         fit(folder=tmp_path, callbacks=[spoiler])
-    assert [file.name[:28] for file in tmp_path.iterdir()] == ["epoch-000000-batch-000000003"]
+    assert [file.name[:28] for file in tmp_path.glob("*.state")] == ["epoch-000000-batch-000000003"]
 
 
 def test_order_that_no_process_repeats_is_refused(tmp_path):

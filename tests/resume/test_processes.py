@@ -72,7 +72,7 @@ def test_one_process(tmp_path):
     assert statuses == [0, -signal.SIGKILL], said
     statuses, said = finish(start(tmp_path / "broken.npz", broken, told, "SIGTERM"))
     assert statuses == [128 + signal.SIGTERM], said
-    assert "SIGTERM: the state is in" in said[0]
+    assert "Stopped: the state is in" in said[0]
     statuses, said = finish(start(tmp_path / "broken.npz", broken))
     assert statuses == [0], said
     assert f"Continuing after {told // BATCHES} epochs and {told % BATCHES} batches" in said[0]
