@@ -22,14 +22,13 @@ def load(cell: dict) -> Run:
     import keras
     import tensorflow as tf
 
+    if tf.config.threading.get_intra_op_parallelism_threads() != cell["threads"]:
+        tf.config.threading.set_intra_op_parallelism_threads(cell["threads"])
+        tf.config.threading.set_inter_op_parallelism_threads(cell["threads"])
     if not cell["who"].startswith("keras_hub"):
         import keras_vit
 
         keras_vit.trainers.keep_buffers()  # before TensorFlow's first operation
-
-    if tf.config.threading.get_intra_op_parallelism_threads() != cell["threads"]:
-        tf.config.threading.set_intra_op_parallelism_threads(cell["threads"])
-        tf.config.threading.set_inter_op_parallelism_threads(cell["threads"])
     if cell["task"] == "ceiling":
         dtype = tf.as_dtype(cell["precision"])
         return multiply(

@@ -35,12 +35,30 @@ class Inference:
         preprocessing: Preprocessing of the images.
         normalizes: Whether pixels are normalised here, because the model does not do it itself.
         activation: Function from logits to probabilities, `"softmax"` or `"sigmoid"`.
+        source: The model that was prepared.
+        steps: Training steps of `source` at that time.
     """
 
     model: keras.Model
     preprocessing: Preprocessing
     normalizes: bool
     activation: str
+    source: keras.Model
+    steps: int
+
+    def check_unchanged(self) -> None:
+        """Checks that the model was not trained since it was prepared, as in another thread.
+
+        Raises:
+            RuntimeError: If it was: the export would mix the weights of several steps.
+        """
+        steps = _count_steps(self.source)
+        if steps != self.steps:
+            raise RuntimeError(
+                f"The model {self.source.name!r} was trained during the export, from step "
+                f"{self.steps} to {steps}, so the export is discarded. Export after `fit`, or "
+                "from a callback of `fit`, which runs between two steps."
+            )
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
@@ -103,6 +121,7 @@ def prepare(
             its preprocessing is unknown.
     """
     check_model(model)
+    source, steps = model, _count_steps(model)
     model = fold_standardization(model)
     if activation not in (None, *_ACTIVATIONS):
         raise ValueError(
@@ -117,7 +136,14 @@ def prepare(
         preprocessing=preprocessing,
         normalizes=normalizes,
         activation=activation or (head if head in _ACTIVATIONS else "softmax"),
+        source=source,
+        steps=steps,
     )
+
+
+def _count_steps(model: keras.Model) -> int:
+    optimizer = getattr(model, "optimizer", None)
+    return 0 if optimizer is None else int(keras.ops.convert_to_numpy(optimizer.iterations))
 
 
 def check_outputs(inference: Inference, outputs: Sequence[str] | None) -> tuple[str, ...]:

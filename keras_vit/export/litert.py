@@ -110,6 +110,7 @@ def export_litert(
         _check_operators(unfinished)
         expected, runner = expected_outputs(inference, images), load_litert(unfinished)
         report = compare(unfinished, "litert", precision, runner, expected, images, batch_size or 4)
+        inference.check_unchanged()
         check(report, TOLERANCES[precision], tolerance=tolerance)
     return dataclasses.replace(report, path=local_or_remote(path))
 

@@ -103,6 +103,7 @@ def export_onnx(
         runner = load_onnx(unfinished)
         expected = expected_outputs(inference, images)
         report = compare(unfinished, "onnx", precision, runner, expected, images)
+        inference.check_unchanged()
         check(report, *TOLERANCES[precision], tolerance)
     return dataclasses.replace(report, path=local_or_remote(path))
 

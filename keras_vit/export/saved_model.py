@@ -135,6 +135,7 @@ def export_saved_model(
         )
         runner = load_saved_model(unfinished)
         report = compare(unfinished, "saved_model", precision, runner, expected, images)
+        inference.check_unchanged()
         check(report, TOLERANCES[precision], tolerance=tolerance)
         if version is None and isinstance(base, pathlib.Path):
             destination = publish_version(unfinished, base)

@@ -100,6 +100,7 @@ def verify_export(
     inference = prepare(model, preprocessing=preprocessing)
     images = verification_images(images, inference)
     runner, expected = LOADERS[format](path), expected_outputs(inference, images)
+    inference.check_unchanged()
     report = compare(path, format, "unknown", runner, expected, images)
     return check(report, None, tolerance=tolerance)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -34,6 +35,7 @@ class ArrayData(Base):
     """Methods of `keras_vit.Model` that read arrays."""
 
     steps_per_execution: int  # of keras.Model
+    check_process: Callable[[], None]  # of keras_vit.Model
 
     def fit(
         self,
@@ -55,6 +57,7 @@ class ArrayData(Base):
         validation_freq: Any = 1,
     ) -> keras.callbacks.History:
         """As `keras.Model.fit`."""
+        self.check_process()
         if validation_split and validation_data is None and _are_arrays(x, y, sample_weight):
             data = (x, y, sample_weight)
             (x, y, sample_weight), validation_data = train_validation_split(data, validation_split)
@@ -99,6 +102,7 @@ class ArrayData(Base):
         **kwargs: Any,
     ) -> Any:
         """As `keras.Model.evaluate`."""
+        self.check_process()
         if _are_arrays(x, y, sample_weight):
             x = _adapter(x, y, sample_weight, batch_size=batch_size, steps=steps)
             y = sample_weight = None
@@ -114,6 +118,7 @@ class ArrayData(Base):
         callbacks: Any = None,
     ) -> Any:
         """As `keras.Model.predict`."""
+        self.check_process()
         if steps is None and self._slices_itself(x):
             return self._predict_array(x, batch_size or 32, verbose, callbacks)
         if _are_arrays(x):

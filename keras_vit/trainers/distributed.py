@@ -55,6 +55,7 @@ class DistributedTraining(Base):
     jit_compile: bool
     steps_per_execution: int
     train_function: Any
+    check_process: Callable[[], None]  # of keras_vit.Model
     _batches_to_skip = 0
 
     def skip_batches(self, count: int) -> None:
@@ -77,6 +78,7 @@ class DistributedTraining(Base):
         self._batches_to_skip = count
 
     def make_train_function(self, force: bool = False) -> Step:
+        self.check_process()  # of `train_on_batch`
         if self.train_function is not None and not force:
             return self.train_function
         super().make_train_function(force)
@@ -148,7 +150,12 @@ class DistributedTraining(Base):
         )
         return _function_of_iterator(self, step_function)
 
+    def make_test_function(self, force: bool = False) -> Step:
+        self.check_process()
+        return super().make_test_function(force)
+
     def make_predict_function(self, force: bool = False) -> Step:
+        self.check_process()
         if not is_distributed(self) or (self.predict_function is not None and not force):
             return super().make_predict_function(force)
         self._predictor = types.SimpleNamespace(step=_compiled(self, super().predict_step))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import keras
@@ -37,8 +38,24 @@ class Model(ArrayData, DistributedTraining, keras.Model):
         super().__init__(*args, **kwargs)
         self._architecture: ViTConfig | ResNetConfig | None = None
         self.load_report: Any = None
+        self._process = os.getpid()
         if len(self.inputs) == 1:
             self.input_spec = None  # checked in `call`, with the whole shape in the message
+
+    def check_process(self) -> None:
+        """Checks that the model is used in the process that made it.
+
+        Raises:
+            RuntimeError: In a fork of that process. A fork has none of TensorFlow's threads, and
+                most operations would wait for them forever.
+        """
+        if os.getpid() != self._process and keras.backend.backend() == "tensorflow":
+            raise RuntimeError(
+                f"The model {self.name!r} was made in process {self._process}, and process "
+                f"{os.getpid()} is a fork of it, in which TensorFlow does not work. Start "
+                'processes with `multiprocessing.get_context("spawn")` and load the model in each, '
+                "or fork before the first model is made."
+            )
 
     def check_inputs(self, inputs: Any) -> None:
         """Checks the shape of a batch of images.
@@ -52,6 +69,7 @@ class Model(ArrayData, DistributedTraining, keras.Model):
     def call(
         self, inputs: Any, training: bool | None = None, mask: Any = None, **kwargs: Any
     ) -> Any:
+        self.check_process()
         self.check_inputs(inputs)
         return super().call(inputs, training=training, mask=mask, **kwargs)
 

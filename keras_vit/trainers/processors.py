@@ -20,21 +20,28 @@ _PROCESS_CGROUPS = pathlib.Path("/proc/self/cgroup")
 _CGROUP_ROOT = pathlib.Path("/sys/fs/cgroup")
 
 
-def keep_buffers() -> bool:
+def keep_buffers(for_children: bool = False) -> bool:
     """Lets TensorFlow keep large host buffers between steps.
 
-    Call it before TensorFlow's first operation; later it has no effect. `keras-vit` calls it.
+    Call it before TensorFlow's first operation; later it has no effect. `keras-vit` calls it when
+    it trains, evaluates and predicts.
 
     Without oneDNN's kernels, TensorFlow returns every large buffer to the system after each step,
     and the next step waits for a page fault on every page. ViT-S/16 on one such processor, at
     batches of 8 and 32: `fit` is 1.22 and 1.23 times as fast with this call, `predict` 1.03 times,
     and the process needs up to 4 % more memory at its peak (`benchmarks/kept_buffers.py`).
-    The process keeps the most memory that it needed until it ends.
+    The process keeps the most memory that it needed until it ends: that can be gigabytes, see
+    docs/performance.md.
 
-    The call sets two environment variables of TensorFlow: `TF_CPU_ALLOCATOR_USE_BFC` chooses
-    TensorFlow's own allocator, and `TF_CPU_BFC_MEM_LIMIT_IN_MB` limits the allocator to twice
-    the memory of the machine or of the container, whichever is smaller. Twice, because the
-    allocator reserves more addresses than it uses. Variables that are set already stay.
+    TensorFlow reads two environment variables when it starts: `TF_CPU_ALLOCATOR_USE_BFC` chooses
+    its own allocator, and `TF_CPU_BFC_MEM_LIMIT_IN_MB` limits the allocator to the memory of the
+    machine or of the container, whichever is smaller. The call sets them, starts TensorFlow, and
+    removes them again, so that processes started later do not inherit them. Variables that are set
+    already stay. Configure devices (`tf.config.set_...`) before.
+
+    Args:
+        for_children: Whether the variables stay, for this process and those that it starts;
+            TensorFlow is not started then.
 
     Returns:
         Whether the variables were set: False with oneDNN, on another backend of Keras, or where
@@ -47,8 +54,15 @@ def keep_buffers() -> bool:
     """
     if keras.backend.backend() != "tensorflow" or _USE_BFC in os.environ or _onednn_is_on(_CPUINFO):
         return False
-    os.environ[_USE_BFC] = "true"
-    os.environ.setdefault(_LIMIT, str(2 * _memory_bytes() // 2**20))
+    variables = {_USE_BFC: "true", _LIMIT: str(_memory_bytes() // 2**20)}
+    variables = {name: value for name, value in variables.items() if name not in os.environ}
+    os.environ.update(variables)
+    if not for_children:
+        import tensorflow as tf
+
+        tf.config.list_logical_devices("CPU")  # starts TensorFlow, which reads the variables
+        for name in variables:
+            del os.environ[name]
     return True
 
 

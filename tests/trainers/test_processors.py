@@ -91,13 +91,21 @@ def machine(tmp_path, monkeypatch, cpuinfo):
 
 
 def test_buffers_are_kept_where_onednn_is_off(machine, cpuinfo, monkeypatch):
-    assert keep_buffers()
+    assert keep_buffers(for_children=True)
     assert os.environ[BUFFERS] == "true"
-    assert int(os.environ[LIMIT]) == 2 * MACHINE // 2**20
+    assert int(os.environ[LIMIT]) == MACHINE // 2**20
     monkeypatch.delenv(BUFFERS)
     monkeypatch.setattr(processors, "_CPUINFO", cpuinfo(WITH_ONEDNN))
     assert not keep_buffers()
     assert BUFFERS not in os.environ
+
+
+def test_children_do_not_inherit_the_variables(machine, monkeypatch):
+    assert keep_buffers()
+    assert BUFFERS not in os.environ and LIMIT not in os.environ
+    monkeypatch.setenv(LIMIT, "1000")
+    assert keep_buffers()
+    assert BUFFERS not in os.environ and os.environ[LIMIT] == "1000"
 
 
 @pytest.mark.parametrize(
@@ -123,8 +131,8 @@ def test_the_limit_is_that_of_the_container(machine, groups, files, limit):
         file = machine / "cgroup" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-    assert keep_buffers()
-    assert int(os.environ[LIMIT]) == 2 * limit // 2**20
+    assert keep_buffers(for_children=True)
+    assert int(os.environ[LIMIT]) == limit // 2**20
 
 
 def test_variables_that_users_set_stay(machine, monkeypatch):
@@ -133,7 +141,7 @@ def test_variables_that_users_set_stay(machine, monkeypatch):
     assert not keep_buffers()
     assert os.environ[LIMIT] == "1000"
     monkeypatch.delenv(BUFFERS)
-    assert keep_buffers()
+    assert keep_buffers(for_children=True)
     assert os.environ[LIMIT] == "1000"
     monkeypatch.setenv(BUFFERS, "false")
     assert not keep_buffers()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import select
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,6 +14,7 @@ import pytest
 import tensorflow as tf
 
 import keras_vit
+from keras_vit.export.inference import Inference
 from keras_vit.trainers.distributed import _without_merge_call
 from tests.fixtures import tiny_config
 from tests.trainers.other_packages import changes, snapshot
@@ -96,3 +100,81 @@ def test_updates_without_merge_call_are_those_of_one_thread():
         list(pool.map(work, ("first", "second"), (True, False)))
     assert seen == {"first": False, "second": False, "left": expected}
     assert "_use_merge_call" not in vars(extended)
+
+
+def test_eight_threads_are_served_while_another_model_trains():
+    """And the ninth trains: what every thread gets is what one thread gets alone."""
+    served, trained = make("ours", 1), make("ours", 2)
+    expected = served.predict(IMAGES, batch_size=5, verbose=0)
+    stop = threading.Event()
+
+    def keep_training():
+        while not stop.is_set():
+            trained.fit(IMAGES, LABELS, 4, epochs=1, verbose=0)
+
+    def serve(number):
+        images = np.roll(IMAGES, number, axis=0)
+        return [np.roll(served.predict(images, 5, verbose=0), -number, axis=0) for _ in range(5)]
+
+    with ThreadPoolExecutor(9) as pool:
+        training = pool.submit(keep_training)
+        try:
+            answers = list(pool.map(serve, range(8)))
+        finally:
+            stop.set()
+        training.result()
+    for answer in np.reshape(answers, (40, *expected.shape)):
+        np.testing.assert_allclose(answer, expected, rtol=1e-6, atol=1e-6)
+
+
+class TrainOnce:
+    """Trains a model in another thread while it is exported: at the first call of `run`."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def __call__(self, inference, pixels, batch_size=8):
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(self.model.fit, IMAGES, LABELS, 4, verbose=0).result()
+        return RUN(inference, pixels, batch_size)
+
+
+RUN = Inference.run
+
+
+def test_a_model_that_trains_is_not_exported(tmp_path, monkeypatch):
+    model = make("ours", 3)
+    train_once = TrainOnce(model)
+    monkeypatch.setattr(Inference, "run", lambda *args: train_once(*args))
+    with pytest.raises(RuntimeError, match="was trained during the export, from step 0 to "):
+        keras_vit.export_saved_model(model, tmp_path, warmup_batch_sizes=())
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.undo()
+    report = keras_vit.export_saved_model(model, tmp_path, warmup_batch_sizes=())
+    assert report.max_difference < 1e-4
+
+
+CALLS = ("predict", "predict_on_batch", "__call__", "evaluate", "fit", "train_on_batch")
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_forked_child_is_told():
+    """Without the check `predict` waits forever."""
+    model = make("ours", 4)
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        for call in CALLS:
+            try:
+                getattr(model, call)(IMAGES)
+            except RuntimeError as error:
+                os.write(write, b"." if "is a fork of it" in str(error) else b"x")
+        os._exit(0)
+    os.close(write)
+    answers = b""
+    while len(answers) < len(CALLS) and select.select([read], [], [], 60)[0]:
+        answers += os.read(read, 100) or b"ended"
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    os.close(read)
+    assert answers == b"......"
