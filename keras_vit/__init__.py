@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-import lazy_loader
+import os
+import sys
 
-# These modules register their classes with Keras, which then finds them in `.keras` files.
-import keras_vit.layers.attention
-import keras_vit.layers.block
-import keras_vit.layers.convolution
-import keras_vit.layers.merging
-import keras_vit.layers.mlp
-import keras_vit.layers.pooling
-import keras_vit.layers.residual
-import keras_vit.layers.tokens
-import keras_vit.models.attention
-import keras_vit.train.distillation
-import keras_vit.train.losses
-import keras_vit.train.optimizers
-import keras_vit.train.schedules
-import keras_vit.trainers.model  # noqa: F401 - registers `Model`
+import lazy_loader
 
 # Sub-packages: each imports a module when one of its names is first used.
 from keras_vit import (
@@ -35,6 +22,20 @@ from keras_vit import (
     trainers,
     weights,
 )
+
+
+def _is_command_line() -> bool:
+    """Whether this is the process of the command `keras-vit`, or of `python -m keras_vit`."""
+    program = os.path.basename(sys.argv[0]) if sys.argv else ""
+    words = sys.orig_argv
+    is_module = program == "-m" and words[words.index("-m") + 1 :][:1] == ["keras_vit"]
+    return is_module or program in ("keras-vit", "keras-vit.exe")
+
+
+# Registers the classes of this package with Keras, which then finds them in `.keras` files. The
+# command line imports Keras later, when a command runs: `keras-vit --help` must not wait for it.
+if not _is_command_line():
+    import keras_vit.train.keras_files  # noqa: F401
 
 __version__ = "0.1.0"
 

@@ -1,4 +1,4 @@
-"""The dry run of `keras-vit train`: estimates of steps, memory and time."""
+"""The plan of `keras-vit train`: steps, memory and, in the dry run, time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ _TIMED_IMAGES = 4
 
 
 def describe_run(
-    model: keras.Model, recipe: Recipe, num_images: int, num_validation: int
+    model: keras.Model,
+    recipe: Recipe,
+    num_images: int,
+    num_validation: int,
+    is_timed: bool = False,
 ) -> Iterator[tuple[str, str]]:
     """Estimates of a run, as pairs of a name and a text.
 
@@ -30,6 +34,7 @@ def describe_run(
         recipe: The recipe.
         num_images: Training images.
         num_validation: Validation images.
+        is_timed: Whether to time a step, which trains the model.
     """
     steps = recipe.count_steps(num_images)
     epochs = plan_epochs(steps, num_images, recipe.batch_size)
@@ -65,7 +70,8 @@ def describe_run(
         ),
     )
     yield "computation", f"{training_exaflops(model, seen):,.4g} exaFLOPs"
-    yield "time", _time(model, recipe, num_images, seen)
+    if is_timed:
+        yield "time", _time(model, recipe, num_images, seen)
 
 
 def _text(augmentation: Augmentation) -> str:

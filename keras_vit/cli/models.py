@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from keras_vit.cli.resolve import open_model
-
-MAX_IMAGES = 100  # that exports are checked and calibrated with
+from keras_vit.cli.commands import MAX_IMAGES
+from keras_vit.cli.resolve import class_names_of, open_model, resolve_model
 
 
 def export_model(
@@ -26,14 +24,14 @@ def export_model(
     from keras_vit.export.saved_model import export_saved_model
 
     options: dict[str, Any] = {"precision": precision}
-    if labels is not None:
-        options["labels"] = pathlib.Path(labels).read_text(encoding="utf-8").splitlines()
     exports: dict[str, Callable[..., Any]] = {
         "saved_model": export_saved_model,
         "litert": export_litert,
         "onnx": export_onnx,
     }
     loaded = open_model(model)
+    if labels is not None or resolve_model(model).path is not None:
+        options["labels"] = class_names_of(model, labels, loaded.output_shape[-1])
     if images:
         options["images"] = read_images(images, loaded.input_shape[-1], MAX_IMAGES)
         if (to, precision) == ("litert", "int8"):

@@ -15,24 +15,19 @@ from typing import TYPE_CHECKING, Literal
 
 import keras
 
-from keras_vit.cli.run_folder import find_saved_model, read_config
+from keras_vit.cli.commands import CHECKPOINT_FORMS, MODEL_FORMS
 from keras_vit.create import create_model
 from keras_vit.hub.addresses import is_address
 from keras_vit.hub.catalog import fetch_weights, hub_advice, list_weights
 from keras_vit.pretrained import from_pretrained
+from keras_vit.train.keras_files import load_keras_file
+from keras_vit.train.run_folder import CONFIG, find_saved_model, read_config
+from keras_vit.train.runs import load_run
 from keras_vit.variants import find_variant, list_variants
 
 if TYPE_CHECKING:
     from keras_vit.data.image_set import ImageSet
 
-CHECKPOINT_FORMS = (
-    "the path of a checkpoint (.npz, .safetensors) or of a folder with one, an address (https://, "
-    "gs://, hf://owner/name), or VARIANT/TAG"
-)
-MODEL_FORMS = (
-    f"a run folder, a .keras file, {CHECKPOINT_FORMS.replace(', or', ',')}, or VARIANT for random "
-    "weights"
-)
 _TFDS = "tfds:"
 _SHOWN = 3
 
@@ -87,12 +82,14 @@ def open_model(name: str) -> keras.Model:
 
     Raises:
         FileNotFoundError: If a run folder has no model yet.
-        ValueError: If nothing has this name, or the file is damaged.
+        ValueError: If nothing has this name, or the file is damaged; Keras may refuse a file.
         DownloadError: If an address or published weights cannot be fetched.
     """
     source = resolve_model(name)
     if source.kind == "keras":
-        return keras.saving.load_model(source.path or fetch_weights(name))
+        if pathlib.Path(name).is_dir() and (pathlib.Path(name) / CONFIG).exists():
+            print(load_run(name), file=sys.stderr)
+        return load_keras_file(source.path or fetch_weights(name))
     if source.kind == "variant":
         print(f"{name}: random weights.{hub_advice(name)}", file=sys.stderr)
         keras.utils.set_random_seed(0)

@@ -14,36 +14,36 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import keras
-import numpy as np
 
 from keras_vit.cli.dry_run import describe_run
+from keras_vit.cli.main import INTERRUPTED
 from keras_vit.cli.resolve import class_names_of, open_images, open_model, resolve_model
-from keras_vit.cli.run_folder import callbacks_of, open_folder, write_results
 from keras_vit.create import create_model
-from keras_vit.distribution.cluster import parse_cluster
-from keras_vit.models.heads import class_probabilities
+from keras_vit.distribution.cluster import find_cluster
+from keras_vit.resume.folder_lock import FolderLock
 from keras_vit.resume.stop_signal import EXIT_STATUS
 from keras_vit.train.adapt import adapt_model
 from keras_vit.train.fit import (
     TrainingResult,
     evaluate_accuracy,
-    fine_tune,
     pretrain,
     transfer,
 )
 from keras_vit.train.hyperparameters import Recipe
 from keras_vit.train.recipes import find_recipe
+from keras_vit.train.run_folder import LOCK, callbacks_of, open_folder, write_results
+from keras_vit.train.runs import classify_files, load_run
+from keras_vit.trainers.model import Model
 from keras_vit.variants import find_variant
 
 if TYPE_CHECKING:
     from keras_vit.data.image_set import ImageSet
 
-STRATEGIES = ("auto", "none", "mirrored")
-INTERRUPTED = 128 + signal.SIGINT  # the exit status that a shell reports after Ctrl-C
-_NOT_SETTINGS = ("output", "dry_run", "download")  # arguments that do not change a run
+# Arguments that do not change a run.
+_NOT_SETTINGS = ("output", "dry_run", "download", "quiet", "verbose")
 
 
 def train_model(
@@ -65,42 +65,47 @@ def train_model(
     precision: str = "float32",
     strategy: str = "auto",
     dry_run: bool = False,
+    quiet: bool = False,
+    verbose: bool = False,
 ) -> None:
     """Trains a model on images by a recipe; the same command continues an interrupted run."""
     settings = {name: value for name, value in locals().items() if name not in _NOT_SETTINGS}
+    scope = strategy_scope(strategy)
     keras.utils.set_random_seed(seed)
     keras.config.set_dtype_policy(precision)
     chosen = _choose_recipe(recipe, image_size, batch_size, learning_rate, steps)
     options: dict[str, Any] = {"data_dir": data_dir, "download": download, "unreadable": unreadable}
     images, held_out = _open_data(data, validation, seed, options)
+    tested = None
+    if test is not None:
+        tested = open_images(test, class_names=images.class_names, split="test", **options)
     is_pretrained = weights is not None or resolve_model(model).kind != "variant"
-    with strategy_scope(strategy):
+    with scope:
         start = _build(model, weights, images.num_classes, chosen)
-    if dry_run:
-        if is_pretrained:
-            size = chosen.image_size
-            start = adapt_model(start, images.num_classes, size, **chosen.model_options)
+    if is_pretrained and (dry_run or tested is None):
+        size = chosen.image_size
+        start = adapt_model(start, images.num_classes, size, **chosen.model_options)
+    if not quiet:
         count = 0 if held_out is None else held_out.num_images
-        _print_facts(list(describe_run(start, chosen, images.num_images, count)))
+        _print_facts(list(describe_run(start, chosen, images.num_images, count, dry_run)))
+    if dry_run:
         return
     folder = pathlib.Path(output)
     found = {"class_names": list(images.class_names), "skipped": list(images.skipped)}
     versions = {"keras": keras.__version__, "python": sys.version.split()[0]}
-    open_folder(folder, {**settings, **found, "plan": chosen.to_dict(), "versions": versions})
     start_time = time.perf_counter()
-    with save_when_interrupted(_command(settings, output)):
-        if test is not None:
-            names = images.class_names
-            tested = open_images(test, class_names=names, split="test", **options)
-            fitted, results = _transfer(start, images, tested, chosen, seed, folder)
+    shown = _show_progress(quiet, verbose)
+    with FolderLock(folder / LOCK), save_when_interrupted(_command(settings, output)):
+        open_folder(folder, {**settings, **found, "plan": chosen.to_dict(), "versions": versions})
+        if tested is not None:
+            fitted, results = _transfer(start, images, tested, chosen, seed, folder, shown)
         else:
-            fitted = _fit(start, images, held_out, chosen, is_pretrained, seed, folder)
+            fitted = _fit(start, images, held_out, chosen, seed, folder, shown)
             results = {name: values[-1] for name, values in fitted.history.history.items()}
-    write_results(
-        folder, fitted.model, {**results, "seconds": round(time.perf_counter() - start_time, 1)}
-    )
+        seconds = round(time.perf_counter() - start_time, 1)
+        write_results(folder, fitted.model, {**results, "seconds": seconds}, fitted.history)
     _print_facts([(name, f"{value:.4g}") for name, value in results.items()])
-    print(f"The run is in {folder}: model.keras, metrics.csv and more.")
+    print(load_run(folder))
 
 
 def evaluate_model(
@@ -114,11 +119,15 @@ def evaluate_model(
     as_json: bool = False,
 ) -> None:
     """Prints the accuracy of a model on images."""
+    from keras_vit.data.image_set import check_same_classes
+
     loaded = open_model(model)
     names = None
     if not data.startswith("tfds:"):
         names = class_names_of(model, labels, loaded.output_shape[-1])
     images = open_images(data, data_dir, names, unreadable, "test", download)
+    if labels is None and resolve_model(model).path is not None:
+        check_same_classes(class_names_of(model, None, loaded.output_shape[-1]), images)
     accuracy = evaluate_accuracy(loaded, images, batch_size)
     if as_json:
         print(json.dumps({"accuracy": accuracy, "images": images.num_images}))
@@ -135,16 +144,10 @@ def predict_files(
     as_json: bool = False,
 ) -> None:
     """Prints the most probable classes of image files."""
-    from keras_vit.data.batches import eval_batches
-    from keras_vit.data.folder import read_files
-
     loaded = open_model(model)
     names = class_names_of(model, labels, loaded.output_shape[-1])
-    paths, images = read_files(files, names)
-    outputs = [loaded.predict_on_batch(x) for x, _ in eval_batches(images, loaded, batch_size)]
-    probabilities = class_probabilities(loaded, np.concatenate(outputs))
-    for path, scores in zip(paths, probabilities, strict=True):
-        best = [(names[i], float(scores[i])) for i in np.argsort(-scores)[:top]]
+    for path, classes in classify_files(loaded, names, files, batch_size):
+        best = list(classes.items())[:top]
         if as_json:
             print(json.dumps({"file": str(path), "classes": dict(best)}))
         else:
@@ -187,7 +190,7 @@ def _open_data(
     return images.split(share, seed)
 
 
-def _build(model: str, weights: str | None, classes: int, recipe: Recipe) -> keras.Model:
+def _build(model: str, weights: str | None, classes: int, recipe: Recipe) -> Model:
     """The model to train, before its head and its image size are adapted."""
     if resolve_model(model).kind != "variant":
         if weights is not None:
@@ -221,35 +224,67 @@ def _weights_of(variant: str, weights: str) -> str:
 
 
 def _fit(
-    model: keras.Model,
+    model: Model,
     images: ImageSet,
     validation: ImageSet | None,
     recipe: Recipe,
-    is_pretrained: bool,
     seed: int,
     folder: pathlib.Path,
+    shown: Progress,
 ) -> TrainingResult:
-    train = fine_tune if is_pretrained else pretrain
-    callbacks = callbacks_of(folder, validation is not None)
+    callbacks = [*shown.callbacks, *callbacks_of(folder, validation is not None)]
     options: dict[str, Any] = {"seed": seed, "folder": folder / "states", "callbacks": callbacks}
-    return train(model, images, recipe, validation, **options)
+    return pretrain(model, images, recipe, validation, verbose=shown.verbose, **options)
 
 
 def _transfer(
-    model: keras.Model,
+    model: Model,
     images: ImageSet,
     test: ImageSet,
     recipe: Recipe,
     seed: int,
     folder: pathlib.Path,
+    shown: Progress,
 ) -> tuple[TrainingResult, dict[str, float]]:
-    found = transfer(model, images, test, recipe, seed=seed, folder=folder / "states")
+    options: dict[str, Any] = {"seed": seed, "folder": folder / "states"}
+    options |= {"callbacks": shown.callbacks, "verbose": shown.verbose}
+    found = transfer(model, images, test, recipe, **options)
     results = {
         f"held-out accuracy at {rate:g}": accuracy
         for rate, accuracy in found.held_out_accuracy.items()
     }
     results |= {"learning rate": found.learning_rate, "test accuracy": found.test_accuracy}
     return TrainingResult(found.model, found.history), results
+
+
+class Progress(NamedTuple):
+    """How `fit` reports its progress: its argument `verbose`, and callbacks that print."""
+
+    verbose: int
+    callbacks: list[keras.callbacks.Callback]
+
+
+def _show_progress(quiet: bool, verbose: bool) -> Progress:
+    """A progress bar in a terminal, one line an epoch in a file or pipe, nothing with --quiet."""
+    if quiet:
+        if verbose:
+            raise ValueError("--quiet and --verbose exclude each other. Pass one of them.")
+        return Progress(0, [])
+    if verbose or sys.stdout.isatty():
+        return Progress(1, [])
+    return Progress(0, [PrintEpochs()])
+
+
+class PrintEpochs(keras.callbacks.Callback):
+    """Prints one line after every epoch."""
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        self._start = time.perf_counter()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        values = "  ".join(f"{name} {value:.4f}" for name, value in (logs or {}).items())
+        seconds = time.perf_counter() - self._start
+        print(f"epoch {epoch + 1}/{self.params['epochs']}  {values}  {seconds:.1f} s", flush=True)
 
 
 def _command(settings: dict[str, Any], output: str) -> str:
@@ -277,8 +312,8 @@ def strategy_scope(name: str) -> contextlib.AbstractContextManager[Any]:
     Raises:
         ValueError: If `TF_CONFIG` names several workers, which only a script can start.
     """
-    text = os.environ.get("TF_CONFIG")
-    workers = len(parse_cluster(text).addresses) if text else 1
+    cluster = find_cluster()
+    workers = 1 if cluster is None else len(cluster.addresses)
     if workers > 1:
         raise ValueError(
             f"TF_CONFIG names {workers} workers, and `keras-vit train` trains on one machine. "

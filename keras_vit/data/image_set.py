@@ -223,6 +223,34 @@ def check_labels(labels: np.ndarray, num_classes: int, name: str) -> None:
         )
 
 
+def check_same_classes(class_names: Sequence[str], images: ImageSet) -> None:
+    """Checks that images have the classes that a model was trained on, in the same order.
+
+    Classes without names are numbers: of these only the count can be checked.
+
+    Args:
+        class_names: Class names of the training images.
+        images: Images to validate or test on.
+
+    Raises:
+        ValueError: If names or their order differ. The message lists the differences.
+    """
+    expected, found = tuple(class_names), images.class_names
+    numbers = tuple(map(str, range(len(expected))))
+    if found == expected or (len(found) == len(expected) and numbers in (expected, found)):
+        return
+    missing = [name for name in expected if name not in found]
+    unknown = [name for name in found if name not in expected]
+    problems = [f"without {', '.join(missing[:10])}"] if missing else []
+    problems += [f"with {', '.join(unknown[:10])}"] if unknown else []
+    raise ValueError(
+        f"{images.name} has other classes than the training images: "
+        f"{'; '.join(problems) or 'the same names in another order'}. Labels would mean other "
+        "classes. Read the images with the class names of the training images: "
+        "`read_folder(folder, class_names=training.class_names)`."
+    )
+
+
 def _check_values(x: np.ndarray) -> None:
     if x.dtype == "uint8":
         return

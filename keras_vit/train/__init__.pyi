@@ -15,4 +15,7 @@ from .optimizers import layerwise_decay as layerwise_decay
 from .recipes import find_recipe as find_recipe
 from .recipes import hyper_rule as hyper_rule
 from .recipes import list_recipes as list_recipes
+from .runs import Prediction as Prediction
+from .runs import Run as Run
+from .runs import load_run as load_run
 from .schedules import WarmUp as WarmUp

@@ -10,7 +10,7 @@ import math
 import os
 import pathlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import keras
 import numpy as np
@@ -106,7 +106,8 @@ def fine_tune(
         A `TrainingResult`.
 
     Raises:
-        ValueError: If images, model and recipe do not fit together.
+        ValueError: If images, model and recipe do not fit together, or `validation` has other
+            classes than `images`.
     """
     adapted = adapt_model(model, images.num_classes, recipe.image_size, **recipe.model_options)
     return _train(adapted, images, recipe, validation, seed, folder, callbacks, verbose)
@@ -205,6 +206,7 @@ def transfer(
     *,
     seed: int = 0,
     folder: str | os.PathLike[str] | None = None,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
     verbose: int | str = "auto",
 ) -> TransferResult:
     """Selects the learning rate on held-out images, fine-tunes on all of them, and tests once.
@@ -223,13 +225,15 @@ def transfer(
         seed: Seed of the choice of held-out images, of shuffling and of augmentation.
         folder: Folder for the checkpoints of all runs, to resume after a restart. `None` writes
             none.
+        callbacks: Callbacks of Keras, used in every run.
         verbose: As for `fit`.
 
     Returns:
         A `TransferResult`.
 
     Raises:
-        ValueError: If the recipe has no `learning_rates` or no `held_out`.
+        ValueError: If the recipe has no `learning_rates` or no `held_out`, or `test` has other
+            classes than `images`.
     """
     if not recipe.learning_rates or not recipe.held_out:
         raise ValueError(
@@ -237,11 +241,15 @@ def transfer(
             f"learning_rates={recipe.learning_rates}, held_out={recipe.held_out}. Set both with "
             "`dataclasses.replace`, or use `fine_tune`."
         )
+    from keras_vit.data.image_set import check_same_classes  # TensorFlow
+
+    check_same_classes(images.class_names, test)
 
     def run(train: ImageSet, rate: float, name: str) -> TrainingResult:
         changed = dataclasses.replace(recipe, learning_rate=rate)
         subfolder = None if folder is None else pathlib.Path(folder) / name
-        return fine_tune(model, train, changed, seed=seed, folder=subfolder, verbose=verbose)
+        options: dict[str, Any] = {"seed": seed, "folder": subfolder, "verbose": verbose}
+        return fine_tune(model, train, changed, callbacks=callbacks, **options)
 
     rest, held_out = images.split(recipe.held_out, seed)
     accuracies = {}
@@ -265,7 +273,10 @@ def _train(
     verbose: int | str,
 ) -> TrainingResult:
     from keras_vit.data.batches import eval_batches, train_batches  # TensorFlow
+    from keras_vit.data.image_set import check_same_classes
 
+    if validation is not None:
+        check_same_classes(images.class_names, validation)
     count, batch = images.num_images, recipe.batch_size
     plan = plan_epochs(recipe.count_steps(count), count, batch)
     compile_for(model, recipe, count)

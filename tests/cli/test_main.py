@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.metadata
 import inspect
 import json
+import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -12,13 +14,16 @@ import sys
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import keras_vit
-from keras_vit.cli.main import COMMANDS, build_parser, main
+from keras_vit.cli.commands import COMMANDS, LAYOUTS
+from keras_vit.cli.main import build_parser, main
 from keras_vit.hub.cards.card import Card
 from keras_vit.hub.catalog import CARDS
 from keras_vit.models.vit import build_vit
 from keras_vit.variants import VARIANTS
+from keras_vit.weights.save import WRITABLE
 from tests.fixtures import tiny_config
 from tests.official import GOLDEN, load_golden
 
@@ -48,7 +53,8 @@ def test_a_flag_is_a_parameter_of_the_function_it_calls(command):
         if each.settings.get("required"):
             line += [each.names[0], str(each.settings.get("choices", "x")[0])]
     parsed = vars(parser.parse_args(line))
-    assert parsed.pop("function") is command.function
+    assert parsed.pop("command") is command
+    assert parsed.pop("debug") is False
     signature = inspect.signature(command.function)
     assert set(parsed) == set(signature.parameters)
     for name, value in parsed.items():
@@ -61,9 +67,105 @@ def test_every_command_says_what_it_does(capsys):
         with pytest.raises(SystemExit) as stop:
             main([*command.name.split(), "--help"])
         assert stop.value.code == 0
-        assert command.function.__doc__.partition("\n")[0] in " ".join(
-            capsys.readouterr().out.split()
-        )
+        assert command.function.__doc__.partition("\n")[0] == command.summary
+        assert command.summary in " ".join(capsys.readouterr().out.split())
+
+
+# The process of the command `keras-vit --help`, which is to answer in 0.3 s on an idle machine.
+HELP = """
+import sys
+sys.argv = ["keras-vit", "--help"]
+from keras_vit.cli.main import main
+try:
+    main()
+finally:
+    slow = {"keras", "numpy", "tensorflow"} & set(sys.modules)
+    assert not slow, slow
+"""
+
+
+def test_help_answers_at_once():
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    done = subprocess.run([sys.executable, "-c", HELP], capture_output=True, text=True)
+    seconds = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+    assert done.returncode == 0, done.stderr
+    assert "keras-vit [-h]" in done.stdout and seconds < 0.3
+
+
+def test_layouts_are_those_that_can_be_written():
+    assert LAYOUTS == WRITABLE
+
+
+DAMAGED = {
+    "not an archive": b"no model",
+    "cut": b"PK\x03\x04" + b"\0" * 100,
+}
+
+
+@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
+def test_a_refused_keras_file_is_one_line(content, tmp_path, capsys):
+    path = tmp_path / "model.keras"
+    path.write_bytes(content)
+    assert main(["inspect", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"keras-vit: error: Keras refuses to load {str(path)!r}")
+    assert error.count("\n") == 1
+    assert main(["inspect", str(path), "--debug"]) == 2
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+def test_code_in_a_keras_file_is_refused(tmp_path, capsys):
+    keras.Sequential([keras.Input((2,)), keras.layers.Lambda(lambda x: x)]).save(
+        tmp_path / "code.keras"
+    )
+    assert main(["inspect", str(tmp_path / "code.keras")]) == 2
+    error = capsys.readouterr().err
+    assert "Keras refuses to load" in error and error.count("\n") == 1
+
+
+def fails(error):
+    def command(**_):
+        raise error
+
+    return command
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "printed"),
+    [
+        (ImportError('Install it: pip install "keras_vit[onnx]"'), 2, "keras_vit[onnx]"),
+        (FloatingPointError("The loss is nan"), 2, "The loss is nan"),
+        (tf.errors.ResourceExhaustedError(None, None, "out of memory\nnode"), 2, "TensorFlow: Res"),
+        (KeyboardInterrupt(), 130, "Ctrl-C"),
+    ],
+)
+def test_expected_errors_are_one_line(error, status, printed, monkeypatch, capsys):
+    monkeypatch.setattr("keras_vit.cli.weights.list_published", fails(error))
+    assert main(["weights", "list"]) == status
+    said = capsys.readouterr().err.strip()
+    assert printed in said and said.startswith("keras-vit: ") and "\n" not in said
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch):
+    monkeypatch.setattr("keras_vit.cli.weights.list_published", fails(KeyError("bug")))
+    with pytest.raises(KeyError, match="bug"):
+        main(["weights", "list"])
+
+
+def test_a_malformed_variable_is_one_line(monkeypatch, capsys):
+    words = ["train", "--data", "x", "--model", "vit_b16", "--recipe", "finetune_pets"]
+    done = subprocess.run(
+        [sys.executable, "-m", "keras_vit", *words],
+        env={**os.environ, "KERAS_BACKEND": "caffe"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2, done.stderr
+    assert "caffe" in done.stderr and done.stderr.count("\n") == 1
+    monkeypatch.setenv("TF_CONFIG", "{")
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert "TF_CONFIG is wrong: it is not JSON" in error and error.count("\n") == 1
 
 
 def test_list_names_the_weights_of_an_architecture(capsys):
@@ -133,7 +235,7 @@ def test_convert_needs_no_architecture_in_the_table(tmp_path, capsys):
     target = tmp_path / "out.safetensors"
     assert main(["weights", "convert", str(TOKEN), str(target), "--layout", "timm"]) == 0
     line = ["weights", "convert", str(target), str(tmp_path / "again.npz"), "--layout", "official"]
-    assert main(line) == 1  # whose shapes do not tell the number of heads
+    assert main(line) == 2  # whose shapes do not tell the number of heads
     error = capsys.readouterr().err
     assert "does not tell the number of attention heads" in error
     assert main([*line, "--num-heads", "4"]) == 0
@@ -159,7 +261,7 @@ def test_convert_keeps_the_channels_of_the_images(tiny, tmp_path):
 def test_convert_refuses_what_would_not_be_the_same(tiny, tmp_path, capsys):
     target = tmp_path / "out.npz"
     line = ["weights", "convert", str(TOKEN), str(target), "--layout", "official"]
-    assert main([*line, "--variant", "vit_b16"]) == 1
+    assert main([*line, "--variant", "vit_b16"]) == 2
     error = capsys.readouterr().err
     assert "does not fit the model 'vit_b16'" in error and "looks like a vit_tiny" in error
     assert not target.exists()
@@ -187,7 +289,7 @@ def test_convert_refuses_what_would_not_be_the_same(tiny, tmp_path, capsys):
     ],
 )
 def test_errors_are_explained_without_a_traceback(words, message, capsys):
-    assert main(["weights", *words]) == 1
+    assert main(["weights", *words]) == 2
     error = capsys.readouterr().err
     assert error.startswith("keras-vit: error: ") and message in error
     assert "Traceback" not in error
@@ -238,5 +340,5 @@ def test_inspect_opens_files_and_names_and_explains_what_is_wrong(tiny, tmp_path
     assert "<h1>mine</h1>" in page.read_text(encoding="utf-8")
     empty = tmp_path / "empty"
     empty.mkdir()
-    assert main(["inspect", "vit_tiny", str(empty), "--output", str(page)]) == 1
+    assert main(["inspect", "vit_tiny", str(empty), "--output", str(page)]) == 2
     assert "There are no images in" in capsys.readouterr().err

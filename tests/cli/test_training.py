@@ -80,7 +80,7 @@ def test_a_run_leaves_everything_behind_and_goes_on(place, capsys):
 
     assert train("--validation", "0.25", "--output", "runs/a") == 0  # complete
     assert len((run / "metrics.csv").read_text().splitlines()) == 2
-    assert train("--validation", "0.5", "--output", "runs/a") == 1
+    assert train("--validation", "0.5", "--output", "runs/a") == 2
     assert "runs/a holds another run: validation was '0.25', is '0.5'" in capsys.readouterr().err
 
     assert main(["evaluate", "--data", "test", "--model", "runs/a"]) == 0
@@ -146,7 +146,7 @@ def test_training_from_scratch(place, monkeypatch):
     ],
 )
 def test_what_is_wrong_is_one_line(place, capsys, words, message):
-    assert train(*words) == 1
+    assert train(*words) == 2
     error = capsys.readouterr().err
     assert message in error and error.startswith("keras-vit: error: ") and "Traceback" not in error
 
@@ -155,13 +155,13 @@ def test_labels_that_do_not_fit(place, capsys):
     keras_vit.create_model("vit_tiny", classes=2).save("two.keras")
     pathlib.Path("names.txt").write_text("a\nb\nc\n")
     command = ["predict", "test", "--model", "two.keras"]
-    assert main([*command, "--labels", "names.txt"]) == 1
+    assert main([*command, "--labels", "names.txt"]) == 2
     assert "The model has 2 classes, and names.txt names 3" in capsys.readouterr().err
     assert main(command) == 0
     assert capsys.readouterr().out.splitlines()[0].split()[1::2] == ["0", "1"]
     pathlib.Path("runs/early").mkdir(parents=True)
     pathlib.Path("runs/early/config.json").write_text("{}")
-    assert main(["evaluate", "--data", "test", "--model", "runs/early"]) == 1
+    assert main(["evaluate", "--data", "test", "--model", "runs/early"]) == 2
     assert "The run in runs/early has no model yet" in capsys.readouterr().err
 
 
@@ -260,5 +260,5 @@ def test_two_devices_train_as_one(place):
 def test_several_workers_need_a_script(place, capsys, monkeypatch):
     cluster = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
-    assert train() == 1
+    assert train() == 2
     assert "TF_CONFIG names 2 workers" in capsys.readouterr().err

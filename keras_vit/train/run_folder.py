@@ -9,7 +9,9 @@ best.keras    the model of the best validation accuracy, if there is validation
 model.keras   the model at the end
 results.json  accuracies, seconds
 
-Files are complete or absent: they are written under another name and renamed.
+Files are complete or absent: they are written under another name, forced to the disk and renamed.
+After a kill, the same run repeats what was not saved: metrics and the best accuracy so far come
+from the training state, not from files that may be ahead of it.
 """
 
 from __future__ import annotations
@@ -20,26 +22,32 @@ import json
 import math
 import pathlib
 import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
 
-from keras_vit.files import write_atomically
+from keras_vit.files import remove_unfinished, write_atomically
+from keras_vit.train.keras_files import is_whole, save_keras_file
 
 CONFIG, METRICS, RESULTS, CURVES = "config.json", "metrics.csv", "results.json", "curves.png"
 BEST, FINAL = "best.keras", "model.keras"
+LOCK = ".lock"
+BEST_BY = "val_accuracy"
+_WRITTEN = (CONFIG, METRICS, RESULTS, CURVES, BEST, FINAL)
 
 
 def open_folder(folder: pathlib.Path, settings: dict[str, Any]) -> None:
     """Creates the folder of a run, or checks that it belongs to the same run.
 
     Args:
-        folder: Path of the folder.
+        folder: Path of the folder, locked by this process.
         settings: Settings of the run, for `config.json`.
 
     Raises:
         ValueError: If the folder belongs to another run.
     """
+    remove_unfinished(folder, _WRITTEN)
     if not (folder / CONFIG).exists():
         _write_json(folder / CONFIG, settings)
         return
@@ -58,8 +66,12 @@ def open_folder(folder: pathlib.Path, settings: dict[str, Any]) -> None:
 
 def read_config(folder: pathlib.Path) -> dict[str, Any]:
     """Settings of a run, or an empty dict if there is no run."""
-    path = folder / CONFIG
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return _read_json(folder / CONFIG)
+
+
+def read_results(folder: pathlib.Path) -> dict[str, Any]:
+    """Results of a run, or an empty dict if it has not ended."""
+    return _read_json(folder / RESULTS)
 
 
 def read_metrics(folder: pathlib.Path) -> dict[str, list[float]]:
@@ -76,23 +88,55 @@ def read_metrics(folder: pathlib.Path) -> dict[str, list[float]]:
     }
 
 
+class WriteMetrics(keras.callbacks.Callback):
+    """Writes the metrics of all epochs to `metrics.csv` after every epoch.
+
+    The earlier epochs are those of `model.history`, which `ResumeTraining` restores: an epoch that
+    is trained again after a kill replaces its row.
+
+    Args:
+        folder: Folder of the run.
+    """
+
+    def __init__(self, folder: pathlib.Path):
+        super().__init__()
+        self.folder = folder
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        past = self.model.history
+        rows = {name: [*past.history.get(name, []), value] for name, value in (logs or {}).items()}
+        write_metrics(self.folder, [*past.epoch, epoch], rows)
+
+
 class SaveBest(keras.callbacks.Callback):
     """Saves the model after every epoch with a new best validation accuracy.
 
+    The accuracies of earlier epochs are those of `model.history`, which `ResumeTraining` restores:
+    a kill while the file is written does not lose it, because the epoch is trained again. A file
+    that is damaged nevertheless is removed, and the next best epoch is saved.
+
     Args:
         path: The `.keras` file to write.
-        best: Best accuracy of earlier epochs.
     """
 
-    def __init__(self, path: pathlib.Path, best: float = -math.inf):
+    def __init__(self, path: pathlib.Path):
         super().__init__()
-        self.path, self.best = path, best
+        self.path = path
+        self._best: float | None = None
+
+    def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
+        if self.path.exists() and not is_whole(self.path):
+            self.path.unlink()
+            print(f"{self.path} was damaged and is removed.", file=sys.stderr, flush=True)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        accuracy = (logs or {}).get("val_accuracy", -math.inf)
-        if accuracy > self.best:
-            self.best = accuracy
-            save_model(self.model, self.path)
+        if self._best is None:
+            earlier = self.model.history.history.get(BEST_BY, []) if self.path.exists() else []
+            self._best = max(earlier, default=-math.inf)
+        accuracy = (logs or {}).get(BEST_BY, -math.inf)
+        if accuracy > self._best:
+            self._best = accuracy
+            save_keras_file(self.model, self.path)
 
 
 def callbacks_of(folder: pathlib.Path, has_validation: bool) -> list[keras.callbacks.Callback]:
@@ -102,28 +146,43 @@ def callbacks_of(folder: pathlib.Path, has_validation: bool) -> list[keras.callb
         folder: Folder of the run.
         has_validation: Whether there is a validation accuracy to choose the best model by.
     """
-    callbacks: list[keras.callbacks.Callback] = [
-        keras.callbacks.CSVLogger(str(folder / METRICS), append=True)
-    ]
+    callbacks: list[keras.callbacks.Callback] = [WriteMetrics(folder)]
     if importlib.util.find_spec("tensorboard") is not None:
         callbacks.append(keras.callbacks.TensorBoard(str(folder / "logs"), write_graph=False))
     if has_validation:
-        earlier = read_metrics(folder).get("val_accuracy", [])
-        callbacks.append(SaveBest(folder / BEST, max(earlier, default=-math.inf)))
+        callbacks.append(SaveBest(folder / BEST))
     return callbacks
 
 
-def save_model(model: keras.Model, path: pathlib.Path) -> None:
-    """Saves a model as a `.keras` file, which replaces an older one when it is complete."""
-    with write_atomically(path, replace=True) as unfinished:
-        model.save(unfinished)
+def write_metrics(
+    folder: pathlib.Path, epochs: Sequence[int], metrics: Mapping[str, Sequence[float]]
+) -> None:
+    """Writes `metrics.csv`: a row for every epoch."""
+    with (
+        write_atomically(folder / METRICS, replace=True) as unfinished,
+        open(unfinished, "w", newline="") as file,
+    ):
+        writer = csv.writer(file)
+        writer.writerow(["epoch", *sorted(metrics)])
+        columns = [metrics[name] for name in sorted(metrics)]
+        writer.writerows(zip(epochs, *columns, strict=True))
 
 
-def write_results(folder: pathlib.Path, model: keras.Model, results: dict[str, Any]) -> None:
-    """Writes the model, the results and the curves of a finished run."""
-    save_model(model, folder / FINAL)
+def write_results(
+    folder: pathlib.Path,
+    model: keras.Model,
+    results: dict[str, Any],
+    history: keras.callbacks.History,
+) -> None:
+    """Writes the model, the metrics, the curves and, last, the results of a finished run."""
+    save_keras_file(model, folder / FINAL)
+    metrics = {name: list(values) for name, values in history.history.items()}
+    write_metrics(folder, history.epoch, metrics)
+    _write_curves(folder, metrics)
     _write_json(folder / RESULTS, results)
-    metrics = read_metrics(folder)
+
+
+def _write_curves(folder: pathlib.Path, metrics: dict[str, list[float]]) -> None:
     if not metrics:
         return
     if importlib.util.find_spec("matplotlib") is None:
@@ -150,6 +209,18 @@ def find_saved_model(folder: pathlib.Path) -> pathlib.Path | None:
             f"The run in {folder} has no model yet: neither {BEST} nor {FINAL}."
         )
     return None
+
+
+def _read_json(path: pathlib.Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: it is not JSON ({error}).") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} is damaged: it holds a {type(content).__name__}, not an object.")
+    return content
 
 
 def _write_json(path: pathlib.Path, content: dict[str, Any]) -> None:

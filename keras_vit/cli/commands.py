@@ -1,0 +1,248 @@
+"""The table of commands of `keras-vit`: names, functions and flags.
+
+A new command is a function that prints its result, and a row of `COMMANDS`. Each flag is a
+parameter of the function. This module imports nothing of Keras, so that `--help` answers at once:
+a function is imported when its command runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+CHECKPOINT_FORMS = (
+    "the path of a checkpoint (.npz, .safetensors) or of a folder with one, an address (https://, "
+    "gs://, hf://owner/name), or VARIANT/TAG"
+)
+MODEL_FORMS = (
+    f"a run folder, a .keras file, {CHECKPOINT_FORMS.replace(', or', ',')}, or VARIANT for random "
+    "weights"
+)
+MAX_IMAGES = 100  # that exports are checked and calibrated with
+STRATEGIES = ("auto", "none", "mirrored")
+LAYOUTS = ("official", "big_vision", "timm", "transformers")  # as in `weights/save.py`
+
+
+@dataclasses.dataclass(frozen=True)
+class Argument:
+    """A flag or a positional argument, with the parameters of `add_argument`."""
+
+    names: tuple[str, ...]
+    settings: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A command of one or several words, and the function that it calls.
+
+    Args:
+        name: The words.
+        target: `"module:function"` in `keras_vit.cli`.
+        summary: What it does: the first line of the function's docstring.
+        arguments: Its flags.
+        keeps_buffers: Whether it computes with large batches, see `keep_buffers`.
+    """
+
+    name: str
+    target: str
+    summary: str
+    arguments: tuple[Argument, ...] = ()
+    keeps_buffers: bool = False
+
+    @property
+    def function(self) -> Callable[..., None]:
+        """The function, imported now."""
+        module, _, name = self.target.partition(":")
+        return getattr(importlib.import_module(f"keras_vit.cli.{module}"), name)
+
+
+def argument(*names: str, **settings: Any) -> Argument:
+    """Makes an `Argument`, written like a call of `add_argument`."""
+    return Argument(names, settings)
+
+
+_DATA = "folder with one folder per class, or tfds:NAME, tfds:NAME:VERSION@SPLIT"
+_LABELS = argument(
+    "--labels", help="text file with one class per line; by default those of the run"
+)
+_BATCH = argument("--batch-size", type=int, default=32, help="images per step")
+_DATA_DIR = argument("--data-dir", help="folder of the TFDS data sets")
+_DOWNLOAD = argument("--download", action="store_true", help="let TFDS download a missing data set")
+_UNREADABLE = argument(
+    "--unreadable",
+    default="error",
+    choices=("error", "skip"),
+    help="treatment of files that cannot be read",
+)
+_SEED = argument("--seed", type=int, default=0, help="random seed")
+_JSON = argument("--json", dest="as_json", action="store_true", help="print JSON")
+_IMAGES = argument(
+    "--images",
+    nargs="+",
+    default=(),
+    help="image files and folders, to check the export with and to calibrate int8; at most "
+    f"{MAX_IMAGES} are read, spread evenly",
+)
+_VALIDATION = argument("--validation", help="share of the images to hold out, or images as --data")
+
+COMMANDS: tuple[Command, ...] = (
+    Command(
+        "train",
+        "training:train_model",
+        "Trains a model on images by a recipe; the same command continues an interrupted run.",
+        (
+            argument("--data", required=True, help=_DATA),
+            argument("--model", required=True, help=f"model to train: {MODEL_FORMS}"),
+            argument(
+                "--recipe", required=True, help='such as "finetune_pets", see docs/recipes.md'
+            ),
+            argument("--weights", help=f"weights for a VARIANT: tag, {CHECKPOINT_FORMS}"),
+            _VALIDATION,
+            argument(
+                "--test",
+                help="images as --data: choose the learning rate on held-out images, train on all, "
+                "test once",
+            ),
+            argument("--output", default="runs/run", help="folder of the run"),
+            argument("--image-size", type=int, help="pixels; by default the recipe's"),
+            argument("--batch-size", type=int, help="images per step; by default the recipe's"),
+            argument("--learning-rate", type=float, help="by default the recipe's"),
+            argument("--steps", type=int, help="steps; by default the recipe's"),
+            _SEED,
+            _DATA_DIR,
+            _DOWNLOAD,
+            _UNREADABLE,
+            argument(
+                "--precision",
+                default="float32",
+                choices=("float32", "mixed_bfloat16", "mixed_float16"),
+                help="dtype policy of the layers",
+            ),
+            argument(
+                "--strategy",
+                default="auto",
+                choices=STRATEGIES,
+                help="mirrored: all GPUs of the machine, as auto does if there are several",
+            ),
+            argument(
+                "--dry-run", action="store_true", help="print plan, memory and time, and stop"
+            ),
+            argument("--quiet", action="store_true", help="print results and errors alone"),
+            argument(
+                "--verbose", action="store_true", help="print a progress bar to files and pipes too"
+            ),
+        ),
+        keeps_buffers=True,
+    ),
+    Command(
+        "evaluate",
+        "training:evaluate_model",
+        "Prints the accuracy of a model on images.",
+        (
+            argument("--data", required=True, help=_DATA),
+            argument("--model", required=True, help=MODEL_FORMS),
+            _LABELS,
+            _BATCH,
+            _DATA_DIR,
+            _DOWNLOAD,
+            _UNREADABLE,
+            _JSON,
+        ),
+        keeps_buffers=True,
+    ),
+    Command(
+        "predict",
+        "training:predict_files",
+        "Prints the most probable classes of image files.",
+        (
+            argument("files", nargs="+", help="image files, and folders of them"),
+            argument("--model", required=True, help=MODEL_FORMS),
+            _LABELS,
+            argument("--top", type=int, default=3, help="classes to print"),
+            _BATCH,
+            _JSON,
+        ),
+        keeps_buffers=True,
+    ),
+    Command(
+        "export",
+        "models:export_model",
+        "Exports a model as a SavedModel, a LiteRT or an ONNX file, checked against the model.",
+        (
+            argument("model", help=MODEL_FORMS),
+            argument("--to", required=True, choices=("saved_model", "litert", "onnx")),
+            argument("--output", default="exported", help="the file, or directory, to write"),
+            argument(
+                "--precision",
+                default="float32",
+                help="float32; saved_model: bfloat16, float16; litert: float16, dynamic, int8 "
+                "(with --images); onnx: float16, int8",
+            ),
+            _LABELS,
+            _IMAGES,
+        ),
+    ),
+    Command(
+        "verify",
+        "models:verify_file",
+        "Compares the outputs of an exported file with those of its model.",
+        (
+            argument("path", help="a version of a SavedModel, a LiteRT file or an ONNX file"),
+            argument("model", help=MODEL_FORMS),
+            argument("--tolerance", type=float, help="largest difference allowed"),
+            _IMAGES,
+        ),
+    ),
+    Command(
+        "inspect",
+        "models:inspect_model",
+        "Writes an HTML report about a model: configuration, cost, weights, attention.",
+        (
+            argument("model", help=MODEL_FORMS),
+            argument("images", nargs="*", help="image files, and folders of them"),
+            argument("--output", default="report.html", help="the page to write"),
+        ),
+    ),
+    Command(
+        "weights list",
+        "weights:list_published",
+        "Prints the published weights of an architecture, or of all, one per line.",
+        (argument("variant", nargs="?", help='architecture, such as "vit_b16" or "B/16"'), _JSON),
+    ),
+    Command(
+        "weights info",
+        "weights:show_file",
+        "Prints the architecture and sizes of a checkpoint, from the names and shapes in it.",
+        (
+            argument("file", help=CHECKPOINT_FORMS),
+            argument("--arrays", action="store_true", help="print every array"),
+            _JSON,
+        ),
+    ),
+    Command(
+        "weights fetch",
+        "weights:fetch_file",
+        "Downloads weights unless they are in the cache, checks them and prints their path.",
+        (
+            argument("name", help=CHECKPOINT_FORMS),
+            argument("--rehash", action="store_true", help="hash a file in the cache again"),
+        ),
+    ),
+    Command(
+        "weights convert",
+        "weights:convert_file",
+        "Writes a checkpoint, or the model of a run, with the names of another project.",
+        (
+            argument("source", metavar="IN", help=CHECKPOINT_FORMS),
+            argument("target", metavar="OUT", help="file to write, .npz or .safetensors"),
+            argument("--layout", required=True, choices=LAYOUTS, help="project of the array names"),
+            argument("--variant", help="architecture of IN, if its shapes do not decide it"),
+            argument("--image-size", type=int, help="pixels of OUT; by default those of IN"),
+            argument("--num-heads", type=int, help="attention heads of IN, if unknown"),
+        ),
+    ),
+)
+# Descriptions of the first words of commands.
+GROUPS = {"weights": "list, inspect, fetch and convert checkpoints"}

@@ -1,0 +1,77 @@
+"""`.keras` files: loads them in safe mode, writes them whole, and registers the classes in them.
+
+Keras finds a class of this package in a file only if its module was imported: all of these modules
+are imported here. `import keras_vit` imports this module.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import zipfile
+import zlib
+
+import keras
+
+import keras_vit.layers.attention
+import keras_vit.layers.block
+import keras_vit.layers.convolution
+import keras_vit.layers.merging
+import keras_vit.layers.mlp
+import keras_vit.layers.pooling
+import keras_vit.layers.residual
+import keras_vit.layers.tokens
+import keras_vit.models.attention
+import keras_vit.train.distillation
+import keras_vit.train.losses
+import keras_vit.train.optimizers
+import keras_vit.train.schedules
+import keras_vit.trainers.model  # noqa: F401 - registers `Model`
+from keras_vit.errors import CheckpointError
+from keras_vit.files import write_atomically
+
+_MAX_REASON = 300  # characters
+_DAMAGE = (OSError, EOFError, ValueError, NotImplementedError, zipfile.BadZipFile, zlib.error)
+
+
+def load_keras_file(path: str | os.PathLike[str]) -> keras.Model:
+    """Loads a `.keras` file in safe mode.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The model.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        CheckpointError: If Keras refuses the file, whatever the reason. The message gives it in one
+            line; the error of Keras is its cause.
+    """
+    path = pathlib.Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no model file {str(path)!r}.")
+    try:
+        return keras.saving.load_model(path, safe_mode=True)
+    except Exception as error:  # Keras raises errors of many kinds for damaged files
+        said = " ".join(str(error).split()) or "no reason given"
+        reason = said if len(said) <= _MAX_REASON else f"{said[:_MAX_REASON]}..."
+        raise CheckpointError(
+            f"Keras refuses to load {str(path)!r} ({type(error).__name__}): {reason} The file is "
+            "damaged, or holds code or layers that neither Keras nor this package defines."
+        ) from error
+
+
+def save_keras_file(model: keras.Model, path: pathlib.Path) -> None:
+    """Saves a model as a `.keras` file, which replaces an older one when it is complete."""
+    with write_atomically(path, replace=True) as unfinished:
+        model.save(unfinished)
+
+
+def is_whole(path: pathlib.Path) -> bool:
+    """Tells whether a `.keras` file is complete: an archive whose members match their checksums."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.testzip() is None
+    except _DAMAGE:
+        return False

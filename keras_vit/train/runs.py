@@ -1,0 +1,243 @@
+"""A training run as one object: its model, class names, history, and what to do with them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import keras
+import numpy as np
+
+from keras_vit.checks import check_choice
+from keras_vit.models.heads import class_probabilities
+from keras_vit.train.fit import evaluate_accuracy
+from keras_vit.train.keras_files import load_keras_file
+from keras_vit.train.run_folder import (
+    BEST,
+    BEST_BY,
+    CONFIG,
+    FINAL,
+    find_saved_model,
+    read_config,
+    read_metrics,
+    read_results,
+)
+
+if TYPE_CHECKING:  # reading images and exporting need TensorFlow
+    from keras_vit.data.image_set import ImageSet
+    from keras_vit.export.verify import ExportReport
+
+_FILES = {"best": BEST, "final": FINAL}
+
+
+class Prediction(NamedTuple):
+    """The classes of one image file.
+
+    Args:
+        file: The image file.
+        classes: Probabilities by class name, the largest first.
+    """
+
+    file: pathlib.Path
+    classes: dict[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A training run. Made by `load_run`; `print(run)` describes it.
+
+    Args:
+        folder: Folder of the run.
+        which: `"best"` (the epoch of the best validation accuracy) or `"final"`.
+        class_names: Names of the classes, in the order of the model's outputs.
+        history: Values of every epoch by name, as in `fit`.
+        results: Accuracies and seconds at the end; empty if the run has not ended.
+        config: Settings of the run, from `config.json`.
+    """
+
+    folder: pathlib.Path
+    which: str
+    class_names: tuple[str, ...]
+    history: dict[str, list[float]]
+    results: dict[str, Any]
+    config: dict[str, Any]
+
+    @property
+    def model_path(self) -> pathlib.Path:
+        """The file of the model."""
+        return self.folder / _FILES[self.which]
+
+    @functools.cached_property
+    def model(self) -> keras.Model:
+        """The model, loaded on first use."""
+        model = load_keras_file(self.model_path)
+        _check_names(self.class_names, model, self.folder)
+        return model
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch that the model is from, counted from 1, if it is known."""
+        accuracies = self.history.get(BEST_BY, [])
+        epochs = max(map(len, self.history.values()), default=0)
+        if self.which == "final":
+            return epochs or None
+        return 1 + int(np.argmax(accuracies)) if accuracies else None
+
+    def predict(
+        self, files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], batch_size: int = 32
+    ) -> list[Prediction]:
+        """Classifies image files.
+
+        Args:
+            files: Image files and folders of image files; one or several.
+            batch_size: Images per step.
+
+        Returns:
+            A `Prediction` for every file.
+        """
+        paths = [files] if isinstance(files, str | os.PathLike) else list(files)
+        return classify_files(self.model, self.class_names, paths, batch_size)
+
+    def evaluate(self, images: ImageSet | str | os.PathLike[str], batch_size: int = 64) -> float:
+        """Computes the top-1 accuracy on images.
+
+        Args:
+            images: An `ImageSet`, or a folder with one folder per class.
+            batch_size: Images per step.
+
+        Returns:
+            The accuracy, in [0, 1].
+
+        Raises:
+            ValueError: If the images have classes that the run does not know.
+        """
+        from keras_vit.data.folder import read_folder
+        from keras_vit.data.image_set import check_same_classes
+
+        if isinstance(images, str | os.PathLike):
+            images = read_folder(images, self.class_names)
+        check_same_classes(self.class_names, images)
+        return evaluate_accuracy(self.model, images, batch_size)
+
+    def export(self, to: str, path: str | os.PathLike[str], **options: Any) -> ExportReport:
+        """Exports the model with its class names, checked against the model.
+
+        Args:
+            to: `"saved_model"`, `"litert"` or `"onnx"`.
+            path: The file or directory to write.
+            **options: Arguments of `export_saved_model`, `export_litert` or `export_onnx`.
+
+        Returns:
+            The `ExportReport`.
+        """
+        from keras_vit.export.litert import export_litert
+        from keras_vit.export.onnx import export_onnx
+        from keras_vit.export.saved_model import export_saved_model
+
+        exports: dict[str, Any] = {
+            "saved_model": export_saved_model,
+            "litert": export_litert,
+            "onnx": export_onnx,
+        }
+        check_choice("to", to, tuple(exports))
+        return exports[to](self.model, path, **{"labels": list(self.class_names), **options})
+
+    def __str__(self) -> str:
+        epochs = max(map(len, self.history.values()), default=0)
+        state = "ended" if self.results else "not ended"
+        return (
+            f"Run {self.folder}: {self.config.get('model', 'a model')}, "
+            f"{len(self.class_names)} classes, {epochs} epochs, {state}. {self.describe_model()}"
+        )
+
+    def describe_model(self) -> str:
+        """Says which of the run's models this is, in one sentence."""
+        epoch = "" if self.epoch is None else f", epoch {self.epoch}"
+        reason = ""
+        if self.which == "best" and self.epoch is not None:
+            reason = f", the best {BEST_BY}: {self.history[BEST_BY][self.epoch - 1]:.4f}"
+        return f"Model: {self.model_path.name}{epoch}{reason}."
+
+
+def load_run(folder: str | os.PathLike[str], which: str | None = None) -> Run:
+    """Loads a training run of `keras-vit train` as one object.
+
+    Args:
+        folder: Folder of the run.
+        which: `"best"`, the model of the epoch with the best validation accuracy, or `"final"`,
+            that of the last epoch. `None` takes the best if there is one; `print(run)` says which.
+
+    Returns:
+        A `Run`. Its model is loaded on first use.
+
+    Raises:
+        FileNotFoundError: If the folder holds no run, or the run has no such model yet.
+        ValueError: If a file of the run is damaged.
+
+    Example:
+
+    >>> run = keras_vit.train.load_run("runs/pets")  # doctest: +SKIP
+    >>> run.predict("photos/cat.jpg")[0].classes  # doctest: +SKIP
+    """
+    folder = pathlib.Path(folder)
+    if which is not None:
+        check_choice("which", which, tuple(_FILES))
+    if not (folder / CONFIG).is_file():
+        raise FileNotFoundError(
+            f"{folder} is not the folder of a run: it has no {CONFIG}. Pass the --output of "
+            "`keras-vit train`."
+        )
+    path = find_saved_model(folder) if which is None else folder / _FILES[which]
+    if path is None or not path.exists():
+        raise FileNotFoundError(f"The run in {folder} has no {which} model. Received: {path}.")
+    config = read_config(folder)
+    return Run(
+        folder=folder,
+        which="best" if path.name == BEST else "final",
+        class_names=tuple(map(str, config.get("class_names", ()))),
+        history=read_metrics(folder),
+        results=read_results(folder),
+        config=config,
+    )
+
+
+def classify_files(
+    model: keras.Model,
+    class_names: Sequence[str],
+    files: Sequence[str | os.PathLike[str]],
+    batch_size: int = 32,
+) -> list[Prediction]:
+    """Classifies image files with a model, preprocessed as in evaluation.
+
+    Args:
+        model: A model that returns logits or probabilities.
+        class_names: Names of its classes, in order.
+        files: Image files and folders of image files.
+        batch_size: Images per step.
+
+    Returns:
+        A `Prediction` for every file.
+    """
+    from keras_vit.data.batches import eval_batches
+    from keras_vit.data.folder import read_files
+
+    paths, images = read_files(files, class_names)
+    outputs = [model.predict_on_batch(x) for x, _ in eval_batches(images, model, batch_size)]
+    probabilities = class_probabilities(model, np.concatenate(outputs))
+    return [
+        Prediction(path, {class_names[i]: float(scores[i]) for i in np.argsort(-scores)})
+        for path, scores in zip(paths, probabilities, strict=True)
+    ]
+
+
+def _check_names(names: tuple[str, ...], model: keras.Model, folder: pathlib.Path) -> None:
+    classes = model.output_shape[-1]
+    if len(names) != classes:
+        raise ValueError(
+            f"{folder / CONFIG} names {len(names)} classes, and the model has {classes}. Pass the "
+            "model's own file to `keras.saving.load_model`."
+        )

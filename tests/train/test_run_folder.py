@@ -1,0 +1,151 @@
+"""Files of a run: what is left when the process is killed at each write."""
+
+from __future__ import annotations
+
+import csv
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import files
+from keras_vit.train.run_folder import callbacks_of, open_folder, read_metrics, write_results
+
+EPOCHS = 3
+
+
+class KilledError(BaseException):
+    """Stands for SIGKILL: nothing cleans up after it."""
+
+
+def kill_at(monkeypatch, number, names):
+    """Kills the process at the n-th file that is written, before it gets its name."""
+    rename, count = files.os.replace, iter(range(1, 1000))
+
+    def replace(source, target):
+        names.append(target.name)
+        if next(count) == number:
+            raise KilledError
+        rename(source, target)
+
+    monkeypatch.setattr(files.os, "replace", replace)
+    monkeypatch.setattr(files.shutil, "rmtree", lambda *_, **__: None)
+
+
+def train(folder):
+    """A run with a validation accuracy that rises, falls and rises."""
+    keras.utils.set_random_seed(1)
+    open_folder(folder, {"class_names": ["a", "b"]})
+    inputs = keras.Input((2,))
+    model = keras_vit.Model(inputs, keras.layers.Dense(2, name="head")(inputs))
+    model.compile(
+        keras.optimizers.SGD(0.1), "mse", metrics=["accuracy"], run_eagerly=True, jit_compile=False
+    )
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(8, 2)), np.eye(2)[rng.integers(0, 2, 8)]
+    callbacks = [Accuracies(), *callbacks_of(folder, has_validation=True)]
+    callbacks = [each for each in callbacks if not isinstance(each, keras.callbacks.TensorBoard)]
+    callbacks.append(keras_vit.ResumeTraining(folder / "states"))
+    options = {"batch_size": 4, "epochs": EPOCHS, "verbose": 0, "callbacks": callbacks}
+    history = model.fit(x, y, **options)
+    write_results(folder, model, {"accuracy": history.history["accuracy"][-1]}, history)
+
+
+class Accuracies(keras.callbacks.Callback):
+    """Sets the validation accuracies, so that the best epoch is the second."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        logs["val_accuracy"] = (0.25, 0.75, 0.5)[epoch]
+
+
+def contents(folder):
+    best, final = (keras.saving.load_model(folder / n) for n in ("best.keras", "model.keras"))
+    weights = [weight.numpy().tolist() for model in (best, final) for weight in model.weights]
+    texts = [(folder / n).read_text() for n in ("metrics.csv", "config.json", "results.json")]
+    assert (folder / "curves.png").read_text() == "3 epochs"
+    return weights, texts
+
+
+class Figure:
+    """Takes the place of a figure of matplotlib, which takes longer than the rest."""
+
+    def __init__(self, metrics):
+        self.text = f"{len(metrics['loss'])} epochs"
+
+    def savefig(self, path, dpi):
+        path.write_text(self.text)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_plots():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("keras_vit.analysis.plots.plot_training", Figure)
+        yield
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as patch:
+        names = []
+        kill_at(patch, 0, names)
+        train(folder)
+    states = sum(name.endswith(".state") for name in names)
+    assert names.count("metrics.csv") == EPOCHS + 1 and names.count("best.keras") == 2
+    assert states == EPOCHS + 1
+    assert set(names) >= {"config.json", "model.keras", "curves.png", "results.json"}
+    return contents(folder), names
+
+
+# In the second epoch, or at the end; the others, which take as long again, differ little.
+QUICK = ("metrics.csv", "best.keras", "epoch-000002-batch-000000000.worker-0.state", "model.keras")
+
+
+@pytest.mark.parametrize("part", ["quick", pytest.param("slow", marks=pytest.mark.slow)])
+def test_a_kill_at_any_write_changes_nothing(part, whole, tmp_path):
+    expected, names = whole
+    quick = [names.index(name, 1 if name == "model.keras" else 4) + 1 for name in QUICK]
+    for number, name in enumerate(names, start=1):
+        if (number in quick) != (part == "quick"):
+            continue
+        folder = tmp_path / str(number)
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(KilledError):
+            kill_at(patch, number, [])
+            train(folder)
+        train(folder)
+        assert contents(folder) == expected, f"after a kill while {name} was written"
+        assert not list(folder.rglob("*.unfinished-*"))
+
+
+def test_a_damaged_best_model_is_noticed(whole, tmp_path, capsys):
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KilledError):
+        kill_at(patch, whole[1].index("metrics.csv", 3) + 1, [])  # in the second epoch
+        train(tmp_path)
+    best = tmp_path / "best.keras"
+    best.write_bytes(best.read_bytes()[:-100])
+    (tmp_path / "metrics.csv").write_text("epoch,accuracy\n0,")
+    train(tmp_path)
+    assert f"{best} was damaged and is removed" in capsys.readouterr().err
+    assert contents(tmp_path) == whole[0]
+    with open(tmp_path / "metrics.csv") as file:
+        assert [row["epoch"] for row in csv.DictReader(file)] == ["0", "1", "2"]
+    assert read_metrics(tmp_path)["val_accuracy"] == [0.25, 0.75, 0.5]
+
+
+def test_a_run_as_an_object(whole, tmp_path):
+    train(tmp_path)
+    run = keras_vit.train.load_run(tmp_path)
+    assert (run.which, run.epoch, run.class_names) == ("best", 2, ("a", "b"))
+    assert "best.keras, epoch 2, the best val_accuracy: 0.7500" in str(run)
+    assert run.history["val_accuracy"] == [0.25, 0.75, 0.5] and run.results
+    np.testing.assert_array_equal(run.model.weights[0], whole[0][0][0])
+    final = keras_vit.train.load_run(tmp_path, "final")
+    assert (final.which, final.epoch) == ("final", 3)
+    np.testing.assert_array_equal(final.model.weights[0], whole[0][0][2])
+    (tmp_path / "best.keras").unlink()
+    assert keras_vit.train.load_run(tmp_path).which == "final"
+    with pytest.raises(FileNotFoundError, match="has no best model"):
+        keras_vit.train.load_run(tmp_path, "best")
+    with pytest.raises(FileNotFoundError, match="is not the folder of a run"):
+        keras_vit.train.load_run(tmp_path / "states")
