@@ -4,15 +4,17 @@
 
 Trains (`fit`, AdamW) and predicts in new processes, in turns: with `TF_CPU_ALLOCATOR_USE_BFC` as
 `keep_buffers` sets it, and with `false`. Prints a JSON line for each task and batch: medians over
-the rounds of the wall-clock and processor seconds of a step, its page faults, and the peak memory
-of the process.
+the rounds of the wall-clock and processor seconds of a step, its page faults, the peak memory
+of the process, and the memory that it keeps after the steps, beyond what it had before the first.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
+import pathlib
 import resource
 import statistics
 import subprocess
@@ -40,6 +42,7 @@ def work(task: str, variant: str, batch: int, steps: int) -> dict:
     """Medians of some steps of this process."""
     keras_vit.trainers.keep_buffers()  # no effect where the variable is set
     step = make_step(task, variant, batch)
+    before = resident_mb()
     step(), step()
     notes = []
     for _ in range(steps):
@@ -54,7 +57,19 @@ def work(task: str, variant: str, batch: int, steps: int) -> dict:
             }
         )
     medians = {key: statistics.median(note[key] for note in notes) for key in notes[0]}
-    return {**medians, "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024}
+    gc.collect()
+    kept = {"kept_mb": resident_mb() - before}
+    return {
+        **medians,
+        **kept,
+        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+    }
+
+
+def resident_mb() -> int:
+    """Memory of this process now, in MiB."""
+    pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() // 2**20
 
 
 def measure(task: str, variant: str, batch: int, args) -> dict:

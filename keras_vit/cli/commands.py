@@ -85,15 +85,31 @@ _IMAGES = argument(
     help="image files and folders, to check the export with and to calibrate int8; at most "
     f"{MAX_IMAGES} are read, spread evenly",
 )
-_VALIDATION = argument("--validation", help="share of the images to hold out, or images as --data")
+_VALIDATION = argument(
+    "--validation",
+    help="share of the images to hold out, or images as --data; by default val/ in --data, if any",
+)
 
 COMMANDS: tuple[Command, ...] = (
+    Command(
+        "check",
+        "data_check:check_data",
+        "Prints what a folder of images holds, and what would go wrong in training.",
+        (
+            argument("data", help="folder with one folder per class, or with train/ and test/"),
+            argument("--validation", help="share of the images to hold out, or another folder"),
+            argument("--test", help="another folder"),
+            _SEED,
+            argument("--headers-only", action="store_true", help="do not look for near-duplicates"),
+            _JSON,
+        ),
+    ),
     Command(
         "train",
         "training:train_model",
         "Trains a model on images by a recipe; the same command continues an interrupted run.",
         (
-            argument("--data", required=True, help=_DATA),
+            argument("--data", required=True, help=f"{_DATA}; or a folder with train/ and test/"),
             argument("--model", required=True, help=f"model to train: {MODEL_FORMS}"),
             argument(
                 "--recipe", required=True, help='such as "finetune_pets", see docs/recipes.md'

@@ -8,23 +8,20 @@ import json
 import os
 import pathlib
 import shlex
-import signal
 import sys
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import keras
 
+from keras_vit.cli.data_check import describe_data, open_training_data
 from keras_vit.cli.dry_run import describe_run
-from keras_vit.cli.main import INTERRUPTED
+from keras_vit.cli.progress import Progress, print_facts, save_when_interrupted, show_progress
 from keras_vit.cli.resolve import class_names_of, open_images, open_model, resolve_model
 from keras_vit.create import create_model
 from keras_vit.distribution.cluster import find_cluster
 from keras_vit.resume.folder_lock import FolderLock
-from keras_vit.resume.stop_signal import EXIT_STATUS
 from keras_vit.train.adapt import adapt_model
 from keras_vit.train.fit import (
     TrainingResult,
@@ -33,8 +30,15 @@ from keras_vit.train.fit import (
     transfer,
 )
 from keras_vit.train.hyperparameters import Recipe
+from keras_vit.train.keras_files import load_keras_file
 from keras_vit.train.recipes import find_recipe
-from keras_vit.train.run_folder import LOCK, callbacks_of, open_folder, write_results
+from keras_vit.train.run_folder import (
+    LOCK,
+    callbacks_of,
+    find_saved_model,
+    open_folder,
+    write_results,
+)
 from keras_vit.train.runs import classify_files, load_run
 from keras_vit.trainers.model import Model
 from keras_vit.variants import find_variant
@@ -75,10 +79,7 @@ def train_model(
     keras.config.set_dtype_policy(precision)
     chosen = _choose_recipe(recipe, image_size, batch_size, learning_rate, steps)
     options: dict[str, Any] = {"data_dir": data_dir, "download": download, "unreadable": unreadable}
-    images, held_out = _open_data(data, validation, seed, options)
-    tested = None
-    if test is not None:
-        tested = open_images(test, class_names=images.class_names, split="test", **options)
+    images, held_out, tested, final = open_training_data(data, validation, test, seed, options)
     is_pretrained = weights is not None or resolve_model(model).kind != "variant"
     with scope:
         start = _build(model, weights, images.num_classes, chosen)
@@ -87,14 +88,15 @@ def train_model(
         start = adapt_model(start, images.num_classes, size, **chosen.model_options)
     if not quiet:
         count = 0 if held_out is None else held_out.num_images
-        _print_facts(list(describe_run(start, chosen, images.num_images, count, dry_run)))
+        facts = describe_run(start, chosen, images.num_images, count, dry_run)
+        print_facts([*describe_data(images, held_out, tested or final), *facts])
     if dry_run:
         return
     folder = pathlib.Path(output)
     found = {"class_names": list(images.class_names), "skipped": list(images.skipped)}
     versions = {"keras": keras.__version__, "python": sys.version.split()[0]}
     start_time = time.perf_counter()
-    shown = _show_progress(quiet, verbose)
+    shown = show_progress(quiet, verbose)
     with FolderLock(folder / LOCK), save_when_interrupted(_command(settings, output)):
         open_folder(folder, {**settings, **found, "plan": chosen.to_dict(), "versions": versions})
         if tested is not None:
@@ -102,9 +104,13 @@ def train_model(
         else:
             fitted = _fit(start, images, held_out, chosen, seed, folder, shown)
             results = {name: values[-1] for name, values in fitted.history.history.items()}
+        if final is not None:  # never chosen by
+            best = find_saved_model(folder) if held_out is not None else None
+            model_to_test = load_keras_file(best) if best is not None else fitted.model
+            results["test accuracy"] = evaluate_accuracy(model_to_test, final, chosen.batch_size)
         seconds = round(time.perf_counter() - start_time, 1)
         write_results(folder, fitted.model, {**results, "seconds": seconds}, fitted.history)
-    _print_facts([(name, f"{value:.4g}") for name, value in results.items()])
+    print_facts([(name, f"{value:.4g}") for name, value in results.items()])
     print(load_run(folder))
 
 
@@ -175,21 +181,6 @@ def _choose_recipe(
     return dataclasses.replace(find_recipe(name), **changes)
 
 
-def _open_data(
-    data: str, validation: str | None, seed: int, options: dict[str, Any]
-) -> tuple[ImageSet, ImageSet | None]:
-    """Training images, and validation images: another set, or a share of the first."""
-    images = open_images(data, **options)
-    if validation is None:
-        return images, None
-    try:
-        share = float(validation)
-    except ValueError:
-        names = images.class_names
-        return images, open_images(validation, class_names=names, split="test", **options)
-    return images.split(share, seed)
-
-
 def _build(model: str, weights: str | None, classes: int, recipe: Recipe) -> Model:
     """The model to train, before its head and its image size are adapted."""
     if resolve_model(model).kind != "variant":
@@ -257,36 +248,6 @@ def _transfer(
     return TrainingResult(found.model, found.history), results
 
 
-class Progress(NamedTuple):
-    """How `fit` reports its progress: its argument `verbose`, and callbacks that print."""
-
-    verbose: int
-    callbacks: list[keras.callbacks.Callback]
-
-
-def _show_progress(quiet: bool, verbose: bool) -> Progress:
-    """A progress bar in a terminal, one line an epoch in a file or pipe, nothing with --quiet."""
-    if quiet:
-        if verbose:
-            raise ValueError("--quiet and --verbose exclude each other. Pass one of them.")
-        return Progress(0, [])
-    if verbose or sys.stdout.isatty():
-        return Progress(1, [])
-    return Progress(0, [PrintEpochs()])
-
-
-class PrintEpochs(keras.callbacks.Callback):
-    """Prints one line after every epoch."""
-
-    def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        self._start = time.perf_counter()
-
-    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        values = "  ".join(f"{name} {value:.4f}" for name, value in (logs or {}).items())
-        seconds = time.perf_counter() - self._start
-        print(f"epoch {epoch + 1}/{self.params['epochs']}  {values}  {seconds:.1f} s", flush=True)
-
-
 def _command(settings: dict[str, Any], output: str) -> str:
     """The command line that continues a run."""
     words = ["keras-vit", "train"]
@@ -294,12 +255,6 @@ def _command(settings: dict[str, Any], output: str) -> str:
         if value is not None:
             words += [f"--{name.replace('_', '-')}", str(value)]
     return shlex.join(words)
-
-
-def _print_facts(facts: Sequence[tuple[str, str]]) -> None:
-    width = max(len(name) for name, _ in facts) + 2
-    for name, text in facts:
-        print(f"{name + ':':{width}}{text}")
 
 
 def strategy_scope(name: str) -> contextlib.AbstractContextManager[Any]:
@@ -328,40 +283,3 @@ def strategy_scope(name: str) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext()
     devices = gpus or tf.config.list_logical_devices("CPU")
     return tf.distribute.MirroredStrategy([device.name for device in devices]).scope()
-
-
-@contextlib.contextmanager
-def save_when_interrupted(command: str) -> Iterator[None]:
-    """Turns the first Ctrl-C into SIGTERM, at which `ResumeTraining` saves; a second one ends.
-
-    Args:
-        command: The command that continues the run, for the message.
-
-    Raises:
-        SystemExit: With the status of an interrupted process, after the state was saved.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    interrupted: list[int] = []
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, former)
-        interrupted.append(number)
-        _report("Ctrl-C: saving after this batch. Press it again to end at once, without saving.")
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    former = signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield
-    except SystemExit as stop:
-        if interrupted and stop.code == EXIT_STATUS:
-            _report(f"Continue with the same command:\n  {command}")
-            raise SystemExit(INTERRUPTED) from None
-        raise
-    finally:
-        signal.signal(signal.SIGINT, former)
-
-
-def _report(text: str) -> None:
-    print(f"\n{text}", file=sys.stderr, flush=True)

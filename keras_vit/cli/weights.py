@@ -30,6 +30,9 @@ def list_published(variant: str | None = None, as_json: bool = False) -> None:
 
 def show_file(file: str, arrays: bool = False, as_json: bool = False) -> None:
     """Prints the architecture and sizes of a checkpoint, from the names and shapes in it."""
+    if resolve_model(file).kind == "keras":
+        _show_model(file, as_json)
+        return
     info = inspect_file(find_checkpoint(file))
     sizes = {name: (list(entry.shape), str(entry.dtype)) for name, entry in info.arrays.items()}
     facts = {
@@ -52,6 +55,24 @@ def show_file(file: str, arrays: bool = False, as_json: bool = False) -> None:
     if arrays:
         print()
         _print_table([(name, dtype, _text(shape)) for name, (shape, dtype) in sizes.items()])
+
+
+def _show_model(file: str, as_json: bool) -> None:
+    """Prints the architecture and sizes of the model of a run, or of a .keras file."""
+    model = open_model(file)
+    config = getattr(model, "config", None)
+    facts = {
+        "file": file,
+        "model": model.name,
+        "classes": model.output_shape[-1],
+        "image_size": model.input_shape[1:3],
+        "parameters": model.count_params(),
+        "options": {} if config is None else config.to_dict(),
+    }
+    if as_json:
+        print(json.dumps(facts, default=_plain))
+        return
+    _print_table([(f"{name}:", _text(value)) for name, value in facts.items()])
 
 
 def fetch_file(name: str, rehash: bool = False) -> None:

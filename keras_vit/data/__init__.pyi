@@ -9,6 +9,9 @@ from .datasets import read_dataset as read_dataset
 from .duplicates import NearDuplicate as NearDuplicate
 from .duplicates import find_near_duplicates as find_near_duplicates
 from .folder import read_folder as read_folder
+from .folder import read_parts as read_parts
+from .folder_check import FolderReport as FolderReport
+from .folder_check import check_folder as check_folder
 from .image_files import ImageFiles as ImageFiles
 from .image_files import read_images as read_images
 from .image_set import ImageSet as ImageSet

@@ -20,7 +20,7 @@ from keras_vit.data.image_set import ImageSet, indexed
 
 _OTHER_IMAGES = (".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".svg")
 # Files of other formats are found too, and reported as unreadable.
-_ENDINGS = IMAGE_ENDINGS + _OTHER_IMAGES
+ENDINGS = IMAGE_ENDINGS + _OTHER_IMAGES
 _READS_WEBP = hasattr(tf.io, "decode_webp")
 _MAX_LISTED = 20
 
@@ -66,14 +66,14 @@ def read_folder(
     found = [
         (path, label)
         for label, name in enumerate(names)
-        for path in files_below(root / name, _ENDINGS)
+        for path in files_below(root / name, ENDINGS)
     ]
     if not found:
         raise ValueError(
             f"There are no images in {root}: no {', '.join(IMAGE_ENDINGS)} file in the folders of "
             f"its {len(names)} classes."
         )
-    problems = _find_problems([path for path, _ in found], check, max_pixels)
+    problems = find_problems([path for path, _ in found], check, max_pixels)
     skipped = tuple(f"{path} {problem}" for path, problem in problems.items())
     if skipped:
         _report(skipped, unreadable, root)
@@ -104,8 +104,8 @@ def read_files(
         FileNotFoundError: If a file does not exist.
         ValueError: If there are no images, or some cannot be read.
     """
-    files = find_images(paths, _ENDINGS)
-    problems = _find_problems(files, "headers", max_pixels)
+    files = find_images(paths, ENDINGS)
+    problems = find_problems(files, "headers", max_pixels)
     if problems:
         _report(tuple(f"{p} {reason}" for p, reason in problems.items()), "error", "the files")
     labels = np.zeros(len(files), "int64")
@@ -114,11 +114,89 @@ def read_files(
     return files, dataclasses.replace(images, max_pixels=max_pixels)
 
 
+# Names of folders that hold a part of a data set.
+_PART_NAMES = {
+    "train": ("train", "training"),
+    "validation": ("val", "valid", "validation", "dev"),
+    "test": ("test", "testing"),
+}
+
+
+def find_parts(folder: str | os.PathLike[str]) -> dict[str, pathlib.Path]:
+    """Finds the parts of a data set: `train/` and `val/` or `test/`, each with folders of classes.
+
+    Args:
+        folder: The folder of the data set.
+
+    Returns:
+        The folders of `"train"`, `"validation"` and `"test"`, as far as they exist; an empty dict
+        for a folder whose folders are classes.
+    """
+    root = pathlib.Path(folder)
+    found: dict[str, pathlib.Path] = {}
+    for part, names in _PART_NAMES.items():
+        for path in sorted(root.iterdir()) if root.is_dir() else ():
+            if path.name.lower() in names and path.is_dir() and folders_in(path):
+                found.setdefault(part, path)
+    return found if "train" in found and len(found) > 1 else {}
+
+
+def read_parts(folder: str | os.PathLike[str], unreadable: str = "error") -> dict[str, ImageSet]:
+    """Reads a data set with the folders `train/` and `val/` or `test/`.
+
+    All parts have the classes of the training images, in their order.
+
+    Args:
+        folder: The folder of the data set.
+        unreadable: As for `read_folder`.
+
+    Returns:
+        An `ImageSet` for each of `"train"`, `"validation"` and `"test"` that exists.
+
+    Raises:
+        ValueError: If there are no such folders, or a part has classes without training images.
+        FileNotFoundError: If the folder does not exist.
+
+    Example:
+
+    >>> parts = keras_vit.data.read_parts("photos")  # doctest: +SKIP
+    >>> result = keras_vit.fine_tune(
+    ...     model, parts["train"], recipe, parts["validation"]
+    ... )  # doctest: +SKIP
+    """
+    root = pathlib.Path(folder)
+    if not root.is_dir():
+        raise FileNotFoundError(f"There is no folder {root}.")
+    parts = find_parts(root)
+    if not parts:
+        raise ValueError(
+            f"{root} has no folders train/ and val/ or test/ with folders of classes in them. Read "
+            "a folder of classes with `read_folder`."
+        )
+    training = read_folder(parts["train"], unreadable=unreadable)
+    others = {
+        part: read_folder(path, training.class_names, unreadable)
+        for part, path in parts.items()
+        if part != "train"
+    }
+    return {"train": training, **others}
+
+
+def folders_in(path: pathlib.Path) -> list[str]:
+    """Lists the names of the folders in a folder, sorted, without hidden ones."""
+    return sorted(each.name for each in path.iterdir() if each.is_dir() and each.name[0] != ".")
+
+
 def _find_classes(root: pathlib.Path, class_names: Sequence[str] | None) -> tuple[str, ...]:
-    folders = sorted(
-        entry.name for entry in root.iterdir() if entry.is_dir() and entry.name[0] != "."
-    )
+    folders = folders_in(root)
     if class_names is None:
+        parts = find_parts(root)
+        if parts:
+            raise ValueError(
+                f"{root} holds the parts of a data set, not classes: "
+                f"{', '.join(path.name for path in parts.values())}. Read them with "
+                f"`keras_vit.data.read_parts`, or one of them: {parts['train']}."
+            )
         if not folders:
             raise ValueError(
                 f"There are no folders in {root}. Put the images of each class into a folder of "
@@ -154,9 +232,11 @@ def _check_classes(
         )
 
 
-def _find_problems(
-    paths: list[pathlib.Path], check: str, max_pixels: int
+def find_problems(
+    paths: list[pathlib.Path], check: str, max_pixels: int = MAX_PIXELS
 ) -> dict[pathlib.Path, str]:
+    """Finds files that cannot be read, each with the reason. Arguments as for `read_folder`."""
+
     def examine(path: pathlib.Path) -> str | None:
         if path.suffix.lower() in _OTHER_IMAGES:
             return f"is of a format that TensorFlow does not read ({path.suffix}): convert it"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import struct
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _JPEG_END = b"\xff\xd9"
@@ -39,31 +39,32 @@ def find_problem(
         return "is cut off in its header"
 
 
+def read_size(path: str | os.PathLike[str]) -> tuple[int, int, str]:
+    """Reads height, width and format of an image file that `find_problem` accepts."""
+    with open(path, "rb") as file:
+        header = _read_header(file, os.stat(path).st_size)
+    return *header.shape, header.format
+
+
+class _Header(NamedTuple):
+    """What the first and last bytes of a file say: format, shape and whether it is complete."""
+
+    format: str
+    shape: tuple[int, int]
+    is_whole: bool
+    problem: str | None = None
+
+
 def _examine(file: BinaryIO, size: int, max_pixels: int, reads_webp: bool) -> str | None:
     if not size:
         return "is empty (0 bytes)"
-    head = file.read(32)
-    if head[:2] == b"\xff\xd8":
-        shape, is_whole = _jpeg_shape(file), _JPEG_END in _read_tail(file, size)
-    elif head[:8] == _PNG:
-        width, height = struct.unpack(">II", head[16:24])
-        shape, is_whole = (height, width), b"IEND" in _read_tail(file, size)
-    elif head[:6] in (b"GIF87a", b"GIF89a"):
-        width, height = struct.unpack("<HH", head[6:10])
-        shape, is_whole = (height, width), _read_tail(file, size).rstrip(b"\0").endswith(b"\x3b")
-    elif head[:2] == b"BM":
-        (stored,) = struct.unpack("<I", head[2:6])
-        width, height = struct.unpack("<ii", head[18:26])
-        shape, is_whole = (abs(height), abs(width)), size >= stored
-    elif head[:4] == b"RIFF" and head[8:12] == b"WEBP":
-        if not reads_webp:
-            return "is a WebP file, which this version of TensorFlow does not read: convert it"
-        if head[12:16] == b"VP8X" and head[20] & 2:
-            return "is a WebP file that moves, which TensorFlow does not read: convert it"
-        shape, is_whole = _webp_shape(head), size >= struct.unpack("<I", head[4:8])[0] + 8
-    else:
-        return "is no JPEG, PNG, GIF, BMP or WebP file"
-    if not is_whole:
+    header = _read_header(file, size)
+    shape = header.shape
+    if header.format == "webp" and not reads_webp:
+        return "is a WebP file, which this version of TensorFlow does not read: convert it"
+    if header.problem is not None:
+        return header.problem
+    if not header.is_whole:
         return "is cut off: its end is missing"
     if not min(shape):
         return f"says that it has {shape[0]:,} x {shape[1]:,} pixels"
@@ -73,6 +74,29 @@ def _examine(file: BinaryIO, size: int, max_pixels: int, reads_webp: bool) -> st
             "make it smaller"
         )
     return None
+
+
+def _read_header(file: BinaryIO, size: int) -> _Header:
+    head = file.read(32)
+    if head[:2] == b"\xff\xd8":
+        return _Header("jpeg", _jpeg_shape(file), _JPEG_END in _read_tail(file, size))
+    if head[:8] == _PNG:
+        width, height = struct.unpack(">II", head[16:24])
+        return _Header("png", (height, width), b"IEND" in _read_tail(file, size))
+    if head[:6] in (b"GIF87a", b"GIF89a"):
+        width, height = struct.unpack("<HH", head[6:10])
+        is_whole = _read_tail(file, size).rstrip(b"\0").endswith(b"\x3b")
+        return _Header("gif", (height, width), is_whole)
+    if head[:2] == b"BM":
+        (stored,) = struct.unpack("<I", head[2:6])
+        width, height = struct.unpack("<ii", head[18:26])
+        return _Header("bmp", (abs(height), abs(width)), size >= stored)
+    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+        moves = head[12:16] == b"VP8X" and head[20] & 2
+        problem = "is a WebP file that moves, which TensorFlow does not read: convert it"
+        is_whole = size >= struct.unpack("<I", head[4:8])[0] + 8
+        return _Header("webp", _webp_shape(head), is_whole, problem if moves else None)
+    return _Header("?", (0, 0), False, "is no JPEG, PNG, GIF, BMP or WebP file")
 
 
 def _jpeg_shape(file: BinaryIO) -> tuple[int, int]:

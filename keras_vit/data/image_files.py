@@ -139,14 +139,35 @@ def find_images(
 def files_below(folder: str | os.PathLike[str], endings: tuple[str, ...]) -> list[pathlib.Path]:
     """Finds files in a folder and its sub-folders, symbolic links included, sorted by path.
 
+    A folder that several links lead to is read once, and a link to a folder above is not followed.
+
     Args:
         folder: The folder. Files and folders in it whose names begin with a dot are left out.
         endings: How the names end, in small letters.
     """
-    return sorted(
-        pathlib.Path(parent, name)
-        for parent, _, names in os.walk(os.fspath(folder), followlinks=True)
-        for name in names
-        if name[0] != "." and name.lower().endswith(endings)
-        if not any(part[0] == "." for part in pathlib.Path(parent).relative_to(folder).parts)
-    )
+    top = pathlib.Path(folder)
+    if not top.is_dir():
+        return []
+    seen = {_identity(each) for each in (top, *top.absolute().parents, *top.resolve().parents)}
+    found = []
+    for parent, folders, names in os.walk(top, followlinks=True):
+        inner = [name for name in folders if name[0] != "."]
+        inner.sort(key=lambda name: (os.path.islink(os.path.join(parent, name)), name))
+        folders.clear()
+        for name in inner:
+            identity = _identity(os.path.join(parent, name))
+            if identity not in seen:
+                seen.add(identity)
+                folders.append(name)
+        found += [
+            pathlib.Path(parent, name)
+            for name in names
+            if name[0] != "." and name.lower().endswith(endings)
+        ]
+    return sorted(found)
+
+
+def _identity(folder: str | os.PathLike[str]) -> tuple[int, int]:
+    """What two paths of the same folder have in common."""
+    status = os.stat(folder)
+    return status.st_dev, status.st_ino

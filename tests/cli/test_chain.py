@@ -86,7 +86,10 @@ def test_a_model_in_every_form(form, folder, capsys):
     assert (folder / "report.html").read_text().startswith("<!DOCTYPE html>")
 
 
-def test_weights_of_a_run_are_converted(folder):
+def test_weights_of_a_run_are_converted(folder, capsys):
+    assert main(["weights", "info", "run"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "classes: 2 image_size: 16 x 16" in printed and "patch_size=" in printed
     words = ["weights", "convert", "run", "out.npz", "--layout", "official"]
     assert main([*words, "--image-size", "32"]) == 2
     assert main(words) == 0
@@ -102,7 +105,7 @@ def test_weights_of_a_run_are_converted(folder):
         (("evaluate", "--data", "train", "--model", "vit_tinny"), "Similar names: vit_tiny"),
         (("inspect", "tiny.npy"), "Similar names: tiny.npz"),
         (("inspect", "tiny.npy"), "VARIANT/TAG, or VARIANT for random weights; `keras-vit weights"),
-        (("weights", "info", "run"), "'run' is a saved model, not a checkpoint"),
+        (("weights", "fetch", "run"), "'run' is a saved model, not a checkpoint"),
         (("train", *TRAIN, "--model", "run", "--weights", "tiny.npz"), "Leave out --weights"),
         (
             ("train", *TRAIN, "--model", "vit_b16", "--weights", "vit_tiny/in2"),

@@ -63,7 +63,9 @@ def train(*words, data="train"):
 
 def test_a_run_leaves_everything_behind_and_goes_on(place, capsys):
     assert train("--validation", "0.25", "--output", "runs/a") == 0
-    assert "The run is in runs/a" in capsys.readouterr().out
+    assert "Run runs/a: vit_tiny, 2 classes, 1 epochs, ended. Model: best.keras" in (
+        capsys.readouterr().out
+    )
     run = place / "runs/a"
     config = json.loads((run / "config.json").read_text())
     assert config["class_names"] == ["blue", "red"] and config["plan"]["steps"] == 24
@@ -94,6 +96,31 @@ def test_a_run_leaves_everything_behind_and_goes_on(place, capsys):
     assert main(["predict", "test/blue/0.png", "--model", "runs/a"]) == 0
     name, first, share, *_ = capsys.readouterr().out.split()
     assert (name, first) == ("test/blue/0.png", "blue") and share.endswith("%")
+
+
+def test_a_folder_with_train_and_test_is_understood(place, capsys):
+    (place / "photos").mkdir()
+    for part in ("train", "test"):
+        (place / part).rename(place / "photos" / part)
+    assert main(["check", "photos", "--headers-only"]) == 0
+    printed = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "class train test" in printed and "blue 16 4" in printed
+    assert main(["check", "photos", "--headers-only", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["parts"][1]["counts"] == {"blue": 4, "red": 4}
+    assert train("--steps", "100", "--output", "runs/parts", data="photos") == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("folder:") and "photos/train: blue 16, red 16" in printed
+    [line] = [line for line in printed.splitlines() if line.startswith("epoch 1/1  ")]
+    assert "loss" in line
+    assert json.loads((place / "runs/parts/results.json").read_text())["test accuracy"] == 1
+    run = keras_vit.train.load_run("runs/parts")
+    assert (run.which, run.class_names) == ("final", ("blue", "red"))
+    assert run.evaluate("photos/test") == 1
+    file, classes = run.predict("photos/test/red/0.png")[0]
+    assert file.name == "0.png" and next(iter(classes)) == "red"
+    with pytest.raises(ValueError, match="folders that are no classes: test"):
+        run.evaluate("photos")
 
 
 def test_a_dry_run_says_what_would_be(place, capsys):

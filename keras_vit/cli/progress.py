@@ -1,0 +1,92 @@
+"""What `keras-vit train` prints while it trains, and what it does after Ctrl-C."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from types import FrameType
+from typing import NamedTuple
+
+import keras
+
+from keras_vit.cli.main import INTERRUPTED
+from keras_vit.resume.stop_signal import EXIT_STATUS
+
+
+class Progress(NamedTuple):
+    """How `fit` reports its progress: its argument `verbose`, and callbacks that print."""
+
+    verbose: int
+    callbacks: list[keras.callbacks.Callback]
+
+
+def show_progress(quiet: bool, verbose: bool) -> Progress:
+    """A progress bar in a terminal, one line an epoch in a file or pipe, nothing with --quiet."""
+    if quiet:
+        if verbose:
+            raise ValueError("--quiet and --verbose exclude each other. Pass one of them.")
+        return Progress(0, [])
+    if verbose or sys.stdout.isatty():
+        return Progress(1, [])
+    return Progress(0, [PrintEpochs()])
+
+
+class PrintEpochs(keras.callbacks.Callback):
+    """Prints one line after every epoch."""
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        self._start = time.perf_counter()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        values = "  ".join(f"{name} {value:.4f}" for name, value in (logs or {}).items())
+        seconds = time.perf_counter() - self._start
+        print(f"epoch {epoch + 1}/{self.params['epochs']}  {values}  {seconds:.1f} s", flush=True)
+
+
+@contextlib.contextmanager
+def save_when_interrupted(command: str) -> Iterator[None]:
+    """Turns the first Ctrl-C into SIGTERM, at which `ResumeTraining` saves; a second one ends.
+
+    Args:
+        command: The command that continues the run, for the message.
+
+    Raises:
+        SystemExit: With the status of an interrupted process, after the state was saved.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    interrupted: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, former)
+        interrupted.append(number)
+        _report("Ctrl-C: saving after this batch. Press it again to end at once, without saving.")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    former = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    except SystemExit as stop:
+        if interrupted and stop.code == EXIT_STATUS:
+            _report(f"Continue with the same command:\n  {command}")
+            raise SystemExit(INTERRUPTED) from None
+        raise
+    finally:
+        signal.signal(signal.SIGINT, former)
+
+
+def _report(text: str) -> None:
+    print(f"\n{text}", file=sys.stderr, flush=True)
+
+
+def print_facts(facts: Sequence[tuple[str, str]]) -> None:
+    """Prints pairs of a name and a text, one per line."""
+    width = max(len(name) for name, _ in facts) + 2
+    for name, text in facts:
+        print(f"{name + ':':{width}}{text}")

@@ -1,0 +1,341 @@
+"""Looks at a folder of images before training: counts, sizes, and what would go wrong."""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import dataclasses
+import os
+import pathlib
+import statistics
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.data import folder as folders
+from keras_vit.data.duplicates import find_near_duplicates
+from keras_vit.data.headers import read_size
+from keras_vit.data.image_files import files_below
+from keras_vit.data.image_set import ImageSet, indexed
+
+_SKEW = 10  # images of the largest class over those of the smallest
+_MIXED = 4  # longest side of an image over that of another
+_MOST_COMPARED = 30_000  # images; the time of a comparison grows with the square
+_SHOWN = 5
+
+
+class Finding(NamedTuple):
+    """Something to look at before training.
+
+    Args:
+        kind: What it is, in a few words.
+        number: How many files, pairs or classes.
+        advice: What it does to training, and what to do.
+        examples: Files, pairs or classes, all of them.
+    """
+
+    kind: str
+    number: int
+    advice: str
+    examples: tuple[str, ...]
+
+
+class Part(NamedTuple):
+    """A part of a data set.
+
+    Args:
+        name: `"train"`, `"validation"` or `"test"`.
+        folder: The folder, or the share of one that is held out.
+        counts: Readable images of every class.
+        formats: Images of every file format.
+        sizes: Smallest, median and largest image by area, each `(height, width)`.
+    """
+
+    name: str
+    folder: str
+    counts: dict[str, int]
+    formats: dict[str, int]
+    sizes: tuple[tuple[int, int], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class FolderReport:
+    """What a folder of images holds. `print(report)` shows it as tables.
+
+    Args:
+        parts: The parts of the data set.
+        findings: What to look at before training; empty if nothing was found.
+    """
+
+    parts: tuple[Part, ...]
+    findings: tuple[Finding, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the report as plain values for JSON."""
+        return {
+            "parts": [part._asdict() for part in self.parts],
+            "findings": [finding._asdict() for finding in self.findings],
+        }
+
+    def __str__(self) -> str:
+        rows: list[tuple[str, ...]]
+        rows = [("part", "images", "classes", "smallest", "median", "largest", "formats", "folder")]
+        rows += [_summary(part) for part in self.parts]
+        lines = _table(rows)
+        names = list(dict.fromkeys(name for part in self.parts for name in part.counts))
+        rows = [("class", *(part.name for part in self.parts))]
+        rows += [
+            (name, *(f"{part.counts.get(name, 0):,}" for part in self.parts)) for name in names
+        ]
+        lines += ["", *_table(rows[: 1 + 4 * _SHOWN])]
+        lines += [f"and {len(names) - 4 * _SHOWN} more classes"] * (len(names) > 4 * _SHOWN)
+        if not self.findings:
+            return "\n".join([*lines, "", "Nothing to look at before training was found."])
+        lines += ["", *_table([("finding", "count", ""), *map(_row, self.findings)])]
+        for finding in self.findings:
+            more = finding.number - _SHOWN
+            lines += ["", f"{finding.kind}:", *(f"  {each}" for each in finding.examples[:_SHOWN])]
+            lines += [f"  and {more} more"] * (more > 0)
+        return "\n".join(lines)
+
+
+def check_folder(
+    folder: str | os.PathLike[str],
+    validation: str | os.PathLike[str] | float | None = None,
+    test: str | os.PathLike[str] | None = None,
+    *,
+    seed: int = 0,
+    decode: bool = True,
+) -> FolderReport:
+    """Looks at images before training: counts, sizes, split, and what would go wrong.
+
+    Reports unreadable files, near-duplicates across the split, images that EXIF data rotates,
+    classes that only some parts have, classes of very unequal size, and mixed image sizes.
+
+    Args:
+        folder: Folder with one folder per class, or with `train/` and `val/` or `test/`.
+        validation: Another folder, or the share of the images to hold out; `None` takes `val/`.
+        test: Another folder; `None` takes `test/`.
+        seed: Seed of the choice of held-out images, as for `ImageSet.split`.
+        decode: Whether to decode all images, which finds damage and near-duplicates; otherwise
+            only headers are read.
+
+    Returns:
+        A `FolderReport`.
+
+    Raises:
+        FileNotFoundError: If a folder does not exist.
+        ValueError: If a folder holds no folders.
+
+    Example:
+
+    >>> print(keras_vit.data.check_folder("photos"))  # doctest: +SKIP
+    """
+    places = folders.find_parts(folder) or {"train": pathlib.Path(folder)}
+    share = validation if isinstance(validation, float) else None
+    if validation is not None and share is None:
+        places["validation"] = pathlib.Path(str(validation))
+    if test is not None:
+        places["test"] = pathlib.Path(test)
+    found = {name: _look(path, decode) for name, path in places.items()}
+    sets = {name: each.images for name, each in found.items() if each.images is not None}
+    if share is not None and "train" in sets:
+        sets["train"], sets["validation"] = sets["train"].split(share, seed)
+    order = [name for name in ("train", "validation", "test") if name in sets]
+    facts = {str(path): size for each in found.values() for path, size in each.facts.items()}
+    parts = tuple(_describe(name, sets[name], facts) for name in order)
+    findings = [*_file_findings(found.values()), *_class_findings(parts), *_size_findings(facts)]
+    if decode:
+        findings += _duplicate_findings({name: sets[name] for name in order})
+    return FolderReport(parts, tuple(findings))
+
+
+class _ImageFacts(NamedTuple):
+    height: int
+    width: int
+    format: str
+    is_rotated: bool
+
+
+class _Looked(NamedTuple):
+    images: ImageSet | None
+    facts: dict[pathlib.Path, _ImageFacts]  # of readable files
+    unreadable: dict[pathlib.Path, str]
+
+
+def _look(root: pathlib.Path, decode: bool) -> _Looked:
+    """Reads the headers of all images in a folder of classes."""
+    if not root.is_dir():
+        raise FileNotFoundError(f"There is no folder {root}.")
+    names = folders.folders_in(root)
+    if not names:
+        raise ValueError(
+            f"There are no folders in {root}. Put the images of each class into a folder of its "
+            f"own, such as {root / 'cats'} and {root / 'dogs'}."
+        )
+    files = {
+        path: i for i, n in enumerate(names) for path in files_below(root / n, folders.ENDINGS)
+    }
+    unreadable = folders.find_problems(list(files), "pixels" if decode else "headers")
+    readable = [path for path in files if path not in unreadable]
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        facts = dict(zip(readable, pool.map(_read_facts, readable, chunksize=64), strict=True))
+    images = None
+    if readable:
+        paths = np.array([os.fspath(path) for path in readable], object)
+        labels = np.array([files[path] for path in readable], "int64")
+        images = indexed(os.fspath(root), paths, labels, tuple(names), tf.io.read_file)
+    return _Looked(images, facts, unreadable)
+
+
+def _read_facts(path: pathlib.Path) -> _ImageFacts:
+    height, width, name = read_size(path)
+    with open(path, "rb") as file:
+        try:
+            rotated = name == "jpeg" and _exif_orientation(file) > 1
+        except (struct.error, IndexError):
+            rotated = False
+    return _ImageFacts(height, width, name, rotated)
+
+
+def _exif_orientation(file: BinaryIO) -> int:
+    """The EXIF orientation of a JPEG file: 1 is upright, 2 to 8 are turned or mirrored.
+
+    The tag 0x0112 of the first directory, see the EXIF standard 2.32, section 4.6.
+    """
+    file.seek(2)
+    while True:
+        marker, length = struct.unpack(">HH", file.read(4))
+        if marker == 0xFFDA or marker < 0xFFC0:  # the image begins
+            return 1
+        data = file.read(length - 2)
+        if marker != 0xFFE1 or data[:6] != b"Exif\0\0":
+            continue
+        tiff = data[6:]
+        order = "<" if tiff[:2] == b"II" else ">"
+        (start,) = struct.unpack_from(f"{order}I", tiff, 4)
+        (count,) = struct.unpack_from(f"{order}H", tiff, start)
+        for entry in range(start + 2, start + 2 + 12 * count, 12):
+            tag, _, _, value = struct.unpack_from(f"{order}HHIH", tiff, entry)
+            if tag == 0x0112:
+                return value
+        return 1
+
+
+def files_of(images: ImageSet) -> list[tuple[str, int]]:
+    """Paths and labels of the images of a folder."""
+    pairs = images.read((0, images.num_images), None, 0).as_numpy_iterator()
+    return [(path.decode(), int(label)) for path, label in pairs]
+
+
+def _describe(name: str, images: ImageSet, facts: dict[str, _ImageFacts]) -> Part:
+    files = files_of(images)
+    counts = dict.fromkeys(images.class_names, 0)
+    for _, label in files:
+        counts[images.class_names[label]] += 1
+    own = [facts[path] for path, _ in files]
+    ordered = sorted((each.height, each.width) for each in own)
+    ordered.sort(key=lambda size: size[0] * size[1])
+    sizes = (ordered[0], ordered[len(ordered) // 2], ordered[-1])
+    formats = dict(collections.Counter(each.format for each in own).most_common())
+    return Part(name, images.name, counts, formats, sizes)
+
+
+def _file_findings(found: Any) -> Iterator[Finding]:
+    unreadable = [f"{p} {why}" for each in found for p, why in each.unreadable.items()]
+    rotated = [str(p) for each in found for p, fact in each.facts.items() if fact.is_rotated]
+    if unreadable:
+        advice = "repair or remove them, or leave them out with --unreadable skip"
+        yield Finding("unreadable files", len(unreadable), advice, tuple(unreadable))
+    if rotated:
+        advice = "training sees them turned, as TensorFlow ignores EXIF: turn the pixels"
+        yield Finding("rotated by EXIF", len(rotated), advice, tuple(rotated))
+
+
+def _class_findings(parts: tuple[Part, ...]) -> Iterator[Finding]:
+    training = parts[0].counts if parts else {}
+    for part in parts[1:]:
+        unknown = tuple(name for name in part.counts if name not in training)
+        missing = tuple(name for name in training if not part.counts.get(name))
+        if unknown:
+            advice = "training would refuse them: rename or remove the folders"
+            yield Finding(f"classes of {part.name} without training", len(unknown), advice, unknown)
+        if missing:
+            advice = "their accuracy stays unknown"
+            yield Finding(f"classes without images of {part.name}", len(missing), advice, missing)
+    empty = tuple(name for name, count in training.items() if not count)
+    if empty:
+        advice = "training would refuse them: add images or remove the folders"
+        yield Finding("classes without images", len(empty), advice, empty)
+    filled = sorted((count, name) for name, count in training.items() if count)
+    if filled and filled[-1][0] >= _SKEW * filled[0][0]:
+        advice = f"the largest class has {filled[-1][0] / filled[0][0]:.0f} times the images of it"
+        rare = tuple(f"{name}: {count}" for count, name in filled if count * _SKEW <= filled[-1][0])
+        yield Finding("rare classes", len(rare), advice, rare)
+
+
+def _size_findings(facts: dict[str, _ImageFacts]) -> Iterator[Finding]:
+    if not facts:
+        return
+    sides = {path: max(fact.height, fact.width) for path, fact in facts.items()}
+    typical = statistics.median(sides.values())
+    odd = [
+        f"{path}: {facts[path].width} x {facts[path].height}"
+        for path, side in sides.items()
+        if side * _MIXED <= typical or side >= _MIXED * typical
+    ]
+    if odd:
+        advice = f"{_MIXED} times larger or smaller than the median of {typical:.0f} pixels"
+        yield Finding("mixed sizes", len(odd), advice, tuple(odd))
+
+
+def _duplicate_findings(sets: dict[str, ImageSet]) -> Iterator[Finding]:
+    if sum(images.num_images for images in sets.values()) > _MOST_COMPARED:
+        advice = f"more than {_MOST_COMPARED:,} images: use `find_near_duplicates` on a part"
+        yield Finding("near-duplicates not looked for", 1, advice, ())
+        return
+    names = list(sets)
+    files = {name: [path for path, _ in files_of(sets[name])] for name in names}
+    pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
+    for a, b in pairs or [(name, name) for name in names]:
+        near = find_near_duplicates(sets[a], sets[b])
+        shown = tuple(
+            f"{files[a][one.first]} and {files[b][one.second]} ({one.similarity:.3f})"
+            for one in near
+            if a != b or one.first < one.second
+        )
+        if not shown:
+            continue
+        advice = "the accuracy on them says nothing about new images: remove one of each pair"
+        if a != b:
+            yield Finding(f"near-duplicates in {a} and {b}", len(shown), advice, shown)
+        else:
+            yield Finding("near-duplicates", len(shown), f"a split divides them: {advice}", shown)
+
+
+def _summary(part: Part) -> tuple[str, ...]:
+    sizes = [f"{width} x {height}" for height, width in part.sizes]
+    formats = ", ".join(f"{count:,} {name}" for name, count in part.formats.items())
+    return (
+        part.name,
+        f"{sum(part.counts.values()):,}",
+        f"{sum(count > 0 for count in part.counts.values()):,}",
+        *sizes,
+        formats,
+        part.folder,
+    )
+
+
+def _row(finding: Finding) -> tuple[str, ...]:
+    return finding.kind, f"{finding.number:,}", finding.advice
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
