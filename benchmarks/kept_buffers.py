@@ -24,8 +24,6 @@ import time
 from contestants import keras_models
 from machine import describe_machine
 
-import keras_vit
-
 VARIABLE = "TF_CPU_ALLOCATOR_USE_BFC"
 INTERFACES = {"train": "fit", "infer": "predict"}
 
@@ -40,8 +38,7 @@ def make_step(task: str, variant: str, batch: int):
 
 def work(task: str, variant: str, batch: int, steps: int) -> dict:
     """Medians of some steps of this process."""
-    keras_vit.trainers.keep_buffers()  # no effect where the variable is set
-    step = make_step(task, variant, batch)
+    step = make_step(task, variant, batch)  # calls `keep_buffers`: no effect where it is set
     before = resident_mb()
     step(), step()
     notes = []

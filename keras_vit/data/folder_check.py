@@ -27,7 +27,8 @@ _MOST_COMPARED = 30_000  # images; the time of a comparison grows with the squar
 _SHOWN = 5
 
 
-class Finding(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Finding:
     """Something to look at before training.
 
     Args:
@@ -43,7 +44,8 @@ class Finding(NamedTuple):
     examples: tuple[str, ...]
 
 
-class Part(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Part:
     """A part of a data set.
 
     Args:
@@ -75,10 +77,7 @@ class FolderReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the report as plain values for JSON."""
-        return {
-            "parts": [part._asdict() for part in self.parts],
-            "findings": [finding._asdict() for finding in self.findings],
-        }
+        return dataclasses.asdict(self)
 
     def __str__(self) -> str:
         rows: list[tuple[str, ...]]
