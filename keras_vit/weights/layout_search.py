@@ -43,23 +43,16 @@ def find_file_layout(file: ArrayFile) -> tuple[Layout, str]:
         CheckpointError: If no layout matches half of the names.
     """
     names = [_current_name(key, file.kind) for key in file.entries]
-    best, layout, prefix = 0, None, ""
+    best, layout, prefix = (0, 0), None, ""
     for candidate in LAYOUTS:
         if candidate.kind != file.kind:
             continue
         pattern = _pattern(candidate)
         for start in candidate.prefixes:
-            starts = (
-                "" if candidate.is_unprefixed(name) else start if name.startswith(start) else None
-                for name in names
-            )
-            hits = sum(
-                begin is not None and bool(pattern.fullmatch(name, len(begin)))
-                for name, begin in zip(names, starts, strict=True)
-            )
+            hits = _count_hits(names, candidate, pattern, start)
             if hits > best:
                 best, layout, prefix = hits, candidate, start
-    if layout is None or best < 0.5 * sum(not layout.is_other(name) for name in names):
+    if layout is None or best[0] < 0.5 * sum(not layout.is_other(name) for name in names):
         some = ", ".join(repr(key) for key in list(file.entries)[:4])
         asked = foreign_features(names)
         model_type = model_type_of(file.path)
@@ -71,6 +64,23 @@ def find_file_layout(file: ArrayFile) -> tuple[Layout, str]:
             f"layouts: {', '.join(candidate.name for candidate in LAYOUTS)}."
         )
     return layout, prefix
+
+
+def _count_hits(
+    names: list[str], layout: Layout, pattern: re.Pattern[str], start: str
+) -> tuple[int, int]:
+    """Counts the names that belong to a layout, and those of them that have the prefix."""
+    hits = prefixed = 0
+    for name in names:
+        inside = name.startswith(start)
+        # transformers 5 writes the encoder of ViTMSN without the prefix of its other arrays.
+        if not inside and layout.kind == "npz" and not layout.is_unprefixed(name):
+            continue
+        begin = len(start) if inside and not layout.is_unprefixed(name) else 0
+        if pattern.fullmatch(name, begin):
+            hits += 1
+            prefixed += inside
+    return hits, prefixed
 
 
 @cache

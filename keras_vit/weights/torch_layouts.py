@@ -149,7 +149,6 @@ def _embeddings() -> tuple[Rule, ...]:
     return (
         *pairs("patch_encoder/projection", f"{theirs}.patch_embeddings.projection", _PATCHES),
         Rule("class_token/token", (f"{theirs}.cls_token",)),
-        Rule("distillation_token/token", (f"{theirs}.distillation_token",)),
         Rule("position_embedding/embedding", (f"{theirs}.position_embeddings",)),
     )
 
@@ -198,9 +197,13 @@ HF_VIT = _torch(
     others=("decoder\\.", "embeddings\\.mask_token$"),  # of models that fill masked patches
     unprefixed=("classifier\\.",),
 )
+_DISTILLATION = ("embeddings.distillation_token",)
 HF_DEIT = _torch(
     "transformers_deit",
-    _vit(("head", "cls_classifier"), ("head_distillation", "distillation_classifier")),
+    (
+        *_vit(("head", "cls_classifier"), ("head_distillation", "distillation_classifier")),
+        Rule("distillation_token/token", _DISTILLATION),
+    ),
     {**_HF_OPTIONS, "preprocessing": _SQUASHED},
     prefixes=("deit.", ""),
     unprefixed=("cls_classifier\\.", "distillation_classifier\\."),
@@ -210,7 +213,8 @@ HF_DEIT_TOKEN = _torch(
     "transformers_deit_token",
     (
         *_vit(("head", "classifier")),
-        Rule("registers/token", ("embeddings.distillation_token",)),
+        Rule("distillation_token/token", _DISTILLATION),
+        Rule("registers/token", _DISTILLATION),
     ),
     {**_HF_OPTIONS, "preprocessing": _SQUASHED},
     prefixes=("deit.", ""),
