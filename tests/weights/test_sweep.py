@@ -1,0 +1,114 @@
+"""Every plain-ViT name of timm and ViT-like class of transformers agrees, or is refused by name.
+
+`scripts/sweep` writes `tests/golden/sweep.json.gz`, small models of both projects and their
+outputs, and `tests/golden/sweep_outcomes.json`, what this package makes of each.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import shutil
+
+import keras
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from keras_vit.errors import CheckpointError
+from keras_vit.pretrained import from_pretrained
+from tests.sweep import RECORD, arrays, images, read_record
+
+OUTCOMES = RECORD.with_name("sweep_outcomes.json")
+# Differences of ViTs are below 5e-6. The other GELU makes 1.3e-4, the least of all. Stems of deep
+# ResNets round more: timm's own float32 is 2e-5 from the float64 of the record.
+TOLERANCE, STEM_TOLERANCE = 2e-5, 5e-5
+AGREES = "agrees"
+
+
+def write_files(case, folder) -> pathlib.Path:
+    """Writes the checkpoint of a case and its `config.json`, as its project publishes them."""
+    safetensors.numpy.save_file(arrays(case), folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(case["config"]))
+    return folder
+
+
+def difference(case, model) -> float:
+    """Largest difference of the outputs, relative to their largest value."""
+    theirs = np.array(case["outputs"])
+    pixels = images(tuple(case["size"]), model.input_shape[-1])
+    ours = keras.ops.convert_to_numpy(model(pixels))
+    if ours.shape != theirs.shape:
+        return np.inf
+    return float(np.abs(ours - theirs).max() / np.abs(theirs).max())
+
+
+def outcome(case, folder) -> str:
+    """Loads a case by its folder: `"agrees"`, or `"refused: "` and why."""
+    options = dict(case.get("ours", {}))
+    if "input_shape" in options:
+        options["input_shape"] = tuple(options["input_shape"])
+    try:
+        model = from_pretrained(write_files(case, folder), include_preprocessing=False, **options)
+    except CheckpointError as error:
+        return f"refused: {reason(error)}"
+    if case["outputs"] is None:
+        return "loaded, and its project has no such outputs"
+    distance = difference(case, model)
+    tolerance = STEM_TOLERANCE if "backbone" in "".join(case["shapes"]) else TOLERANCE
+    return AGREES if distance <= tolerance else f"differs by {distance:.1e}"
+
+
+def reason(error: Exception) -> str:
+    """What an error names, without paths and advice."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    if len(lines) > 1:
+        lines = [re.sub(r" \(pass [^()]*\)$", "", line) for line in lines[1:4]]
+    text = "; ".join(lines)
+    found = re.search(r"It has (.*)\. Known layouts", text)
+    return (found[1] if found else text)[:240]
+
+
+CASES = read_record()
+EXPECTED = json.loads(OUTCOMES.read_text()) if OUTCOMES.exists() else {}
+SAMPLE = (
+    "timm vit_tiny_patch16_224",
+    "timm vit_base_patch16_gap_224",
+    "timm vit_large_patch16_siglip_512",
+    "timm vit_so150m_patch16_reg4_map_256",
+    "timm vit_base_patch16_clip_224",
+    "timm flexivit_small to img_size=64",
+    "timm vit_tiny_patch16_224 global_pool=max",
+    "timm vit_tiny_patch16_224 act_layer=relu",
+    "transformers DeiTForImageClassification",
+    "transformers Dinov2ForImageClassification",
+    "transformers SiglipForImageClassification",
+    "transformers IJepaForImageClassification names in memory",
+    "transformers ViTForImageClassification hidden_act=silu",
+    "transformers CLIPVisionModel",
+)
+
+
+def test_every_case_has_an_outcome_that_is_no_difference():
+    assert set(CASES) == set(EXPECTED)
+    assert {text for text in EXPECTED.values() if not text.startswith("refused: ")} == {AGREES}
+
+
+@pytest.mark.parametrize("title", SAMPLE)
+def test_a_sample_agrees_or_is_refused_by_name(title, tmp_path):
+    assert outcome(CASES[title], tmp_path) == EXPECTED[title]
+
+
+@pytest.mark.slow
+def test_every_name_agrees_or_is_refused_by_name(tmp_path):
+    wrong = {}
+    for number, (title, case) in enumerate(CASES.items()):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        found = outcome(case, folder)
+        if found != EXPECTED[title]:
+            wrong[title] = found
+        shutil.rmtree(folder)
+        keras.backend.clear_session()
+    assert not wrong
