@@ -28,6 +28,7 @@ from keras_vit.data.image_set import SHUFFLE_BUFFER, ImageSet
 from keras_vit.data.mixing import erase, mix_images, mix_or_cut
 from keras_vit.data.rand_augment import rand_augment
 from keras_vit.data.transforms import eval_transform, normalize
+from keras_vit.trainers.model import find_preprocessing
 
 if TYPE_CHECKING:
     import keras
@@ -79,9 +80,11 @@ def transform_of(
         *size, channels = config.input_shape
         own = {"preprocessing": config.preprocessing, "classes": config.classes}
         normalizes = not config.include_preprocessing
-    else:  # a Keras model from elsewhere
+    else:  # a model built on one of this package, or from elsewhere
         *size, channels = cast("keras.Model", model).inputs[0].shape[1:]
-        own, normalizes = {}, False
+        preprocessing, includes = find_preprocessing(cast("keras.Model", model))
+        own = {} if preprocessing is None else {"preprocessing": preprocessing}
+        normalizes = includes is False
     if image_size is not None:
         wanted = pair("image_size", image_size)
         if None not in size and tuple(size) != wanted:

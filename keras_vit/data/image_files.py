@@ -13,6 +13,7 @@ import tensorflow as tf
 from keras_vit.config import Preprocessing
 from keras_vit.data.decode import MAX_PIXELS, decode, decoding_problem
 from keras_vit.data.transforms import eval_transform, normalize
+from keras_vit.trainers.model import find_preprocessing
 
 # TensorFlow decodes all of them, WebP from version 2.19 on.
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp")
@@ -102,13 +103,13 @@ class ImageFiles:
 
 
 def _model_input(path: pathlib.Path, model: keras.Model) -> np.ndarray:
-    config = getattr(model, "config", None)
-    preprocessing = Preprocessing() if config is None else config.preprocessing
+    own, normalizes_itself = find_preprocessing(model)
+    preprocessing = own or Preprocessing()
     height, width, channels = model.inputs[0].shape[1:]
     pixels = eval_transform(tf.constant(read_image(path, channels)), preprocessing, (height, width))
-    if config is None or config.include_preprocessing:
-        return pixels.numpy()
-    return normalize(pixels, preprocessing).numpy()
+    if normalizes_itself is False:
+        return normalize(pixels, preprocessing).numpy()
+    return pixels.numpy()
 
 
 def find_images(

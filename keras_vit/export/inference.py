@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import keras
 import numpy as np
@@ -14,6 +14,7 @@ from keras_vit.config import Preprocessing
 from keras_vit.data.transforms import normalize
 from keras_vit.models.graph import head_input
 from keras_vit.models.resnet import fold_standardization
+from keras_vit.trainers.model import find_preprocessing
 from keras_vit.trainers.private_names import flatten_layers
 
 # Keras dtype policy of each precision.
@@ -225,18 +226,20 @@ def _find_preprocessing(
     model: keras.Model, preprocessing: Preprocessing | None
 ) -> tuple[Preprocessing, bool]:
     """Returns the preprocessing, and whether the model lacks its normalisation."""
-    config = getattr(model, "config", None)
-    if config is not None:
-        return preprocessing or config.preprocessing, not config.include_preprocessing
-    if any(layer.name == "preprocessing" for layer in flatten_layers(model)):
-        return preprocessing or Preprocessing(), False
-    if preprocessing is None:
-        raise ValueError(
-            "The pixel range of this model is unknown: it has neither a `config` nor a layer "
-            "`preprocessing`. Pass preprocessing=keras_vit.Preprocessing(mean, std), with mean=0 "
-            "and std=1 for a model that takes pixels in [0, 255]."
+    own, normalizes_itself = find_preprocessing(model)
+    if preprocessing is None and own is None:
+        known = (
+            "it normalises pixels itself, but how images are resized before is"
+            if normalizes_itself
+            else "it has neither a `config` nor a layer `preprocessing` of this package, or layers "
+            "before them: range and resizing of its images are"
         )
-    return preprocessing, True
+        raise ValueError(
+            f"The preprocessing of this model is unknown: {known} not stored. Pass "
+            "preprocessing=keras_vit.Preprocessing(mean, std, interpolation=..., crop_ratio=...), "
+            "with mean=0 and std=1 for a model that takes pixels in [0, 255]."
+        )
+    return cast("Preprocessing", preprocessing or own), not normalizes_itself
 
 
 def _head_activation(model: keras.Model) -> str:
@@ -280,7 +283,7 @@ def _rebuild(model: keras.Model, policy: str, linear_head: bool) -> keras.Model:
 def _with_policy(config: Any, policy: str, head: str, linear_head: bool, name: str = "") -> Any:
     """Replaces the dtype policy in the config of a model.
 
-    Preprocessing and head stay float32. `linear_head` removes the activation of the head.
+    Preprocessing, embeddings and head stay float32. `linear_head` removes the head's activation.
     """
     if isinstance(config, list | tuple):
         return [_with_policy(value, policy, head, linear_head, name) for value in config]
@@ -288,7 +291,7 @@ def _with_policy(config: Any, policy: str, head: str, linear_head: bool, name: s
         return config
     name = config.get("name", name) if "dtype" in config else name
     if config.get("class_name") == "DTypePolicy":
-        kept = name in (head, "head", "preprocessing")
+        kept = name in (head, "head", "preprocessing", "embedding_dropout")
         return {**config, "config": {"name": "float32" if kept else policy}}
     changed = {
         key: _with_policy(value, policy, head, linear_head, name) for key, value in config.items()

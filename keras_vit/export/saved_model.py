@@ -29,6 +29,7 @@ from keras_vit.export.verify import (
     Images,
     check,
     compare,
+    compare_resizing,
     expected_outputs,
     verification_images,
 )
@@ -135,6 +136,7 @@ def export_saved_model(
         )
         runner = load_saved_model(unfinished)
         report = compare(unfinished, "saved_model", precision, runner, expected, images)
+        report = compare_resizing(report, runner, reference)
         inference.check_unchanged()
         check(report, TOLERANCES[precision], tolerance=tolerance)
         if version is None and isinstance(base, pathlib.Path):

@@ -12,6 +12,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from keras_vit.config import Preprocessing
 from keras_vit.data.transforms import eval_transform
@@ -102,6 +103,7 @@ def verify_export(
     runner, expected = LOADERS[format](path), expected_outputs(inference, images)
     inference.check_unchanged()
     report = compare(path, format, "unknown", runner, expected, images)
+    report = compare_resizing(report, runner, inference)
     return check(report, None, tolerance=tolerance)
 
 
@@ -143,6 +145,33 @@ def compare(
         latency_ms=latency_ms,
         processor_ms=processor_ms,
     )
+
+
+def compare_resizing(report: ExportReport, runner: Runner, inference: Inference) -> ExportReport:
+    """Includes the signature `images` of a SavedModel in a report.
+
+    Two images that are larger than the model's are resized by the file, and by `eval_transform`.
+
+    Args:
+        report: The comparison of pixels of the model's size.
+        runner: Function that runs the file.
+        inference: The model.
+
+    Returns:
+        The report with the larger difference; as it is for a file without that signature.
+    """
+    signatures = getattr(getattr(runner, "loaded", None), "signatures", {})
+    if "images" not in signatures:
+        return report
+    height, width, channels = inference.input_shape
+    images = synthetic_images((height * 3 // 2 + 1, width * 4 // 3 + 1, channels), count=2)
+    images = images.astype("uint8")
+    outputs = signatures["images"](images=tf.constant(images))
+    expected = inference.run(resize_images(list(images), inference))
+    differences = [
+        _difference(outputs[name].numpy(), expected[name]) for name in expected if name in outputs
+    ]
+    return dataclasses.replace(report, max_difference=max(report.max_difference, *differences))
 
 
 def check(

@@ -79,9 +79,10 @@ class TransformerBlock(keras.layers.Layer):
             token stands for, as the block before returned it; `None` for one each.
 
     Returns:
-        Float tensor of shape `(B, T, D)`; with `num_merged_tokens`, it has so many tokens fewer,
-        and after it comes an integer tensor of their sizes; with `return_attention_scores`, last
-        also one of shape `(B, A, T, T)` whose rows sum to 1.
+        Float tensor of shape `(B, T, D)` in the type of the variables: under half-precision
+        policies the residual stream stays float32; with `num_merged_tokens`, it has so many tokens
+        fewer, and after it comes an integer tensor of their sizes; with `return_attention_scores`,
+        last also one of shape `(B, A, T, T)` whose rows sum to 1.
 
     Raises:
         ValueError: If the heads do not divide the width, a rate is not in [0, 1), or tokens are
@@ -105,7 +106,7 @@ class TransformerBlock(keras.layers.Layer):
         num_prefix_tokens: int = 0,
         **kwargs: Any,
     ):
-        super().__init__(**kwargs)
+        super().__init__(autocast=False, **kwargs)  # the residual stream keeps its precision
         check_positive("num_heads", num_heads)
         check_positive("mlp_dim", mlp_dim)
         check_rate("dropout_rate", dropout_rate)
@@ -180,7 +181,7 @@ class TransformerBlock(keras.layers.Layer):
 
     def _norm(self, name: str) -> keras.layers.LayerNormalization:
         return keras.layers.LayerNormalization(
-            epsilon=self.norm_epsilon, dtype=self.dtype_policy, name=name
+            epsilon=self.norm_epsilon, dtype=self.dtype_policy, autocast=False, name=name
         )
 
     def _scale(self, name: str, initial_value: float) -> LayerScale:
@@ -204,6 +205,8 @@ class TransformerBlock(keras.layers.Layer):
         return_attention_scores: bool,
         training: bool | None,
     ) -> keras.KerasTensor | tuple[keras.KerasTensor, ...]:
+        # Rounding the sum of all branches to bfloat16 after each would be most of the error.
+        tokens = ops.cast(tokens, self.variable_dtype)
         x, scores, keys = self.attention(
             self.attention_norm(tokens),
             return_attention_scores=True,
@@ -213,13 +216,15 @@ class TransformerBlock(keras.layers.Layer):
         )
         if self.layer_scale is not None:
             x = self.attention_scale(x)
-        tokens = tokens + self.stochastic_depth(x, training=training)  # (B, T, D)
+        x = self.stochastic_depth(x, training=training)
+        tokens = tokens + ops.cast(x, tokens.dtype)  # (B, T, D)
         if self.num_merged_tokens:
             tokens, sizes = self.merging(tokens, keys, sizes)  # (B, T - merged, D)
         x = self.mlp(self.mlp_norm(tokens), training=training)
         if self.layer_scale is not None:
             x = self.mlp_scale(x)
-        tokens = tokens + self.stochastic_depth(x, training=training)  # (B, T - merged, D)
+        x = self.stochastic_depth(x, training=training)
+        tokens = tokens + ops.cast(x, tokens.dtype)  # (B, T - merged, D)
         outputs = [tokens] + [sizes] * bool(self.num_merged_tokens)
         outputs += [scores] * return_attention_scores
         return tuple(outputs) if len(outputs) > 1 else tokens
@@ -237,7 +242,7 @@ class TransformerBlock(keras.layers.Layer):
         if self.num_merged_tokens:
             merged = merged_of(num_tokens - self.num_prefix_tokens, self.num_merged_tokens)
         kept = num_tokens - merged
-        outputs = [keras.KerasTensor((batch, kept, width), dtype=self.compute_dtype)]
+        outputs = [keras.KerasTensor((batch, kept, width), dtype=self.variable_dtype)]
         if self.num_merged_tokens:
             outputs.append(keras.KerasTensor((batch, kept), dtype="int32"))
         if return_attention_scores:

@@ -99,7 +99,7 @@ class ClassToken(keras.layers.Layer):
     """
 
     def __init__(self, num_tokens: int = 1, insert_at: int = 0, stddev: float = 0.0, **kwargs: Any):
-        super().__init__(**kwargs)
+        super().__init__(autocast=False, **kwargs)
         check_positive("num_tokens", num_tokens)
         self.num_tokens = num_tokens
         self.insert_at = insert_at
@@ -168,7 +168,7 @@ class AddPositionEmbedding(keras.layers.Layer):
         kind: str = "learned",
         **kwargs: Any,
     ):
-        super().__init__(**kwargs)
+        super().__init__(autocast=False, **kwargs)
         if kind not in _KINDS:
             raise ValueError(f"`kind` must be one of {', '.join(_KINDS)}. Received: {kind!r}.")
         self.grid = pair("grid", grid)
@@ -204,6 +204,7 @@ class AddPositionEmbedding(keras.layers.Layer):
         )
 
     def call(self, tokens: keras.KerasTensor) -> keras.KerasTensor:
+        tokens = ops.cast(tokens, self.variable_dtype)  # also under half-precision policies
         return tokens + ops.cast(self.table(), tokens.dtype)  # (B, T, D)
 
     def table(self) -> keras.KerasTensor:
@@ -255,7 +256,7 @@ class PatchDropout(keras.layers.Layer):
     def __init__(
         self, rate: float, num_prefix_tokens: int = 1, seed: int | None = None, **kwargs: Any
     ):
-        super().__init__(**kwargs)
+        super().__init__(autocast=False, **kwargs)
         check_rate("rate", rate)
         self.rate = rate
         self.num_prefix_tokens = num_prefix_tokens

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 
 from keras_vit.config import ResNetConfig, ViTConfig
-from keras_vit.trainers.model import Model, with_config
+from keras_vit.trainers.model import Model, Normalization, with_config
 
 
 def image_input(
@@ -57,11 +57,9 @@ def preprocess(images: keras.KerasTensor, config: ViTConfig | ResNetConfig) -> k
     """From pixels in [0, 255] to the model's range, in float32."""
     if not config.include_preprocessing:
         return images
-    mean, std = config.preprocessing.per_channel(config.channels)
-    return keras.layers.Normalization(
-        axis=-1,
-        mean=mean,
-        variance=[s**2 for s in std],
+    return Normalization(
+        config.preprocessing,
+        config.channels,
         dtype="float32",  # also under half-precision policies
         name="preprocessing",
     )(images)

@@ -73,7 +73,8 @@ def embed_tokens(x: keras.KerasTensor, config: ViTConfig) -> keras.KerasTensor:
             stddev=1e-6,  # as in DINOv2
             name="registers",
         )(x)
-    x = keras.layers.Dropout(config.dropout_rate, name="embedding_dropout")(x)
+    stream = keras.config.dtype_policy().variable_dtype  # as in the blocks
+    x = keras.layers.Dropout(config.dropout_rate, dtype=stream, name="embedding_dropout")(x)
     if config.patch_dropout_rate:
         x = PatchDropout(config.patch_dropout_rate, config.num_prefix_tokens, name="patch_dropout")(
             x

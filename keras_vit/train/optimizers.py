@@ -38,6 +38,8 @@ class AdamW(keras.optimizers.AdamW):
     >>> model.compile(keras_vit.train.AdamW(1e-3, rate_factors=factors), loss)
     """
 
+    epsilon: Any  # a tensor during an update
+
     def __init__(
         self,
         learning_rate: float | keras.optimizers.schedules.LearningRateSchedule = 0.001,

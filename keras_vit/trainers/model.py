@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from typing import Any
 
 import keras
 
-from keras_vit.config import ResNetConfig, ViTConfig
+from keras_vit.config import Preprocessing, ResNetConfig, ViTConfig
 from keras_vit.trainers.array_data import ArrayData
 from keras_vit.trainers.distributed import DistributedTraining
+from keras_vit.trainers.private_names import flatten_layers
 from keras_vit.trainers.processors import xla_pays
 
 _CONFIG_KEY = "architecture"
@@ -121,6 +123,65 @@ def with_config(model: Model, config: ViTConfig | ResNetConfig) -> Model:
     """Stores the configuration in a model that was built from it, and returns the model."""
     model._architecture = config
     return model
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class Normalization(keras.layers.Normalization):
+    """From pixels in [0, 255] to the range of a model: its first layer, `preprocessing`.
+
+    It holds how images are resized before, and is saved with it, so that clones of a model and
+    models built on it are evaluated and exported with the same preprocessing.
+
+    Args:
+        preprocessing: Preprocessing of the model's images, or its fields.
+        channels: Channels of the images.
+    """
+
+    def __init__(self, preprocessing: Preprocessing | dict[str, Any], channels: int, **kwargs: Any):
+        if isinstance(preprocessing, dict):
+            preprocessing = Preprocessing(**preprocessing)
+        mean, std = preprocessing.per_channel(channels)
+        super().__init__(axis=-1, mean=mean, variance=[s**2 for s in std], **kwargs)
+        self.preprocessing = preprocessing
+        self.channels = channels
+
+    def get_config(self) -> dict[str, Any]:
+        config = super().get_config()
+        for key in ("axis", "mean", "variance", "invert"):
+            config.pop(key, None)
+        own = {
+            key: list(value) if isinstance(value, tuple) else value
+            for key, value in dataclasses.asdict(self.preprocessing).items()
+        }
+        return {**config, "preprocessing": own, "channels": self.channels}
+
+
+# Layers before a model that change its images.
+_RESIZING = (keras.layers.Rescaling, keras.layers.Resizing, keras.layers.CenterCrop)
+
+
+def find_preprocessing(model: keras.Model) -> tuple[Preprocessing | None, bool | None]:
+    """Finds the preprocessing of a model, or of the one model of this package that it contains.
+
+    Returns:
+        The preprocessing, and whether the model normalises its pixels itself; `None` where that is
+        unknown: without such a model, with several that differ, or with others of Keras's layers
+        that rescale or resize.
+    """
+    found: set[tuple[Preprocessing, bool]] = set()
+    layers = list(flatten_layers(model))
+    for layer in layers:
+        config = getattr(layer, "config", None)
+        if isinstance(config, ViTConfig | ResNetConfig):
+            if layer is model:
+                return config.preprocessing, config.include_preprocessing
+            found.add((config.preprocessing, config.include_preprocessing))
+        if isinstance(layer, Normalization):
+            found.add((layer.preprocessing, True))
+    if len(found) == 1 and not any(isinstance(layer, _RESIZING) for layer in layers):
+        return found.pop()
+    normalizes = bool(found) or any(layer.name == "preprocessing" for layer in layers)
+    return None, normalizes or None
 
 
 def check_shape(expected: tuple[int | None, ...], inputs: Any) -> None:

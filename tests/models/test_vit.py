@@ -105,6 +105,8 @@ def test_half_precision_trains_and_ends_in_float32(name, policy):
     model = build(name)
     assert model.get_layer("block_0").compute_dtype == policy.removeprefix("mixed_")
     assert all(w.dtype == "float32" for w in model.trainable_weights)
+    assert model.get_layer("block_0").output.dtype == "float32"  # the residual stream
+    assert model.get_layer("block_0").mlp_norm.compute_dtype == policy.removeprefix("mixed_")
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     images = images_for(model)
     history = model.fit(images, np.arange(4), epochs=2, verbose=0)
