@@ -27,7 +27,8 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
 
     model = keras.saving.load_model(options.model)
-    labels = pathlib.Path(options.labels).read_text().splitlines() if options.labels else None
+    path = options.labels and pathlib.Path(options.labels)
+    labels = path.read_text(encoding="utf-8").splitlines() if path else None
     images = None
     if options.images:
         images = keras_vit.data.read_images(options.images, model.input_shape[-1], count=100)

@@ -28,7 +28,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--jit-compile", action="store_true", help="let XLA compile the model")
     options = parser.parse_args(arguments)
 
-    labels = pathlib.Path(options.labels).read_text().splitlines() if options.labels else None
+    path = options.labels and pathlib.Path(options.labels)
+    labels = path.read_text(encoding="utf-8").splitlines() if path else None
     report = keras_vit.export_saved_model(
         keras.saving.load_model(options.model),
         pathlib.Path(options.to) / options.name,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
@@ -177,8 +179,11 @@ def check_precision(precision: str, precisions: Iterable[str]) -> None:
 def check_labels(labels: Sequence[str] | None, classes: int | None) -> list[str]:
     """Checks class labels. The default is the class indices.
 
+    Labels of several classes are allowed, as ImageNet has them, with a warning that names them.
+
     Raises:
-        ValueError: If the number of labels is not the number of classes.
+        ValueError: If the number of labels is not the number of classes, or a label is not one
+            line: `labels.txt` has one line for each.
     """
     if labels is None:
         return [str(index) for index in range(classes or 0)]
@@ -188,7 +193,18 @@ def check_labels(labels: Sequence[str] | None, classes: int | None) -> list[str]
             f"`labels` must name each of the model's {classes or 0} classes, in their order. "
             f"Received: {received}."
         )
-    return [str(label) for label in labels]
+    labels = [str(label) for label in labels]
+    broken = [label for label in labels if len(label.splitlines()) != 1]
+    if broken:
+        raise ValueError(f"A label must be one line that is not empty. Received: {broken[:5]}.")
+    twice = [label for label, count in collections.Counter(labels).items() if count > 1]
+    if twice:
+        warnings.warn(
+            f"Several classes have the same label, and answers cannot tell them apart: {twice[:5]}"
+            f"{' ...' if len(twice) > 5 else ''}. Rename them if that matters.",
+            stacklevel=3,
+        )
+    return labels
 
 
 def check_model(model: keras.Model) -> None:

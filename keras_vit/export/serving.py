@@ -51,9 +51,10 @@ def write_version_files(
                 inputs = {"image_bytes": tf.make_tensor_proto([encoded] * size, tf.string)}
             writer.write(prediction_log("serving_default", inputs))
     if labels:
-        (extra / "labels.txt").write_text("".join(f"{label}\n" for label in labels))
+        text = "".join(f"{label}\n" for label in labels)
+        (extra / "labels.txt").write_text(text, encoding="utf-8", newline="\n")
     card = {**model_card(inference, precision, labels), "max_pixels": max_pixels}
-    (extra / "model_card.json").write_text(json.dumps(card, indent=1))
+    (extra / "model_card.json").write_text(json.dumps(card, indent=1), encoding="utf-8")
 
 
 def model_card(inference: Inference, precision: str, labels: Sequence[str]) -> dict[str, Any]:
@@ -130,7 +131,9 @@ def write_server_config(
     )
     directory = pathlib.Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "models.config").write_text(f"model_config_list {{\n{models}}}\n")
+    (directory / "models.config").write_text(
+        f"model_config_list {{\n{models}}}\n", encoding="utf-8"
+    )
     lines = [f"max_batch_size {{ value: {sizes[-1]} }}"]
     lines.append(f"batch_timeout_micros {{ value: {batch_timeout_micros} }}")
     lines.append(f"num_batch_threads {{ value: {os.cpu_count()} }}")

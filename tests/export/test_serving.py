@@ -16,8 +16,11 @@ import tensorflow as tf
 from google.protobuf import text_format
 from PIL import Image
 
-from keras_vit.export.serving import write_server_config
+from keras_vit.export.inference import check_labels, prepare
+from keras_vit.export.serving import write_server_config, write_version_files
+from keras_vit.models.vit import build_vit
 from tests.export.conftest import LABELS
+from tests.fixtures import tiny_config
 
 pytestmark = pytest.mark.xdist_group("saved_model")
 
@@ -191,3 +194,14 @@ def test_images_of_any_size_and_kind(loaded):
     outputs = loaded.signatures["tolerant"](image_bytes=tf.constant(files))
     assert outputs["valid"].numpy().all()
     np.testing.assert_allclose(outputs["scores"][0], outputs["scores"][4], rtol=0, atol=0.1)
+
+
+def test_labels_are_one_line_each_in_utf8(tmp_path):
+    labels = [*"abcdefgh", "Äpfel", "犬"]
+    write_version_files(tmp_path, prepare(build_vit(tiny_config())), labels, "float32", (), 1000)
+    text = (tmp_path / "assets.extra" / "labels.txt").read_bytes()
+    assert text.decode("utf-8").split("\n") == [*labels, ""]
+    with pytest.raises(ValueError, match=r"must be one line.*'two\\nlines'"):
+        check_labels([*"abcdefgh", "two\nlines", ""], 10)
+    with pytest.warns(UserWarning, match=r"same label.*\['a'\]"):
+        assert check_labels(["a", "b", "a"], 3) == ["a", "b", "a"]
