@@ -168,7 +168,7 @@ class TransformerBlock(keras.layers.Layer):
             self.mlp_scale = self._build(self._scale("mlp_scale", self.layer_scale), tokens_shape)
         if self.num_merged_tokens:
             self.merging = TokenMerging(
-                self.num_merged_tokens, self.num_prefix_tokens, dtype=self.dtype_policy
+                self.num_merged_tokens, self.num_prefix_tokens, dtype=self.variable_dtype
             )
         # Dropout with one decision an image is stochastic depth.
         self.stochastic_depth = keras.layers.Dropout(

@@ -40,7 +40,7 @@ class TokenMerging(keras.layers.Layer):
     """
 
     def __init__(self, num_merged_tokens: int, num_prefix_tokens: int = 0, **kwargs: Any):
-        super().__init__(autocast=False, **kwargs)
+        super().__init__(**kwargs)
         check_positive("num_merged_tokens", num_merged_tokens)
         self.num_merged_tokens = num_merged_tokens
         self.num_prefix_tokens = num_prefix_tokens
