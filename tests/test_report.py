@@ -57,8 +57,11 @@ def test_the_page_stands_alone_and_has_every_picture(tmp_path):
 
 def test_predictions_are_those_of_the_model(tmp_path):
     model, images = random_vit()
-    names = [f"<{letter}>" for letter in "abcdefghij"]
+    names = [f"<{letter}><script>alert(1)</script>" for letter in "abcdefghij"]
+    model.load_report = "<img src=x onerror=alert(1)>"
     page = page_of(model, tmp_path, images, class_names=names)
+    assert "script" not in page.tags and "x" not in page.addresses
+    assert "<img src=x onerror=alert(1)>" in page.text
     logits = np.asarray(model(images))
     shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     for share in shares:

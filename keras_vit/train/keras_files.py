@@ -29,6 +29,7 @@ import keras_vit.train.schedules
 import keras_vit.trainers.model  # noqa: F401 - registers `Model`
 from keras_vit.errors import CheckpointError
 from keras_vit.files import write_atomically
+from keras_vit.weights.formats import check_keras_file
 
 _MAX_REASON = 300  # characters
 _DAMAGE = (OSError, EOFError, ValueError, NotImplementedError, zipfile.BadZipFile, zlib.error)
@@ -45,12 +46,13 @@ def load_keras_file(path: str | os.PathLike[str]) -> keras.Model:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        CheckpointError: If Keras refuses the file, whatever the reason. The message gives it in one
-            line; the error of Keras is its cause.
+        CheckpointError: If the file unpacks to much more than it is, or Keras refuses it, whatever
+            the reason. The message gives it in one line; the error of Keras is its cause.
     """
     path = pathlib.Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"There is no model file {str(path)!r}.")
+    check_keras_file(path)
     try:
         return keras.saving.load_model(path, safe_mode=True)
     except Exception as error:  # Keras raises errors of many kinds for damaged files

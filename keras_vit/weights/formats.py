@@ -5,11 +5,40 @@ from __future__ import annotations
 import os
 import pathlib
 import stat
+import zipfile
 
 from keras_vit.errors import CheckpointError
 from keras_vit.weights.array_file import DAMAGE, PICKLE_SUFFIXES, ArrayFile
-from keras_vit.weights.npz_file import open_npz
+from keras_vit.weights.npz_file import BoundedFile, open_npz
 from keras_vit.weights.safetensors_file import open_tensors
+
+_MAX_MEMBERS = 1000  # of a `.keras` file: it has three, and one for each asset
+_MAX_RATIO = 4  # Keras does not compress; a copy that was zipped again is a little smaller
+
+
+def check_keras_file(path: str | os.PathLike[str]) -> None:
+    """Checks that a `.keras` file cannot unpack to much more than it is.
+
+    Args:
+        path: The file. Keras loads it afterwards, in safe mode.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        CheckpointError: If it is an archive that grows, or no regular file.
+    """
+    path = pathlib.Path(path)
+    _refuse_special(path)
+    try:
+        with BoundedFile(path) as file, zipfile.ZipFile(file) as archive:
+            members = archive.infolist()
+    except DAMAGE:
+        return  # Keras says what is wrong with it
+    size, unpacked = path.stat().st_size, sum(member.file_size for member in members)
+    if len(members) > _MAX_MEMBERS or unpacked > _MAX_RATIO * size + 1_000_000:
+        raise CheckpointError(
+            f"{path} has {len(members):,} members that unpack from {size:,} to {unpacked:,} bytes. "
+            "Files of Keras are not compressed: save the model again with `model.save`."
+        )
 
 
 def open_arrays(path: str | os.PathLike[str]) -> ArrayFile:
@@ -28,8 +57,7 @@ def open_arrays(path: str | os.PathLike[str]) -> ArrayFile:
     path = pathlib.Path(path)
     if path.is_dir():
         raise CheckpointError(f"{path} is a folder. Pass the .npz or .safetensors file in it.")
-    if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe or a device could wait forever
-        raise CheckpointError(f"{path} is no regular file, so it is not opened. Copy it to one.")
+    _refuse_special(path)
     with open(path, "rb") as stream:
         head = stream.read(16)
     _refuse_others(path, head)
@@ -43,6 +71,12 @@ def open_arrays(path: str | os.PathLike[str]) -> ArrayFile:
             f"{path} is damaged or no checkpoint ({error}). An .npz or .safetensors file is "
             "needed; fetch it again."
         ) from error
+
+
+def _refuse_special(path: pathlib.Path) -> None:
+    """Raises CheckpointError for pipes, devices and sockets: opening one could wait forever."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise CheckpointError(f"{path} is no regular file, so it is not opened. Copy it to one.")
 
 
 def _refuse_others(path: pathlib.Path, head: bytes) -> None:

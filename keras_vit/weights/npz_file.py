@@ -25,7 +25,7 @@ _MAX_VERIFIED = 200  # to 1: `verify` does not expand more, which could take hou
 
 def open_npz(path: pathlib.Path) -> ArrayFile:
     """Opens an `.npz` file: every name, shape and type is checked, no array is read."""
-    source = _Bounded(path)
+    source = BoundedFile(path)
     try:
         archive = zipfile.ZipFile(source)
         members = _npz_members(path, archive)
@@ -58,7 +58,7 @@ def open_npz(path: pathlib.Path) -> ArrayFile:
     return ArrayFile(path, "npz", entries, read, verify, close, {})
 
 
-class _Bounded(io.BufferedReader):
+class BoundedFile(io.BufferedReader):
     """A file of which zipfile cannot read a list of members of any length."""
 
     def __init__(self, path: pathlib.Path):

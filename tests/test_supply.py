@@ -1,0 +1,110 @@
+"""No code from files, and dependencies whose new major versions are noticed."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import importlib.metadata
+import pathlib
+import re
+import zipfile
+
+import keras
+import pytest
+
+from keras_vit.cli.resolve import open_model
+from keras_vit.errors import CheckpointError
+
+ROOT = pathlib.Path(__file__).parents[1]
+# Modules that run code from data, and calls that do; `safe_mode=False` and the like.
+MODULES = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "yaml"}
+CALLS = {"eval", "exec", "compile", "enable_unsafe_deserialization"}
+ARGUMENTS = {("allow_pickle", True), ("safe_mode", False), ("shell", True), ("weights_only", False)}
+
+
+def python_files(*folders):
+    files = [file for name in folders for file in sorted((ROOT / name).rglob("*.py"))]
+    assert len(files) > 20
+    return files
+
+
+@pytest.mark.parametrize("path", python_files("keras_vit", "export", "examples"), ids=str)
+def test_nothing_runs_code_from_files(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
+            assert not MODULES & {name.partition(".")[0] for name in names}, node.lineno
+        if isinstance(node, ast.Call):
+            is_bare = isinstance(node.func, ast.Name)
+            name = node.func.id if is_bare else getattr(node.func, "attr", "")
+            assert name not in CALLS - (set() if is_bare else {"eval", "compile"}), node.lineno
+            values = {(k.arg, getattr(k.value, "value", None)) for k in node.keywords}
+            assert not ARGUMENTS & values, f"{path}:{node.lineno}"
+
+
+def test_a_keras_file_with_code_is_refused(tmp_path):
+    inputs = keras.Input((2,))
+    witness = tmp_path / "witness"
+    layer = keras.layers.Lambda(eval(f"lambda x: open({str(witness)!r}, 'w') and x"), (2,))
+    keras.Model(inputs, layer(inputs)).save(tmp_path / "code.keras")
+    witness.unlink(missing_ok=True)
+    with pytest.raises(ValueError, match="Lambda"):
+        open_model(str(tmp_path / "code.keras"))
+    assert not witness.exists()
+
+
+def test_a_keras_file_that_unpacks_to_much_more_is_refused(tmp_path):
+    path = tmp_path / "bomb.keras"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("model.weights.h5", bytes(50_000_000))
+    with pytest.raises(CheckpointError, match=r"bomb\.keras has 1 members that unpack from 48,"):
+        open_model(str(path))
+
+
+# The newest major version of each library that this package was run with. When a newer one comes:
+# read its notes, run `scripts/test-matrix`, then change the number here.
+MAJORS = {
+    "tensorflow": 2,
+    "keras": 3,
+    "numpy": 2,
+    "lazy-loader": 0,
+    "tensorflow-datasets": 4,
+    "tf2onnx": 1,
+    "onnx": 1,
+    "onnxruntime": 1,
+    "ai-edge-litert": 2,
+    "tensorflow-serving-api": 2,
+    "huggingface_hub": 2,
+    "matplotlib": 3,
+    "tensorboard": 2,
+}
+
+
+def requirements():
+    """What users install, from setup.cfg: name and the rest of the line."""
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    extras = config["options.extras_require"]
+    text = [config["options"]["install_requires"]]
+    text += [
+        extras[name] for name in ("tfds", "onnx", "litert", "serving", "hub", "plot", "tensorboard")
+    ]
+    lines = "\n".join(text).splitlines()
+    return [
+        re.match(r"([\w-]+)(.*)", line).groups() for line in lines if line and line[0] not in "#%"
+    ]
+
+
+@pytest.mark.parametrize(("name", "bounds"), requirements())
+def test_dependencies_have_a_lower_bound_and_a_known_major_version(name, bounds):
+    assert re.match(r">=\d", bounds), f"{name} needs a lower bound, which scripts/test-matrix tests"
+    if name not in MAJORS:
+        assert name == "importlib_resources"  # counts its majors by the year
+        return
+    try:
+        installed = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip(f"{name} is not installed")
+    assert int(installed.partition(".")[0]) <= MAJORS[name], (
+        f"{name} {installed} is new: see MAJORS"
+    )
