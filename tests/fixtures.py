@@ -38,7 +38,7 @@ def abstract_model(build):
         with keras.StatelessScope(initialize_variables=False):
             return build()
     finally:
-        keras.utils.clear_session()
+        keras.utils.clear_session(free_memory=False)  # a full garbage collection takes a second
 
 
 def images_for(model, count=4, seed=0) -> np.ndarray:

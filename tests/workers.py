@@ -18,14 +18,16 @@ import tempfile
 ROOT = pathlib.Path(__file__).parents[1]
 
 
-def run(module: str, function: str, *arguments, timeout: float = 300) -> str:
-    """What a function printed in a process of its own."""
-    return run_workers(module, function, *arguments, count=None, timeout=timeout)[0]
+def run(module: str, function: str, *arguments, timeout: float = 300, **variables: str) -> str:
+    """What a function printed in a process of its own, with these environment variables."""
+    return run_workers(module, function, *arguments, count=None, timeout=timeout, **variables)[0]
 
 
-def run_workers(module, function, *arguments, count, timeout: float = 300) -> list[str]:
+def run_workers(
+    module, function, *arguments, count, timeout: float = 300, **variables
+) -> list[str]:
     """What a function printed in each of `count` processes that train together."""
-    workers = start(module, function, *arguments, count=count)
+    workers = start(module, function, *arguments, count=count, **variables)
     try:
         codes = [process.wait(timeout) for process, _ in workers]
         printed = [pathlib.Path(file.name).read_text() for _, file in workers]
@@ -38,9 +40,9 @@ def run_workers(module, function, *arguments, count, timeout: float = 300) -> li
     return printed
 
 
-def start(module, function, *arguments, count) -> list[tuple]:
+def start(module, function, *arguments, count, **variables) -> list[tuple]:
     """Processes, each with the file that it prints to; `count=None` is one on its own."""
-    environment = dict(os.environ, PYTHONPATH=str(ROOT), TF_CPP_MIN_LOG_LEVEL="2")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2", **variables}
     command = [sys.executable, "-m", "tests.workers", module, function, *map(str, arguments)]
     workers = []
     for config in [None] if count is None else cluster(count):

@@ -1,7 +1,7 @@
 """`fit` on several replicas: corrections of Keras 3 under `tf.distribute`.
 
 Without a strategy Keras trains as usual, except for the last point. With a strategy, Keras 3 has
-these faults. `tests/trainers/test_upstream.py` fails when Keras corrects one, so that the
+these faults. `tests/trainers/test_distributed.py` fails when Keras corrects one, so that the
 correction here can go.
 
 - `jit_compile=True` compiles all devices as one program, which fails: here each replica's forward

@@ -8,9 +8,23 @@ import signal
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from keras_vit.evaluate.counting import count_macs
+from keras_vit.models.vit import build_vit
+from tests.fixtures import tiny_config
+
+
+REQUEST = {
+    "model": "vit_ti16",
+    "image_size": 32,
+    "training": False,
+    "precision": "float32",
+    "seconds": 0.01,
+    "memory_limit": None,
+    "batch_size": 2,
+}
 
 
 @pytest.fixture
@@ -23,16 +37,7 @@ def probe(throughput):
     """Runs a probe of a tiny model in a process of its own."""
 
     def run(**changes):
-        request = {
-            "model": "vit_ti16",
-            "image_size": 32,
-            "training": False,
-            "precision": "float32",
-            "seconds": 0.01,
-            "memory_limit": None,
-            "batch_size": 2,
-        }
-        return throughput.run_probe({**request, **changes})
+        return throughput.run_probe({**REQUEST, **changes})
 
     return run
 
@@ -52,9 +57,19 @@ def test_the_search_finds_the_largest_batch_to_an_eighth(throughput, fits):
     assert min(fits, 256) - largest <= largest // 8
 
 
-def test_a_probe_measures_in_a_process_of_its_own(probe):
-    result = probe(training=True)
+@pytest.mark.parametrize("training", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_probe_measures_in_a_process_of_its_own(probe, training):
+    result = probe(training=training)
     assert result["images_per_second"] > 0 and result["steps"] >= 3
+
+
+def test_training_steps_are_measured(throughput, monkeypatch):
+    small = build_vit(tiny_config(depth=1))
+    monkeypatch.setattr(throughput, "build_model", lambda *_: small)
+    before = small.get_layer("head").bias.numpy()
+    result = throughput.measure_batch({**REQUEST, "training": True})
+    assert result["images_per_second"] > 0 and result["steps"] >= 3
+    assert np.abs(small.get_layer("head").bias.numpy() - before).max() > 0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are Linux's")

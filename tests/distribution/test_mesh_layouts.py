@@ -1,4 +1,4 @@
-"""Layouts on eight virtual devices of the JAX backend, against one device."""
+"""The JAX backend without TensorFlow: layouts on eight virtual devices, against one device."""
 
 from __future__ import annotations
 
@@ -18,6 +18,17 @@ from tests.fixtures import tiny_config
 
 ROOT = pathlib.Path(__file__).parents[2]
 CASES = [(name, shape) for name, shapes in SHAPES.items() for shape in shapes if shape]
+# Hides TensorFlow, as if it were not installed.
+HIDE_TENSORFLOW = """
+import sys
+
+class Hide:
+    def find_spec(self, name, path=None, target=None):
+        if name == "tensorflow":
+            raise ModuleNotFoundError("No module named 'tensorflow'")
+
+sys.meta_path.insert(0, Hide())
+"""
 needs_jax = pytest.mark.skipif(
     importlib.util.find_spec("jax") is None, reason="the JAX backend is not installed"
 )
@@ -35,7 +46,8 @@ def results(tmp_path_factory):
         " --xla_backend_optimization_level=0",
         "PYTHONPATH": str(ROOT),
     }
-    command = [sys.executable, "-m", "tests.distribution.mesh_layouts_process", path]
+    code = "from tests.distribution.mesh_layouts_process import main; main(sys.argv[1])"
+    command = [sys.executable, "-c", HIDE_TENSORFLOW + code, path]
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return dict(np.load(path))
@@ -53,6 +65,12 @@ def test_every_layout_trains_as_one_device_does(results, name, shape):
     for key in weights:
         split = results[key.replace("None", str(shape))]
         np.testing.assert_allclose(split, results[key], rtol=0, atol=2e-6, err_msg=key)
+
+
+@needs_jax
+def test_jax_predicts_without_tensorflow(results):
+    assert results["predict"].shape == (3, 10)
+    np.testing.assert_allclose(results["predict"], results["call"], rtol=0, atol=1e-5)
 
 
 @needs_jax

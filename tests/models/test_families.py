@@ -49,22 +49,6 @@ def test_eager_graph_xla_and_reloaded_agree(model, tmp_path):
     np.testing.assert_array_equal(numpy(reloaded(images)), expected)
 
 
-def test_a_fresh_process_reads_both_families_after_import_alone(tmp_path):
-    lines = ["import keras, keras_vit, numpy as np"]
-    for family, config in CONFIGS.items():
-        model = build(config)
-        fill_random(model)
-        images = images_for(model)
-        np.savez(tmp_path / f"{family}.npz", images=images, logits=numpy(model(images)))
-        model.save(tmp_path / f"{family}.keras")
-        lines.append(f"stored = np.load({str(tmp_path / f'{family}.npz')!r})")
-        lines.append(f"model = keras.saving.load_model({str(tmp_path / f'{family}.keras')!r})")
-        lines.append("logits = np.asarray(model(stored['images']))")
-        lines.append("np.testing.assert_allclose(logits, stored['logits'], rtol=0, atol=1e-5)")
-        lines.append("print(type(model.config).__name__)")
-    assert run("\n".join(lines)).split() == ["ViTConfig", "ResNetConfig"]
-
-
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_mixed_precision_gives_float32_logits_near_those_of_float32(model, policy):
     images = images_for(model)

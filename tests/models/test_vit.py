@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import keras
 import numpy as np
 import pytest
@@ -81,22 +77,6 @@ def test_eager_graph_xla_and_reloaded_agree(name, tmp_path):
     assert reloaded.config == model.config
     assert [w.path for w in reloaded.weights] == [w.path for w in model.weights]
     np.testing.assert_array_equal(numpy(reloaded(images)), expected)
-
-
-def test_a_fresh_process_reads_the_file_after_import_alone(tmp_path):
-    model = build_vit(tiny_config(num_registers=1))
-    fill_random(model)
-    images = images_for(model)
-    model.save(tmp_path / "model.keras")
-    np.save(tmp_path / "images.npy", images)
-    code = (
-        "import keras, numpy as np, keras_vit\n"
-        "model = keras.saving.load_model('model.keras', safe_mode=True)\n"
-        "np.save('out.npy', keras.ops.convert_to_numpy(model(np.load('images.npy'))))\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, check=True)
-    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), numpy(model(images)), atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["default", "relative", "everything"])

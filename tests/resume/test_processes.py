@@ -66,14 +66,13 @@ def random_steps(seed, count):
 def test_one_process(tmp_path):
     broken = tmp_path / "broken"
     killed, told = random_steps(3, 2)
-    whole = start(tmp_path / "whole.npz", tmp_path / "whole")
-    first = start(tmp_path / "broken.npz", broken, killed)
-    statuses, said = finish(whole, first)
-    assert statuses == [0, -signal.SIGKILL], said
+    statuses, said = finish(start(tmp_path / "broken.npz", broken, killed))
+    assert statuses == [-signal.SIGKILL], said
     statuses, said = finish(start(tmp_path / "broken.npz", broken, told, "SIGTERM"))
     assert statuses == [128 + signal.SIGTERM], said
     assert "Stopped: the state is in" in said[0]
-    statuses, said = finish(start(tmp_path / "broken.npz", broken))
+    uninterrupted = (0, "SIGKILL", tmp_path / "whole.npz", tmp_path / "whole")
+    statuses, said = finish(start(tmp_path / "broken.npz", broken, *uninterrupted))
     assert statuses == [0], said
     assert f"Continuing after {told // BATCHES} epochs and {told % BATCHES} batches" in said[0]
     assert read_outcome(tmp_path / "broken.npz") == read_outcome(tmp_path / "whole.npz")

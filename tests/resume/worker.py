@@ -1,4 +1,7 @@
-"""One process of a run, as a user's script would be: `worker.py OUTCOME FOLDER [KILL_AFTER]`."""
+"""One process of a run, as a user's script would be.
+
+`worker.py OUTCOME FOLDER [KILL_AFTER HOW [OUTCOME FOLDER ...]]`: further runs follow the first.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ import keras_vit
 from tests.resume.runs import BATCH, EPOCHS, KillAfter, build, outcome, shuffled
 
 
-def main(target, folder, kill_after=0, how="SIGKILL"):
+def main(target, folder, kill_after=0, how="SIGKILL", *more):
     keras.utils.set_random_seed(1)
     strategy = None
     if keras_vit.distribution.check_cluster(timeout_seconds=120):
@@ -35,6 +38,8 @@ def main(target, folder, kill_after=0, how="SIGKILL"):
     history = model.fit(data, epochs=EPOCHS, callbacks=callbacks, verbose=0, shuffle=False)
     arrays, *facts = outcome(model, history)
     np.savez(target, facts=json.dumps(facts), **{str(i): array for i, array in arrays.items()})
+    if more:
+        main(*more)
 
 
 def read(folder):

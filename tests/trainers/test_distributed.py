@@ -1,4 +1,4 @@
-"""`fit` under `tf.distribute`: the numbers of one device."""
+"""`fit` under `tf.distribute`: the numbers of one device, and what Keras itself does wrong."""
 
 from __future__ import annotations
 
@@ -6,27 +6,40 @@ import numpy as np
 import pytest
 
 from tests.trainers import distributed
+from tests.trainers.upstream import FAULTS
 from tests.workers import run, run_workers
 
 MODULE = "tests.trainers.distributed"
+QUICK = ("two_replicas", "single_batches", "own_models", "keras_itself")
+SLOW = (
+    *("one_device", "optimizers", "precision", "fit_arguments", "the_end_of_the_data"),
+    *("random_numbers", "rematerialization"),
+)
+
+
+@pytest.fixture(scope="module")
+def quick():
+    """What the quick checks print, in one process with two CPUs."""
+    return run(MODULE, "check", *QUICK)
+
+
+@pytest.fixture(scope="module")
+def slow():
+    return run(MODULE, "check", *SLOW, timeout=1200)
 
 
 @pytest.mark.parametrize(
-    "check",
-    [
-        "strategies",
-        pytest.param("optimizers", marks=pytest.mark.slow),
-        pytest.param("precision", marks=pytest.mark.slow),
-        pytest.param("fit_arguments", marks=pytest.mark.slow),
-        "single_batches",
-        pytest.param("the_end_of_the_data", marks=pytest.mark.slow),
-        "own_models",
-        pytest.param("random_numbers", marks=pytest.mark.slow),
-        pytest.param("rematerialization", marks=pytest.mark.slow),
-    ],
+    ("check", "printed"),
+    [(name, "quick") for name in QUICK]
+    + [pytest.param(name, "slow", marks=pytest.mark.slow) for name in SLOW],
 )
-def test_two_replicas_train_as_one_device(check):
-    run(MODULE, f"check_{check}")
+def test_two_replicas_train_as_one_device(check, printed, request):
+    text = request.getfixturevalue(printed)
+    assert f"passed: {check}\n" in text, text.partition(f"failed: {check}")[2][:5000]
+
+
+def test_keras_still_has_the_faults(quick):
+    assert [fault for fault in FAULTS if f"{fault.__name__} " not in quick] == []
 
 
 @pytest.mark.parametrize(
@@ -38,8 +51,9 @@ def test_two_replicas_train_as_one_device(check):
     ],
 )
 def test_workers_train_as_one_device(tmp_path, count, cases):
-    run_workers(MODULE, "check_workers", tmp_path, cases, count=count, timeout=600)
-    run(MODULE, "check_alone", tmp_path, cases, timeout=600)
+    printed = run_workers(MODULE, "check_workers", tmp_path, cases, count=count, timeout=600)
+    assert all("several_workers " in text for text in printed)  # the fault of Keras
+    distributed.check_alone(tmp_path, cases)
     names = sorted(file.name.removesuffix("-0.npy") for file in tmp_path.glob("*-0.npy"))
     assert names == sorted(getattr(distributed, cases))
     for name in names:

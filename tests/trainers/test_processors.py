@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import pathlib
-import subprocess
-import sys
 
 import keras
 import pytest
@@ -15,6 +12,7 @@ from keras_vit.models.vit import build_vit
 from keras_vit.trainers import processors
 from keras_vit.trainers.processors import keep_buffers, xla_pays
 from tests.fixtures import tiny_config
+from tests.workers import run
 
 WITH_ONEDNN, WITHOUT = "flags : fma avx2 avx512_vnni", "flags : fma avx2"
 
@@ -74,7 +72,6 @@ def test_compile_chooses_xla_and_saves_auto(setting, jit_compile, monkeypatch, t
 
 
 BUFFERS, LIMIT = "TF_CPU_ALLOCATOR_USE_BFC", "TF_CPU_BFC_MEM_LIMIT_IN_MB"
-ROOT = pathlib.Path(__file__).parents[2]
 MACHINE = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
@@ -148,67 +145,23 @@ def test_variables_that_users_set_stay(machine, monkeypatch):
     assert os.environ[BUFFERS] == "false"
 
 
-PAGES_OF_A_STEP = """
-import resource
-{first}
-import tensorflow as tf
-make = lambda: tf.fill((1 << 25,), 1.0).shape
-make()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(4):
-    make()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-"""
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory):
+    """What the default path prints on a processor with AVX2: without oneDNN, with XLA."""
+    variables = {
+        "TF_ENABLE_ONEDNN_OPTS": "0",
+        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_max_isa=AVX2",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name in (BUFFERS, LIMIT):
+            patch.delenv(name, raising=False)
+        folder = tmp_path_factory.mktemp("default_path")
+        return run("tests.trainers.default_path", "check", folder, **variables)
 
 
-def pages_of_a_step(first: str, **variables: str) -> int:
-    """Page faults of four tensors of 128 MiB, after a first."""
-    environment = {k: v for k, v in os.environ.items() if k not in (BUFFERS, LIMIT)}
-    code = PAGES_OF_A_STEP.format(first=first)
-    shown = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**environment, "TF_ENABLE_ONEDNN_OPTS": "0", **variables},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return int(shown.stdout)
-
-
-KEEP_BUFFERS = "import keras_vit; keras_vit.trainers.keep_buffers()"
-
-
-def test_one_call_keeps_the_buffers():
-    assert pages_of_a_step(KEEP_BUFFERS) < 10_000
-
-
-def pages_are_always_huge() -> bool:
-    setting = pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled")
-    return setting.exists() and "[always]" in setting.read_text()
-
-
-@pytest.mark.skipif(pages_are_always_huge(), reason="huge pages: too few page faults to count")
-def test_upstream_tensorflow_alone_returns_large_buffers():
-    """When this fails, TensorFlow keeps them by itself and `keep_buffers` can go."""
-    assert pages_of_a_step("import keras_vit") > 10_000
-    assert pages_of_a_step(KEEP_BUFFERS, **{BUFFERS: "false"}) > 10_000
-
-
-def run_without_onednn(code: list[str]) -> str:
-    environment = {k: v for k, v in os.environ.items() if k not in (BUFFERS, LIMIT)}
-    environment |= {"TF_ENABLE_ONEDNN_OPTS": "0", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, *code], cwd=ROOT, env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
-
-
-def test_import_changes_nothing_outside_of_the_package():
-    code = "from tests.trainers.other_packages import check_import; check_import(); print('same')"
-    assert "same" in run_without_onednn(["-c", code])
-
-
-def test_a_processor_without_onednn_trains_predicts_and_saves_with_xla(tmp_path):
-    printed = run_without_onednn(["-m", "tests.trainers.default_path", str(tmp_path)])
+def test_a_processor_without_onednn_trains_predicts_and_saves_with_xla(printed):
     assert "trained, predicted, saved" in printed
+
+
+def test_one_call_keeps_the_buffers(printed):
+    assert int(printed.rpartition(":")[2]) < 10_000

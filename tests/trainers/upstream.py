@@ -1,22 +1,23 @@
-"""What plain Keras does wrong under `tf.distribute`, shown in a process with two CPUs.
+"""Faults of Keras under `tf.distribute`, shown by `distributed.py` in a process with two CPUs.
 
-Each function raises or asserts as long as Keras is not mended.
+Each function raises an error as long as Keras has the fault. `CorrectedError` is good news: remove
+our correction for that version of Keras, or raise the lower bound in setup.cfg and remove it
+altogether.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from tests.workers import use_two_cpus
+from tests.trainers.distributed import replicas, two_cpus
 
 
-class MendedError(Exception):
-    """Keras does right what we work around."""
+class CorrectedError(Exception):
+    """Keras does right what we correct."""
 
 
 def fit(scope, optimizer, images=12, batch=4, layers=(), data=None, **options):
@@ -32,15 +33,6 @@ def fit(scope, optimizer, images=12, batch=4, layers=(), data=None, **options):
         data = tf.data.Dataset.from_tensor_slices(arrays).batch(batch)
     model.fit(data, verbose=0)
     return model
-
-
-@functools.cache
-def two_cpus():
-    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-
-
-def replicas():
-    return two_cpus().scope()
 
 
 def equal(make, **options):
@@ -59,12 +51,12 @@ def accumulation():
 
 
 def clipping():
-    assert not equal(lambda: keras.optimizers.SGD(0.5, global_clipnorm=0.1)), "clipped as it should"
+    assert not equal(lambda: keras.optimizers.SGD(0.5, global_clipnorm=0.1)), "clipped correctly"
     raise ValueError
 
 
 def unequal_shares():
-    assert not equal(lambda: keras.optimizers.SGD(0.5), images=7), "weighed as it should"
+    assert not equal(lambda: keras.optimizers.SGD(0.5), images=7), "weighted correctly"
     raise ValueError
 
 
@@ -74,7 +66,7 @@ def random_numbers():
         dropout = keras.layers.Dropout(0.5, seed=1)
     ones = tf.ones((1, 100))
     first, second = strategy.run(lambda: dropout(ones, training=True)).values
-    assert np.array_equal(first, second), "different as they should be"
+    assert np.array_equal(first, second), "replicas differ"
     raise ValueError
 
 
@@ -84,7 +76,7 @@ def end_of_data():
     data = tf.data.Dataset.from_tensor_slices(arrays)
     data = data.filter(lambda x, y: True).batch(4, drop_remainder=True)  # of unknown length
     model = fit(contextlib.nullcontext(), "sgd", data=data, jit_compile=False)
-    assert int(model.optimizer.iterations) == 4, "counted as it should"
+    assert int(model.optimizer.iterations) == 4, "counted correctly"
     raise ValueError
 
 
@@ -94,8 +86,8 @@ def rematerialization():
         fit(contextlib.nullcontext(), "sgd", layers=[dense], jit_compile=False)
 
 
-def several_workers():
-    fit(tf.distribute.MultiWorkerMirroredStrategy().scope(), "sgd")
+def several_workers(strategy):
+    fit(strategy.scope(), "sgd")
 
 
 FAULTS = (
@@ -110,19 +102,14 @@ FAULTS = (
 
 
 def show_all():
-    use_two_cpus()
     for fault in FAULTS:
         show(fault)
 
 
-def show_several_workers():
-    show(several_workers)
-
-
-def show(fault):
+def show(fault, *arguments):
     try:
-        fault()
+        fault(*arguments)
     except (ValueError, RuntimeError, tf.errors.OpError) as error:
         print(fault.__name__, type(error).__name__, str(error)[:300])
         return
-    raise MendedError(f"Keras {keras.__version__} is mended: {fault.__name__} works.")
+    raise CorrectedError(f"Keras {keras.__version__} is corrected: {fault.__name__} works.")
