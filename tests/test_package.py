@@ -78,8 +78,8 @@ def imported(models, tmp_path_factory):
         model.save(folder / f"{family}.keras")
         np.savez(folder / f"{family}.npz", images=images_for(model))
     # Without oneDNN, so that something would have to be set for processors with AVX2.
-    run("tests.import_process", "main", folder, TF_ENABLE_ONEDNN_OPTS="0")
-    return folder, json.loads((folder / "facts.json").read_text())
+    printed = run("tests.import_process", "main", folder, TF_ENABLE_ONEDNN_OPTS="0")
+    return folder, json.loads((folder / "facts.json").read_text()) | {"printed": printed}
 
 
 def test_import_changes_nothing_outside_of_the_package(imported):
@@ -106,6 +106,11 @@ def test_a_fresh_process_reads_the_file_after_import_alone(imported, models, fam
     expected = keras.ops.convert_to_numpy(model(stored["images"]))
     atol = 1e-6 * max(1, np.abs(expected).max())
     np.testing.assert_allclose(np.load(folder / f"{family}.npy"), expected, rtol=0, atol=atol)
+
+
+def test_the_command_line_survives_a_closed_pipe(imported):
+    _, facts = imported
+    assert "Error" not in facts["printed"] and "Traceback" not in facts["printed"]
 
 
 @pytest.mark.skipif(pages_are_always_huge(), reason="huge pages: too few page faults to count")

@@ -81,7 +81,7 @@ def test_official_files_need_no_architecture(name):
         ("transformers bit", {"model_type": "bit"}),
     ],
 )
-def test_files_of_timm_and_transformers_need_the_config_beside_them(title, config, save):
+def test_files_of_timm_and_transformers_need_a_sidecar_config(title, config, save):
     path, size = save(title, config), CASES[title]["size"]
     shape = (size, size, 3) if title.endswith("bit") else None  # for images of any size
     model = from_pretrained(path, input_shape=shape, **PLAIN)

@@ -44,7 +44,7 @@ def page_of(model, tmp_path, images=None, **options):
     return _Page(path.read_text(encoding="utf-8"))
 
 
-def test_the_page_stands_alone_and_has_every_picture(tmp_path):
+def test_the_page_needs_no_other_file_and_has_every_picture(tmp_path):
     model, images = random_vit(image_size=(32, 48), num_registers=2)
     page = page_of(model, tmp_path, images)
     assert all(a.startswith(("data:image/png;base64,", "#")) for a in page.addresses)
@@ -69,7 +69,7 @@ def test_predictions_are_those_of_the_model(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["relative", "hybrid", "bit"])
-def test_what_a_model_has_not_is_left_out_with_a_reason(kind, tmp_path):
+def test_pictures_that_do_not_apply_are_replaced_by_the_reason(kind, tmp_path):
     reasons = []
     if kind == "relative":
         options = {"position_embedding": "relative", "classes": None, "pooling": None}
@@ -96,7 +96,7 @@ def test_a_model_of_the_users_own_has_a_page(tmp_path):
 
 def test_images_stream_into_the_page(tmp_path):
     model, images = random_vit()
-    stream = Stream((32, 32, 3))
+    stream = Stream((32, 32, 3), batch_size=2)
     page = page_of(model, tmp_path, stream)
     assert len(page.images) == 8 and stream.most <= 3
     with pytest.raises(ValueError, match="an iterator can be read once"):

@@ -18,13 +18,13 @@ import tempfile
 ROOT = pathlib.Path(__file__).parents[1]
 
 
-def run(module: str, function: str, *arguments, timeout: float = 300, **variables: str) -> str:
+def run(module: str, function: str, *arguments, timeout: float = 900, **variables: str) -> str:
     """What a function printed in a process of its own, with these environment variables."""
     return run_workers(module, function, *arguments, count=None, timeout=timeout, **variables)[0]
 
 
 def run_workers(
-    module, function, *arguments, count, timeout: float = 300, **variables
+    module, function, *arguments, count, timeout: float = 900, **variables
 ) -> list[str]:
     """What a function printed in each of `count` processes that train together."""
     workers = start(module, function, *arguments, count=count, **variables)

@@ -15,7 +15,6 @@ from keras_vit.evaluate.counting import count_macs
 from keras_vit.models.vit import build_vit
 from tests.fixtures import tiny_config
 
-
 REQUEST = {
     "model": "vit_ti16",
     "image_size": 32,

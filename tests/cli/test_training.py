@@ -61,7 +61,7 @@ def train(*words, data="train"):
     )  # fmt: skip
 
 
-def test_a_run_leaves_everything_behind_and_goes_on(place, capsys):
+def test_a_run_writes_its_files_and_resumes(place, capsys):
     assert train("--validation", "0.25", "--output", "runs/a") == 0
     assert "Run runs/a: vit_tiny, 2 classes, 1 epochs, ended. Model: best.keras" in (
         capsys.readouterr().out
@@ -123,7 +123,7 @@ def test_a_folder_with_train_and_test_is_understood(place, capsys):
         run.evaluate("photos")
 
 
-def test_a_dry_run_says_what_would_be(place, capsys):
+def test_a_dry_run_describes_the_run(place, capsys):
     assert train("--validation", "test", "--dry-run", "--output", "runs/none") == 0
     facts = dict(line.split(":", 1) for line in capsys.readouterr().out.splitlines())
     assert facts["images"].strip() == "32 to train on, 8 to evaluate on"
@@ -172,7 +172,7 @@ def test_training_from_scratch(place, monkeypatch):
         ),
     ],
 )
-def test_what_is_wrong_is_one_line(place, capsys, words, message):
+def test_errors_are_one_line(place, capsys, words, message):
     assert train(*words) == 2
     error = capsys.readouterr().err
     assert message in error and error.startswith("keras-vit: error: ") and "Traceback" not in error
@@ -230,9 +230,16 @@ def interrupt_after_an_epoch(process, metrics):
     return errors
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(place):
-    process = start(*WORDS, "--steps", "100000", "--output", "runs/long")
-    errors = interrupt_after_an_epoch(process, place / "runs/long/metrics.csv")
+def test_ctrl_c_saves_and_prints_how_to_resume(place, monkeypatch, capsys):
+    """In this process; the slow test below presses Ctrl-C in another."""
+    press = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: batch == 4 and signal.raise_signal(signal.SIGINT)
+    )
+    monkeypatch.setattr("keras_vit.cli.training.callbacks_of", lambda *_: [press])
+    with pytest.raises(SystemExit) as stop:
+        main([*WORDS, "--steps", "100000", "--output", "runs/long"])
+    assert stop.value.code == 130
+    errors = capsys.readouterr().err
     assert "Ctrl-C: saving after this batch" in errors and "the state is in" in errors
     assert "keras-vit train --data train --model vit_tiny" in errors
     assert "--output runs/long" in errors and "Traceback" not in errors
@@ -240,7 +247,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(place):
 
 
 @pytest.mark.slow
-def test_the_command_that_ctrl_c_prints_goes_on_to_the_end(place):
+def test_the_command_that_ctrl_c_prints_resumes_the_run(place):
     """And ends where a run ends that nobody interrupted."""
     words = (*WORDS, "--steps", "1500", "--validation", "0.25", "--output")
     whole = start(*words, "runs/whole")

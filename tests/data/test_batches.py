@@ -208,7 +208,7 @@ def test_values_are_in_the_models_range(images):
     np.testing.assert_allclose((x - 127.5) / 127.5, y, atol=1e-6)
 
 
-def test_views_of_other_models():
+def test_transforms_of_other_models():
     free = keras.Sequential([keras.Input((None, None, 1)), keras.layers.Flatten()])
     assert transform_of(free, (8, 12)) == InputTransform((8, 12), channels=1)
     with pytest.raises(ValueError, match=r"takes images of any size. Pass `image_size`"):
@@ -217,7 +217,7 @@ def test_views_of_other_models():
         transform_of(tiny_config(), 64)
 
 
-def test_what_does_not_fit_says_so(images):
+def test_what_does_not_fit_is_an_error(images):
     x, y = arrays()
     with pytest.raises(
         ValueError, match=r"11 images, fewer than a batch of 64. Take batch_size=11"
@@ -268,7 +268,7 @@ def test_augmentations_are_checked(field, value, message):
         Augmentation(**{field: value})
 
 
-def test_training_that_goes_on_sees_the_same_pixels(images, tmp_path):
+def test_resumed_training_reads_the_same_pixels(images, tmp_path):
     """`ResumeTraining` over this pipeline: bit for bit, and without a warning."""
 
     def run(folder, epochs):

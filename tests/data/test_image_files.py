@@ -57,7 +57,7 @@ def test_images_are_read_as_the_model_takes_them(channels, tmp_path):
     np.testing.assert_allclose(images, np.stack([pixels / 127.5 - 1] * 3), atol=1e-5)
 
 
-def test_missing_and_damaged_images_say_so(tmp_path):
+def test_missing_and_damaged_images_are_errors(tmp_path):
     model, _ = random_vit()
     with pytest.raises(ValueError, match="no images in nothing"):
         ImageFiles([], model)

@@ -171,7 +171,7 @@ def test_two_workers_train_on_uneven_shards_as_one_process_on_the_same_batches(p
         np.testing.assert_array_equal(value, results[1][name], err_msg=name)
 
 
-def test_what_cannot_be_read_says_so(pattern, tmp_path):
+def test_what_cannot_be_read_is_an_error(pattern, tmp_path):
     shards = find_shards(pattern)
     with pytest.raises(ValueError, match=r"no files to read. Received: '/nowhere/\*'"):
         find_shards("/nowhere/*")

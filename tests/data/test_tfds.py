@@ -98,7 +98,7 @@ def test_labels_of_ones_own(data_dir):
     assert labels(eval_batches(images, TRANSFORM, 4)) == expected
 
 
-def test_what_is_not_there_says_so(data_dir, tmp_path):
+def test_what_is_not_there_is_an_error(data_dir, tmp_path):
     with pytest.raises(
         ValueError, match=r"tiny_pictures/1.2.0 has no split 'dev'. It has test, tr"
     ):

@@ -14,38 +14,26 @@ import numpy as np
 import keras_vit
 from tests.fixtures import fill_random, tiny_config
 
-CONFIGS = {
-    "token": {"depth": 1},
-    "normed": {
-        "depth": 1,
-        "qk_norm": True,
-        "layer_scale": 0.5,
-        "pooling": "map",
-        "class_token": False,
-    },
-}
-# Devices of data parallelism, or (batch, model); each trains for some seconds.
-SHAPES: dict[str, list[tuple[int, ...] | None]] = {
-    "token": [None, (8,), (2, 4)],
-    "normed": [None, (4, 2)],
-}
+# A model with every kind of weight: also those of the pooling head and of the normed queries.
+CONFIG = tiny_config(depth=1, qk_norm=True, layer_scale=0.5, pooling="map")
+# One device, eight of data parallelism, and (batch, model); each trains for some seconds.
+SHAPES: list[tuple[int, ...] | None] = [None, (8,), (2, 4)]
 
 
-def distribution(shape, config):
+def distribution(shape):
     if shape is None:
         return None
     devices = keras.distribution.list_devices()[: int(np.prod(shape))]
     if len(shape) == 1:
         return keras.distribution.DataParallel(devices=devices)
     mesh = keras.distribution.DeviceMesh(shape, ["batch", "model"], devices)
-    layouts = keras_vit.distribution.vit_layout_map(config, mesh)
+    layouts = keras_vit.distribution.vit_layout_map(CONFIG, mesh)
     return keras.distribution.ModelParallel(layout_map=layouts, batch_dim_name="batch")
 
 
-def train(name, shape, results):
-    config = tiny_config(**CONFIGS[name])
-    keras.distribution.set_distribution(distribution(shape, config))
-    model = keras_vit.build_vit(config)
+def train(shape, results):
+    keras.distribution.set_distribution(distribution(shape))
+    model = keras_vit.build_vit(CONFIG)
     fill_random(model)
     rng = np.random.default_rng(1)
     images = rng.uniform(0, 255, (40, 32, 32, 3)).astype("float32")
@@ -56,7 +44,7 @@ def train(name, shape, results):
     optimizer = keras.optimizers.SGD(0.05, momentum=0.9, weight_decay=0.1, global_clipnorm=1.0)
     model.compile(optimizer, loss, metrics=["accuracy"])
     history = model.fit(images, labels, batch_size=8, epochs=2, shuffle=False, verbose=0).history
-    key = f"{name}/{shape}"
+    key = str(shape)
     results[f"{key}/losses"] = np.array(history["loss"])
     results[f"{key}/accuracies"] = np.array(history["accuracy"])
     for weight in model.trainable_weights:
@@ -69,7 +57,7 @@ def train(name, shape, results):
 def predict():
     """Logits of three images, by `predict` and by a call."""
     keras.distribution.set_distribution(None)
-    model = keras_vit.build_vit(tiny_config(**CONFIGS["token"]))
+    model = keras_vit.build_vit(CONFIG)
     fill_random(model)
     images = np.random.default_rng(1).uniform(0, 255, (3, 32, 32, 3)).astype("float32")
     return model.predict(images, batch_size=2, verbose=0), np.asarray(model(images))
@@ -83,8 +71,7 @@ def shard_shape(variable):
 def main(output):
     assert keras.backend.backend() == "jax" and "tensorflow" not in sys.modules
     results = {}
-    for name, shapes in SHAPES.items():
-        for shape in shapes:
-            train(name, shape, results)
+    for shape in SHAPES:
+        train(shape, results)
     results["predict"], results["call"] = predict()
     np.savez(output, **results)

@@ -17,7 +17,6 @@ from tests.distribution.mesh_layouts_process import SHAPES
 from tests.fixtures import tiny_config
 
 ROOT = pathlib.Path(__file__).parents[2]
-CASES = [(name, shape) for name, shapes in SHAPES.items() for shape in shapes if shape]
 # Hides TensorFlow, as if it were not installed.
 HIDE_TENSORFLOW = """
 import sys
@@ -54,14 +53,14 @@ def results(tmp_path_factory):
 
 
 @needs_jax
-@pytest.mark.parametrize(("name", "shape"), CASES, ids=str)
-def test_every_layout_trains_as_one_device_does(results, name, shape):
+@pytest.mark.parametrize("shape", SHAPES[1:], ids=str)
+def test_every_layout_trains_as_one_device_does(results, shape):
     for kind, tolerance in (("losses", 2e-6), ("accuracies", 0)):
-        single, split = results[f"{name}/None/{kind}"], results[f"{name}/{shape}/{kind}"]
+        single, split = results[f"None/{kind}"], results[f"{shape}/{kind}"]
         np.testing.assert_allclose(split, single, rtol=tolerance, atol=0)
-    assert results[f"{name}/None/losses"][1] < results[f"{name}/None/losses"][0]
-    weights = [key for key in results if key.startswith(f"{name}/None/weights/")]
-    assert len(weights) > 18
+    assert results["None/losses"][1] < results["None/losses"][0]
+    weights = [key for key in results if key.startswith("None/weights/")]
+    assert len(weights) > 25
     for key in weights:
         split = results[key.replace("None", str(shape))]
         np.testing.assert_allclose(split, results[key], rtol=0, atol=2e-6, err_msg=key)
@@ -86,8 +85,8 @@ def test_kernels_and_the_memory_of_the_optimizer_are_split(results):
         "head/kernel": (32, 10),
         "momentum": (32, 24),
     }
-    assert {path: tuple(results[f"token/(2, 4)/shards/{path}"]) for path in expected} == expected
-    assert tuple(results["token/(8,)/shards/block_0/attention/qkv/kernel"]) == (32, 96)
+    assert {path: tuple(results[f"(2, 4)/shards/{path}"]) for path in expected} == expected
+    assert tuple(results["(8,)/shards/block_0/attention/qkv/kernel"]) == (32, 96)
 
 
 def fake_mesh(shape, names=("batch", "model")):
@@ -95,7 +94,7 @@ def fake_mesh(shape, names=("batch", "model")):
     return types.SimpleNamespace(shape=shape, axis_names=list(names))
 
 
-def test_what_cannot_be_split_says_so():
+def test_what_cannot_be_split_is_an_error():
     with pytest.raises(ValueError, match=r"no axis 'model'\. Received: axes .'batch', 'heads'"):
         vit_layout_map(tiny_config(), fake_mesh((2, 4), ("batch", "heads")))
     with pytest.raises(ValueError, match=r"num_heads=4\. Give the axis 4 devices"):

@@ -128,7 +128,7 @@ def test_a_recipe_has_epochs_or_steps(numbers):
         training_cost(find_config("vit_ti16"), "a100", 0.4, **numbers)
 
 
-def test_unknown_devices_and_shares_say_so():
+def test_unknown_devices_and_shares_are_errors():
     with pytest.raises(ValueError, match=r"no device 'a1000'. Did you mean 'a100'"):
         peak_flops("a1000")
     with pytest.raises(ValueError, match=r"`utilization` must be in \(0, 1\]"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 
 import keras
@@ -41,6 +42,7 @@ RESNETS = {
 }
 
 
+@functools.cache
 def build(name):
     if name in RESNETS:
         return build_resnet(ResNetConfig(**{"image_size": 64, "classes": 5, **RESNETS[name]}))
@@ -209,7 +211,7 @@ def test_an_efficientnet_is_counted_by_its_layers():
     assert count_macs(published) == pytest.approx(0.39e9, rel=0.02)  # its paper's Table 2
 
 
-def test_what_cannot_be_counted_says_so():
+def test_what_cannot_be_counted_is_an_error():
     with pytest.raises(ValueError, match="Pass a ViTConfig"):
         count_macs("vit_b16")
     with pytest.raises(ValueError, match="image_size=None"):

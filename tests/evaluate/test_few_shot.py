@@ -83,7 +83,7 @@ def separable(count, classes, width, seed=0, noise=0.3):
     return (centres[labels] + rng.normal(0, noise, (count, width))).astype("float32"), labels
 
 
-def test_more_shots_tell_more_and_nothing_tells_nothing():
+def test_accuracy_grows_with_shots_and_is_chance_without_information():
     train, test = separable(400, 8, 16, noise=1.0), separable(200, 8, 16, seed=1, noise=1.0)
     accuracies = keras_vit.evaluate.few_shot_accuracy(*train, *test, shots=(1, 5, 25))
     assert accuracies[1][0] < accuracies[5][0] < accuracies[25][0]

@@ -26,7 +26,9 @@ from keras_vit.config import Preprocessing
 from keras_vit.data.transforms import eval_transform
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.serving import write_server_config
+from keras_vit.models.vit import build_vit
 from tests.export.conftest import LABELS
+from tests.fixtures import fill_random, tiny_config
 
 SCRIPTS = pathlib.Path(__file__).parents[2] / "export"
 pytestmark = pytest.mark.xdist_group("saved_model")
@@ -164,10 +166,18 @@ def photographs(images, tmp_path):
     return folder
 
 
+@pytest.fixture(scope="module")
+def small():
+    """A model of one block: the scripts convert it in every precision."""
+    model = build_vit(tiny_config(depth=1))
+    fill_random(model)
+    return model
+
+
 @pytest.fixture
-def files(model, tmp_path):
+def files(small, tmp_path):
     """Files of a model and its labels, as command line arguments."""
-    model.save(tmp_path / "tiny.keras")
+    small.save(tmp_path / "tiny.keras")
     (tmp_path / "labels.txt").write_text("".join(f"{label}\n" for label in LABELS))
     return [str(tmp_path / "tiny.keras"), "--labels", str(tmp_path / "labels.txt")]
 
@@ -187,7 +197,7 @@ def test_the_serving_script_writes_model_and_configuration(files, tmp_path, caps
     ],
 )
 def test_the_scripts_export_and_classify(
-    name, suffix, precisions, files, photographs, model, tmp_path, capsys
+    name, suffix, precisions, files, photographs, small, tmp_path, capsys
 ):
     folder = tmp_path / "exported"
     script(f"{name}/export").main([*files, "--images", str(photographs), "--to", str(folder)])
@@ -197,7 +207,7 @@ def test_the_scripts_export_and_classify(
     assert {path.stem for path in folder.iterdir()} == set(precisions)
     exact = str(folder / f"float32.{suffix}")
     classify = script("classify")
-    logits = np.asarray(model(keras_vit.data.read_images(photographs)[0][None]))[0]
+    logits = np.asarray(small(keras_vit.data.read_images(photographs)[0][None]))[0]
     best = classify.classify(exact, photographs / "0.png")
     assert [label for label, _ in best] == [LABELS[i] for i in np.argsort(-logits)[:5]]
     np.testing.assert_allclose([x for _, x in best], np.sort(logits)[:-6:-1], rtol=0, atol=1e-4)

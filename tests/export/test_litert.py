@@ -19,7 +19,7 @@ from tests.fixtures import fill_random, tiny_config
 @pytest.fixture(scope="module")
 def wide():
     """A model whose weights outweigh its graph."""
-    model = build_vit(tiny_config(width=128, mlp_dim=512, gelu="exact"))
+    model = build_vit(tiny_config(depth=1, width=128, mlp_dim=512, gelu="exact"))
     fill_random(model, stddev=0.05)
     return model
 
@@ -58,8 +58,8 @@ def test_fewer_bits_make_smaller_files(reports):
 
 def test_exact_gelu_is_one_operator_and_shapes_are_static(reports):
     counts = count_litert_operators(reports["float32"].path)
-    assert counts["GELU"] == 2
-    assert counts["BATCH_MATMUL"] == 4
+    assert counts["GELU"] == 1
+    assert counts["BATCH_MATMUL"] == 2
     assert not {"SHAPE", "PACK", "GATHER", "TILE", "BROADCAST_TO"} & set(counts)
 
 

@@ -118,15 +118,16 @@ def test_bfloat16_computation_has_float32_outputs(model, pixels, tmp_path):
     assert {outputs[name].dtype.name for name in floats} == {"float32"}
 
 
-def test_versions_are_numbered_and_never_overwritten(model, tmp_path):
+def test_versions_are_numbered_and_never_overwritten(exported, model):
     images = [np.full((20, 30 + i, 3), 40 * i, "uint8") for i in range(5)]  # of several sizes
-    report = export_saved_model(model, tmp_path / "m", images=images)
+    folder = exported.path.parent
+    assert exported.path.name == "1"
+    report = export_saved_model(model, folder, images=images)
     assert report.images == 5 and report.max_difference < 1e-5
-    assert report.path.name == "1"
-    assert export_saved_model(model, tmp_path / "m").path.name == "2"
+    assert report.path.name == "2"
     with pytest.raises(FileExistsError, match=r"2' already exists"):
-        export_saved_model(model, tmp_path / "m", version=2)
-    assert sorted(entry.name for entry in (tmp_path / "m").iterdir()) == ["1", "2"]
+        export_saved_model(model, folder, version=2)
+    assert sorted(entry.name for entry in folder.iterdir()) == ["1", "2"]
 
 
 def test_an_export_to_a_remote_address(model, pixels):

@@ -13,7 +13,11 @@ from keras_vit.export.runners import find_format, newest_version
 from keras_vit.export.verify import verify_export
 
 
-@pytest.mark.parametrize("format", ["saved_model", "litert", "onnx"])
+# tests/cli/test_chain.py exports a SavedModel, the test below a LiteRT file.
+@pytest.mark.parametrize(
+    "format",
+    [pytest.param(f, marks=pytest.mark.slow) for f in ("saved_model", "litert")] + ["onnx"],
+)
 def test_the_command_line_exports_and_verifies(format, model, pixels, tmp_path, capsys):
     model.save(tmp_path / "tiny.keras")
     labels = tmp_path / "labels.txt"

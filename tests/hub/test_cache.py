@@ -420,7 +420,7 @@ def test_several_processes_download_once(server, file, tmp_path):
     assert sum("waiting for it" in err for _, err in outputs) == 3
 
 
-def test_a_process_that_is_killed_lets_another_go_on(server, file, tmp_path):
+def test_a_killed_process_does_not_block_another(server, file, tmp_path):
     (tmp_path / "expected").write_bytes(CONTENT)
     file.delay = 30.0
     first = start_fetch(address_of(server), tmp_path / "expected")

@@ -93,7 +93,7 @@ def test_an_address_names_repository_revision_and_file(hub):
     ]
 
 
-def test_what_lies_beside_a_file_in_a_folder_comes_from_there(hub):
+def test_sidecar_files_are_read_from_the_same_folder(hub):
     hub.beside = {f"large/{name}": hub_error(errors.EntryNotFoundError) for name in NAMES}
     fetch("hf://timm/vit@v1/large/model.safetensors")
     assert [call[1] for call in hub.calls[1:]] == list(hub.beside)

@@ -44,16 +44,16 @@ def test_gelu_is_the_form_it_says(form):
         {"qk_norm": True},
     ],
 )
-def test_attention_stands_what_every_layer_must(options):
+def test_attention_passes_check_layer(options):
     check_layer(SelfAttention(4, **options), (5, 16))
 
 
 @pytest.mark.parametrize("options", [{}, {"gelu": "exact"}])
-def test_mlp_stands_what_every_layer_must(options):
+def test_mlp_passes_check_layer(options):
     check_layer(MLP(24, **options), (5, 16))
 
 
-def test_layer_scale_stands_what_every_layer_must():
+def test_layer_scale_passes_check_layer():
     check_layer(LayerScale(0.5), (5, 16))
 
 
@@ -66,7 +66,7 @@ def test_layer_scale_stands_what_every_layer_must():
         {"relative_positions": True},
     ],
 )
-def test_block_stands_what_every_layer_must(options):
+def test_block_passes_check_layer(options):
     check_layer(TransformerBlock(4, 24, **options), (5, 16))
 
 
@@ -142,7 +142,7 @@ def test_stochastic_depth_drops_whole_images_and_keeps_the_mean():
 
 
 @pytest.mark.parametrize("rate", ["dropout_rate", "attention_dropout_rate"])
-def test_dropout_is_on_in_training_alone(rate):
+def test_dropout_is_active_only_in_training(rate):
     layer, _ = built(TransformerBlock(4, 24, **{rate: 0.5}))
     assert np.abs(numpy(layer(TOKENS, training=True)) - numpy(layer(TOKENS))).max() > 0.01
     np.testing.assert_array_equal(numpy(layer(TOKENS)), numpy(layer(TOKENS, training=False)))

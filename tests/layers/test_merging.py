@@ -117,7 +117,7 @@ def test_half_precision_merges_the_same_tokens():
         )
 
 
-def test_configurations_come_back():
+def test_configurations_survive_a_round_trip():
     check_config(TokenMerging(3, 2))
     check_config(TransformerBlock(4, 24, num_merged_tokens=3, num_prefix_tokens=2))
 

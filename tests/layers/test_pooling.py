@@ -30,7 +30,7 @@ def numpy(x):
     ],
     ids=lambda layer: layer.name,
 )
-def test_poolings_stand_what_every_layer_must(layer):
+def test_poolings_pass_check_layer(layer):
     check_layer(layer, (5, 16), (16,))
 
 

@@ -42,7 +42,7 @@ def test_gradients_are_those_without_it(jit_compile):
     assert [state[1] for state in states] == [2, 2, 2, 2, 4]
 
 
-def test_the_products_are_done_again():
+def test_products_are_recomputed():
     def products(rematerialize):
         block = TransformerBlock(2, 32, rematerialize=rematerialize)
         block.build((None, 5, 16))

@@ -20,7 +20,7 @@ def numpy(x):
     ("patch_size", "shape", "num_patches"),
     [(8, (16, 24, 3), 6), ((4, 8), (8, 8, 1), 2), (1, (2, 3, 5), 6)],
 )
-def test_patch_encoder_stands_what_every_layer_must(patch_size, shape, num_patches):
+def test_patch_encoder_passes_check_layer(patch_size, shape, num_patches):
     check_layer(PatchEncoder(patch_size, 12), shape, (num_patches, 12))
 
 
@@ -65,7 +65,7 @@ def test_patch_encoder_refuses_sizes_that_are_none(arguments):
 
 
 @pytest.mark.parametrize("options", [{}, {"num_tokens": 4, "insert_at": 1, "stddev": 0.1}])
-def test_class_token_stands_what_every_layer_must(options):
+def test_class_token_passes_check_layer(options):
     check_layer(ClassToken(**options), (5, 8), (5 + options.get("num_tokens", 1), 8))
 
 
@@ -90,7 +90,7 @@ def test_class_token_refuses_a_place_that_is_not_there():
 
 @pytest.mark.parametrize("kind", ["learned", "learned_2d", "sincos_2d"])
 @pytest.mark.parametrize("num_prefix_tokens", [0, 1, 2])
-def test_positions_stand_what_every_layer_must(kind, num_prefix_tokens):
+def test_positions_pass_check_layer(kind, num_prefix_tokens):
     layer = AddPositionEmbedding((2, 3), num_prefix_tokens, kind)
     check_layer(layer, (num_prefix_tokens + 6, 8))
 

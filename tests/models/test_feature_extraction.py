@@ -211,7 +211,7 @@ def test_a_wrong_name_lists_the_right_ones():
         attention_scores(model, np.zeros((1, 32, 32, 3)), block=2)
 
 
-def test_models_without_blocks_or_graph_say_so():
+def test_models_without_blocks_or_graph_are_errors():
     x = keras.Input((8, 8, 3))
     with pytest.raises(ValueError, match="has no TransformerBlock"):
         attention_scores(keras.Model(x, keras.layers.Flatten()(x)), np.zeros((1, 8, 8, 3)))

@@ -50,8 +50,8 @@ RUNS = {
 }
 
 
-# Each begins a run three times; those left to `scripts/test --slow` differ least from another.
-SLOW = {"in order", "steps", "two a call", "accumulated", "float16"}
+# Each starts a run three times; those left to `scripts/test --slow` differ least from another.
+SLOW = {"in order", "steps", "two a call", "accumulated", "float16", "XLA"}
 
 
 def slow(name):
@@ -105,15 +105,16 @@ def whole():
 
 @pytest.mark.filterwarnings("ignore:.*ran out of data:UserWarning")
 @pytest.mark.parametrize("name", [pytest.param(x, marks=slow(x)) for x in RUNS])
-def test_goes_on_bit_for_bit(name, tmp_path):
+def test_resumes_bit_for_bit(name, tmp_path):
     whole = fit(name)
-    for step in np.sort(np.random.default_rng(len(name)).choice(np.arange(2, whole[3]), 2)):
+    kills = 1 if name in ("arrays", "repeated", "masked", "partial") else 2
+    for step in np.sort(np.random.default_rng(len(name)).choice(np.arange(2, whole[3]), kills)):
         with pytest.raises(KilledError):
             fit(name, tmp_path, step)
     assert_same(fit(name, tmp_path), whole)
 
 
-def test_goes_on_with_epochs_alone(tmp_path, whole):
+def test_resumes_from_states_of_epochs(tmp_path, whole):
     with pytest.raises(KilledError):
         fit(folder=tmp_path, kill_after=BATCHES + 2, every_n_steps=None)
     assert [file.name for file in tmp_path.glob("*.state")] == [
@@ -184,7 +185,7 @@ def test_other_data_is_refused(tmp_path):
         fit("in order", tmp_path, data=(slices().batch(BATCH + 1), None))
 
 
-def test_complete_training_is_not_begun_anew(tmp_path, whole, capsys):
+def test_complete_training_is_not_repeated(tmp_path, whole, capsys):
     fit(folder=tmp_path)
     assert_same(fit(folder=tmp_path), whole)
     assert "Training is complete: 3 epochs" in capsys.readouterr().err

@@ -119,7 +119,7 @@ def test_sigterm_to_one_of_two_workers(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM"])
-def test_two_workers_go_on_in_the_middle_of_shards(tmp_path, how):
+def test_two_workers_resume_in_the_middle_of_shards(tmp_path, how):
     for name in ("whole", "broken", "shards"):
         (tmp_path / name).mkdir()
     write_shards(tmp_path / "shards")

@@ -69,7 +69,7 @@ def test_a_write_that_fails_leaves_the_file_as_it_was(tmp_path):
     assert read_state(tmp_path / "a")[0] == {"epoch": 3}
 
 
-def test_a_file_of_another_version_says_so(tmp_path, monkeypatch):
+def test_a_file_of_another_version_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(state_file, "_MAGIC", b"keras_vit training state, version 0\n")
     write_state(tmp_path / "a", {}, ARRAYS)
     monkeypatch.undo()

@@ -49,8 +49,8 @@ def test_the_teacher_gets_no_gradient():
 
 def build():
     keras.utils.set_random_seed(0)
-    student = keras_vit.build_vit(tiny_config(distillation_token=True, classes=5))
-    teacher = keras_vit.build_vit(tiny_config(classes=5, dropout_rate=0.5))
+    student = keras_vit.build_vit(tiny_config(depth=1, distillation_token=True, classes=5))
+    teacher = keras_vit.build_vit(tiny_config(depth=1, classes=5, dropout_rate=0.5))
     fill_random(teacher, seed=4)
     return student, teacher
 

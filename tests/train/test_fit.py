@@ -189,6 +189,7 @@ def test_transfer_selects_on_held_out_images_and_tests_once(pretrained, monkeypa
         )
 
 
+@pytest.mark.slow  # tests/test_files.py: a write that fails keeps the file before
 def test_a_full_disk_keeps_the_previous_checkpoint(pretrained, tmp_path, monkeypatch):
     """`ResumeTraining` writes atomically: training resumes from the previous checkpoint."""
     longer = dataclasses.replace(RECIPE, steps=240)

@@ -88,7 +88,7 @@ def train(scope=default, fit=None, data=batches, epochs=5, thorough=False, **opt
     """Everything that a run ends with; where thorough, with all that can be done beside `fit`."""
     with scope() if callable(scope) else scope.scope():
         model = build(**options)
-    fit = {**({"validation_data": batches()} if thorough else {}), **(fit or {})}
+    fit = {"shuffle": False, **({"validation_data": batches()} if thorough else {}), **(fit or {})}
     results = {"history": model.fit(data(), epochs=epochs, verbose=0, **fit).history}
     if thorough:
         results["predictions"] = model.predict(batches(), verbose=0)
@@ -123,15 +123,19 @@ def check_two_replicas():
     expected = train(thorough=True)
     losses = expected["history"]["loss"]
     assert losses[-1] < losses[0] - 0.05, losses
-    assert_same(train(replicas, jit_compile=True, thorough=True), expected)
-    received = train(replicas, fit={"validation_data": batches()})
-    assert_same(received, {name: expected[name] for name in received})
+    assert_same(train(replicas, thorough=True), expected)
+    received = train(replicas, jit_compile=True)
+    without_validation = {name: expected["history"][name] for name in received["history"]}
+    assert_same(
+        received, {name: expected[name] for name in received} | {"history": without_validation}
+    )
 
 
-def check_one_device():
+def check_xla():
+    """With validation, `predict` and `evaluate`."""
     expected = train(thorough=True)
     one_device = tf.distribute.OneDeviceStrategy("CPU:1").scope
-    for scope in (default, one_device):
+    for scope in (default, one_device, replicas):
         assert_same(train(scope, jit_compile=True, thorough=True), expected)
 
 

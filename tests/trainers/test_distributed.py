@@ -12,7 +12,7 @@ from tests.workers import run, run_workers
 MODULE = "tests.trainers.distributed"
 QUICK = ("two_replicas", "single_batches", "own_models", "keras_itself")
 SLOW = (
-    *("one_device", "optimizers", "precision", "fit_arguments", "the_end_of_the_data"),
+    *("xla", "optimizers", "precision", "fit_arguments", "the_end_of_the_data"),
     *("random_numbers", "rematerialization"),
 )
 

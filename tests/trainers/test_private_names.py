@@ -62,6 +62,7 @@ def test_every_listed_name_is_used_and_listed_once():
     assert [name for name in LISTED if name not in source.replace(table, "")] == []
 
 
+@functools.cache
 def own_names() -> set[str]:
     """Private names that this package itself defines or assigns on `self`, or on the module."""
     names = set()

@@ -491,7 +491,7 @@ def test_another_patch_size_is_asked_for_or_an_error(token):
     assert "8 x 8 to 16 x 16 pixels (pseudo-inverse, bilinear)" in str(report)
 
 
-def test_a_head_of_other_classes_starts_at_zero_and_the_report_says_so(token):
+def test_a_head_of_other_classes_starts_at_zero_and_is_in_the_report(token):
     model = tiny_model(classes=7, head_bias=-10.0)
     for weight in model.get_layer("head").weights:
         weight.assign(np.ones(weight.shape))
@@ -521,7 +521,7 @@ def test_a_head_of_another_form_is_no_fit():
         load_weights(tiny_model(pre_logits=32), golden_file("vit_token"))
 
 
-def test_all_problems_come_at_once_and_nothing_is_assigned(token, save):
+def test_all_problems_are_in_one_error_and_nothing_is_assigned(token, save):
     token["cls"] = token["cls"].astype("int32")
     token["embedding/bias"] = np.zeros(7, "float32")
     token["surprise"] = np.zeros(3, "float32")

@@ -210,7 +210,7 @@ def test_a_pooler_is_a_hidden_layer_of_the_head(save):
     assert set(report.left_out) == {"pooler.dense.weight", "pooler.dense.bias"}
 
 
-def test_files_beside_a_checkpoint_say_how_images_were_prepared(save, tmp_path):
+def test_sidecar_files_describe_the_preprocessing(save, tmp_path):
     path = save(weights(CASES["timm vit"]["shapes"]))
     fields = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225], "crop_pct": 0.9}
     (tmp_path / "config.json").write_text(
