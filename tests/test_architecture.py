@@ -35,6 +35,7 @@ USES_TENSORFLOW = {"data", "export", "train", "evaluate", "resume", "distributio
 IMPORTS_TENSORFLOW_LATE = {
     "analysis/relevance.py",
     "cli/training.py",
+    "files.py",  # of remote addresses alone
     "trainers/array_data.py",
     "trainers/distributed.py",
     "trainers/private_names.py",
