@@ -18,7 +18,7 @@ import math
 import zipfile
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageOps
 
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
@@ -48,7 +48,10 @@ def open_onnx(path: str):
 def eval_transform(image: Image.Image, card: dict) -> np.ndarray:
     """Preprocesses an image to float32 pixels of shape `(1, H, W, C)` in [0, 255]."""
     *size, channels = card["input_shape"]
-    image, settings = image.convert(MODES[channels]), card["preprocessing"]
+    settings = card["preprocessing"]
+    if image.format == "JPEG" and settings.get("exif_orientation", True):
+        image = ImageOps.exif_transpose(image)
+    image = image.convert(MODES[channels])
     library = settings.get("library", "tensorflow")
     larger = resized_size(image.size[::-1], size, library, settings)
     if library == "tensorflow":

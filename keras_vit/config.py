@@ -50,6 +50,8 @@ class Preprocessing:
         crop_mode: What is resized to the model's size divided by `crop_ratio`: `"center"` the
             shorter side, `"squash"` both sides, or `"border"` the longer side, with a border of the
             mean colour. Names and meaning are timm's.
+        exif_orientation: Whether JPEG files are turned as their EXIF orientation says, in training
+            too.
 
     Raises:
         ValueError: If a value is out of its range, values do not fit together, or the lengths of
@@ -62,6 +64,7 @@ class Preprocessing:
     crop_ratio: float | None = None
     library: str = "tensorflow"
     crop_mode: str = "center"
+    exif_orientation: bool = True
 
     def __post_init__(self) -> None:
         for field in ("mean", "std"):

@@ -224,7 +224,10 @@ def eval_batches(
         return plan, batches
 
     def prepare(item: Any, label: Any) -> tuple[Any, Any]:
-        pixels = decode(images.load(item), transform.channels, images.max_pixels)
+        turn = transform.preprocessing.exif_orientation
+        pixels = decode(
+            images.load(item), transform.channels, images.max_pixels, exif_orientation=turn
+        )
         pixels = eval_transform(pixels, transform.preprocessing, transform.image_size)
         pixels = tf.ensure_shape(pixels, (*transform.image_size, transform.channels))
         return _in_range(pixels, transform), label
@@ -260,14 +263,17 @@ def _crop(
     image: Any, chosen: Augmentation, transform: InputTransform, seed: Any, max_pixels: int
 ) -> Any:
     size, channels = transform.image_size, transform.channels
-    method = chosen.interpolation
+    method, turn = chosen.interpolation, transform.preprocessing.exif_orientation
     if chosen.crop == "none":
-        return eval_transform(decode(image, channels, max_pixels), transform.preprocessing, size)
+        pixels = decode(image, channels, max_pixels, exif_orientation=turn)
+        return eval_transform(pixels, transform.preprocessing, size)
     if chosen.crop == "inception":
-        return inception_crop(image, size, seed, chosen.area_range, method, channels, max_pixels)
+        return inception_crop(
+            image, size, seed, chosen.area_range, method, channels, max_pixels, turn
+        )
     larger = chosen.resize_size or (round(size[0] * 7 / 6), round(size[1] * 7 / 6))
     keep = chosen.crop == "resize_small"
-    return resized_crop(image, larger, size, seed, keep, method, channels, max_pixels)
+    return resized_crop(image, larger, size, seed, keep, method, channels, max_pixels, turn)
 
 
 def _mix(pixels: Any, labels: Any, chosen: Augmentation, seed: Any) -> tuple[Any, Any]:

@@ -26,6 +26,7 @@ def inception_crop(
     interpolation: str = "bilinear",
     channels: int = 3,
     max_pixels: int = MAX_PIXELS,
+    exif_orientation: bool = True,
 ) -> Any:
     """Inception crop: a random crop of 5 to 100 % of the area, aspect ratio 3:4 to 4:3, resized.
 
@@ -39,12 +40,17 @@ def inception_crop(
         interpolation: Method of resizing, as in `Preprocessing`.
         channels: 1 or 3.
         max_pixels: As for `decode`.
+        exif_orientation: As for `decode`.
 
     Returns:
         float32 tensor of shape `(*image_size, channels)`, values in [0, 255].
     """
     pixels = decode_window(
-        image, lambda shape: inception_window(shape, seed, area_range), channels, max_pixels
+        image,
+        lambda shape: inception_window(shape, seed, area_range),
+        channels,
+        max_pixels,
+        exif_orientation,
     )
     return tf.ensure_shape(resize(pixels, image_size, interpolation), (*image_size, channels))
 
@@ -72,6 +78,7 @@ def resized_crop(
     interpolation: str = "bilinear",
     channels: int = 3,
     max_pixels: int = MAX_PIXELS,
+    exif_orientation: bool = True,
 ) -> Any:
     """Resizes the image, then takes a random crop of the input size.
 
@@ -88,11 +95,12 @@ def resized_crop(
         interpolation: Method of resizing, as in `Preprocessing`.
         channels: 1 or 3.
         max_pixels: As for `decode`.
+        exif_orientation: As for `decode`.
 
     Returns:
         float32 tensor of shape `(*image_size, channels)`, values in [0, 255].
     """
-    pixels = decode(image, channels, max_pixels)
+    pixels = decode(image, channels, max_pixels, exif_orientation=exif_orientation)
     size: Any = resize_size
     if keep_proportions:
         sides = tf.cast(tf.shape(pixels)[:2], tf.float64)

@@ -22,6 +22,7 @@ from keras_vit.data.header_ops import (
     WEBP_WITH_OPACITY,
     read_header,
 )
+from keras_vit.data.orientation import displayed_shape, orient, read_orientation, stored_window
 
 # Channels that an image file can be decoded to.
 DECODED_CHANNELS = (1, 3, 4)
@@ -41,7 +42,11 @@ _ALONE = -1  # position of an image that is not one of several
 
 
 def decode(
-    image: Any, channels: int = 3, max_pixels: int = MAX_PIXELS, index: Any | None = None
+    image: Any,
+    channels: int = 3,
+    max_pixels: int = MAX_PIXELS,
+    index: Any | None = None,
+    exif_orientation: bool = True,
 ) -> Any:
     """Decodes all pixels of an image.
 
@@ -54,6 +59,7 @@ def decode(
         channels: 1 (grey), 3 or 4 (with opacity) for the result, whatever the file has.
         max_pixels: Height times width above which the image is refused before it is decoded.
         index: Position of the image among others, for the error message; a tensor or `None`.
+        exif_orientation: Whether a JPEG is turned as its EXIF orientation says.
 
     Returns:
         Tensor of shape `(h, w, channels)`, uint8 where it was decoded.
@@ -68,11 +74,12 @@ def decode(
 
     def decode_jpeg() -> Any:
         size = tf.io.extract_jpeg_shape(image, tf.int64)[:2]
-        return tf.cond(
+        pixels = tf.cond(
             tf.reduce_prod(size) <= max_pixels,
             _decoder(image, channels, min(channels, 3)),
             lambda: _refuse(JPEG, size[0], size[1], position, channels, max_pixels),
         )
+        return orient(pixels, read_orientation(image)) if exif_orientation else pixels
 
     pixels = tf.cond(
         tf.io.is_jpeg(image),
@@ -87,6 +94,7 @@ def decode_window(
     choose: Callable[[Any], Any],
     channels: int = 3,
     max_pixels: int = MAX_PIXELS,
+    exif_orientation: bool = True,
 ) -> Any:
     """Decodes a window of an image; of a JPEG nothing else is decoded.
 
@@ -96,6 +104,7 @@ def decode_window(
             left, height and width.
         channels: 1 or 3.
         max_pixels: Height times width of the whole image, as for `decode`.
+        exif_orientation: As for `decode`; the window is of the turned image.
 
     Returns:
         Tensor of shape `(height, width, channels)`, uint8 where it was decoded.
@@ -104,14 +113,24 @@ def decode_window(
     def decode_jpeg_window() -> Any:
         shape = tf.image.extract_jpeg_shape(image)
         size = tf.cast(shape[:2], tf.int64)
-        return tf.cond(
+        orientation = read_orientation(image) if exif_orientation else tf.constant(1)
+        displayed = displayed_shape(shape, orientation) if exif_orientation else shape
+
+        def decode_chosen() -> Any:
+            window = choose(displayed)
+            if exif_orientation:
+                window = stored_window(window, displayed, orientation)
+            return tf.image.decode_and_crop_jpeg(image, window, channels)
+
+        pixels = tf.cond(
             tf.reduce_prod(size) <= max_pixels,
-            lambda: tf.image.decode_and_crop_jpeg(image, choose(shape), channels),
+            decode_chosen,
             lambda: _refuse(JPEG, size[0], size[1], _ALONE, channels, max_pixels),
         )
+        return orient(pixels, orientation) if exif_orientation else pixels
 
     def cut() -> Any:
-        pixels = decode(image, channels, max_pixels)
+        pixels = decode(image, channels, max_pixels, exif_orientation=exif_orientation)
         top, left, height, width = tf.unstack(choose(tf.shape(pixels)))
         return tf.slice(pixels, (top, left, 0), tf.stack((height, width, -1)))
 

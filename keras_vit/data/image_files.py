@@ -50,8 +50,13 @@ def read_images(
     return [read_image(path, channels, max_pixels) for path in spread]
 
 
-def read_image(path: pathlib.Path, channels: int = 3, max_pixels: int = MAX_PIXELS) -> np.ndarray:
-    """Reads one image file as a uint8 array of shape `(h, w, channels)`.
+def read_image(
+    path: pathlib.Path,
+    channels: int = 3,
+    max_pixels: int = MAX_PIXELS,
+    exif_orientation: bool = True,
+) -> np.ndarray:
+    """Reads one image file as a uint8 array of shape `(h, w, channels)`, turned as EXIF says.
 
     Raises:
         OSError: If the file does not exist, is no image, or one of more pixels than `max_pixels`.
@@ -60,7 +65,8 @@ def read_image(path: pathlib.Path, channels: int = 3, max_pixels: int = MAX_PIXE
     if path.exists() and not path.is_file():  # reading a pipe or a device could wait forever
         raise OSError(f"{path} is no regular file, so it is not read as an image.")
     try:
-        return decode(tf.constant(path.read_bytes()), channels, max_pixels).numpy()
+        data = tf.constant(path.read_bytes())
+        return decode(data, channels, max_pixels, exif_orientation=exif_orientation).numpy()
     except tf.errors.InvalidArgumentError as error:
         raise OSError(
             f"{path} cannot be read as an image (JPEG, PNG, BMP, GIF, or WebP that does not move): "
@@ -106,7 +112,8 @@ def _model_input(path: pathlib.Path, model: keras.Model) -> np.ndarray:
     own, normalizes_itself = find_preprocessing(model)
     preprocessing = own or Preprocessing()
     height, width, channels = model.inputs[0].shape[1:]
-    pixels = eval_transform(tf.constant(read_image(path, channels)), preprocessing, (height, width))
+    image = read_image(path, channels, exif_orientation=preprocessing.exif_orientation)
+    pixels = eval_transform(tf.constant(image), preprocessing, (height, width))
     if normalizes_itself is False:
         return normalize(pixels, preprocessing).numpy()
     return pixels.numpy()

@@ -233,7 +233,8 @@ class ServingModule(tf.Module):
 
     def _decode(self, index: tf.Tensor, image_bytes: tf.Tensor) -> tf.Tensor:
         channels = self._inference.input_shape[-1]
-        return self._preprocess(decode(image_bytes, channels, self._max_pixels, index))
+        turn = self._inference.preprocessing.exif_orientation
+        return self._preprocess(decode(image_bytes, channels, self._max_pixels, index, turn))
 
     def _map(self, function: Callable[..., tf.Tensor], batch: Any) -> tf.Tensor:
         """Applies a function to each image of a batch, to several in parallel."""
