@@ -3,7 +3,6 @@ from .block import LayerScale as LayerScale
 from .block import TransformerBlock as TransformerBlock
 from .convolution import GroupNorm as GroupNorm
 from .convolution import StdConv2D as StdConv2D
-from .masking import PatchMask as PatchMask
 from .merging import TokenMerging as TokenMerging
 from .mlp import MLP as MLP
 from .pooling import AttentionPooling as AttentionPooling
@@ -17,3 +16,4 @@ from .tokens import AddPositionEmbedding as AddPositionEmbedding
 from .tokens import ClassToken as ClassToken
 from .tokens import PatchDropout as PatchDropout
 from .tokens import PatchEncoder as PatchEncoder
+from .tokens import PatchMask as PatchMask
