@@ -74,9 +74,11 @@ def test_a_small_file_that_claims_to_be_large_is_refused(kind, loaded, model, pi
     for name in ("serving_default", "features"):
         with pytest.raises(tf.errors.InvalidArgumentError, match=reason):
             loaded.signatures[name](image_bytes=images)
-    start = time.perf_counter()
-    outputs = loaded.signatures["tolerant"](image_bytes=images)
-    assert time.perf_counter() - start < 1
+    tolerant = loaded.signatures["tolerant"]
+    tolerant(image_bytes=images[:1])  # the first call prepares the graph
+    start = time.process_time()
+    outputs = tolerant(image_bytes=images)
+    assert time.process_time() - start < 1
     assert outputs["valid"].numpy().tolist() == [True, False]
     np.testing.assert_allclose(outputs["logits"][:1], model(pixels[:1]), rtol=0, atol=1e-5)
 
