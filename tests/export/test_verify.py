@@ -44,7 +44,7 @@ def test_the_command_line_calibrates_with_images(model, tmp_path, capsys):
         (folder / f"{index}.png").write_bytes(tf.io.encode_png(image).numpy())
     words = ["export", str(tmp_path / "tiny.keras"), "--to", "litert", "--precision", "int8"]
     path = tmp_path / "tiny.tflite"
-    assert main([*words, "--output", str(path)]) == 1
+    assert main([*words, "--output", str(path)]) == 2
     assert '"int8" needs `calibration`' in capsys.readouterr().err
     assert main([*words, "--output", str(path), "--images", str(folder)]) == 0
     printed = capsys.readouterr().out
