@@ -158,6 +158,7 @@ CALLS = ("predict", "predict_on_batch", "__call__", "evaluate", "fit", "train_on
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@pytest.mark.filterwarnings(r"ignore:os\.fork\(\) was called:RuntimeWarning")  # JAX's, if imported
 def test_a_forked_child_is_told():
     """Without the check `predict` waits forever."""
     model = make("ours", 4)
