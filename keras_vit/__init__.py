@@ -35,7 +35,7 @@ def _is_command_line() -> bool:
 # Registers the classes of this package with Keras, which then finds them in `.keras` files. The
 # command line imports Keras later, when a command runs: `keras-vit --help` must not wait for it.
 if not _is_command_line():
-    import keras_vit.train.keras_files  # noqa: F401
+    import keras_vit.train.keras_files  # noqa: F401 - registers the classes
 
 __version__ = "0.1.0"
 

@@ -205,7 +205,9 @@ COMMANDS: tuple[Command, ...] = (
         "models:verify_file",
         "Compares the outputs of an exported file with those of its model.",
         (
-            argument("path", help="a version of a SavedModel, a LiteRT file or an ONNX file"),
+            argument(
+                "path", help="SavedModel version or folder of versions, LiteRT file, ONNX file"
+            ),
             argument("model", help=MODEL_FORMS),
             argument("--tolerance", type=float, help="largest difference allowed"),
             _IMAGES,

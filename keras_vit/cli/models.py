@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from keras_vit.cli.commands import MAX_IMAGES
@@ -19,16 +19,9 @@ def export_model(
 ) -> None:
     """Exports a model as a SavedModel, a LiteRT or an ONNX file, checked against the model."""
     from keras_vit.data.image_files import read_images
-    from keras_vit.export.litert import export_litert
-    from keras_vit.export.onnx import export_onnx
-    from keras_vit.export.saved_model import export_saved_model
+    from keras_vit.train.runs import find_exporter
 
     options: dict[str, Any] = {"precision": precision}
-    exports: dict[str, Callable[..., Any]] = {
-        "saved_model": export_saved_model,
-        "litert": export_litert,
-        "onnx": export_onnx,
-    }
     loaded = open_model(model)
     if labels is not None or resolve_model(model).path is not None:
         options["labels"] = class_names_of(model, labels, loaded.output_shape[-1])
@@ -36,7 +29,7 @@ def export_model(
         options["images"] = read_images(images, loaded.input_shape[-1], MAX_IMAGES)
         if (to, precision) == ("litert", "int8"):
             options["calibration"] = options["images"]
-    print(exports[to](loaded, output, **options))
+    print(find_exporter(to)(loaded, output, **options))
 
 
 def verify_file(

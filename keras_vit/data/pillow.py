@@ -31,9 +31,9 @@ def resample(image: Any, size: Any, begin: Any, window: Any, interpolation: str)
         float32 tensor of shape `(*window, C)`, integers in [0, 255].
     """
     own, channels = tf.shape(image), image.shape[-1]
-    top, below, rows = _taps(own[0], size[0], begin[0], window[0], interpolation)
-    left, right, columns = _taps(own[1], size[1], begin[1], window[1], interpolation)
-    image = image[top:below, left:right]  # what the window depends on
+    top, below, rows = _kernel_weights(own[0], size[0], begin[0], window[0], interpolation)
+    left, right, columns = _kernel_weights(own[1], size[1], begin[1], window[1], interpolation)
+    image = image[top:below, left:right]  # the pixels that the window needs
 
     def rows_first() -> Any:
         x = _weighted_sums(rows, image)  # (H, w, C)
@@ -49,8 +49,10 @@ def resample(image: Any, size: Any, begin: Any, window: Any, interpolation: str)
     return tf.reshape(tf.cast(pixels, tf.float32), (window[0], window[1], channels))
 
 
-def _taps(own: Any, size: Any, begin: Any, count: Any, interpolation: str) -> tuple[Any, Any, Any]:
-    """Computes how pixels of one axis are weighted: first and last pixel used, sparse weights."""
+def _kernel_weights(
+    own: Any, size: Any, begin: Any, count: Any, interpolation: str
+) -> tuple[Any, Any, Any]:
+    """Computes the kernel's weights along one axis: first pixel, end, sparse weights."""
     radius, kernel = _KERNELS[interpolation]
     own_side, scale = tf.cast(own, tf.float64), tf.cast(own / size, tf.float64)
     stretch = tf.maximum(scale, 1.0)
@@ -58,8 +60,8 @@ def _taps(own: Any, size: Any, begin: Any, count: Any, interpolation: str) -> tu
     centre = (tf.cast(begin + tf.range(count), tf.float64) + 0.5) * scale  # (count,)
     first = tf.maximum(tf.floor(centre - support + 0.5), 0.0)
     end = tf.minimum(tf.floor(centre + support + 0.5), own_side)
-    taps = tf.cast(tf.math.ceil(support), tf.int32) * 2 + 1
-    pixel = first[:, None] + tf.cast(tf.range(taps), tf.float64)  # (count, taps)
+    num_weights = tf.cast(tf.math.ceil(support), tf.int32) * 2 + 1
+    pixel = first[:, None] + tf.cast(tf.range(num_weights), tf.float64)  # (count, num_weights)
     weight = kernel(tf.abs((pixel - centre[:, None] + 0.5) * (1.0 / stretch)))
     weight = tf.where(pixel < end[:, None], weight, 0.0)
     weight /= tf.reduce_sum(weight, -1, keepdims=True)
@@ -68,9 +70,9 @@ def _taps(own: Any, size: Any, begin: Any, count: Any, interpolation: str) -> tu
     begins, ends = tf.cast(first[0], tf.int32), tf.cast(end[-1], tf.int32)
     column = tf.minimum(tf.cast(pixel, tf.int32), ends - 1) - begins
     row = tf.broadcast_to(tf.range(count)[:, None], tf.shape(column))
-    places = tf.cast(tf.reshape(tf.stack((row, column), -1), (-1, 2)), tf.int64)
+    indices = tf.cast(tf.reshape(tf.stack((row, column), -1), (-1, 2)), tf.int64)
     shape = tf.cast((count, ends - begins), tf.int64)
-    return begins, ends, tf.SparseTensor(places, tf.reshape(fixed, (-1,)), shape)
+    return begins, ends, tf.SparseTensor(indices, tf.reshape(fixed, (-1,)), shape)
 
 
 def _weighted_sums(weights: Any, pixels: Any) -> Any:

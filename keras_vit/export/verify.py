@@ -243,16 +243,7 @@ def verification_images(images: Images | None, inference: Inference) -> np.ndarr
             f"`images` must be pixels of shape (B, {', '.join(map(str, inference.input_shape))}), "
             f"with at least one image. Received: shape {images.shape}."
         )
-    if not np.isfinite(images).all() or images.min() < 0 or images.max() > 255:
-        raise ValueError(
-            "`images` must be pixels in [0, 255], not normalised. Received: values from "
-            f"{images.min()} to {images.max()}."
-        )
-    if 0 < images.max() <= 1:
-        raise ValueError(
-            "`images` must be pixels in [0, 255]. Received: values from "
-            f"{images.min()} to {images.max()}, which look like a range of [0, 1]. Multiply by 255."
-        )
+    _check_range([images])
     return images.astype("float32")
 
 
@@ -269,10 +260,27 @@ def resize_images(images: Images, inference: Inference) -> np.ndarray:
                 f"An image must have the shape (h, w, {channels}). Received: image {index} of "
                 f"shape {np.shape(image)}."
             )
+    _check_range(images)
     view = functools.partial(
         eval_transform, preprocessing=inference.preprocessing, image_size=inference.input_shape[:2]
     )
     return np.stack([view(image) for image in images])
+
+
+def _check_range(images: Images) -> None:
+    """Raises a `ValueError` unless the values of all images are pixels in [0, 255]."""
+    low = np.min([np.min(image) for image in images])  # NaN if any value is
+    high = np.max([np.max(image) for image in images])
+    if not (low >= 0 and high <= 255):
+        raise ValueError(
+            f"Images must be pixels in [0, 255], not normalised. Received: values from {low:g} to "
+            f"{high:g}."
+        )
+    if 0 < high <= 1:
+        raise ValueError(
+            f"Images must be pixels in [0, 255]. Received: values from {low:g} to {high:g}, which "
+            "look like a range of [0, 1]. Multiply by 255."
+        )
 
 
 def measure_latency(runner: Runner, images: np.ndarray, repeats: int = 5) -> tuple[float, float]:

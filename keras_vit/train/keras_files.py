@@ -56,8 +56,8 @@ def load_keras_file(path: str | os.PathLike[str]) -> keras.Model:
     try:
         return keras.saving.load_model(path, safe_mode=True)
     except Exception as error:  # Keras raises errors of many kinds for damaged files
-        said = " ".join(str(error).split()) or "no reason given"
-        reason = said if len(said) <= _MAX_REASON else f"{said[:_MAX_REASON]}..."
+        text = " ".join(str(error).split()) or "no reason given"
+        reason = text if len(text) <= _MAX_REASON else f"{text[:_MAX_REASON]}..."
         raise CheckpointError(
             f"Keras refuses to load {str(path)!r} ({type(error).__name__}): {reason} The file is "
             "damaged, or holds code or layers that neither Keras nor this package defines."

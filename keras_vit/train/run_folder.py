@@ -1,4 +1,4 @@
-"""The folder of a training run: its settings, its course and its results.
+"""The folder of a training run: its settings, metrics, models and results.
 
 config.json   settings with all values of the recipe; class names; versions
 states/       training states, from which an interrupted run continues

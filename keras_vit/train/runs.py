@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import keras
@@ -134,17 +134,8 @@ class Run:
         Returns:
             The `ExportReport`.
         """
-        from keras_vit.export.litert import export_litert
-        from keras_vit.export.onnx import export_onnx
-        from keras_vit.export.saved_model import export_saved_model
-
-        exports: dict[str, Any] = {
-            "saved_model": export_saved_model,
-            "litert": export_litert,
-            "onnx": export_onnx,
-        }
-        check_choice("to", to, tuple(exports))
-        return exports[to](self.model, path, **{"labels": list(self.class_names), **options})
+        export = find_exporter(to)
+        return export(self.model, path, **{"labels": list(self.class_names), **options})
 
     def __str__(self) -> str:
         epochs = max(map(len, self.history.values()), default=0)
@@ -203,6 +194,25 @@ def load_run(folder: str | os.PathLike[str], which: str | None = None) -> Run:
         results=read_results(folder),
         config=config,
     )
+
+
+def find_exporter(to: str) -> Callable[..., ExportReport]:
+    """Finds the function that exports to `"saved_model"`, `"litert"` or `"onnx"`.
+
+    Raises:
+        ValueError: If `to` is another format.
+    """
+    from keras_vit.export.litert import export_litert
+    from keras_vit.export.onnx import export_onnx
+    from keras_vit.export.saved_model import export_saved_model
+
+    exporters: dict[str, Any] = {
+        "saved_model": export_saved_model,
+        "litert": export_litert,
+        "onnx": export_onnx,
+    }
+    check_choice("to", to, tuple(exporters))
+    return exporters[to]
 
 
 def classify_files(

@@ -172,6 +172,18 @@ def test_images_of_any_size_with_other_channels(shape, model, tmp_path):
         export_onnx(model, tmp_path / "tiny.onnx", images=images)
 
 
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [(1.0, r"look like a range of \[0, 1\]"), (-1.0, "not normalised"), (np.nan, "not normalised")],
+)
+def test_a_list_of_images_that_are_not_pixels(value, message, model, tmp_path):
+    images = [np.zeros((8, 9, 3)), np.full((9, 8, 3), value)]
+    with pytest.raises(ValueError, match=message):
+        export_onnx(model, tmp_path / "tiny.onnx", images=images)
+    with pytest.raises(ValueError, match=message):  # ranges of 8 bits would come from them
+        export_litert(model, tmp_path / "tiny.tflite", "int8", calibration=images)
+
+
 def test_operators_unsupported_by_litert(tmp_path):
     import tensorflow as tf
 
