@@ -17,6 +17,7 @@ _SAFE_IN_PATH = "/%-._~!$&'()*,;=:@"
 _GOOGLE = "https://storage.googleapis.com/"
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _OWNER_OR_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_PATH_PART = re.compile(r'(?!\.{1,2}$)[^\x00-\x1f<>:"\\|?*]+')
 _LONGEST_NAME = 200  # bytes; file systems allow 255, and ".lock" and the like are added
 _LONGEST_PATH = 1000  # bytes; systems allow 4096 with the folder of the cache, some fewer
 
@@ -59,6 +60,12 @@ def parse_hub_address(address: str) -> HubAddress:
             f"Received: {address!r}."
         )
     revision = urllib.parse.unquote(revision)  # refs%2Fpr%2F1 is the branch refs/pr/1
+    for path in (revision, filename):  # both are paths in the cache too
+        if path and not all(_PATH_PART.fullmatch(part) for part in path.split("/")):
+            raise ValueError(
+                "The revision and the file of an address are paths without '..', empty parts or "
+                f'any of <>:"\\|?*. Received: {address!r}.'
+            )
     return HubAddress(f"{owner}/{name}", revision or None, filename or None)
 
 

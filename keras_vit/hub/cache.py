@@ -12,28 +12,24 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import json
 import os
 import pathlib
-import sys
-import tempfile
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
 
-from keras_vit.errors import CheckpointError, DownloadError
+from keras_vit.errors import DownloadError
 from keras_vit.files import write_atomically
 from keras_vit.hub.addresses import cache_name, download_url, is_address, mirror_url
-from keras_vit.hub.download import (
-    discard,
-    download,
+from keras_vit.hub.checked_download import (
+    download_checked,
+    find_fault,
+    hash_file,
+    locked,
+    prepare_folder,
 )
-from keras_vit.hub.progress import ProgressLine
+from keras_vit.hub.download import discard
 from keras_vit.hub.repositories import fetch_from_hub
-from keras_vit.weights.formats import open_arrays
-
-_CHUNK = 1 << 20  # bytes read at a time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +105,9 @@ def fetch(
     if not is_address(text) or text.startswith("file://"):
         return _local_file(text, sha256, size)
     if text.startswith("hf://"):
-        path, published = fetch_from_hub(text, is_offline())
+        path, published = fetch_from_hub(
+            text, is_offline(), sha256=sha256, size=size, attempts=attempts, backoff=backoff
+        )
         _check(path, _hub_record(path), text, sha256 or published, size, rehash)
         return path
     url = download_url(text)
@@ -117,10 +115,22 @@ def fetch(
     if not path.is_file():
         if is_offline():
             raise DownloadError(_offline_message(text, path))
-        _prepare_folder(path.parent)
-        with _lock(path):
+        prepare_folder(path.parent)
+        with locked(path):
             if not path.is_file():  # another process may have downloaded it meanwhile
-                _download_checked(text, url, path, sha256, size, attempts, backoff)
+                mirror = os.environ.get("KERAS_VIT_MIRROR")
+                source = mirror_url(mirror, url) if mirror else url
+                part = path.with_name(path.name + ".part")
+                download_checked(
+                    source,
+                    part,
+                    path.name,
+                    sha256=sha256,
+                    size=size,
+                    attempts=attempts,
+                    backoff=backoff,
+                )
+                _move_into_place(part, path, text)
     _check(path, path, text, sha256, size, rehash)
     return path
 
@@ -137,7 +147,7 @@ def _local_file(text: str, sha256: str | None, size: int | None) -> pathlib.Path
     path = pathlib.Path(text).expanduser()
     if not path.is_file():
         raise DownloadError(f"There is no file {str(path)!r}.")
-    fault = _find_fault(path, path.name, sha256, size)
+    fault = find_fault(path, path.name, sha256, size)
     if fault:
         raise DownloadError(f"{path} is not the file that it should be: {fault}.")
     return path
@@ -148,89 +158,6 @@ def _offline_message(address: str, path: pathlib.Path) -> str:
         f"{address} is not in the cache, and KERAS_VIT_OFFLINE forbids to download it. Unset "
         f"KERAS_VIT_OFFLINE, or copy the file to {path}. KERAS_VIT_CACHE names another cache."
     )
-
-
-def _prepare_folder(folder: pathlib.Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise DownloadError(
-            f"Nothing can be written to {folder} ({error}). Set KERAS_VIT_CACHE to a folder that "
-            "this user may write to."
-        ) from error
-
-
-def _download_checked(
-    address: str,
-    url: str,
-    path: pathlib.Path,
-    sha256: str | None,
-    size: int | None,
-    attempts: int,
-    backoff: float,
-) -> None:
-    """Downloads and checks a file, once more if it is damaged, and moves it into the cache."""
-    mirror = os.environ.get("KERAS_VIT_MIRROR")
-    source = mirror_url(mirror, url) if mirror else url
-    part = path.with_name(path.name + ".part")
-    fault: str | None = None
-    for _ in range(2):
-        remote = download(
-            source, part, size=size, attempts=attempts, backoff=backoff, progress=_progress(path)
-        )
-        fault = _find_fault(part, path.name, sha256, size, remote.md5)
-        if fault is None:
-            _move_into_place(part, path, address)
-            return
-        discard(part)
-    raise DownloadError(
-        f"{source} was downloaded twice and is not the file that it should be: {fault}. Nothing "
-        "was kept. Fetch it by other means and pass its path, or name another server with "
-        "KERAS_VIT_MIRROR."
-    )
-
-
-def _progress(path: pathlib.Path) -> ProgressLine | None:
-    return None if os.environ.get("KERAS_VIT_PROGRESS") == "0" else ProgressLine(path.name)
-
-
-def _find_fault(
-    path: pathlib.Path, name: str, sha256: str | None, size: int | None, md5: str | None = None
-) -> str | None:
-    """Compares a file with its known hash, size and structure; returns the first difference."""
-    if size is not None and path.stat().st_size != size:
-        return f"it has {path.stat().st_size:,} bytes, expected {size:,}"
-    for algorithm, expected in (("sha256", sha256), ("md5", md5)):
-        if expected is not None and (found := hash_file(path, algorithm)) != expected.lower():
-            return f"its {algorithm} is {found}, expected {expected.lower()}"
-    return None if sha256 else _find_damage(path, pathlib.Path(name).suffix)
-
-
-def _find_damage(path: pathlib.Path, suffix: str) -> str | None:
-    """Finds damage in a file by its suffix, with the reader that loading uses.
-
-    Sizes in headers must fit the file, and bytes their checksums, where the format has some. Files
-    other than `.npz` and `.safetensors` are not read.
-    """
-    if suffix not in (".npz", ".safetensors"):
-        return None
-    try:
-        with open_arrays(path) as file:
-            file.verify()
-            return None if suffix == f".{file.kind}" else f"it is a .{file.kind} file"
-    except CheckpointError as error:
-        return f"it is damaged ({error.__cause__})" if error.__cause__ else str(error).rstrip(".")
-
-
-def hash_file(path: str | os.PathLike[str], algorithm: str = "sha256") -> str:
-    """Hashes the bytes of a file in bounded memory; returns hexadecimal digits."""
-    digest = hashlib.new(algorithm, usedforsecurity=False)
-    with open(path, "rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _move_into_place(part: pathlib.Path, path: pathlib.Path, address: str) -> None:
@@ -260,14 +187,14 @@ def _check(
     record = _read_record(recorded_at)
     status = path.stat()
     if record is None:
-        fault = _find_fault(path, path.name, sha256, size)
+        fault = find_fault(path, path.name, sha256, size)
         if fault is None:
             _write_record(recorded_at, _record_of(path, address))
     else:
         fault = _find_record_fault(record, address, sha256, size)
         changed = (status.st_size, status.st_mtime_ns) != (record.size, record.modified)
         if fault is None and (changed or rehash):
-            fault = _find_fault(path, path.name, record.sha256, record.size)
+            fault = find_fault(path, path.name, record.sha256, record.size)
             if fault is None:  # the same bytes, copied
                 _write_record(recorded_at, _record_of(path, address))
     if fault is not None:
@@ -317,23 +244,3 @@ def _write_record(path: pathlib.Path, record: Record) -> None:
     target = _record_path(path)
     with contextlib.suppress(OSError), write_atomically(target, replace=True) as unfinished:
         unfinished.write_text(json.dumps(dataclasses.asdict(record), indent=2))
-
-
-@contextlib.contextmanager
-def _lock(path: pathlib.Path) -> Iterator[None]:
-    """Locks a file for one process at a time; the lock ends with the process."""
-    with open(path.with_name(path.name + ".lock"), "a+b") as file:
-        if sys.platform == "win32":
-            import msvcrt
-
-            file.seek(0)
-            msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
-        else:
-            import fcntl
-
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                print(f"Another process downloads {path.name}; waiting for it.", file=sys.stderr)
-                fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -7,18 +7,40 @@ in the headers or in the body, would hold a download forever.
 from __future__ import annotations
 
 import contextlib
+import email.message
 import http.client
+import math
+import random
+import re
 import socket
+import ssl
 import threading
 import time
+import urllib.error
+import urllib.parse
 import urllib.request
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NoReturn
 
 from keras_vit.errors import DownloadError
 
 _TIMEOUT = 60  # seconds without a byte
 WINDOW = 60.0  # seconds in which a server must send at least
 LEAST_SENT = 1 << 16  # bytes: 1 KiB a second
+TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
+_LONGEST_WAIT = 60  # seconds between two attempts
+_REDIRECTS = (301, 302, 303, 307, 308)
+_MOST_REDIRECTS = 10
+_LONGEST_TEXT = 1 << 24  # bytes of a reply that is read into memory
+
+
+class CutError(Exception):
+    """A failure that may not happen again."""
+
+    def __init__(self, reason: str, wait: float | None = None, is_slow: bool = False) -> None:
+        super().__init__(reason)
+        self.wait = wait
+        self.is_slow = is_slow
 
 
 class SpeedWatch:
@@ -46,10 +68,11 @@ class SpeedWatch:
     def __exit__(self, *error: object) -> None:
         self._is_over.set()
 
-    def open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+    def open(self, request: urllib.request.Request, follow: bool) -> http.client.HTTPResponse:
         """Opens a request; redirects never lead from https to anything else."""
-        handlers = (_SafeRedirects, _Plain(self), _Secure(self))
-        return urllib.request.build_opener(*handlers).open(request, timeout=_TIMEOUT)
+        redirects = _SafeRedirects if follow else _NoRedirects
+        opener = urllib.request.build_opener(redirects, _Plain(self), _Secure(self))
+        return opener.open(request, timeout=_TIMEOUT)
 
     def connected(self, connected: socket.socket) -> None:
         """Takes the socket to end."""
@@ -110,4 +133,140 @@ class _SafeRedirects(urllib.request.HTTPRedirectHandler):
                 f"{req.full_url} leads to {newurl[:200]}, which is not https. Nothing was "
                 "downloaded."
             )
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
+        request = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if request is not None and not _same_host(req.full_url, newurl):
+            request.remove_header("Authorization")
+        return request
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Makes a redirect an `HTTPError` like other statuses."""
+
+    def redirect_request(self, *reply: Any) -> None:
+        return None
+
+
+def _same_host(first: str, second: str) -> bool:
+    parts = urllib.parse.urlsplit(first), urllib.parse.urlsplit(second)
+    return parts[0][:2] == parts[1][:2]
+
+
+def send(
+    request: urllib.request.Request, watch: SpeedWatch, follow: bool = True
+) -> http.client.HTTPResponse:
+    """Sends a request, and waits for the headers of the reply.
+
+    Raises:
+        HTTPError: If the status is no success; with `follow=False` a redirect too.
+        CutError: If the connection fails, or the server is too slow.
+        DownloadError: If another attempt would fail too.
+    """
+    url = request.full_url
+    try:
+        response = watch.open(request, follow)
+        if watch.problem:  # headers that were ended by the watch look whole
+            response.close()
+            raise CutError(watch.problem, is_slow=True)
+        return response
+    except urllib.error.HTTPError:
+        raise
+    except (OSError, http.client.HTTPException) as error:
+        if isinstance(error, DownloadError):
+            raise
+        if watch.problem:
+            raise CutError(watch.problem, is_slow=True) from error
+        _fail(url, error)
+    except ValueError as error:  # of an address that the server leads to
+        raise DownloadError(f"{url} leads to an address that is none: {error}.") from error
+
+
+def _fail(url: str, error: Exception) -> NoReturn:
+    cause = getattr(error, "reason", error)
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        raise DownloadError(
+            f"The certificate of {urllib.parse.urlsplit(url).netloc} cannot be verified: {cause}. "
+            "Behind a proxy, set SSL_CERT_FILE to its certificate."
+        ) from error
+    if url.startswith("file:"):
+        raise DownloadError(f"There is no file at {url} ({cause}).") from error
+    raise CutError(f"{type(cause).__name__}: {cause}") from error
+
+
+def pause(cut: CutError, failures: int, backoff: float) -> float:
+    """Seconds to wait: what the server asks for, or doubled with some jitter."""
+    seconds = backoff * 2 ** (failures - 1) * random.uniform(0.75, 1.25)
+    return min(cut.wait if cut.wait is not None else seconds, _LONGEST_WAIT)
+
+
+def count(text: str) -> int | None:
+    """A number in a header, or `None`: `int` takes signs, and `isdigit` more than digits."""
+    return int(text) if re.fullmatch("[0-9]{1,15}", text) else None
+
+
+def head(
+    url: str, headers: Mapping[str, str], attempts: int, backoff: float
+) -> tuple[int, email.message.Message]:
+    """Asks for the status and headers of a file; follows redirects on the same host alone.
+
+    Raises:
+        DownloadError: If there is no answer after all attempts.
+    """
+    failures = 0
+    while True:
+        try:
+            status, found = _head(url, headers)
+            if status not in TRANSIENT:
+                return status, found
+            raise CutError(f"the server answered {status}", count(found.get("Retry-After", "")))
+        except CutError as cut:
+            failures += 1
+            if failures >= attempts:
+                raise DownloadError(
+                    f"{url} does not answer as it should: {cut}. Tried {failures} times."
+                ) from cut
+            time.sleep(pause(cut, failures, backoff))
+
+
+def _head(url: str, headers: Mapping[str, str]) -> tuple[int, email.message.Message]:
+    with SpeedWatch(math.inf) as watch:  # ends after a window: headers are small
+        for _ in range(_MOST_REDIRECTS):
+            request = urllib.request.Request(url, headers=dict(headers), method="HEAD")
+            try:
+                with contextlib.closing(send(request, watch, follow=False)) as response:
+                    return response.status, response.headers
+            except urllib.error.HTTPError as error:
+                with contextlib.closing(error):
+                    target = _target(url, error)
+                    if target is None:
+                        return error.code, error.headers
+                    url = target
+    raise DownloadError(f"{url} leads to other addresses without an end.")
+
+
+def _target(url: str, error: urllib.error.HTTPError) -> str | None:
+    """Address on the same host that a reply leads to, if it does."""
+    location = error.headers.get("Location")
+    if error.code not in _REDIRECTS or location is None:
+        return None
+    try:
+        target = urllib.parse.urljoin(url, location)
+        return target if _same_host(url, target) else None
+    except ValueError as problem:
+        raise DownloadError(f"{url} leads to an address that is none: {problem}.") from problem
+
+
+def read_text(url: str, headers: Mapping[str, str]) -> str:
+    """Reads a short reply.
+
+    Raises:
+        DownloadError: If it cannot be read, or is not short.
+    """
+    request = urllib.request.Request(url, headers=dict(headers))
+    try:
+        with SpeedWatch(math.inf) as watch, send(request, watch) as response:
+            content = response.read(_LONGEST_TEXT + 1)
+    except (CutError, OSError, ValueError, http.client.HTTPException) as error:
+        raise DownloadError(f"{url} could not be read: {error}.") from error
+    if len(content) > _LONGEST_TEXT:
+        raise DownloadError(f"{url} is longer than {_LONGEST_TEXT:,} bytes.")
+    return content.decode(errors="replace")

@@ -12,36 +12,29 @@ import http.client
 import json
 import os
 import pathlib
-import random
-import re
 import shutil
-import ssl
 import time
 import urllib.error
-import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NoReturn
 
 from keras_vit.errors import DownloadError
-from keras_vit.hub.connection import LEAST_SENT, SpeedWatch
+from keras_vit.hub.connection import (
+    LEAST_SENT,
+    TRANSIENT,
+    CutError,
+    SpeedWatch,
+    count,
+    pause,
+    send,
+)
 from keras_vit.hub.progress import ProgressLine
 
 _CHUNK = 1 << 18  # bytes read at a time
 _LONGEST = 24 * 3600.0  # seconds for a download, with all its attempts
 _LARGEST = 1 << 36  # bytes of a file whose size nobody states
-_TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
-_LONGEST_WAIT = 60  # seconds between two attempts
 _DISK_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
-
-
-class _CutError(Exception):
-    """A failure that may not happen again."""
-
-    def __init__(self, reason: str, wait: float | None = None, is_slow: bool = False) -> None:
-        super().__init__(reason)
-        self.wait = wait
-        self.is_slow = is_slow
 
 
 @dataclasses.dataclass
@@ -69,6 +62,7 @@ def download(
     attempts: int = 4,
     backoff: float = 1.0,
     progress: ProgressLine | None = None,
+    headers: Mapping[str, str] | None = None,
 ) -> Remote:
     """Downloads a file into `part`, and resumes what an earlier call left there.
 
@@ -79,6 +73,7 @@ def download(
         attempts: Consecutive failures without a new byte before it gives up.
         backoff: Seconds before the second attempt, doubled before each further one.
         progress: Progress line to update.
+        headers: Headers to send; a login goes to the host of `url` alone.
 
     Returns:
         Facts from the server about the file.
@@ -91,8 +86,8 @@ def download(
     while True:
         try:
             with SpeedWatch(deadline) as watch:
-                return _attempt(url, part, size, progress, watch)
-        except _CutError as cut:
+                return _attempt(url, part, size, progress, watch, headers or {})
+        except CutError as cut:
             enough = LEAST_SENT if cut.is_slow else 0
             failures = 1 if _size(part) - furthest > enough else failures + 1
             furthest = max(furthest, _size(part))
@@ -103,13 +98,7 @@ def download(
                     "file by other means and pass its path, or name another server with "
                     "KERAS_VIT_MIRROR."
                 ) from cut
-            time.sleep(_wait(cut, failures, backoff))
-
-
-def _wait(cut: _CutError, failures: int, backoff: float) -> float:
-    """Seconds to wait: what the server asks for, or doubled with some jitter."""
-    seconds = backoff * 2 ** (failures - 1) * random.uniform(0.75, 1.25)
-    return min(cut.wait if cut.wait is not None else seconds, _LONGEST_WAIT)
+            time.sleep(pause(cut, failures, backoff))
 
 
 def _kept(part: pathlib.Path) -> str:
@@ -123,12 +112,13 @@ def _attempt(
     size: int | None,
     progress: ProgressLine | None,
     watch: SpeedWatch,
+    headers: Mapping[str, str],
 ) -> Remote:
     known = _read_state(part, url)
     offset = _size(part) if known.validator else 0
     if known.total is not None and 0 < known.total == offset:
         return known  # an earlier call ended between the last byte and the check
-    with contextlib.closing(_open(url, part, offset, known.validator, watch)) as response:
+    with contextlib.closing(_open(url, part, offset, known.validator, watch, headers)) as response:
         remote, offset = _read_headers(url, response, part, offset, known)
         _check_size(remote, size)
         _check_space(remote, part, offset)
@@ -136,7 +126,7 @@ def _attempt(
         largest = _LARGEST if size is None else size + _CHUNK
         done = _copy(response, part, offset, remote.total, progress, watch, largest)
     if remote.total is not None and done < remote.total:
-        raise _CutError(f"the connection was cut after {done:,} of {remote.total:,} bytes")
+        raise CutError(f"the connection was cut after {done:,} of {remote.total:,} bytes")
     if size is not None and done != size:
         discard(part)
         raise DownloadError(_size_message(url, done, size))
@@ -152,34 +142,30 @@ def discard(part: pathlib.Path) -> None:
 
 
 def _open(
-    url: str, part: pathlib.Path, offset: int, validator: str | None, watch: SpeedWatch
+    url: str,
+    part: pathlib.Path,
+    offset: int,
+    validator: str | None,
+    watch: SpeedWatch,
+    headers: Mapping[str, str],
 ) -> http.client.HTTPResponse:
-    headers = {"User-Agent": "keras-vit", "Accept-Encoding": "identity"}
+    headers = {"User-Agent": "keras-vit", **headers, "Accept-Encoding": "identity"}
     if offset and validator:
         headers |= {"Range": f"bytes={offset}-", "If-Range": validator}
-    request = urllib.request.Request(url, headers=headers)
     try:
-        return watch.open(request)
+        return send(urllib.request.Request(url, headers=headers), watch)
     except urllib.error.HTTPError as error:
         with contextlib.closing(error):
             _refuse(url, part, error)
-    except (OSError, http.client.HTTPException) as error:
-        if isinstance(error, DownloadError):
-            raise
-        if watch.problem:
-            raise _CutError(watch.problem, is_slow=True) from error
-        _fail(url, error)
-    except ValueError as error:  # of an address that the server leads to
-        raise DownloadError(f"{url} leads to an address that is none: {error}.") from error
 
 
 def _refuse(url: str, part: pathlib.Path, error: urllib.error.HTTPError) -> NoReturn:
     if error.code == 416:  # the part is at least as long as the file: another one was there before
         discard(part)
-        raise _CutError("the server has less than it said before")
-    if error.code in _TRANSIENT:
-        wait = _count(error.headers.get("Retry-After", ""))
-        raise _CutError(f"the server answered {error.code} {error.reason}", wait)
+        raise CutError("the server has less than it said before")
+    if error.code in TRANSIENT:
+        wait = count(error.headers.get("Retry-After", ""))
+        raise CutError(f"the server answered {error.code} {error.reason}", wait)
     if error.code in (404, 410):
         raise DownloadError(
             f"There is no file at {url} (the server answered {error.code}). Check the address; "
@@ -193,27 +179,15 @@ def _refuse(url: str, part: pathlib.Path, error: urllib.error.HTTPError) -> NoRe
     raise DownloadError(f"{url} could not be downloaded: {error.code} {error.reason}.")
 
 
-def _fail(url: str, error: Exception) -> NoReturn:
-    cause = getattr(error, "reason", error)
-    if isinstance(cause, ssl.SSLCertVerificationError):
-        raise DownloadError(
-            f"The certificate of {urllib.parse.urlsplit(url).netloc} cannot be verified: {cause}. "
-            "Behind a proxy, set SSL_CERT_FILE to its certificate."
-        ) from error
-    if url.startswith("file:"):
-        raise DownloadError(f"There is no file at {url} ({cause}).") from error
-    raise _CutError(f"{type(cause).__name__}: {cause}") from error
-
-
 def _read_headers(
     url: str, response: http.client.HTTPResponse, part: pathlib.Path, offset: int, known: Remote
 ) -> tuple[Remote, int]:
     """Reads the facts about the file, and the offset of the first byte, from a reply."""
     headers = response.headers
     length = headers.get("Content-Length")
-    if length is not None and _count(length) is None:
-        raise _CutError(f"the server states a length of {length[:40]!r}")
-    total = None if length is None else _count(length)
+    if length is not None and count(length) is None:
+        raise CutError(f"the server states a length of {length[:40]!r}")
+    total = None if length is None else count(length)
     remote = Remote(url, _validator(headers), total, _md5(headers))
     if response.status != 206:
         return remote, 0  # the whole file, whether or not a range was asked for
@@ -221,7 +195,7 @@ def _read_headers(
     same_version = remote.validator == known.validator  # a reply with a range must repeat it
     if start != offset or total != (known.total or total) or not same_version:
         discard(part)
-        raise _CutError("the server sent another range than the one asked for")
+        raise CutError("the server sent another range than the one asked for")
     remote.total, remote.md5 = total, remote.md5 or known.md5
     return remote, offset
 
@@ -230,13 +204,8 @@ def _content_range(text: str) -> tuple[int | None, int | None]:
     """Splits `"bytes 10-99/100"` into `(10, 100)`."""
     unit, _, rest = text.partition(" ")
     span, _, total = rest.partition("/")
-    counts = _count(span.partition("-")[0]), _count(total)
+    counts = count(span.partition("-")[0]), count(total)
     return (None, None) if unit != "bytes" or None in counts else counts
-
-
-def _count(text: str) -> int | None:
-    """A number in a header, or `None`: `int` takes signs, and `isdigit` more than digits."""
-    return int(text) if re.fullmatch("[0-9]{1,15}", text) else None
 
 
 def _validator(headers: email.message.Message) -> str | None:
@@ -324,13 +293,13 @@ def _read(response: http.client.HTTPResponse, watch: SpeedWatch) -> bytes:
         chunk = response.read1(_CHUNK)
     except (OSError, ValueError, http.client.HTTPException) as error:
         if watch.problem:
-            raise _CutError(watch.problem, is_slow=True) from error
-        raise _CutError(f"the connection failed ({type(error).__name__}: {error})") from error
+            raise CutError(watch.problem, is_slow=True) from error
+        raise CutError(f"the connection failed ({type(error).__name__}: {error})") from error
     if watch.problem:
-        raise _CutError(watch.problem, is_slow=True)
+        raise CutError(watch.problem, is_slow=True)
     left = getattr(response, "chunk_left", None)
     if isinstance(left, int) and left < 0:
-        raise _CutError("the server sent a chunk of negative length")
+        raise CutError("the server sent a chunk of negative length")
     return chunk
 
 

@@ -1,31 +1,242 @@
-"""Download of files from the Hugging Face hub with its own client and cache."""
+"""Files of repositories on the Hugging Face hub, kept in the cache of its own client.
+
+The client names the cache, the endpoint and the login. The download is that of all other files, so
+that it is resumed, ends when a server is too slow, and no reply names a path.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 import pathlib
 import re
-from typing import Any
+import urllib.parse
+from typing import NamedTuple
 
 from keras_vit.errors import DownloadError
+from keras_vit.files import write_atomically
 from keras_vit.hub.addresses import HubAddress, parse_hub_address
+from keras_vit.hub.checked_download import download_checked, locked, prepare_folder
+from keras_vit.hub.connection import count, head, read_text
+from keras_vit.hub.download import discard
 from keras_vit.weights.array_file import PICKLE_SUFFIXES
 from keras_vit.weights.sidecar import NAMES
 
 DEFAULT_FILE = "model.safetensors"
 _READABLE = (".safetensors", ".npz", ".weights.h5")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_FILE_NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,99}")  # of marks that become file names
 
 
-def fetch_from_hub(address: str, offline: bool = False) -> tuple[pathlib.Path, str | None]:
-    """Fetches `hf://owner/name[@revision][/file]` with `huggingface_hub`.
+class _MissingFileError(Exception):
+    """A repository without the file."""
+
+
+class _UnreachableError(Exception):
+    """No answer of the hub about a file."""
+
+
+class _HubFile(NamedTuple):
+    """Facts of the hub about a file.
+
+    Args:
+        commit: The commit that the revision is now.
+        mark: Name of its content in the cache: the sha256 of a large file, git's hash of another.
+        size: Size in bytes, or `None`.
+    """
+
+    commit: str
+    mark: str
+    size: int | None
+
+
+class _Repository:
+    """A repository on the hub, and its folder in the cache of the client.
+
+    Args:
+        address: The address, for messages.
+        wanted: The same in parts.
+        offline: Whether only the cache is used.
+        attempts: As in `download_checked`.
+        backoff: As in `download_checked`.
+    """
+
+    def __init__(
+        self, address: str, wanted: HubAddress, offline: bool, attempts: int, backoff: float
+    ) -> None:
+        try:
+            import huggingface_hub
+            from huggingface_hub import constants
+        except ImportError as error:
+            raise ImportError(
+                f"{address} needs the client of the Hugging Face hub. "
+                'Install it with `pip install "keras_vit[hub]"`.'
+            ) from error
+        self.address, self.wanted, self.name = address, wanted, wanted.repository
+        self.offline = offline or constants.HF_HUB_OFFLINE
+        self.forbids = "KERAS_VIT_OFFLINE" if offline else "HF_HUB_OFFLINE"
+        self.attempts, self.backoff = attempts, backoff
+        self.cache = pathlib.Path(constants.HF_HUB_CACHE)
+        self.folder = self.cache / f"models--{self.name.replace('/', '--')}"
+        self.endpoint = constants.ENDPOINT
+        token = None if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN else huggingface_hub.get_token()
+        self.headers = {"User-Agent": "keras-vit"}
+        self.headers |= {"Authorization": f"Bearer {token}"} if token else {}
+        self._find = huggingface_hub.try_to_load_from_cache
+
+    def fetch(
+        self, filename: str, revision: str, sha256: str | None = None, size: int | None = None
+    ) -> pathlib.Path:
+        """Returns the path of a file in the cache, downloaded if needed.
+
+        Raises:
+            _MissingFileError: If the repository has no such file.
+            _UnreachableError: If it is not in the cache, and the hub does not answer.
+            DownloadError: If the hub refuses it, or the download fails.
+        """
+        known = self._find(self.name, filename, cache_dir=self.cache, revision=revision)
+        path = pathlib.Path(known) if isinstance(known, str) else None
+        if path is not None and (self.offline or _COMMIT.fullmatch(revision)):
+            return path
+        if self.offline:
+            raise _UnreachableError(f"{self.forbids} forbids to download it. Unset that")
+        try:
+            found = self._ask(filename, revision, 1 if path is not None else self.attempts)
+        except (_UnreachableError, DownloadError):
+            if path is None:
+                raise
+            return path
+        return self._store(found, filename, revision, sha256, size)
+
+    def url(self, filename: str, revision: str) -> str:
+        quoted = urllib.parse.quote(revision, safe=""), urllib.parse.quote(filename)
+        return f"{self.endpoint}/{self.name}/resolve/{quoted[0]}/{quoted[1]}"
+
+    def _ask(self, filename: str, revision: str, attempts: int) -> _HubFile:
+        """Asks the hub about a file."""
+        url = self.url(filename, revision)
+        identity = {**self.headers, "Accept-Encoding": "identity"}  # or the size is another
+        try:
+            status, headers = head(url, identity, attempts, self.backoff)
+        except DownloadError as error:
+            raise _UnreachableError(
+                f"the hub does not answer. Check the connection ({str(error).rstrip('.')})"
+            ) from error
+        code = headers.get("X-Error-Code", "")
+        if status >= 400:
+            self._refuse(status, code)
+        mark = headers.get("X-Linked-Etag") or headers.get("ETag") or ""
+        mark = mark.removeprefix("W/").strip('"')
+        commit = headers.get("X-Repo-Commit") or ""
+        if not _FILE_NAME.fullmatch(mark) or not _FILE_NAME.fullmatch(commit):
+            raise DownloadError(
+                f"{url} is no file of a hub: its commit is {commit[:80]!r} and its mark "
+                f"{mark[:80]!r}. If HF_ENDPOINT is set, check that it names a hub."
+            )
+        length = headers.get("X-Linked-Size") or (
+            headers.get("Content-Length") if status < 300 else None
+        )
+        return _HubFile(commit, mark, count(length or ""))
+
+    def _refuse(self, status: int, code: str) -> None:
+        if code == "EntryNotFound" or (status in (404, 410) and not code):
+            raise _MissingFileError
+        if code == "GatedRepo":
+            raise DownloadError(
+                f"{self.address} is given out after its licence is accepted, on the page of "
+                f"{self.name}. Accept it there, then log in with `hf auth login`."
+            )
+        if status in (401, 404) or code in ("RepoNotFound", "RevisionNotFound"):
+            named = self.wanted.revision
+            revision = f" at revision {named!r}" if named else ""
+            raise DownloadError(
+                f"The hub has no repository {self.name!r}{revision}, or keeps it private. "
+                "Check the name; for a private one log in with `hf auth login`."
+            )
+        raise DownloadError(f"{self.address} could not be downloaded: the hub answered {status}.")
+
+    def _store(
+        self, found: _HubFile, filename: str, revision: str, sha256: str | None, size: int | None
+    ) -> pathlib.Path:
+        """Downloads a file into the cache, in the layout that the client documents."""
+        blob = self.folder / "blobs" / found.mark
+        lock = self.cache / ".locks" / self.folder.name / found.mark  # the client's own
+        path = self.folder / "snapshots" / found.commit / filename
+        try:
+            if not path.exists():
+                prepare_folder(blob.parent, "HF_HOME")
+                for folder in (path.parent, lock.parent):
+                    folder.mkdir(parents=True, exist_ok=True)
+                with contextlib.suppress(FileNotFoundError):
+                    path.lstat()  # finds a name that is too long, before the download
+                with locked(lock):
+                    if not blob.exists():
+                        published = found.mark if _SHA256.fullmatch(found.mark) else None
+                        part = blob.with_name(blob.name + ".part")
+                        download_checked(
+                            self.url(filename, found.commit),
+                            part,
+                            pathlib.PurePosixPath(filename).name,
+                            sha256=sha256 or published,
+                            size=size or found.size,
+                            attempts=self.attempts,
+                            backoff=self.backoff,
+                            headers=self.headers,
+                        )
+                        os.replace(part, blob)
+                        discard(part)
+                    _link(blob, path)
+        except OSError as error:
+            if isinstance(error, DownloadError):
+                raise
+            raise DownloadError(
+                f"{self.address} cannot be written to {self.folder}: {error}. Set HF_HOME to "
+                "another folder."
+            ) from error
+        reference = self.folder / "refs" / revision
+        if revision != found.commit:
+            with (
+                contextlib.suppress(OSError),  # a cache that is read alone
+                write_atomically(reference, replace=True) as unfinished,
+            ):
+                unfinished.write_text(found.commit)
+        return path
+
+    def list_files(self) -> list[str]:
+        """Names of the files, for a message; empty if the hub does not tell."""
+        revision = urllib.parse.quote(self.wanted.revision or "main", safe="")
+        url = f"{self.endpoint}/api/models/{self.name}/revision/{revision}"
+        try:
+            siblings = json.loads(read_text(url, self.headers))["siblings"]
+            return [file["rfilename"] for file in siblings if isinstance(file["rfilename"], str)]
+        except (DownloadError, KeyError, TypeError, ValueError, RecursionError):
+            return []
+
+
+def fetch_from_hub(
+    address: str,
+    offline: bool = False,
+    *,
+    sha256: str | None = None,
+    size: int | None = None,
+    attempts: int = 4,
+    backoff: float = 1.0,
+) -> tuple[pathlib.Path, str | None]:
+    """Fetches `hf://owner/name[@revision][/file]` into the cache of `huggingface_hub`.
 
     A `.safetensors` file is fetched with its sidecar files `config.json` and
-    `preprocessor_config.json`, if the repository has them. The client has its own cache,
-    endpoint and token: `HF_HOME`, `HF_ENDPOINT`, `HF_TOKEN`.
+    `preprocessor_config.json`, if the repository has them. The client's settings hold: `HF_HOME`,
+    `HF_ENDPOINT`, `HF_TOKEN`, `HF_HUB_OFFLINE`.
 
     Args:
         address: The address; without a file it means `model.safetensors`.
         offline: Whether only the client's cache is used.
+        sha256: As in `fetch`, and so are the rest.
+        size: Size in bytes.
+        attempts: Consecutive failures without a new byte before it gives up.
+        backoff: Seconds before the second attempt.
 
     Returns:
         The path of the file, and the sha256 that the hub publishes of it or `None`.
@@ -36,73 +247,50 @@ def fetch_from_hub(address: str, offline: bool = False) -> tuple[pathlib.Path, s
         ValueError: If the address has another form.
     """
     wanted = parse_hub_address(address)
-    try:
-        import huggingface_hub
-        from huggingface_hub import errors
-    except ImportError as error:
-        raise ImportError(
-            f"{address} needs the client of the Hugging Face hub. "
-            'Install it with `pip install "keras_vit[hub]"`.'
-        ) from error
+    repository = _Repository(address, wanted, offline, attempts, backoff)
     filename = wanted.filename or DEFAULT_FILE
     try:
-        found = huggingface_hub.hf_hub_download(
-            wanted.repository, filename, revision=wanted.revision, local_files_only=offline
-        )
-    except errors.LocalEntryNotFoundError as error:
-        raise DownloadError(_unreachable_message(address, offline)) from error
-    except errors.EntryNotFoundError as error:
-        files = _list_files(huggingface_hub, wanted)
+        path = repository.fetch(filename, wanted.revision or "main", sha256, size)
+    except _UnreachableError as error:
+        raise DownloadError(
+            f"{address} is not in the cache of the Hugging Face client, and {error}, or pass the "
+            "path of a file."
+        ) from error
+    except _MissingFileError as error:
+        files = repository.list_files()
         raise DownloadError(_missing_message(address, filename, files)) from error
-    except errors.GatedRepoError as error:
-        raise DownloadError(
-            f"{address} is given out after its licence is accepted, on the page of "
-            f"{wanted.repository}. Accept it there, then log in with `hf auth login`."
-        ) from error
-    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
-        revision = f" at revision {wanted.revision!r}" if wanted.revision else ""
-        raise DownloadError(
-            f"The hub has no repository {wanted.repository!r}{revision}, or keeps it private. "
-            "Check the name; for a private one log in with `hf auth login`."
-        ) from error
-    except Exception as error:  # the client passes on whatever its HTTP library raises
-        raise DownloadError(
-            f"{address} could not be downloaded: {type(error).__name__}: {error}"
-        ) from error
-    path = pathlib.Path(found)
     if path.suffix == ".safetensors":
-        _fetch_sidecar_files(huggingface_hub, wanted, filename, path, offline)
+        _fetch_sidecar_files(repository, filename, path)
     return path, _published_hash(path)
 
 
-def _fetch_sidecar_files(
-    huggingface_hub: Any, wanted: HubAddress, filename: str, path: pathlib.Path, offline: bool
-) -> None:
-    """Fetches the sidecar files of a file, of the same commit.
-
-    The branch may move between two requests.
-    """
-    errors = huggingface_hub.errors
-    commit = _commit(path) or wanted.revision
+def _fetch_sidecar_files(repository: _Repository, filename: str, path: pathlib.Path) -> None:
+    """Fetches the sidecar files of a file, of the same commit: the branch may move meanwhile."""
+    revision = _commit(path) or repository.wanted.revision or "main"
     folder = filename.rpartition("/")[0]
     for name in NAMES:
         if path.with_name(name).exists():
             continue
         try:
-            huggingface_hub.hf_hub_download(
-                wanted.repository,
-                f"{folder}/{name}" if folder else name,
-                revision=commit,
-                local_files_only=offline,
-            )
-        except Exception as error:
-            cut = isinstance(error, errors.LocalEntryNotFoundError) and not offline
-            if isinstance(error, errors.EntryNotFoundError) and not cut:
-                continue  # the repository has no such file, or it was not fetched before
+            repository.fetch(f"{folder}/{name}" if folder else name, revision)
+        except _MissingFileError:
+            continue
+        except (DownloadError, _UnreachableError) as error:
+            if repository.offline:
+                continue  # it was not fetched before
             raise DownloadError(
-                f"{name}, the sidecar file of {filename} in {wanted.repository}, could not be "
+                f"{name}, the sidecar file of {filename} in {repository.name}, could not be "
                 f"downloaded: {error}"
             ) from error
+
+
+def _link(blob: pathlib.Path, path: pathlib.Path) -> None:
+    """Makes a path in a snapshot mean a file of `blobs`."""
+    path.unlink(missing_ok=True)  # a link to a file that is gone
+    try:
+        path.symlink_to(os.path.relpath(blob, path.parent))
+    except (OSError, NotImplementedError):  # a system without links
+        os.replace(blob, path)
 
 
 def _commit(path: pathlib.Path) -> str | None:
@@ -115,23 +303,6 @@ def _published_hash(path: pathlib.Path) -> str | None:
     """Hash that the hub states; the client names large files by it, and links to them."""
     name = path.resolve().name
     return name if _SHA256.fullmatch(name) else None
-
-
-def _unreachable_message(address: str, offline: bool) -> str:
-    reason = "the hub does not answer. Check the connection"
-    if offline:
-        reason = "KERAS_VIT_OFFLINE forbids to download it. Unset that"
-    return (
-        f"{address} is not in the cache of the Hugging Face client, and {reason}, or pass the "
-        "path of a file."
-    )
-
-
-def _list_files(huggingface_hub: Any, wanted: HubAddress) -> list[str]:
-    try:
-        return huggingface_hub.list_repo_files(wanted.repository, revision=wanted.revision)
-    except Exception:  # the list only helps the message
-        return []
 
 
 def _missing_message(address: str, filename: str, files: list[str]) -> str:

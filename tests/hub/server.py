@@ -36,12 +36,13 @@ class File:
 
 
 class Server:
-    """Files by path, and the requests that came: `(path, range header)`."""
+    """Files by path, the requests that came, `(path, range header)`, and their logins."""
 
     def __init__(self, files: dict[str, File], url: str) -> None:
         self.files = files
         self.url = url
         self.requests: list[tuple[str, str | None]] = []
+        self.tokens: list[str | None] = []
 
     def address(self, path: str) -> str:
         return f"{self.url}/{path}"
@@ -59,13 +60,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.state.requests.append((self.path, self.headers.get("Range")))
+        self.state.tokens.append(self.headers.get("Authorization"))
         file = self.state.files.get(self.path.lstrip("/").partition("?")[0])
         if file is None:
             return self._refuse(404)
         if file.answers:
             return self._refuse(file.answers.pop(0), file.headers)
         if file.redirect:
-            return self._refuse(302, {"Location": file.redirect})
+            return self._refuse(302, {"Location": file.redirect, **file.headers})
         if file.delay:
             time.sleep(file.delay)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):

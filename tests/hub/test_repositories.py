@@ -1,21 +1,18 @@
-"""Files of the Hugging Face hub, with its client replaced at its public functions."""
+"""Files of the Hugging Face hub, from a hub on this machine."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import pathlib
 import shutil
 import struct
-import subprocess
 import sys
 
 import huggingface_hub
 import pytest
-from huggingface_hub import errors
+from huggingface_hub import constants
 
-import keras_vit
 from keras_vit.errors import DownloadError
 from keras_vit.hub.cache import cache_dir, fetch
 from keras_vit.weights.sidecar import NAMES
@@ -23,126 +20,174 @@ from tests.hub.server import File, serve
 
 HEADER = json.dumps({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
 CONTENT = struct.pack("<Q", len(HEADER)) + HEADER + bytes(8)
+DIGEST = hashlib.sha256(CONTENT).hexdigest()
+COMMIT = "0123456789" * 4
+WEIGHTS = f"timm/vit/resolve/{COMMIT}/model.safetensors"
 
 
-class Response:
-    """As much of a reply as the client's errors look at."""
-
-    status_code = 404
-    request = None
-    url = "https://huggingface.co"
-
-    def __init__(self):
-        self.headers = {}
-
-    def json(self):
-        return {}
-
-
-def hub_error(kind):
-    try:
-        return kind("no", response=Response())
-    except TypeError:
-        return kind("no")
+def hub_files(content=CONTENT, name="model.safetensors", revisions=("main", "v1", COMMIT)):
+    """A file of the repository `timm/vit`, under some names of its one commit."""
+    headers = {"X-Repo-Commit": COMMIT}
+    file = File(content, etag=f'"{hashlib.sha256(content).hexdigest()}"', headers=headers)
+    return {f"timm/vit/resolve/{revision}/{name}": file for revision in revisions}
 
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
-    """A client whose cache is a folder of the test; `calls` holds what it was asked for."""
+    """A hub with one file, which is the only one; both caches are folders of the test."""
     monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("KERAS_VIT_PROGRESS", "0")
     monkeypatch.delenv("KERAS_VIT_OFFLINE", raising=False)
-    root = tmp_path / "hf" / "models--timm--vit"
-    blob = root / "blobs" / hashlib.sha256(CONTENT).hexdigest()
-    blob.parent.mkdir(parents=True)
-    blob.write_bytes(CONTENT)
-    link = root / "snapshots" / "0123abc" / "model.safetensors"
-    link.parent.mkdir(parents=True)
-    link.symlink_to(blob)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hf"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setenv("HF_TOKEN", "a-token")
+    with serve(hub_files()) as server:
+        monkeypatch.setattr(constants, "ENDPOINT", server.url)
+        template = server.url + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        yield server
 
-    class Hub:
-        fails: Exception | None = None
-        path = link
 
-        def __init__(self):
-            self.calls, self.files = [], []
-            self.beside = {name: hub_error(errors.EntryNotFoundError) for name in NAMES}
+def quick_fetch(address, **options):
+    return fetch(address, **{"attempts": 2, "backoff": 0.001, **options})
 
-        def download(self, repository, filename, *, revision, local_files_only):
-            self.calls.append((repository, filename, revision, local_files_only))
-            if filename in self.beside:
-                raise self.beside[filename]
-            if self.fails:
-                raise self.fails
-            return str(self.path)
 
-    hub = Hub()
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", hub.download)
-    monkeypatch.setattr(huggingface_hub, "list_repo_files", lambda *a, **k: hub.files)
-    return hub
+def left_over():
+    return {path.name for path in pathlib.Path(constants.HF_HUB_CACHE).rglob("*") if path.is_file()}
 
 
 def test_an_address_names_repository_revision_and_file(hub):
-    assert fetch("hf://timm/vit@v1/model.safetensors").read_bytes() == CONTENT
-    fetch("hf://timm/vit")
-    beside = [("timm/vit", name, "0123abc", False) for name in NAMES]
-    assert hub.calls == [
-        ("timm/vit", "model.safetensors", "v1", False),
-        *beside,
-        ("timm/vit", "model.safetensors", None, False),
-        *beside,
-    ]
+    path = quick_fetch("hf://timm/vit@v1/model.safetensors")
+    assert path.read_bytes() == CONTENT and COMMIT in path.parts
+    assert quick_fetch("hf://timm/vit") == path
+    asked = [request.removeprefix("/timm/vit/resolve/") for request, _ in hub.requests]
+    beside = [f"{COMMIT}/{name}" for name in NAMES]
+    assert asked == ["v1/model.safetensors", f"{COMMIT}/model.safetensors", *beside,
+                     "main/model.safetensors", *beside]  # fmt: skip
+    assert set(hub.tokens) == {"Bearer a-token"}
+
+
+def test_the_client_finds_what_was_downloaded(hub):
+    path = quick_fetch("hf://timm/vit@v1")
+    options = {"cache_dir": constants.HF_HUB_CACHE, "local_files_only": True, "revision": "v1"}
+    assert huggingface_hub.hf_hub_download("timm/vit", "model.safetensors", **options) == str(path)
+    info = huggingface_hub.scan_cache_dir(constants.HF_HUB_CACHE)
+    assert not info.warnings
+    assert [(repo.repo_id, repo.nb_files) for repo in info.repos] == [("timm/vit", 1)]
+    assert left_over() == {DIGEST, path.name, "v1", f"{DIGEST}.lock"}
+
+
+def test_a_download_through_the_client_is_not_repeated(hub):
+    options = {"cache_dir": constants.HF_HUB_CACHE, "revision": COMMIT}
+    path = huggingface_hub.hf_hub_download("timm/vit", "model.safetensors", **options)
+    hub.requests.clear()
+    assert str(quick_fetch(f"hf://timm/vit@{COMMIT}")) == path
+    assert not [request for request, _ in hub.requests if "model" in request]
+
+
+def test_large_files_come_from_another_host_without_the_login(hub):
+    """As the hub answers for them: a redirect that states size and hash."""
+    with serve({"signed": File(CONTENT)}) as other:
+        for path in hub_files():
+            hub.files[path].redirect = other.address("signed?key=1")
+            hub.files[path].headers |= {"X-Linked-Etag": f'"{DIGEST}"'}
+            hub.files[path].headers |= {"X-Linked-Size": str(len(CONTENT))}
+        assert quick_fetch("hf://timm/vit").read_bytes() == CONTENT
+        assert other.tokens == [None]
+    assert hub.tokens[:2] == ["Bearer a-token"] * 2
+
+
+def test_a_renamed_repository_is_followed_with_the_login(hub):
+    for path in hub_files():
+        hub.files[path.replace("timm/vit", "old/name")] = File(b"", redirect=f"/{path}")
+    assert quick_fetch("hf://old/name").read_bytes() == CONTENT
+    assert set(hub.tokens) == {"Bearer a-token"}
+
+
+def test_an_interrupted_download_is_resumed(hub):
+    hub.files[WEIGHTS].cut_after = [10, 10]
+    with pytest.raises(DownloadError, match=r"cut after .* are kept, and the next call resumes"):
+        quick_fetch("hf://timm/vit", attempts=1)
+    assert quick_fetch("hf://timm/vit").read_bytes() == CONTENT
+    assert (f"/{WEIGHTS}", "bytes=10-") in hub.requests
+    assert not [name for name in left_over() if "part" in name]
 
 
 def test_sidecar_files_are_read_from_the_same_folder(hub):
-    hub.beside = {f"large/{name}": hub_error(errors.EntryNotFoundError) for name in NAMES}
-    fetch("hf://timm/vit@v1/large/model.safetensors")
-    assert [call[1] for call in hub.calls[1:]] == list(hub.beside)
-    hub.path.with_name("config.json").write_text("{}")
-    hub.calls.clear()
-    fetch("hf://timm/vit@v1/large/model.safetensors")  # only what is not there yet
-    assert [call[1] for call in hub.calls[1:]] == ["large/preprocessor_config.json"]
+    hub.files.update(hub_files(name="large/model.safetensors"))
+    hub.files.update(hub_files(b"{}", "large/config.json"))
+    path = quick_fetch("hf://timm/vit@v1/large/model.safetensors")
+    assert path.with_name("config.json").read_bytes() == b"{}"
+    hub.requests.clear()
+    quick_fetch("hf://timm/vit@v1/large/model.safetensors")  # only what is not there yet
+    assert [request.rpartition("/")[2] for request, _ in hub.requests] == [
+        "model.safetensors",
+        "preprocessor_config.json",
+    ]
 
 
 def test_a_config_that_does_not_come_is_an_error_and_not_a_guess(hub, monkeypatch):
-    for error in (hub_error(errors.HfHubHTTPError), errors.LocalEntryNotFoundError("cut")):
-        hub.beside["config.json"] = error
-        with pytest.raises(DownloadError, match=r"config\.json, the sidecar .* model\.safetensors"):
-            fetch("hf://timm/vit")
+    hub.files.update(hub_files(b"{}", "config.json"))
+    hub.files[f"timm/vit/resolve/{COMMIT}/config.json"].answers = [500] * 9
+    with pytest.raises(DownloadError, match=r"config\.json, the sidecar .* model\.safetensors"):
+        quick_fetch("hf://timm/vit")
     monkeypatch.setenv("KERAS_VIT_OFFLINE", "1")  # where it was not fetched before
-    assert fetch("hf://timm/vit").read_bytes() == CONTENT
+    assert quick_fetch("hf://timm/vit").read_bytes() == CONTENT
 
 
 def test_the_hash_that_the_hub_publishes_is_checked(hub):
-    hub.path.resolve().write_bytes(CONTENT[:-1] + b"!")
+    hub.files[WEIGHTS].content = CONTENT[:-1] + b"!"  # other bytes under the stated hash
+    with pytest.raises(
+        DownloadError, match=r"downloaded twice .* its sha256 is .* Nothing was kept"
+    ):
+        quick_fetch("hf://timm/vit")
+    assert left_over() <= {f"{DIGEST}.lock", "CACHEDIR.TAG"}
+    hub.files[WEIGHTS].content = CONTENT
+    quick_fetch("hf://timm/vit").resolve().write_bytes(CONTENT[:-1] + b"!")
     with pytest.raises(DownloadError, match="its sha256 is"):
-        fetch("hf://timm/vit")
+        quick_fetch("hf://timm/vit")
 
 
 def test_the_first_use_is_recorded_by_commit(hub):
-    fetch("hf://timm/vit")
-    record = cache_dir() / "hub/models--timm--vit/snapshots/0123abc/model.safetensors.json"
-    assert json.loads(record.read_text())["sha256"] == hashlib.sha256(CONTENT).hexdigest()
+    quick_fetch("hf://timm/vit")
+    record = cache_dir() / f"hub/models--timm--vit/snapshots/{COMMIT}/model.safetensors.json"
+    assert json.loads(record.read_text())["sha256"] == DIGEST
     with pytest.raises(DownloadError, match="expected ffff"):
-        fetch("hf://timm/vit", sha256="f" * 64)
+        quick_fetch("hf://timm/vit", sha256="f" * 64)
 
 
-def test_a_short_file_is_found_by_its_structure(hub, tmp_path):
-    hub.path = tmp_path / "model.safetensors"
-    hub.path.write_bytes(CONTENT[:-3])
+def test_a_short_file_is_found_by_its_structure(hub):
+    for file in hub_files().keys() & hub.files.keys():
+        hub.files[file].content, hub.files[file].etag = CONTENT[:-3], '"0a"'
     with pytest.raises(DownloadError, match="should have 8 bytes of arrays but has 5"):
-        fetch("hf://timm/vit")
+        quick_fetch("hf://timm/vit")
 
 
-def test_offline_asks_the_client_for_its_cache_only(hub, monkeypatch):
-    monkeypatch.setenv("KERAS_VIT_OFFLINE", "1")
-    fetch("hf://timm/vit")
-    assert all(call[-1] is True for call in hub.calls)
-    hub.fails = errors.LocalEntryNotFoundError("no")
-    with pytest.raises(DownloadError, match=r"not in the cache .*OFFLINE forbids.*Unset that"):
-        fetch("hf://timm/vit")
-    monkeypatch.delenv("KERAS_VIT_OFFLINE")
-    with pytest.raises(DownloadError, match=r"the hub does not answer\. Check the connection"):
-        fetch("hf://timm/vit")
+def test_without_the_hub_the_cache_answers(hub, monkeypatch):
+    path = quick_fetch("hf://timm/vit")
+    for file in hub.files.values():
+        file.answers = [503] * 9
+    hub.files.update(
+        {f"timm/vit/resolve/{COMMIT}/{name}": File(b"", answers=[404]) for name in NAMES}
+    )
+    assert quick_fetch("hf://timm/vit") == path
+    shutil.rmtree(constants.HF_HUB_CACHE)
+    with pytest.raises(
+        DownloadError, match=r"the hub does not answer\. Check the connection .*503"
+    ):
+        quick_fetch("hf://timm/vit")
+
+
+@pytest.mark.parametrize("setting", ["KERAS_VIT_OFFLINE", "HF_HUB_OFFLINE"])
+def test_offline_asks_the_cache_only(hub, monkeypatch, setting):
+    path = quick_fetch("hf://timm/vit")
+    hub.requests.clear()
+    monkeypatch.setenv("KERAS_VIT_OFFLINE", "1" if setting.startswith("K") else "0")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", setting.startswith("H"))
+    assert quick_fetch("hf://timm/vit") == path
+    with pytest.raises(DownloadError, match=rf"not in the cache .*{setting} forbids.*Unset that"):
+        quick_fetch("hf://timm/vit@v2")
+    assert hub.requests == []
 
 
 @pytest.mark.parametrize(
@@ -151,28 +196,32 @@ def test_offline_asks_the_client_for_its_cache_only(hub, monkeypatch):
         (["pytorch_model.bin"], r"pytorch_model\.bin\) are pickled"),
         (["vit.safetensors", "x.bin"], r"Name one of: vit\.safetensors"),
         (["model.safetensors.index.json", "m-1.safetensors"], "split over several files"),
-        ([], "There is no file 'model.safetensors'"),
+        (None, "There is no file 'model.safetensors'"),
     ],
 )
 def test_a_missing_file_names_what_there_is(hub, files, message):
-    hub.files, hub.fails = files, hub_error(errors.EntryNotFoundError)
+    siblings = [{"rfilename": name} for name in files] if files else 3
+    listing = json.dumps({"siblings": siblings}).encode()
+    hub.files = {"api/models/timm/vit/revision/main": File(listing)}
     with pytest.raises(DownloadError, match=message):
-        fetch("hf://timm/vit")
+        quick_fetch("hf://timm/vit")
 
 
 @pytest.mark.parametrize(
-    ("kind", "message"),
+    ("status", "code", "message"),
     [
-        (errors.RepositoryNotFoundError, "The hub has no repository 'timm/vit'"),
-        (errors.RevisionNotFoundError, "at revision 'v9'"),
-        (errors.GatedRepoError, "after its licence is accepted"),
-        (errors.HfHubHTTPError, "could not be downloaded"),
+        (404, "RepoNotFound", "The hub has no repository 'timm/vit'"),
+        (401, "", "The hub has no repository 'timm/vit'.* or keeps it private"),
+        (404, "RevisionNotFound", "at revision 'v1'"),
+        (403, "GatedRepo", "after its licence is accepted"),
+        (403, "", "the hub answered 403"),
     ],
 )
-def test_refusals_of_the_hub_say_what_to_do(hub, kind, message):
-    hub.fails = hub_error(kind)
+def test_refusals_of_the_hub_say_what_to_do(hub, status, code, message):
+    file = hub.files["timm/vit/resolve/v1/model.safetensors"]
+    file.answers, file.headers = [status], {"X-Error-Code": code}
     with pytest.raises(DownloadError, match=message):
-        fetch("hf://timm/vit@v9")
+        quick_fetch("hf://timm/vit@v1")
 
 
 def test_a_missing_client_names_the_extra(monkeypatch):
@@ -181,54 +230,30 @@ def test_a_missing_client_names_the_extra(monkeypatch):
         fetch("hf://timm/vit")
 
 
-_FETCH_IN_A_PROCESS = """
-import sys, types
-package = types.ModuleType("keras_vit")  # without the imports of the package: this is quick
-package.__path__ = [sys.argv[1]]
-sys.modules["keras_vit"] = package
-from keras_vit.errors import DownloadError
-from keras_vit.hub.cache import fetch
-try:
-    print(fetch(sys.argv[2]))
-except DownloadError as error:
-    print("DownloadError:", error)
-"""
+@pytest.mark.parametrize(
+    ("header", "value"),
+    [
+        ("ETag", '"../../../../evil"'),
+        ("ETag", '"/tmp/evil"'),
+        ("ETag", '".hidden"'),
+        ("ETag", '"' + "a" * 300 + '"'),
+        ("ETag", ""),
+        ("X-Repo-Commit", "../../.."),
+        ("X-Repo-Commit", ""),
+    ],
+)
+def test_no_reply_names_a_path(hub, header, value):
+    for file in hub.files.values():
+        file.etag = None
+        file.headers = {"ETag": f'"{DIGEST}"', "X-Repo-Commit": COMMIT, header: value}
+    with pytest.raises(DownloadError, match=r"is no file of a hub: .* HF_ENDPOINT"):
+        quick_fetch("hf://timm/vit")
+    assert left_over() == set()
 
 
-def test_the_real_client_against_a_hub_on_this_machine(tmp_path):
-    digest, commit = hashlib.sha256(CONTENT).hexdigest(), "0123456789" * 4
-    headers = {"X-Repo-Commit": commit}
-    path = "timm/vit/resolve/v1/model.safetensors"
-    package = pathlib.Path(keras_vit.__file__).parent
-
-    def fetch_in_a_process(address, **settings):
-        environment = {**os.environ, "HF_HOME": str(tmp_path / "hf"), "HF_ENDPOINT": server.url,
-                       "KERAS_VIT_CACHE": str(tmp_path / "cache"), "HF_HUB_DISABLE_XET": "1",
-                       "HF_HUB_DISABLE_TELEMETRY": "1", **settings}  # fmt: skip
-        command = [sys.executable, "-c", _FETCH_IN_A_PROCESS, str(package), address]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
-
-    config = File(b'{"num_attention_heads": 3}', etag='"' + "ab" * 20 + '"', headers=headers)
-    files = {
-        path: File(CONTENT, etag=f'"{digest}"', headers=headers),
-        f"timm/vit/resolve/{commit}/config.json": config,
-        f"timm/vit/resolve/{commit}/preprocessor_config.json": File(
-            b"", answers=[404] * 9, headers={**headers, "X-Error-Code": "EntryNotFound"}
-        ),
-    }
-    with serve(files) as server:
-        found = fetch_in_a_process("hf://timm/vit@v1")
-        assert pathlib.Path(found).read_bytes() == CONTENT
-        assert commit in found
-        assert pathlib.Path(found).with_name("config.json").read_bytes() == config.content
-        assert not pathlib.Path(found).with_name("preprocessor_config.json").exists()
-        offline = fetch_in_a_process("hf://timm/vit@v1", KERAS_VIT_OFFLINE="1")
-        assert offline == found
-        missing = fetch_in_a_process("hf://timm/vit@v1/other.npz", KERAS_VIT_OFFLINE="1")
-        assert missing.startswith("DownloadError:") and "KERAS_VIT_OFFLINE forbids" in missing
-        server.files[path].content = CONTENT[:-1] + b"!"  # other bytes under the stated hash
-        shutil.rmtree(tmp_path / "hf")
-        wrong = fetch_in_a_process("hf://timm/vit@v1")
-        assert wrong.startswith("DownloadError:") and "sha256 is" in wrong
+@pytest.mark.parametrize(
+    "path", ["@v1/../../x.npz", "@../../x", "/../x.npz", "/a//b.npz", "@%2e%2e"]
+)
+def test_no_address_leads_out_of_the_cache(hub, path):
+    with pytest.raises(ValueError, match=r"paths without '\.\.'"):
+        quick_fetch(f"hf://timm/vit{path}")

@@ -1,0 +1,141 @@
+"""Downloads that are checked before they are used, by one process at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import pathlib
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+
+from keras_vit.errors import CheckpointError, DownloadError
+from keras_vit.hub.download import discard, download
+from keras_vit.hub.progress import ProgressLine
+from keras_vit.weights.formats import open_arrays
+
+_CHUNK = 1 << 20  # bytes read at a time
+
+
+def download_checked(
+    url: str,
+    part: pathlib.Path,
+    name: str,
+    *,
+    sha256: str | None = None,
+    size: int | None = None,
+    attempts: int = 4,
+    backoff: float = 1.0,
+    headers: Mapping[str, str] | None = None,
+) -> None:
+    """Downloads and checks a file, once more if it is damaged.
+
+    Args:
+        url: Address of the file.
+        part: Where to write. What an interrupted call left there is resumed.
+        name: Name of the file, whose suffix tells its format.
+        sha256: The hash that its publisher states.
+        size: Size in bytes that its publisher states.
+        attempts: Consecutive failures without a new byte before it gives up.
+        backoff: Seconds before the second attempt, doubled before each further one.
+        headers: Headers to send.
+
+    Raises:
+        DownloadError: If it cannot be downloaded, or is damaged both times.
+    """
+    progress = None if os.environ.get("KERAS_VIT_PROGRESS") == "0" else ProgressLine(name)
+    fault: str | None = None
+    for _ in range(2):
+        remote = download(
+            url,
+            part,
+            size=size,
+            attempts=attempts,
+            backoff=backoff,
+            progress=progress,
+            headers=headers,
+        )
+        fault = find_fault(part, name, sha256, size, remote.md5)
+        if fault is None:
+            return
+        discard(part)
+    raise DownloadError(
+        f"{url} was downloaded twice and is not the file that it should be: {fault}. Nothing "
+        "was kept. Fetch it by other means and pass its path, or name another server with "
+        "KERAS_VIT_MIRROR."
+    )
+
+
+def find_fault(
+    path: pathlib.Path, name: str, sha256: str | None, size: int | None, md5: str | None = None
+) -> str | None:
+    """Compares a file with its known hash, size and structure; returns the first difference."""
+    if size is not None and path.stat().st_size != size:
+        return f"it has {path.stat().st_size:,} bytes, expected {size:,}"
+    for algorithm, expected in (("sha256", sha256), ("md5", md5)):
+        if expected is not None and (found := hash_file(path, algorithm)) != expected.lower():
+            return f"its {algorithm} is {found}, expected {expected.lower()}"
+    return None if sha256 else _find_damage(path, pathlib.Path(name).suffix)
+
+
+def _find_damage(path: pathlib.Path, suffix: str) -> str | None:
+    """Finds damage in a file by its suffix, with the reader that loading uses.
+
+    Sizes in headers must fit the file, and bytes their checksums, where the format has some. Files
+    other than `.npz` and `.safetensors` are not read.
+    """
+    if suffix not in (".npz", ".safetensors"):
+        return None
+    try:
+        with open_arrays(path) as file:
+            file.verify()
+            return None if suffix == f".{file.kind}" else f"it is a .{file.kind} file"
+    except CheckpointError as error:
+        return f"it is damaged ({error.__cause__})" if error.__cause__ else str(error).rstrip(".")
+
+
+def hash_file(path: str | os.PathLike[str], algorithm: str = "sha256") -> str:
+    """Hashes the bytes of a file in bounded memory; returns hexadecimal digits."""
+    digest = hashlib.new(algorithm, usedforsecurity=False)
+    with open(path, "rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def prepare_folder(folder: pathlib.Path, setting: str = "KERAS_VIT_CACHE") -> None:
+    """Creates a folder of a cache, and checks that files can be written there.
+
+    Raises:
+        DownloadError: If not; the message names `setting`, which chooses another.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise DownloadError(
+            f"Nothing can be written to {folder} ({error}). Set {setting} to a folder that "
+            "this user may write to."
+        ) from error
+
+
+@contextlib.contextmanager
+def locked(path: pathlib.Path) -> Iterator[None]:
+    """Locks a file for one process at a time; the lock ends with the process."""
+    with open(path.with_name(path.name + ".lock"), "a+b") as file:
+        if sys.platform == "win32":
+            import msvcrt
+
+            file.seek(0)
+            msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
+        else:
+            import fcntl
+
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                print(f"Another process downloads {path.name}; waiting for it.", file=sys.stderr)
+                fcntl.flock(file, fcntl.LOCK_EX)
+        yield
