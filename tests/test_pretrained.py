@@ -5,14 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
-import shutil
 
-import huggingface_hub
 import keras
 import numpy as np
 import pytest
 import safetensors.numpy
-from huggingface_hub import errors
+from huggingface_hub import constants
 
 import keras_vit
 from keras_vit.config import ResNetConfig, ResNetStem
@@ -27,6 +25,7 @@ from keras_vit.weights.load import load_weights
 from keras_vit.weights.save import save_weights
 from tests import official
 from tests.fixtures import fill_random, tiny_config
+from tests.hub.server import File, serve
 from tests.weights.test_load_torch import CASES, images, weights
 
 PLAIN = {"include_preprocessing": False}
@@ -230,27 +229,23 @@ def test_create_model_says_how_to_open_a_checkpoint(address):
 
 
 def test_a_repository_of_the_hub_says_it_all(save, tmp_path, monkeypatch):
-    """The client brings the files of a repository; the model is built from them alone."""
+    """The model is built from the files of a repository alone, all of one commit."""
     monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "cache"))
-    repository = save("transformers vit", TRANSFORMERS | {"hidden_act": "gelu_new"}).parent
-    snapshot = tmp_path / "hf" / "models--me--tiny" / "snapshots" / "0123abc"
-    asked = []
-
-    def download(name, file, *, revision, local_files_only):
-        asked.append((file, revision))
-        if not (repository / file).exists():
-            raise errors.LocalEntryNotFoundError("no") if local_files_only else not_found
-        snapshot.mkdir(parents=True, exist_ok=True)
-        return shutil.copy(repository / file, snapshot / file)
-
-    not_found = errors.EntryNotFoundError("no")
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
-    model = from_pretrained("hf://me/tiny")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hf"))
+    folder = save("transformers vit", TRANSFORMERS | {"hidden_act": "gelu_new"}).parent
+    headers = {"X-Repo-Commit": "0123abc"}
+    files = {
+        f"me/tiny/resolve/{revision}/{name}": File(
+            (folder / name).read_bytes(), etag=f'"{number}a"', headers=headers
+        )
+        for number, name in enumerate(("model.safetensors", "config.json"))
+        for revision in ("main", "0123abc")
+    }
+    with serve(files) as server:
+        monkeypatch.setattr(constants, "ENDPOINT", server.url)
+        model = from_pretrained("hf://me/tiny")
     assert (model.config.gelu, model.config.num_heads) == ("tanh", 4)
-    assert asked == [
-        ("model.safetensors", None),
-        ("config.json", "0123abc"),
-        ("preprocessor_config.json", "0123abc"),
-    ]
+    assert [path.split("/")[4] for path, _ in server.requests].count("main") == 1
+    snapshot = tmp_path / "hf" / "models--me--tiny" / "snapshots" / "0123abc"
     assert pathlib.Path(model.load_report.path).parent == snapshot
     assert keras_vit.from_pretrained is from_pretrained
