@@ -6,9 +6,22 @@ import tempfile
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from tests.fixtures import fill_random
+
+
+def quick(values, *chosen):
+    """Parameters of a test of which the quick suite runs the chosen ones alone."""
+    assert all(value in values for value in chosen)
+    return [
+        v
+        if v in chosen
+        else pytest.param(*(v if isinstance(v, tuple) else (v,)), marks=pytest.mark.slow)
+        for v in values
+    ]
+
 
 POLICIES = ("float32", "mixed_bfloat16", "mixed_float16")
 _COMPILED: set[type] = set()  # classes that this process has compiled with XLA

@@ -10,7 +10,7 @@ from keras import ops
 from keras_vit.layers.mlp import MLP
 from tests.counts import check_counts, script
 
-SLOW = ("compiled_training", "half_inference")
+SLOW = ("compiled_training", "half_inference", "onnx")
 ELSEWHERE = ("litert", "saved_model")  # tests/export checks the files that it makes anyway
 
 

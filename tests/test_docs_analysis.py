@@ -18,6 +18,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "analysis.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_every_example_runs(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     monkeypatch.chdir(tmp_path)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import pathlib
 import re
 
+import pytest
+
 import keras_vit
 
 PAGE = (pathlib.Path(keras_vit.__file__).parents[1] / "docs/few-labels.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_python_of_the_page_runs(capsys):
     names: dict = {}
     for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):

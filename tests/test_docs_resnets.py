@@ -5,6 +5,8 @@ from __future__ import annotations
 import pathlib
 import re
 
+import pytest
+
 import keras_vit
 from keras_vit.evaluate.counting import count_parameters
 from keras_vit.variants import ALIASES, VARIANTS, configure
@@ -12,6 +14,7 @@ from keras_vit.variants import ALIASES, VARIANTS, configure
 PAGE = (pathlib.Path(__file__).parents[1] / "docs/hybrids-and-resnets.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_code_runs():
     blocks = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
     assert len(blocks) == 4

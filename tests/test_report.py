@@ -15,6 +15,7 @@ from keras_vit.config import ResNetConfig, ResNetStem
 from keras_vit.models.resnet import build_resnet
 from keras_vit.report import human, human_bytes, write_report
 from tests.analysis.test_image_batches import Stream
+from tests.checks import quick
 from tests.fixtures import fill_random
 from tests.models.test_feature_extraction import composed, random_images, random_vit
 
@@ -68,7 +69,7 @@ def test_predictions_are_those_of_the_model(tmp_path):
         assert f"{names[share.argmax()]} {share.max():.1%}" in page.text
 
 
-@pytest.mark.parametrize("kind", ["relative", "hybrid", "bit"])
+@pytest.mark.parametrize("kind", quick(["relative", "hybrid", "bit"], "bit"))
 def test_pictures_that_do_not_apply_are_replaced_by_the_reason(kind, tmp_path):
     reasons = []
     if kind == "relative":

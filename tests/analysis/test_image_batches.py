@@ -74,13 +74,15 @@ def test_the_count_detects_a_list():
     "look",
     [
         attention_maps,
-        attention_rollout,
         class_relevance,
-        image_features,
-        mean_attention_distance,
         lambda model, images: nearest_neighbors(model, np.zeros((1, 8, 12, 3)), images)[0],
-        patch_components,
-        token_norms,
+        *(
+            pytest.param(look, marks=pytest.mark.slow)
+            for look in (
+                *(attention_rollout, image_features, mean_attention_distance),
+                *(patch_components, token_norms),
+            )
+        ),
     ],
 )
 def test_one_batch_at_a_time_is_in_memory(look):

@@ -56,12 +56,14 @@ def test_the_search_finds_the_largest_batch_to_an_eighth(throughput, fits):
     assert min(fits, 256) - largest <= largest // 8
 
 
-@pytest.mark.parametrize("training", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("training", [False, True])
 def test_a_probe_measures_in_a_process_of_its_own(probe, training):
     result = probe(training=training)
     assert result["images_per_second"] > 0 and result["steps"] >= 3
 
 
+@pytest.mark.slow
 def test_training_steps_are_measured(throughput, monkeypatch):
     small = build_vit(tiny_config(depth=1))
     monkeypatch.setattr(throughput, "build_model", lambda *_: small)
@@ -164,6 +166,7 @@ def test_an_interrupted_benchmark_continues(throughput, monkeypatch, tmp_path):
         throughput.main([*line, "vit_ti16", "--training"])
 
 
+@pytest.mark.slow
 def test_models_of_keras_applications_by_name(throughput):
     build = throughput.build_model
     ours = build("vit_ti16", 64, classes=5)

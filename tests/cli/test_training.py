@@ -138,6 +138,7 @@ def test_a_dry_run_describes_the_run(place, capsys):
     assert not (place / "runs").exists()
 
 
+@pytest.mark.slow
 def test_the_papers_way_with_a_test_set(place, capsys, monkeypatch):
     short = dataclasses.replace(FINE_TUNING["finetune_pets"], learning_rates=(0.001, 0.05))
     monkeypatch.setitem(RECIPES, "finetune_pets", short)
@@ -149,6 +150,7 @@ def test_the_papers_way_with_a_test_set(place, capsys, monkeypatch):
     assert sum("held-out" in name for name in results) == 2
 
 
+@pytest.mark.slow
 def test_training_from_scratch(place, monkeypatch):
     words = ["--data", "train", "--model", "vit_tiny", "--recipe", "paper_in1k", *SIZE]
     assert main(["train", *words, "--output", "runs/scratch", "--steps", "2"]) == 0

@@ -18,6 +18,7 @@ from keras_vit.data.image_set import read_arrays, read_records
 from keras_vit.data.rand_augment import rand_augment
 from keras_vit.data.shards import find_shards
 from keras_vit.data.transforms import eval_transform
+from tests.checks import quick
 from tests.data.pictures import encoded, pixels, write_folder
 from tests.fixtures import tiny_config
 
@@ -107,7 +108,7 @@ def test_repeats_and_steps(images):
     assert len(small) == 1
 
 
-@pytest.mark.parametrize("source", ["arrays", "folder", "records"])
+@pytest.mark.parametrize("source", quick(["arrays", "folder", "records"], "folder"))
 def test_the_same_pixels_at_any_parallelism(source, images, folder, tmp_path):
     chosen = {"arrays": images, "folder": folder}.get(source) or record_images(tmp_path)
     varied = EVERYTHING if source == "arrays" else QUICK
@@ -123,7 +124,7 @@ def test_the_same_pixels_at_any_parallelism(source, images, folder, tmp_path):
     assert not np.array_equal(runs[0][0], runs[0][2 * len(batches)])  # another epoch
 
 
-@pytest.mark.parametrize("source", ["arrays", "records"])
+@pytest.mark.parametrize("source", quick(["arrays", "records"], "arrays"))
 def test_workers_read_every_image_once_a_pass(source, images, tmp_path):
     chosen = images if source == "arrays" else record_images(tmp_path)
     options = {"drop_remainder": False, "seed": 2}
@@ -144,6 +145,7 @@ def test_workers_read_every_image_once_a_pass(source, images, tmp_path):
         np.testing.assert_array_equal(np.concatenate([x for x, _ in alone]), pixels)
 
 
+@pytest.mark.slow
 def test_images_in_memory_are_the_same(folder, tmp_path):
     for chosen in (folder, record_images(tmp_path)):
         kept = chosen.in_memory()
@@ -268,6 +270,7 @@ def test_augmentations_are_checked(field, value, message):
         Augmentation(**{field: value})
 
 
+@pytest.mark.slow
 def test_resumed_training_reads_the_same_pixels(images, tmp_path):
     """`ResumeTraining` over this pipeline: bit for bit, and without a warning."""
 

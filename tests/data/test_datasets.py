@@ -11,6 +11,7 @@ from keras_vit.config import Preprocessing
 from keras_vit.data.batches import InputTransform, eval_batches, train_batches
 from keras_vit.data.datasets import DATASETS, VTAB, find_dataset, list_datasets, read_dataset
 from keras_vit.train.recipes import RECIPES
+from tests.checks import quick
 
 TRANSFORM = InputTransform((16, 16), Preprocessing())
 CLASSES = {
@@ -39,7 +40,7 @@ def test_all_are_there_with_a_recipe():
         read_dataset("pets", "dev")
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", quick(CLASSES, "cifar10", "vtab/clevr_count", "vtab/dmlab"))
 def test_pipelines_on_mock_data(name, tmp_path):
     options = {"policy": tfds.testing.MockPolicy.USE_CODE, "num_sub_examples": 4}
     with tfds.testing.mock_data(num_examples=2, **options):

@@ -13,6 +13,7 @@ import tensorflow as tf
 from PIL import Image
 
 from keras_vit.data.decode import MAX_PIXELS, decode, decode_window
+from tests.checks import quick
 from tests.data.kinds import BLUE, RED, claim, encode
 
 
@@ -96,7 +97,7 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("run", [decode_eagerly, decode_in_a_graph])
+@pytest.mark.parametrize("run", quick([decode_eagerly, decode_in_a_graph], decode_in_a_graph))
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_image_has_as_many_pixels_as_it_may(kind, run):
     webp(RED)  # leaves out older versions

@@ -74,6 +74,7 @@ def test_a_prepared_data_set_is_read_by_name_version_and_slice(data_dir):
     assert labels(eval_batches(held_out, TRANSFORM, 8)) == [18, 19]
 
 
+@pytest.mark.slow
 def test_workers_share_its_files(data_dir):
     images = read_tfds("tiny_pictures", "train[1:]", data_dir)
     readers = [
@@ -113,6 +114,7 @@ def test_what_is_not_there_is_an_error(data_dir, tmp_path):
         read_tfds("dsprites", "train", tmp_path)
 
 
+@pytest.mark.slow  # tests/data/test_datasets.py reads mocked data, too
 @pytest.mark.parametrize(("name", "classes"), [("cifar10", 10), ("imagenet2012:5.*.*", 1000)])
 def test_mocked_data_sets(name, classes, tmp_path):
     with tfds.testing.mock_data(num_examples=5, policy=tfds.testing.MockPolicy.USE_CODE):

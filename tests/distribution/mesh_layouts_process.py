@@ -16,8 +16,8 @@ from tests.fixtures import fill_random, tiny_config
 
 # A model with every kind of weight: also those of the pooling head and of the normed queries.
 CONFIG = tiny_config(depth=1, qk_norm=True, layer_scale=0.5, pooling="map")
-# One device, eight of data parallelism, and (batch, model); each trains for some seconds.
-SHAPES: list[tuple[int, ...] | None] = [None, (8,), (2, 4)]
+# Eight devices of data parallelism, and (batch, model); each trains for some seconds.
+SHAPES = ((8,), (2, 4))
 
 
 def distribution(shape):
@@ -68,10 +68,11 @@ def shard_shape(variable):
     return np.array(variable.value.addressable_shards[0].data.shape)
 
 
-def main(output):
+def main(output, *shapes):
+    """Trains on one device, then in each of the shapes."""
     assert keras.backend.backend() == "jax" and "tensorflow" not in sys.modules
     results = {}
-    for shape in SHAPES:
+    for shape in (None, *shapes):
         train(shape, results)
     results["predict"], results["call"] = predict()
     np.savez(output, **results)

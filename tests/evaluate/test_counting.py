@@ -21,6 +21,7 @@ from keras_vit.models.resnet import build_resnet
 from keras_vit.models.vit import build_vit
 from keras_vit.trainers.model import Model
 from keras_vit.variants import find_config
+from tests.checks import quick
 from tests.fixtures import tiny_config
 
 CONFIGS = {
@@ -177,7 +178,7 @@ def test_macs_are_those_of_the_graph(name):
     assert count_macs(model) == graph_macs(model)
 
 
-@every_model
+@pytest.mark.parametrize("name", quick([*CONFIGS, *RESNETS], "token", "hybrid", "merged"))
 def test_training_macs_are_those_of_the_graph_with_gradients(name):
     model = build(name)
     assert count_training_macs(model) == training_graph_macs(model)

@@ -192,7 +192,9 @@ def test_the_serving_script_writes_model_and_configuration(files, tmp_path, caps
 @pytest.mark.parametrize(
     ("name", "suffix", "precisions"),
     [
-        ("litert", "tflite", ("float32", "float16", "dynamic", "int8")),
+        pytest.param(
+            *("litert", "tflite", ("float32", "float16", "dynamic", "int8")), marks=pytest.mark.slow
+        ),
         ("onnxruntime", "onnx", ("float32", "float16", "int8")),
     ],
 )

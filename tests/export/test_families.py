@@ -11,6 +11,7 @@ from keras_vit.export.litert import export_litert
 from keras_vit.export.onnx import export_onnx
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.models.vit import build_vit
+from tests.checks import quick
 from tests.export.families import (
     EXCLUDED,
     FAMILIES,
@@ -87,7 +88,8 @@ def test_excluded_pairs_are_refused(pair):
         tiny_config(**changes)
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: "-".join(row.values()))
+# Every third row, among them every format; the tests of the formats have more.
+@pytest.mark.parametrize("row", quick(ROWS, *ROWS[::3]), ids=lambda row: "-".join(row.values()))
 def test_pairs_of_options_in_float32(row, tmp_path):
     model = build_options(row)
     export, options = EXPORTS[row["format"]]

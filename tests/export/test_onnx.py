@@ -67,9 +67,10 @@ def test_layer_norm_and_gelu_are_one_operator_each(gelu):
     "changes",
     [
         {},
-        {"qk_norm": True, "num_registers": 2},
         {"position_embedding": "relative"},
-        {"pooling": "map", "class_token": False},  # the head's query is a constant
+        pytest.param({"qk_norm": True, "num_registers": 2}, marks=pytest.mark.slow),
+        # The head's query is a constant.
+        pytest.param({"pooling": "map", "class_token": False}, marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.parametrize("precision", ["float32", pytest.param("float16", marks=pytest.mark.slow)])

@@ -12,11 +12,12 @@ from keras_vit.export.litert import export_litert
 from keras_vit.export.onnx import export_onnx
 from keras_vit.export.runners import load_litert, load_onnx
 from keras_vit.layers.convolution import StdConv2D
+from tests.checks import quick
 from tests.fixtures import fill_random, images_for
 from tests.models.test_families import CONFIGS
 
 
-@pytest.fixture(scope="module", params=CONFIGS)
+@pytest.fixture(scope="module", params=quick(CONFIGS, "bit"))
 def model(request):
     model = build(CONFIGS[request.param])
     fill_random(model)

@@ -132,6 +132,7 @@ def test_versions_are_numbered_and_never_overwritten(exported, model):
     assert sorted(entry.name for entry in folder.iterdir()) == ["1", "2"]
 
 
+@pytest.mark.slow
 def test_an_export_to_a_remote_address(model, pixels):
     report = export_saved_model(model, "ram://serving/pets")
     assert report.path == "ram://serving/pets/1"

@@ -34,6 +34,7 @@ def test_the_command_line_exports_and_verifies(format, model, pixels, tmp_path, 
     assert (report.format, report.images) == (format, 6)
 
 
+@pytest.mark.slow
 def test_the_command_line_calibrates_with_images(model, tmp_path, capsys):
     model.save(tmp_path / "tiny.keras")
     rng = np.random.default_rng(0)

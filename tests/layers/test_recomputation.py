@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit.layers.block import TransformerBlock
+from tests.checks import quick
 
 RATES = {"dropout_rate": 0.2, "attention_dropout_rate": 0.1, "stochastic_depth_rate": 0.3}
 
@@ -31,7 +32,9 @@ def steps(rematerialize, jit_compile):
     return [(step(), [v.numpy() for v in block.non_trainable_variables]) for _ in range(2)]
 
 
-@pytest.mark.parametrize("jit_compile", [None, False, True], ids=["eager", "graph", "xla"])
+@pytest.mark.parametrize(
+    "jit_compile", quick([None, False, True], None, False), ids=["eager", "graph", "xla"]
+)
 def test_gradients_are_those_without_it(jit_compile):
     expected, received = steps(False, jit_compile), steps(True, jit_compile)
     tf.nest.map_structure(

@@ -84,6 +84,7 @@ def test_every_variable_gets_a_gradient(model):
 
 
 @pytest.mark.parametrize("family", ["bit", pytest.param("hybrid", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_a_new_model_starts_at_zero_and_learns(family):
     """Though its head and the last norm of every unit start at zero."""
     config = CONFIGS[family]
@@ -173,9 +174,8 @@ def test_one_resnet_takes_images_of_every_size():
         np.testing.assert_allclose(model(images), expected, rtol=0, atol=atol)
 
 
-@pytest.mark.parametrize(
-    "patch_size", [1, *(pytest.param(p, marks=pytest.mark.slow) for p in (2, 4))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("patch_size", [1, 2, 4])
 def test_small_patches_on_small_images_train(patch_size):
     """One to four pixels on 32 x 32 images: up to 1,024 tokens."""
     config = ViTConfig(
@@ -200,6 +200,7 @@ def test_small_patches_on_small_images_train(patch_size):
     assert history["accuracy"][-1] == 1
 
 
+@pytest.mark.slow
 def test_the_relative_of_the_paper_trains():
     model = create_model("vit_cordonnier2", classes=4, depth=1, width=40, mlp_dim=48)
     images = images_for(model)

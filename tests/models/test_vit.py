@@ -82,9 +82,9 @@ def test_eager_graph_xla_and_reloaded_agree(name, tmp_path):
 @pytest.mark.parametrize(
     ("name", "policy"),
     [
-        ("relative", "mixed_float16"),
-        ("everything", "mixed_bfloat16"),
-        pytest.param("relative", "mixed_bfloat16", marks=pytest.mark.slow),
+        ("relative", "mixed_bfloat16"),
+        pytest.param("everything", "mixed_bfloat16", marks=pytest.mark.slow),
+        pytest.param("relative", "mixed_float16", marks=pytest.mark.slow),
         pytest.param("everything", "mixed_float16", marks=pytest.mark.slow),
     ],
     indirect=["policy"],
@@ -106,7 +106,8 @@ def test_half_precision_trains_and_ends_in_float32(name, policy):
     ("name", "jit_compile"),
     [
         ("default", True),
-        ("everything", False),
+        ("registers", False),
+        pytest.param("everything", False, marks=pytest.mark.slow),
         pytest.param("gap", False, marks=pytest.mark.slow),
         pytest.param("relative", False, marks=pytest.mark.slow),
     ],

@@ -51,7 +51,17 @@ RUNS = {
 
 
 # Each starts a run three times; those left to `scripts/test --slow` differ least from another.
-SLOW = {"in order", "steps", "two a call", "accumulated", "float16", "XLA"}
+SLOW = {
+    "masked",
+    "unknown length",
+    "repeated",
+    "in order",
+    "steps",
+    "two a call",
+    "accumulated",
+    "float16",
+    "XLA",
+}
 
 
 def slow(name):

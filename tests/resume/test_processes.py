@@ -63,6 +63,7 @@ def random_steps(seed, count):
     return sorted(np.random.default_rng(seed).choice(np.arange(1, STEPS), count, replace=False))
 
 
+@pytest.mark.slow
 def test_one_process(tmp_path):
     broken = tmp_path / "broken"
     killed, told = random_steps(3, 2)

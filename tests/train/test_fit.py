@@ -150,6 +150,7 @@ def test_fine_tune_equals_twenty_lines_of_keras(pretrained):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 def test_pretraining_uses_the_head_bias_and_loss_of_the_recipe():
     recipe = dataclasses.replace(
         RECIPE, loss="sigmoid", head_bias=-3.0, optimizer="adam", weight_decay=0.1, steps=2,
@@ -166,6 +167,7 @@ def test_pretraining_uses_the_head_bias_and_loss_of_the_recipe():
         keras_vit.pretrain(keras_vit.build_vit(tiny_config(classes=2)), two_colours(), recipe)
 
 
+@pytest.mark.slow
 def test_transfer_selects_on_held_out_images_and_tests_once(pretrained, monkeypatch):
     seen = []
     evaluate = keras_vit.train.fit.evaluate_accuracy

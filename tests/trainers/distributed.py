@@ -124,11 +124,6 @@ def check_two_replicas():
     losses = expected["history"]["loss"]
     assert losses[-1] < losses[0] - 0.05, losses
     assert_same(train(replicas, thorough=True), expected)
-    received = train(replicas, jit_compile=True)
-    without_validation = {name: expected["history"][name] for name in received["history"]}
-    assert_same(
-        received, {name: expected[name] for name in received} | {"history": without_validation}
-    )
 
 
 def check_xla():
@@ -302,8 +297,8 @@ def check_keras_itself():
     upstream.show_all()
 
 
-WORKER_CASES = {
-    "adam": {},
+QUICK_WORKER_CASES: dict[str, dict] = {"adam": {}}
+WORKER_CASES = QUICK_WORKER_CASES | {
     "xla, accumulate, several steps": {
         "jit_compile": True,
         "optimizer": lambda: sgd(gradient_accumulation_steps=2),

@@ -12,6 +12,7 @@ import tensorflow as tf
 import keras_vit
 from keras_vit.trainers.array_data import without_autotune
 from keras_vit.trainers.private_names import EpochIterator
+from tests.checks import quick
 from tests.fixtures import fill_random, tiny_config
 
 
@@ -110,7 +111,7 @@ FIT_CASES = {
 }
 
 
-@pytest.mark.parametrize("case", FIT_CASES)
+@pytest.mark.parametrize("case", quick(FIT_CASES, "shuffled", "validation"))
 def test_fit_and_evaluate_equal_keras(images, case):
     options = dict(FIT_CASES[case])
     labels, weights = np.arange(7) % 3, np.linspace(1, 0, 7)

@@ -10,9 +10,18 @@ from tests.trainers.upstream import FAULTS
 from tests.workers import run, run_workers
 
 MODULE = "tests.trainers.distributed"
-QUICK = ("two_replicas", "single_batches", "own_models", "keras_itself")
+QUICK = ("two_replicas",)
 SLOW = (
-    *("xla", "optimizers", "precision", "fit_arguments", "the_end_of_the_data"),
+    *(
+        "single_batches",
+        "own_models",
+        "keras_itself",
+        "xla",
+        "optimizers",
+        "precision",
+        "fit_arguments",
+        "the_end_of_the_data",
+    ),
     *("random_numbers", "rematerialization"),
 )
 
@@ -38,14 +47,16 @@ def test_two_replicas_train_as_one_device(check, printed, request):
     assert f"passed: {check}\n" in text, text.partition(f"failed: {check}")[2][:5000]
 
 
-def test_keras_still_has_the_faults(quick):
-    assert [fault for fault in FAULTS if f"{fault.__name__} " not in quick] == []
+@pytest.mark.slow
+def test_keras_still_has_the_faults(slow):
+    assert [fault for fault in FAULTS if f"{fault.__name__} " not in slow] == []
 
 
 @pytest.mark.parametrize(
     ("count", "cases"),
     [
-        (2, "WORKER_CASES"),
+        (2, "QUICK_WORKER_CASES"),
+        pytest.param(2, "WORKER_CASES", marks=pytest.mark.slow),
         pytest.param(4, "WORKER_CASES", marks=pytest.mark.slow),
         pytest.param(2, "MORE_WORKER_CASES", marks=pytest.mark.slow),
     ],

@@ -321,17 +321,24 @@ COSTLY = {
 }
 
 
+@pytest.fixture(scope="module")
+def few_objects():
+    """Without it the collector walks the objects of all earlier tests, again and again."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("few_objects")
 @pytest.mark.parametrize("name", COSTLY)
 def test_files_made_to_be_slow_are_refused_in_a_second(name, tmp_path):
     path = tmp_path / name
     COSTLY[name](path)
-    gc.collect()
-    gc.freeze()  # or the collector walks the objects of all earlier tests, again and again
     start = time.thread_time()
     with pytest.raises(CheckpointError, match=re.escape(name)) as error:
         read_all(path)
     seconds = time.thread_time() - start
-    gc.unfreeze()
     assert seconds < 1
     assert len(str(error.value)) < 1000
 
