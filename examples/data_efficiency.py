@@ -34,10 +34,11 @@ def build(config):
 
 def main():
     options = digits.parse(__doc__, "data_efficiency", steps=250)
-    rows = {name: [[] for _ in IMAGES] for name in CONFIGS}
+    counts = digits.columns(options, IMAGES)
+    rows = {name: [[] for _ in counts] for name in CONFIGS}
     for seed in range(options.seeds):
         train, test = digits.read_digits(split=seed, size=32)
-        for column, count in enumerate(IMAGES):
+        for column, count in enumerate(counts):
             few = digits.pick(train, count // digits.CLASSES, seed)
             for name, config in CONFIGS.items():
                 keras.utils.set_random_seed(seed)
@@ -51,8 +52,8 @@ def main():
         }
         for name, config in CONFIGS.items()
     }
-    digits.report(options, "training images", IMAGES, rows, steps=options.steps, costs=costs)
-    digits.plot_rows(options, IMAGES, rows, "training images")
+    digits.report(options, "training images", counts, rows, steps=options.steps, costs=costs)
+    digits.plot_rows(options, counts, rows, "training images")
 
 
 if __name__ == "__main__":

@@ -38,7 +38,8 @@ def pretrain(images, steps, seed):
 
 def main():
     options = digits.parse(__doc__, "masked_digits", pretraining=4000, steps=300)
-    rows = {name: [[] for _ in SHOTS] for name in ("from scratch", "pre-trained")}
+    counts = digits.columns(options, SHOTS)
+    rows = {name: [[] for _ in counts] for name in ("from scratch", "pre-trained")}
     filled_in = []
     for seed in range(options.seeds):
         train, test = digits.read_digits(split=seed)
@@ -46,7 +47,7 @@ def main():
         pretrained, masked_accuracy = pretrain(train, options.pretraining, seed)
         filled_in.append(masked_accuracy)
         weights = pretrained.get_weights()
-        for column, shots in enumerate(SHOTS):
+        for column, shots in enumerate(counts):
             few = digits.pick(train, shots, seed)
             for name, row in rows.items():
                 keras.utils.set_random_seed(seed)
@@ -56,8 +57,8 @@ def main():
                 data = digits.batches(few, options.steps, seed, digits.moving())
                 row[column].append(digits.train_and_test(model, data, options.steps, test))
     facts = {"filled_in": filled_in, "pretraining": options.pretraining, "steps": options.steps}
-    digits.report(options, "labels per digit", SHOTS, rows, **facts)
-    digits.plot_rows(options, SHOTS, rows, "labels per digit")
+    digits.report(options, "labels per digit", counts, rows, **facts)
+    digits.plot_rows(options, counts, rows, "labels per digit")
 
 
 if __name__ == "__main__":

@@ -25,10 +25,11 @@ IMAGES = (100, 1300)
 
 def main():
     options = digits.parse(__doc__, "position_ablation", steps=600)
-    rows = {name: [[] for _ in IMAGES] for name in KINDS}
+    counts = digits.columns(options, IMAGES)
+    rows = {name: [[] for _ in counts] for name in KINDS}
     for seed in range(options.seeds):
         train, test = digits.read_digits(split=seed)
-        for column, count in enumerate(IMAGES):
+        for column, count in enumerate(counts):
             few = digits.pick(train, count // digits.CLASSES, seed)
             for name, kind in KINDS.items():
                 keras.utils.set_random_seed(seed)
@@ -36,8 +37,8 @@ def main():
                 model = digits.build_vit(position_embedding=kind)
                 accuracy = digits.train_and_test(model, data, options.steps, test)
                 rows[name][column].append(accuracy)
-    digits.report(options, "position embedding, training images", IMAGES, rows, steps=options.steps)
-    digits.plot_rows(options, IMAGES, rows, "training images")
+    digits.report(options, "position embedding, training images", counts, rows, steps=options.steps)
+    digits.plot_rows(options, counts, rows, "training images")
 
 
 if __name__ == "__main__":

@@ -54,19 +54,20 @@ def test_accuracy(model, test):
 
 def main():
     options = digits.parse(__doc__, "token_merging", steps=500)
-    rows = {"test accuracy": [[] for _ in MERGED]}
+    counts = digits.columns(options, MERGED)
+    rows = {"test accuracy": [[] for _ in counts]}
     for seed in range(options.seeds):
         train, test = digits.read_digits(split=seed)
         keras.utils.set_random_seed(seed)
         model = build()
         data = digits.batches(train, options.steps, seed, digits.moving())
         digits.train_and_test(model, data, options.steps, test)
-        for cells, count in zip(rows["test accuracy"], MERGED, strict=True):
+        for cells, count in zip(rows["test accuracy"], counts, strict=True):
             cells.append(test_accuracy(merge(model, count), test))
-    products = [keras_vit.evaluate.count_macs(merge(model, count)) for count in MERGED]
+    products = [keras_vit.evaluate.count_macs(merge(model, count)) for count in counts]
     shares = [round(count / products[0], 2) for count in products]
-    digits.report(options, "merged per block", MERGED, rows, steps=options.steps, products=shares)
-    digits.plot_rows(options, MERGED, rows, "of 64 tokens, merged in each of 4 blocks", "linear")
+    digits.report(options, "merged per block", counts, rows, steps=options.steps, products=shares)
+    digits.plot_rows(options, counts, rows, "of 64 tokens, merged in each of 4 blocks", "linear")
 
 
 if __name__ == "__main__":
