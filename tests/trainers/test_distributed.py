@@ -37,6 +37,7 @@ def slow():
     return run(MODULE, "check", *SLOW, timeout=1200)
 
 
+@pytest.mark.xdist_group(__name__)  # the fixture has no part in the collection
 @pytest.mark.parametrize(
     ("check", "printed"),
     [(name, "quick") for name in QUICK]
@@ -48,6 +49,7 @@ def test_two_replicas_train_as_one_device(check, printed, request):
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group(__name__)
 def test_keras_still_has_the_faults(slow):
     assert [fault for fault in FAULTS if f"{fault.__name__} " not in slow] == []
 
