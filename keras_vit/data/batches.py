@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import tensorflow as tf
 
 from keras_vit.checks import check_positive, pair
@@ -28,6 +30,7 @@ from keras_vit.data.image_set import SHUFFLE_BUFFER, ImageSet
 from keras_vit.data.mixing import erase, mix_images, mix_or_cut
 from keras_vit.data.rand_augment import rand_augment
 from keras_vit.data.transforms import eval_transform, normalize
+from keras_vit.trainers.losses import takes_integers
 from keras_vit.trainers.model import find_preprocessing
 
 if TYPE_CHECKING:
@@ -106,7 +109,8 @@ def train_batches(
     seed: int = 0,
     *,
     image_size: int | tuple[int, int] | None = None,
-    one_hot: bool = True,
+    one_hot: bool | None = None,
+    class_weights: Sequence[float] | None = None,
     drop_remainder: bool = True,
     repeats: int = 1,
     steps: int | None = None,
@@ -128,7 +132,10 @@ def train_batches(
         seed: Random seed.
         image_size: Pixels along (height, width), for a model that takes images of any size.
         one_hot: Whether labels are float32 of shape `(B, K)`; otherwise integers of shape `(B,)`,
-            without label smoothing and mixing.
+            without label smoothing and mixing. `None` follows the loss that the model was compiled
+            with: integers for a sparse cross-entropy.
+        class_weights: A weight for every class, such as `images.class_weights()`. Batches then
+            have the weight of every image as a third element; a mixed image has a mixed weight.
         drop_remainder: Whether to drop an incomplete last batch; the dropped images differ from
             epoch to epoch.
         repeats: How often an epoch reads the images, for very small data sets.
@@ -137,8 +144,8 @@ def train_batches(
         worker: Index and number of workers, if `tf.distribute` is not used.
 
     Returns:
-        A `tf.data.Dataset` of pairs of float32 images `(B, H, W, C)` and labels, or under a
-        strategy of several replicas a distributed dataset.
+        A `tf.data.Dataset` of pairs of float32 images `(B, H, W, C)` and labels (and weights), or
+        under a strategy of several replicas a distributed dataset.
 
     Raises:
         ValueError: If the classes do not fit the model, or there are fewer images than a batch.
@@ -149,8 +156,11 @@ def train_batches(
     >>> model.fit(train, epochs=10)  # doctest: +SKIP
     """
     chosen = augmentation or Augmentation()
+    if one_hot is None:
+        one_hot = not takes_integers(model)
     transform = _check(images, transform_of(model, image_size), batch_size)
     _check_augmentation(chosen, transform, one_hot)
+    chosen_weights = _check_weights(class_weights, images)
     if drop_remainder and images.num_images * repeats < batch_size:
         raise ValueError(
             f"{images.name} has {images.num_images} images, fewer than a batch of {batch_size}. "
@@ -174,14 +184,17 @@ def train_batches(
         pixels = _train_transform(images.load(item), chosen, transform, own, images.max_pixels)
         return pixels if chosen.mixes else _in_range(pixels, transform), label, own
 
-    def finish(pixels: Any, labels: Any, seeds: Any) -> tuple[Any, Any]:
+    def finish(pixels: Any, labels: Any, seeds: Any) -> tuple[Any, ...]:
         labels = _checked(labels, images)
+        weights = None if class_weights is None else tf.gather(chosen_weights, labels)
         if one_hot:
             labels = _smooth(tf.one_hot(labels, images.num_classes), chosen.label_smoothing)
         if chosen.mixes:
-            pixels, labels = _mix(pixels, labels, chosen, seeds[0] + _MIXING)
-            pixels = _in_range(pixels, transform)
-        return pixels, labels
+            parts = [labels] if weights is None else [labels, weights[:, None]]
+            pixels, mixed = _mix(pixels, tf.concat(parts, -1), chosen, seeds[0] + _MIXING)
+            pixels, labels = _in_range(pixels, transform), mixed[:, : images.num_classes]
+            weights = None if weights is None else mixed[:, -1]
+        return (pixels, labels) if weights is None else (pixels, labels, weights)
 
     return distribute(read, worker)
 
@@ -192,7 +205,7 @@ def eval_batches(
     batch_size: int,
     *,
     image_size: int | tuple[int, int] | None = None,
-    one_hot: bool = True,
+    one_hot: bool | None = None,
     cache: bool | str | os.PathLike[str] = False,
     worker: tuple[int, int] | None = None,
 ) -> Any:
@@ -214,6 +227,7 @@ def eval_batches(
         ValueError: If the classes do not fit the model.
     """
     transform = _check(images, transform_of(model, image_size), batch_size)
+    is_one_hot = not takes_integers(model) if one_hot is None else one_hot
 
     def read(index: int, workers: int, replicas: int) -> tuple[EpochPlan, tf.data.Dataset]:
         plan = EpochPlan(images.num_images, batch_size, index, workers, replicas)
@@ -234,7 +248,7 @@ def eval_batches(
 
     def finish(pixels: Any, labels: Any) -> tuple[Any, Any]:
         labels = _checked(labels, images)
-        return pixels, tf.one_hot(labels, images.num_classes) if one_hot else labels
+        return pixels, tf.one_hot(labels, images.num_classes) if is_one_hot else labels
 
     return distribute(read, worker)
 
@@ -310,11 +324,25 @@ def _check(images: ImageSet, transform: InputTransform, batch_size: int) -> Inpu
     return transform
 
 
+def _check_weights(class_weights: Sequence[float] | None, images: ImageSet) -> Any:
+    if class_weights is None:
+        return None
+    weights = np.asarray(class_weights, "float32")
+    if weights.shape != (images.num_classes,) or not (weights >= 0).all():
+        raise ValueError(
+            f"`class_weights` must be {images.num_classes} numbers of 0 or more, one for every "
+            f"class of {images.name}. Received: shape {weights.shape}, {class_weights}."
+        )
+    return tf.constant(weights)
+
+
 def _check_augmentation(chosen: Augmentation, transform: InputTransform, one_hot: bool) -> None:
     if not one_hot and (chosen.mixes or chosen.label_smoothing):
         raise ValueError(
             "Mixing and smoothing make labels of several classes, which integers cannot express. "
-            "Received: one_hot=False. Set it to True."
+            "Received: integer labels (one_hot=False, or a model compiled with a sparse loss). "
+            "Compile with `CategoricalCrossentropy(from_logits=True)`, or use an `Augmentation` "
+            "without them."
         )
     if chosen.rand_augment is not None and transform.channels != 3:
         raise ValueError(

@@ -36,6 +36,9 @@ class ImageSet:
             images and those held out.
         skipped: Files that were skipped, each with the reason.
         max_pixels: Height times width above which an encoded image is refused.
+        labels: Labels in the stored order, where they are known before the images are read.
+        draw: Makes images that training draws with replacement, with a probability that is
+            proportional to the given weight of every image.
     """
 
     name: str
@@ -46,6 +49,8 @@ class ImageSet:
     hold_out: Callable[[int, int], tuple[ImageSet, ImageSet]]
     skipped: tuple[str, ...] = ()
     max_pixels: int = MAX_PIXELS
+    labels: np.ndarray | None = None
+    draw: Callable[[np.ndarray], ImageSet] | None = None
 
     @property
     def num_classes(self) -> int:
@@ -75,6 +80,38 @@ class ImageSet:
         rest, held_out = self.hold_out(count, seed)
         rest = dataclasses.replace(rest, max_pixels=self.max_pixels)
         return rest, dataclasses.replace(held_out, max_pixels=self.max_pixels)
+
+    def class_weights(self) -> np.ndarray:
+        """Weights that make all classes count alike: `images / (classes * images of the class)`.
+
+        Returns:
+            float64 array of shape `(K,)`, 0 for a class without images.
+
+        Raises:
+            ValueError: If labels are not known before the images are read.
+        """
+        if self.labels is None:
+            raise ValueError(
+                f"The images of {self.name} are read one after the other, so their classes are not "
+                "known. Read them into memory first: `images.in_memory()`."
+            )
+        counts = np.bincount(self.labels, minlength=self.num_classes)
+        return np.where(counts, self.num_images / (self.num_classes * np.maximum(counts, 1)), 0.0)
+
+    def balanced(self) -> ImageSet:
+        """The same images, drawn in training so that all classes are equally frequent.
+
+        An epoch has as many images as before, drawn with replacement, as PyTorch's
+        `WeightedRandomSampler` does: images of rare classes several times, others not at all.
+        Evaluation reads every image once, as before.
+
+        Raises:
+            ValueError: If the images are read sequentially, as those of TFRecords and TFDS.
+        """
+        weights = self.class_weights()
+        assert self.labels is not None and self.draw is not None
+        drawn = self.draw(weights[self.labels])
+        return dataclasses.replace(drawn, max_pixels=self.max_pixels)
 
     def in_memory(self) -> ImageSet:
         """Reads all images into memory, in their stored form: JPEGs stay JPEGs."""
@@ -167,14 +204,21 @@ def indexed(
     class_names: tuple[str, ...],
     load: Callable[[Any], Any],
     skipped: tuple[str, ...] = (),
+    weights: np.ndarray | None = None,
 ) -> ImageSet:
-    """Makes an `ImageSet` with random access: `items` are paths, bytes or pixels."""
+    """Makes an `ImageSet` with random access: `items` are paths, bytes or pixels.
+
+    With `weights`, training draws images with replacement, by these probabilities.
+    """
     held = tf.constant(list(items) if items.dtype == object else items)
     held_labels = tf.constant(labels, tf.int64)
 
     def read(part: tuple[int, int], number: Any, shuffle_buffer: int) -> tf.data.Dataset:
         order = tf.range(len(labels), dtype=tf.int64)
-        if number is not None:
+        if number is not None and weights is not None:
+            chances = tf.math.log(tf.constant(weights / weights.sum(), tf.float32))[None]
+            order = tf.random.stateless_categorical(chances, len(labels), [number, 0])[0]
+        elif number is not None:
             order = tf.random.experimental.stateless_shuffle(order, seed=[number, 0])
         positions = tf.data.Dataset.from_tensor_slices(order[part[0] : part[1]])
         return positions.map(lambda i: (held[i], held_labels[i]))
@@ -187,7 +231,11 @@ def indexed(
     def choose(positions: np.ndarray) -> ImageSet:
         return indexed(name, items[positions], labels[positions], class_names, load)
 
-    return ImageSet(name, len(labels), class_names, read, load, hold_out, skipped)
+    def draw(weights: np.ndarray) -> ImageSet:
+        return indexed(name, items, labels, class_names, load, skipped, weights)
+
+    found = ImageSet(name, len(labels), class_names, read, load, hold_out, skipped)
+    return dataclasses.replace(found, labels=labels, draw=draw)
 
 
 def sequential(

@@ -11,6 +11,7 @@ import keras
 from keras_vit.config import Preprocessing, ResNetConfig, ViTConfig
 from keras_vit.trainers.array_data import ArrayData
 from keras_vit.trainers.distributed import DistributedTraining
+from keras_vit.trainers.losses import check_labels, check_loss
 from keras_vit.trainers.private_names import flatten_layers
 from keras_vit.trainers.processors import xla_pays
 
@@ -75,12 +76,39 @@ class Model(ArrayData, DistributedTraining, keras.Model):
         self.check_inputs(inputs)
         return super().call(inputs, training=training, mask=mask, **kwargs)
 
-    def compile(self, *args: Any, jit_compile: bool | str = "auto", **kwargs: Any) -> None:
-        """As `keras.Model.compile`; `"auto"` chooses XLA on processors where it is faster."""
+    def compile(
+        self,
+        optimizer: Any = "rmsprop",
+        loss: Any = None,
+        *args: Any,
+        jit_compile: bool | str = "auto",
+        **kwargs: Any,
+    ) -> None:
+        """As `keras.Model.compile`; `"auto"` chooses XLA on processors where it is faster.
+
+        Raises:
+            ValueError: If the model returns logits, and the loss takes probabilities.
+        """
+        check_loss(self, loss)
+        self._compile(optimizer, loss, *args, jit_compile=jit_compile, **kwargs)
+
+    def _compile(self, *args: Any, jit_compile: bool | str = "auto", **kwargs: Any) -> None:
         super().compile(*args, jit_compile=jit_compile, **kwargs)
         self._requested_jit_compile = jit_compile
         if jit_compile == "auto" and not self.run_eagerly and xla_pays(self._compute_dtype()):
             self.jit_compile = True
+
+    def compute_loss(
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Any = None,
+        sample_weight: Any = None,
+        training: bool = True,
+    ) -> Any:
+        """As `keras.Model.compute_loss`, after a check of the form of the labels."""
+        check_labels(self.loss, y, y_pred)
+        return super().compute_loss(x, y, y_pred, sample_weight, training)
 
     def get_compile_config(self) -> dict[str, Any]:
         """As in Keras, but `"auto"` stays `"auto"`: another machine must choose again."""
@@ -89,7 +117,7 @@ class Model(ArrayData, DistributedTraining, keras.Model):
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
         """Compiles the model from the configuration in a `.keras` file."""
-        self.compile(**keras.saving.deserialize_keras_object(config))
+        self._compile(**keras.saving.deserialize_keras_object(config))  # of any loss
         if self.optimizer is not None and self.built:
             self.optimizer.build(self.trainable_variables)
 
