@@ -18,6 +18,7 @@ from .image_set import ImageSet as ImageSet
 from .image_set import read_arrays as read_arrays
 from .image_set import read_records as read_records
 from .masking import mask_patches as mask_patches
+from .preview import write_preview as write_preview
 from .shards import Shards as Shards
 from .shards import find_shards as find_shards
 from .shards import read_shards as read_shards

@@ -7,6 +7,7 @@ has a closed form: there is no training, and the result depends only on the feat
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ REGULARIZATIONS = tuple(2.0**power for power in range(-10, 20))
 _REGULARIZATION = 2.0**10
 _BIAS = 100.0  # a large constant feature, so that the bias is hardly regularised
 _STDDEV_FLOOR = 1e-5
+_BATCH = 16
 
 
 def few_shot_scores(
@@ -160,8 +162,9 @@ def evaluate_few_shot(
 
     Args:
         model: A model of this package, or a functional model that contains one.
-        train: Labelled images: a pair of arrays `(images, labels)`, or an iterable of batches of
-            such pairs, such as a `tf.data.Dataset`. The model computes each image once.
+        train: Labelled images: an `ImageSet`, which is transformed as for evaluation; a pair of
+            arrays `(images, labels)`; or an iterable of batches of such pairs, such as a
+            `tf.data.Dataset`. The model computes each image once.
         test: Labelled test images, as for `train`.
         shots: Numbers of images per class.
         regularizations: As for `few_shot_scores`.
@@ -179,8 +182,8 @@ def evaluate_few_shot(
     """
     stage = stage or head_input_stage(model)
     part = features_of(model, stage)
-    features, labels = _features_and_labels(part, stage, train)
-    test_features, test_labels = _features_and_labels(part, stage, test)
+    features, labels = _features_and_labels(part, stage, _transformed(train, model))
+    test_features, test_labels = _features_and_labels(part, stage, _transformed(test, model))
     return few_shot_accuracy(
         features, labels, test_features, test_labels, shots, regularizations, seed
     )
@@ -258,7 +261,17 @@ def _features_and_labels(part: keras.Model, stage: str, data: Any) -> tuple[np.n
     return np.concatenate(features), np.concatenate(labels)
 
 
-def _batches(data: Any, batch_size: int = 16) -> Iterator[tuple[Any, Any]]:
+def _transformed(data: Any, model: keras.Model) -> Any:
+    """Batches of an `ImageSet`, whose classes need not be those of the model's head."""
+    if not hasattr(data, "num_classes"):
+        return data
+    from keras_vit.data.batches import eval_batches, transform_of  # TensorFlow
+
+    transform = dataclasses.replace(transform_of(model), classes=None)
+    return eval_batches(data, transform, _BATCH, one_hot=False)
+
+
+def _batches(data: Any, batch_size: int = _BATCH) -> Iterator[tuple[Any, Any]]:
     if isinstance(data, tuple):
         images, labels = data
         for start in range(0, len(images), batch_size):

@@ -127,8 +127,9 @@ class ResumeTraining(keras.callbacks.Callback):
         self._epoch, self._steps, self._last = facts["epoch"], facts["steps"], path
         self._history = facts["history"]
         epochs, batch = self.params["epochs"], facts["batch"]
-        self._is_complete = facts["finished"] and epochs <= facts["epochs"]
-        if self._is_complete or self._epoch >= epochs:
+        has_ended = epochs <= facts["epochs"]
+        self._is_complete = facts["finished"] and has_ended
+        if self._is_complete or self._epoch >= epochs or (facts.get("stopped") and has_ended):
             self._data.restore_end(facts["data"])
             self._arrays = arrays if self._is_complete else {}
             set_initial_epoch(self.model, epochs)
@@ -218,6 +219,7 @@ class ResumeTraining(keras.callbacks.Callback):
             "batch": batch,
             "steps": self._steps,
             "finished": self._is_complete,
+            "stopped": bool(self.model.stop_training),  # by another callback, at this epoch
             "epochs": self.params["epochs"],
             "data": self._data.save(batch),
             "history": self._history,

@@ -1,4 +1,5 @@
 from .adapt import adapt_model as adapt_model
+from .callbacks import EarlyStopping as EarlyStopping
 from .distillation import distillation_model as distillation_model
 from .fit import TrainingResult as TrainingResult
 from .fit import TransferResult as TransferResult
@@ -12,10 +13,14 @@ from .masked_patches import masked_patch_model as masked_patch_model
 from .optimizers import SGD as SGD
 from .optimizers import AdamW as AdamW
 from .optimizers import layerwise_decay as layerwise_decay
+from .rate_search import LearningRateSearch as LearningRateSearch
+from .rate_search import search_learning_rate as search_learning_rate
 from .recipes import find_recipe as find_recipe
-from .recipes import hyper_rule as hyper_rule
 from .recipes import list_recipes as list_recipes
 from .runs import Prediction as Prediction
 from .runs import Run as Run
 from .runs import load_run as load_run
 from .schedules import WarmUp as WarmUp
+from .sizing import TrainingPlan as TrainingPlan
+from .sizing import hyper_rule as hyper_rule
+from .sizing import plan_training as plan_training

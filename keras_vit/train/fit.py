@@ -17,6 +17,8 @@ import numpy as np
 
 from keras_vit.resume.callback import ResumeTraining
 from keras_vit.train.adapt import adapt_model, scope_of
+from keras_vit.train.arguments import check_model, check_types
+from keras_vit.train.callbacks import EarlyStopping, EvaluateAverages
 from keras_vit.train.hyperparameters import Recipe
 from keras_vit.trainers.model import Model
 
@@ -106,9 +108,11 @@ def fine_tune(
         A `TrainingResult`.
 
     Raises:
+        TypeError: If `images` is not an `ImageSet`, or `model` or `recipe` is only a name.
         ValueError: If images, model and recipe do not fit together, or `validation` has other
             classes than `images`.
     """
+    check_types(model, recipe, images=images, validation=validation)
     adapted = adapt_model(model, images.num_classes, recipe.image_size, **recipe.model_options)
     return _train(adapted, images, recipe, validation, seed, folder, callbacks, verbose)
 
@@ -141,10 +145,12 @@ def pretrain(
         A `TrainingResult` with the same model.
 
     Raises:
+        TypeError: As for `fine_tune`.
         ValueError: If the model has another image size, head bias, dropout rate or stochastic
             depth rate than the recipe.
     """
-    _check_model(model, recipe)
+    check_types(model, recipe, images=images, validation=validation)
+    check_model(model, recipe)
     return _train(model, images, recipe, validation, seed, folder, callbacks, verbose)
 
 
@@ -235,18 +241,19 @@ def transfer(
         ValueError: If the recipe has no `learning_rates` or no `held_out`, or `test` has other
             classes than `images`.
     """
+    check_types(model, recipe, images=images, test=test)
     if not recipe.learning_rates or not recipe.held_out:
         raise ValueError(
             "A recipe for `transfer` needs `learning_rates` and `held_out`. Received: "
             f"learning_rates={recipe.learning_rates}, held_out={recipe.held_out}. Set both with "
-            "`dataclasses.replace`, or use `fine_tune`."
+            "`recipe.replace`, or use `fine_tune`."
         )
     from keras_vit.data.image_set import check_same_classes  # TensorFlow
 
     check_same_classes(images.class_names, test)
 
     def run(train: ImageSet, rate: float, name: str) -> TrainingResult:
-        changed = dataclasses.replace(recipe, learning_rate=rate)
+        changed = recipe.replace(learning_rate=rate, early_stopping=0)  # without validation
         subfolder = None if folder is None else pathlib.Path(folder) / name
         options: dict[str, Any] = {"seed": seed, "folder": subfolder, "verbose": verbose}
         return fine_tune(model, train, changed, callbacks=callbacks, **options)
@@ -277,17 +284,24 @@ def _train(
 
     if validation is not None:
         check_same_classes(images.class_names, validation)
+    elif recipe.early_stopping:
+        raise ValueError(
+            "Early stopping needs a validation accuracy. Received: "
+            f"early_stopping={recipe.early_stopping}, validation=None. Pass validation images, "
+            "such as those of `images.split(0.1)`."
+        )
     count, batch = images.num_images, recipe.batch_size
     plan = plan_epochs(recipe.count_steps(count), count, batch)
     compile_for(model, recipe, count)
     size = None if model.inputs[0].shape[1] else recipe.image_size
     with scope_of(model):
         training = train_batches(
-            images,
+            images.balanced() if recipe.balanced_sampling else images,
             model,
             batch,
             recipe.augmentation,
             seed,
+            class_weights=list(images.class_weights()) if recipe.class_weights else None,
             repeats=plan.repeats,
             steps=plan.steps,
             image_size=size,
@@ -295,33 +309,19 @@ def _train(
         evaluation = None
         if validation is not None:
             evaluation = eval_batches(validation, model, batch, image_size=size)
-    resuming = [] if folder is None else [ResumeTraining(folder)]
+    own: list[keras.callbacks.Callback] = []
+    if recipe.averaging is not None:
+        own.append(EvaluateAverages())
+    if recipe.early_stopping:
+        own.append(EarlyStopping(recipe.early_stopping))
+    if folder is not None:
+        own.append(ResumeTraining(folder))  # the last
     history = model.fit(
         training,
         epochs=plan.epochs,
         validation_data=evaluation,
-        callbacks=[*callbacks, *resuming],
+        callbacks=[*callbacks, *own],
         shuffle=False,  # the pipeline shuffles
         verbose=verbose,
     )
     return TrainingResult(model, history)
-
-
-def _check_model(model: Model, recipe: Recipe) -> None:
-    config = model.config
-    if config is None:
-        return
-    wrong = [
-        f"{field}={getattr(config, field)}, not {value}"
-        for field, value in recipe.model_options.items()
-        if hasattr(config, field) and getattr(config, field) != value
-    ]
-    size = recipe.image_size
-    if size is not None and config.image_size not in (None, (size, size)):
-        wrong.append(f"image_size={config.image_size}, not {(size, size)}")
-    if wrong:
-        raise ValueError(
-            f"The model does not fit the recipe: {'; '.join(wrong)}. Build it with "
-            "`create_model(..., **recipe.model_options)`, or change the recipe with "
-            "`dataclasses.replace`."
-        )

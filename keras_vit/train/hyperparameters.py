@@ -1,18 +1,21 @@
-"""`Recipe`: the hyperparameters of a training run, and the objects of Keras made from them."""
+"""`Recipe`: the hyperparameters of a training run, and the objects of Keras made from them.
+
+Keras is imported where its objects are made: the command line makes its flags from the fields, and
+`keras-vit --help` must not wait for Keras.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
-from typing import Any
-
-import keras
+from typing import TYPE_CHECKING, Any
 
 from keras_vit.checks import check_choice, check_positive
 from keras_vit.data.augmentation import Augmentation
-from keras_vit.train.losses import SigmoidCrossentropy
-from keras_vit.train.optimizers import SGD, AdamW
-from keras_vit.train.schedules import cosine, linear, staircase
+
+if TYPE_CHECKING:
+    import keras
 
 OPTIMIZERS = ("adam", "sgd")
 SCHEDULES = ("cosine", "linear", "staircase")
@@ -23,7 +26,7 @@ LOSSES = ("softmax", "sigmoid")
 class Recipe:
     """Hyperparameters of a training run: all but the model and the images.
 
-    `dataclasses.replace(recipe, batch_size=64)` returns a changed copy.
+    `recipe.replace(batch_size=64, mixup=0.2)` returns a changed copy.
 
     Args:
         source: Source of the numbers, and what the source does not say.
@@ -52,6 +55,12 @@ class Recipe:
         head_bias: Initial value of the head's bias.
         learning_rates: Learning rates that `transfer` tries on held-out images.
         held_out: Share of the training images to hold out, or their number.
+        early_stopping: Epochs without a better validation accuracy after which training stops; 0
+            for never.
+        class_weights: Whether the loss weighs every image by the inverse of its class's share of
+            the training images, so that all classes count alike.
+        balanced_sampling: Whether training draws images, with replacement, so that all classes are
+            equally frequent.
 
     Raises:
         ValueError: If a value is out of range, or not exactly one of `steps` and `epochs` is given.
@@ -81,6 +90,9 @@ class Recipe:
     head_bias: float = 0.0
     learning_rates: tuple[float, ...] = ()
     held_out: float = 0.0
+    early_stopping: int = 0
+    class_weights: bool = False
+    balanced_sampling: bool = False
 
     def __post_init__(self) -> None:
         check_choice("optimizer", self.optimizer, OPTIMIZERS)
@@ -94,6 +106,54 @@ class Recipe:
             )
         if self.learning_rate <= 0:
             raise ValueError(f"`learning_rate` must be above 0. Received: {self.learning_rate}.")
+        if self.early_stopping < 0:
+            raise ValueError(
+                f"`early_stopping` must be 0 epochs or more. Received: {self.early_stopping}."
+            )
+        if self.class_weights and self.balanced_sampling:
+            raise ValueError(
+                "`class_weights` and `balanced_sampling` both make classes count alike; together "
+                "they favour rare classes. Set one of them."
+            )
+
+    def replace(self, **changes: Any) -> Recipe:
+        """Returns a copy with other values.
+
+        With other `steps` or `epochs`, the warm-up keeps its share of the run, and the other of the
+        two is `None`. From `epochs` to `steps`, it is at most a fifth of them.
+
+        Args:
+            **changes: Fields of the recipe and of its `Augmentation`.
+
+        Raises:
+            ValueError: If a name is unknown, or a value is out of range.
+        """
+        changes = dict(changes)
+        own = {field.name for field in dataclasses.fields(self)}
+        random = {field.name for field in dataclasses.fields(Augmentation)}
+        for name in changes.keys() - own - random:
+            near = difflib.get_close_matches(name, own | random, n=1)
+            advice = f" Did you mean `{near[0]}`?" if near else ""
+            raise ValueError(f"A recipe has no field `{name}`.{advice}")
+        augmentation = {name: changes.pop(name) for name in random & changes.keys()}
+        if augmentation:
+            base = changes.get("augmentation", self.augmentation)
+            changes["augmentation"] = dataclasses.replace(base, **augmentation)
+        return dataclasses.replace(self, **{**self._scale_warmup(changes), **changes})
+
+    def _scale_warmup(self, changes: dict[str, Any]) -> dict[str, Any]:
+        """What a change of `steps` or `epochs` changes besides."""
+        length = "steps" if changes.get("steps") is not None else "epochs"
+        new, old = changes.get(length), getattr(self, length)
+        if new is None:
+            return {}
+        scaled: dict[str, Any] = {"steps": None, "epochs": None}
+        if old is not None:
+            scaled["warmup_steps"] = int(self.warmup_steps * new / old)
+            scaled["warmup_epochs"] = self.warmup_epochs * new / old
+        elif length == "steps":
+            scaled["warmup_steps"] = min(self.warmup_steps, new // 5)
+        return scaled
 
     @property
     def model_options(self) -> dict[str, Any]:
@@ -112,11 +172,15 @@ class Recipe:
         return max(1, math.ceil(self.epochs * num_images / self.batch_size))
 
     def count_warmup(self, num_images: int) -> int:
-        """Steps of the warm-up."""
-        return self.warmup_steps or round(self.warmup_epochs * num_images / self.batch_size)
+        """Steps of the warm-up; a fifth of the run if there are too few images for more."""
+        warmup = self.warmup_steps or round(self.warmup_epochs * num_images / self.batch_size)
+        steps = self.count_steps(num_images)
+        return warmup if warmup < steps or self.steps is not None else steps // 5
 
     def build_schedule(self, num_images: int) -> keras.optimizers.schedules.LearningRateSchedule:
         """The learning rate schedule, a schedule of Keras."""
+        from keras_vit.train.schedules import cosine, linear, staircase
+
         steps, warmup = self.count_steps(num_images), self.count_warmup(num_images)
         rate, end = self.learning_rate, self.end_learning_rate
         if self.schedule == "cosine":
@@ -127,6 +191,8 @@ class Recipe:
 
     def build_optimizer(self, num_images: int) -> keras.optimizers.Optimizer:
         """The optimizer with its learning rate schedule."""
+        from keras_vit.train.optimizers import SGD, AdamW
+
         options: dict[str, Any] = {
             "weight_decay": self.weight_decay or None,
             "decay_kernels_only": self.decay_kernels_only,
@@ -142,6 +208,10 @@ class Recipe:
 
     def build_loss(self) -> keras.losses.Loss:
         """The loss for logits and one-hot labels."""
+        import keras
+
+        from keras_vit.train.losses import SigmoidCrossentropy
+
         if self.loss == "sigmoid":
             return SigmoidCrossentropy(self.sigmoid_smoothing)
         return keras.losses.CategoricalCrossentropy(from_logits=True)

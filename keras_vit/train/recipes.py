@@ -11,7 +11,7 @@ from keras_vit.train.hyperparameters import Recipe
 
 _PAPER = "https://arxiv.org/abs/2010.11929"
 _AUGREG = "https://arxiv.org/abs/2106.10270"
-_BIT = "https://arxiv.org/abs/1912.11370"
+BIT = "https://arxiv.org/abs/1912.11370"
 _DECAY_UNKNOWN = (
     "The paper does not say which weights decay; kernels only, as in the authors' big_vision."
 )
@@ -225,7 +225,7 @@ OTHERS: dict[str, Recipe] = {
         ),
     ),
     "bit_s": Recipe(
-        source=f"{_BIT}, section 3; also BiT-M. Its decay of 1e-4 is part of the gradient, "
+        source=f"{BIT}, section 3; also BiT-M. Its decay of 1e-4 is part of the gradient, "
         "where a momentum of 0.9 multiplies it by ten: about 1e-3 here.",
         epochs=90,
         schedule="staircase",
@@ -233,7 +233,7 @@ OTHERS: dict[str, Recipe] = {
         **_BIT_FIELDS,
     ),
     "bit_l": Recipe(
-        source=f"{_BIT}, section 3, BiT-L on JFT-300M; decay as in bit_s.",
+        source=f"{BIT}, section 3, BiT-L on JFT-300M; decay as in bit_s.",
         epochs=40,
         schedule="staircase",
         drops=(10 / 40, 23 / 40, 30 / 40, 37 / 40),
@@ -264,7 +264,7 @@ def find_recipe(name: str) -> Recipe:
         name: A name of `list_recipes()`.
 
     Returns:
-        A `Recipe`; `dataclasses.replace` returns a changed copy.
+        A `Recipe`; its method `replace` returns a changed copy.
 
     Raises:
         ValueError: If there is no recipe with that name.
@@ -281,40 +281,3 @@ def find_recipe(name: str) -> Recipe:
 def list_recipes() -> list[str]:
     """Lists the names of all recipes."""
     return list(RECIPES)
-
-
-def hyper_rule(num_images: int, pixels: tuple[int, int]) -> Recipe:
-    """BiT-HyperRule: a fine-tuning recipe from the number and size of the images.
-
-    Args:
-        num_images: Training images.
-        pixels: Height and width of a typical image.
-
-    Returns:
-        A `Recipe`: crops of 128 from 160 pixels for images below 96 x 96, otherwise of 480 from
-        512; 500, 10,000 or 20,000 steps; mixup for 20,000 images or more.
-    """
-    is_small = pixels[0] * pixels[1] < 96 * 96
-    resized, size = (160, 128) if is_small else (512, 480)
-    steps, warmup = 20_000, 500
-    if num_images < 20_000:
-        steps, warmup = 500, 100
-    elif num_images < 500_000:
-        steps = 10_000
-    return Recipe(
-        source=f"{_BIT}, section 3.2, with the resolutions of its repository; the paper's are 448 "
-        "and 384. Mixup as in big_vision.",
-        optimizer="sgd",
-        learning_rate=0.003,
-        batch_size=512,
-        steps=steps,
-        warmup_steps=warmup,
-        schedule="staircase",
-        drops={500: (0.4, 0.6, 0.8)}.get(steps, (0.3, 0.6, 0.9)),
-        image_size=size,
-        augmentation=Augmentation(
-            crop="resize",
-            resize_size=(resized, resized),
-            mixup=0.1 if num_images >= 20_000 else 0.0,
-        ),
-    )

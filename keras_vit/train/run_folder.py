@@ -1,6 +1,7 @@
 """The folder of a training run: its settings, metrics, models and results.
 
 config.json   settings with all values of the recipe; class names; versions
+run.toml      the settings alone, for `keras-vit train --config`
 states/       training states, from which an interrupted run continues
 metrics.csv   loss and accuracy of each epoch
 curves.png    the same as a plot (needs matplotlib)
@@ -28,13 +29,16 @@ from typing import Any
 import keras
 
 from keras_vit.files import remove_unfinished, write_atomically
+from keras_vit.train.callbacks import averaged_weights
 from keras_vit.train.keras_files import is_whole, save_keras_file
 
 CONFIG, METRICS, RESULTS, CURVES = "config.json", "metrics.csv", "results.json", "curves.png"
 BEST, FINAL = "best.keras", "model.keras"
+SETTINGS_FILE = "run.toml"
+STATES = "states"
 LOCK = ".lock"
 BEST_BY = "val_accuracy"
-_WRITTEN = (CONFIG, METRICS, RESULTS, CURVES, BEST, FINAL)
+_WRITTEN = (CONFIG, SETTINGS_FILE, METRICS, RESULTS, CURVES, BEST, FINAL)
 
 
 def open_folder(folder: pathlib.Path, settings: dict[str, Any]) -> None:
@@ -111,6 +115,8 @@ class WriteMetrics(keras.callbacks.Callback):
 class SaveBest(keras.callbacks.Callback):
     """Saves the model after every epoch with a new best validation accuracy.
 
+    Where the optimizer averages weights, the model in the file has the averages.
+
     The accuracies of earlier epochs are those of `model.history`, which `ResumeTraining` restores:
     a kill while the file is written does not lose it, because the epoch is trained again. A file
     that is damaged nevertheless is removed, and the next best epoch is saved.
@@ -136,18 +142,30 @@ class SaveBest(keras.callbacks.Callback):
         accuracy = (logs or {}).get(BEST_BY, -math.inf)
         if accuracy > self._best:
             self._best = accuracy
-            save_keras_file(self.model, self.path)
+            with averaged_weights(self.model):
+                save_keras_file(self.model, self.path)
 
 
-def callbacks_of(folder: pathlib.Path, has_validation: bool) -> list[keras.callbacks.Callback]:
+def callbacks_of(
+    folder: pathlib.Path, has_validation: bool, tensorboard: bool | None = None
+) -> list[keras.callbacks.Callback]:
     """Callbacks that write metrics, logs and the best model, also of a run that continues.
 
     Args:
         folder: Folder of the run.
         has_validation: Whether there is a validation accuracy to choose the best model by.
+        tensorboard: Whether to write logs for TensorBoard; `None` does if it is installed.
+
+    Raises:
+        ImportError: If `tensorboard` is `True` and it is not installed.
     """
     callbacks: list[keras.callbacks.Callback] = [WriteMetrics(folder)]
-    if importlib.util.find_spec("tensorboard") is not None:
+    is_installed = importlib.util.find_spec("tensorboard") is not None
+    if tensorboard and not is_installed:
+        raise ImportError(
+            '--tensorboard needs TensorBoard. Install it: pip install "keras_vit[tensorboard]"'
+        )
+    if is_installed and tensorboard is not False:
         callbacks.append(keras.callbacks.TensorBoard(str(folder / "logs"), write_graph=False))
     if has_validation:
         callbacks.append(SaveBest(folder / BEST))

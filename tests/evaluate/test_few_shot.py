@@ -118,6 +118,8 @@ def test_a_model_is_evaluated_from_arrays_and_batches():
     by_batches = keras_vit.evaluate.evaluate_few_shot(
         model, batches, [(test, test_labels)], (2, 4), REGULARIZATIONS
     )
+    sets = (keras_vit.read_arrays(images, labels), keras_vit.read_arrays(test, test_labels))
+    by_sets = keras_vit.evaluate.evaluate_few_shot(model, *sets, (2, 4), REGULARIZATIONS)
     features = keras_vit.analysis.image_features(model, images, stage="pre_logits")
     test_features = keras_vit.analysis.image_features(model, test, stage="pre_logits")
     by_hand = keras_vit.evaluate.few_shot_accuracy(
@@ -127,6 +129,9 @@ def test_a_model_is_evaluated_from_arrays_and_batches():
     for count in (2, 4):
         assert by_arrays[count].shape == (30,)
         assert by_arrays[count].tolist() == by_batches[count].tolist() == by_hand[count].tolist()
+        assert (
+            by_arrays[count].tolist() == by_sets[count].tolist()
+        )  # of other classes than the head
 
 
 def test_one_strength_serves_all_datasets():

@@ -280,6 +280,25 @@ def test_bit_hyper_rule(images, pixels, expected):
     assert row(recipe, "learning_rate", "batch_size", "weight_decay") == (0.003, 512, 0.0)
 
 
+def test_the_warm_up_keeps_its_share_of_the_run():
+    pets = keras_vit.train.find_recipe("finetune_pets")  # 500 steps, 100 of warm-up
+    assert row(pets.replace(steps=50), "steps", "warmup_steps") == (50, 10)
+    assert row(pets.replace(steps=50, warmup_steps=20), "warmup_steps") == (20,)
+    assert row(pets.replace(epochs=3), "steps", "epochs", "warmup_steps") == (None, 3, 100)
+    deit = keras_vit.train.find_recipe("deit")
+    assert deit.replace(epochs=30).warmup_epochs == 0.5
+    paper = keras_vit.train.find_recipe("paper_in1k")  # 300 epochs, 10,000 steps of warm-up
+    assert row(paper.replace(epochs=30), "epochs", "warmup_steps") == (30, 1000)
+    assert row(paper.replace(steps=100), "steps", "epochs", "warmup_steps") == (100, None, 20)
+    assert paper.count_warmup(1_281_167) == 10_000
+    assert paper.count_steps(600) == 44 and paper.count_warmup(600) == 8  # not 10,000
+    mixed = deit.replace(batch_size=64, mixup=0.5, erasing=0.0)
+    assert (mixed.augmentation.mixup, mixed.augmentation.cutmix, mixed.batch_size) == (0.5, 1, 64)
+    assert deit.augmentation.erasing == 0.25 and pets.replace() == pets
+    with pytest.raises(ValueError, match=r"no field `mix_up`. Did you mean `mixup`"):
+        deit.replace(mix_up=1.0)
+
+
 def test_wrong_names_and_fields():
     with pytest.raises(ValueError, match=r"no recipe 'finetune_pet'. Similar names: finetune_pets"):
         keras_vit.train.find_recipe("finetune_pet")

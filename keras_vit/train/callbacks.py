@@ -1,0 +1,76 @@
+"""Callbacks of training runs that `ResumeTraining` continues: early stopping, averaged weights."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import keras
+
+MONITORED = "val_accuracy"
+
+
+class EarlyStopping(keras.callbacks.Callback):
+    """Stops after epochs without a better validation accuracy, also in a run that continues.
+
+    It stops at the epoch of `keras.callbacks.EarlyStopping(patience=...)`, which forgets earlier
+    epochs when a run continues. This callback counts them in `model.history`, which
+    `ResumeTraining` restores. Put it before `ResumeTraining` in the list. The weights stay those
+    of the last epoch.
+
+    Args:
+        patience: Epochs without a better value.
+        monitor: Name of a metric whose greatest value is the best.
+
+    Raises:
+        ValueError: In `fit`, if there is no such metric.
+    """
+
+    def __init__(self, patience: int, monitor: str = MONITORED):
+        super().__init__()
+        self.patience = patience
+        self.monitor = monitor
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        if self.monitor not in (logs or {}):
+            raise ValueError(
+                f"Early stopping needs {self.monitor}. Received: {', '.join(logs or {})}. Pass "
+                "validation images, or set early_stopping=0."
+            )
+        earlier = self.model.history.history.get(self.monitor, [])
+        values = [*earlier, (logs or {})[self.monitor]]
+        waited = len(values) - 1 - values.index(max(values))
+        if waited >= self.patience:
+            self.model.stop_training = True
+
+
+class EvaluateAverages(keras.callbacks.Callback):
+    """Validates the averaged weights of an optimizer with `use_ema`, which `fit` ends with.
+
+    Keras validates the weights of the last step. `keras.callbacks.SwapEMAWeights` validates the
+    averages, but adds and subtracts to swap them, and so rounds the weights.
+    """
+
+    def on_test_begin(self, logs: dict[str, float] | None = None) -> None:
+        self._stack = contextlib.ExitStack()
+        self._stack.enter_context(averaged_weights(self.model))
+
+    def on_test_end(self, logs: dict[str, float] | None = None) -> None:
+        self._stack.close()
+
+
+@contextlib.contextmanager
+def averaged_weights(model: keras.Model) -> Iterator[None]:
+    """Gives a model the averaged weights of its optimizer for a while, if it has any."""
+    optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    if not getattr(optimizer, "use_ema", False):
+        yield
+        return
+    variables = model.trainable_variables
+    before = [keras.ops.convert_to_numpy(variable) for variable in variables]
+    model.optimizer.finalize_variable_values(variables)
+    try:
+        yield
+    finally:
+        for variable, value in zip(variables, before, strict=True):
+            variable.assign(value)

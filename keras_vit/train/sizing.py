@@ -1,0 +1,121 @@
+"""Recipes by the number of images: BiT-HyperRule, and model and recipe for small data sets."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from keras_vit.data.augmentation import Augmentation
+from keras_vit.train.hyperparameters import Recipe
+from keras_vit.train.recipes import BIT
+
+
+def hyper_rule(num_images: int, pixels: tuple[int, int]) -> Recipe:
+    """BiT-HyperRule: a fine-tuning recipe from the number and size of the images.
+
+    Args:
+        num_images: Training images.
+        pixels: Height and width of a typical image.
+
+    Returns:
+        A `Recipe`: crops of 128 from 160 pixels for images below 96 x 96, otherwise of 480 from
+        512; 500, 10,000 or 20,000 steps; mixup for 20,000 images or more.
+    """
+    is_small = pixels[0] * pixels[1] < 96 * 96
+    resized, size = (160, 128) if is_small else (512, 480)
+    steps, warmup = 20_000, 500
+    if num_images < 20_000:
+        steps, warmup = 500, 100
+    elif num_images < 500_000:
+        steps = 10_000
+    return Recipe(
+        source=f"{BIT}, section 3.2, with the resolutions of its repository; the paper's are 448 "
+        "and 384. Mixup as in big_vision.",
+        optimizer="sgd",
+        learning_rate=0.003,
+        batch_size=512,
+        steps=steps,
+        warmup_steps=warmup,
+        schedule="staircase",
+        drops={500: (0.4, 0.6, 0.8)}.get(steps, (0.3, 0.6, 0.9)),
+        image_size=size,
+        augmentation=Augmentation(
+            crop="resize",
+            resize_size=(resized, resized),
+            mixup=0.1 if num_images >= 20_000 else 0.0,
+        ),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingPlan:
+    """A model and a recipe for a number of images. Made by `plan_training`.
+
+    Args:
+        model: Name of the architecture.
+        model_options: Fields of its configuration that differ from that architecture.
+        recipe: Hyperparameters; `recipe.held_out` is the share of images to validate on.
+    """
+
+    model: str
+    model_options: dict[str, Any]
+    recipe: Recipe
+
+
+def plan_training(num_images: int, pretrained: bool = False) -> TrainingPlan:
+    """Chooses model and recipe by the number of images: "small, from scratch" or "fine-tune".
+
+    From scratch: a small ViT behind a convolutional root, which learns from few images what patches
+    alone do not (https://arxiv.org/abs/2106.14881; the hybrids of the ViT paper, section 4.4), and
+    the settings of https://arxiv.org/abs/2112.13492, section 4.1, for small data sets: AdamW with a
+    rate of 1e-3 and a decay of 0.05, 100 epochs, a tenth of them warm-up, stochastic depth, label
+    smoothing. Images grow with their number, so that the cost of an epoch does.
+
+    Fine-tuning: SGD, cosine, clipping and crops of the ViT paper's Table 4. Batches of 32 instead
+    of 512, because that many images would be most of a small data set; the rate is between those of
+    linear and square-root scaling. Ten epochs, and BiT-HyperRule's 500 steps at least.
+
+    Args:
+        num_images: Training images, before validation images are split off.
+        pretrained: Whether the model has trained weights.
+
+    Returns:
+        A `TrainingPlan`.
+
+    Example:
+
+    >>> plan = keras_vit.train.plan_training(600)
+    >>> plan.recipe.image_size, plan.recipe.batch_size, plan.recipe.steps
+    (64, 32, 1875)
+    """
+    held_out = 0.2 if num_images < 2_000 else 0.1
+    if pretrained:
+        steps = min(20_000, max(500, 10 * num_images // 32))
+        recipe = Recipe(
+            source=f"small, fine-tune: plan_training({num_images}, pretrained=True)",
+            optimizer="sgd",
+            learning_rate=0.001,
+            batch_size=32,
+            steps=steps,
+            warmup_steps=steps // 10,
+            clip_norm=1.0,
+            held_out=held_out,
+        )
+        return TrainingPlan("vit_ti16", {}, recipe)
+    batch = 32 if num_images < 5_000 else 64 if num_images < 50_000 else 256
+    steps = max(500, 100 * num_images // batch)
+    recipe = Recipe(
+        source=f"small, from scratch: plan_training({num_images})",
+        optimizer="adam",
+        learning_rate=1e-3,
+        batch_size=batch,
+        steps=steps,
+        warmup_steps=steps // 10,
+        weight_decay=0.05,
+        clip_norm=1.0,
+        image_size=64 if num_images < 5_000 else 96 if num_images < 50_000 else 128,
+        stochastic_depth_rate=0.1,
+        augmentation=Augmentation(area_range=(0.25, 1.0), label_smoothing=0.1),
+        held_out=held_out,
+    )
+    return TrainingPlan("r_vit_ti16", {"patch_size": (4, 4), "depth": 6}, recipe)
