@@ -1,36 +1,31 @@
 """The table of commands of `keras-vit`: names, functions and flags.
 
 A new command is a function that prints its result, and a row of `COMMANDS`. Each flag is a
-parameter of the function. This module imports nothing of Keras, so that `--help` answers at once:
-a function is imported when its command runs.
+parameter of the function; `train` has those of `settings.py` too. This module imports nothing of
+Keras, so that `--help` answers at once: a function is imported when its command runs.
 """
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import importlib
 from collections.abc import Callable
 from typing import Any
 
-CHECKPOINT_FORMS = (
-    "the path of a checkpoint (.npz, .safetensors) or of a folder with one, an address (https://, "
-    "gs://, hf://owner/name), or VARIANT/TAG"
-)
-MODEL_FORMS = (
-    f"a run folder, a .keras file, {CHECKPOINT_FORMS.replace(', or', ',')}, or VARIANT for random "
-    "weights"
-)
+from keras_vit.cli.settings import CHECKPOINT_FORMS, HEADINGS, MODEL_FORMS, SETTINGS, Setting
+
 MAX_IMAGES = 100  # that exports are checked and calibrated with
-STRATEGIES = ("auto", "none", "mirrored")
 LAYOUTS = ("official", "big_vision", "timm", "transformers")  # as in `weights/save.py`
 
 
 @dataclasses.dataclass(frozen=True)
 class Argument:
-    """A flag or a positional argument, with the parameters of `add_argument`."""
+    """A flag or a positional argument, with the parameters of `add_argument` and a heading."""
 
     names: tuple[str, ...]
     settings: dict[str, Any]
+    group: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +58,24 @@ def argument(*names: str, **settings: Any) -> Argument:
     return Argument(names, settings)
 
 
+def _setting_argument(setting: Setting) -> Argument:
+    """The flag of a setting. It has no default: what is not given may be in `--config`."""
+
+    def parse(text: str) -> Any:
+        try:
+            return setting.parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    options: dict[str, Any] = {"default": argparse.SUPPRESS}
+    options["help"] = setting.summary.replace("%", "%%")
+    if setting.is_switch:
+        options["action"] = argparse.BooleanOptionalAction
+    else:
+        options |= {"type": parse, "metavar": "VALUE"}
+    return Argument((setting.flag,), options, HEADINGS[setting.group])
+
+
 _DATA = "folder with one folder per class, or tfds:NAME, tfds:NAME:VERSION@SPLIT"
 _LABELS = argument(
     "--labels", help="text file with one class per line; by default those of the run"
@@ -76,7 +89,7 @@ _UNREADABLE = argument(
     choices=("error", "skip"),
     help="treatment of files that cannot be read",
 )
-_SEED = argument("--seed", type=int, default=0, help="random seed")
+_SEED = argument("--seed", type=int, default=0, help="random seed of the split")
 _JSON = argument("--json", dest="as_json", action="store_true", help="print JSON")
 _IMAGES = argument(
     "--images",
@@ -84,10 +97,6 @@ _IMAGES = argument(
     default=(),
     help="image files and folders, to check the export with and to calibrate int8; at most "
     f"{MAX_IMAGES} are read, spread evenly",
-)
-_VALIDATION = argument(
-    "--validation",
-    help="share of the images to hold out, or images as --data; by default val/ in --data, if any",
 )
 
 COMMANDS: tuple[Command, ...] = (
@@ -109,46 +118,21 @@ COMMANDS: tuple[Command, ...] = (
         "training:train_model",
         "Trains a model on images by a recipe; the same command continues an interrupted run.",
         (
-            argument("--data", required=True, help=f"{_DATA}; or a folder with train/ and test/"),
-            argument("--model", required=True, help=f"model to train: {MODEL_FORMS}"),
-            argument(
-                "--recipe", required=True, help='such as "finetune_pets", see docs/recipes.md'
-            ),
-            argument("--weights", help=f"weights for a VARIANT: tag, {CHECKPOINT_FORMS}"),
-            _VALIDATION,
-            argument(
-                "--test",
-                help="images as --data: choose the learning rate on held-out images, train on all, "
-                "test once",
-            ),
-            argument("--output", default="runs/run", help="folder of the run"),
-            argument("--image-size", type=int, help="pixels; by default the recipe's"),
-            argument("--batch-size", type=int, help="images per step; by default the recipe's"),
-            argument("--learning-rate", type=float, help="by default the recipe's"),
-            argument("--steps", type=int, help="steps; by default the recipe's"),
-            _SEED,
-            _DATA_DIR,
-            _DOWNLOAD,
-            _UNREADABLE,
-            argument(
-                "--precision",
-                default="float32",
-                choices=("float32", "mixed_bfloat16", "mixed_float16"),
-                help="dtype policy of the layers",
-            ),
-            argument(
-                "--strategy",
-                default="auto",
-                choices=STRATEGIES,
-                help="mirrored: all GPUs of the machine, as auto does if there are several",
-            ),
+            argument("--config", help="TOML file with settings; flags win over it"),
             argument(
                 "--dry-run", action="store_true", help="print plan, memory and time, and stop"
+            ),
+            argument("--preview", help="PNG file to write augmented training images to, and stop"),
+            argument(
+                "--find-learning-rate",
+                action="store_true",
+                help="try rising learning rates, print their losses, and stop",
             ),
             argument("--quiet", action="store_true", help="print results and errors alone"),
             argument(
                 "--verbose", action="store_true", help="print a progress bar to files and pipes too"
             ),
+            *map(_setting_argument, SETTINGS.values()),
         ),
         keeps_buffers=True,
     ),

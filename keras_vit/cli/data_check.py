@@ -43,7 +43,7 @@ def check_data(
     from keras_vit.data.folder_check import check_folder
 
     share = _share(validation)
-    held_out = validation if share is None else share
+    held_out = validation if share is None else share or None
     report = check_folder(data, held_out, test, seed=seed, decode=not headers_only)
     print(json.dumps(report.to_dict()) if as_json else report)
 
@@ -55,7 +55,7 @@ def open_training_data(
 
     Args:
         data: Folder of classes, folder with train/ and val/ or test/, or `tfds:NAME`.
-        validation: Share to hold out, or images as `data`.
+        validation: Share to hold out, 0 for none, or images as `data`.
         test: Images as `data`.
         seed: Seed of the choice of held-out images.
         options: Further arguments of `open_images`.
@@ -71,9 +71,9 @@ def open_training_data(
 
     share = _share(validation)
     held_out = None
-    if share is not None:
+    if share:
         images, held_out = images.split(share, seed)
-    elif validation is not None or test is None:
+    elif share is None and (validation is not None or test is None):
         held_out = open_other(validation or parts.get("validation"))
     final = open_other(parts.get("test")) if test is None else None
     return TrainingData(images, held_out, open_other(test), final)

@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 
 from keras_vit.evaluate.compute import training_exaflops, training_memory
-from keras_vit.evaluate.counting import count_parameters
+from keras_vit.evaluate.counting import count_parameters, count_training_macs
+from keras_vit.train.adapt import scope_of
 from keras_vit.train.fit import compile_for, plan_epochs
 from keras_vit.train.hyperparameters import Recipe
+from keras_vit.trainers.model import Model
 
 if TYPE_CHECKING:
     from keras_vit.data.augmentation import Augmentation
+    from keras_vit.data.image_set import ImageSet
 
-_TIMED_IMAGES = 4
+_MACS = 5e11  # of a timed step at most: some seconds on a processor
+_FIRST_STEPS = 3  # trace and compile, and fill buffers
+_SECONDS, _STEPS = 10.0, (5, 50)  # how long, and how many steps, are timed
 
 
 def describe_run(
-    model: keras.Model,
+    model: Model,
     recipe: Recipe,
-    num_images: int,
-    num_validation: int,
+    images: ImageSet,
+    validation: ImageSet | None,
+    seed: int = 0,
     is_timed: bool = False,
 ) -> Iterator[tuple[str, str]]:
     """Estimates of a run, as pairs of a name and a text.
@@ -32,10 +38,12 @@ def describe_run(
     Args:
         model: The model to train.
         recipe: The recipe.
-        num_images: Training images.
-        num_validation: Validation images.
-        is_timed: Whether to time a step, which trains the model.
+        images: Training images.
+        validation: Validation images.
+        seed: Seed of the run.
+        is_timed: Whether to time some steps, which trains the model.
     """
+    num_images, num_validation = images.num_images, validation.num_images if validation else 0
     steps = recipe.count_steps(num_images)
     epochs = plan_epochs(steps, num_images, recipe.batch_size)
     seen = steps * recipe.batch_size
@@ -71,7 +79,13 @@ def describe_run(
     )
     yield "computation", f"{training_exaflops(model, seen):,.4g} exaFLOPs"
     if is_timed:
-        yield "time", _time(model, recipe, num_images, seen)
+        yield "time", _time(model, recipe, images, validation, seed)
+
+
+def describe_weights(report: Any) -> Iterator[tuple[str, str]]:
+    """The lines of a `LoadReport`, as pairs of a name and a text; none for random weights."""
+    for line in str(report).splitlines() if report is not None else ():
+        yield "weights", line
 
 
 def _text(augmentation: Augmentation) -> str:
@@ -84,23 +98,77 @@ def _text(augmentation: Augmentation) -> str:
     return ", ".join(changed)
 
 
-def _time(model: keras.Model, recipe: Recipe, num_images: int, seen: int) -> str:
-    """Estimated duration, from a step with a few images on this machine."""
-    compile_for(model, recipe, num_images)
-    batch = min(_TIMED_IMAGES, recipe.batch_size)
-    images = np.zeros((batch, *model.input_shape[1:]), "float32")
-    labels = np.eye(model.output_shape[-1], dtype="float32")[[0] * batch]
-    model.train_on_batch(images, labels)  # compiles; the rate of the first step is 0
-    start = time.perf_counter()
-    model.train_on_batch(images, labels)
-    seconds = (time.perf_counter() - start) / batch * seen
-    return (
-        f"about {_hours(seconds)} here, from one step of {batch} images; larger batches are faster "
-        "on accelerators, and reading images is not included"
-    )
+class _TimeSteps(keras.callbacks.Callback):
+    """Times the steps of `fit` or `evaluate`, and stops `fit` when it has timed enough."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ends = [time.perf_counter()]
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
+        self.ends.append(time.perf_counter())
+        least, most = _STEPS
+        timed = len(self.ends) - 1 - _FIRST_STEPS
+        seconds = self.ends[-1] - self.ends[min(_FIRST_STEPS, len(self.ends) - 1)]
+        if timed >= most or (timed >= least and seconds > _SECONDS):
+            self.model.stop_training = True
+
+    def on_test_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
+        self.ends.append(time.perf_counter())
+
+    @property
+    def first(self) -> float:
+        """Seconds of the first steps."""
+        return self.ends[min(_FIRST_STEPS, len(self.ends) - 1)] - self.ends[0]
+
+    @property
+    def each(self) -> float:
+        """Seconds of a later step: the mean, because pauses belong to the run."""
+        later = np.diff(self.ends)[min(_FIRST_STEPS, len(self.ends) - 2) :]
+        return float(np.mean(later))
 
 
-def _hours(seconds: float) -> str:
+def _time(
+    model: Model, recipe: Recipe, images: ImageSet, validation: ImageSet | None, seed: int
+) -> str:
+    """Estimated duration, from the steps of this machine after the first ones."""
+    from keras_vit.data.batches import eval_batches, train_batches  # TensorFlow
+
+    compile_for(model, recipe, images.num_images)
+    affordable = max(1, int(_MACS / count_training_macs(model)))
+    replicas = model.distribute_strategy.num_replicas_in_sync
+    batch = max(replicas, min(recipe.batch_size, affordable) // replicas * replicas)
+    steps = _FIRST_STEPS + _STEPS[1]
+    repeats = -(-steps * batch // images.num_images)
+    options: dict[str, Any] = {"image_size": recipe.image_size}
+    if model.inputs[0].shape[1]:
+        options = {}
+    timer = _TimeSteps()
+    with scope_of(model):
+        augmented = (recipe.augmentation, seed)
+        batches = train_batches(
+            images, model, batch, *augmented, repeats=repeats, steps=steps, **options
+        )
+    model.fit(batches, callbacks=[timer], shuffle=False, verbose=0)
+    plan = plan_epochs(recipe.count_steps(images.num_images), images.num_images, recipe.batch_size)
+    seconds = timer.first + timer.each * plan.epochs * plan.steps * recipe.batch_size / batch
+    if validation is not None:
+        part = validation
+        limit = (_FIRST_STEPS + _STEPS[0]) * batch
+        if part.num_images > limit:
+            part = part.split(limit)[1]
+        with scope_of(model):
+            held_out = eval_batches(part, model, batch, **options)
+        tester = _TimeSteps()
+        model.evaluate(held_out, callbacks=[tester], verbose=0)
+        seconds += tester.each / batch * validation.num_images * plan.epochs
+    text = f"about {_duration(seconds)} here, from {len(timer.ends) - 1} steps of {batch} images"
+    if batch == recipe.batch_size:
+        return text
+    return f"{text}; steps of {recipe.batch_size} are faster for each image on accelerators"
+
+
+def _duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} seconds"
     if seconds < 7_200:

@@ -39,8 +39,13 @@ def build_parser(commands: Iterable[Command] = COMMANDS) -> argparse.ArgumentPar
             words = branches[()].add_parser(" ".join(group), help=GROUPS.get(" ".join(group)))
             branches[key] = words.add_subparsers(required=True, metavar="COMMAND")
         leaf = branches[key].add_parser(name, help=command.summary, description=command.summary)
+        if any(each.group for each in command.arguments):  # too many to list twice
+            leaf.usage = f"{parser.prog} {command.name} [options]"
+        groups: dict[str | None, Any] = {None: leaf}
         for each in command.arguments:
-            leaf.add_argument(*each.names, **each.settings)
+            if each.group not in groups:
+                groups[each.group] = leaf.add_argument_group(each.group)
+            groups[each.group].add_argument(*each.names, **each.settings)
         leaf.add_argument("--debug", action="store_true", help="print the traceback of an error")
         leaf.set_defaults(command=command)
     return parser

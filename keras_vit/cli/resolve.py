@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 import keras
 
-from keras_vit.cli.commands import CHECKPOINT_FORMS, MODEL_FORMS
+from keras_vit.cli.settings import CHECKPOINT_FORMS, MODEL_FORMS
 from keras_vit.create import create_model
 from keras_vit.hub.addresses import is_address
 from keras_vit.hub.catalog import fetch_weights, hub_advice, list_weights

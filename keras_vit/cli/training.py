@@ -5,35 +5,37 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
 import pathlib
 import shlex
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 
-from keras_vit.cli.data_check import describe_data, open_training_data
-from keras_vit.cli.dry_run import describe_run
+from keras_vit.cli.data_check import describe_data
+from keras_vit.cli.dry_run import describe_run, describe_weights
+from keras_vit.cli.plan import RunPlan, build_model, make_plan
 from keras_vit.cli.progress import Progress, print_facts, save_when_interrupted, show_progress
 from keras_vit.cli.resolve import class_names_of, open_images, open_model, resolve_model
-from keras_vit.create import create_model
+from keras_vit.cli.settings import (
+    read_settings,
+    settings_of,
+    split_settings,
+    write_flags,
+    write_settings,
+)
 from keras_vit.distribution.cluster import find_cluster
 from keras_vit.resume.folder_lock import FolderLock
 from keras_vit.train.adapt import adapt_model
-from keras_vit.train.fit import (
-    TrainingResult,
-    evaluate_accuracy,
-    pretrain,
-    transfer,
-)
-from keras_vit.train.hyperparameters import Recipe
+from keras_vit.train.fit import TrainingResult, evaluate_accuracy, pretrain, transfer
 from keras_vit.train.keras_files import load_keras_file
-from keras_vit.train.recipes import find_recipe
+from keras_vit.train.rate_search import search_learning_rate
 from keras_vit.train.run_folder import (
     LOCK,
+    SETTINGS_FILE,
+    STATES,
     callbacks_of,
     find_saved_model,
     open_folder,
@@ -41,77 +43,80 @@ from keras_vit.train.run_folder import (
 )
 from keras_vit.train.runs import classify_files, load_run
 from keras_vit.trainers.model import Model
-from keras_vit.variants import find_variant
 
-if TYPE_CHECKING:
-    from keras_vit.data.image_set import ImageSet
-
-# Arguments that do not change a run.
-_NOT_SETTINGS = ("output", "dry_run", "download", "quiet", "verbose")
+# Settings that do not change what a run computes.
+_NOT_COMPARED = ("output", "download", "tensorboard")
 
 
 def train_model(
-    data: str,
-    model: str,
-    recipe: str,
-    weights: str | None = None,
-    validation: str | None = None,
-    test: str | None = None,
-    output: str = "runs/run",
-    image_size: int | None = None,
-    batch_size: int | None = None,
-    learning_rate: float | None = None,
-    steps: int | None = None,
-    seed: int = 0,
-    data_dir: str | None = None,
-    download: bool = False,
-    unreadable: str = "error",
-    precision: str = "float32",
-    strategy: str = "auto",
+    config: str | None = None,
     dry_run: bool = False,
+    preview: str | None = None,
+    find_learning_rate: bool = False,
     quiet: bool = False,
     verbose: bool = False,
+    **flags: Any,
 ) -> None:
     """Trains a model on images by a recipe; the same command continues an interrupted run."""
-    settings = {name: value for name, value in locals().items() if name not in _NOT_SETTINGS}
-    scope = strategy_scope(strategy)
-    keras.utils.set_random_seed(seed)
-    keras.config.set_dtype_policy(precision)
-    chosen = _choose_recipe(recipe, image_size, batch_size, learning_rate, steps)
-    options: dict[str, Any] = {"data_dir": data_dir, "download": download, "unreadable": unreadable}
-    images, held_out, tested, final = open_training_data(data, validation, test, seed, options)
-    is_pretrained = weights is not None or resolve_model(model).kind != "variant"
-    with scope:
-        start = _build(model, weights, images.num_classes, chosen)
-    if is_pretrained and (dry_run or tested is None):
-        size = chosen.image_size
-        start = adapt_model(start, images.num_classes, size, **chosen.model_options)
-    if not quiet:
-        count = 0 if held_out is None else held_out.num_images
-        facts = describe_run(start, chosen, images.num_images, count, dry_run)
-        print_facts([*describe_data(images, held_out, tested or final), *facts])
-    if dry_run:
-        return
-    folder = pathlib.Path(output)
-    found = {"class_names": list(images.class_names), "skipped": list(images.skipped)}
-    versions = {"keras": keras.__version__, "python": sys.version.split()[0]}
-    start_time = time.perf_counter()
+    settings = split_settings({**(read_settings(config) if config else {}), **flags})
+    scope = strategy_scope(settings.run.strategy)
+    keras.utils.set_random_seed(settings.run.seed)
+    keras.config.set_dtype_policy(settings.run.precision)
     shown = show_progress(quiet, verbose)
-    with FolderLock(folder / LOCK), save_when_interrupted(_command(settings, output)):
-        open_folder(folder, {**settings, **found, "plan": chosen.to_dict(), "versions": versions})
-        if tested is not None:
-            fitted, results = _transfer(start, images, tested, chosen, seed, folder, shown)
+    plan = make_plan(settings)
+    run, recipe, images, held_out = plan.run, plan.recipe, plan.data.training, plan.data.validation
+    with scope:
+        model = build_model(plan)
+    report = getattr(model, "load_report", None)
+    is_trial = dry_run or find_learning_rate or preview is not None
+    if plan.is_pretrained and (is_trial or plan.data.transfer_test is None):
+        options = recipe.model_options
+        model = adapt_model(model, images.num_classes, recipe.image_size, **options)
+    if not quiet:
+        tested = plan.data.transfer_test or plan.data.final_test
+        facts = [*describe_data(images, held_out, tested), *describe_weights(report)]
+        print_facts([*facts, *describe_run(model, recipe, images, held_out, run.seed, dry_run)])
+    if preview is not None:
+        from keras_vit.data.preview import write_preview
+
+        write_preview(images, model, preview, recipe.augmentation, run.seed)
+        print(f"{preview}: augmented training images.")
+    if find_learning_rate:
+        print(search_learning_rate(model, images, recipe, run.seed))
+    if is_trial:
+        return
+    folder = pathlib.Path(run.output)
+    results: dict[str, Any]
+    start = time.perf_counter()
+    with FolderLock(folder / LOCK), save_when_interrupted(_command(config, flags)):
+        _open(folder, plan)
+        if plan.data.transfer_test is not None:
+            fitted, results = _transfer(model, plan, shown)
         else:
-            fitted = _fit(start, images, held_out, chosen, seed, folder, shown)
+            fitted = _fit(model, plan, shown)
             results = {name: values[-1] for name, values in fitted.history.history.items()}
-        if final is not None:  # never chosen by
+        if plan.data.final_test is not None:  # never chosen by
             best = find_saved_model(folder) if held_out is not None else None
-            model_to_test = load_keras_file(best) if best is not None else fitted.model
-            results["test accuracy"] = evaluate_accuracy(model_to_test, final, chosen.batch_size)
-        seconds = round(time.perf_counter() - start_time, 1)
+            chosen = load_keras_file(best) if best is not None else fitted.model
+            accuracy = evaluate_accuracy(chosen, plan.data.final_test, recipe.batch_size)
+            results["test accuracy"] = accuracy
+        seconds = round(time.perf_counter() - start, 1)
         write_results(folder, fitted.model, {**results, "seconds": seconds}, fitted.history)
     print_facts([(name, f"{value:.4g}") for name, value in results.items()])
     print(load_run(folder))
+
+
+def _open(folder: pathlib.Path, plan: RunPlan) -> None:
+    """Creates the folder of a run with its settings, or checks that it is of the same run."""
+    images = plan.data.training
+    own = {f"preprocessing_{name}": value for name, value in plan.preprocessing.items()}
+    settings = {**dataclasses.asdict(plan.run), **plan.model_options, **own}
+    settings = {name: value for name, value in settings.items() if name not in _NOT_COMPARED}
+    found = {"class_names": list(images.class_names), "skipped": list(images.skipped)}
+    versions = {"keras": keras.__version__, "python": sys.version.split()[0]}
+    facts = {**found, "plan": plan.recipe.to_dict(), "versions": versions}
+    open_folder(folder, {**settings, **facts})
+    write_settings(folder / SETTINGS_FILE, {**settings, **settings_of(plan.recipe)})
 
 
 def evaluate_model(
@@ -160,86 +165,23 @@ def predict_files(
             print(f"{path}  " + "  ".join(f"{name} {share:.1%}" for name, share in best))
 
 
-def _choose_recipe(
-    name: str,
-    image_size: int | None,
-    batch_size: int | None,
-    learning_rate: float | None,
-    steps: int | None,
-) -> Recipe:
-    changes: dict[str, Any] = {
-        "image_size": image_size,
-        "batch_size": batch_size,
-        "learning_rate": learning_rate,
-        "steps": steps,
-    }
-    changes = {field: value for field, value in changes.items() if value is not None}
-    if steps is not None:
-        changes["epochs"] = None
-        warmup = find_recipe(name).warmup_steps
-        changes["warmup_steps"] = min(warmup, steps // 5)
-    return dataclasses.replace(find_recipe(name), **changes)
-
-
-def _build(model: str, weights: str | None, classes: int, recipe: Recipe) -> Model:
-    """The model to train, before its head and its image size are adapted."""
-    if resolve_model(model).kind != "variant":
-        if weights is not None:
-            raise ValueError(
-                f"--model {model} has weights already. Leave out --weights {weights}, or pass the "
-                "name of an architecture as --model."
-            )
-        return open_model(model)
-    if weights is not None:
-        return create_model(model, weights=_weights_of(model, weights), classes=classes)
-    size = recipe.image_size
-    shape = None if size is None else (size, size, 3)
-    options: dict[str, Any] = recipe.model_options
-    return create_model(model, classes=classes, input_shape=shape, **options)
-
-
-def _weights_of(variant: str, weights: str) -> str:
-    """The argument `weights` of `create_model`, from a tag or any form of a checkpoint."""
-    if weights.isidentifier() and not os.path.exists(weights):
-        return weights  # a tag
-    kind = resolve_model(weights).kind
-    if kind == "checkpoint":
-        return weights
-    named, _, tag = weights.rpartition("/")
-    if kind == "published" and find_variant(named) == find_variant(variant):
-        return tag
-    raise ValueError(
-        f"--weights {weights} does not hold weights of --model {variant}. Pass it as --model, "
-        "without --weights, to train that model."
-    )
-
-
-def _fit(
-    model: Model,
-    images: ImageSet,
-    validation: ImageSet | None,
-    recipe: Recipe,
-    seed: int,
-    folder: pathlib.Path,
-    shown: Progress,
-) -> TrainingResult:
-    callbacks = [*shown.callbacks, *callbacks_of(folder, validation is not None)]
-    options: dict[str, Any] = {"seed": seed, "folder": folder / "states", "callbacks": callbacks}
-    return pretrain(model, images, recipe, validation, verbose=shown.verbose, **options)
+def _fit(model: Model, plan: RunPlan, shown: Progress) -> TrainingResult:
+    folder, held_out = pathlib.Path(plan.run.output), plan.data.validation
+    writing = callbacks_of(folder, held_out is not None, plan.run.tensorboard)
+    options: dict[str, Any] = {"seed": plan.run.seed, "folder": folder / STATES}
+    options |= {"callbacks": [*shown.callbacks, *writing], "verbose": shown.verbose}
+    return pretrain(model, plan.data.training, plan.recipe, held_out, **options)
 
 
 def _transfer(
-    model: Model,
-    images: ImageSet,
-    test: ImageSet,
-    recipe: Recipe,
-    seed: int,
-    folder: pathlib.Path,
-    shown: Progress,
+    model: Model, plan: RunPlan, shown: Progress
 ) -> tuple[TrainingResult, dict[str, float]]:
-    options: dict[str, Any] = {"seed": seed, "folder": folder / "states"}
+    test = plan.data.transfer_test
+    assert test is not None
+    options: dict[str, Any] = {"seed": plan.run.seed}
+    options |= {"folder": pathlib.Path(plan.run.output) / STATES}
     options |= {"callbacks": shown.callbacks, "verbose": shown.verbose}
-    found = transfer(model, images, test, recipe, **options)
+    found = transfer(model, plan.data.training, test, plan.recipe, **options)
     results = {
         f"held-out accuracy at {rate:g}": accuracy
         for rate, accuracy in found.held_out_accuracy.items()
@@ -248,13 +190,10 @@ def _transfer(
     return TrainingResult(found.model, found.history), results
 
 
-def _command(settings: dict[str, Any], output: str) -> str:
+def _command(config: str | None, flags: dict[str, Any]) -> str:
     """The command line that continues a run."""
-    words = ["keras-vit", "train"]
-    for name, value in {**settings, "output": output}.items():
-        if value is not None:
-            words += [f"--{name.replace('_', '-')}", str(value)]
-    return shlex.join(words)
+    words = ["keras-vit", "train", *([] if config is None else ["--config", config])]
+    return shlex.join([*words, *write_flags(flags)])
 
 
 def strategy_scope(name: str) -> contextlib.AbstractContextManager[Any]:

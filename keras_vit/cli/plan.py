@@ -1,0 +1,139 @@
+"""From the settings of a run to its recipe and to the model to train."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import TYPE_CHECKING, Any
+
+from keras_vit.cli.data_check import open_training_data
+from keras_vit.cli.resolve import open_model, resolve_model
+from keras_vit.cli.settings import AUTO, RunSettings, Settings
+from keras_vit.config import Preprocessing
+from keras_vit.create import create_model
+from keras_vit.train.adapt import adapt_model
+from keras_vit.train.hyperparameters import Recipe
+from keras_vit.train.recipes import find_recipe
+from keras_vit.train.sizing import plan_training
+from keras_vit.trainers.model import Model
+from keras_vit.variants import find_config, find_variant
+
+if TYPE_CHECKING:
+    from keras_vit.cli.data_check import TrainingData
+
+
+@dataclasses.dataclass(frozen=True)
+class RunPlan:
+    """What a run trains, with all settings decided.
+
+    Args:
+        run: Settings of the run.
+        recipe: Hyperparameters.
+        model_options: Changed fields of the model's configuration.
+        preprocessing: Changed fields of its preprocessing.
+        data: Images.
+    """
+
+    run: RunSettings
+    recipe: Recipe
+    model_options: dict[str, Any]
+    preprocessing: dict[str, Any]
+    data: TrainingData
+
+    @property
+    def is_pretrained(self) -> bool:
+        """Whether training starts from a trained model."""
+        return _is_pretrained(self.run)
+
+
+def make_plan(settings: Settings) -> RunPlan:
+    """Opens the images of a run, and decides what its settings leave open.
+
+    With `recipe="auto"`, the number of images decides: see `plan_training`.
+    """
+    run, options = settings.run, settings.model
+    if run.data is None:
+        raise ValueError("Pass the images to train on: --data FOLDER, or `data` in --config.")
+    reading = {"data_dir": run.data_dir, "download": run.download, "unreadable": run.unreadable}
+    data = open_training_data(run.data, run.validation, run.test, run.seed, reading)
+    if run.model is None and run.weights is not None and not _is_tag(run.weights):
+        run = dataclasses.replace(run, model=run.weights, weights=None)
+    small = plan_training(data.training.num_images, _is_pretrained(run))
+    if run.model is None:
+        run = dataclasses.replace(run, model=small.model)
+        options = {**small.model_options, **options}
+    recipe = small.recipe if run.recipe == AUTO else find_recipe(run.recipe)
+    recipe = recipe.replace(**settings.recipe)
+    others = (run.validation, data.validation, data.transfer_test)
+    if run.recipe == AUTO and recipe.held_out and others == (None, None, None):
+        training, held_out = data.training.split(recipe.held_out, run.seed)
+        data = data._replace(training=training, validation=held_out)
+        run = dataclasses.replace(run, validation=str(recipe.held_out))
+    return RunPlan(run, recipe, options, settings.preprocessing, data)
+
+
+def build_model(plan: RunPlan) -> Model:
+    """The model to train, before its head and its image size are adapted."""
+    assert plan.run.model is not None  # since `make_plan`
+    name, weights, options = plan.run.model, plan.run.weights, dict(plan.model_options)
+    classes = plan.data.training.num_classes
+    if resolve_model(name).kind != "variant":
+        if weights is not None:
+            raise ValueError(
+                f"--model {name} has weights already. Leave out --weights {weights}, or pass the "
+                "name of an architecture as --model."
+            )
+        return _changed(open_model(name), classes, options, plan.preprocessing)
+    if weights is not None:
+        model = create_model(name, weights=_weights_of(name, weights), classes=classes, **options)
+        return _changed(model, classes, {}, plan.preprocessing)
+    config = find_config(name)
+    size, channels = plan.recipe.image_size, options.pop("channels", config.channels)
+    height, width = (size, size) if size else config.input_shape[:2]
+    if plan.preprocessing:
+        options["preprocessing"] = dataclasses.replace(config.preprocessing, **plan.preprocessing)
+    options |= plan.recipe.model_options
+    shape: Any = (height, width, channels)
+    return create_model(name, classes=classes, input_shape=shape, **options)
+
+
+def _changed(
+    model: Model, classes: int, options: dict[str, Any], preprocessing: dict[str, Any]
+) -> Model:
+    """A trained model with other options."""
+    if preprocessing:
+        config = model.config
+        base = Preprocessing() if config is None else config.preprocessing
+        changed = dataclasses.replace(base, **preprocessing)
+        options = {**options, "preprocessing": changed}
+    if not options:
+        return model
+    adapted = adapt_model(model, classes, **options)
+    adapted.load_report = model.load_report
+    return adapted
+
+
+def _is_pretrained(run: RunSettings) -> bool:
+    if run.model is None:
+        return run.weights is not None
+    return run.weights is not None or resolve_model(run.model).kind != "variant"
+
+
+def _is_tag(weights: str) -> bool:
+    return weights.isidentifier() and not os.path.exists(weights)
+
+
+def _weights_of(variant: str, weights: str) -> str:
+    """The argument `weights` of `create_model`, from a tag or any form of a checkpoint."""
+    if _is_tag(weights):
+        return weights
+    kind = resolve_model(weights).kind
+    if kind == "checkpoint":
+        return weights
+    named, _, tag = weights.rpartition("/")
+    if kind == "published" and find_variant(named) == find_variant(variant):
+        return tag
+    raise ValueError(
+        f"--weights {weights} does not hold weights of --model {variant}. Pass it as --model, "
+        "without --weights, to train that model."
+    )

@@ -1,0 +1,349 @@
+"""Settings of `keras-vit train`: flags, keys of a TOML file, and the file of a run.
+
+Each field of `RunSettings`, `Recipe`, `Augmentation`, the configurations of models and
+`Preprocessing` is a flag and a key of `--config`. Names, types and help come from the dataclasses.
+Nothing here imports Keras, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import pathlib
+import re
+import sys
+import textwrap
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from keras_vit.checks import check_choice
+from keras_vit.config import Preprocessing, ResNetConfig, ViTConfig
+from keras_vit.data.augmentation import Augmentation
+from keras_vit.files import write_atomically
+from keras_vit.train.hyperparameters import Recipe
+
+CHECKPOINT_FORMS = (
+    "the path of a checkpoint (.npz, .safetensors) or of a folder with one, an address (https://, "
+    "gs://, hf://owner/name), or VARIANT/TAG"
+)
+MODEL_FORMS = (
+    f"a run folder, a .keras file, {CHECKPOINT_FORMS.replace(', or', ',')}, or VARIANT for random "
+    "weights"
+)
+PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
+STRATEGIES = ("auto", "none", "mirrored")
+UNREADABLE = ("error", "skip")
+AUTO = "auto"
+NONE = "none"  # in flags and files, because TOML has no null
+# Headings of `--help`, by the group of a setting.
+HEADINGS = {
+    "run": "run",
+    "recipe": "hyperparameters; by default those of the recipe",
+    "augmentation": "augmentation; by default that of the recipe",
+    "architecture": "architecture; by default that of the model",
+    "preprocessing": "preprocessing; by default that of the model",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class RunSettings:
+    """Settings of a run that are not hyperparameters.
+
+    Args:
+        data: Folder with one folder per class, or with train/ and test/; or tfds:NAME,
+            tfds:NAME:VERSION@SPLIT.
+        model: Model to train: {MODEL_FORMS}. By default a small one, see --recipe.
+        weights: Weights for a VARIANT: tag, {CHECKPOINT_FORMS}.
+        recipe: Name such as finetune_pets, see docs/recipes.md; auto chooses the hyperparameters by
+            the number of images.
+        validation: Share of the images to hold out (0 for none), or images as --data; by default
+            val/ in --data, if any, or with --recipe auto a share.
+        test: Images as --data: choose the learning rate on held-out images, train on all, test
+            once.
+        output: Folder of the run.
+        seed: Random seed.
+        data_dir: Folder of the TFDS data sets.
+        download: Whether TFDS may download a missing data set.
+        unreadable: Treatment of files that cannot be read: error or skip.
+        precision: Dtype policy of the layers: float32, mixed_bfloat16 or mixed_float16.
+        strategy: Devices: mirrored takes all GPUs of the machine, as auto does if there are
+            several; or none.
+        tensorboard: Whether to write logs for TensorBoard; by default if it is installed.
+    """
+
+    data: str | None = None
+    model: str | None = None
+    weights: str | None = None
+    recipe: str = AUTO
+    validation: str | None = None
+    test: str | None = None
+    output: str = "runs/run"
+    seed: int = 0
+    data_dir: str | None = None
+    download: bool = False
+    unreadable: str = "error"
+    precision: str = "float32"
+    strategy: str = "auto"
+    tensorboard: bool | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("unreadable", self.unreadable, UNREADABLE)
+        check_choice("precision", self.precision, PRECISIONS)
+        check_choice("strategy", self.strategy, STRATEGIES)
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """A flag of `keras-vit train`, and a key of `--config`.
+
+    Args:
+        name: The key; the flag has hyphens.
+        group: Heading in `--help` and in the file.
+        kind: Its type, with `None` where that is a value.
+        summary: What it is, from the docstring of its dataclass.
+    """
+
+    name: str
+    group: str
+    kind: Any
+    summary: str
+
+    @property
+    def flag(self) -> str:
+        """The flag."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def is_switch(self) -> bool:
+        """Whether the flag has no value: `--flip` or `--no-flip`."""
+        return _without_none(self.kind) is bool
+
+    def parse(self, text: str) -> Any:
+        """Reads the value of a flag.
+
+        Raises:
+            ValueError: If the text is no value of this setting.
+        """
+        if text.lower() == NONE:
+            return self.check(NONE)
+        kind = _without_none(self.kind)
+        numbers = typing.get_args(kind) or (kind,)
+        if str in numbers:
+            return self.check(text)
+        try:
+            values = [
+                int(part) if part.strip().isdigit() else float(part) for part in text.split(",")
+            ]
+        except ValueError:
+            raise self._wrong(text) from None
+        return self.check(values[0] if len(values) == 1 else values)
+
+    def check(self, value: Any) -> Any:
+        """Converts a value of a TOML file.
+
+        Raises:
+            ValueError: If it is no value of this setting.
+        """
+        kind = _without_none(self.kind)
+        if value == NONE and kind is not self.kind:
+            return None
+        if typing.get_origin(kind) is tuple:
+            return self._tuple(value, typing.get_args(kind))
+        if kind is str and isinstance(value, int | float) and not isinstance(value, bool):
+            value = str(value)  # such as validation = 0.1
+        if not _is_a(value, kind):
+            raise self._wrong(value)
+        return float(value) if kind is float else value
+
+    def _tuple(self, value: Any, kinds: tuple[Any, ...]) -> tuple[Any, ...]:
+        values = list(value) if isinstance(value, list | tuple) else [value]
+        if kinds[-1] is Ellipsis:
+            kinds = kinds[:1] * len(values)
+        elif len(values) == 1 and len(set(kinds)) == 1:
+            values = values * len(kinds)  # a square
+        if len(values) != len(kinds) or not all(map(_is_a, values, kinds)):
+            raise self._wrong(value)
+        return tuple(float(v) if k is float else v for v, k in zip(values, kinds, strict=True))
+
+    def _wrong(self, value: Any) -> ValueError:
+        expected = re.sub(r"<class '(\w+)'>", r"\1", str(self.kind)).replace("None", NONE)
+        return ValueError(f"{self.name} must be {expected}. Received: {value!r}.")
+
+
+def _without_none(kind: Any) -> Any:
+    if isinstance(kind, types.UnionType):
+        return next(each for each in typing.get_args(kind) if each is not type(None))
+    return kind
+
+
+def _is_a(value: Any, kind: Any) -> bool:
+    if kind is bool or isinstance(value, bool):
+        return kind is bool and isinstance(value, bool)
+    return isinstance(value, int | float) if kind is float else isinstance(value, kind)
+
+
+# Fields that follow from the data, the recipe or the name of the model.
+_FIXED = {"classes", "image_size", "dropout_rate", "stochastic_depth_rate", "head_bias",
+          "classifier_activation", "stem", "preprocessing"}  # fmt: skip
+
+
+def _settings() -> dict[str, Setting]:
+    found: dict[str, Setting] = {}
+    sources: list[tuple[type, str, str, set[str]]] = [
+        (RunSettings, "run", "", set()),
+        (Recipe, "recipe", "", {"augmentation"}),
+        (Augmentation, "augmentation", "", set()),
+        (ViTConfig, "architecture", "", _FIXED),
+        (ResNetConfig, "architecture", "", _FIXED),
+        (Preprocessing, "preprocessing", "preprocessing_", set()),
+    ]
+    for source, group, prefix, left_out in sources:
+        kinds, texts = typing.get_type_hints(source), _read_arguments(source)
+        for field in dataclasses.fields(source):
+            name = prefix + field.name
+            if field.name not in left_out and name not in found:
+                found[name] = Setting(name, group, kinds[field.name], texts[field.name])
+    return found
+
+
+def _read_arguments(source: type) -> dict[str, str]:
+    """Texts of the arguments in a docstring."""
+    block = (source.__doc__ or "").partition("Args:\n")[2].partition("\n\n")[0]
+    entries = re.split(r"\n(?=\w+: )", textwrap.dedent(block))
+    pairs = (entry.partition(": ") for entry in entries)
+    forms = {"{MODEL_FORMS}": MODEL_FORMS, "{CHECKPOINT_FORMS}": CHECKPOINT_FORMS}
+    texts = {}
+    for name, _, text in pairs:
+        text = re.sub(r"\bNone\b", NONE, " ".join(text.split()).replace("`", "").replace('"', ""))
+        for key, form in forms.items():
+            text = text.replace(key, form)
+        texts[name.strip()] = text
+    return texts
+
+
+SETTINGS = _settings()
+
+
+def read_settings(path: str | pathlib.Path) -> dict[str, Any]:
+    """Reads the settings of a run from a TOML file.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it is no TOML, or a key or a value is wrong. The message lists all problems.
+    """
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+
+    path = pathlib.Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no file {str(path)!r} with settings (--config).")
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not a TOML file: {error}.") from error
+    found, problems = {}, []
+    for name, value in content.items():
+        if name not in SETTINGS:
+            problems.append(_unknown(name, value))
+            continue
+        try:
+            found[name] = SETTINGS[name].check(value)
+        except ValueError as error:
+            problems.append(str(error).rstrip("."))
+    if problems:
+        raise ValueError(
+            f"{path} has {len(problems)} wrong settings: {'; '.join(problems)}. "
+            "`keras-vit train --help` lists all; a key has underscores in place of hyphens."
+        )
+    return found
+
+
+def _unknown(name: str, value: Any) -> str:
+    if isinstance(value, dict):
+        return f"[{name}] is a table, and all keys stand at the top level"
+    near = difflib.get_close_matches(name.replace("-", "_"), SETTINGS, n=1)
+    return f"{name} is unknown" + (f" (the nearest is {near[0]})" if near else "")
+
+
+def write_settings(path: pathlib.Path, settings: Mapping[str, Any]) -> None:
+    """Writes settings as a TOML file, which `--config` reads."""
+    lines = ["# keras-vit train --config THIS_FILE repeats this run."]
+    group = None
+    for name, setting in SETTINGS.items():
+        if name not in settings:
+            continue
+        if setting.group != group:
+            group = setting.group
+            lines += ["", f"# {group}"]
+        lines.append(f"{name} = {_toml(settings[name])}")
+    with write_atomically(path, replace=True) as unfinished:
+        unfinished.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _toml(value: Any) -> str:
+    if value is None:
+        return f'"{NONE}"'
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):  # the escapes of JSON are those of TOML
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    return repr(value)
+
+
+class Settings(NamedTuple):
+    """Settings by what they change.
+
+    Args:
+        run: Settings of the run.
+        recipe: Changed fields of the recipe and of its augmentation.
+        model: Changed fields of the model's configuration.
+        preprocessing: Changed fields of its preprocessing.
+    """
+
+    run: RunSettings
+    recipe: dict[str, Any]
+    model: dict[str, Any]
+    preprocessing: dict[str, Any]
+
+
+def split_settings(settings: Mapping[str, Any]) -> Settings:
+    """Divides settings by what they change."""
+    parts: dict[str, dict[str, Any]] = {group: {} for group in HEADINGS}
+    for name, value in settings.items():
+        group = SETTINGS[name].group
+        parts[group][name.removeprefix("preprocessing_")] = value
+    recipe = {**parts["recipe"], **parts["augmentation"]}
+    return Settings(
+        RunSettings(**parts["run"]), recipe, parts["architecture"], parts["preprocessing"]
+    )
+
+
+def settings_of(recipe: Recipe) -> dict[str, Any]:
+    """The settings that make a recipe of any other."""
+    fields: dict[str, Any] = {
+        field.name: getattr(recipe, field.name) for field in dataclasses.fields(recipe)
+    }
+    augmentation = vars(fields.pop("augmentation"))
+    return {**fields, **augmentation}
+
+
+def write_flags(settings: Mapping[str, Any]) -> list[str]:
+    """The words of a command line that give these settings."""
+    words = []
+    for name in SETTINGS:
+        if name not in settings:
+            continue
+        value, flag = settings[name], SETTINGS[name].flag
+        if isinstance(value, bool):
+            words.append(flag if value else flag.replace("--", "--no-", 1))
+        else:
+            values = value if isinstance(value, tuple) else (NONE if value is None else value,)
+            words += [flag, ",".join(map(str, values))]
+    return words

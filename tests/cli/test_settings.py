@@ -1,0 +1,97 @@
+"""Settings of `keras-vit train`: each is a flag and a key of a TOML file, made from its field."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from keras_vit.cli.commands import COMMANDS
+from keras_vit.cli.main import build_parser, main
+from keras_vit.cli.settings import (
+    SETTINGS,
+    read_settings,
+    settings_of,
+    split_settings,
+    write_flags,
+    write_settings,
+)
+from keras_vit.config import ResNetConfig, ViTConfig
+from keras_vit.data.augmentation import Augmentation
+from keras_vit.train.hyperparameters import Recipe
+from keras_vit.train.recipes import RECIPES
+
+TRAIN = next(command for command in COMMANDS if command.name == "train")
+
+
+def parse(*words):
+    parsed = vars(build_parser([TRAIN]).parse_args(["train", *words]))
+    return {name: value for name, value in parsed.items() if name in SETTINGS}
+
+
+def test_every_field_is_a_setting():
+    expected = {
+        field.name
+        for source in (Recipe, Augmentation, ViTConfig, ResNetConfig)
+        for field in dataclasses.fields(source)
+    }
+    # These follow from the data, or from the name of the model; two have fields of their own.
+    left_out = {"classes", "classifier_activation", "stem", "augmentation", "preprocessing"}
+    assert expected - left_out <= set(SETTINGS)
+    assert all(setting.summary for setting in SETTINGS.values())
+
+
+@pytest.mark.parametrize(
+    ("words", "line", "expected"),
+    [
+        (("--steps", "24"), "steps = 24", {"steps": 24}),
+        (("--learning-rate", "1e-3"), "learning_rate = 1e-3", {"learning_rate": 1e-3}),
+        (("--learning-rate", "1"), "learning_rate = 1", {"learning_rate": 1.0}),
+        (("--clip-norm", "none"), 'clip_norm = "none"', {"clip_norm": None}),
+        (("--rand-augment", "2,15"), "rand_augment = [2, 15]", {"rand_augment": (2, 15.0)}),
+        (("--patch-size", "8"), "patch_size = 8", {"patch_size": (8, 8)}),
+        (("--drops", "0.3,0.6"), "drops = [0.3, 0.6]", {"drops": (0.3, 0.6)}),
+        (("--no-flip",), "flip = false", {"flip": False}),
+        (("--validation", "0.1"), "validation = 0.1", {"validation": "0.1"}),
+        (("--strategy", "none"), 'strategy = "none"', {"strategy": "none"}),
+        (("--data", 'a "b" ü'), 'data = "a \\"b\\" ü"', {"data": 'a "b" ü'}),
+    ],
+)
+def test_flags_and_keys_are_the_same(words, line, expected, tmp_path):
+    assert parse(*words) == expected
+    path = tmp_path / "run.toml"
+    path.write_text(line, encoding="utf-8")
+    assert read_settings(path) == expected
+    write_settings(path, expected)
+    assert read_settings(path) == expected
+    assert parse(*write_flags(expected)) == expected
+
+
+def test_every_recipe_survives_the_file(tmp_path):
+    start = RECIPES["finetune_pets"]
+    for number, recipe in enumerate(RECIPES.values()):
+        path = tmp_path / f"{number}.toml"
+        write_settings(path, settings_of(recipe))
+        assert start.replace(**split_settings(read_settings(path)).recipe) == recipe
+
+
+def test_wrong_settings_are_all_named(tmp_path, capsys):
+    path = tmp_path / "run.toml"
+    path.write_text('lerning_rate = 1\nsteps = "many"\nmixup = true\n[augmentation]\nflip = true')
+    with pytest.raises(ValueError, match=r"run.toml has 4 wrong settings") as error:
+        read_settings(path)
+    for part in (
+        "lerning_rate is unknown (the nearest is learning_rate)",
+        "steps must be int | none. Received: 'many'",
+        "mixup must be float. Received: True",
+        "[augmentation] is a table",
+    ):
+        assert part in str(error.value)
+    path.write_text("steps = = 2")
+    with pytest.raises(ValueError, match="is not a TOML file"):
+        read_settings(path)
+    assert main(["train", "--config", str(tmp_path / "none.toml")]) == 2
+    assert "There is no file" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        parse("--steps", "2.5")
+    assert "argument --steps: steps must be int | none" in capsys.readouterr().err
