@@ -19,6 +19,16 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.xdist_group(item.module.__name__))
 
 
+def pytest_collection_finish(session):
+    """Refuses versions that ignore groups: each worker would make every fixture."""
+    if getattr(session.config.option, "loadgroup", False):  # in a worker of pytest-xdist
+        for item in session.items:
+            if item.get_closest_marker("xdist_group") and "@" not in item.nodeid:
+                raise pytest.UsageError(
+                    f"pytest-xdist does not group tests under pytest {pytest.__version__}."
+                )
+
+
 def shares_a_fixture(item) -> bool:
     fixtures = item._fixtureinfo.name2fixturedefs.values()
     return any(
