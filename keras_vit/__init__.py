@@ -17,6 +17,7 @@ from keras_vit import (
     hub,
     layers,
     models,
+    report,
     resume,
     train,
     trainers,
@@ -41,7 +42,7 @@ __version__ = "0.1.0"
 
 _SUBPACKAGES = (
     *(analysis, data, distribution, evaluate, export, hub),
-    *(layers, models, resume, train, trainers, weights),
+    *(layers, models, report, resume, train, trainers, weights),
 )
 
 __getattr__, _, __all__ = lazy_loader.attach_stub(__name__, __file__)  # the names in __init__.pyi

@@ -62,7 +62,7 @@ from .models.feature_extraction import features_of as features_of
 from .models.resnet import build_resnet as build_resnet
 from .models.vit import build_vit as build_vit
 from .pretrained import from_pretrained as from_pretrained
-from .report import write_report as write_report
+from .report.model_page import write_report as write_report
 from .resume.callback import ResumeTraining as ResumeTraining
 from .train.adapt import adapt_model as adapt_model
 from .train.fit import fine_tune as fine_tune

@@ -17,9 +17,9 @@ PAGE = PACKAGE.parent / "docs/architecture.md"
 LEVELS = {
     10: ("__main__",),
     9: ("cli",),
-    8: ("__init__", "report"),
+    8: ("__init__",),
     7: ("train",),
-    6: ("pretrained",),
+    6: ("pretrained", "report"),
     5: ("create",),
     4: ("evaluate", "analysis", "export", "hub"),
     3: ("models", "weights"),
@@ -35,6 +35,7 @@ USES_TENSORFLOW = {"data", "export", "train", "evaluate", "resume", "distributio
 IMPORTS_TENSORFLOW_LATE = {
     "analysis/relevance.py",
     "cli/training.py",
+    "report/result_page.py",
     "files.py",  # of remote addresses alone
     "trainers/array_data.py",
     "trainers/distributed.py",

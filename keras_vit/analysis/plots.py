@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import types
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ if TYPE_CHECKING:  # an optional package
     from matplotlib.figure import Figure
 
 _INK = "#20242b"
+_OUTLYING = 1.5  # times the range up to the 99th percentile, above which the scale is cut
 SERIES = ("#2a6fbb", "#d1495b", "#3a9b72", "#8a5fb0", "#c98a1b", "#5b6770")
 
 
@@ -63,6 +65,8 @@ def plot_attention(
 ) -> Figure:
     """Plots images, and below them the same images darkened where attention is low.
 
+    The scale is that of each image: its highest attention is not darkened, its lowest is black.
+
     Args:
         images: Array of shape `(B, H, W, C)`, in [0, 255], or floats in [0, 1].
         attention: Maps of shape `(B, rows, columns)`, as `attention_rollout` returns.
@@ -75,41 +79,48 @@ def plot_attention(
         ValueError: If the numbers of maps, titles and images differ.
     """
     images, attention = np.asarray(images), np.asarray(attention)
-    count = len(images)
-    _check_count("map", len(attention), count)
-    if titles is not None:
-        _check_count("title", len(titles), count)
-    figure = new_figure(1.6 * count, 3.3 * images.shape[1] / images.shape[2] + 0.2)
-    axes = figure.subplots(2, count, squeeze=False)
-    for i in range(count):
-        show_image(axes[0, i], images[i], None if titles is None else titles[i])
-        show_image(axes[1, i], overlay_attention(images[i], attention[i]))
+    figure, axes = _two_rows(images, len(attention), titles, ("image", "attention"))
+    for i, image in enumerate(images):
+        show_image(axes[1, i], overlay_attention(image, attention[i]))
+    scale = _import_matplotlib().cm.ScalarMappable(cmap="gray")
+    bar = figure.colorbar(scale, ax=axes[1], shrink=0.9, pad=0.01, ticks=(0, 1))
+    bar.ax.set_yticklabels(("lowest", "highest"))
     return figure
 
 
-def plot_maps(images: npt.ArrayLike, maps: npt.ArrayLike, label: str = "") -> Figure:
+def plot_maps(
+    images: npt.ArrayLike,
+    maps: npt.ArrayLike,
+    label: str = "value",
+    titles: Sequence[str] | None = None,
+) -> Figure:
     """Plots images, and below them maps with one value per patch on a common scale.
+
+    The scale ends at the 99th percentile where few values lie far above it, so that they do not
+    make all others equally dark; the colour bar then ends in an arrow.
 
     Args:
         images: Array of shape `(B, H, W, C)`, in [0, 255], or floats in [0, 1].
         maps: Array of shape `(B, rows, columns)`: relevance, norms, attention.
-        label: Label of the colour bar.
+        label: What the values are, with their unit.
+        titles: A title for each image.
 
     Returns:
         A `matplotlib.figure.Figure`.
 
     Raises:
-        ValueError: If the numbers of maps and images differ.
+        ValueError: If the numbers of maps, titles and images differ.
     """
     images, maps = np.asarray(images), np.asarray(maps)
-    _check_count("map", len(maps), len(images))
-    figure = new_figure(1.6 * len(images) + 0.6, 3.4 * images.shape[1] / images.shape[2] + 0.2)
-    axes = figure.subplots(2, len(images), squeeze=False)
-    for i, image in enumerate(images):
-        show_image(axes[0, i], image)
-        image_plot = axes[1, i].imshow(maps[i], cmap="viridis", vmin=maps.min(), vmax=maps.max())
-        axes[1, i].set_axis_off()
-    figure.colorbar(image_plot, ax=axes[1], label=label, shrink=0.9, pad=0.01)
+    figure, axes = _two_rows(images, len(maps), titles, ("image", label))
+    low, usual, high = (float(each) for each in np.percentile(maps, (0, 99, 100)))
+    is_cut = high - low > _OUTLYING * (usual - low) > 0
+    for i, values in enumerate(maps):
+        drawn = axes[1, i].imshow(
+            values, cmap="viridis", vmin=low, vmax=usual if is_cut else max(high, low + 1e-12)
+        )
+    extend = "max" if is_cut else "neither"
+    figure.colorbar(drawn, ax=axes[1], label=label, shrink=0.9, pad=0.01, extend=extend)
     return figure
 
 
@@ -128,7 +139,6 @@ def plot_components(images: npt.ArrayLike, components: npt.ArrayLike) -> Figure:
         ValueError: If the numbers of maps and images differ, or there are not three components.
     """
     images, components = np.asarray(images), np.asarray(components)
-    _check_count("map", len(components), len(images))
     if components.ndim != 4 or components.shape[3] != 3:
         raise ValueError(
             "Red, green and blue need 3 components, of shape (images, rows, columns, 3). Received: "
@@ -136,11 +146,9 @@ def plot_components(images: npt.ArrayLike, components: npt.ArrayLike) -> Figure:
         )
     low, high = np.percentile(components, (1, 99), axis=(0, 1, 2))
     colors = np.clip((components - low) / np.maximum(high - low, 1e-12), 0, 1)
-    figure = new_figure(1.6 * len(images), 3.3 * images.shape[1] / images.shape[2] + 0.1)
-    axes = figure.subplots(2, len(images), squeeze=False)
-    for i, image in enumerate(images):
-        show_image(axes[0, i], image)
-        show_image(axes[1, i], colors[i].astype("float32"))
+    figure, axes = _two_rows(images, len(components), None, ("image", "components"))
+    for axis, values in zip(axes[1], colors, strict=True):
+        show_image(axis, values.astype("float32"))
     return figure
 
 
@@ -304,6 +312,29 @@ def as_rgb(image: npt.ArrayLike) -> np.ndarray:
     return np.repeat(x, 3, axis=2) if x.shape[2] == 1 else x
 
 
+def _two_rows(
+    images: np.ndarray, num_maps: int, titles: Sequence[str] | None, rows: tuple[str, str]
+) -> tuple[Figure, np.ndarray]:
+    """A figure with images and titles in the first row, and empty axes in the second."""
+    _check_count("map", num_maps, len(images))
+    if titles is not None:
+        _check_count("title", len(titles), len(images))
+    height = 3.4 * images.shape[1] / images.shape[2] + (0.3 if titles is None else 0.6)
+    figure = new_figure(1.6 * len(images) + 1.0, height)
+    axes = figure.subplots(2, len(images), squeeze=False)
+    for i, image in enumerate(images):
+        # Long titles take two lines: a column is about 20 letters wide.
+        title = None if titles is None else textwrap.fill(titles[i], 20)
+        show_image(axes[0, i], image, title)
+        axes[1, i].set_axis_off()
+    for axis, name in zip(axes[:, 0], rows, strict=True):
+        axis.text(
+            -0.06, 0.5, name, transform=axis.transAxes, rotation=90, ha="right", va="center",
+            fontsize=9, color=_INK,
+        )  # fmt: skip
+    return figure, axes
+
+
 def _check_count(what: str, received: int, expected: int) -> None:
     """Raises a `ValueError` unless there is one map or title per image."""
     if received != expected:
@@ -315,6 +346,7 @@ def _check_count(what: str, received: int, expected: int) -> None:
 def _import_matplotlib() -> types.ModuleType:
     try:
         import matplotlib
+        import matplotlib.cm
         import matplotlib.figure
     except ImportError as error:
         raise ImportError('Plots need matplotlib: pip install "keras_vit[plot]".') from error

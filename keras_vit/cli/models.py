@@ -1,12 +1,21 @@
-"""`keras-vit export`, `verify` and `inspect`."""
+"""`keras-vit export`, `verify`, `inspect` and `report`."""
 
 from __future__ import annotations
 
+import pathlib
+import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
 
 from keras_vit.cli.commands import MAX_IMAGES
 from keras_vit.cli.resolve import class_names_of, open_model, resolve_model
+from keras_vit.train.runs import find_exporter, load_run
+
+if TYPE_CHECKING:
+    from keras_vit.data.image_set import ImageSet
 
 
 def export_model(
@@ -16,38 +25,97 @@ def export_model(
     precision: str = "float32",
     labels: str | None = None,
     images: Sequence[str] = (),
+    unreadable: str = "error",
 ) -> None:
     """Exports a model as a SavedModel, a LiteRT or an ONNX file, checked against the model."""
-    from keras_vit.data.image_files import read_images
-    from keras_vit.train.runs import find_exporter
-
     options: dict[str, Any] = {"precision": precision}
     loaded = open_model(model)
     if labels is not None or resolve_model(model).path is not None:
         options["labels"] = class_names_of(model, labels, loaded.output_shape[-1])
     if images:
-        options["images"] = read_images(images, loaded.input_shape[-1], MAX_IMAGES)
+        options["images"] = _read_some(images, loaded, unreadable)
         if (to, precision) == ("litert", "int8"):
             options["calibration"] = options["images"]
     print(find_exporter(to)(loaded, output, **options))
 
 
 def verify_file(
-    path: str, model: str, tolerance: float | None = None, images: Sequence[str] = ()
+    path: str,
+    model: str,
+    tolerance: float | None = None,
+    images: Sequence[str] = (),
+    unreadable: str = "error",
 ) -> None:
     """Compares the outputs of an exported file with those of its model."""
-    from keras_vit.data.image_files import read_images
     from keras_vit.export.verify import verify_export
 
     loaded = open_model(model)
-    pixels = read_images(images, loaded.input_shape[-1], MAX_IMAGES) if images else None
+    pixels = _read_some(images, loaded, unreadable) if images else None
     print(verify_export(path, loaded, pixels, tolerance=tolerance))
 
 
-def inspect_model(model: str, images: Sequence[str], output: str = "report.html") -> None:
+def _read_some(paths: Sequence[str], model: keras.Model, unreadable: str) -> list[np.ndarray]:
+    """Reads at most `MAX_IMAGES` of the images that a user names."""
+    from keras_vit.data.folder import find_readable
+    from keras_vit.data.image_files import read_images
+
+    files = find_readable(paths, unreadable)
+    return read_images(files, model.input_shape[-1], MAX_IMAGES)
+
+
+def inspect_model(
+    model: str,
+    images: Sequence[str],
+    output: str = "report.html",
+    labels: str | None = None,
+    unreadable: str = "error",
+) -> None:
     """Writes an HTML report about a model: configuration, cost, weights, attention."""
+    from keras_vit.data.folder import find_readable
     from keras_vit.data.image_files import ImageFiles
-    from keras_vit.report import write_report
+    from keras_vit.report.model_page import write_report
 
     loaded = open_model(model)
-    print(write_report(loaded, output, ImageFiles(images, loaded) if images else None))
+    names: list[str] | None = class_names_of(model, labels, loaded.output_shape[-1])
+    if names == [str(number) for number in range(loaded.output_shape[-1])]:
+        names = None  # not known
+    files = ImageFiles(find_readable(images, unreadable), loaded) if images else None
+    print(write_report(loaded, output, files, names))
+
+
+def report_run(
+    run: str,
+    data: str | None = None,
+    output: str | None = None,
+    batch_size: int = 64,
+    data_dir: str | None = None,
+    download: bool = False,
+    unreadable: str | None = None,
+) -> None:
+    """Writes the result page of a run: curves, accuracy per class, mistakes, calibration."""
+    from keras_vit.data.sources import open_images
+
+    loaded = load_run(run)
+    if unreadable is not None:
+        loaded.config["unreadable"] = unreadable
+    images = None
+    if data is not None:
+        names = None if data.startswith("tfds:") else loaded.class_names
+        images = open_images(data, data_dir, names, unreadable or "error", "test", download)
+    print(loaded.report(images, output, batch_size))
+
+
+def report_at_end(folder: pathlib.Path, images: ImageSet | None) -> None:
+    """Writes the result page of a run that has just ended, or says why there is none.
+
+    Args:
+        folder: Folder of the run.
+        images: Held-out images, or `None`.
+    """
+    try:
+        print(load_run(folder).report(images or False))
+    except (ValueError, OSError, RuntimeError) as error:  # the run itself is complete
+        print(
+            f"No report.html: {error} The run is complete; try `keras-vit report {folder}`.",
+            file=sys.stderr,
+        )

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from keras_vit.cli.data_check import open_training_data
 from keras_vit.cli.resolve import open_model, resolve_model
 from keras_vit.cli.settings import AUTO, RunSettings, Settings
 from keras_vit.config import Preprocessing
 from keras_vit.create import create_model
+from keras_vit.data.sources import TrainingData, open_training_data
 from keras_vit.train.adapt import adapt_model
 from keras_vit.train.hyperparameters import Recipe
 from keras_vit.train.recipes import find_recipe
 from keras_vit.train.sizing import plan_training
 from keras_vit.trainers.model import Model
 from keras_vit.variants import find_config, find_variant
-
-if TYPE_CHECKING:
-    from keras_vit.cli.data_check import TrainingData
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Finds the model and the images that a user names on the command line.
+"""Finds the model that a user names on the command line.
 
 Every command takes a model in the same forms, see `MODEL_FORMS`.
 """
@@ -10,8 +10,8 @@ import difflib
 import os
 import pathlib
 import sys
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterator
+from typing import Literal
 
 import keras
 
@@ -25,10 +25,6 @@ from keras_vit.train.run_folder import CONFIG, find_saved_model, read_config
 from keras_vit.train.runs import load_run
 from keras_vit.variants import find_variant, list_variants
 
-if TYPE_CHECKING:
-    from keras_vit.data.image_set import ImageSet
-
-_TFDS = "tfds:"
 _SHOWN = 3
 
 
@@ -149,34 +145,6 @@ def class_names_of(name: str, labels: str | None, classes: int) -> list[str]:
             "class names of the model with --labels, one per line."
         )
     return list(names)
-
-
-def open_images(
-    data: str,
-    data_dir: str | None = None,
-    class_names: Sequence[str] | None = None,
-    unreadable: str = "error",
-    split: str = "train",
-    download: bool = False,
-) -> ImageSet:
-    """Opens a folder of images, or `"tfds:NAME"` or `"tfds:NAME@SPLIT"`.
-
-    Args:
-        data: As above.
-        data_dir: Folder of the TFDS data sets.
-        class_names: Class names in the order of the labels.
-        unreadable: As for `read_folder`.
-        split: TFDS split if none is named.
-        download: Whether TFDS may download a missing data set.
-    """
-    if not data.startswith(_TFDS):
-        from keras_vit.data.folder import read_folder
-
-        return read_folder(data, class_names, unreadable)
-    from keras_vit.data.tfds import read_tfds
-
-    name, _, named = data.removeprefix(_TFDS).partition("@")
-    return read_tfds(name, named or split, data_dir, download)
 
 
 def _is_variant(name: str) -> bool:

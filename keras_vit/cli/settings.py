@@ -72,6 +72,7 @@ class RunSettings:
         strategy: Devices: mirrored takes all GPUs of the machine, as auto does if there are
             several; or none.
         tensorboard: Whether to write logs for TensorBoard; by default if it is installed.
+        report: Whether to write report.html and predictions.csv at the end.
     """
 
     data: str | None = None
@@ -88,6 +89,7 @@ class RunSettings:
     precision: str = "float32"
     strategy: str = "auto"
     tensorboard: bool | None = None
+    report: bool = True
 
     def __post_init__(self) -> None:
         check_choice("unreadable", self.unreadable, UNREADABLE)

@@ -16,9 +16,10 @@ import keras
 
 from keras_vit.cli.data_check import describe_data
 from keras_vit.cli.dry_run import describe_run, describe_weights
+from keras_vit.cli.models import report_at_end
 from keras_vit.cli.plan import RunPlan, build_model, make_plan
 from keras_vit.cli.progress import Progress, print_facts, save_when_interrupted, show_progress
-from keras_vit.cli.resolve import class_names_of, open_images, open_model, resolve_model
+from keras_vit.cli.resolve import class_names_of, open_model, resolve_model
 from keras_vit.cli.settings import (
     read_settings,
     settings_of,
@@ -26,6 +27,7 @@ from keras_vit.cli.settings import (
     write_flags,
     write_settings,
 )
+from keras_vit.data.sources import open_images
 from keras_vit.distribution.cluster import find_cluster
 from keras_vit.resume.folder_lock import FolderLock
 from keras_vit.train.adapt import adapt_model
@@ -45,7 +47,7 @@ from keras_vit.train.runs import classify_files, load_run
 from keras_vit.trainers.model import Model
 
 # Settings that do not change what a run computes.
-_NOT_COMPARED = ("output", "download", "tensorboard")
+_NOT_COMPARED = ("output", "download", "tensorboard", "report")
 
 
 def train_model(
@@ -103,6 +105,9 @@ def train_model(
         seconds = round(time.perf_counter() - start, 1)
         write_results(folder, fitted.model, {**results, "seconds": seconds}, fitted.history)
     print_facts([(name, f"{value:.4g}") for name, value in results.items()])
+    if run.report:
+        held = plan.data.held_out
+        report_at_end(folder, None if held is None else held[1])
     print(load_run(folder))
 
 
@@ -152,12 +157,13 @@ def predict_files(
     labels: str | None = None,
     top: int = 3,
     batch_size: int = 32,
+    unreadable: str = "error",
     as_json: bool = False,
 ) -> None:
     """Prints the most probable classes of image files."""
     loaded = open_model(model)
     names = class_names_of(model, labels, loaded.output_shape[-1])
-    for path, classes in classify_files(loaded, names, files, batch_size):
+    for path, classes in classify_files(loaded, names, files, batch_size, unreadable):
         best = list(classes.items())[:top]
         if as_json:
             print(json.dumps({"file": str(path), "classes": dict(best)}))

@@ -88,6 +88,7 @@ def read_folder(
 def read_files(
     paths: Sequence[str | os.PathLike[str]],
     class_names: Sequence[str],
+    unreadable: str = "error",
     max_pixels: int = MAX_PIXELS,
 ) -> tuple[list[pathlib.Path], ImageSet]:
     """Reads image files of unknown classes, for prediction; every label is 0.
@@ -95,6 +96,7 @@ def read_files(
     Args:
         paths: Image files and folders of image files.
         class_names: Names of the model's classes.
+        unreadable: As for `read_folder`.
         max_pixels: As for `read_folder`.
 
     Returns:
@@ -104,14 +106,38 @@ def read_files(
         FileNotFoundError: If a file does not exist.
         ValueError: If there are no images, or some cannot be read.
     """
-    files = find_images(paths, ENDINGS)
-    problems = find_problems(files, "headers", max_pixels)
-    if problems:
-        _report(tuple(f"{p} {reason}" for p, reason in problems.items()), "error", "the files")
+    files = find_readable(paths, unreadable, max_pixels)
     labels = np.zeros(len(files), "int64")
     names = np.array(list(map(os.fspath, files)), object)
     images = indexed("the files", names, labels, tuple(class_names), tf.io.read_file)
     return files, dataclasses.replace(images, max_pixels=max_pixels)
+
+
+def find_readable(
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    unreadable: str = "error",
+    max_pixels: int = MAX_PIXELS,
+) -> list[pathlib.Path]:
+    """Finds image files and the images in folders, and checks their first and last bytes.
+
+    Args:
+        paths: Image files and folders of image files.
+        unreadable: As for `read_folder`.
+        max_pixels: As for `read_folder`.
+
+    Raises:
+        FileNotFoundError: If a file does not exist.
+        ValueError: If there are no images, or some cannot be read.
+    """
+    check_choice("unreadable", unreadable, ("error", "skip"))
+    files = find_images(paths, ENDINGS)
+    problems = find_problems(files, "headers", max_pixels)
+    if problems:
+        _report(tuple(f"{p} {reason}" for p, reason in problems.items()), unreadable, "the files")
+    readable = [path for path in files if path not in problems]
+    if not readable:
+        raise ValueError(f"None of the {len(files)} images can be read.")
+    return readable
 
 
 # Names of folders that hold a part of a data set.

@@ -21,6 +21,7 @@ from keras_vit.data.headers import read_size
 from keras_vit.data.image_files import files_below
 from keras_vit.data.image_set import ImageSet, indexed
 
+UNREADABLE = "unreadable files"  # kind of a finding
 _SKEW = 10  # images of the largest class over those of the smallest
 _MIXED = 4  # longest side of an image over that of another
 _MOST_COMPARED = 30_000  # images; the time of a comparison grows with the square
@@ -248,7 +249,7 @@ def _file_findings(found: Any) -> Iterator[Finding]:
     rotated = [str(p) for each in found for p, fact in each.facts.items() if fact.is_rotated]
     if unreadable:
         advice = "repair or remove them, or leave them out with --unreadable skip"
-        yield Finding("unreadable files", len(unreadable), advice, tuple(unreadable))
+        yield Finding(UNREADABLE, len(unreadable), advice, tuple(unreadable))
     if rotated:
         advice = "training sees them turned, as TensorFlow ignores EXIF: turn the pixels"
         yield Finding("rotated by EXIF", len(rotated), advice, tuple(rotated))

@@ -7,6 +7,7 @@ sequentially (TFRecords, TFDS) are shuffled through a buffer.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -56,6 +57,13 @@ class ImageSet:
     def num_classes(self) -> int:
         """Number of classes."""
         return len(self.class_names)
+
+    def file_names(self) -> tuple[str, ...]:
+        """Lists the paths of the image files in their order, `"image 0"`, ... without files."""
+        if self.load is not tf.io.read_file:
+            return tuple(f"image {index}" for index in range(self.num_images))
+        pairs = self.read((0, self.num_images), None, 0).as_numpy_iterator()
+        return tuple(os.fsdecode(path) for path, _ in pairs)
 
     def split(self, share: float, seed: int = 0) -> tuple[ImageSet, ImageSet]:
         """Splits off held-out images, for example to choose hyperparameters.

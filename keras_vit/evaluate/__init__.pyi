@@ -13,3 +13,6 @@ from .counting import count_training_macs as count_training_macs
 from .few_shot import evaluate_few_shot as evaluate_few_shot
 from .few_shot import few_shot_accuracy as few_shot_accuracy
 from .few_shot import rank_regularizations as rank_regularizations
+from .predictions import Predictions as Predictions
+from .predictions import predict_set as predict_set
+from .predictions import wilson_interval as wilson_interval

@@ -3,12 +3,14 @@
 config.json   settings with all values of the recipe; class names; versions
 run.toml      the settings alone, for `keras-vit train --config`
 states/       training states, from which an interrupted run continues
-metrics.csv   loss and accuracy of each epoch
+metrics.csv   loss and accuracy, learning rate and seconds of each epoch
 curves.png    the same as a plot (needs matplotlib)
 logs/         the same for TensorBoard (needs tensorboard)
 best.keras    the model of the best validation accuracy, if there is validation
 model.keras   the model at the end
-results.json  accuracies, seconds
+results.json  accuracies, seconds, steps of an epoch, peak memory
+report.html   the result page, see `Run.report`
+predictions.csv  class probabilities of the test or validation images
 
 Files are complete or absent: they are written under another name, forced to the disk and renamed.
 After a kill, the same run repeats what was not saved: metrics and the best accuracy so far come
@@ -23,6 +25,7 @@ import json
 import math
 import pathlib
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,11 +37,16 @@ from keras_vit.train.keras_files import is_whole, save_keras_file
 
 CONFIG, METRICS, RESULTS, CURVES = "config.json", "metrics.csv", "results.json", "curves.png"
 BEST, FINAL = "best.keras", "model.keras"
+REPORT, PREDICTIONS = "report.html", "predictions.csv"
+STEPS, PEAK_MEMORY = "steps_per_epoch", "peak_memory_bytes"  # in results.json
 SETTINGS_FILE = "run.toml"
 STATES = "states"
 LOCK = ".lock"
 BEST_BY = "val_accuracy"
-_WRITTEN = (CONFIG, SETTINGS_FILE, METRICS, RESULTS, CURVES, BEST, FINAL)
+_WRITTEN = (
+    *(CONFIG, SETTINGS_FILE, METRICS, RESULTS, CURVES),
+    *(BEST, FINAL, REPORT, PREDICTIONS),
+)
 
 
 def open_folder(folder: pathlib.Path, settings: dict[str, Any]) -> None:
@@ -80,11 +88,7 @@ def read_results(folder: pathlib.Path) -> dict[str, Any]:
 
 def read_metrics(folder: pathlib.Path) -> dict[str, list[float]]:
     """Metrics of each epoch, from `metrics.csv`."""
-    path = folder / METRICS
-    if not path.exists():
-        return {}
-    with open(path, newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = _read_rows(folder)
     return {
         name: [float(row[name]) for row in rows]
         for name in (rows[0] if rows else {})
@@ -92,11 +96,20 @@ def read_metrics(folder: pathlib.Path) -> dict[str, list[float]]:
     }
 
 
+def _read_rows(folder: pathlib.Path) -> list[dict[str, str]]:
+    path = folder / METRICS
+    if not path.exists():
+        return []
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
 class WriteMetrics(keras.callbacks.Callback):
     """Writes the metrics of all epochs to `metrics.csv` after every epoch.
 
     The earlier epochs are those of `model.history`, which `ResumeTraining` restores: an epoch that
-    is trained again after a kill replaces its row.
+    is trained again after a kill replaces its row. Learning rate (at the end of an epoch) and
+    seconds (with validation) are in the file alone.
 
     Args:
         folder: Folder of the run.
@@ -105,10 +118,23 @@ class WriteMetrics(keras.callbacks.Callback):
     def __init__(self, folder: pathlib.Path):
         super().__init__()
         self.folder = folder
+        self._own: dict[str, list[Any]] = {"learning_rate": [], "seconds": []}
+
+    def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
+        rows = _read_rows(self.folder)
+        self._own = {name: [row.get(name) or "NA" for row in rows] for name in self._own}
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        self._start = time.perf_counter()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         past = self.model.history
         rows = {name: [*past.history.get(name, []), value] for name, value in (logs or {}).items()}
+        rate = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
+        seconds = round(time.perf_counter() - self._start, 3)
+        for name, value in (("learning_rate", rate), ("seconds", seconds)):
+            earlier = [*self._own[name], *["NA"] * epoch][:epoch]
+            rows[name] = self._own[name] = [*earlier, value]
         write_metrics(self.folder, [*past.epoch, epoch], rows)
 
 
@@ -195,9 +221,23 @@ def write_results(
     """Writes the model, the metrics, the curves and, last, the results of a finished run."""
     save_keras_file(model, folder / FINAL)
     metrics = {name: list(values) for name, values in history.history.items()}
-    write_metrics(folder, history.epoch, metrics)
+    if len(_read_rows(folder)) != len(history.epoch):  # nobody wrote them epoch by epoch
+        write_metrics(folder, history.epoch, metrics)
     _write_curves(folder, metrics)
-    _write_json(folder / RESULTS, results)
+    steps = getattr(history, "params", {}).get("steps")
+    measured = {STEPS: steps, PEAK_MEMORY: _peak_memory()}
+    measured = {name: value for name, value in measured.items() if value is not None}
+    _write_json(folder / RESULTS, {**results, **measured})
+
+
+def _peak_memory() -> int | None:
+    """Largest resident memory of this process so far in bytes; unknown on Windows."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # KiB elsewhere
 
 
 def _write_curves(folder: pathlib.Path, metrics: dict[str, list[float]]) -> None:

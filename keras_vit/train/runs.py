@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import keras
 import numpy as np
 
 from keras_vit.checks import check_choice
+from keras_vit.evaluate.compute import training_exaflops
+from keras_vit.evaluate.predictions import predict_set
 from keras_vit.models.heads import class_probabilities
+from keras_vit.report.page import human_bytes, human_seconds
+from keras_vit.report.result_page import write_result_page
 from keras_vit.train.fit import evaluate_accuracy
 from keras_vit.train.keras_files import load_keras_file
 from keras_vit.train.run_folder import (
@@ -21,6 +26,10 @@ from keras_vit.train.run_folder import (
     BEST_BY,
     CONFIG,
     FINAL,
+    PEAK_MEMORY,
+    PREDICTIONS,
+    REPORT,
+    STEPS,
     find_saved_model,
     read_config,
     read_metrics,
@@ -88,19 +97,23 @@ class Run:
         return 1 + int(np.argmax(accuracies)) if accuracies else None
 
     def predict(
-        self, files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], batch_size: int = 32
+        self,
+        files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        batch_size: int = 32,
+        unreadable: str = "error",
     ) -> list[Prediction]:
         """Classifies image files.
 
         Args:
             files: Image files and folders of image files; one or several.
             batch_size: Images per step.
+            unreadable: `"error"` or `"skip"`, as for `read_folder`.
 
         Returns:
-            A `Prediction` for every file.
+            A `Prediction` for every file that can be read.
         """
         paths = [files] if isinstance(files, str | os.PathLike) else list(files)
-        return classify_files(self.model, self.class_names, paths, batch_size)
+        return classify_files(self.model, self.class_names, paths, batch_size, unreadable)
 
     def evaluate(self, images: ImageSet | str | os.PathLike[str], batch_size: int = 64) -> float:
         """Computes the top-1 accuracy on images.
@@ -136,6 +149,93 @@ class Run:
         """
         export = find_exporter(to)
         return export(self.model, path, **{"labels": list(self.class_names), **options})
+
+    def report(
+        self,
+        images: ImageSet | Literal[False] | None = None,
+        path: str | os.PathLike[str] | None = None,
+        batch_size: int = 64,
+    ) -> pathlib.Path:
+        """Writes the result page of the run, and the predictions that it shows as CSV.
+
+        The page needs no other file: learning curves, accuracy per class, confusion matrix, the
+        most wrong images with attention, calibration, cost and settings.
+
+        Args:
+            images: Images to predict; `None` takes the test images of the run, or its validation
+                images, from where they were in training. `False` leaves predictions out.
+            path: The page to write; `None` writes `report.html` in the folder of the run.
+                `predictions.csv` is written to the same folder.
+            batch_size: Images per step.
+
+        Returns:
+            The path of the page.
+
+        Raises:
+            FileNotFoundError: If the images of the run are no longer there.
+            ValueError: If the images have classes that the run does not know.
+        """
+        from keras_vit.data.image_set import check_same_classes
+
+        kind = ""
+        if images is None:
+            kind, images = self._held_out()
+        path = self.folder / REPORT if path is None else pathlib.Path(path)
+        predictions = None
+        subtitle = f"{self.config.get('model', 'A model')}, {len(self.class_names)} classes. "
+        if images:
+            check_same_classes(self.class_names, images)
+            predictions = predict_set(self.model, images, batch_size, class_names=self.class_names)
+            predictions.write_csv(path.parent / PREDICTIONS)
+            subtitle += f"Accuracy on the {kind}images of {images.name}. "
+        shown = {name: value for name, value in self.config.items() if value not in (None, [])}
+        return write_result_page(
+            path,
+            self.model,
+            predictions,
+            self.history,
+            title=str(self.folder),
+            subtitle=subtitle + self.describe_model(),
+            best_epoch=self.epoch,
+            cost=self._describe_cost(),
+            settings=shown,
+        )
+
+    def _held_out(self) -> tuple[str, ImageSet | Literal[False]]:
+        from keras_vit.data.sources import open_training_data
+
+        config = self.config
+        if config.get("data") is None:
+            return "", False
+        names = [name for name in ("data_dir", "unreadable") if config.get(name) is not None]
+        options = {name: config[name] for name in names}
+        others = config.get("validation"), config.get("test"), config.get("seed", 0)
+        try:
+            data = open_training_data(config["data"], *others, options)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(
+                f"{error} The images of the run are no longer there. Pass other images."
+            ) from error
+        return data.held_out or ("", False)
+
+    def _describe_cost(self) -> dict[str, str]:
+        """What training cost, as far as it is known."""
+        epochs = max(map(len, self.history.values()), default=0)
+        seconds = sum(self.history.get("seconds", ())) or self.results.get("seconds")
+        facts = {"epochs": f"{epochs:,}"}
+        if seconds:
+            facts["training time"] = human_seconds(seconds)
+        batch, steps = self.config.get("plan", {}).get("batch_size"), self.results.get(STEPS)
+        if batch and steps:
+            seen = steps * epochs * batch
+            facts |= {"steps": f"{steps * epochs:,} of {batch:,} images", "images": f"{seen:,}"}
+            if seconds:
+                facts["images a second"] = f"{seen / seconds:,.4g}"
+            with contextlib.suppress(ValueError):  # a layer that cannot be counted
+                facts["FLOPs of training"] = f"{training_exaflops(self.model, seen) * 1e18:.3g}"
+        if PEAK_MEMORY in self.results:
+            facts["peak memory of the process"] = human_bytes(self.results[PEAK_MEMORY])
+        return facts
 
     def __str__(self) -> str:
         epochs = max(map(len, self.history.values()), default=0)
@@ -220,6 +320,7 @@ def classify_files(
     class_names: Sequence[str],
     files: Sequence[str | os.PathLike[str]],
     batch_size: int = 32,
+    unreadable: str = "error",
 ) -> list[Prediction]:
     """Classifies image files with a model, preprocessed as in evaluation.
 
@@ -228,14 +329,15 @@ def classify_files(
         class_names: Names of its classes, in order.
         files: Image files and folders of image files.
         batch_size: Images per step.
+        unreadable: `"error"` or `"skip"`, as for `read_folder`.
 
     Returns:
-        A `Prediction` for every file.
+        A `Prediction` for every file that can be read.
     """
     from keras_vit.data.batches import eval_batches
     from keras_vit.data.folder import read_files
 
-    paths, images = read_files(files, class_names)
+    paths, images = read_files(files, class_names, unreadable)
     outputs = [model.predict_on_batch(x) for x, _ in eval_batches(images, model, batch_size)]
     probabilities = class_probabilities(model, np.concatenate(outputs))
     return [

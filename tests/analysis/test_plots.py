@@ -7,7 +7,13 @@ import sys
 import numpy as np
 import pytest
 
-from keras_vit.analysis.plots import as_rgb, overlay_attention, plot_attention, plot_training
+from keras_vit.analysis.plots import (
+    as_rgb,
+    overlay_attention,
+    plot_attention,
+    plot_maps,
+    plot_training,
+)
 
 pytest.importorskip("matplotlib")
 
@@ -33,12 +39,31 @@ def test_overlay_rejects_maps_of_several_heads():
 def test_attention_is_drawn_below_every_image():
     images = np.random.default_rng(0).integers(0, 256, (2, 16, 24, 3))
     figure = plot_attention(images, np.ones((2, 2, 3)), ["a", "b"])
-    assert [len(axis.images) for axis in figure.axes] == [1, 1, 1, 1]
-    assert [axis.get_title() for axis in figure.axes] == ["a", "b", "", ""]
+    *axes, bar = figure.axes
+    assert [len(axis.images) for axis in axes] == [1, 1, 1, 1]
+    assert [axis.get_title() for axis in axes] == ["a", "b", "", ""]
+    assert [[text.get_text() for text in axis.texts] for axis in axes[::2]] == [
+        ["image"],
+        ["attention"],
+    ]
+    assert [text.get_text() for text in bar.get_yticklabels()] == ["lowest", "highest"]
     with pytest.raises(ValueError, match="one map for each of the 2 images"):
         plot_attention(images, np.ones((1, 2, 3)))
     with pytest.raises(ValueError, match="one title for each"):
         plot_attention(images, np.ones((2, 2, 3)), ["a"])
+
+
+def test_one_outlier_does_not_hide_the_other_values():
+    """Token norms of large models have one."""
+    maps = np.random.default_rng(0).uniform(1, 2, (3, 14, 14))
+    images = np.zeros((3, 28, 28, 3))
+    whole = plot_maps(images, maps, "norm", ["a", "b", "c"])
+    assert whole.axes[3].images[0].get_clim() == (maps.min(), maps.max())
+    assert whole.axes[0].get_title() == "a" and whole.axes[-1].get_ylabel() == "norm"
+    maps[1, 3, 3] = 100
+    cut = plot_maps(images, maps, "norm")
+    assert all(1.9 < axis.images[0].get_clim()[1] < 2 for axis in cut.axes[3:6])
+    assert cut.axes[5].images[0].colorbar.extend == "max"
 
 
 def test_training_curves_have_a_panel_for_each_metric():

@@ -75,7 +75,7 @@ def handed_on(monkeypatch):
     monkeypatch.setattr("keras_vit.cli.training.pretrain", receive)
     monkeypatch.setattr("keras_vit.export.saved_model.export_saved_model", receive)
     monkeypatch.setattr("keras_vit.export.verify.verify_export", receive)
-    monkeypatch.setattr("keras_vit.report.write_report", receive)
+    monkeypatch.setattr("keras_vit.report.model_page.write_report", receive)
     return models
 
 

@@ -10,7 +10,13 @@ import pytest
 
 import keras_vit
 from keras_vit import files
-from keras_vit.train.run_folder import callbacks_of, open_folder, read_metrics, write_results
+from keras_vit.train.run_folder import (
+    callbacks_of,
+    open_folder,
+    read_metrics,
+    read_results,
+    write_results,
+)
 
 EPOCHS = 3
 
@@ -62,9 +68,13 @@ class Accuracies(keras.callbacks.Callback):
 def contents(folder):
     best, final = (keras.saving.load_model(folder / n) for n in ("best.keras", "model.keras"))
     weights = [weight.numpy().tolist() for model in (best, final) for weight in model.weights]
-    texts = [(folder / n).read_text() for n in ("metrics.csv", "config.json", "results.json")]
+    with open(folder / "metrics.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert all(row.pop("seconds") for row in rows)
+    results = read_results(folder)
+    assert results.pop("peak_memory_bytes") > 1e8
     assert (folder / "curves.png").read_text() == "3 epochs"
-    return weights, texts
+    return weights, [rows, (folder / "config.json").read_text(), results]
 
 
 class Figure:
@@ -92,7 +102,7 @@ def whole(tmp_path_factory):
         kill_at(patch, 0, names)
         train(folder)
     states = sum(name.endswith(".state") for name in names)
-    assert names.count("metrics.csv") == EPOCHS + 1 and names.count("best.keras") == 2
+    assert names.count("metrics.csv") == EPOCHS and names.count("best.keras") == 2
     assert states == EPOCHS + 1
     assert set(names) >= {"config.json", "model.keras", "curves.png", "results.json"}
     return contents(folder), names
@@ -127,10 +137,15 @@ def test_a_damaged_best_model_is_noticed(whole, tmp_path, capsys):
     (tmp_path / "metrics.csv").write_text("epoch,accuracy\n0,")
     train(tmp_path)
     assert f"{best} was damaged and is removed" in capsys.readouterr().err
-    assert contents(tmp_path) == whole[0]
-    with open(tmp_path / "metrics.csv") as file:
-        assert [row["epoch"] for row in csv.DictReader(file)] == ["0", "1", "2"]
-    assert read_metrics(tmp_path)["val_accuracy"] == [0.25, 0.75, 0.5]
+    weights, (rows, *others) = contents(tmp_path)
+    assert [row.pop("learning_rate") for row in rows][0] == "NA"  # it was in this file alone
+    expected = [{**row} for row in whole[0][1][0]]
+    assert all(row.pop("learning_rate") for row in expected)
+    assert (weights, [rows, *others]) == (whole[0][0], [expected, *whole[0][1][1:]])
+    assert [row["epoch"] for row in rows] == ["0", "1", "2"]
+    metrics = read_metrics(tmp_path)
+    assert metrics["val_accuracy"] == [0.25, 0.75, 0.5]
+    np.testing.assert_allclose(metrics["learning_rate"], [0.1] * 3)
 
 
 def test_a_run_as_an_object(whole, tmp_path):

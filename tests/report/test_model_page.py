@@ -13,7 +13,8 @@ import pytest
 
 from keras_vit.config import ResNetConfig, ResNetStem
 from keras_vit.models.resnet import build_resnet
-from keras_vit.report import human, human_bytes, write_report
+from keras_vit.report.model_page import write_report
+from keras_vit.report.page import human, human_bytes
 from tests.analysis.test_image_batches import Stream
 from tests.checks import quick
 from tests.fixtures import fill_random
@@ -22,7 +23,7 @@ from tests.models.test_feature_extraction import composed, random_images, random
 pytest.importorskip("matplotlib")
 
 
-class _Page(html.parser.HTMLParser):
+class Page(html.parser.HTMLParser):
     def __init__(self, text):
         super().__init__()
         self.images, self.addresses, self.tags, self.words = [], [], [], []
@@ -42,7 +43,7 @@ class _Page(html.parser.HTMLParser):
 
 def page_of(model, tmp_path, images=None, **options):
     path = write_report(model, tmp_path / "report.html", images, **options)
-    return _Page(path.read_text(encoding="utf-8"))
+    return Page(path.read_text(encoding="utf-8"))
 
 
 def test_the_page_needs_no_other_file_and_has_every_picture(tmp_path):
@@ -122,28 +123,35 @@ def test_large_numbers_are_readable():
     assert [human_bytes(x) for x in (12, 1536, 1.5 * 2**30)] == ["12 B", "1.5 KiB", "1.5 GiB"]
 
 
-def test_a_real_browser_shows_the_page(tmp_path):
+def browse(path, folder, width, probe):
+    """What a browser says about a page: the value of an expression in JavaScript."""
     browser = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
     if browser is None:
         pytest.skip("no browser on the PATH: install the Debian package `chromium` to run this")
+    text = path.read_text(encoding="utf-8")
+    text = re.sub("<meta http-equiv[^>]*>", "", text)  # which forbids scripts
+    script = f"<script>onload = () => document.body.dataset.seen = JSON.stringify({probe})</script>"
+    inner = folder / "probed.html"
+    inner.write_text(text.replace("</body>", f"{script}</body>"), encoding="utf-8")
+    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
+    command += [f"--user-data-dir={folder / 'profile'}", f"--window-size={width},900"]
+    shown = subprocess.run(
+        [*command, inner.as_uri()], capture_output=True, text=True, timeout=120, check=True
+    )
+    return json.loads(html.unescape(re.search(r'data-seen="([^"]*)"', shown.stdout).group(1)))
+
+
+def test_a_real_browser_shows_the_page(tmp_path):
     model, images = random_vit()
     path = write_report(model, tmp_path / "report.html", images)
-    # The browser itself says what it decoded and laid out.
-    probe = (
-        "<script>onload = () => document.body.dataset.seen = JSON.stringify({"
-        "images: [...document.images].map(i => [i.naturalWidth, i.clientWidth, i.clientHeight]),"
+    seen = browse(
+        path,
+        tmp_path,
+        800,
+        "{images: [...document.images].map(i => [i.naturalWidth, i.clientWidth, i.clientHeight]),"
         "wide: document.documentElement.scrollWidth, window: innerWidth,"
-        "bars: [...document.querySelectorAll('.bar i')].map(i => i.clientWidth)})</script>"
+        "bars: [...document.querySelectorAll('.bar i')].map(i => i.clientWidth)}",
     )
-    probed = tmp_path / "probed.html"
-    probed.write_text(path.read_text(encoding="utf-8").replace("</body>", f"{probe}</body>"))
-    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
-    command += [f"--user-data-dir={tmp_path / 'profile'}", "--window-size=800,900"]
-    shown = subprocess.run(
-        [*command, probed.as_uri()], capture_output=True, text=True, timeout=120, check=True
-    )
-    seen = re.search(r'data-seen="([^"]*)"', shown.stdout).group(1)
-    seen = json.loads(html.unescape(seen))
     assert len(seen["images"]) == 8
     assert all(
         natural > 100 and width > 100 and height > 50 for natural, width, height in seen["images"]

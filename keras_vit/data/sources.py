@@ -1,0 +1,97 @@
+"""Opens images by the text that names them: a folder, its parts, or a data set of TFDS."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from keras_vit.data.folder import find_parts, read_folder
+from keras_vit.data.image_set import ImageSet
+from keras_vit.data.tfds import read_tfds
+
+_TFDS = "tfds:"
+
+
+class TrainingData(NamedTuple):
+    """The images of a run.
+
+    Args:
+        training: Images to train on.
+        validation: Images to evaluate on after every epoch, or `None`.
+        transfer_test: Images of --test, see `transfer`, or `None`.
+        final_test: Images of `test/` in the folder, to evaluate on once at the end, or `None`.
+    """
+
+    training: ImageSet
+    validation: ImageSet | None
+    transfer_test: ImageSet | None
+    final_test: ImageSet | None
+
+    @property
+    def held_out(self) -> tuple[str, ImageSet] | None:
+        """The images that say most about new ones: test images before validation images."""
+        tested = self.transfer_test or self.final_test
+        if tested is not None:
+            return "test ", tested
+        return None if self.validation is None else ("validation ", self.validation)
+
+
+def open_images(
+    data: str,
+    data_dir: str | None = None,
+    class_names: Sequence[str] | None = None,
+    unreadable: str = "error",
+    split: str = "train",
+    download: bool = False,
+) -> ImageSet:
+    """Opens a folder of images, or `"tfds:NAME"` or `"tfds:NAME@SPLIT"`.
+
+    Args:
+        data: As above.
+        data_dir: Folder of the TFDS data sets.
+        class_names: Class names in the order of the labels.
+        unreadable: As for `read_folder`.
+        split: TFDS split if none is named.
+        download: Whether TFDS may download a missing data set.
+    """
+    if not data.startswith(_TFDS):
+        return read_folder(data, class_names, unreadable)
+    name, _, named = data.removeprefix(_TFDS).partition("@")
+    return read_tfds(name, named or split, data_dir, download)
+
+
+def open_training_data(
+    data: str, validation: str | None, test: str | None, seed: int, options: dict[str, Any]
+) -> TrainingData:
+    """Opens the images of a run; all sets have the classes of the training images.
+
+    Args:
+        data: Folder of classes, folder with train/ and val/ or test/, or `tfds:NAME`.
+        validation: Share to hold out, 0 for none, or images as `data`.
+        test: Images as `data`.
+        seed: Seed of the choice of held-out images.
+        options: Further arguments of `open_images`.
+    """
+    parts = {name: str(path) for name, path in find_parts(data).items()}
+    images = open_images(parts.get("train", data), **options)
+    names = images.class_names
+
+    def open_other(place: str | None) -> ImageSet | None:
+        return (place and open_images(place, class_names=names, split="test", **options)) or None
+
+    share = read_share(validation)
+    held_out = None
+    if share:
+        images, held_out = images.split(share, seed)
+    elif share is None and (validation is not None or test is None):
+        held_out = open_other(validation or parts.get("validation"))
+    final = open_other(parts.get("test")) if test is None else None
+    return TrainingData(images, held_out, open_other(test), final)
+
+
+def read_share(validation: str | None) -> float | None:
+    """The share of images in a text such as `"0.1"`, or `None` if it names other images."""
+    try:
+        return None if validation is None else float(validation)
+    except ValueError:
+        return None

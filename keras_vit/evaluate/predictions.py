@@ -1,0 +1,224 @@
+"""Predictions of a classifier on labelled images, and what follows from them.
+
+Accuracy with intervals, confusion matrix, calibration, and the images that are most wrong.
+"""
+
+from __future__ import annotations
+
+import collections
+import csv
+import dataclasses
+import math
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import keras
+import numpy as np
+
+from keras_vit.files import write_atomically
+from keras_vit.models.heads import class_probabilities
+
+if TYPE_CHECKING:  # reading images needs TensorFlow
+    from keras_vit.data.image_set import ImageSet
+
+_ALL_CLASSES = 100  # up to which the probabilities of all classes are kept
+_KEPT = 5  # most probable classes that are kept of more
+_Z = 1.959964  # of 95 % of a normal distribution
+
+
+class Bin(NamedTuple):
+    """Images whose confidence lies in a range.
+
+    Args:
+        low: Lowest confidence.
+        high: Highest confidence.
+        images: Number of images.
+        confidence: Their mean confidence.
+        accuracy: Their accuracy.
+    """
+
+    low: float
+    high: float
+    images: int
+    confidence: float
+    accuracy: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Predictions:
+    """Predictions of a classifier on labelled images. Made by `predict_set`.
+
+    Args:
+        source: Name of the images.
+        names: Path of the file of every image, or its position where there are no files.
+        class_names: Names of the classes.
+        labels: True classes, integers of shape `(B,)`.
+        classes: Classes from the most probable on, integers of shape `(B, n)`: all classes, or
+            five of more than 100.
+        probabilities: Their probabilities, float32 of shape `(B, n)`.
+        label_probabilities: Probability of the true class, float32 of shape `(B,)`.
+        worst: Positions of the wrong predictions with the lowest probability of the true class,
+            lowest first.
+        worst_images: Their model inputs, of shape `(len(worst), H, W, C)`.
+    """
+
+    source: str
+    names: tuple[str, ...]
+    class_names: tuple[str, ...]
+    labels: np.ndarray
+    classes: np.ndarray
+    probabilities: np.ndarray
+    label_probabilities: np.ndarray
+    worst: tuple[int, ...] = ()
+    worst_images: np.ndarray | None = None
+
+    @property
+    def is_right(self) -> np.ndarray:
+        """Whether the most probable class is the true one, bools of shape `(B,)`."""
+        return self.classes[:, 0] == self.labels
+
+    @property
+    def accuracy(self) -> float:
+        """Top-1 accuracy, in [0, 1]."""
+        return float(self.is_right.mean())
+
+    def count_by_class(self) -> list[tuple[int, int]]:
+        """Counts correct predictions and images of every class."""
+        K = len(self.class_names)
+        right = np.bincount(self.labels[self.is_right], minlength=K)
+        return list(
+            zip(right.tolist(), np.bincount(self.labels, minlength=K).tolist(), strict=True)
+        )
+
+    def confusion(self) -> np.ndarray:
+        """Confusion matrix `(K, K)`: rows are true classes, columns are predictions."""
+        K = len(self.class_names)
+        return np.bincount(self.labels * K + self.classes[:, 0], minlength=K * K).reshape(K, K)
+
+    def confused_pairs(self) -> list[tuple[int, int, int]]:
+        """True class, predicted class and count of every mistake, the most frequent first."""
+        wrong = ~self.is_right
+        pairs = zip(self.labels[wrong].tolist(), self.classes[wrong, 0].tolist(), strict=True)
+        ranked = sorted(collections.Counter(pairs).items(), key=lambda item: (-item[1], item[0]))
+        return [(*pair, count) for pair, count in ranked]
+
+    def calibration(self, num_bins: int = 10) -> list[Bin]:
+        """Accuracy by confidence, in bins of equal width (https://arxiv.org/abs/1706.04599)."""
+        confidence = self.probabilities[:, 0].astype("float64")
+        numbers = np.clip(np.ceil(confidence * num_bins).astype(int) - 1, 0, num_bins - 1)
+        bins = []
+        for number in range(num_bins):
+            own = numbers == number
+            means = (confidence[own].mean(), self.is_right[own].mean()) if own.any() else (0, 0)
+            limits = (number / num_bins, (number + 1) / num_bins)
+            bins.append(Bin(*limits, int(own.sum()), *map(float, means)))
+        return bins
+
+    def calibration_error(self, num_bins: int = 10) -> float:
+        """Expected calibration error (ECE): mean distance of confidence and accuracy."""
+        bins = self.calibration(num_bins)
+        return sum(b.images * abs(b.confidence - b.accuracy) for b in bins) / len(self.labels)
+
+    def write_csv(self, path: str | os.PathLike[str]) -> None:
+        """Writes one row for every image: file, true class, predicted class, probabilities.
+
+        Up to 100 classes there is a column for every class; of more classes, the five most
+        probable ones follow with their probabilities.
+        """
+        K, kept = len(self.class_names), self.classes.shape[1]
+        heads = ["file", "true", "predicted", "probability"]
+        if kept == K:
+            heads += [f"probability of {name}" for name in self.class_names]
+        else:
+            heads += [
+                f"{what}_{i}" for i in range(2, kept + 1) for what in ("class", "probability")
+            ]
+        with (
+            write_atomically(path, replace=True) as unfinished,
+            # Linux allows file names that are no UTF-8; they stay as they are.
+            open(unfinished, "w", newline="", encoding="utf-8", errors="surrogateescape") as file,
+        ):
+            writer = csv.writer(file)
+            writer.writerow(heads)
+            for index, name in enumerate(self.names):
+                classes, shares = self.classes[index], self.probabilities[index]
+                row = [name, self.class_names[self.labels[index]]]
+                row += [self.class_names[classes[0]], f"{shares[0]:.6g}"]
+                if kept == K:
+                    row += [f"{share:.6g}" for share in shares[np.argsort(classes)]]
+                else:
+                    for number, share in zip(classes[1:], shares[1:], strict=True):
+                        row += [self.class_names[number], f"{share:.6g}"]
+                writer.writerow(row)
+
+
+def predict_set(
+    model: keras.Model,
+    images: ImageSet,
+    batch_size: int = 64,
+    *,
+    class_names: Sequence[str] | None = None,
+    num_worst: int = 12,
+) -> Predictions:
+    """Predicts the classes of labelled images.
+
+    Args:
+        model: A classifier that returns logits or probabilities.
+        images: Images with their classes; they are preprocessed as in evaluation.
+        batch_size: Images per step.
+        class_names: Names of the classes; `None` takes those of the images.
+        num_worst: Wrong predictions of which the images are kept. Only these and one batch are in
+            memory.
+
+    Returns:
+        `Predictions`.
+
+    Raises:
+        ValueError: If the classes do not fit the model.
+
+    Example:
+
+    >>> predictions = predict_set(model, validation)  # doctest: +SKIP
+    >>> predictions.write_csv("predictions.csv")  # doctest: +SKIP
+    """
+    from keras_vit.data.batches import eval_batches
+
+    labels, classes, shares, own = [], [], [], []
+    worst: list[tuple[float, int, np.ndarray]] = []
+    size = min(batch_size, images.num_images)
+    for batch, (x, y) in enumerate(eval_batches(images, model, size, one_hot=False)):
+        probabilities = class_probabilities(model, model.predict_on_batch(x))
+        true = np.asarray(y)
+        order = np.argsort(-probabilities, axis=1, kind="stable")
+        order = order[:, : None if order.shape[1] <= _ALL_CLASSES else _KEPT]
+        of_label = probabilities[np.arange(len(true)), true]
+        labels.append(true)
+        classes.append(order)
+        shares.append(np.take_along_axis(probabilities, order, axis=1).astype("float32"))
+        own.append(of_label.astype("float32"))
+        wrong = np.flatnonzero(order[:, 0] != true)
+        pixels = np.asarray(x)
+        worst += [(float(of_label[i]), batch * size + int(i), pixels[i].copy()) for i in wrong]
+        worst = sorted(worst, key=lambda item: item[:2])[:num_worst]
+    return Predictions(
+        source=images.name,
+        names=images.file_names(),
+        class_names=tuple(images.class_names if class_names is None else class_names),
+        labels=np.concatenate(labels),
+        classes=np.concatenate(classes),
+        probabilities=np.concatenate(shares),
+        label_probabilities=np.concatenate(own),
+        worst=tuple(index for _, index, _ in worst),
+        worst_images=np.stack([pixels for *_, pixels in worst]) if worst else None,
+    )
+
+
+def wilson_interval(right: int, total: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a proportion, such as an accuracy; (0, 1) without images."""
+    if not total:
+        return 0.0, 1.0
+    share, square = right / total, _Z**2 / total
+    middle = share + square / 2
+    half = math.sqrt(share * (1 - share) * square + square**2 / 4)
+    return max(0.0, (middle - half) / (1 + square)), min(1.0, (middle + half) / (1 + square))
