@@ -87,7 +87,7 @@ def report_run(
     run: str,
     data: str | None = None,
     output: str | None = None,
-    batch_size: int = 64,
+    batch_size: int = 32,
     data_dir: str | None = None,
     download: bool = False,
     unreadable: str | None = None,
