@@ -107,5 +107,5 @@ assert accuracy > 0.8
 # ```
 #
 # Next: [data](../data.md) for other sources, [recipes](../recipes.md) for the papers' settings,
-# and `keras-vit train --data digits ...`, which does all of this in one command
-# ([training](../training.md)).
+# and [from a folder to a service](folder_to_service.md) for the command line, resuming, the result
+# page and serving.
