@@ -275,7 +275,7 @@ def show_image(axis: Axes, image: npt.ArrayLike, title: str | None = None) -> No
     axis.imshow(as_rgb(image), interpolation="nearest")
     axis.set_axis_off()
     if title:
-        axis.set_title(title, fontsize=9, color=_INK)
+        axis.set_title(title, fontsize=9, color=_INK, parse_math=False)
 
 
 def style_axis(axis: Axes, x: str, y: str) -> None:

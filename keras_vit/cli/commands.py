@@ -87,7 +87,8 @@ _UNREADABLE = argument(
     "--unreadable",
     default="error",
     choices=("error", "skip"),
-    help="treatment of files that cannot be read",
+    help="treatment of files that cannot be read: one error that lists them, or a warning that "
+    "lists them; skip decodes every file once before it begins",
 )
 _SEED = argument("--seed", type=int, default=0, help="random seed of the split")
 _JSON = argument("--json", dest="as_json", action="store_true", help="print JSON")

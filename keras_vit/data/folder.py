@@ -23,6 +23,9 @@ _OTHER_IMAGES = (".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".svg")
 ENDINGS = IMAGE_ENDINGS + _OTHER_IMAGES
 _READS_WEBP = hasattr(tf.io, "decode_webp")
 _MAX_LISTED = 20
+# How commands check files by their flag --unreadable: an error must come before a long run, and
+# what is skipped must not fail later.
+CHECKS = {"error": "headers", "skip": "pixels"}
 
 
 def read_folder(
@@ -118,11 +121,12 @@ def find_readable(
     unreadable: str = "error",
     max_pixels: int = MAX_PIXELS,
 ) -> list[pathlib.Path]:
-    """Finds image files and the images in folders, and checks their first and last bytes.
+    """Finds image files and the images in folders that can be read.
 
     Args:
         paths: Image files and folders of image files.
-        unreadable: As for `read_folder`.
+        unreadable: `"error"` checks the first and last bytes of the files, and raises one error
+            that lists all problems; `"skip"` decodes them, and lists problems in a warning.
         max_pixels: As for `read_folder`.
 
     Raises:
@@ -131,7 +135,7 @@ def find_readable(
     """
     check_choice("unreadable", unreadable, ("error", "skip"))
     files = find_images(paths, ENDINGS)
-    problems = find_problems(files, "headers", max_pixels)
+    problems = find_problems(files, CHECKS[unreadable], max_pixels)
     if problems:
         _report(tuple(f"{p} {reason}" for p, reason in problems.items()), unreadable, "the files")
     readable = [path for path in files if path not in problems]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from keras_vit.data.folder import find_parts, read_folder
+from keras_vit.data.folder import CHECKS, find_parts, read_folder
 from keras_vit.data.image_set import ImageSet
 from keras_vit.data.tfds import read_tfds
 
@@ -50,12 +50,13 @@ def open_images(
         data: As above.
         data_dir: Folder of the TFDS data sets.
         class_names: Class names in the order of the labels.
-        unreadable: As for `read_folder`.
+        unreadable: As for `read_folder`. `"skip"` decodes every file once, so that damage in the
+            middle of a file does not end training later.
         split: TFDS split if none is named.
         download: Whether TFDS may download a missing data set.
     """
     if not data.startswith(_TFDS):
-        return read_folder(data, class_names, unreadable)
+        return read_folder(data, class_names, unreadable, CHECKS[unreadable])
     name, _, named = data.removeprefix(_TFDS).partition("@")
     return read_tfds(name, named or split, data_dir, download)
 

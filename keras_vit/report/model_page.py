@@ -96,8 +96,14 @@ def _sections(
     yield Section("Learned", "".join(_learned(model)))
     if images is not None:
         few = _first(images)
-        body = _predictions(model, few, class_names) + "".join(_looks(model, images, few))
-        yield Section("On images", body)
+        shares = _probabilities(model, few)
+        tops = None if shares is None else [_top(share, class_names) for share in shares]
+        table = ""
+        if tops is not None:
+            rows = [(str(i + 1), html.escape(", ".join(top))) for i, top in enumerate(tops)]
+            table = render_table(("image", "likeliest classes"), rows, "n")
+        titles = None if tops is None else [top[0] for top in tops]
+        yield Section("On images", table + "".join(_looks(model, images, few, titles)))
 
 
 def _first(images: Any) -> np.ndarray:
@@ -193,19 +199,25 @@ def _learned(model: keras.Model) -> Iterator[str]:
     )
 
 
-def _looks(model: keras.Model, images: Any, few: np.ndarray) -> Iterator[str]:
+def _looks(
+    model: keras.Model, images: Any, few: np.ndarray, titles: list[str] | None
+) -> Iterator[str]:
     seen = displayed(model, few)
     yield _figure(
         "Attention rollout: how much each patch contributes to the pooled output.",
-        lambda: plots.plot_attention(seen, attention_rollout(model, few)),
+        lambda: plots.plot_attention(seen, attention_rollout(model, few), titles),
     )
     yield _figure(
         "Attention in the last block, mean over heads.",
-        lambda: plots.plot_maps(seen, attention_maps(model, few).mean(axis=1), "attention"),
+        lambda: plots.plot_maps(
+            seen, attention_maps(model, few).mean(axis=1), "share of attention", titles
+        ),
     )
     yield _figure(
         "Relevance for the likeliest class, by the gradient of its logit; each map by itself.",
-        lambda: plots.plot_maps(seen, _relative(class_relevance(model, few)), "relevance"),
+        lambda: plots.plot_maps(
+            seen, _relative(class_relevance(model, few)), "relevance, of the highest", titles
+        ),
     )
     yield _figure(
         "Patches in the colours of the first three principal components of all patches.",
@@ -215,7 +227,7 @@ def _looks(model: keras.Model, images: Any, few: np.ndarray) -> Iterator[str]:
     )
     yield _figure(
         "Length of the patch tokens after the last block; single bright ones are outliers.",
-        lambda: plots.plot_maps(seen, token_norms(model, few), "length"),
+        lambda: plots.plot_maps(seen, token_norms(model, few), "length of token", titles),
     )
     yield _figure(
         "Mean attention distance of every head, over all images.",
@@ -240,22 +252,15 @@ def _figure(caption: str, draw: Callable[[], Any]) -> str:
     return render_figure(caption, data.getvalue())
 
 
-def _predictions(model: keras.Model, few: np.ndarray, class_names: Sequence[str] | None) -> str:
+def _probabilities(model: keras.Model, few: np.ndarray) -> np.ndarray | None:
+    """Class probabilities, or `None` for a model that is no classifier."""
     config = getattr(model, "config", None)
     shape = model.outputs[0].shape
     if len(model.outputs) != 1 or len(shape) != 2 or (config and config.classes is None):
-        return ""
-    outputs = ops.convert_to_numpy(model(few, training=False))
-    shares = class_probabilities(model, outputs)
-    rows = [
-        (str(index + 1), html.escape(_top(share, class_names)))
-        for index, share in enumerate(shares)
-    ]
-    return render_table(("image", "likeliest classes"), rows, "n")
+        return None
+    return class_probabilities(model, ops.convert_to_numpy(model(few, training=False)))
 
 
-def _top(shares: np.ndarray, class_names: Sequence[str] | None) -> str:
+def _top(shares: np.ndarray, class_names: Sequence[str] | None) -> list[str]:
     best = np.argsort(-shares)[:3]
-    return ", ".join(
-        f"{class_names[i] if class_names else f'class {i}'} {shares[i]:.1%}" for i in best
-    )
+    return [f"{class_names[i] if class_names else f'class {i}'} {shares[i]:.1%}" for i in best]
