@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 
 import keras
 import numpy as np
@@ -159,6 +160,11 @@ def test_a_run_as_an_object(whole, tmp_path):
     final = keras_vit.train.load_run(tmp_path, "final")
     assert (final.which, final.epoch) == ("final", 3)
     np.testing.assert_array_equal(final.model.weights[0], whole[0][0][2])
+    page = final.report(False).read_text()  # without predictions
+    assert 'aria-label="learning rate by epoch"' in page and "accuracy is unknown" in page
+    assert "3 of 3" in page and "peak memory" in page
+    with pytest.raises(FileNotFoundError, match="no longer there. Pass other images"):
+        dataclasses.replace(run, config={"data": str(tmp_path / "gone")}).report()
     (tmp_path / "best.keras").unlink()
     assert keras_vit.train.load_run(tmp_path).which == "final"
     with pytest.raises(FileNotFoundError, match="has no best model"):
