@@ -163,7 +163,7 @@ def test_a_run_as_an_object(whole, tmp_path):
     page = final.report(False).read_text()  # without predictions
     assert 'aria-label="learning rate by epoch"' in page and "accuracy is unknown" in page
     assert "3 of 3" in page and "peak memory" in page
-    with pytest.raises(FileNotFoundError, match="no longer there. Pass other images"):
+    with pytest.raises(FileNotFoundError, match="no longer there"):
         dataclasses.replace(run, config={"data": str(tmp_path / "gone")}).report()
     (tmp_path / "best.keras").unlink()
     assert keras_vit.train.load_run(tmp_path).which == "final"
