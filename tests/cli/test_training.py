@@ -83,7 +83,19 @@ def test_a_run_writes_its_files_and_resumes(place, capsys):
     best, final = (keras.saving.load_model(run / name) for name in ("best.keras", "model.keras"))
     assert best.output_shape == final.output_shape == (None, 2)
 
-    assert train("--validation", "0.25", "--output", "runs/a") == 0  # complete
+    assert "accuracy (8 of 8 images)" in (run / "report.html").read_text()
+    (run / "report.html").unlink()
+    assert train("--validation", "0.25", "--output", "runs/a", "--no-report") == 0  # complete
+    assert not (run / "report.html").exists()
+    (run / "predictions.csv").unlink()
+    assert main(["report", "runs/a"]) == 0
+    assert capsys.readouterr().out.endswith("runs/a/report.html\n")
+    with open(run / "predictions.csv") as file:
+        predictions = list(csv.DictReader(file))
+    assert len(predictions) == 8 and (run / "report.html").exists()
+    for row in predictions:
+        assert row["file"].split("/")[1] == row["true"] == row["predicted"]
+        assert float(row[f"probability of {row['true']}"]) == float(row["probability"])
     assert len((run / "metrics.csv").read_text().splitlines()) == 2
     assert train("--validation", "0.5", "--output", "runs/a") == 2
     assert "runs/a holds another run: validation was '0.25', is '0.5'" in capsys.readouterr().err
