@@ -67,13 +67,15 @@ def plan_training(num_images: int, pretrained: bool = False) -> TrainingPlan:
 
     From scratch: a small ViT behind a convolutional root, which learns from few images what patches
     alone do not (https://arxiv.org/abs/2106.14881; the hybrids of the ViT paper, section 4.4), and
-    the settings of https://arxiv.org/abs/2112.13492, section 4.1, for small data sets: AdamW with a
-    rate of 1e-3 and a decay of 0.05, 100 epochs, a tenth of them warm-up, stochastic depth, label
-    smoothing. Images grow with their number, so that the cost of an epoch does.
+    the settings of the official code of https://arxiv.org/abs/2112.13492 for small data sets: AdamW
+    with a rate of 1e-3 and a decay of 0.05, 100 epochs, a tenth of them warm-up, cosine, stochastic
+    depth and label smoothing of 0.1; its mixing, AutoAugment and erasing are left out. The image
+    size grows with the number of images.
 
     Fine-tuning: SGD, cosine, clipping and crops of the ViT paper's Table 4. Batches of 32 instead
-    of 512, because that many images would be most of a small data set; the rate is between those of
-    linear and square-root scaling. Ten epochs, and BiT-HyperRule's 500 steps at least.
+    of 512, because that many images would be most of a small data set; the rate is between those
+    that linear and square-root scaling make of 0.01, a middle one of the paper's. Ten epochs, and
+    BiT-HyperRule's 500 steps at least.
 
     Args:
         num_images: Training images, before validation images are split off.
