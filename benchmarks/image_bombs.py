@@ -1,11 +1,12 @@
-"""Time and memory that one image takes in the exported signature `tolerant`, small files above all.
+r"""Time and memory that requests with images take in exported signatures, small files above all.
 
-    python benchmarks/image_bombs.py              all images, two minutes
-    python benchmarks/image_bombs.py --batch 8    eight of each in a request
+    python benchmarks/image_bombs.py        one of each image to `tolerant`, two minutes
+    python benchmarks/image_bombs.py --images allowed --batch 8 --threads 8 --signatures \
+        tolerant serving_default            requests with eight of each
 
-Prints a line of JSON for each image: bytes of the file, seconds, the largest memory above that
-before the request, and whether the image was valid. Each image has a process of its own. The peak
-comes from /proc, so this needs Linux.
+Prints a line of JSON for each request: bytes of the file, seconds, the largest memory above that
+before the request, and whether the images were valid. Each has a process of its own. The peak comes
+from /proc, so this needs Linux.
 The model is tiny: what is measured is decoding.
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import os
 import pathlib
 import platform
 import struct
@@ -86,9 +88,10 @@ def measure(path, name, batch, signature):
         valid = bool(np.all(run(image_bytes=images).get("valid", True)))
     except tf.errors.InvalidArgumentError:
         valid = False
-    row = {"image": name, "bytes": len(data), "batch": batch}
+    row = {"image": name, "bytes": len(data), "batch": batch, "signature": signature}
     row["seconds"] = round(time.perf_counter() - start, 2)
     row["memory_mb"] = round(memory("VmHWM") - before)
+    row["threads"] = tf.config.threading.get_inter_op_parallelism_threads() or os.cpu_count()
     row |= {"valid": valid, "tensorflow": tf.__version__, "machine": platform.machine()}
     print(json.dumps(row), flush=True)
 
@@ -96,11 +99,15 @@ def measure(path, name, batch, signature):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--batch", type=int, default=1, help="images in a request")
-    parser.add_argument("--signature", default="tolerant")
+    parser.add_argument("--images", default="", help="a part of the names of the images")
+    parser.add_argument("--signatures", nargs="+", default=["tolerant"])
+    parser.add_argument("--threads", type=int, help="operators that run at once; default: cores")
     parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
-        return measure(*options.measure, options.batch, options.signature)
+        if options.threads:
+            tf.config.threading.set_inter_op_parallelism_threads(options.threads)
+        return measure(*options.measure, options.batch, options.signatures[0])
     import keras_vit
 
     config = keras_vit.ViTConfig(
@@ -109,10 +116,14 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         path = keras_vit.export_saved_model(keras_vit.build_vit(config), folder).path
         for name, make in FILES.items():
+            if options.images not in name:
+                continue
             (path.parent / name).write_bytes(make())
             command = [sys.executable, __file__, "--measure", path, name]
-            command += ["--batch", str(options.batch), "--signature", options.signature]
-            subprocess.run(command, check=True)
+            command += ["--batch", str(options.batch)]
+            command += ["--threads", str(options.threads)] if options.threads else []
+            for signature in options.signatures:
+                subprocess.run([*command, "--signatures", signature], check=True)
 
 
 if __name__ == "__main__":

@@ -44,6 +44,8 @@ from keras_vit.files import (
 if TYPE_CHECKING:
     from tensorflow.types.experimental import ConcreteFunction
 
+# Images of a request that are decoded at once; each can need 250 MB (docs/security.md).
+_AT_ONCE = 4
 TOLERANCES = {"float32": 1e-4, "bfloat16": 0.1, "float16": 2e-2}
 
 
@@ -239,7 +241,7 @@ class ServingModule(tf.Module):
     def _map(self, function: Callable[..., tf.Tensor], batch: Any) -> tf.Tensor:
         """Applies a function to each image of a batch, to several in parallel."""
         spec = tf.TensorSpec(self._inference.input_shape, tf.float32)
-        return tf.map_fn(function, batch, fn_output_signature=spec)
+        return tf.map_fn(function, batch, parallel_iterations=_AT_ONCE, fn_output_signature=spec)
 
     def _decode_readable(self, image_bytes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Decodes a batch of image files to pixels; unreadable files become zeros.

@@ -92,14 +92,25 @@ def test_the_limit_of_pixels_is_exported(model, pixels):
     assert outputs["valid"].numpy().tolist() == [False, True]
 
 
-def compiled_functions(path):
-    """Counts the functions of a SavedModel that XLA must compile."""
+def functions_of(path):
     from tensorflow.core.protobuf import saved_model_pb2
 
     message = saved_model_pb2.SavedModel()
     message.ParseFromString((path / "saved_model.pb").read_bytes())
-    functions = message.meta_graphs[0].graph_def.library.function
-    return sum(function.attr["_XlaMustCompile"].b for function in functions)
+    return message.meta_graphs[0].graph_def.library.function
+
+
+def compiled_functions(path):
+    """Counts the functions of a SavedModel that XLA must compile."""
+    return sum(function.attr["_XlaMustCompile"].b for function in functions_of(path))
+
+
+def test_four_images_of_a_request_are_decoded_at_once(exported):
+    """Which bounds the memory of a request: `benchmarks/image_bombs.py --batch 8` measures it."""
+    nodes = [node for function in functions_of(exported.path) for node in function.node_def]
+    loops = [node for node in nodes if node.op.endswith("While") and node.name.startswith("map/")]
+    assert len(loops) >= 4  # of features, float_images, images and serving_default
+    assert {node.attr["parallel_iterations"].i for node in loops} == {4}
 
 
 def test_jit_compile_marks_the_model_for_xla(exported, compiled, model, pixels):
