@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import glob
 import os
 import pathlib
@@ -13,6 +14,8 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+DISK_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
+_NO_SPACE = os.strerror(errno.ENOSPC)  # in the text of errors of TensorFlow and HDF5
 _ABANDONED_SECONDS = 60  # between the creation of a directory and its lock lie microseconds
 
 
@@ -43,7 +46,8 @@ def write_atomically(
 
     Raises:
         FileExistsError: If `path` exists and `replace` is false.
-        OSError: If the folder of `path` cannot be written to.
+        OSError: If the folder of `path` cannot be written to, or its disk is full: then the message
+            names both, whatever library noticed it.
         ValueError: If TensorFlow has no file system for a remote address.
 
     Example:
@@ -71,10 +75,28 @@ def write_atomically(
         for file in written:
             os.replace(file, path.parent / file.name)
         _sync_directory(path.parent)
+    except Exception as error:
+        if not _is_disk_full(error):
+            raise
+        raise OSError(
+            errno.ENOSPC,
+            f"The disk of {path.parent} is full ({shutil.disk_usage(path.parent).free:,} bytes are "
+            f"free), so {path.name} was not written: {_NO_SPACE}. Free some space, or write to a "
+            "folder of another disk",
+        ) from error
     finally:
         if lock is not None:
             os.close(lock)
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def _is_disk_full(error: BaseException | None) -> bool:
+    """Whether an error, or one that led to it, says that there is no space left."""
+    while error is not None:
+        if getattr(error, "errno", None) in DISK_FULL or _NO_SPACE in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def local_or_remote(path: str | os.PathLike[str]) -> pathlib.Path | str:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import pathlib
+import shutil
+import subprocess
 
 import pytest
 
@@ -35,3 +38,32 @@ def shares_a_fixture(item) -> bool:
         each[-1].scope in ("module", "package") and each[-1].func.__module__.startswith("tests.")
         for each in fixtures
     )
+
+
+class SmallDisk:
+    """A disk of a few MB, which `fill` makes full."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self.path, self._filler = path, path / "filler"
+
+    def fill(self, leave: int = 0) -> None:
+        """Leaves so many bytes, which the disk counts in pages of 4,096."""
+        with open(self._filler, "ab") as file:
+            file.write(bytes(shutil.disk_usage(self.path).free - leave))
+
+    def make_room(self) -> None:
+        self._filler.unlink()
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A real disk of 3 MB in memory, where this user may mount one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", folder]
+    try:
+        subprocess.run(command, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("no disk can be mounted here")
+    yield SmallDisk(folder)
+    subprocess.run(["umount", "--lazy", folder], check=True)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import pathlib
+import shutil
 import threading
 
 import pytest
 
+import keras_vit
 from keras_vit.files import (
     list_names,
     local_or_remote,
@@ -15,6 +17,8 @@ from keras_vit.files import (
     publish_version,
     write_atomically,
 )
+from keras_vit.train.keras_files import save_keras_file
+from tests.fixtures import tiny_config
 
 
 def test_a_file_appears_when_the_block_ends(tmp_path):
@@ -81,6 +85,41 @@ def test_an_unwritable_folder_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match=r"Cannot write to the directory of .*file"):
         write_atomically(tmp_path / "file" / "a.txt").__enter__()
+
+
+def test_a_full_disk_is_named_whichever_library_noticed_it(tmp_path):
+    for error in (OSError(28, "x"), RuntimeError("closing: No space left on device (28)")):
+        with (
+            pytest.raises(OSError, match=r"The disk of .*new is full \(.* free\), so a\.txt was"),
+            write_atomically(tmp_path / "new" / "a.txt") as unfinished,
+        ):
+            unfinished.write_text("half")
+            raise ValueError("of a library") from error
+    assert os.listdir(tmp_path / "new") == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("leave", [0, 4096, 20_000])
+def test_exports_and_weights_on_a_disk_that_is_really_full(leave, small_disk):
+    model = keras_vit.build_vit(tiny_config(image_size=32, width=32, mlp_dim=128))
+    folder = small_disk.path / "exports"
+    writers = {
+        "a.npz": lambda path: keras_vit.save_weights(model, path),
+        "a.safetensors": lambda path: keras_vit.save_weights(model, path, "timm"),
+        "a.keras": lambda path: save_keras_file(model, path),
+        "a": lambda path: keras_vit.export_saved_model(model, path, warmup_batch_sizes=(1,)),
+        "a.tflite": lambda path: keras_vit.export_litert(model, path),
+        "a.onnx": lambda path: keras_vit.export_onnx(model, path),
+    }
+    for name, write in writers.items():
+        folder.mkdir()
+        small_disk.fill(leave)
+        with pytest.raises(OSError, match=r"The disk of .*disk/exports(/a)? is full \("):
+            write(folder / name)
+        assert not [path for path in folder.rglob("*") if path.is_file()], name
+        small_disk.make_room()
+        write(folder / name)
+        shutil.rmtree(folder)
 
 
 def test_the_next_writer_removes_what_a_killed_one_left(tmp_path):

@@ -7,7 +7,6 @@ import binascii
 import contextlib
 import dataclasses
 import email.message
-import errno
 import http.client
 import json
 import os
@@ -20,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from typing import NoReturn
 
 from keras_vit.errors import DownloadError
+from keras_vit.files import DISK_FULL
 from keras_vit.hub.connection import (
     LEAST_SENT,
     TRANSIENT,
@@ -34,7 +34,6 @@ from keras_vit.hub.progress import ProgressLine
 _CHUNK = 1 << 18  # bytes read at a time
 _LONGEST = 24 * 3600.0  # seconds for a download, with all its attempts
 _LARGEST = 1 << 36  # bytes of a file whose size nobody states
-_DISK_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 
 @dataclasses.dataclass
@@ -122,7 +121,8 @@ def _attempt(
         remote, offset = _read_headers(url, response, part, offset, known)
         _check_size(remote, size)
         _check_space(remote, part, offset)
-        _write_state(part, remote)
+        with _disk_errors(part):
+            _write_state(part, remote)
         largest = _LARGEST if size is None else size + _CHUNK
         done = _copy(response, part, offset, remote.total, progress, watch, largest)
     if remote.total is not None and done < remote.total:
@@ -249,7 +249,7 @@ def _check_space(remote: Remote, part: pathlib.Path, offset: int) -> None:
 def _full_message(part: pathlib.Path, reason: str) -> str:
     return (
         f"The disk of {part.parent} is full: {reason}. Free some space, or set KERAS_VIT_CACHE "
-        "to a folder of another disk."
+        "(for hf:// HF_HOME) to a folder of another disk."
     )
 
 
@@ -263,22 +263,20 @@ def _copy(
     largest: int,
 ) -> int:
     """Writes a reply into the partial file from byte `offset`; returns its new size."""
-    with open(part, "r+b" if part.exists() else "wb") as file:
+    with _disk_errors(part), open(part, "r+b" if part.exists() else "wb") as file:
         file.truncate(offset)
         file.seek(offset)
         done = offset
         while chunk := _read(response, watch):
-            with _disk_errors(part):
-                file.write(chunk)
+            file.write(chunk)
             done += len(chunk)
             watch.received += len(chunk)
             if done > largest:
                 break
             if progress:
                 progress.update(done, total)
-        with _disk_errors(part):
-            file.flush()
-            os.fsync(file.fileno())  # or a power cut could leave half a file under its name
+        file.flush()
+        os.fsync(file.fileno())  # or a power cut could leave half a file under its name
     if done > largest:
         discard(part)
         raise DownloadError(
@@ -309,7 +307,7 @@ def _disk_errors(part: pathlib.Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in _DISK_FULL:
+        if error.errno not in DISK_FULL:
             raise
         discard(part)
         raise DownloadError(_full_message(part, "it ran out during the download")) from error

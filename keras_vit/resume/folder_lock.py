@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import pathlib
@@ -61,8 +62,10 @@ class FolderLock:
             self._process = os.getpid()
             self._held[key] = self
             self._file.truncate(0)
-            self._file.write(f"process {self._process} on {platform.node()}\n")
-            self._file.flush()
+            with contextlib.suppress(OSError):  # on a full disk the holder has no name
+                os.write(
+                    self._file.fileno(), f"process {self._process} on {platform.node()}\n".encode()
+                )
 
     def release(self) -> None:
         """Releases the lock, if this object holds it."""

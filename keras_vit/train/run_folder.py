@@ -88,19 +88,24 @@ def read_results(folder: pathlib.Path) -> dict[str, Any]:
 
 def read_metrics(folder: pathlib.Path) -> dict[str, list[float]]:
     """Metrics of each epoch, from `metrics.csv`."""
-    rows = _read_rows(folder)
-    return {
-        name: [float(row[name]) for row in rows]
-        for name in (rows[0] if rows else {})
-        if name != "epoch" and all(row[name] != "NA" for row in rows)  # Keras writes NA for None
-    }
+    try:
+        rows = _read_rows(folder)
+        return {
+            name: [float(row[name]) for row in rows]
+            for name in (rows[0] if rows else {})
+            if name != "epoch" and all(row[name] != "NA" for row in rows)  # Keras's None
+        }
+    except (TypeError, ValueError, csv.Error) as error:
+        raise ValueError(
+            f"{folder / METRICS} is damaged: it is no table of numbers ({error})."
+        ) from error
 
 
 def _read_rows(folder: pathlib.Path) -> list[dict[str, str]]:
     path = folder / METRICS
-    if not path.exists():
+    if not path.is_file():
         return []
-    with open(path, newline="") as file:
+    with open(path, newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 
@@ -270,11 +275,11 @@ def find_saved_model(folder: pathlib.Path) -> pathlib.Path | None:
 
 
 def _read_json(path: pathlib.Path) -> dict[str, Any]:
-    if not path.exists():
+    if not path.is_file():
         return {}
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: it is not JSON ({error}).") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path} is damaged: it holds a {type(content).__name__}, not an object.")

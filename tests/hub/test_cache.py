@@ -14,6 +14,7 @@ import zipfile
 
 import numpy as np
 import pytest
+from huggingface_hub import constants
 
 import keras_vit
 from keras_vit.errors import DownloadError
@@ -272,6 +273,28 @@ def test_too_small_a_disk_is_told_before_the_download(server, monkeypatch):
     with pytest.raises(DownloadError, match=r"200,\d+ bytes are needed, 10 are free"):
         quick_fetch(address_of(server))
     assert not any(name.endswith((".npz", ".part")) for name in left_over())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("leave", [0, 4096, 100_000])
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("is_hub", [False, True])
+def test_a_disk_that_is_really_full(is_hub, chunked, leave, small_disk, monkeypatch):
+    """Of a reply without a length the disk takes a part; nothing of it stays."""
+    monkeypatch.setenv("KERAS_VIT_CACHE", str(small_disk.path / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(small_disk.path / "hf"))
+    headers = {"X-Repo-Commit": "0123abc"}
+    names = [f"timm/vit/resolve/{revision}/a.npz" for revision in ("main", "0123abc")]
+    with serve({name: File(CONTENT, chunked=chunked, headers=headers) for name in names}) as server:
+        monkeypatch.setattr(constants, "ENDPOINT", server.url)
+        address = "hf://timm/vit/a.npz" if is_hub else server.address(names[0])
+        small_disk.fill(leave)
+        with pytest.raises(DownloadError, match=r"The disk of .*disk.* is full: .*KERAS_VIT_CACHE"):
+            quick_fetch(address)
+        left = [path for path in small_disk.path.rglob("*") if path.is_file()]
+        assert {path.suffix for path in left} <= {".lock", ""} and len(left) <= 2
+        small_disk.make_room()
+        assert quick_fetch(address).read_bytes() == CONTENT
 
 
 def test_a_cache_that_cannot_be_written_to(server, tmp_path, monkeypatch):

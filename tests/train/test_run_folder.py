@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import shutil
 
 import keras
 import numpy as np
@@ -129,6 +130,38 @@ def test_a_kill_at_any_write_changes_nothing(part, whole, tmp_path):
         assert not list(folder.rglob("*.unfinished-*"))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("leave", [0, 4096])
+def test_a_full_disk_at_any_write_changes_nothing(leave, whole, small_disk):
+    """Whatever is written when no page is left, or one: the run goes on when there is room."""
+    expected, names = whole
+    prepare, failed = files._make_staging, []
+    for number, name in enumerate(names, start=1):
+        folder, count = small_disk.path / str(number), iter(range(1, 1000))
+
+        def fill_at(path, count=count, number=number):
+            if next(count) == number:
+                small_disk.fill(leave)
+            return prepare(path)
+
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(files, "_make_staging", fill_at)
+                train(folder)
+        except OSError as error:
+            failed.append(name)
+            assert f"The disk of {folder}" in str(error) and " is full (" in str(error)
+            assert not list(folder.rglob("*.unfinished-*"))
+            for path in folder.glob("*.keras"):
+                keras.saving.load_model(path)
+        small_disk.make_room()
+        train(folder)
+        assert contents(folder) == expected, f"after a full disk while {name} was written"
+        shutil.rmtree(folder)
+    assert leave or failed == names  # a short text fits into one page
+    assert failed.count("best.keras") == 2 and "model.keras" in failed
+
+
 def test_a_damaged_best_model_is_noticed(whole, tmp_path, capsys):
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KilledError):
         kill_at(patch, whole[1].index("metrics.csv", 3) + 1, [])  # in the second epoch
@@ -171,3 +204,10 @@ def test_a_run_as_an_object(whole, tmp_path):
         keras_vit.train.load_run(tmp_path, "best")
     with pytest.raises(FileNotFoundError, match="is not the folder of a run"):
         keras_vit.train.load_run(tmp_path / "states")
+
+
+@pytest.mark.parametrize("text", ["epoch,loss\n0,1\n1\n", "epoch,loss\n0,x\n", "epoch,loss\n0,\0"])
+def test_damaged_metrics_are_named(text, tmp_path):
+    (tmp_path / "metrics.csv").write_text(text)
+    with pytest.raises(ValueError, match=r"metrics\.csv is damaged"):
+        read_metrics(tmp_path)
