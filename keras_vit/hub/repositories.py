@@ -210,8 +210,9 @@ class _Repository:
         url = f"{self.endpoint}/api/models/{self.name}/revision/{revision}"
         try:
             siblings = json.loads(read_text(url, self.headers))["siblings"]
-            return [file["rfilename"] for file in siblings if isinstance(file["rfilename"], str)]
-        except (DownloadError, KeyError, TypeError, ValueError, RecursionError):
+            names = [file["rfilename"] for file in siblings]
+            return [name for name in names if name.isprintable() and len(name) < 200]
+        except (DownloadError, LookupError, TypeError, ValueError, AttributeError, RecursionError):
             return []
 
 
@@ -315,11 +316,11 @@ def _missing_message(address: str, filename: str, files: list[str]) -> str:
             f"{', '.join(readable[:5])}."
         )
     if readable:
-        return message + f" Name one of: {', '.join(readable)}."
+        return message + f" Name one of: {', '.join(readable[:20])}."
     if pickled:
         return message + (
-            f" The weights there ({', '.join(pickled)}) are pickled, and reading such a file runs "
-            "whatever code it holds. Look for a safetensors copy: the hub's page "
+            f" The weights there ({', '.join(pickled[:5])}) are pickled, and reading such a file "
+            "runs whatever code it holds. Look for a safetensors copy: the hub's page "
             "https://huggingface.co/spaces/safetensors/convert makes one, and "
             "hf://owner/name@refs%2Fpr%2FN then names it before it is merged."
         )

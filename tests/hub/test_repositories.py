@@ -195,6 +195,10 @@ def test_offline_asks_the_cache_only(hub, monkeypatch, setting):
     [
         (["pytorch_model.bin"], r"pytorch_model\.bin\) are pickled"),
         (["vit.safetensors", "x.bin"], r"Name one of: vit\.safetensors"),
+        (
+            ["a\x1b[2J.npz", "b.npz", *["c" * 180 + ".npz"] * 999],
+            r"of: b\.npz, (c{180}\.npz(, )?){19}\.$",
+        ),
         (["model.safetensors.index.json", "m-1.safetensors"], "split over several files"),
         (None, "There is no file 'model.safetensors'"),
     ],
