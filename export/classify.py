@@ -20,6 +20,7 @@ import zipfile
 import numpy as np
 from PIL import Image, ImageOps
 
+MAX_PIXELS = 1 << 25  # as in keras_vit.data
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
@@ -127,7 +128,13 @@ def weights(own: int, side: int, interpolation: str) -> np.ndarray:
 def classify(model: str, image, top: int = 5) -> list[tuple[str, float]]:
     """Returns labels and logits of an image file, the largest first."""
     card, run = open_model(model)
-    logits = run(eval_transform(Image.open(image), card))
+    with Image.open(image) as opened:  # reads the header alone
+        if opened.width * opened.height > MAX_PIXELS:
+            raise ValueError(
+                f"{image} has {opened.height} x {opened.width} pixels, more than {MAX_PIXELS:,}, "
+                "which could fill the memory. Make it smaller."
+            )
+        logits = run(eval_transform(opened, card))
     return [(card["labels"][i], float(logits[i])) for i in np.argsort(-logits)[:top]]
 
 

@@ -321,3 +321,11 @@ def wait_for_version(address, version, seconds=30):
             return True
         time.sleep(1)
     return False
+
+
+def test_the_client_refuses_a_small_file_that_claims_to_be_large(tmp_path, monkeypatch):
+    classify, bomb = script("classify"), tmp_path / "bomb.png"
+    monkeypatch.setattr(classify, "open_model", lambda path: ({}, None))
+    Image.new("1", (8_000, 6_000)).save(bomb)
+    with pytest.raises(ValueError, match="has 6000 x 8000 pixels, more than 33,554,432"):
+        classify.classify("a.onnx", bomb)
