@@ -105,7 +105,7 @@ def _read_rows(folder: pathlib.Path) -> list[dict[str, str]]:
     path = folder / METRICS
     if not path.is_file():
         return []
-    with open(path, newline="", encoding="utf-8") as file:
+    with open(path, newline="", encoding="utf-8", errors="replace") as file:
         return list(csv.DictReader(file))
 
 
