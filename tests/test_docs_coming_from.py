@@ -16,6 +16,7 @@ PAGE = (pathlib.Path(__file__).parents[1] / "docs/coming-from.md").read_text()
 ADDRESS = "hf://google/vit-base-patch16-224"
 
 
+@pytest.mark.slow
 def test_the_code_runs_on_a_local_checkpoint(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_folder(tmp_path / "photos", size=(32, 32))

@@ -96,6 +96,7 @@ def test_a_model_of_the_users_own_has_a_page(tmp_path):
     assert "A model of its own, of the layers" in page.text and "block_1" in page.text
 
 
+@pytest.mark.slow
 def test_images_stream_into_the_page(tmp_path):
     model, images = random_vit()
     stream = Stream((32, 32, 3), batch_size=2)

@@ -57,7 +57,6 @@ def test_keras_still_has_the_faults(slow):
 @pytest.mark.parametrize(
     ("count", "cases"),
     [
-        (2, "QUICK_WORKER_CASES"),
         pytest.param(2, "WORKER_CASES", marks=pytest.mark.slow),
         pytest.param(4, "WORKER_CASES", marks=pytest.mark.slow),
         pytest.param(2, "MORE_WORKER_CASES", marks=pytest.mark.slow),
