@@ -76,13 +76,17 @@ def fuse_attention() -> None:
 
     from keras_vit.layers.attention import SelfAttention
 
-    def call(self, tokens, training=None):
+    def call(
+        self, tokens, return_attention_scores=False, training=None, sizes=None, return_keys=False
+    ):
+        # The block asks for scores and keys, and uses neither in a plain ViT.
+        assert sizes is None and return_attention_scores and return_keys
         _, num_tokens, width = tokens.shape
         x = self.qkv(ops.reshape(tokens, (-1, width)))
         x = ops.reshape(x, (-1, num_tokens, 3, self.num_heads, width // self.num_heads))
         x = ops.dot_product_attention(x[:, :, 0], x[:, :, 1], x[:, :, 2])
         x = self.output_projection(ops.reshape(x, (-1, width)))
-        return ops.reshape(x, (-1, num_tokens, width))
+        return ops.reshape(x, (-1, num_tokens, width)), None, None
 
     SelfAttention.call = call
 
