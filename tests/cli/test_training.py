@@ -270,8 +270,17 @@ def interrupt_after_an_epoch(process, metrics):
             break
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 130, errors
+    return end(process, 130)
+
+
+def end(process, status=0):
+    """Waits for a process to end with a status; the errors that it printed."""
+    with process:
+        try:
+            _, errors = process.communicate(timeout=900)
+        finally:
+            process.kill()  # where it has not ended
+    assert process.returncode == status, errors
     return errors
 
 
@@ -295,15 +304,11 @@ def test_ctrl_c_saves_and_prints_how_to_resume(place, monkeypatch, capsys):
 def test_the_command_that_ctrl_c_prints_resumes_the_run(place):
     """And ends where a run ends that nobody interrupted."""
     words = (*WORDS, "--steps", "1500", "--validation", "0.25", "--output")
-    whole = start(*words, "runs/whole")
-    _, errors = whole.communicate(timeout=300)
-    assert whole.returncode == 0, errors
+    end(start(*words, "runs/whole"))
     errors = interrupt_after_an_epoch(start(*words, "runs/cut"), place / "runs/cut/metrics.csv")
     printed = shlex.split(errors.splitlines()[-1])
     assert printed[0] == "keras-vit"
-    again = start(*printed[1:])
-    _, errors = again.communicate(timeout=300)
-    assert again.returncode == 0, errors
+    end(start(*printed[1:]))
     assert read_metrics("runs/cut") == read_metrics("runs/whole")
     one, other = (keras.saving.load_model(f"runs/{run}/model.keras") for run in ("cut", "whole"))
     for mine, expected in zip(one.weights, other.weights, strict=True):
@@ -325,9 +330,7 @@ def test_two_devices_train_as_one(place):
         ("runs/one", ("--strategy", "none")),
         ("runs/two", ("--strategy", "mirrored")),
     ):
-        process = start(*words, run, *more)
-        _, errors = process.communicate(timeout=300)
-        assert process.returncode == 0, errors
+        end(start(*words, run, *more))
     one, two = (keras.saving.load_model(f"{run}/model.keras") for run in ("runs/one", "runs/two"))
     for mine, expected in zip(two.weights, one.weights, strict=True):
         np.testing.assert_allclose(mine, expected, rtol=1e-3, atol=1e-5)
