@@ -139,7 +139,9 @@ def test_a_folder_with_train_and_test_is_understood(place, capsys):
 
 
 def test_a_dry_run_describes_the_run(place, capsys):
-    assert train("--validation", "test", "--dry-run", "--output", "runs/none") == 0
+    words = ["--validation", "test", "--output", "runs/none", "--preview", "sheet.png"]
+    assert train("--dry-run", *words) == 0
+    assert (place / "sheet.png").read_bytes().startswith(b"\x89PNG")
     facts = dict(line.split(":", 1) for line in capsys.readouterr().out.splitlines())
     assert facts["images"].strip() == "32 to train on, 8 to evaluate on"
     assert (
