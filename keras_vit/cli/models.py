@@ -105,15 +105,16 @@ def report_run(
     print(loaded.report(images, output, batch_size))
 
 
-def report_at_end(folder: pathlib.Path, images: ImageSet | None) -> None:
+def report_at_end(folder: pathlib.Path, held_out: tuple[str, ImageSet] | None) -> None:
     """Writes the result page of a run that has just ended, or says why there is none.
 
     Args:
         folder: Folder of the run.
-        images: Held-out images, or `None`.
+        held_out: What the images are that the run was not trained on, and the images.
     """
     try:
-        print(load_run(folder).report(images or False))
+        run = load_run(folder)
+        print(run.report(held_out[1], kind=held_out[0]) if held_out else run.report(False))
     except (ValueError, OSError, RuntimeError) as error:  # the run itself is complete
         print(
             f"No report.html: {error} The run is complete; try `keras-vit report {folder}`.",

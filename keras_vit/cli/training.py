@@ -106,8 +106,7 @@ def train_model(
         write_results(folder, fitted.model, {**results, "seconds": seconds}, fitted.history)
     print_facts([(name, f"{value:.4g}") for name, value in results.items()])
     if run.report:
-        held = plan.data.held_out
-        report_at_end(folder, None if held is None else held[1])
+        report_at_end(folder, plan.data.held_out)
     print(load_run(folder))
 
 

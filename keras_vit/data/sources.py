@@ -32,8 +32,8 @@ class TrainingData(NamedTuple):
         """The images that say most about new ones: test images before validation images."""
         tested = self.transfer_test or self.final_test
         if tested is not None:
-            return "test ", tested
-        return None if self.validation is None else ("validation ", self.validation)
+            return "test", tested
+        return None if self.validation is None else ("validation", self.validation)
 
 
 def open_images(

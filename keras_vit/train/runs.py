@@ -155,6 +155,7 @@ class Run:
         images: ImageSet | Literal[False] | None = None,
         path: str | os.PathLike[str] | None = None,
         batch_size: int = 64,
+        kind: str = "",
     ) -> pathlib.Path:
         """Writes the result page of the run, and the predictions that it shows as CSV.
 
@@ -167,6 +168,7 @@ class Run:
             path: The page to write; `None` writes `report.html` in the folder of the run.
                 `predictions.csv` is written to the same folder.
             batch_size: Images per step.
+            kind: What `images` are, for the page: such as `"test"`.
 
         Returns:
             The path of the page.
@@ -177,7 +179,6 @@ class Run:
         """
         from keras_vit.data.image_set import check_same_classes
 
-        kind = ""
         if images is None:
             kind, images = self._held_out()
         path = self.folder / REPORT if path is None else pathlib.Path(path)
@@ -187,7 +188,7 @@ class Run:
             check_same_classes(self.class_names, images)
             predictions = predict_set(self.model, images, batch_size, class_names=self.class_names)
             predictions.write_csv(path.parent / PREDICTIONS)
-            subtitle += f"Accuracy on the {kind}images of {images.name}. "
+            subtitle += f"Accuracy on the {kind} images of {images.name}. ".replace("  ", " ")
         shown = {name: value for name, value in self.config.items() if value not in (None, [])}
         return write_result_page(
             path,

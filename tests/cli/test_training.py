@@ -83,7 +83,8 @@ def test_a_run_writes_its_files_and_resumes(place, capsys):
     best, final = (keras.saving.load_model(run / name) for name in ("best.keras", "model.keras"))
     assert best.output_shape == final.output_shape == (None, 2)
 
-    assert "accuracy (8 of 8 images)" in (run / "report.html").read_text()
+    page = (run / "report.html").read_text()
+    assert "accuracy (8 of 8 images)" in page and "on the validation images of train." in page
     (run / "report.html").unlink()
     assert train("--validation", "0.25", "--output", "runs/a", "--no-report") == 0  # complete
     assert not (run / "report.html").exists()
