@@ -1,6 +1,8 @@
-"""Measures `keras_vit.trainers.keep_buffers`: steps with and without kept buffers.
+r"""Measures `keras_vit.trainers.keep_buffers`: steps with and without kept buffers.
 
     python benchmarks/kept_buffers.py --output docs/benchmarks/kept_buffers.jsonl
+    TF_ENABLE_ONEDNN_OPTS=0 python benchmarks/kept_buffers.py --variant vit_ti16 --depth 1 \
+        --tasks infer --batches 1024 --steps 1 --rounds 1    what a large `predict` leaves behind
 
 Trains (`fit`, AdamW) and predicts in new processes, in turns: with `TF_CPU_ALLOCATOR_USE_BFC` as
 `keep_buffers` sets it, and with `false`. Prints a JSON line for each task and batch: medians over
@@ -28,17 +30,18 @@ VARIABLE = "TF_CPU_ALLOCATOR_USE_BFC"
 INTERFACES = {"train": "fit", "infer": "predict"}
 
 
-def make_step(task: str, variant: str, batch: int):
+def make_step(task: str, variant: str, batch: int, depth: int | None):
     """The suite's `fit` or `predict`, with random weights."""
-    cell = {"who": "keras_vit", "task": task, "interface": INTERFACES[task], "replace": {}}
+    replace = {"depth": depth} if depth else {}  # blocks take their memory one after the other
+    cell = {"who": "keras_vit", "task": task, "interface": INTERFACES[task], "replace": replace}
     cell |= {"variant": variant, "size": 224, "batch": batch, "precision": "float32"}
     run = keras_models.load({**cell, "threads": os.cpu_count()})
     return lambda: run(1)
 
 
-def work(task: str, variant: str, batch: int, steps: int) -> dict:
+def work(task: str, variant: str, batch: int, depth: int | None, steps: int) -> dict:
     """Medians of some steps of this process."""
-    step = make_step(task, variant, batch)  # calls `keep_buffers`: no effect where it is set
+    step = make_step(task, variant, batch, depth)  # calls `keep_buffers`: no effect where it is set
     before = resident_mb()
     step(), step()
     notes = []
@@ -73,6 +76,7 @@ def measure(task: str, variant: str, batch: int, args) -> dict:
     rounds: dict[str, list[dict]] = {"kept": [], "returned": []}
     command = [sys.executable, __file__, "--work", task, "--variant", variant]
     command += ["--batches", str(batch), "--steps", str(args.steps)]
+    command += ["--depth", str(args.depth)] if args.depth else []
     for _ in range(args.rounds):
         for name, notes in rounds.items():
             setting = {VARIABLE: "false"} if name == "returned" else {}
@@ -87,6 +91,7 @@ def measure(task: str, variant: str, batch: int, args) -> dict:
     }
     speedup = medians["returned"]["wall_s"] / medians["kept"]["wall_s"]
     line = {"task": task, "variant": variant, "batch": batch, "speedup": round(speedup, 3)}
+    line |= {"depth": args.depth} if args.depth else {}
     return {**line, **medians, "steps": args.steps, "rounds": args.rounds}
 
 
@@ -95,6 +100,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--variant", default="vit_s16")
+    parser.add_argument("--depth", type=int, help="blocks of the model, if others")
     parser.add_argument("--tasks", nargs="+", default=list(INTERFACES), choices=INTERFACES)
     parser.add_argument("--batches", type=int, nargs="+", default=[8, 32])
     parser.add_argument("--steps", type=int, default=5, help="measured steps of a process")
@@ -103,7 +109,7 @@ def main() -> None:
     parser.add_argument("--work", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.work:
-        print(json.dumps(work(args.work, args.variant, args.batches[0], args.steps)))
+        print(json.dumps(work(args.work, args.variant, args.batches[0], args.depth, args.steps)))
         return
     for task in args.tasks:
         for batch in args.batches:
