@@ -68,6 +68,7 @@ MAJORS = {
     "tensorflow": 2,
     "keras": 3,
     "numpy": 2,
+    "tomli": 2,
     "lazy-loader": 0,
     "tensorflow-datasets": 4,
     "tf2onnx": 1,
@@ -120,4 +121,4 @@ def test_every_lower_bound_is_in_the_matrix():
     command = ["bash", "-c", f"{function}\noldest"]
     found = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
     wanted = {name + bounds.replace(">=", "==") for name, bounds in requirements()}
-    assert set(found.stdout.split()) == wanted
+    assert set(found.stdout.splitlines()) == wanted

@@ -79,7 +79,7 @@ def handed_on(monkeypatch):
     return models
 
 
-@pytest.mark.parametrize("form", quick(FORMS, "run", "tiny.safetensors"))
+@pytest.mark.parametrize("form", quick(FORMS, "tiny.safetensors"))
 def test_every_command_opens_a_model_in_every_form(form, folder, handed_on, capsys):
     model = form.format(folder=folder)
     source = resolve_model(model)

@@ -181,6 +181,7 @@ def test_the_dry_run_times_steps_after_the_first_ones(monkeypatch):
     assert (steps, timer.first) == (53, 11) and timer.each == pytest.approx(0.1)
 
 
+@pytest.mark.slow
 def test_the_settings_of_a_run_repeat_it(place, capsys):
     """Nothing is named but data and a model; what was chosen is in run.toml."""
     words = ["train", "--data", "train", "--model", "vit_tiny", "--image-size", "16"]

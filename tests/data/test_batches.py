@@ -108,7 +108,7 @@ def test_repeats_and_steps(images):
     assert len(small) == 1
 
 
-@pytest.mark.parametrize("source", quick(["arrays", "folder", "records"], "folder"))
+@pytest.mark.parametrize("source", quick(["arrays", "folder", "records"]))
 def test_the_same_pixels_at_any_parallelism(source, images, folder, tmp_path):
     chosen = {"arrays": images, "folder": folder}.get(source) or record_images(tmp_path)
     varied = EVERYTHING if source == "arrays" else QUICK

@@ -80,6 +80,7 @@ def test_workers_without_records_have_empty_batches(pattern):
     ]
 
 
+@pytest.mark.slow
 def test_orders_repeat_and_differ_between_epochs_and_seeds(pattern):
     first = epochs(pattern, 2, count=6, shuffle_buffer=4, seed=5)
     assert first == epochs(pattern, 2, count=6, shuffle_buffer=4, seed=5)

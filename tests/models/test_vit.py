@@ -106,7 +106,7 @@ def test_half_precision_trains_and_ends_in_float32(name, policy):
     ("name", "jit_compile"),
     [
         ("default", True),
-        ("registers", False),
+        pytest.param("registers", False, marks=pytest.mark.slow),
         pytest.param("everything", False, marks=pytest.mark.slow),
         pytest.param("gap", False, marks=pytest.mark.slow),
         pytest.param("relative", False, marks=pytest.mark.slow),

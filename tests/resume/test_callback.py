@@ -52,6 +52,7 @@ RUNS = {
 
 # Each starts a run three times; those left to `scripts/test --slow` differ least from another.
 SLOW = {
+    "partial",
     "masked",
     "unknown length",
     "repeated",
@@ -124,6 +125,7 @@ def test_resumes_bit_for_bit(name, tmp_path):
     assert_same(fit(name, tmp_path), whole)
 
 
+@pytest.mark.slow
 def test_resumes_from_states_of_epochs(tmp_path, whole):
     with pytest.raises(KilledError):
         fit(folder=tmp_path, kill_after=BATCHES + 2, every_n_steps=None)
