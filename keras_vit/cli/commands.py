@@ -13,7 +13,14 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from keras_vit.cli.settings import CHECKPOINT_FORMS, HEADINGS, MODEL_FORMS, SETTINGS, Setting
+from keras_vit.cli.settings import (
+    CHECKPOINT_FORMS,
+    HEADINGS,
+    MODEL_FORMS,
+    SETTINGS,
+    UNREADABLE,
+    Setting,
+)
 
 MAX_IMAGES = 100  # that exports are checked and calibrated with
 LAYOUTS = ("official", "big_vision", "timm", "transformers")  # as in `weights/save.py`
@@ -86,7 +93,7 @@ _DOWNLOAD = argument("--download", action="store_true", help="let TFDS download 
 _UNREADABLE = argument(
     "--unreadable",
     default="error",
-    choices=("error", "skip"),
+    choices=UNREADABLE,
     help="treatment of files that cannot be read: one error that lists them, or a warning that "
     "lists them; skip decodes every file once before it begins",
 )
@@ -114,7 +121,7 @@ COMMANDS: tuple[Command, ...] = (
             argument(
                 "--unreadable",
                 default="skip",
-                choices=("error", "skip"),
+                choices=UNREADABLE,
                 help="whether files that cannot be read are an error; they are listed anyway",
             ),
             _JSON,
@@ -230,7 +237,7 @@ COMMANDS: tuple[Command, ...] = (
             _BATCH,
             _DATA_DIR,
             _DOWNLOAD,
-            argument("--unreadable", choices=("error", "skip"), help="by default as in training"),
+            argument("--unreadable", choices=UNREADABLE, help="by default as in training"),
         ),
         keeps_buffers=True,
     ),

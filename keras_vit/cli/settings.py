@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import math
 import pathlib
 import re
 import sys
@@ -184,12 +185,13 @@ def _without_none(kind: Any) -> Any:
 def _is_a(value: Any, kind: Any) -> bool:
     if kind is bool or isinstance(value, bool):
         return kind is bool and isinstance(value, bool)
-    return isinstance(value, int | float) if kind is float else isinstance(value, kind)
+    if kind is float:
+        return isinstance(value, int | float) and math.isfinite(value)
+    return isinstance(value, kind)
 
 
-# Fields that follow from the data, the recipe or the name of the model.
-_FIXED = {"classes", "image_size", "dropout_rate", "stochastic_depth_rate", "head_bias",
-          "classifier_activation", "stem", "preprocessing"}  # fmt: skip
+# Fields that follow from the data or the name of the model, or have keys of their own.
+_FIXED = {"classes", "classifier_activation", "stem", "preprocessing"}
 
 
 def _settings() -> dict[str, Setting]:

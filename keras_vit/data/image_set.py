@@ -237,7 +237,8 @@ def indexed(
         return choose(rest), choose(held_out)
 
     def choose(positions: np.ndarray) -> ImageSet:
-        return indexed(name, items[positions], labels[positions], class_names, load)
+        own = None if weights is None else weights[positions]
+        return indexed(name, items[positions], labels[positions], class_names, load, weights=own)
 
     def draw(weights: np.ndarray) -> ImageSet:
         return indexed(name, items, labels, class_names, load, skipped, weights)

@@ -60,8 +60,8 @@ def search_learning_rate(
     logarithm of the rate: a start for the peak of a schedule, not an optimum.
 
     Args:
-        model: A model for the classes of the images, such as of `adapt_model`. It is trained:
-            weights are put back afterwards.
+        model: A model for the classes of the images, such as of `adapt_model`. It is compiled
+            anew and trained; the weights are put back afterwards.
         images: Training images.
         recipe: Optimizer, batch size, loss and augmentation.
         seed: Seed of shuffling and augmentation.
@@ -73,12 +73,17 @@ def search_learning_rate(
         A `LearningRateSearch`.
 
     Raises:
-        ValueError: If the loss never fell.
+        ValueError: If the loss never fell, or the rates or steps are out of range.
     """
     from keras_vit.data.batches import train_batches
 
     check_types(model, recipe, images=images)
     before = [keras.ops.convert_to_numpy(variable) for variable in model.variables]
+    if not 0 < lowest < highest or steps < 3:
+        raise ValueError(
+            "Pass learning rates with 0 < lowest < highest, and at least 3 steps. Received: "
+            f"{lowest}, {highest} and {steps}."
+        )
     growth = (highest / lowest) ** (1 / (steps - 1))
     with scope_of(model):
         scheduled = recipe.replace(averaging=None).build_optimizer(images.num_images)
@@ -98,8 +103,9 @@ def search_learning_rate(
             variable.assign(value)
     rates, losses = rising.rates, rising.losses
     if len(losses) < 3 or min(losses) >= losses[0]:
+        began = f"it began at {losses[0]:.4f}" if losses else "it is not finite in the first step"
         raise ValueError(
-            f"The loss never fell between {lowest:g} and {highest:g}: it began at {losses[0]:.4f}. "
+            f"The loss never fell between {lowest:g} and {highest:g}: {began}. "
             "Try a lower start, or look at the images and labels."
         )
     end = int(np.argmin(losses)) + 1

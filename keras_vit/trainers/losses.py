@@ -12,15 +12,9 @@ import keras
 
 from keras_vit.trainers.private_names import call_of
 
-_SPARSE = ("sparse_categorical_crossentropy", "SparseCategoricalCrossentropy")
-_ONE_HOT = (
-    *("categorical_crossentropy", "CategoricalCrossentropy"),
-    *("categorical_focal_crossentropy", "CategoricalFocalCrossentropy"),
-)
-_BINARY = (
-    *("binary_crossentropy", "BinaryCrossentropy"),
-    *("binary_focal_crossentropy", "BinaryFocalCrossentropy"),
-)
+_SPARSE = ("SparseCategoricalCrossentropy",)
+_ONE_HOT = ("CategoricalCrossentropy", "CategoricalFocalCrossentropy")
+_BINARY = ("BinaryCrossentropy", "BinaryFocalCrossentropy")
 
 
 def takes_integers(model: Any) -> bool:
@@ -44,17 +38,10 @@ def check_loss(model: keras.Model, loss: Any) -> None:
         return
     if getattr(loss, "from_logits", False):
         return
-    classes = {
-        "sparse_categorical_crossentropy": "SparseCategoricalCrossentropy",
-        "categorical_crossentropy": "CategoricalCrossentropy",
-        "binary_crossentropy": "BinaryCrossentropy",
-        "categorical_focal_crossentropy": "CategoricalFocalCrossentropy",
-        "binary_focal_crossentropy": "BinaryFocalCrossentropy",
-    }
     raise ValueError(
         f"The model returns logits, and {name} takes probabilities unless it is told so: the loss "
         "would be wrong, and soon NaN. Compile with "
-        f"keras.losses.{classes.get(name, name)}(from_logits=True), or build the model with "
+        f"keras.losses.{name}(from_logits=True), or build the model with "
         'classifier_activation="softmax".'
     )
 
@@ -86,12 +73,11 @@ def check_labels(loss: Any, labels: Any, outputs: Any) -> None:
 
 
 def _name(loss: Any) -> str:
-    """Name of a loss: the string, or that of the function or class of Keras."""
-    if isinstance(loss, str):
-        return loss
+    """Name of Keras's class of a loss, also of its function and of the string."""
     if isinstance(loss, keras.losses.Loss):
         return type(loss).__name__
-    return getattr(loss, "__name__", "")
+    name = loss if isinstance(loss, str) else getattr(loss, "__name__", "")
+    return name.title().replace("_", "") if "_" in name else name
 
 
 def _returns_logits(model: keras.Model) -> bool:

@@ -77,13 +77,16 @@ def test_every_recipe_survives_the_file(tmp_path):
 
 def test_wrong_settings_are_all_named(tmp_path, capsys):
     path = tmp_path / "run.toml"
-    path.write_text('lerning_rate = 1\nsteps = "many"\nmixup = true\n[augmentation]\nflip = true')
-    with pytest.raises(ValueError, match=r"run.toml has 4 wrong settings") as error:
+    path.write_text(
+        'lerning_rate = 1\nsteps = "many"\nmixup = true\nclip_norm = nan\n[augmentation]\nflip = true'
+    )
+    with pytest.raises(ValueError, match=r"run.toml has 5 wrong settings") as error:
         read_settings(path)
     for part in (
         "lerning_rate is unknown (the nearest is learning_rate)",
         "steps must be int | none. Received: 'many'",
         "mixup must be float. Received: True",
+        "Received: nan",
         "[augmentation] is a table",
     ):
         assert part in str(error.value)
@@ -92,6 +95,8 @@ def test_wrong_settings_are_all_named(tmp_path, capsys):
         read_settings(path)
     assert main(["train", "--config", str(tmp_path / "none.toml")]) == 2
     assert "There is no file" in capsys.readouterr().err
+    assert main(["train", "--data", "x", "--dry-run", "--find-learning-rate"]) == 2
+    assert "both train the model" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         parse("--steps", "2.5")
     assert "argument --steps: steps must be int | none" in capsys.readouterr().err

@@ -48,6 +48,11 @@ def test_the_learning_rate_finder_suggests_a_rate_that_learns():
     assert found.losses[0] == pytest.approx(np.log(2), rel=0.02) and min(found.losses) < 0.5
     assert found.rates[1] / found.rates[0] == pytest.approx((100 / 1e-5) ** (1 / 59))
     assert f"a learning rate of {found.suggestion:.1e}" in str(found)
+    with pytest.raises(ValueError, match="at least 3 steps"):
+        search_learning_rate(model, two_colours(), RECIPE, steps=1)
+    model.layers[-1].bias.assign([np.nan, np.nan])
+    with pytest.raises(ValueError, match="not finite in the first step"):
+        search_learning_rate(model, two_colours(), RECIPE, steps=3)
 
 
 def unequal():
@@ -75,6 +80,10 @@ def test_classes_of_unequal_size_count_alike():
     assert len(labels) == 320 and 0.4 < labels.mean() < 0.6
     epochs = [next(iter(batches))[1].numpy() for _ in range(2)]
     assert not np.array_equal(*epochs)  # each epoch draws others
+    rest, _ = balanced.split(4)  # is drawn as before
+    parts = keras_vit.data.train_batches(rest, transform, 28, plain, repeats=10)
+    labels = np.concatenate([y.argmax(-1) for _, y in parts.as_numpy_iterator()])
+    assert 0.25 < labels.mean() < 0.75
     held_out = keras_vit.data.eval_batches(balanced, transform, 32)
     assert next(iter(held_out))[1].numpy()[:, 1].sum() == 2  # evaluation sees all once
     with pytest.raises(ValueError, match="must be 2 numbers of 0 or more"):
