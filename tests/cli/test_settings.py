@@ -77,9 +77,8 @@ def test_every_recipe_survives_the_file(tmp_path):
 
 def test_wrong_settings_are_all_named(tmp_path, capsys):
     path = tmp_path / "run.toml"
-    path.write_text(
-        'lerning_rate = 1\nsteps = "many"\nmixup = true\nclip_norm = nan\n[augmentation]\nflip = true'
-    )
+    lines = ("lerning_rate = 1", 'steps = "many"', "mixup = true", "clip_norm = nan")
+    path.write_text("\n".join((*lines, "[augmentation]", "flip = true")))
     with pytest.raises(ValueError, match=r"run.toml has 5 wrong settings") as error:
         read_settings(path)
     for part in (
