@@ -38,6 +38,7 @@ def test_tutorial_prints_what_its_page_shows(path, tmp_path, monkeypatch, capfd)
             assert line in printed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path", [path for path in TUTORIALS if path.stem == "train_on_a_folder"], ids=lambda p: p.stem
 )

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from keras_vit.models.vit import build_vit
 from keras_vit.trainers.model import Model
+from tests.checks import quick
 from tests.fixtures import fill_random, images_for, tiny_config
 
 # Every option, alone and with others, in one block.
@@ -61,7 +62,10 @@ def policy(request):
     keras.config.set_dtype_policy(before)
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize(
+    "name",
+    quick([*OPTIONS], "rectangle", "map", "learned_2d", "relative", "distilled", "everything"),
+)
 def test_eager_graph_xla_and_reloaded_agree(name, tmp_path):
     model = build(name)
     fill_random(model)

@@ -119,11 +119,15 @@ def check(*names):
             print(f"failed: {name}", traceback.format_exc(), flush=True)
 
 
-def check_two_replicas():
-    expected = train(thorough=True)
+def check_two_replicas(thorough=False):
+    expected = train(thorough=thorough)
     losses = expected["history"]["loss"]
     assert losses[-1] < losses[0] - 0.05, losses
-    assert_same(train(replicas, thorough=True), expected)
+    assert_same(train(replicas, thorough=thorough), expected)
+
+
+def check_validation_and_prediction():
+    check_two_replicas(thorough=True)
 
 
 def check_xla():

@@ -13,6 +13,7 @@ MODULE = "tests.trainers.distributed"
 QUICK = ("two_replicas",)
 SLOW = (
     *(
+        "validation_and_prediction",
         "single_batches",
         "own_models",
         "keras_itself",
