@@ -58,37 +58,17 @@ def build_keras(request: dict):
     import keras_vit
 
     keras.config.set_dtype_policy(request["policy"])
-    if request["who"] == "keras_vit fused":
-        fuse_attention()
     size = request["image_size"]
+    options = dict(request.get("options", {}))
+    if request["who"] == "keras_vit plain":  # one chunk of all queries, not Keras's fused attention
+        options["query_chunk_size"] = 1_000_000
     return keras_vit.create_model(
         request["variant"],
         classes=CLASSES,
         input_shape=(size, size, 3),
         include_preprocessing=False,
-        **request.get("options", {}),
+        **options,
     )
-
-
-def fuse_attention() -> None:
-    """Our attention through `keras.ops.dot_product_attention`: a candidate, not ours yet."""
-    from keras import ops
-
-    from keras_vit.layers.attention import SelfAttention
-
-    def call(
-        self, tokens, return_attention_scores=False, training=None, sizes=None, return_keys=False
-    ):
-        # The block asks for scores and keys, and uses neither in a plain ViT.
-        assert sizes is None and return_attention_scores and return_keys
-        _, num_tokens, width = tokens.shape
-        x = self.qkv(ops.reshape(tokens, (-1, width)))
-        x = ops.reshape(x, (-1, num_tokens, 3, self.num_heads, width // self.num_heads))
-        x = ops.dot_product_attention(x[:, :, 0], x[:, :, 1], x[:, :, 2])
-        x = self.output_projection(ops.reshape(x, (-1, width)))
-        return ops.reshape(x, (-1, num_tokens, width)), None, None
-
-    SelfAttention.call = call
 
 
 def keras_train(request: dict) -> dict:

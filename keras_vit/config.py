@@ -279,6 +279,8 @@ class ViTConfig:
             accurate, with the same weights.
         rematerialize: Whether training stores only the input of each block and recomputes the rest
             for the gradient: less memory, about a third more computation.
+        query_chunk_size: Queries whose attention weights are computed at a time, or `None` for all:
+            less memory for large images.
         classifier_activation: Activation of the head by its name in Keras; `None` gives logits.
         head_bias: Initial bias of the head; -10 in the official ImageNet-21k pre-training.
         stem: A ResNet whose feature maps are split into patches, the paper's hybrid.
@@ -317,6 +319,7 @@ class ViTConfig:
     patch_dropout_rate: float = 0.0
     num_merged_tokens: int = 0
     rematerialize: bool = False
+    query_chunk_size: int | None = None
     classifier_activation: str | None = None
     head_bias: float = 0.0
     stem: ResNetStem | None = None
@@ -339,7 +342,7 @@ class ViTConfig:
     def _check_numbers(self) -> None:
         for field in ("width", "depth", "num_heads", "mlp_dim", "channels"):
             check_positive(field, getattr(self, field))
-        for field in ("classes", "pre_logits"):
+        for field in ("classes", "pre_logits", "query_chunk_size"):
             if getattr(self, field) is not None:
                 check_positive(field, getattr(self, field))
         for field in ("dropout_rate", "attention_dropout_rate", "stochastic_depth_rate"):

@@ -7,7 +7,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.checks import Shape, check_heads, check_rate
+from keras_vit.checks import Shape, check_heads, check_positive, check_rate
+from keras_vit.trainers.distributed import depend_on
 
 
 def split_heads(x: keras.KerasTensor, num_tokens: int, num_heads: int) -> keras.KerasTensor:
@@ -49,6 +50,38 @@ def attention_scores(
     return ops.cast(scores, queries.dtype)
 
 
+def fused_attention(
+    queries: keras.KerasTensor, keys: keras.KerasTensor, values: keras.KerasTensor
+) -> keras.KerasTensor:
+    """Attention through `keras.ops.dot_product_attention`, which may compute no scores at all.
+
+    Args:
+        queries: Float tensor of shape `(B, A, T, d)`.
+        keys: Float tensor of that shape.
+        values: Float tensor of that shape.
+
+    Returns:
+        Float tensor of that shape.
+    """
+    x = ops.dot_product_attention(
+        *(ops.transpose(part, (0, 2, 1, 3)) for part in (queries, keys, values))
+    )  # (B, T, A, d)
+    return ops.transpose(x, (0, 2, 1, 3))
+
+
+def fusion_pays() -> bool:
+    """Tells whether Keras's backend has kernels for attention as a whole.
+
+    PyTorch has, and JAX on accelerators. In TensorFlow, and JAX on processors,
+    `keras.ops.dot_product_attention` computes all scores too (`benchmarks/attention.py`).
+    """
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return jax.default_backend() != "cpu"
+    return keras.backend.backend() == "torch"
+
+
 def add_sizes(
     logits: keras.KerasTensor | None, sizes: keras.KerasTensor, dtype: str
 ) -> keras.KerasTensor:
@@ -86,6 +119,8 @@ class SelfAttention(keras.layers.Layer):
         relative_positions: Whether learned embeddings of the distance between two tokens in the
             sequence are added to the keys (Appendix D.4).
         norm_epsilon: Added to the variance in the norm of queries and keys.
+        query_chunk_size: Queries whose attention weights are computed at a time, or `None` for
+            all: less memory for many tokens. Not used with `return_attention_scores`.
 
     Call arguments:
         tokens: Float tensor of shape `(B, T, D)`.
@@ -101,7 +136,8 @@ class SelfAttention(keras.layers.Layer):
         `(B, A, T, d)`.
 
     Raises:
-        ValueError: If the heads do not divide the width, or a rate is not in [0, 1).
+        ValueError: If the heads do not divide the width, a rate is not in [0, 1), or
+            `query_chunk_size` is not positive.
     """
 
     def __init__(
@@ -112,17 +148,21 @@ class SelfAttention(keras.layers.Layer):
         qk_norm: bool = False,
         relative_positions: bool = False,
         norm_epsilon: float = 1e-6,
+        query_chunk_size: int | None = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
         check_rate("dropout_rate", dropout_rate)
         check_rate("attention_dropout_rate", attention_dropout_rate)
+        if query_chunk_size is not None:
+            check_positive("query_chunk_size", query_chunk_size)
         self.num_heads = num_heads
         self.dropout_rate = dropout_rate
         self.attention_dropout_rate = attention_dropout_rate
         self.qk_norm = qk_norm
         self.relative_positions = relative_positions
         self.norm_epsilon = norm_epsilon
+        self.query_chunk_size = query_chunk_size
 
     def build(self, tokens_shape: Shape) -> None:
         _, num_tokens, width = tokens_shape
@@ -173,13 +213,45 @@ class SelfAttention(keras.layers.Layer):
         logits = self._position_logits(queries)
         if sizes is not None:
             logits = add_sizes(logits, sizes, queries.dtype)
-        scores = attention_scores(queries, keys, logits)
-        weights = self.attention_dropout(scores, training=training)
-        x = merge_heads(ops.matmul(weights, values))  # (B * T, D)
-        x = self.output_projection(x)
+        dropped = training and self.attention_dropout_rate > 0
+        scores = None
+        if return_attention_scores:
+            scores = attention_scores(queries, keys, logits)
+            x = ops.matmul(self.attention_dropout(scores, training=training), values)
+        elif self.query_chunk_size is None and logits is None and not dropped and fusion_pays():
+            x = fused_attention(queries, keys, values)
+        else:
+            x = self._attend(queries, keys, values, logits, training)
+        x = self.output_projection(merge_heads(x))  # (B * T, D)
         x = self.dropout(ops.reshape(x, (-1, num_tokens, width)), training=training)  # (B, T, D)
         more = [scores] * return_attention_scores + [keys] * return_keys
         return (x, *more) if more else x
+
+    def _attend(
+        self,
+        queries: keras.KerasTensor,
+        keys: keras.KerasTensor,
+        values: keras.KerasTensor,
+        logits: keras.KerasTensor | None,
+        training: bool | None,
+    ) -> keras.KerasTensor:
+        """Means of the values, `(B, A, T, d)`, for one chunk of the queries after another."""
+        num_tokens = queries.shape[2]
+        size = self.query_chunk_size or num_tokens
+        if size >= num_tokens:
+            scores = attention_scores(queries, keys, logits)
+            return ops.matmul(self.attention_dropout(scores, training=training), values)
+        parts: list[keras.KerasTensor] = []
+        for start in range(0, num_tokens, size):
+            chunk = slice(start, start + size)
+            with depend_on(parts[-1:]):  # else TensorFlow computes all chunks at once
+                added = logits
+                if logits is not None and logits.shape[2] > 1:  # one row for each query
+                    added = logits[:, :, chunk]
+                scores = attention_scores(queries[:, :, chunk], keys, added)
+                weights = self.attention_dropout(scores, training=training)
+                parts.append(ops.matmul(weights, values))
+        return ops.concatenate(parts, axis=2)
 
     def _project(
         self, tokens: keras.KerasTensor
@@ -212,6 +284,7 @@ class SelfAttention(keras.layers.Layer):
             "qk_norm": self.qk_norm,
             "relative_positions": self.relative_positions,
             "norm_epsilon": self.norm_epsilon,
+            "query_chunk_size": self.query_chunk_size,
         }
         return {**super().get_config(), **config}
 

@@ -70,6 +70,8 @@ class TransformerBlock(keras.layers.Layer):
         num_merged_tokens: Tokens merged into others between attention and MLP, at most half of
             the patches that come in: see `TokenMerging`. The block then takes and returns sizes.
         num_prefix_tokens: Tokens before the patches, which are not merged.
+        query_chunk_size: Queries whose attention weights are computed at a time, or `None` for
+            all: less memory for many tokens.
 
     Call arguments:
         tokens: Float tensor of shape `(B, T, D)`.
@@ -104,6 +106,7 @@ class TransformerBlock(keras.layers.Layer):
         rematerialize: bool = False,
         num_merged_tokens: int = 0,
         num_prefix_tokens: int = 0,
+        query_chunk_size: int | None = None,
         **kwargs: Any,
     ):
         super().__init__(autocast=False, **kwargs)  # the residual stream keeps its precision
@@ -130,6 +133,7 @@ class TransformerBlock(keras.layers.Layer):
         self.rematerialize = rematerialize
         self.num_merged_tokens = num_merged_tokens
         self.num_prefix_tokens = num_prefix_tokens
+        self.query_chunk_size = query_chunk_size
 
     def build(
         self,
@@ -145,6 +149,7 @@ class TransformerBlock(keras.layers.Layer):
                 qk_norm=self.qk_norm,
                 relative_positions=self.relative_positions,
                 norm_epsilon=self.norm_epsilon,
+                query_chunk_size=self.query_chunk_size,
                 dtype=self.dtype_policy,
                 name="attention",
             ),
@@ -207,26 +212,26 @@ class TransformerBlock(keras.layers.Layer):
     ) -> keras.KerasTensor | tuple[keras.KerasTensor, ...]:
         # Rounding the sum of all branches to bfloat16 after each would be most of the error.
         tokens = ops.cast(tokens, self.variable_dtype)
-        x, scores, keys = self.attention(
+        attended = self.attention(
             self.attention_norm(tokens),
-            return_attention_scores=True,
+            return_attention_scores=return_attention_scores,
             training=training,
             sizes=sizes,
-            return_keys=True,
+            return_keys=self.num_merged_tokens > 0,
         )
+        x, *more = attended if isinstance(attended, tuple) else (attended,)
         if self.layer_scale is not None:
             x = self.attention_scale(x)
         x = self.stochastic_depth(x, training=training)
         tokens = tokens + ops.cast(x, tokens.dtype)  # (B, T, D)
         if self.num_merged_tokens:
-            tokens, sizes = self.merging(tokens, keys, sizes)  # (B, T - merged, D)
+            tokens, sizes = self.merging(tokens, more.pop(), sizes)  # (B, T - merged, D)
         x = self.mlp(self.mlp_norm(tokens), training=training)
         if self.layer_scale is not None:
             x = self.mlp_scale(x)
         x = self.stochastic_depth(x, training=training)
         tokens = tokens + ops.cast(x, tokens.dtype)  # (B, T - merged, D)
-        outputs = [tokens] + [sizes] * bool(self.num_merged_tokens)
-        outputs += [scores] * return_attention_scores
+        outputs = [tokens] + [sizes] * bool(self.num_merged_tokens) + more
         return tuple(outputs) if len(outputs) > 1 else tokens
 
     def compute_output_spec(
@@ -265,6 +270,7 @@ class TransformerBlock(keras.layers.Layer):
             "rematerialize": self.rematerialize,
             "num_merged_tokens": self.num_merged_tokens,
             "num_prefix_tokens": self.num_prefix_tokens,
+            "query_chunk_size": self.query_chunk_size,
         }
         return {**super().get_config(), **config}
 

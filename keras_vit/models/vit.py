@@ -132,6 +132,7 @@ def transformer_block(config: ViTConfig, index: int) -> TransformerBlock:
         rematerialize=config.rematerialize,
         num_merged_tokens=config.num_merged_tokens,
         num_prefix_tokens=config.num_prefix_tokens if config.num_merged_tokens else 0,
+        query_chunk_size=config.query_chunk_size,
         name=f"block_{index}",
     )
 

@@ -87,7 +87,7 @@ class DistributedTraining(Base):
         return self.train_function
 
     def train_step(self, *args: Any) -> Logs:
-        with _depend_on(args):
+        with depend_on(args):
             return self._train_replica(*args) if is_distributed(self) else super().train_step(*args)
 
     def _train_replica(self, data: Any) -> Logs:
@@ -125,7 +125,7 @@ class DistributedTraining(Base):
         return keras.ops.sum(loss) * keras.ops.cast(replicas, loss.dtype)
 
     def test_step(self, *args: Any) -> Logs:
-        with _depend_on(args):
+        with depend_on(args):
             return self._test_replica(*args) if is_distributed(self) else super().test_step(*args)
 
     def _test_replica(self, data: Any) -> Logs:
@@ -184,8 +184,11 @@ class DistributedTraining(Base):
         return self.predict(x, batch_size=len(keras.tree.flatten(x)[0]), verbose=0)
 
 
-def _depend_on(data: Any) -> contextlib.AbstractContextManager[Any]:
-    """Makes the step depend on its batch, so that none runs after the data ends."""
+def depend_on(data: Any) -> contextlib.AbstractContextManager[Any]:
+    """Makes operations wait for values, in TensorFlow's graphs.
+
+    A training step that depends on its batch does not run after the data ends.
+    """
     if keras.backend.backend() != "tensorflow":
         return contextlib.nullcontext()
     import tensorflow as tf

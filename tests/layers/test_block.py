@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_vit.layers import attention
 from keras_vit.layers.attention import SelfAttention
 from keras_vit.layers.block import LayerScale, TransformerBlock
 from keras_vit.layers.mlp import MLP, gelu
@@ -41,7 +44,7 @@ def test_gelu_is_the_form_it_says(form):
     [
         {},
         {"relative_positions": True},
-        {"qk_norm": True},
+        {"qk_norm": True, "query_chunk_size": 2},
     ],
 )
 def test_attention_passes_check_layer(options):
@@ -78,6 +81,53 @@ def test_attention_is_the_papers():
     np.testing.assert_allclose(numpy(scores), expected_scores, rtol=0, atol=1e-6)
     np.testing.assert_allclose(numpy(scores).sum(-1), 1, rtol=0, atol=1e-6)
     np.testing.assert_array_equal(numpy(layer(TOKENS)), numpy(out))
+
+
+def outputs_and_gradients(layer):
+    tokens = tf.constant(TOKENS)
+    weights = [weight.value for weight in layer.trainable_weights]
+    with tf.GradientTape() as tape:
+        tape.watch(tokens)
+        out = layer(tokens)
+        loss = tf.reduce_sum(out * tf.reshape(tf.range(160.0), (2, 5, 16)))
+    return [out, *tape.gradient(loss, [tokens, *weights])]
+
+
+@pytest.mark.parametrize("way", ["fused", "chunks of 1", "chunks of 2"])
+@pytest.mark.parametrize("options", [{}, {"qk_norm": True}, {"relative_positions": True}], ids=str)
+def test_fused_and_chunked_attention_equal_the_papers(way, options, monkeypatch):
+    expected = outputs_and_gradients(built(SelfAttention(4, **options))[0])
+    monkeypatch.setattr(attention, "fusion_pays", lambda: way == "fused")
+    size = None if way == "fused" else int(way[-1])
+    products = []
+    original = keras.ops.dot_product_attention
+    monkeypatch.setattr(
+        attention.ops,
+        "dot_product_attention",
+        lambda *args: products.append(args) or original(*args),
+    )
+    layer = built(SelfAttention(4, query_chunk_size=size, **options))[0]
+    for received, value in zip(outputs_and_gradients(layer), expected, strict=True):
+        scale = np.abs(value).max()
+        np.testing.assert_allclose(received / scale, value / scale, rtol=0, atol=2e-6)
+    assert len(products) == (way == "fused" and "relative_positions" not in options)
+    layer(TOKENS, return_attention_scores=True)
+    assert len(products) <= 1  # scores need the product itself
+
+
+def test_a_chunk_of_queries_waits_for_the_one_before():
+    layer = built(SelfAttention(4, query_chunk_size=2))[0]
+    graph = tf.function(layer).get_concrete_function(tf.TensorSpec((None, 5, 16))).graph
+    softmaxes = [op for op in graph.get_operations() if op.type == "Softmax"]
+    assert len(softmaxes) == 3
+    for first, second in itertools.pairwise(softmaxes):
+        before, found = [second], set()
+        while before:
+            op = before.pop()
+            inputs = {x.op.name: x.op for x in op.inputs} | {x.name: x for x in op.control_inputs}
+            before += [value for name, value in inputs.items() if name not in found]
+            found |= inputs.keys()
+        assert first.name in found
 
 
 def test_relative_positions_add_a_key_for_every_distance():
