@@ -15,6 +15,7 @@ import tensorflow as tf
 from keras_vit.config import Preprocessing
 from keras_vit.data.transforms import normalize
 from keras_vit.models.graph import head_input
+from keras_vit.models.lora import merge_lora
 from keras_vit.models.resnet import fold_standardization
 from keras_vit.trainers.model import find_preprocessing
 from keras_vit.trainers.private_names import flatten_layers
@@ -125,7 +126,7 @@ def prepare(
     """
     check_model(model)
     source, steps = model, _count_steps(model)
-    model = fold_standardization(model)
+    model = fold_standardization(merge_lora(model))
     if activation not in (None, *_ACTIVATIONS):
         raise ValueError(
             f"`activation` must be None or one of {', '.join(map(repr, _ACTIVATIONS))}. "

@@ -8,6 +8,7 @@ import keras
 from keras import ops
 
 from keras_vit.checks import Shape, check_heads, check_positive, check_rate
+from keras_vit.layers.dense import Dense
 from keras_vit.trainers.distributed import depend_on
 
 
@@ -170,14 +171,14 @@ class SelfAttention(keras.layers.Layer):
         head_dim = width // self.num_heads
         # Xavier on each of the three (D, D) matrices, as in the official code.
         limit = (6 / (2 * width)) ** 0.5
-        self.qkv = keras.layers.Dense(
+        self.qkv = Dense(
             3 * width,
             kernel_initializer=keras.initializers.RandomUniform(-limit, limit),
             dtype=self.dtype_policy,
             name="qkv",
         )
         self.qkv.build((None, width))
-        self.output_projection = keras.layers.Dense(width, dtype=self.dtype_policy, name="output")
+        self.output_projection = Dense(width, dtype=self.dtype_policy, name="output")
         self.output_projection.build((None, width))
         self.attention_dropout = keras.layers.Dropout(
             self.attention_dropout_rate, dtype=self.dtype_policy

@@ -8,6 +8,7 @@ import keras
 from keras import ops
 
 from keras_vit.checks import Shape, check_positive, check_rate
+from keras_vit.layers.dense import Dense
 
 
 def gelu(x: keras.KerasTensor, form: str) -> keras.KerasTensor:
@@ -70,8 +71,8 @@ class MLP(keras.layers.Layer):
         self.hidden_dropout = keras.layers.Dropout(self.dropout_rate, dtype=self.dtype_policy)
         self.dropout = keras.layers.Dropout(self.dropout_rate, dtype=self.dtype_policy)
 
-    def _build_dense(self, name: str, input_dim: int, units: int) -> keras.layers.Dense:
-        dense = keras.layers.Dense(
+    def _build_dense(self, name: str, input_dim: int, units: int) -> Dense:
+        dense = Dense(
             units,
             bias_initializer=keras.initializers.RandomNormal(stddev=1e-6),  # as official
             dtype=self.dtype_policy,

@@ -1,4 +1,6 @@
 from .adapt import adapt_model as adapt_model
+from .adapters import load_adapter as load_adapter
+from .adapters import save_adapter as save_adapter
 from .callbacks import EarlyStopping as EarlyStopping
 from .distillation import distillation_model as distillation_model
 from .fit import TrainingResult as TrainingResult

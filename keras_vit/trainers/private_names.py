@@ -8,11 +8,12 @@ Modules outside of `keras_vit.trainers` use the functions below, or override a l
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import keras
@@ -100,6 +101,8 @@ PRIVATE_NAMES = tuple(
         ("keras.src.ops.node", "_keras_history", "the call that made a tensor"),
         ("keras.src.ops.operation:Operation", "_inbound_nodes", "all calls of a layer"),
         ("keras.src.layers.layer:Layer", "_flatten_layers", "layers of nested layers, too"),
+        # Low-rank updates (layers/dense.py).
+        ("keras.src.layers.layer:Layer", "_tracker", "lets a built layer get a generator"),
         # Exports: other packages.
         ("tf2onnx.optimizer", "_get_optimizers", "all graph optimizers but two"),
         ("ai_edge_litert.interpreter:Interpreter", "_get_ops_details", "counts operators"),
@@ -255,6 +258,16 @@ def call_of(tensor: Tensor) -> tuple[Any, Any]:
 def flatten_layers(model: keras.Model) -> Iterable[keras.layers.Layer]:
     """Returns the model, its layers, and the layers inside of them."""
     return model._flatten_layers()
+
+
+@contextlib.contextmanager
+def unlocked(layer: keras.layers.Layer) -> Iterator[None]:
+    """Lets a built layer get variables, as Keras's own `enable_lora` does."""
+    layer._tracker.unlock()
+    try:
+        yield
+    finally:
+        layer._tracker.lock()
 
 
 def tf2onnx_optimizers() -> dict[str, Callable[[], Any]]:

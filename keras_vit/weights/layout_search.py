@@ -17,6 +17,12 @@ LAYOUTS: tuple[Layout, ...] = official_layouts.LAYOUTS + torch_layouts.LAYOUTS
 Sources = dict[str, tuple[str, int | None]]
 
 # Names that transformers 5 has in memory, and what its files call them.
+_ATTENTION = {
+    "attention.query": "q_proj",
+    "attention.key": "k_proj",
+    "attention.value": "v_proj",
+    "output.dense": "o_proj",
+}
 _IN_MEMORY = tuple(
     (re.compile(rf"{pattern}(?=\.)"), name)
     for pattern, name in (
@@ -26,10 +32,10 @@ _IN_MEMORY = tuple(
         ),
         (r"^((?:vit|deit|ijepa)\.)?layers\.(\d+)\.mlp\.fc2", r"\1encoder.layer.\2.output.dense"),
         (r"^((?:vit|deit|ijepa)\.)?layers\.(\d+)", r"\1encoder.layer.\2"),
-        (r"(encoder\.layer\.\d+)\.attention\.q_proj", r"\1.attention.attention.query"),
-        (r"(encoder\.layer\.\d+)\.attention\.k_proj", r"\1.attention.attention.key"),
-        (r"(encoder\.layer\.\d+)\.attention\.v_proj", r"\1.attention.attention.value"),
-        (r"(encoder\.layer\.\d+)\.attention\.o_proj", r"\1.attention.output.dense"),
+        *(
+            (rf"(encoder\.layer\.\d+)\.attention\.{name}", rf"\1.attention.{part}")
+            for part, name in _ATTENTION.items()
+        ),
     )
 )
 _SCAN = "Transformer/encoderblock/"  # all blocks stacked in one array
@@ -90,12 +96,27 @@ def _pattern(layout: Layout) -> re.Pattern[str]:
     return re.compile("|".join(numbered))
 
 
+def published_name(key: str) -> str:
+    """A name of transformers 5 in memory, as it stands in published files."""
+    for pattern, name in _IN_MEMORY:
+        key = pattern.sub(name, key)
+    return key
+
+
+def in_memory_name(key: str) -> str:
+    """The inverse of `published_name`."""
+    for part, name in _ATTENTION.items():
+        key = key.replace(f".attention.{part}", f".attention.{name}")
+    block = re.compile(r"^((?:vit|deit)\.)?encoder\.layer\.(\d+)")
+    if block.match(key):
+        key = key.replace(".intermediate.dense", ".mlp.fc1").replace(".output.dense", ".mlp.fc2")
+    return block.sub(r"\1layers.\2", key)
+
+
 def _current_name(key: str, kind: str) -> str:
     """A name as the project writes it today."""
     if kind != "npz":
-        for pattern, name in _IN_MEMORY:
-            key = pattern.sub(name, key)
-        return key
+        return published_name(key)
     key = key.replace(_SCAN, "Transformer/encoderblock_0/")
     key = re.sub(r"Transformer/pos_embedding$", "pos_embedding", key)  # big_vision before 2022
     return re.sub(r"(standardized_conv2d|group_norm|conv2d)_\d+", r"\1", key)

@@ -72,7 +72,7 @@ def save_weights(
     _check_function(config_of(model), chosen)
     arrays = _file_arrays(model, chosen)
     with write_atomically(path, replace=True) as unfinished, open(unfinished, "wb") as stream:
-        (_write_npz if chosen.kind == "npz" else _write_safetensors)(stream, arrays)
+        (_write_npz if chosen.kind == "npz" else write_safetensors)(stream, arrays)
     return path
 
 
@@ -274,7 +274,8 @@ def _write_npz(stream: BinaryIO, arrays: dict[str, Sized]) -> None:
                 np.lib.format.write_array(member, np.ascontiguousarray(make(), "<f4"))
 
 
-def _write_safetensors(stream: BinaryIO, arrays: dict[str, Sized]) -> None:
+def write_safetensors(stream: BinaryIO, arrays: dict[str, Sized]) -> None:
+    """Writes arrays of float32 one after the other, each made when it is written."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     position = 0
     for name, (shape, _) in arrays.items():

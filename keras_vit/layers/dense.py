@@ -1,0 +1,120 @@
+"""Keras's dense layer, with low-rank updates that need no gradient of the whole kernel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit.checks import check_rate
+from keras_vit.trainers.private_names import unlocked
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class Dense(keras.layers.Dense):
+    """`keras.layers.Dense` whose low-rank update is a product of its own (LoRA).
+
+    Keras adds the update to the kernel in every step, and so computes the gradient of the whole
+    kernel. Here `x A B` is added to `x W` (Eq. 3 in https://arxiv.org/abs/2106.09685), and the
+    gradient of `W` is never needed. As in Keras, files hold the kernel with the update added.
+
+    Args:
+        *args: As for `keras.layers.Dense`.
+        **kwargs: As for `keras.layers.Dense`.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.lora_parts: tuple[bool, ...] | None = None
+        self.lora_dropout_rate = 0.0
+        self.lora_seed: keras.random.SeedGenerator | None = None
+
+    def enable_lora(
+        self,
+        rank: int,
+        lora_alpha: float | None = None,
+        a_initializer: Any = "he_uniform",
+        b_initializer: Any = "zeros",
+        *,
+        parts: tuple[bool, ...] | None = None,
+        dropout_rate: float = 0.0,
+    ) -> None:
+        """Freezes the kernel and adds a low-rank update to it, as in Keras.
+
+        Args:
+            rank: Rank of the update, of each part where there are parts.
+            lora_alpha: The update counts `lora_alpha / rank` times; `None` is `rank`.
+            a_initializer: Initial values of `A`.
+            b_initializer: Initial values of `B`.
+            parts: Splits the units evenly, and says which parts have an update of their own:
+                `(True, False, True)` are queries and values. `None` is one update of all units.
+            dropout_rate: Dropout of the input of the update, in [0, 1).
+
+        Raises:
+            ValueError: If there is an update already, or the kernel is quantised and has parts.
+        """
+        check_rate("dropout_rate", dropout_rate)
+        if self.quantization_mode and (parts or dropout_rate):
+            raise ValueError(
+                f"A kernel that Keras quantised ({self.quantization_mode}) has one low-rank update "
+                f"without dropout. Received: parts={parts}, dropout_rate={dropout_rate}."
+            )
+        ranks, alpha = rank, rank if lora_alpha is None else lora_alpha
+        if parts:
+            if self.units % len(parts) or not any(parts):
+                raise ValueError(
+                    f"`parts` must choose one or more of equal parts of {self.units} units. "
+                    f"Received: {parts}."
+                )
+            ranks, alpha = rank * sum(parts), alpha * sum(parts)
+        super().enable_lora(ranks, alpha, a_initializer, b_initializer)
+        self.lora_parts = parts
+        self.lora_dropout_rate = dropout_rate
+        mask = self.lora_mask()
+        if mask is not None:
+            self.lora_kernel_b.assign(self.lora_kernel_b * mask)
+        if dropout_rate:
+            with unlocked(self):
+                self.lora_seed = keras.random.SeedGenerator()
+
+    @property
+    def lora_scale(self) -> float:
+        """How often the update counts."""
+        return float(self.lora_alpha / self.lora_rank)
+
+    @property
+    def frozen_kernel(self) -> Any:
+        """The kernel without the update, a variable of shape `(inputs, units)`."""
+        return next(variable for variable in self.weights if variable.name == "kernel")
+
+    def lora_mask(self) -> np.ndarray | None:
+        """Where `B` may differ from 0, `(rank, units)`; `None` is everywhere."""
+        if not self.lora_parts:
+            return None
+        rank = self.lora_rank // sum(self.lora_parts)
+        chosen = np.flatnonzero(self.lora_parts)
+        rows = np.repeat(chosen, rank)[:, None]
+        columns = np.repeat(np.arange(len(self.lora_parts)), self.units // len(self.lora_parts))
+        return (rows == columns).astype("float32")
+
+    def call(self, inputs: keras.KerasTensor, training: bool | None = None) -> keras.KerasTensor:
+        if not self.lora_enabled:
+            return super().call(inputs, training=training)
+        x = ops.matmul(inputs, self.frozen_kernel)
+        if training and self.lora_dropout_rate:
+            inputs = keras.random.dropout(inputs, self.lora_dropout_rate, seed=self.lora_seed)
+        b, mask = self.lora_kernel_b, self.lora_mask()
+        if mask is not None:
+            b = b * mask
+        a, b = (ops.cast(part, inputs.dtype) for part in (self.lora_kernel_a, b))
+        x = x + self.lora_scale * ops.matmul(ops.matmul(inputs, a), b)
+        if self.bias is not None:
+            x = x + self.bias
+        return x if self.activation is None else self.activation(x)
+
+    def quantize(self, mode: Any = None, type_check: bool = True, **kwargs: Any) -> None:
+        """As `keras.layers.Dense.quantize`, which takes no subclasses unless told to."""
+        del type_check
+        super().quantize(mode, type_check=False, **kwargs)

@@ -1,0 +1,222 @@
+"""Low-rank adaptation (LoRA, https://arxiv.org/abs/2106.09685) of the products of the blocks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+
+from keras_vit.checks import check_positive, check_rate
+from keras_vit.layers.block import TransformerBlock
+from keras_vit.layers.dense import Dense
+from keras_vit.trainers.private_names import flatten_layers
+
+# Names of the products of a block: ours, timm's and those of transformers in memory and in files.
+_PRODUCTS = {
+    "attention/qkv": ("qkv",),
+    "attention/output": ("attention_output", "proj", "attn.proj", "o_proj"),
+    "mlp/hidden": ("mlp_hidden", "fc1", "mlp.fc1", "intermediate.dense"),
+    "mlp/output": ("mlp_output", "fc2", "mlp.fc2"),
+}
+_PARTS = {"query": 0, "q_proj": 0, "key": 1, "k_proj": 1, "value": 2, "v_proj": 2}
+ALL_LINEAR = "all-linear"
+
+
+def add_lora(
+    model: keras.Model,
+    rank: int,
+    targets: str | Sequence[str] = ("qkv",),
+    *,
+    alpha: float | None = None,
+    dropout_rate: float = 0.0,
+    rank_stabilized: bool = False,
+    trainable: Sequence[str] = ("head",),
+) -> keras.Model:
+    """Freezes a model and adds low-rank updates to products of its blocks, which train.
+
+    The model is changed, as by Keras's own `layer.enable_lora`, and computes the same until it is
+    trained. `model.save` writes the updated kernels, without updates; so do exports.
+    `keras_vit.train.save_adapter` writes the updates alone, and `merge_lora` gives a plain model.
+
+    Args:
+        model: A model with `TransformerBlock`s, at any depth of nested models.
+        rank: Rank of each update.
+        targets: Products that get an update: `"qkv"` (one update of queries, keys and values),
+            `"query"`, `"key"`, `"value"` (an update each), `"attention_output"`, `"mlp_hidden"`,
+            `"mlp_output"`, or the names that timm or transformers give them. `"all-linear"` is
+            every product.
+        alpha: An update counts `alpha / rank` times; `None` is `rank`, so that it counts once.
+        dropout_rate: Dropout of the inputs of the updates, in [0, 1).
+        rank_stabilized: Whether an update counts `alpha / sqrt(rank)` times
+            (https://arxiv.org/abs/2312.03732).
+        trainable: Names of the layers that train as a whole; their names may go on after a `_`.
+
+    Returns:
+        The model. Compile it before `fit`, also where it was compiled before.
+
+    Raises:
+        ValueError: If a target or a layer is not in the model, or a product has an update already.
+
+    Example:
+
+    >>> model = keras_vit.ViTTi16(weights=None, classes=10)
+    >>> model = keras_vit.models.add_lora(model, rank=8, targets=("query", "value"))
+    >>> sum(w.shape[0] * w.shape[1] for w in model.trainable_weights if "lora" in w.path)
+    147456
+    """
+    check_positive("rank", rank)
+    names = (targets,) if isinstance(targets, str) else tuple(targets)
+    scale = (rank if alpha is None else alpha) / (rank**0.5 if rank_stabilized else rank)
+    plans = [Plan(layer, rank, scale, parts) for layer, parts in _choose(model, names)]
+    return apply_plans(model, plans, dropout_rate, trainable)
+
+
+class Plan(NamedTuple):
+    """A low-rank update of one layer.
+
+    Args:
+        layer: The layer.
+        rank: Rank of the update, of each part where there are parts.
+        scale: How often it counts.
+        parts: Which parts of the units have an update of their own; none is one update of all.
+    """
+
+    layer: Dense
+    rank: int
+    scale: float
+    parts: tuple[bool, ...]
+
+
+def apply_plans(
+    model: keras.Model, plans: Sequence[Plan], dropout_rate: float, trainable: Sequence[str]
+) -> keras.Model:
+    """Freezes a model and adds updates; see `add_lora`."""
+    check_rate("dropout_rate", dropout_rate)
+    kept = _variables_of(model, trainable)
+    there = lora_layers(model)
+    if there:
+        raise ValueError(
+            f"{there[0].path} has a low-rank update already. Call `merge_lora(model)` for a model "
+            "that holds it in its kernels, then add another."
+        )
+    # PEFT's initial values: uniform, up to one over the square root of the inputs.
+    initial = keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform")
+    for variable in model.variables:
+        if variable.trainable and id(variable) not in kept:
+            variable.trainable = False
+    for layer, rank, scale, parts in plans:
+        options: dict[str, Any] = {"parts": parts or None, "dropout_rate": dropout_rate}
+        layer.enable_lora(rank, scale * rank, initial, **options)
+    model.compiled = False  # an optimizer made before has other variables
+    return model
+
+
+def lora_layers(model: keras.Model) -> list[Dense]:
+    """Lists the dense layers of a model that have a low-rank update."""
+    return [layer for layer in dense_layers(model) if layer.lora_enabled]
+
+
+def merge_lora(model: keras.Model) -> keras.Model:
+    """Copies a model with its low-rank updates added to the kernels.
+
+    Args:
+        model: A model that `add_lora` changed; it stays as it is.
+
+    Returns:
+        A model of the same class and configuration, not compiled and all of it trainable, whose
+        outputs differ from the old ones by rounding. A model without updates is returned itself.
+
+    Raises:
+        ValueError: If a kernel with an update is quantised: save the model, which merges too.
+    """
+    layers = lora_layers(model)
+    if not layers:
+        return model
+    quantized = [layer.path for layer in layers if layer.quantization_mode]
+    if quantized:
+        raise ValueError(
+            f"The kernels of {quantized[0]} and others are quantised and cannot be merged exactly. "
+            "`model.save` merges and quantises again."
+        )
+    merged = {layer.frozen_kernel.path: merged_kernel(layer) for layer in layers}
+    updates = {id(v) for layer in layers for v in _updates(layer)}
+    values = [merged.get(v.path, v) for v in model.variables if id(v) not in updates]
+    copy = type(model).from_config(model.get_config())
+    for variable, value in zip(copy.variables, values, strict=True):
+        variable.assign(value)
+    return copy
+
+
+def merged_kernel(layer: Dense) -> np.ndarray:
+    """Computes the kernel of a layer with its update, in float64 and rounded once."""
+    a, b = (np.asarray(v, "float64") for v in (layer.lora_kernel_a, layer.lora_kernel_b))
+    mask = layer.lora_mask()
+    b = b if mask is None else b * mask
+    kernel = np.asarray(keras.ops.convert_to_numpy(layer.frozen_kernel), "float64")
+    return (kernel + layer.lora_scale * (a @ b)).astype("float32")
+
+
+def _updates(layer: Dense) -> Iterator[Any]:
+    yield from (layer.lora_kernel_a, layer.lora_kernel_b)
+    if layer.lora_seed is not None:
+        yield layer.lora_seed.state
+
+
+def dense_layers(model: keras.Model) -> Iterator[Dense]:
+    """Yields the dense layers of a model's blocks."""
+    for block in flatten_layers(model):
+        if isinstance(block, TransformerBlock):
+            yield from (layer for layer in flatten_layers(block) if isinstance(layer, Dense))
+
+
+def _choose(model: keras.Model, targets: tuple[str, ...]) -> list[tuple[Dense, tuple[bool, ...]]]:
+    """The layers that targets name, each with the parts that have an update of their own."""
+    layers = list(dense_layers(model))
+    if not layers:
+        raise ValueError(
+            f"The model {model.name!r} has no `TransformerBlock`, whose products get the updates."
+        )
+    whole: set[str] = set()
+    parts: set[int] = set()
+    for target in targets:
+        if target == ALL_LINEAR:
+            whole.update(_PRODUCTS)
+        elif target in _PARTS:
+            parts.add(_PARTS[target])
+        else:
+            whole.update(product for product, names in _PRODUCTS.items() if target in names)
+    names = {name for names in _PRODUCTS.values() for name in names} | {*_PARTS, ALL_LINEAR}
+    unknown = [target for target in targets if target not in names]
+    if unknown or not targets or (parts and "attention/qkv" in whole):
+        raise ValueError(
+            "`targets` must be 'all-linear', or names of products: 'qkv', or one or more of "
+            "'query', 'key', 'value'; 'attention_output', 'mlp_hidden', 'mlp_output'. Received: "
+            f"{', '.join(map(repr, targets)) or 'none'}."
+        )
+    if parts:
+        whole.add("attention/qkv")
+    only = tuple(part in parts for part in range(3)) if parts else ()
+    return [
+        (layer, only if product == "attention/qkv" else ())
+        for layer in layers
+        for product in whole
+        if layer.path.endswith(product)
+    ]
+
+
+def _variables_of(model: keras.Model, names: Iterable[str]) -> set[int]:
+    """The variables of layers with these names, by their identity."""
+    found: set[int] = set()
+    for name in names:
+        pattern = re.compile(rf"{re.escape(name)}(_.*)?")
+        layers = [x for x in flatten_layers(model) if x is not model and pattern.fullmatch(x.name)]
+        if not layers:
+            raise ValueError(
+                f"`trainable` names layers, and {model.name!r} has no layer {name!r}. Its last "
+                f"layers are {', '.join(x.name for x in model.layers[-3:])}."
+            )
+        found.update(id(v) for layer in layers for v in layer.variables)
+    return found

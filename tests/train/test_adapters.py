@@ -1,0 +1,107 @@
+"""Files of PEFT: its models' outputs, and files that it reads.
+
+`tests/golden/peft_outputs.json` is from `scripts/make_peft_golden.py`, which also reads what
+`save_adapter` writes; the weights follow a formula.
+"""
+
+from __future__ import annotations
+
+import json
+
+import keras
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from keras_vit.create import build
+from keras_vit.errors import CheckpointError
+from keras_vit.models.lora import lora_layers
+from keras_vit.train.adapters import load_adapter, save_adapter
+from keras_vit.weights.inspection import adapt_config, inspect_file
+from keras_vit.weights.load import load_weights
+from tests.fixtures import tiny_config
+from tests.official import GOLDEN
+from tests.weights.test_load_torch import images, weights
+
+CASES = json.loads((GOLDEN / "peft_outputs.json").read_text())
+
+
+def adapter_weights(shapes):
+    """The formula of the adapters: no array is a scale."""
+    arrays = weights({name.replace("weight", "w"): shape for name, shape in shapes.items()})
+    return {name: arrays[name.replace("weight", "w")] for name in shapes}
+
+
+def write(folder, case, arrays=None, **changes):
+    folder.mkdir()
+    arrays = adapter_weights(case["shapes"]) if arrays is None else arrays
+    safetensors.numpy.save_file(arrays, folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text(json.dumps({**case["config"], **changes}))
+    return folder
+
+
+def make(case, tmp_path):
+    path = tmp_path / "base.safetensors"
+    safetensors.numpy.save_file(weights(case["base"]), path)
+    config = tiny_config(image_size=32, patch_size=8, classes=5, include_preprocessing=False)
+    model = build(adapt_config(config, inspect_file(path)))
+    load_weights(model, path)
+    return model
+
+
+@pytest.mark.parametrize("title", CASES)
+def test_outputs_are_pefts_and_the_file_comes_back(title, tmp_path):
+    case = CASES[title]
+    expected = np.array(case["outputs"])
+    model = make(case, tmp_path)
+    plain = keras.ops.convert_to_numpy(model(images(32)))
+    assert np.abs(plain - expected).max() > 0.01  # the updates count
+    load_adapter(model, write(tmp_path / "theirs", case))
+    outputs = keras.ops.convert_to_numpy(model(images(32)))
+    np.testing.assert_allclose(outputs, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+    assert {layer.name for layer in lora_layers(model)} <= {"qkv", "output", "hidden"}
+
+    back = save_adapter(model, tmp_path / "ours", title.split()[0])
+    written = safetensors.numpy.load_file(back / "adapter_model.safetensors")
+    assert {name: list(x.shape) for name, x in written.items()} == case["shapes"]
+    again = load_adapter(make(case, tmp_path), back)
+    np.testing.assert_allclose(again(images(32)), outputs, rtol=0, atol=1e-6)
+    # Names of timm have one layer for queries, keys and values.
+    if title == "transformers vit":
+        again = load_adapter(make(case, tmp_path), save_adapter(model, tmp_path / "timm", "timm"))
+        np.testing.assert_allclose(again(images(32)), outputs, rtol=0, atol=1e-6)
+
+
+def test_what_does_not_fit_is_one_error_and_changes_nothing(tmp_path):
+    case = CASES["timm vit"]
+    model = make(case, tmp_path)
+    before = [np.array(keras.ops.convert_to_numpy(w)) for w in model.weights]
+    arrays = adapter_weights(case["shapes"])
+    name = "base_model.model.blocks.0.attn.qkv.lora_A.weight"
+    wrong = {**arrays, name: arrays[name][:, 1:], "base_model.model.neck.weight": np.zeros(3)}
+    wrong["base_model.model.blocks.9.attn.qkv.lora_A.weight"] = arrays[name]
+    wrong["base_model.model.head.bias"] = np.zeros(7, "float32")
+    with pytest.raises(CheckpointError) as caught:
+        load_adapter(model, write(tmp_path / "wrong", case, wrong))
+    for part in (
+        "blocks.0.attn.qkv has A (3, 31)",
+        "neck.weight is in no such model",
+        "blocks.9.attn.qkv is no product",
+        "head/bias is (7,)",
+    ):
+        assert part in str(caught.value)
+    for changes, message in (
+        ({"use_dora": True}, "use_dora=True"),
+        ({"peft_type": "LOHA"}, "peft_type='LOHA'"),
+        ({"lora_alpha": "8"}, "lora_alpha='8'"),
+    ):
+        folder = write(tmp_path / message, case, **changes)
+        with pytest.raises(CheckpointError, match=message):
+            load_adapter(model, folder)
+    with pytest.raises(CheckpointError, match="adapter_config"):
+        load_adapter(model, tmp_path)
+    assert not lora_layers(model)
+    after = [keras.ops.convert_to_numpy(w) for w in model.weights]
+    assert all((a == b).all() for a, b in zip(before, after, strict=True))
+    with pytest.raises(ValueError, match="no low-rank updates"):
+        save_adapter(model, tmp_path / "none")
