@@ -17,7 +17,13 @@ from keras_vit.checks import (
 
 POOLINGS = ("token", "gap", "map", "token_gap")
 POSITION_EMBEDDINGS = ("learned", "none", "learned_2d", "relative", "sincos_2d")
-GELUS = ("tanh", "exact")
+GELUS = ("tanh", "exact", "quick")
+NORMS = ("layer", "rms")
+# Parts of a model that have a norm inside, or biases to leave out.
+INNER_NORMS = ("attention", "mlp")
+BIASES = ("patch", "query", "key", "value", "projection", "mlp")
+ROTARY_COORDINATES = ("index", "centered")
+AXIS_ORDERS = ("hw", "wh")
 # Methods of `resize_positions`.
 POSITION_RESIZES = ("align_corners", "linear", "bilinear", "bicubic", "bicubic_plain")
 INTERPOLATIONS = ("bilinear", "bicubic", "area", "nearest")
@@ -231,6 +237,54 @@ class ResNetConfig:
         return dataclasses.asdict(self)
 
 
+@dataclasses.dataclass(frozen=True)
+class RotaryPositions:
+    """Rotary position embedding (https://arxiv.org/abs/2104.09864) of patches on a grid.
+
+    The channels of a head form pairs, and the position of a patch turns the pairs of its query and
+    key: half of them by angles that grow with the row, half with the column. Pair `k` of `n` in a
+    half has the frequency `base ** (-k / n)`. Class tokens and registers are not turned.
+
+    Args:
+        coordinates: `"index"` counts rows and columns (EVA-02, https://arxiv.org/abs/2303.11331),
+            one radian a patch at the highest frequency; `"centered"` takes the centres of patches
+            in an image from -1 to 1 (DINOv3, https://arxiv.org/abs/2508.10104), `2 pi` radians a
+            unit.
+        base: Base of the frequencies.
+        interleaved: Whether neighbouring channels make a pair, as in EVA-02, or channels half a
+            head apart, as in DINOv3.
+        offset: Added to the indices, before they are scaled to `reference_grid`.
+        reference_grid: Patches along (height, width) that indices are scaled to, so that images of
+            another size have the angles of the pre-training; `None` leaves them as they are.
+        order: `"hw"` if the row turns the first half of the pairs, `"wh"` if the column does.
+
+    Raises:
+        ValueError: If a value is out of its range or two do not fit together.
+    """
+
+    coordinates: str = "index"
+    base: float = 10000.0
+    interleaved: bool = True
+    offset: float = 0.0
+    reference_grid: tuple[int, int] | None = None
+    order: str = "hw"
+
+    def __post_init__(self) -> None:
+        check_choice("coordinates", self.coordinates, ROTARY_COORDINATES)
+        check_choice("order", self.order, AXIS_ORDERS)
+        if self.base <= 1:
+            raise ValueError(f"`base` must be above 1. Received: {self.base}.")
+        if self.reference_grid is not None:
+            grid = pair("reference_grid", self.reference_grid)
+            object.__setattr__(self, "reference_grid", grid)
+        if self.coordinates == "centered" and (self.offset or self.reference_grid):
+            raise ValueError(
+                '`offset` and `reference_grid` belong to coordinates="index"; centres of patches '
+                f"need neither. Received: offset={self.offset}, "
+                f"reference_grid={self.reference_grid}."
+            )
+
+
 def merged_of(num_patches: int, num_merged_tokens: int) -> int:
     """Number of patch tokens that a block merges: at most half of them."""
     return min(num_merged_tokens, num_patches // 2)
@@ -254,6 +308,7 @@ class ViTConfig:
             `"map"` (attention with a learned query), `"token_gap"` (the class token, then the mean
             of the patch tokens, as DINOv2's classifier), or `None` (every token).
         map_prefix_tokens: Whether `"map"` also attends to the class token and registers.
+        map_heads: Attention heads of `"map"`; `None` takes `num_heads`.
         class_token: Whether a learned token precedes the patches.
         distillation_token: Whether DeiT's second learned token follows the class token.
         num_registers: Learned tokens after the class token that no head reads.
@@ -264,11 +319,26 @@ class ViTConfig:
         position_resize: How `adapt_model` and `fine_tune` resize positions to another image size, a
             method of `resize_positions`. Loading a checkpoint sets the method of its project.
         pre_logits: Width of the tanh layer before the head, or `None` for a linear head.
-        gelu: `"tanh"` as in the official code, or `"exact"` as in timm and transformers.
-        norm_epsilon: Added to the variance in every layer norm.
+        rope: Rotary position embedding of queries and keys, a `RotaryPositions`, in place of
+            `position_embedding` or together with it.
+        gelu: `"tanh"` as in the official code, `"exact"` as in timm and transformers, or `"quick"`,
+            `x * sigmoid(1.702 x)` (https://arxiv.org/abs/1606.08415), as in OpenAI's CLIP.
+        swiglu: Whether the MLP of a block has a gate, `silu(a) * b` in place of `gelu(a)`
+            (https://arxiv.org/abs/2002.05202). `mlp_dim` is the dimension after the gate.
+        norm: `"layer"`, or `"rms"` without mean and shift (https://arxiv.org/abs/1910.07467).
+        norm_epsilon: Added to the variance in every norm.
+        norm_patches: Whether patches are normalised before class tokens and positions, as in AIMv2
+            (https://arxiv.org/abs/2411.14402).
+        norm_before_blocks: Whether tokens are normalised before the first block, as in CLIP
+            (https://arxiv.org/abs/2103.00020).
+        inner_norms: Norms before the last product of a branch: `"attention"` and `"mlp"`
+            (https://arxiv.org/abs/2110.09456), as in EVA-02.
         norm_after_pooling: Whether the last norm follows the pooling, as in timm's `avg` models.
         qk_norm: Whether queries and keys are normalised per head (https://arxiv.org/abs/2302.05442).
         layer_scale: Initial value of the learned scale of every branch, or `None` for no scale.
+        without_bias: Dense layers without bias: any of `"patch"`, `"query"`, `"key"`, `"value"`,
+            `"projection"` (of the attention) and `"mlp"`. The bias of keys changes no output but
+            with `rope` or `qk_norm`.
         dropout_rate: After the position embedding and every dense layer but q, k, v; in [0, 1).
         attention_dropout_rate: On the attention weights, in [0, 1).
         stochastic_depth_rate: Probability that the last block's branches are dropped, growing
@@ -282,7 +352,8 @@ class ViTConfig:
         query_chunk_size: Queries whose attention weights are computed at a time, or `None` for all:
             less memory for large images.
         classifier_activation: Activation of the head by its name in Keras; `None` gives logits.
-        head_bias: Initial bias of the head; -10 in the official ImageNet-21k pre-training.
+        head_bias: Initial bias of the head; -10 in the official ImageNet-21k pre-training. `None`
+            leaves it out, as in the projection of CLIP.
         stem: A ResNet whose feature maps are split into patches, the paper's hybrid.
         preprocessing: From pixels to the model's range; used by the data pipeline and exports too.
         include_preprocessing: Whether the model applies it, and so takes pixels in [0, 255].
@@ -301,6 +372,7 @@ class ViTConfig:
     classes: int | None = 1000
     pooling: str | None = "token"
     map_prefix_tokens: bool = True
+    map_heads: int | None = None
     class_token: bool = True
     distillation_token: bool = False
     num_registers: int = 0
@@ -308,11 +380,18 @@ class ViTConfig:
     position_on_class_token: bool = True
     position_resize: str = "align_corners"
     pre_logits: int | None = None
+    rope: RotaryPositions | None = None
     gelu: str = "tanh"
+    swiglu: bool = False
+    norm: str = "layer"
     norm_epsilon: float = 1e-6
+    norm_patches: bool = False
+    norm_before_blocks: bool = False
+    inner_norms: tuple[str, ...] = ()
     norm_after_pooling: bool = False
     qk_norm: bool = False
     layer_scale: float | None = None
+    without_bias: tuple[str, ...] = ()
     dropout_rate: float = 0.0
     attention_dropout_rate: float = 0.0
     stochastic_depth_rate: float = 0.0
@@ -321,7 +400,7 @@ class ViTConfig:
     rematerialize: bool = False
     query_chunk_size: int | None = None
     classifier_activation: str | None = None
-    head_bias: float = 0.0
+    head_bias: float | None = 0.0
     stem: ResNetStem | None = None
     preprocessing: Preprocessing = dataclasses.field(default_factory=Preprocessing)
     include_preprocessing: bool = True
@@ -331,10 +410,15 @@ class ViTConfig:
             object.__setattr__(self, field, pair(field, getattr(self, field)))
         if isinstance(self.stem, dict):
             object.__setattr__(self, "stem", ResNetStem(**self.stem))
+        if isinstance(self.rope, dict):
+            object.__setattr__(self, "rope", RotaryPositions(**self.rope))
         if isinstance(self.preprocessing, dict):
             object.__setattr__(self, "preprocessing", Preprocessing(**self.preprocessing))
+        for field, known in (("inner_norms", INNER_NORMS), ("without_bias", BIASES)):
+            object.__setattr__(self, field, _chosen(field, getattr(self, field), known))
         self._check_numbers()
         self._check_choices()
+        self._check_rope()
         self._check_tokens()
         self._check_merging()
         self.preprocessing.per_channel(self.channels)
@@ -342,7 +426,7 @@ class ViTConfig:
     def _check_numbers(self) -> None:
         for field in ("width", "depth", "num_heads", "mlp_dim", "channels"):
             check_positive(field, getattr(self, field))
-        for field in ("classes", "pre_logits", "query_chunk_size"):
+        for field in ("classes", "pre_logits", "map_heads", "query_chunk_size"):
             if getattr(self, field) is not None:
                 check_positive(field, getattr(self, field))
         for field in ("dropout_rate", "attention_dropout_rate", "stochastic_depth_rate"):
@@ -351,6 +435,7 @@ class ViTConfig:
         if self.num_registers < 0:
             raise ValueError(f"`num_registers` must be 0 or more. Received: {self.num_registers}.")
         check_heads(self.width, self.num_heads)
+        check_heads(self.width, self.map_heads or self.num_heads)
         if self.stem is None:
             check_whole_patches(self.image_size, self.patch_size)
         else:
@@ -362,6 +447,7 @@ class ViTConfig:
         check_choice("position_embedding", self.position_embedding, POSITION_EMBEDDINGS)
         check_choice("position_resize", self.position_resize, POSITION_RESIZES)
         check_choice("gelu", self.gelu, GELUS)
+        check_choice("norm", self.norm, NORMS)
         multiple = {"sincos_2d": 4, "learned_2d": 2}.get(self.position_embedding, 1)
         if self.width % multiple:
             raise ValueError(
@@ -374,6 +460,27 @@ class ViTConfig:
                 f"Received: patch_dropout_rate={self.patch_dropout_rate}; set it to 0, or choose "
                 "another position_embedding."
             )
+
+    def _check_rope(self) -> None:
+        if self.rope is None:
+            return
+        if self.head_dim % 4:
+            raise ValueError(
+                "Rotary positions turn pairs of channels for rows and columns, so 4 must divide "
+                f"the dimension of a head. Received: width={self.width}, num_heads="
+                f"{self.num_heads}, {self.head_dim} channels a head. Choose other num_heads."
+            )
+        for field, value in (
+            ("patch_dropout_rate", self.patch_dropout_rate),
+            ("num_merged_tokens", self.num_merged_tokens),
+            ("position_embedding", self.position_embedding == "relative"),
+        ):
+            if value:
+                raise ValueError(
+                    "Rotary positions need every patch in its place, and are positions of their "
+                    f"own in the blocks. Received: rope and {field}={getattr(self, field)!r}; "
+                    "leave one of them out."
+                )
 
     def _check_tokens(self) -> None:
         if self.pooling in ("token", "token_gap") and not self.class_token:
@@ -468,6 +575,14 @@ class ViTConfig:
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain values, for `ViTConfig(**fields)`."""
         return dataclasses.asdict(self)
+
+
+def _chosen(field: str, values: Iterable[str], known: tuple[str, ...]) -> tuple[str, ...]:
+    """Checked names, in the order of `known`."""
+    values = (values,) if isinstance(values, str) else tuple(values)
+    for value in values:
+        check_choice(field, value, known)
+    return tuple(name for name in known if name in values)
 
 
 def _check_stem_patches(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 import os
 from collections.abc import Callable, Collection
 from typing import Any
@@ -10,7 +12,7 @@ import keras
 
 from keras_vit.config import ResNetConfig, ViTConfig
 from keras_vit.hub.addresses import is_address
-from keras_vit.hub.cards.card import Card
+from keras_vit.hub.cards.card import OPEN_LICENCES, Card
 from keras_vit.hub.catalog import find_tag, find_weights
 from keras_vit.models.resnet import build_resnet
 from keras_vit.models.vit import build_vit
@@ -19,6 +21,8 @@ from keras_vit.variants import chosen_fields, configure, find_variant
 from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
 from keras_vit.weights.inspection import adapt_config, inspect_checkpoint
 from keras_vit.weights.load import check_supported, load_checkpoint
+
+_LOGGER = logging.getLogger("keras_vit")
 
 
 def create_model(
@@ -171,7 +175,19 @@ def build_from(
         else None,
         origins=origins,
     )
+    _state_licence(model, card)
     return model
+
+
+def _state_licence(model: Model, card: Card | None) -> None:
+    """Puts the licence on the load report, and logs one that asks for more than to be named."""
+    report = model.load_report
+    if card is not None and card.licence:
+        report = dataclasses.replace(report, licence=card.licence)
+        model.load_report = report
+    if report.licence and report.licence.lower() not in OPEN_LICENCES:
+        note = f" {card.note}" if card is not None and card.note else ""
+        _LOGGER.warning("Licence of the weights: %s (%s).%s", report.licence, report.path, note)
 
 
 def _after_input(

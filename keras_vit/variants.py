@@ -8,6 +8,7 @@ from typing import Any
 
 from keras_vit.checks import pair
 from keras_vit.config import POOLINGS, RESNET_POOLINGS, ResNetConfig, ResNetStem, ViTConfig
+from keras_vit.families import FAMILIES, FAMILY_NAMES
 
 # Fields of the configuration that `create_model` has other arguments for.
 _OWN_ARGUMENTS = {
@@ -114,6 +115,7 @@ VARIANTS: dict[str, ViTConfig | ResNetConfig] = {
     **{name: _hybrid(*values) for name, values in _HYBRIDS.items()},
     **{name: ResNetConfig(*values) for name, values in _BIT.items()},
     "vit_cordonnier2": _CORDONNIER,
+    **{name: ViTConfig(**fields) for name, fields in FAMILIES.items()},
 }
 
 # The paper's short names, and timm's. Only the short g/14 and G/14 differ by case alone.
@@ -177,7 +179,8 @@ def _aliases() -> dict[str, str]:
         **{name: _hybrid_aliases(name) for name in _HYBRIDS},
         **{name: _bit_aliases(name) for name in _BIT},
     }
-    return {alias: name for name, row in rows.items() for alias in row if alias != name}
+    aliases = {alias: name for name, row in rows.items() for alias in row if alias != name}
+    return {**aliases, **{name: variant for name, (variant, _) in FAMILY_NAMES.items()}}
 
 
 ALIASES: dict[str, str] = _aliases()
@@ -210,8 +213,9 @@ def find_config(name: str) -> ViTConfig | ResNetConfig:
 
     Args:
         name: A name of the table (`"vit_b16"`, `"r50_vit_b16"`, `"bit_r50x1"`), of the paper
-            (`"B/16"`, `"R50+B/16"`, `"R50x1"`), of an official file (`"ViT-B_16"`) or of timm
-            (`"vit_base_patch16_384"`, whose last number is the image size in pixels).
+            (`"B/16"`, `"R50+B/16"`, `"R50x1"`), of an official file (`"ViT-B_16"`), of timm
+            (`"vit_base_patch16_384"`, whose last number is the image size in pixels) or of a
+            repository (`"openai/clip-vit-base-patch16"`).
 
     Returns:
         A `ViTConfig`, with a `stem` for a hybrid, or a `ResNetConfig`.
@@ -220,8 +224,11 @@ def find_config(name: str) -> ViTConfig | ResNetConfig:
         ValueError: If nothing has that name; the message lists the nearest names.
     """
     config = VARIANTS[find_variant(name)]
-    _, image_size = _split_image_size(name)
-    return config if image_size is None else dataclasses.replace(config, image_size=image_size)
+    stem, image_size = _split_image_size(name)
+    changes = dict(FAMILY_NAMES[stem][1]) if stem in FAMILY_NAMES else {}
+    if image_size is not None:
+        changes["image_size"] = image_size
+    return dataclasses.replace(config, **changes)
 
 
 def _split_image_size(name: str) -> tuple[str, tuple[int, int] | None]:
@@ -287,7 +294,7 @@ def chosen_fields(
     chosen = set(options)
     if pooling is not None or not include_top:
         chosen.add("pooling")
-    name_has_size = find_config(variant) != find_config(find_variant(variant))
+    name_has_size = _split_image_size(variant)[1] is not None
     if input_shape is not None or name_has_size:  # "vit_base_patch16_384"
         chosen.add("image_size")
     return chosen

@@ -21,12 +21,12 @@ import torch
 from safetensors import safe_open
 
 from scripts.eval_cases import is_scale, values
-from scripts.parity_theirs import build, run  # first: it makes timm importable
+from scripts.parity_theirs import build, gradient, run  # first: it makes timm importable
 
 from timm.layers import StdConv2d  # isort: skip
 from timm.models import resnetv2  # isort: skip
 from timm.models import vision_transformer_hybrid as hybrid  # isort: skip
-from timm.models.vision_transformer import checkpoint_filter_fn  # isort: skip
+from timm.models import eva, vision_transformer  # isort: skip
 
 OUT = pathlib.Path(__file__).parent.parent / "tests" / "golden" / "torch_outputs.json"
 
@@ -88,6 +88,24 @@ CASES = {
     ),
     "timm hybrid": ("timm", "hybrid", "", {**STEM, "img_size": 64, "patch_size": 1}, 64, ""),
     "timm bit": ("timm", "bit", "", {"num_classes": 5}, 64, ""),
+    "timm clip": ("timm", "vit_base_patch16_clip_224", "", TIMM, 32, ""),
+    "timm quick clip": ("timm", "vit_base_patch16_clip_quickgelu_224", "", TIMM, 32, ""),
+    "timm dinov3": ("timm", "vit_small_patch16_dinov3", "", TIMM, 32, ""),
+    "timm biased dinov3": ("timm", "vit_small_patch16_dinov3_qkvb", "", TIMM, 32, ""),
+    "timm gated dinov3": ("timm", "vit_small_plus_patch16_dinov3_qkvb", "", TIMM, 32, ""),
+    "timm eva02": ("timm", "eva02_tiny_patch14_224", "", TIMM, 32, ""),
+    "timm split eva02": ("timm", "eva02_base_patch14_224", "", TIMM, 32, ""),
+    "timm eva02 clip": ("timm", "eva02_base_patch16_clip_224", "", TIMM, 32, ""),
+    "timm perception": (
+        "timm",
+        "vit_pe_core_base_patch16_224",
+        "",
+        {**TIMM, "attn_pool_mlp_ratio": 2},
+        32,
+        "",
+    ),
+    "timm aimv2": ("timm", "aimv2_large_patch14_224", "", TIMM, 32, ""),
+    "timm gated dinov2": ("timm", "vit_giant_patch14_reg4_dinov2", "", TIMM, 32, ""),
     "transformers vit": ("transformers", "ViTForImageClassification", "ViTConfig", SMALL, 32, ""),
     "transformers deit": (
         "transformers",
@@ -122,6 +140,38 @@ CASES = {
         32,
         "pooler",
     ),
+    "transformers clip": (
+        "transformers",
+        "CLIPVisionModelWithProjection",
+        "CLIPVisionConfig",
+        {**SMALL, "projection_dim": 5},
+        32,
+        "",
+    ),
+    "transformers dinov3": (
+        "transformers",
+        "DINOv3ViTModel",
+        "DINOv3ViTConfig",
+        {**SMALL, "num_register_tokens": 2},
+        32,
+        "token",
+    ),
+    "transformers gated dinov3": (
+        "transformers",
+        "DINOv3ViTModel",
+        "DINOv3ViTConfig",
+        {**SMALL, "num_register_tokens": 2, "use_gated_mlp": True, "hidden_act": "silu"},
+        32,
+        "token",
+    ),
+    "transformers gated dinov2": (
+        "transformers",
+        "Dinov2Model",
+        "Dinov2Config",
+        {**DINO, "use_swiglu_ffn": True},
+        32,
+        "token",
+    ),
     "transformers hybrid": (  # of version 4
         "transformers",
         "ViTHybridForImageClassification",
@@ -151,7 +201,17 @@ RESIZED = {
     "transformers dinov2": (48, 24),
     "transformers registers": (24, 16),
     "transformers siglip": (24, 48),
+    "timm clip": (24, 48),
+    "timm dinov3": (48, 24),
+    "timm eva02": (48, 24),
+    "timm perception": (24, 48),
+    "timm aimv2": (48, 24),
+    "transformers clip": (24, 48),
+    "transformers dinov3": (48, 24),
 }
+# What newer families compute otherwise in the backward pass: rotations, gates, norms.
+GRADIENTS = ("timm clip", "timm gated dinov3", "timm split eva02", "timm aimv2",
+             "transformers clip", "transformers dinov3")  # fmt: skip
 
 
 def small_hybrid(case: dict) -> torch.nn.Module:
@@ -196,7 +256,8 @@ def run_resized(case: dict, model: torch.nn.Module, state: dict, size: tuple) ->
         return run({**case, "interpolate": True}, model, images(*size))
     case = {**case, "options": {**case["options"], "img_size": size}}
     other = build(case)
-    other.load_state_dict(checkpoint_filter_fn(dict(state), other), strict=True)
+    module = eva if isinstance(other, eva.Eva) else vision_transformer
+    other.load_state_dict(module.checkpoint_filter_fn(dict(state), other), strict=True)
     return run(case, other, images(*size))
 
 
@@ -235,6 +296,9 @@ def main() -> None:
         outputs = run(case, model, images(size, size))
         shapes = {name: list(value.shape) for name, value in state.items()}
         golden[title] = {"size": size, "shapes": shapes, "outputs": outputs.round(6).tolist()}
+        if title in GRADIENTS:
+            slope = gradient(case, model, images(size, size))[:, ::5, ::5]
+            golden[title]["gradient"] = slope.round(7).tolist()
         if title in RESIZED:
             other = run_resized(case, model, state, RESIZED[title])
             golden[title]["resized"] = {"size": RESIZED[title], "outputs": other.round(6).tolist()}

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from keras_vit.config import ResNetStem
+from keras_vit.families import FAMILIES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +81,43 @@ TIMM = [
     ]
 ]  # fmt: skip
 
+# What no array of newer families tells; their files have no `config.json` here.
+_UNTOLD = ("gelu", "norm", "norm_epsilon", "rope", "map_heads", "pooling")
+
+
+def _untold(variant: str, **more: Any) -> dict[str, Any]:
+    defaults = {"gelu": "exact", "norm_epsilon": 1e-6, "rope": None}
+    fields = {key: FAMILIES[variant][key] for key in _UNTOLD if key in FAMILIES[variant]}
+    return {**defaults, **fields, **more}
+
+
+TIMM += [
+    _case(name, "timm", model, variant, image_size=size, theirs=theirs, ours=ours)
+    for name, model, variant, size, theirs, ours in [
+        (
+            "CLIP-B/16", "vit_base_patch16_clip_224", "clip_b16", 224, _HEAD,
+            _untold("clip_b16", gelu="exact"),
+        ),
+        (
+            "CLIP-B/32, quick GELU", "vit_base_patch32_clip_quickgelu_224", "clip_b32", 224, _HEAD,
+            _untold("clip_b32"),
+        ),
+        (
+            "DINOv3-S/16", "vit_small_patch16_dinov3_qkvb", "dinov3_s16", 256,
+            {**_HEAD, "global_pool": "token"}, _untold("dinov3_s16"),
+        ),
+        (
+            "DINOv3-S+/16", "vit_small_plus_patch16_dinov3", "dinov3_splus16", 256,
+            {**_HEAD, "global_pool": "token"}, _untold("dinov3_splus16"),
+        ),
+        ("EVA-02-S/14", "eva02_small_patch14_224", "eva02_s14", 224, _HEAD, _untold("eva02_s14")),
+        (
+            "Perception Encoder B/16", "vit_pe_core_base_patch16_224", "pe_core_b16", 224, _HEAD,
+            _untold("pe_core_b16"),
+        ),
+    ]
+]  # fmt: skip
+
 
 def _sizes(width: int, depth: int, heads: int, mlp: int, **more: Any) -> dict[str, Any]:
     return {
@@ -110,7 +148,8 @@ _HYBRID = _sizes(
 TRANSFORMERS = [
     Case(
         name, project, f"{family}{ending}", variant, theirs=theirs, config=f"{family}Config",
-        ours=_P14 if theirs is _DINO else {}, include_top="ForImage" in ending,
+        ours=_P14 if theirs is _DINO else {},
+        include_top="ForImage" in ending or "Projection" in ending,
         output="pooler" if family.startswith("Siglip") else "token",
     )
     for name, project, family, ending, variant, theirs in [
@@ -139,6 +178,14 @@ TRANSFORMERS = [
         (
             "R50+ViT-B/16", "transformers 4", "ViTHybrid", "ForImageClassification",
             "r50_vit_b16", _HYBRID,
+        ),
+        (
+            "CLIP-B/32", "transformers", "CLIPVision", "ModelWithProjection", "clip_b32",
+            _sizes(*_BASE, patch_size=32, image_size=224, projection_dim=1000),
+        ),
+        (
+            "DINOv3-S/16", "transformers", "DINOv3ViT", "Model", "dinov3_s16",
+            _sizes(*_SMALL, patch_size=16, image_size=224, num_register_tokens=4),
         ),
     ]
 ]  # fmt: skip

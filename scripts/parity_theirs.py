@@ -54,21 +54,39 @@ def fill(model: torch.nn.Module, seed: int) -> None:
 
 def run(case: dict, model: torch.nn.Module, images: np.ndarray) -> np.ndarray:
     """Logits, or features where there is no head."""
-    x = torch.from_numpy(images.transpose(0, 3, 1, 2).copy())
     with torch.inference_mode():
-        if case["project"] == "timm":
-            return model(x).numpy()
-        arguments = {}
-        if case["model"].startswith("ViTMAE"):  # in order, and without a mask
-            arguments["noise"] = torch.arange(case["patches"]).expand(len(x), -1).float()
-        if case.get("interpolate") and not case["model"].startswith("Dinov2"):  # it always does
-            arguments["interpolate_pos_encoding"] = True
-        output = model(pixel_values=x, **arguments)
-        if hasattr(output, "logits"):
-            return output.logits.numpy()
-        if case["output"] == "pooler":
-            return output.pooler_output.numpy()
-        return output.last_hidden_state[:, 0].numpy()
+        return outputs_of(case, model, pixels_of(images)).numpy()
+
+
+def gradient(case: dict, model: torch.nn.Module, images: np.ndarray) -> np.ndarray:
+    """Gradient of a weighted sum of the outputs with respect to the images."""
+    with torch.enable_grad():
+        x = pixels_of(images).requires_grad_()
+        outputs = outputs_of(case, model, x)
+        weights = torch.cos(torch.arange(outputs.numel(), dtype=x.dtype)).reshape(outputs.shape)
+        (outputs * weights).sum().backward()
+    return x.grad.numpy().transpose(0, 2, 3, 1)
+
+
+def pixels_of(images: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(images.transpose(0, 3, 1, 2).copy())
+
+
+def outputs_of(case: dict, model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+    if case["project"] == "timm":
+        return model(x)
+    arguments = {}
+    if case["model"].startswith("ViTMAE"):  # in order, and without a mask
+        arguments["noise"] = torch.arange(case["patches"]).expand(len(x), -1).float()
+    if case.get("interpolate") and not case["model"].lower().startswith("dino"):  # they always do
+        arguments["interpolate_pos_encoding"] = True
+    output = model(pixel_values=x, **arguments)
+    for name in ("logits", "image_embeds"):
+        if hasattr(output, name):
+            return getattr(output, name)
+    if case["output"] == "pooler":
+        return output.pooler_output
+    return output.last_hidden_state[:, 0]
 
 
 def make(case: dict) -> dict:
@@ -82,6 +100,8 @@ def make(case: dict) -> dict:
     images = np.random.default_rng(0).uniform(-1, 1, case["images"]).astype("float32")
     np.save(case["images_file"], images)
     np.save(case["outputs_file"], run(case, model, images))
+    if case.get("gradient_file"):
+        np.save(case["gradient_file"], gradient(case, model, images))
     return {"parameters": sum(weight.numel() for weight in model.parameters())}
 
 

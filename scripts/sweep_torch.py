@@ -105,7 +105,7 @@ CLASSES: tuple[tuple[str, str, dict[str, Any]], ...] = tuple(
         ),
         ("Beit", "BeitModel BeitForImageClassification BeitForMaskedImageModeling", {}),
         ("Data2VecVision", "Data2VecVisionModel Data2VecVisionForImageClassification", {}),
-        ("DINOv3ViT", "DINOv3ViTModel", {}),
+        ("DINOv3ViT", "DINOv3ViTModel", {"num_register_tokens": 2}),
         ("CLIPVision", "CLIPVisionModel CLIPVisionModelWithProjection", {}),
         ("CLIP", "CLIPModel CLIPForImageClassification", {"two": True}),
         ("MetaClip2Vision", "MetaClip2VisionModel", {}),
@@ -146,13 +146,20 @@ CLASS_OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("ViTModel", "ViTConfig", {"pooler_act": "relu"}),
     ("Dinov2Model", "Dinov2Config", {"use_swiglu_ffn": True}),
     ("Dinov2Model", "Dinov2Config", {"layerscale_value": 0.5, "hidden_act": "gelu_new"}),
+    ("DINOv3ViTModel", "DINOv3ViTConfig", {"use_gated_mlp": True, "hidden_act": "silu"}),
+    ("DINOv3ViTModel", "DINOv3ViTConfig", {"use_gated_mlp": True, "hidden_act": "gelu"}),
+    ("DINOv3ViTModel", "DINOv3ViTConfig", {"rope_theta": 50.0, "key_bias": True}),
+    ("DINOv3ViTModel", "DINOv3ViTConfig", {"value_bias": False, "proj_bias": False}),
+    ("DINOv3ViTModel", "DINOv3ViTConfig", {"mlp_bias": False, "image_size": [32, 48]}),
+    ("CLIPVisionModel", "CLIPVisionConfig", {"hidden_act": "gelu"}),
     ("SiglipVisionModel", "SiglipVisionConfig", {"hidden_act": "gelu", "layer_norm_eps": 1e-4}),
     ("SiglipVisionModel", "SiglipVisionConfig", {"vision_use_head": False}),
     ("BitForImageClassification", "BitConfig", {"global_padding": "SAME", "depths": [1, 1],
                                                 "hidden_sizes": [256, 512], "image_size": 64}),
 )  # fmt: skip
 MEMORY = ("ViTForImageClassification", "DeiTForImageClassification", "IJepaForImageClassification",
-          "Dinov2ForImageClassification", "SiglipVisionModel", "ViTMAEModel")  # fmt: skip
+          "Dinov2ForImageClassification", "SiglipVisionModel", "ViTMAEModel",
+          "CLIPVisionModelWithProjection", "DINOv3ViTModel")  # fmt: skip
 
 
 def fill(model: torch.nn.Module) -> dict[str, list[int]]:
@@ -323,7 +330,7 @@ def class_case(name: str, config: str, changes: dict[str, Any], memory: bool = F
 
 
 def class_outputs(name: str, model: torch.nn.Module, pixels: torch.Tensor) -> list[Any] | None:
-    """Logits; pooled output of SigLIP; else the class token, or the mean where there is none."""
+    """Logits; pooled output of SigLIP and CLIP; else the class token, or the mean without one."""
     arguments: dict[str, Any] = {}
     if name.endswith(("ForMaskedImageModeling", "ForPreTraining")):
         model = next(model.children())
@@ -332,6 +339,9 @@ def class_outputs(name: str, model: torch.nn.Module, pixels: torch.Tensor) -> li
         arguments["noise"] = torch.arange(rows).expand(len(pixels), -1).float()
     if name == "SiglipModel":
         model = model.vision_model
+    if name == "CLIPModel":
+        embedding = model.get_image_features(pixel_values=pixels)
+        return listed(getattr(embedding, "pooler_output", embedding))
     try:
         output = model(pixel_values=pixels, **arguments)
     except Exception as error:  # of another kind of images: refused anyway
@@ -339,6 +349,10 @@ def class_outputs(name: str, model: torch.nn.Module, pixels: torch.Tensor) -> li
         return None
     if hasattr(output, "logits"):
         return listed(output.logits)
+    if hasattr(output, "image_embeds"):
+        return listed(output.image_embeds)
+    if "CLIP" in name or "MetaClip" in name:  # after the last norm
+        return listed(output.pooler_output)
     if name.startswith("Siglip") and output.pooler_output is not None:
         return listed(output.pooler_output)
     if name.startswith("Bit"):

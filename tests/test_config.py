@@ -8,8 +8,10 @@ import json
 import numpy as np
 import pytest
 
-from keras_vit.config import IMAGENET_STATISTICS, Preprocessing, ViTConfig
+from keras_vit.config import IMAGENET_STATISTICS, Preprocessing, RotaryPositions, ViTConfig
 from tests.fixtures import tiny_config
+
+ROPE = RotaryPositions(reference_grid=(16, 16))
 
 
 @pytest.mark.parametrize(
@@ -32,7 +34,7 @@ from tests.fixtures import tiny_config
         ({"patch_dropout_rate": 2}, r"`patch_dropout_rate` must be a number"),
         ({"pooling": "mean"}, r"`pooling` must be one of 'token', 'gap', 'map'.*'mean'"),
         ({"position_embedding": "rope"}, r"`position_embedding` must be one of 'learned'"),
-        ({"gelu": "erf"}, r"`gelu` must be one of 'tanh', 'exact'. Received: 'erf'"),
+        ({"gelu": "erf"}, r"`gelu` must be one of 'tanh', 'exact', 'quick'. Received: 'erf'"),
         ({"class_token": False}, r'pooling="token" reads the class token.*"gap" or "map"'),
         (
             {"pooling": "gap", "distillation_token": True},
@@ -47,6 +49,13 @@ from tests.fixtures import tiny_config
             {"position_embedding": "sincos_2d", "width": 30, "num_heads": 5},
             r"needs a width that 4 divides. Received: width=30",
         ),
+        ({"norm": "batch"}, r"`norm` must be one of 'layer', 'rms'. Received: 'batch'"),
+        ({"inner_norms": "head"}, r"`inner_norms` must be one of 'attention', 'mlp'"),
+        ({"without_bias": ("head",)}, r"`without_bias` must be one of 'patch', 'query'"),
+        ({"rope": ROPE, "num_heads": 16}, r"4 must divide .*2 channels a head"),
+        ({"rope": ROPE, "patch_dropout_rate": 0.5}, r"Rotary .* and patch_dropout_rate=0.5"),
+        ({"rope": ROPE, "num_merged_tokens": 2}, r"Rotary positions need .*num_merged_tokens=2"),
+        ({"rope": ROPE, "position_embedding": "relative"}, r"position_embedding='relative'"),
         (
             {"channels": 1, "preprocessing": IMAGENET_STATISTICS},
             r"statistics for 3 channels, the image has 1",
@@ -72,8 +81,31 @@ def test_bad_preprocessing_is_refused(fields, message):
         Preprocessing(**fields)
 
 
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"coordinates": "pixels"}, r"`coordinates` must be one of 'index', 'centered'"),
+        ({"order": "yx"}, r"`order` must be one of 'hw', 'wh'"),
+        ({"base": 1}, r"`base` must be above 1. Received: 1"),
+        ({"reference_grid": 0}, r"`reference_grid` must be a positive integer"),
+        ({"coordinates": "centered", "offset": 1.0}, r'belong to coordinates="index"'),
+    ],
+)
+def test_bad_rotary_positions_are_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        RotaryPositions(**fields)
+
+
 def test_a_configuration_survives_json():
-    config = tiny_config(image_size=(32, 40), num_registers=2, preprocessing=IMAGENET_STATISTICS)
+    config = tiny_config(
+        image_size=(32, 40),
+        num_registers=2,
+        preprocessing=IMAGENET_STATISTICS,
+        rope=ROPE,
+        inner_norms=("mlp",),
+        without_bias=("value", "key"),
+    )
+    assert config.without_bias == ("key", "value")  # in one order
     assert ViTConfig(**json.loads(json.dumps(config.to_dict()))) == config
 
 

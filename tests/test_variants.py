@@ -8,6 +8,8 @@ import pytest
 
 import keras_vit
 from keras_vit import create
+from keras_vit.evaluate.counting import count_parameters
+from keras_vit.families import FAMILIES
 from keras_vit.models.vit import build_vit
 from keras_vit.variants import ALIASES, VARIANTS, find_config, find_variant, list_variants
 from tests.fixtures import abstract_model
@@ -85,6 +87,47 @@ def test_parameter_counts_of_the_other_sizes(name):
     assert one + (config.depth - 1) * (two - one) == MORE_PARAMETERS[name]
 
 
+# With a head of 1,000 classes: `sum(p.numel() for p in timm.create_model(NAME).parameters())` of
+# timm 1.0.31. Its heads have a bias, its DINOv3 models are those with biases of queries and values.
+FAMILY_PARAMETERS = {
+    "clip_b32": 88_225_000,
+    "clip_b16": 86_568_424,
+    "clip_l14": 304_204_776,
+    "clip_h14": 632_047_080,
+    "clip_giant14": 1_012_612_840,
+    "clip_gigantic14": 1_844_442_344,
+    "dinov3_s16": 21_981_160,
+    "dinov3_splus16": 29_077_480,
+    "dinov3_b16": 86_428_648,
+    "dinov3_l16": 304_153_576,
+    "dinov3_hplus16": 841_872_360,
+    "eva02_ti14": 5_695_144,
+    "eva02_s14": 22_006_120,
+    "eva02_b14": 86_527_720,
+    "dinov3_7b16": 6_720_127_976,
+    "eva02_l14": 304_293_800,
+    "pe_core_ti16": 6_235_240,
+    "pe_core_s16": 23_971_048,
+    "pe_core_b16": 93_655_528,
+    "pe_core_l14": 317_127_656,
+    "aimv2_l14": 310_222_824,
+    "aimv2_h14": 682_388_968,
+    "dinov2_giant14": 1_138_016_232,  # at 518 pixels
+}
+
+
+def test_parameter_counts_of_newer_families_are_timms():
+    configs = {name: VARIANTS[name] for name in FAMILIES}
+    configs["dinov2_giant14"] = find_config("vit_giant_patch14_dinov2")
+    assert {name: count_parameters(each) for name, each in configs.items()} == FAMILY_PARAMETERS
+
+
+@pytest.mark.parametrize("name", ["dinov3_splus16", "eva02_b14", "aimv2_l14", "pe_core_b16"])
+def test_newer_families_build_as_they_are_counted(name):
+    config = dataclasses.replace(VARIANTS[name], depth=1)
+    assert count(config) == count_parameters(config)
+
+
 def test_every_plain_variant_has_its_row():
     plain = {name for name in VARIANTS if name.startswith("vit_")}
     plain -= {"vit_cordonnier2"}  # no official count
@@ -106,7 +149,7 @@ def test_the_official_model_without_class_token():
 
 
 def test_every_variant_has_its_constructor():
-    titles = {name.replace("_", ""): name for name in VARIANTS}
+    titles = {name.replace("_", ""): name for name in VARIANTS if name not in FAMILIES}
     for lowered, name in titles.items():
         [title] = [public for public in keras_vit.__all__ if public.lower() == lowered]
         assert getattr(create, title).__name__ == title
@@ -132,6 +175,33 @@ def test_every_variant_has_its_constructor():
 )
 def test_names_of_the_paper_and_of_timm(alias, name):
     assert find_variant(alias) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "variant", "fields"),
+    [
+        ("vit_base_patch16_clip_224", "clip_b16", {"gelu": "exact"}),
+        ("vit_base_patch16_clip_quickgelu_224", "clip_b16", {"gelu": "quick"}),
+        ("openai/clip-vit-large-patch14-336", "clip_l14", {"image_size": (336, 336)}),
+        ("vit_small_patch16_dinov3_qkvb", "dinov3_s16", {"pooling": "gap"}),
+        (
+            "vit_small_patch16_dinov3",
+            "dinov3_s16",
+            {"without_bias": ("query", "key", "value")},
+        ),
+        (
+            "facebook/dinov3-vits16plus-pretrain-lvd1689m",
+            "dinov3_splus16",
+            {"pooling": "token", "swiglu": True},
+        ),
+        ("eva02_base_patch14_448", "eva02_b14", {"image_size": (448, 448)}),
+        ("vit_giant_patch14_reg4_dinov2", "dinov2_giant14", {"num_registers": 4}),
+    ],
+)
+def test_names_of_newer_families(name, variant, fields):
+    config = find_config(name)
+    assert find_variant(name) == variant
+    assert {field: getattr(config, field) for field in fields} == fields
 
 
 def test_a_name_of_timm_carries_its_image_size():

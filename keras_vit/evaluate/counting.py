@@ -136,7 +136,10 @@ def _vit_stages(config: ViTConfig) -> Iterator[StageCount]:
         channels, (height, width) = config.stem.channels, config.stem.map_size(config.image_size)
     D, N = config.width, config.num_patches
     kernel = math.prod(config.patch_size) * channels * D
-    yield StageCount("patch_encoder", kernel + D, N * kernel, height * width * channels)
+    bias = D * ("patch" not in config.without_bias)
+    yield StageCount("patch_encoder", kernel + bias, N * kernel, height * width * channels)
+    if config.norm_patches:
+        yield StageCount("patch_norm", _norm(config.norm, D), 0, 2 * N * D)
     if config.class_token:
         yield StageCount("class_token", D)
     if config.distillation_token:
@@ -145,6 +148,9 @@ def _vit_stages(config: ViTConfig) -> Iterator[StageCount]:
         yield StageCount("registers", config.num_registers * D)
     if config.position_embedding not in ("none", "relative"):
         yield StageCount("position_embedding", _position_parameters(config))
+    if config.norm_before_blocks:
+        tokens = config.num_tokens[0]
+        yield StageCount("embedding_norm", _norm(config.norm, D), 0, 2 * tokens * D)
     *counts, T = config.num_tokens
     for index, (before, after) in enumerate(zip(counts, config.num_tokens[1:], strict=True)):
         relative = config.position_embedding == "relative"
@@ -152,11 +158,17 @@ def _vit_stages(config: ViTConfig) -> Iterator[StageCount]:
         yield dataclasses.replace(block, name=f"block_{index}")
     vectors = T if config.pooling is None else 1
     normed = vectors if config.norm_after_pooling else T
-    yield StageCount("encoder_norm", 2 * D, 0, 2 * normed * D)
+    yield StageCount("encoder_norm", _norm(config.norm, D), 0, 2 * normed * D)
     if config.pooling == "map":
         left_out = 0 if config.map_prefix_tokens else config.num_prefix_tokens
-        yield _attention_pooling(T - left_out, D, config.mlp_dim, config.num_heads)
+        heads = config.map_heads or config.num_heads
+        yield _attention_pooling(T - left_out, D, config.mlp_dim, heads, config.norm)
     yield from _head_stages(config, 2 * D if config.pooling == "token_gap" else D, vectors)
+
+
+def _norm(kind: str, D: int) -> int:
+    """Parameters of a norm: scale and shift, or the scale alone."""
+    return D if kind == "rms" else 2 * D
 
 
 def _position_parameters(config: ViTConfig) -> int:
@@ -176,17 +188,24 @@ def _block(
     rest = T - merged  # tokens of the MLP
     M, A = config.mlp_dim, config.num_heads
     offsets = 2 * T - 1 if relative else 0
-    parameters = 4 * (D * D + D) + 2 * D * M + M + D + 4 * D + offsets * (D // A)
+    gated = int(config.swiglu)
+    inner = [part in config.inner_norms for part in ("attention", "mlp")]
+    without = config.without_bias
+    biases = sum(D for part in ("query", "key", "value", "projection") if part not in without)
+    biases += (M * (1 + gated) + D) * ("mlp" not in without)
+    parameters = 4 * D * D + (2 + gated) * D * M + biases + offsets * (D // A)
+    parameters += _norm(config.norm, 2 * D + inner[0] * D + inner[1] * M)
     parameters += 2 * (D // A) * config.qk_norm + 2 * D * (config.layer_scale is not None)
-    macs = 4 * T * D * D + 2 * T * T * D + 2 * rest * D * M + T * D * offsets
+    macs = 4 * T * D * D + 2 * T * T * D + (2 + gated) * rest * D * M + T * D * offsets
     match, join = (
         _merging_macs(T, D, D // A, config.num_prefix_tokens, merged) if merged else (0, 0)
     )
     macs += match + join
     # From XLA's list of buffers at the peak: inputs and outputs of norms and products (tokens); the
-    # hidden layer before and after its GELU, and the GELU's tanh or erf; attention weights before
-    # and after normalisation.
-    kept = 7 * T * D + 5 * rest * D + 3 * rest * M + 2 * A * T * T
+    # hidden layer before and after its GELU, and the GELU's tanh or erf, or both inputs of a gate,
+    # its sigmoid and its output; attention weights before and after normalisation.
+    kept = 7 * T * D + 5 * rest * D + (3 + gated) * rest * M + 2 * A * T * T
+    kept += inner[0] * T * D + inner[1] * rest * M
     kept += 2 * T * D * config.qk_norm + (T + rest) * D * (config.layer_scale is not None)
     if config.dropout_rate:
         kept += 2 * (T + rest) * D + 2 * rest * M  # masks, and masked values
@@ -205,10 +224,11 @@ def _merging_macs(T: int, D: int, head_dim: int, prefix: int, merged: int) -> tu
     return seekers * others * head_dim, merged * others * D
 
 
-def _attention_pooling(T: int, D: int, M: int, A: int) -> StageCount:
+def _attention_pooling(T: int, D: int, M: int, A: int, norm: str) -> StageCount:
     dense = 4 * (D * D + D) + 2 * D * M + M + D
     macs = 2 * T * D * D + 2 * T * D + 2 * D * D + 2 * D * M
-    return StageCount("pooling", D + dense + 2 * D, macs, 3 * T * D + A * T + 4 * D + 2 * M)
+    kept = 3 * T * D + A * T + 4 * D + 2 * M
+    return StageCount("pooling", D + dense + _norm(norm, D), macs, kept)
 
 
 def _head_stages(config: ViTConfig | ResNetConfig, D: int, vectors: int) -> Iterator[StageCount]:
@@ -220,9 +240,10 @@ def _head_stages(config: ViTConfig | ResNetConfig, D: int, vectors: int) -> Iter
         macs = vectors * D * pre_logits
         yield StageCount("pre_logits", D * pre_logits + pre_logits, macs, vectors * D)
         D = pre_logits
-    yield StageCount("head", D * K + K, vectors * D * K, vectors * D)
+    bias = K * (config.head_bias is not None)
+    yield StageCount("head", D * K + bias, vectors * D * K, vectors * D)
     if getattr(config, "distillation_token", False):
-        yield StageCount("head_distillation", width * K + K, width * K, width)
+        yield StageCount("head_distillation", width * K + bias, width * K, width)
 
 
 def _resnet_stages(config: ResNetConfig) -> Iterator[StageCount]:
@@ -311,7 +332,7 @@ def _layer_stages(model: keras.Model) -> Iterator[StageCount]:
         elif isinstance(layer, AttentionPooling):
             _, T, D = _tokens_of(layer)
             T -= layer.num_prefix_tokens
-            yield _attention_pooling(T, D, layer.mlp_dim, layer.num_heads)
+            yield _attention_pooling(T, D, layer.mlp_dim, layer.num_heads, layer.norm_kind)
         elif layer.weights:
             parameters = sum(math.prod(weight.shape) for weight in layer.weights)
             kept = math.prod(_fixed(layer, layer.input.shape)[1:])

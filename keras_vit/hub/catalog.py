@@ -12,6 +12,7 @@ from keras_vit.hub.cards.augreg import INDEX, read_augreg_index
 from keras_vit.hub.cards.big_vision import BIG_VISION_CARDS
 from keras_vit.hub.cards.card import Card
 from keras_vit.hub.cards.huggingface import HUGGING_FACE_CARDS
+from keras_vit.hub.cards.newer import NEWER_CARDS
 from keras_vit.hub.cards.official import OFFICIAL_CARDS
 from keras_vit.hub.cards.timm import TIMM_CARDS
 from keras_vit.hub.repositories import DEFAULT_FILE
@@ -20,8 +21,10 @@ from keras_vit.variants import find_variant
 _SUFFIXES = (".npz", ".safetensors", ".h5")
 CARDS: dict[tuple[str, str], Card] = {
     (card.variant, card.tag): card
-    for card in (*OFFICIAL_CARDS, *BIG_VISION_CARDS, *TIMM_CARDS, *HUGGING_FACE_CARDS)
-}
+    for card in (
+        *OFFICIAL_CARDS, *BIG_VISION_CARDS, *TIMM_CARDS, *HUGGING_FACE_CARDS, *NEWER_CARDS,
+    )
+}  # fmt: skip
 
 
 def list_weights(variant: str | None = None) -> list[Card]:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
-from keras_vit.checks import Shape, check_heads, check_positive, check_rate
+from keras_vit.checks import Shape, check_heads, check_positive, check_rate, pair
+from keras_vit.config import RotaryPositions
 from keras_vit.layers.dense import Dense
+from keras_vit.layers.norm import make_norm
+from keras_vit.layers.rotary import rotary_tables, rotate
 from keras_vit.trainers.distributed import depend_on
+
+_PARTS = ("query", "key", "value")
 
 
 def split_heads(x: keras.KerasTensor, num_tokens: int, num_heads: int) -> keras.KerasTensor:
@@ -89,11 +97,11 @@ def add_sizes(
     """What is added to the logits of keys that stand for several: the logarithm of how many.
 
     Proportional attention, Section 3 of https://arxiv.org/abs/2210.09461: the softmax then is as if
-    each key were there as often.
+    each key were there as often. A key of size 0 is padding, and is not attended to.
 
     Args:
         logits: Other logits to add, or `None`.
-        sizes: Integer tensor of shape `(B, T)`.
+        sizes: Integer tensor of shape `(B, T)`, above 0 for at least one token of an image.
         dtype: Type of the result.
 
     Returns:
@@ -119,17 +127,24 @@ class SelfAttention(keras.layers.Layer):
             (https://arxiv.org/abs/2302.05442).
         relative_positions: Whether learned embeddings of the distance between two tokens in the
             sequence are added to the keys (Appendix D.4).
-        norm_epsilon: Added to the variance in the norm of queries and keys.
         query_chunk_size: Queries whose attention weights are computed at a time, or `None` for
             all: less memory for many tokens. Not used with `return_attention_scores`.
+        norm_epsilon: Added to the variance in the norms.
+        norm: `"layer"` or `"rms"`, the norm of queries, keys and the output.
+        inner_norm: Whether a norm comes before the output product
+            (https://arxiv.org/abs/2110.09456).
+        without_bias: Products without bias: any of `"query"`, `"key"`, `"value"`, `"projection"`.
+        rope: Rotary position embedding of queries and keys, a `RotaryPositions` or its fields.
+        grid: Patches along (height, width), for `rope`.
+        num_prefix_tokens: Tokens before the patches, which `rope` leaves as they are.
 
     Call arguments:
         tokens: Float tensor of shape `(B, T, D)`.
         return_attention_scores: Whether to return the attention weights too.
         training: Whether dropout is on.
         sizes: Optional integer tensor of shape `(B, T)`, how many tokens each stands for; such a
-            token is attended to as often as those.
-        return_keys: Whether to return the keys too.
+            token is attended to as often as those, and one of size 0, padding, by no other.
+        return_keys: Whether to return the keys too, as they are attended to.
 
     Returns:
         Float tensor of shape `(B, T, D)`; with `return_attention_scores`, also one of shape
@@ -150,6 +165,12 @@ class SelfAttention(keras.layers.Layer):
         relative_positions: bool = False,
         norm_epsilon: float = 1e-6,
         query_chunk_size: int | None = None,
+        norm: str = "layer",
+        inner_norm: bool = False,
+        without_bias: tuple[str, ...] = (),
+        rope: RotaryPositions | dict[str, Any] | None = None,
+        grid: tuple[int, int] | None = None,
+        num_prefix_tokens: int = 0,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -164,6 +185,12 @@ class SelfAttention(keras.layers.Layer):
         self.relative_positions = relative_positions
         self.norm_epsilon = norm_epsilon
         self.query_chunk_size = query_chunk_size
+        self.norm_kind = norm
+        self.inner_norm = inner_norm
+        self.without_bias = tuple(without_bias)
+        self.rope = RotaryPositions(**rope) if isinstance(rope, dict) else rope
+        self.grid = None if grid is None else pair("grid", grid)
+        self.num_prefix_tokens = num_prefix_tokens
 
     def build(self, tokens_shape: Shape) -> None:
         _, num_tokens, width = tokens_shape
@@ -173,12 +200,23 @@ class SelfAttention(keras.layers.Layer):
         limit = (6 / (2 * width)) ** 0.5
         self.qkv = Dense(
             3 * width,
+            use_bias=self._with_bias == _PARTS,
             kernel_initializer=keras.initializers.RandomUniform(-limit, limit),
             dtype=self.dtype_policy,
             name="qkv",
         )
         self.qkv.build((None, width))
-        self.output_projection = Dense(width, dtype=self.dtype_policy, name="output")
+        if 0 < len(self._with_bias) < len(_PARTS):  # else in the dense layer, or nowhere
+            self.biases = {
+                part: self.add_weight(name=f"{part}_bias", shape=(width,), initializer="zeros")
+                for part in self._with_bias
+            }
+        self.output_projection = Dense(
+            width,
+            use_bias="projection" not in self.without_bias,
+            dtype=self.dtype_policy,
+            name="output",
+        )
         self.output_projection.build((None, width))
         self.attention_dropout = keras.layers.Dropout(
             self.attention_dropout_rate, dtype=self.dtype_policy
@@ -193,13 +231,35 @@ class SelfAttention(keras.layers.Layer):
                 shape=(head_dim, 2 * num_tokens - 1),
                 initializer=keras.initializers.RandomNormal(stddev=0.02),
             )
+        if self.inner_norm:
+            self.norm = make_norm(
+                self.norm_kind, self.norm_epsilon, dtype=self.dtype_policy, name="norm"
+            )
+            self.norm.build((None, width))
+        if self.rope is not None:
+            self._tables = self._rotary_tables(num_tokens, head_dim)
 
-    def _build_norm(self, name: str, head_dim: int) -> keras.layers.LayerNormalization:
-        norm = keras.layers.LayerNormalization(
-            epsilon=self.norm_epsilon, center=False, dtype=self.dtype_policy, name=name
+    @property
+    def _with_bias(self) -> tuple[str, ...]:
+        return tuple(part for part in _PARTS if part not in self.without_bias)
+
+    def _build_norm(self, name: str, head_dim: int) -> keras.layers.Layer:
+        options = {"center": False} if self.norm_kind == "layer" else {}
+        norm = make_norm(
+            self.norm_kind, self.norm_epsilon, dtype=self.dtype_policy, name=name, **options
         )
         norm.build((None, None, None, head_dim))
         return norm
+
+    def _rotary_tables(self, num_tokens: int, head_dim: int) -> tuple[np.ndarray, np.ndarray]:
+        if self.grid is None or num_tokens != self.num_prefix_tokens + math.prod(self.grid):
+            raise ValueError(
+                "Rotary positions need the grid of the patches. Received: "
+                f"{num_tokens} tokens, grid={self.grid}, num_prefix_tokens="
+                f"{self.num_prefix_tokens}. Set `grid` and `num_prefix_tokens` to what comes in."
+            )
+        assert self.rope is not None
+        return rotary_tables(self.rope, self.grid, head_dim, self.num_prefix_tokens)
 
     def call(
         self,
@@ -223,7 +283,10 @@ class SelfAttention(keras.layers.Layer):
             x = fused_attention(queries, keys, values)
         else:
             x = self._attend(queries, keys, values, logits, training)
-        x = self.output_projection(merge_heads(x))  # (B * T, D)
+        x = merge_heads(x)  # (B * T, D)
+        if self.inner_norm:
+            x = self.norm(x)
+        x = self.output_projection(x)
         x = self.dropout(ops.reshape(x, (-1, num_tokens, width)), training=training)  # (B, T, D)
         more = [scores] * return_attention_scores + [keys] * return_keys
         return (x, *more) if more else x
@@ -260,12 +323,24 @@ class SelfAttention(keras.layers.Layer):
         """Queries, keys and values, each of shape `(B, A, T, d)`."""
         _, num_tokens, width = tokens.shape
         x = self.qkv(ops.reshape(tokens, (-1, width)))  # (B * T, 3 D)
+        if 0 < len(self._with_bias) < len(_PARTS):
+            x = x + self._joined_bias(x)
         queries, keys, values = (
             split_heads(part, num_tokens, self.num_heads) for part in ops.split(x, 3, axis=-1)
         )
         if self.qk_norm:
             queries, keys = self.query_norm(queries), self.key_norm(keys)
+        if self.rope is not None:
+            queries, keys = (
+                rotate(x, self._tables, self.rope.interleaved) for x in (queries, keys)
+            )
         return queries, keys, values
+
+    def _joined_bias(self, x: keras.KerasTensor) -> keras.KerasTensor:
+        """Biases of queries, keys and values in one vector, `(3 D,)`; zeros for those without."""
+        zeros = ops.zeros((x.shape[-1] // len(_PARTS),), x.dtype)
+        parts = (self.biases.get(part) for part in _PARTS)
+        return ops.concatenate([zeros if p is None else ops.cast(p, x.dtype) for p in parts])
 
     def _position_logits(self, queries: keras.KerasTensor) -> keras.KerasTensor | None:
         """Products of queries with the embedding of each key's distance, `(B, A, T, T)`."""
@@ -286,6 +361,12 @@ class SelfAttention(keras.layers.Layer):
             "relative_positions": self.relative_positions,
             "norm_epsilon": self.norm_epsilon,
             "query_chunk_size": self.query_chunk_size,
+            "norm": self.norm_kind,
+            "inner_norm": self.inner_norm,
+            "without_bias": self.without_bias,
+            "rope": None if self.rope is None else dataclasses.asdict(self.rope),
+            "grid": self.grid,
+            "num_prefix_tokens": self.num_prefix_tokens,
         }
         return {**super().get_config(), **config}
 

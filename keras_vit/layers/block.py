@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import keras
 from keras import ops
 
-from keras_vit.checks import Shape, check_positive, check_rate
-from keras_vit.config import merged_of
+from keras_vit.checks import Shape, check_positive, check_rate, pair
+from keras_vit.config import RotaryPositions, merged_of
 from keras_vit.layers.attention import SelfAttention
 from keras_vit.layers.merging import TokenMerging
 from keras_vit.layers.mlp import MLP
+from keras_vit.layers.norm import make_norm
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -56,8 +58,9 @@ class TransformerBlock(keras.layers.Layer):
     Args:
         num_heads: Attention heads, which divide the width.
         mlp_dim: Hidden dimension of the MLP.
-        gelu: `"tanh"`, as in the official code, or `"exact"`, as in timm and transformers.
-        norm_epsilon: Added to the variance in the layer norms.
+        gelu: `"tanh"`, as in the official code, `"exact"`, as in timm and transformers, or
+            `"quick"`, as in OpenAI's CLIP.
+        norm_epsilon: Added to the variance in the norms.
         dropout_rate: After every dense layer but queries, keys and values; in [0, 1).
         attention_dropout_rate: On the attention weights, in [0, 1).
         stochastic_depth_rate: Probability that a branch is left out for an image in training,
@@ -69,16 +72,24 @@ class TransformerBlock(keras.layers.Layer):
             for the gradient: less memory, about a third more computation.
         num_merged_tokens: Tokens merged into others between attention and MLP, at most half of
             the patches that come in: see `TokenMerging`. The block then takes and returns sizes.
-        num_prefix_tokens: Tokens before the patches, which are not merged.
+        num_prefix_tokens: Tokens before the patches, which are not merged and not rotated.
         query_chunk_size: Queries whose attention weights are computed at a time, or `None` for
             all: less memory for many tokens.
+        norm: `"layer"` or `"rms"`.
+        inner_norms: Norms before the last product of a branch, `"attention"` and `"mlp"`.
+        swiglu: Whether the MLP has a gate, see `MLP`.
+        without_bias: Products without bias: any of `"query"`, `"key"`, `"value"`, `"projection"`
+            and `"mlp"`.
+        rope: Rotary position embedding of queries and keys, a `RotaryPositions` or its fields.
+        grid: Patches along (height, width), for `rope`.
 
     Call arguments:
         tokens: Float tensor of shape `(B, T, D)`.
         return_attention_scores: Whether to return the attention weights too.
         training: Whether dropout and stochastic depth are on.
-        sizes: With `num_merged_tokens`, an integer tensor of shape `(B, T)`, how many patches each
-            token stands for, as the block before returned it; `None` for one each.
+        sizes: Integer tensor of shape `(B, T)`, how many patches each token stands for, with
+            `num_merged_tokens` as the block before returned it; `None` for one each. No other token
+            attends to a token of size 0, padding.
 
     Returns:
         Float tensor of shape `(B, T, D)` in the type of the variables: under half-precision
@@ -107,6 +118,12 @@ class TransformerBlock(keras.layers.Layer):
         num_merged_tokens: int = 0,
         num_prefix_tokens: int = 0,
         query_chunk_size: int | None = None,
+        norm: str = "layer",
+        inner_norms: tuple[str, ...] = (),
+        swiglu: bool = False,
+        without_bias: tuple[str, ...] = (),
+        rope: RotaryPositions | dict[str, Any] | None = None,
+        grid: tuple[int, int] | None = None,
         **kwargs: Any,
     ):
         super().__init__(autocast=False, **kwargs)  # the residual stream keeps its precision
@@ -119,6 +136,11 @@ class TransformerBlock(keras.layers.Layer):
             raise ValueError(
                 "`rematerialize` keeps tokens alone, and a block that merges them hands on their "
                 f"sizes too. Received: rematerialize=True, num_merged_tokens={num_merged_tokens}."
+            )
+        if num_merged_tokens and rope is not None:
+            raise ValueError(
+                "Rotary positions need every patch in its place. Received: rope and "
+                f"num_merged_tokens={num_merged_tokens}; leave one of them out."
             )
         self.num_heads = num_heads
         self.mlp_dim = mlp_dim
@@ -134,6 +156,12 @@ class TransformerBlock(keras.layers.Layer):
         self.num_merged_tokens = num_merged_tokens
         self.num_prefix_tokens = num_prefix_tokens
         self.query_chunk_size = query_chunk_size
+        self.norm = norm
+        self.inner_norms = tuple(inner_norms)
+        self.swiglu = swiglu
+        self.without_bias = tuple(without_bias)
+        self.rope = RotaryPositions(**rope) if isinstance(rope, dict) else rope
+        self.grid = None if grid is None else pair("grid", grid)
 
     def build(
         self,
@@ -150,6 +178,12 @@ class TransformerBlock(keras.layers.Layer):
                 relative_positions=self.relative_positions,
                 norm_epsilon=self.norm_epsilon,
                 query_chunk_size=self.query_chunk_size,
+                norm=self.norm,
+                inner_norm="attention" in self.inner_norms,
+                without_bias=self.without_bias,
+                rope=self.rope,
+                grid=self.grid,
+                num_prefix_tokens=self.num_prefix_tokens,
                 dtype=self.dtype_policy,
                 name="attention",
             ),
@@ -161,6 +195,11 @@ class TransformerBlock(keras.layers.Layer):
                 self.mlp_dim,
                 gelu=self.gelu,
                 dropout_rate=self.dropout_rate,
+                swiglu=self.swiglu,
+                inner_norm="mlp" in self.inner_norms,
+                use_bias="mlp" not in self.without_bias,
+                norm=self.norm,
+                norm_epsilon=self.norm_epsilon,
                 dtype=self.dtype_policy,
                 name="mlp",
             ),
@@ -184,9 +223,9 @@ class TransformerBlock(keras.layers.Layer):
         layer.build(tokens_shape)
         return layer
 
-    def _norm(self, name: str) -> keras.layers.LayerNormalization:
-        return keras.layers.LayerNormalization(
-            epsilon=self.norm_epsilon, dtype=self.dtype_policy, autocast=False, name=name
+    def _norm(self, name: str) -> keras.layers.Layer:
+        return make_norm(
+            self.norm, self.norm_epsilon, dtype=self.dtype_policy, autocast=False, name=name
         )
 
     def _scale(self, name: str, initial_value: float) -> LayerScale:
@@ -271,6 +310,12 @@ class TransformerBlock(keras.layers.Layer):
             "num_merged_tokens": self.num_merged_tokens,
             "num_prefix_tokens": self.num_prefix_tokens,
             "query_chunk_size": self.query_chunk_size,
+            "norm": self.norm,
+            "inner_norms": self.inner_norms,
+            "swiglu": self.swiglu,
+            "without_bias": self.without_bias,
+            "rope": None if self.rope is None else dataclasses.asdict(self.rope),
+            "grid": self.grid,
         }
         return {**super().get_config(), **config}
 

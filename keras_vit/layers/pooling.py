@@ -10,6 +10,7 @@ from keras import ops
 from keras_vit.checks import Shape, check_heads
 from keras_vit.layers.attention import add_sizes, attention_scores, merge_heads, split_heads
 from keras_vit.layers.mlp import MLP
+from keras_vit.layers.norm import make_norm
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -49,7 +50,7 @@ class MeanPooling(keras.layers.Layer):
     Call arguments:
         tokens: Float tensor of shape `(B, num_prefix_tokens + N, D)`.
         sizes: Optional integer tensor of shape `(B, num_prefix_tokens + N)`, how many patches each
-            token stands for, by which they count.
+            token stands for, by which they count; 0 for padding.
 
     Returns:
         Float tensor of shape `(B, D)`.
@@ -84,15 +85,16 @@ class AttentionPooling(keras.layers.Layer):
     Args:
         num_heads: Attention heads, which divide the width.
         mlp_dim: Hidden dimension of the MLP.
-        gelu: `"tanh"` or `"exact"`.
+        gelu: `"tanh"`, `"exact"` or `"quick"`.
         norm_epsilon: Added to the variance in the layer norm.
         num_prefix_tokens: Tokens before the patches that the query does not attend to.
+        norm: `"layer"` or `"rms"`.
 
     Call arguments:
         tokens: Float tensor of shape `(B, T, D)`.
         return_attention_scores: Whether to return the attention weights too.
         sizes: Optional integer tensor of shape `(B, T)`, how many patches each token stands for;
-            it is attended to as often as those.
+            it is attended to as often as those, and not at all where it is 0, padding.
 
     Returns:
         Float tensor of shape `(B, D)`; with `return_attention_scores`, also one of shape
@@ -109,6 +111,7 @@ class AttentionPooling(keras.layers.Layer):
         gelu: str = "tanh",
         norm_epsilon: float = 1e-6,
         num_prefix_tokens: int = 0,
+        norm: str = "layer",
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -117,6 +120,7 @@ class AttentionPooling(keras.layers.Layer):
         self.gelu = gelu
         self.norm_epsilon = norm_epsilon
         self.num_prefix_tokens = num_prefix_tokens
+        self.norm_kind = norm
 
     def build(
         self,
@@ -135,8 +139,8 @@ class AttentionPooling(keras.layers.Layer):
         self.query = self._build_dense("query", width, width, limit)
         self.key_value = self._build_dense("key_value", width, 2 * width, limit)
         self.output_projection = self._build_dense("output", width, width, limit)
-        self.norm = keras.layers.LayerNormalization(
-            epsilon=self.norm_epsilon, dtype=self.dtype_policy, name="norm"
+        self.norm = make_norm(
+            self.norm_kind, self.norm_epsilon, dtype=self.dtype_policy, name="norm"
         )
         self.norm.build((None, 1, width))
         self.mlp = MLP(self.mlp_dim, gelu=self.gelu, dtype=self.dtype_policy, name="mlp")
@@ -188,5 +192,6 @@ class AttentionPooling(keras.layers.Layer):
             "gelu": self.gelu,
             "norm_epsilon": self.norm_epsilon,
             "num_prefix_tokens": self.num_prefix_tokens,
+            "norm": self.norm_kind,
         }
         return {**super().get_config(), **config}

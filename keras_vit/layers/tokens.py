@@ -27,6 +27,7 @@ class PatchEncoder(keras.layers.Layer):
     Args:
         patch_size: Pixels along (height, width) of a patch; an integer means a square.
         width: Dimension `D` of a token.
+        use_bias: Whether the projection has a bias.
 
     Call arguments:
         images: Float tensor of shape `(B, H, W, C)`.
@@ -39,11 +40,18 @@ class PatchEncoder(keras.layers.Layer):
             number of patches.
     """
 
-    def __init__(self, patch_size: int | tuple[int, int], width: int, **kwargs: Any):
+    def __init__(
+        self,
+        patch_size: int | tuple[int, int],
+        width: int,
+        use_bias: bool = True,
+        **kwargs: Any,
+    ):
         super().__init__(**kwargs)
         check_positive("width", width)
         self.patch_size = pair("patch_size", patch_size)
         self.width = width
+        self.use_bias = use_bias
 
     def build(self, images_shape: Shape) -> None:
         if len(images_shape) != 4 or None in images_shape[1:]:
@@ -61,6 +69,7 @@ class PatchEncoder(keras.layers.Layer):
             self.patch_size,
             strides=self.patch_size,
             data_format="channels_last",
+            use_bias=self.use_bias,
             kernel_initializer="lecun_normal",
             dtype=self.dtype_policy,
             name="projection",
@@ -72,7 +81,12 @@ class PatchEncoder(keras.layers.Layer):
         return ops.reshape(patches, (-1, self.grid[0] * self.grid[1], self.width))  # (B, N, D)
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "patch_size": self.patch_size, "width": self.width}
+        config = {
+            "patch_size": self.patch_size,
+            "width": self.width,
+            "use_bias": self.use_bias,
+        }
+        return {**super().get_config(), **config}
 
 
 @keras.saving.register_keras_serializable("keras_vit")

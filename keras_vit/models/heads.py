@@ -77,8 +77,9 @@ def head(config: ViTConfig | ResNetConfig, name: str, activation: str | None) ->
     return keras.layers.Dense(
         config.classes,
         activation=activation,
+        use_bias=config.head_bias is not None,
         kernel_initializer="zeros",
-        bias_initializer=keras.initializers.Constant(config.head_bias),
+        bias_initializer=keras.initializers.Constant(config.head_bias or 0.0),
         dtype="float32",
         name=name,
     )

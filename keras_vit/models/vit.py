@@ -6,6 +6,7 @@ import keras
 
 from keras_vit.config import ViTConfig
 from keras_vit.layers.block import TransformerBlock
+from keras_vit.layers.norm import make_norm
 from keras_vit.layers.pooling import AttentionPooling, MeanPooling, TokenPooling
 from keras_vit.layers.tokens import AddPositionEmbedding, ClassToken, PatchDropout, PatchEncoder
 from keras_vit.models.heads import classify, functional_model, head, image_input, preprocess
@@ -19,8 +20,8 @@ def build_vit(
     """Builds a Vision Transformer from its configuration.
 
     Layers have stable names: `preprocessing`, for a hybrid `stem_root` and `stem_stage_1` and on,
-    `patch_encoder`, `class_token`, `position_embedding`, `block_0` and on, `encoder_norm`,
-    `pooling`, `pre_logits`, `head`.
+    `patch_encoder`, `patch_norm`, `class_token`, `position_embedding`, `embedding_norm`, `block_0`
+    and on, `encoder_norm`, `pooling`, `pre_logits`, `head`.
 
     Args:
         config: The architecture.
@@ -46,7 +47,7 @@ def build_vit(
     x = preprocess(images, config)
     if config.stem is not None:
         x = add_stem(x, config.stem)  # (B, H / stride, W / stride, C)
-    x = PatchEncoder(config.patch_size, config.width, name="patch_encoder")(x)  # (B, N, D)
+    x = encode_patches(x, config)  # (B, N, D)
     x = embed_tokens(x, config)  # (B, T, D)
     x, sizes = transform(x, config)
     norm = encoder_norm(config)
@@ -56,6 +57,13 @@ def build_vit(
     if config.norm_after_pooling:
         features = [norm(feature) for feature in features]
     return functional_model(images, add_heads(features, config), config, name)
+
+
+def encode_patches(x: keras.KerasTensor, config: ViTConfig) -> keras.KerasTensor:
+    """Projects patches to tokens."""
+    bias = "patch" not in config.without_bias
+    x = PatchEncoder(config.patch_size, config.width, bias, name="patch_encoder")(x)
+    return stream_norm(config, "patch_norm")(x) if config.norm_patches else x
 
 
 def embed_tokens(x: keras.KerasTensor, config: ViTConfig) -> keras.KerasTensor:
@@ -79,7 +87,13 @@ def embed_tokens(x: keras.KerasTensor, config: ViTConfig) -> keras.KerasTensor:
         x = PatchDropout(config.patch_dropout_rate, config.num_prefix_tokens, name="patch_dropout")(
             x
         )
-    return x
+    return stream_norm(config, "embedding_norm")(x) if config.norm_before_blocks else x
+
+
+def stream_norm(config: ViTConfig, name: str) -> keras.layers.Layer:
+    """A norm whose output is the residual stream, in its precision."""
+    dtype = keras.config.dtype_policy().variable_dtype
+    return make_norm(config.norm, config.norm_epsilon, dtype=dtype, name=name)
 
 
 def add_class_tokens(x: keras.KerasTensor, config: ViTConfig) -> keras.KerasTensor:
@@ -118,6 +132,7 @@ def transform(
 
 def transformer_block(config: ViTConfig, index: int) -> TransformerBlock:
     """The block at `index`; stochastic depth grows linearly with it."""
+    needs_grid = config.rope is not None or config.num_merged_tokens
     return TransformerBlock(
         config.num_heads,
         config.mlp_dim,
@@ -131,15 +146,21 @@ def transformer_block(config: ViTConfig, index: int) -> TransformerBlock:
         relative_positions=config.position_embedding == "relative",
         rematerialize=config.rematerialize,
         num_merged_tokens=config.num_merged_tokens,
-        num_prefix_tokens=config.num_prefix_tokens if config.num_merged_tokens else 0,
         query_chunk_size=config.query_chunk_size,
+        num_prefix_tokens=config.num_prefix_tokens if needs_grid else 0,
+        norm=config.norm,
+        inner_norms=config.inner_norms,
+        swiglu=config.swiglu,
+        without_bias=config.without_bias,
+        rope=config.rope,
+        grid=config.grid if config.rope is not None else None,
         name=f"block_{index}",
     )
 
 
-def encoder_norm(config: ViTConfig) -> keras.layers.LayerNormalization:
-    """The last layer norm."""
-    return keras.layers.LayerNormalization(epsilon=config.norm_epsilon, name="encoder_norm")
+def encoder_norm(config: ViTConfig) -> keras.layers.Layer:
+    """The last norm."""
+    return make_norm(config.norm, config.norm_epsilon, name="encoder_norm")
 
 
 def pool(
@@ -160,11 +181,12 @@ def pool(
         return [keras.layers.Concatenate(name="token_and_mean")(parts)]  # (B, 2 D)
     if config.pooling == "map":
         pooling = AttentionPooling(
-            config.num_heads,
+            config.map_heads or config.num_heads,
             config.mlp_dim,
             gelu=config.gelu,
             norm_epsilon=config.norm_epsilon,
             num_prefix_tokens=0 if config.map_prefix_tokens else config.num_prefix_tokens,
+            norm=config.norm,
             name="pooling",
         )
         return [pooling(x, **weighted)]

@@ -188,7 +188,10 @@ def layerwise_decay(model: keras.Model, decay: float) -> dict[str, float]:
     return {path: decay ** (top - (top if n is None else n)) for path, n in depths.items()}
 
 
-_BEFORE = r"stem_|patch_encoder|class_token|distillation_token|registers|position_embedding"
+_BEFORE = (
+    r"stem_|patch_encoder|patch_norm|class_token|distillation_token|registers|position_embedding"
+    r"|embedding_norm"
+)
 
 
 def _find_depth(path: str) -> int | None:

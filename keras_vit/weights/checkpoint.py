@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+import re
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -98,6 +100,15 @@ class Checkpoint:
                 return self.entries[keys[0]]
         return None
 
+    @property
+    def classes(self) -> int | None:
+        """Outputs of the head, or `None` without one."""
+        head = self.find("head/bias")
+        if head is None and not self.layout.has("head/bias"):  # the projection of CLIP
+            kernel = self.find("head/kernel")
+            return None if kernel is None else size(kernel, -2)
+        return None if head is None else size(head, -1)
+
     @cached_property
     def sizes(self) -> dict[str, Any]:
         """Fields of the configuration that follow from shapes: see `read_sizes`."""
@@ -171,7 +182,46 @@ class Checkpoint:
         if tables and class_token:
             tokens = max(table.num_tokens for table in tables)
             options["position_on_class_token"] = tokens > 0
+        if self.file.kind != "npz" and self.sizes:
+            options.update(self._switches())
         return options
+
+    def _switches(self) -> dict[str, Any]:
+        """Switches of newer ViTs that arrays tell, as they are there or not."""
+        blocks = range(self.sizes["depth"])
+
+        def anywhere(path: str) -> bool:
+            return any(self.find(f"block_{index}/{path}") is not None for index in blocks)
+
+        gate = size(self.find("block_0/mlp/hidden/kernel"), -2)
+        split = any(re.search(r"mlp\.(fc1_g|gate_proj)\.weight$", name) for name in self.entries)
+        inner = (part for part in ("attention", "mlp") if anywhere(f"{part}/norm/gamma"))
+        switches = {
+            "swiglu": split or gate == 2 * self.sizes["mlp_dim"],
+            "norm_patches": self.find("patch_norm/gamma") is not None,
+            "norm_before_blocks": self.find("embedding_norm/gamma") is not None,
+            "inner_norms": tuple(inner),
+            "without_bias": tuple(self._missing_biases(anywhere)),
+        }
+        if self.find("head/kernel") is not None and not self.layout.has("head/bias"):
+            switches["head_bias"] = None
+        return switches
+
+    def _missing_biases(self, anywhere: Callable[[str], bool]) -> Iterator[str]:
+        """Dense layers of which no block has a bias, where the project knows such models."""
+        before_blocks = self.find("embedding_norm/gamma") is not None
+        if before_blocks and self.find("patch_encoder/projection/bias") is None:
+            yield "patch"
+        if not self.layout.has("block_0/attention/query_bias"):
+            return
+        fused = anywhere("attention/qkv/bias")
+        for part in ("query", "key", "value"):
+            separate = self.layout.has("block_0/attention/key_bias") or not fused
+            if separate and not anywhere(f"attention/{part}_bias"):
+                yield part
+        for part, path in (("projection", "attention/output"), ("mlp", "mlp/hidden")):
+            if not anywhere(f"{path}/bias"):
+                yield part
 
     @property
     def _reads_one_token(self) -> bool:
@@ -196,7 +246,8 @@ class Checkpoint:
     @cached_property
     def refusals(self) -> tuple[Refusal, ...]:
         """What the file or its sidecar files ask for, and no model of this package computes."""
-        found = [Refusal(f"the arrays have {what}") for what in foreign_features(self.entries)]
+        unknown = [name for name in self.entries if not self.layout.knows(name)]
+        found = [Refusal(f"the arrays have {what}") for what in foreign_features(unknown)]
         found += self.sidecar.refusals
         if "bit" in self.layout.name:
             return tuple(found)
@@ -229,6 +280,7 @@ class Checkpoint:
                     open=True,
                 )
             )
+        found += self._unnamed_family()
         prefixed = settings["class_token"].value or settings["num_registers"].value
         include = settings.get("map_prefix_tokens")
         if settings["pooling"].value == "gap" and include and include.value and prefixed:
@@ -238,6 +290,24 @@ class Checkpoint:
                 )
             )
         return tuple(found)
+
+    def _unnamed_family(self) -> Iterator[Refusal]:
+        """Settings of newer ViTs that no array tells, where the file does not name the model."""
+        settings = self.settings
+        rms = "norm" in settings and settings["norm"].value == "rms"
+        if not rms and self.find("encoder_norm/gamma") and not self.find("encoder_norm/beta"):
+            yield Refusal("the arrays have norms without bias (RMSNorm)", ("norm",), open=True)
+        newer = r"(^|\.)norm_pre\.|patch_embed\.norm\.|attn\.(q_bias|q_proj)|gamma_1$|mlp\.fc1_g"
+        if settings["gelu"].origin != "the default of timm" or "rope" in settings:
+            return
+        if any(re.search(newer, name) for name in self.entries):
+            yield Refusal(
+                "the arrays are of a newer model of timm (CLIP, EVA-02, DINOv3, AIMv2), and "
+                "neither config.json nor the address names it, which tells GELU, epsilon and "
+                "rotary positions",
+                ("gelu", "norm_epsilon", "rope"),
+                open=True,
+            )
 
     def position_tables(
         self,
@@ -291,7 +361,8 @@ class Checkpoint:
     def possible_token_rows(self) -> set[int]:
         """Numbers of rows before the patches that the position table can have."""
         paths = ("class_token/token", "distillation_token/token", "registers/token")
-        tokens = [size(self.find(path), -2) for path in paths]
+        found = [self.find(path) for path in paths]
+        tokens = [1 if entry and len(entry.shape) == 1 else size(entry, -2) for entry in found]
         class_tokens = tokens[0] + tokens[1]
         if self.layout.class_token_positions == "always":
             return {class_tokens}

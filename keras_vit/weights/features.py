@@ -1,4 +1,7 @@
-"""Features of other Transformers that this package does not compute, told by names of arrays."""
+"""Features of other Transformers that this package does not compute, told by names of arrays.
+
+Only of names that the layout does not know: it computes some of these in some projects.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +25,6 @@ _PRESENT = (
     (r"patch_embed\.backbone\.(conv1|bn1|layer\d|stages\.\d+\.\d)", "a stem of another network"),
     (r"\.(gamma|lambda)_[12]$", "layer scales of BEiT and CaiT"),
 )
-# Layers with a weight that have no bias anywhere.
-_BIASES = (
-    (
-        r"attn\.qkv|attention\.attention\.query|attention\.query|\.q_proj",
-        "queries, keys and values without bias",
-    ),
-    (r"\.norm1|layernorm_before|layer_norm1", "norms without bias (RMSNorm)"),
-)
 
 
 def foreign_features(names: Collection[str]) -> list[str]:
@@ -41,13 +36,4 @@ def foreign_features(names: Collection[str]) -> list[str]:
     Returns:
         What the features are called.
     """
-    found = [what for pattern, what in _PRESENT if any(re.search(pattern, name) for name in names)]
-    for pattern, what in _BIASES:
-        layers = [
-            name.removesuffix(".weight")
-            for name in names
-            if re.search(rf"({pattern})\.weight$", name)
-        ]
-        if layers and not any(f"{layer}.bias" in names for layer in layers):
-            found.append(what)
-    return found
+    return [what for pattern, what in _PRESENT if any(re.search(pattern, name) for name in names)]

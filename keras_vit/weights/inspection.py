@@ -12,7 +12,6 @@ from typing import Any
 from keras_vit.config import Preprocessing, ResNetConfig, ViTConfig
 from keras_vit.weights.array_file import Entry
 from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
-from keras_vit.weights.sizes import size
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,14 +85,13 @@ def inspect_file(path: str | os.PathLike[str]) -> FileInfo:
 
 def inspect_checkpoint(checkpoint: Checkpoint) -> FileInfo:
     """Finds the architecture of an open checkpoint: see `inspect_file`."""
-    head = checkpoint.find("head/bias")
     tables = checkpoint.position_tables()
     return FileInfo(
         path=checkpoint.file.path,
         kind=checkpoint.file.kind,
         layout=checkpoint.layout.name,
         variant=checkpoint.variant,
-        classes=None if head is None else size(head, -1),
+        classes=checkpoint.classes,
         grid=tables[0].grid if len(tables) == 1 else None,
         sizes=checkpoint.sizes,
         options=checkpoint.options,
@@ -132,6 +130,7 @@ def adapt_config(
     }
     if config.classes is None or config.classes != info.classes:
         wanted["pre_logits"] = None  # dropped for other classes, as the paper fine-tunes
+        wanted.pop("head_bias", None)
     if info.sizes.get("width") != getattr(config, "width", None):
         wanted.pop("num_heads", None)  # of another model: loading lists what does not fit
     if config.channels != 3 and "preprocessing" in wanted:
@@ -149,8 +148,11 @@ def _image_size(
     config: ViTConfig | ResNetConfig, info: FileInfo, chosen: Collection[str]
 ) -> tuple[int, int] | None:
     """Pixels that the file's positions are for, or the variant's if the file does not say."""
-    if info.grid is None or isinstance(config, ResNetConfig) or "patch_size" in chosen:
+    if isinstance(config, ResNetConfig) or "patch_size" in chosen:
         return config.image_size
+    if info.grid is None:
+        unlearned = info.options.get("position_embedding") == "none"
+        return (info.stated_size if unlearned else None) or config.image_size
     stem = info.sizes.get("stem")
     if config.stem is not None and stem is not None and stem.stages == config.stem.stages:
         return info.image_size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -75,6 +75,11 @@ POINTWISE_CONVOLUTION = Transform(
     lambda arrays: arrays[0].reshape(arrays[0].shape[:2]).T,
     lambda array, parts, heads: [array.T[:, :, None, None]],
 )
+# A vector without its leading axes of one.
+VECTOR = Transform(
+    lambda arrays: arrays[0].reshape(1, 1, -1),
+    lambda array, parts, heads: [array.reshape(-1)],
+)
 # A table without the leading axis of one, and such a vector.
 TABLE = Transform(
     lambda arrays: arrays[0][None],
@@ -93,6 +98,8 @@ class Rule:
         transform: Conversion between the variable and the arrays.
         rows: (first, last, all) where the variable is only a part of the array's leading axis.
         when: (field, value) that the model's configuration must have for this rule.
+        written: Which configurations are written by this rule, where several rules have a path; of
+            a file that is read, the names tell which one it follows.
     """
 
     path: str
@@ -100,6 +107,15 @@ class Rule:
     transform: Transform = SAME
     rows: tuple[int, int, int] = (0, 1, 1)
     when: tuple[str, Any] | None = None
+    written: Callable[[Any], bool] | None = None
+
+    def holds(self, config: Any) -> bool:
+        """Whether a configuration has the value of `when`."""
+        return self.when is None or getattr(config, self.when[0], None) == self.when[1]
+
+    def is_written(self, config: Any) -> bool:
+        """Whether a model of a configuration is written by this rule."""
+        return self.written is None or self.written(config)
 
     def match(self, path: str) -> tuple[str, ...] | None:
         """Names of the file's arrays for a variable, or `None` if the rule has another path."""
@@ -150,7 +166,8 @@ class Layout:
             They are skipped and reported.
         unprefixed: Patterns of names that never have the prefix.
         unwritten: Prefixes of variable paths that are read from such files, but never written.
-        zeros: Names of vectors `(1, width)` that the project needs and this package does not have.
+        zeros: Names of vectors that the project needs and this package does not have, and their
+            number of axes.
     """
 
     name: str
@@ -165,15 +182,39 @@ class Layout:
     others: tuple[str, ...] = ()
     unprefixed: tuple[str, ...] = ()
     unwritten: tuple[str, ...] = ()
-    zeros: tuple[str, ...] = ()
+    zeros: tuple[tuple[str, int], ...] = ()
 
-    def find(self, path: str, config: Any) -> tuple[Rule, tuple[str, ...]] | None:
-        """Finds the rule of a variable, and its names in the file without prefix."""
+    def find(
+        self, path: str, config: Any, names: Collection[str] | None = None
+    ) -> tuple[Rule, tuple[str, ...]] | None:
+        """Finds the rule of a variable, and its names in the file without prefix.
+
+        Args:
+            path: Path of the variable.
+            config: Configuration of the model.
+            names: Names in a file that is read, `None` for one that is written.
+
+        Returns:
+            Of several rules the one whose names are in the file, or that is written.
+        """
+        found = None
         for rule in self.rules:
             keys = rule.match(path)
-            if keys and (rule.when is None or getattr(config, rule.when[0], None) == rule.when[1]):
+            if not keys or not rule.holds(config):
+                continue
+            here = rule.is_written(config) if names is None else any(key in names for key in keys)
+            if here or rule.when is not None:
                 return rule, keys
-        return None
+            found = found or (rule, keys)
+        return None if names is None else found
+
+    def has(self, path: str) -> bool:
+        """Whether the project has a name for a variable."""
+        return any(rule.match(path) for rule in self.rules)
+
+    def knows(self, key: str) -> bool:
+        """Whether a plain name belongs to a variable."""
+        return names_pattern(self).fullmatch(key) is not None
 
     def original(self, key: str, prefix: str) -> str:
         """Adds the prefix of a file to a name."""
@@ -192,6 +233,14 @@ def pairs(ours: str, theirs: str, parts: Iterable[tuple[str, str, Transform]]) -
     """Rules of one layer: the variable `ours/part` is the array `theirs` plus the part's key."""
     for part, key, transform in parts:
         yield Rule(f"{ours}/{part}", (f"{theirs}{key}",), transform)
+
+
+@cache
+def names_pattern(layout: Layout) -> re.Pattern[str]:
+    """Pattern of all names of a layout, without prefix."""
+    keys = {key for rule in layout.rules for key in rule.keys}
+    numbered = (re.sub(r"\\\{[ij][^}]*\}", r"\\d+", re.escape(key)) for key in sorted(keys))
+    return re.compile("|".join(numbered))
 
 
 @cache

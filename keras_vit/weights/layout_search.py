@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from functools import cache
 
 from keras_vit.errors import CheckpointError
 from keras_vit.weights import official_layouts, torch_layouts
 from keras_vit.weights.array_file import ArrayFile
 from keras_vit.weights.features import foreign_features
-from keras_vit.weights.layout import Layout
+from keras_vit.weights.layout import Layout, names_pattern
 from keras_vit.weights.sidecar import CONFIG, model_type_of
 
 LAYOUTS: tuple[Layout, ...] = official_layouts.LAYOUTS + torch_layouts.LAYOUTS
@@ -53,7 +52,7 @@ def find_file_layout(file: ArrayFile) -> tuple[Layout, str]:
     for candidate in LAYOUTS:
         if candidate.kind != file.kind:
             continue
-        pattern = _pattern(candidate)
+        pattern = names_pattern(candidate)
         for start in candidate.prefixes:
             hits = _count_hits(names, candidate, pattern, start)
             if hits > best:
@@ -87,13 +86,6 @@ def _count_hits(
             hits += 1
             prefixed += inside
     return hits, prefixed
-
-
-@cache
-def _pattern(layout: Layout) -> re.Pattern[str]:
-    keys = {key for rule in layout.rules for key in rule.keys}
-    numbered = (re.sub(r"\\\{[ij][^}]*\}", r"\\d+", re.escape(key)) for key in sorted(keys))
-    return re.compile("|".join(numbered))
 
 
 def published_name(key: str) -> str:
@@ -138,6 +130,8 @@ def plain_names(file: ArrayFile, layout: Layout, prefix: str) -> tuple[Sources, 
         name = key[len(prefix) :] if inside else key
         if layout.is_other(name) or (not inside and layout.is_other(key)):
             others.append(key)
+        elif 0 in entry.shape:
+            others.append(key)  # as transformers writes no registers
         elif _SCAN in name:
             blocks = entry.shape[0] if entry.shape else 0
             if blocks > _MAX_BLOCKS:

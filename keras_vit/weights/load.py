@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from keras_vit.trainers.model import Model
 
 # What the report states, each with where it comes from.
-_STATED = ("gelu", "norm_epsilon", "pooling", "num_heads", "position_resize", "preprocessing")
+_STATED = (
+    "gelu", "norm_epsilon", "pooling", "num_heads", "rope", "position_resize", "preprocessing",
+)  # fmt: skip
 _TOKENS = ("class_token/token", "distillation_token/token", "registers/token")
 
 
@@ -41,6 +43,7 @@ class LoadReport:
             and where it comes from, by field of the configuration.
         differs: Settings of the model that are not those of the file's project, where it was
             loaded into a model that was there before.
+        licence: Licence of the weights, from their card or `config.json`; `None` if neither says.
     """
 
     path: str
@@ -51,6 +54,7 @@ class LoadReport:
     left_out: tuple[str, ...]
     settings: Mapping[str, tuple[Any, str]] = dataclasses.field(default_factory=dict)
     differs: tuple[str, ...] = ()
+    licence: str | None = None
 
     def __str__(self) -> str:
         lines = [f"{len(self.loaded)} weights from {self.path} ({self.layout} layout)"]
@@ -58,6 +62,8 @@ class LoadReport:
             f"{field}: {_text(value)} ({origin})"
             for field, (value, origin) in self.settings.items()
         ]
+        if self.licence:
+            lines.append(f"licence: {self.licence}")
         lines += [f"differs: {text}" for text in self.differs]
         lines += [f"resized: {path}, {what}" for path, what in self.resized.items()]
         if self.fresh:
@@ -186,6 +192,7 @@ def load_checkpoint(
         left_out=tuple(plan.left_out) + checkpoint.others,
         settings=_settings(plan, origins),
         differs=tuple(_differences(plan)) if origins is None else (),
+        licence=checkpoint.sidecar.licence,
     )
     model.load_report = report
     return report
@@ -197,7 +204,7 @@ def _settings(plan: Plan, origins: Mapping[str, str] | None) -> dict[str, tuple[
     stated = {field: setting.origin for field, setting in plan.checkpoint.settings.items()}
     found = {}
     for field in _STATED:
-        if not hasattr(config, field):
+        if not hasattr(config, field) or (field == "rope" and getattr(config, field) is None):
             continue
         origin = "the model" if origins is None else origins.get(field, "the architecture")
         value = getattr(config, field)
@@ -211,11 +218,14 @@ def _settings(plan: Plan, origins: Mapping[str, str] | None) -> dict[str, tuple[
 
 def _differences(plan: Plan) -> Iterator[str]:
     """Settings of a model that was there before, where the file's project computes otherwise."""
-    for field in ("gelu", "norm_epsilon", "pooling", "norm_after_pooling", "map_prefix_tokens"):
+    fields = ("gelu", "norm_epsilon", "pooling", "norm_after_pooling", "map_prefix_tokens", "rope")
+    for field in fields:
         setting = plan.checkpoint.settings.get(field)
         ours = getattr(plan.config, field, None)
         headless = plan.config.classes is None and "pooling" in field
-        if setting is None or ours is None or headless or ours == setting.value:
+        if setting is None or headless or ours == setting.value:
+            continue
+        if ours is None and field != "rope":
             continue
         yield f"{field} is {ours!r} in the model, {setting.value!r} by {setting.origin}"
 

@@ -153,7 +153,7 @@ def _match(plan: Plan) -> None:
     skip_head = _head_starts_fresh(plan)
     for variable in model_variables(plan.model):
         path = variable.path
-        found = layout.find(path, plan.config)
+        found = layout.find(path, plan.config, plan.checkpoint.entries)
         head = path.split("/")[0] in _HEADS
         if head and skip_head and not _fits_pre_logits(plan, path, variable):
             plan.fresh[path] = variable
@@ -265,10 +265,9 @@ def _match_patches(
 
 def _head_starts_fresh(plan: Plan) -> bool:
     """Whether the model's head has other classes than the file's, or the file has none."""
-    head = plan.checkpoint.find("head/bias")
-    if head is None and plan.checkpoint.find("head/kernel") is not None:
+    if plan.checkpoint.classes is None and plan.checkpoint.find("head/kernel") is not None:
         return False  # half a head: its bias is missing
-    return size(head, -1) != plan.config.classes
+    return (plan.checkpoint.classes or 0) != plan.config.classes
 
 
 def _fits_pre_logits(plan: Plan, path: str, variable: keras.Variable) -> bool:

@@ -121,6 +121,10 @@ def _transformers_layout(config: ViTConfig | ResNetConfig) -> Layout:
         return torch_layouts.HF_BIT
     if config.distillation_token:
         return torch_layouts.HF_DEIT
+    if config.norm_before_blocks:
+        return torch_layouts.HF_CLIP
+    if config.rope is not None:
+        return torch_layouts.HF_DINOV3
     if config.pooling == "map":
         return torch_layouts.HF_SIGLIP
     if config.layer_scale is None:
@@ -133,12 +137,14 @@ def _check_function(config: ViTConfig | ResNetConfig, layout: Layout) -> None:
     _check_standardization(config, layout)
     if isinstance(config, ResNetConfig):
         return
+    _check_rope(config, layout)
     reads = {
         torch_layouts.HF_VIT: "token",
         torch_layouts.HF_DEIT: "token",
         torch_layouts.HF_DINOV2: "token_gap",
         torch_layouts.HF_REGISTERS: "token_gap",
         torch_layouts.HF_SIGLIP: "gap",
+        torch_layouts.HF_CLIP: "token",
     }.get(layout)
     if reads is not None and reads != "gap" and not config.class_token:
         raise ValueError(f"The {layout.name} layout needs a class token, and the model has none.")
@@ -163,6 +169,19 @@ def _check_function(config: ViTConfig | ResNetConfig, layout: Layout) -> None:
             f"In the {layout.name} layout the last norm comes before the pooling, in the model "
             'after it (norm_after_pooling=True). Save with layout="timm".'
         )
+
+
+def _check_rope(config: ViTConfig, layout: Layout) -> None:
+    """Raises ValueError if the project has no such rotary positions, of which no array tells."""
+    if config.rope is None:
+        return
+    centered = config.rope.coordinates == "centered"
+    if layout is torch_layouts.TIMM or (layout is torch_layouts.HF_DINOV3 and centered):
+        return
+    raise ValueError(
+        f"Models of the {layout.name} layout have no such rotary positions, and would give other "
+        f'numbers. Received: rope={config.rope}. Save with layout="timm".'
+    )
 
 
 def _check_standardization(config: ViTConfig | ResNetConfig, layout: Layout) -> None:
@@ -193,7 +212,8 @@ def _file_arrays(model: Model, layout: Layout) -> dict[str, Sized]:
     for path, (shape, value) in _values(model, layout).items():
         found = layout.find(path, config)
         if found is None or path.startswith(layout.unwritten or ("\0",)):
-            unnamed.append(path)
+            if not (path.endswith("bias") and not value().any()):  # zeros are as good as none
+                unnamed.append(path)
             continue
         rule, keys = found
         for number, key in enumerate(keys):
@@ -206,9 +226,14 @@ def _file_arrays(model: Model, layout: Layout) -> dict[str, Sized]:
             "layout, or build the model without them."
         )
     arrays = {name: (shapes[name], _maker(parts, heads)) for name, parts in pieces.items()}
-    for key in layout.zeros:
-        shape = (1, config.width)
+    for key, axes in layout.zeros:
+        shape = (*(1,) * (axes - 1), config.width)
         arrays[layout.original(key, layout.prefixes[0])] = (shape, _zeros(shape))
+    if config.head_bias is None and config.classes is not None:
+        found = layout.find("head/bias", config)
+        if found is not None:  # timm has zeros where CLIP has no bias
+            name = layout.original(found[1][0], layout.prefixes[0])
+            arrays[name] = ((config.classes,), _zeros((config.classes,)))
     return arrays
 
 

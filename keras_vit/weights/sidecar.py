@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from keras_vit.config import Preprocessing
@@ -60,12 +60,14 @@ class Sidecar(NamedTuple):
         image_size: Pixels along (height, width) that the positions are for, or `None`.
         sizes: Sizes that the arrays must agree with: key, name in `Checkpoint.sizes`, value.
         refusals: Everything that cannot be computed or understood.
+        licence: Licence of the weights, if it says.
     """
 
     settings: dict[str, Setting]
     image_size: tuple[int, int] | None = None
     sizes: tuple[tuple[str, str, Any], ...] = ()
     refusals: tuple[Refusal, ...] = ()
+    licence: str | None = None
 
 
 class _Reader:
@@ -76,6 +78,7 @@ class _Reader:
         self.sizes: list[tuple[str, str, Any]] = []
         self.refusals: list[Refusal] = []
         self.image_size: tuple[int, int] | None = None
+        self.licence: str | None = None
 
     def refuse(self, text: str, *fields: str, open: bool = False) -> None:
         self.refusals.append(Refusal(text, fields, open))
@@ -110,6 +113,9 @@ class _Reader:
         if isinstance(rule.values, type):
             good = _is_count(value) if rule.values is int else _is_share(value)
             found = value if good else None
+        elif callable(rule.values):
+            is_base = isinstance(value, (int, float)) and not isinstance(value, bool) and value > 1
+            found = rule.values(value) if is_base else None
         else:
             found = next(
                 (ours for theirs, ours in rule.values.items() if _is_one_of(value, (theirs,))), None
@@ -155,12 +161,20 @@ def read_sidecar(path: pathlib.Path, layout: str) -> Sidecar:
         _read_timm(config, reader, path, layout)
     else:
         if layout.startswith("timm"):
-            _use_name(name_in_path(path), "the address", reader)
+            found = name_in_path(path)
+            _use_name(found, "the address", reader)
+            _ask_for_gelu("the address", found, reader)
         if config:
             _read_transformers(config, reader, layout)
     if processor:
         _add_images(transformers_preprocessing, processor, PREPROCESSOR, reader)
-    return Sidecar(reader.settings, reader.image_size, tuple(reader.sizes), tuple(reader.refusals))
+    return Sidecar(
+        reader.settings,
+        reader.image_size,
+        tuple(reader.sizes),
+        tuple(reader.refusals),
+        reader.licence,
+    )
 
 
 def model_type_of(path: pathlib.Path) -> str | None:
@@ -203,6 +217,8 @@ def _read_timm(config: dict[str, Any], reader: _Reader, path: pathlib.Path, layo
         reader.refuse(f"{CONFIG}: architecture = {_short(name)} is no name")
         name = None
     _use_name(name, f"{CONFIG}: architecture", reader)
+    if any("QuickGELU" in str(note) for note in (pretrained or {}).get("notes") or ()):
+        _ask_for_gelu(f"{CONFIG}: pretrained_cfg: notes", name, reader)
     rules = {**keys.TIMM, **_wrapper_rules(config)}
     if pretrained is None:  # before timm 0.9 in one level
         pretrained = {key: config[key] for key in config if key in keys.TIMM_PRETRAINED}
@@ -214,8 +230,20 @@ def _read_timm(config: dict[str, Any], reader: _Reader, path: pathlib.Path, layo
                 f"{CONFIG}: pretrained_cfg")  # fmt: skip
     reader.read(config, rules, CONFIG)
     reader.read(args, keys.TIMM_ARGS[family], f"{CONFIG}: model_args")
+    if isinstance(pretrained.get("license"), str):
+        reader.licence = pretrained["license"][:80]
     if "mean" in pretrained:
         _add_images(timm_preprocessing, pretrained, f"{CONFIG}: pretrained_cfg", reader)
+
+
+def _ask_for_gelu(where: str, name: str | None, reader: _Reader) -> None:
+    """Refuses a model of CLIP that was trained with another GELU than timm computes by its name."""
+    if name is not None and "_clip_" in name and "quickgelu" not in name:
+        reader.refuse(
+            f'{where}: the model may have been trained with gelu="quick", and timm computes '
+            f'"exact" for the name {name}',
+            "gelu",
+        )
 
 
 def _wrapper_rules(config: dict[str, Any]) -> Rules:
@@ -244,10 +272,14 @@ def _read_transformers(config: dict[str, Any], reader: _Reader, layout: str) -> 
     model_type = config.get("model_type")
     name = CONFIG
     if "vision_config" in config:
-        reader.read(config, keys.TRANSFORMERS["siglip"], CONFIG)
+        both = model_type if model_type in keys.CLIP_TOWERS else "siglip"
+        reader.read(config, keys.TRANSFORMERS[both], CONFIG)
+        again = _part(config, "vision_config_dict", reader)
         config, name = _part(config, "vision_config", reader), f"{CONFIG}: vision_config"
-        tower = "siglip_vision_model" if model_type in ("siglip", None) else model_type
+        tower = f"{both}_vision_model" if model_type in (both, None) else model_type
         model_type = config.get("model_type", tower)
+        if again:  # it overrides the other, with its defaults
+            config = {**config, **keys.TRANSFORMERS_DEFAULTS.get(model_type, {}), **again}
     if model_type is None:
         model_type = keys.MODEL_TYPES.get(layout)
     if not isinstance(model_type, str) or model_type not in keys.TRANSFORMERS:
@@ -255,12 +287,20 @@ def _read_transformers(config: dict[str, Any], reader: _Reader, layout: str) -> 
             f"{name}: model_type = {_short(model_type)}: no model that this package knows"
         )
         return
+    rules = keys.TRANSFORMERS[model_type]
+    gate, activation = keys.GATES.get(model_type, ("", None))
+    if config.get(gate):
+        rules = {**rules, "hidden_act": activation}
     for key, value in keys.TRANSFORMERS_DEFAULTS.get(model_type, {}).items():
         rule = keys.TRANSFORMERS[model_type][key]
         if key not in config and isinstance(rule, Sets):
-            found = value if isinstance(rule.values, type) else rule.values[value]
+            found = value
+            if isinstance(rule.values, Mapping):
+                found = rule.values[value]
+            elif not isinstance(rule.values, type):
+                found = rule.values(value)
             reader.set(rule.field, found, f"the default of transformers for {model_type}")
-    reader.read(config, keys.TRANSFORMERS[model_type], name)
+    reader.read(config, rules, name)
     if "backbone_config" in config:
         stem = _part(config, "backbone_config", reader)
         reader.read(stem, keys.HYBRID_STEM, f"{CONFIG}: backbone_config")

@@ -7,8 +7,11 @@ keys of `preprocessor_config.json`, and follows those marked `Images`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
+
+from keras_vit.config import RotaryPositions
+from keras_vit.families import DINOV3
 
 
 class Sets(NamedTuple):
@@ -16,11 +19,12 @@ class Sets(NamedTuple):
 
     Args:
         field: Field of the configuration that it sets.
-        values: The field's value for each value of the key; `int` and `float` take numbers.
+        values: The field's value for each value of the key; `int` and `float` take numbers, and a
+            function makes it from a number.
     """
 
     field: str
-    values: Mapping[Any, Any] | type
+    values: Mapping[Any, Any] | type | Callable[[float], Any]
 
 
 class Only(NamedTuple):
@@ -65,7 +69,7 @@ _POOL = Sets("pooling", {"token": "token", "avg": "gap", "map": "map"})
 # timm: what `timm.create_model` gets besides the name, by model.
 TIMM_ARGS: dict[str, Rules] = {
     "vit": {
-        "act_layer": Sets("gelu", {"gelu": "exact", "gelu_tanh": "tanh"}),
+        "act_layer": Sets("gelu", {"gelu": "exact", "gelu_tanh": "tanh", "quick_gelu": "quick"}),
         "norm_layer": Sets("norm_epsilon", {"layernorm": 1e-6}),
         "num_heads": Sets("num_heads", int),
         "global_pool": _POOL,
@@ -76,12 +80,7 @@ TIMM_ARGS: dict[str, Rules] = {
         "patch_size": Size("patch_size"),
         "in_chans": Size("channels"),
         "img_size": Images(),
-        "qkv_bias": Only((True,), "queries, keys and values without bias"),
         "qk_norm": Only((False,), "a norm of queries and keys"),
-        "scale_attn_norm": Only((False,), "a norm inside the attention"),
-        "scale_mlp_norm": Only((False,), "a norm inside the MLP"),
-        "proj_bias": Only((True,), "projections without bias"),
-        "pre_norm": Only((False,), "a norm before the blocks"),
         "final_norm": Only((True,), "no norm after the blocks"),
         "use_naflex": Only((False,), "patches of any grid (NaFlex)"),
         **{
@@ -91,7 +90,8 @@ TIMM_ARGS: dict[str, Rules] = {
         **_harmless(
             "num_classes mlp_ratio init_values class_token no_embed_class reg_tokens fc_norm "
             "dynamic_img_size dynamic_img_pad strict_img_size drop_rate pos_drop_rate "
-            "patch_drop_rate proj_drop_rate attn_drop_rate drop_path_rate weight_init fix_init"
+            "patch_drop_rate proj_drop_rate attn_drop_rate drop_path_rate weight_init fix_init "
+            "qkv_bias proj_bias scale_attn_norm scale_mlp_norm pre_norm"
         ),
     },
     "bit": {
@@ -145,6 +145,7 @@ _ACTIVATION = Sets(
     "gelu",
     {
         **dict.fromkeys(("gelu", "gelu_python"), "exact"),
+        "quick_gelu": "quick",
         **dict.fromkeys(
             ("gelu_pytorch_tanh", "gelu_python_tanh", "gelu_new", "gelu_fast", "gelu_accurate"),
             "tanh",
@@ -173,13 +174,41 @@ _VIT: Rules = {
     **_harmless("encoder_stride pooler_output_size"),
 }
 _BACKBONE = _harmless(
-    "out_features out_indices stage_names apply_layernorm reshape_hidden_states use_mask_token"
+    "_out_features _out_indices out_features out_indices stage_names apply_layernorm "
+    "reshape_hidden_states use_mask_token"
 )
 _DINOV2: Rules = {
     **_ENCODER,
     **_BACKBONE,
-    "use_swiglu_ffn": Only((False,), "gated MLPs (SwiGLU)"),
-    **_harmless("mlp_ratio layerscale_value num_register_tokens"),
+    **_harmless("use_swiglu_ffn mlp_ratio layerscale_value num_register_tokens"),
+}
+_DINOV3: Rules = {
+    **_ENCODER,
+    **_BACKBONE,
+    "intermediate_size": Size("mlp_dim"),
+    "rope_theta": Sets("rope", lambda base: RotaryPositions(**{**DINOV3["rope"], "base": base})),
+    **_harmless(
+        "query_bias key_bias value_bias proj_bias mlp_bias layerscale_value use_gated_mlp "
+        "num_register_tokens pos_embed_shift pos_embed_jitter pos_embed_rescale"
+    ),
+}
+_CLIP: Rules = {
+    **_ENCODER,
+    "intermediate_size": Size("mlp_dim"),
+    **_harmless("projection_dim"),
+}
+# Gated MLPs: a key that says so, and what the activation then is.
+GATES: dict[str, tuple[str, Rule]] = {
+    "dinov2": ("use_swiglu_ffn", None),
+    "dinov2_with_registers": ("use_swiglu_ffn", None),
+    "dinov3_vit": ("use_gated_mlp", Only(("silu",), "another activation of the gate")),
+}
+_TWO_TOWERS: Rules = {
+    **COMMON,
+    **_harmless(
+        "text_config text_config_dict vision_config vision_config_dict projection_dim "
+        "logit_scale_init_value"
+    ),
 }
 _SIGLIP: Rules = {
     **_ENCODER,
@@ -200,6 +229,8 @@ _BIT: Rules = {
     **_harmless("embedding_size hidden_sizes depths drop_path_rate width_factor"),
 }
 
+# Relatives whose image tower is CLIP's.
+CLIP_TOWERS = ("clip", "metaclip_2", "altclip", "chinese_clip")
 # By `model_type`; `vision_config` takes the rules of its own model type.
 TRANSFORMERS: dict[str, Rules] = {
     "vit": _VIT,
@@ -223,6 +254,12 @@ TRANSFORMERS: dict[str, Rules] = {
     "dinov2_with_registers": _DINOV2,
     "siglip_vision_model": _SIGLIP,
     "siglip": {**COMMON, **_harmless("text_config vision_config projection_dim")},
+    "dinov3_vit": _DINOV3,
+    **{
+        f"{name}{ending}": rules
+        for name in CLIP_TOWERS
+        for ending, rules in (("", _TWO_TOWERS), ("_vision_model", _CLIP))
+    },
     "bit": _BIT,
 }
 # The model type of a layout, where the file does not name it.
@@ -233,6 +270,8 @@ MODEL_TYPES = {
     "transformers_dinov2": "dinov2",
     "transformers_registers": "dinov2_with_registers",
     "transformers_siglip": "siglip_vision_model",
+    "transformers_clip": "clip_vision_model",
+    "transformers_dinov3": "dinov3_vit",
     "transformers_bit": "bit",
 }
 # The stem of `vit-hybrid`, in its `backbone_config`.
@@ -249,5 +288,14 @@ TRANSFORMERS_DEFAULTS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("vit", "deit", "ijepa", "vit_mae", "vit-hybrid"), _DEFAULTS),
     **dict.fromkeys(("vit_msn", "dinov2", "dinov2_with_registers"), _SMALLER_EPSILON),
     "siglip_vision_model": {**_SMALLER_EPSILON, "hidden_act": "gelu_pytorch_tanh"},
+    **{
+        f"{name}_vision_model": {
+            "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5, "num_attention_heads": 12,
+        }
+        for name in CLIP_TOWERS
+    },
+    "dinov3_vit": {
+        "hidden_act": "gelu", "layer_norm_eps": 1e-5, "num_attention_heads": 6, "rope_theta": 100.0,
+    },
     "bit": {},
-}
+}  # fmt: skip

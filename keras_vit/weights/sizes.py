@@ -30,17 +30,22 @@ def read_sizes(find: Find, kind: str) -> dict[str, Any]:
     """
     if find("root/conv/kernel") is not None:
         return _resnet_sizes(find, kind)
-    width = find("patch_encoder/projection/bias")
-    hidden = find("block_0/mlp/hidden/bias")
+    bias = "bias"
+    if kind != "npz" and find("block_0/mlp/hidden/bias") is None:
+        bias = "kernel"  # AIMv2 has no biases
+    hidden = find(f"block_0/mlp/hidden/{bias}")
     kernel = find("patch_encoder/projection/kernel")
-    if width is None or hidden is None or kernel is None or len(kernel.shape) != 4:
+    if hidden is None or kernel is None or len(kernel.shape) != 4:
         return {}
-    rows, columns, channels, _ = _axes(kernel, kind)
+    rows, columns, channels, width = _axes(kernel, kind)
+    output = size(find("block_0/mlp/output/kernel"), -2 if kind == "npz" else -1)
+    # Of both inputs of a gate, where one layer computes both.
+    units = size(hidden, -1 if bias == "bias" else -2)
     sizes = {
         "patch_size": (rows, columns),
-        "width": size(width, -1),
-        "depth": _count(find, "block_{}/mlp/hidden/bias", start=0),
-        "mlp_dim": size(hidden, -1),
+        "width": width,
+        "depth": _count(find, f"block_{{}}/mlp/hidden/{bias}", start=0),
+        "mlp_dim": output if units == 2 * output else units,
         "channels": channels,
     }
     root = find("stem_root/conv/kernel")

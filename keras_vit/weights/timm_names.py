@@ -7,8 +7,11 @@ import pathlib
 import re
 from typing import Any
 
-# Every name of timm 1.0.31 in vision_transformer, deit and vision_transformer_hybrid that is a
-# plain ViT, by its number of attention heads. `scripts/sweep` compares each with timm.
+from keras_vit.config import RotaryPositions
+from keras_vit.families import DINOV3, EVA02, PERCEPTION
+
+# Every name of timm 1.0.31 in vision_transformer, deit, eva and vision_transformer_hybrid that is a
+# ViT of this package, by its number of attention heads. `scripts/sweep` compares each with timm.
 _NAMES = {
     2: "test_vit test_vit2",
     3: (
@@ -70,7 +73,68 @@ _NAMES = {
         "vit_so400m_patch16_siglip_gap_384 vit_so400m_patch16_siglip_gap_512"
     ),
 }
-_HEADS = {name: heads for heads, names in _NAMES.items() for name in names.split()}
+# The names of newer families.
+_NEWER = {
+    3: (
+        "eva02_tiny_patch14_224 eva02_tiny_patch14_336 vit_pe_core_tiny_patch16_384 "
+        "vit_tiny_patch16_dinov3_qkvb"
+    ),
+    4: "vit_xsmall_patch16_clip_224",
+    6: (
+        "eva02_small_patch14_224 eva02_small_patch14_336 vit_pe_core_small_patch16_384 "
+        "vit_small_patch16_dinov3 vit_small_patch16_dinov3_qkvb vit_small_patch16_lingbot "
+        "vit_small_patch16_rope_224 vit_small_patch16_rope_ape_224 vit_small_plus_patch16_dinov3 "
+        "vit_small_plus_patch16_dinov3_qkvb"
+    ),
+    8: (
+        "aimv2_large_patch14_224 aimv2_large_patch14_336 aimv2_large_patch14_448 "
+        "vit_medium_patch16_clip_224 vit_medium_patch16_rope_reg1_gap_256 "
+        "vit_medium_patch32_clip_224 vit_mediumd_patch16_rope_reg1_gap_256"
+    ),
+    10: "vit_betwixt_patch16_rope_reg4_gap_256 vit_betwixt_patch32_clip_224",
+    12: (
+        "aimv2_huge_patch14_224 aimv2_huge_patch14_336 aimv2_huge_patch14_448 "
+        "eva02_base_patch14_224 eva02_base_patch14_448 eva02_base_patch16_clip_224 "
+        "vit_base_patch16_clip_224 vit_base_patch16_clip_384 vit_base_patch16_clip_quickgelu_224 "
+        "vit_base_patch16_dinov3 vit_base_patch16_dinov3_qkvb vit_base_patch16_lingbot "
+        "vit_base_patch16_rope_224 vit_base_patch16_rope_ape_224 "
+        "vit_base_patch16_rope_reg1_gap_256 vit_base_patch32_clip_224 vit_base_patch32_clip_256 "
+        "vit_base_patch32_clip_384 vit_base_patch32_clip_448 vit_base_patch32_clip_quickgelu_224 "
+        "vit_pe_core_base_patch16_224"
+    ),
+    13: (
+        "vit_so150m2_patch16_reg1_gap_256 vit_so150m2_patch16_reg1_gap_384 "
+        "vit_so150m2_patch16_reg1_gap_448"
+    ),
+    14: "vit_base_patch16_plus_clip_240",
+    16: (
+        "aimv2_1b_patch14_224 aimv2_1b_patch14_336 aimv2_1b_patch14_448 "
+        "eva02_large_patch14_224 eva02_large_patch14_448 eva02_large_patch14_clip_224 "
+        "eva02_large_patch14_clip_336 eva_giant_patch14_224 eva_giant_patch14_336 "
+        "eva_giant_patch14_560 eva_giant_patch14_clip_224 vit_giant_patch14_clip_224 "
+        "vit_gigantic_patch14_clip_224 vit_gigantic_patch14_clip_378 "
+        "vit_gigantic_patch14_clip_quickgelu_224 vit_huge_patch14_clip_224 "
+        "vit_huge_patch14_clip_336 vit_huge_patch14_clip_378 vit_huge_patch14_clip_quickgelu_224 "
+        "vit_huge_patch14_clip_quickgelu_378 vit_large_patch14_clip_224 "
+        "vit_large_patch14_clip_336 vit_large_patch14_clip_quickgelu_224 "
+        "vit_large_patch14_clip_quickgelu_336 vit_large_patch16_dinov3 "
+        "vit_large_patch16_dinov3_qkvb vit_large_patch16_lingbot vit_large_patch16_rope_224 "
+        "vit_large_patch16_rope_ape_224 vit_pe_core_gigantic_patch14_448 "
+        "vit_pe_core_large_patch14_336"
+    ),
+    20: "vit_huge_plus_patch16_dinov3 vit_huge_plus_patch16_dinov3_qkvb",
+    24: (
+        "aimv2_3b_patch14_224 aimv2_3b_patch14_336 aimv2_3b_patch14_448 "
+        "vit_giant_patch14_dinov2 vit_giant_patch14_reg4_dinov2 vit_giant_patch16_lingbot"
+    ),
+    32: "vit_7b_patch16_dinov3",
+}
+_HEADS = {
+    name: heads
+    for table in (_NAMES, _NEWER)
+    for heads, names in table.items()
+    for name in names.split()
+}
 _BIT = re.compile(r"resnetv2_(50x1|50x3|101x1|101x3|152x2|152x4)_bit")
 # What differs from timm's defaults: exact GELU, epsilon 1e-6, the class token, bicubic resizing.
 _DIFFERENT: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -83,10 +147,37 @@ _DIFFERENT: tuple[tuple[str, dict[str, Any]], ...] = (
     (r".*_siglip_\d+|.*_map_.*|test_vit3", {"pooling": "map", "map_prefix_tokens": False}),
     (r"test_vit3", {"map_prefix_tokens": True}),
     (r"flexivit_.*", {"position_resize": "bilinear"}),
-)
+    (r"vit_.*_clip_.*", {"norm_epsilon": 1e-5}),
+    (r"vit_.*_clip_quickgelu_.*", {"gelu": "quick"}),
+    (
+        r".*_(dinov3|dinov3_qkvb|lingbot)",
+        {"rope": DINOV3["rope"], "position_embedding": "none", "norm_epsilon": 1e-5},
+    ),
+    (r".*_(dinov3|dinov3_qkvb)|eva02_.*_patch14_\d+|eva_giant_.*_\d+", {"pooling": "gap"}),
+    (r"eva_giant_.*_clip_.*", {"pooling": "token"}),
+    (r"eva02_.*", {"rope": EVA02["rope"]}),
+    (r"vit_.*_rope(_ape)?_224", {"rope": {"base": 100.0, "order": "wh"}}),
+    (r"vit_.*_rope_reg\d_gap_256", {"rope": {"reference_grid": (16, 16)}}),
+    (r"vit_.*_rope(_reg\d_gap)?_\d+", {"position_embedding": "none"}),
+    (
+        r"vit_pe_core_.*",
+        {"norm_epsilon": 1e-5, "pooling": "map", "map_prefix_tokens": True, "map_heads": 8},
+    ),
+    *(
+        (
+            rf"vit_pe_core_{names}",
+            {"rope": {**PERCEPTION["rope"], "reference_grid": (side, side)}},
+        )
+        for names, side in (
+            ("(tiny|small)_.*", 24), ("base_.*", 14), ("large_.*", 24), ("gigantic_.*", 32),
+        )
+    ),
+    (r"aimv2_.*", {"norm": "rms", "norm_epsilon": 1e-5, "pooling": "gap"}),
+)  # fmt: skip
 # Names whose arrays are those of a plain ViT, and whose blocks are not.
 _OTHER_BLOCKS = {
     "vit_base_patch16_rpn_224": "norms after attention and MLP (ResPostBlock)",
+    "eva02_enormous_patch14_clip_224": "norms after attention and MLP",
 }
 
 
@@ -101,10 +192,13 @@ def timm_settings(name: str) -> dict[str, Any] | None:
         "norm_epsilon": 1e-6,
         "num_heads": _HEADS[name],
         "pooling": "token",
+        "rope": None,
     }
     for pattern, changes in _DIFFERENT:
         if re.fullmatch(pattern, name):
             settings.update(changes)
+    if settings["rope"] is not None:
+        settings["rope"] = RotaryPositions(**settings["rope"])
     return settings
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
-from keras_vit.config import IMAGENET_STATISTICS, Preprocessing
+from keras_vit.config import IMAGENET_STATISTICS, Preprocessing, RotaryPositions, ViTConfig
+from keras_vit.families import CLIP, DINOV3
 from keras_vit.weights.layout import (
     CONVOLUTION,
     LINEAR,
     POINTWISE_CONVOLUTION,
     SAME,
     TABLE,
+    VECTOR,
     Layout,
     Rule,
     pairs,
@@ -27,6 +30,16 @@ _VIT_IMAGES = Preprocessing(library="transformers")
 _SIGLIP_IMAGES = Preprocessing(interpolation="bicubic", library="transformers")
 _SHORTER_SIDE = dataclasses.replace(IMAGENET_STATISTICS, crop_ratio=0.875, library="transformers")
 _SQUASHED = dataclasses.replace(_SHORTER_SIDE, crop_mode="squash")
+_DINOV3_IMAGES = dataclasses.replace(
+    IMAGENET_STATISTICS, interpolation="bilinear", library="transformers"
+)
+_CLIP_IMAGES = Preprocessing(
+    mean=(122.7709383, 116.7460125, 104.09373615),
+    std=(68.5005327, 66.6321579, 70.32316305),
+    interpolation="bicubic",
+    crop_ratio=1.0,
+    library="transformers",
+)
 
 
 def _attention(ours: str, theirs: str, parts: tuple[str, ...]) -> tuple[Rule, ...]:
@@ -64,20 +77,78 @@ def _timm_stem(backbone: str) -> tuple[Rule, ...]:
     )
 
 
+def _is_eva(config: ViTConfig) -> bool:
+    """Whether timm has such a model in `eva.py`, whose names differ."""
+    return config.rope is not None
+
+
+def _splits_products(config: ViTConfig) -> bool:
+    """Whether timm has one layer each for queries, keys and values: EVA-02 B and L."""
+    return _is_eva(config) and config.swiglu and "mlp" in config.inner_norms
+
+
+def _splits_gate(config: ViTConfig) -> bool:
+    """Whether timm has a layer for each input of a gate; in EVA-02 Ti and S one makes both."""
+    centered = config.rope is not None and config.rope.coordinates == "centered"
+    return config.swiglu and ("mlp" in config.inner_norms or config.norm == "rms" or centered)
+
+
+def _gate(path: str, gate: str, value: str, **more: Any) -> tuple[Rule, ...]:
+    """One layer from two for both inputs of a gate; silu is applied to the first."""
+    return (
+        Rule(f"{path}/kernel", (f"{gate}.weight", f"{value}.weight"), LINEAR, **more),
+        Rule(f"{path}/bias", (f"{gate}.bias", f"{value}.bias"), **more),
+    )
+
+
+def _timm_products() -> tuple[Rule, ...]:
+    """Queries, keys and values: one layer, one with separate biases, or three layers."""
+    theirs, parts = f"{_TIMM_BLOCK}.attn", ("q_proj", "k_proj", "v_proj")
+    kernels = tuple(f"{theirs}.{part}.weight" for part in parts)
+    return (
+        Rule("block_{i}/attention/qkv/kernel", kernels, LINEAR, written=_splits_products),
+        *pairs("block_{i}/attention/qkv", f"{theirs}.qkv", _LINEAR),
+        *(
+            rule
+            for part in ("query", "value")
+            for rule in (
+                Rule(
+                    f"block_{{i}}/attention/{part}_bias",
+                    (f"{theirs}.{part[0]}_proj.bias",),
+                    written=_splits_products,
+                ),
+                Rule(f"block_{{i}}/attention/{part}_bias", (f"{theirs}.{part[0]}_bias",)),
+            )
+        ),
+    )
+
+
 _TIMM_BLOCK = "blocks.{i}"
 _TIMM_REST = (
     *pairs("patch_encoder/projection", "patch_embed.proj", _PATCHES),
+    *pairs("patch_norm", "patch_embed.norm", _NORM),
+    *pairs("embedding_norm", "norm_pre", _NORM),
     Rule("class_token/token", ("cls_token",)),
     Rule("distillation_token/token", ("dist_token",)),
     Rule("registers/token", ("reg_token",)),
     Rule("position_embedding/embedding", ("pos_embed",)),
     *pairs("block_{i}/attention_norm", f"{_TIMM_BLOCK}.norm1", _NORM),
-    *pairs("block_{i}/attention/qkv", f"{_TIMM_BLOCK}.attn.qkv", _LINEAR),
+    *_timm_products(),
+    *pairs("block_{i}/attention/norm", f"{_TIMM_BLOCK}.attn.norm", _NORM),
     *pairs("block_{i}/attention/output", f"{_TIMM_BLOCK}.attn.proj", _LINEAR),
+    Rule("block_{i}/attention_scale/gamma", (f"{_TIMM_BLOCK}.gamma_1",), written=_is_eva),
     Rule("block_{i}/attention_scale/gamma", (f"{_TIMM_BLOCK}.ls1.gamma",)),
     *pairs("block_{i}/mlp_norm", f"{_TIMM_BLOCK}.norm2", _NORM),
+    *_gate(
+        "block_{i}/mlp/hidden",
+        f"{_TIMM_BLOCK}.mlp.fc1_g",
+        f"{_TIMM_BLOCK}.mlp.fc1_x",
+        written=_splits_gate,
+    ),
     *pairs("block_{i}/mlp/hidden", f"{_TIMM_BLOCK}.mlp.fc1", _LINEAR),
+    *pairs("block_{i}/mlp/norm", f"{_TIMM_BLOCK}.mlp.norm", _NORM),
     *pairs("block_{i}/mlp/output", f"{_TIMM_BLOCK}.mlp.fc2", _LINEAR),
+    Rule("block_{i}/mlp_scale/gamma", (f"{_TIMM_BLOCK}.gamma_2",), written=_is_eva),
     Rule("block_{i}/mlp_scale/gamma", (f"{_TIMM_BLOCK}.ls2.gamma",)),
     Rule("encoder_norm/gamma", ("fc_norm.weight",), when=("norm_after_pooling", True)),
     Rule("encoder_norm/beta", ("fc_norm.bias",), when=("norm_after_pooling", True)),
@@ -221,14 +292,24 @@ HF_DEIT_TOKEN = _torch(
     others=("decoder\\.", "embeddings\\.mask_token$"),
     unprefixed=("classifier\\.",),
 )
+
+
+def _dinov2_mlp(path: str, plain: str, gated: str) -> Iterator[Rule]:
+    """A layer of the MLP; that of the giant has a gate, and other names."""
+    theirs = "encoder.layer.{i}.mlp"
+    for part, key, transform in _LINEAR:
+        yield Rule(f"{path}/{part}", (f"{theirs}.{gated}{key}",), transform, when=("swiglu", True))
+        yield Rule(f"{path}/{part}", (f"{theirs}.{plain}{key}",), transform)
+
+
 _DINOV2 = (
     *_embeddings(),
     *pairs("block_{i}/attention_norm", "encoder.layer.{i}.norm1", _NORM),
     *_self_attention("encoder.layer.{i}"),
     Rule("block_{i}/attention_scale/gamma", ("encoder.layer.{i}.layer_scale1.lambda1",)),
     *pairs("block_{i}/mlp_norm", "encoder.layer.{i}.norm2", _NORM),
-    *pairs("block_{i}/mlp/hidden", "encoder.layer.{i}.mlp.fc1", _LINEAR),
-    *pairs("block_{i}/mlp/output", "encoder.layer.{i}.mlp.fc2", _LINEAR),
+    *_dinov2_mlp("block_{i}/mlp/hidden", "fc1", "weights_in"),
+    *_dinov2_mlp("block_{i}/mlp/output", "fc2", "weights_out"),
     Rule("block_{i}/mlp_scale/gamma", ("encoder.layer.{i}.layer_scale2.lambda1",)),
     *pairs("encoder_norm", "layernorm", _NORM),
     *pairs("head", "classifier", _LINEAR),  # of the class token and the mean of the patches
@@ -237,7 +318,7 @@ _DINOV2_OPTIONS = {"gelu": "exact", "norm_epsilon": 1e-6, "preprocessing": _SHOR
 _DINOV2_PARTS: dict[str, Any] = {
     "others": ("embeddings\\.mask_token$",),
     "unprefixed": ("classifier\\.",),
-    "zeros": ("embeddings.mask_token",),
+    "zeros": (("embeddings.mask_token", 2),),
 }
 HF_DINOV2 = _torch(
     "transformers_dinov2", _DINOV2, _DINOV2_OPTIONS, prefixes=("", "dinov2."), **_DINOV2_PARTS
@@ -262,20 +343,27 @@ def _joined(path: str, first: int, last: int) -> tuple[Rule, ...]:
 
 
 _SIGLIP_BLOCK = "encoder.layers.{i}"
-HF_SIGLIP = _torch(
-    "transformers_siglip",
-    (
-        *pairs("patch_encoder/projection", "embeddings.patch_embedding", _PATCHES),
-        Rule("position_embedding/embedding", ("embeddings.position_embedding.weight",), TABLE),
+
+
+def _siglip_blocks() -> tuple[Rule, ...]:
+    parts = ("q_proj", "k_proj", "v_proj")
+    return (
         *pairs("block_{i}/attention_norm", f"{_SIGLIP_BLOCK}.layer_norm1", _NORM),
-        *_attention(
-            "block_{i}/attention/qkv", f"{_SIGLIP_BLOCK}.self_attn", ("q_proj", "k_proj", "v_proj")
-        ),
+        *_attention("block_{i}/attention/qkv", f"{_SIGLIP_BLOCK}.self_attn", parts),
         *pairs("block_{i}/attention/output", f"{_SIGLIP_BLOCK}.self_attn.out_proj", _LINEAR),
         *pairs("block_{i}/mlp_norm", f"{_SIGLIP_BLOCK}.layer_norm2", _NORM),
         *pairs("block_{i}/mlp/hidden", f"{_SIGLIP_BLOCK}.mlp.fc1", _LINEAR),
         *pairs("block_{i}/mlp/output", f"{_SIGLIP_BLOCK}.mlp.fc2", _LINEAR),
         *pairs("encoder_norm", "post_layernorm", _NORM),
+    )
+
+
+HF_SIGLIP = _torch(
+    "transformers_siglip",
+    (
+        *pairs("patch_encoder/projection", "embeddings.patch_embedding", _PATCHES),
+        Rule("position_embedding/embedding", ("embeddings.position_embedding.weight",), TABLE),
+        *_siglip_blocks(),
         Rule("pooling/probe", ("head.probe",)),
         *_joined("pooling/query", 0, 1),
         *_joined("pooling/key_value", 1, 3),
@@ -290,6 +378,75 @@ HF_SIGLIP = _torch(
     class_token_positions="never",
     others=("text_model\\.", "logit_(scale|bias)$", "embeddings\\.position_ids$"),
     unprefixed=("classifier\\.",),
+)
+# The image tower of CLIP and its relatives; the head is the projection.
+HF_CLIP = _torch(
+    "transformers_clip",
+    (
+        Rule("class_token/token", ("embeddings.class_embedding",), VECTOR),
+        Rule(
+            "patch_encoder/projection/kernel", ("embeddings.patch_embedding.weight",), CONVOLUTION
+        ),
+        Rule("position_embedding/embedding", ("embeddings.position_embedding.weight",), TABLE),
+        *pairs("embedding_norm", "pre_layrnorm", _NORM),  # misspelt there
+        *_siglip_blocks(),
+        Rule("head/kernel", ("visual_projection.weight",), LINEAR),
+    ),
+    {**{k: v for k, v in CLIP.items() if k != "without_bias"}, "preprocessing": _CLIP_IMAGES},
+    prefixes=("vision_model.", ""),
+    others=(
+        "text_model\\.",
+        "text_projection\\.",
+        "logit_(scale|bias)$",
+        "(vision_model\\.)?embeddings\\.position_ids$",
+    ),
+    unprefixed=("visual_projection\\.",),
+)
+
+
+def _dinov3_products() -> tuple[Rule, ...]:
+    theirs = "layer.{i}.attention"
+    biases = {part: f"{theirs}.{part[0]}_proj.bias" for part in ("query", "key", "value")}
+    kernels = tuple(f"{theirs}.{part}_proj.weight" for part in "qkv")
+    return (
+        Rule("block_{i}/attention/qkv/kernel", kernels, LINEAR),
+        Rule("block_{i}/attention/qkv/bias", tuple(biases.values())),
+        *(Rule(f"block_{{i}}/attention/{part}_bias", (key,)) for part, key in biases.items()),
+    )
+
+
+HF_DINOV3 = _torch(
+    "transformers_dinov3",
+    (
+        *pairs("patch_encoder/projection", "embeddings.patch_embeddings", _PATCHES),
+        Rule("class_token/token", ("embeddings.cls_token",)),
+        Rule("registers/token", ("embeddings.register_tokens",)),
+        *pairs("block_{i}/attention_norm", "layer.{i}.norm1", _NORM),
+        *_dinov3_products(),
+        *pairs("block_{i}/attention/output", "layer.{i}.attention.o_proj", _LINEAR),
+        Rule("block_{i}/attention_scale/gamma", ("layer.{i}.layer_scale1.lambda1",)),
+        *pairs("block_{i}/mlp_norm", "layer.{i}.norm2", _NORM),
+        *_gate(
+            "block_{i}/mlp/hidden",
+            "layer.{i}.mlp.gate_proj",
+            "layer.{i}.mlp.up_proj",
+            when=("swiglu", True),
+        ),
+        *pairs("block_{i}/mlp/hidden", "layer.{i}.mlp.up_proj", _LINEAR),
+        *pairs("block_{i}/mlp/output", "layer.{i}.mlp.down_proj", _LINEAR),
+        Rule("block_{i}/mlp_scale/gamma", ("layer.{i}.layer_scale2.lambda1",)),
+        *pairs("encoder_norm", "norm", _NORM),
+    ),
+    {
+        "gelu": "exact",
+        "norm_epsilon": 1e-5,
+        "position_embedding": "none",
+        "rope": RotaryPositions(**DINOV3["rope"]),
+        "preprocessing": _DINOV3_IMAGES,
+    },
+    prefixes=("", "dinov3_vit."),
+    others=("embeddings\\.mask_token$",),
+    zeros=(("embeddings.mask_token", 3),),
 )
 HF_BIT = _torch(
     "transformers_bit",
@@ -313,6 +470,8 @@ LAYOUTS = (
     HF_DEIT,
     HF_DINOV2,
     HF_REGISTERS,
+    HF_CLIP,  # before the next, whose blocks have the same names
     HF_SIGLIP,
+    HF_DINOV3,
     HF_BIT,
 )

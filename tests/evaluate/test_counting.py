@@ -9,7 +9,7 @@ import math
 import keras
 import pytest
 
-from keras_vit.config import ResNetConfig, ResNetStem
+from keras_vit.config import ResNetConfig, ResNetStem, RotaryPositions
 from keras_vit.evaluate.counting import (
     count_activations,
     count_macs,
@@ -32,6 +32,14 @@ CONFIGS = {
     "map": {"pooling": "map", "class_token": False, "position_embedding": "learned_2d"},
     "merged": {"num_merged_tokens": 3, "num_registers": 2, "pooling": "map"},
     "relative": {"position_embedding": "relative", "qk_norm": True, "layer_scale": 0.1},
+    "clip": {"norm_before_blocks": True, "without_bias": ("patch",), "head_bias": None},
+    "eva02": {
+        "swiglu": True,
+        "inner_norms": ("attention", "mlp"),
+        "without_bias": ("key", "mlp"),
+        "rope": RotaryPositions(),
+    },
+    "aimv2": {"norm": "rms", "norm_patches": True, "without_bias": ("value", "projection")},
     "no_head": {"classes": None, "pooling": None, "position_embedding": "sincos_2d"},
     "every_token": {"pooling": None, "position_on_class_token": False},
     "hybrid_root": {"stem": ResNetStem(), "patch_size": 2},

@@ -6,7 +6,7 @@ import itertools
 
 import keras
 
-from keras_vit.config import IMAGENET_STATISTICS, ResNetConfig, ResNetStem
+from keras_vit.config import IMAGENET_STATISTICS, ResNetConfig, ResNetStem, RotaryPositions
 from keras_vit.models.resnet import build_resnet
 from keras_vit.models.vit import build_vit
 from tests.fixtures import fill_random, tiny_config
@@ -24,6 +24,33 @@ FAMILIES = {
     "grey": {"channels": 1, "include_preprocessing": False},
     "backbone": {"classes": None},
     "hybrid": {"stem": ResNetStem((1, 1)), "patch_size": 1, "image_size": 32},
+    "clip": {
+        "norm_before_blocks": True,
+        "gelu": "quick",
+        "without_bias": ("patch",),
+        "head_bias": None,
+    },
+    "dinov3": {
+        "rope": RotaryPositions("centered", 100.0, interleaved=False),
+        "position_embedding": "none",
+        "num_registers": 2,
+        "layer_scale": 0.5,
+        "without_bias": ("key",),
+    },
+    "eva02": {
+        "rope": RotaryPositions(reference_grid=(2, 2)),
+        "swiglu": True,
+        "inner_norms": ("attention", "mlp"),
+        "image_size": (32, 48),
+    },
+    "aimv2": {
+        "norm": "rms",
+        "norm_patches": True,
+        "swiglu": True,
+        "without_bias": ("query", "key", "value", "projection", "mlp"),
+        "pooling": "gap",
+        "class_token": False,
+    },
 }
 MERGING = {"num_merged_tokens": 3, "pooling": "map", "num_registers": 1}
 # What can be combined: for every factor, the changes of the configuration that each value makes.

@@ -103,7 +103,16 @@ def test_pairs_of_options_in_float32(row, tmp_path):
 
 @pytest.mark.parametrize(
     ("family", "format"),
-    slow_but([*FAMILIES, "bit"], EXPORTS, [("bit", "saved_model"), ("bit", "onnx float16")]),
+    slow_but(
+        [*FAMILIES, "bit"],
+        EXPORTS,
+        [
+            ("bit", "saved_model"),
+            ("bit", "onnx float16"),
+            ("eva02", "litert"),
+            ("dinov3", "onnx"),
+        ],
+    ),
 )
 def test_every_family_in_every_format(family, format, tmp_path):
     export, options = EXPORTS[format]

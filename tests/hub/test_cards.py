@@ -77,8 +77,19 @@ def test_every_card_has_the_gelu_of_its_source():
     for card in ALL:
         if card.layout in ("official", "big_vision"):
             assert config_of(card).gelu == "tanh", card.name
+        elif re.search("openai|dfn(?!2b_s39b)|metaclip", card.tag):
+            assert config_of(card).gelu == "quick", card.name
         elif "siglip" not in card.tag and card.variant[:4] != "bit_":
             assert config_of(card).gelu == "exact", card.name
+
+
+def test_licences_that_restrict_use_say_so():
+    for card in ALL:
+        if card.variant[:7] == "dinov3_" and "eupe" not in card.tag:
+            assert card.licence == "DINOv3 License" and "must include the agreement" in card.note
+        if re.search("metaclip|eupe", card.tag):
+            assert "Noncommercial" in card.licence or card.licence == "CC-BY-NC-4.0"
+            assert card.note == "Not for commercial use."
 
 
 def test_every_card_says_where_it_comes_from():

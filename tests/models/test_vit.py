@@ -7,7 +7,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_vit.config import RotaryPositions
+from keras_vit.models.attention import attention_scores
+from keras_vit.models.lora import add_lora
 from keras_vit.models.vit import build_vit
+from keras_vit.train.adapt import adapt_model
 from keras_vit.trainers.model import Model
 from tests.checks import quick
 from tests.fixtures import fill_random, images_for, tiny_config
@@ -28,6 +32,34 @@ OPTIONS = {
     "sincos_2d": {"position_embedding": "sincos_2d", "position_on_class_token": False},
     "registers": {"num_registers": 3, "layer_scale": 0.1, "qk_norm": True},
     "distilled": {"distillation_token": True, "gelu": "exact"},
+    "clip": {
+        "norm_before_blocks": True,
+        "gelu": "quick",
+        "without_bias": ("patch",),
+        "head_bias": None,
+    },
+    "dinov3": {
+        "rope": RotaryPositions("centered", 100.0, interleaved=False),
+        "position_embedding": "none",
+        "without_bias": ("key",),
+        "swiglu": True,
+        "num_registers": 2,
+        "layer_scale": 0.1,
+    },
+    "eva02": {
+        "rope": RotaryPositions(reference_grid=(2, 2)),
+        "inner_norms": ("attention", "mlp"),
+        "swiglu": True,
+        "pooling": "gap",
+        "norm_after_pooling": True,
+    },
+    "aimv2": {
+        "norm": "rms",
+        "norm_patches": True,
+        "swiglu": True,
+        "without_bias": ("query", "key", "value", "projection", "mlp"),
+        "pooling": "map",
+    },
     "regularised": {
         "dropout_rate": 0.1,
         "attention_dropout_rate": 0.1,
@@ -42,7 +74,7 @@ OPTIONS["everything"] = {
     "pre_logits": 16,
 }
 # Every layer is compiled alone in its own test; these cover the whole.
-COMPILED = ("relative", "everything")  # `fit` compiles the default below
+COMPILED = ("relative", "everything", "eva02")  # `fit` compiles the default below
 
 
 def build(name):
@@ -87,6 +119,7 @@ def test_eager_graph_xla_and_reloaded_agree(name, tmp_path):
     ("name", "policy"),
     [
         ("relative", "mixed_bfloat16"),
+        ("dinov3", "mixed_bfloat16"),
         pytest.param("everything", "mixed_bfloat16", marks=pytest.mark.slow),
         pytest.param("relative", "mixed_float16", marks=pytest.mark.slow),
         pytest.param("everything", "mixed_float16", marks=pytest.mark.slow),
@@ -114,6 +147,10 @@ def test_half_precision_trains_and_ends_in_float32(name, policy):
         pytest.param("everything", False, marks=pytest.mark.slow),
         pytest.param("gap", False, marks=pytest.mark.slow),
         pytest.param("relative", False, marks=pytest.mark.slow),
+        *(
+            pytest.param(name, False, marks=pytest.mark.slow)
+            for name in ("clip", "dinov3", "eva02", "aimv2")
+        ),
     ],
 )
 def test_fit_learns_and_every_weight_moves(name, jit_compile):
@@ -127,6 +164,51 @@ def test_fit_learns_and_every_weight_moves(name, jit_compile):
     assert history[-1] < history[0]
     for weight, start in zip(model.trainable_weights, before, strict=True):
         assert np.abs(numpy(weight) - start).max() > 0, weight.path
+
+
+@pytest.mark.parametrize("name", ["dinov3", "eva02"])
+def test_rotary_positions_are_constants_of_the_graph(name):
+    """Exports need no sine, and no angle is computed again for an image."""
+    model = build(name)
+    spec = tf.TensorSpec((2, *model.input_shape[1:]))
+    graph = tf.function(model).get_concrete_function(spec).graph
+    kinds = {op.type for op in graph.get_operations()}
+    assert "ConcatV2" in kinds and not kinds & {"Sin", "Cos", "Pow", "Range"}
+
+
+@pytest.mark.parametrize("name", ["dinov3", "eva02"])
+def test_attention_scores_are_those_of_the_rotated_model(name):
+    """Pictures and rollout use the layers of the model: all blocks again from their inputs."""
+    model = build(name)
+    fill_random(model)
+    images = images_for(model, 2)
+    block = model.get_layer("block_0")
+    tokens = keras.Model(model.input, block.input)(images)
+    _, expected = block(tokens, return_attention_scores=True)
+    scores = attention_scores(model, images)
+    np.testing.assert_allclose(scores, numpy(expected), rtol=0, atol=1e-6)
+    block.attention.rope = None
+    assert np.abs(attention_scores(model, images) - scores).max() > 1e-3
+
+
+@pytest.mark.parametrize("name", ["clip", "dinov3", "eva02", "aimv2"])
+def test_newer_models_adapt_to_other_classes_and_sizes(name):
+    model = build(name)
+    fill_random(model)
+    adapted = adapt_model(model, classes=3, image_size=(48, 32))
+    assert adapted.output_shape == (None, 3) and adapted.config.grid == (6, 4)
+    assert adapted.config.head_bias == 0.0
+    assert not numpy(adapted(images_for(adapted, 1))).any()  # the new head is zero
+    same = adapt_model(model, classes=3)
+    for weight in same.weights:
+        old = {w.path: w for w in model.weights}.get(weight.path)
+        if old is not None and not weight.path.startswith("head"):
+            np.testing.assert_array_equal(numpy(weight), numpy(old))
+    images = images_for(model, 1)
+    expected = numpy(model(images))
+    updated = add_lora(model, rank=2, targets="all-linear")
+    np.testing.assert_allclose(numpy(updated(images)), expected, rtol=0, atol=1e-5)
+    assert any("lora" in weight.path for weight in updated.trainable_weights)
 
 
 def test_predict_takes_a_partial_last_batch_with_xla():

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import pytest
 import safetensors.numpy
+import tensorflow as tf
 
 from keras_vit.config import ResNetConfig, ResNetStem
 from keras_vit.create import build, create_model
@@ -24,7 +25,19 @@ from tests.fixtures import tiny_config
 from tests.official import GOLDEN
 
 CASES = json.loads((GOLDEN / "torch_outputs.json").read_text())
-HEADLESS = ("dinov2", "registers", "siglip", "mae")
+# Names of timm whose settings no array tells: written as the `config.json` of the file.
+NAMES = {
+    "timm clip": "vit_base_patch16_clip_224",
+    "timm quick clip": "vit_base_patch16_clip_quickgelu_224",
+    "timm dinov3": "vit_small_patch16_dinov3",
+    "timm biased dinov3": "vit_small_patch16_dinov3_qkvb",
+    "timm gated dinov3": "vit_small_plus_patch16_dinov3_qkvb",
+    "timm eva02": "eva02_tiny_patch14_224",
+    "timm split eva02": "eva02_base_patch14_224",
+    "timm eva02 clip": "eva02_base_patch16_clip_224",
+    "timm perception": "vit_pe_core_base_patch16_224",
+    "timm aimv2": "aimv2_large_patch14_224",
+}
 STEMS = {
     "timm root": (4, ResNetStem()),
     "timm hybrid": (1, ResNetStem(stages=(1, 2))),
@@ -56,16 +69,30 @@ def save(tmp_path):
     return save
 
 
+def classes_of(title):
+    """Outputs of the head, or `None` where the outputs are features."""
+    return 5 if np.shape(CASES[title]["outputs"])[-1] == 5 else None
+
+
+def name_file(title, path):
+    if title in NAMES:
+        config = {"architecture": NAMES[title], "model_args": {"num_heads": 4}}
+        path.with_name("config.json").write_text(json.dumps(config))
+
+
 def make(title, path):
     """Our model for a case, as the file asks for it."""
-    headless = title.endswith(HEADLESS)
+    name_file(title, path)
     size = CASES[title]["size"]
-    changes = {"classes": None if headless else 5, "include_preprocessing": False}
+    changes = {"classes": classes_of(title), "include_preprocessing": False}
     if title.endswith("bit"):
         config = ResNetConfig(stages=(1, 2), image_size=size, **changes)
     else:
         patch, stem = STEMS.get(title, (8, None))
-        config = tiny_config(image_size=size, patch_size=patch, stem=stem, **changes)
+        hidden = inspect_file(path).sizes["mlp_dim"]
+        config = tiny_config(
+            image_size=size, patch_size=patch, stem=stem, mlp_dim=hidden, **changes
+        )
     return build(adapt_config(config, inspect_file(path)))
 
 
@@ -93,14 +120,16 @@ def test_outputs_are_theirs_and_the_file_comes_back(title, save, tmp_path):
 
 def resized_outputs(title, path):
     """Our outputs and theirs at another size, of a grid that may not be square."""
+    name_file(title, path)
     height, width = CASES[title]["resized"]["size"]
     config = tiny_config(
         image_size=(height, width),
-        classes=None if title.endswith(HEADLESS) else 5,
+        classes=classes_of(title),
         include_preprocessing=False,
     )
     model = build(adapt_config(config, inspect_file(path), {"image_size"}))
-    assert "position_embedding/embedding" in load_weights(model, path).resized
+    resized = load_weights(model, path).resized
+    assert ("position_embedding/embedding" in resized) != ("dinov3" in title)
     i = np.arange(2 * height * width * 3, dtype="int64")
     pixels = (((3 * i**2 + 101 * i) % 509) / 254 - 1).astype("float32")
     outputs = keras.ops.convert_to_numpy(model(pixels.reshape(2, height, width, 3)))
@@ -111,6 +140,23 @@ def resized_outputs(title, path):
 def test_outputs_at_another_size_are_theirs(title, save):
     outputs, expected = resized_outputs(title, save(weights(CASES[title]["shapes"])))
     np.testing.assert_allclose(outputs, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("title", [title for title in CASES if "gradient" in CASES[title]])
+def test_gradients_are_theirs(title, save):
+    """Of a weighted sum of the outputs with respect to the pixels: back through every block."""
+    path = save(weights(CASES[title]["shapes"]))
+    model = make(title, path)
+    load_weights(model, path)
+    pixels = tf.constant(images(CASES[title]["size"]))
+    with tf.GradientTape() as tape:
+        tape.watch(pixels)
+        outputs = model(pixels)
+        cosines = np.cos(np.arange(np.prod(outputs.shape), dtype="float32"))
+        loss = tf.reduce_sum(outputs * cosines.reshape(outputs.shape))
+    expected = np.array(CASES[title]["gradient"])
+    slope = tape.gradient(loss, pixels).numpy()[:, ::5, ::5]
+    np.testing.assert_allclose(slope, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize(
@@ -125,10 +171,18 @@ def test_another_way_of_resizing_would_be_noticed(title, method, save, monkeypat
 
 @pytest.mark.parametrize(
     ("title", "change"),
-    [("timm vit", {"gelu": "tanh"}), ("transformers vit", {"norm_epsilon": 1e-5})],
+    [
+        ("timm vit", {"gelu": "tanh"}),
+        ("transformers vit", {"norm_epsilon": 1e-5}),
+        ("timm clip", {"gelu": "quick"}),
+        ("timm quick clip", {"gelu": "exact"}),
+        ("timm dinov3", {"rope": None}),
+        ("timm eva02", {"rope": {"reference_grid": (15, 16)}}),
+    ],
 )
-def test_another_gelu_or_epsilon_would_be_noticed(title, change, save):
+def test_another_gelu_epsilon_or_rotation_would_be_noticed(title, change, save):
     path = save(weights(CASES[title]["shapes"]))
+    name_file(title, path)
     config = tiny_config(classes=5, include_preprocessing=False, **change)
     model = build(adapt_config(config, inspect_file(path), chosen=set(change)))
     load_weights(model, path)

@@ -45,7 +45,7 @@ def save(tmp_path):
     ("title", "config", "message"),
     [
         ("transformers vit", {**VIT, "hidden_act": "relu"}, "hidden_act = 'relu' cannot"),
-        ("transformers vit", {**VIT, "hidden_act": "quick_gelu"}, "hidden_act = 'quick_gelu'"),
+        ("transformers vit", {**VIT, "hidden_act": "gelu_10"}, "hidden_act = 'gelu_10'"),
         ("transformers vit", {**VIT, "layer_norm_eps": 2.0}, "layer_norm_eps = 2.0"),
         ("transformers vit", {**VIT, "qkv_bias": False}, "qkv_bias = False: .*without bias"),
         ("transformers vit", {**VIT, "new_key": 1}, "new_key = 1: what this key does"),

@@ -23,7 +23,19 @@ PAPERS = {
     "dino": "https://arxiv.org/abs/2104.14294",
     "dinov2": "https://arxiv.org/abs/2304.07193",
     "registers": "https://arxiv.org/abs/2309.16588",
+    "clip": "https://arxiv.org/abs/2103.00020",
+    "open_clip": "https://arxiv.org/abs/2212.07143",
+    "datacomp": "https://arxiv.org/abs/2304.14108",
+    "dfn": "https://arxiv.org/abs/2309.17425",
+    "metaclip": "https://arxiv.org/abs/2309.16671",
+    "dinov3": "https://arxiv.org/abs/2508.10104",
+    "eupe": "https://huggingface.co/timm/vit_base_patch16_dinov3_qkvb.eupe_lvd1689m",
+    "eva02": "https://arxiv.org/abs/2303.11331",
+    "perception": "https://arxiv.org/abs/2504.13181",
+    "aimv2": "https://arxiv.org/abs/2411.14402",
 }
+# Licences that ask for no more than to be named; what the others ask for is said when loading.
+OPEN_LICENCES = ("apache-2.0", "mit", "bsd-3-clause", "cc-by-4.0")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +55,7 @@ class Card:
         options: Fields of the configuration in which it differs from the architecture.
         flexible: Whether it was trained with many patch sizes, and can be resized to any.
         paper: Address of the paper.
-        licence: SPDX name of its licence.
+        licence: Name of its licence, of SPDX where it has one.
         source: Address of the page with these facts.
         top1: Accuracy on the validation images of ImageNet, in percent.
         top1_source: Address or name of who measured it.

@@ -1,0 +1,182 @@
+"""Newer families of Vision Transformers: how they differ from the paper's, their sizes and names.
+
+Plain tables of fields of `ViTConfig`, which `variants.py` makes configurations of and
+`weights/timm_names.py` settings of checkpoints. Sources are the authors' code and timm 1.0.31.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+Fields = dict[str, Any]
+
+# https://arxiv.org/abs/2103.00020, `VisionTransformer` in github.com/openai/CLIP. The head is its
+# projection to the space of images and texts.
+CLIP: Fields = {
+    "norm_before_blocks": True,
+    "without_bias": ("patch",),
+    "norm_epsilon": 1e-5,
+    "gelu": "quick",
+}
+# https://arxiv.org/abs/2508.10104, `hub/backbones.py` in github.com/facebookresearch/dinov3. timm
+# and transformers compute the periods in float32, which the authors round to bfloat16.
+DINOV3: Fields = {
+    "position_embedding": "none",
+    "rope": {"coordinates": "centered", "base": 100.0, "interleaved": False},
+    "num_registers": 4,
+    "layer_scale": 1e-5,
+    "norm_epsilon": 1e-5,
+    "gelu": "exact",
+}
+# https://arxiv.org/abs/2303.11331; positions are learned, too.
+EVA02: Fields = {
+    "rope": {"reference_grid": (16, 16)},
+    "swiglu": True,
+    "without_bias": ("key",),
+    "gelu": "exact",
+    "pooling": "gap",
+    "norm_after_pooling": True,
+}
+# https://arxiv.org/abs/2504.13181, the image towers with a projection ("core").
+PERCEPTION: Fields = {
+    "rope": {"offset": 1.0, "order": "wh"},  # and the grid of the pre-training
+    "norm_before_blocks": True,
+    "without_bias": ("patch",),
+    "norm_epsilon": 1e-5,
+    "gelu": "exact",
+    "pooling": "map",
+    "map_heads": 8,
+}
+# https://arxiv.org/abs/2411.14402
+AIMV2: Fields = {
+    "norm": "rms",
+    "norm_epsilon": 1e-5,
+    "norm_patches": True,
+    "swiglu": True,
+    "without_bias": ("query", "key", "value", "projection", "mlp"),
+    "class_token": False,
+    "pooling": "gap",
+    "gelu": "exact",
+}
+# The largest of https://arxiv.org/abs/2304.07193.
+DINOV2_GIANT: Fields = {"swiglu": True, "layer_scale": 1e-5, "gelu": "exact"}
+
+
+def _row(sizes: tuple[int, ...], image: int, *families: Fields, **more: Any) -> Fields:
+    names = ("patch_size", "width", "depth", "num_heads", "mlp_dim")
+    fields: Fields = {}
+    for family in families:
+        fields.update(family)
+    return {**fields, **dict(zip(names, sizes, strict=True)), "image_size": image, **more}
+
+
+def _perception(sizes: tuple[int, ...], image: int) -> Fields:
+    grid = image // sizes[0]
+    rope = {**PERCEPTION["rope"], "reference_grid": (grid, grid)}
+    return _row(sizes, image, PERCEPTION, rope=rope)
+
+
+_NO_KEY_BIAS: Fields = {"without_bias": ("key",)}
+_GATED: Fields = {"swiglu": True}
+_INNER: Fields = {"inner_norms": ("mlp",)}
+
+# By the name of the variant: patch, width, depth, heads and hidden dimension of the MLP.
+FAMILIES: dict[str, Fields] = {
+    "clip_b32": _row((32, 768, 12, 12, 3072), 224, CLIP),
+    "clip_b16": _row((16, 768, 12, 12, 3072), 224, CLIP),
+    "clip_l14": _row((14, 1024, 24, 16, 4096), 224, CLIP),
+    "clip_h14": _row((14, 1280, 32, 16, 5120), 224, CLIP),
+    "clip_giant14": _row((14, 1408, 40, 16, 6144), 224, CLIP),
+    "clip_gigantic14": _row((14, 1664, 48, 16, 8192), 224, CLIP),
+    "dinov3_s16": _row((16, 384, 12, 6, 1536), 224, DINOV3, _NO_KEY_BIAS),
+    "dinov3_splus16": _row((16, 384, 12, 6, 1536), 224, DINOV3, _NO_KEY_BIAS, _GATED),
+    "dinov3_b16": _row((16, 768, 12, 12, 3072), 224, DINOV3, _NO_KEY_BIAS),
+    "dinov3_l16": _row((16, 1024, 24, 16, 4096), 224, DINOV3, _NO_KEY_BIAS),
+    "dinov3_hplus16": _row((16, 1280, 32, 20, 5120), 224, DINOV3, _NO_KEY_BIAS, _GATED),
+    "dinov3_7b16": _row(
+        (16, 4096, 40, 32, 8192), 224, DINOV3, _GATED, without_bias=("query", "key", "value")
+    ),
+    "eva02_ti14": _row((14, 192, 12, 3, 512), 224, EVA02),
+    "eva02_s14": _row((14, 384, 12, 6, 1024), 224, EVA02),
+    "eva02_b14": _row((14, 768, 12, 12, 2048), 224, EVA02, _INNER),
+    "eva02_l14": _row((14, 1024, 24, 16, 2730), 224, EVA02, _INNER),
+    "pe_core_ti16": _perception((16, 192, 12, 3, 768), 384),
+    "pe_core_s16": _perception((16, 384, 12, 6, 1536), 384),
+    "pe_core_b16": _perception((16, 768, 12, 12, 3072), 224),
+    "pe_core_l14": _perception((14, 1024, 24, 16, 4096), 336),
+    "aimv2_l14": _row((14, 1024, 24, 8, 2816), 224, AIMV2),
+    "aimv2_h14": _row((14, 1536, 24, 12, 4096), 224, AIMV2),
+    "dinov2_giant14": _row((14, 1536, 40, 24, 4096), 224, DINOV2_GIANT),
+}
+
+# Names of timm without an image size, and repositories of the Hugging Face hub: the variant, and
+# the fields in which the name differs from it.
+_EXACT: Fields = {"gelu": "exact"}
+_NO_BIAS: Fields = {"without_bias": ("query", "key", "value")}
+FAMILY_NAMES: dict[str, tuple[str, Fields]] = {
+    name: (variant, fields)
+    for variant, names in {
+        "clip_b32": (
+            ("vit_base_patch32_clip", _EXACT),
+            ("vit_base_patch32_clip_quickgelu", {}),
+            ("openai/clip-vit-base-patch32", {}),
+        ),
+        "clip_b16": (
+            ("vit_base_patch16_clip", _EXACT),
+            ("vit_base_patch16_clip_quickgelu", {}),
+            ("openai/clip-vit-base-patch16", {}),
+        ),
+        "clip_l14": (
+            ("vit_large_patch14_clip", _EXACT),
+            ("vit_large_patch14_clip_quickgelu", {}),
+            ("openai/clip-vit-large-patch14", {}),
+            ("openai/clip-vit-large-patch14-336", {"image_size": 336}),
+        ),
+        "clip_h14": (
+            ("vit_huge_patch14_clip", _EXACT),
+            ("vit_huge_patch14_clip_quickgelu", {}),
+        ),
+        "clip_giant14": (("vit_giant_patch14_clip", _EXACT),),
+        "clip_gigantic14": (
+            ("vit_gigantic_patch14_clip", _EXACT),
+            ("vit_gigantic_patch14_clip_quickgelu", {}),
+        ),
+        **{
+            f"dinov3_{size}16": (
+                (f"vit_{timm}_patch16_dinov3", {**_NO_BIAS, "pooling": "gap"}),
+                (f"vit_{timm}_patch16_dinov3_qkvb", {"pooling": "gap"}),
+                (f"facebook/dinov3-vit{hub}-pretrain-lvd1689m", {}),
+            )
+            for size, timm, hub in (
+                ("s", "small", "s16"),
+                ("splus", "small_plus", "s16plus"),
+                ("b", "base", "b16"),
+                ("l", "large", "l16"),
+                ("hplus", "huge_plus", "h16plus"),
+            )
+        },
+        "dinov3_7b16": (
+            ("vit_7b_patch16_dinov3", {"pooling": "gap"}),
+            ("facebook/dinov3-vit7b16-pretrain-lvd1689m", {}),
+        ),
+        **{
+            f"eva02_{size}14": ((f"eva02_{timm}_patch14", {}),)
+            for size, timm in (("ti", "tiny"), ("s", "small"), ("b", "base"), ("l", "large"))
+        },
+        "pe_core_ti16": (("vit_pe_core_tiny_patch16", {}),),
+        "pe_core_s16": (("vit_pe_core_small_patch16", {}),),
+        "pe_core_b16": (("vit_pe_core_base_patch16", {}),),
+        "pe_core_l14": (("vit_pe_core_large_patch14", {}),),
+        "aimv2_l14": (("aimv2_large_patch14", {}),),
+        "aimv2_h14": (("aimv2_huge_patch14", {}),),
+        "dinov2_giant14": (
+            ("vit_giant_patch14_dinov2", {"image_size": 518}),
+            (
+                "vit_giant_patch14_reg4_dinov2",
+                {"image_size": 518, "num_registers": 4, "position_on_class_token": False},
+            ),
+            ("facebook/dinov2-giant", {}),
+        ),
+    }.items()
+    for name, fields in names
+}

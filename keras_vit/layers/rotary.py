@@ -1,0 +1,79 @@
+"""Rotary position embedding of queries and keys."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit.config import RotaryPositions
+
+
+@lru_cache(maxsize=64)
+def rotary_tables(
+    rope: RotaryPositions, grid: tuple[int, int], head_dim: int, num_prefix_tokens: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Cosine and sine of the angle of every token and pair of channels.
+
+    They are constants of a model, computed in float32 as in the projects that trained with them.
+
+    Args:
+        rope: What the angles are.
+        grid: Patches along (height, width).
+        head_dim: Dimension of an attention head, a multiple of 4.
+        num_prefix_tokens: Tokens before the patches, whose angle is 0.
+
+    Returns:
+        Two float32 arrays of shape `(T, head_dim / 2)`, `T = num_prefix_tokens + N`.
+    """
+    exponents = np.arange(head_dim // 4, dtype="float32") / np.float32(head_dim // 4)
+    periods = np.float32(rope.base) ** exponents
+    rows, columns = (_coordinates(rope, size, axis) for axis, size in enumerate(grid))
+    places = np.stack(np.meshgrid(rows, columns, indexing="ij"), -1).reshape(-1, 2)  # (N, 2)
+    if rope.order == "wh":
+        places = places[:, ::-1]
+    turn = np.float32(2 * np.pi if rope.coordinates == "centered" else 1)
+    angles = turn * places[:, :, None] / periods  # (N, 2, head_dim / 4)
+    angles = angles.reshape(len(places), head_dim // 2)
+    angles = np.pad(angles, ((num_prefix_tokens, 0), (0, 0)))  # (T, head_dim / 2)
+    return np.cos(angles), np.sin(angles)
+
+
+def _coordinates(rope: RotaryPositions, size: int, axis: int) -> np.ndarray:
+    """Position of the patches along one axis, float32 of shape `(size,)`."""
+    if rope.coordinates == "centered":
+        return 2 * ((np.arange(size, dtype="float32") + np.float32(0.5)) / np.float32(size)) - 1
+    places = np.arange(size, dtype="float32") + np.float32(rope.offset)
+    if rope.reference_grid is None:
+        return places
+    return places / np.float32(size) * np.float32(rope.reference_grid[axis])
+
+
+def rotate(
+    x: keras.KerasTensor, tables: tuple[np.ndarray, np.ndarray], interleaved: bool
+) -> keras.KerasTensor:
+    """Turns every pair of channels by the angle of its token, in float32.
+
+    Prefix tokens are multiplied by 1 and stay as they are. The channels of interleaved pairs come
+    out as two halves: products of queries and keys that are both turned do not depend on the order.
+
+    Args:
+        x: Queries or keys, float tensor of shape `(B, A, T, d)`.
+        tables: Those of `rotary_tables`.
+        interleaved: Whether neighbouring channels make a pair, or channels half a head apart.
+
+    Returns:
+        Tensor of the shape and type of `x`.
+    """
+    turned = ops.cast(x, "float32")
+    if interleaved:
+        first, second = turned[..., 0::2], turned[..., 1::2]  # (B, A, T, d / 2) each
+    else:
+        first, second = ops.split(turned, 2, axis=-1)
+    cosine, sine = (ops.convert_to_tensor(table) for table in tables)
+    turned = ops.concatenate(
+        [first * cosine - second * sine, second * cosine + first * sine], axis=-1
+    )
+    return ops.cast(turned, x.dtype)

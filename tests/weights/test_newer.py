@@ -1,0 +1,139 @@
+"""CLIP, DINOv3 and EVA-02: what no array tells is asked for, licences are stated, files convert."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import keras
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from keras_vit.config import RotaryPositions
+from keras_vit.create import create_model
+from keras_vit.errors import CheckpointError
+from keras_vit.models.vit import build_vit
+from keras_vit.pretrained import from_pretrained
+from keras_vit.weights.load import load_weights
+from keras_vit.weights.save import save_weights
+from tests.fixtures import fill_random, images_for, tiny_config
+from tests.weights.test_sweep import CASES, TOLERANCE, difference, write_files
+
+PLAIN = {"include_preprocessing": False}
+QUICK = "timm vit_huge_patch14_clip_378"  # its tag is that of a model of quick GELU
+DINOV3 = "timm vit_small_patch16_dinov3"
+
+
+def test_a_model_trained_with_quick_gelu_under_another_name_asks(tmp_path, caplog):
+    folder = write_files(CASES[QUICK], tmp_path)
+    with pytest.raises(CheckpointError, match=r'trained with gelu="quick".*pass gelu=\.\.\.'):
+        from_pretrained(folder, **PLAIN)
+    model = from_pretrained(folder, gelu="exact", **PLAIN)  # as timm computes it
+    assert difference(CASES[QUICK], model) <= TOLERANCE
+    model = from_pretrained(folder, gelu="quick", **PLAIN)
+    assert difference(CASES[QUICK], model) > 10 * TOLERANCE
+    assert model.load_report.licence == "apple-ascl"
+    assert "licence: apple-ascl" in str(model.load_report)
+    assert "Licence of the weights: apple-ascl" in caplog.text
+
+
+def test_an_open_licence_is_stated_and_not_logged(tmp_path, caplog):
+    folder = write_files(CASES["timm eva02_tiny_patch14_224"], tmp_path)
+    assert from_pretrained(folder, **PLAIN).load_report.licence == "mit"
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    "title", [DINOV3, "timm eva02_base_patch14_224", "timm vit_base_patch16_clip_224"]
+)
+def test_a_file_that_no_name_belongs_to_asks_for_what_no_array_tells(title, tmp_path):
+    folder = write_files(CASES[title], tmp_path)
+    (folder / "config.json").unlink()
+    with pytest.raises(CheckpointError, match=r"newer model of timm .*pass gelu=.*rope=\.\.\."):
+        from_pretrained(folder, num_heads=6, **PLAIN)
+
+
+def test_a_variant_and_its_settings_take_such_a_file(tmp_path):
+    folder = write_files(CASES[DINOV3], tmp_path)
+    (folder / "config.json").unlink()
+    model = create_model(
+        "dinov3_s16",
+        weights=folder,
+        classes=10,
+        input_shape=(48, 48, 3),
+        rope=RotaryPositions("centered", 100.0, interleaved=False),
+        position_embedding="none",
+        gelu="exact",
+        norm_epsilon=1e-5,
+        pooling="gap",
+        width=48,
+        depth=2,
+        mlp_dim=192,
+        **PLAIN,
+    )
+    assert difference(CASES[DINOV3], model) <= TOLERANCE
+
+
+def test_the_rotation_of_a_model_that_was_there_is_compared(tmp_path):
+    folder = write_files(CASES[DINOV3], tmp_path)
+    config = from_pretrained(folder, **PLAIN).config
+    still = build_vit(dataclasses.replace(config, rope=None))
+    report = load_weights(still, folder / "model.safetensors")
+    assert any(text.startswith("rope is None in the model") for text in report.differs)
+
+
+def converted(model, layout, tmp_path, name="x.safetensors"):
+    return safetensors.numpy.load_file(save_weights(model, tmp_path / name, layout))
+
+
+def test_the_projection_of_clip_gains_and_loses_a_bias_of_zeros(tmp_path):
+    folder = write_files(CASES["transformers CLIPVisionModelWithProjection"], tmp_path)
+    model = from_pretrained(folder, **PLAIN)
+    assert model.output_shape == (None, 512) and model.config.head_bias is None
+    timm = converted(model, "timm", tmp_path)
+    assert not timm["head.bias"].any() and timm["head.bias"].shape == (512,)
+    clip = tiny_config(
+        gelu="quick", norm_epsilon=1e-5, norm_before_blocks=True, without_bias=("patch",)
+    )
+    biased = build_vit(clip)
+    fill_random(biased)
+    with pytest.raises(ValueError, match=r"transformers_clip layout has no array for head/bias"):
+        save_weights(biased, tmp_path / "y.safetensors", "transformers")
+    biased.get_layer("head").bias.assign(np.zeros(10))
+    arrays = converted(biased, "transformers", tmp_path)
+    assert arrays["visual_projection.weight"].shape == (10, 32)
+    twin = build_vit(dataclasses.replace(clip, head_bias=None))
+    (tmp_path / "config.json").unlink()
+    load_weights(twin, tmp_path / "x.safetensors")
+    images = images_for(twin)
+    np.testing.assert_array_equal(
+        keras.ops.convert_to_numpy(twin(images)), keras.ops.convert_to_numpy(biased(images))
+    )
+
+
+def test_another_head_in_place_of_the_projection_has_a_bias(tmp_path):
+    folder = write_files(CASES["transformers CLIPVisionModelWithProjection"], tmp_path)
+    model = from_pretrained(folder, classes=3, **PLAIN)
+    assert model.output_shape == (None, 3) and model.config.head_bias == 0.0
+    assert model.load_report.fresh == ("head/kernel", "head/bias")
+
+
+@pytest.mark.parametrize("layout", ["official", "big_vision", "transformers"])
+def test_rotary_positions_are_not_written_where_nobody_turns(layout, tmp_path):
+    model = build_vit(tiny_config(depth=1, rope=RotaryPositions()))
+    suffix = "safetensors" if layout == "transformers" else "npz"
+    with pytest.raises(ValueError, match=r'no such rotary positions.*layout="timm"'):
+        save_weights(model, tmp_path / f"x.{suffix}", layout)
+
+
+def test_two_configurations_of_a_tower_are_read_as_transformers_does(tmp_path):
+    """Files of OpenAI have a second one, which overrides the first with its defaults."""
+    case = CASES["transformers CLIPVisionModelWithProjection"]
+    tower = case["config"]
+    both = {"model_type": "clip", "vision_config": tower, "vision_config_dict": {}}
+    folder = write_files({**case, "config": both}, tmp_path)
+    assert difference(case, from_pretrained(folder, **PLAIN)) <= TOLERANCE
+    both["vision_config_dict"] = {"hidden_act": "gelu", "num_attention_heads": 4}
+    (folder / "config.json").write_text(json.dumps(both))
+    assert from_pretrained(folder, **PLAIN).config.gelu == "exact"
