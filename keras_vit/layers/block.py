@@ -12,6 +12,7 @@ from keras import ops
 from keras_vit.checks import Shape, check_positive, check_rate, pair
 from keras_vit.config import RotaryPositions, merged_of
 from keras_vit.layers.attention import SelfAttention
+from keras_vit.layers.dense import quantized_policies
 from keras_vit.layers.merging import TokenMerging
 from keras_vit.layers.mlp import MLP
 from keras_vit.layers.norm import make_norm
@@ -317,7 +318,7 @@ class TransformerBlock(keras.layers.Layer):
             "rope": None if self.rope is None else dataclasses.asdict(self.rope),
             "grid": self.grid,
         }
-        return {**super().get_config(), **config}
+        return {**super().get_config(), **config, **quantized_policies(self)}
 
 
 def recompute(

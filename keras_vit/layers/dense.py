@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.checks import check_rate
-from keras_vit.trainers.private_names import unlocked
+from keras_vit.trainers.private_names import flatten_layers, replace_policy, unlocked
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -30,6 +30,13 @@ class Dense(keras.layers.Dense):
         self.lora_parts: tuple[bool, ...] | None = None
         self.lora_dropout_rate = 0.0
         self.lora_seed: keras.random.SeedGenerator | None = None
+
+    def build(self, input_shape: Any) -> None:
+        policy = self.dtype_policy
+        if isinstance(policy, keras.dtype_policies.DTypePolicyMap):
+            # Keras saves a layer by the policy of the whole map, without the scales of its kernel.
+            replace_policy(self, policy[self.path])
+        super().build(input_shape)
 
     def enable_lora(
         self,
@@ -118,3 +125,19 @@ class Dense(keras.layers.Dense):
         """As `keras.layers.Dense.quantize`, which takes no subclasses unless told to."""
         del type_check
         super().quantize(mode, type_check=False, **kwargs)
+
+
+def quantized_policies(layer: keras.layers.Layer) -> dict[str, Any]:
+    """The `dtype` of a layer's configuration where Keras quantised layers inside of it, or nothing.
+
+    Keras writes the policy of the outer layer alone, and then cannot read the file it wrote.
+    """
+    inner = [x for x in flatten_layers(layer) if x is not layer and x.quantization_mode]
+    if not inner:
+        return {}
+    policy = layer.dtype_policy
+    if isinstance(policy, keras.dtype_policies.DTypePolicyMap):
+        policy = policy.default_policy
+    policies = {x.path: x.dtype_policy for x in inner}
+    kept = keras.dtype_policies.DTypePolicyMap(policy, policies)
+    return {"dtype": keras.dtype_policies.serialize(kept)}

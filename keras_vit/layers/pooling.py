@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_vit.checks import Shape, check_heads
 from keras_vit.layers.attention import add_sizes, attention_scores, merge_heads, split_heads
+from keras_vit.layers.dense import Dense, quantized_policies
 from keras_vit.layers.mlp import MLP
 from keras_vit.layers.norm import make_norm
 
@@ -146,10 +147,8 @@ class AttentionPooling(keras.layers.Layer):
         self.mlp = MLP(self.mlp_dim, gelu=self.gelu, dtype=self.dtype_policy, name="mlp")
         self.mlp.build((None, 1, width))
 
-    def _build_dense(
-        self, name: str, input_dim: int, units: int, limit: float
-    ) -> keras.layers.Dense:
-        dense = keras.layers.Dense(
+    def _build_dense(self, name: str, input_dim: int, units: int, limit: float) -> Dense:
+        dense = Dense(
             units,
             kernel_initializer=keras.initializers.RandomUniform(-limit, limit),
             dtype=self.dtype_policy,
@@ -194,4 +193,4 @@ class AttentionPooling(keras.layers.Layer):
             "num_prefix_tokens": self.num_prefix_tokens,
             "norm": self.norm_kind,
         }
-        return {**super().get_config(), **config}
+        return {**super().get_config(), **config, **quantized_policies(self)}

@@ -15,6 +15,7 @@ from keras_vit.create import build
 from keras_vit.resize import resize_positions
 from keras_vit.trainers.distributed import is_distributed
 from keras_vit.trainers.model import Model
+from keras_vit.weights.matching import model_variables
 
 _POSITIONS = "position_embedding/embedding"
 _HEADS = ("head", "head_distillation")  # as they are built
@@ -92,7 +93,7 @@ def _new_config(
 
 def _carry_over(model: Model, new: Model) -> None:
     """Copies the weights except those of heads; positions are resized."""
-    source = {variable.path: variable for variable in model.weights}
+    source = {variable.path: variable for variable in model_variables(model)}
     values, problems = {}, []
     for variable in new.weights:
         path = variable.path

@@ -111,7 +111,13 @@ class Model(ArrayData, DistributedTraining, keras.Model):
         return super().compute_loss(x, y, y_pred, sample_weight, training)
 
     def get_compile_config(self) -> dict[str, Any]:
-        """As in Keras, but `"auto"` stays `"auto"`: another machine must choose again."""
+        """As in Keras, but `"auto"` stays `"auto"`: another machine must choose again.
+
+        Nothing with low-rank updates: files hold the merged kernels, which the optimizer of the
+        updates does not fit.
+        """
+        if any(getattr(layer, "lora_enabled", False) for layer in flatten_layers(self)):
+            return {}
         config = super().get_compile_config()
         return {**config, "jit_compile": self._requested_jit_compile} if config else config
 

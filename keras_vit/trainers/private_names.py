@@ -103,6 +103,7 @@ PRIVATE_NAMES = tuple(
         ("keras.src.layers.layer:Layer", "_flatten_layers", "layers of nested layers, too"),
         # Low-rank updates (layers/dense.py).
         ("keras.src.layers.layer:Layer", "_tracker", "lets a built layer get a generator"),
+        ("keras.src.layers.layer:Layer", "_dtype_policy", "a layer's own policy of a map of many"),
         # Exports: other packages.
         ("tf2onnx.optimizer", "_get_optimizers", "all graph optimizers but two"),
         ("ai_edge_litert.interpreter:Interpreter", "_get_ops_details", "counts operators"),
@@ -258,6 +259,11 @@ def call_of(tensor: Tensor) -> tuple[Any, Any]:
 def flatten_layers(model: keras.Model) -> Iterable[keras.layers.Layer]:
     """Returns the model, its layers, and the layers inside of them."""
     return model._flatten_layers()
+
+
+def replace_policy(layer: keras.layers.Layer, policy: Any) -> None:
+    """Gives a layer a policy without changing the map that it came from, as the property does."""
+    layer._dtype_policy = policy
 
 
 @contextlib.contextmanager

@@ -143,8 +143,15 @@ def config_of(model: Model) -> ViTConfig | ResNetConfig:
 def model_variables(model: Model) -> Iterator[keras.Variable]:
     """Yields the variables that a checkpoint holds: all but the states of random generators."""
     for variable in model.weights:
-        if "seed_generator" not in variable.path:
-            yield variable
+        if "seed_generator" in variable.path:
+            continue
+        if "int" in str(variable.dtype):
+            raise ValueError(
+                f"The kernels of {model.name!r} were quantised by Keras ({variable.path} is "
+                f"{variable.dtype}), and checkpoints hold floats. Load or save weights before "
+                "`quantize`; `model.save` writes a `.keras` file of quantised models."
+            )
+        yield variable
 
 
 def _match(plan: Plan) -> None:
