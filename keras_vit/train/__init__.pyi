@@ -26,3 +26,6 @@ from .schedules import WarmUp as WarmUp
 from .sizing import TrainingPlan as TrainingPlan
 from .sizing import hyper_rule as hyper_rule
 from .sizing import plan_training as plan_training
+from .soups import Soup as Soup
+from .soups import average_models as average_models
+from .soups import select_models as select_models
