@@ -135,7 +135,8 @@ class Setting:
         kind = _without_none(self.kind)
         numbers = typing.get_args(kind) or (kind,)
         if str in numbers:
-            return self.check(text)
+            names = [part.strip() for part in text.split(",") if part.strip()]
+            return self.check(names if typing.get_origin(kind) is tuple else text)
         try:
             values = [
                 int(part) if part.strip().isdigit() else float(part) for part in text.split(",")
@@ -191,7 +192,7 @@ def _is_a(value: Any, kind: Any) -> bool:
 
 
 # Fields that follow from the data or the name of the model, or have keys of their own.
-_FIXED = {"classes", "classifier_activation", "stem", "preprocessing"}
+_FIXED = {"classes", "classifier_activation", "stem", "rope", "preprocessing"}
 
 
 def _settings() -> dict[str, Setting]:

@@ -31,6 +31,7 @@ _IN_MEMORY = tuple(
         ),
         (r"^((?:vit|deit|ijepa)\.)?layers\.(\d+)\.mlp\.fc2", r"\1encoder.layer.\2.output.dense"),
         (r"^((?:vit|deit|ijepa)\.)?layers\.(\d+)", r"\1encoder.layer.\2"),
+        (r"^model\.layer", "layer"),  # DINOv3
         *(
             (rf"(encoder\.layer\.\d+)\.attention\.{name}", rf"\1.attention.{part}")
             for part, name in _ATTENTION.items()

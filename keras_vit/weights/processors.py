@@ -16,6 +16,7 @@ _RESAMPLES = {2: "bilinear", 3: "bicubic"}  # numbers of Pillow
 _FILTERS = {0: "nearest", 1: "Lanczos", 4: "box", 5: "Hamming"}
 _CLIP_STATISTICS = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
 _HALF = ((0.5,) * 3, (0.5,) * 3)
+_IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 class _Processor(NamedTuple):
@@ -37,6 +38,8 @@ _PROCESSORS = {
     "Bit": _BIT,
     "CLIP": _BIT,
     "ViTHybrid": _BIT,
+    # It resizes floats, of which Pillow rounds the result: up to half a level.
+    "DINOv3ViT": _Processor(2, 224, True, None, _IMAGENET),
 }
 _ENDINGS = ("Fast", "Pil", "ImageProcessor", "FeatureExtractor")
 # Keys that are followed, and keys that do not change the pixels of an image file.

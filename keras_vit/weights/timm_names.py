@@ -119,8 +119,7 @@ _NEWER = {
         "vit_large_patch14_clip_336 vit_large_patch14_clip_quickgelu_224 "
         "vit_large_patch14_clip_quickgelu_336 vit_large_patch16_dinov3 "
         "vit_large_patch16_dinov3_qkvb vit_large_patch16_lingbot vit_large_patch16_rope_224 "
-        "vit_large_patch16_rope_ape_224 vit_pe_core_gigantic_patch14_448 "
-        "vit_pe_core_large_patch14_336"
+        "vit_large_patch16_rope_ape_224 vit_pe_core_large_patch14_336"
     ),
     20: "vit_huge_plus_patch16_dinov3 vit_huge_plus_patch16_dinov3_qkvb",
     24: (
@@ -169,7 +168,7 @@ _DIFFERENT: tuple[tuple[str, dict[str, Any]], ...] = (
             {"rope": {**PERCEPTION["rope"], "reference_grid": (side, side)}},
         )
         for names, side in (
-            ("(tiny|small)_.*", 24), ("base_.*", 14), ("large_.*", 24), ("gigantic_.*", 32),
+            ("(tiny|small)_.*", 24), ("base_.*", 14), ("large_.*", 24),
         )
     ),
     (r"aimv2_.*", {"norm": "rms", "norm_epsilon": 1e-5, "pooling": "gap"}),

@@ -36,7 +36,7 @@ def test_every_field_is_a_setting():
         for field in dataclasses.fields(source)
     }
     # These follow from the data, or from the name of the model; two have fields of their own.
-    left_out = {"classes", "classifier_activation", "stem", "augmentation", "preprocessing"}
+    left_out = {"classes", "classifier_activation", "stem", "rope", "augmentation", "preprocessing"}
     assert expected - left_out <= set(SETTINGS)
     assert all(setting.summary for setting in SETTINGS.values())
 
@@ -52,6 +52,12 @@ def test_every_field_is_a_setting():
         (("--patch-size", "8"), "patch_size = 8", {"patch_size": (8, 8)}),
         (("--drops", "0.3,0.6"), "drops = [0.3, 0.6]", {"drops": (0.3, 0.6)}),
         (("--no-flip",), "flip = false", {"flip": False}),
+        (("--inner-norms", "mlp"), 'inner_norms = ["mlp"]', {"inner_norms": ("mlp",)}),
+        (
+            ("--without-bias", "query,key"),
+            'without_bias = ["query", "key"]',
+            {"without_bias": ("query", "key")},
+        ),
         (("--validation", "0.1"), "validation = 0.1", {"validation": "0.1"}),
         (("--strategy", "none"), 'strategy = "none"', {"strategy": "none"}),
         (("--data", 'a "b" ü'), 'data = "a \\"b\\" ü"', {"data": 'a "b" ü'}),

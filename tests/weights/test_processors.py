@@ -22,6 +22,11 @@ DEIT = {"feature_extractor_type": "DeiTFeatureExtractor", "size": 256, "crop_siz
         ({**DEIT, "do_center_crop": False}, ("bicubic", None, "center")),
         ({"image_processor_type": "BitImageProcessor", "size": 256}, ("bicubic", 0.875, "center")),
         ({"resample": 2, "size": {"height": 9, "width": 9}}, ("bilinear", None, "center")),
+        ({"image_processor_type": "DINOv3ViTImageProcessorFast"}, ("bilinear", None, "center")),
+        (
+            {"feature_extractor_type": "CLIPFeatureExtractor", "size": 224, "crop_size": 224},
+            ("bicubic", 1.0, "center"),
+        ),
     ],
 )
 def test_image_processors(fields, expected):
