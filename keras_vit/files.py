@@ -19,6 +19,18 @@ _NO_SPACE = os.strerror(errno.ENOSPC)  # in the text of errors of TensorFlow and
 _ABANDONED_SECONDS = 60  # between the creation of a directory and its lock lie microseconds
 
 
+def cache_dir() -> pathlib.Path:
+    """Returns the folder of the user's cache.
+
+    `KERAS_VIT_CACHE`, or else `keras_vit` in `XDG_CACHE_HOME` or `~/.cache`.
+    """
+    chosen = os.environ.get("KERAS_VIT_CACHE")
+    if chosen:
+        return pathlib.Path(chosen).expanduser()
+    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return pathlib.Path(caches).expanduser() / "keras_vit"
+
+
 @contextlib.contextmanager
 def write_atomically(
     path: str | os.PathLike[str], *, replace: bool = False

@@ -12,6 +12,8 @@ import pytest
 # oneDNN is on by default on most processors in use. It also keeps the automatic choice of XLA off,
 # whose compilation would take most of the time of the tests. `scripts/test-processors` sets both.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+# Nothing is timed to choose between graph and XLA: results of tests depend on no measurement.
+os.environ.setdefault("KERAS_VIT_TIME_COMPILERS", "0")
 
 
 @pytest.hookimpl(tryfirst=True)

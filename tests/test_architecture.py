@@ -38,6 +38,7 @@ IMPORTS_TENSORFLOW_LATE = {
     "report/result_page.py",
     "files.py",  # of remote addresses alone
     "trainers/array_data.py",
+    "trainers/compilers.py",
     "trainers/distributed.py",
     "trainers/private_names.py",
     "trainers/processors.py",

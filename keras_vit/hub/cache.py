@@ -19,7 +19,7 @@ import urllib.parse
 import urllib.request
 
 from keras_vit.errors import DownloadError
-from keras_vit.files import write_atomically
+from keras_vit.files import cache_dir, write_atomically
 from keras_vit.hub.addresses import cache_name, download_url, is_address, mirror_url
 from keras_vit.hub.checked_download import (
     download_checked,
@@ -47,18 +47,6 @@ class Record:
     sha256: str
     size: int
     modified: int
-
-
-def cache_dir() -> pathlib.Path:
-    """Returns the folder of the cache.
-
-    `KERAS_VIT_CACHE`, or else `keras_vit` in `XDG_CACHE_HOME` or `~/.cache`.
-    """
-    chosen = os.environ.get("KERAS_VIT_CACHE")
-    if chosen:
-        return pathlib.Path(chosen).expanduser()
-    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return pathlib.Path(caches).expanduser() / "keras_vit"
 
 
 def is_offline() -> bool:

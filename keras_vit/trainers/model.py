@@ -10,7 +10,8 @@ import keras
 
 from keras_vit.config import Preprocessing, ResNetConfig, ViTConfig
 from keras_vit.trainers.array_data import ArrayData
-from keras_vit.trainers.distributed import DistributedTraining
+from keras_vit.trainers.compilers import choose_by_batch, compute_dtype
+from keras_vit.trainers.distributed import DistributedTraining, Step, is_distributed
 from keras_vit.trainers.losses import check_labels, check_loss
 from keras_vit.trainers.private_names import flatten_layers
 from keras_vit.trainers.processors import xla_pays
@@ -35,6 +36,9 @@ class Model(ArrayData, DistributedTraining, keras.Model):
             that users composed. It is saved in `.keras` files.
         load_report: The `LoadReport` of the last checkpoint that was loaded, or `None`.
     """
+
+    predict_function: Any  # of keras.Model
+    _requested_jit_compile: bool | str = "auto"
 
     # Not `inputs, outputs`: before 3.15 Keras saves the layers of a subclass by this signature.
     def __init__(self, *args: Any, **kwargs: Any):
@@ -86,6 +90,11 @@ class Model(ArrayData, DistributedTraining, keras.Model):
     ) -> None:
         """As `keras.Model.compile`; `"auto"` chooses XLA on processors where it is faster.
 
+        Training and inference are separate choices. For training, processor and dtype decide. For
+        `predict`, one block of the model is timed both ways, once for each batch size up to 8
+        (`keras_vit.trainers.compilers`). `"untimed"` takes the choice of training for both, as does
+        the environment variable `KERAS_VIT_TIME_COMPILERS=0`.
+
         Raises:
             ValueError: If the model returns logits, and the loss takes probabilities.
         """
@@ -93,10 +102,26 @@ class Model(ArrayData, DistributedTraining, keras.Model):
         self._compile(optimizer, loss, *args, jit_compile=jit_compile, **kwargs)
 
     def _compile(self, *args: Any, jit_compile: bool | str = "auto", **kwargs: Any) -> None:
-        super().compile(*args, jit_compile=jit_compile, **kwargs)
+        chooses = jit_compile in ("auto", "untimed")
+        super().compile(*args, jit_compile="auto" if chooses else jit_compile, **kwargs)
         self._requested_jit_compile = jit_compile
-        if jit_compile == "auto" and not self.run_eagerly and xla_pays(self._compute_dtype()):
+        if chooses and not self.run_eagerly and xla_pays(compute_dtype(self)):
             self.jit_compile = True
+
+    def make_predict_function(self, force: bool = False) -> Step:
+        if self.predict_function is not None and not force:
+            return self.predict_function
+        super().make_predict_function(force)
+        if (
+            self._requested_jit_compile in ("auto", "untimed")
+            and keras.backend.backend() == "tensorflow"
+            and not is_distributed(self)
+            and not self.run_eagerly
+            and self.steps_per_execution == 1
+        ):
+            measure = self._requested_jit_compile == "auto"
+            self.predict_function = choose_by_batch(self, self.predict_function, measure)
+        return self.predict_function
 
     def compute_loss(
         self,
@@ -126,10 +151,6 @@ class Model(ArrayData, DistributedTraining, keras.Model):
         self._compile(**keras.saving.deserialize_keras_object(config))  # of any loss
         if self.optimizer is not None and self.built:
             self.optimizer.build(self.trainable_variables)
-
-    def _compute_dtype(self) -> str:
-        """The dtype that most of the model computes in: that of the layer with most weights."""
-        return max(self.layers, key=lambda layer: layer.count_params()).compute_dtype
 
     @property
     def config(self) -> ViTConfig | ResNetConfig | None:

@@ -68,6 +68,8 @@ PRIVATE_NAMES = tuple(
             "_value_specs",
             "the shape of one replica's share of a batch",
         ),
+        # The compiler of inference (trainers/compilers.py).
+        ("keras.src.trainers.trainer", "model_supports_jit", "whether XLA can compile a model"),
         # Data in arrays (trainers/array_data.py).
         (f"{_ADAPTERS}.array_data_adapter", "ArrayDataAdapter", "subclassed: without autotuning"),
         (f"{_ADAPTERS}.array_data_adapter", "can_convert_arrays", "what Keras takes for arrays"),
@@ -168,6 +170,13 @@ class EpochIterator:
     def replace_data(self, change: Callable[[Callable[[], Any]], Callable[[], Any]]) -> None:
         """Replaces the function of this iterator that returns the data of the next epoch."""
         self._keras._get_iterator = change(self._keras._get_iterator)
+
+
+def supports_xla(model: keras.Model) -> bool:
+    """Tells whether Keras would compile a model with XLA if it was asked to."""
+    from keras.src.trainers.trainer import model_supports_jit
+
+    return model_supports_jit(model)
 
 
 def array_adapter_class() -> Any:

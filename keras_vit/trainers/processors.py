@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import pathlib
+import platform
 from collections.abc import Iterator
 
 import keras
@@ -98,7 +99,7 @@ def _cgroup_limits() -> Iterator[int]:
 
 
 def xla_pays(compute_dtype: str, cpuinfo: str | os.PathLike[str] = _CPUINFO) -> bool:
-    """Tells whether a ViT runs faster with XLA than without on this machine's processor.
+    """Tells whether a ViT trains faster with XLA than without on this machine's processor.
 
     `benchmarks/suite.py` measures it. TensorFlow has two sets of kernels for processors: those of
     oneDNN, which fuse a product with its bias and GELU and which XLA does not reach, and its own,
@@ -112,15 +113,35 @@ def xla_pays(compute_dtype: str, cpuinfo: str | os.PathLike[str] = _CPUINFO) -> 
     Returns:
         True where TensorFlow runs on processors alone, without oneDNN, in float32 or bfloat16.
     """
-    if keras.backend.backend() != "tensorflow" or compute_dtype not in _MEASURED:
+    if compute_dtype not in _MEASURED or not runs_on_processors_alone():
+        return False
+    return not _onednn_is_on(pathlib.Path(cpuinfo))
+
+
+def runs_on_processors_alone() -> bool:
+    """Tells whether TensorFlow runs without accelerators and without a strategy."""
+    if keras.backend.backend() != "tensorflow":
         return False
     import tensorflow as tf
 
     if tf.distribute.has_strategy():
         return False
-    if any(device.device_type != "CPU" for device in tf.config.list_physical_devices()):
-        return False
-    return not _onednn_is_on(pathlib.Path(cpuinfo))
+    return all(device.device_type == "CPU" for device in tf.config.list_physical_devices())
+
+
+def describe_processor() -> str:
+    """Returns the name and the features of the processor, one in a line."""
+    try:
+        lines = _first_processor(_CPUINFO)
+    except OSError:  # not Linux
+        return f"{platform.machine()} {platform.processor()}"
+    kept = ("vendor_id", "cpu family", "model", "model name", "flags", "Features")
+    return "".join(line for line in lines if line.partition(":")[0].strip() in kept)
+
+
+def _first_processor(cpuinfo: pathlib.Path) -> list[str]:
+    with open(cpuinfo) as file:  # there may be hundreds
+        return list(itertools.takewhile(str.strip, file))
 
 
 def _onednn_is_on(cpuinfo: pathlib.Path) -> bool:
@@ -129,8 +150,6 @@ def _onednn_is_on(cpuinfo: pathlib.Path) -> bool:
     if setting is not None:
         return setting.lower() not in ("0", "false")
     try:
-        with open(cpuinfo) as file:  # the first processor's lines: there may be hundreds
-            first = "".join(itertools.takewhile(str.strip, file))
-        return bool(_ONEDNN_FEATURES & set(first.split()))
+        return bool(_ONEDNN_FEATURES & set("".join(_first_processor(cpuinfo)).split()))
     except OSError:
         return True  # not Linux: XLA stays off, as in Keras

@@ -18,8 +18,9 @@ from huggingface_hub import constants
 
 import keras_vit
 from keras_vit.errors import DownloadError
+from keras_vit.files import cache_dir
 from keras_vit.hub import cache, checked_download, connection, download
-from keras_vit.hub.cache import cache_dir, fetch
+from keras_vit.hub.cache import fetch
 from keras_vit.weights import npz_file
 from tests.hub.server import File, serve
 

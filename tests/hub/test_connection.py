@@ -11,8 +11,9 @@ import pytest
 from huggingface_hub import constants
 
 from keras_vit.errors import DownloadError
+from keras_vit.files import cache_dir
 from keras_vit.hub import connection, download
-from keras_vit.hub.cache import cache_dir, fetch
+from keras_vit.hub.cache import fetch
 from tests.hub.hostile import certificate, drip, serve_bytes
 from tests.hub.test_cache import CONTENT
 

@@ -14,7 +14,8 @@ import pytest
 from huggingface_hub import constants
 
 from keras_vit.errors import DownloadError
-from keras_vit.hub.cache import cache_dir, fetch
+from keras_vit.files import cache_dir
+from keras_vit.hub.cache import fetch
 from keras_vit.weights.sidecar import NAMES
 from tests.hub.server import File, serve
 

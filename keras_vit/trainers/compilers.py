@@ -1,0 +1,230 @@
+"""The compiler of inference on processors: TensorFlow's graph or XLA, whichever is faster here.
+
+Which one it is depends on the processor, the versions, the dtype, the sizes and the batch, so that
+no table of processors is right for long. One block of the model is timed both ways, once, in about
+a second. The result is kept in the process and in a file of the user's cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pathlib
+import statistics
+import time
+import warnings
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+
+from keras_vit.files import cache_dir, write_atomically
+from keras_vit.trainers.distributed import Step
+from keras_vit.trainers.private_names import Tensor, flatten_layers, supports_xla
+from keras_vit.trainers.processors import (
+    describe_processor,
+    runs_on_processors_alone,
+    xla_pays,
+)
+
+SWITCH = "KERAS_VIT_TIME_COMPILERS"
+_FILE = "compilers.json"
+_DTYPES = ("float32", "bfloat16")  # float16 has no fast products on most processors
+_SECONDS = 0.6  # of timing, after both are compiled
+_MIN_GAIN = 1.05  # XLA must be so much faster: it takes longer to compile
+_chosen: dict[str, bool] = {}  # of this process, by key
+
+
+class Timing(NamedTuple):
+    """Seconds of a block, the least of several calls.
+
+    Args:
+        graph: With TensorFlow's own executor.
+        xla: Compiled by XLA.
+    """
+
+    graph: float
+    xla: float
+
+
+def xla_for_inference(model: keras.Model, batch_size: int, measure: bool = True) -> bool:
+    """Tells whether a model predicts faster with XLA than without on this machine.
+
+    Args:
+        model: A built model.
+        batch_size: Images of a batch. Batches from 8 on count as 8, others as the power of two
+            below them.
+        measure: Whether a block may be timed. The environment variable `KERAS_VIT_TIME_COMPILERS`
+            set to `0` forbids it too. Then the rule for training decides, `xla_pays`.
+
+    Returns:
+        False on accelerators and under `tf.distribute`, where Keras chooses, and for models that
+        XLA cannot compile.
+    """
+    dtype = compute_dtype(model)
+    if dtype not in _DTYPES or not runs_on_processors_alone() or not supports_xla(model):
+        return False
+    block = _find_block(model) if measure and _may_measure() else None
+    if block is None:
+        return xla_pays(dtype)
+    batch = 1 << min(3, max(1, batch_size).bit_length() - 1)
+    key = _key(block, dtype, batch)
+    if key not in _chosen:
+        _chosen[key] = _choose(key, block, batch)
+    return _chosen[key]
+
+
+def choose_by_batch(model: keras.Model, function: Step, measure: bool) -> Step:
+    """Makes a predict function that chooses the compiler by the size of its batch.
+
+    Args:
+        model: A built model, which is not compiled to run eagerly.
+        function: Its predict function, made by Keras with `model.jit_compile`.
+        measure: As for `xla_for_inference`.
+    """
+    import tensorflow as tf
+
+    kept = bool(model.jit_compile)
+    other = tf.function(
+        lambda x: model.predict_step((x,)),
+        reduce_retracing=True,
+        autograph=False,
+        jit_compile=not kept,
+    )
+    choices: dict[int, bool] = {}
+
+    def predict(data: list[Any]) -> Any:
+        x, _, _ = keras.utils.unpack_x_y_sample_weight(data[0])
+        size = keras.tree.flatten(x)[0].shape[0]
+        if size not in choices:
+            choices[size] = xla_for_inference(model, size, measure)
+        return function(data) if choices[size] is kept else other(x)
+
+    return predict
+
+
+def compute_dtype(model: keras.Model) -> str:
+    """The dtype that most of the model computes in: that of the layer with most weights."""
+    return max(model.layers, key=lambda layer: layer.count_params()).compute_dtype
+
+
+def _may_measure() -> bool:
+    return os.environ.get(SWITCH, "").lower() not in ("0", "false", "no")
+
+
+def _find_block(model: keras.Model) -> keras.layers.Layer | None:
+    """The first of the layers that a model consists of: of one class, with most weights together.
+
+    Layers without parts of their own are left out: a head can have more weights than all blocks.
+    """
+    groups: dict[type, list[keras.layers.Layer]] = defaultdict(list)
+    for layer in flatten_layers(model):
+        if not isinstance(layer, keras.Model) and _has_parts(layer) and _input_shape(layer):
+            groups[type(layer)].append(layer)
+    weights = {kind: sum(x.count_params() for x in group) for kind, group in groups.items()}
+    return groups[max(weights, key=lambda kind: weights[kind])][0] if weights else None
+
+
+def _has_parts(layer: keras.layers.Layer) -> bool:
+    return len(list(flatten_layers(layer))) > 1
+
+
+def _input_shape(layer: keras.layers.Layer) -> tuple[int, ...] | None:
+    """The shape of a layer's one input without the batch; `None` if there is no such shape."""
+    try:
+        shape = layer.input.shape[1:]
+    except (AttributeError, ValueError):  # no call, several, or several inputs
+        return None
+    return None if None in shape else tuple(shape)
+
+
+def _key(block: keras.layers.Layer, dtype: str, batch: int) -> str:
+    """Everything that the choice depends on."""
+    import tensorflow as tf
+
+    config = {name: value for name, value in block.get_config().items() if name != "name"}
+    about = {
+        "processor": describe_processor(),
+        "threads": [
+            len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+            tf.config.threading.get_intra_op_parallelism_threads(),
+        ],
+        "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS"),
+        "xla": os.environ.get("XLA_FLAGS"),
+        "block": [type(block).__name__, repr(_input_shape(block)), repr(config)],
+    }
+    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
+    versions = f"tensorflow {tf.__version__}, keras {keras.__version__}"
+    return f"{versions}, {dtype}, batch {batch}, {digest}"
+
+
+def _choose(key: str, block: keras.layers.Layer, batch: int) -> bool:
+    """Reads the times of a block from the cache, or measures them."""
+    path = cache_dir() / _FILE
+    known = _read(path)
+    if key not in known:
+        known = {**known, key: time_block(block, batch)}
+        _write(path, known)
+    return known[key].graph >= _MIN_GAIN * known[key].xla
+
+
+def _read(path: pathlib.Path) -> dict[str, Timing]:
+    """The times in a file; none if there is no file or if it is damaged."""
+    try:
+        content = json.loads(path.read_text("utf-8"))
+        times = {str(key): Timing(*map(float, value)) for key, value in content.items()}
+        if not all(0 < seconds < 60 for timing in times.values() for seconds in timing):
+            raise ValueError("seconds outside of (0, 60)")
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        warnings.warn(
+            f"The times of compilers in {path} cannot be read ({error}); measuring again.",
+            stacklevel=2,
+        )
+        return {}
+    return times
+
+
+def _write(path: pathlib.Path, times: dict[str, Timing]) -> None:
+    try:
+        with write_atomically(path, replace=True) as unfinished:
+            unfinished.write_text(json.dumps(times, indent=1) + "\n", "utf-8")
+    except OSError:  # a home directory that is read-only: this process alone knows
+        return
+
+
+def time_block(
+    block: keras.layers.Layer, batch: int, clock: Callable[[], float] = time.perf_counter
+) -> Timing:
+    """Times a layer in the graph and with XLA, in turns.
+
+    Args:
+        block: A layer of a functional model, with one input.
+        batch: Images of a batch.
+        clock: Seconds, from any start.
+    """
+    import tensorflow as tf
+
+    shape = (batch, *(_input_shape(block) or ()))
+    values = np.random.default_rng(0).normal(size=shape).astype("float32")
+    inputs = tf.cast(tf.constant(values), block.compute_dtype)
+
+    def run(x: Tensor) -> Any:
+        return block(x, training=False)
+
+    calls = [tf.function(run, jit_compile=xla, autograph=False) for xla in (False, True)]
+    for call in calls:
+        for _ in range(2):  # compiles, then warms up
+            keras.tree.flatten(call(inputs))[0].numpy()
+    seconds: list[list[float]] = [[], []]
+    end = clock() + _SECONDS
+    while len(seconds[0]) < 3 or (clock() < end and len(seconds[0]) < 50):
+        for call, times in zip(calls, seconds, strict=True):
+            begin = clock()
+            keras.tree.flatten(call(inputs))[0].numpy()  # waits for the result
+            times.append(clock() - begin)
+    return Timing(*(statistics.fmean(sorted(times)[:3]) for times in seconds))

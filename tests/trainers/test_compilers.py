@@ -1,0 +1,131 @@
+"""The choice between graph and XLA for inference, by timing a block."""
+
+from __future__ import annotations
+
+import inspect
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_vit.models.vit import build_vit
+from keras_vit.trainers import compilers
+from keras_vit.trainers.compilers import SWITCH, Timing, time_block, xla_for_inference
+from tests.fixtures import fill_random, tiny_config
+
+IMAGES = np.random.default_rng(0).uniform(0, 255, (4, 16, 16, 3)).astype("float32")
+
+
+@pytest.fixture(scope="module")
+def model():
+    model = build_vit(tiny_config(image_size=16, patch_size=8, depth=2))
+    fill_random(model, 0.1)
+    return model
+
+
+@pytest.fixture
+def timer(tmp_path, monkeypatch):
+    """Timing as for users, with a fake timer and an empty cache."""
+
+    class Timer:
+        timing = Timing(graph=2.0, xla=1.0)
+        file = tmp_path / "cache/compilers.json"
+
+        def __init__(self):
+            self.batches = []
+
+        def __call__(self, block, batch):
+            assert block.name == "block_0"
+            self.batches.append(batch)
+            return self.timing
+
+        def start_process(self):
+            monkeypatch.setattr(compilers, "_chosen", {})
+
+    timer = Timer()
+    timer.start_process()
+    monkeypatch.setattr(compilers, "time_block", timer)
+    monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv(SWITCH)
+    return timer
+
+
+def test_the_faster_compiler_is_chosen_once_for_each_class_of_batches(model, timer):
+    before = dict(os.environ)
+    assert all(xla_for_inference(model, size) for size in (1, 8, 9, 300, 2, 3, 1))
+    assert timer.batches == [1, 8, 2]
+    timer.start_process()
+    assert xla_for_inference(model, 1) and timer.batches == [1, 8, 2]  # from the file
+    assert dict(os.environ) == before
+
+
+@pytest.mark.parametrize(("graph", "chosen"), [(1.0, False), (1.04, False), (1.06, True)])
+def test_xla_must_gain_more_than_noise(graph, chosen, model, timer):
+    timer.timing = Timing(graph=graph, xla=1.0)
+    assert xla_for_inference(model, 1) is chosen
+
+
+def test_predict_follows_the_choice(model, timer, monkeypatch):
+    expected = model.predict(IMAGES, 3, verbose=0)
+    monkeypatch.setattr(compilers, "xla_for_inference", lambda model, size, measure: size == 3)
+    model.compile()
+    for received in (
+        model.predict(IMAGES, 3, verbose=0),
+        model.predict(tf.data.Dataset.from_tensor_slices((IMAGES, ["a"] * 4)).batch(3), verbose=0),
+    ):
+        np.testing.assert_allclose(received, expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(model.predict_on_batch(IMAGES[:3]), expected[:3], atol=1e-5)
+    functions = inspect.getclosurevars(model.predict_function).nonlocals
+    assert functions["other"].experimental_get_tracing_count() == 1  # for batches of 3, with XLA
+    assert functions["choices"] == {3: True, 1: False}
+
+
+@pytest.mark.parametrize("switch", ["argument", "variable"])
+def test_nothing_is_timed_when_it_is_switched_off(switch, model, timer, monkeypatch):
+    if switch == "variable":
+        monkeypatch.setenv(SWITCH, "0")
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "1")
+    model.compile(jit_compile="auto" if switch == "variable" else "untimed")
+    assert model.get_compile_config()["jit_compile"] == ("auto", "untimed")[switch == "argument"]
+    model.predict(IMAGES, verbose=0)
+    assert timer.batches == [] and not timer.file.exists()
+
+
+def test_where_xla_cannot_run_nothing_is_timed(model, timer):
+    with tf.distribute.OneDeviceStrategy("cpu:0").scope():
+        assert not xla_for_inference(model, 1)
+    half = build_vit(tiny_config(image_size=16, patch_size=8, depth=1))
+    half.get_layer("block_0").supports_jit = False
+    assert not xla_for_inference(half, 1)
+    assert timer.batches == []
+
+
+@pytest.mark.parametrize("content", [b"\xff", b"[1]", b'{"x": [1]}', b'{"x": [1, -1]}', b"{"])
+def test_a_damaged_cache_is_measured_again(content, model, timer):
+    timer.file.parent.mkdir()
+    timer.file.write_bytes(content)
+    with pytest.warns(UserWarning, match=r"compilers.json cannot be read .*measuring again"):
+        assert xla_for_inference(model, 1)
+    timer.start_process()
+    assert xla_for_inference(model, 1) and timer.batches == [1]
+
+
+def test_a_cache_that_cannot_be_written_stays_whole(model, timer, monkeypatch):
+    assert xla_for_inference(model, 1)
+    content = timer.file.read_bytes()
+
+    def fail(*paths):
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", fail)
+        assert xla_for_inference(model, 8)
+    assert timer.file.read_bytes() == content
+    assert [path.name for path in timer.file.parent.iterdir()] == [timer.file.name]
+
+
+def test_a_block_is_timed_both_ways_in_turns(model):
+    times = iter(np.cumsum([0, *[0, 3, 0, 1] * 3, 0]))  # 3 seconds in the graph, 1 with XLA
+    timing = time_block(model.get_layer("block_0"), 2, lambda: float(next(times)))
+    assert timing == Timing(graph=3, xla=1)
