@@ -9,7 +9,6 @@ gets a data adapter instead of arrays: its own, with a pipeline that is not tune
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -135,31 +134,39 @@ class ArrayData(Base):
 
     def _predict_array(self, x: Tensor, batch_size: int, verbose: str | int, callbacks: Any) -> Any:
         self.check_inputs(x)  # Keras checks later, against shapes that it has relaxed
-        steps = math.ceil(len(x) / batch_size)
+        batches = [slice(start, start + batch_size) for start in range(0, len(x), batch_size)]
+        self.make_predict_function()
+        if not callbacks and verbose == 0:  # without a list of callbacks, which starts a thread
+            return _concatenate([self.predict_function([(_tensor(x[b]),)]) for b in batches])
         if not isinstance(callbacks, keras.callbacks.CallbackList):
             callbacks = keras.callbacks.CallbackList(
                 callbacks,
                 add_progbar=verbose != 0,
                 verbose=verbose,
                 epochs=1,
-                steps=steps,
+                steps=len(batches),
                 model=self,
             )
-        self.make_predict_function()
         self.stop_predicting = False
         callbacks.on_predict_begin()
         outputs = []
-        for step in range(steps):
+        for step, batch in enumerate(batches):
             callbacks.on_predict_batch_begin(step)
-            batch = _tensor(x[step * batch_size : (step + 1) * batch_size])
-            outputs.append(self.predict_function([(batch,)]))
+            outputs.append(self.predict_function([(_tensor(x[batch]),)]))
             callbacks.on_predict_batch_end(step, {"outputs": outputs[-1]})
             if self.stop_predicting:
                 break
         callbacks.on_predict_end()
-        return keras.tree.map_structure(
-            lambda *parts: np.concatenate([part.numpy() for part in parts]), *outputs
-        )
+        return _concatenate(outputs)
+
+
+def _concatenate(outputs: list[Any]) -> Any:
+    """Joins the outputs of batches to arrays."""
+    if len(outputs) == 1:
+        return keras.tree.map_structure(lambda part: part.numpy(), outputs[0])
+    return keras.tree.map_structure(
+        lambda *parts: np.concatenate([part.numpy() for part in parts]), *outputs
+    )
 
 
 def without_autotune(dataset: tf.data.Dataset) -> tf.data.Dataset:

@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import pathlib
-import statistics
 import time
 import warnings
 from collections import defaultdict
@@ -227,4 +226,4 @@ def time_block(
             begin = clock()
             keras.tree.flatten(call(inputs))[0].numpy()  # waits for the result
             times.append(clock() - begin)
-    return Timing(*(statistics.fmean(sorted(times)[:3]) for times in seconds))
+    return Timing(*(float(np.mean(sorted(times)[:3])) for times in seconds))
