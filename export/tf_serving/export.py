@@ -25,9 +25,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--labels", help="text file with one class per line")
     parser.add_argument("--to", default="serving", help="directory of the models")
     parser.add_argument("--precision", default="float32", choices=("float32", "bfloat16"))
-    parser.add_argument("--jit-compile", action="store_true", help="let XLA compile the model")
+    parser.add_argument(
+        "--jit-compile",
+        action=argparse.BooleanOptionalAction,
+        help="let XLA compile the model in the server; default: in float32",
+    )
     options = parser.parse_args(arguments)
 
+    compiles = options.jit_compile
     path = options.labels and pathlib.Path(options.labels)
     labels = path.read_text(encoding="utf-8").splitlines() if path else None
     report = keras_vit.export_saved_model(
@@ -36,7 +41,7 @@ def main(arguments: list[str] | None = None) -> None:
         labels=labels,
         precision=options.precision,
         warmup_batch_sizes=BATCH_SIZES,
-        jit_compile=options.jit_compile,
+        jit_compile=options.precision == "float32" if compiles is None else compiles,
     )
     # /models is where compose.yaml mounts the directory.
     base_paths = {options.name: f"/models/{options.name}"}

@@ -76,6 +76,11 @@ class Inference:
         return None if logits is None else logits.shape[-1]
 
     @property
+    def is_half(self) -> bool:
+        """Whether some layers compute in bfloat16 or float16."""
+        return any(layer.compute_dtype != "float32" for layer in flatten_layers(self.model))
+
+    @property
     def variables(self) -> list[tf.Variable]:
         """All variables of the model."""
         return [variable.value for variable in self.model.variables]

@@ -21,10 +21,15 @@ if TYPE_CHECKING:  # an optional package
 Runner = Callable[[np.ndarray], dict[str, np.ndarray]]
 
 
-def load_saved_model(path: str | os.PathLike[str]) -> Runner:
-    """Loads a SavedModel as a function from pixels of the model's size to named outputs."""
+def load_saved_model(path: str | os.PathLike[str], name: str = "pixels") -> Runner:
+    """Loads a signature of a SavedModel that takes pixels of the model's size.
+
+    Args:
+        path: The version.
+        name: The signature.
+    """
     loaded = tf.saved_model.load(os.fspath(path))
-    signature = loaded.signatures["pixels"]
+    signature = loaded.signatures[name]
 
     def run(pixels: np.ndarray) -> dict[str, np.ndarray]:
         outputs = signature(tf.constant(pixels, tf.float32))
@@ -89,6 +94,41 @@ def load_onnx(path: str | os.PathLike[str]) -> Runner:
     def run(pixels: np.ndarray) -> dict[str, np.ndarray]:
         arrays = session.run(names, {"pixels": np.asarray(pixels, "float32")})
         return dict(zip(names, arrays, strict=True))
+
+    return run
+
+
+def load_openvino(path: str | os.PathLike[str], precision: str = "float32") -> Runner:
+    """Loads an ONNX file in OpenVINO as a function from pixels to named outputs.
+
+    Args:
+        path: The file.
+        precision: `"float32"`, or `"bfloat16"` to round a float32 file.
+
+    Raises:
+        ImportError: If `openvino` is not installed.
+        ValueError: If the processor has no bfloat16 units.
+    """
+    try:
+        import openvino
+    except ImportError as error:
+        raise ImportError(
+            'OpenVINO is not installed. Install it with `pip install "keras_vit[openvino]"`.'
+        ) from error
+    core = openvino.Core()
+    if precision == "bfloat16" and "BF16" not in core.get_property(
+        "CPU", "OPTIMIZATION_CAPABILITIES"
+    ):
+        raise ValueError("OpenVINO has no bfloat16 on this processor.")
+    hint = {"float32": "f32", "bfloat16": "bf16"}[precision]
+    options = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": hint}
+    compiled = core.compile_model(os.fspath(path), "CPU", options)
+    names = [output.get_any_name() for output in compiled.outputs]
+    request = compiled.create_infer_request()
+
+    def run(pixels: np.ndarray) -> dict[str, np.ndarray]:
+        results = request.infer([np.asarray(pixels, "float32")])
+        return {name: np.array(results[index]) for index, name in enumerate(names)}
 
     return run
 

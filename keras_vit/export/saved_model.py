@@ -15,6 +15,7 @@ from keras_vit.checks import check_positive
 from keras_vit.config import Preprocessing
 from keras_vit.data.decode import DECODED_CHANNELS, MAX_PIXELS, decode
 from keras_vit.data.transforms import eval_transform
+from keras_vit.export.freeze import freeze
 from keras_vit.export.inference import (
     POLICIES,
     Inference,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
 # Images of a request that are decoded at once; each can need 250 MB (docs/security.md).
 _AT_ONCE = 4
+PLAIN_PIXELS = "plain_pixels"  # the signature `pixels` without XLA
 TOLERANCES = {"float32": 1e-4, "bfloat16": 0.1, "float16": 2e-2}
 
 
@@ -74,7 +76,9 @@ def export_saved_model(
       `serving_default` fails for the whole batch;
     - `images`: uint8 pixels of any size; `float_images`: float32 in [0, 255];
     - `pixels`: float32 in [0, 255] of the model's image size;
-    - `features`: `image_bytes`; returns `features` only.
+    - `features`: `image_bytes`; returns `features` only;
+    - with `jit_compile`, `plain` and `plain_pixels`: as `serving_default` and `pixels`, for servers
+      without XLA.
 
     `assets.extra` holds warm-up requests, which a server runs at start, `labels.txt`, and
     `model_card.json` with one image and the model's outputs for it.
@@ -86,7 +90,9 @@ def export_saved_model(
         labels: Class names in order; `None` takes the class indices.
         version: Version number, 0 or more; `None` takes the next, also beside other exports to
             `path` (on a local disk).
-        precision: Precision of the computation: `"float32"`, `"bfloat16"` or `"float16"`.
+        precision: Precision of the computation: `"float32"`, `"bfloat16"` or `"float16"`. In half
+            precision, weights are constants of the graph in that precision: half the bytes, and
+            faster. Above 1.9 GB, and with `jit_compile`, they are float32 variables.
         top_k: Number of classes in `classes` and `scores`, at least 1.
         images: Pixels of shape `(B, H, W, C)` in [0, 255] for the check, or a list of images of
             any size, as `read_images` returns; `None` takes synthetic images.
@@ -95,8 +101,10 @@ def export_saved_model(
             the activation of the head, or softmax if the head has none.
         tolerance: Largest difference allowed, relative to the largest value of an output.
         warmup_batch_sizes: Batch sizes of the warm-up requests.
-        jit_compile: Whether XLA compiles the model, once per batch size. This is faster in float32
-            on processors where TensorFlow does not enable oneDNN by default.
+        jit_compile: Whether XLA compiles the model, once per batch size: faster in float32 with one
+            image, and on processors where TensorFlow does not enable oneDNN by default.
+            TensorFlow Serving must be started with `--xla_cpu_compilation_enabled`, or asked for
+            the signature `plain`.
         max_pixels: Height times width above which an encoded image counts as unreadable. It is
             refused before it is decoded, so that a small file cannot take gigabytes of memory.
 
@@ -139,6 +147,11 @@ def export_saved_model(
         runner = load_saved_model(unfinished)
         report = compare(unfinished, "saved_model", precision, runner, expected, images)
         report = compare_resizing(report, runner, reference)
+        if jit_compile:
+            plain = load_saved_model(unfinished, PLAIN_PIXELS)
+            twin = compare(unfinished, "saved_model", precision, plain, expected, images)
+            worst = max(report.max_difference, twin.max_difference)
+            report = dataclasses.replace(report, max_difference=worst)
         inference.check_unchanged()
         check(report, TOLERANCES[precision], tolerance=tolerance)
         if version is None and isinstance(base, pathlib.Path):
@@ -176,13 +189,18 @@ class ServingModule(tf.Module):
         max_pixels: int = MAX_PIXELS,
     ):
         super().__init__()
-        self.weights = inference.variables  # an attribute, so that they are saved
         self._inference = inference
         spec = tf.TensorSpec((None, *inference.input_shape), tf.float32, "pixels")
         run = tf.function(inference, jit_compile=jit_compile).get_concrete_function(spec)
+        plain = tf.function(inference).get_concrete_function(spec) if jit_compile else None
+        frozen = freeze(inference, run) if inference.is_half and not jit_compile else None
+        # An attribute, so that they are saved.
+        self.weights = inference.variables if frozen is None else []
+        run = frozen or run
         # All signatures call this function, so the file holds the graph of the model once. It is
         # not an attribute itself, which TensorFlow would save as one more function.
         self._run: Callable[[tf.Tensor], dict[str, tf.Tensor]] = lambda pixels: run(pixels)
+        self._run_plain = None if plain is None else lambda pixels: plain(pixels)
         self._labels = labels
         self._top_k = min(top_k, len(labels))
         self._max_pixels = max_pixels
@@ -198,18 +216,24 @@ class ServingModule(tf.Module):
             "float_images": _concrete(self._from_images, floats),
             "images": _concrete(self._from_images, whole),
         }
+        if self._run_plain is not None:
+            signatures[PLAIN_PIXELS] = _concrete(self._classify_plain, sized)
         if channels not in DECODED_CHANNELS:
             return {**signatures, "serving_default": signatures["float_images"]}
         encoded = tf.TensorSpec((None,), tf.string, "image_bytes")
         signatures["serving_default"] = _concrete(self._from_bytes, encoded)
         signatures["tolerant"] = _concrete(self._from_any_bytes, encoded)
+        if self._run_plain is not None:
+            signatures["plain"] = _concrete(self._from_bytes_plain, encoded)
         if "features" in self._inference.model.output:
             signatures["features"] = _concrete(self._features, encoded)
         return signatures
 
     def _from_bytes(self, image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
-        numbered = (tf.range(tf.shape(image_bytes)[0]), image_bytes)
-        return self._classify(self._map(lambda pair: self._decode(*pair), numbered))
+        return self._classify(self._decode_all(image_bytes))
+
+    def _from_bytes_plain(self, image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
+        return self._classify_plain(self._decode_all(image_bytes))
 
     def _from_images(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
         return self._classify(self._map(self._preprocess, images))
@@ -223,7 +247,13 @@ class ServingModule(tf.Module):
         return {**{name: _blank(value, valid) for name, value in outputs.items()}, "valid": valid}
 
     def _classify(self, pixels: tf.Tensor) -> dict[str, tf.Tensor]:
-        outputs = self._run(pixels)
+        return self._add_classes(self._run(pixels))
+
+    def _classify_plain(self, pixels: tf.Tensor) -> dict[str, tf.Tensor]:
+        assert self._run_plain is not None
+        return self._add_classes(self._run_plain(pixels))
+
+    def _add_classes(self, outputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         if "probabilities" in outputs:
             scores, indices = tf.math.top_k(outputs["probabilities"], self._top_k)
             outputs["scores"] = scores
@@ -237,6 +267,10 @@ class ServingModule(tf.Module):
         channels = self._inference.input_shape[-1]
         turn = self._inference.preprocessing.exif_orientation
         return self._preprocess(decode(image_bytes, channels, self._max_pixels, index, turn))
+
+    def _decode_all(self, image_bytes: tf.Tensor) -> tf.Tensor:
+        numbered = (tf.range(tf.shape(image_bytes)[0]), image_bytes)
+        return self._map(lambda pair: self._decode(*pair), numbered)
 
     def _map(self, function: Callable[..., tf.Tensor], batch: Any) -> tf.Tensor:
         """Applies a function to each image of a batch, to several in parallel."""

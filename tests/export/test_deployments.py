@@ -183,7 +183,8 @@ def files(small, tmp_path):
 
 
 def test_the_serving_script_writes_model_and_configuration(files, tmp_path, capsys):
-    script("tf_serving/export").main([*files, "--to", str(tmp_path / "serving"), "--name", "tiny"])
+    options = ["--to", str(tmp_path / "serving"), "--name", "tiny", "--no-jit-compile"]
+    script("tf_serving/export").main([*files, *options])
     assert "(saved_model float32)" in capsys.readouterr().out
     assert "/models/tiny" in (tmp_path / "serving" / "models.config").read_text()
     assert (tmp_path / "serving" / "tiny" / "1" / "saved_model.pb").is_file()

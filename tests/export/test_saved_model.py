@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit.errors import ExportMismatchError
+from keras_vit.export.freeze import freeze
 from keras_vit.export.inference import prepare
 from keras_vit.export.runners import load_saved_model
 from keras_vit.export.saved_model import ServingModule, export_saved_model
@@ -105,6 +106,12 @@ def compiled_functions(path):
     return sum(function.attr["_XlaMustCompile"].b for function in functions_of(path))
 
 
+def reaches_xla(function):
+    """Whether a signature calls a function that XLA must compile."""
+    definitions = function.graph.as_graph_def().library.function
+    return any(each.attr["_XlaMustCompile"].b for each in definitions)
+
+
 def test_four_images_of_a_request_are_decoded_at_once(exported):
     """Which bounds the memory of a request: `benchmarks/image_bombs.py --batch 8` measures it."""
     nodes = [node for function in functions_of(exported.path) for node in function.node_def]
@@ -116,6 +123,13 @@ def test_four_images_of_a_request_are_decoded_at_once(exported):
 def test_jit_compile_marks_the_model_for_xla(exported, compiled, model, pixels):
     assert compiled_functions(compiled) and not compiled_functions(exported.path)
     loaded = tf.saved_model.load(str(compiled))
+    plain, twin = loaded.signatures["plain"], loaded.signatures["plain_pixels"]
+    assert all(
+        reaches_xla(each) == (each not in (plain, twin)) for each in loaded.signatures.values()
+    )
+    np.testing.assert_allclose(twin(pixels=pixels)["logits"], model(pixels), rtol=0, atol=1e-5)
+    outputs = plain(image_bytes=tf.constant([encode(image) for image in pixels]))
+    np.testing.assert_allclose(outputs["logits"], model(pixels), rtol=0, atol=1e-5)
     image_bytes = tf.constant([encode(image) for image in pixels])
     outputs = loaded.signatures["tolerant"](image_bytes=image_bytes)
     np.testing.assert_allclose(outputs["logits"], model(pixels), rtol=0, atol=1e-5)
@@ -129,6 +143,28 @@ def test_bfloat16_computation_has_float32_outputs(model, pixels, tmp_path):
     outputs = load_saved_model(report.path)(pixels)
     floats = ("logits", "probabilities", "features", "scores")
     assert {outputs[name].dtype.name for name in floats} == {"float32"}
+    nodes = [node for function in functions_of(report.path) for node in function.node_def]
+    assert not any(node.op in ("ReadVariableOp", "VarHandleOp") for node in nodes)
+    constants = [node.attr["value"].tensor for node in nodes if node.op == "Const"]
+    kind = tf.bfloat16.as_datatype_enum
+    half = sum(len(tensor.tensor_content) for tensor in constants if tensor.dtype == kind)
+    exact = ("norm", "head")  # parts that compute in float32
+    read = [w for w in model.weights if not any(name in w.path for name in exact)]
+    assert half == 2 * sum(np.prod(weight.shape) for weight in read)
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_frozen_weights_compute_what_variables_do(precision, model, pixels):
+    inference = prepare(model, precision)
+    spec = tf.TensorSpec((None, 32, 32, 3), tf.float32, "pixels")
+    function = tf.function(inference).get_concrete_function(spec)
+    expected = function(tf.constant(pixels))
+    frozen = freeze(inference, function)
+    for name, value in frozen(tf.constant(pixels)).items():
+        scale = np.abs(expected[name]).max()
+        np.testing.assert_allclose(value / scale, expected[name] / scale, rtol=0, atol=4e-3)
+    assert not frozen.variables
+    assert freeze(inference, function, max_bytes=1000) is None
 
 
 def test_versions_are_numbered_and_never_overwritten(exported, model):
