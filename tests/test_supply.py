@@ -75,6 +75,7 @@ MAJORS = {
     "onnx": 1,
     "onnxruntime": 1,
     "ai-edge-litert": 2,
+    "openvino": 2026,
     "tensorflow-serving-api": 2,
     "huggingface_hub": 2,
     "matplotlib": 3,

@@ -215,6 +215,31 @@ COMMANDS: tuple[Command, ...] = (
         ),
     ),
     Command(
+        "optimize",
+        "models:optimize_model",
+        "Finds the fastest runtime for a model on this machine, of those that are installed.",
+        (
+            argument("model", help=MODEL_FORMS),
+            argument("--batch", type=int, default=1, help="images of a call"),
+            argument(
+                "--precisions",
+                nargs="+",
+                default=("float32",),
+                choices=("float32", "bfloat16", "int8"),
+                help="precisions that are allowed; default: float32",
+            ),
+            argument(
+                "--min-agreement",
+                type=float,
+                default=0.99,
+                help="lowest share of the images with the model's top-1 class",
+            ),
+            argument("--output", help="folder to keep the chosen file in"),
+            _IMAGES,
+            _UNREADABLE,
+        ),
+    ),
+    Command(
         "inspect",
         "models:inspect_model",
         "Writes an HTML report about a model: configuration, cost, weights, attention.",

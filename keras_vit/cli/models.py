@@ -1,4 +1,4 @@
-"""`keras-vit export`, `verify`, `inspect` and `report`."""
+"""`keras-vit export`, `verify`, `optimize`, `inspect` and `report`."""
 
 from __future__ import annotations
 
@@ -52,6 +52,23 @@ def verify_file(
     loaded = open_model(model)
     pixels = _read_some(images, loaded, unreadable) if images else None
     print(verify_export(path, loaded, pixels, tolerance=tolerance))
+
+
+def optimize_model(
+    model: str,
+    batch: int = 1,
+    precisions: Sequence[str] = ("float32",),
+    min_agreement: float = 0.99,
+    output: str | None = None,
+    images: Sequence[str] = (),
+    unreadable: str = "error",
+) -> None:
+    """Finds the fastest runtime for a model on this machine, of those that are installed."""
+    from keras_vit.export.fastest import optimize
+
+    loaded = open_model(model)
+    pixels = _read_some(images, loaded, unreadable) if images else None
+    print(optimize(loaded, pixels, batch, precisions, min_agreement, output=output))
 
 
 def _read_some(paths: Sequence[str], model: keras.Model, unreadable: str) -> list[np.ndarray]:

@@ -1,3 +1,5 @@
+from .fastest import OptimizedModel as OptimizedModel
+from .fastest import optimize as optimize
 from .litert import export_litert as export_litert
 from .litert import litert_errors as litert_errors
 from .onnx import export_onnx as export_onnx

@@ -1,0 +1,99 @@
+"""The choice of the fastest runtime."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+
+import numpy as np
+import pytest
+
+from keras_vit.cli.main import main
+from keras_vit.errors import ExportMismatchError
+from keras_vit.export import fastest as module
+from keras_vit.export.fastest import optimize
+
+pytestmark = pytest.mark.xdist_group("saved_model")
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """A fake timer and one quick file for three runtimes: speeds and agreements by runtime."""
+    pytest.importorskip("ai_edge_litert")
+    ways = {(name, "float32"): (module.export_litert, {}) for name in ("xla", "litert", "openvino")}
+    fake = types.SimpleNamespace(speeds={}, agreements={})
+    compare = module.compare
+
+    def time(runners, batch, seconds):
+        for candidate in runners:
+            candidate.images_per_second = fake.speeds.get(candidate.runtime, 1.0)
+
+    def agree(path, runtime, *arguments):
+        report = compare(path, runtime, *arguments)
+        assert report.top1_agreement == 1 and report.max_difference < 1e-4
+        return dataclasses.replace(report, top1_agreement=fake.agreements.get(runtime, 1.0))
+
+    def missing(*arguments):
+        raise ImportError("OpenVINO is not installed. Install it.")
+
+    monkeypatch.setattr(module, "_WAYS", ways)
+    monkeypatch.setattr(module, "_time", time)
+    monkeypatch.setattr(module, "compare", agree)
+    monkeypatch.setattr(module, "load_openvino", missing)
+    return fake
+
+
+def test_the_fastest_that_agrees_is_chosen(model, pixels, fake, tmp_path):
+    fake.speeds |= {"xla": 3.0, "litert": 2.0, "openvino": 9.0}
+    fastest = optimize(model, pixels, 4, output=tmp_path / "kept")
+    assert fastest.chosen.runtime == "xla" and fastest.path == tmp_path / "kept/model.tflite"
+    assert fastest.chosen.size > 1e4 and fastest.chosen.startup_seconds > 0
+    np.testing.assert_allclose(fastest(pixels)["logits"], model(pixels), rtol=0, atol=1e-4)
+    header, *rows = str(fastest).splitlines()
+    assert header.split()[:5] == ["runtime", "precision", "images/s", "top-1", "difference"]
+    assert rows[0].split()[:4] == ["xla", "float32", "3", "100.0%"]
+    assert rows[2].endswith("OpenVINO is not installed. Install it.")
+
+    fake.agreements["xla"] = 0.9
+    assert optimize(model, pixels).chosen.runtime == "litert"
+    with pytest.raises(ExportMismatchError, match=r"No runtime reaches min_agreement=0.95"):
+        optimize(model, pixels, min_agreement=0.95, runtimes=("xla",))
+
+
+@pytest.mark.slow
+def test_all_runtimes_that_are_installed_agree(model, pixels):
+    pytest.importorskip("onnxruntime")
+    fastest = optimize(model, pixels, 2, ("float32", "bfloat16", "int8"), 0.5, seconds=1)
+    tried = [candidate for candidate in fastest.candidates if candidate.problem is None]
+    assert {"graph", "xla", "litert", "onnxruntime"} <= {candidate.runtime for candidate in tried}
+    assert len(tried) >= 7
+    for candidate in tried:
+        assert candidate.images_per_second > 0
+        if candidate.precision == "float32":
+            assert candidate.top1_agreement == 1 and candidate.max_difference < 1e-4
+    best = max(tried, key=lambda candidate: candidate.images_per_second)
+    assert fastest.chosen is best
+
+
+def test_candidates_take_turns():
+    calls = []
+    candidates = {module.Candidate(name, "float32"): calls.append for name in ("graph", "xla")}
+    module._time(candidates, np.zeros((2, 1)), seconds=0)
+    assert len(calls) == 6 and all(each.images_per_second > 0 for each in candidates)
+
+
+def test_wrong_arguments_are_errors(model, pixels, tmp_path):
+    with pytest.raises(ValueError, match="`runtimes` must be some of 'graph', 'xla', 'litert'"):
+        optimize(model, pixels, runtimes=("tensorrt",))
+    with pytest.raises(ValueError, match="`precisions` must be some of 'float32', 'bfloat16'"):
+        optimize(model, pixels, precisions="int8")
+    with pytest.raises(FileExistsError, match="already exists"):
+        optimize(model, pixels, output=tmp_path)
+
+
+def test_the_command_prints_the_table(model, fake, tmp_path, capsys):
+    model.save(tmp_path / "tiny.keras")
+    folder = tmp_path / "kept"
+    assert main(["optimize", str(tmp_path / "tiny.keras"), "--output", str(folder)]) == 0
+    assert "xla       float32    1         100.0%" in capsys.readouterr().out
+    assert [path.name for path in folder.iterdir()] == ["model.tflite"]
