@@ -22,6 +22,22 @@ MODELS = {
     "learned_2d": {**SMALL, "position_embedding": "learned_2d", "image_size": (16, 40)},
     "registers": {**SMALL, "num_registers": 2, "layer_scale": 0.1, "qk_norm": True},
     "merging": {**SMALL, "pooling": "map", "num_merged_tokens": 3, "num_registers": 2},
+    "dinov3": {
+        **SMALL,
+        "rope": {"coordinates": "centered", "base": 100.0, "interleaved": False},
+        "position_embedding": "none",
+        "num_registers": 2,
+        "without_bias": ("key",),
+        "layer_scale": 0.1,
+    },
+    "eva02": {
+        **SMALL,
+        "rope": {"reference_grid": (2, 2)},
+        "swiglu": True,
+        "inner_norms": ("attention", "mlp"),
+    },
+    "aimv2": {**SMALL, "norm": "rms", "norm_patches": True, "without_bias": ("value", "mlp")},
+    "clip": {**SMALL, "gelu": "quick", "norm_before_blocks": True, "head_bias": None},
     "vit_ti16": {"patch_size": 16, "width": 192, "depth": 12, "num_heads": 3, "mlp_dim": 768},
 }
 

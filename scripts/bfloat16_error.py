@@ -14,11 +14,14 @@ import pathlib
 
 import numpy as np
 
-# Title: timm's name and options, our variant and options, image size.
+# Title: timm's name, our variant, patch and image size, timm's other options.
+_TOKEN = {"global_pool": "token", "num_classes": 1000}
 MODELS = {
-    "Ti/8 at 64": ("vit_tiny_patch16_224", "vit_ti16", 8, 64),
-    "Ti/16 at 224": ("vit_tiny_patch16_224", "vit_ti16", 16, 224),
-    "S/16 at 112": ("vit_small_patch16_224", "vit_s16", 16, 112),
+    "Ti/8 at 64": ("vit_tiny_patch16_224", "vit_ti16", 8, 64, {}),
+    "Ti/16 at 224": ("vit_tiny_patch16_224", "vit_ti16", 16, 224, {}),
+    "S/16 at 112": ("vit_small_patch16_224", "vit_s16", 16, 112, {}),
+    "DINOv3-S/16 at 112": ("vit_small_patch16_dinov3_qkvb", "dinov3_s16", 16, 112, _TOKEN),
+    "EVA-02-Ti/14 at 112": ("eva02_tiny_patch14_224", "eva02_ti14", 14, 112, {"num_classes": 1000}),
 }
 
 
@@ -28,8 +31,8 @@ def write_theirs(folder: pathlib.Path) -> None:
 
     from scripts.parity_theirs import build, fill
 
-    for number, (name, _, patch_size, size) in enumerate(MODELS.values()):
-        options = {"img_size": size, "patch_size": patch_size}
+    for number, (name, _, patch_size, size, more) in enumerate(MODELS.values()):
+        options = {"img_size": size, "patch_size": patch_size, **more}
         model = build({"project": "timm", "model": name, "options": options})
         fill(model, seed=0)
         state = {key: value.contiguous() for key, value in model.state_dict().items()}
@@ -47,10 +50,12 @@ def compare_ours(folder: pathlib.Path) -> None:
     import keras
 
     import keras_vit
+    from keras_vit.families import FAMILIES
+    from scripts.parity_cases import untold
 
     print("| model | timm under autocast | ours | ratio of largest | ratio of RMS |")
     print("|---|---|---|---|---|")
-    for number, (title, (_, variant, patch_size, size)) in enumerate(MODELS.items()):
+    for number, (title, (_, variant, patch_size, size, _)) in enumerate(MODELS.items()):
         stored = np.load(folder / f"{number}.npz")
         keras.config.set_dtype_policy("mixed_bfloat16")
         model = keras_vit.create_model(
@@ -59,6 +64,7 @@ def compare_ours(folder: pathlib.Path) -> None:
             input_shape=(size, size, 3),
             patch_size=patch_size,
             include_preprocessing=False,
+            **(untold(variant) if variant in FAMILIES else {}),
         )
         scale = np.abs(stored["exact"]).max()
         theirs = stored["half"] - stored["exact"]
