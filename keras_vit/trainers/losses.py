@@ -19,22 +19,47 @@ _BINARY = ("BinaryCrossentropy", "BinaryFocalCrossentropy")
 
 def takes_integers(model: Any) -> bool:
     """Tells whether a model was compiled with a loss that takes integer labels."""
-    return _name(getattr(model, "loss", None)) in _SPARSE
+    return _name(_only(getattr(model, "loss", None))) in _SPARSE
 
 
 def check_loss(model: keras.Model, loss: Any) -> None:
     """Checks that a loss of probabilities is not used on logits.
 
     Args:
-        model: A model with one output; nothing is known of others.
-        loss: The argument of `compile`.
+        model: A model. One loss for several outputs is not checked.
+        loss: The argument of `compile`: a loss, or a list or dictionary with one for each output.
 
     Raises:
-        ValueError: If the model returns logits, which a linear dense layer at its output proves,
-            and the loss takes probabilities.
+        ValueError: If an output is logits, which a linear dense layer proves, and its loss takes
+            probabilities.
     """
+    for output, one in _pairs(model, loss):
+        _check_pair(output, one)
+
+
+def _pairs(model: keras.Model, loss: Any) -> list[tuple[Any, Any]]:
+    """Every output with its loss, as Keras pairs them."""
+    outputs: list[Any] = list(getattr(model, "outputs", None) or ())
+    if isinstance(loss, dict):
+        own = getattr(model, "output", None)
+        named = own if isinstance(own, dict) else None
+        if named is None:
+            named = dict(zip(getattr(model, "output_names", ()), outputs, strict=False))
+        return [(named[name], one) for name, one in loss.items() if name in named]
+    if isinstance(loss, list | tuple):
+        return list(zip(outputs, loss, strict=False))
+    return [(outputs[0], loss)] if len(outputs) == 1 else []
+
+
+def _only(loss: Any) -> Any:
+    """A loss, also of a list or dictionary with one."""
+    parts = list(loss.values()) if isinstance(loss, dict) else loss
+    return parts[0] if isinstance(parts, list | tuple) and len(parts) == 1 else loss
+
+
+def _check_pair(output: Any, loss: Any) -> None:
     name = _name(loss)
-    if name not in (*_SPARSE, *_ONE_HOT, *_BINARY) or not _returns_logits(model):
+    if name not in (*_SPARSE, *_ONE_HOT, *_BINARY) or not _are_logits(output):
         return
     if getattr(loss, "from_logits", False):
         return
@@ -55,6 +80,7 @@ def check_labels(loss: Any, labels: Any, outputs: Any) -> None:
     shape, expected = getattr(labels, "shape", None), getattr(outputs, "shape", None)
     if shape is None or expected is None or len(expected) != 2 or expected[-1] in (None, 1):
         return
+    loss = _only(loss)
     are_vectors = len(shape) == 2 and shape[-1] == expected[-1]
     if are_vectors and _name(loss) in _SPARSE:
         raise ValueError(
@@ -80,12 +106,10 @@ def _name(loss: Any) -> str:
     return name.title().replace("_", "") if "_" in name else name
 
 
-def _returns_logits(model: keras.Model) -> bool:
-    outputs: list[Any] = list(getattr(model, "outputs", None) or ())
-    if len(outputs) != 1:
-        return False
-    layer, _ = call_of(outputs[0])
+def _are_logits(output: Any) -> bool:
+    layer, _ = call_of(output)
     if isinstance(layer, keras.Model):
-        return _returns_logits(layer)
+        outputs = list(layer.outputs or ())
+        return len(outputs) == 1 and _are_logits(outputs[0])
     is_dense = isinstance(layer, keras.layers.Dense)
     return is_dense and layer.activation is keras.activations.linear

@@ -130,6 +130,26 @@ def check_validation_and_prediction():
     check_two_replicas(thorough=True)
 
 
+def check_class_weights():
+    """Unequal classes in unequal batches: the weights are those of the images, not of replicas."""
+    images = keras_vit.read_arrays(IMAGES, LABELS)
+    transform = keras_vit.data.InputTransform((8, 8), classes=CLASSES)
+    plain = keras_vit.data.Augmentation(crop="none", flip=False)
+
+    def weighted(scope, weights):
+        def data():
+            options = {"one_hot": False, "class_weights": weights, "drop_remainder": False}
+            with scope():
+                return keras_vit.data.train_batches(images, transform, 8, plain, **options)
+
+        return train(scope, data=data)
+
+    expected = weighted(default, images.class_weights())
+    assert_same(weighted(replicas, images.class_weights()), expected)
+    other = weighted(default, np.ones(CLASSES))["weights"]
+    assert max(np.abs(x - y).max() for x, y in zip(other, expected["weights"], strict=True)) > 1e-3
+
+
 def check_xla():
     """With validation, `predict` and `evaluate`."""
     expected = train(thorough=True)

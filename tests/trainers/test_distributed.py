@@ -14,6 +14,7 @@ QUICK = ("two_replicas",)
 SLOW = (
     *(
         "validation_and_prediction",
+        "class_weights",
         "single_batches",
         "own_models",
         "keras_itself",

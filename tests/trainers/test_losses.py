@@ -37,6 +37,32 @@ def test_losses_of_probabilities_are_refused_on_logits(loss, advice):
     classifier("softmax").compile("adam", loss)
 
 
+@pytest.mark.parametrize("form", [list, tuple, dict])
+def test_a_loss_for_each_output_is_checked(form):
+    """As a list, or by the names of outputs, of one output and of several."""
+    inputs = keras.Input((4,))
+    logits = keras.layers.Dense(3, name="logits")(inputs)
+    shares = keras.layers.Dense(3, activation="softmax", name="shares")(inputs)
+    right = keras.losses.CategoricalCrossentropy(from_logits=True)
+
+    def losses(**named):
+        return named if form is dict else form(named.values())
+
+    for outputs in ([logits, shares], {"logits": logits, "shares": shares}):
+        model = keras_vit.Model(inputs, outputs)
+        if form is not dict and isinstance(outputs, dict):
+            continue
+        model.compile("sgd", losses(logits=right, shares="categorical_crossentropy"))
+        with pytest.raises(ValueError, match=r"The model returns logits, and CategoricalCross"):
+            model.compile("sgd", losses(logits="categorical_crossentropy", shares=right))
+    model = keras_vit.Model(inputs, logits)
+    with pytest.raises(ValueError, match="returns logits"):
+        model.compile("sgd", losses(logits="sparse_categorical_crossentropy"))
+    model.compile("sgd", losses(logits=right))
+    with pytest.raises(ValueError, match=r"takes one-hot labels of shape \(B, 3\)"):
+        model.evaluate(np.zeros((6, 4), "float32"), np.arange(6) % 3, verbose=0)
+
+
 def test_losses_of_logits_and_others_are_not_refused(tmp_path):
     inputs = keras.Input((4,))
     outputs = keras.layers.Dense(3)(inputs)
