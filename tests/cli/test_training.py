@@ -23,6 +23,7 @@ import keras_vit
 from keras_vit.cli import dry_run
 from keras_vit.cli.main import main
 from keras_vit.train.recipes import FINE_TUNING, RECIPES
+from keras_vit.train.run_folder import callbacks_of
 from keras_vit.variants import VARIANTS
 from tests.data.pictures import encoded
 from tests.fixtures import fill_random, tiny_config
@@ -65,7 +66,7 @@ def train(*words, data="train"):
 
 
 def test_a_run_writes_its_files_and_resumes(place, capsys):
-    assert train("--validation", "0.25", "--output", "runs/a") == 0
+    assert train("--validation", "0.25", "--output", "runs/a", "--tensorboard") == 0
     assert "Run runs/a: vit_tiny, 2 classes, 1 epochs, ended. Model: best.keras" in (
         capsys.readouterr().out
     )
@@ -154,6 +155,32 @@ def test_a_dry_run_describes_the_run(place, capsys):
     assert "GiB on one device" in facts["memory"] and "exaFLOPs" in facts["computation"]
     assert re.search(r"about \d+ (seconds|minutes) here, from 53 steps of 8 images$", facts["time"])
     assert not (place / "runs").exists()
+
+
+def test_a_learning_rate_is_suggested(place, capsys):
+    assert train("--find-learning-rate", "--output", "runs/none") == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"The loss falls fastest at a learning rate of \d\.\de-\d\d\.", printed)
+    assert " learning rate      loss\n" in printed and not (place / "runs").exists()
+
+
+def test_tensorboard_is_left_out_or_missing(place, capsys, monkeypatch):
+    given = []
+
+    def stop(model, plan, _):
+        given.append(plan)
+        raise ValueError("enough")
+
+    monkeypatch.setattr("keras_vit.cli.training._fit", stop)
+    assert train("--no-tensorboard", "--output", "runs/a") == 2
+    assert "enough" in capsys.readouterr().err
+    assert given[0].run.tensorboard is False
+    names = [type(each).__name__ for each in callbacks_of(place, True, False)]
+    assert names == ["WriteMetrics", "SaveBest"]
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert [type(each).__name__ for each in callbacks_of(place, False)] == ["WriteMetrics"]
+    with pytest.raises(ImportError, match=r'pip install "keras_vit\[tensorboard\]"'):
+        callbacks_of(place, False, True)
 
 
 @pytest.mark.slow
