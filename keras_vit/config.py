@@ -15,6 +15,8 @@ from keras_vit.checks import (
     pair,
 )
 
+# What the outputs of a model mean.
+TASKS = ("single_label", "multi_label", "regression")
 POOLINGS = ("token", "gap", "map", "token_gap")
 POSITION_EMBEDDINGS = ("learned", "none", "learned_2d", "relative", "sincos_2d")
 GELUS = ("tanh", "exact", "quick")

@@ -13,14 +13,15 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from keras_vit.cli.settings import (
+from keras_vit.cli.run_settings import (
     CHECKPOINT_FORMS,
-    HEADINGS,
+    DATA_DIR,
+    DATA_FORMS,
     MODEL_FORMS,
-    SETTINGS,
     UNREADABLE,
-    Setting,
 )
+from keras_vit.cli.settings import HEADINGS, SETTINGS, Setting
+from keras_vit.config import TASKS
 
 MAX_IMAGES = 100  # that exports are checked and calibrated with
 LAYOUTS = ("official", "big_vision", "timm", "transformers")  # as in `weights/save.py`
@@ -83,12 +84,11 @@ def _setting_argument(setting: Setting) -> Argument:
     return Argument((setting.flag,), options, HEADINGS[setting.group])
 
 
-_DATA = "folder with one folder per class, or tfds:NAME, tfds:NAME:VERSION@SPLIT"
 _LABELS = argument(
     "--labels", help="text file with one class per line; by default those of the run"
 )
 _BATCH = argument("--batch-size", type=int, default=32, help="images per step")
-_DATA_DIR = argument("--data-dir", help="folder of the TFDS data sets")
+_DATA_DIR = argument("--data-dir", help=DATA_DIR)
 _DOWNLOAD = argument("--download", action="store_true", help="let TFDS download a missing data set")
 _UNREADABLE = argument(
     "--unreadable",
@@ -96,6 +96,12 @@ _UNREADABLE = argument(
     choices=UNREADABLE,
     help="treatment of files that cannot be read: one error that lists them, or a warning that "
     "lists them; skip decodes every file once before it begins",
+)
+_TASK = argument(
+    "--task",
+    choices=TASKS,
+    help="what the model predicts, which decides how its outputs are read; by default that of the "
+    "run, or single_label",
 )
 _SEED = argument("--seed", type=int, default=0, help="random seed of the split")
 _JSON = argument("--json", dest="as_json", action="store_true", help="print JSON")
@@ -111,11 +117,16 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "check",
         "data_check:check_data",
-        "Prints what a folder of images holds, and what would go wrong in training.",
+        "Prints what a folder or table of images holds, and what would go wrong in training.",
         (
-            argument("data", help="folder with one folder per class, or with train/ and test/"),
-            argument("--validation", help="share of the images to hold out, or another folder"),
-            argument("--test", help="another folder"),
+            argument(
+                "data",
+                help="folder with one folder per class, or with train/ and test/; or a CSV file",
+            ),
+            argument("--validation", help="share of the images to hold out, or other images"),
+            argument("--test", help="other images"),
+            argument("--data-dir", help="folder of the images that a CSV file names"),
+            argument("--task", choices=TASKS, help="what the columns of a CSV file are"),
             _SEED,
             argument("--headers-only", action="store_true", help="do not look for near-duplicates"),
             argument(
@@ -153,10 +164,11 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "evaluate",
         "training:evaluate_model",
-        "Prints the accuracy of a model on images.",
+        "Prints the accuracy of a model on images, or the metrics of its task.",
         (
-            argument("--data", required=True, help=_DATA),
+            argument("--data", required=True, help=DATA_FORMS),
             argument("--model", required=True, help=MODEL_FORMS),
+            _TASK,
             _LABELS,
             _BATCH,
             _DATA_DIR,
@@ -169,12 +181,19 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "predict",
         "training:predict_files",
-        "Prints the most probable classes of image files.",
+        "Prints the most probable classes of image files, their labels, or values of targets.",
         (
             argument("files", nargs="+", help="image files, and folders of them"),
             argument("--model", required=True, help=MODEL_FORMS),
             _LABELS,
             argument("--top", type=int, default=3, help="classes to print"),
+            argument(
+                "--threshold",
+                type=float,
+                default=0.5,
+                help="score from which one of several labels is printed",
+            ),
+            _TASK,
             _BATCH,
             _UNREADABLE,
             _JSON,
@@ -195,6 +214,7 @@ COMMANDS: tuple[Command, ...] = (
                 help="float32; saved_model: bfloat16, float16; litert: float16, dynamic, int8 "
                 "(with --images); onnx: float16, int8",
             ),
+            _TASK,
             _LABELS,
             _IMAGES,
             _UNREADABLE,
@@ -257,7 +277,7 @@ COMMANDS: tuple[Command, ...] = (
         "Writes the result page of a run: curves, accuracy per class, mistakes, calibration.",
         (
             argument("run", help="folder of the run"),
-            argument("--data", help=f"{_DATA}; by default the images held out in training"),
+            argument("--data", help=f"{DATA_FORMS}; by default the images held out in training"),
             argument("--output", help="the page to write; by default report.html of the run"),
             _BATCH,
             _DATA_DIR,

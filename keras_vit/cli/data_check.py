@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 import pathlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from keras_vit.cli.progress import print_facts
 
 if TYPE_CHECKING:
     from keras_vit.data.image_set import ImageSet
@@ -21,18 +25,31 @@ def check_data(
     headers_only: bool = False,
     unreadable: str = "skip",
     as_json: bool = False,
+    data_dir: str | None = None,
+    task: str | None = None,
 ) -> None:
-    """Prints what a folder of images holds, and what would go wrong in training."""
+    """Prints what a folder or table of images holds, and what would go wrong in training."""
     from keras_vit.data.folder_check import UNREADABLE, check_folder
-    from keras_vit.data.sources import read_share
+    from keras_vit.data.sources import CSV_ENDING, open_training_data, read_share
 
+    if data.lower().endswith(CSV_ENDING):
+        options: dict[str, Any] = {"data_dir": data_dir, "unreadable": unreadable, "task": task}
+        found = open_training_data(data, validation, test, seed, options)
+        tested = found.transfer_test or found.final_test
+        facts = [*describe_data(found.training, found.validation, tested)]
+        facts.insert(1, ("images", f"{found.training.num_images:,}"))
+        if as_json:
+            print(json.dumps([{"fact": name, "text": text} for name, text in facts]))
+        else:
+            print_facts(facts)
+        return
     share = read_share(validation)
     held_out = validation if share is None else share or None
     report = check_folder(data, held_out, test, seed=seed, decode=not headers_only)
     print(json.dumps(report.to_dict()) if as_json else report)
-    found = sum(each.number for each in report.findings if each.kind == UNREADABLE)
-    if found and unreadable == "error":
-        raise ValueError(f"{found} files in {data} cannot be read: see above.")
+    count = sum(each.number for each in report.findings if each.kind == UNREADABLE)
+    if count and unreadable == "error":
+        raise ValueError(f"{count} files in {data} cannot be read: see above.")
 
 
 def describe_data(
@@ -51,6 +68,24 @@ def describe_data(
         for finding in report.findings:
             yield "note", f"{finding.number:,} {finding.kind}: {finding.advice}"
         yield "see also", f"keras-vit check {training.name}"
+    elif training.task != "single_label" or training.name.lower().endswith(".csv"):
+        yield "table", f"{training.name}: {training.task}"
+        yield from _describe_labels(training)
     for name, images in (("validation", validation), ("test", test)):
         if images is not None:
             yield name, f"{images.name}: {images.num_images:,} images"
+
+
+def _describe_labels(images: ImageSet) -> Iterator[tuple[str, str]]:
+    """Counts of classes or labels, or mean and range of targets, of the training images."""
+    labels = np.asarray(images.labels)
+    if images.task == "regression":
+        for name, values in zip(images.class_names, labels.T, strict=True):
+            spread = f"{values.min():.4g} to {values.max():.4g}"
+            yield "target", f"{name}: {spread}, mean {values.mean():.4g}, sd {values.std():.4g}"
+        return
+    is_single = images.task == "single_label"
+    found = np.bincount(labels, minlength=images.num_classes) if is_single else labels.sum(axis=0)
+    counts = sorted(zip(images.class_names, found, strict=True), key=lambda item: item[1])
+    shown = counts if len(counts) <= _MAX_NAMES else [counts[0], counts[-1]]
+    yield "labels", ", ".join(f"{name} {int(count):,}" for name, count in shown)

@@ -12,8 +12,9 @@ import numpy as np
 from keras_vit.evaluate.compute import training_exaflops, training_memory
 from keras_vit.evaluate.counting import count_parameters, count_training_macs
 from keras_vit.train.adapt import scope_of
-from keras_vit.train.fit import compile_for, plan_epochs
 from keras_vit.train.hyperparameters import Recipe
+from keras_vit.train.stages import plan_run, share_of_pixels
+from keras_vit.train.tasks import compile_for
 from keras_vit.trainers.model import Model
 
 if TYPE_CHECKING:
@@ -45,12 +46,14 @@ def describe_run(
     """
     num_images, num_validation = images.num_images, validation.num_images if validation else 0
     steps = recipe.count_steps(num_images)
-    epochs = plan_epochs(steps, num_images, recipe.batch_size)
+    epochs = plan_run(recipe, num_images)
     seen = steps * recipe.batch_size
     yield "model", f"{model.name}, {count_parameters(model):,} parameters"
     yield "images", f"{num_images:,} to train on, {num_validation:,} to evaluate on"
-    yield "classes", f"{model.output_shape[-1]:,}"
-    yield "size", " x ".join(map(str, model.input_shape[1:]))
+    words = {"multi_label": "labels", "regression": "targets"}
+    yield words.get(images.task, "classes"), f"{model.output_shape[-1]:,}"
+    earlier = "".join(f"{size} x {size}, then " for size in recipe.progressive_sizes[:-1])
+    yield "size", earlier + " x ".join(map(str, model.input_shape[1:]))
     yield (
         "steps",
         (
@@ -77,7 +80,8 @@ def describe_run(
             f"{(memory.weights + memory.optimizer) / 2**30:.1f} GiB"
         ),
     )
-    yield "computation", f"{training_exaflops(model, seen):,.4g} exaFLOPs"
+    share = share_of_pixels(recipe.progressive_sizes)
+    yield "computation", f"{training_exaflops(model, seen) * share:,.4g} exaFLOPs"
     if is_timed:
         yield "time", _time(model, recipe, images, validation, seed)
 
@@ -134,7 +138,7 @@ def _time(
     """Estimated duration, from the steps of this machine after the first ones."""
     from keras_vit.data.batches import eval_batches, train_batches  # TensorFlow
 
-    compile_for(model, recipe, images.num_images)
+    compile_for(model, recipe, images)
     affordable = max(1, int(_MACS / count_training_macs(model)))
     replicas = model.distribute_strategy.num_replicas_in_sync
     batch = max(replicas, min(recipe.batch_size, affordable) // replicas * replicas)
@@ -150,8 +154,9 @@ def _time(
             images, model, batch, *augmented, repeats=repeats, steps=steps, **options
         )
     model.fit(batches, callbacks=[timer], shuffle=False, verbose=0)
-    plan = plan_epochs(recipe.count_steps(images.num_images), images.num_images, recipe.batch_size)
-    seconds = timer.first + timer.each * plan.epochs * plan.steps * recipe.batch_size / batch
+    plan = plan_run(recipe, images.num_images)
+    seen = plan.epochs * plan.steps * recipe.batch_size * share_of_pixels(recipe.progressive_sizes)
+    seconds = timer.first + timer.each * seen / batch
     if validation is not None:
         part = validation
         limit = (_FIRST_STEPS + _STEPS[0]) * batch

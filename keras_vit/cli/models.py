@@ -11,8 +11,8 @@ import keras
 import numpy as np
 
 from keras_vit.cli.commands import MAX_IMAGES
-from keras_vit.cli.resolve import class_names_of, open_model, resolve_model
-from keras_vit.train.runs import find_exporter, load_run
+from keras_vit.cli.resolve import class_names_of, open_model, resolve_model, task_of
+from keras_vit.train.runs import activation_of, find_exporter, load_run
 
 if TYPE_CHECKING:
     from keras_vit.data.image_set import ImageSet
@@ -26,12 +26,16 @@ def export_model(
     labels: str | None = None,
     images: Sequence[str] = (),
     unreadable: str = "error",
+    task: str | None = None,
 ) -> None:
     """Exports a model as a SavedModel, a LiteRT or an ONNX file, checked against the model."""
     options: dict[str, Any] = {"precision": precision}
     loaded = open_model(model)
     if labels is not None or resolve_model(model).path is not None:
         options["labels"] = class_names_of(model, labels, loaded.output_shape[-1])
+    task = task or task_of(model)
+    if task != "single_label":
+        options["activation"] = activation_of(task)
     if images:
         options["images"] = _read_some(images, loaded, unreadable)
         if (to, precision) == ("litert", "int8"):
@@ -51,7 +55,9 @@ def verify_file(
 
     loaded = open_model(model)
     pixels = _read_some(images, loaded, unreadable) if images else None
-    print(verify_export(path, loaded, pixels, tolerance=tolerance))
+    task = task_of(model)
+    activation = None if task == "single_label" else activation_of(task)
+    print(verify_export(path, loaded, pixels, tolerance=tolerance, activation=activation))
 
 
 def optimize_model(
@@ -97,7 +103,7 @@ def inspect_model(
     if names == [str(number) for number in range(loaded.output_shape[-1])]:
         names = None  # not known
     files = ImageFiles(find_readable(images, unreadable), loaded) if images else None
-    print(write_report(loaded, output, files, names))
+    print(write_report(loaded, output, files, names, task_of(model)))
 
 
 def report_run(
@@ -118,7 +124,8 @@ def report_run(
     images = None
     if data is not None:
         names = None if data.startswith("tfds:") else loaded.class_names
-        images = open_images(data, data_dir, names, unreadable or "error", "test", download)
+        options = (unreadable or "error", "test", download, loaded.task)
+        images = open_images(data, data_dir, names, *options)
     print(loaded.report(images, output, batch_size))
 
 

@@ -7,14 +7,16 @@ import os
 from typing import Any
 
 from keras_vit.cli.resolve import open_model, resolve_model
-from keras_vit.cli.settings import AUTO, RunSettings, Settings
+from keras_vit.cli.run_settings import AUTO, RunSettings
+from keras_vit.cli.settings import Settings
 from keras_vit.config import Preprocessing
 from keras_vit.create import create_model
 from keras_vit.data.sources import TrainingData, open_training_data
 from keras_vit.train.adapt import adapt_model
-from keras_vit.train.hyperparameters import Recipe
+from keras_vit.train.hyperparameters import LOSSES, Recipe
 from keras_vit.train.recipes import find_recipe
 from keras_vit.train.sizing import plan_training
+from keras_vit.train.tasks import build_loss
 from keras_vit.trainers.model import Model
 from keras_vit.variants import find_config, find_variant
 
@@ -46,21 +48,28 @@ class RunPlan:
 def make_plan(settings: Settings) -> RunPlan:
     """Opens the images of a run, and decides what its settings leave open.
 
-    With `recipe="auto"`, the number of images decides: see `plan_training`.
+    With `recipe="auto"`, the number of images decides: see `plan_training`. The loss of a recipe
+    for classes becomes that of the task, unless the settings name a loss.
     """
     run, options = settings.run, settings.model
     if run.data is None:
         raise ValueError("Pass the images to train on: --data FOLDER, or `data` in --config.")
     reading = {"data_dir": run.data_dir, "download": run.download, "unreadable": run.unreadable}
+    reading["task"] = None if run.task == AUTO else run.task
     data = open_training_data(run.data, run.validation, run.test, run.seed, reading)
     if run.model is None and run.weights is not None and not _is_tag(run.weights):
         run = dataclasses.replace(run, model=run.weights, weights=None)
-    small = plan_training(data.training.num_images, _is_pretrained(run))
+    task = data.training.task
+    run = dataclasses.replace(run, task=task)
+    small = plan_training(data.training.num_images, _is_pretrained(run), task)
     if run.model is None:
         run = dataclasses.replace(run, model=small.model)
         options = {**small.model_options, **options}
     recipe = small.recipe if run.recipe == AUTO else find_recipe(run.recipe)
+    if task not in LOSSES[recipe.loss]:
+        recipe = recipe.replace(loss=small.recipe.loss, label_smoothing=0.0)
     recipe = recipe.replace(**settings.recipe)
+    build_loss(recipe, data.training)  # a wrong one is refused before anything is written
     others = (run.validation, data.validation, data.transfer_test)
     if run.recipe == AUTO and recipe.held_out and others == (None, None, None):
         training, held_out = data.training.split(recipe.held_out, run.seed)

@@ -15,7 +15,7 @@ from typing import Literal
 
 import keras
 
-from keras_vit.cli.settings import CHECKPOINT_FORMS, MODEL_FORMS
+from keras_vit.cli.run_settings import CHECKPOINT_FORMS, MODEL_FORMS
 from keras_vit.create import create_model
 from keras_vit.hub.addresses import is_address
 from keras_vit.hub.catalog import fetch_weights, hub_advice, list_weights
@@ -145,6 +145,12 @@ def class_names_of(name: str, labels: str | None, classes: int) -> list[str]:
             "class names of the model with --labels, one per line."
         )
     return list(names)
+
+
+def task_of(name: str) -> str:
+    """What a model predicts: the task of its run, or `"single_label"`."""
+    path = resolve_model(name).path
+    return (read_config(path.parent) if path else {}).get("task", "single_label")
 
 
 def _is_variant(name: str) -> bool:

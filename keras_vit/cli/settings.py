@@ -20,24 +20,18 @@ import typing
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from keras_vit.checks import check_choice
+from keras_vit.cli.run_settings import (
+    CHECKPOINT_FORMS,
+    DATA_DIR,
+    DATA_FORMS,
+    MODEL_FORMS,
+    RunSettings,
+)
 from keras_vit.config import Preprocessing, ResNetConfig, ViTConfig
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.files import write_atomically
 from keras_vit.train.hyperparameters import Recipe
 
-CHECKPOINT_FORMS = (
-    "the path of a checkpoint (.npz, .safetensors) or of a folder with one, an address (https://, "
-    "gs://, hf://owner/name), or VARIANT/TAG"
-)
-MODEL_FORMS = (
-    f"a run folder, a .keras file, {CHECKPOINT_FORMS.replace(', or', ',')}, or VARIANT for random "
-    "weights"
-)
-PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
-STRATEGIES = ("auto", "none", "mirrored")
-UNREADABLE = ("error", "skip")
-AUTO = "auto"
 NONE = "none"  # in flags and files, because TOML has no null
 # Headings of `--help`, by the group of a setting.
 HEADINGS = {
@@ -47,55 +41,6 @@ HEADINGS = {
     "architecture": "architecture; by default that of the model",
     "preprocessing": "preprocessing; by default that of the model",
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class RunSettings:
-    """Settings of a run that are not hyperparameters.
-
-    Args:
-        data: Folder with one folder per class, or with train/ and test/; or tfds:NAME,
-            tfds:NAME:VERSION@SPLIT.
-        model: Model to train: {MODEL_FORMS}. By default a small one, see --recipe.
-        weights: Weights for a VARIANT: tag, {CHECKPOINT_FORMS}.
-        recipe: Name such as finetune_pets, see docs/recipes.md; auto chooses the hyperparameters by
-            the number of images.
-        validation: Share of the images to hold out (0 for none), or images as --data; by default
-            val/ in --data, if any, or with --recipe auto a share.
-        test: Images as --data: choose the learning rate on held-out images, train on all, test
-            once.
-        output: Folder of the run.
-        seed: Random seed.
-        data_dir: Folder of the TFDS data sets.
-        download: Whether TFDS may download a missing data set.
-        unreadable: Treatment of files that cannot be read: error or skip.
-        precision: Dtype policy of the layers: float32, mixed_bfloat16 or mixed_float16.
-        strategy: Devices: mirrored takes all GPUs of the machine, as auto does if there are
-            several; or none.
-        tensorboard: Whether to write logs for TensorBoard; by default if it is installed.
-        report: Whether to write report.html and predictions.csv at the end.
-    """
-
-    data: str | None = None
-    model: str | None = None
-    weights: str | None = None
-    recipe: str = AUTO
-    validation: str | None = None
-    test: str | None = None
-    output: str = "runs/run"
-    seed: int = 0
-    data_dir: str | None = None
-    download: bool = False
-    unreadable: str = "error"
-    precision: str = "float32"
-    strategy: str = "auto"
-    tensorboard: bool | None = None
-    report: bool = True
-
-    def __post_init__(self) -> None:
-        check_choice("unreadable", self.unreadable, UNREADABLE)
-        check_choice("precision", self.precision, PRECISIONS)
-        check_choice("strategy", self.strategy, STRATEGIES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,6 +165,7 @@ def _read_arguments(source: type) -> dict[str, str]:
     entries = re.split(r"\n(?=\w+: )", textwrap.dedent(block))
     pairs = (entry.partition(": ") for entry in entries)
     forms = {"{MODEL_FORMS}": MODEL_FORMS, "{CHECKPOINT_FORMS}": CHECKPOINT_FORMS}
+    forms |= {"{DATA_FORMS}": f"{DATA_FORMS}.", "{DATA_DIR}": f"{DATA_DIR}."}
     texts = {}
     for name, _, text in pairs:
         text = re.sub(r"\bNone\b", NONE, " ".join(text.split()).replace("`", "").replace('"', ""))

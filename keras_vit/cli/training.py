@@ -19,7 +19,7 @@ from keras_vit.cli.dry_run import describe_run, describe_weights
 from keras_vit.cli.models import report_at_end
 from keras_vit.cli.plan import RunPlan, build_model, make_plan
 from keras_vit.cli.progress import Progress, print_facts, save_when_interrupted, show_progress
-from keras_vit.cli.resolve import class_names_of, open_model, resolve_model
+from keras_vit.cli.resolve import class_names_of, open_model, resolve_model, task_of
 from keras_vit.cli.settings import (
     read_settings,
     settings_of,
@@ -27,12 +27,13 @@ from keras_vit.cli.settings import (
     write_flags,
     write_settings,
 )
-from keras_vit.data.sources import open_images
+from keras_vit.data.sources import CSV_ENDING, open_images
 from keras_vit.distribution.cluster import find_cluster
 from keras_vit.resume.folder_lock import FolderLock
 from keras_vit.train.adapt import adapt_model
-from keras_vit.train.fit import TrainingResult, evaluate_accuracy, pretrain, transfer
+from keras_vit.train.fit import TrainingResult, pretrain, transfer
 from keras_vit.train.keras_files import load_keras_file
+from keras_vit.train.prediction import classify_files, predict_labelled
 from keras_vit.train.rate_search import search_learning_rate
 from keras_vit.train.run_folder import (
     LOCK,
@@ -43,7 +44,7 @@ from keras_vit.train.run_folder import (
     open_folder,
     write_results,
 )
-from keras_vit.train.runs import classify_files, load_run
+from keras_vit.train.runs import load_run
 from keras_vit.trainers.model import Model
 
 # Settings that do not change what a run computes.
@@ -102,8 +103,8 @@ def train_model(
         if plan.data.final_test is not None:  # never chosen by
             best = find_saved_model(folder) if held_out is not None else None
             chosen = load_keras_file(best) if best is not None else fitted.model
-            accuracy = evaluate_accuracy(chosen, plan.data.final_test, recipe.batch_size)
-            results["test accuracy"] = accuracy
+            metrics = predict_labelled(chosen, plan.data.final_test, recipe.batch_size).metrics()
+            results |= {f"test {name}": value for name, value in metrics.items()}
         seconds = round(time.perf_counter() - start, 1)
         write_results(folder, fitted.model, {**results, "seconds": seconds}, fitted.history)
     print_facts([(name, f"{value:.4g}") for name, value in results.items()])
@@ -134,22 +135,30 @@ def evaluate_model(
     download: bool = False,
     unreadable: str = "error",
     as_json: bool = False,
+    task: str | None = None,
 ) -> None:
-    """Prints the accuracy of a model on images."""
+    """Prints the accuracy of a model on images, or the metrics of its task."""
     from keras_vit.data.image_set import check_same_classes
 
     loaded = open_model(model)
-    names = None
-    if not data.startswith("tfds:"):
-        names = class_names_of(model, labels, loaded.output_shape[-1])
-    images = open_images(data, data_dir, names, unreadable, "test", download)
+    names: list[str] | None = class_names_of(model, labels, loaded.output_shape[-1])
+    are_known = names != [str(number) for number in range(loaded.output_shape[-1])]
+    is_csv = data.lower().endswith(CSV_ENDING)
+    if data.startswith("tfds:") or (is_csv and not are_known):
+        names = None
+    task = task or (task_of(model) if are_known or not is_csv else None)
+    images = open_images(data, data_dir, names, unreadable, "test", download, task)
     if labels is None and resolve_model(model).path is not None:
-        check_same_classes(class_names_of(model, None, loaded.output_shape[-1]), images)
-    accuracy = evaluate_accuracy(loaded, images, batch_size)
+        known = class_names_of(model, None, loaded.output_shape[-1])
+        check_same_classes(known, images, images.task)
+    metrics = predict_labelled(loaded, images, batch_size).metrics()
     if as_json:
-        print(json.dumps({"accuracy": accuracy, "images": images.num_images}))
-        return
-    print(f"{accuracy:.2%} of {images.num_images:,} images")
+        print(json.dumps({**metrics, "images": images.num_images}))
+    elif images.task == "single_label":
+        print(f"{metrics['accuracy']:.2%} of {images.num_images:,} images")
+    else:
+        facts = [(name, f"{value:.4g}") for name, value in metrics.items()]
+        print_facts([*facts, ("images", f"{images.num_images:,}")])
 
 
 def predict_files(
@@ -160,21 +169,31 @@ def predict_files(
     batch_size: int = 32,
     unreadable: str = "error",
     as_json: bool = False,
+    threshold: float = 0.5,
+    task: str | None = None,
 ) -> None:
-    """Prints the most probable classes of image files."""
+    """Prints the most probable classes of image files, their labels, or values of targets."""
     loaded = open_model(model)
     names = class_names_of(model, labels, loaded.output_shape[-1])
-    for path, classes in classify_files(loaded, names, files, batch_size, unreadable):
-        best = list(classes.items())[:top]
+    task = task or task_of(model)
+    for path, found in classify_files(loaded, names, files, batch_size, unreadable, task):
+        shown = list(found.items())
+        if task == "single_label":
+            shown = shown[:top]
+        elif task == "multi_label" and not as_json:
+            shown = [item for item in shown if item[1] >= threshold]
         if as_json:
-            print(json.dumps({"file": str(path), "classes": dict(best)}))
-        else:
-            print(f"{path}  " + "  ".join(f"{name} {share:.1%}" for name, share in best))
+            key = "values" if task == "regression" else "classes"
+            print(json.dumps({"file": str(path), key: dict(shown)}))
+            continue
+        form = "{} {:.4g}" if task == "regression" else "{} {:.1%}"
+        texts = [form.format(*item) for item in shown] or [f"no label from {threshold:g} on"]
+        print("  ".join([str(path), *texts]))
 
 
 def _fit(model: Model, plan: RunPlan, shown: Progress) -> TrainingResult:
     folder, held_out = pathlib.Path(plan.run.output), plan.data.validation
-    writing = callbacks_of(folder, held_out is not None, plan.run.tensorboard)
+    writing = callbacks_of(folder, held_out is not None, plan.run.tensorboard, plan.run.task)
     options: dict[str, Any] = {"seed": plan.run.seed, "folder": folder / STATES}
     options |= {"callbacks": [*shown.callbacks, *writing], "verbose": shown.verbose}
     return pretrain(model, plan.data.training, plan.recipe, held_out, **options)

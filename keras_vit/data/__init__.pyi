@@ -1,8 +1,7 @@
 from .augmentation import Augmentation as Augmentation
-from .batches import InputTransform as InputTransform
 from .batches import eval_batches as eval_batches
 from .batches import train_batches as train_batches
-from .batches import transform_of as transform_of
+from .csv_file import read_csv as read_csv
 from .datasets import find_dataset as find_dataset
 from .datasets import list_datasets as list_datasets
 from .datasets import read_dataset as read_dataset
@@ -17,6 +16,8 @@ from .image_files import read_images as read_images
 from .image_set import ImageSet as ImageSet
 from .image_set import read_arrays as read_arrays
 from .image_set import read_records as read_records
+from .input_transform import InputTransform as InputTransform
+from .input_transform import transform_of as transform_of
 from .masking import mask_patches as mask_patches
 from .preview import write_preview as write_preview
 from .shards import Shards as Shards

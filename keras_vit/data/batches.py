@@ -12,93 +12,29 @@ before it mixes. The results are the same, because both operations are linear.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.checks import check_positive, pair
-from keras_vit.config import Preprocessing
+from keras_vit.checks import check_positive
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.data.crops import inception_crop, random_flip, resized_crop
 from keras_vit.data.decode import decode
 from keras_vit.data.epochs import EpochPlan, distribute, read_epochs
 from keras_vit.data.image_set import SHUFFLE_BUFFER, ImageSet
+from keras_vit.data.input_transform import InputTransform, transform_of
 from keras_vit.data.mixing import erase, mix_images, mix_or_cut
 from keras_vit.data.rand_augment import rand_augment
 from keras_vit.data.transforms import eval_transform, normalize
 from keras_vit.trainers.losses import takes_integers
-from keras_vit.trainers.model import find_preprocessing
 
 if TYPE_CHECKING:
     import keras
 
     from keras_vit.config import ResNetConfig, ViTConfig
-
-
-@dataclasses.dataclass(frozen=True)
-class InputTransform:
-    """Input transform of a model: size, channels and value range of its images.
-
-    Args:
-        image_size: Pixels along (height, width).
-        preprocessing: Normalisation, interpolation and crop ratio of the model.
-        normalize: Whether to normalise the batches; otherwise values stay in [0, 255].
-        channels: 1 or 3.
-        classes: Number of classes of the model, or `None` if it has no head.
-    """
-
-    image_size: tuple[int, int]
-    preprocessing: Preprocessing = dataclasses.field(default_factory=Preprocessing)
-    normalize: bool = False
-    channels: int = 3
-    classes: int | None = None
-
-
-def transform_of(
-    model: keras.Model | ViTConfig | ResNetConfig | InputTransform,
-    image_size: int | tuple[int, int] | None = None,
-) -> InputTransform:
-    """Finds the input transform of a model.
-
-    Args:
-        model: A model of this package or its configuration, another Keras model that takes pixels
-            in [0, 255], or an `InputTransform`, which is returned unchanged.
-        image_size: Pixels along (height, width), for a model that takes images of any size.
-
-    Returns:
-        An `InputTransform`.
-
-    Raises:
-        ValueError: If the size is unknown, or the model takes another size.
-    """
-    if isinstance(model, InputTransform):
-        return model
-    own: dict[str, Any]
-    config = getattr(model, "config", model)
-    if hasattr(config, "preprocessing"):
-        *size, channels = config.input_shape
-        own = {"preprocessing": config.preprocessing, "classes": config.classes}
-        normalizes = not config.include_preprocessing
-    else:  # a model built on one of this package, or from elsewhere
-        *size, channels = cast("keras.Model", model).inputs[0].shape[1:]
-        preprocessing, includes = find_preprocessing(cast("keras.Model", model))
-        own = {} if preprocessing is None else {"preprocessing": preprocessing}
-        normalizes = includes is False
-    if image_size is not None:
-        wanted = pair("image_size", image_size)
-        if None not in size and tuple(size) != wanted:
-            raise ValueError(
-                f"The model takes images of {tuple(size)} pixels. Received: image_size={wanted}. "
-                "Build it for that size: `create_model(..., input_shape=(height, width, 3))`."
-            )
-        size = list(wanted)
-    if None in size:
-        raise ValueError("The model takes images of any size. Pass `image_size`.")
-    return InputTransform(tuple(size), normalize=normalizes, channels=channels, **own)
 
 
 def train_batches(
@@ -133,7 +69,8 @@ def train_batches(
         image_size: Pixels along (height, width), for a model that takes images of any size.
         one_hot: Whether labels are float32 of shape `(B, K)`; otherwise integers of shape `(B,)`,
             without label smoothing and mixing. `None` follows the loss that the model was compiled
-            with: integers for a sparse cross-entropy.
+            with: integers for a sparse cross-entropy. Labels of other tasks than `"single_label"`
+            are vectors in any case.
         class_weights: A weight for every class, such as `images.class_weights()`. Batches then
             have the weight of every image as a third element; a mixed image has a mixed weight.
         drop_remainder: Whether to drop an incomplete last batch; the dropped images differ from
@@ -158,8 +95,9 @@ def train_batches(
     chosen = augmentation or Augmentation()
     if one_hot is None:
         one_hot = not takes_integers(model)
+    one_hot = one_hot or images.task != "single_label"
     transform = _check(images, transform_of(model, image_size), batch_size)
-    _check_augmentation(chosen, transform, one_hot)
+    _check_augmentation(chosen, transform, one_hot, images.task)
     chosen_weights = _check_weights(class_weights, images)
     if drop_remainder and images.num_images * repeats < batch_size:
         raise ValueError(
@@ -188,7 +126,7 @@ def train_batches(
         labels = _checked(labels, images)
         weights = None if class_weights is None else tf.gather(chosen_weights, labels)
         if one_hot:
-            labels = _smooth(tf.one_hot(labels, images.num_classes), chosen.label_smoothing)
+            labels = _smooth(_vectors(labels, images), chosen.label_smoothing, images.task)
         if chosen.mixes:
             parts = [labels] if weights is None else [labels, weights[:, None]]
             pixels, mixed = _mix(pixels, tf.concat(parts, -1), chosen, seeds[0] + _MIXING)
@@ -248,7 +186,7 @@ def eval_batches(
 
     def finish(pixels: Any, labels: Any) -> tuple[Any, Any]:
         labels = _checked(labels, images)
-        return pixels, tf.one_hot(labels, images.num_classes) if is_one_hot else labels
+        return pixels, _vectors(labels, images) if is_one_hot else labels
 
     return distribute(read, worker)
 
@@ -296,9 +234,15 @@ def _mix(pixels: Any, labels: Any, chosen: Augmentation, seed: Any) -> tuple[Any
     return mix_or_cut(pixels, labels, chosen.mixup, chosen.cutmix, seed)
 
 
-def _smooth(labels: Any, smoothing: float) -> Any:
-    """Label smoothing as in `keras.losses.CategoricalCrossentropy`."""
-    return labels * (1 - smoothing) + smoothing / labels.shape[-1] if smoothing else labels
+def _vectors(labels: Any, images: ImageSet) -> Any:
+    """Labels as float32 vectors: one-hot for classes."""
+    return tf.one_hot(labels, images.num_classes) if images.task == "single_label" else labels
+
+
+def _smooth(labels: Any, smoothing: float, task: str) -> Any:
+    """Label smoothing as in Keras's categorical or, for several labels, binary cross-entropy."""
+    choices = labels.shape[-1] if task == "single_label" else 2
+    return labels * (1 - smoothing) + smoothing / choices if smoothing else labels
 
 
 def _in_range(pixels: Any, transform: InputTransform) -> Any:
@@ -306,7 +250,9 @@ def _in_range(pixels: Any, transform: InputTransform) -> Any:
 
 
 def _checked(labels: Any, images: ImageSet) -> Any:
-    """Returns the labels, with an assertion that all are in range."""
+    """Returns the labels, of classes with an assertion that all are in range."""
+    if images.task != "single_label":
+        return labels
     message = f"A label of {images.name} is not from 0 to {images.num_classes - 1}."
     are_classes = tf.reduce_all((labels >= 0) & (labels < images.num_classes))
     with tf.control_dependencies([tf.debugging.Assert(are_classes, [message, labels])]):
@@ -327,6 +273,11 @@ def _check(images: ImageSet, transform: InputTransform, batch_size: int) -> Inpu
 def _check_weights(class_weights: Sequence[float] | None, images: ImageSet) -> Any:
     if class_weights is None:
         return None
+    if images.task != "single_label":
+        raise ValueError(
+            f"`class_weights` need one class for each image, and {images.name} has "
+            f"task={images.task!r}."
+        )
     weights = np.asarray(class_weights, "float32")
     if weights.shape != (images.num_classes,) or not (weights >= 0).all():
         raise ValueError(
@@ -336,7 +287,14 @@ def _check_weights(class_weights: Sequence[float] | None, images: ImageSet) -> A
     return tf.constant(weights)
 
 
-def _check_augmentation(chosen: Augmentation, transform: InputTransform, one_hot: bool) -> None:
+def _check_augmentation(
+    chosen: Augmentation, transform: InputTransform, one_hot: bool, task: str
+) -> None:
+    if task == "regression" and chosen.label_smoothing:
+        raise ValueError(
+            "Label smoothing is for classes, and the images have regression targets. Received: "
+            f"label_smoothing={chosen.label_smoothing}. Set it to 0."
+        )
     if not one_hot and (chosen.mixes or chosen.label_smoothing):
         raise ValueError(
             "Mixing and smoothing make labels of several classes, which integers cannot express. "

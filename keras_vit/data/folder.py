@@ -79,7 +79,7 @@ def read_folder(
     problems = find_problems([path for path, _ in found], check, max_pixels)
     skipped = tuple(f"{path} {problem}" for path, problem in problems.items())
     if skipped:
-        _report(skipped, unreadable, root)
+        report_problems(skipped, unreadable, root)
     whole = [(os.fspath(path), label) for path, label in found if path not in problems]
     _check_classes(root, names, {label for _, label in whole}, class_names is None)
     paths = np.array([path for path, _ in whole], object)
@@ -137,7 +137,9 @@ def find_readable(
     files = find_images(paths, ENDINGS)
     problems = find_problems(files, CHECKS[unreadable], max_pixels)
     if problems:
-        _report(tuple(f"{p} {reason}" for p, reason in problems.items()), unreadable, "the files")
+        report_problems(
+            tuple(f"{p} {reason}" for p, reason in problems.items()), unreadable, "the files"
+        )
     readable = [path for path in files if path not in problems]
     if not readable:
         raise ValueError(f"None of the {len(files)} images can be read.")
@@ -286,7 +288,8 @@ def _find_damage(path: pathlib.Path, max_pixels: int) -> str | None:
     return None
 
 
-def _report(skipped: tuple[str, ...], unreadable: str, root: pathlib.Path | str) -> None:
+def report_problems(skipped: tuple[str, ...], unreadable: str, root: pathlib.Path | str) -> None:
+    """Raises one error, or with `unreadable="skip"` warns, about files that cannot be read."""
     rest = f"\n  and {len(skipped) - _MAX_LISTED} more" if len(skipped) > _MAX_LISTED else ""
     listed = "\n  ".join(skipped[:_MAX_LISTED]) + rest
     if unreadable == "skip":

@@ -14,6 +14,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from keras_vit.checks import check_choice
+from keras_vit.config import TASKS
+from keras_vit.data.array_checks import check_labels, check_values, check_vectors
 from keras_vit.data.decode import MAX_PIXELS
 from keras_vit.data.shards import Shards, read_part
 
@@ -22,16 +25,17 @@ SHUFFLE_BUFFER = 50_000  # as in the official code; encoded images, or pixels as
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ImageSet:
-    """Labelled images. Made by `read_folder`, `read_tfds`, `read_records` and `read_arrays`.
+    """Labelled images, made by `read_folder`, `read_csv`, `read_arrays`, `read_tfds` and others.
 
     Args:
         name: Name of the source, for error messages.
         num_images: Number of images.
-        class_names: Names of the classes, in the order of the labels.
+        class_names: Names of the classes, in the order of the labels; of a regression, of the
+            targets.
         read: Reads a part of the images as a `tf.data.Dataset` of pairs: an input of `load`, and an
             integer label. Arguments: the part (index of the first image, and of the one after the
             last), the number of the epoch or `None` for the stored order, and the size of the
-            shuffle buffer.
+            shuffle buffer. Labels of other tasks than `"single_label"` are float32 vectors.
         load: Maps the first element of a pair to an encoded image, or pixels `(h, w, C)`.
         hold_out: Splits off images. Arguments: their number, and a seed. Returns the remaining
             images and those held out.
@@ -40,6 +44,8 @@ class ImageSet:
         labels: Labels in the stored order, where they are known before the images are read.
         draw: Makes images that training draws with replacement, with a probability that is
             proportional to the given weight of every image.
+        task: `"single_label"` (one class for each image), `"multi_label"` (any number of them, a
+            vector of 0 and 1) or `"regression"` (a vector of numbers).
     """
 
     name: str
@@ -52,6 +58,7 @@ class ImageSet:
     max_pixels: int = MAX_PIXELS
     labels: np.ndarray | None = None
     draw: Callable[[np.ndarray], ImageSet] | None = None
+    task: str = "single_label"
 
     @property
     def num_classes(self) -> int:
@@ -96,8 +103,14 @@ class ImageSet:
             float64 array of shape `(K,)`, 0 for a class without images.
 
         Raises:
-            ValueError: If labels are not known before the images are read.
+            ValueError: If labels are not known before the images are read, or images do not have
+                one class each.
         """
+        if self.task != "single_label":
+            raise ValueError(
+                f"Class weights and balanced sampling need one class for each image. {self.name} "
+                f"has task={self.task!r}."
+            )
         if self.labels is None:
             raise ValueError(
                 f"The images of {self.name} are read one after the other, so their classes are not "
@@ -135,20 +148,27 @@ class ImageSet:
                 "no array. Store them encoded, or let `tf.data` cache them."
             )
         kept = np.asarray(images, object if isinstance(images[0], bytes) else None)
-        whole = indexed(self.name, kept, np.asarray(labels), self.class_names, _as_it_is)
+        y = np.asarray(labels)
+        whole = indexed(self.name, kept, y, self.class_names, _as_it_is, task=self.task)
         return dataclasses.replace(whole, max_pixels=self.max_pixels)
 
 
 def read_arrays(
-    images: Any, labels: Any, class_names: Sequence[str] | None = None, name: str = "the arrays"
+    images: Any,
+    labels: Any,
+    class_names: Sequence[str] | None = None,
+    name: str = "the arrays",
+    task: str = "single_label",
 ) -> ImageSet:
     """Makes an `ImageSet` of arrays.
 
     Args:
         images: Array of shape `(B, H, W, C)` with values in [0, 255].
-        labels: Integers of shape `(B,)`, from 0 to the number of classes - 1.
-        class_names: Names of the classes; `None` takes the numbers from 0 to the largest label.
+        labels: Integers of shape `(B,)`, from 0 to the number of classes - 1; for other tasks
+            numbers of shape `(B, K)`.
+        class_names: Names of the classes or targets; `None` takes numbers from 0.
         name: Name of the source, for error messages.
+        task: `"single_label"`, `"multi_label"` (labels of 0 and 1) or `"regression"`.
 
     Returns:
         An `ImageSet`.
@@ -169,7 +189,13 @@ def read_arrays(
             "`images` must be an array of shape (images, height, width, channels) with at least "
             f"one image. Received: shape {x.shape}."
         )
-    _check_values(x)
+    check_values(x)
+    x = x if x.dtype == "uint8" else x.astype("float32")
+    check_choice("task", task, TASKS)
+    if task != "single_label":
+        check_vectors(y, len(x), task, class_names)
+        names = tuple(map(str, range(y.shape[1])) if class_names is None else class_names)
+        return indexed(name, x, y, names, _as_it_is, task=task)
     if y.shape != (len(x),) or y.dtype.kind not in "iu":
         raise ValueError(
             f"`labels` must be one integer for each of the {len(x)} images. Received: {y.dtype} of "
@@ -177,7 +203,7 @@ def read_arrays(
         )
     names = tuple(map(str, range(int(y.max()) + 1)) if class_names is None else class_names)
     check_labels(y, len(names), name)
-    return indexed(name, x if x.dtype == "uint8" else x.astype("float32"), y, names, _as_it_is)
+    return indexed(name, x, y, names, _as_it_is)
 
 
 def read_records(
@@ -213,13 +239,14 @@ def indexed(
     load: Callable[[Any], Any],
     skipped: tuple[str, ...] = (),
     weights: np.ndarray | None = None,
+    task: str = "single_label",
 ) -> ImageSet:
     """Makes an `ImageSet` with random access: `items` are paths, bytes or pixels.
 
     With `weights`, training draws images with replacement, by these probabilities.
     """
     held = tf.constant(list(items) if items.dtype == object else items)
-    held_labels = tf.constant(labels, tf.int64)
+    held_labels = tf.constant(labels, tf.int64 if task == "single_label" else tf.float32)
 
     def read(part: tuple[int, int], number: Any, shuffle_buffer: int) -> tf.data.Dataset:
         order = tf.range(len(labels), dtype=tf.int64)
@@ -238,13 +265,14 @@ def indexed(
 
     def choose(positions: np.ndarray) -> ImageSet:
         own = None if weights is None else weights[positions]
-        return indexed(name, items[positions], labels[positions], class_names, load, weights=own)
+        chosen = (items[positions], labels[positions])
+        return indexed(name, *chosen, class_names, load, weights=own, task=task)
 
     def draw(weights: np.ndarray) -> ImageSet:
         return indexed(name, items, labels, class_names, load, skipped, weights)
 
     found = ImageSet(name, len(labels), class_names, read, load, hold_out, skipped)
-    return dataclasses.replace(found, labels=labels, draw=draw)
+    return dataclasses.replace(found, labels=labels, draw=draw, task=task)
 
 
 def sequential(
@@ -270,17 +298,9 @@ def sequential(
     return ImageSet(name, num_images, class_names, read_from, load or _as_it_is, hold_out)
 
 
-def check_labels(labels: np.ndarray, num_classes: int, name: str) -> None:
-    """Raises `ValueError` if a label is out of range."""
-    wrong = np.flatnonzero((labels < 0) | (labels >= num_classes))
-    if len(wrong):
-        raise ValueError(
-            f"Labels must be from 0 to {num_classes - 1}, one for each class. Received in {name}: "
-            f"{len(wrong)} others, first {labels[wrong[0]]} at image {wrong[0]}."
-        )
-
-
-def check_same_classes(class_names: Sequence[str], images: ImageSet) -> None:
+def check_same_classes(
+    class_names: Sequence[str], images: ImageSet, task: str = "single_label"
+) -> None:
     """Checks that images have the classes that a model was trained on, in the same order.
 
     Classes without names are numbers: of these only the count can be checked.
@@ -288,10 +308,16 @@ def check_same_classes(class_names: Sequence[str], images: ImageSet) -> None:
     Args:
         class_names: Class names of the training images.
         images: Images to validate or test on.
+        task: What the labels of the training images are.
 
     Raises:
-        ValueError: If names or their order differ. The message lists the differences.
+        ValueError: If names, their order or the task differ. The message lists the differences.
     """
+    if images.task != task:
+        raise ValueError(
+            f"{images.name} has task={images.task!r}, and the training images {task!r}. Labels "
+            "would mean other things. Read both with the same `task`."
+        )
     expected, found = tuple(class_names), images.class_names
     numbers = tuple(map(str, range(len(expected))))
     if found == expected or (len(found) == len(expected) and numbers in (expected, found)):
@@ -306,22 +332,6 @@ def check_same_classes(class_names: Sequence[str], images: ImageSet) -> None:
         "classes. Read the images with the class names of the training images: "
         "`read_folder(folder, class_names=training.class_names)`."
     )
-
-
-def _check_values(x: np.ndarray) -> None:
-    if x.dtype == "uint8":
-        return
-    low, high = float(x.min()), float(x.max())
-    advice = ""
-    if x.dtype.kind == "f" and low >= 0 and high <= 1:
-        advice = " They look like values in [0, 1]: multiply by 255."
-    elif x.dtype == "uint16":
-        advice = " They look like 16 bits a channel: divide by 257."
-    if not (low >= 0 and high <= 255) or advice:  # NaN fails too
-        raise ValueError(
-            f"`images` must have values in [0, 255]. Received: {x.dtype} in [{low:g}, {high:g}]."
-            f"{advice}"
-        )
 
 
 def _int_label(image: Any, label: Any) -> tuple[Any, Any]:

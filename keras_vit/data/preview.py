@@ -10,8 +10,9 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data.augmentation import Augmentation
-from keras_vit.data.batches import InputTransform, train_batches, transform_of
+from keras_vit.data.batches import train_batches
 from keras_vit.data.image_set import ImageSet
+from keras_vit.data.input_transform import InputTransform, transform_of
 from keras_vit.files import write_atomically
 
 if TYPE_CHECKING:

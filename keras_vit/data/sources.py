@@ -1,15 +1,17 @@
-"""Opens images by the text that names them: a folder, its parts, or a data set of TFDS."""
+"""Opens images by the text that names them: a folder, its parts, a CSV file, a TFDS data set."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from keras_vit.data.csv_file import read_csv
 from keras_vit.data.folder import CHECKS, find_parts, read_folder
 from keras_vit.data.image_set import ImageSet
 from keras_vit.data.tfds import read_tfds
 
 _TFDS = "tfds:"
+CSV_ENDING = ".csv"
 
 
 class TrainingData(NamedTuple):
@@ -19,7 +21,8 @@ class TrainingData(NamedTuple):
         training: Images to train on.
         validation: Images to evaluate on after every epoch, or `None`.
         transfer_test: Images of --test, see `transfer`, or `None`.
-        final_test: Images of `test/` in the folder, to evaluate on once at the end, or `None`.
+        final_test: Images to evaluate on once at the end, or `None`: of `test/` in the folder, and
+            of --test for several labels and regression, which `transfer` does not know.
     """
 
     training: ImageSet
@@ -43,18 +46,29 @@ def open_images(
     unreadable: str = "error",
     split: str = "train",
     download: bool = False,
+    task: str | None = None,
 ) -> ImageSet:
-    """Opens a folder of images, or `"tfds:NAME"` or `"tfds:NAME@SPLIT"`.
+    """Opens a folder of images, a CSV file, or `"tfds:NAME"` or `"tfds:NAME@SPLIT"`.
 
     Args:
         data: As above.
-        data_dir: Folder of the TFDS data sets.
+        data_dir: Folder of the TFDS data sets, or of the images that a CSV file names.
         class_names: Class names in the order of the labels.
         unreadable: As for `read_folder`. `"skip"` decodes every file once, so that damage in the
             middle of a file does not end training later.
         split: TFDS split if none is named.
         download: Whether TFDS may download a missing data set.
+        task: As for `read_csv`; folders and TFDS have one class for each image.
+
+    Raises:
+        ValueError: If the images cannot be read, or are not for the task.
     """
+    if data.lower().endswith(CSV_ENDING):
+        return read_csv(data, data_dir, task, class_names, unreadable, CHECKS[unreadable])
+    if task not in (None, "single_label"):
+        raise ValueError(
+            f"Images with task={task!r} come from a CSV file, --data FILE.csv. Received: {data}."
+        )
     if not data.startswith(_TFDS):
         return read_folder(data, class_names, unreadable, CHECKS[unreadable])
     name, _, named = data.removeprefix(_TFDS).partition("@")
@@ -67,7 +81,7 @@ def open_training_data(
     """Opens the images of a run; all sets have the classes of the training images.
 
     Args:
-        data: Folder of classes, folder with train/ and val/ or test/, or `tfds:NAME`.
+        data: Folder of classes, folder with train/ and val/ or test/, CSV file, or `tfds:NAME`.
         validation: Share to hold out, 0 for none, or images as `data`.
         test: Images as `data`.
         seed: Seed of the choice of held-out images.
@@ -76,6 +90,7 @@ def open_training_data(
     parts = {name: str(path) for name, path in find_parts(data).items()}
     images = open_images(parts.get("train", data), **options)
     names = images.class_names
+    options = {**options, "task": images.task}
 
     def open_other(place: str | None) -> ImageSet | None:
         return (place and open_images(place, class_names=names, split="test", **options)) or None
@@ -86,8 +101,10 @@ def open_training_data(
         images, held_out = images.split(share, seed)
     elif share is None and (validation is not None or test is None):
         held_out = open_other(validation or parts.get("validation"))
-    final = open_other(parts.get("test")) if test is None else None
-    return TrainingData(images, held_out, open_other(test), final)
+    tested = open_other(parts.get("test") if test is None else test)
+    if test is None or images.task != "single_label":
+        return TrainingData(images, held_out, None, tested)
+    return TrainingData(images, held_out, tested, None)
 
 
 def read_share(validation: str | None) -> float | None:

@@ -16,3 +16,6 @@ from .few_shot import rank_regularizations as rank_regularizations
 from .predictions import Predictions as Predictions
 from .predictions import predict_set as predict_set
 from .predictions import wilson_interval as wilson_interval
+from .targets import LabelPredictions as LabelPredictions
+from .targets import ValuePredictions as ValuePredictions
+from .targets import predict_targets as predict_targets

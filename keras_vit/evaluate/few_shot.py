@@ -265,7 +265,8 @@ def _transformed(data: Any, model: keras.Model) -> Any:
     """Batches of an `ImageSet`, whose classes need not be those of the model's head."""
     if not hasattr(data, "num_classes"):
         return data
-    from keras_vit.data.batches import eval_batches, transform_of  # TensorFlow
+    from keras_vit.data.batches import eval_batches  # TensorFlow
+    from keras_vit.data.input_transform import transform_of
 
     transform = dataclasses.replace(transform_of(model), classes=None)
     return eval_batches(data, transform, _BATCH, one_hot=False)

@@ -83,6 +83,10 @@ class Predictions:
         """Top-1 accuracy, in [0, 1]."""
         return float(self.is_right.mean())
 
+    def metrics(self) -> dict[str, float]:
+        """The accuracy by its name, as the predictions of other tasks give their metrics."""
+        return {"accuracy": self.accuracy}
+
     def count_by_class(self) -> list[tuple[int, int]]:
         """Counts correct predictions and images of every class."""
         K = len(self.class_names)
@@ -175,7 +179,7 @@ def predict_set(
         `Predictions`.
 
     Raises:
-        ValueError: If the classes do not fit the model.
+        ValueError: If the classes do not fit the model, or images do not have one class each.
 
     Example:
 
@@ -184,6 +188,8 @@ def predict_set(
     """
     from keras_vit.data.batches import eval_batches
 
+    if images.task != "single_label":
+        raise ValueError(f"{images.name} has task={images.task!r}: use `predict_targets`.")
     labels, classes, shares, own = [], [], [], []
     worst: list[tuple[float, int, np.ndarray]] = []
     size = min(batch_size, images.num_images)

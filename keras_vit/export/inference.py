@@ -22,11 +22,12 @@ from keras_vit.trainers.private_names import flatten_layers
 
 # Keras dtype policy of each precision.
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
-# Functions from logits to probabilities, by their name in Keras.
+# Functions from logits to probabilities, by their name in Keras. Outputs of a regression have none.
 _ACTIVATIONS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     "softmax": tf.nn.softmax,
     "sigmoid": tf.nn.sigmoid,
 }
+_NO_ACTIVATION = "linear"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +39,8 @@ class Inference:
             the input of the head is known.
         preprocessing: Preprocessing of the images.
         normalizes: Whether pixels are normalised here, because the model does not do it itself.
-        activation: Function from logits to probabilities, `"softmax"` or `"sigmoid"`.
+        activation: Function from logits to probabilities, `"softmax"` or `"sigmoid"`, or
+            `"linear"`: the logits are regression targets, and there are no probabilities.
         source: The model that was prepared.
         steps: Training steps of `source` at that time.
     """
@@ -81,6 +83,11 @@ class Inference:
         return any(layer.compute_dtype != "float32" for layer in flatten_layers(self.model))
 
     @property
+    def has_probabilities(self) -> bool:
+        """Whether probabilities follow from the outputs."""
+        return "logits" in self.model.output and self.activation != _NO_ACTIVATION
+
+    @property
     def variables(self) -> list[tf.Variable]:
         """All variables of the model."""
         return [variable.value for variable in self.model.variables]
@@ -91,7 +98,7 @@ class Inference:
             pixels = normalize(pixels, self.preprocessing)
         outputs = self.model(pixels, training=False)
         outputs = {name: tf.cast(value, tf.float32) for name, value in outputs.items()}
-        if "logits" in outputs:
+        if self.has_probabilities:
             outputs["probabilities"] = _ACTIVATIONS[self.activation](outputs["logits"])
         return outputs
 
@@ -119,7 +126,7 @@ def prepare(
             are always float32.
         preprocessing: Preprocessing of the images; `None` takes the model's own.
         activation: Function from logits to probabilities; `None` takes the activation of the head,
-            or softmax if the head has none.
+            or softmax if the head has none; `"linear"` gives no probabilities.
 
     Returns:
         An `Inference`. Its weights are copies, or the model's own if nothing changes. Weight
@@ -132,9 +139,10 @@ def prepare(
     check_model(model)
     source, steps = model, _count_steps(model)
     model = fold_standardization(merge_lora(model))
-    if activation not in (None, *_ACTIVATIONS):
+    known = (*_ACTIVATIONS, _NO_ACTIVATION)
+    if activation not in (None, *known):
         raise ValueError(
-            f"`activation` must be None or one of {', '.join(map(repr, _ACTIVATIONS))}. "
+            f"`activation` must be None or one of {', '.join(map(repr, known))}. "
             f"Received: {activation!r}."
         )
     preprocessing, normalizes = _find_preprocessing(model, preprocessing)
@@ -162,7 +170,7 @@ def check_outputs(inference: Inference, outputs: Sequence[str] | None) -> tuple[
         ValueError: If the model lacks one of them.
     """
     known = list(inference.model.output)
-    if "logits" in known:
+    if inference.has_probabilities:
         known += ["probabilities"]
     if outputs is None:
         return ("logits" if "logits" in known else "features",)

@@ -50,6 +50,7 @@ def export_litert(
     float_layers: Sequence[str] = (),
     images: Images | None = None,
     preprocessing: Preprocessing | None = None,
+    activation: str | None = None,
     tolerance: float | None = None,
 ) -> ExportReport:
     """Exports a model to a LiteRT file of built-in operators, and checks it against the model.
@@ -75,6 +76,9 @@ def export_litert(
         images: Pixels of shape `(B, H, W, C)` in [0, 255] for the check, or a list of images of
             any size, as `read_images` returns; `None` takes synthetic images.
         preprocessing: Preprocessing of the images; `None` takes the model's own.
+        activation: Function from logits to probabilities, `"softmax"` or `"sigmoid"`; `None` takes
+            the activation of the head, or softmax if the head has none; `"linear"` leaves
+            probabilities out, as for regression.
         tolerance: Largest difference allowed, relative to the largest logit.
 
     Returns:
@@ -92,7 +96,7 @@ def export_litert(
     >>> print(keras_vit.export_litert(model, "model.tflite"))
     """
     check_precision(precision, TOLERANCES)
-    inference = prepare(model, preprocessing=preprocessing)
+    inference = prepare(model, preprocessing=preprocessing, activation=activation)
     outputs = check_outputs(inference, outputs)
     labels = check_labels(labels, inference.classes)
     images = verification_images(images, inference)

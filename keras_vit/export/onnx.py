@@ -46,6 +46,7 @@ def export_onnx(
     external_data: bool | None = None,
     images: Images | None = None,
     preprocessing: Preprocessing | None = None,
+    activation: str | None = None,
     tolerance: float | None = None,
 ) -> ExportReport:
     """Exports a model to an ONNX file, and checks it in ONNX Runtime against the model.
@@ -70,6 +71,9 @@ def export_onnx(
         images: Pixels of shape `(B, H, W, C)` in [0, 255] for the check, or a list of images of
             any size, as `read_images` returns; `None` takes synthetic images.
         preprocessing: Preprocessing of the images; `None` takes the model's own.
+        activation: Function from logits to probabilities, `"softmax"` or `"sigmoid"`; `None` takes
+            the activation of the head, or softmax if the head has none; `"linear"` leaves
+            probabilities out, as for regression.
         tolerance: Largest difference allowed, relative to the largest logit.
 
     Returns:
@@ -92,7 +96,7 @@ def export_onnx(
             f"`opset` must be one of {', '.join(map(str, OPSETS))}. Received: {opset}."
         )
     import_onnx()
-    inference = prepare(model, preprocessing=preprocessing)
+    inference = prepare(model, preprocessing=preprocessing, activation=activation)
     outputs = check_outputs(inference, outputs)
     labels = check_labels(labels, inference.classes)
     images = verification_images(images, inference)

@@ -98,7 +98,8 @@ def export_saved_model(
             any size, as `read_images` returns; `None` takes synthetic images.
         preprocessing: Preprocessing of the images; `None` takes the model's own.
         activation: Function from logits to probabilities, `"softmax"` or `"sigmoid"`; `None` takes
-            the activation of the head, or softmax if the head has none.
+            the activation of the head, or softmax if the head has none; `"linear"` leaves
+            probabilities out, as for regression.
         tolerance: Largest difference allowed, relative to the largest value of an output.
         warmup_batch_sizes: Batch sizes of the warm-up requests.
         jit_compile: Whether XLA compiles the model, once per batch size: faster in float32 with one

@@ -72,6 +72,7 @@ def verify_export(
     images: Images | None = None,
     preprocessing: Preprocessing | None = None,
     tolerance: float | None = None,
+    activation: str | None = None,
 ) -> ExportReport:
     """Runs an exported file and its model on the same images, and reports their differences.
 
@@ -83,6 +84,7 @@ def verify_export(
             `None` takes synthetic images.
         preprocessing: Preprocessing of the images; `None` takes the model's own.
         tolerance: Largest difference allowed, relative to the largest logit; `None` only reports.
+        activation: As for the export.
 
     Returns:
         An `ExportReport` with the precision `"unknown"`.
@@ -98,7 +100,7 @@ def verify_export(
     """
     path = newest_version(path)
     format = find_format(path)
-    inference = prepare(model, preprocessing=preprocessing)
+    inference = prepare(model, preprocessing=preprocessing, activation=activation)
     images = verification_images(images, inference)
     runner, expected = LOADERS[format](path), expected_outputs(inference, images)
     inference.check_unchanged()

@@ -85,12 +85,16 @@ def head(config: ViTConfig | ResNetConfig, name: str, activation: str | None) ->
     )
 
 
-def class_probabilities(model: keras.Model, outputs: np.ndarray) -> np.ndarray:
-    """Class probabilities from the outputs of a model: the softmax, if these are logits.
+def class_probabilities(
+    model: keras.Model, outputs: np.ndarray, task: str = "single_label"
+) -> np.ndarray:
+    """Class probabilities from the outputs of a model: softmax or sigmoid, if these are logits.
 
     Args:
         model: A model of this package, or another classifier.
         outputs: Its outputs, array of shape `(B, K)`.
+        task: `"single_label"` takes the softmax, `"multi_label"` the sigmoid; outputs of a
+            `"regression"` are returned as they are.
 
     Returns:
         float64 array of shape `(B, K)`.
@@ -100,7 +104,9 @@ def class_probabilities(model: keras.Model, outputs: np.ndarray) -> np.ndarray:
         activation = keras.activations.get(model.config.classifier_activation)
     else:
         activation = getattr(model.layers[-1], "activation", None)
-    if activation not in (None, keras.activations.linear):
+    if task == "regression" or activation not in (None, keras.activations.linear):
         return x
+    if task == "multi_label":
+        return np.exp(-np.logaddexp(0, -x))
     x = np.exp(x - x.max(axis=-1, keepdims=True))
     return x / x.sum(axis=-1, keepdims=True)

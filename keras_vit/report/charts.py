@@ -1,4 +1,4 @@
-"""Charts as inline SVG, in the colours of the page: curves, calibration, confusion matrix."""
+"""Charts as inline SVG, in the colours of the page: curves, calibration, confusion, scatter."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ _WIDTH, _HEIGHT = 340, 210
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 30, 36
 _MOST_LABELS, _MOST_NUMBERS = 60, 25  # classes of a confusion matrix with labels, and with counts
 _LONGEST_LABEL = 22  # letters
+_MOST_POINTS = 2_000
 _CORRECT, _MISTAKE = (62, 132, 214), (216, 64, 80)  # colours of cells
 
 
@@ -95,6 +96,39 @@ def draw_calibration(bins: Sequence[tuple[float, float, int, float, float]]) -> 
     parts.append(_text(_LEFT + side / 4, height - 2, "confidence", "middle"))
     parts.append(_text(0, 14, "accuracy", "start", "title"))
     return _svg(_WIDTH, height, "Accuracy by confidence", parts)
+
+
+def draw_scatter(title: str, true: np.ndarray, predicted: np.ndarray) -> str:
+    """Draws predicted against true values, with the line where both are equal.
+
+    Args:
+        title: What the values are.
+        true: True values of shape `(B,)`.
+        predicted: Predicted values of shape `(B,)`.
+
+    Returns:
+        An SVG element, with at most 2,000 of the points, spread evenly.
+    """
+    side = _WIDTH - _LEFT - _RIGHT
+    base = _TOP + side
+    ticks = find_ticks(
+        float(min(true.min(), predicted.min())), float(max(true.max(), predicted.max()))
+    )
+    low, scale = ticks[0], side / (ticks[-1] - ticks[0])
+    parts = [_grid_line(base - (tick - low) * scale, f"{tick:.5g}") for tick in ticks]
+    parts.append(_line(_LEFT, base, _LEFT + side, _TOP, "mark"))
+    step = -(-len(true) // _MOST_POINTS)
+    parts += [
+        f'<circle class="first-fill" opacity=".45" cx="{_LEFT + (x - low) * scale:.1f}" '
+        f'cy="{base - (y - low) * scale:.1f}" r="2.5"/>'
+        for x, y in zip(true[::step], predicted[::step], strict=True)
+    ]
+    for tick in ticks:
+        anchor = "end" if tick == ticks[-1] else "middle"
+        parts.append(_text(_LEFT + (tick - low) * scale, base + 15, f"{tick:.5g}", anchor))
+    parts.append(_text(_LEFT + side / 2, base + 32, "true", "middle"))
+    parts.append(_text(0, 14, f"{title}, predicted", "start", "title"))
+    return _svg(_WIDTH, base + 38, f"{title}: predicted against true values", parts)
 
 
 def draw_confusion(matrix: np.ndarray, class_names: Sequence[str]) -> str:

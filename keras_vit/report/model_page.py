@@ -46,6 +46,7 @@ def write_report(
     path: str | os.PathLike[str],
     images: Any = None,
     class_names: Sequence[str] | None = None,
+    task: str = "single_label",
 ) -> pathlib.Path:
     """Writes one HTML page about a model, which needs no other file and no network.
 
@@ -60,7 +61,8 @@ def write_report(
         images: Array of shape `(B, H, W, C)`, in the value range of the model, or an iterable of
             batches that can be read several times; only one batch is in memory. A few dozen images
             are enough; the pictures show the first six.
-        class_names: Names of the classes.
+        class_names: Names of the classes or targets.
+        task: What the outputs are: `"single_label"`, `"multi_label"` or `"regression"`.
 
     Returns:
         The path.
@@ -81,13 +83,13 @@ def write_report(
             "`images` are read several times, and an iterator can be read once. Pass an array, a "
             "list of batches, a tf.data.Dataset or `keras_vit.data.ImageFiles`."
         )
-    sections = list(_sections(model, images, class_names))
+    sections = list(_sections(model, images, class_names, task))
     path.write_text(render_page(model.name, sections), encoding="utf-8")
     return path
 
 
 def _sections(
-    model: keras.Model, images: Any, class_names: Sequence[str] | None
+    model: keras.Model, images: Any, class_names: Sequence[str] | None, task: str
 ) -> Iterator[Section]:
     stages = count_stages(model)
     yield Section("Model", _tiles(model, stages) + _configuration(model))
@@ -96,12 +98,13 @@ def _sections(
     yield Section("Learned", "".join(_learned(model)))
     if images is not None:
         few = _first(images)
-        shares = _probabilities(model, few)
-        tops = None if shares is None else [_top(share, class_names) for share in shares]
+        shares = _probabilities(model, few, task)
+        tops = None if shares is None else [_top(share, class_names, task) for share in shares]
         table = ""
         if tops is not None:
             rows = [(str(i + 1), html.escape(", ".join(top))) for i, top in enumerate(tops)]
-            table = render_table(("image", "likeliest classes"), rows, "n")
+            what = "values of targets" if task == "regression" else "likeliest classes"
+            table = render_table(("image", what), rows, "n")
         titles = None if tops is None else [top[0] for top in tops]
         yield Section("On images", table + "".join(_looks(model, images, few, titles)))
 
@@ -252,15 +255,18 @@ def _figure(caption: str, draw: Callable[[], Any]) -> str:
     return render_figure(caption, data.getvalue())
 
 
-def _probabilities(model: keras.Model, few: np.ndarray) -> np.ndarray | None:
-    """Class probabilities, or `None` for a model that is no classifier."""
+def _probabilities(model: keras.Model, few: np.ndarray, task: str) -> np.ndarray | None:
+    """What a model with a head says, or `None` for a model of another kind."""
     config = getattr(model, "config", None)
     shape = model.outputs[0].shape
     if len(model.outputs) != 1 or len(shape) != 2 or (config and config.classes is None):
         return None
-    return class_probabilities(model, ops.convert_to_numpy(model(few, training=False)))
+    return class_probabilities(model, ops.convert_to_numpy(model(few, training=False)), task)
 
 
-def _top(shares: np.ndarray, class_names: Sequence[str] | None) -> list[str]:
-    best = np.argsort(-shares)[:3]
-    return [f"{class_names[i] if class_names else f'class {i}'} {shares[i]:.1%}" for i in best]
+def _top(shares: np.ndarray, class_names: Sequence[str] | None, task: str) -> list[str]:
+    is_value = task == "regression"
+    names = class_names or [f"{'target' if is_value else 'class'} {i}" for i in range(len(shares))]
+    if is_value:
+        return [f"{name} {value:.4g}" for name, value in zip(names, shares, strict=True)][:3]
+    return [f"{names[i]} {shares[i]:.1%}" for i in np.argsort(-shares)[:3]]

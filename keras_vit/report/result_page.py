@@ -16,6 +16,7 @@ from keras_vit.analysis.attention_maps import attention_rollout
 from keras_vit.analysis.image_batches import displayed
 from keras_vit.evaluate.counting import count_macs, count_parameters
 from keras_vit.evaluate.predictions import Predictions, wilson_interval
+from keras_vit.evaluate.targets import LabelPredictions, ValuePredictions
 from keras_vit.files import write_atomically
 from keras_vit.report.charts import draw_calibration, draw_confusion, draw_curves
 from keras_vit.report.page import (
@@ -25,6 +26,13 @@ from keras_vit.report.page import (
     render_page,
     render_table,
     render_tiles,
+)
+from keras_vit.report.target_sections import (
+    describe_image,
+    label_sections,
+    label_tiles,
+    value_sections,
+    value_tiles,
 )
 
 _MOST_CELLS = 1000  # classes of a confusion matrix that is drawn
@@ -36,7 +44,7 @@ _TALL_TABLE, _MOST_LINES = 15, 50  # rows of a table that scrolls, and lines of 
 def write_result_page(
     path: str | os.PathLike[str],
     model: keras.Model,
-    predictions: Predictions | None = None,
+    predictions: Predictions | LabelPredictions | ValuePredictions | None = None,
     history: keras.callbacks.History | Mapping[str, Sequence[float]] | None = None,
     *,
     title: str = "Result of training",
@@ -48,13 +56,16 @@ def write_result_page(
     """Writes one HTML page about the result of training, which needs no other file.
 
     The page shows accuracy, learning curves, accuracy per class with 95 % intervals, the confusion
-    matrix, the images that are most wrong with attention rollout, calibration, cost and settings.
+    matrix, the images that are most wrong with attention rollout, calibration, cost and settings;
+    for several labels average precision, precision and recall of each; for a regression errors with
+    intervals, and predicted against true values.
     What is not known is left out. `Run.report` and `keras-vit train` write it for a run.
 
     Args:
         path: The file to write, `.html`. A file that exists is replaced.
         model: The trained model.
-        predictions: Its predictions on images that it was not trained on, from `predict_set`.
+        predictions: Its predictions on images that it was not trained on, from `predict_set` or
+            `predict_targets`.
         history: What `fit` returns, or a dict of lists with one value per epoch.
         title: Heading, such as the name of the run.
         subtitle: What was trained on what, in a sentence.
@@ -83,7 +94,7 @@ def write_result_page(
 
 def _sections(
     model: keras.Model,
-    predictions: Predictions | None,
+    predictions: Predictions | LabelPredictions | ValuePredictions | None,
     curves: Mapping[str, Sequence[float]],
     best_epoch: int | None,
     cost: Mapping[str, str],
@@ -91,8 +102,12 @@ def _sections(
 ) -> Iterator[Section]:
     epochs = max(map(len, curves.values()), default=0)
     tiles: list[tuple[str, str]] = []
-    if predictions is not None:
+    if isinstance(predictions, Predictions):
         tiles += _accuracy_tiles(predictions)
+    elif isinstance(predictions, LabelPredictions):
+        tiles += label_tiles(predictions)
+    elif predictions is not None:
+        tiles += value_tiles(predictions)
     if best_epoch is not None:
         tiles.append(("epoch of this model, counted from 1", f"{best_epoch} of {epochs}"))
     tiles += [(name, cost[name]) for name in ("training time", "images a second") if name in cost]
@@ -103,7 +118,13 @@ def _sections(
     charts = "".join(_charts(curves, best_epoch))
     if charts:
         yield Section("Learning curves", f'<div class="grid">{charts}</div>')
-    if predictions is not None:
+    if isinstance(predictions, LabelPredictions):
+        yield from label_sections(predictions)
+    elif isinstance(predictions, ValuePredictions):
+        yield from value_sections(predictions)
+    if isinstance(predictions, LabelPredictions | ValuePredictions):
+        yield Section("Largest errors", _mistakes(model, predictions))
+    elif predictions is not None:
         yield Section("Accuracy per class", _classes(predictions))
         yield Section("Confusion matrix", _confusion(predictions))
         yield Section("Most wrong images", _mistakes(model, predictions))
@@ -184,10 +205,12 @@ def _confusion(predictions: Predictions) -> str:
     return "".join(parts)
 
 
-def _mistakes(model: keras.Model, predictions: Predictions) -> str:
+def _mistakes(
+    model: keras.Model, predictions: Predictions | LabelPredictions | ValuePredictions
+) -> str:
     if predictions.worst_images is None:
         return "<p>Every prediction is correct.</p>"
-    images, names = predictions.worst_images, predictions.class_names
+    images = predictions.worst_images
     shown = displayed(model, images)
     note, maps = "right: darkened where attention rollout is low", None
     try:
@@ -196,20 +219,29 @@ def _mistakes(model: keras.Model, predictions: Predictions) -> str:
         note = "this model has no attention to show"
     cards = []
     for i, index in enumerate(predictions.worst):
-        label, predicted = predictions.labels[index], predictions.classes[index, 0]
-        caption = (
-            f"<b>{html.escape(names[predicted])}</b> {predictions.probabilities[index, 0]:.1%}, "
-            f"but is <b>{html.escape(names[label])}</b> "
-            f"{predictions.label_probabilities[index]:.1%}"
-            f"<br><span class='soft'>{html.escape(predictions.names[index])}</span>"
-        )
+        file = html.escape(predictions.names[index])
+        caption = f"{_caption(predictions, index)}<br><span class='soft'>{file}</span>"
         view = _view(shown[i])
         if maps is not None:
             view += _view(shown[i], maps[i])
         cards.append(f'<figure class="mistake"><div class="pair">{view}</div>{caption}</figure>')
+    what = "Wrong predictions with the lowest probability of the true class"
+    if not isinstance(predictions, Predictions):
+        what = "The images with the largest errors"
     return (
-        "<p class='soft'>Wrong predictions with the lowest probability of the true class, as the "
-        f"model sees them; {note}.</p><div class='grid'>{''.join(cards)}</div>"
+        f"<p class='soft'>{what}, as the model sees them; {note}.</p>"
+        f"<div class='grid'>{''.join(cards)}</div>"
+    )
+
+
+def _caption(predictions: Predictions | LabelPredictions | ValuePredictions, index: int) -> str:
+    if not isinstance(predictions, Predictions):
+        return describe_image(predictions, index)
+    names = predictions.class_names
+    predicted, label = predictions.classes[index, 0], predictions.labels[index]
+    return (
+        f"<b>{html.escape(names[predicted])}</b> {predictions.probabilities[index, 0]:.1%}, but is "
+        f"<b>{html.escape(names[label])}</b> {predictions.label_probabilities[index]:.1%}"
     )
 
 

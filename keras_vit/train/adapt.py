@@ -17,8 +17,8 @@ from keras_vit.trainers.distributed import is_distributed
 from keras_vit.trainers.model import Model
 from keras_vit.weights.matching import model_variables
 
-_POSITIONS = "position_embedding/embedding"
-_HEADS = ("head", "head_distillation")  # as they are built
+POSITIONS = "position_embedding/embedding"
+HEADS = ("head", "head_distillation")  # as they are built
 
 
 def adapt_model(
@@ -97,13 +97,13 @@ def _carry_over(model: Model, new: Model) -> None:
     values, problems = {}, []
     for variable in new.weights:
         path = variable.path
-        if "seed_generator" in path or path.split("/")[0] in _HEADS:
+        if "seed_generator" in path or path.split("/")[0] in HEADS:
             continue
         if path not in source:
             problems.append(f"{path} is not in the model")
         else:
             value = np.asarray(source[path])
-            if path == _POSITIONS and value.shape != tuple(variable.shape):
+            if path == POSITIONS and value.shape != tuple(variable.shape):
                 value = _resized(value, cast(ViTConfig, model.config), cast(ViTConfig, new.config))
             values[path] = value
             if value.shape != tuple(variable.shape):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from keras_vit.train.hyperparameters import Recipe
 from keras_vit.trainers.model import Model
+
+if TYPE_CHECKING:  # reading images needs TensorFlow
+    from keras_vit.data.image_set import ImageSet
 
 
 def check_types(model: Any, recipe: Any, **sets: Any) -> None:
@@ -47,6 +50,15 @@ def check_types(model: Any, recipe: Any, **sets: Any) -> None:
             )
         raise TypeError(
             f"`{name}` must be an `ImageSet`. Received: {received}. Make one: {advice}."
+        )
+
+
+def check_task(images: ImageSet, what: str) -> None:
+    """Raises `ValueError` unless images have one class each, as `what` needs."""
+    if images.task != "single_label":
+        raise ValueError(
+            f"{what} needs one class for each image. {images.name} has task={images.task!r}: use "
+            "`keras_vit.evaluate.predict_targets`, `Run.evaluate` or `keras-vit evaluate`."
         )
 
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import keras
 
-MONITORED = "val_accuracy"
+from keras_vit.checks import check_choice
 
 
 class EarlyStopping(keras.callbacks.Callback):
-    """Stops after epochs without a better validation accuracy, also in a run that continues.
+    """Stops after epochs without a better validation metric, also in a run that continues.
 
     It stops at the epoch of `keras.callbacks.EarlyStopping(patience=...)`, which forgets earlier
     epochs when a run continues. This callback counts them in `model.history`, which
@@ -20,16 +20,19 @@ class EarlyStopping(keras.callbacks.Callback):
 
     Args:
         patience: Epochs without a better value.
-        monitor: Name of a metric whose greatest value is the best.
+        monitor: Name of a metric.
+        mode: `"max"` if its greatest value is the best, `"min"` for the smallest.
 
     Raises:
-        ValueError: In `fit`, if there is no such metric.
+        ValueError: If `mode` is unknown; in `fit`, if there is no such metric.
     """
 
-    def __init__(self, patience: int, monitor: str = MONITORED):
+    def __init__(self, patience: int, monitor: str = "val_accuracy", mode: str = "max"):
         super().__init__()
+        check_choice("mode", mode, ("max", "min"))
         self.patience = patience
         self.monitor = monitor
+        self.mode = mode
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         if self.monitor not in (logs or {}):
@@ -39,7 +42,8 @@ class EarlyStopping(keras.callbacks.Callback):
             )
         earlier = self.model.history.history.get(self.monitor, [])
         values = [*earlier, (logs or {})[self.monitor]]
-        waited = len(values) - 1 - values.index(max(values))
+        best = max(values) if self.mode == "max" else min(values)
+        waited = len(values) - 1 - values.index(best)
         if waited >= self.patience:
             self.model.stop_training = True
 

@@ -6,7 +6,6 @@ They call public functions of Keras only; `docs/recipes.md` shows the same in tw
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 import pathlib
 from collections.abc import Sequence
@@ -17,16 +16,24 @@ import numpy as np
 
 from keras_vit.resume.callback import ResumeTraining
 from keras_vit.train.adapt import adapt_model, scope_of
-from keras_vit.train.arguments import check_model, check_types
+from keras_vit.train.arguments import check_model, check_task, check_types
 from keras_vit.train.callbacks import EarlyStopping, EvaluateAverages
 from keras_vit.train.hyperparameters import Recipe
+from keras_vit.train.stages import (
+    EarlierEpochs,
+    Epochs,
+    augmentation_of,
+    carry_over,
+    plan_run,
+    plan_stages,
+    resized_model,
+)
+from keras_vit.train.tasks import MONITORS, compile_for, in_units, standardized
 from keras_vit.trainers.model import Model
 
 if TYPE_CHECKING:  # reading images needs TensorFlow
+    from keras_vit.data.augmentation import Augmentation
     from keras_vit.data.image_set import ImageSet
-
-# In shorter epochs, most of the time would go into their overhead.
-_MIN_STEPS = 100
 
 
 class TrainingResult(NamedTuple):
@@ -34,47 +41,11 @@ class TrainingResult(NamedTuple):
 
     Args:
         model: The trained model.
-        history: Loss and accuracy of every epoch, as `fit` returns them.
+        history: Loss and metrics of every epoch, as `fit` returns them.
     """
 
     model: Model
     history: keras.callbacks.History
-
-
-@dataclasses.dataclass(frozen=True)
-class Epochs:
-    """Epochs of `fit` that make up the steps of a recipe.
-
-    Args:
-        epochs: Number of epochs.
-        steps: Steps of each epoch.
-        repeats: How often an epoch reads the images: more than once where they are few.
-    """
-
-    epochs: int
-    steps: int
-    repeats: int
-
-
-def plan_epochs(steps: int, num_images: int, batch_size: int) -> Epochs:
-    """Divides the steps of a recipe into epochs of equal length.
-
-    An epoch reads all images about once, or has 100 steps where that is more. Because epochs are
-    equally long, up to `epochs - 1` steps may follow the last step of the recipe. The learning rate
-    is at its end value then; where that is 0, these steps change nothing.
-
-    Args:
-        steps: Steps of the recipe.
-        num_images: Training images.
-        batch_size: Images per step.
-
-    Returns:
-        `Epochs`.
-    """
-    length = max(num_images / batch_size, min(_MIN_STEPS, steps))
-    epochs = math.ceil(steps / length - 1e-9)
-    each = math.ceil(steps / epochs)
-    return Epochs(epochs, each, math.ceil(each * batch_size / num_images))
 
 
 def fine_tune(
@@ -91,7 +62,9 @@ def fine_tune(
     """Fine-tunes a copy of a pre-trained model as the paper does.
 
     The copy has a new head of zeros for the classes of the images and the image size of the recipe
-    (`adapt_model`). `model` itself is not changed.
+    (`adapt_model`). `model` itself is not changed. Several labels for each image need
+    `recipe.replace(loss="sigmoid")`, regression `"mse"` or `"huber"`: it trains on standardised
+    targets, and the model that it returns predicts in their units.
 
     Args:
         model: A pre-trained model of this package.
@@ -142,7 +115,7 @@ def pretrain(
         verbose: As for `fine_tune`.
 
     Returns:
-        A `TrainingResult` with the same model.
+        A `TrainingResult` with the same model; of a regression with a copy, see `fine_tune`.
 
     Raises:
         TypeError: As for `fine_tune`.
@@ -154,30 +127,23 @@ def pretrain(
     return _train(model, images, recipe, validation, seed, folder, callbacks, verbose)
 
 
-def compile_for(model: Model, recipe: Recipe, num_images: int) -> None:
-    """Compiles a model with the optimizer, schedule and loss of a recipe.
-
-    Args:
-        model: A model of this package.
-        recipe: The recipe.
-        num_images: Training images, from which the number of steps follows.
-    """
-    with scope_of(model):
-        model.compile(recipe.build_optimizer(num_images), recipe.build_loss(), metrics=["accuracy"])
-
-
 def evaluate_accuracy(model: Model, images: ImageSet, batch_size: int = 64) -> float:
     """Top-1 accuracy of a model.
 
     Args:
         model: A model that returns logits or probabilities.
-        images: Images with their classes.
+        images: Images with one class each.
         batch_size: Images per step.
 
     Returns:
         The accuracy, in [0, 1].
+
+    Raises:
+        ValueError: If images have several labels or regression targets.
     """
     from keras_vit.data.batches import eval_batches
+
+    check_task(images, "Accuracy")
 
     right = 0
     for x, y in eval_batches(images, model, min(batch_size, images.num_images), one_hot=False):
@@ -238,10 +204,11 @@ def transfer(
         A `TransferResult`.
 
     Raises:
-        ValueError: If the recipe has no `learning_rates` or no `held_out`, or `test` has other
-            classes than `images`.
+        ValueError: If the recipe has no `learning_rates` or no `held_out`, `test` has other classes
+            than `images`, or images do not have one class each.
     """
     check_types(model, recipe, images=images, test=test)
+    check_task(images, "`transfer`, which chooses by accuracy,")
     if not recipe.learning_rates or not recipe.held_out:
         raise ValueError(
             "A recipe for `transfer` needs `learning_rates` and `held_out`. Received: "
@@ -279,49 +246,77 @@ def _train(
     callbacks: Sequence[keras.callbacks.Callback],
     verbose: int | str,
 ) -> TrainingResult:
-    from keras_vit.data.batches import eval_batches, train_batches  # TensorFlow
-    from keras_vit.data.image_set import check_same_classes
+    from keras_vit.data.image_set import check_same_classes  # TensorFlow
 
     if validation is not None:
-        check_same_classes(images.class_names, validation)
+        check_same_classes(images.class_names, validation, images.task)
     elif recipe.early_stopping:
         raise ValueError(
-            "Early stopping needs a validation accuracy. Received: "
+            f"Early stopping needs {MONITORS[images.task].metric}. Received: "
             f"early_stopping={recipe.early_stopping}, validation=None. Pass validation images, "
             "such as those of `images.split(0.1)`."
         )
-    count, batch = images.num_images, recipe.batch_size
-    plan = plan_epochs(recipe.count_steps(count), count, batch)
-    compile_for(model, recipe, count)
+    model = standardized(model, recipe, images)
+    plan = plan_run(recipe, images.num_images)
+    stages = plan_stages(recipe, plan.epochs)
+    previous: Model | None = None
+    history: keras.callbacks.History | None = None
+    for number, stage in enumerate(stages):
+        is_last = number == len(stages) - 1
+        current = model
+        if stage.image_size is not None and not is_last:
+            current = resized_model(previous or model, stage.image_size)
+        compile_for(current, recipe, images)
+        if previous is not None:
+            carry_over(previous, current)
+        own: list[keras.callbacks.Callback] = []
+        if recipe.averaging is not None:
+            own.append(EvaluateAverages())
+        if recipe.early_stopping and is_last:
+            own.append(EarlyStopping(recipe.early_stopping, *MONITORS[images.task]))
+        if folder is not None:
+            states = pathlib.Path(folder)
+            own.append(ResumeTraining(states if is_last else states / str(stage.image_size)))
+        if history is not None:
+            own.append(EarlierEpochs(history))
+        augmented = (augmentation_of(recipe, stage), seed + number)
+        training, evaluation = _batches(current, images, recipe, validation, plan, augmented)
+        history = current.fit(
+            training,
+            initial_epoch=stage.first,
+            epochs=stage.end,
+            validation_data=evaluation,
+            callbacks=[*callbacks, *own],
+            shuffle=False,  # the pipeline shuffles
+            verbose=verbose,
+        )
+        previous = current
+    return TrainingResult(in_units(model), history)
+
+
+def _batches(
+    model: Model,
+    images: ImageSet,
+    recipe: Recipe,
+    validation: ImageSet | None,
+    plan: Epochs,
+    augmented: tuple[Augmentation, int],
+) -> tuple[Any, Any]:
+    """Batches to train on, and to validate on if there are images for it."""
+    from keras_vit.data.batches import eval_batches, train_batches  # TensorFlow
+
     size = None if model.inputs[0].shape[1] else recipe.image_size
     with scope_of(model):
         training = train_batches(
             images.balanced() if recipe.balanced_sampling else images,
             model,
-            batch,
-            recipe.augmentation,
-            seed,
+            recipe.batch_size,
+            *augmented,
             class_weights=list(images.class_weights()) if recipe.class_weights else None,
             repeats=plan.repeats,
             steps=plan.steps,
             image_size=size,
         )
-        evaluation = None
-        if validation is not None:
-            evaluation = eval_batches(validation, model, batch, image_size=size)
-    own: list[keras.callbacks.Callback] = []
-    if recipe.averaging is not None:
-        own.append(EvaluateAverages())
-    if recipe.early_stopping:
-        own.append(EarlyStopping(recipe.early_stopping))
-    if folder is not None:
-        own.append(ResumeTraining(folder))  # the last
-    history = model.fit(
-        training,
-        epochs=plan.epochs,
-        validation_data=evaluation,
-        callbacks=[*callbacks, *own],
-        shuffle=False,  # the pipeline shuffles
-        verbose=verbose,
-    )
-    return TrainingResult(model, history)
+        if validation is None:
+            return training, None
+        return training, eval_batches(validation, model, recipe.batch_size, image_size=size)

@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 
 OPTIMIZERS = ("adam", "sgd")
 SCHEDULES = ("cosine", "linear", "staircase")
-LOSSES = ("softmax", "sigmoid")
+# Losses, and the tasks that they are for.
+LOSSES = {
+    "softmax": ("single_label",),
+    "sigmoid": ("multi_label", "single_label"),
+    "mse": ("regression",),
+    "huber": ("regression",),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,12 +50,16 @@ class Recipe:
         weight_decay: Factor that is multiplied by the current learning rate, as in AdamW.
         decay_kernels_only: Whether biases, norms, tokens and positions have no weight decay.
         clip_norm: Largest global norm of the gradients, or `None`.
-        loss: `"softmax"`, or `"sigmoid"` (summed over classes).
+        loss: `"softmax"`; `"sigmoid"` (summed over classes), for one or several labels; or
+            `"mse"` or `"huber"` for regression, see `RegressionLoss`.
         sigmoid_smoothing: Label smoothing of the sigmoid loss, see `SigmoidCrossentropy`.
         averaging: Momentum of a moving average of the weights (Polyak), which replaces the weights
             at the end of training, or `None`.
         augmentation: Augmentation of the training images.
         image_size: Pixels along both sides; `None` keeps the model's.
+        progressive_sizes: Image sizes of stages of equal length, rising to `image_size`, such as
+            `(128, 160, 224)`: training begins with small images, which are cheaper. Empty for one
+            size.
         dropout_rate: Dropout rate of the model.
         stochastic_depth_rate: Stochastic depth rate of the model.
         head_bias: Initial value of the head's bias.
@@ -85,6 +95,7 @@ class Recipe:
     averaging: float | None = None
     augmentation: Augmentation = dataclasses.field(default_factory=Augmentation)
     image_size: int | None = None
+    progressive_sizes: tuple[int, ...] = ()
     dropout_rate: float = 0.0
     stochastic_depth_rate: float = 0.0
     head_bias: float = 0.0
@@ -97,7 +108,7 @@ class Recipe:
     def __post_init__(self) -> None:
         check_choice("optimizer", self.optimizer, OPTIMIZERS)
         check_choice("schedule", self.schedule, SCHEDULES)
-        check_choice("loss", self.loss, LOSSES)
+        check_choice("loss", self.loss, tuple(LOSSES))
         check_positive("batch_size", self.batch_size)
         if (self.steps is None) == (self.epochs is None):
             raise ValueError(
@@ -110,6 +121,16 @@ class Recipe:
             raise ValueError(
                 f"`early_stopping` must be 0 epochs or more. Received: {self.early_stopping}."
             )
+        sizes = self.progressive_sizes
+        if sizes and (list(sizes) != sorted({*sizes}) or sizes[0] < 1 or len(sizes) < 2):
+            raise ValueError(
+                f"`progressive_sizes` must be two rising sizes or more. Received: {sizes}."
+            )
+        if sizes and sizes[-1] != self.image_size:
+            raise ValueError(
+                "The last of `progressive_sizes` must be `image_size`. Received: "
+                f"progressive_sizes={sizes}, image_size={self.image_size}."
+            )
         if self.class_weights and self.balanced_sampling:
             raise ValueError(
                 "`class_weights` and `balanced_sampling` both make classes count alike; together "
@@ -120,7 +141,8 @@ class Recipe:
         """Returns a copy with other values.
 
         With other `steps` or `epochs`, the warm-up keeps its share of the run, and the other of the
-        two is `None`. From `epochs` to `steps`, it is at most a fifth of them.
+        two is `None`. From `epochs` to `steps`, it is at most a fifth of them. With other
+        `progressive_sizes`, the last of them is `image_size`.
 
         Args:
             **changes: Fields of the recipe and of its `Augmentation`.
@@ -135,6 +157,8 @@ class Recipe:
             near = difflib.get_close_matches(name, own | random, n=1)
             advice = f" Did you mean `{near[0]}`?" if near else ""
             raise ValueError(f"A recipe has no field `{name}`.{advice}")
+        if changes.get("progressive_sizes"):
+            changes.setdefault("image_size", changes["progressive_sizes"][-1])
         augmentation = {name: changes.pop(name) for name in random & changes.keys()}
         if augmentation:
             base = changes.get("augmentation", self.augmentation)
@@ -207,11 +231,20 @@ class Recipe:
         return AdamW(rate, beta_1=0.9, beta_2=0.999, epsilon=1e-8, **options)
 
     def build_loss(self) -> keras.losses.Loss:
-        """The loss for logits and one-hot labels."""
+        """The loss for logits and one-hot labels.
+
+        Raises:
+            ValueError: If it is one of regression, which needs the targets too.
+        """
         import keras
 
         from keras_vit.train.losses import SigmoidCrossentropy
 
+        if LOSSES[self.loss] == ("regression",):
+            raise ValueError(
+                f"The loss {self.loss!r} depends on the targets: `fine_tune` and `pretrain` make "
+                "it, or `RegressionLoss` with their mean and standard deviation."
+            )
         if self.loss == "sigmoid":
             return SigmoidCrossentropy(self.sigmoid_smoothing)
         return keras.losses.CategoricalCrossentropy(from_logits=True)

@@ -24,6 +24,7 @@ import keras_vit.layers.tokens
 import keras_vit.models.attention
 import keras_vit.train.distillation
 import keras_vit.train.losses
+import keras_vit.train.metrics
 import keras_vit.train.optimizers
 import keras_vit.train.schedules
 import keras_vit.trainers.model  # noqa: F401 - registers `Model`

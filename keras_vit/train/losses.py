@@ -1,7 +1,8 @@
-"""Losses: summed sigmoid cross-entropy, and distillation from a teacher."""
+"""Losses: summed sigmoid cross-entropy, distillation from a teacher, regression targets."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -95,3 +96,60 @@ class DistillationLoss(keras.losses.Loss):
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "kind": self.kind, "temperature": self.temperature}
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class RegressionLoss(keras.losses.Loss):
+    """Loss of regression targets, each divided by its standard deviation, averaged over targets.
+
+    So the size of the loss, and with it learning rate and clipping, do not depend on units.
+
+    Args:
+        names: Names of the targets.
+        mean: Mean of every target in the training images.
+        stddev: Standard deviation of every target there, above 0.
+        kind: `"mse"` (squared error) or `"huber"` (squared below one standard deviation, linear
+            above; half of the squared error, as in Keras).
+        predicts_units: Whether predictions are in the units of the targets; otherwise they are
+            standard deviations from the mean, as in training.
+        **kwargs: As for `keras.losses.Loss`.
+
+    Call arguments:
+        y_true: Targets in their units, of shape `(B, K)`.
+        y_pred: Predictions of shape `(B, K)`.
+
+    Raises:
+        ValueError: If `kind` is unknown, or a standard deviation is not above 0.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        mean: Sequence[float],
+        stddev: Sequence[float],
+        kind: str = "mse",
+        predicts_units: bool = False,
+        name: str = "regression_loss",
+        **kwargs: Any,
+    ):
+        super().__init__(name=name, **kwargs)
+        check_choice("kind", kind, ("mse", "huber"))
+        if not all(value > 0 for value in stddev):
+            raise ValueError(f"`stddev` must be above 0 for every target. Received: {stddev}.")
+        self.kind = kind
+        self.names, self.mean, self.stddev = tuple(names), tuple(mean), tuple(stddev)
+        self.predicts_units = predicts_units
+
+    def call(self, y_true: keras.KerasTensor, y_pred: keras.KerasTensor) -> keras.KerasTensor:
+        mean, stddev = (ops.convert_to_tensor(v, "float32") for v in (self.mean, self.stddev))
+        y_pred = ops.cast(y_pred, "float32")
+        true = (ops.cast(y_true, "float32") - mean) / stddev
+        error = (y_pred - mean) / stddev - true if self.predicts_units else y_pred - true
+        if self.kind == "mse":
+            return ops.mean(ops.square(error), axis=-1)
+        size = ops.absolute(error)
+        return ops.mean(ops.where(size <= 1, ops.square(error) / 2, size - 0.5), axis=-1)
+
+    def get_config(self) -> dict[str, Any]:
+        own = {"names": self.names, "mean": self.mean, "stddev": self.stddev, "kind": self.kind}
+        return {**super().get_config(), **own, "predicts_units": self.predicts_units}

@@ -11,6 +11,7 @@ import numpy as np
 from keras_vit.train.adapt import scope_of
 from keras_vit.train.arguments import check_types
 from keras_vit.train.hyperparameters import Recipe
+from keras_vit.train.tasks import build_loss
 from keras_vit.trainers.model import Model
 
 if TYPE_CHECKING:  # reading images needs TensorFlow
@@ -88,7 +89,7 @@ def search_learning_rate(
     with scope_of(model):
         scheduled = recipe.replace(averaging=None).build_optimizer(images.num_images)
         fields = {**scheduled.get_config(), "learning_rate": lowest}
-        model.compile(type(scheduled).from_config(fields), recipe.build_loss())
+        model.compile(type(scheduled).from_config(fields), build_loss(recipe, images))
         repeats = -(-steps * recipe.batch_size // images.num_images)
         options: dict[str, Any] = {"repeats": repeats, "steps": steps}
         options["image_size"] = None if model.inputs[0].shape[1] else recipe.image_size

@@ -6,7 +6,7 @@ states/       training states, from which an interrupted run continues
 metrics.csv   loss and accuracy, learning rate and seconds of each epoch
 curves.png    the same as a plot (needs matplotlib)
 logs/         the same for TensorBoard (needs tensorboard)
-best.keras    the model of the best validation accuracy, if there is validation
+best.keras    the model of the best validation accuracy (or `MONITORS`), if there is validation
 model.keras   the model at the end
 results.json  accuracies, seconds, steps of an epoch, peak memory
 report.html   the result page, see `Run.report`
@@ -22,7 +22,6 @@ from __future__ import annotations
 import csv
 import importlib.util
 import json
-import math
 import pathlib
 import sys
 import time
@@ -34,6 +33,7 @@ import keras
 from keras_vit.files import remove_unfinished, write_atomically
 from keras_vit.train.callbacks import averaged_weights
 from keras_vit.train.keras_files import is_whole, save_keras_file
+from keras_vit.train.tasks import MONITORS, Monitor, in_units
 
 CONFIG, METRICS, RESULTS, CURVES = "config.json", "metrics.csv", "results.json", "curves.png"
 BEST, FINAL = "best.keras", "model.keras"
@@ -42,7 +42,6 @@ STEPS, PEAK_MEMORY = "steps_per_epoch", "peak_memory_bytes"  # in results.json
 SETTINGS_FILE = "run.toml"
 STATES = "states"
 LOCK = ".lock"
-BEST_BY = "val_accuracy"
 _WRITTEN = (
     *(CONFIG, SETTINGS_FILE, METRICS, RESULTS, CURVES),
     *(BEST, FINAL, REPORT, PREDICTIONS),
@@ -144,22 +143,25 @@ class WriteMetrics(keras.callbacks.Callback):
 
 
 class SaveBest(keras.callbacks.Callback):
-    """Saves the model after every epoch with a new best validation accuracy.
+    """Saves the model after every epoch with a new best validation metric.
 
-    Where the optimizer averages weights, the model in the file has the averages.
+    Where the optimizer averages weights, the model in the file has the averages; that of a
+    regression predicts in the units of its targets.
 
-    The accuracies of earlier epochs are those of `model.history`, which `ResumeTraining` restores:
+    The values of earlier epochs are those of `model.history`, which `ResumeTraining` restores:
     a kill while the file is written does not lose it, because the epoch is trained again. A file
     that is damaged nevertheless is removed, and the next best epoch is saved.
 
     Args:
         path: The `.keras` file to write.
+        monitor: The metric.
     """
 
-    def __init__(self, path: pathlib.Path):
+    def __init__(self, path: pathlib.Path, monitor: Monitor = MONITORS["single_label"]):
         super().__init__()
         self.path = path
-        self._best: float | None = None
+        self.monitor = monitor
+        self._values: list[float] | None = None
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
         if self.path.exists() and not is_whole(self.path):
@@ -167,25 +169,31 @@ class SaveBest(keras.callbacks.Callback):
             print(f"{self.path} was damaged and is removed.", file=sys.stderr, flush=True)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        if self._best is None:
-            earlier = self.model.history.history.get(BEST_BY, []) if self.path.exists() else []
-            self._best = max(earlier, default=-math.inf)
-        accuracy = (logs or {}).get(BEST_BY, -math.inf)
-        if accuracy > self._best:
-            self._best = accuracy
+        metric = self.monitor.metric
+        if self._values is None:
+            earlier = self.model.history.history.get(metric, []) if self.path.exists() else []
+            self._values = list(earlier)
+        if metric not in (logs or {}):
+            return
+        self._values.append((logs or {})[metric])
+        if self.monitor.best_of(self._values) == len(self._values) - 1:
             with averaged_weights(self.model):
-                save_keras_file(self.model, self.path)
+                save_keras_file(in_units(self.model), self.path)
 
 
 def callbacks_of(
-    folder: pathlib.Path, has_validation: bool, tensorboard: bool | None = None
+    folder: pathlib.Path,
+    has_validation: bool,
+    tensorboard: bool | None = None,
+    task: str = "single_label",
 ) -> list[keras.callbacks.Callback]:
     """Callbacks that write metrics, logs and the best model, also of a run that continues.
 
     Args:
         folder: Folder of the run.
-        has_validation: Whether there is a validation accuracy to choose the best model by.
+        has_validation: Whether there is a validation metric to choose the best model by.
         tensorboard: Whether to write logs for TensorBoard; `None` does if it is installed.
+        task: What the labels of the images are.
 
     Raises:
         ImportError: If `tensorboard` is `True` and it is not installed.
@@ -199,7 +207,7 @@ def callbacks_of(
     if is_installed and tensorboard is not False:
         callbacks.append(keras.callbacks.TensorBoard(str(folder / "logs"), write_graph=False))
     if has_validation:
-        callbacks.append(SaveBest(folder / BEST))
+        callbacks.append(SaveBest(folder / BEST, MONITORS[task]))
     return callbacks
 
 

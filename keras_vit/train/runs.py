@@ -8,22 +8,18 @@ import functools
 import os
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import keras
-import numpy as np
 
 from keras_vit.checks import check_choice
 from keras_vit.evaluate.compute import training_exaflops
-from keras_vit.evaluate.predictions import predict_set
-from keras_vit.models.heads import class_probabilities
 from keras_vit.report.page import human_bytes, human_seconds
 from keras_vit.report.result_page import write_result_page
-from keras_vit.train.fit import evaluate_accuracy
 from keras_vit.train.keras_files import load_keras_file
+from keras_vit.train.prediction import Prediction, classify_files, predict_labelled
 from keras_vit.train.run_folder import (
     BEST,
-    BEST_BY,
     CONFIG,
     FINAL,
     PEAK_MEMORY,
@@ -35,6 +31,8 @@ from keras_vit.train.run_folder import (
     read_metrics,
     read_results,
 )
+from keras_vit.train.stages import share_of_pixels
+from keras_vit.train.tasks import MONITORS
 
 if TYPE_CHECKING:  # reading images and exporting need TensorFlow
     from keras_vit.data.image_set import ImageSet
@@ -43,26 +41,14 @@ if TYPE_CHECKING:  # reading images and exporting need TensorFlow
 _FILES = {"best": BEST, "final": FINAL}
 
 
-class Prediction(NamedTuple):
-    """The classes of one image file.
-
-    Args:
-        file: The image file.
-        classes: Probabilities by class name, the largest first.
-    """
-
-    file: pathlib.Path
-    classes: dict[str, float]
-
-
 @dataclasses.dataclass(frozen=True)
 class Run:
     """A training run. Made by `load_run`; `print(run)` describes it.
 
     Args:
         folder: Folder of the run.
-        which: `"best"` (the epoch of the best validation accuracy) or `"final"`.
-        class_names: Names of the classes, in the order of the model's outputs.
+        which: `"best"` (the epoch of the best validation metric) or `"final"`.
+        class_names: Names of classes or regression targets, in the order of the model's outputs.
         history: Values of every epoch by name, as in `fit`.
         results: Accuracies and seconds at the end; empty if the run has not ended.
         config: Settings of the run, from `config.json`.
@@ -74,6 +60,11 @@ class Run:
     history: dict[str, list[float]]
     results: dict[str, Any]
     config: dict[str, Any]
+
+    @property
+    def task(self) -> str:
+        """What the model predicts: `"single_label"`, `"multi_label"` or `"regression"`."""
+        return self.config.get("task", "single_label")
 
     @property
     def model_path(self) -> pathlib.Path:
@@ -90,11 +81,12 @@ class Run:
     @property
     def epoch(self) -> int | None:
         """The epoch that the model is from, counted from 1, if it is known."""
-        accuracies = self.history.get(BEST_BY, [])
+        monitor = MONITORS[self.task]
+        values = self.history.get(monitor.metric, [])
         epochs = max(map(len, self.history.values()), default=0)
         if self.which == "final":
             return epochs or None
-        return 1 + int(np.argmax(accuracies)) if accuracies else None
+        return 1 + monitor.best_of(values) if values else None
 
     def predict(
         self,
@@ -102,7 +94,7 @@ class Run:
         batch_size: int = 32,
         unreadable: str = "error",
     ) -> list[Prediction]:
-        """Classifies image files.
+        """Predicts image files: probabilities of classes, scores of labels, values of targets.
 
         Args:
             files: Image files and folders of image files; one or several.
@@ -113,28 +105,32 @@ class Run:
             A `Prediction` for every file that can be read.
         """
         paths = [files] if isinstance(files, str | os.PathLike) else list(files)
-        return classify_files(self.model, self.class_names, paths, batch_size, unreadable)
+        names = self.class_names
+        return classify_files(self.model, names, paths, batch_size, unreadable, self.task)
 
-    def evaluate(self, images: ImageSet | str | os.PathLike[str], batch_size: int = 64) -> float:
-        """Computes the top-1 accuracy on images.
+    def evaluate(
+        self, images: ImageSet | str | os.PathLike[str], batch_size: int = 64
+    ) -> float | dict[str, float]:
+        """Computes the top-1 accuracy on images, or the metrics of another task.
 
         Args:
-            images: An `ImageSet`, or a folder with one folder per class.
+            images: An `ImageSet`, a folder with one folder per class, or a CSV file.
             batch_size: Images per step.
 
         Returns:
-            The accuracy, in [0, 1].
+            The accuracy, in [0, 1]; of several labels or a regression metrics by name.
 
         Raises:
             ValueError: If the images have classes that the run does not know.
         """
-        from keras_vit.data.folder import read_folder
         from keras_vit.data.image_set import check_same_classes
+        from keras_vit.data.sources import open_images
 
         if isinstance(images, str | os.PathLike):
-            images = read_folder(images, self.class_names)
-        check_same_classes(self.class_names, images)
-        return evaluate_accuracy(self.model, images, batch_size)
+            images = open_images(os.fspath(images), None, self.class_names, task=self.task)
+        check_same_classes(self.class_names, images, self.task)
+        metrics = predict_labelled(self.model, images, batch_size).metrics()
+        return metrics["accuracy"] if self.task == "single_label" else metrics
 
     def export(self, to: str, path: str | os.PathLike[str], **options: Any) -> ExportReport:
         """Exports the model with its class names, checked against the model.
@@ -147,8 +143,10 @@ class Run:
         Returns:
             The `ExportReport`.
         """
-        export = find_exporter(to)
-        return export(self.model, path, **{"labels": list(self.class_names), **options})
+        own: dict[str, Any] = {"labels": list(self.class_names)}
+        if self.task != "single_label":
+            own["activation"] = activation_of(self.task)
+        return find_exporter(to)(self.model, path, **{**own, **options})
 
     def report(
         self,
@@ -183,12 +181,12 @@ class Run:
             kind, images = self._held_out()
         path = self.folder / REPORT if path is None else pathlib.Path(path)
         predictions = None
-        subtitle = f"{self.config.get('model', 'A model')}, {len(self.class_names)} classes. "
+        subtitle = f"{self.config.get('model', 'A model')}, {self._describe_outputs()}. "
         if images:
-            check_same_classes(self.class_names, images)
-            predictions = predict_set(self.model, images, batch_size, class_names=self.class_names)
+            check_same_classes(self.class_names, images, self.task)
+            predictions = predict_labelled(self.model, images, batch_size, self.class_names)
             predictions.write_csv(path.parent / PREDICTIONS)
-            subtitle += f"Accuracy on the {kind} images of {images.name}. ".replace("  ", " ")
+            subtitle += f"Results on the {kind} images of {images.name}. ".replace("  ", " ")
         shown = {name: value for name, value in self.config.items() if value not in (None, [])}
         return write_result_page(
             path,
@@ -208,7 +206,8 @@ class Run:
         config = self.config
         if config.get("data") is None:
             return "", False
-        names = [name for name in ("data_dir", "unreadable") if config.get(name) is not None]
+        keys = ("data_dir", "unreadable", "task")
+        names = [name for name in keys if config.get(name) is not None]
         options = {name: config[name] for name in names}
         others = config.get("validation"), config.get("test"), config.get("seed", 0)
         try:
@@ -226,14 +225,16 @@ class Run:
         facts = {"epochs": f"{epochs:,}"}
         if seconds:
             facts["training time"] = human_seconds(seconds)
-        batch, steps = self.config.get("plan", {}).get("batch_size"), self.results.get(STEPS)
+        plan, steps = self.config.get("plan", {}), self.results.get(STEPS)
+        batch, sizes = plan.get("batch_size"), plan.get("progressive_sizes", ())
         if batch and steps:
             seen = steps * epochs * batch
             facts |= {"steps": f"{steps * epochs:,} of {batch:,} images", "images": f"{seen:,}"}
             if seconds:
                 facts["images a second"] = f"{seen / seconds:,.4g}"
             with contextlib.suppress(ValueError):  # a layer that cannot be counted
-                facts["FLOPs of training"] = f"{training_exaflops(self.model, seen) * 1e18:.3g}"
+                exaflops = training_exaflops(self.model, seen) * share_of_pixels(sizes)
+                facts["FLOPs of training"] = f"{exaflops * 1e18:.3g}"
         if PEAK_MEMORY in self.results:
             facts["peak memory of the process"] = human_bytes(self.results[PEAK_MEMORY])
         return facts
@@ -243,15 +244,20 @@ class Run:
         state = "ended" if self.results else "not ended"
         return (
             f"Run {self.folder}: {self.config.get('model', 'a model')}, "
-            f"{len(self.class_names)} classes, {epochs} epochs, {state}. {self.describe_model()}"
+            f"{self._describe_outputs()}, {epochs} epochs, {state}. {self.describe_model()}"
         )
+
+    def _describe_outputs(self) -> str:
+        count, words = len(self.class_names), {"multi_label": "labels", "regression": "targets"}
+        return f"{count} {words.get(self.task, 'classes').removesuffix('s' if count == 1 else ' ')}"
 
     def describe_model(self) -> str:
         """Says which of the run's models this is, in one sentence."""
         epoch = "" if self.epoch is None else f", epoch {self.epoch}"
         reason = ""
         if self.which == "best" and self.epoch is not None:
-            reason = f", the best {BEST_BY}: {self.history[BEST_BY][self.epoch - 1]:.4f}"
+            metric = MONITORS[self.task].metric
+            reason = f", the best {metric}: {self.history[metric][self.epoch - 1]:.4f}"
         return f"Model: {self.model_path.name}{epoch}{reason}."
 
 
@@ -260,8 +266,8 @@ def load_run(folder: str | os.PathLike[str], which: str | None = None) -> Run:
 
     Args:
         folder: Folder of the run.
-        which: `"best"`, the model of the epoch with the best validation accuracy, or `"final"`,
-            that of the last epoch. `None` takes the best if there is one; `print(run)` says which.
+        which: `"best"`, the model of the epoch with the best validation metric, or `"final"`, that
+            of the last epoch. `None` takes the best if there is one; `print(run)` says which.
 
     Returns:
         A `Run`. Its model is loaded on first use.
@@ -297,6 +303,11 @@ def load_run(folder: str | os.PathLike[str], which: str | None = None) -> Run:
     )
 
 
+def activation_of(task: str) -> str:
+    """The activation of an export: from a model's outputs to what a user reads."""
+    return {"multi_label": "sigmoid", "regression": "linear"}.get(task, "softmax")
+
+
 def find_exporter(to: str) -> Callable[..., ExportReport]:
     """Finds the function that exports to `"saved_model"`, `"litert"` or `"onnx"`.
 
@@ -314,37 +325,6 @@ def find_exporter(to: str) -> Callable[..., ExportReport]:
     }
     check_choice("to", to, tuple(exporters))
     return exporters[to]
-
-
-def classify_files(
-    model: keras.Model,
-    class_names: Sequence[str],
-    files: Sequence[str | os.PathLike[str]],
-    batch_size: int = 32,
-    unreadable: str = "error",
-) -> list[Prediction]:
-    """Classifies image files with a model, preprocessed as in evaluation.
-
-    Args:
-        model: A model that returns logits or probabilities.
-        class_names: Names of its classes, in order.
-        files: Image files and folders of image files.
-        batch_size: Images per step.
-        unreadable: `"error"` or `"skip"`, as for `read_folder`.
-
-    Returns:
-        A `Prediction` for every file that can be read.
-    """
-    from keras_vit.data.batches import eval_batches
-    from keras_vit.data.folder import read_files
-
-    paths, images = read_files(files, class_names, unreadable)
-    outputs = [model.predict_on_batch(x) for x, _ in eval_batches(images, model, batch_size)]
-    probabilities = class_probabilities(model, np.concatenate(outputs))
-    return [
-        Prediction(path, {class_names[i]: float(scores[i]) for i in np.argsort(-scores)})
-        for path, scores in zip(paths, probabilities, strict=True)
-    ]
 
 
 def _check_names(names: tuple[str, ...], model: keras.Model, folder: pathlib.Path) -> None:

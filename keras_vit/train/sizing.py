@@ -47,6 +47,13 @@ def hyper_rule(num_images: int, pixels: tuple[int, int]) -> Recipe:
     )
 
 
+_OTHER_CROPS: dict[str, Any] = {"area_range": (0.5, 1.0), "label_smoothing": 0.0}
+_FOR_OTHER_TASKS = {
+    "multi_label": {"loss": "sigmoid", **_OTHER_CROPS},
+    "regression": {"loss": "huber", **_OTHER_CROPS},
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class TrainingPlan:
     """A model and a recipe for a number of images. Made by `plan_training`.
@@ -62,7 +69,9 @@ class TrainingPlan:
     recipe: Recipe
 
 
-def plan_training(num_images: int, pretrained: bool = False) -> TrainingPlan:
+def plan_training(
+    num_images: int, pretrained: bool = False, task: str = "single_label"
+) -> TrainingPlan:
     """Chooses model and recipe by the number of images: "small, from scratch" or "fine-tune".
 
     From scratch: a small ViT behind a convolutional root, which learns from few images what patches
@@ -77,9 +86,14 @@ def plan_training(num_images: int, pretrained: bool = False) -> TrainingPlan:
     that linear and square-root scaling make of 0.01, a middle one of the paper's. Ten epochs, and
     BiT-HyperRule's 500 steps at least.
 
+    Several labels take the sigmoid loss, regression Huber's, both without label smoothing and with
+    crops of half of the area at least, because a label or a number may depend on a part of an
+    image.
+
     Args:
         num_images: Training images, before validation images are split off.
         pretrained: Whether the model has trained weights.
+        task: What the labels of the images are, see `ImageSet`.
 
     Returns:
         A `TrainingPlan`.
@@ -91,6 +105,7 @@ def plan_training(num_images: int, pretrained: bool = False) -> TrainingPlan:
     (64, 32, 1875)
     """
     held_out = 0.2 if num_images < 2_000 else 0.1
+    changes = _FOR_OTHER_TASKS.get(task, {})
     if pretrained:
         steps = min(20_000, max(500, 10 * num_images // 32))
         recipe = Recipe(
@@ -103,7 +118,7 @@ def plan_training(num_images: int, pretrained: bool = False) -> TrainingPlan:
             clip_norm=1.0,
             held_out=held_out,
         )
-        return TrainingPlan("vit_ti16", {}, recipe)
+        return TrainingPlan("vit_ti16", {}, recipe.replace(**changes))
     batch = 32 if num_images < 5_000 else 64 if num_images < 50_000 else 256
     steps = max(500, 100 * num_images // batch)
     recipe = Recipe(
@@ -120,4 +135,5 @@ def plan_training(num_images: int, pretrained: bool = False) -> TrainingPlan:
         augmentation=Augmentation(area_range=(0.25, 1.0), label_smoothing=0.1),
         held_out=held_out,
     )
-    return TrainingPlan("r_vit_ti16", {"patch_size": (4, 4), "depth": 6}, recipe)
+    options = {"patch_size": (4, 4), "depth": 6}
+    return TrainingPlan("r_vit_ti16", options, recipe.replace(**changes))

@@ -12,9 +12,10 @@ import tensorflow as tf
 import keras_vit
 from keras_vit.config import Preprocessing
 from keras_vit.data.augmentation import AUGREG, Augmentation
-from keras_vit.data.batches import InputTransform, eval_batches, train_batches, transform_of
+from keras_vit.data.batches import eval_batches, train_batches
 from keras_vit.data.folder import read_folder
 from keras_vit.data.image_set import read_arrays, read_records
+from keras_vit.data.input_transform import InputTransform, transform_of
 from keras_vit.data.rand_augment import rand_augment
 from keras_vit.data.shards import find_shards
 from keras_vit.data.transforms import eval_transform

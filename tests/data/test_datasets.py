@@ -8,8 +8,9 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from keras_vit.config import Preprocessing
-from keras_vit.data.batches import InputTransform, eval_batches, train_batches
+from keras_vit.data.batches import eval_batches, train_batches
 from keras_vit.data.datasets import DATASETS, VTAB, find_dataset, list_datasets, read_dataset
+from keras_vit.data.input_transform import InputTransform
 from keras_vit.train.recipes import RECIPES
 from tests.checks import quick
 

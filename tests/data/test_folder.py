@@ -14,10 +14,11 @@ import tensorflow as tf
 
 from keras_vit.config import Preprocessing
 from keras_vit.data.augmentation import Augmentation
-from keras_vit.data.batches import InputTransform, eval_batches, train_batches
+from keras_vit.data.batches import eval_batches, train_batches
 from keras_vit.data.decode import decode
 from keras_vit.data.folder import read_files, read_folder
 from keras_vit.data.image_files import read_images
+from keras_vit.data.input_transform import InputTransform
 from tests.data.kinds import BLUE, RED, encode
 from tests.data.pictures import encoded, pixels, write_folder
 

@@ -9,7 +9,8 @@ import tensorflow_datasets as tfds
 
 from keras_vit.config import Preprocessing
 from keras_vit.data.augmentation import Augmentation
-from keras_vit.data.batches import InputTransform, eval_batches, train_batches
+from keras_vit.data.batches import eval_batches, train_batches
+from keras_vit.data.input_transform import InputTransform
 from keras_vit.data.tfds import read_tfds
 from tests.data.pictures import pixels
 

@@ -7,7 +7,7 @@ import pytest
 
 import keras_vit
 from keras_vit.config import Preprocessing
-from keras_vit.data.batches import transform_of
+from keras_vit.data.input_transform import transform_of
 from keras_vit.errors import ExportMismatchError
 from keras_vit.export.inference import prepare
 from keras_vit.export.saved_model import export_saved_model

@@ -13,7 +13,8 @@ import keras_vit
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.data.image_set import read_arrays
 from keras_vit.resize import resize_positions
-from keras_vit.train.fit import Epochs, evaluate_accuracy, plan_epochs
+from keras_vit.train.fit import evaluate_accuracy
+from keras_vit.train.stages import Epochs, plan_epochs
 from tests.fixtures import fill_random, tiny_config
 
 RECIPE = keras_vit.train.Recipe(

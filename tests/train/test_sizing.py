@@ -132,5 +132,5 @@ def test_names_of_models_and_recipes_are_explained():
     model = keras_vit.build_vit(tiny_config(image_size=8, depth=1, classes=2))
     with pytest.raises(TypeError, match=r"find_recipe\('finetune_pets'\)"):
         keras_vit.fine_tune(model, unequal(), "finetune_pets")
-    with pytest.raises(ValueError, match="Early stopping needs a validation accuracy"):
+    with pytest.raises(ValueError, match="Early stopping needs val_accuracy"):
         keras_vit.fine_tune(model, unequal(), RECIPE.replace(early_stopping=2))

@@ -1,0 +1,287 @@
+"""Reads images with the labels or numbers of a CSV file as an `ImageSet`.
+
+The first column names the images. The others are classes, labels of several classes, or numbers.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import math
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.checks import check_choice
+from keras_vit.config import TASKS
+from keras_vit.data.decode import MAX_PIXELS
+from keras_vit.data.folder import find_problems, report_problems
+from keras_vit.data.image_files import IMAGE_ENDINGS
+from keras_vit.data.image_set import ImageSet, indexed
+
+SEPARATORS = "|;"  # of several labels in a cell
+_DELIMITERS = ",;\t"
+_MAX_LISTED = 20
+_MISSING = "does not exist"
+
+
+def read_csv(
+    path: str | os.PathLike[str],
+    folder: str | os.PathLike[str] | None = None,
+    task: str | None = None,
+    class_names: Sequence[str] | None = None,
+    unreadable: str = "error",
+    check: str = "headers",
+    max_pixels: int = MAX_PIXELS,
+) -> ImageSet:
+    """Reads images that a CSV file names, with their labels or numbers.
+
+    The file has a header line. The first column is the path of an image in `folder`, with or
+    without its ending. One more column of names is one class for each image, or several that `|` or
+    `;` separates; several columns of 0 and 1 are one class each; other numbers are regression
+    targets.
+
+    Args:
+        path: The CSV file, UTF-8, with commas, semicolons or tabs.
+        folder: Folder of the images; `None` takes that of the file.
+        task: `"single_label"`, `"multi_label"` or `"regression"`; `None` decides by the columns. A
+            single column of whole numbers can be classes or targets, so it needs `task`.
+        class_names: Names of the classes or targets in order, such as those of the training images.
+        unreadable: `"error"` lists images that cannot be read with the other problems; `"skip"`
+            leaves them out with a warning. Images that do not exist count as unreadable.
+        check: As for `read_folder`.
+        max_pixels: As for `read_folder`.
+
+    Returns:
+        An `ImageSet` in the order of the file.
+
+    Raises:
+        FileNotFoundError: If there is no such file or folder.
+        ValueError: If the file is no such table. The message lists all problems with their lines.
+
+    Example:
+
+    >>> images = keras_vit.data.read_csv("photos/labels.csv")  # doctest: +SKIP
+    >>> images.task, images.class_names  # doctest: +SKIP
+    ('multi_label', ('dog', 'indoors', 'person'))
+    """
+    check_choice("unreadable", unreadable, ("error", "skip"))
+    check_choice("check", check, ("headers", "pixels"))
+    if task is not None:
+        check_choice("task", task, TASKS)
+    path = pathlib.Path(path)
+    root = path.parent if folder is None else pathlib.Path(folder)
+    for place, exists in ((path, path.is_file()), (root, root.is_dir())):
+        if not exists:
+            raise FileNotFoundError(f"There is no {'file' if place is path else 'folder'} {place}.")
+    columns, rows = _read_rows(path)
+    problems: list[tuple[int, str]] = []
+    rows = _check_rows(rows, len(columns), problems)
+    files = _find_images(rows, root, problems)
+    task = task or _guess_task(path, rows, len(columns) - 1)
+    names, values = _read_labels(path, columns[1:], rows, task, class_names, problems)
+    bad = find_problems([f for f in files.values() if f.exists()], check, max_pixels)
+    bad |= {file: _MISSING for file in files.values() if not file.exists()}
+    if unreadable == "error":
+        problems += [(line, f"{f} {bad[f]}") for line, f in files.items() if f in bad]
+    _raise(path, problems)
+    skipped = tuple(f"{file} {problem}" for file, problem in bad.items())
+    if skipped:
+        report_problems(skipped, unreadable, path)
+    kept = [line for line, file in files.items() if file not in bad]
+    if not kept:
+        raise ValueError(f"None of the images in {path} can be read. Their folder is {root}.")
+    items = np.array([os.fspath(files[line]) for line in kept], object)
+    labels = np.array([values[line] for line in kept])
+    load = tf.io.read_file
+    images = indexed(os.fspath(path), items, labels, names, load, skipped, task=task)
+    return dataclasses.replace(images, max_pixels=max_pixels)
+
+
+class _Row(NamedTuple):
+    line: int
+    image: str
+    cells: list[str]
+
+
+def _read_rows(path: pathlib.Path) -> tuple[list[str], list[_Row]]:
+    """The names of the columns, and the lines that are not blank."""
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            first = file.readline()
+            delimiter = max(_DELIMITERS, key=first.count)
+            file.seek(0)
+            reader = csv.reader(file, delimiter=delimiter, strict=True)
+            table = [(reader.line_num, [cell.strip() for cell in row]) for row in reader]
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8: {error}. Save it as CSV in UTF-8.") from error
+    except csv.Error as error:
+        raise ValueError(f"{path}, line {reader.line_num} is not CSV: {error}.") from error
+    table = [(line, row) for line, row in table if any(row)]
+    if len(table) < 2:
+        raise ValueError(f"{path} needs a line with the names of its columns, and one per image.")
+    columns = table[0][1]
+    twice = sorted({name for name in columns if columns.count(name) > 1})
+    if len(columns) < 2 or "" in columns or twice:
+        problem = f"the column {', '.join(twice)} twice" if twice else f"the columns {columns}"
+        raise ValueError(
+            f"The first line of {path} must name every column: the image, then labels or numbers, "
+            f"such as `file,label`. Received: {problem}. A table that pandas wrote needs "
+            "index=False."
+        )
+    return columns, [_Row(line, row[0], row[1:]) for line, row in table[1:]]
+
+
+def _check_rows(rows: list[_Row], columns: int, problems: list[tuple[int, str]]) -> list[_Row]:
+    """The rows with an image and as many cells as there are columns."""
+    whole = []
+    for row in rows:
+        if len(row.cells) + 1 != columns:
+            problems.append((row.line, f"{len(row.cells) + 1} cells, and {columns} columns"))
+        elif not row.image:
+            problems.append((row.line, "no image is named"))
+        else:
+            whole.append(row)
+    return whole
+
+
+def _find_images(
+    rows: list[_Row], root: pathlib.Path, problems: list[tuple[int, str]]
+) -> dict[int, pathlib.Path]:
+    """The file of every line; a name without an ending gets that of the file that exists."""
+    found: dict[int, pathlib.Path] = {}
+    lines: dict[pathlib.Path, int] = {}
+    for row in rows:
+        file = root / row.image
+        if not file.exists() and file.suffix.lower() not in IMAGE_ENDINGS:
+            endings = [*IMAGE_ENDINGS, *map(str.upper, IMAGE_ENDINGS)]
+            candidates = (file.with_name(file.name + ending) for ending in endings)
+            file = next((each for each in candidates if each.exists()), file)
+        if file in lines:
+            advice = f"; separate several labels by {SEPARATORS[0]}"
+            problems.append((row.line, f"{file} is in line {lines[file]} already{advice}"))
+        lines.setdefault(file, row.line)
+        found[row.line] = file
+    return found
+
+
+def _number(cell: str) -> float | None:
+    try:
+        return float(cell)
+    except ValueError:
+        return None
+
+
+def _are_indicators(rows: list[_Row]) -> bool:
+    """Whether all numbers are 0 or 1."""
+    numbers = {_number(cell) for row in rows for cell in row.cells} - {None}
+    return bool(numbers) and numbers <= {0.0, 1.0}
+
+
+def _guess_task(path: pathlib.Path, rows: list[_Row], columns: int) -> str:
+    if columns > 1:
+        return "multi_label" if _are_indicators(rows) else "regression"
+    cells = [row.cells[0] for row in rows if row.cells[0]]
+    numbers = [number for number in map(_number, cells) if number is not None]
+    if 2 * len(numbers) <= len(cells):
+        has_several = any(separator in cell for cell in cells for separator in SEPARATORS)
+        return "multi_label" if has_several else "single_label"
+    if all(number == round(number) for number in numbers if math.isfinite(number)):
+        raise ValueError(
+            f"The column of {path} holds whole numbers, which are classes or regression targets. "
+            'Say which: task="single_label" or task="regression", --task on the command line.'
+        )
+    return "regression"
+
+
+def _read_labels(
+    path: pathlib.Path,
+    columns: list[str],
+    rows: list[_Row],
+    task: str,
+    class_names: Sequence[str] | None,
+    problems: list[tuple[int, str]],
+) -> tuple[tuple[str, ...], dict[int, int | list[float]]]:
+    """Names of the classes or targets, and the label of every line."""
+    is_list = task == "multi_label" and len(columns) == 1 and not _are_indicators(rows)
+    if task == "single_label" and len(columns) > 1:
+        raise ValueError(
+            f"One class for each image is one column. {path} has {len(columns)}: "
+            f"{', '.join(columns[:_MAX_LISTED])}. Remove the others, or pass another task."
+        )
+    if task == "single_label" or is_list:
+        return _read_names(path, rows, is_list, class_names, problems)
+    names = tuple(columns if class_names is None else class_names)
+    if set(names) != set(columns):
+        raise ValueError(
+            f"{path} has the columns {', '.join(columns[:_MAX_LISTED])}, and the training images "
+            f"{', '.join(names[:_MAX_LISTED])}. Rename, add or remove columns."
+        )
+    order = [columns.index(name) for name in names]
+    values: dict[int, int | list[float]] = {}
+    for row in rows:
+        numbers = []
+        for position in order:
+            number, name = _number(row.cells[position]), columns[position]
+            if not row.cells[position]:
+                problems.append((row.line, f"no value for {name}"))
+            elif number is None or not math.isfinite(number):
+                problems.append((row.line, f"{name} is no number: {row.cells[position]!r}"))
+            elif task == "multi_label" and number not in (0, 1):
+                problems.append((row.line, f"{name} must be 0 or 1: {row.cells[position]}"))
+            numbers.append(number or 0.0)
+        values[row.line] = numbers
+    return names, values
+
+
+def _read_names(
+    path: pathlib.Path,
+    rows: list[_Row],
+    several: bool,
+    class_names: Sequence[str] | None,
+    problems: list[tuple[int, str]],
+) -> tuple[tuple[str, ...], dict[int, int | list[float]]]:
+    """Labels of a column with names of classes, one or several in a cell."""
+    found: dict[int, list[str]] = {}
+    for row in rows:
+        cell = row.cells[0]
+        if several:
+            for separator in SEPARATORS[1:]:
+                cell = cell.replace(separator, SEPARATORS[0])
+        parts = [part.strip() for part in cell.split(SEPARATORS[0])] if several else [cell]
+        found[row.line] = [part for part in parts if part]
+        if not found[row.line]:
+            advice = " (for images without any, write a column of 0 and 1 for each class)"
+            problems.append((row.line, f"no label{advice if several else ''}"))
+    names = tuple(sorted({part for parts in found.values() for part in parts}))
+    if class_names is not None:
+        names = tuple(class_names)
+    elif len(names) < 2:
+        problems.append((1, f"one class, {', '.join(names)}: telling apart needs two"))
+    position = {name: index for index, name in enumerate(names)}
+    values: dict[int, int | list[float]] = {}
+    for line, parts in found.items():
+        unknown = [part for part in parts if part not in position]
+        if unknown:
+            known = ", ".join(names[:_MAX_LISTED])
+            problems.append((line, f"{', '.join(unknown)} is none of the classes {known}"))
+        chosen = [position[part] for part in parts if part in position]
+        if several:
+            values[line] = [float(index in chosen) for index in range(len(names))]
+        else:
+            values[line] = chosen[0] if chosen else 0
+    return names, values
+
+
+def _raise(path: pathlib.Path, problems: list[tuple[int, str]]) -> None:
+    if not problems:
+        return
+    lines = [f"line {line}: {text}" for line, text in sorted(problems)]
+    more = [f"and {len(lines) - _MAX_LISTED} more"] if len(lines) > _MAX_LISTED else []
+    raise ValueError(
+        f"{path} has {len(lines)} problems:\n  " + "\n  ".join([*lines[:_MAX_LISTED], *more])
+    )

@@ -1,0 +1,321 @@
+"""Predictions of several labels or of regression targets, and what follows from them.
+
+Average precision, precision and recall at thresholds; mean absolute error with intervals.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import keras
+import numpy as np
+
+from keras_vit.files import write_atomically
+from keras_vit.models.heads import class_probabilities
+
+if TYPE_CHECKING:  # reading images needs TensorFlow
+    from keras_vit.data.image_set import ImageSet
+
+_RESAMPLES, _MOST_WORK = (100, 500), 1e8  # of the images for an interval, times images and labels
+_Z = 1.959964  # of 95 % of a normal distribution
+_INTERVAL = (2.5, 97.5)  # percentiles
+
+
+class LabelScore(NamedTuple):
+    """How well one label is predicted at a threshold.
+
+    Args:
+        name: The label.
+        images: Images that have it.
+        average_precision: Area below precision against recall, over all thresholds; NaN if no image
+            has the label.
+        threshold: Score from which the label is predicted.
+        precision: Share of the predictions that are right; NaN without any.
+        recall: Share of the images with the label that are predicted; NaN without any.
+        f1: Harmonic mean of both.
+    """
+
+    name: str
+    images: int
+    average_precision: float
+    threshold: float
+    precision: float
+    recall: float
+    f1: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LabelPredictions:
+    """Predictions of several labels for each image. Made by `predict_targets`.
+
+    Args:
+        source: Name of the images.
+        names: Path of the file of every image, or its position where there are no files.
+        class_names: Names of the labels.
+        targets: True labels, 0 or 1, of shape `(B, K)`.
+        outputs: Scores, probabilities of each label by itself, of shape `(B, K)`.
+        worst: Positions of the images with the largest cross-entropy, largest first.
+        worst_images: Their model inputs, of shape `(len(worst), H, W, C)`.
+    """
+
+    source: str
+    names: tuple[str, ...]
+    class_names: tuple[str, ...]
+    targets: np.ndarray
+    outputs: np.ndarray
+    worst: tuple[int, ...] = ()
+    worst_images: np.ndarray | None = None
+
+    def average_precision(self) -> np.ndarray:
+        """Average precision of every label, `(K,)`; NaN for a label that no image has."""
+        return _average_precision(self.targets, self.outputs)
+
+    def metrics(self, threshold: float = 0.5) -> dict[str, float]:
+        """Average precision, macro and micro; F1 and exact matches at a threshold."""
+        chosen, true = self.outputs >= threshold, self.targets > 0
+        right = float((chosen & true).sum())
+        return {
+            "macro average precision": float(_mean(self.average_precision())),
+            "micro average precision": float(
+                _average_precision(self.targets.reshape(-1, 1), self.outputs.reshape(-1, 1))[0]
+            ),
+            "micro F1": _f1(right, float(chosen.sum()), float(true.sum())),
+            "exact matches": float((chosen == true).all(axis=1).mean()),
+        }
+
+    def interval(self, seed: int = 0) -> tuple[float, float]:
+        """95 % bootstrap interval of the macro average precision, over images."""
+        random = np.random.default_rng(seed)
+        values = []
+        for _ in range(int(np.clip(_MOST_WORK / self.targets.size, *_RESAMPLES))):
+            own = random.integers(len(self.targets), size=len(self.targets))
+            values.append(_mean(_average_precision(self.targets[own], self.outputs[own])))
+        known = [value for value in values if not np.isnan(value)] or [float("nan")]
+        low, high = np.percentile(known, _INTERVAL)
+        return float(low), float(high)
+
+    def score(self, threshold: float | Sequence[float] = 0.5) -> list[LabelScore]:
+        """Scores of every label at a threshold, one for all or one for each."""
+        limits = np.broadcast_to(np.asarray(threshold, "float64"), len(self.class_names))
+        scores = []
+        for k, average in enumerate(self.average_precision()):
+            chosen, true = self.outputs[:, k] >= limits[k], self.targets[:, k] > 0
+            right, predicted, count = (chosen & true).sum(), chosen.sum(), true.sum()
+            precision = float(right / predicted) if predicted else float("nan")
+            recall = float(right / count) if count else float("nan")
+            f1 = _f1(right, predicted, count)
+            row = (int(count), float(average), float(limits[k]), precision, recall, f1)
+            scores.append(LabelScore(self.class_names[k], *row))
+        return scores
+
+    def best_thresholds(self) -> list[float]:
+        """The threshold of every label with the largest F1 on these images; 0.5 without images."""
+        best = []
+        for k in range(len(self.class_names)):
+            scores, true = self.outputs[:, k], self.targets[:, k] > 0
+            order = np.argsort(-scores, kind="stable")
+            right = np.cumsum(true[order])
+            f1 = 2 * right / (np.arange(1, len(order) + 1) + max(1, true.sum()))
+            f1 = np.where(_is_last_of_equal(scores[order]), f1, -1)
+            best.append(float(scores[order[int(np.argmax(f1))]]) if true.any() else 0.5)
+        return best
+
+    def write_csv(self, path: str | os.PathLike[str]) -> None:
+        """Writes one row for every image: file, true and predicted labels, scores."""
+        heads = ["file", "true", "predicted", *(f"score of {name}" for name in self.class_names)]
+        rows = (
+            [name, self._listed(true > 0), self._listed(scores >= 0.5), *map(_short, scores)]
+            for name, true, scores in zip(self.names, self.targets, self.outputs, strict=True)
+        )
+        _write(path, heads, rows)
+
+    def _listed(self, chosen: np.ndarray) -> str:
+        return "|".join(name for name, is_in in zip(self.class_names, chosen, strict=True) if is_in)
+
+
+class TargetScore(NamedTuple):
+    """How well one regression target is predicted, in its units.
+
+    Args:
+        name: The target.
+        mae: Mean absolute error.
+        mae_interval: Its 95 % interval: 1.96 standard errors to both sides.
+        rmse: Root of the mean squared error.
+        r2: Share of the variance that is explained: 1 is perfect, 0 as good as the mean.
+        errors: Range that holds the middle 95 % of the errors, predicted less true.
+    """
+
+    name: str
+    mae: float
+    mae_interval: tuple[float, float]
+    rmse: float
+    r2: float
+    errors: tuple[float, float]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ValuePredictions:
+    """Predictions of regression targets. Made by `predict_targets`.
+
+    Args:
+        source: Name of the images.
+        names: Path of the file of every image, or its position where there are no files.
+        class_names: Names of the targets.
+        targets: True values of shape `(B, K)`.
+        outputs: Predicted values of shape `(B, K)`.
+        worst: Positions of the images with the largest error, in standard deviations of each
+            target, largest first.
+        worst_images: Their model inputs, of shape `(len(worst), H, W, C)`.
+    """
+
+    source: str
+    names: tuple[str, ...]
+    class_names: tuple[str, ...]
+    targets: np.ndarray
+    outputs: np.ndarray
+    worst: tuple[int, ...] = ()
+    worst_images: np.ndarray | None = None
+
+    def metrics(self) -> dict[str, float]:
+        """Mean absolute error and R2 of every target."""
+        found = {}
+        for k, name in enumerate(self.class_names):
+            error = self.outputs[:, k] - self.targets[:, k]
+            found[f"MAE of {name}"] = float(np.abs(error).mean())
+            found[f"R2 of {name}"] = _r2(self.targets[:, k], error)
+        return found
+
+    def score(self) -> list[TargetScore]:
+        """Scores of every target, with intervals."""
+        scores = []
+        for k, name in enumerate(self.class_names):
+            error = self.outputs[:, k] - self.targets[:, k]
+            mae, half = np.abs(error).mean(), _Z * np.abs(error).std() / np.sqrt(len(error))
+            low, high = np.percentile(error, _INTERVAL)
+            rmse, r2 = np.sqrt(np.square(error).mean()), _r2(self.targets[:, k], error)
+            interval = (float(max(0, mae - half)), float(mae + half))
+            limits = (float(low), float(high))
+            scores.append(TargetScore(name, float(mae), interval, float(rmse), r2, limits))
+        return scores
+
+    def write_csv(self, path: str | os.PathLike[str]) -> None:
+        """Writes one row for every image: file; true value, prediction and error of each target."""
+        kinds = ("true", "predicted", "error")
+        heads = ["file", *(f"{kind} {name}" for name in self.class_names for kind in kinds)]
+        rows = (
+            [name, *map(_short, np.stack([true, found, found - true], axis=1).ravel())]
+            for name, true, found in zip(self.names, self.targets, self.outputs, strict=True)
+        )
+        _write(path, heads, rows)
+
+
+def predict_targets(
+    model: keras.Model,
+    images: ImageSet,
+    batch_size: int = 64,
+    *,
+    class_names: Sequence[str] | None = None,
+    num_worst: int = 12,
+) -> LabelPredictions | ValuePredictions:
+    """Predicts the labels or the regression targets of images.
+
+    Args:
+        model: A model that returns a logit for each label, or the value of each target.
+        images: Images with task `"multi_label"` or `"regression"`, as of `read_csv`.
+        batch_size: Images per step.
+        class_names: Names of labels or targets; `None` takes those of the images.
+        num_worst: Images with the largest errors that are kept.
+
+    Returns:
+        `LabelPredictions` or `ValuePredictions`.
+
+    Raises:
+        ValueError: If the images have one class each, or do not fit the model.
+    """
+    from keras_vit.data.batches import eval_batches
+
+    if images.task == "single_label":
+        raise ValueError(f"{images.name} has one class for each image: use `predict_set`.")
+    outputs, targets = [], []
+    worst: list[tuple[float, int, np.ndarray]] = []
+    scale = np.maximum(np.std(np.asarray(images.labels, "float64"), axis=0), 1e-12)
+    size, seen = min(batch_size, images.num_images), 0
+    for x, y in eval_batches(images, model, size):
+        raw = np.asarray(model.predict_on_batch(x), "float64")
+        true, found = np.asarray(y, "float64"), class_probabilities(model, raw, images.task)
+        if images.task == "multi_label":
+            chosen = np.clip(np.where(true > 0, found, 1 - found), 1e-12, 1)
+            losses = -np.log(chosen).sum(axis=1)
+        else:
+            losses = np.abs((found - true) / scale).max(axis=1)
+        pixels = np.asarray(x)
+        worst += [(-float(loss), seen + i, pixels[i].copy()) for i, loss in enumerate(losses)]
+        worst = sorted(worst, key=lambda item: item[:2])[:num_worst]
+        outputs.append(found)
+        targets.append(true)
+        seen += len(true)
+    make = LabelPredictions if images.task == "multi_label" else ValuePredictions
+    return make(
+        source=images.name,
+        names=images.file_names(),
+        class_names=tuple(images.class_names if class_names is None else class_names),
+        targets=np.concatenate(targets),
+        outputs=np.concatenate(outputs),
+        worst=tuple(index for _, index, _ in worst),
+        worst_images=np.stack([image for *_, image in worst]) if worst else None,
+    )
+
+
+def _average_precision(targets: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    """Sum of precision times step of recall over all thresholds, for every column.
+
+    As `sklearn.metrics.average_precision_score`: equal scores are one threshold.
+    """
+    values = np.full(scores.shape[1], np.nan)
+    for k in range(scores.shape[1]):
+        order = np.argsort(-scores[:, k], kind="stable")
+        right = np.cumsum(targets[order, k] > 0)
+        if not right[-1]:
+            continue
+        ends = np.flatnonzero(_is_last_of_equal(scores[order, k]))
+        precision = right[ends] / (ends + 1)
+        steps = np.diff(right[ends], prepend=0) / right[-1]
+        values[k] = (precision * steps).sum()
+    return values
+
+
+def _is_last_of_equal(ordered: np.ndarray) -> np.ndarray:
+    return np.append(ordered[1:] != ordered[:-1], True)
+
+
+def _mean(values: np.ndarray) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else float("nan")
+
+
+def _f1(right: Any, predicted: Any, true: Any) -> float:
+    return float(2 * right / (predicted + true)) if predicted + true else float("nan")
+
+
+def _r2(true: np.ndarray, error: np.ndarray) -> float:
+    variance = np.square(true - true.mean()).mean()
+    return float(1 - np.square(error).mean() / variance) if variance else float("nan")
+
+
+def _short(value: Any) -> str:
+    return f"{value:.6g}"
+
+
+def _write(path: str | os.PathLike[str], heads: list[str], rows: Iterator[list[str]]) -> None:
+    with (
+        write_atomically(path, replace=True) as unfinished,
+        # Linux allows file names that are no UTF-8; they stay as they are.
+        open(unfinished, "w", newline="", encoding="utf-8", errors="surrogateescape") as file,
+    ):
+        writer = csv.writer(file)
+        writer.writerow(heads)
+        writer.writerows(rows)

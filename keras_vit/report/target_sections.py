@@ -1,0 +1,134 @@
+"""Sections of the result page for several labels and for regression targets."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from keras_vit.evaluate.targets import LabelPredictions, ValuePredictions
+from keras_vit.report.charts import draw_scatter
+from keras_vit.report.page import Section, render_bar, render_table
+
+_TALL_TABLE = 15  # rows of a table that scrolls
+
+
+def label_tiles(predictions: LabelPredictions) -> Iterator[tuple[str, str]]:
+    """Values in large letters, and what they are."""
+    metrics = predictions.metrics()
+    low, high = predictions.interval()
+    yield (
+        "macro average precision, the mean over labels",
+        _share(metrics["macro average precision"]),
+    )
+    count = f"{len(predictions.targets):,} images"
+    yield f"95 % bootstrap interval of it, {count}", f"{_share(low)} to {_share(high)}"
+    yield "micro average precision, over all decisions", _share(metrics["micro average precision"])
+    yield (
+        f"exact matches at a threshold of 0.5, of {len(predictions.targets):,} images",
+        _share(metrics["exact matches"]),
+    )
+
+
+def label_sections(predictions: LabelPredictions) -> Iterator[Section]:
+    """Average precision, precision and recall of every label."""
+    best = predictions.score(predictions.best_thresholds())
+    pairs = sorted(
+        zip(predictions.score(), best, strict=True),
+        key=lambda pair: (math.isnan(pair[0].average_precision), pair[0].average_precision),
+    )
+    rows = []
+    for at_half, at_best in pairs:
+        average = 0.0 if math.isnan(at_half.average_precision) else at_half.average_precision
+        rows.append(
+            (
+                html.escape(at_half.name),
+                f"{at_half.images:,}",
+                _share(at_half.average_precision),
+                render_bar(average),
+                *map(_share, (at_half.precision, at_half.recall, at_half.f1)),
+                f"{at_best.threshold:.3g}",
+                *map(_share, (at_best.precision, at_best.recall, at_best.f1)),
+            )
+        )
+    head = ("label", "images", "average precision", "", "precision", "recall", "F1 at 0.5",
+            "best threshold", "precision", "recall", "F1 there")  # fmt: skip
+    table = render_table(head, rows, " nnbnnnnnnn")
+    table = f"<div class='long'>{table}</div>" if len(rows) > _TALL_TABLE else table
+    yield Section(
+        "Scores per label",
+        "<p class='soft'>The lowest average precision first: the area below precision against "
+        "recall. Then precision, recall and F1 at a threshold of 0.5, and at the threshold with "
+        "the largest F1. That threshold was chosen on these images, so its scores are a little too "
+        f"good for new ones.</p>{table}",
+    )
+
+
+def value_tiles(predictions: ValuePredictions) -> Iterator[tuple[str, str]]:
+    """Values in large letters, and what they are."""
+    scores = predictions.score()
+    for score in scores[:3]:
+        low, high = score.mae_interval
+        yield f"mean absolute error of {score.name}", f"{score.mae:.4g}"
+        yield (
+            f"95 % interval of it, {len(predictions.targets):,} images",
+            f"{low:.4g} to {high:.4g}",
+        )
+        if len(scores) == 1:
+            yield "R2, the share of the variance that is explained", f"{score.r2:.3f}"
+
+
+def value_sections(predictions: ValuePredictions) -> Iterator[Section]:
+    """Errors of every target, and predicted against true values."""
+    rows = []
+    for k, score in enumerate(predictions.score()):
+        (low, high), (first, last) = score.mae_interval, score.errors
+        mean = predictions.targets[:, k].mean()
+        plain = np.abs(predictions.targets[:, k] - mean).mean()
+        texts = (f"{score.mae:.4g}", f"{low:.4g} to {high:.4g}", f"{plain:.4g}")
+        errors = (f"{score.rmse:.4g}", f"{score.r2:.3f}", f"{first:.4g} to {last:.4g}")
+        rows.append((html.escape(score.name), *texts, *errors))
+    head = ("target", "mean absolute error", "95 % interval", "error of the mean",
+            "root mean square", "R2", "95 % of the errors")  # fmt: skip
+    yield Section(
+        "Errors",
+        "<p class='soft'>In the units of each target. “Of the mean” is the error of predicting the "
+        "mean for every image. The last column is the range of the middle 95 % of predicted less "
+        "true values: what to expect of a single image.</p>"
+        f"{render_table(head, rows, ' nnnnnn')}",
+    )
+    charts = "".join(
+        f"<div>{draw_scatter(name, predictions.targets[:, k], predictions.outputs[:, k])}</div>"
+        for k, name in enumerate(predictions.class_names)
+    )
+    yield Section(
+        "Predicted and true values",
+        "<p class='soft'>A point for each image. On the dashed line, both are equal.</p>"
+        f'<div class="grid">{charts}</div>',
+    )
+
+
+def describe_image(predictions: LabelPredictions | ValuePredictions, index: int) -> str:
+    """HTML about one image: its true and predicted labels or values."""
+    true, found = predictions.targets[index], predictions.outputs[index]
+    lines = []
+    if isinstance(predictions, ValuePredictions):
+        for name, value, predicted in zip(predictions.class_names, true, found, strict=True):
+            name = html.escape(name)
+            lines.append(f"{name}: <b>{predicted:.4g}</b>, but is <b>{value:.4g}</b>")
+        return "<br>".join(lines)
+    for k in np.argsort(-np.abs(true - found), kind="stable"):
+        if (true[k] > 0) != (found[k] >= 0.5):
+            word = "missed" if true[k] > 0 else "wrong"
+            name = html.escape(predictions.class_names[k])
+            lines.append(f"<b>{name}</b> {found[k]:.1%}, {word}")
+    chosen = [name for name, value in zip(predictions.class_names, true, strict=True) if value > 0]
+    is_right = "" if lines else "; every label is right at a threshold of 0.5"
+    listed = html.escape(", ".join(chosen)) or "none of the labels"
+    return "<br>".join([f"is <b>{listed}</b>{is_right}", *lines])
+
+
+def _share(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.1%}"

@@ -1,0 +1,76 @@
+"""Predictions for image files: class probabilities, scores of labels, or values of targets."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import keras
+import numpy as np
+
+from keras_vit.evaluate.predictions import Predictions, predict_set
+from keras_vit.evaluate.targets import LabelPredictions, ValuePredictions, predict_targets
+from keras_vit.models.heads import class_probabilities
+
+if TYPE_CHECKING:  # reading images needs TensorFlow
+    from keras_vit.data.image_set import ImageSet
+
+
+class Prediction(NamedTuple):
+    """What a model says about one image file.
+
+    Args:
+        file: The image file.
+        classes: Probabilities by class name, or scores by label, the largest first; of a regression
+            the values by target, in the order of the targets.
+    """
+
+    file: pathlib.Path
+    classes: dict[str, float]
+
+
+def classify_files(
+    model: keras.Model,
+    class_names: Sequence[str],
+    files: Sequence[str | os.PathLike[str]],
+    batch_size: int = 32,
+    unreadable: str = "error",
+    task: str = "single_label",
+) -> list[Prediction]:
+    """Predicts image files with a model, preprocessed as in evaluation.
+
+    Args:
+        model: A model that returns logits or probabilities, or the values of targets.
+        class_names: Names of its classes or targets, in order.
+        files: Image files and folders of image files.
+        batch_size: Images per step.
+        unreadable: `"error"` or `"skip"`, as for `read_folder`.
+        task: What the outputs are.
+
+    Returns:
+        A `Prediction` for every file that can be read.
+    """
+    from keras_vit.data.batches import eval_batches
+    from keras_vit.data.folder import read_files
+
+    paths, images = read_files(files, class_names, unreadable)
+    outputs = [model.predict_on_batch(x) for x, _ in eval_batches(images, model, batch_size)]
+    found = class_probabilities(model, np.concatenate(outputs), task)
+    orders = np.argsort(-found, axis=1)
+    if task == "regression":
+        orders = np.tile(np.arange(found.shape[1]), (len(found), 1))
+    return [
+        Prediction(path, {class_names[i]: float(values[i]) for i in order})
+        for path, values, order in zip(paths, found, orders, strict=True)
+    ]
+
+
+def predict_labelled(
+    model: keras.Model, images: ImageSet, batch_size: int, class_names: Sequence[str] | None = None
+) -> Predictions | LabelPredictions | ValuePredictions:
+    """Predicts labelled images, by `predict_set` or `predict_targets`."""
+    if images.task == "single_label":
+        return predict_set(model, images, batch_size, class_names=class_names)
+    return predict_targets(model, images, batch_size, class_names=class_names)

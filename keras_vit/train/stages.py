@@ -1,0 +1,212 @@
+"""Epochs of a run, and its stages: progressive image size, from small images to large ones.
+
+Each stage has a model of its own for its size, which starts with the weights and the state of the
+optimizer of the stage before; positions are resized by the method of the model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any, cast
+
+import keras
+import numpy as np
+
+from keras_vit.config import ViTConfig
+from keras_vit.create import build
+from keras_vit.data.augmentation import Augmentation
+from keras_vit.resize import resize_positions
+from keras_vit.train.adapt import POSITIONS, scope_of
+from keras_vit.train.hyperparameters import Recipe
+from keras_vit.trainers.model import Model
+
+# In shorter epochs, most of the time would go into their overhead.
+_MIN_STEPS = 100
+
+
+@dataclasses.dataclass(frozen=True)
+class Epochs:
+    """Epochs of `fit` that make up the steps of a recipe.
+
+    Args:
+        epochs: Number of epochs.
+        steps: Steps of each epoch.
+        repeats: How often an epoch reads the images: more than once where they are few.
+    """
+
+    epochs: int
+    steps: int
+    repeats: int
+
+
+def plan_epochs(steps: int, num_images: int, batch_size: int) -> Epochs:
+    """Divides the steps of a recipe into epochs of equal length.
+
+    An epoch reads all images about once, or has 100 steps where that is more. Because epochs are
+    equally long, up to `epochs - 1` steps may follow the last step of the recipe. The learning rate
+    is at its end value then; where that is 0, these steps change nothing.
+
+    Args:
+        steps: Steps of the recipe.
+        num_images: Training images.
+        batch_size: Images per step.
+
+    Returns:
+        `Epochs`.
+    """
+    length = max(num_images / batch_size, min(_MIN_STEPS, steps))
+    epochs = math.ceil(steps / length - 1e-9)
+    each = math.ceil(steps / epochs)
+    return Epochs(epochs, each, math.ceil(each * batch_size / num_images))
+
+
+def plan_run(recipe: Recipe, num_images: int) -> Epochs:
+    """The epochs of a recipe, as many for each of its image sizes.
+
+    Args:
+        recipe: The recipe.
+        num_images: Training images.
+
+    Returns:
+        `Epochs`.
+    """
+    steps, stages = recipe.count_steps(num_images), max(1, len(recipe.progressive_sizes))
+    plan = plan_epochs(steps, num_images, recipe.batch_size)
+    epochs = -(-plan.epochs // stages) * stages
+    each = -(-steps // epochs)
+    return Epochs(epochs, each, -(-each * recipe.batch_size // num_images))
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """Epochs of one image size.
+
+    Args:
+        image_size: Pixels along both sides; `None` is that of the model.
+        first: First epoch, counted from 0.
+        end: The epoch after the last.
+    """
+
+    image_size: int | None
+    first: int
+    end: int
+
+
+def plan_stages(recipe: Recipe, epochs: int) -> list[Stage]:
+    """Divides epochs evenly over the image sizes of a recipe; one stage without them."""
+    sizes = recipe.progressive_sizes
+    if not sizes:
+        return [Stage(None, 0, epochs)]
+    limits = [epochs * number // len(sizes) for number in range(len(sizes) + 1)]
+    return [Stage(*stage) for stage in zip(sizes, limits[:-1], limits[1:], strict=True)]
+
+
+def share_of_pixels(sizes: Sequence[int]) -> float:
+    """Mean number of pixels of a training image over that of the last stage; 1 without stages."""
+    return float(np.mean(np.square(sizes)) / sizes[-1] ** 2) if sizes else 1.0
+
+
+def augmentation_of(recipe: Recipe, stage: Stage) -> Augmentation:
+    """The augmentation of a stage: what images are resized to before a crop is of its size too."""
+    chosen = recipe.augmentation
+    if stage.image_size is None or recipe.image_size is None or chosen.resize_size is None:
+        return chosen
+    share = stage.image_size / recipe.image_size
+    height, width = chosen.resize_size
+    smaller = (round(height * share), round(width * share))
+    return dataclasses.replace(chosen, resize_size=smaller)
+
+
+def resized_model(model: Model, image_size: int) -> Model:
+    """A copy of a model for square images of another size, with its head.
+
+    Raises:
+        ValueError: If the model was not built by this package, or has weights that depend on the
+            image size in another way than positions do, such as relative positions.
+    """
+    config = model.config
+    if config is None:
+        raise ValueError(
+            f"Only models of this package can change their image size. Received: {model.name!r}."
+        )
+    changed = dataclasses.replace(config, image_size=(image_size, image_size))
+    with scope_of(model):
+        new = build(changed, name=model.name)
+    carry_over(model, new)
+    return new
+
+
+def carry_over(old: Model, new: Model) -> None:
+    """Copies weights, and the state of the optimizer if both are compiled, to another image size.
+
+    Raises:
+        ValueError: If weights other than positions have other shapes.
+    """
+    values = _resized(old.weights, new.weights, old, new)
+    if getattr(new, "optimizer", None) is None or getattr(old, "optimizer", None) is None:
+        states: list[tuple[Any, np.ndarray]] = []
+    else:
+        with scope_of(new):
+            new.optimizer.build(new.trainable_variables)
+        states = _resized(old.optimizer.variables, new.optimizer.variables, old, new)
+    for variable, value in [*values, *states]:
+        variable.assign(value)
+
+
+def _resized(source: Any, target: Any, old: Model, new: Model) -> list[tuple[Any, np.ndarray]]:
+    """Variables of `target` with the values of `source`, those of positions resized."""
+    before, after = cast(ViTConfig, old.config), cast(ViTConfig, new.config)
+    found, problems = [], []
+    for one, other in zip(source, target, strict=True):
+        value = np.asarray(keras.ops.convert_to_numpy(one))
+        if value.shape != tuple(other.shape):
+            # The optimizer's variables have the path of the weight with "_" in place of "/".
+            if not other.path.replace("_", "/").count(POSITIONS.replace("_", "/")):
+                problems.append(f"{other.path}: {value.shape}, {tuple(other.shape)}")
+                continue
+            prefix = value.shape[1] - math.prod(before.grid)
+            method = after.position_resize
+            patches = resize_positions(value[:, prefix:], before.grid, after.grid, method)
+            if value.min() >= 0:  # second moments stay so: bicubic resizing overshoots
+                patches = np.maximum(patches, 0)
+            value = np.concatenate((value[:, :prefix], patches), axis=1)
+        found.append((other, value))
+    if problems:
+        raise ValueError(
+            "Progressive image sizes need weights that are the same for all sizes, except "
+            f"positions. Received: {'; '.join(problems[:5])}. Train at one size, or with "
+            'position_embedding="learned".'
+        )
+    return found
+
+
+class EarlierEpochs(keras.callbacks.Callback):
+    """Puts the epochs of earlier stages before those of this one in the history of `fit`.
+
+    It stands after `ResumeTraining`, which restores those of this stage.
+
+    Args:
+        earlier: History of the stages before.
+    """
+
+    def __init__(self, earlier: keras.callbacks.History):
+        super().__init__()
+        self.earlier = earlier
+        self._is_done = False
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        self._restore()
+
+    def on_train_end(self, logs: dict[str, float] | None = None) -> None:
+        self._restore()
+
+    def _restore(self) -> None:
+        if self._is_done:
+            return
+        self._is_done = True
+        history = self.model.history
+        history.epoch[:0] = self.earlier.epoch
+        for name, values in self.earlier.history.items():
+            history.history[name] = [*values, *history.history.get(name, [])]

@@ -1,0 +1,147 @@
+"""Progressive image size: stages with models of their own sizes, and one run."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.resize import resize_positions
+from keras_vit.train.run_folder import WriteMetrics
+from keras_vit.train.stages import Epochs, augmentation_of, plan_run, plan_stages, share_of_pixels
+from tests.fixtures import tiny_config
+
+RECIPE = keras_vit.train.Recipe(
+    source="test",
+    optimizer="adam",
+    learning_rate=0.01,
+    batch_size=8,
+    steps=16,
+    warmup_steps=4,
+    weight_decay=0.1,
+).replace(progressive_sizes=(8, 16))
+
+
+def tiny(**options):
+    keras.utils.set_random_seed(0)
+    fields = {"image_size": 16, "patch_size": 4, "depth": 1, "classes": 2, "dropout_rate": 0.1}
+    return keras_vit.build_vit(tiny_config(**{**fields, **options}))
+
+
+def images():
+    rng = np.random.default_rng(0)
+    return keras_vit.read_arrays(rng.integers(0, 255, (32, 16, 16, 3)), np.arange(32) % 2)
+
+
+class Watch(keras.callbacks.Callback):
+    """Keeps weights, optimizer and size at the start and the end of each stage; may kill the run.
+
+    Args:
+        kill_after: Training steps after which the process is ended, as far as that can be done.
+    """
+
+    def __init__(self, kill_after=None):
+        super().__init__()
+        self.kill_after = kill_after
+        self.steps = 0
+        self.stages = []
+
+    def state(self):
+        own = {variable.path: np.asarray(variable) for variable in self.model.weights}
+        for variable in self.model.optimizer.variables:  # its name has a number of its own
+            own[f"optimizer/{variable.path.split('/', 1)[1]}"] = np.asarray(variable)
+        return own
+
+    def on_train_begin(self, logs=None):
+        self.stages.append([self.model.input_shape[1], self.state()])
+
+    def on_train_end(self, logs=None):
+        self.stages[-1].append(self.state())
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.steps += 1
+        if self.steps == self.kill_after:
+            raise KeyboardInterrupt
+
+
+def train(folder=None, kill_after=None, recipe=RECIPE, callbacks=(), **options):
+    watch = Watch(kill_after)
+    model = tiny(dropout_rate=0.0, **options)
+    result = keras_vit.pretrain(
+        model, images(), recipe, folder=folder, callbacks=[watch, *callbacks], verbose=0
+    )
+    assert result.model is model
+    return watch, result
+
+
+@pytest.fixture
+def short_epochs(monkeypatch):
+    """Epochs of four steps, which XLA does not compile: that takes most of the time."""
+    monkeypatch.setattr("keras_vit.train.stages._MIN_STEPS", 1)
+    monkeypatch.setattr("keras_vit.trainers.model.xla_pays", lambda dtype: False)
+
+
+def test_each_stage_begins_where_the_one_before_ended(short_epochs):
+    watch, result = train()
+    assert [stage[0] for stage in watch.stages] == [8, 16] and watch.steps == 16
+    ended, begun = watch.stages[0][2], watch.stages[1][1]
+    resized = [name for name in ended if ended[name].shape != begun[name].shape]
+    assert len(resized) == 3  # the weight and two moments
+    for name, value in ended.items():
+        if name not in resized:
+            np.testing.assert_array_equal(value, begun[name], err_msg=name)
+            continue
+        patches = resize_positions(value[:, 1:], (2, 2), (4, 4), "align_corners")
+        np.testing.assert_allclose(begun[name][:, 1:], patches, rtol=1e-6)
+        np.testing.assert_array_equal(begun[name][:, :1], value[:, :1])
+    assert begun["optimizer/iteration"] == 8
+    assert result.history.epoch == [0, 1, 2, 3] and len(result.history.history["loss"]) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kill_after", [5, 13])
+def test_a_run_that_was_killed_ends_with_the_same_bits(kill_after, short_epochs, tmp_path):
+    """In the second epoch of the first stage, and of the last."""
+    _, expected = train(tmp_path / "whole", callbacks=[WriteMetrics(tmp_path / "whole")])
+    (tmp_path / "cut").mkdir()
+    metrics = [WriteMetrics(tmp_path / "cut")]
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "cut", kill_after, callbacks=metrics)
+    again, result = train(tmp_path / "cut", callbacks=metrics)
+    assert again.steps < 16
+    for one, other in zip(result.model.weights, expected.model.weights, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert result.history.epoch == expected.history.epoch
+    assert result.history.history == expected.history.history
+    lines = (tmp_path / "cut/metrics.csv").read_text().splitlines()
+    names = [line.split(",")[0] for line in lines]
+    assert names == ["epoch", "0", "1", "2", "3"]
+    done, same = train(tmp_path / "cut", callbacks=metrics)  # complete
+    assert done.steps == 0
+    for one, other in zip(same.model.weights, expected.model.weights, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_epochs_are_divided_over_the_sizes():
+    recipe = RECIPE.replace(progressive_sizes=(8, 12, 16), steps=700)
+    assert recipe.image_size == 16 and recipe.warmup_steps == 175
+    plan = plan_run(recipe, 32)
+    assert plan == Epochs(9, 78, 20)  # seven epochs of 100 steps become nine
+    stages = plan_stages(recipe, plan.epochs)
+    assert [(s.image_size, s.first, s.end) for s in stages] == [(8, 0, 3), (12, 3, 6), (16, 6, 9)]
+    recipe = recipe.replace(crop="resize", resize_size=(20, 24))
+    assert augmentation_of(recipe, stages[0]).resize_size == (10, 12)
+    assert augmentation_of(recipe, stages[2]) == recipe.augmentation
+    assert share_of_pixels((8, 16)) == 0.625 and share_of_pixels(()) == 1
+
+
+def test_sizes_that_do_not_fit():
+    with pytest.raises(ValueError, match=r"two rising sizes or more.*16, 8"):
+        RECIPE.replace(progressive_sizes=(16, 8))
+    with pytest.raises(ValueError, match=r"The last of .* must be `image_size`.*image_size=32"):
+        RECIPE.replace(image_size=32)
+    with pytest.raises(ValueError, match="must be a whole number of patches"):
+        train(recipe=RECIPE.replace(progressive_sizes=(10, 16)))
+    with pytest.raises(ValueError, match="the same for all sizes, except positions"):
+        train(position_embedding="relative")
