@@ -161,7 +161,7 @@ def test_a_learning_rate_is_suggested(place, capsys):
     assert train("--find-learning-rate", "--output", "runs/none") == 0
     printed = capsys.readouterr().out
     assert re.search(r"The loss falls fastest at a learning rate of \d\.\de-\d\d\.", printed)
-    assert " learning rate      loss\n" in printed and not (place / "runs").exists()
+    assert "learning rate      loss\n" in printed and not (place / "runs").exists()
 
 
 def test_tensorboard_is_left_out_or_missing(place, capsys, monkeypatch):
