@@ -218,10 +218,7 @@ def plot_attention_distance(distances: npt.ArrayLike) -> Figure:
     figure = new_figure(5.0, 3.6)
     axis = figure.subplots()
     for head, column in enumerate(distances.T):
-        label = f"head {head + 1}" if distances.shape[1] <= 6 else None
-        axis.plot(
-            np.arange(len(column)), column, "o", color=SERIES[head % 6], alpha=0.85, label=label
-        )
+        axis.plot(column, "o", color=SERIES[head % 6], alpha=0.85, label=f"head {head + 1}")
     style_axis(axis, "block", "mean attention distance (pixels)")
     axis.set_ylim(0, 1.08 * max(float(distances.max()), 1e-12))
     axis.locator_params(axis="x", integer=True)
@@ -251,10 +248,8 @@ def plot_training(history: keras.callbacks.History | Mapping[str, Sequence[float
         )
     figure = new_figure(4.2 * len(names), 3.0)
     for axis, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
-        for key, color, label in (
-            (name, SERIES[0], "training"),
-            (f"val_{name}", SERIES[1], "validation"),
-        ):
+        labels = {name: "training", f"val_{name}": "validation"}
+        for (key, label), color in zip(labels.items(), SERIES, strict=False):
             if key in curves:
                 epochs = np.arange(1, len(curves[key]) + 1)
                 axis.plot(epochs, curves[key], color=color, label=label, linewidth=1.8)
