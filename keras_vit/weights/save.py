@@ -158,17 +158,26 @@ def _check_function(config: ViTConfig | ResNetConfig, layout: Layout) -> None:
             f"No head of the {layout.name} layout reads the class token and the mean of the "
             'patches (pooling="token_gap"). Save with layout="transformers".'
         )
-    if config.pooling == "map" and config.map_prefix_tokens and config.num_prefix_tokens:
-        raise ValueError(
-            f"In the {layout.name} layout the pooling attends to the patches, in the model to the "
-            f"{config.num_prefix_tokens} tokens before them too. Build the model with "
-            "map_prefix_tokens=False."
-        )
+    _check_map(config, layout)
     if layout.kind == "npz" and config.norm_after_pooling:
         raise ValueError(
             f"In the {layout.name} layout the last norm comes before the pooling, in the model "
             'after it (norm_after_pooling=True). Save with layout="timm".'
         )
+
+
+def _check_map(config: ViTConfig, layout: Layout) -> None:
+    """Raises ValueError if the project's pooling attends to other tokens."""
+    # timm's class of models with rotary positions has no choice, as its plain one has another.
+    theirs = layout is torch_layouts.TIMM and config.rope is not None
+    same = config.map_prefix_tokens == theirs or not config.num_prefix_tokens
+    if config.pooling != "map" or same:
+        return
+    tokens = ("the patches", f"the {config.num_prefix_tokens} tokens before them too")
+    raise ValueError(
+        f"In the {layout.name} layout the pooling attends to {tokens[theirs]}, in the model to "
+        f"{tokens[not theirs]}. Build the model with map_prefix_tokens={theirs}."
+    )
 
 
 def _check_rope(config: ViTConfig, layout: Layout) -> None:

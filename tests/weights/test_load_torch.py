@@ -178,6 +178,7 @@ def test_another_way_of_resizing_would_be_noticed(title, method, save, monkeypat
         ("timm quick clip", {"gelu": "exact"}),
         ("timm dinov3", {"rope": None}),
         ("timm eva02", {"rope": {"reference_grid": (15, 16)}}),
+        ("timm perception", {"map_heads": 4}),
     ],
 )
 def test_another_gelu_epsilon_or_rotation_would_be_noticed(title, change, save):

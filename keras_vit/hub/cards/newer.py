@@ -1,4 +1,4 @@
-"""Checkpoints of newer families: CLIP, DINOv3, EVA-02, Perception Encoder, AIMv2, DINOv2 giant."""
+"""Checkpoints of CLIP, DINOv3, EVA-02, Perception Encoder, AIMv2 and other newer ViTs."""
 
 from __future__ import annotations
 
@@ -54,6 +54,19 @@ _EVA02 = _Family("eva02", "MIT")
 _EVA02_PRETRAINED = dataclasses.replace(_EVA02, options={"pooling": "gap"})
 _PERCEPTION = _Family("perception", "Apache-2.0", UNIT_RANGE)
 _AIMV2 = _Family("aimv2", "Apple-ASCL", note="Under Apple's sample code licence.")
+# The encoder of SigLIP without its pooling, which timm calls "gap".
+_GAP = {"pooling": "gap", "class_token": False, "position_on_class_token": False}
+_SIGLIP = _Family("siglip", "Apache-2.0", UNIT_RANGE, {**_EXACT, **_GAP})
+_SIGLIP2 = dataclasses.replace(_SIGLIP, paper="siglip2")
+_SIGLIP2_TANH = dataclasses.replace(_SIGLIP2, options={"gelu": "tanh", **_GAP})
+# timm's own recipe for small models, "sbb".
+_SBB = _Family(
+    "registers",
+    "Apache-2.0",
+    UNIT_RANGE,
+    {**_EXACT, **_GAP, "num_registers": 4, "layer_scale": 1e-5},
+)
+_SBB_ONE = dataclasses.replace(_SBB, options={**_SBB.options, "num_registers": 1})
 _DINOV2 = _Family("dinov2", "Apache-2.0", IMAGENET_STATISTICS)
 _REGISTERS = _Family(
     "registers",
@@ -195,6 +208,55 @@ _ROWS: tuple[tuple[_Family, tuple[tuple[Any, ...], ...]], ...] = (
             ("aimv2_l14", "apple_pt", "aimv2_large_patch14_448.apple_pt", 448, 1.0, None),
             ("aimv2_h14", "apple_pt", "aimv2_huge_patch14_224.apple_pt", 224, 1.0, None),
         ),
+    ),
+    (
+        _SIGLIP,
+        (
+            ("vit_b16", "siglip_gap_webli", "vit_base_patch16_siglip_gap_224.webli", 224, 0.9,
+             None),
+            ("vit_b16", "siglip_gap_webli", "vit_base_patch16_siglip_gap_256.webli", 256, 0.9,
+             None),
+            ("vit_b16", "siglip_gap_webli", "vit_base_patch16_siglip_gap_384.webli", 384, 0.9,
+             None),
+            ("vit_l16", "siglip_gap_webli", "vit_large_patch16_siglip_gap_256.webli", 256, 0.9,
+             None),
+            ("vit_l16", "siglip_gap_webli", "vit_large_patch16_siglip_gap_384.webli", 384, 0.9,
+             None),
+            ("vit_so400m14", "siglip_gap_webli", "vit_so400m_patch14_siglip_gap_224.webli", 224,
+             0.9, None),
+        ),
+    ),
+    (
+        _SIGLIP2,
+        (
+            ("vit_b16", "siglip2_gap_webli", "vit_base_patch16_siglip_gap_224.v2_webli", 224, 0.9,
+             None),
+            ("vit_b16", "siglip2_gap_webli", "vit_base_patch16_siglip_gap_256.v2_webli", 256, 0.9,
+             None),
+            ("vit_l16", "siglip2_gap_webli", "vit_large_patch16_siglip_gap_256.v2_webli", 256, 0.9,
+             None),
+            ("vit_so400m14", "siglip2_gap_webli", "vit_so400m_patch14_siglip_gap_224.v2_webli", 224,
+             0.9, None),
+        ),
+    ),
+    (
+        _SIGLIP2_TANH,
+        (("vit_b32", "siglip2_gap_webli", "vit_base_patch32_siglip_gap_256.v2_webli", 256, 0.9,
+          None),),
+    ),
+    (
+        _SBB,
+        (
+            ("vit_m16", "sbb_reg4_in12k_ft_in1k",
+             "vit_medium_patch16_reg4_gap_256.sbb_in12k_ft_in1k", 256, 0.95, 1000),
+            ("vit_m16", "sbb_reg4_in1k", "vit_medium_patch16_reg4_gap_256.sbb_in1k", 256, 0.95,
+             1000),
+        ),
+    ),
+    (
+        _SBB_ONE,
+        (("vit_m16", "sbb_reg1_in1k", "vit_medium_patch16_reg1_gap_256.sbb_in1k", 256, 0.95,
+          1000),),
     ),
     (
         _DINOV2,
