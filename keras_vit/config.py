@@ -58,8 +58,8 @@ class Preprocessing:
         crop_mode: What is resized to the model's size divided by `crop_ratio`: `"center"` the
             shorter side, `"squash"` both sides, or `"border"` the longer side, with a border of the
             mean colour. Names and meaning are timm's.
-        exif_orientation: Whether JPEG files are turned as their EXIF orientation says, in training
-            too.
+        exif_orientation: Whether JPEG, PNG and WebP files are turned as their EXIF orientation
+            says, in training too.
 
     Raises:
         ValueError: If a value is out of its range, values do not fit together, or the lengths of

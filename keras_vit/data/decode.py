@@ -22,7 +22,14 @@ from keras_vit.data.header_ops import (
     WEBP_WITH_OPACITY,
     read_header,
 )
-from keras_vit.data.orientation import displayed_shape, orient, read_orientation, stored_window
+from keras_vit.data.orientation import (
+    displayed_shape,
+    orient,
+    read_orientation,
+    read_png_orientation,
+    read_webp_orientation,
+    stored_window,
+)
 
 # Channels that an image file can be decoded to.
 DECODED_CHANNELS = (1, 3, 4)
@@ -59,7 +66,7 @@ def decode(
         channels: 1 (grey), 3 or 4 (with opacity) for the result, whatever the file has.
         max_pixels: Height times width above which the image is refused before it is decoded.
         index: Position of the image among others, for the error message; a tensor or `None`.
-        exif_orientation: Whether a JPEG is turned as its EXIF orientation says.
+        exif_orientation: Whether JPEG, PNG and WebP files are turned as their EXIF says.
 
     Returns:
         Tensor of shape `(h, w, channels)`, uint8 where it was decoded.
@@ -84,7 +91,7 @@ def decode(
     pixels = tf.cond(
         tf.io.is_jpeg(image),
         decode_jpeg,
-        lambda: _decode_other(image, position, channels, max_pixels),
+        lambda: _decode_other(image, position, channels, max_pixels, exif_orientation),
     )
     return tf.ensure_shape(pixels, (None, None, channels))
 
@@ -149,18 +156,31 @@ def decoding_problem(error: tf.errors.OpError) -> str:
 # Where an operator of a branch is not run, TensorFlow still visits it. A function that is not
 # inlined is one operator, so what JPEGs do not need costs them nothing.
 @tf.function(autograph=False, experimental_attributes={"_noinline": True})
-def _decode_other(data: Any, position: Any, channels: int, max_pixels: int) -> Any:
+def _decode_other(
+    data: Any, position: Any, channels: int, max_pixels: int, exif_orientation: bool
+) -> Any:
     """Decodes every format but JPEG."""
     encoded = read_header(data)
     stored = [_STORED.get(kind, {}).get(channels, channels) for kind in range(UNKNOWN + 1)]
     counts = sorted(set(stored))
     choice = tf.gather([counts.index(count) for count in stored], encoded.format)
     most = max_pixels // tf.maximum(encoded.width, 1)  # the product can be too large for int64
-    return tf.cond(
+    pixels = tf.cond(
         (encoded.height <= most) & (encoded.format < MOVING),
         lambda: tf.switch_case(choice, [_decoder(encoded.data, channels, n) for n in counts]),
         lambda: _refuse(*encoded[1:], position, channels, max_pixels),
     )
+    if not exif_orientation:
+        return pixels
+    is_webp = (encoded.format == WEBP) | (encoded.format == WEBP_WITH_OPACITY)
+    orientation = tf.case(
+        [
+            (encoded.format == PNG, lambda: read_png_orientation(data)),
+            (is_webp, lambda: read_webp_orientation(data)),
+        ],
+        lambda: tf.constant(1),
+    )
+    return orient(pixels, orientation)
 
 
 @tf.function(autograph=False, experimental_attributes={"_noinline": True})

@@ -8,16 +8,15 @@ import dataclasses
 import os
 import pathlib
 import statistics
-import struct
 from collections.abc import Iterator, Sequence
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from keras_vit.data import folder as folders
 from keras_vit.data.duplicates import find_near_duplicates
-from keras_vit.data.headers import read_size
+from keras_vit.data.headers import read_exif_orientation, read_size
 from keras_vit.data.image_files import files_below
 from keras_vit.data.image_set import ImageSet, indexed
 
@@ -193,36 +192,7 @@ def _look(root: pathlib.Path, decode: bool) -> _Looked:
 
 def _read_facts(path: pathlib.Path) -> _ImageFacts:
     height, width, name = read_size(path)
-    with open(path, "rb") as file:
-        try:
-            rotated = name == "jpeg" and _exif_orientation(file) > 1
-        except (struct.error, IndexError):
-            rotated = False
-    return _ImageFacts(height, width, name, rotated)
-
-
-def _exif_orientation(file: BinaryIO) -> int:
-    """The EXIF orientation of a JPEG file: 1 is upright, 2 to 8 are turned or mirrored.
-
-    The tag 0x0112 of the first directory, see the EXIF standard 2.32, section 4.6.
-    """
-    file.seek(2)
-    while True:
-        marker, length = struct.unpack(">HH", file.read(4))
-        if marker == 0xFFDA or marker < 0xFFC0:  # the image begins
-            return 1
-        data = file.read(length - 2)
-        if marker != 0xFFE1 or data[:6] != b"Exif\0\0":
-            continue
-        tiff = data[6:]
-        order = "<" if tiff[:2] == b"II" else ">"
-        (start,) = struct.unpack_from(f"{order}I", tiff, 4)
-        (count,) = struct.unpack_from(f"{order}H", tiff, start)
-        for entry in range(start + 2, start + 2 + 12 * count, 12):
-            tag, _, _, value = struct.unpack_from(f"{order}HHIH", tiff, entry)
-            if tag == 0x0112:
-                return value
-        return 1
+    return _ImageFacts(height, width, name, read_exif_orientation(path, name) > 1)
 
 
 def files_of(images: ImageSet) -> list[tuple[str, int]]:
@@ -251,7 +221,7 @@ def _file_findings(found: Any) -> Iterator[Finding]:
         advice = "repair or remove them, or leave them out with --unreadable skip"
         yield Finding(UNREADABLE, len(unreadable), advice, tuple(unreadable))
     if rotated:
-        advice = "training sees them turned, as TensorFlow ignores EXIF: turn the pixels"
+        advice = "training turns them as it says; Preprocessing(exif_orientation=False) does not"
         yield Finding("rotated by EXIF", len(rotated), advice, tuple(rotated))
 
 

@@ -46,6 +46,64 @@ def read_size(path: str | os.PathLike[str]) -> tuple[int, int, str]:
     return *header.shape, header.format
 
 
+def read_exif_orientation(path: str | os.PathLike[str], format: str) -> int:
+    """Reads the EXIF orientation of an image file: 1 is upright, 2 to 8 are turned or mirrored.
+
+    The tag 0x0112 of the first directory, see the EXIF standard 2.32, section 4.6.
+    """
+    read_block = _EXIF_READERS.get(format)
+    if read_block is None:
+        return 1
+    try:
+        with open(path, "rb") as file:
+            tiff = read_block(file).removeprefix(b"Exif\0\0")
+        order = {b"II": "<", b"MM": ">"}[tiff[:2]]
+        (start,) = struct.unpack_from(f"{order}I", tiff, 4)
+        (count,) = struct.unpack_from(f"{order}H", tiff, start)
+        for entry in range(start + 2, start + 2 + 12 * count, 12):
+            tag, _, _, value = struct.unpack_from(f"{order}HHIH", tiff, entry)
+            if tag == 0x0112 and 1 <= value <= 8:
+                return value
+    except (struct.error, KeyError):
+        pass
+    return 1
+
+
+def _jpeg_exif(file: BinaryIO) -> bytes:
+    file.seek(2)
+    while True:
+        marker, length = struct.unpack(">HH", file.read(4))
+        if marker == 0xFFDA or marker < 0xFFC0:  # the image begins
+            return b""
+        data = file.read(length - 2)
+        if marker == 0xFFE1 and data[:6] == b"Exif\0\0":
+            return data
+
+
+def _png_exif(file: BinaryIO) -> bytes:
+    file.seek(len(_PNG))
+    while True:
+        length, name = struct.unpack(">I4s", file.read(8))
+        if name in (b"eXIf", b"IEND"):
+            return file.read(length)
+        file.seek(length + 4, os.SEEK_CUR)
+
+
+def _webp_exif(file: BinaryIO) -> bytes:
+    head = file.read(21)
+    if head[12:16] != b"VP8X" or not head[20] & 8:
+        return b""
+    file.seek(12)
+    while True:
+        name, length = struct.unpack("<4sI", file.read(8))
+        if name == b"EXIF":
+            return file.read(length)
+        file.seek(length + length % 2, os.SEEK_CUR)
+
+
+_EXIF_READERS = {"jpeg": _jpeg_exif, "png": _png_exif, "webp": _webp_exif}
+
+
 class _Header(NamedTuple):
     """What the first and last bytes of a file say: format, shape and whether it is complete."""
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
+import pathlib
+import zlib
 
 import numpy as np
 import PIL.Image
@@ -14,19 +17,26 @@ from keras_vit.config import Preprocessing
 from keras_vit.data.batches import eval_batches
 from keras_vit.data.decode import decode, decode_window
 from keras_vit.data.folder import read_folder
+from keras_vit.data.headers import read_exif_orientation
 from keras_vit.data.image_files import ImageFiles
-from keras_vit.data.orientation import read_orientation
+from keras_vit.data.orientation import (
+    read_orientation,
+    read_png_orientation,
+    read_webp_orientation,
+)
 from keras_vit.data.transforms import eval_transform
 from keras_vit.export.inference import prepare
 from keras_vit.export.saved_model import ServingModule
 from keras_vit.models.vit import build_vit
 from tests.fixtures import tiny_config
 
+READS_WEBP = tuple(map(int, tf.__version__.split(".")[:2])) >= (2, 19)
+READERS = {"JPEG": read_orientation, "PNG": read_png_orientation, "WEBP": read_webp_orientation}
 PHOTOGRAPH = np.add.outer(np.arange(24) * 3, np.arange(40) * 4)[..., None] + [0, 10, 20]
 
 
-def jpeg(orientation, before=0, byte_order=b"MM"):
-    """A JPEG file; `before` bytes of comments in the directory precede the orientation."""
+def photograph(orientation, kind="JPEG", before=0, byte_order=b"MM"):
+    """An image file; `before` bytes of comments in the directory precede the orientation."""
     exif = PIL.Image.Exif()
     exif.endian = "<" if byte_order == b"II" else ">"
     if before:
@@ -35,40 +45,102 @@ def jpeg(orientation, before=0, byte_order=b"MM"):
         exif[0x0112] = orientation
     file = io.BytesIO()
     image = PIL.Image.fromarray(PHOTOGRAPH.astype("uint8"))
-    image.save(file, "JPEG", exif=exif, quality=95)
+    options = {"lossless": True} if kind == "WEBP" else {"quality": 95}
+    image.save(file, kind, exif=exif, **options)
     return file.getvalue()
 
 
+def classify():
+    """The client script, which has neither TensorFlow nor keras_vit."""
+    path = pathlib.Path(__file__).parents[2] / "export" / "classify.py"
+    spec = importlib.util.spec_from_file_location("classify", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_jpeg_files_are_turned_as_by_pillow(orientation):
-    data = jpeg(orientation, before=50 * (orientation % 2))
-    turned = PIL.ImageOps.exif_transpose(PIL.Image.open(io.BytesIO(data)))
+def test_files_are_turned_as_by_pillow(orientation, kind, tmp_path):
+    if kind == "WEBP" and not READS_WEBP:
+        pytest.skip("this TensorFlow does not decode WebP")
+    data = photograph(orientation, kind, before=50 * (orientation % 2))
+    stored = PIL.Image.open(io.BytesIO(data))
+    turned = PIL.ImageOps.exif_transpose(stored)
+    assert (np.asarray(classify().turn(stored)) == np.asarray(turned)).all()
     pixels = decode(tf.constant(data)).numpy()
     assert pixels.shape == (turned.height, turned.width, 3)
-    assert np.abs(pixels.astype(int) - np.asarray(turned)).max() <= 3  # of two decoders
-    stored = decode(tf.constant(data), exif_orientation=False).numpy()
-    assert stored.shape == (24, 40, 3)
+    largest = 3 if kind == "JPEG" else 0  # of two decoders
+    assert np.abs(pixels.astype(int) - np.asarray(turned)).max() <= largest
+    assert decode(tf.constant(data), exif_orientation=False).shape == (24, 40, 3)
     window = tf.constant([3, 5, 14, 9])
     part = decode_window(tf.constant(data), lambda shape: window).numpy()
     assert part.shape == (14, 9, 3)
-    assert np.abs(part.astype(int) - pixels[3:17, 5:14]).max() <= 8  # chroma at the borders
+    largest = 8 if kind == "JPEG" else 0  # chroma at the borders
+    assert np.abs(part.astype(int) - pixels[3:17, 5:14]).max() <= largest
+    path = tmp_path / "photograph"
+    path.write_bytes(data)
+    assert read_exif_orientation(path, kind.lower()) == orientation
+
+
+def chunk(name, data):
+    checksum = zlib.crc32(name + data).to_bytes(4, "big")
+    return len(data).to_bytes(4, "big") + name + data + checksum
+
+
+def test_where_a_png_has_its_block():
+    plain = photograph(None, "PNG")
+    exif = photograph(6, "PNG")
+    at = exif.index(b"eXIf") - 4
+    block = exif[at : at + 12 + int.from_bytes(exif[at : at + 4], "big")]
+    text = chunk(b"tEXt", b"Comment\0about eXIf and eXIfMM\0*")
+    end = plain.index(b"IEND") - 4
+    for data in (
+        plain[:end] + block + plain[end:],  # after the pixels
+        plain[:33] + text + block + plain[33:],
+        plain[:end] + text + block + plain[end:],
+    ):
+        assert read_png_orientation(tf.constant(data)) == 6
+        image = PIL.Image.open(io.BytesIO(data))
+        assert classify().turn(image).size == (24, 40)
+    for data in (plain, plain[:33] + text + plain[33:], exif[: at + 20], b"eXIf", b""):
+        assert read_png_orientation(tf.constant(data)) == 1
+
+
+def test_webp_blocks_of_other_programs():
+    data = photograph(6, "WEBP")
+    at = data.index(b"EXIF")
+    block = b"Exif\0\0" + data[at + 8 :]
+    started = data[:at] + b"EXIF" + len(block).to_bytes(4, "little") + block
+    assert read_webp_orientation(tf.constant(started)) == 6
+    for broken in (
+        photograph(None, "WEBP"),
+        data[:20] + bytes([data[20] & ~8]) + data[21:],  # no flag
+        data[:at] + b"EXIF" + b"\xff" * 4 + data[at + 8 : at + 12],
+        data[: at + 6],
+        data[:14],
+        data[:16] + b"\xff" * (len(data) - 16),
+    ):
+        assert read_webp_orientation(tf.constant(broken)) == 1
 
 
 def test_orientations_that_are_not_stated():
-    assert read_orientation(tf.constant(jpeg(None))) == 1
-    assert read_orientation(tf.constant(jpeg(9))) == 1
-    assert read_orientation(tf.constant(jpeg(6, byte_order=b"II"))) == 6
+    assert read_orientation(tf.constant(photograph(None))) == 1
+    for kind, read in READERS.items():
+        assert read(tf.constant(photograph(9, kind))) == 1
+        assert read(tf.constant(photograph(6, kind, byte_order=b"II"))) == 6
+        assert read(tf.constant(photograph(6, kind)[:25])) == 1
     plain = io.BytesIO()
     PIL.Image.fromarray(PHOTOGRAPH.astype("uint8")).save(plain, "JPEG")
     assert read_orientation(tf.constant(plain.getvalue())) == 1
-    assert read_orientation(tf.constant(jpeg(6)[:25])) == 1
 
 
-def test_batches_files_and_the_switch_see_the_same(tmp_path):
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_batches_files_and_the_switch_see_the_same(kind, tmp_path):
     """Evaluation, `ImageFiles` and signatures; training reads with the same decoder."""
-    path = tmp_path / "a" / "photograph.jpg"
+    path = tmp_path / "a" / f"photograph.{kind.lower()}"
     path.parent.mkdir()
-    path.write_bytes(jpeg(6))
+    path.write_bytes(photograph(6, kind))
     turned, stored = Preprocessing(), Preprocessing(exif_orientation=False)
     found = {}
     for preprocessing in (turned, stored):
