@@ -123,6 +123,15 @@ class Model(ArrayData, DistributedTraining, keras.Model):
             self.predict_function = choose_by_batch(self, self.predict_function, measure)
         return self.predict_function
 
+    def export(
+        self, filepath: Any, format: str = "tf_saved_model", *args: Any, **kwargs: Any
+    ) -> Any:
+        """As `keras.Model.export`; to ONNX also before a first call, where Keras refuses it."""
+        shape = self.inputs[0].shape[1:]
+        if format == "onnx" and len(self.inputs) == 1 and None not in shape:
+            self(keras.ops.zeros((1, *shape)))
+        return super().export(filepath, format, *args, **kwargs)
+
     def compute_loss(
         self,
         x: Any = None,
@@ -199,6 +208,13 @@ class Normalization(keras.layers.Normalization):
         super().__init__(axis=-1, mean=mean, variance=[s**2 for s in std], **kwargs)
         self.preprocessing = preprocessing
         self.channels = channels
+
+    def build(self, input_shape: Any) -> None:
+        super().build(input_shape)
+        # Arrays become constants of a graph. Tensors become inputs of the ONNX file that Keras's
+        # own `export` writes, without values.
+        for name in ("mean", "variance"):
+            setattr(self, name, keras.ops.convert_to_numpy(getattr(self, name)))
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
