@@ -6,12 +6,14 @@
 Writes `table.md`, `table.json` and `compare.png`. Files are checked on at most 100 of the images,
 and int8 is calibrated with them; the default are synthetic images and noise. The zeros in the head
 of a new model are replaced by random numbers, because they would hide all differences. Takes
-minutes for a B/16 on two cores; docs/export.md shows the table.
+minutes for a B/16 on two cores; docs/export.md shows the table. Rows of OpenVINO are left out if it
+is not installed.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import pathlib
@@ -33,6 +35,10 @@ ROWS = (
     ("onnx", "float32"),
     ("onnx", "float16"),
     ("onnx", "int8"),
+    ("openvino", "float32"),
+    ("openvino", "float16"),
+    ("openvino", "bfloat16"),
+    ("openvino", "int8"),
 )
 
 
@@ -48,14 +54,15 @@ def open_model(name: str) -> keras.Model:
 
 def export(model: keras.Model, format: str, precision: str, folder: pathlib.Path, images):
     """Exports one row of the table, and returns its report; the file is removed."""
-    function = getattr(keras_vit, f"export_{format}")
+    function = getattr(keras_vit.export, f"export_{format}")
     options = {"images": images, "tolerance": 10.0}  # the table shows every difference
-    if (format, precision) == ("litert", "int8"):
+    if precision == "int8" and format != "onnx":
         options["calibration"] = images
         if images is None:
             shape = (8, *model.input_shape[1:])
             options["calibration"] = np.random.default_rng(0).uniform(0, 255, shape)
-    return function(model, folder / "model", precision=precision, **options)
+    name = "model.xml" if format == "openvino" else "model"
+    return function(model, folder / name, precision=precision, **options)
 
 
 def write_table(reports: list[dict], folder: pathlib.Path) -> None:
@@ -107,6 +114,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("model", help="a .keras file, or the name of a variant")
     parser.add_argument("--images", nargs="+", help="images of the task, and folders of them")
     parser.add_argument("--to", default="runs/compare", help="directory of the table and plot")
+    parser.add_argument("--formats", nargs="+", help="formats to compare; by default all")
     options = parser.parse_args(arguments)
 
     model = open_model(options.model)
@@ -114,7 +122,10 @@ def main(arguments: list[str] | None = None) -> None:
     if options.images:
         images = keras_vit.data.read_images(options.images, model.input_shape[-1], count=100)
     reports = []
-    for format, precision in ROWS:
+    formats = set(options.formats or {row[0] for row in ROWS})
+    if importlib.util.find_spec("openvino") is None:
+        formats.discard("openvino")
+    for format, precision in [row for row in ROWS if row[0] in formats]:
         with tempfile.TemporaryDirectory() as folder:
             report = export(model, format, precision, pathlib.Path(folder), images)
         print(report, flush=True)

@@ -76,6 +76,7 @@ MAJORS = {
     "onnxruntime": 1,
     "ai-edge-litert": 2,
     "openvino": 2026,
+    "nncf": 3,
     "tensorflow-serving-api": 2,
     "huggingface_hub": 2,
     "matplotlib": 3,

@@ -23,6 +23,7 @@ from keras_vit.cli.run_settings import (
 from keras_vit.cli.settings import HEADINGS, SETTINGS, Setting
 from keras_vit.config import TASKS
 
+EXPORT_FORMATS = ("saved_model", "litert", "onnx", "openvino")
 MAX_IMAGES = 100  # that exports are checked and calibrated with
 LAYOUTS = ("official", "big_vision", "timm", "transformers")  # as in `weights/save.py`
 
@@ -203,16 +204,17 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "export",
         "models:export_model",
-        "Exports a model as a SavedModel, a LiteRT or an ONNX file, checked against the model.",
+        "Exports a model as SavedModel, LiteRT, ONNX or OpenVINO file, checked against the model.",
         (
             argument("model", help=MODEL_FORMS),
-            argument("--to", required=True, choices=("saved_model", "litert", "onnx")),
+            argument("--to", "--format", required=True, choices=EXPORT_FORMATS),
             argument("--output", default="exported", help="the file, or directory, to write"),
             argument(
                 "--precision",
                 default="float32",
                 help="float32; saved_model: bfloat16, float16; litert: float16, dynamic, int8 "
-                "(with --images); onnx: float16, int8",
+                "(with --images); onnx: float16, int8; openvino: float16, bfloat16, int8 (with "
+                "--images)",
             ),
             _TASK,
             _LABELS,
@@ -226,7 +228,8 @@ COMMANDS: tuple[Command, ...] = (
         "Compares the outputs of an exported file with those of its model.",
         (
             argument(
-                "path", help="SavedModel version or folder of versions, LiteRT file, ONNX file"
+                "path",
+                help="SavedModel version or folder of versions, LiteRT or ONNX file, .xml file",
             ),
             argument("model", help=MODEL_FORMS),
             argument("--tolerance", type=float, help="largest difference allowed"),

@@ -28,7 +28,7 @@ def export_model(
     unreadable: str = "error",
     task: str | None = None,
 ) -> None:
-    """Exports a model as a SavedModel, a LiteRT or an ONNX file, checked against the model."""
+    """Exports a model as SavedModel, LiteRT, ONNX or OpenVINO file, checked against the model."""
     options: dict[str, Any] = {"precision": precision}
     loaded = open_model(model)
     if labels is not None or resolve_model(model).path is not None:
@@ -38,7 +38,7 @@ def export_model(
         options["activation"] = activation_of(task)
     if images:
         options["images"] = _read_some(images, loaded, unreadable)
-        if (to, precision) == ("litert", "int8"):
+        if precision == "int8" and to in ("litert", "openvino"):
             options["calibration"] = options["images"]
     print(find_exporter(to)(loaded, output, **options))
 

@@ -1,4 +1,4 @@
-"""Exports to SavedModel, LiteRT and ONNX, each checked against the model."""
+"""Exports to SavedModel, LiteRT, ONNX and OpenVINO, each checked against the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs exported files: SavedModel, LiteRT and ONNX behind one function signature."""
+"""Runs exported files: SavedModel, LiteRT, ONNX and OpenVINO behind one function signature."""
 
 from __future__ import annotations
 
@@ -99,23 +99,18 @@ def load_onnx(path: str | os.PathLike[str]) -> Runner:
 
 
 def load_openvino(path: str | os.PathLike[str], precision: str = "float32") -> Runner:
-    """Loads an ONNX file in OpenVINO as a function from pixels to named outputs.
+    """Loads an OpenVINO or ONNX file in OpenVINO as a function from pixels to named outputs.
 
     Args:
         path: The file.
-        precision: `"float32"`, or `"bfloat16"` to round a float32 file.
+        precision: Precision of the computation: `"float32"`, or `"bfloat16"`, which is OpenVINO's
+            own choice on processors that can, whatever the file has.
 
     Raises:
         ImportError: If `openvino` is not installed.
         ValueError: If the processor has no bfloat16 units.
     """
-    try:
-        import openvino
-    except ImportError as error:
-        raise ImportError(
-            'OpenVINO is not installed. Install it with `pip install "keras_vit[openvino]"`.'
-        ) from error
-    core = openvino.Core()
+    core = import_openvino().Core()
     if precision == "bfloat16" and "BF16" not in core.get_property(
         "CPU", "OPTIMIZATION_CAPABILITIES"
     ):
@@ -131,6 +126,25 @@ def load_openvino(path: str | os.PathLike[str], precision: str = "float32") -> R
         return {name: np.array(results[index]) for index, name in enumerate(names)}
 
     return run
+
+
+def import_openvino(with_nncf: bool = False) -> types.ModuleType:
+    """Imports `openvino`, and checks that `nncf` is installed where it quantises.
+
+    Raises:
+        ImportError: If a package is missing. The message says how to install it.
+    """
+    try:
+        import openvino
+
+        if with_nncf:
+            import nncf  # noqa: F401 - only whether it is there
+    except ImportError as error:
+        raise ImportError(
+            "OpenVINO needs openvino, and its int8 needs nncf. Install both with "
+            '`pip install "keras_vit[openvino]"`.'
+        ) from error
+    return openvino
 
 
 def import_onnx() -> types.ModuleType:
@@ -161,7 +175,7 @@ def newest_version(path: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def find_format(path: str | os.PathLike[str]) -> str:
-    """Detects the format of an exported file: `"saved_model"`, `"litert"` or `"onnx"`.
+    """Detects the format of an exported file, a key of `LOADERS`.
 
     Raises:
         FileNotFoundError: If `path` does not exist.
@@ -179,10 +193,17 @@ def find_format(path: str | os.PathLike[str]) -> str:
             return "litert"
         if head[:1] == b"\x08":  # the field ir_version of an ONNX model
             return "onnx"
+        if head[:5] == b"<?xml" and path.suffix == ".xml":
+            return "openvino"
     raise ValueError(
         "An exported file must be a SavedModel version (a directory with saved_model.pb), a LiteRT "
-        f"file or an ONNX file. Received: {str(path)!r}."
+        f"file, an ONNX file or the .xml file of OpenVINO. Received: {str(path)!r}."
     )
 
 
-LOADERS = {"saved_model": load_saved_model, "litert": load_litert, "onnx": load_onnx}
+LOADERS = {
+    "saved_model": load_saved_model,
+    "litert": load_litert,
+    "onnx": load_onnx,
+    "openvino": load_openvino,
+}

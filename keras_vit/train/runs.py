@@ -136,9 +136,10 @@ class Run:
         """Exports the model with its class names, checked against the model.
 
         Args:
-            to: `"saved_model"`, `"litert"` or `"onnx"`.
+            to: `"saved_model"`, `"litert"`, `"onnx"` or `"openvino"`.
             path: The file or directory to write.
-            **options: Arguments of `export_saved_model`, `export_litert` or `export_onnx`.
+            **options: Arguments of `export_saved_model`, `export_litert`, `export_onnx` or
+                `export.export_openvino`.
 
         Returns:
             The `ExportReport`.
@@ -309,19 +310,21 @@ def activation_of(task: str) -> str:
 
 
 def find_exporter(to: str) -> Callable[..., ExportReport]:
-    """Finds the function that exports to `"saved_model"`, `"litert"` or `"onnx"`.
+    """Finds the function that exports to `"saved_model"`, `"litert"`, `"onnx"` or `"openvino"`.
 
     Raises:
         ValueError: If `to` is another format.
     """
     from keras_vit.export.litert import export_litert
     from keras_vit.export.onnx import export_onnx
+    from keras_vit.export.openvino import export_openvino
     from keras_vit.export.saved_model import export_saved_model
 
     exporters: dict[str, Any] = {
         "saved_model": export_saved_model,
         "litert": export_litert,
         "onnx": export_onnx,
+        "openvino": export_openvino,
     }
     check_choice("to", to, tuple(exporters))
     return exporters[to]

@@ -1,0 +1,237 @@
+"""Export to OpenVINO's IR, for processors, graphics and neural processors of Intel."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import json
+import logging
+import os
+import pathlib
+import tempfile
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.config import Preprocessing
+from keras_vit.export.inference import (
+    Inference,
+    check_labels,
+    check_outputs,
+    check_precision,
+    prepare,
+)
+from keras_vit.export.onnx_convert import convert
+from keras_vit.export.onnx_graph import save
+from keras_vit.export.runners import import_onnx, import_openvino, load_openvino
+from keras_vit.export.serving import model_card
+from keras_vit.export.verify import (
+    ExportReport,
+    Images,
+    check,
+    compare,
+    expected_outputs,
+    resize_images,
+    verification_images,
+)
+from keras_vit.files import local_or_remote, write_atomically
+
+if TYPE_CHECKING:  # an optional package
+    import openvino
+
+# Largest difference allowed, relative to the largest logit.
+TOLERANCES = {"float32": 1e-5, "float16": 2e-2, "bfloat16": 0.1, "int8": 0.5}
+_OPSET = 20  # with Gelu; opset 23's Attention is left to OpenVINO's own fusion
+_SMALL = 64  # elements; smaller constants stay float32
+
+
+def export_openvino(
+    model: keras.Model,
+    path: str | os.PathLike[str],
+    precision: str = "float32",
+    labels: Sequence[str] | None = None,
+    outputs: Sequence[str] | None = None,
+    calibration: Images | None = None,
+    float_layers: Sequence[str] = (),
+    images: Images | None = None,
+    preprocessing: Preprocessing | None = None,
+    tolerance: float | None = None,
+) -> ExportReport:
+    """Exports a model to OpenVINO's IR, and checks it in OpenVINO against the model.
+
+    Two files are written: the graph, `NAME.xml`, and its weights, `NAME.bin`. The input `pixels` is
+    float32 of shape `(batch, H, W, C)` in [0, 255] with the model's image size; normalisation is
+    part of the file. The runtime information `model_card` holds preprocessing, labels, and one
+    image with the model's outputs, as JSON.
+
+    The check computes in float32. By default, OpenVINO computes in bfloat16 on processors that can,
+    whatever the file has: `INFERENCE_PRECISION_HINT` of `compile_model` decides.
+
+    Args:
+        model: A functional model, trained in any precision.
+        path: File to write, `*.xml`; it must not exist.
+        precision: `"float32"`; `"float16"` or `"bfloat16"` (weights in 16 bits); `"int8"` (dense
+            layers and convolutions in 8 bits after calibration, by NNCF for transformers).
+        labels: Class names in order; `None` takes the class indices.
+        outputs: As for `export_onnx`.
+        calibration: Images for `"int8"`, each of shape `(h, w, C)` and any size, in [0, 255]. A
+            hundred images of the task are enough. The model's preprocessing is applied.
+        float_layers: Parts of the names of operators that `"int8"` keeps float, such as
+            `"block_11_1/mlp"`.
+        images: Pixels of shape `(B, H, W, C)` in [0, 255] for the check, or a list of images of
+            any size, as `read_images` returns; `None` takes synthetic images.
+        preprocessing: Preprocessing of the images; `None` takes the model's own.
+        tolerance: Largest difference allowed, relative to the largest logit.
+
+    Returns:
+        An `ExportReport`.
+
+    Raises:
+        FileExistsError: If a file of the two exists.
+        ImportError: If `openvino`, `tf2onnx`, or `nncf` for `"int8"`, is not installed.
+        OSError: If `path` cannot be written.
+        ValueError: If the model cannot be exported, the number of labels is wrong, `path` does not
+            end in `.xml`, or `"int8"` has no calibration images.
+        ExportMismatchError: If the outputs differ from the model's. No file is left then.
+
+    Example:
+
+    >>> print(keras_vit.export.export_openvino(model, "model.xml"))
+    """
+    check_precision(precision, TOLERANCES)
+    if not os.fspath(path).endswith(".xml"):
+        raise ValueError(
+            "The path of an OpenVINO file must end in .xml; its weights get the same name with "
+            f".bin. Received: {os.fspath(path)!r}."
+        )
+    inference = prepare(model, preprocessing=preprocessing)
+    outputs = check_outputs(inference, outputs)
+    labels = check_labels(labels, inference.classes)
+    images = verification_images(images, inference)
+    samples = _calibration_pixels(inference, precision, calibration, float_layers)
+    import_openvino(with_nncf=precision == "int8")
+    import_onnx()
+    with write_atomically(path) as unfinished:
+        graph = _convert(inference, outputs)
+        if precision == "bfloat16":
+            _store_bfloat16(graph)
+        if samples is not None:
+            graph = _quantize(graph, samples, float_layers)
+        graph.set_rt_info(json.dumps(model_card(inference, precision, labels)), "model_card")
+        _save(graph, unfinished, precision)
+        expected, runner = expected_outputs(inference, images), load_openvino(unfinished)
+        report = compare(unfinished, "openvino", precision, runner, expected, images)
+        inference.check_unchanged()
+        check(report, TOLERANCES[precision], tolerance=tolerance)
+    return dataclasses.replace(report, path=local_or_remote(path))
+
+
+def _calibration_pixels(
+    inference: Inference,
+    precision: str,
+    calibration: Images | None,
+    float_layers: Sequence[str],
+) -> np.ndarray | None:
+    """The calibration images in the model's size; `None` for other precisions than int8."""
+    if precision != "int8":
+        if float_layers:
+            raise ValueError(
+                '`float_layers` needs precision="int8": other precisions quantise nothing. '
+                f"Received: precision={precision!r}, float_layers={list(float_layers)}."
+            )
+        return None
+    if calibration is None or not len(calibration):
+        raise ValueError(
+            'precision="int8" needs `calibration`: about a hundred images of the task, each of '
+            f"shape (h, w, C), in [0, 255]. Received: {calibration!r}."
+        )
+    return resize_images(calibration, inference)
+
+
+def _convert(inference: Inference, outputs: tuple[str, ...]) -> openvino.Model:
+    """Converts through our ONNX graph, in which layer norms and GELUs are single operators.
+
+    From TensorFlow's graph OpenVINO makes chains of small operators that it does not fuse.
+    """
+    import openvino
+
+    core = openvino.Core()
+    core.set_property({"ENABLE_MMAP": "NO"})  # the files are removed
+    with tempfile.TemporaryDirectory() as directory:
+        path = pathlib.Path(directory) / "model.onnx"
+        save(convert(inference, outputs, _OPSET), path, external=True, metadata={})
+        return core.read_model(path)
+
+
+def _store_bfloat16(graph: openvino.Model) -> None:
+    """Stores weights in bfloat16, each with an operator that converts it back when it is loaded."""
+    import openvino
+    from openvino import opset13 as operators
+
+    for node in graph.get_ordered_ops():
+        is_float = node.get_type_name() == "Constant" and (
+            node.get_output_element_type(0) == openvino.Type.f32
+        )
+        if not is_float or np.prod(node.shape) < _SMALL:
+            continue
+        # OpenVINO's own conversion of an array does not round to the nearest number.
+        bits = tf.cast(node.data, tf.bfloat16).numpy().view("uint16")
+        tensor = openvino.Tensor(openvino.Type.bf16, node.shape)
+        tensor.data.view("uint16")[...] = bits
+        half = openvino.op.Constant(tensor)
+        half.set_friendly_name(node.get_friendly_name())
+        full = operators.convert(half, "f32")
+        for target in node.output(0).get_target_inputs():
+            target.replace_source_output(full.output(0))
+
+
+def _quantize(
+    graph: openvino.Model, pixels: np.ndarray, float_layers: Sequence[str]
+) -> openvino.Model:
+    """Quantises dense layers and convolutions to 8 bits; sums, softmax and norms stay float."""
+    import nncf
+
+    weighted = [
+        node.get_friendly_name()
+        for node in graph.get_ordered_ops()
+        if node.get_type_name() in ("MatMul", "Convolution")
+    ]
+    unknown = [part for part in float_layers if not any(part in name for name in weighted)]
+    if unknown:
+        raise ValueError(
+            "`float_layers` must be parts of the names of dense layers, products and convolutions. "
+            f"Received: {unknown}, which match none of: {', '.join(weighted)}."
+        )
+    kept = [name for name in weighted if any(part in name for part in float_layers)]
+    with _quiet():
+        return nncf.quantize(
+            graph,
+            nncf.Dataset([image[None] for image in pixels]),
+            model_type=nncf.ModelType.TRANSFORMER,
+            subset_size=len(pixels),
+            ignored_scope=nncf.IgnoredScope(names=kept),
+        )
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Hides the progress bars and advice that NNCF prints."""
+    logger = logging.getLogger("nncf")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _save(graph: openvino.Model, path: pathlib.Path, precision: str) -> None:
+    """Writes graph and weights; only `"float16"` compresses the weights here."""
+    import openvino
+
+    openvino.save_model(graph, path, compress_to_fp16=precision == "float16")

@@ -1,0 +1,119 @@
+"""OpenVINO files compared with the model."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.export.openvino import export_openvino
+from keras_vit.export.runners import find_format, load_openvino
+from keras_vit.models.vit import build_vit
+from tests.checks import quick
+from tests.export.conftest import LABELS
+from tests.export.families import FAMILIES
+from tests.export.test_deployments import script
+from tests.fixtures import fill_random, images_for, tiny_config
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"path": "m.onnx"}, r"must end in \.xml.*Received: '.*m\.onnx'"),
+        ({"precision": "int8"}, 'precision="int8" needs `calibration`'),
+        ({"precision": "int4"}, "`precision` must be one of 'float32'"),
+        ({"float_layers": ["head"]}, '`float_layers` needs precision="int8"'),
+    ],
+)
+def test_wrong_arguments(changes, message, model, tmp_path):
+    changes = {"path": "m.xml", **changes}
+    with pytest.raises(ValueError, match=message):
+        export_openvino(model, tmp_path / changes.pop("path"), **changes)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_missing_package_names_the_extra(model, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    with pytest.raises(ImportError, match=r"keras_vit\[openvino\]"):
+        export_openvino(model, tmp_path / "m.xml")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture(scope="module")
+def wide():
+    """A model whose weights outweigh its graph."""
+    pytest.importorskip("openvino")
+    model = build_vit(tiny_config(depth=1, width=128, mlp_dim=512))
+    fill_random(model, stddev=0.05)
+    return model
+
+
+def test_16_bits_make_smaller_files(wide, tmp_path):
+    reports = {
+        precision: export_openvino(wide, tmp_path / f"{precision}.xml", precision)
+        for precision in ("float32", "float16", "bfloat16")
+    }
+    exact = reports["float32"].size
+    assert exact == sum(file.stat().st_size for file in tmp_path.glob("float32.*"))
+    assert 0.4 < reports["float16"].size / exact < 0.65
+    assert 0.4 < reports["bfloat16"].size / exact < 0.65
+    assert reports["float32"].max_difference < 1e-5
+    assert 1e-6 < reports["float16"].max_difference < 5e-3
+    assert 1e-5 < reports["bfloat16"].max_difference < 3e-2
+
+
+def test_any_batch_names_labels_and_the_client(model, pixels, tmp_path):
+    pytest.importorskip("openvino")
+    outputs = ("probabilities", "features", "logits")
+    report = export_openvino(model, tmp_path / "m.xml", labels=LABELS, outputs=outputs)
+    assert find_format(report.path) == "openvino"
+    assert keras_vit.verify_export(report.path, model, pixels).max_difference < 1e-5
+    run = load_openvino(report.path)
+    for batch in (pixels[:1], pixels):
+        found = run(batch)
+        assert tuple(found) == outputs
+        np.testing.assert_allclose(found["logits"], model(batch), rtol=0, atol=1e-5)
+        np.testing.assert_allclose(found["probabilities"].sum(-1), 1, rtol=0, atol=1e-6)
+    client = script("classify")
+    card, _ = client.open_model(str(report.path))
+    assert card["labels"] == LABELS and card["precision"] == "float32"
+    assert json.loads(json.dumps(card))["input_shape"] == [32, 32, 3]
+    assert client.check(str(report.path)) < 2e-2  # bfloat16 on some processors
+
+
+CASES = [(family, precision) for family in FAMILIES for precision in ("float32", "int8")]
+
+
+@pytest.mark.parametrize(("family", "precision"), quick(CASES, ("registers", "int8")))
+def test_every_family(family, precision, tmp_path):
+    pytest.importorskip("openvino")
+    options = {}
+    model = build_vit(tiny_config(**FAMILIES[family], depth=1))
+    fill_random(model)
+    if precision == "int8":
+        pytest.importorskip("nncf")
+        options = {"calibration": images_for(model, 8)}
+    report = export_openvino(model, tmp_path / "m.xml", precision, tolerance=1.0, **options)
+    largest = {"float32": 1e-5, "int8": 0.3}[precision]
+    assert (1e-6 if precision == "int8" else 0) <= report.max_difference < largest
+
+
+@pytest.mark.slow
+def test_layers_that_stay_float(wide, tmp_path):
+    pytest.importorskip("nncf")
+    calibration = images_for(wide, 8)
+
+    def export(name, float_layers):
+        path = tmp_path / name
+        return export_openvino(
+            wide, path, "int8", calibration=calibration, float_layers=float_layers
+        )
+
+    less = export("all.xml", ())
+    more = export("some.xml", ["mlp"])
+    assert less.size < more.size
+    with pytest.raises(ValueError, match=r"Received: \['no such'\], which match none of: .*head"):
+        export("none.xml", ["mlp", "no such"])
