@@ -1,6 +1,6 @@
-"""Classifies image files with a LiteRT or an ONNX file, without TensorFlow and keras_vit.
+"""Classifies image files with a LiteRT, ONNX or OpenVINO file, without TensorFlow and keras_vit.
 
-    pip install numpy pillow ai-edge-litert        # or onnxruntime
+    pip install numpy pillow ai-edge-litert        # or onnxruntime, or openvino
     python export/classify.py pets.tflite cat.jpg dog.png
 
 Images are preprocessed as in evaluation, with the settings of the file's model card. Prints the
@@ -15,18 +15,25 @@ import base64
 import io
 import json
 import math
+import pathlib
 import zipfile
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image
 
 MAX_PIXELS = 1 << 25  # as in keras_vit.data
+ORIENTATION = 0x0112  # tag of EXIF
+TURNS = dict(enumerate((0, 3, 1, 5, 4, 6, 2), 2))  # its values, as methods of Image.transpose
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
 def open_model(path: str):
-    """Returns the model card, and a function from pixels `(1, H, W, C)` to logits `(K,)`."""
-    return open_onnx(path) if path.endswith(".onnx") else open_litert(path)
+    """Returns the model card, and a function from pixels `(1, H, W, C)` to logits `(K,)`.
+
+    A model with a name of its own for them has it in the card, as `output`.
+    """
+    opens = {".onnx": open_onnx, ".xml": open_openvino}
+    return opens.get(pathlib.Path(path).suffix, open_litert)(path)
 
 
 def open_litert(path: str):
@@ -35,7 +42,8 @@ def open_litert(path: str):
     with zipfile.ZipFile(path) as archive:
         card = json.loads(archive.read("model_card.json"))
     runner = Interpreter(model_path=path).get_signature_runner("serving_default")
-    return card, lambda pixels: runner(pixels=pixels)["logits"][0]
+    name = card.get("output", "logits")
+    return card, lambda pixels: runner(pixels=pixels)[name][0]
 
 
 def open_onnx(path: str):
@@ -43,15 +51,26 @@ def open_onnx(path: str):
 
     session = onnxruntime.InferenceSession(path, providers=onnxruntime.get_available_providers())
     card = json.loads(session.get_modelmeta().custom_metadata_map["model_card"])
-    return card, lambda pixels: session.run(["logits"], {"pixels": pixels})[0][0]
+    name = card.get("output", "logits")
+    return card, lambda pixels: session.run([name], {"pixels": pixels})[0][0]
+
+
+def open_openvino(path: str):
+    import openvino
+
+    core = openvino.Core()
+    graph = core.read_model(path)
+    card = json.loads(graph.get_rt_info("model_card").astype(str))
+    name, run = card.get("output", "logits"), core.compile_model(graph, "AUTO")
+    return card, lambda pixels: run({"pixels": pixels})[name][0]
 
 
 def eval_transform(image: Image.Image, card: dict) -> np.ndarray:
     """Preprocesses an image to float32 pixels of shape `(1, H, W, C)` in [0, 255]."""
     *size, channels = card["input_shape"]
     settings = card["preprocessing"]
-    if image.format == "JPEG" and settings.get("exif_orientation", True):
-        image = ImageOps.exif_transpose(image)
+    if settings.get("exif_orientation", True):
+        image = turn(image)
     image = image.convert(MODES[channels])
     library = settings.get("library", "tensorflow")
     larger = resized_size(image.size[::-1], size, library, settings)
@@ -63,6 +82,23 @@ def eval_transform(image: Image.Image, card: dict) -> np.ndarray:
     for axis in (0, 1):
         pixels = cut(pixels, axis, size[axis], library, settings.get("mean", ()))
     return pixels[None]
+
+
+def turn(image: Image.Image) -> Image.Image:
+    """Turns an image as its EXIF block says: of JPEG, PNG and WebP files, as keras_vit does."""
+    image.load()  # a PNG may have the block at its end
+    exif = image.info.get("exif", b"").removeprefix(b"Exif\0\0")
+    if image.format not in ("JPEG", "MPO", "PNG", "WEBP") or exif[:2] not in (b"II", b"MM"):
+        return image
+
+    def number(at: int, length: int) -> int:
+        return int.from_bytes(exif[at : at + length], "little" if exif[:2] == b"II" else "big")
+
+    start = number(4, 4) + 2  # after the count of entries, of 12 bytes each
+    for entry in range(start, min(start + 12 * number(start - 2, 2), len(exif) - 11), 12):
+        if number(entry, 2) == ORIENTATION and number(entry + 8, 2) in TURNS:
+            return image.transpose(TURNS[number(entry + 8, 2)])
+    return image
 
 
 def resized_size(own, size, library: str, settings: dict) -> list[int]:
@@ -143,13 +179,13 @@ def check(model: str) -> float:
     card, run = open_model(model)
     image = Image.open(io.BytesIO(base64.b64decode(card["golden"]["png"])))
     pixels = np.asarray(image, "float32").reshape(1, *card["input_shape"])
-    expected = np.array(card["golden"]["logits"])
+    expected = np.array(card["golden"][card.get("output", "logits")])
     return float(np.abs(run(pixels) - expected).max() / np.abs(expected).max())
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("model", help="a .tflite or an .onnx file")
+    parser.add_argument("model", help="a .tflite, .onnx or .xml file")
     parser.add_argument("images", nargs="*", help="image files")
     parser.add_argument("--check", action="store_true", help="run the image in the file")
     options = parser.parse_args(arguments)

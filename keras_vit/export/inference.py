@@ -36,13 +36,15 @@ class Inference:
 
     Args:
         model: Functional model with a dict of outputs: `logits` if it has a head, `features` if
-            the input of the head is known.
+            the input of the head is known; those of `source` if that gives a dict of several.
         preprocessing: Preprocessing of the images.
         normalizes: Whether pixels are normalised here, because the model does not do it itself.
         activation: Function from logits to probabilities, `"softmax"` or `"sigmoid"`, or
             `"linear"`: the logits are regression targets, and there are no probabilities.
         source: The model that was prepared.
         steps: Training steps of `source` at that time.
+        names: Names that `source` itself gives its outputs, each with the output that has its
+            values; empty if `source` gives no dict.
     """
 
     model: keras.Model
@@ -51,6 +53,7 @@ class Inference:
     activation: str
     source: keras.Model
     steps: int
+    names: dict[str, str] = dataclasses.field(default_factory=dict, hash=False)
 
     def check_unchanged(self) -> None:
         """Checks that the model was not trained since it was prepared, as in another thread.
@@ -98,9 +101,9 @@ class Inference:
             pixels = normalize(pixels, self.preprocessing)
         outputs = self.model(pixels, training=False)
         outputs = {name: tf.cast(value, tf.float32) for name, value in outputs.items()}
-        if self.has_probabilities:
+        if self.has_probabilities and "probabilities" not in outputs:
             outputs["probabilities"] = _ACTIVATIONS[self.activation](outputs["logits"])
-        return outputs
+        return {**outputs, **{name: outputs[same] for name, same in self.names.items()}}
 
     def run(self, pixels: np.ndarray, batch_size: int = 8) -> dict[str, np.ndarray]:
         """Computes the outputs as arrays, batch by batch."""
@@ -121,7 +124,8 @@ def prepare(
     """Rebuilds a model for inference in one precision.
 
     Args:
-        model: A functional model from one batch of images to one output.
+        model: A functional model from one batch of images to one output, or to a dict of outputs,
+            which keep their names.
         precision: Precision of the computation: `"float32"`, `"bfloat16"` or `"float16"`. Outputs
             are always float32.
         preprocessing: Preprocessing of the images; `None` takes the model's own.
@@ -147,14 +151,23 @@ def prepare(
         )
     preprocessing, normalizes = _find_preprocessing(model, preprocessing)
     head = _head_activation(model)
+    keys = list(model.output) if isinstance(model.output, dict) else []
+    classifies = not keys or _gives_classes(model, head, activation)
+    if not classifies:
+        head = "linear"  # nothing is known about these outputs, so they stay as they are
     rebuilt = _rebuild(model, POLICIES[precision], linear_head=head != "linear")
+    named = _with_named_outputs(rebuilt) if classifies else rebuilt
     return Inference(
-        model=_with_named_outputs(rebuilt),
+        model=named,
         preprocessing=preprocessing,
         normalizes=normalizes,
         activation=activation or (head if head in _ACTIVATIONS else "softmax"),
         source=source,
         steps=steps,
+        names={
+            key: key if not classifies else "logits" if head == "linear" else "probabilities"
+            for key in keys
+        },
     )
 
 
@@ -164,7 +177,10 @@ def _count_steps(model: keras.Model) -> int:
 
 
 def check_outputs(inference: Inference, outputs: Sequence[str] | None) -> tuple[str, ...]:
-    """Checks names of outputs. The default is the logits, or the features without a head.
+    """Checks names of outputs.
+
+    The default is all outputs of a model with names of its own; otherwise the logits, or the
+    features without a head.
 
     Raises:
         ValueError: If the model lacks one of them.
@@ -172,8 +188,9 @@ def check_outputs(inference: Inference, outputs: Sequence[str] | None) -> tuple[
     known = list(inference.model.output)
     if inference.has_probabilities:
         known += ["probabilities"]
+    known = list(dict.fromkeys([*known, *inference.names]))
     if outputs is None:
-        return ("logits" if "logits" in known else "features",)
+        return tuple(inference.names) or ("logits" if "logits" in known else "features",)
     if not outputs or not set(outputs) <= set(known):
         raise ValueError(
             f"`outputs` must be some of {', '.join(map(repr, known))}. Received: {outputs!r}."
@@ -238,11 +255,12 @@ def check_model(model: keras.Model) -> None:
             "that is not built: images = keras.Input((height, width, channels)); "
             "keras_vit.Model(images, model(images))."
         )
-    if len(model.inputs) != 1 or len(model.outputs) != 1:
+    if len(model.inputs) != 1 or (len(model.outputs) != 1 and not isinstance(model.output, dict)):
         raise ValueError(
-            "An exported model must have one input, images, and one output. Received: "
-            f"{len(model.inputs)} inputs and {len(model.outputs)} outputs. Build "
-            "`keras_vit.Model(images, output)` with the output to export."
+            "An exported model must have one input, images, and one output or a dict of outputs. "
+            f"Received: {len(model.inputs)} inputs and {len(model.outputs)} outputs. Build "
+            "`keras_vit.Model(images, output)` with the output to export, or with a dict that "
+            "names several."
         )
     shape = model.inputs[0].shape
     if len(shape) != 4 or None in shape[1:]:
@@ -276,6 +294,12 @@ def _head_activation(model: keras.Model) -> str:
     """Name of the activation of the last layer, `"linear"` if it has none."""
     activation = getattr(_last_layer(model), "activation", None)
     return getattr(activation, "__name__", "linear")
+
+
+def _gives_classes(model: keras.Model, head: str, activation: str | None) -> bool:
+    """Whether a dict of outputs has one entry, the logits or probabilities of a head."""
+    known = head == "linear" or (head in _ACTIVATIONS and activation in (None, head))
+    return len(model.outputs) == 1 and known and head_input(model) is not None
 
 
 def _last_layer(model: keras.Model) -> keras.layers.Layer | None:

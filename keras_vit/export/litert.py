@@ -68,8 +68,9 @@ def export_litert(
         labels: Class names in order; `None` takes the class indices.
         batch_size: Images per call; `None` allows any number, which needs operators that compute
             shapes. `"int8"` needs 1.
-        outputs: Any of `"logits"`, `"probabilities"`, `"features"`; `None` takes the logits, or
-            the features of a model without a head.
+        outputs: Any of `"logits"`, `"probabilities"`, `"features"` and the names of a model that
+            gives a dict; `None` takes all of the dict, or else the logits, or the features of a
+            model without a head.
         calibration: Images for `"int8"`, each of shape `(h, w, C)` and any size, in [0, 255]. A
             hundred images of the task are enough. The model's preprocessing is applied.
         float_layers: Parts of the names of tensors that `"int8"` keeps float: see `litert_errors`.

@@ -64,8 +64,9 @@ def export_onnx(
             of dense layers in 8 bits per channel, their inputs quantised at run time).
         labels: Class names in order; `None` takes the class indices.
         opset: Version of the ONNX operator set, 18 to 23.
-        outputs: Any of `"logits"`, `"probabilities"`, `"features"`; `None` takes the logits, or
-            the features of a model without a head.
+        outputs: Any of `"logits"`, `"probabilities"`, `"features"` and the names of a model that
+            gives a dict; `None` takes all of the dict, or else the logits, or the features of a
+            model without a head.
         external_data: Whether weights go to a second file, `NAME.data`; `None` does so if they
             exceed the 2 GB limit of one file.
         images: Pixels of shape `(B, H, W, C)` in [0, 255] for the check, or a list of images of

@@ -69,7 +69,8 @@ def export_saved_model(
     """Exports a model as a numbered version for TensorFlow Serving, and checks it.
 
     All signatures return float32 `logits`, `probabilities` and `features`, and the `top_k` largest
-    probabilities as `scores` with their labels as `classes`. They differ in their input:
+    probabilities as `scores` with their labels as `classes`. A model that gives a dict keeps its
+    own names too. The signatures differ in their input:
 
     - `serving_default`: `image_bytes`, encoded images of any size;
     - `tolerant`: the same, but an unreadable image gives zeros and `valid` false, where
@@ -132,6 +133,7 @@ def export_saved_model(
     if version is not None:
         _check_version(version)
     inference = prepare(model, precision, preprocessing, activation)
+    _check_names(inference)
     labels = check_labels(labels, inference.classes)
     images = verification_images(images, inference)
     base = local_or_remote(path)
@@ -166,6 +168,16 @@ def _check_version(version: object) -> None:
         raise ValueError(
             "`version` must be a whole number, 0 or more, or None for the next. Received: "
             f"{version!r}."
+        )
+
+
+def _check_names(inference: Inference) -> None:
+    """Raises a `ValueError` if a model has an output of the same name as the signatures."""
+    taken = [name for name in inference.names if name in ("scores", "classes", "valid")]
+    if taken:
+        raise ValueError(
+            "The signatures have outputs `scores`, `classes` and `valid` of their own. Received: a "
+            f"model with outputs {', '.join(inference.names)}. Rename: {', '.join(taken)}."
         )
 
 
@@ -255,7 +267,7 @@ class ServingModule(tf.Module):
         return self._add_classes(self._run_plain(pixels))
 
     def _add_classes(self, outputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        if "probabilities" in outputs:
+        if self._labels and "probabilities" in outputs:
             scores, indices = tf.math.top_k(outputs["probabilities"], self._top_k)
             outputs["scores"] = scores
             outputs["classes"] = tf.gather(tf.constant(self._labels), indices)

@@ -17,6 +17,7 @@ import tensorflow as tf
 from keras_vit.data.decode import DECODED_CHANNELS
 from keras_vit.export.inference import Inference
 from keras_vit.export.verify import synthetic_images
+from keras_vit.files import local_or_remote, write_atomically
 
 EXTRA = "assets.extra"
 
@@ -79,6 +80,7 @@ def model_card(inference: Inference, precision: str, labels: Sequence[str]) -> d
     else:
         golden["png"] = base64.b64encode(encoded).decode()
     preprocessing = dataclasses.asdict(inference.preprocessing)
+    own_name = {"output": next(iter(inference.names))} if inference.names else {}
     return {
         "name": inference.model.name,
         "precision": precision,
@@ -89,6 +91,7 @@ def model_card(inference: Inference, precision: str, labels: Sequence[str]) -> d
         },
         "activation": inference.activation,
         "labels": list(labels),
+        **own_name,
         "versions": {"keras": keras.__version__, "tensorflow": tf.__version__},
         "golden": {**golden, **{name: value.tolist() for name, value in outputs.items()}},
     }
@@ -102,9 +105,12 @@ def write_server_config(
 ) -> None:
     """Writes `models.config` and `batching.config` for `tensorflow_model_server`.
 
+    A running server that polls a file never sees half of it: each replaces the old one at once.
+
     Args:
         directory: Output directory, created if it is missing.
-        base_paths: Base path of each model as the server sees it, by model name.
+        base_paths: Base path of each model as the server sees it, or its remote address, by model
+            name.
         allowed_batch_sizes: Batch sizes to which the server pads, in ascending order; the last is
             the largest batch.
         batch_timeout_micros: Longest wait of a request for others, in microseconds.
@@ -119,27 +125,25 @@ def write_server_config(
             f"{tuple(allowed_batch_sizes)}."
         )
     for name, path in base_paths.items():
-        if not os.path.isabs(path):
+        if not os.path.isabs(path) and isinstance(local_or_remote(path), pathlib.Path):
             raise ValueError(
                 "TensorFlow Serving needs absolute paths. Received: "
                 f"{path!r} for the model {name!r}."
             )
-    models = "".join(
+    models = [
         f"  config {{ name: {json.dumps(name)} base_path: {json.dumps(path)} "
-        'model_platform: "tensorflow" }\n'
+        'model_platform: "tensorflow" }'
         for name, path in base_paths.items()
-    )
-    directory = pathlib.Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / "models.config").write_text(
-        f"model_config_list {{\n{models}}}\n", encoding="utf-8"
-    )
+    ]
     lines = [f"max_batch_size {{ value: {sizes[-1]} }}"]
     lines.append(f"batch_timeout_micros {{ value: {batch_timeout_micros} }}")
     lines.append(f"num_batch_threads {{ value: {os.cpu_count()} }}")
     lines.append("pad_variable_length_inputs: false")
     lines.extend(f"allowed_batch_sizes: {size}" for size in sizes)
-    (directory / "batching.config").write_text("\n".join(lines) + "\n")
+    texts = {"batching.config": lines, "models.config": ["model_config_list {", *models, "}"]}
+    for name, rows in texts.items():
+        with write_atomically(pathlib.Path(directory) / name, replace=True) as unfinished:
+            unfinished.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
 
 
 def prediction_log(signature: str, inputs: Mapping[str, Any]) -> bytes:

@@ -30,7 +30,7 @@ class ExportReport:
 
     Args:
         path: The file or directory; a string if it is a remote address.
-        format: `"saved_model"`, `"litert"` or `"onnx"`.
+        format: `"saved_model"`, `"litert"`, `"onnx"` or `"openvino"`.
         precision: Precision of the file.
         size: Bytes on disk.
         images: Number of images on which both ran.
@@ -78,7 +78,7 @@ def verify_export(
 
     Args:
         path: A SavedModel version or the directory of its versions, of which the newest is taken;
-            a LiteRT file; or an ONNX file.
+            a LiteRT file; an ONNX file; or the .xml file of OpenVINO.
         model: The model to compare with.
         images: Pixels of shape `(B, H, W, C)` in [0, 255], or a list of images of any size;
             `None` takes synthetic images.
@@ -135,7 +135,7 @@ def compare(
     parts = [runner(images[i : i + batch_size]) for i in range(0, len(images), batch_size)]
     outputs = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     latency_ms, processor_ms = measure_latency(runner, images[:1])
-    shared = [name for name in ("logits", "features", "probabilities") if name in outputs]
+    shared = [name for name in outputs if name in expected]
     return ExportReport(
         path=pathlib.Path(path),
         format=format,
@@ -319,7 +319,8 @@ def synthetic_images(input_shape: tuple[int, int, int], count: int = 8) -> np.nd
 def size_of(path: str | os.PathLike[str]) -> int:
     """Bytes of a file with its external weights, or of all files in a directory."""
     path = pathlib.Path(path)
-    files = path.rglob("*") if path.is_dir() else [path, path.with_name(path.name + ".data")]
+    weights = path.with_suffix(".bin") if path.suffix == ".xml" else f"{path}.data"
+    files = path.rglob("*") if path.is_dir() else [path, pathlib.Path(weights)]
     files = [file for file in files if file.is_file()]
     return sum(file.stat().st_size for file in files)
 
@@ -335,7 +336,15 @@ def _difference(output: np.ndarray, expected: np.ndarray) -> float:
 
 
 def _agreement(outputs: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> float | None:
-    """Top-1 agreement, or `None` without logits."""
-    if "logits" not in outputs:
+    """Top-1 agreement of the logits, or of probabilities; `None` if the file has neither.
+
+    A model may have names of its own for them, which are found by their largest values.
+    """
+    if "logits" not in expected:
         return None
-    return float(np.mean(outputs["logits"].argmax(-1) == expected["logits"].argmax(-1)))
+    best = expected["logits"].argmax(-1)
+    for name, values in outputs.items():
+        known = expected.get(name)
+        if known is not None and np.array_equal(known.argmax(-1), best):
+            return float(np.mean(values.argmax(-1) == best))
+    return None
