@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import keras
@@ -12,6 +13,7 @@ import numpy as np
 from keras_vit.checks import check_positive, check_rate
 from keras_vit.layers.block import TransformerBlock
 from keras_vit.layers.dense import Dense
+from keras_vit.trainers.distributed import is_distributed
 from keras_vit.trainers.private_names import flatten_layers
 
 # Names of the products of a block: ours, timm's and those of transformers in memory and in files.
@@ -107,9 +109,11 @@ def apply_plans(
     for variable in model.variables:
         if variable.trainable and id(variable) not in kept:
             variable.trainable = False
-    for layer, rank, scale, parts in plans:
-        options: dict[str, Any] = {"parts": parts or None, "dropout_rate": dropout_rate}
-        layer.enable_lora(rank, scale * rank, initial, **options)
+    strategy = model.distribute_strategy.scope() if is_distributed(model) else nullcontext()
+    with strategy:
+        for layer, rank, scale, parts in plans:
+            options: dict[str, Any] = {"parts": parts or None, "dropout_rate": dropout_rate}
+            layer.enable_lora(rank, scale * rank, initial, **options)
     model.compiled = False  # an optimizer made before has other variables
     return model
 

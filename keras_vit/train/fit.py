@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import keras
 import numpy as np
 
+from keras_vit.models.lora import add_lora
 from keras_vit.resume.callback import ResumeTraining
 from keras_vit.train.adapt import adapt_model, scope_of
 from keras_vit.train.arguments import check_model, check_task, check_types
@@ -87,6 +88,8 @@ def fine_tune(
     """
     check_types(model, recipe, images=images, validation=validation)
     adapted = adapt_model(model, images.num_classes, recipe.image_size, **recipe.model_options)
+    if recipe.lora_rank:
+        add_lora(adapted, recipe.lora_rank, recipe.lora_targets)
     return _train(adapted, images, recipe, validation, seed, folder, callbacks, verbose)
 
 

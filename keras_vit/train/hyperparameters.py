@@ -71,6 +71,9 @@ class Recipe:
             the training images, so that all classes count alike.
         balanced_sampling: Whether training draws images, with replacement, so that all classes are
             equally frequent.
+        lora_rank: Rank of low-rank updates, which `fine_tune` trains with the head in place of the
+            whole model (`keras_vit.models.add_lora`); 0 for none.
+        lora_targets: Products of the blocks that get an update.
 
     Raises:
         ValueError: If a value is out of range, or not exactly one of `steps` and `epochs` is given.
@@ -104,6 +107,8 @@ class Recipe:
     early_stopping: int = 0
     class_weights: bool = False
     balanced_sampling: bool = False
+    lora_rank: int = 0
+    lora_targets: tuple[str, ...] = ("qkv",)
 
     def __post_init__(self) -> None:
         check_choice("optimizer", self.optimizer, OPTIMIZERS)
@@ -130,6 +135,12 @@ class Recipe:
             raise ValueError(
                 "The last of `progressive_sizes` must be `image_size`. Received: "
                 f"progressive_sizes={sizes}, image_size={self.image_size}."
+            )
+        if self.lora_rank < 0 or (self.lora_rank and sizes):
+            raise ValueError(
+                "`lora_rank` must be 0 or more, and 0 with `progressive_sizes`, whose stages are "
+                f"models of their own. Received: lora_rank={self.lora_rank}, "
+                f"progressive_sizes={sizes}."
             )
         if self.class_weights and self.balanced_sampling:
             raise ValueError(

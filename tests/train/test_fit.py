@@ -133,6 +133,24 @@ def test_fine_tuning_learns_and_does_not_change_the_model(pretrained, tmp_path):
         np.testing.assert_array_equal(one, other)  # the run was complete: no step is repeated
 
 
+def test_fine_tuning_by_low_rank_updates_leaves_the_kernels(pretrained, tmp_path):
+    recipe = RECIPE.replace(lora_rank=2, lora_targets=("all-linear",), learning_rate=0.2)
+    fitted = keras_vit.fine_tune(
+        pretrained, two_colours(), recipe, two_colours(16, 1), folder=tmp_path, verbose=0
+    )
+    assert fitted.history.history["val_accuracy"][-1] == 1
+    expected = {w.path: w.numpy() for w in pretrained.weights}
+    same = [w for w in fitted.model.weights if w.path.startswith("block") and "lora" not in w.path]
+    assert len(same) == 12
+    for weight in same:
+        np.testing.assert_array_equal(weight.numpy(), expected[weight.path])
+    again = keras_vit.fine_tune(pretrained, two_colours(), recipe, folder=tmp_path, verbose=0)
+    for one, other in zip(fitted.model.weights, again.model.weights, strict=True):
+        np.testing.assert_array_equal(one, other)  # from the state of the run
+    with pytest.raises(ValueError, match=r"lora_rank=2, progressive_sizes=\(8, 16\)"):
+        recipe.replace(progressive_sizes=(8, 16), image_size=16)
+
+
 def test_fine_tune_equals_twenty_lines_of_keras(pretrained):
     images = two_colours()
     fitted = keras_vit.fine_tune(pretrained, images, RECIPE, verbose=0)
