@@ -27,7 +27,10 @@ def gelu(x: keras.KerasTensor, form: str) -> keras.KerasTensor:
         Tensor of the shape and type of `x`.
     """
     if form == "tanh":
-        return keras.activations.gelu(x, approximate=True)
+        # TensorFlow's optimizer sorts equal factors by name. With a name after "hidden", that of
+        # the product, they are in the order that it joins to one operation of oneDNN.
+        with keras.name_scope("tanh_gelu"):
+            return keras.activations.gelu(x, approximate=True)
     if form == "quick":
         return x * ops.sigmoid(1.702 * x)
     # Written out: TensorFlow's own exact GELU becomes `Erfc`, which neither ONNX nor, in half

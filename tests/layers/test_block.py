@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import os
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 from keras_vit.layers import attention
 from keras_vit.layers.attention import SelfAttention
@@ -49,6 +51,21 @@ def test_gelu_is_the_form_it_says(form):
 )
 def test_attention_passes_check_layer(options):
     check_layer(SelfAttention(4, **options), (5, 16))
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("form", ["tanh", "exact"])
+def test_onednn_joins_product_bias_and_gelu(form, policy):
+    if os.environ["TF_ENABLE_ONEDNN_OPTS"] != "1":
+        pytest.skip("oneDNN is off")
+    layer, _ = built(MLP(24, gelu=form, dtype=policy, name="mlp"))
+    context.enable_run_metadata()
+    tf.function(layer)(TOKENS)
+    graphs = context.export_run_metadata().partition_graphs
+    context.disable_run_metadata()
+    found = [tuple(node.attr["fused_ops"].list.s) for graph in graphs for node in graph.node]
+    gelu = {"tanh": b"GeluApproximate", "exact": b"GeluExact"}[form]
+    assert found.count((b"BiasAdd", gelu)) == found.count((b"BiasAdd",)) == 1
 
 
 @pytest.mark.parametrize("options", [{}, {"gelu": "exact"}])
