@@ -1,15 +1,19 @@
-"""A SavedModel's graph in half precision: weights as constants, and as float32 variables before.
+"""TensorFlow's graph of a model: weights as constants, and GELU joined with its product by oneDNN.
 
-    python benchmarks/frozen.py --variants vit_b16 --output docs/benchmarks/frozen.jsonl
+    python benchmarks/frozen.py --output docs/benchmarks/frozen.jsonl
+    python benchmarks/frozen.py --variants vit_b16 --depth 3       three blocks, to be quicker
 
-Both functions are those that `export_saved_model` saves or used to save, and run in one process in
-turns. The least processor time of a call counts, which other work on the machine affects least; the
-least wall time is kept too.
+`before` has variables and a GELU that oneDNN does not join with its product (a matter of names, see
+`keras_vit.layers.mlp.gelu`), `variables` is what `predict` runs without XLA, and `constants`, in
+half precision, what `export_saved_model` saves. All run in one process in turns. The least
+processor time of a call counts, which other work on the machine affects least; the least wall time
+is kept too.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import pathlib
@@ -17,6 +21,7 @@ import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+import keras
 import numpy as np
 import tensorflow as tf
 from contestants.worker import random_batch, versions
@@ -25,36 +30,43 @@ from machine import describe_machine
 import keras_vit
 from keras_vit.export.freeze import freeze
 from keras_vit.export.inference import prepare
+from keras_vit.layers import mlp
 
 
-def measure(variant: str, precision: str, batches: list[int], calls: int):
+def measure(variant: str, precision: str, options):
     """Yields a row for every batch size."""
-    inference = prepare(keras_vit.create_model(variant, classes=1000), precision)
+    config = dataclasses.replace(keras_vit.find_config(variant), classes=1000)
+    config = dataclasses.replace(config, depth=options.depth or config.depth)
+    inference = prepare(keras_vit.build_vit(config), precision)
     spec = tf.TensorSpec((None, *inference.input_shape), tf.float32, "pixels")
-    function = tf.function(inference).get_concrete_function(spec)
-    functions = {"variables": function, "constants": freeze(inference, function)}
-    for batch in batches:
+    joined = mlp.gelu
+    mlp.gelu = lambda x, form: keras.activations.gelu(x, approximate=form == "tanh")
+    functions = {"before": tf.function(inference).get_concrete_function(spec)}
+    mlp.gelu = joined
+    functions["variables"] = tf.function(inference).get_concrete_function(spec)
+    if precision != "float32":
+        functions["constants"] = freeze(inference, functions["variables"])
+    for batch in options.batches:
         images = tf.constant(random_batch({"batch": batch, "size": 224})[0])
         times: dict[str, list] = {name: [] for name in functions}
         for call in functions.values():
             call(images)["logits"].numpy()  # prepares the graph, packs the weights
-        for _ in range(calls):
+        for _ in range(options.calls):
             for name, call in functions.items():
                 begin = time.process_time(), time.perf_counter()
                 call(images)["logits"].numpy()
                 end = time.process_time(), time.perf_counter()
                 times[name].append(np.subtract(end, begin))
         least = {name: np.min(values, axis=0) for name, values in times.items()}
-        busy, wall = np.divide(least["variables"], least["constants"])
         yield {
             "model": variant,
+            "blocks": config.depth,
             "precision": precision,
             "batch": batch,
-            "speed_by_processor_time": round(float(busy), 2),
-            "speed_by_wall_time": round(float(wall), 2),
+            "speed": {n: round(float(least["before"][0] / x[0]), 2) for n, x in least.items()},
             "processor_ms": {name: round(1e3 * float(x[0]), 1) for name, x in least.items()},
             "wall_ms": {name: round(1e3 * float(x[1]), 1) for name, x in least.items()},
-            "calls": calls,
+            "calls": options.calls,
             "load": os.getloadavg()[0],
             "versions": versions(),
             **describe_machine(),
@@ -66,14 +78,15 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--variants", nargs="+", default=["vit_ti16", "vit_s16", "vit_b16"])
-    parser.add_argument("--precisions", nargs="+", default=["bfloat16"])
+    parser.add_argument("--depth", type=int, help="number of blocks; default: those of the variant")
+    parser.add_argument("--precisions", nargs="+", default=["float32", "bfloat16"])
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--calls", type=int, default=12)
     parser.add_argument("--output", type=pathlib.Path, help="file to add JSON lines to")
     options = parser.parse_args()
     for variant in options.variants:
         for precision in options.precisions:
-            for row in measure(variant, precision, options.batches, options.calls):
+            for row in measure(variant, precision, options):
                 print(json.dumps(row), flush=True)
                 if options.output:
                     with open(options.output, "a") as file:
