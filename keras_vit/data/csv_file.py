@@ -89,12 +89,15 @@ def read_csv(
     if unreadable == "error":
         problems += [(line, f"{f} {bad[f]}") for line, f in files.items() if f in bad]
     _raise(path, problems)
+    kept = [line for line, file in files.items() if file not in bad]
+    if not kept:
+        raise ValueError(
+            f"None of the {len(files)} images in {path} can be read. Their folder is {root}: pass "
+            "another, with --data-dir on the command line."
+        )
     skipped = tuple(f"{file} {problem}" for file, problem in bad.items())
     if skipped:
         report_problems(skipped, unreadable, path)
-    kept = [line for line, file in files.items() if file not in bad]
-    if not kept:
-        raise ValueError(f"None of the images in {path} can be read. Their folder is {root}.")
     items = np.array([os.fspath(files[line]) for line in kept], object)
     labels = np.array([values[line] for line in kept])
     load = tf.io.read_file
