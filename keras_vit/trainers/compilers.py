@@ -76,23 +76,26 @@ def xla_for_inference(model: keras.Model, batch_size: int, measure: bool = True)
     return _chosen[key]
 
 
-def choose_by_batch(model: keras.Model, function: Step, measure: bool) -> Step:
+def choose_by_batch(model: keras.Model, measure: bool) -> Step:
     """Makes a predict function that chooses the compiler by the size of its batch.
+
+    It gives `predict_step` the inputs alone: XLA takes no strings, such as names of files.
 
     Args:
         model: A built model, which is not compiled to run eagerly.
-        function: Its predict function, made by Keras with `model.jit_compile`.
         measure: As for `xla_for_inference`.
     """
     import tensorflow as tf
 
-    kept = bool(model.jit_compile)
-    other = tf.function(
-        lambda x: model.predict_step((x,)),
-        reduce_retracing=True,
-        autograph=False,
-        jit_compile=not kept,
-    )
+    functions = {
+        xla: tf.function(
+            lambda x: model.predict_step((x,)),
+            reduce_retracing=True,
+            autograph=False,
+            jit_compile=xla,
+        )
+        for xla in (False, True)
+    }
     choices: dict[int, bool] = {}
 
     def predict(data: list[Any]) -> Any:
@@ -100,7 +103,7 @@ def choose_by_batch(model: keras.Model, function: Step, measure: bool) -> Step:
         size = keras.tree.flatten(x)[0].shape[0]
         if size not in choices:
             choices[size] = xla_for_inference(model, size, measure)
-        return function(data) if choices[size] is kept else other(x)
+        return functions[choices[size]](x)
 
     return predict
 

@@ -118,9 +118,9 @@ class Model(ArrayData, DistributedTraining, keras.Model):
             and not is_distributed(self)
             and not self.run_eagerly
             and self.steps_per_execution == 1
+            and type(self).predict_step is Model.predict_step  # a user's own may need the labels
         ):
-            measure = self._requested_jit_compile == "auto"
-            self.predict_function = choose_by_batch(self, self.predict_function, measure)
+            self.predict_function = choose_by_batch(self, self._requested_jit_compile == "auto")
         return self.predict_function
 
     def export(
