@@ -21,8 +21,8 @@ def test_every_command_and_setting_is_on_the_page():
         for each in command.arguments:
             assert each.names[0].lstrip("-") in line.lower() or each.settings["metavar"] in line
     code = "".join(path.read_text() for path in (ROOT / "keras_vit").rglob("*.py"))
-    settings = set(re.findall(r"KERAS_VIT_[A-Z]+", code))
-    assert settings and settings <= set(re.findall(r"KERAS_VIT_[A-Z]+", PAGE))
+    settings = set(re.findall(r"KERAS_VIT_[A-Z_]+", code))
+    assert settings and settings <= set(re.findall(r"KERAS_VIT_[A-Z_]+", PAGE))
 
 
 def test_tags_and_names_in_the_examples_exist():
