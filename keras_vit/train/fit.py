@@ -88,8 +88,6 @@ def fine_tune(
     """
     check_types(model, recipe, images=images, validation=validation)
     adapted = adapt_model(model, images.num_classes, recipe.image_size, **recipe.model_options)
-    if recipe.lora_rank:
-        add_lora(adapted, recipe.lora_rank, recipe.lora_targets)
     return _train(adapted, images, recipe, validation, seed, folder, callbacks, verbose)
 
 
@@ -127,6 +125,11 @@ def pretrain(
     """
     check_types(model, recipe, images=images, validation=validation)
     check_model(model, recipe)
+    if recipe.lora_rank:
+        raise ValueError(
+            "`pretrain` trains the whole model; low-rank updates are of `fine_tune`. Received: "
+            f"lora_rank={recipe.lora_rank}."
+        )
     return _train(model, images, recipe, validation, seed, folder, callbacks, verbose)
 
 
@@ -260,6 +263,8 @@ def _train(
             "such as those of `images.split(0.1)`."
         )
     model = standardized(model, recipe, images)
+    if recipe.lora_rank:
+        add_lora(model, recipe.lora_rank, recipe.lora_targets)
     plan = plan_run(recipe, images.num_images)
     stages = plan_stages(recipe, plan.epochs)
     previous: Model | None = None

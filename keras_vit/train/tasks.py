@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import keras
 import numpy as np
 
+from keras_vit.models.lora import merge_lora
 from keras_vit.train.adapt import HEADS, scope_of
 from keras_vit.train.hyperparameters import LOSSES, Recipe
 from keras_vit.train.losses import RegressionLoss
@@ -141,10 +142,11 @@ def in_units(model: Model) -> Model:
 
 
 def _with_head(model: Model, change: Callable[[Any, Any], tuple[Any, Any]]) -> Model:
-    """A copy of a model, with kernel and bias of the head changed."""
+    """A copy of a model, with kernel and bias of the head changed and low-rank updates merged."""
     with scope_of(model):
+        merged = merge_lora(model)
         copy = type(model).from_config(model.get_config())
-        copy.set_weights(model.get_weights())
+        copy.set_weights(merged.get_weights())
         heads = [layer for layer in copy.layers if layer.name in HEADS]
         if not heads or not all(getattr(head, "use_bias", False) for head in heads):
             raise ValueError(

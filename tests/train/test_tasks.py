@@ -185,3 +185,20 @@ def test_a_head_is_needed_for_regression():
     x = images_of(images)
     expected = (distilled(x) - images.labels.mean(0)) / images.labels.std(0)
     np.testing.assert_allclose(copy(x), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_regression_by_low_rank_updates_ends_in_units_with_merged_kernels():
+    images, model = coloured("regression"), tiny()
+    fill_random(model)
+    recipe = RECIPE.replace(loss="mse", steps=6, lora_rank=2)
+    result = keras_vit.fine_tune(model, images, recipe, verbose=0)
+    before = {weight.path: weight.numpy() for weight in model.weights}
+    changed = {w.path for w in result.model.weights if (w.numpy() != before[w.path]).any()}
+    assert changed == {"block_0/attention/qkv/kernel", "head/kernel", "head/bias"}
+    kernel = result.model.get_layer("block_0").attention.qkv.kernel.numpy()
+    update = kernel - before["block_0/attention/qkv/kernel"]
+    assert np.linalg.matrix_rank(update, tol=1e-4 * np.linalg.norm(update)) == 2
+    predicted = result.model.predict(images_of(images), verbose=0)
+    assert 1000 < predicted[:, 0].mean() < 6000  # in units
+    with pytest.raises(ValueError, match="`pretrain` trains the whole model"):
+        keras_vit.pretrain(model, images, recipe)
