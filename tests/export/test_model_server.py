@@ -177,6 +177,7 @@ def test_clients_shapes_labels_and_errors(folder, images, model, pixels, monkeyp
             assert own.models.find("tiny").warmed == 2  # requests of 1 and 4 images
 
 
+@pytest.mark.slow
 def test_a_client_waits_for_a_server_that_starts(folder, images):
     if find_server(folder) is not None:
         pytest.skip("its ports are chosen when it starts")
@@ -198,6 +199,7 @@ def test_a_client_waits_for_a_server_that_starts(folder, images):
             server.close()
 
 
+@pytest.mark.slow
 def test_versions_switch_under_load_without_a_failed_request(folder, images, model):
     rest, remote = script("tf_serving/rest_client"), script("tf_serving/grpc_client")
     ended, found = threading.Event(), []
@@ -233,6 +235,7 @@ def test_versions_switch_under_load_without_a_failed_request(folder, images, mod
         assert post(f"{url}/1:predict", {"instances": one})[0] == 404
 
 
+@pytest.mark.slow
 def test_batches_of_several_requests(folder, images, model, pixels):
     remote = script("tf_serving/grpc_client")
     expected = np.asarray(model(pixels))

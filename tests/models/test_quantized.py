@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import keras_vit
+from tests.checks import quick
 from tests.fixtures import fill_random, images_for, tiny_config
 
 
@@ -25,7 +26,7 @@ def quantized(mode, **options):
     return model
 
 
-@pytest.mark.parametrize("mode", ["int8", "int4", pytest.param("float8", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mode", quick(["int8", "int4", "float8"], "int8"))
 def test_files_are_read_back_also_twice_and_nested(mode, tmp_path):
     model = quantized(mode, pooling="map", class_token=False)
     images = images_for(model)

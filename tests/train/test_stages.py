@@ -82,6 +82,7 @@ def short_epochs(monkeypatch):
     monkeypatch.setattr("keras_vit.trainers.model.xla_pays", lambda dtype: False)
 
 
+@pytest.mark.slow
 def test_each_stage_begins_where_the_one_before_ended(short_epochs):
     watch, result = train()
     assert [stage[0] for stage in watch.stages] == [8, 16] and watch.steps == 16
