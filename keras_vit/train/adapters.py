@@ -230,10 +230,20 @@ def _read_settings(path: pathlib.Path) -> dict[str, Any]:
         f"{key}={settings[key]!r}" for key, plain in _PLAIN.items()
         if settings.get(key, plain[0]) not in plain
     ]  # fmt: skip
-    patterns = [settings.get(f"{kind}_pattern") or {} for kind in ("rank", "alpha")]
-    numbers = [settings.get("lora_alpha"), *(v for p in patterns for v in dict(p).values())]
-    if any(not isinstance(number, (int, float)) or not 0 < number < 1e6 for number in numbers):
-        unknown.append(f"lora_alpha={settings.get('lora_alpha')!r} or a number of a pattern")
+    numbers = {"lora_alpha": settings.get("lora_alpha")}
+    for kind in ("rank_pattern", "alpha_pattern"):
+        pattern = settings.get(kind) or {}
+        numbers |= pattern if isinstance(pattern, dict) else {kind: pattern}
+    unknown += [
+        f"{key}={number!r}"
+        for key, number in numbers.items()
+        if not re.fullmatch(r"[\w.]+", key)  # an expression may take for ever
+        or not isinstance(number, (int, float))
+        or not 0 < number < 1e6
+    ]
+    dropout = settings.get("lora_dropout") or 0
+    if not isinstance(dropout, (int, float)) or not 0 <= dropout < 1:
+        unknown.append(f"lora_dropout={dropout!r}")
     if unknown:
         raise CheckpointError(
             f"{path} describes what is no plain low-rank update here: {', '.join(unknown)}. Merge "
@@ -245,7 +255,7 @@ def _read_settings(path: pathlib.Path) -> dict[str, Any]:
 def _scale(module: str, rank: int, settings: dict[str, Any]) -> float:
     alpha = settings["lora_alpha"]
     for pattern, value in (settings.get("alpha_pattern") or {}).items():
-        if re.fullmatch(rf"(.*\.)?{pattern}", module):
+        if f".{module}".endswith(f".{pattern}"):
             alpha = value
     return float(alpha / (rank**0.5 if settings.get("use_rslora") else rank))
 
@@ -276,7 +286,7 @@ def _read_updates(
             continue
         layer, part, units = found_place
         inputs = layer.frozen_kernel.shape[0]
-        if a.ndim != 2 or a.shape[1] != inputs or b.shape != (units, len(a)):
+        if a.ndim != 2 or not len(a) or a.shape[1] != inputs or b.shape != (units, len(a)):
             expected = f"(rank, {inputs}) and ({units}, rank)"
             problems.append(f"{module} has A {a.shape} and B {b.shape}, expected {expected}")
             continue

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import keras
 import numpy as np
@@ -94,8 +95,11 @@ def test_what_does_not_fit_is_one_error_and_changes_nothing(tmp_path):
         ({"use_dora": True}, "use_dora=True"),
         ({"peft_type": "LOHA"}, "peft_type='LOHA'"),
         ({"lora_alpha": "8"}, "lora_alpha='8'"),
+        ({"alpha_pattern": [1]}, r"alpha_pattern=\[1\]"),
+        ({"rank_pattern": {"(a+)+b": 2}}, r"\(a\+\)\+b=2"),
+        ({"lora_dropout": 2}, "lora_dropout=2"),
     ):
-        folder = write(tmp_path / message, case, **changes)
+        folder = write(tmp_path / re.sub(r"\W", "", message), case, **changes)
         with pytest.raises(CheckpointError, match=message):
             load_adapter(model, folder)
     with pytest.raises(CheckpointError, match="adapter_config"):
