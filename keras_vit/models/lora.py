@@ -145,9 +145,10 @@ def merge_lora(model: keras.Model) -> keras.Model:
             f"The kernels of {quantized[0]} and others are quantised and cannot be merged exactly. "
             "`model.save` merges and quantises again."
         )
-    merged = {layer.frozen_kernel.path: merged_kernel(layer) for layer in layers}
+    # By identity: two models within another one have the same paths.
+    merged = {id(layer.frozen_kernel): merged_kernel(layer) for layer in layers}
     updates = {id(v) for layer in layers for v in _updates(layer)}
-    values = [merged.get(v.path, v) for v in model.variables if id(v) not in updates]
+    values = [merged.get(id(v), v) for v in model.variables if id(v) not in updates]
     copy = type(model).from_config(model.get_config())
     for variable, value in zip(copy.variables, values, strict=True):
         variable.assign(value)

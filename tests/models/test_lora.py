@@ -141,6 +141,18 @@ def test_a_nested_model_and_names_of_its_head():
     assert len(outer.trainable_weights) == 2 * 2 + 2
 
 
+def test_two_models_within_another_keep_their_own_updates():
+    first, second = build(classes=None, depth=1), build(classes=None, depth=1)
+    inputs = keras.Input(first.input_shape[1:])
+    outputs = keras.layers.Dense(3, name="head")(first(inputs) - 2 * second(inputs))
+    model = add_lora(keras.Model(inputs, outputs), 2)
+    fill_updates(model)
+    images = images_for(model)
+    expected = numpy(model(images))
+    atol = 1e-5 * np.abs(expected).max()
+    np.testing.assert_allclose(numpy(merge_lora(model)(images)), expected, rtol=0, atol=atol)
+
+
 def test_what_cannot_be_updated_is_an_error():
     model = build()
     for targets in ((), ("qvk",), ("qkv", "query")):
