@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -62,7 +63,7 @@ def attention_scores(
 def fused_attention(
     queries: keras.KerasTensor, keys: keras.KerasTensor, values: keras.KerasTensor
 ) -> keras.KerasTensor:
-    """Attention through `keras.ops.dot_product_attention`, which may compute no scores at all.
+    """Attention by a kernel that computes it as a whole, and may keep no scores.
 
     Args:
         queries: Float tensor of shape `(B, A, T, d)`.
@@ -72,23 +73,79 @@ def fused_attention(
     Returns:
         Float tensor of that shape.
     """
-    x = ops.dot_product_attention(
-        *(ops.transpose(part, (0, 2, 1, 3)) for part in (queries, keys, values))
-    )  # (B, T, A, d)
+    parts = [ops.transpose(part, (0, 2, 1, 3)) for part in (queries, keys, values)]
+    on_gpu = keras.backend.backend() == "jax" and _jax_platform() == "gpu"
+    x = _cudnn_attention(*parts) if on_gpu else ops.dot_product_attention(*parts)  # (B, T, A, d)
     return ops.transpose(x, (0, 2, 1, 3))
 
 
-def fusion_pays() -> bool:
-    """Tells whether Keras's backend has kernels for attention as a whole.
+def _cudnn_attention(queries: Any, keys: Any, values: Any, kernel: str = "cudnn") -> Any:
+    """Attention of `(B, T, A, d)` by cuDNN, through JAX.
 
-    PyTorch has, and JAX on accelerators. In TensorFlow, and JAX on processors,
-    `keras.ops.dot_product_attention` computes all scores too (`benchmarks/attention.py`).
+    For gradients, JAX takes an even number of tokens alone, and Keras then computes all scores: an
+    odd number gets one more, which no other attends to.
     """
-    if keras.backend.backend() == "jax":
-        import jax
+    import jax
 
-        return jax.default_backend() != "cpu"
-    return keras.backend.backend() == "torch"
+    batch, num_tokens, _, _ = queries.shape
+    lengths = None
+    if num_tokens % 2:
+        lengths = jax.numpy.full((batch,), num_tokens, "int32")
+        one_token = ((0, 0), (0, 1), (0, 0), (0, 0))
+        queries, keys, values = (jax.numpy.pad(x, one_token) for x in (queries, keys, values))
+    x = jax.nn.dot_product_attention(
+        queries,
+        keys,
+        values,
+        query_seq_lengths=lengths,
+        key_value_seq_lengths=lengths,
+        implementation=kernel,
+    )
+    return x[:, :num_tokens]
+
+
+def _jax_platform() -> str:
+    import jax
+
+    return jax.default_backend()
+
+
+@functools.cache
+def _cudnn_takes(num_tokens: int, num_heads: int, head_dim: int, dtype: str) -> bool:
+    """Tells whether JAX accepts such attention, and its gradient, for cuDNN on this GPU."""
+    import jax
+
+    def total(*parts: Any) -> Any:
+        return _cudnn_attention(*parts).astype("float32").sum()
+
+    part = jax.ShapeDtypeStruct((1, num_tokens, num_heads, head_dim), dtype)
+    try:
+        jax.eval_shape(jax.grad(total, argnums=(0, 1, 2)), part, part, part)
+    except (NotImplementedError, RuntimeError, ValueError):
+        return False
+    return True
+
+
+def fusion_pays(queries: keras.KerasTensor) -> bool:
+    """Tells whether Keras's backend has a kernel for attention as a whole, for these queries.
+
+    PyTorch has, JAX on TPUs, and on GPUs in half precision. In TensorFlow, and elsewhere in JAX,
+    `keras.ops.dot_product_attention` computes all scores too (`benchmarks/attention.py`).
+
+    Args:
+        queries: Float tensor of shape `(B, A, T, d)`.
+
+    Returns:
+        Whether `fused_attention` is to be preferred.
+    """
+    if keras.backend.backend() != "jax":
+        return keras.backend.backend() == "torch"
+    if _jax_platform() != "gpu":
+        return _jax_platform() != "cpu"
+    _, num_heads, num_tokens, head_dim = queries.shape
+    return _cudnn_takes(
+        num_tokens, num_heads, head_dim, keras.backend.standardize_dtype(queries.dtype)
+    )
 
 
 def add_sizes(
@@ -279,7 +336,12 @@ class SelfAttention(keras.layers.Layer):
         if return_attention_scores:
             scores = attention_scores(queries, keys, logits)
             x = ops.matmul(self.attention_dropout(scores, training=training), values)
-        elif self.query_chunk_size is None and logits is None and not dropped and fusion_pays():
+        elif (
+            self.query_chunk_size is None
+            and logits is None
+            and not dropped
+            and fusion_pays(queries)
+        ):
             x = fused_attention(queries, keys, values)
         else:
             x = self._attend(queries, keys, values, logits, training)
