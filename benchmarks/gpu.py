@@ -313,7 +313,7 @@ def main() -> int:
     if options.small:
         options.seconds = 0.01
     report = Report(options.output)
-    # Small programs, of which building a model compiles dozens, are compiled once for all processes.
+    # Building a model compiles dozens of small programs: once for all processes.
     cache = tempfile.TemporaryDirectory()
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", cache.name)
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"

@@ -114,7 +114,7 @@ def outputs_and_gradients(layer):
 @pytest.mark.parametrize("options", [{}, {"qk_norm": True}, {"relative_positions": True}], ids=str)
 def test_fused_and_chunked_attention_equal_the_papers(way, options, monkeypatch):
     expected = outputs_and_gradients(built(SelfAttention(4, **options))[0])
-    monkeypatch.setattr(attention, "fusion_pays", lambda: way == "fused")
+    monkeypatch.setattr(attention, "fusion_pays", lambda queries: way == "fused")
     size = None if way == "fused" else int(way[-1])
     products = []
     original = keras.ops.dot_product_attention
@@ -130,6 +130,36 @@ def test_fused_and_chunked_attention_equal_the_papers(way, options, monkeypatch)
     assert len(products) == (way == "fused" and "relative_positions" not in options)
     layer(TOKENS, return_attention_scores=True)
     assert len(products) <= 1  # scores need the product itself
+
+
+@pytest.mark.parametrize("num_tokens", [4, 5])
+def test_cudnn_gets_an_even_number_of_tokens_and_the_numbers_stay(num_tokens, monkeypatch):
+    # By XLA's kernel of the same function of JAX: there is no cuDNN without a GPU.
+    jax = pytest.importorskip("jax")
+    kernel, counts = jax.nn.dot_product_attention, []
+
+    def counted(queries, *args, **options):
+        counts.append(queries.shape[1])
+        return kernel(queries, *args, **options)
+
+    monkeypatch.setattr(jax.nn, "dot_product_attention", counted)
+    parts = np.random.default_rng(0).normal(size=(3, 2, num_tokens, 3, 8)).astype("float32")
+
+    def plain(queries, keys, values):  # (B, T, A, d)
+        logits = jax.numpy.einsum("bqad,bkad->baqk", queries, keys) * 8**-0.5
+        return jax.numpy.einsum("baqk,bkad->bqad", jax.nn.softmax(logits), values)
+
+    def results(function):
+        def total(parts):
+            return (function(*parts) ** 3).sum()
+
+        return [function(*parts), *jax.grad(total)(tuple(parts))]
+
+    received = results(lambda *parts: attention._cudnn_attention(*parts, kernel="xla"))
+    for value, expected in zip(received, results(plain), strict=True):
+        np.testing.assert_allclose(value, expected, rtol=0, atol=2e-5)
+    assert set(counts) == {num_tokens + num_tokens % 2}
+    assert not attention._cudnn_takes(num_tokens, 3, 8, "bfloat16")  # on a processor
 
 
 def test_a_chunk_of_queries_waits_for_the_one_before():
