@@ -10,6 +10,9 @@ from .counting import count_macs as count_macs
 from .counting import count_parameters as count_parameters
 from .counting import count_stages as count_stages
 from .counting import count_training_macs as count_training_macs
+from .feature_store import Features as Features
+from .feature_store import load_features as load_features
+from .feature_store import store_features as store_features
 from .few_shot import evaluate_few_shot as evaluate_few_shot
 from .few_shot import few_shot_accuracy as few_shot_accuracy
 from .few_shot import rank_regularizations as rank_regularizations

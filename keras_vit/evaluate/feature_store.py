@@ -1,0 +1,312 @@
+"""Features of a frozen model on the disk, so that each image is computed once.
+
+part-0-of-1.json         what the features are of: digests of weights, preprocessing and images
+part-0-of-1.npy          features, one row for every image; `.unfinished` until all are there
+part-0-of-1.labels.npy   labels
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import re
+import time
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+
+from keras_vit.checks import check_choice
+from keras_vit.files import write_atomically
+from keras_vit.models.feature_extraction import features_of, head_input_stage
+from keras_vit.resume.folder_lock import FolderLock
+
+if TYPE_CHECKING:  # reading images needs TensorFlow
+    from keras_vit.data.image_set import ImageSet
+    from keras_vit.data.input_transform import InputTransform
+
+_SAVE_SECONDS = 10.0  # between two records of how far the features go
+_FACTS = ("stage", "dtype", "weights", "preprocessing", "images", "num_images", "class_names")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Features:
+    """Features of labelled images. Made by `store_features` and `load_features`.
+
+    Args:
+        values: Features of shape `(B, ...)`, float32 or float16; of one part mapped from the disk.
+        labels: Integers of shape `(B,)`, or the labels of another task.
+        class_names: Names of the classes.
+        stage: Name of the layer whose output the features are.
+        computed: Images that `store_features` computed now; the others were there.
+    """
+
+    values: np.ndarray
+    labels: np.ndarray
+    class_names: tuple[str, ...]
+    stage: str
+    computed: int = 0
+
+
+def store_features(
+    model: keras.Model,
+    images: ImageSet,
+    folder: str | os.PathLike[str],
+    stage: str | None = None,
+    *,
+    batch_size: int = 32,
+    dtype: str = "float32",
+    worker: tuple[int, int] = (0, 1),
+) -> Features:
+    """Computes the features of images once, and keeps them in a folder as `.npy` files.
+
+    Images are transformed as for evaluation. A call that was interrupted continues where it
+    stopped, also after a kill; a call with everything there computes nothing.
+
+    Args:
+        model: A model of this package, or a functional model that contains one.
+        images: Labelled images; their classes need not be those of the head.
+        folder: Where the features are kept, of one model and one set of images.
+        stage: Name of the layer whose output is kept, of `stage_names`; `None` is the input of the
+            head. Sequences of tokens are kept whole.
+        batch_size: Images per step.
+        dtype: `"float32"`, or `"float16"` for half the disk.
+        worker: Index of this process and number of processes. Each computes a part of the images
+            and keeps it in files of its own; `load_features` then reads all parts.
+
+    Returns:
+        The `Features` of this worker's images.
+
+    Raises:
+        ValueError: If the folder holds features of another model, other weights, preprocessing or
+            images; the message says which.
+        FolderInUseError: If another process computes the same part.
+
+    Example:
+
+    >>> features = keras_vit.evaluate.store_features(model, train, "features")  # doctest: +SKIP
+    >>> features.values.shape  # doctest: +SKIP
+    (3680, 768)
+    """
+    from keras_vit.data.input_transform import transform_of
+
+    check_choice("dtype", dtype, ("float32", "float16"))
+    stage = stage or head_input_stage(model)
+    network = features_of(model, stage)
+    transform = dataclasses.replace(transform_of(model), classes=None)
+    facts = {
+        "stage": stage,
+        "dtype": dtype,
+        "weights": digest_model(network),
+        "preprocessing": _digest(json.dumps(dataclasses.asdict(transform), sort_keys=True)),
+        "images": _digest_images(images),
+        "num_images": images.num_images,
+        "class_names": list(images.class_names),
+    }
+    part = _Part(pathlib.Path(folder).expanduser(), *worker)
+    with FolderLock(part.path(".lock")):
+        done = part.open(facts)
+        begin, end = (images.num_images * i // part.count for i in (part.index, part.index + 1))
+        if not part.path(".npy").exists():
+            rows = _rows(images, begin + done, end)
+            _compute(part, facts, network, rows, transform, batch_size, done, end - begin)
+        else:
+            done = end - begin
+    found = part.load()
+    return dataclasses.replace(found, computed=end - begin - done)
+
+
+def load_features(folder: str | os.PathLike[str]) -> Features:
+    """Loads the features that one or several workers stored in a folder.
+
+    Args:
+        folder: The folder of `store_features`.
+
+    Returns:
+        The `Features` of all images; several parts are joined in memory.
+
+    Raises:
+        FileNotFoundError: If there are no features, or parts are missing; it lists them.
+        ValueError: If parts are of different models or images, or a file is damaged.
+    """
+    folder = pathlib.Path(folder).expanduser()
+    found = sorted(folder.glob("part-*-of-*.json"))
+    if not found:
+        raise FileNotFoundError(f"{folder} holds no features. `store_features` computes them.")
+    counts = {int(path.stem.rpartition("-")[2]) for path in found}
+    if len(counts) > 1:
+        raise ValueError(
+            f"{folder} holds features in {' and in '.join(map(str, sorted(counts)))} parts. Store "
+            "them in an empty folder."
+        )
+    parts = [_Part(folder, index, *counts) for index in range(*counts)]
+    missing = [part.path(".npy").name for part in parts if not part.path(".npy").exists()]
+    if missing:
+        raise FileNotFoundError(
+            f"{folder} lacks {', '.join(missing)}: these features are not computed yet. Run "
+            "`store_features` of these workers, which continues."
+        )
+    for part in parts[1:]:
+        part.open({name: parts[0].facts()[name] for name in _FACTS})
+    loaded = [part.load() for part in parts]
+    if len(loaded) == 1:
+        return loaded[0]
+    values = np.concatenate([part.values for part in loaded])
+    labels = np.concatenate([part.labels for part in loaded])
+    return dataclasses.replace(loaded[0], values=values, labels=labels)
+
+
+def digest_model(model: keras.Model) -> str:
+    """SHA-256 of what a model computes: its layers and its weights, whatever their names."""
+    config = json.dumps({**model.get_config(), "name": ""}, sort_keys=True, default=str)
+    # Keras numbers names in the order of their creation in a process.
+    digest = hashlib.sha256(re.sub(r"_\d+(?=\")", "", config).encode())
+    for variable in model.variables:
+        if "seed_generator" not in variable.path:
+            value = np.ascontiguousarray(keras.ops.convert_to_numpy(variable.value))
+            digest.update(f"{value.dtype} {value.shape}".encode() + value.tobytes())
+    return digest.hexdigest()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """The files of one worker."""
+
+    folder: pathlib.Path
+    index: int
+    count: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.index < self.count:
+            raise ValueError(
+                "`worker` must be the index of a process, from 0, and their number. Received: "
+                f"{(self.index, self.count)}."
+            )
+
+    def path(self, ending: str) -> pathlib.Path:
+        return self.folder / f"part-{self.index}-of-{self.count}{ending}"
+
+    def facts(self) -> dict[str, Any]:
+        path = self.path(".json")
+        try:
+            facts = json.loads(path.read_text(encoding="utf-8"))
+            return {name: facts[name] for name in (*_FACTS, "done")}
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise ValueError(f"{path} is damaged ({error!r}). Remove {self.folder}.") from error
+
+    def open(self, facts: dict[str, Any]) -> int:
+        """Checks that the files are of the same features; returns how many rows are there."""
+        if not self.path(".json").exists():
+            self.save(facts, 0)
+            return 0
+        before = self.facts()
+        differ = [name for name in _FACTS if before[name] != facts[name]]
+        if differ:
+            raise ValueError(
+                f"{self.folder} holds features of something else: {', '.join(differ)} "
+                f"{'differ' if len(differ) > 1 else 'differs'}. Choose another folder, or remove "
+                "this one to compute them again."
+            )
+        return int(before["done"])
+
+    def save(self, facts: dict[str, Any], done: int) -> None:
+        with write_atomically(self.path(".json"), replace=True) as path:
+            path.write_text(json.dumps({**facts, "done": done}, indent=2), encoding="utf-8")
+
+    def create(self, ending: str, shape: tuple[int, ...], dtype: Any, done: int) -> np.memmap:
+        """Opens an unfinished file for writing; a new one where no rows are there."""
+        path = self.path(f"{ending}.unfinished")
+        if done:
+            return np.load(path, mmap_mode="r+", allow_pickle=False)
+        return np.lib.format.open_memmap(path, "w+", dtype, shape)
+
+    def finish(self) -> None:
+        for ending in (".labels.npy", ".npy"):  # the last one says that all is there
+            unfinished = self.path(f"{ending}.unfinished")
+            if unfinished.exists():  # not after a kill between the two
+                os.replace(unfinished, self.path(ending))
+
+    def load(self) -> Features:
+        facts = self.facts()
+        try:
+            values, labels = (
+                np.load(self.path(ending), mmap_mode="r", allow_pickle=False)
+                for ending in (".npy", ".labels.npy")
+            )
+        except (OSError, ValueError, EOFError) as error:
+            raise ValueError(
+                f"The features in {self.folder} are damaged ({error}). Remove the folder."
+            ) from error
+        return Features(values, np.array(labels), tuple(facts["class_names"]), facts["stage"])
+
+
+def _compute(
+    part: _Part,
+    facts: dict[str, Any],
+    network: keras.Model,
+    images: ImageSet | None,
+    transform: InputTransform,
+    batch_size: int,
+    done: int,
+    total: int,
+) -> None:
+    """Computes the missing rows, and records from time to time how many are there."""
+    from keras_vit.data.batches import eval_batches
+
+    values = labels = None
+    saved = time.monotonic()
+    batches = () if images is None else eval_batches(
+        images, transform, batch_size, one_hot=False, worker=(0, 1)
+    )  # fmt: skip
+    for pixels, classes in batches:
+        x = np.asarray(network.predict_on_batch(pixels)[facts["stage"]], facts["dtype"])
+        y = np.asarray(classes)
+        if values is None or labels is None:
+            values = part.create(".npy", (total, *x.shape[1:]), x.dtype, done)
+            labels = part.create(".labels.npy", (total, *y.shape[1:]), y.dtype, done)
+        values[done : done + len(x)], labels[done : done + len(x)] = x, y
+        done += len(x)
+        if time.monotonic() - saved >= _SAVE_SECONDS or done == total:
+            values.flush()
+            labels.flush()
+            part.save(facts, done)
+            saved = time.monotonic()
+    if done != total:
+        raise ValueError(f"{done} of {total} images were read. The images changed meanwhile.")
+    part.finish()
+
+
+def _rows(images: ImageSet, begin: int, end: int) -> ImageSet | None:
+    """The images of a range, in their order; `None` if it is empty."""
+    if begin == end:
+        return None
+
+    def read(span: tuple[int, int], number: Any, shuffle_buffer: int) -> Any:
+        return images.read((begin + span[0], begin + span[1]), number, shuffle_buffer)
+
+    return dataclasses.replace(images, num_images=end - begin, read=read)
+
+
+def _digest_images(images: ImageSet) -> str:
+    """SHA-256 of the list of images: paths, sizes and times of files, or the pixels of arrays.
+
+    Images that are read one after the other (TFRecords, TFDS) are known by name and number.
+    """
+    digest = hashlib.sha256(f"{images.task} {images.num_images}".encode())
+    if images.labels is None:
+        digest.update(images.name.encode())
+        return digest.hexdigest()
+    for item, label in images.read((0, images.num_images), None, 0).as_numpy_iterator():
+        if isinstance(item, bytes) and len(item) < 4096 and os.path.isfile(item):
+            state = os.stat(item)
+            item += f" {state.st_size} {state.st_mtime_ns}".encode()
+        digest.update(item if isinstance(item, bytes) else np.ascontiguousarray(item).tobytes())
+        digest.update(np.asarray(label).tobytes())
+    return digest.hexdigest()
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
