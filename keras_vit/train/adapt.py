@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import Any, cast
+from typing import Any
 
 import keras
-import numpy as np
 
 from keras_vit.checks import pair
 from keras_vit.config import ResNetConfig, ViTConfig
 from keras_vit.create import build
-from keras_vit.resize import resize_positions
+from keras_vit.models.resizing import copy_weights
 from keras_vit.trainers.distributed import is_distributed
 from keras_vit.trainers.model import Model
-from keras_vit.weights.matching import model_variables
 
 POSITIONS = "position_embedding/embedding"
 HEADS = ("head", "head_distillation")  # as they are built
@@ -61,7 +59,7 @@ def adapt_model(
     config = _new_config(old, classes, image_size, options)
     with scope_of(model):
         new = build(config, name=model.name)
-        _carry_over(model, new)
+        copy_weights(model, new, leave=HEADS)
     return new
 
 
@@ -89,37 +87,3 @@ def _new_config(
     if image_size is not None:
         changes["image_size"] = pair("image_size", image_size)
     return dataclasses.replace(old, **changes)
-
-
-def _carry_over(model: Model, new: Model) -> None:
-    """Copies the weights except those of heads; positions are resized."""
-    source = {variable.path: variable for variable in model_variables(model)}
-    values, problems = {}, []
-    for variable in new.weights:
-        path = variable.path
-        if "seed_generator" in path or path.split("/")[0] in HEADS:
-            continue
-        if path not in source:
-            problems.append(f"{path} is not in the model")
-        else:
-            value = np.asarray(source[path])
-            if path == POSITIONS and value.shape != tuple(variable.shape):
-                value = _resized(value, cast(ViTConfig, model.config), cast(ViTConfig, new.config))
-            values[path] = value
-            if value.shape != tuple(variable.shape):
-                problems.append(f"{path} is {value.shape}, and must be {tuple(variable.shape)}")
-    if problems:
-        rest = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
-        raise ValueError(
-            f"The weights of {model.name!r} do not fit the new configuration: "
-            f"{'; '.join(problems[:5])}{rest}. Change nothing but classes, image_size and rates."
-        )
-    for variable in new.weights:
-        if variable.path in values:
-            variable.assign(values[variable.path])
-
-
-def _resized(table: np.ndarray, old: ViTConfig, new: ViTConfig) -> np.ndarray:
-    prefix = table.shape[1] - old.num_patches
-    patches = resize_positions(table[:, prefix:], old.grid, new.grid, new.position_resize)
-    return np.concatenate((table[:, :prefix], patches), axis=1)

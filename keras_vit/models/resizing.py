@@ -1,0 +1,141 @@
+"""The same weights for images of another size: positions are resized, the rest is copied."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit.checks import pair
+from keras_vit.config import ResNetConfig, ViTConfig
+from keras_vit.models.lora import lora_layers
+from keras_vit.models.resnet import build_resnet
+from keras_vit.models.vit import build_vit
+from keras_vit.resize import resize_matrix, resize_positions
+from keras_vit.trainers.distributed import is_distributed
+from keras_vit.trainers.model import Model
+
+_POSITIONS = "position_embedding"
+_MAX_LISTED = 5
+
+
+def resize_model(model: Model, image_size: int | tuple[int, int]) -> Model:
+    """Builds a model of the same weights, head included, for images of another size.
+
+    Learned positions are resized by `model.config.position_resize`, which loading sets to the
+    method of the checkpoint's project. Fixed (sine-cosine) and rotary positions are computed for
+    the new grid. `adapt_model` does the same with a new head.
+
+    Args:
+        model: A model of `create_model`, `from_pretrained`, `build_vit` or `build_resnet`; it is
+            not changed.
+        image_size: Pixels along (height, width), a whole number of patches; an integer means a
+            square.
+
+    Returns:
+        A new `keras_vit.Model` that is not compiled, of the precision of the old one and made under
+        its strategy.
+
+    Raises:
+        ValueError: If the model is not one of this package, has weights that cannot be resized
+            (relative positions) or low-rank updates, or the size is no whole number of patches.
+
+    Example:
+
+    >>> model = keras_vit.ViTTi16(weights=None)
+    >>> keras_vit.models.resize_model(model, (512, 768)).input_shape
+    (None, 512, 768, 3)
+    """
+    old = getattr(model, "config", None)
+    if not isinstance(old, ViTConfig | ResNetConfig):
+        raise ValueError(
+            f"Only models of this package can be resized. Received: {type(model).__name__} "
+            f"{model.name!r}. Resize what it was built on, then build it again."
+        )
+    if lora_layers(model):
+        raise ValueError(
+            f"{model.name!r} has low-rank updates. Resize the plain model that "
+            "`keras_vit.models.merge_lora(model)` returns."
+        )
+    config = dataclasses.replace(old, image_size=pair("image_size", image_size))
+    with made_like(model):
+        new = build_vit(config, model.name) if isinstance(config, ViTConfig) else build_resnet(
+            config, model.name
+        )  # fmt: skip
+        copy_weights(model, new)
+    return new
+
+
+@contextlib.contextmanager
+def made_like(model: Model) -> Iterator[None]:
+    """Makes new models under the dtype policy and the strategy of a model of this package."""
+    before = keras.config.dtype_policy()
+    first = "patch_encoder" if isinstance(model.config, ViTConfig) else "root"
+    scope = model.distribute_strategy.scope() if is_distributed(model) else contextlib.nullcontext()
+    keras.config.set_dtype_policy(model.get_layer(first).dtype_policy)
+    try:
+        with scope:
+            yield
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+def copy_weights(model: Model, new: Model, leave: Collection[str] = ()) -> None:
+    """Copies the weights of a model to another of the same architecture; positions are resized.
+
+    Args:
+        model: The model.
+        new: A model that differs in image size and in the layers `leave` only.
+        leave: Names of layers of `new` that keep their weights.
+
+    Raises:
+        ValueError: If a weight has no counterpart of its shape; nothing is copied then.
+    """
+    source = {variable.path: variable for variable in model.weights}
+    for path, variable in source.items():
+        if "int" in str(variable.dtype) and "seed_generator" not in path:
+            raise ValueError(
+                f"The kernels of {model.name!r} were quantised by Keras ({path} is "
+                f"{variable.dtype}), and cannot be copied to another size. Resize or adapt the "
+                "model before `quantize`."
+            )
+    values: dict[str, np.ndarray] = {}
+    problems = []
+    for variable in new.weights:
+        path, shape = variable.path, tuple(variable.shape)
+        if "seed_generator" in path or path.split("/")[0] in leave:
+            continue
+        if path not in source:
+            problems.append(f"{path} is not in the model")
+            continue
+        value = np.asarray(keras.ops.convert_to_numpy(source[path]))
+        if value.shape != shape and path.startswith(f"{_POSITIONS}/"):
+            value = _resize(path.split("/")[1], value, model.config, new.config)
+        values[path] = value
+        if value.shape != shape:
+            problems.append(f"{path} is {value.shape}, and must be {shape}")
+    if problems:
+        rest = f" and {len(problems) - _MAX_LISTED} more" if len(problems) > _MAX_LISTED else ""
+        raise ValueError(
+            f"The weights of {model.name!r} do not fit the new configuration: "
+            f"{'; '.join(problems[:_MAX_LISTED])}{rest}. Change nothing but classes, image_size "
+            "and rates."
+        )
+    for variable in new.weights:
+        if variable.path in values:
+            variable.assign(values[variable.path])
+
+
+def _resize(name: str, table: np.ndarray, old: Any, new: Any) -> np.ndarray:
+    """Resizes one of the tables of `AddPositionEmbedding`, `(1, positions, D)`."""
+    if name in ("rows", "columns"):  # halves of "learned_2d": the resizing of a grid by axes
+        axis = ("rows", "columns").index(name)
+        matrix = resize_matrix(old.grid[axis], new.grid[axis], new.position_resize)
+        return (matrix @ table.astype("float64")).astype("float32")
+    prefix = table.shape[1] - old.num_patches
+    patches = resize_positions(table[:, prefix:], old.grid, new.grid, new.position_resize)
+    return np.concatenate((table[:, :prefix], patches), axis=1)

@@ -1,0 +1,22 @@
+"""The page about dense prediction runs as it is written, but for keras-hub."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+
+import keras_vit
+
+PAGE = (pathlib.Path(keras_vit.__file__).parents[1] / "docs/dense.md").read_text()
+
+
+def test_the_python_of_the_page_runs(capsys):
+    names: dict = {}
+    for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
+        if "keras_hub" not in block:
+            exec(compile(block, "docs/dense.md", "exec"), names)
+    assert names["larger"].input_shape == (None, 512, 768, 3)
+    macs, memory, maps, levels = capsys.readouterr().out.splitlines()
+    assert int(macs) > 300e9 and int(memory) > 2e9
+    assert "'block_11': (None, 14, 20, 192)" in maps
+    assert levels == "['P2', 'P3', 'P4', 'P5']"
