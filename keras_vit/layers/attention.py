@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any
+from typing import Any, Literal
 
 import keras
 import numpy as np
@@ -79,7 +79,9 @@ def fused_attention(
     return ops.transpose(x, (0, 2, 1, 3))
 
 
-def _cudnn_attention(queries: Any, keys: Any, values: Any, kernel: str = "cudnn") -> Any:
+def _cudnn_attention(
+    queries: Any, keys: Any, values: Any, kernel: Literal["xla", "cudnn"] = "cudnn"
+) -> Any:
     """Attention of `(B, T, A, d)` by cuDNN, through JAX.
 
     For gradients, JAX takes an even number of tokens alone, and Keras then computes all scores: an
