@@ -7,7 +7,8 @@ handwritten digits (10 classes), and crops of photographs of 64 x 64 pixels in c
 photographs; test crops come from the right quarter of each, that training never sees). Exports each
 model in every precision of LiteRT and ONNX, int8 calibrated on 100 training images, and prints a
 JSON line for each file (size over float32's, accuracy on test images, top-1 agreement with the
-model) and for each of the layers that int8 hurts most. About six minutes of a processor's time.
+model), for each of the layers that int8 hurts most, and for the smallest file within a budget of
+accuracy (`export_within_budget`). About seven minutes of a processor's time.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ FILES = (
     ("litert", "float16"),
     ("litert", "dynamic"),
     ("litert", "int8"),
+    ("litert", "int4"),
     ("onnx", "float32"),
     ("onnx", "float16"),
     ("onnx", "int8"),
@@ -181,6 +183,31 @@ def errors(model: keras.Model, calibration: np.ndarray, count: int = 5) -> list[
     ]
 
 
+BUDGETS = (("litert", 0.0), ("litert", 0.005), ("onnx", 0.0))
+
+
+def certificates(model: keras.Model, calibration: np.ndarray, test) -> list[dict]:
+    """A row for each budget: the smallest file that keeps it."""
+    names = [str(number) for number in range(model.output_shape[-1])]
+    images = keras_vit.data.read_arrays(*test, names)
+    samples = keras_vit.data.read_arrays(calibration, np.arange(len(calibration)) % 2, names)
+    rows = []
+    for to, budget in BUDGETS:
+        with tempfile.TemporaryDirectory() as folder:
+            card = keras_vit.report.export_within_budget(
+                model, images, pathlib.Path(folder) / "a", budget, to, calibration=samples
+            ).card
+        row = {"certificate": to, "budget": budget, "precision": card["precision"]}
+        row["float_layers"] = len(card["float_layers"])
+        row["size"] = round(card["bytes"] / card["float32_bytes"], 3)
+        row["accuracy"] = round(card["after"]["accuracy"], 4)
+        row |= {"lost": card["lost"], "gained": card["gained"]}
+        row["drop_interval"] = [round(value, 4) for value in card["drop_interval"]]
+        row["exports"] = len(card["attempts"])
+        rows.append(row)
+    return rows
+
+
 TASKS = {
     "digits": (digits, {"classes": 10, "patch_size": 2, "epochs": 20}),
     "photographs": (photographs, {"classes": 20, "patch_size": 16, "epochs": 20}),
@@ -188,7 +215,15 @@ TASKS = {
 
 
 def versions() -> dict:
-    names = ("tensorflow", "keras", "ai-edge-litert", "onnxruntime", "scikit-learn", "scikit-image")
+    names = (
+        "tensorflow",
+        "keras",
+        "ai-edge-litert",
+        "ai-edge-quantizer",
+        "onnxruntime",
+        "scikit-learn",
+        "scikit-image",
+    )
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         **{name.replace("-", "_"): importlib.metadata.version(name) for name in names},
@@ -209,7 +244,9 @@ def main(arguments: list[str] | None = None) -> None:
         row["accuracy"] = round(float(np.mean(answers == labels)), 4)
         # Spread over all classes, however the images are sorted.
         calibration = training[0][:: -(-len(training[0]) // 100)]
-        rows = [row, *measure(model, calibration, (images, labels)), *errors(model, calibration)]
+        test = images, labels
+        rows = [row, *measure(model, calibration, test), *errors(model, calibration)]
+        rows += certificates(model, calibration, test)
         for row in rows:
             print(json.dumps({"task": name, **row, **versions()}), flush=True)
         keras.backend.clear_session()

@@ -42,6 +42,23 @@ def layer_errors() -> list[str]:
     return lines
 
 
+def certificates() -> list[str]:
+    """The smallest files within a budget of accuracy."""
+    lines = ["| task | budget | format | file | size | accuracy | drop, 95 % | exports |"]
+    lines.append("|---|---|---|---|---|---|---|---|")
+    for row in read("agreement"):
+        if "certificate" not in row:
+            continue
+        kept = f", {row['float_layers']} layers float" if row["float_layers"] else ""
+        low, high = row["drop_interval"]
+        lines.append(
+            f"| {row['task']} | {row['budget']:.1%} | {row['certificate']} "
+            f"| {row['precision']}{kept} | {row['size']:.2f} | {row['accuracy']:.1%} "
+            f"| {low:.1%} to {high:.1%} | {row['exports']} |"
+        )
+    return lines
+
+
 def name_of(tensor: str) -> str:
     """A layer's name in the model, from that of its output in the file."""
     if tensor.startswith("StatefulPartitionedCall"):  # what the whole returns
@@ -107,7 +124,7 @@ def formats() -> list[str]:
     return lines
 
 
-TABLES = (agreement, layer_errors, onnx_graphs, onnx_times, serving, formats)
+TABLES = (agreement, layer_errors, certificates, onnx_graphs, onnx_times, serving, formats)
 
 if __name__ == "__main__":
     for table in TABLES:

@@ -75,6 +75,7 @@ MAJORS = {
     "onnx": 1,
     "onnxruntime": 1,
     "ai-edge-litert": 2,
+    "ai-edge-quantizer": 0,
     "openvino": 2026,
     "nncf": 3,
     "tensorflow-serving-api": 2,

@@ -211,10 +211,21 @@ COMMANDS: tuple[Command, ...] = (
             argument("--output", default="exported", help="the file, or directory, to write"),
             argument(
                 "--precision",
-                default="float32",
-                help="float32; saved_model: bfloat16, float16; litert: float16, dynamic, int8 "
-                "(with --images); onnx: float16, int8; openvino: float16, bfloat16, int8 (with "
-                "--images)",
+                help="float32 (default); saved_model: bfloat16, float16; litert: float16, dynamic, "
+                "int4, int8 (with --images); onnx: float16, int8; openvino: float16, bfloat16, "
+                "int8 (with --images)",
+            ),
+            argument(
+                "--budget",
+                help="largest drop of the accuracy on --data, such as 0.5%%: exports the smallest "
+                "file that keeps it, of all precisions, and card.json with it",
+            ),
+            argument("--data", help="labelled images for --budget, not those of training"),
+            argument(
+                "--goal",
+                default="size",
+                choices=("size", "latency"),
+                help="what --budget makes small: bytes, or the time of one image here",
             ),
             _TASK,
             _LABELS,

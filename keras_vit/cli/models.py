@@ -22,13 +22,26 @@ def export_model(
     model: str,
     to: str,
     output: str,
-    precision: str = "float32",
+    precision: str | None = None,
     labels: str | None = None,
     images: Sequence[str] = (),
     unreadable: str = "error",
     task: str | None = None,
+    budget: str | None = None,
+    data: str | None = None,
+    goal: str = "size",
 ) -> None:
     """Exports a model as SavedModel, LiteRT, ONNX or OpenVINO file, checked against the model."""
+    if budget is not None or data is not None:
+        if budget is None or data is None or precision or images:
+            raise ValueError(
+                "`--budget` and `--data` go together, and choose the precision: leave "
+                "`--precision` and `--images` out. `--data` names labelled images that the model "
+                f"was not trained on. Received: --budget {budget}, --data {data}."
+            )
+        _export_within_budget(model, to, output, labels, unreadable, _share(budget), data, goal)
+        return
+    precision = precision or "float32"
     options: dict[str, Any] = {"precision": precision}
     loaded = open_model(model)
     if labels is not None or resolve_model(model).path is not None:
@@ -41,6 +54,37 @@ def export_model(
         if precision == "int8" and to in ("litert", "openvino"):
             options["calibration"] = options["images"]
     print(find_exporter(to)(loaded, output, **options))
+
+
+def _export_within_budget(
+    model: str,
+    to: str,
+    output: str,
+    labels: str | None,
+    unreadable: str,
+    budget: float,
+    data: str,
+    goal: str,
+) -> None:
+    from keras_vit.data.sources import open_images
+    from keras_vit.report.certificate import export_within_budget
+
+    loaded = open_model(model)
+    names: list[str] | None = class_names_of(model, labels, loaded.output_shape[-1])
+    images = open_images(
+        data, None, None if data.startswith("tfds:") else names, unreadable, "test"
+    )
+    print(export_within_budget(loaded, images, output, budget, to, goal))
+
+
+def _share(text: str) -> float:
+    """The number in "0.5%" or "0.005"."""
+    try:
+        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        raise ValueError(
+            f"`--budget` is a share of all images, such as 0.5% or 0.005. Received: {text!r}."
+        ) from None
 
 
 def verify_file(

@@ -9,8 +9,8 @@ import shutil
 import tempfile
 import time
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import keras
 import numpy as np
@@ -101,6 +101,7 @@ class Candidate:
         )
 
 
+_Timed = TypeVar("_Timed", bound=Candidate)
 _HEADINGS = ("runtime", "precision", "images/s", "top-1", "difference", "MiB", "start s", "")
 
 
@@ -201,7 +202,7 @@ def optimize(
     candidates = [Candidate(*key) for key in _WAYS if key[0] in runtimes and key[1] in precisions]
     try:
         runners = _try_all(candidates, files, pixels, expected, batch_size, images is not None)
-        _time(runners, pixels[:batch_size], seconds)
+        time_in_turns(runners, pixels[:batch_size], seconds)
         allowed = [candidate for candidate in runners if _agrees(candidate, min_agreement)]
         if not allowed:
             raise ExportMismatchError(
@@ -298,8 +299,14 @@ def _try_all(
     return runners
 
 
-def _time(candidates: dict[Candidate, Runner], batch: np.ndarray, seconds: float) -> None:
-    """Runs all candidates in turns, and notes the speed of the fastest call of each."""
+def time_in_turns(candidates: Mapping[_Timed, Runner], batch: np.ndarray, seconds: float) -> None:
+    """Runs all candidates in turns, and notes the speed of the fastest call of each.
+
+    Args:
+        candidates: Functions by candidate, whose `images_per_second` is set.
+        batch: Pixels of shape `(B, H, W, C)` in [0, 255] of one call.
+        seconds: Time of all calls; at least three of each are made.
+    """
     fastest = dict.fromkeys(map(id, candidates), float("inf"))
     end = time.perf_counter() + seconds
     rounds = 0

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import importlib
+import io
 import json
 import os
 import pathlib
 import tempfile
+import types
 import zipfile
 from collections.abc import Sequence
 
@@ -36,7 +40,8 @@ from keras_vit.export.verify import (
 from keras_vit.files import local_or_remote, write_atomically
 
 # Largest difference allowed, relative to the largest logit.
-TOLERANCES = {"float32": 1e-4, "float16": 2e-2, "dynamic": 0.5, "int8": 0.5}
+TOLERANCES = {"float32": 1e-4, "float16": 2e-2, "dynamic": 0.5, "int8": 0.5, "int4": 0.5}
+_BLOCK = 32  # weights that share a scale in int4
 
 
 def export_litert(
@@ -64,7 +69,9 @@ def export_litert(
         path: File to write, usually `*.tflite`; it must not exist.
         precision: `"float32"`; `"float16"` (weights in 16 bits); `"dynamic"` (weights in 8 bits,
             inputs of dense layers quantised at run time); `"int8"` (dense layers and convolutions
-            in 8 bits after calibration; residual stream, softmax and layer norms float).
+            in 8 bits after calibration; residual stream, softmax and layer norms float); `"int4"`
+            (weights of dense layers in 4 bits, with a scale for each 32 of them, those of
+            convolutions in 8 bits; it needs `ai-edge-quantizer`).
         labels: Class names in order; `None` takes the class indices.
         batch_size: Images per call; `None` allows any number, which needs operators that compute
             shapes. `"int8"` needs 1.
@@ -87,6 +94,7 @@ def export_litert(
 
     Raises:
         FileExistsError: If `path` exists.
+        ImportError: If `ai_edge_litert`, or for `"int4"` `ai_edge_quantizer`, is not installed.
         OSError: If `path` cannot be written.
         ValueError: If the model cannot be exported, the number of labels is wrong, or `"int8"` has
             no calibration images or another batch size than 1.
@@ -101,6 +109,9 @@ def export_litert(
     outputs = check_outputs(inference, outputs)
     labels = check_labels(labels, inference.classes)
     images = verification_images(images, inference)
+    if precision == "int4":
+        import_quantizer()  # before any work
+        _check_int4(inference.source)
     if precision == "int8":
         _check_int8(calibration, batch_size)
     elif float_layers:
@@ -174,11 +185,65 @@ def _convert(
         if precision == "int8" and calibration is not None:
             return quantize(make_converter, resize_images(calibration, inference), float_layers)
         converter = make_converter()
+        if precision == "int4":
+            return _to_int4(converter.convert()), []
         if precision != "float32":
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
         if precision == "float16":
             converter.target_spec.supported_types = [tf.float16]
         return converter.convert(), []
+
+
+def import_quantizer() -> types.ModuleType:
+    """Imports the package that stores weights in 4 bits.
+
+    Raises:
+        ImportError: If it is not installed.
+    """
+    try:
+        return importlib.import_module("ai_edge_quantizer.quantizer")
+    except ImportError as error:
+        raise ImportError(
+            'precision="int4" needs ai-edge-quantizer. Install it with '
+            '`pip install "keras_vit[int4]"`.'
+        ) from error
+
+
+def _to_int4(data: bytes) -> bytes:
+    """Stores the weights of dense layers of a float32 file in 4 bits, in blocks."""
+    quantizer = import_quantizer()
+    from ai_edge_quantizer import qtyping, recipe_manager
+
+    operators = qtyping.TFLOperationName
+    recipes = recipe_manager.RecipeManager()
+    recipes.add_dynamic_config(regex=".*", operation_name=operators.CONV_2D, num_bits=8)
+    recipes.add_dynamic_config(
+        regex=".*",
+        operation_name=operators.FULLY_CONNECTED,
+        num_bits=4,
+        granularity=qtyping.QuantGranularity[f"BLOCKWISE_{_BLOCK}"],
+    )
+    with tempfile.TemporaryDirectory() as directory, contextlib.redirect_stderr(io.StringIO()):
+        path = os.path.join(directory, "model.tflite")
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints progress and a summary
+            result = quantizer.Quantizer(data, recipes.get_quantization_recipe()).quantize()
+            result.export_model(path)
+        return pathlib.Path(path).read_bytes()
+
+
+def _check_int4(model: keras.Model) -> None:
+    """Raises a `ValueError` if the inputs of a dense layer are no whole blocks."""
+    widths = {
+        variable.path: variable.shape[0]
+        for variable in model.variables
+        if variable.path.endswith("kernel") and len(variable.shape) == 2
+    }
+    odd = [f"{path} ({width})" for path, width in widths.items() if width % _BLOCK]
+    if odd:
+        raise ValueError(
+            f'precision="int4" needs dense layers whose inputs are a multiple of {_BLOCK}. '
+            f'Received: {", ".join(odd[:3])}. Take "dynamic" or "int8".'
+        )
 
 
 def _check_int8(calibration: Images | None, batch_size: int | None) -> None:

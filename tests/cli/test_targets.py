@@ -108,6 +108,7 @@ def test_several_labels_from_a_table_to_an_export(place, capsys):
     np.testing.assert_allclose(golden["probabilities"], sigmoid, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_regression_from_a_table(place, capsys):
     words = ["--data", "prices.csv", "--validation", "0.25", "--output", "runs/prices"]
     assert run(*words, "--averaging", "0.9", "--early-stopping", "3") == 0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import types
 import zipfile
 
 import numpy as np
@@ -54,6 +56,26 @@ def test_fewer_bits_make_smaller_files(reports):
     assert 1e-6 < reports["float16"].max_difference < 5e-3
     assert 1e-4 < reports["dynamic"].max_difference < 0.1
     assert 1e-4 < reports["int8"].max_difference < 0.15
+
+
+def test_four_bits_are_smaller_than_eight(wide, reports, photographs, tmp_path):
+    pytest.importorskip("ai_edge_quantizer")
+    report = export_litert(wide, tmp_path / "a.tflite", "int4", images=photographs)
+    assert 0.1 < report.size / reports["float32"].size < 0.25 < 1.5 * report.size
+    assert 1e-3 < report.max_difference < 0.3
+    assert report.size < 0.75 * reports["dynamic"].size
+
+
+def test_four_bits_without_their_package_or_whole_blocks(wide, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ai_edge_quantizer", None)
+    monkeypatch.setitem(sys.modules, "ai_edge_quantizer.quantizer", None)
+    with pytest.raises(ImportError, match=r"keras_vit\[int4\]"):
+        export_litert(wide, tmp_path / "a.tflite", "int4")
+    monkeypatch.setitem(sys.modules, "ai_edge_quantizer.quantizer", types.ModuleType("quantizer"))
+    narrow = build_vit(tiny_config(width=24, num_heads=2, mlp_dim=40))
+    with pytest.raises(ValueError, match=r"multiple of 32\. Received: block_0/.* \(24\)"):
+        export_litert(narrow, tmp_path / "a.tflite", "int4")
+    assert not list(tmp_path.iterdir())
 
 
 def test_exact_gelu_is_one_operator_and_shapes_are_static(reports):

@@ -44,6 +44,7 @@ def test_files_are_read_back_also_twice_and_nested(mode, tmp_path):
         np.testing.assert_array_equal(numpy(again(images)), expected, err_msg=name)
 
 
+@pytest.mark.slow
 def test_a_quantised_model_learns_by_updates_and_is_saved(tmp_path):
     model = keras_vit.models.add_lora(quantized("int8"), 2)
     model.compile(

@@ -8,7 +8,6 @@ import pytest
 import tensorflow as tf
 
 import keras_vit
-from tests.checks import quick
 from tests.fixtures import fill_random, images_for, tiny_config
 
 
@@ -70,7 +69,8 @@ def compiled(student, teacher, kind):
     return model
 
 
-@pytest.mark.parametrize("kind", quick(["hard", "soft"], "hard"))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["hard", "soft"])
 def test_the_student_learns_from_the_teacher(kind):
     student, teacher = build()
     x, y = images_for(student, 16), np.arange(16) % 5

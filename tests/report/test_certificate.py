@@ -1,0 +1,164 @@
+"""Exports within a budget of accuracy: the search with made files, and the whole with real ones."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit.cli.main import main
+from keras_vit.data.image_set import read_arrays
+from keras_vit.errors import ExportMismatchError
+from keras_vit.export.litert_int8 import LayerError
+from keras_vit.export.verify import ExportReport
+from keras_vit.models.vit import build_vit
+from keras_vit.report import certificate
+from keras_vit.report.certificate import drop_interval, export_within_budget
+from tests.fixtures import fill_random, tiny_config
+
+COUNT = 40
+NAMES = [f"class {letter}" for letter in "abcdefghij"]
+LAYERS = [f"block_{index}/mlp" for index in range(10)]
+
+
+@pytest.fixture(scope="module")
+def model():
+    model = build_vit(tiny_config())
+    fill_random(model)
+    return model
+
+
+@pytest.fixture(scope="module")
+def images(model):
+    """Image i has the mean value i, and the class that the model finds."""
+    rng = np.random.default_rng(0)
+    noise = rng.integers(0, 2, (COUNT, 16, 32, 3))
+    pixels = np.arange(COUNT)[:, None, None, None] + 1 + np.concatenate([noise, -noise], axis=1)
+    classes = keras.ops.convert_to_numpy(model(pixels.astype("float32"))).argmax(-1)
+    return read_arrays(pixels.astype("uint8"), classes, NAMES)
+
+
+@pytest.fixture
+def made(model, monkeypatch):
+    """Exports that get the classes of the first images wrong: 6 in int8, one less a float layer."""
+    tried = []
+
+    def export(model, path, precision, calibration=None, float_layers=(), **options):
+        tried.append((precision, len(float_layers)))
+        assert precision != "int8" or len(calibration) == 8  # none of those that are counted
+        wrong = {"float32": 0, "dynamic": 3, "int8": max(0, 6 - len(float_layers))}[precision]
+        size = {"float32": 100, "dynamic": 40, "int8": 30 + len(float_layers)}[precision]
+        path.parent.mkdir()
+        path.write_text(str(wrong))
+        return ExportReport(path, "litert", precision, size, 8, 0.0, 1.0, 1.0, 1.0)
+
+    def load(path):
+        wrong = int(path.read_text())
+
+        def run(pixels):
+            logits = keras.ops.convert_to_numpy(model(pixels))
+            is_wrong = np.round(pixels.mean(axis=(1, 2, 3)) - 1) < wrong
+            return {"logits": np.where(is_wrong[:, None], -logits, logits)}
+
+        return run
+
+    monkeypatch.setattr(
+        certificate, "_EXPORTS", {"litert": (export, "model", ("float32", "dynamic", "int8"))}
+    )
+    monkeypatch.setattr(certificate, "LOADERS", {"litert": load})
+    errors = [LayerError("FULLY_CONNECTED", name, 1.0, 1.0) for name in LAYERS]
+    monkeypatch.setattr(certificate, "litert_errors", lambda *args, **options: errors)
+    monkeypatch.setattr(certificate, "time_in_turns", take_times)
+    return tried
+
+
+def take_times(candidates, pixels, seconds):
+    for candidate in candidates:
+        candidate.images_per_second = 1e3 / candidate.size
+
+
+@pytest.fixture
+def others(images):
+    return images.split(8, seed=1)[1]
+
+
+@pytest.mark.parametrize(
+    ("budget", "goal", "precision", "kept", "tried"),
+    [
+        (0.15, "size", "int8", 0, []),  # six of forty
+        (0.08, "size", "int8", 3, [1, 2, 4, 3]),  # three of forty, with fewer bytes than dynamic
+        (0.05, "latency", "int8", 4, [1, 2, 4, 3]),
+        (0.0, "size", "int8", 6, [1, 2, 4, 8, 6, 5]),
+    ],
+)
+def test_the_best_within_the_budget_is_written(
+    budget, goal, precision, kept, tried, model, images, others, made, tmp_path
+):
+    output = tmp_path / "shipped"
+    result = export_within_budget(model, images, output, budget, goal=goal, calibration=others)
+    assert made[:3] == [("float32", 0), ("dynamic", 0), ("int8", 0)]
+    assert [number for _, number in made[3:]] == tried
+    card = json.loads((output / "card.json").read_text())
+    assert (card["precision"], card["float_layers"]) == (precision, LAYERS[:kept])
+    wrong = 6 - kept
+    assert (card["lost"], card["gained"], card["images"]) == (wrong, 0, COUNT)
+    assert card["before"]["accuracy"] == 1 and card["after"]["accuracy"] == 1 - wrong / COUNT
+    assert card["drop"] <= budget and card["drop_interval"][0] < card["drop"]
+    assert (output / "model").read_text() == str(wrong) and result.path == output / "model"
+    assert not wrong or card["worst_image"]["predicted"] != card["worst_image"]["true"]
+    assert f"{card['drop']:.2%}" in str(result) and not list(tmp_path.glob(".*"))
+
+
+def test_what_cannot_be_certified_is_an_error(model, images, others, made, tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match=r"in \[0, 1\): 0.005 is 0.5 %. Received: 5"):
+        export_within_budget(model, images, tmp_path / "a", 5)
+    (tmp_path / "there").mkdir()
+    with pytest.raises(FileExistsError):
+        export_within_budget(model, images, tmp_path / "there")
+    few = read_arrays(np.zeros((4, 32, 32, 3), "uint8"), [0, 1, 2, 0], ["a", "b", "c"])
+    with pytest.raises(ValueError, match=r"of the 10 classes of the model.* and 3 classes"):
+        export_within_budget(model, few, tmp_path / "b")
+    export, *rest = certificate._EXPORTS["litert"]
+    monkeypatch.setitem(certificate._EXPORTS, "litert", (export, rest[0], ("int8",)))
+    monkeypatch.setattr(certificate, "litert_errors", lambda *args, **options: [])
+    with pytest.raises(ExportMismatchError, match=r"No precision keeps a budget of 1\.00%"):
+        export_within_budget(model, images, tmp_path / "c", 0.01, calibration=others)
+    assert not (tmp_path / "c").exists()
+
+
+def test_intervals_of_matched_pairs():
+    # Agresti and Min's formula in whole numbers: (4.5 - 1.5) / 102, and its standard error.
+    low, high = drop_interval(4, 1, 100)
+    half = 1.959964 * np.sqrt(6 - 9 / 102) / 102
+    np.testing.assert_allclose([low, high], [3 / 102 - half, 3 / 102 + half], rtol=1e-12)
+    low, high = drop_interval(0, 0, 10)
+    assert low == -high and high > 0.1  # ten images that agree do not show much
+
+
+@pytest.mark.slow
+def test_the_command_certifies_a_real_file(model, images, tmp_path, capsys):
+    keras.utils.set_random_seed(0)
+    folder = tmp_path / "photos"
+    for index, (pixels, label) in enumerate(images.read((0, COUNT), None, 0).as_numpy_iterator()):
+        place = folder / NAMES[label]
+        place.mkdir(parents=True, exist_ok=True)
+        keras.utils.save_img(place / f"{index}.png", pixels, scale=False)
+    for name in NAMES:
+        (folder / name).mkdir(exist_ok=True)
+    model.save(tmp_path / "tiny.keras")
+    (tmp_path / "labels.txt").write_text("\n".join(NAMES))
+    words = ["export", str(tmp_path / "tiny.keras"), "--to", "litert", "--output"]
+    words += [str(tmp_path / "shipped"), "--labels", str(tmp_path / "labels.txt")]
+    words += ["--data", str(folder)]
+    assert main([*words, "--precision", "int8"]) == 2
+    assert "leave `--precision`" in capsys.readouterr().err
+    assert main([*words, "--budget", "2.5%"]) == 0
+    printed = capsys.readouterr().out
+    card = json.loads((tmp_path / "shipped/card.json").read_text())
+    assert card["drop"] <= 0.025 and card["bytes"] < 0.6 * card["float32_bytes"]
+    assert card["images"] == COUNT - 8 and "accuracy before" in printed
+    assert pathlib.Path(tmp_path / "shipped/model.tflite").stat().st_size == card["bytes"]
+    assert {row["precision"] for row in card["attempts"]} >= {"float32", "float16", "dynamic"}
