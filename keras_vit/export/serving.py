@@ -92,9 +92,14 @@ def model_card(inference: Inference, precision: str, labels: Sequence[str]) -> d
         "activation": inference.activation,
         "labels": list(labels),
         **own_name,
-        "versions": {"keras": keras.__version__, "tensorflow": tf.__version__},
+        "versions": library_versions(),
         "golden": {**golden, **{name: value.tolist() for name, value in outputs.items()}},
     }
+
+
+def library_versions() -> dict[str, str]:
+    """Versions of Keras and TensorFlow."""
+    return {"keras": keras.__version__, "tensorflow": tf.__version__}
 
 
 def write_server_config(

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from keras_vit.checks import check_choice
 from keras_vit.config import Preprocessing
@@ -29,6 +28,7 @@ from keras_vit.export.onnx import export_onnx
 from keras_vit.export.openvino import export_openvino
 from keras_vit.export.runners import LOADERS, Runner
 from keras_vit.export.saved_model import export_saved_model
+from keras_vit.export.serving import library_versions
 from keras_vit.export.verify import ExportReport
 from keras_vit.files import write_atomically
 
@@ -348,7 +348,7 @@ def _card(search: _Search, chosen: Attempt, budget: float, goal: str) -> dict[st
             "processor": platform.processor() or platform.machine(),
             "cores": os.cpu_count(),
         },
-        "versions": {"keras": keras.__version__, "tensorflow": tf.__version__},
+        "versions": library_versions(),
     }
 
 
