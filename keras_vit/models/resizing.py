@@ -123,7 +123,7 @@ def copy_weights(model: Model, new: Model, leave: Collection[str] = ()) -> None:
         raise ValueError(
             f"The weights of {model.name!r} do not fit the new configuration: "
             f"{'; '.join(problems[:_MAX_LISTED])}{rest}. Change nothing but classes, image_size "
-            "and rates."
+            "and rates; relative positions keep their image size."
         )
     for variable in new.weights:
         if variable.path in values:

@@ -15,6 +15,7 @@ import keras
 import numpy as np
 
 from keras_vit.models.lora import add_lora
+from keras_vit.models.resizing import resize_model
 from keras_vit.resume.callback import ResumeTraining
 from keras_vit.train.adapt import adapt_model, scope_of
 from keras_vit.train.arguments import check_model, check_task, check_types
@@ -27,7 +28,6 @@ from keras_vit.train.stages import (
     carry_over,
     plan_run,
     plan_stages,
-    resized_model,
 )
 from keras_vit.train.tasks import MONITORS, compile_for, in_units, standardized
 from keras_vit.trainers.model import Model
@@ -273,7 +273,7 @@ def _train(
         is_last = number == len(stages) - 1
         current = model
         if stage.image_size is not None and not is_last:
-            current = resized_model(previous or model, stage.image_size)
+            current = resize_model(previous or model, stage.image_size)
         compile_for(current, recipe, images)
         if previous is not None:
             carry_over(previous, current)

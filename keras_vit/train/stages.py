@@ -15,7 +15,6 @@ import keras
 import numpy as np
 
 from keras_vit.config import ViTConfig
-from keras_vit.create import build
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.resize import resize_positions
 from keras_vit.train.adapt import POSITIONS, scope_of
@@ -117,25 +116,6 @@ def augmentation_of(recipe: Recipe, stage: Stage) -> Augmentation:
     height, width = chosen.resize_size
     smaller = (round(height * share), round(width * share))
     return dataclasses.replace(chosen, resize_size=smaller)
-
-
-def resized_model(model: Model, image_size: int) -> Model:
-    """A copy of a model for square images of another size, with its head.
-
-    Raises:
-        ValueError: If the model was not built by this package, or has weights that depend on the
-            image size in another way than positions do, such as relative positions.
-    """
-    config = model.config
-    if config is None:
-        raise ValueError(
-            f"Only models of this package can change their image size. Received: {model.name!r}."
-        )
-    changed = dataclasses.replace(config, image_size=(image_size, image_size))
-    with scope_of(model):
-        new = build(changed, name=model.name)
-    carry_over(model, new)
-    return new
 
 
 def carry_over(old: Model, new: Model) -> None:

@@ -144,5 +144,5 @@ def test_sizes_that_do_not_fit():
         RECIPE.replace(image_size=32)
     with pytest.raises(ValueError, match="must be a whole number of patches"):
         train(recipe=RECIPE.replace(progressive_sizes=(10, 16)))
-    with pytest.raises(ValueError, match="the same for all sizes, except positions"):
+    with pytest.raises(ValueError, match="relative positions keep their image size"):
         train(position_embedding="relative")
