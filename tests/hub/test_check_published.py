@@ -1,0 +1,77 @@
+"""scripts/check-published with weights of our own in place of those that it downloads."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import pathlib
+import runpy
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import keras_vit
+from tests.fixtures import fill_random, tiny_config
+
+SCRIPT = pathlib.Path(__file__).parents[2] / "scripts/check-published"
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """Its names, with a tiny model for every name of weights."""
+    model = keras_vit.build_vit(tiny_config(image_size=224, patch_size=32, num_registers=4))
+    fill_random(model)
+    monkeypatch.setattr(keras_vit, "from_pretrained", lambda weights, input_shape: model)
+    script = runpy.run_path(str(SCRIPT))
+    return script, model
+
+
+@pytest.fixture(scope="module")
+def picture():
+    rows, columns = np.mgrid[:300, :400]
+    pixels = np.stack([rows * 0.8, columns * 0.6, (rows + columns) % 256], axis=-1)
+    file = io.BytesIO()
+    Image.fromarray(pixels.astype("uint8")).save(file, "PNG")
+    return file.getvalue()
+
+
+def test_right_and_wrong_numbers_are_told_apart(script, picture, tmp_path, capsys):
+    names, model = script
+    pixels = names["pixels_of"](picture, "crop")
+    logits = np.asarray(model(pixels))[0]
+    tokens = np.asarray(keras_vit.features_of(model, ["encoder_norm"])(pixels)["encoder_norm"])[0]
+    norm = {0: tuple(tokens[0, :3]), 5: tuple(tokens[5, :3])}
+    right = names["Values"]("vit_b16/a", "logits", {0: tuple(logits[:3])}, "crop")
+    other = names["Values"]("vit_b14/b", "encoder_norm", norm, "crop")
+    wrong = dataclasses.replace(other, rows={1: tuple(tokens[1, :3] + 0.01)})
+    (tmp_path / "picture.png").write_bytes(picture)
+    arguments = ["--picture", str(tmp_path / "picture.png")]
+    main = names["main"]
+    main.__globals__["PUBLISHED"] = (right, other)
+    assert main(arguments) == 0
+    assert capsys.readouterr().out.count("as published") == 2
+    main.__globals__["PUBLISHED"] = (right, wrong)
+    assert main(arguments) == 1
+    assert "vit_b14/b: 3 numbers of encoder_norm: 1.0e-02 DIFFERS" in capsys.readouterr().out
+    assert main([*arguments[:1], str(tmp_path / "none.png")]) == 3
+    assert "NOT RUN:\n    vit_b16/a: 3 numbers of logits: [Errno 2]" in capsys.readouterr().out
+
+
+def test_pictures_are_resized_as_by_the_sources(script, picture):
+    names, _ = script
+    image = Image.open(io.BytesIO(picture))
+    for resize in ("float", "bilinear", "crop"):
+        pixels = names["pixels_of"](picture, resize)
+        assert pixels.shape == (1, 224, 224, 3) and pixels.min() >= 0 and pixels.max() <= 255
+    whole = np.asarray(image.resize((224, 224), Image.Resampling.BILINEAR), "float32")
+    # Pillow rounds to whole numbers after each axis.
+    np.testing.assert_allclose(names["pixels_of"](picture, "float")[0], whole, rtol=0, atol=1)
+    middle = image.resize((341, 256), Image.Resampling.BICUBIC).crop((58, 16, 282, 240))
+    np.testing.assert_array_equal(names["pixels_of"](picture, "crop")[0], np.asarray(middle))
+
+
+def test_the_weights_it_names_are_published(script):
+    names, _ = script
+    cards = {f"{card.variant}/{card.tag}" for card in keras_vit.list_weights()}
+    assert {values.weights for values in names["PUBLISHED"]} <= cards
