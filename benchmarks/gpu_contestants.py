@@ -325,7 +325,10 @@ def matmul(request: dict) -> dict:
         results[:] = [product(a, b)]
 
     result = measure(step, lambda: results[0].block_until_ready(), {**request, "batch": 1})
-    return {"flops": 2 * side**3 * result["images_per_second"], "device": str(jax.devices()[0])}
+    device = jax.devices()[0]
+    facts = {"device": str(device), "kind": device.device_kind, "devices": jax.device_count()}
+    facts["capability"] = getattr(device, "compute_capability", None)
+    return {"flops": 2 * side**3 * result["images_per_second"], **facts}
 
 
 TASKS = {
