@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from keras_vit.layers import attention
+from keras_vit.layers import attention, fused_attention
 from keras_vit.layers.attention import SelfAttention
 from keras_vit.layers.block import LayerScale, TransformerBlock
 from keras_vit.layers.mlp import MLP, gelu
@@ -119,7 +119,7 @@ def test_fused_and_chunked_attention_equal_the_papers(way, options, monkeypatch)
     products = []
     original = keras.ops.dot_product_attention
     monkeypatch.setattr(
-        attention.ops,
+        fused_attention.ops,
         "dot_product_attention",
         lambda *args: products.append(args) or original(*args),
     )
@@ -155,11 +155,11 @@ def test_cudnn_gets_an_even_number_of_tokens_and_the_numbers_stay(num_tokens, mo
 
         return [function(*parts), *jax.grad(total)(tuple(parts))]
 
-    received = results(lambda *parts: attention._cudnn_attention(*parts, kernel="xla"))
+    received = results(lambda *parts: fused_attention._cudnn_attention(*parts, kernel="xla"))
     for value, expected in zip(received, results(plain), strict=True):
         np.testing.assert_allclose(value, expected, rtol=0, atol=2e-5)
     assert set(counts) == {num_tokens + num_tokens % 2}
-    assert not attention._cudnn_takes(num_tokens, 3, 8, "bfloat16")  # on a processor
+    assert not fused_attention._cudnn_takes(num_tokens, 3, 8, "bfloat16")  # on a processor
 
 
 def test_a_chunk_of_queries_waits_for_the_one_before():
