@@ -58,6 +58,20 @@ def test_fewer_bits_make_smaller_files(reports):
     assert 1e-4 < reports["int8"].max_difference < 0.15
 
 
+@pytest.mark.parametrize("precision", ["float32", "dynamic", "int8"])
+def test_compiled_model_gives_the_outputs_of_the_interpreter(precision, reports, photographs):
+    """LiteRT's newer interface, which takes the place of the interpreter."""
+    compiled_model = pytest.importorskip("ai_edge_litert.compiled_model")
+    path = reports[precision].path
+    pixels = np.resize(photographs[0], (1, 32, 32, 3)).astype("float32")
+    model = compiled_model.CompiledModel.from_file(str(path))
+    inputs, outputs = model.create_input_buffers(0), model.create_output_buffers(0)
+    inputs[0].write(pixels)
+    model.run_by_index(0, inputs, outputs)
+    expected = load_litert(path)(pixels)["logits"][0]
+    np.testing.assert_allclose(outputs[0].read(10, np.float32), expected, rtol=0, atol=1e-6)
+
+
 def test_four_bits_are_smaller_than_eight(wide, reports, photographs, tmp_path):
     pytest.importorskip("ai_edge_quantizer")
     report = export_litert(wide, tmp_path / "a.tflite", "int4", images=photographs)
