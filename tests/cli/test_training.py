@@ -157,6 +157,7 @@ def test_a_dry_run_describes_the_run(place, capsys):
     assert not (place / "runs").exists()
 
 
+@pytest.mark.slow
 def test_a_learning_rate_is_suggested(place, capsys):
     assert train("--find-learning-rate", "--output", "runs/none") == 0
     printed = capsys.readouterr().out

@@ -115,7 +115,6 @@ def test_near_duplicates_across_a_share_that_is_held_out(tmp_path):
     report = keras_vit.data.check_folder(tmp_path, validation=0.5, seed=seed)
     assert [sum(part.counts.values()) for part in report.parts] == [5, 6]
     assert found(report)["near-duplicates in train and validation"].number == 1
-    assert found(keras_vit.data.check_folder(tmp_path))["near-duplicates"].number == 1
     os.remove(tmp_path / "b" / "copy.png")
     assert "Nothing to look at" in str(keras_vit.data.check_folder(tmp_path))
 

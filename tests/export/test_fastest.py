@@ -91,6 +91,7 @@ def test_wrong_arguments_are_errors(model, pixels, tmp_path):
         optimize(model, pixels, output=tmp_path)
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_table(model, fake, tmp_path, capsys):
     model.save(tmp_path / "tiny.keras")
     folder = tmp_path / "kept"

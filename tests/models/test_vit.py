@@ -118,7 +118,7 @@ def test_eager_graph_xla_and_reloaded_agree(name, tmp_path):
 @pytest.mark.parametrize(
     ("name", "policy"),
     [
-        ("relative", "mixed_bfloat16"),
+        pytest.param("relative", "mixed_bfloat16", marks=pytest.mark.slow),
         ("dinov3", "mixed_bfloat16"),
         pytest.param("everything", "mixed_bfloat16", marks=pytest.mark.slow),
         pytest.param("relative", "mixed_float16", marks=pytest.mark.slow),
