@@ -73,6 +73,7 @@ MAJORS = {
     "tensorflow-datasets": 4,
     "tf2onnx": 1,
     "onnx": 1,
+    "scikit-learn": 1,
     "onnxruntime": 1,
     "ai-edge-litert": 2,
     "ai-edge-quantizer": 0,

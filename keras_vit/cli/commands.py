@@ -163,6 +163,31 @@ COMMANDS: tuple[Command, ...] = (
         keeps_buffers=True,
     ),
     Command(
+        "probe",
+        "probe:probe_model",
+        "Fits a classifier to features of a frozen model, and prints its accuracy.",
+        (
+            argument("model", help=MODEL_FORMS),
+            argument("data", help=DATA_FORMS),
+            argument(
+                "--test",
+                help="images to measure the accuracy on, or a share to hold out; by default test/ "
+                "or val/ of the data, or 0.2",
+            ),
+            argument("--method", default="logistic", choices=("logistic", "ridge", "knn")),
+            argument("--output", default="runs/probe", help="folder to write the model to"),
+            argument("--features", help="folder to keep the features in; by default in --output"),
+            argument("--folds", type=int, default=5, help="parts of the cross-validation"),
+            argument("--seed", type=int, default=0, help="random seed of splits and folds"),
+            _BATCH,
+            _DATA_DIR,
+            _DOWNLOAD,
+            _UNREADABLE,
+            _JSON,
+        ),
+        keeps_buffers=True,
+    ),
+    Command(
         "evaluate",
         "training:evaluate_model",
         "Prints the accuracy of a model on images, or the metrics of its task.",

@@ -19,6 +19,8 @@ from .few_shot import rank_regularizations as rank_regularizations
 from .predictions import Predictions as Predictions
 from .predictions import predict_set as predict_set
 from .predictions import wilson_interval as wilson_interval
+from .probes import cross_validate as cross_validate
+from .probes import fit_head as fit_head
 from .targets import LabelPredictions as LabelPredictions
 from .targets import ValuePredictions as ValuePredictions
 from .targets import predict_targets as predict_targets

@@ -5,6 +5,7 @@ from .convolution import GroupNorm as GroupNorm
 from .convolution import StdConv2D as StdConv2D
 from .merging import TokenMerging as TokenMerging
 from .mlp import MLP as MLP
+from .neighbors import NearestNeighbors as NearestNeighbors
 from .norm import RMSNorm as RMSNorm
 from .pooling import AttentionPooling as AttentionPooling
 from .pooling import MeanPooling as MeanPooling

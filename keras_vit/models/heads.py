@@ -100,8 +100,9 @@ def class_probabilities(
         float64 array of shape `(B, K)`.
     """
     x = np.asarray(outputs, "float64")
-    if hasattr(model, "config"):
-        activation = keras.activations.get(model.config.classifier_activation)
+    config = getattr(model, "config", None)  # `None` in a `Model` of other layers
+    if config is not None:
+        activation = keras.activations.get(config.classifier_activation)
     else:
         activation = getattr(model.layers[-1], "activation", None)
     if task == "regression" or activation not in (None, keras.activations.linear):

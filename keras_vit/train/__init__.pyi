@@ -17,6 +17,8 @@ from .optimizers import SGD as SGD
 from .optimizers import AdamW as AdamW
 from .optimizers import layerwise_decay as layerwise_decay
 from .prediction import Prediction as Prediction
+from .probe import ProbeResult as ProbeResult
+from .probe import fit_probe as fit_probe
 from .rate_search import LearningRateSearch as LearningRateSearch
 from .rate_search import search_learning_rate as search_learning_rate
 from .recipes import find_recipe as find_recipe

@@ -1,0 +1,273 @@
+"""Classifiers on features of a frozen model: logistic and ridge regression, nearest neighbours.
+
+Each has one setting, which cross-validation chooses: `C` of the logistic regression (the inverse
+of the regularisation, as in scikit-learn), the strength of the ridge regression, the number of
+neighbours.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+
+from keras_vit.checks import check_choice
+from keras_vit.evaluate.few_shot import few_shot_scores
+from keras_vit.layers.neighbors import NearestNeighbors
+
+_STDDEV_FLOOR = 1e-5  # as in few-shot evaluation
+_STEPS = 2000  # of L-BFGS at most
+_CHUNK = 1024  # rows of similarities at a time
+
+
+class Probe(NamedTuple):
+    """A kind of classifier on features.
+
+    Args:
+        settings: Settings to choose from, in ascending order.
+        scores: Scores of test features for each setting, array `(R, M, K)`. Arguments: features
+            `(n, D)`, labels `(n,)`, test features `(M, D)`, classes `K`, settings.
+        head: Makes the layer from features to scores. Arguments: features, labels, classes,
+            setting.
+        name: Name of the setting.
+    """
+
+    settings: tuple[float, ...]
+    scores: Callable[[np.ndarray, np.ndarray, np.ndarray, int, Sequence[float]], np.ndarray]
+    head: Callable[[np.ndarray, np.ndarray, int, float], keras.Layer]
+    name: str
+
+
+def cross_validate(
+    method: str,
+    features: np.ndarray,
+    labels: np.ndarray,
+    classes: int,
+    settings: Sequence[float] | None = None,
+    folds: int = 5,
+    seed: int = 0,
+) -> dict[float, float]:
+    """Computes the accuracy of a probe for each setting, by cross-validation.
+
+    Args:
+        method: `"logistic"`, `"ridge"` or `"knn"`.
+        features: Features of shape `(n, D)`.
+        labels: Classes of the images, integers of shape `(n,)` in [0, classes).
+        classes: Number of classes.
+        settings: Settings to compare; `None` takes those of the method.
+        folds: Parts of the images; each is held out once. Every class is spread over them evenly.
+        seed: Seed of the choice of the parts.
+
+    Returns:
+        Accuracy in [0, 1] over all images by setting, in ascending order.
+
+    Raises:
+        ValueError: If there are fewer than two images of a class, or features are not finite.
+    """
+    probe = find_probe(method)
+    features, labels = check_features(features, labels, classes)
+    numbers = _fold_numbers(labels, classes, folds, seed)
+    fewest = len(labels) - int(np.bincount(numbers).max())  # images of the smallest training part
+    chosen = _usable(probe, method, settings, fewest)
+    right = np.zeros(len(chosen))
+    for number in range(folds):
+        out = numbers == number
+        if out.any():
+            scores = probe.scores(features[~out], labels[~out], features[out], classes, chosen)
+            right += (scores.argmax(axis=-1) == labels[out]).sum(axis=-1)
+    return dict(zip(chosen, (right / len(labels)).tolist(), strict=True))
+
+
+def fit_head(
+    method: str, features: np.ndarray, labels: np.ndarray, classes: int, setting: float
+) -> keras.Layer:
+    """Fits a probe to features.
+
+    Args:
+        method: `"logistic"`, `"ridge"` or `"knn"`.
+        features: Features of shape `(n, D)`.
+        labels: Classes of the images, integers of shape `(n,)` in [0, classes).
+        classes: Number of classes.
+        setting: As chosen by `cross_validate`.
+
+    Returns:
+        A layer called `head`, from features to scores of shape `(B, K)`: a `keras.layers.Dense`,
+        or `NearestNeighbors`. Scores of the ridge regression are no logits.
+
+    Raises:
+        ValueError: As for `cross_validate`.
+    """
+    features, labels = check_features(features, labels, classes)
+    return find_probe(method).head(features, labels, classes, setting)
+
+
+def find_probe(method: str) -> Probe:
+    """Returns the kind of a probe by its name."""
+    check_choice("method", method, tuple(PROBES))
+    return PROBES[method]
+
+
+def check_features(
+    features: np.ndarray, labels: np.ndarray, classes: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Checks features and labels of a probe. Returns them as float64 and integers."""
+    features, labels = np.asarray(features, "float64"), np.asarray(labels)
+    if features.ndim != 2 or labels.shape != features.shape[:1] or labels.dtype.kind not in "iu":
+        raise ValueError(
+            "A probe takes features of shape (n, D) and integer labels (n,). Received: "
+            f"{features.shape} and {labels.dtype} {labels.shape}."
+        )
+    few = np.flatnonzero(np.bincount(labels, minlength=classes)[:classes] < 2)
+    if len(few) or labels.max() >= classes:
+        raise ValueError(
+            f"A probe needs two images of each of {classes} classes at least. Classes with fewer: "
+            f"{', '.join(map(str, few[:10])) or f'labels go up to {labels.max()}'}."
+        )
+    broken = np.flatnonzero(~np.isfinite(features).all(axis=1))
+    if len(broken):
+        raise ValueError(
+            f"Features must be finite. {len(broken)} of {len(features)} images have NaN or "
+            f"infinity among them, the first is image {broken[0]}."
+        )
+    return features, labels
+
+
+def _usable(
+    probe: Probe, method: str, settings: Sequence[float] | None, images: int
+) -> list[float]:
+    """The settings in ascending order; by default only as many neighbours as there are images."""
+    chosen = sorted(set(probe.settings if settings is None else settings))
+    if method == "knn" and settings is None:
+        chosen = [count for count in chosen if count <= images]
+    is_wrong = method == "knn" and any(n != int(n) or n > images for n in chosen)
+    if not chosen or min(chosen) <= 0 or is_wrong:
+        kind = f"whole numbers up to {images}" if method == "knn" else "positive"
+        raise ValueError(
+            f"`settings` of method {method!r} are values of {probe.name} and must be {kind}. "
+            f"Received: {settings!r}."
+        )
+    return chosen
+
+
+def _fold_numbers(labels: np.ndarray, classes: int, folds: int, seed: int) -> np.ndarray:
+    """A fold for each image; every class is spread over all folds."""
+    if not 2 <= folds <= len(labels):
+        raise ValueError(f"`folds` must be 2 to {len(labels)}, the images. Received: {folds}.")
+    random = np.random.default_rng(seed)
+    numbers = np.zeros(len(labels), int)
+    begin = 0
+    for label in range(classes):
+        own = random.permutation(np.flatnonzero(labels == label))
+        numbers[own] = (begin + np.arange(len(own))) % folds
+        begin += len(own)
+    return numbers
+
+
+def _logistic_path(
+    features: np.ndarray, labels: np.ndarray, classes: int, strengths: Sequence[float]
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Kernel and bias for features as they are, for each `C`, from the smallest on."""
+    try:
+        from sklearn.exceptions import ConvergenceWarning
+        from sklearn.linear_model import LogisticRegression
+    except ImportError as error:
+        raise ImportError(
+            'A logistic probe needs scikit-learn. Install it: pip install "keras_vit[probe]"; or '
+            'take method "ridge" or "knn".'
+        ) from error
+    mean, stddev = features.mean(axis=0), features.std(axis=0) + _STDDEV_FLOOR
+    x = (features - mean) / stddev
+    solver = LogisticRegression(max_iter=_STEPS, warm_start=True)  # starts at the last solution
+    found = []
+    for strength in strengths:
+        solver.set_params(C=strength)
+        with warnings.catch_warnings():  # nearly no regularisation: the last step is good enough
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            solver.fit(x, labels)
+        weights, bias = solver.coef_.T, solver.intercept_
+        if classes == 2:  # one score, of the second class against the first
+            weights, bias = np.c_[-weights / 2, weights / 2], np.r_[-bias / 2, bias / 2]
+        kernel = weights / stddev[:, None]
+        found.append((kernel, bias - mean @ kernel))
+    return found
+
+
+def _logistic_scores(
+    features: np.ndarray,
+    labels: np.ndarray,
+    test_features: np.ndarray,
+    classes: int,
+    strengths: Sequence[float],
+) -> np.ndarray:
+    path = _logistic_path(features, labels, classes, strengths)
+    return np.stack([test_features @ kernel + bias for kernel, bias in path])
+
+
+def _logistic_head(
+    features: np.ndarray, labels: np.ndarray, classes: int, strength: float
+) -> keras.Layer:
+    return _dense(*_logistic_path(features, labels, classes, [strength])[0])
+
+
+def _ridge_head(
+    features: np.ndarray, labels: np.ndarray, classes: int, strength: float
+) -> keras.Layer:
+    """The scores are affine in the features: those of the origin and of the axes tell them."""
+    points = np.concatenate([np.zeros((1, features.shape[1])), np.eye(features.shape[1])])
+    scores = few_shot_scores(features, labels, points, classes, [strength])[0]
+    return _dense(scores[1:] - scores[0], scores[0])
+
+
+def _neighbor_scores(
+    features: np.ndarray,
+    labels: np.ndarray,
+    test_features: np.ndarray,
+    classes: int,
+    counts: Sequence[float],
+) -> np.ndarray:
+    head = NearestNeighbors(classes, len(features), int(max(counts)))
+    examples, test = _unit(features), _unit(test_features)
+    scores = np.zeros((len(counts), len(test), classes))
+    for begin in range(0, len(test), _CHUNK):
+        similarity = test[begin : begin + _CHUNK] @ examples.T
+        order = np.argsort(-similarity, axis=1, kind="stable")[:, : head.num_neighbors]
+        nearest = np.take_along_axis(similarity, order, axis=1)
+        votes = np.exp((nearest - 1) / head.temperature)[..., None] * np.eye(classes)[labels[order]]
+        for row, count in enumerate(counts):
+            scores[row, begin : begin + _CHUNK] = votes[:, : int(count)].sum(axis=1)
+    return scores
+
+
+def _neighbor_head(
+    features: np.ndarray, labels: np.ndarray, classes: int, count: float
+) -> keras.Layer:
+    head = NearestNeighbors(classes, len(features), int(count), dtype="float32", name="head")
+    head.build((None, features.shape[1]))
+    head.examples.assign(_unit(features).astype("float32"))
+    head.labels.assign(labels)
+    return head
+
+
+def _unit(x: np.ndarray) -> Any:
+    return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
+
+
+def _dense(kernel: np.ndarray, bias: np.ndarray) -> keras.layers.Dense:
+    head = keras.layers.Dense(kernel.shape[1], dtype="float32", name="head")
+    head.build((None, len(kernel)))
+    head.set_weights([kernel.astype("float32"), bias.astype("float32")])
+    return head
+
+
+PROBES = {
+    "logistic": Probe(
+        tuple(10.0**power for power in range(-5, 2)), _logistic_scores, _logistic_head, "C"
+    ),
+    "ridge": Probe(
+        tuple(2.0**power for power in range(-10, 20)), few_shot_scores, _ridge_head, "lambda"
+    ),
+    "knn": Probe((1, 3, 5, 10, 20, 50), _neighbor_scores, _neighbor_head, "neighbours"),
+}

@@ -1,0 +1,182 @@
+"""Probes: a classifier on cached features of a frozen model, as one model to export."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import time
+from typing import TYPE_CHECKING
+
+import keras
+import numpy as np
+
+from keras_vit.config import ResNetConfig, ViTConfig
+from keras_vit.evaluate.feature_store import Features, store_features
+from keras_vit.evaluate.predictions import wilson_interval
+from keras_vit.evaluate.probes import cross_validate, find_probe, fit_head
+from keras_vit.models.feature_extraction import features_of
+from keras_vit.models.graph import single_input
+from keras_vit.models.lora import merge_lora
+from keras_vit.train.adapt import adapt_model
+from keras_vit.trainers.model import Model
+
+if TYPE_CHECKING:  # reading images needs TensorFlow
+    from collections.abc import Sequence
+
+    from keras_vit.data.image_set import ImageSet
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ProbeResult:
+    """A probe and how good it is. Made by `fit_probe`; `print(result)` describes it.
+
+    Args:
+        model: The frozen model with the probe as its head, from pixels to scores of classes.
+        method: `"logistic"`, `"ridge"` or `"knn"`.
+        setting: The setting that cross-validation chose.
+        accuracies: Accuracy of the cross-validation by setting.
+        right: Test images that are classified correctly; `None` without test images.
+        tested: Number of test images.
+        seconds: Seconds to compute missing features, and seconds to fit.
+    """
+
+    model: keras.Model
+    method: str
+    setting: float
+    accuracies: dict[float, float]
+    right: int | None
+    tested: int
+    seconds: tuple[float, float]
+
+    @property
+    def accuracy(self) -> float | None:
+        """Accuracy on the test images, in [0, 1]."""
+        return None if self.right is None else self.right / self.tested
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Wilson's 95 % interval of the accuracy."""
+        return None if self.right is None else wilson_interval(self.right, self.tested)
+
+    def __str__(self) -> str:
+        best = self.accuracies[self.setting]
+        name = find_probe(self.method).name
+        lines = [f"{self.method} probe, {name}={self.setting:g}: {best:.2%} in cross-validation"]
+        if self.accuracy is not None and self.interval is not None:
+            low, high = self.interval
+            lines.append(
+                f"{self.accuracy:.2%} of {self.tested:,} test images (95 % interval {low:.2%} to "
+                f"{high:.2%})"
+            )
+        lines.append("{:.1f} s for features, {:.1f} s to fit".format(*self.seconds))
+        return "\n".join(lines)
+
+
+def fit_probe(
+    model: keras.Model,
+    train: ImageSet,
+    test: ImageSet | None,
+    folder: str | os.PathLike[str],
+    method: str = "logistic",
+    settings: Sequence[float] | None = None,
+    *,
+    stage: str | None = None,
+    folds: int = 5,
+    seed: int = 0,
+    batch_size: int = 32,
+) -> ProbeResult:
+    """Fits a classifier to the features of a frozen model, which are computed once.
+
+    Args:
+        model: A model of this package, or a functional model that contains one. Its head is
+            replaced; low-rank updates are merged.
+        train: Labelled images to fit to; two of each class at least.
+        test: Images to measure the accuracy on, or `None`.
+        folder: Where the features are kept, see `store_features`: in `train` and `test`.
+        method: `"logistic"` (multinomial regression with an L2 penalty, by scikit-learn),
+            `"ridge"` (the closed form of few-shot evaluation) or `"knn"` (weighted vote of the
+            nearest neighbours).
+        settings: Values to choose from by cross-validation: of `C`, of the ridge's strength, or of
+            the number of neighbours.
+        stage: Name of the layer whose output is the features; `None` is the input of the head.
+            Tokens and feature maps are averaged.
+        folds: Parts of the cross-validation.
+        seed: Seed of these parts.
+        batch_size: Images per step.
+
+    Returns:
+        A `ProbeResult`. Its model is saved and exported like any other.
+
+    Raises:
+        ValueError: If images do not have one class each, classes differ or have fewer than two
+            images, or `folder` holds features of another model or other images.
+        ImportError: If scikit-learn is missing for a logistic probe.
+
+    Example:
+
+    >>> result = keras_vit.train.fit_probe(model, train, test, "features")  # doctest: +SKIP
+    >>> result.model.save("probe.keras")  # doctest: +SKIP
+    """
+    from keras_vit.data.image_set import check_same_classes
+
+    find_probe(method)
+    if train.task != "single_label":
+        raise ValueError(
+            f"A probe needs one class for each image. {train.name} has task={train.task!r}."
+        )
+    if test is not None:
+        check_same_classes(train.class_names, test)
+    model = merge_lora(model)
+    if _has_config(model) and stage is None:
+        model = adapt_model(model, train.num_classes)
+    start = time.perf_counter()
+    folder = pathlib.Path(folder)
+    kept = store_features(model, train, folder / "train", stage, batch_size=batch_size)
+    x, y, classes = _pooled(kept), kept.labels, train.num_classes
+    held_out = None
+    if test is not None:
+        held_out = store_features(model, test, folder / "test", stage, batch_size=batch_size)
+    middle = time.perf_counter()
+    accuracies = cross_validate(method, x, y, classes, settings, folds, seed)
+    setting = max(accuracies, key=lambda value: accuracies[value])
+    head = fit_head(method, x, y, classes, setting)
+    end = time.perf_counter()
+    right = None
+    if held_out is not None:
+        scores = keras.ops.convert_to_numpy(head(_pooled(held_out)))
+        right = int((scores.argmax(axis=-1) == held_out.labels).sum())
+    return ProbeResult(
+        model=_join(model, head, kept.stage),
+        method=method,
+        setting=setting,
+        accuracies=accuracies,
+        right=right,
+        tested=0 if held_out is None else len(held_out.labels),
+        seconds=(middle - start, end - middle),
+    )
+
+
+def _has_config(model: keras.Model) -> bool:
+    return isinstance(getattr(model, "config", None), (ViTConfig, ResNetConfig))
+
+
+def _pooled(features: Features) -> np.ndarray:
+    """Features of shape `(B, D)`: the mean over tokens, or rows and columns."""
+    x = np.asarray(features.values, "float32")
+    return x.reshape(len(x), -1, x.shape[-1]).mean(axis=1)
+
+
+def _join(model: keras.Model, head: keras.Layer, stage: str) -> Model:
+    """A model of the frozen layers and the head."""
+    last = model.layers[-1]
+    if _has_config(model) and isinstance(head, keras.layers.Dense) and last.name == "head":
+        values = head.get_weights()
+        if [w.shape for w in values] == [tuple(w.shape) for w in last.weights]:
+            last.set_weights(values)
+            return model
+    x = features_of(model, stage).output[stage]
+    if len(x.shape) > 2:
+        pooling = {3: keras.layers.GlobalAveragePooling1D, 4: keras.layers.GlobalAveragePooling2D}
+        x = pooling[len(x.shape)](dtype="float32", name="probe_pooling")(x)
+    return Model(single_input(model), head(x), name=f"{model.name}_probe")

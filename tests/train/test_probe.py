@@ -1,0 +1,88 @@
+"""A probe is one ordinary model: what it computes, its files and exports."""
+
+from __future__ import annotations
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.cli.main import main
+from keras_vit.train.probe import fit_probe
+from keras_vit.train.run_folder import read_results
+from tests.cli.test_training import write_colours
+from tests.fixtures import fill_random, images_for, tiny_config
+
+
+def make_model(**changes):
+    model = keras_vit.build_vit(tiny_config(depth=1, image_size=16, **changes))
+    fill_random(model)
+    return model
+
+
+def coloured(count, seed=0, classes=3):
+    """Images of a colour for each class."""
+    rng = np.random.default_rng(seed)
+    labels = np.arange(count) % classes
+    x = rng.uniform(0, 120, (count, 16, 16, 3))
+    x += 135 * np.eye(3)[labels][:, None, None]
+    return keras_vit.read_arrays(x.astype("uint8"), labels, [f"class {i}" for i in range(classes)])
+
+
+@pytest.mark.parametrize("method", ["logistic", "ridge", "knn"])
+def test_a_probe_is_one_model(method, tmp_path):
+    model = make_model(pre_logits=16)
+    train, test = coloured(24), coloured(12, seed=1)
+    found = fit_probe(model, train, test, tmp_path / "features", method, folds=3, batch_size=12)
+    predictions = keras_vit.evaluate.predict_set(found.model, test)
+    assert found.right == int(predictions.is_right.sum()) >= 11 and found.tested == 12
+    assert found.interval == keras_vit.evaluate.wilson_interval(found.right, 12)
+    assert f"{method} probe, " in str(found) and "95 % interval" in str(found)
+    assert (found.model.config is None) == (method == "knn")
+    if method != "knn":  # an ordinary dense head, which other tests export
+        return
+    found.model.save(tmp_path / "probe.keras")
+    loaded = keras.saving.load_model(tmp_path / "probe.keras")
+    x = images_for(model)
+    np.testing.assert_array_equal(loaded.predict(x), found.model.predict(x))
+    report = keras_vit.export_saved_model(found.model, tmp_path / "saved", images=x)
+    assert report.top1_agreement == 1.0
+
+
+def test_models_of_any_kind_have_probes(tmp_path):
+    train = coloured(18)
+    deit = make_model(distillation_token=True)
+    inputs = keras.Input((16, 16, 3))
+    outer = keras.Model(inputs, keras.layers.Dense(4)(make_model(classes=None)(inputs)))
+    lora = keras_vit.models.add_lora(make_model(), 2)
+    for number, (model, stage) in enumerate(
+        [(deit, None), (outer, None), (lora, None), (make_model(), "encoder_norm")]
+    ):
+        folder = tmp_path / str(number)
+        found = fit_probe(model, train, train, folder, "ridge", [1.0, 64.0], stage=stage, folds=2)
+        right = keras_vit.evaluate.predict_set(found.model, train).is_right.sum()
+        assert found.right == right >= 12, number
+
+
+def test_labels_that_are_not_classes_are_refused(tmp_path):
+    vectors = np.eye(2)[np.arange(4) % 2]
+    images = keras_vit.read_arrays(np.zeros((4, 16, 16, 3), "uint8"), vectors, task="multi_label")
+    with pytest.raises(ValueError, match="A probe needs one class for each image"):
+        fit_probe(make_model(), images, None, tmp_path)
+
+
+def test_the_command_writes_a_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_colours(tmp_path / "photos", 10)
+    make_model().save("model.keras")
+    words = ["probe", "model.keras", "photos", "--output", "run"]
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["images"] == 4
+    results = read_results(tmp_path / "run")
+    assert results["at least"] <= results["test accuracy"] <= results["at most"] + 1e-9
+    assert main(["predict", "photos/red/0.png", "--model", "run", "--top", "1"]) == 0
+    assert "red" in capsys.readouterr().out
+    assert main([*words, "--method", "knn"]) == 2  # another run
+    assert "holds another run: method was 'logistic', is 'knn'" in capsys.readouterr().err
