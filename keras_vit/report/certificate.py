@@ -267,7 +267,7 @@ class _Search:
         errors = litert_errors(
             self._model, self._samples, preprocessing=self.inference.preprocessing
         )
-        names = [row.tensor for row in errors]
+        names = [part_of_name(row.tensor) for row in errors]
         low, high = 0, 1
         while high < len(names) and self.attempt("int8", names[:high]).drop > budget:
             low, high = high, 2 * high
@@ -350,6 +350,16 @@ def _card(search: _Search, chosen: Attempt, budget: float, goal: str) -> dict[st
         },
         "versions": library_versions(),
     }
+
+
+def part_of_name(tensor: str) -> str:
+    """The part of a tensor's name that the next export has too: models are numbered in a process.
+
+    Args:
+        tensor: Such as `functional_5_1/block_0_1/mlp_1/hidden_1/MatMul;...`.
+    """
+    first = tensor.partition(";")[0]
+    return first[first.find("/") :] if first.startswith("functional") else first
 
 
 def drop_interval(lost: int, gained: int, total: int) -> tuple[float, float]:

@@ -12,6 +12,7 @@ import pytest
 from keras_vit.cli.main import main
 from keras_vit.data.image_set import read_arrays
 from keras_vit.errors import ExportMismatchError
+from keras_vit.export.litert import export_litert
 from keras_vit.export.litert_int8 import LayerError
 from keras_vit.export.verify import ExportReport
 from keras_vit.models.vit import build_vit
@@ -136,6 +137,17 @@ def test_intervals_of_matched_pairs():
     np.testing.assert_allclose([low, high], [3 / 102 - half, 3 / 102 + half], rtol=1e-12)
     low, high = drop_interval(0, 0, 10)
     assert low == -high and high > 0.1  # ten images that agree do not show much
+
+
+@pytest.mark.slow
+def test_names_of_layers_hold_for_the_next_export(model, tmp_path):
+    images = [np.random.default_rng(0).integers(0, 256, (32, 32, 3), "uint8")] * 4
+    error = certificate.litert_errors(model, images)[0]
+    part = certificate.part_of_name(error.tensor)
+    path = tmp_path / "model.tflite"
+    export_litert(model, path, "int8", calibration=images, float_layers=[part], tolerance=1e9)
+    rest = certificate.litert_errors(model, images, float_layers=[part])
+    assert not any(part in row.tensor for row in rest) and rest
 
 
 @pytest.mark.slow
