@@ -1,3 +1,4 @@
+from .adapters import export_adapters as export_adapters
 from .fastest import OptimizedModel as OptimizedModel
 from .fastest import optimize as optimize
 from .litert import export_litert as export_litert

@@ -120,6 +120,8 @@ def prepare(
     precision: str = "float32",
     preprocessing: Preprocessing | None = None,
     activation: str | None = None,
+    *,
+    merge: bool = True,
 ) -> Inference:
     """Rebuilds a model for inference in one precision.
 
@@ -131,6 +133,7 @@ def prepare(
         preprocessing: Preprocessing of the images; `None` takes the model's own.
         activation: Function from logits to probabilities; `None` takes the activation of the head,
             or softmax if the head has none; `"linear"` gives no probabilities.
+        merge: Whether low-rank updates are added to the kernels.
 
     Returns:
         An `Inference`. Its weights are copies, or the model's own if nothing changes. Weight
@@ -142,7 +145,7 @@ def prepare(
     """
     check_model(model)
     source, steps = model, _count_steps(model)
-    model = fold_standardization(merge_lora(model))
+    model = fold_standardization(merge_lora(model) if merge else model)
     known = (*_ACTIVATIONS, _NO_ACTIVATION)
     if activation not in (None, *known):
         raise ValueError(
