@@ -21,6 +21,9 @@ from .predictions import predict_set as predict_set
 from .predictions import wilson_interval as wilson_interval
 from .probes import cross_validate as cross_validate
 from .probes import fit_head as fit_head
+from .segmentation import SegmentationResult as SegmentationResult
+from .segmentation import evaluate_masks as evaluate_masks
+from .segmentation import predict_masks as predict_masks
 from .targets import LabelPredictions as LabelPredictions
 from .targets import ValuePredictions as ValuePredictions
 from .targets import predict_targets as predict_targets

@@ -6,5 +6,6 @@ from .litert import litert_errors as litert_errors
 from .onnx import export_onnx as export_onnx
 from .openvino import export_openvino as export_openvino
 from .saved_model import export_saved_model as export_saved_model
+from .segmentation import export_segmenter as export_segmenter
 from .serving import write_server_config as write_server_config
 from .verify import verify_export as verify_export

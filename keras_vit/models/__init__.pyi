@@ -11,4 +11,5 @@ from .lora import merge_lora as merge_lora
 from .resizing import resize_model as resize_model
 from .resnet import build_resnet as build_resnet
 from .resnet import fold_standardization as fold_standardization
+from .segmentation import build_segmenter as build_segmenter
 from .vit import build_vit as build_vit

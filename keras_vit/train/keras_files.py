@@ -22,6 +22,7 @@ import keras_vit.layers.neighbors
 import keras_vit.layers.pooling
 import keras_vit.layers.residual
 import keras_vit.layers.tokens
+import keras_vit.layers.upsampling
 import keras_vit.models.attention
 import keras_vit.models.feature_maps
 import keras_vit.train.distillation

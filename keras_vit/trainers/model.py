@@ -177,7 +177,13 @@ class Model(ArrayData, DistributedTraining, keras.Model):
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Model:
         config = dict(config)
         architecture = config.pop(_CONFIG_KEY, None)
+        if config.get("trainable"):
+            config["trainable"] = None  # Keras 3.15 would unfreeze all layers; each has its own
         model = super().from_config(config, custom_objects=custom_objects)
+        for layer in model.layers:
+            if not layer.trainable:  # its layers were made after it was frozen
+                for variable in layer.variables:
+                    variable.trainable = False
         if architecture is not None:
             model._architecture = _CONFIGS[architecture["family"]](**architecture["fields"])
         return model

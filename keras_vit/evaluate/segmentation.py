@@ -1,0 +1,233 @@
+"""Evaluation of segmentation: class maps of whole images, mean IoU at their own size."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.checks import check_choice, check_positive
+from keras_vit.data.decode import decode
+from keras_vit.data.input_transform import InputTransform, transform_of
+from keras_vit.data.masks import IGNORED, MaskSet
+from keras_vit.data.transforms import normalize
+
+MODES = ("whole", "slide")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SegmentationResult:
+    """Counts of pixels by true and predicted class, and the measures that follow from them.
+
+    Args:
+        class_names: Names of the classes.
+        confusion: int64 array of shape `(K, K)`: pixels of the true class (row) for which the class
+            of the column was predicted. Ignored pixels are left out.
+        num_images: Number of images.
+    """
+
+    class_names: tuple[str, ...]
+    confusion: np.ndarray
+    num_images: int
+
+    @property
+    def iou(self) -> np.ndarray:
+        """Intersection over union of every class, `nan` for one in neither masks nor predictions.
+
+        float64 array of shape `(K,)`.
+        """
+        hits = np.diag(self.confusion).astype("float64")
+        union = self.confusion.sum(0) + self.confusion.sum(1) - hits
+        return np.divide(hits, union, out=np.full(len(hits), np.nan), where=union > 0)
+
+    @property
+    def mean_iou(self) -> float:
+        """Mean of `iou` over the classes that occur, as Keras's `MeanIoU`."""
+        return float(np.nanmean(self.iou)) if self.confusion.any() else float("nan")
+
+    @property
+    def pixel_accuracy(self) -> float:
+        """Share of the labelled pixels whose class is predicted."""
+        total = self.confusion.sum()
+        return float(np.trace(self.confusion) / total) if total else float("nan")
+
+    def __str__(self) -> str:
+        pairs = zip(self.class_names, self.iou, strict=True)
+        lines = [f"{name:>20}  {iou:7.2%}" for name, iou in pairs]
+        return "\n".join(
+            [
+                *lines,
+                f"mean IoU {self.mean_iou:.2%}, pixel accuracy {self.pixel_accuracy:.2%} "
+                f"({self.num_images} images)",
+            ]
+        )
+
+
+def evaluate_masks(
+    model: keras.Model,
+    masks: MaskSet,
+    mode: str = "whole",
+    scales: Sequence[float] = (1.0,),
+    flip: bool = False,
+    stride: int | tuple[int, int] | None = None,
+    batch_size: int = 8,
+) -> SegmentationResult:
+    """Compares the class maps of a model with masks, at the size of every image.
+
+    Args:
+        model: A model of `build_segmenter`, or another to logits of shape `(B, H, W, K)`.
+        masks: Images with masks.
+        mode: As for `predict_masks`, like the other arguments.
+        scales: See there.
+        flip: See there.
+        stride: See there.
+        batch_size: See there.
+
+    Returns:
+        A `SegmentationResult`.
+
+    Raises:
+        ValueError: If the classes differ, a mask has another size than its image, or holds values
+            that are no class.
+    """
+    count = masks.num_classes
+    confusion = np.zeros((count, count), "int64")
+    if model.output_shape[-1] != count:
+        raise ValueError(
+            f"{masks.name} has {count} classes, the model {model.output_shape[-1]}. Build it with "
+            f"classes={count}."
+        )
+    for index, (image, labels) in enumerate(masks.pairs()):
+        predicted = predict_masks(model, image, mode, scales, flip, stride, batch_size)
+        if predicted.shape != labels.shape:
+            raise ValueError(
+                f"The mask of image {index} of {masks.name} has {labels.shape} pixels, and the "
+                f"image {predicted.shape}. Save the mask in the size of the image."
+            )
+        known = labels != IGNORED
+        if ((labels[known] < 0) | (labels[known] >= count)).any():
+            raise ValueError(
+                f"The mask of image {index} of {masks.name} holds values that are none of its "
+                f'{count} classes. Find the files with read_masks(..., check="pixels").'
+            )
+        pairs = labels[known].astype("int64") * count + predicted[known]
+        confusion += np.bincount(pairs, minlength=count**2).reshape(count, count)
+    return SegmentationResult(masks.class_names, confusion, masks.num_images)
+
+
+def predict_masks(
+    model: keras.Model,
+    image: Any,
+    mode: str = "whole",
+    scales: Sequence[float] = (1.0,),
+    flip: bool = False,
+    stride: int | tuple[int, int] | None = None,
+    batch_size: int = 8,
+) -> np.ndarray:
+    """Predicts the class of every pixel of one image, at its own size.
+
+    Args:
+        model: As for `evaluate_masks`.
+        image: Bytes of a file, or pixels of shape `(h, w, C)` in [0, 255].
+        mode: `"whole"` resizes the image to the input of the model; `"slide"` resizes it, with its
+            proportions, to the smallest size that covers the input, and averages the logits of
+            windows of that size.
+        scales: Sizes relative to that of the mode; for each the logits are resized to the size of
+            the image, and their mean counts. Other than 1 needs `"slide"`.
+        flip: Whether the mirrored image counts too.
+        stride: Pixels between windows; `None` takes two thirds of the window.
+        batch_size: Windows that the model computes at a time.
+
+    Returns:
+        int64 array of shape `(h, w)`.
+
+    Raises:
+        ValueError: If an argument is out of its range.
+    """
+    return np.argmax(
+        predict_pixel_logits(model, image, mode, scales, flip, stride, batch_size), axis=-1
+    )
+
+
+def predict_pixel_logits(
+    model: keras.Model,
+    image: Any,
+    mode: str = "whole",
+    scales: Sequence[float] = (1.0,),
+    flip: bool = False,
+    stride: int | tuple[int, int] | None = None,
+    batch_size: int = 8,
+) -> np.ndarray:
+    """As `predict_masks`, before the choice of a class: float32 of shape `(h, w, K)`."""
+    check_choice("mode", mode, MODES)
+    transform = transform_of(model)
+    window = transform.image_size
+    steps = _steps(stride, window)
+    if not scales or min(scales) <= 0 or (mode == "whole" and tuple(scales) != (1.0,)):
+        raise ValueError(
+            '`scales` must be positive numbers, and (1.0,) with mode="whole", where every image '
+            f'has the size of the model. Received: scales={scales}, mode={mode!r}. Choose "slide".'
+        )
+    turn = transform.preprocessing.exif_orientation
+    pixels = decode(tf.convert_to_tensor(image), transform.channels, exif_orientation=turn)
+    own = np.array(pixels.shape[:2])
+    total = np.zeros((*own, model.output_shape[-1]), "float32")
+    for scale, mirrored in itertools.product(scales, (False, True) if flip else (False,)):
+        size = np.array(window)
+        if mode == "slide":
+            size = np.maximum(np.round(own * (np.max(window / own) * scale)).astype(int), window)
+        x = tf.image.resize(tf.cast(pixels, tf.float32), size)
+        x = x[:, ::-1] if mirrored else x
+        logits = _windows(model, _in_range(x, transform), window, steps, batch_size)
+        logits = logits[:, ::-1] if mirrored else logits
+        total += tf.image.resize(logits, own).numpy()
+    return total / (len(scales) * (2 if flip else 1))
+
+
+def _steps(stride: int | tuple[int, int] | None, window: tuple[int, int]) -> tuple[int, int]:
+    if stride is None:
+        return (-(-window[0] * 2 // 3), -(-window[1] * 2 // 3))
+    steps = (stride, stride) if isinstance(stride, int) else (stride[0], stride[1])
+    for step, side in zip(steps, window, strict=True):
+        check_positive("stride", step)
+        if step > side:
+            raise ValueError(
+                f"A `stride` above the window of {window} pixels leaves pixels out. Received: "
+                f"{stride}."
+            )
+    return steps
+
+
+def _in_range(pixels: Any, transform: InputTransform) -> np.ndarray:
+    x = normalize(pixels, transform.preprocessing) if transform.normalize else pixels
+    return x.numpy()
+
+
+def _windows(
+    model: keras.Model,
+    pixels: np.ndarray,
+    window: tuple[int, int],
+    steps: tuple[int, int],
+    batch_size: int,
+) -> np.ndarray:
+    """Mean logits of the windows of an image; the last of each row and column end at its edge."""
+    starts = [
+        [*range(0, side - width, step), side - width]
+        for side, width, step in zip(pixels.shape[:2], window, steps, strict=True)
+    ]
+    places = list(itertools.product(*starts))
+    total = np.zeros((*pixels.shape[:2], model.output_shape[-1]), "float32")
+    counts = np.zeros((*pixels.shape[:2], 1), "float32")
+    for first in range(0, len(places), batch_size):
+        chosen = places[first : first + batch_size]
+        crops = [pixels[y : y + window[0], x : x + window[1]] for y, x in chosen]
+        outputs = keras.ops.convert_to_numpy(model.predict_on_batch(np.stack(crops)))
+        for (y, x), output in zip(chosen, outputs, strict=True):
+            total[y : y + window[0], x : x + window[1]] += output
+            counts[y : y + window[0], x : x + window[1]] += 1
+    return total / counts

@@ -1,0 +1,160 @@
+"""Images with masks: PNG files of every kind, joint geometry, and what is wrong with files."""
+
+from __future__ import annotations
+
+import numpy as np
+import PIL.Image
+import pytest
+import tensorflow as tf
+
+from keras_vit.data.input_transform import InputTransform
+from keras_vit.data.mask_batches import MaskAugmentation, mask_batches
+from keras_vit.data.masks import read_mask_arrays, read_masks
+from tests.data.pictures import encoded, pixels
+
+NAMES = ("sky", "road", "car")
+COLORS = [(70, 130, 180), (128, 64, 128), (0, 0, 142)]
+STILL = MaskAugmentation(brightness=0, contrast=0, saturation=0)
+SIZE = (24, 32)
+
+
+def labels_for(index, size=(40, 60)):
+    labels = np.random.default_rng(index).integers(0, 3, size).astype("uint8")
+    labels[:4] = 255
+    return labels
+
+
+def mask_file(labels, kind):
+    """A PNG of labels: grey, with a palette of 8 or 2 bits, or of colours."""
+    if kind == "grey":
+        return encoded(labels, "png")
+    if kind == "colours":
+        table = np.zeros((256, 3), "uint8")
+        table[:3] = COLORS
+        table[255] = 7
+        return encoded(table[labels], "png")
+    image = PIL.Image.fromarray(np.where(labels == 255, 3, labels) if kind == "2 bits" else labels)
+    image = image.convert("P")
+    image.putpalette(np.random.default_rng(0).integers(0, 256, 768).astype("uint8").tobytes())
+    image.putdata(
+        np.where(labels == 255, 3, labels).ravel() if kind == "2 bits" else labels.ravel()
+    )
+    return encoded(image, "png", **({"bits": 2} if kind == "2 bits" else {"transparency": 255}))
+
+
+def write_pairs(root, kind="grey", count=3):
+    for name in ("images", "masks"):
+        (root / name / "a").mkdir(parents=True)
+    for index in range(count):
+        image = encoded(pixels(seed=index))
+        (root / f"images/a/{index}.jpg").write_bytes(image)
+        (root / f"masks/a/{index}.png").write_bytes(mask_file(labels_for(index), kind))
+    return root / "images", root / "masks"
+
+
+@pytest.mark.parametrize("kind", ["grey", "palette", "2 bits", "colours"])
+def test_masks_of_every_kind_have_the_same_labels(kind, tmp_path):
+    options = {"2 bits": {"ignored": (3,)}, "colours": {"colors": COLORS, "ignored": [(7, 7, 7)]}}
+    masks = read_masks(*write_pairs(tmp_path, kind), NAMES, check="pixels", **options.get(kind, {}))
+    assert masks.num_images == 3
+    for index, (_, labels) in enumerate(masks.pairs()):
+        np.testing.assert_array_equal(labels, labels_for(index))
+    expected = np.bincount(np.ravel([labels_for(i) for i in range(3)]), minlength=256)[:3]
+    np.testing.assert_array_equal(masks.pixel_counts(), expected)
+
+
+def test_problems_of_files_are_listed_together(tmp_path):
+    images, folder = write_pairs(tmp_path, count=5)
+    good = labels_for(0)
+    (folder / "a/0.png").write_bytes(encoded(good[:-1], "png"))
+    (folder / "a/1.png").write_bytes(mask_file(good, "colours"))
+    (folder / "a/2.png").write_bytes(encoded(good.astype("uint16"), "png"))
+    data = mask_file(good, "palette")
+    (folder / "a/3.png").write_bytes(data.replace(b"PLTE", b"abCd"))
+    (folder / "a/4.png").write_bytes(encoded(good, "jpeg"))
+    with pytest.raises(ValueError) as caught:
+        read_masks(images, folder, NAMES)
+    for text in (
+        "0.png has 39 x 60 pixels, and 0.jpg 40 x 60 as it is displayed. Save the mask in that",
+        "1.png has colours. Pass the colour of every class: colors=",
+        "2.png has 16 bits a pixel",
+        "3.png has a palette, and no table of its colours",
+        "4.png is no PNG: other formats change labels",
+    ):
+        assert text in str(caught.value)
+    (folder / "a/4.png").rename(folder / "a/5.png")
+    with pytest.raises(ValueError, match=r"(?s)4.jpg has no mask.*5.png has no image"):
+        read_masks(images, folder, NAMES)
+
+
+def test_labels_beyond_the_classes_are_found_before_or_while_reading(tmp_path):
+    folders = write_pairs(tmp_path)
+    with pytest.raises(
+        ValueError, match=r"(?s)3 masks hold values beyond the 2 classes.*0.png has"
+    ):
+        read_masks(*folders, NAMES[:2], check="pixels")
+    batches = mask_batches(read_masks(*folders, NAMES[:2]), InputTransform(SIZE), 2)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"none of its 2 classes"):
+        next(iter(batches))
+    with pytest.raises(ValueError, match=r"hold 2, and the 2 classes are 0 to 1"):
+        read_mask_arrays(np.zeros((1, 4, 4, 3)), np.full((1, 4, 4), 2), NAMES[:2])
+    with pytest.raises(ValueError, match=r"colour of its own"):
+        read_masks(*folders, NAMES, colors=[(0, 0, 0)] * 3)
+    with pytest.raises(ValueError, match=r"3 classes, the model 5"):
+        model = type("Model", (), {"output_shape": (None, 4, 4, 5), "inputs": None})
+        mask_batches(read_masks(*folders, NAMES), model, 2)
+
+
+def test_turned_images_have_masks_as_displayed(tmp_path):
+    images, folder = write_pairs(tmp_path, count=1)
+    exif = PIL.Image.Exif()
+    exif[0x0112] = 6
+    (images / "a/0.jpg").write_bytes(encoded(pixels(60, 40), exif=exif))
+    (pair,) = read_masks(images, folder, NAMES).pairs()
+    assert pair[1].shape == (40, 60)
+
+
+def painted(count=4, size=(40, 60)):
+    """Images whose red channel is 50 times their label, so that both must move together."""
+    coarse = np.random.default_rng(1).integers(0, 3, (count, size[0] // 10, size[1] // 10))
+    labels = np.kron(coarse, np.ones((10, 10), "int32")).astype("uint8")
+    images = np.stack([labels * 50, *[np.full(labels.shape, 90)] * 2], -1).astype("uint8")
+    return read_mask_arrays(images, labels, NAMES)
+
+
+def test_geometry_is_that_of_image_and_mask_alike():
+    batches = mask_batches(painted(), InputTransform(SIZE), 4, training=True, augmentation=STILL)
+    batches = [next(iter(batches)) for _ in range(4)]
+    x, y = (np.concatenate(parts) for parts in zip(*batches, strict=True))
+    assert x.shape == (16, *SIZE, 3) and y.dtype == np.uint8
+    seen = y != 255
+    inside = np.abs(x[..., 0] - 50.0 * y)[seen] < 1e-3  # not between two classes
+    assert inside.mean() > 0.6 and 0.02 < 1 - seen.mean() < 0.6
+    np.testing.assert_allclose(x[..., 1][seen], 90, atol=1e-3)
+    np.testing.assert_allclose(x[~seen], 127.5, atol=1e-3)  # the mean, where it was padded
+    mirrored = [x[i, :, ::-1] for i in range(16)]
+    assert len({np.asarray(each).tobytes() for each in [*x, *mirrored]}) > 28
+
+
+def test_colours_change_in_the_image_alone_and_repeatably():
+    def first(**options):
+        return next(iter(mask_batches(painted(), InputTransform(SIZE), 4, True, **options)))
+
+    (still, labels), (changed, same) = first(augmentation=STILL), first()
+    np.testing.assert_array_equal(labels, same)
+    assert np.abs(still - changed).mean() > 3 and np.min(changed) >= 0 and np.max(changed) <= 255
+    np.testing.assert_array_equal(first()[0], changed)
+    assert not np.array_equal(first(seed=1)[0], changed)
+
+
+def test_evaluation_takes_every_pixel_at_its_centre_and_weights_follow_labels():
+    masks = painted(3)
+    batches = mask_batches(masks, InputTransform((20, 30)), 2, class_weights=(1, 2, 0.5))
+    x, y, w = (np.concatenate(parts) for parts in zip(*batches, strict=True))
+    np.testing.assert_array_equal(y, masks.items[1][:, 1::2, 1::2])
+    np.testing.assert_array_equal(w, np.array([1, 2, 0.5])[y])
+    assert x.shape == (3, 20, 30, 3)
+    with pytest.raises(ValueError, match=r"`class_weights` must be 3 numbers"):
+        mask_batches(masks, InputTransform(SIZE), 2, class_weights=(1, 2))
+    rest, held = masks.split(1)
+    assert (rest.num_images, held.num_images) == (2, 1)

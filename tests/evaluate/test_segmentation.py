@@ -1,0 +1,75 @@
+"""Class maps of whole images and sliding windows, and mean IoU, against Keras's metric."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_vit.data.masks import read_mask_arrays
+from keras_vit.evaluate.segmentation import evaluate_masks, predict_masks, predict_pixel_logits
+from keras_vit.trainers.model import Model
+
+NAMES = ("a", "b", "c")
+
+
+@pytest.fixture(scope="module")
+def model():
+    """A convolution to logits, on 8 x 12 pixels: a window shows where it was cut."""
+    x = keras.Input((8, 12, 3))
+    conv = keras.layers.Conv2D(3, 3, padding="same", kernel_initializer="random_normal")
+    return Model(x, conv(x))
+
+
+def random_masks(count=3, size=(12, 20)):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, (count, *size))  # the third class occurs in predictions alone
+    labels[:, 0] = 255
+    return read_mask_arrays(rng.uniform(0, 255, (count, *size, 3)), labels, NAMES)
+
+
+def test_the_mean_iou_is_keras_metric(model):
+    masks = random_masks()
+    result = evaluate_masks(model, masks)
+    metric = keras.metrics.MeanIoU(3, ignore_class=255)
+    for image, labels in masks.pairs():
+        x = tf.image.resize(tf.cast(image, "float32"), (8, 12))[None]
+        logits = tf.image.resize(model(x), labels.shape)[0]
+        metric.update_state(labels, np.argmax(logits, -1))
+    assert result.mean_iou == pytest.approx(float(metric.result()), abs=1e-6)
+    assert result.confusion.sum() == 3 * 11 * 20 and not result.confusion[2].any()
+    assert result.pixel_accuracy == np.trace(result.confusion) / result.confusion.sum()
+    assert f"mean IoU {result.mean_iou:.2%}" in str(result) and "(3 images)" in str(result)
+
+
+def test_sliding_windows_average_what_each_window_gives(model):
+    image = np.random.default_rng(0).uniform(0, 255, (16, 24, 3)).astype("float32")
+    found = predict_pixel_logits(model, image, "slide", stride=(8, 8), scales=(2.0,), batch_size=2)
+    total, counts = np.zeros((16, 24, 3)), np.zeros((16, 24, 1))
+    for y in (0, 8):
+        for x in (0, 8, 12):  # the last ends at the edge
+            window = (slice(y, y + 8), slice(x, x + 12))
+            total[window] += np.asarray(model(image[window][None]))[0]
+            counts[window] += 1
+    np.testing.assert_allclose(found, total / counts, rtol=0, atol=1e-3)
+    options = {"mode": "slide", "stride": 8, "scales": (2.0,)}
+    mirrored = predict_pixel_logits(model, image[:, ::-1], **options)[:, ::-1]
+    both = predict_pixel_logits(model, image, flip=True, **options)
+    alone = predict_pixel_logits(model, image, **options)
+    np.testing.assert_allclose(both, (alone + mirrored) / 2, rtol=0, atol=1e-3)
+    assert predict_masks(model, image, "slide", (0.5, 1.0)).shape == (16, 24)
+
+
+def test_arguments_out_of_range_are_errors(model):
+    image = np.zeros((16, 24, 3), "float32")
+    for options, message in (
+        ({"mode": "tiles"}, r"`mode` must be one of"),
+        ({"scales": (0.5, 1.0)}, r'(1.0,) with mode="whole"'),
+        ({"mode": "slide", "stride": 9}, r"leaves pixels out"),
+    ):
+        with pytest.raises(ValueError, match=message.replace("(1", r"\(1").replace(",)", r",\)")):
+            predict_masks(model, image, **options)
+    other = read_mask_arrays(np.zeros((1, 4, 4, 3)), np.zeros((1, 4, 4), int), NAMES[:2])
+    with pytest.raises(ValueError, match=r"2 classes, the model 3"):
+        evaluate_masks(model, other)
