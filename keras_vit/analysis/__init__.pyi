@@ -1,6 +1,6 @@
-from .attention_maps import attention_maps as attention_maps
-from .attention_maps import attention_rollout as attention_rollout
-from .attention_maps import mean_attention_distance as mean_attention_distance
+from .attention import attention_maps as attention_maps
+from .attention import attention_rollout as attention_rollout
+from .attention import mean_attention_distance as mean_attention_distance
 from .learned_weights import patch_filters as patch_filters
 from .learned_weights import position_similarity as position_similarity
 from .patch_features import image_features as image_features

@@ -86,6 +86,12 @@ def _import_tfds() -> Any:
             "Reading TensorFlow Datasets needs tensorflow-datasets. Install it: "
             'pip install "keras_vit[tfds]".'
         ) from error
+    if not hasattr(tensorflow_datasets, "builder"):  # it only prints what went wrong
+        raise ImportError(
+            "tensorflow-datasets could not be imported as a whole; it printed the reason. Where "
+            "that is the version of protobuf, as with TensorFlow 2.18: "
+            'pip install "tensorflow-metadata<1.21".'
+        )
     return tensorflow_datasets
 
 

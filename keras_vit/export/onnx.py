@@ -84,7 +84,8 @@ def export_onnx(
         FileExistsError: If `path` exists.
         ImportError: If `tf2onnx` or `onnxruntime` is not installed.
         OSError: If `path` cannot be written.
-        ValueError: If the model cannot be exported, or the number of labels is wrong.
+        ValueError: If the model cannot be exported, the number of labels is wrong, or the installed
+            `onnx` does not know the opset.
         ExportMismatchError: If the outputs differ from the model's. No file is left then.
 
     Example:
@@ -97,6 +98,7 @@ def export_onnx(
             f"`opset` must be one of {', '.join(map(str, OPSETS))}. Received: {opset}."
         )
     import_onnx()
+    _check_opset(opset)
     inference = prepare(model, preprocessing=preprocessing, activation=activation)
     outputs = check_outputs(inference, outputs)
     labels = check_labels(labels, inference.classes)
@@ -134,3 +136,14 @@ def _write(
     to_int8(exact, path, external)
     for file in path.parent.glob(exact.name + "*"):
         file.unlink()
+
+
+def _check_opset(opset: int) -> None:
+    import onnx
+
+    newest = onnx.defs.onnx_opset_version()
+    if opset > newest:
+        raise ValueError(
+            f"onnx {onnx.__version__} knows opsets up to {newest}. Received: opset={opset}. "
+            "Install a newer onnx, or take a lower opset."
+        )

@@ -15,7 +15,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.analysis import plots
-from keras_vit.analysis.attention_maps import (
+from keras_vit.analysis.attention import (
     attention_maps,
     attention_rollout,
     mean_attention_distance,

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.analysis.attention_maps import attention_rollout
+from keras_vit.analysis.attention import attention_rollout
 from keras_vit.analysis.image_batches import displayed
 from keras_vit.evaluate.counting import count_macs, count_parameters
 from keras_vit.evaluate.predictions import Predictions, wilson_interval

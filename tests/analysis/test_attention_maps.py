@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from keras_vit.analysis.attention_maps import (
+from keras_vit.analysis.attention import (
     attention_distance,
     attention_maps,
     attention_rollout,

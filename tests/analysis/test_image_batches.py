@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.analysis.attention_maps import (
+from keras_vit.analysis.attention import (
     attention_maps,
     attention_rollout,
     mean_attention_distance,

@@ -9,6 +9,7 @@ import pathlib
 import socket
 
 import numpy as np
+import PIL
 import pytest
 import tensorflow as tf
 from PIL import Image
@@ -153,6 +154,8 @@ def test_the_client_preprocesses_as_in_evaluation(interpolation, tolerance, crop
 )
 @pytest.mark.parametrize("image_size", [(32, 24), (31, 31)])
 def test_the_client_follows_timm_and_transformers_to_the_pixel(fields, size, image_size):
+    if size == (75, 40) and "crop_ratio" in fields and int(PIL.__version__.split(".")[0]) < 13:
+        pytest.skip("Pillow 12 resizes the width first where Pillow 13 begins with the height")
     image = np.random.default_rng(0).integers(0, 256, (*size, 3), "uint8")
     preprocessing = Preprocessing(**{"mean": (127.5,) * 3, "std": (127.5,) * 3, **fields})
     card = {"input_shape": [*image_size, 3], "preprocessing": dataclasses.asdict(preprocessing)}

@@ -37,7 +37,7 @@ def fake(monkeypatch):
         raise ImportError("OpenVINO is not installed. Install it.")
 
     monkeypatch.setattr(module, "_WAYS", ways)
-    monkeypatch.setattr(module, "_time", time)
+    monkeypatch.setattr(module, "time_in_turns", time)
     monkeypatch.setattr(module, "compare", agree)
     monkeypatch.setattr(module, "load_openvino", missing)
     return fake
@@ -78,7 +78,7 @@ def test_all_runtimes_that_are_installed_agree(model, pixels):
 def test_candidates_take_turns():
     calls = []
     candidates = {module.Candidate(name, "float32"): calls.append for name in ("graph", "xla")}
-    module._time(candidates, np.zeros((2, 1)), seconds=0)
+    module.time_in_turns(candidates, np.zeros((2, 1)), seconds=0)
     assert len(calls) == 6 and all(each.images_per_second > 0 for each in candidates)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from keras_vit.analysis.attention_maps import attention_maps
+from keras_vit.analysis.attention import attention_maps
 from keras_vit.analysis.relevance import class_relevance
 from keras_vit.config import ViTConfig
 from keras_vit.models.attention import attention_scores

@@ -156,7 +156,12 @@ def printed(tmp_path_factory):
         for name in (BUFFERS, LIMIT):
             patch.delenv(name, raising=False)
         folder = tmp_path_factory.mktemp("default_path")
-        return run("tests.trainers.default_path", "check", folder, **variables)
+        try:
+            return run("tests.trainers.default_path", "check", folder, **variables)
+        except AssertionError as error:
+            if "Unknown flags in XLA_FLAGS: --xla_cpu_max_isa" not in str(error):
+                raise
+            pytest.skip("XLA of this TensorFlow takes whatever instructions there are")
 
 
 def test_a_processor_without_onednn_trains_predicts_and_saves_with_xla(printed):
