@@ -144,6 +144,7 @@ def prepare(
             its preprocessing is unknown.
     """
     check_model(model)
+    _check_not_quantized(model)
     source, steps = model, _count_steps(model)
     model = fold_standardization(merge_lora(model) if merge else model)
     known = (*_ACTIVATIONS, _NO_ACTIVATION)
@@ -172,6 +173,19 @@ def prepare(
             for key in keys
         },
     )
+
+
+def _check_not_quantized(model: keras.Model) -> None:
+    """Raises a `ValueError` for a model that Keras quantised."""
+    policies = {layer.dtype_policy.name for layer in flatten_layers(model)}
+    quantized = sorted(name for name in policies if "int" in name or "float8" in name)
+    if quantized:
+        raise ValueError(
+            "Models quantised by Keras cannot be exported: no converter supports their "
+            f"operations. Received: {model.name!r} with {', '.join(quantized)}. Export the model "
+            "before quantisation, and let the export quantise it: `export_litert`, `export_onnx` "
+            'and `export_openvino` take precision="int8".'
+        )
 
 
 def _count_steps(model: keras.Model) -> int:
@@ -321,13 +335,6 @@ def _computes(layer: keras.layers.Layer, output: keras.KerasTensor) -> bool:
 def _rebuild(model: keras.Model, policy: str, linear_head: bool) -> keras.Model:
     """Rebuilds a model under one dtype policy with a copy of its weights."""
     policies = {layer.dtype_policy.name for layer in flatten_layers(model)}
-    quantized = sorted(name for name in policies if "int" in name or "float8" in name)
-    if quantized:
-        raise ValueError(
-            "Models quantised by Keras cannot be exported: no converter supports their "
-            f"operations. Received: {model.name!r} with {', '.join(quantized)}. Export the model "
-            "before quantisation, and let the export quantise it."
-        )
     if not linear_head and policies == {"float32"} and policy == "float32":
         return model
     last = _last_layer(model)

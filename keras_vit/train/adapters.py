@@ -61,7 +61,7 @@ def save_adapter(
         The folder.
 
     Raises:
-        ValueError: If the model has no updates, or the project has no such model.
+        ValueError: If the model has no updates, or the project has no such model or layer.
     """
     if layout not in _PROJECTS:
         raise ValueError(f"`layout` must be one of {_PROJECTS}. Received: {layout!r}.")
@@ -71,13 +71,15 @@ def save_adapter(
             f"{model.name!r} has no low-rank updates. `keras_vit.models.add_lora` adds them."
         )
     chosen = find_layout(config_of(model), layout)
+    _check_known(model, chosen)
     arrays: dict[str, np.ndarray] = {}
     alphas: dict[str, float] = {}
     for layer in layers:
         found = chosen.find(f"{layer.path}/kernel", config_of(model))
         if found is None:
             raise ValueError(f"{layout} has no layer for {layer.path}.")
-        for key, update in _split(layer, len(found[1])).items():
+        orders = _unit_orders(layer, *found, config_of(model))
+        for key, update in _split(layer, orders).items():
             module = _file_name(model, chosen, found[1][key]).removesuffix(".weight")
             arrays[f"{module}.lora_A.weight"] = update.a.T
             arrays[f"{module}.lora_B.weight"] = update.b.T
@@ -160,20 +162,50 @@ def load_adapter(model: keras.Model, folder: str | os.PathLike[str]) -> keras.Mo
     return model
 
 
-def _split(layer: Dense, count: int) -> dict[int, _Update]:
-    """The update of a layer as updates of the `count` layers that a project has in its place."""
+def _check_known(model: keras.Model, layout: Layout) -> None:
+    """Raises a `ValueError` if a project has no array for a variable of a model."""
+    own = ("lora_kernel", "seed_generator")
+    variables = [v for v in model.variables if not any(name in v.path for name in own)]
+    unknown = [v for v in variables if layout.find(v.path, config_of(model)) is None]
+    lost = [v.path for v in unknown if np.any(keras.ops.convert_to_numpy(v.value))]
+    if lost:
+        raise ValueError(
+            f"Files of {layout.name} have no arrays for {', '.join(lost[:5])}, which would be "
+            "lost. Pass the other `layout`, or save the model itself: `model.save`."
+        )
+
+
+def _unit_orders(layer: Dense, rule: Rule, keys: tuple[str, ...], config: Any) -> list[np.ndarray]:
+    """The units of a layer in the order of each layer that a project has in its place.
+
+    A gated MLP is one product here, and two arrays in some files, the gate first or second.
+    """
+    shape = (layer.frozen_kernel.shape[0], layer.units)
+    heads = getattr(config, "num_heads", 1)
+    units = rule.to_file(np.broadcast_to(np.arange(shape[1], dtype="float32"), shape), heads)
+    rows = np.broadcast_to(np.arange(shape[0], dtype="float32")[:, None], shape)
+    inputs = rule.to_file(rows, heads)
+    plain = all(x.ndim == 2 and (x == np.arange(shape[0])).all() for x in inputs)
+    if not plain or len(units) != len(keys):
+        raise CheckpointError(f"{layer.path} has its inputs in another order in such files.")
+    return [np.asarray(x)[:, 0].astype(int) for x in units]
+
+
+def _split(layer: Dense, orders: list[np.ndarray]) -> dict[int, _Update]:
+    """The update of a layer as updates of the layers that a project has in its place."""
+    count = len(orders)
     matrices = (layer.lora_kernel_a, layer.lora_kernel_b)
     a, b = (keras.ops.convert_to_numpy(matrix) for matrix in matrices)
     mask = layer.lora_mask()
     b = b if mask is None else b * mask
     if count == 1:
-        return {0: _Update(a, b, layer.lora_scale)}
+        return {0: _Update(a, b[:, orders[0]], layer.lora_scale)}
     parts = layer.lora_parts or (True,) * count
     rank = layer.lora_rank // sum(parts) if layer.lora_parts else layer.lora_rank
-    updates, units = {}, layer.units // count
+    updates = {}
     for row, part in enumerate(np.flatnonzero(parts)):
         rows = slice(row * rank, (row + 1) * rank) if layer.lora_parts else slice(None)
-        columns, share = a[:, rows], b[rows, part * units : (part + 1) * units]
+        columns, share = a[:, rows], b[rows][:, orders[part]]
         used = columns.any(0) | share.any(1)  # a part of a lower rank ends with zeros
         updates[int(part)] = _Update(columns[:, used], share[used], layer.lora_scale)
     return updates
@@ -181,7 +213,8 @@ def _split(layer: Dense, count: int) -> dict[int, _Update]:
 
 def _plan(layer: Dense, parts: dict[int | None, _Update]) -> Plan:
     first = next(iter(parts.values()))
-    chosen = () if None in parts else tuple(part in parts for part in range(3))
+    count = layer.units // first.b.shape[1]
+    chosen = () if None in parts else tuple(part in parts for part in range(count))
     return Plan(layer, max(x.a.shape[1] for x in parts.values()), first.scale, chosen)
 
 
@@ -267,14 +300,18 @@ def _read_updates(
     problems: list[str],
 ) -> dict[Dense, dict[int | None, _Update]]:
     """Takes the updates out of the arrays, by layer and part."""
-    places: dict[tuple[str, str], tuple[Dense, int | None, int]] = {}
+    places: dict[tuple[str, str], tuple[Dense, int | None, np.ndarray]] = {}
     for layout in _layouts(model):
         for layer in dense_layers(model):
             found = layout.find(f"{layer.path}/kernel", config_of(model))
-            keys = found[1] if found else ()
-            for number, key in enumerate(keys):
-                place = (layer, number if len(keys) > 1 else None, layer.units // len(keys))
-                places[layout.name, key] = place
+            orders = _unit_orders(layer, *found, config_of(model)) if found else []
+            for key, order in zip(found[1] if found else (), orders, strict=True):
+                number, within = divmod(order, len(order))
+                places[layout.name, key] = (
+                    layer,
+                    int(number[0]) if len(orders) > 1 else None,
+                    within,
+                )
     updates: dict[Dense, dict[int | None, _Update]] = {}
     for name in [name for name in arrays if name.endswith(".lora_A.weight")]:
         module = name.removesuffix(".lora_A.weight")
@@ -284,12 +321,13 @@ def _read_updates(
         if found_place is None:
             problems.append(f"{module} is no product of a block")
             continue
-        layer, part, units = found_place
-        inputs = layer.frozen_kernel.shape[0]
+        layer, part, order = found_place
+        units, inputs = len(order), layer.frozen_kernel.shape[0]
         if a.ndim != 2 or not len(a) or a.shape[1] != inputs or b.shape != (units, len(a)):
             expected = f"(rank, {inputs}) and ({units}, rank)"
             problems.append(f"{module} has A {a.shape} and B {b.shape}, expected {expected}")
             continue
+        b = b[np.argsort(order)]
         updates.setdefault(layer, {})[part] = _Update(a.T, b.T, _scale(module, len(a), settings))
     return updates
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import warnings
 
 import keras
 import numpy as np
@@ -16,6 +15,7 @@ from keras_vit.export.litert import _check_operators, export_litert
 from keras_vit.export.onnx import export_onnx
 from keras_vit.export.runners import load_litert
 from keras_vit.export.saved_model import export_saved_model
+from keras_vit.models.lora import add_lora
 from keras_vit.models.vit import build_vit
 from tests.fixtures import tiny_config
 
@@ -116,13 +116,18 @@ def test_a_model_of_another_backend(model, monkeypatch):
         check_model(model)
 
 
-def test_a_model_quantised_by_keras(tmp_path):
+@pytest.mark.parametrize("mode", ["int8", "int4", "float8"])
+def test_a_model_quantised_by_keras(mode, tmp_path):
     model = build_vit(tiny_config(depth=1))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Keras warns of every layer that it cannot quantise
-        model.quantize("int8")
-    with pytest.raises(ValueError, match=r"quantised by Keras cannot be exported.*int8"):
-        export_onnx(model, tmp_path / "tiny.onnx")
+    model.quantize(mode, filters="qkv")
+    message = rf"quantised by Keras cannot be exported.*{mode}.* take precision=\"int8\""
+    for export in (export_onnx, export_litert, export_saved_model):
+        with pytest.raises(ValueError, match=message):
+            export(model, tmp_path / "tiny")
+    if mode != "float8":  # which has no updates
+        with pytest.raises(ValueError, match=message):  # not that it cannot be merged
+            export_onnx(add_lora(model, 2), tmp_path / "tiny")
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_unknown_activation(model):

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 
@@ -16,11 +17,14 @@ import safetensors.numpy
 
 from keras_vit.create import build
 from keras_vit.errors import CheckpointError
-from keras_vit.models.lora import lora_layers
+from keras_vit.models.lora import add_lora, lora_layers, merged_kernel
 from keras_vit.train.adapters import load_adapter, save_adapter
+from keras_vit.variants import find_config
 from keras_vit.weights.inspection import adapt_config, inspect_file
 from keras_vit.weights.load import load_weights
-from tests.fixtures import tiny_config
+from keras_vit.weights.save import find_layout
+from tests.checks import quick
+from tests.fixtures import fill_random, images_for, tiny_config
 from tests.official import GOLDEN
 from tests.weights.test_load_torch import images, weights
 
@@ -109,3 +113,66 @@ def test_what_does_not_fit_is_one_error_and_changes_nothing(tmp_path):
     assert all((a == b).all() for a, b in zip(before, after, strict=True))
     with pytest.raises(ValueError, match="no low-rank updates"):
         save_adapter(model, tmp_path / "none")
+
+
+def with_updates(name):
+    """A small model of a newer family with updates of every product, and the same without."""
+    if name == "siglip":
+        config = tiny_config(pooling="map", class_token=False, depth=1, classes=3, gelu="exact")
+    else:
+        changes = {"depth": 1, "width": 32, "num_heads": 2, "mlp_dim": 48, "classes": 3}
+        config = find_config(name)
+        side = 2 * np.ravel(config.patch_size)[0].item()
+        config = dataclasses.replace(config, image_size=side, **changes)
+    model, plain = build(config), build(config)
+    fill_random(model)
+    fill_random(plain)
+    add_lora(model, 2, "all-linear")
+    rng = np.random.default_rng(0)
+    for layer in lora_layers(model):
+        layer.lora_kernel_b.assign(rng.normal(0, 0.3, layer.lora_kernel_b.shape))
+    return model, plain
+
+
+NEWER = [
+    ("clip_b16", "timm"),
+    ("siglip", "timm"),
+    ("siglip", "transformers"),
+    ("dinov3_s16", "timm"),
+    ("eva02_ti14", "timm"),
+    ("aimv2_l14", "timm"),  # a gated MLP in two arrays
+    ("pe_core_b16", "timm"),
+]
+
+
+@pytest.mark.parametrize(("name", "layout"), quick(NEWER, NEWER[-2]))
+def test_newer_families_have_the_updates_of_their_kernels(name, layout, tmp_path):
+    model, plain = with_updates(name)
+    arrays = safetensors.numpy.load_file(
+        save_adapter(model, tmp_path / "a", layout) / "adapter_model.safetensors"
+    )
+    chosen = find_layout(model.config, layout)
+    count = 0
+    for layer in lora_layers(model):  # what the kernel gains, in the order of the file
+        rule, keys = chosen.find(f"{layer.path}/kernel", model.config)
+        gain = merged_kernel(layer) - np.asarray(layer.frozen_kernel)
+        for key, expected in zip(keys, rule.to_file(gain, model.config.num_heads), strict=True):
+            (a,) = (x for n, x in arrays.items() if key.removesuffix("weight") + "lora_A" in n)
+            (b,) = (x for n, x in arrays.items() if key.removesuffix("weight") + "lora_B" in n)
+            np.testing.assert_allclose(b @ a, expected, rtol=0, atol=1e-5, err_msg=key)
+            count += 1
+    assert count == len(arrays) // 2 - 1  # and the head
+    load_adapter(plain, tmp_path / "a")
+    x = images_for(model, 2)
+    expected = keras.ops.convert_to_numpy(model(x))
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(plain(x)), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "lost"), [("dinov3_s16", "head/kernel, head/bias"), ("clip_b16", "head/bias")]
+)
+def test_a_project_without_the_head_is_refused(name, lost, tmp_path):
+    model, _ = with_updates(name)
+    with pytest.raises(ValueError, match=f"have no arrays for {lost}, which would be lost"):
+        save_adapter(model, tmp_path, "transformers")
+    assert not list(tmp_path.iterdir())
