@@ -44,6 +44,7 @@ _EXPORTS: dict[str, tuple[Callable[..., ExportReport], str, tuple[str, ...]]] = 
 _GOALS = ("size", "latency")
 _CALIBRATION = 100  # images for int8
 _BATCH = 32
+_KEPT_BYTES = 2**28
 _Z = 1.959964  # of 95 % of a normal distribution
 
 
@@ -175,13 +176,14 @@ def export_within_budget(
     _check_task(images, inference)
     if calibration is None:
         images, calibration = images.split(min(_CALIBRATION, max(1, images.num_images // 5)))
-    before = _answers(inference.run, images, inference)
+    batches = _Batches(images, inference)
+    before = _answers(inference.run, batches, inference)
     with tempfile.TemporaryDirectory() as folder:
-        search = _Search(model, inference, images, before, to, calibration, labels, folder)
+        search = _Search(model, inference, images, batches, before, to, calibration, labels, folder)
         for precision in _EXPORTS[to][2]:
             if precision != "int4" or importlib.util.find_spec("ai_edge_quantizer"):
                 search.attempt(precision)
-        if to == "litert" and search.attempts[-1].drop > budget:
+        if to == "litert" and search.asks_for_float_layers(budget, goal):
             search.keep_worst_layers_float(budget)
         chosen = search.choose(budget, goal)
         card = _card(search, chosen, budget, goal)
@@ -215,6 +217,7 @@ class _Search:
         model: keras.Model,
         inference: Inference,
         images: ImageSet,
+        batches: _Batches,
         before: _Answers,
         to: str,
         calibration: ImageSet,
@@ -222,6 +225,7 @@ class _Search:
         folder: str,
     ):
         self.inference, self.images, self.before, self.to = inference, images, before, to
+        self._batches = batches
         self.attempts: list[Attempt] = []
         self.paths: dict[Attempt, pathlib.Path] = {}
         self.answers: dict[Attempt, _Answers] = {}
@@ -244,7 +248,7 @@ class _Search:
         report = export(self._model, path, **options)
         path = pathlib.Path(report.path)
         runner = LOADERS[self.to](path)
-        answers = _answers(runner, self.images, self.inference)
+        answers = _answers(runner, self._batches, self.inference)
         was_right, is_right = self.before.is_right, answers.is_right
         lost, gained = int((was_right & ~is_right).sum()), int((is_right & ~was_right).sum())
         attempt = Attempt(
@@ -261,6 +265,13 @@ class _Search:
         self.attempts.append(attempt)
         self.paths[attempt], self.answers[attempt], self._runners[attempt] = path, answers, runner
         return attempt
+
+    def asks_for_float_layers(self, budget: float, goal: str) -> bool:
+        """Whether int8, the last attempt, exceeds the budget, and nothing smaller keeps it."""
+        last = self.attempts[-1]
+        smaller = (each for each in self.attempts if each.size < last.size)
+        is_needless = goal == "size" and any(each.drop <= budget for each in smaller)
+        return last.drop > budget and not is_needless
 
     def keep_worst_layers_float(self, budget: float) -> None:
         """Finds how many of the layers with the largest errors int8 has to leave in float."""
@@ -291,7 +302,7 @@ class _Search:
                 self.attempts,
             )
         timed = [self.attempts[0], *(each for each in allowed if each is not self.attempts[0])]
-        pixels = next(_batches(self.images, self.inference))[0][:1]
+        pixels = next(iter(self._batches))[0][:1]
         time_in_turns({attempt: self._runners[attempt] for attempt in timed}, pixels, seconds=2.0)
         if goal == "latency":
             return max(allowed, key=lambda attempt: attempt.images_per_second)
@@ -379,11 +390,11 @@ def drop_interval(lost: int, gained: int, total: int) -> tuple[float, float]:
     return max(-1.0, middle - half), min(1.0, middle + half)
 
 
-def _answers(run: Runner, images: ImageSet, inference: Inference) -> _Answers:
+def _answers(run: Runner, batches: _Batches, inference: Inference) -> _Answers:
     """The most probable class of every image, and the probability of its own."""
     own = [name for name, same in inference.names.items() if same == "logits"]
     parts = []
-    for pixels, labels in _batches(images, inference):
+    for pixels, labels in batches:
         outputs = run(pixels)
         logits = outputs["logits" if "logits" in outputs else own[0]].astype("float64")
         shares = np.exp(logits - logits.max(axis=-1, keepdims=True))
@@ -392,16 +403,36 @@ def _answers(run: Runner, images: ImageSet, inference: Inference) -> _Answers:
     return _Answers(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
 
-def _batches(images: ImageSet, inference: Inference) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Pixels in [0, 255] of the model's size, preprocessed as in evaluation, and labels."""
-    from keras_vit.data.batches import eval_batches
-    from keras_vit.data.input_transform import InputTransform
+class _Batches:
+    """Pixels in [0, 255] of the model's size, preprocessed as in evaluation, and labels.
 
-    height, width, channels = inference.input_shape
-    transform = InputTransform((height, width), inference.preprocessing, False, channels)
-    batch_size = min(_BATCH, images.num_images)
-    for pixels, labels in eval_batches(images, transform, batch_size, one_hot=False):
-        yield np.asarray(pixels), np.asarray(labels)
+    They are kept where that takes little memory, as each file is measured on all of them.
+    """
+
+    def __init__(self, images: ImageSet, inference: Inference):
+        self._images, self._inference = images, inference
+        self._kept: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        if self._kept:
+            yield from self._kept
+            return
+        from keras_vit.data.batches import eval_batches
+        from keras_vit.data.input_transform import InputTransform
+
+        height, width, channels = self._inference.input_shape
+        transform = InputTransform((height, width), self._inference.preprocessing, False, channels)
+        count = self._images.num_images
+        is_small = 4 * count * height * width * channels <= _KEPT_BYTES
+        found = []
+        for pixels, labels in eval_batches(
+            self._images, transform, min(_BATCH, count), one_hot=False
+        ):
+            batch = np.asarray(pixels), np.asarray(labels)
+            if is_small:
+                found.append(batch)
+            yield batch
+        self._kept = found
 
 
 def _decoded(images: ImageSet, inference: Inference) -> Iterator[np.ndarray]:

@@ -50,8 +50,12 @@ def made(model, monkeypatch):
     def export(model, path, precision, calibration=None, float_layers=(), **options):
         tried.append((precision, len(float_layers)))
         assert precision != "int8" or len(calibration) == 8  # none of those that are counted
-        wrong = {"float32": 0, "dynamic": 3, "int8": max(0, 6 - len(float_layers))}[precision]
-        size = {"float32": 100, "dynamic": 40, "int8": 30 + len(float_layers)}[precision]
+        wrong = {"float32": 0, "tiny": 1, "dynamic": 3, "int8": max(0, 6 - len(float_layers))}[
+            precision
+        ]
+        size = {"float32": 100, "tiny": 20, "dynamic": 40, "int8": 30 + len(float_layers)}[
+            precision
+        ]
         path.parent.mkdir()
         path.write_text(str(wrong))
         return ExportReport(path, "litert", precision, size, 8, 0.0, 1.0, 1.0, 1.0)
@@ -90,7 +94,6 @@ def others(images):
     ("budget", "goal", "precision", "kept", "tried"),
     [
         (0.15, "size", "int8", 0, []),  # six of forty
-        (0.08, "size", "int8", 3, [1, 2, 4, 3]),  # three of forty, with fewer bytes than dynamic
         (0.05, "latency", "int8", 4, [1, 2, 4, 3]),
         (0.0, "size", "int8", 6, [1, 2, 4, 8, 6, 5]),
     ],
@@ -111,6 +114,18 @@ def test_the_best_within_the_budget_is_written(
     assert (output / "model").read_text() == str(wrong) and result.path == output / "model"
     assert not wrong or card["worst_image"]["predicted"] != card["worst_image"]["true"]
     assert f"{card['drop']:.2%}" in str(result) and not list(tmp_path.glob(".*"))
+
+
+def test_layers_are_not_searched_where_a_smaller_file_will_do(
+    model, images, others, made, tmp_path
+):
+    certificate._EXPORTS["litert"] = (*certificate._EXPORTS["litert"][:2], ("tiny", "int8"))
+    result = export_within_budget(model, images, tmp_path / "a", 0.1, calibration=others)
+    assert result.card["precision"] == "tiny" and [kind for kind, _ in made] == ["tiny", "int8"]
+    result = export_within_budget(
+        model, images, tmp_path / "b", 0.1, goal="latency", calibration=others
+    )
+    assert len(made) > 4 and result.card["precision"] == "tiny"
 
 
 def test_what_cannot_be_certified_is_an_error(model, images, others, made, tmp_path, monkeypatch):
