@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -199,6 +203,18 @@ def test_the_dpt_head_is_the_papers():
     np.testing.assert_allclose(model(images) / scale, expected / scale, rtol=0, atol=2e-5)
     bare = random_backbone(class_token=False, pooling="gap")
     assert "dpt_0_readout" not in [x.name for x in build_segmenter(bare, 3, "dpt").layers]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_two_replicas_train_as_one_with_class_weights(policy):
+    command = [sys.executable, "-m", "tests.models.segmentation_process", policy]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    one, two = json.loads(output.splitlines()[-1])
+    rtol = 1e-5 if policy == "float32" else 1e-2
+    np.testing.assert_allclose(one["loss"], two["loss"], rtol=rtol)
+    np.testing.assert_allclose(one["miou"], two["miou"], rtol=0, atol=2 * rtol)
+    assert one["loss"][-1] < 0.9 * one["loss"][0]
 
 
 def test_heads_that_do_not_fit_are_errors():
