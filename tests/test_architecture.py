@@ -81,6 +81,14 @@ def test_dependencies_point_down(path):
             assert LEVEL[parts[1]] < LEVEL[unit], f"{path}:{node.lineno} imports {module}"
 
 
+def test_no_module_has_the_name_of_a_public_name():
+    """Before lazy-loader 0.6, importing the module put it in the place of the name."""
+    for stub in PACKAGE.rglob("__init__.pyi"):
+        modules = {path.stem for path in stub.parent.glob("*.py")}
+        names = re.findall(r"^from \S+ import \w+ as (\w+)$", stub.read_text(), re.MULTILINE)
+        assert names and not modules.intersection(names), stub
+
+
 def test_sub_packages_have_no_import_cycles():
     modules = {
         ".".join(("keras_vit", *path.relative_to(PACKAGE).with_suffix("").parts)): path

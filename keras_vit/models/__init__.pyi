@@ -3,11 +3,11 @@ from .attention import geometry_of as geometry_of
 from .feature_extraction import features_of as features_of
 from .feature_extraction import head_input_stage as head_input_stage
 from .feature_extraction import stage_names as stage_names
-from .feature_maps import PyramidModel as PyramidModel
-from .feature_maps import build_pyramid as build_pyramid
-from .feature_maps import feature_maps as feature_maps
 from .lora import add_lora as add_lora
 from .lora import merge_lora as merge_lora
+from .pyramid import PyramidModel as PyramidModel
+from .pyramid import build_pyramid as build_pyramid
+from .pyramid import feature_maps as feature_maps
 from .resizing import resize_model as resize_model
 from .resnet import build_resnet as build_resnet
 from .resnet import fold_standardization as fold_standardization

@@ -9,8 +9,8 @@ import keras
 
 from keras_vit.checks import check_choice, check_positive, check_rate
 from keras_vit.layers.upsampling import ResizeMaps
-from keras_vit.models.feature_maps import EVENLY, PyramidModel, exact_gelu, feature_maps
 from keras_vit.models.graph import single_input, walk_layers
+from keras_vit.models.pyramid import EVENLY, PyramidModel, exact_gelu, feature_maps
 from keras_vit.trainers.model import Model
 
 HEADS = ("linear", "mlp", "dpt")

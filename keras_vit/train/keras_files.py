@@ -24,7 +24,7 @@ import keras_vit.layers.residual
 import keras_vit.layers.tokens
 import keras_vit.layers.upsampling
 import keras_vit.models.attention
-import keras_vit.models.feature_maps
+import keras_vit.models.pyramid
 import keras_vit.train.distillation
 import keras_vit.train.losses
 import keras_vit.train.metrics

@@ -11,7 +11,7 @@ import sys
 
 import huggingface_hub
 import pytest
-from huggingface_hub import constants
+from huggingface_hub import constants, file_download
 
 from keras_vit.errors import DownloadError
 from keras_vit.files import cache_dir
@@ -45,7 +45,7 @@ def hub(tmp_path, monkeypatch):
     with serve(hub_files()) as server:
         monkeypatch.setattr(constants, "ENDPOINT", server.url)
         template = server.url + "/{repo_id}/resolve/{revision}/{filename}"
-        for module in (constants, huggingface_hub.file_download):  # older clients have a copy
+        for module in (constants, file_download):  # older clients have a copy
             monkeypatch.setattr(module, "HUGGINGFACE_CO_URL_TEMPLATE", template, raising=False)
         yield server
 

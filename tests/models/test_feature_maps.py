@@ -10,7 +10,7 @@ import pytest
 
 import keras_vit
 from keras_vit.config import RotaryPositions
-from keras_vit.models.feature_maps import PyramidModel, build_pyramid, choose_blocks, feature_maps
+from keras_vit.models.pyramid import PyramidModel, build_pyramid, choose_blocks, feature_maps
 from keras_vit.models.resizing import resize_model
 from tests import reference
 from tests.fixtures import fill_random, images_for, tiny_config

@@ -12,7 +12,7 @@ import pytest
 
 import keras_vit
 from keras_vit.layers.upsampling import ResizeMaps
-from keras_vit.models.feature_maps import build_pyramid, feature_maps
+from keras_vit.models.pyramid import build_pyramid, feature_maps
 from keras_vit.models.segmentation import build_segmenter
 from tests import reference
 from tests.checks import check_layer
