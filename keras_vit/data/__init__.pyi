@@ -18,8 +18,8 @@ from .image_set import read_arrays as read_arrays
 from .image_set import read_records as read_records
 from .input_transform import InputTransform as InputTransform
 from .input_transform import transform_of as transform_of
-from .mask_batches import MaskAugmentation as MaskAugmentation
-from .mask_batches import mask_batches as mask_batches
+from .mask_pipeline import MaskAugmentation as MaskAugmentation
+from .mask_pipeline import mask_batches as mask_batches
 from .masking import mask_patches as mask_patches
 from .masks import MaskSet as MaskSet
 from .masks import read_mask_arrays as read_mask_arrays

@@ -182,8 +182,8 @@ class Model(ArrayData, DistributedTraining, keras.Model):
         model = super().from_config(config, custom_objects=custom_objects)
         for layer in model.layers:
             if not layer.trainable:  # its layers were made after it was frozen
-                for variable in layer.variables:
-                    variable.trainable = False
+                layer.trainable = True  # Keras ignores a value that does not change
+                layer.trainable = False
         if architecture is not None:
             model._architecture = _CONFIGS[architecture["family"]](**architecture["fields"])
         return model

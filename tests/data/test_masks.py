@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit.data.input_transform import InputTransform
-from keras_vit.data.mask_batches import MaskAugmentation, mask_batches
+from keras_vit.data.mask_pipeline import MaskAugmentation, mask_batches
 from keras_vit.data.masks import read_mask_arrays, read_masks
 from tests.data.pictures import encoded, pixels
 

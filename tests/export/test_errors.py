@@ -119,7 +119,9 @@ def test_a_model_of_another_backend(model, monkeypatch):
 @pytest.mark.parametrize("mode", ["int8", "int4", "float8"])
 def test_a_model_quantised_by_keras(mode, tmp_path):
     model = build_vit(tiny_config(depth=1))
-    model.quantize(mode, filters="qkv")
+    for layer in model.get_layer("block_0")._flatten_layers():
+        if layer.name == "qkv":
+            layer.quantize(mode)
     message = rf"quantised by Keras cannot be exported.*{mode}.* take precision=\"int8\""
     for export in (export_onnx, export_litert, export_saved_model):
         with pytest.raises(ValueError, match=message):

@@ -295,3 +295,16 @@ def test_channels_first_settings_do_not_change_the_model():
         np.testing.assert_array_equal(numpy(twin(images)), numpy(model(images)))
     finally:
         keras.config.set_image_data_format(before)
+
+
+def test_frozen_layers_stay_frozen_in_a_file_and_can_be_unfrozen(tmp_path):
+    model = build_vit(tiny_config(depth=1))
+    count = len(model.trainable_variables)
+    for layer in model.layers:
+        layer.trainable = layer.name == "head"
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert [v.path for v in loaded.trainable_variables] == ["head/kernel", "head/bias"]
+    for layer in loaded.layers:
+        layer.trainable = True
+    assert len(loaded.trainable_variables) == count
