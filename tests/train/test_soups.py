@@ -56,7 +56,7 @@ def test_models_without_an_average(files, tmp_path):
     with pytest.raises(FileNotFoundError):
         average_models([tmp_path / "none.keras"])
     layer = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
-    layer.quantize("int8")
+    layer.layers[0].quantize("int8")
     layer.save(tmp_path / "int8.keras")
     with pytest.raises(ValueError, match="quantised"):
         average_models([tmp_path / "int8.keras"])
