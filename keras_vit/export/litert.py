@@ -231,14 +231,19 @@ def _to_int4(data: bytes) -> bytes:
         return pathlib.Path(path).read_bytes()
 
 
-def _check_int4(model: keras.Model) -> None:
-    """Raises a `ValueError` if the inputs of a dense layer are no whole blocks."""
-    widths = {
-        variable.path: variable.shape[0]
+def layers_of_part_blocks(model: keras.Model) -> list[str]:
+    """Lists dense layers that `"int4"` cannot store: their inputs are no whole blocks."""
+    return [
+        f"{variable.path} ({variable.shape[0]})"
         for variable in model.variables
-        if variable.path.endswith("kernel") and len(variable.shape) == 2
-    }
-    odd = [f"{path} ({width})" for path, width in widths.items() if width % _BLOCK]
+        if variable.path.endswith("kernel")
+        and len(variable.shape) == 2
+        and variable.shape[0] % _BLOCK
+    ]
+
+
+def _check_int4(model: keras.Model) -> None:
+    odd = layers_of_part_blocks(model)
     if odd:
         raise ValueError(
             f'precision="int4" needs dense layers whose inputs are a multiple of {_BLOCK}. '

@@ -23,7 +23,7 @@ from keras_vit.errors import ExportMismatchError
 from keras_vit.evaluate.predictions import wilson_interval
 from keras_vit.export.fastest import Candidate, time_in_turns
 from keras_vit.export.inference import Inference, prepare
-from keras_vit.export.litert import export_litert, litert_errors
+from keras_vit.export.litert import export_litert, layers_of_part_blocks, litert_errors
 from keras_vit.export.onnx import export_onnx
 from keras_vit.export.openvino import export_openvino
 from keras_vit.export.runners import LOADERS, Runner
@@ -97,7 +97,7 @@ class Certificate:
         kept = card["float_layers"]
         rows = [
             ("file", f"{self.path}, {card['bytes'] / 2**20:.1f} MiB"),
-            ("precision", card["precision"] + (f", {len(kept)} layers in float" if kept else "")),
+            ("precision", card["precision"] + (f", in float: {', '.join(kept)}" if kept else "")),
             ("accuracy before", _with_interval(before["accuracy"], before["interval"])),
             ("accuracy after", _with_interval(after["accuracy"], after["interval"])),
             ("drop", _with_interval(card["drop"], card["drop_interval"])),
@@ -130,11 +130,12 @@ def export_within_budget(
 ) -> Certificate:
     """Exports the smallest or fastest file whose top-1 accuracy falls by no more than a budget.
 
-    Tries all precisions of a format on labelled images. For LiteRT, where int8 exceeds the budget,
-    the layers with the largest quantisation errors stay float, as few as are needed. The card tells
-    accuracy before and after with 95 % intervals (Wilson's; of the drop, Agresti and Min's for
-    matched pairs, https://doi.org/10.1002/sim.1781), the image whose class lost most, bytes,
-    latency, and what stayed float.
+    Tries all precisions of a format on labelled images, int4 where `ai-edge-quantizer` is
+    installed. For LiteRT, where int8 exceeds the budget, the layers with the largest quantisation
+    errors stay float, as few as are needed. The card tells accuracy before and after with 95 %
+    intervals (Wilson's; of the drop, Agresti and Min's for matched pairs,
+    https://doi.org/10.1002/sim.1781), the image whose class lost most, bytes, latency, and what
+    stayed float.
 
     Args:
         model: A functional classifier.
@@ -181,8 +182,12 @@ def export_within_budget(
     with tempfile.TemporaryDirectory() as folder:
         search = _Search(model, inference, images, batches, before, to, calibration, labels, folder)
         for precision in _EXPORTS[to][2]:
-            if precision != "int4" or importlib.util.find_spec("ai_edge_quantizer"):
-                search.attempt(precision)
+            if precision == "int4" and (
+                importlib.util.find_spec("ai_edge_quantizer") is None
+                or layers_of_part_blocks(model)
+            ):
+                continue
+            search.attempt(precision)
         if to == "litert" and search.asks_for_float_layers(budget, goal):
             search.keep_worst_layers_float(budget)
         chosen = search.choose(budget, goal)
