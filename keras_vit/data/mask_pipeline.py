@@ -5,7 +5,7 @@
     3 scale, pad and crop both                     6 batch, weights of pixels, normalise
 
 Images are resized linearly, masks to the nearest pixel; both take the centres of pixels. Evaluation
-resizes both to the size of the model.
+resizes both to the size of the model, as `predict_masks` and exports do.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def mask_batches(
         if training:
             pixels, labels = _augment(pixels, labels, chosen, transform, own)
         else:
-            pixels = resize(pixels, transform.image_size, transform.preprocessing.interpolation)
+            pixels = resize(pixels, transform.image_size, "bilinear")
             labels = _nearest(labels, transform.image_size)
         pixels = tf.ensure_shape(pixels, (*transform.image_size, transform.channels))
         if transform.normalize:
@@ -162,9 +162,9 @@ def _augment(
     mean, _ = transform.preprocessing.per_channel(transform.channels)
     pixels = tf.pad(pixels - mean, [*padding, [0, 0]]) + mean
     labels = tf.pad(labels - IGNORED, padding) + IGNORED
-    room = tf.shape(labels) - size
+    excess = tf.shape(labels) - size
     start = tf.random.stateless_uniform((2,), crop, dtype=tf.float64)
-    start = tf.minimum(tf.cast(start * tf.cast(room + 1, tf.float64), tf.int32), room)
+    start = tf.minimum(tf.cast(start * tf.cast(excess + 1, tf.float64), tf.int32), excess)
     pixels = tf.slice(pixels, tf.concat([start, [0]], 0), (*transform.image_size, -1))
     labels = tf.slice(labels, start, transform.image_size)
     mirrored = chosen.flip & (tf.random.stateless_uniform((), flip) < 0.5)

@@ -170,7 +170,7 @@ def read_masks(
     else:
         codes, labels = _colour_table(colors, ignored)
 
-        def load(image: Any, mask: Any) -> tuple[Any, Any]:  # type: ignore[misc]
+        def load(image: Any, mask: Any) -> tuple[Any, Any]:  # type: ignore[misc]  # fewer items
             values = decode(tf.io.read_file(mask), 3, max_pixels, exif_orientation=False)
             return tf.io.read_file(image), _labels_of_colours(values, codes, labels)
 

@@ -7,6 +7,7 @@ import PIL.Image
 import pytest
 import tensorflow as tf
 
+from keras_vit.config import Preprocessing
 from keras_vit.data.input_transform import InputTransform
 from keras_vit.data.mask_pipeline import MaskAugmentation, mask_batches
 from keras_vit.data.masks import read_mask_arrays, read_masks
@@ -154,6 +155,10 @@ def test_evaluation_takes_every_pixel_at_its_centre_and_weights_follow_labels():
     np.testing.assert_array_equal(y, masks.items[1][:, 1::2, 1::2])
     np.testing.assert_array_equal(w, np.array([1, 2, 0.5])[y])
     assert x.shape == (3, 20, 30, 3)
+    # As predictions and exports resize, whatever classification did.
+    cubic = InputTransform((20, 30), Preprocessing(interpolation="bicubic"))
+    again = np.concatenate([x for x, _ in mask_batches(masks, cubic, 2)])
+    np.testing.assert_array_equal(again, x)
     with pytest.raises(ValueError, match=r"`class_weights` must be 3 numbers"):
         mask_batches(masks, InputTransform(SIZE), 2, class_weights=(1, 2))
     rest, held = masks.split(1)
