@@ -19,6 +19,7 @@ from keras_vit.layers.rotary import rotary_tables, rotate
 from keras_vit.trainers.distributed import depend_on
 
 _PARTS = ("query", "key", "value")
+_LEFT_OUT = -1e9  # logit of a key that is not attended to
 
 
 def split_heads(x: keras.KerasTensor, num_tokens: int, num_heads: int) -> keras.KerasTensor:
@@ -106,6 +107,7 @@ class SelfAttention(keras.layers.Layer):
         rope: Rotary position embedding of queries and keys, a `RotaryPositions` or its fields.
         grid: Patches along (height, width), for `rope`.
         num_prefix_tokens: Tokens before the patches, which `rope` leaves as they are.
+        causal: Whether a token attends to itself and those before it alone.
 
     Call arguments:
         tokens: Float tensor of shape `(B, T, D)`.
@@ -140,6 +142,7 @@ class SelfAttention(keras.layers.Layer):
         rope: RotaryPositions | dict[str, Any] | None = None,
         grid: tuple[int, int] | None = None,
         num_prefix_tokens: int = 0,
+        causal: bool = False,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -160,6 +163,7 @@ class SelfAttention(keras.layers.Layer):
         self.rope = RotaryPositions(**rope) if isinstance(rope, dict) else rope
         self.grid = None if grid is None else pair("grid", grid)
         self.num_prefix_tokens = num_prefix_tokens
+        self.causal = causal
 
     def build(self, tokens_shape: Shape) -> None:
         _, num_tokens, width = tokens_shape
@@ -238,9 +242,13 @@ class SelfAttention(keras.layers.Layer):
         sizes: keras.KerasTensor | None = None,
         return_keys: bool = False,
     ) -> keras.KerasTensor | tuple[keras.KerasTensor, ...]:
-        _, num_tokens, width = tokens.shape
+        num_tokens = tokens.shape[1]
         queries, keys, values = self._project(tokens)
         logits = self._position_logits(queries)
+        if self.causal:
+            places = ops.arange(num_tokens)
+            later = _without(places[None] > places[:, None], queries.dtype)  # (1, 1, T, T)
+            logits = later if logits is None else logits + later
         if sizes is not None:
             logits = add_sizes(logits, sizes, queries.dtype)
         dropped = training and self.attention_dropout_rate > 0
@@ -257,13 +265,41 @@ class SelfAttention(keras.layers.Layer):
             x = fused_attention(queries, keys, values)
         else:
             x = self._attend(queries, keys, values, logits, training)
+        x = self.dropout(self._join(x), training=training)  # (B, T, D)
+        more = [scores] * return_attention_scores + [keys] * return_keys
+        return (x, *more) if more else x
+
+    def step(
+        self,
+        token: keras.KerasTensor,
+        cache: tuple[keras.KerasTensor, keras.KerasTensor],
+        index: keras.KerasTensor,
+    ) -> tuple[keras.KerasTensor, tuple[keras.KerasTensor, keras.KerasTensor]]:
+        """Causal attention of one token, from the keys and values of those before it.
+
+        Args:
+            token: Float tensor of shape `(B, 1, D)`.
+            cache: Keys and values, each of shape `(B, A, T, d)`.
+            index: Which of the `T` tokens it is, an integer tensor.
+
+        Returns:
+            Float tensor of shape `(B, 1, D)`, and the keys and values with those of the token.
+        """
+        queries, key, value = self._project(token)  # (B, A, 1, d) each
+        keys = ops.slice_update(cache[0], (0, 0, index, 0), key)
+        values = ops.slice_update(cache[1], (0, 0, index, 0), value)
+        later = _without(ops.arange(keys.shape[2])[None] > index, queries.dtype)
+        x = ops.matmul(attention_scores(queries, keys, later), values)
+        return self._join(x), (keys, values)
+
+    def _join(self, x: keras.KerasTensor) -> keras.KerasTensor:
+        """Output `(B, T, D)` of heads of shape `(B, A, T, d)`."""
+        num_tokens = x.shape[2]
         x = merge_heads(x)  # (B * T, D)
         if self.inner_norm:
             x = self.norm(x)
         x = self.output_projection(x)
-        x = self.dropout(ops.reshape(x, (-1, num_tokens, width)), training=training)  # (B, T, D)
-        more = [scores] * return_attention_scores + [keys] * return_keys
-        return (x, *more) if more else x
+        return ops.reshape(x, (-1, num_tokens, x.shape[-1]))
 
     def _attend(
         self,
@@ -341,8 +377,15 @@ class SelfAttention(keras.layers.Layer):
             "rope": None if self.rope is None else dataclasses.asdict(self.rope),
             "grid": self.grid,
             "num_prefix_tokens": self.num_prefix_tokens,
+            "causal": self.causal,
         }
         return {**super().get_config(), **config}
+
+
+def _without(left_out: keras.KerasTensor, dtype: str) -> keras.KerasTensor:
+    """Logits `(1, 1, Q, T)` that leave keys out, from booleans of shape `(Q, T)`."""
+    logits = ops.where(left_out, _LEFT_OUT, 0.0)
+    return ops.cast(logits, dtype)[None, None]
 
 
 def _shift_rows(x: keras.KerasTensor, num_tokens: int) -> keras.KerasTensor:

@@ -83,6 +83,7 @@ class TransformerBlock(keras.layers.Layer):
             and `"mlp"`.
         rope: Rotary position embedding of queries and keys, a `RotaryPositions` or its fields.
         grid: Patches along (height, width), for `rope`.
+        causal: Whether a token attends to itself and those before it alone.
 
     Call arguments:
         tokens: Float tensor of shape `(B, T, D)`.
@@ -125,6 +126,7 @@ class TransformerBlock(keras.layers.Layer):
         without_bias: tuple[str, ...] = (),
         rope: RotaryPositions | dict[str, Any] | None = None,
         grid: tuple[int, int] | None = None,
+        causal: bool = False,
         **kwargs: Any,
     ):
         super().__init__(autocast=False, **kwargs)  # the residual stream keeps its precision
@@ -163,6 +165,7 @@ class TransformerBlock(keras.layers.Layer):
         self.without_bias = tuple(without_bias)
         self.rope = RotaryPositions(**rope) if isinstance(rope, dict) else rope
         self.grid = None if grid is None else pair("grid", grid)
+        self.causal = causal
 
     def build(
         self,
@@ -185,6 +188,7 @@ class TransformerBlock(keras.layers.Layer):
                 rope=self.rope,
                 grid=self.grid,
                 num_prefix_tokens=self.num_prefix_tokens,
+                causal=self.causal,
                 dtype=self.dtype_policy,
                 name="attention",
             ),
@@ -274,6 +278,17 @@ class TransformerBlock(keras.layers.Layer):
         outputs = [tokens] + [sizes] * bool(self.num_merged_tokens) + more
         return tuple(outputs) if len(outputs) > 1 else tokens
 
+    def step(self, token: keras.KerasTensor, cache: Any, index: keras.KerasTensor) -> Any:
+        """One more token through a causal block: as `SelfAttention.step`, with its arguments."""
+        x, cache = self.attention.step(self.attention_norm(token), cache, index)
+        if self.layer_scale is not None:
+            x = self.attention_scale(x)
+        token = token + ops.cast(x, token.dtype)  # (B, 1, D)
+        x = self.mlp(self.mlp_norm(token))
+        if self.layer_scale is not None:
+            x = self.mlp_scale(x)
+        return token + ops.cast(x, token.dtype), cache
+
     def compute_output_spec(
         self,
         tokens: keras.KerasTensor,
@@ -317,6 +332,7 @@ class TransformerBlock(keras.layers.Layer):
             "without_bias": self.without_bias,
             "rope": None if self.rope is None else dataclasses.asdict(self.rope),
             "grid": self.grid,
+            "causal": self.causal,
         }
         return {**super().get_config(), **config, **quantized_policies(self)}
 

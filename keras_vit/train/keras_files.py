@@ -19,6 +19,7 @@ import keras_vit.layers.convolution
 import keras_vit.layers.merging
 import keras_vit.layers.mlp
 import keras_vit.layers.neighbors
+import keras_vit.layers.pixels
 import keras_vit.layers.pooling
 import keras_vit.layers.residual
 import keras_vit.layers.tokens

@@ -1,0 +1,148 @@
+"""Pixels as tokens: colours of a palette, hidden pixels, and the generative loss."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit.checks import Shape, check_rate
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class ColorPalette(keras.layers.Layer):
+    """Replaces every pixel by the index of the nearest colour of a palette.
+
+    Args:
+        num_colors: Number of colours.
+
+    Call arguments:
+        images: Float tensor of shape `(B, H, W, C)` with values in [-1, 1].
+
+    Returns:
+        int32 tensor of shape `(B, H W)`, row by row.
+    """
+
+    def __init__(self, num_colors: int, **kwargs: Any):
+        super().__init__(**{**kwargs, "dtype": "float32"})  # also under half-precision policies
+        self.num_colors = num_colors
+
+    def build(self, images_shape: Shape) -> None:
+        self.colors = self.add_weight(
+            name="colors",
+            shape=(self.num_colors, images_shape[-1]),
+            initializer="zeros",
+            trainable=False,
+        )
+
+    def call(self, images: keras.KerasTensor) -> keras.KerasTensor:
+        _, height, width, channels = images.shape
+        pixels = ops.reshape(images, (-1, height * width, channels))  # (B, T, C)
+        products = ops.matmul(pixels, ops.transpose(self.colors))  # (B, T, K)
+        distances = ops.sum(ops.square(self.colors), axis=-1) - 2 * products
+        return ops.cast(ops.argmin(distances, axis=-1), "int32")
+
+    def compute_output_spec(self, images: keras.KerasTensor) -> keras.KerasTensor:
+        batch, height, width, _ = images.shape
+        return keras.KerasTensor((batch, height * width), dtype="int32")
+
+    def assign(self, palette: np.ndarray | str | os.PathLike[str]) -> None:
+        """Takes colours in [-1, 1], or an `.npy` file of them."""
+        if isinstance(palette, str | os.PathLike):
+            palette = np.load(palette, allow_pickle=False)
+        values = np.asarray(palette)
+        shape = tuple(self.colors.shape)
+        if values.shape != shape or not (np.abs(values) <= 1 + 1e-6).all():
+            raise ValueError(
+                f"A palette has {shape[0]} colours of {shape[1]} values in [-1, 1]. Received: "
+                f"shape {values.shape}, values from {values.min():g} to {values.max():g}. "
+                "`fit_palette` makes one; or set `colors` of the configuration."
+            )
+        self.colors.assign(values)
+
+    def decode(self, indices: np.ndarray) -> np.ndarray:
+        """Pixels in [0, 255], uint8 of shape `(..., C)`, of indices of colours."""
+        colors = np.rint(127.5 * (ops.convert_to_numpy(self.colors) + 1))
+        return np.clip(colors, 0, 255).astype("uint8")[indices]
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "num_colors": self.num_colors}
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class PixelMask(keras.layers.Layer):
+    """Hides random pixels in training: their embeddings become zero.
+
+    Args:
+        rate: Share of the pixels, in (0, 1).
+        seed: Seed of the random choice.
+
+    Call arguments:
+        tokens: Float tensor of shape `(B, T, D)`.
+        training: Whether to hide pixels.
+
+    Returns:
+        Float tensor of shape `(B, T, D)`, and one of shape `(B, T)` with 1 where pixels are hidden.
+    """
+
+    def __init__(self, rate: float, seed: int | None = None, **kwargs: Any):
+        super().__init__(**kwargs)
+        check_rate("rate", rate)
+        self.rate = rate
+        self.seed = seed
+        self.seed_generator = keras.random.SeedGenerator(seed)
+
+    def call(
+        self, tokens: keras.KerasTensor, training: bool | None = False
+    ) -> tuple[keras.KerasTensor, keras.KerasTensor]:
+        shape = ops.shape(tokens)[:2]
+        if not training:
+            return tokens, ops.zeros(shape, "float32")
+        noise = keras.random.uniform(shape, dtype="float32", seed=self.seed_generator)
+        masked = ops.cast(noise < self.rate, "float32")
+        return tokens * ops.cast(1 - masked, tokens.dtype)[:, :, None], masked
+
+    def compute_output_spec(
+        self, tokens: keras.KerasTensor, training: bool | None = False
+    ) -> tuple[keras.KerasTensor, keras.KerasTensor]:
+        masked = keras.KerasTensor(tokens.shape[:2], dtype="float32")
+        return keras.KerasTensor(tokens.shape, dtype=tokens.dtype), masked
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "rate": self.rate, "seed": self.seed}
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class GenerativeLoss(keras.layers.Layer):
+    """Adds the cross-entropy of the pixels to the losses of the model.
+
+    Call arguments:
+        outputs: Tensor that is returned, so that the layer is part of the model.
+        logits: Float tensor of shape `(B, T, K)`.
+        colors: Integer tensor of shape `(B, T)`.
+        masked: Optional float tensor of shape `(B, T)`, 1 for the pixels to predict: the loss is
+            the mean over images of their mean. 0 where there are none.
+
+    Returns:
+        `outputs`.
+    """
+
+    def __init__(self, **kwargs: Any):
+        super().__init__(autocast=False, **kwargs)
+
+    def call(
+        self,
+        outputs: keras.KerasTensor,
+        logits: keras.KerasTensor,
+        colors: keras.KerasTensor,
+        masked: keras.KerasTensor | None = None,
+    ) -> keras.KerasTensor:
+        losses = keras.losses.sparse_categorical_crossentropy(colors, logits, from_logits=True)
+        if masked is not None:
+            count = ops.maximum(ops.sum(masked, axis=1), 1)
+            losses = ops.sum(losses * masked, axis=1) / count  # (B,)
+        self.add_loss(ops.mean(losses))
+        return outputs
