@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 import os
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+import keras_vit
 from keras_vit.models.vit import build_vit
 from keras_vit.trainers import compilers
 from keras_vit.trainers.compilers import SWITCH, Timing, time_block, xla_for_inference
@@ -130,3 +132,39 @@ def test_a_block_is_timed_both_ways_in_turns(model):
     times = iter(np.cumsum([0, *[0, 3, 0, 1] * 3, 0]))  # 3 seconds in the graph, 1 with XLA
     timing = time_block(model.get_layer("block_0"), 2, lambda: float(next(times)))
     assert timing == Timing(graph=3, xla=1)
+
+
+class Counting(keras.layers.Layer):
+    """Counts how often TensorFlow traces a step of training, and Python thereby runs the layer."""
+
+    traced = 0
+
+    def call(self, x, training=False):
+        self.traced += bool(training)
+        return x
+
+
+def count_traces(model_class):
+    inputs = keras.Input((2,))
+    layer = Counting()
+    model = model_class(inputs, keras.layers.Dense(2)(layer(inputs)))
+    model.compile("adam", "mse", metrics=["mae"], jit_compile=False)
+    model.fit(np.zeros((4, 2)), np.ones((4, 2)), verbose=0)
+    return layer.traced
+
+
+def test_a_step_is_traced_once():
+    assert count_traces(keras_vit.Model) == 1
+    assert count_traces(keras.Model) == 2, "Keras creates variables before the step: remove ours."
+
+
+def test_steps_of_a_users_own_get_what_keras_gives_them():
+    def train_step(self, data):  # labels that fit no metric
+        return {"labels": keras.ops.max(data[1]["class"])}
+
+    members = {"train_step": train_step}
+    inputs = keras.Input((2,))
+    model = type("Model", (keras_vit.Model,), members)(inputs, keras.layers.Dense(2)(inputs))
+    model.compile("adam", "mse", jit_compile=False)
+    data = tf.data.Dataset.from_tensors((tf.zeros((4, 2)), {"class": tf.ones(4)}))
+    assert model.fit(data, shuffle=False, verbose=0).history["labels"] == [1.0]
