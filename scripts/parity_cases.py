@@ -248,4 +248,18 @@ OFFICIAL = [
     ]
 ]  # fmt: skip
 
-CASES = [*OFFICIAL, *READ_BY_TIMM, *TIMM, *TRANSFORMERS]
+_GPT = "ImageGPTForCausalImageModeling"
+IMAGE_GPT = [
+    Case(
+        name, "transformers", _GPT, "image_gpt", image_size=size, config="ImageGPTConfig",
+        theirs={"n_embd": width, "n_layer": depth, "n_head": heads, "n_positions": size**2,
+                "vocab_size": colors + 1},
+        ours={"width": width, "depth": depth, "num_heads": heads, "colors": colors},
+    )
+    for name, size, width, depth, heads, colors in [
+        ("Image GPT, small", 8, 32, 3, 4, 16),
+        ("Image GPT S", 32, 512, 24, 8, 512),
+    ]
+]  # fmt: skip
+
+CASES = [*OFFICIAL, *READ_BY_TIMM, *TIMM, *TRANSFORMERS, *IMAGE_GPT]

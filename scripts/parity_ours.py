@@ -23,6 +23,8 @@ import numpy as np
 import keras_vit
 from keras_vit.config import ResNetConfig
 from keras_vit.create import build, create_model
+from keras_vit.models.image_gpt import ImageGPTConfig, build_image_gpt
+from keras_vit.weights.image_gpt import load_image_gpt, save_image_gpt
 from keras_vit.weights.save import save_weights
 from scripts.parity_cases import CASES, Case
 
@@ -142,13 +144,20 @@ def compare(case: Case, theirs: Theirs, folder: pathlib.Path) -> tuple[float, fl
         "file": str(file),
         "images_file": str(folder / "images.npy"),
         "outputs_file": str(folder / "outputs.npy"),
+        "palette_file": str(folder / "palette.npy"),
     }
+    palette = np.random.default_rng(0).uniform(-1, 1, (case.ours.get("colors", 1), 3))
+    np.save(request["palette_file"], palette.astype("float32"))
     theirs.ask("make", request)
     images, outputs = np.load(folder / "images.npy"), np.load(folder / "outputs.npy")
     model = our_model(case, file)
     mine = run(model, images)
     forward = difference(mine, outputs)
     file.unlink()
+    if case.variant == "image_gpt":
+        save_image_gpt(model, folder)
+        theirs.ask("check", request)
+        return forward, difference(np.load(folder / "outputs.npy"), mine)
     layout = case.layout or request["project"]
     suffix = "npz" if case.layout else "safetensors"
     if case.layout and case.project != "flax":  # an official file is one of an official model
@@ -163,6 +172,11 @@ def compare(case: Case, theirs: Theirs, folder: pathlib.Path) -> tuple[float, fl
 
 def our_model(case: Case, file: pathlib.Path) -> keras.Model:
     options = dict(case.ours)
+    if case.variant == "image_gpt":
+        config = ImageGPTConfig(**options, image_size=case.image_size)
+        model = build_image_gpt(config, file.parent / "palette.npy")
+        load_image_gpt(model, file)
+        return keras.Model(model.get_layer("preprocessing").output, model.output)
     if not case.include_top:
         options["pooling"] = keras_vit.inspect_file(file).options["pooling"]
     return create_model(

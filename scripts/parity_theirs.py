@@ -41,10 +41,14 @@ def fill(model: torch.nn.Module, seed: int) -> None:
     for name, weight in model.named_parameters():
         noise = torch.randn(weight.shape, generator=generator)
         if weight.ndim == 1:
-            scale = name.endswith(("gamma", "lambda1")) or (
-                "norm" in name.lower() and name.endswith("weight")
+            scale = (
+                name.endswith(("gamma", "lambda1"))
+                or ".ln_" in name
+                or ("norm" in name.lower() and name.endswith("weight"))
             )
             value = 1 + 0.2 * noise if scale else 0.2 * noise
+            if type(model).__name__.startswith("ImageGPT") and not scale:
+                value = 0 * noise  # the official model has no biases
         elif "token" in name or "pos" in name or "probe" in name or "latent" in name:
             value = 0.5 * noise
         else:
@@ -75,6 +79,11 @@ def pixels_of(images: np.ndarray) -> torch.Tensor:
 def outputs_of(case: dict, model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
     if case["project"] == "timm":
         return model(x)
+    if case["model"].startswith("ImageGPT"):  # the start token, then all pixels but the last
+        palette = torch.from_numpy(np.load(case["palette_file"]))
+        colors = torch.cdist(x.flatten(2).transpose(1, 2), palette).argmin(-1)
+        start = torch.full((len(x), 1), len(palette))
+        return model(input_ids=torch.cat([start, colors[:, :-1]], 1)).logits
     arguments = {}
     if case["model"].startswith("ViTMAE"):  # in order, and without a mask
         arguments["noise"] = torch.arange(case["patches"]).expand(len(x), -1).float()

@@ -42,6 +42,7 @@ IMPORTS_TENSORFLOW_LATE = {
     "trainers/distributed.py",
     "trainers/private_names.py",
     "trainers/processors.py",
+    "weights/image_gpt.py",  # of checkpoints in TensorFlow's own format
 }
 PLOT_FILES = {"analysis/plots.py"}
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pathlib
 from typing import Any
 
 import keras
@@ -50,10 +52,12 @@ class ColorPalette(keras.layers.Layer):
         return keras.KerasTensor((batch, height * width), dtype="int32")
 
     def assign(self, palette: np.ndarray | str | os.PathLike[str]) -> None:
-        """Takes colours in [-1, 1], or an `.npy` file of them."""
-        if isinstance(palette, str | os.PathLike):
+        """Takes colours in [-1, 1], or a file of them: `.npy`, or `.json` with `clusters`."""
+        if isinstance(palette, str | os.PathLike) and os.fspath(palette).endswith(".json"):
+            palette = json.loads(pathlib.Path(palette).read_text(encoding="utf-8"))["clusters"]
+        elif isinstance(palette, str | os.PathLike):
             palette = np.load(palette, allow_pickle=False)
-        values = np.asarray(palette)
+        values = np.asarray(palette, "float32")
         shape = tuple(self.colors.shape)
         if values.shape != shape or not (np.abs(values) <= 1 + 1e-6).all():
             raise ValueError(

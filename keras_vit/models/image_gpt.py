@@ -93,7 +93,8 @@ def build_image_gpt(
     Args:
         config: The architecture, such as `IMAGE_GPT_SIZES["S"]`.
         palette: Colours in [-1, 1], float array of shape `(config.colors, channels)` as of
-            `fit_palette`, or the path of an `.npy` file of it, such as `kmeans_centers.npy`.
+            `fit_palette`, or the path of a file of it: the official `kmeans_centers.npy`, or
+            transformers' `preprocessor_config.json`.
         name: Name of the model.
 
     Returns:
