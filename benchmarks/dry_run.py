@@ -5,25 +5,23 @@
 Three kinds of plan: a small model from scratch, larger images, and fine-tuning the first one's
 result. For each: the dry run, then the run. `factor` is the estimate over the seconds of the run
 (`results.json`). Where other programs run on the machine, `processor_factor` is the fairer one:
-both times are multiplied by the processor seconds that the process got in a second meanwhile. All
-calls are made in one process, so that a run finds functions that its dry run has converted.
+both times are multiplied by the processor seconds that the process got in a second meanwhile. Every
+call has a process of its own, as a user's.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
 import json
 import pathlib
 import re
+import resource
+import subprocess
+import sys
 import tempfile
 import time
 
 from machine import describe_machine
-
-from keras_vit.cli import dry_run
-from keras_vit.cli.main import main
 
 PLANS = {
     "small, from scratch": ["--steps", "{steps}"],
@@ -32,13 +30,27 @@ PLANS = {
 }
 
 
+# The command, with a time that is not rounded to minutes.
+COMMAND = """
+import sys
+from keras_vit.cli import dry_run, main
+dry_run._duration = lambda seconds: f"{seconds:.1f} seconds"
+sys.exit(main.main(["train", *sys.argv[1:]]))
+"""
+
+
 def call(words: list[str]) -> tuple[str, float]:
     """Calls the command; what it prints, and its processor seconds in a second."""
-    start, used = time.perf_counter(), time.process_time()
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        if main(["train", *words]):
-            raise RuntimeError(f"keras-vit train {' '.join(words)} failed.")
-    return printed.getvalue(), (time.process_time() - used) / (time.perf_counter() - start)
+    start, used = time.perf_counter(), processor_seconds()
+    command = [sys.executable, "-c", COMMAND, *words]
+    text = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return text, (processor_seconds() - used) / (time.perf_counter() - start)
+
+
+def processor_seconds() -> float:
+    """Of all processes that this one has started, and that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def estimate(words: list[str]) -> tuple[float, float]:
@@ -72,7 +84,6 @@ def run_all():
     parser.add_argument("--output", type=pathlib.Path, help="JSON lines to append to")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        dry_run._duration = lambda seconds: f"{seconds:.1f} seconds"  # not rounded to minutes
         for name, flags in PLANS.items():
             values = {"first": f"{folder}/small", "steps": options.steps}
             flags = [*(flag.format(**values) for flag in flags), *options.flags.split()]

@@ -186,8 +186,8 @@ class DistributedTraining(Base):
 
     def _has_own_steps(self) -> bool:
         """Tells whether batches are what Keras expects: steps of a user's own may read others."""
-        names = ("train_step", "test_step")
-        return all(getattr(type(self), name) is getattr(DistributedTraining, name) for name in names)
+        own, ours = type(self), DistributedTraining
+        return own.train_step is ours.train_step and own.test_step is ours.test_step
 
     def predict_on_batch(self, x: Any) -> Any:
         if not is_distributed(self):

@@ -16,7 +16,6 @@ from keras_vit.hub.cards.card import Card
 from keras_vit.hub.catalog import CARDS
 from keras_vit.train.fit import TrainingResult
 from keras_vit.variants import VARIANTS
-from tests.checks import quick
 from tests.cli.test_training import write_colours
 from tests.fixtures import fill_random, tiny_config
 
@@ -79,7 +78,8 @@ def handed_on(monkeypatch):
     return models
 
 
-@pytest.mark.parametrize("form", quick(FORMS, "tiny.safetensors"))
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS)
 def test_every_command_opens_a_model_in_every_form(form, folder, handed_on, capsys):
     model = form.format(folder=folder)
     source = resolve_model(model)

@@ -55,12 +55,11 @@ def train(shape, results):
 
 
 def predict():
-    """Logits of three images, by `predict` and by a call."""
-    keras.distribution.set_distribution(None)
+    """Logits of three images."""
     model = keras_vit.build_vit(CONFIG)
     fill_random(model)
     images = np.random.default_rng(1).uniform(0, 255, (3, 32, 32, 3)).astype("float32")
-    return model.predict(images, batch_size=2, verbose=0), np.asarray(model(images))
+    return model.predict(images, batch_size=3, verbose=0)
 
 
 def shard_shape(variable):
@@ -74,5 +73,6 @@ def main(output, *shapes):
     results = {}
     for shape in (None, *shapes):
         train(shape, results)
-    results["predict"], results["call"] = predict()
+    keras.distribution.set_distribution(None)
+    results["predict"] = predict()
     np.savez(output, **results)

@@ -118,6 +118,7 @@ def folder(exported, tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_clients_shapes_labels_and_errors(folder, images, model, pixels, monkeypatch):
     rest, remote = script("tf_serving/rest_client"), script("tf_serving/grpc_client")
     expected = np.asarray(model(pixels))

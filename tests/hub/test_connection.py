@@ -133,9 +133,9 @@ DRIPS = {
 
 @pytest.mark.parametrize("where", DRIPS)
 def test_a_drip_ends(where, route, monkeypatch):
-    monkeypatch.setattr(connection, "WINDOW", 0.4)
+    monkeypatch.setattr(connection, "WINDOW", 0.2)
     start = time.monotonic()
-    reason = r"less than 65,536 bytes in 0\.4 s.*Tried 2 times"
+    reason = r"less than 65,536 bytes in 0\.2 s.*Tried 2 times"
     if route.is_hub and not route.before and where != "in the headers":
         pytest.skip("the body of an answer without one is not read")
     reply = functools.partial(drip, DRIPS[where], 0.02)

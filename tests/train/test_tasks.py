@@ -187,6 +187,7 @@ def test_a_head_is_needed_for_regression():
     np.testing.assert_allclose(copy(x), expected, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_regression_by_low_rank_updates_ends_in_units_with_merged_kernels():
     images, model = coloured("regression"), tiny()
     fill_random(model)

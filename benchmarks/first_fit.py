@@ -1,0 +1,84 @@
+"""Seconds until the first step of `fit` has ended: `keras_vit.Model` beside `keras.Model`.
+
+    python benchmarks/first_fit.py vit_ti16 vit_b16 --output docs/benchmarks/first_fit.jsonl
+
+The same layers in both classes, batches of 8 random images, AdamW and one metric; each `fit` of one
+step has a process of its own, in turns. Not counted: imports, and building the model. `later_s`
+is the step of a second `fit`, which finds its function traced. Prints one JSON line a model and
+class with medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+
+from machine import describe_machine
+
+CLASSES = "keras.Model", "keras_vit.Model"
+
+
+def fit_once(variant: str, name: str) -> dict:
+    """Two `fit`s of one step, with wall and processor seconds of each."""
+    import keras
+    import numpy as np
+    import tensorflow as tf
+
+    import keras_vit
+
+    model = keras_vit.create_model(variant, classes=10)
+    if name == "keras.Model":
+        model = keras.Model(model.inputs, model.outputs)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.AdamW(1e-3), loss, metrics=["accuracy"], jit_compile=False)
+    images = np.random.default_rng(0).uniform(-1, 1, (8, *model.input_shape[1:]))
+    data = images.astype("float32"), np.arange(8)
+    facts = {"tensorflow": tf.__version__, "keras": keras.__version__}
+    for when in ("first", "later"):
+        start = time.perf_counter(), time.process_time()
+        losses = model.fit(*data, batch_size=8, verbose=0).history["loss"]
+        facts[f"{when}_s"] = time.perf_counter() - start[0]
+        facts[f"{when}_processor_s"] = time.process_time() - start[1]
+        facts[f"{when}_loss"] = losses[0]
+    return facts
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("variants", nargs="+")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--output", type=pathlib.Path, help="JSON lines to append to")
+    parser.add_argument("--once", choices=CLASSES, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.once:
+        print(json.dumps(fit_once(options.variants[0], options.once)))
+        return
+    for variant in options.variants:
+        rounds = []
+        for _ in range(options.repeats):
+            command = [sys.executable, __file__, variant, "--once"]
+            rounds.append(
+                [
+                    json.loads(subprocess.check_output([*command, name]).splitlines()[-1])
+                    for name in CLASSES
+                ]
+            )
+        for name, runs in zip(CLASSES, zip(*rounds, strict=True), strict=True):
+            row = {"variant": variant, "class": name, "repeats": options.repeats}
+            for key, value in runs[0].items():
+                number = key.endswith("_s")
+                row[key] = round(statistics.median(r[key] for r in runs), 2) if number else value
+            line = json.dumps({**row, **describe_machine()})
+            print(line, flush=True)
+            if options.output:
+                with options.output.open("a") as file:
+                    file.write(line + "\n")
+
+
+if __name__ == "__main__":
+    main()
