@@ -151,9 +151,6 @@ def test_a_model_that_trains_is_not_exported(tmp_path, monkeypatch):
     with pytest.raises(RuntimeError, match="was trained during the export, from step 0 to "):
         keras_vit.export_saved_model(model, tmp_path, warmup_batch_sizes=())
     assert list(tmp_path.iterdir()) == []
-    monkeypatch.undo()
-    report = keras_vit.export_saved_model(model, tmp_path, warmup_batch_sizes=())
-    assert report.max_difference < 1e-4
 
 
 CALLS = ("predict", "predict_on_batch", "__call__", "evaluate", "fit", "train_on_batch")
