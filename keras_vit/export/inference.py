@@ -16,6 +16,7 @@ from keras_vit.config import Preprocessing
 from keras_vit.data.transforms import normalize
 from keras_vit.models.graph import head_input
 from keras_vit.models.lora import merge_lora
+from keras_vit.models.quantized import dequantize, quantized_layers
 from keras_vit.models.resnet import fold_standardization
 from keras_vit.trainers.model import find_preprocessing
 from keras_vit.trainers.private_names import flatten_layers
@@ -133,20 +134,22 @@ def prepare(
         preprocessing: Preprocessing of the images; `None` takes the model's own.
         activation: Function from logits to probabilities; `None` takes the activation of the head,
             or softmax if the head has none; `"linear"` gives no probabilities.
-        merge: Whether low-rank updates are added to the kernels.
+        merge: Whether low-rank updates are added to the kernels, and quantised kernels become
+            floats. If not, a quantised model stays as it is, in its own precision.
 
     Returns:
         An `Inference`. Its weights are copies, or the model's own if nothing changes. Weight
-        standardisation is folded into the kernels.
+        standardisation is folded into the kernels; kernels that Keras quantised become floats.
 
     Raises:
         ValueError: If the model is not built, has several inputs or outputs or unknown sizes, or
             its preprocessing is unknown.
     """
     check_model(model)
-    _check_not_quantized(model)
     source, steps = model, _count_steps(model)
-    model = fold_standardization(merge_lora(model) if merge else model)
+    is_kept = not merge and bool(quantized_layers(model))
+    if not is_kept:
+        model = fold_standardization(merge_lora(dequantize(model)) if merge else model)
     known = (*_ACTIVATIONS, _NO_ACTIVATION)
     if activation not in (None, *known):
         raise ValueError(
@@ -159,8 +162,10 @@ def prepare(
     classifies = not keys or _gives_classes(model, head, activation)
     if not classifies:
         head = "linear"  # nothing is known about these outputs, so they stay as they are
-    rebuilt = _rebuild(model, POLICIES[precision], linear_head=head != "linear")
-    named = _with_named_outputs(rebuilt) if classifies else rebuilt
+    name = "probabilities" if is_kept and head != "linear" else "logits"
+    if not is_kept:
+        model = _rebuild(model, POLICIES[precision], linear_head=head != "linear")
+    named = _with_named_outputs(model, name) if classifies else model
     return Inference(
         model=named,
         preprocessing=preprocessing,
@@ -173,19 +178,6 @@ def prepare(
             for key in keys
         },
     )
-
-
-def _check_not_quantized(model: keras.Model) -> None:
-    """Raises a `ValueError` for a model that Keras quantised."""
-    policies = {layer.dtype_policy.name for layer in flatten_layers(model)}
-    quantized = sorted(name for name in policies if "int" in name or "float8" in name)
-    if quantized:
-        raise ValueError(
-            "Models quantised by Keras cannot be exported: no converter supports their "
-            f"operations. Received: {model.name!r} with {', '.join(quantized)}. Export the model "
-            "before quantisation, and let the export quantise it: `export_litert`, `export_onnx` "
-            'and `export_openvino` take precision="int8".'
-        )
 
 
 def _count_steps(model: keras.Model) -> int:
@@ -365,11 +357,11 @@ def _with_policy(config: Any, policy: str, head: str, linear_head: bool, name: s
     return changed
 
 
-def _with_named_outputs(model: keras.Model) -> keras.Model:
-    """Builds a model with the outputs `features` and `logits`, as far as they exist."""
+def _with_named_outputs(model: keras.Model, name: str) -> keras.Model:
+    """Builds a model with the outputs `features` and `name`, as far as they exist."""
     output = model.outputs[0]
     if getattr(getattr(model, "config", None), "classes", 0) is None:
         return keras.Model(model.inputs, {"features": output})
     features = head_input(model)
-    outputs = {"logits": output} if features is None else {"features": features, "logits": output}
+    outputs = {name: output} if features is None else {"features": features, name: output}
     return keras.Model(model.inputs, outputs)

@@ -7,6 +7,7 @@ import functools
 import os
 import pathlib
 import time
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from keras_vit.data.transforms import eval_transform
 from keras_vit.errors import ExportMismatchError
 from keras_vit.export.inference import Inference, prepare
 from keras_vit.export.runners import LOADERS, Runner, find_format, newest_version
+from keras_vit.models.quantized import quantized_layers
 
 # One array of pixels of the model's size, or a list of images of any size.
 Images = np.ndarray | Sequence[np.ndarray]
@@ -79,7 +81,7 @@ def verify_export(
     Args:
         path: A SavedModel version or the directory of its versions, of which the newest is taken;
             a LiteRT file; an ONNX file; or the .xml file of OpenVINO.
-        model: The model to compare with.
+        model: The model to compare with; one that Keras quantised computes as it is.
         images: Pixels of shape `(B, H, W, C)` in [0, 255], or a list of images of any size;
             `None` takes synthetic images.
         preprocessing: Preprocessing of the images; `None` takes the model's own.
@@ -102,9 +104,15 @@ def verify_export(
     format = find_format(path)
     inference = prepare(model, preprocessing=preprocessing, activation=activation)
     images = verification_images(images, inference)
-    runner, expected = LOADERS[format](path), expected_outputs(inference, images)
+    runner = LOADERS[format](path)
+    if quantized_layers(model):
+        expected = _quantized_outputs(inference, images)
+    else:
+        expected = expected_outputs(inference, images)
     inference.check_unchanged()
-    report = compare(path, format, "unknown", runner, expected, images)
+    is_activated = "probabilities" in expected and "logits" not in expected
+    run = _with_probabilities(runner, inference.activation) if is_activated else runner
+    report = compare(path, format, "unknown", run, expected, images)
     report = compare_resizing(report, runner, inference)
     return check(report, None, tolerance=tolerance)
 
@@ -220,6 +228,7 @@ def expected_outputs(inference: Inference, images: np.ndarray) -> dict[str, np.n
     """
     outputs = inference.run(images)
     if all(np.isfinite(values).all() for values in outputs.values()):
+        _warn_of_quantized(inference, images, outputs)
         return outputs
     broken = [v.path for v in inference.model.variables if not np.isfinite(np.asarray(v)).all()]
     cause = f"These weights are: {', '.join(broken)}" if broken else "All weights are finite"
@@ -227,6 +236,51 @@ def expected_outputs(inference: Inference, images: np.ndarray) -> dict[str, np.n
         f"Outputs of the model {inference.model.name!r} are NaN or infinite. {cause}. Train or "
         "load the model again before you export it."
     )
+
+
+def _with_probabilities(runner: Runner, activation: str) -> Runner:
+    """Adds probabilities to logits: a quantised model with an activation has no logits."""
+    function = keras.activations.get(activation)
+
+    def run(pixels: np.ndarray) -> dict[str, np.ndarray]:
+        outputs = runner(pixels)
+        if "logits" in outputs and "probabilities" not in outputs:
+            values = keras.ops.convert_to_numpy(function(outputs["logits"]))
+            outputs = {**outputs, "probabilities": values}
+        return outputs
+
+    return run
+
+
+def _warn_of_quantized(
+    inference: Inference, images: np.ndarray, outputs: dict[str, np.ndarray]
+) -> None:
+    """Warns that a file has float kernels of a quantised model, and how far its outputs are."""
+    quantized = quantized_layers(inference.source)
+    if not quantized:
+        return
+    modes = ", ".join(sorted({str(layer.quantization_mode) for layer in quantized}))
+    expected = _quantized_outputs(inference, images)
+    difference = max(_difference(outputs[name], values) for name, values in expected.items())
+    agreement = _agreement(outputs, expected)
+    warnings.warn(
+        f"Keras quantised {len(quantized)} layers of {inference.source.name!r} ({modes}). The file "
+        "holds their kernels dequantised, as floats, and does not round the inputs of the layers. "
+        f"On {len(images)} images the outputs differ from the quantised model's by up to "
+        f"{difference:.1e} of the largest value"
+        f"{'' if agreement is None else f', top-1 agreement {agreement:.2%}'}.",
+        stacklevel=4,
+    )
+
+
+def _quantized_outputs(inference: Inference, images: np.ndarray) -> dict[str, np.ndarray]:
+    """Outputs of a model that Keras quantised, as it computes them itself."""
+    return prepare(
+        inference.source,
+        preprocessing=inference.preprocessing,
+        activation=inference.activation,
+        merge=False,
+    ).run(images)
 
 
 def verification_images(images: Images | None, inference: Inference) -> np.ndarray:
@@ -340,9 +394,9 @@ def _agreement(outputs: dict[str, np.ndarray], expected: dict[str, np.ndarray]) 
 
     A model may have names of its own for them, which are found by their largest values.
     """
-    if "logits" not in expected:
+    if not expected.keys() & {"logits", "probabilities"}:
         return None
-    best = expected["logits"].argmax(-1)
+    best = expected["logits" if "logits" in expected else "probabilities"].argmax(-1)
     for name, values in outputs.items():
         known = expected.get(name)
         if known is not None and np.array_equal(known.argmax(-1), best):

@@ -60,9 +60,15 @@ class Dense(keras.layers.Dense):
             dropout_rate: Dropout of the input of the update, in [0, 1).
 
         Raises:
-            ValueError: If there is an update already, or the kernel is quantised and has parts.
+            ValueError: If there is an update already, or the kernel is quantised: with parts or
+                dropout, or as float8, where Keras computes no updates.
         """
         check_rate("dropout_rate", dropout_rate)
+        if self.quantization_mode == "float8":
+            raise ValueError(
+                f"{self.path} is quantised as float8, where Keras computes no low-rank updates. "
+                'Quantise as "int8" or "int4".'
+            )
         if self.quantization_mode and (parts or dropout_rate):
             raise ValueError(
                 f"A kernel that Keras quantised ({self.quantization_mode}) has one low-rank update "

@@ -16,6 +16,7 @@ from .pixel_sampling import sample_pixels as sample_pixels
 from .pyramid import PyramidModel as PyramidModel
 from .pyramid import build_pyramid as build_pyramid
 from .pyramid import feature_maps as feature_maps
+from .quantized import dequantize as dequantize
 from .resizing import resize_model as resize_model
 from .resnet import build_resnet as build_resnet
 from .resnet import fold_standardization as fold_standardization

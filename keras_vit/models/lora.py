@@ -134,7 +134,7 @@ def merge_lora(model: keras.Model) -> keras.Model:
         outputs differ from the old ones by rounding. A model without updates is returned itself.
 
     Raises:
-        ValueError: If a kernel with an update is quantised: save the model, which merges too.
+        ValueError: If a kernel with an update is quantised: `dequantize` merges these.
     """
     layers = lora_layers(model)
     if not layers:
@@ -143,7 +143,8 @@ def merge_lora(model: keras.Model) -> keras.Model:
     if quantized:
         raise ValueError(
             f"The kernels of {quantized[0]} and others are quantised and cannot be merged exactly. "
-            "`model.save` merges and quantises again."
+            "`keras_vit.models.dequantize(model)` merges into float kernels; `model.save` "
+            "quantises the sum again."
         )
     # By identity: two models within another one have the same paths.
     merged = {id(layer.frozen_kernel): merged_kernel(layer) for layer in layers}

@@ -148,8 +148,9 @@ def model_variables(model: Model) -> Iterator[keras.Variable]:
         if "int" in str(variable.dtype):
             raise ValueError(
                 f"The kernels of {model.name!r} were quantised by Keras ({variable.path} is "
-                f"{variable.dtype}), and checkpoints hold floats. Load or save weights before "
-                "`quantize`; `model.save` writes a `.keras` file of quantised models."
+                f"{variable.dtype}), and checkpoints hold floats. Load weights before "
+                "`quantize`; `keras_vit.models.dequantize(model)` has float kernels to save, and "
+                "`model.save` writes a `.keras` file of the quantised model."
             )
         yield variable
 

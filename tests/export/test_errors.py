@@ -15,7 +15,6 @@ from keras_vit.export.litert import _check_operators, export_litert
 from keras_vit.export.onnx import export_onnx
 from keras_vit.export.runners import load_litert
 from keras_vit.export.saved_model import export_saved_model
-from keras_vit.models.lora import add_lora
 from keras_vit.models.vit import build_vit
 from tests.fixtures import tiny_config
 
@@ -114,22 +113,6 @@ def test_a_model_of_another_backend(model, monkeypatch):
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
     with pytest.raises(ValueError, match=r"on the backend 'jax'.*KERAS_BACKEND=tensorflow"):
         check_model(model)
-
-
-@pytest.mark.parametrize("mode", ["int8", "int4", "float8"])
-def test_a_model_quantised_by_keras(mode, tmp_path):
-    model = build_vit(tiny_config(depth=1))
-    for layer in model.get_layer("block_0")._flatten_layers():
-        if layer.name == "qkv":
-            layer.quantize(mode)
-    message = rf"quantised by Keras cannot be exported.*{mode}.* take precision=\"int8\""
-    for export in (export_onnx, export_litert, export_saved_model):
-        with pytest.raises(ValueError, match=message):
-            export(model, tmp_path / "tiny")
-    if mode != "float8":  # which has no updates
-        with pytest.raises(ValueError, match=message):  # not that it cannot be merged
-            export_onnx(add_lora(model, 2), tmp_path / "tiny")
-    assert not list(tmp_path.iterdir())
 
 
 def test_an_unknown_activation(model):
