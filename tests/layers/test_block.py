@@ -16,7 +16,7 @@ from keras_vit.layers.attention import SelfAttention
 from keras_vit.layers.block import LayerScale, TransformerBlock
 from keras_vit.layers.mlp import MLP, gelu
 from tests import reference
-from tests.checks import check_layer, quick
+from tests.checks import check_layer
 from tests.fixtures import fill_random
 
 TOKENS = np.random.default_rng(7).normal(size=(2, 5, 16)).astype("float32")
@@ -132,7 +132,8 @@ def test_fused_and_chunked_attention_equal_the_papers(way, options, monkeypatch)
     assert len(products) <= 1  # scores need the product itself
 
 
-@pytest.mark.parametrize("num_tokens", quick([4, 5], 5))
+@pytest.mark.slow
+@pytest.mark.parametrize("num_tokens", [4, 5])
 def test_cudnn_gets_an_even_number_of_tokens_and_the_numbers_stay(num_tokens, monkeypatch):
     # By XLA's kernel of the same function of JAX: there is no cuDNN without a GPU.
     jax = pytest.importorskip("jax")
