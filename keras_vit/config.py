@@ -18,7 +18,11 @@ from keras_vit.checks import (
 # What the outputs of a model mean.
 TASKS = ("single_label", "multi_label", "regression")
 POOLINGS = ("token", "gap", "map", "token_gap")
-POSITION_EMBEDDINGS = ("learned", "none", "learned_2d", "relative", "sincos_2d")
+# Kinds of `GridAttention`, whose weights come from positions.
+GRID_POSITIONS = ("relative_2d", "offsets", "quadratic")
+POSITION_EMBEDDINGS = ("learned", "none", "learned_2d", "relative", "sincos_2d", *GRID_POSITIONS)
+# Positions that the blocks take care of.
+BLOCK_POSITIONS = ("relative", *GRID_POSITIONS)
 GELUS = ("tanh", "exact", "quick")
 NORMS = ("layer", "rms")
 # Parts of a model that have a norm inside, or biases to leave out.
@@ -301,7 +305,7 @@ class ViTConfig:
             maps; an integer means a square.
         width: Dimension `D` of a token.
         depth: Number of transformer blocks.
-        num_heads: Attention heads, which divide `width`.
+        num_heads: Attention heads, which divide `width` unless there is a `head_width`.
         mlp_dim: Hidden dimension of the MLP.
         image_size: Pixels along (height, width); an integer means a square.
         channels: Channels of an image.
@@ -316,7 +320,9 @@ class ViTConfig:
         num_registers: Learned tokens after the class token that no head reads.
         position_embedding: `"learned"` (a vector per position, the paper's), `"learned_2d"` (a row
             and a column half), `"sincos_2d"` (fixed), `"relative"` (learned key offsets in every
-            block) or `"none"`.
+            block), `"none"`, or the encodings of https://arxiv.org/abs/1911.03584, whose attention
+            replaces that of the blocks: `"relative_2d"`, `"offsets"` or `"quadratic"`, see
+            `GridAttention`.
         position_on_class_token: Whether the class and distillation tokens have positions.
         position_resize: How `adapt_model` and `fine_tune` resize positions to another image size, a
             method of `resize_positions`. Loading a checkpoint sets the method of its project.
@@ -331,6 +337,9 @@ class ViTConfig:
         norm_epsilon: Added to the variance in every norm.
         norm_patches: Whether patches are normalised before class tokens and positions, as in AIMv2
             (https://arxiv.org/abs/2411.14402).
+        post_norm: Whether norms follow the sums of the blocks, as in the first transformer
+            (https://arxiv.org/abs/1706.03762), in place of norms before attention and MLP and after
+            the last block.
         norm_before_blocks: Whether tokens are normalised before the first block, as in CLIP
             (https://arxiv.org/abs/2103.00020).
         inner_norms: Norms before the last product of a branch: `"attention"` and `"mlp"`
@@ -353,6 +362,8 @@ class ViTConfig:
             for the gradient: less memory, about a third more computation.
         query_chunk_size: Queries whose attention weights are computed at a time, or `None` for all:
             less memory for large images.
+        head_width: Dimension of queries, keys and values of one head; `None` divides `width` among
+            the heads.
         classifier_activation: Activation of the head by its name in Keras; `None` gives logits.
         head_bias: Initial bias of the head; -10 in the official ImageNet-21k pre-training. `None`
             leaves it out, as in the projection of CLIP.
@@ -388,6 +399,7 @@ class ViTConfig:
     norm: str = "layer"
     norm_epsilon: float = 1e-6
     norm_patches: bool = False
+    post_norm: bool = False
     norm_before_blocks: bool = False
     inner_norms: tuple[str, ...] = ()
     norm_after_pooling: bool = False
@@ -401,6 +413,7 @@ class ViTConfig:
     num_merged_tokens: int = 0
     rematerialize: bool = False
     query_chunk_size: int | None = None
+    head_width: int | None = None
     classifier_activation: str | None = None
     head_bias: float | None = 0.0
     stem: ResNetStem | None = None
@@ -428,7 +441,7 @@ class ViTConfig:
     def _check_numbers(self) -> None:
         for field in ("width", "depth", "num_heads", "mlp_dim", "channels"):
             check_positive(field, getattr(self, field))
-        for field in ("classes", "pre_logits", "map_heads", "query_chunk_size"):
+        for field in ("classes", "pre_logits", "map_heads", "query_chunk_size", "head_width"):
             if getattr(self, field) is not None:
                 check_positive(field, getattr(self, field))
         for field in ("dropout_rate", "attention_dropout_rate", "stochastic_depth_rate"):
@@ -436,8 +449,10 @@ class ViTConfig:
         check_rate("patch_dropout_rate", self.patch_dropout_rate)
         if self.num_registers < 0:
             raise ValueError(f"`num_registers` must be 0 or more. Received: {self.num_registers}.")
-        check_heads(self.width, self.num_heads)
-        check_heads(self.width, self.map_heads or self.num_heads)
+        if self.head_width is None:
+            check_heads(self.width, self.num_heads)
+        if self.head_width is None or self.pooling == "map":
+            check_heads(self.width, self.map_heads or self.num_heads)
         if self.stem is None:
             check_whole_patches(self.image_size, self.patch_size)
         else:
@@ -456,12 +471,33 @@ class ViTConfig:
                 f"position_embedding={self.position_embedding!r} needs a width that {multiple} "
                 f"divides. Received: width={self.width}."
             )
-        if self.position_embedding == "relative" and self.patch_dropout_rate:
+        self._check_grid_positions()
+        if self.position_embedding in BLOCK_POSITIONS and self.patch_dropout_rate:
             raise ValueError(
                 "Relative positions need every patch in its place. "
                 f"Received: patch_dropout_rate={self.patch_dropout_rate}; set it to 0, or choose "
                 "another position_embedding."
             )
+
+    def _check_grid_positions(self) -> None:
+        if self.grid_positions is None:
+            return
+        for field, default in (
+            ("class_token", False),
+            ("num_registers", 0),
+            ("rope", None),
+            ("qk_norm", False),
+            ("num_merged_tokens", 0),
+            ("query_chunk_size", None),
+            ("inner_norms", ()),
+            ("without_bias", ()),
+        ):
+            if getattr(self, field) != default:
+                raise ValueError(
+                    f"position_embedding={self.position_embedding!r} has an attention of its own, "
+                    f"for patches alone. Received: {field}={getattr(self, field)!r}; set it to "
+                    f"{default!r}, or choose another position_embedding."
+                )
 
     def _check_rope(self) -> None:
         if self.rope is None:
@@ -475,7 +511,7 @@ class ViTConfig:
         for field, value in (
             ("patch_dropout_rate", self.patch_dropout_rate),
             ("num_merged_tokens", self.num_merged_tokens),
-            ("position_embedding", self.position_embedding == "relative"),
+            ("position_embedding", self.position_embedding in BLOCK_POSITIONS),
         ):
             if value:
                 raise ValueError(
@@ -567,7 +603,12 @@ class ViTConfig:
     @property
     def head_dim(self) -> int:
         """Dimension of one attention head."""
-        return self.width // self.num_heads
+        return self.head_width or self.width // self.num_heads
+
+    @property
+    def grid_positions(self) -> str | None:
+        """Kind of the `GridAttention` of the blocks, or `None`."""
+        return self.position_embedding if self.position_embedding in GRID_POSITIONS else None
 
     @property
     def input_shape(self) -> tuple[int, int, int]:

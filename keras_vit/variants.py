@@ -7,7 +7,14 @@ import difflib
 from typing import Any
 
 from keras_vit.checks import pair
-from keras_vit.config import POOLINGS, RESNET_POOLINGS, ResNetConfig, ResNetStem, ViTConfig
+from keras_vit.config import (
+    POOLINGS,
+    RESNET_POOLINGS,
+    Preprocessing,
+    ResNetConfig,
+    ResNetStem,
+    ViTConfig,
+)
 from keras_vit.families import FAMILIES, FAMILY_NAMES
 
 # Fields of the configuration that `create_model` has other arguments for.
@@ -78,22 +85,30 @@ _BIT = {
     "bit_r200x3": ((3, 24, 36, 3), 3),
 }
 
-# The closest relative that the ViT paper names, https://arxiv.org/abs/1911.03584: patches of 2 x 2
-# pixels of CIFAR-10, 6 layers of 400 channels, no class token, relative positions. Its 9 heads have
-# 400 channels each; heads that share the width, as in a ViT, must divide it, so there are 10. It
-# is written as a ViT: layer norm comes before attention and MLP, not after.
+# The closest relative that the ViT paper names, https://arxiv.org/abs/1911.03584, with the settings
+# of https://github.com/epfml/attention-cnn: patches of 2 x 2 pixels of CIFAR-10, 6 layers of 400
+# channels, 9 heads of 400 channels each, norms after the sums, no class token. It is "SA learned
+# emb. + content" of Table 1; position_embedding="offsets" is "SA learned emb." there, and
+# "quadratic" is "SA quadratic emb."
 _CORDONNIER = ViTConfig(
     patch_size=(2, 2),
     width=400,
     depth=6,
-    num_heads=10,
+    num_heads=9,
+    head_width=400,
     mlp_dim=512,
     image_size=(32, 32),
     pooling="gap",
     class_token=False,
-    position_embedding="relative",
+    position_embedding="relative_2d",
     gelu="exact",
+    post_norm=True,
+    norm_epsilon=1e-12,
     dropout_rate=0.1,
+    attention_dropout_rate=0.1,
+    preprocessing=Preprocessing(
+        mean=(125.307, 122.961, 113.8575), std=(51.5865, 50.847, 51.255), interpolation="bilinear"
+    ),
 )
 
 

@@ -133,8 +133,17 @@ def test_parameter_counts_of_resnets(name):
 def test_the_relative_of_the_paper():
     config = find_config("vit_cordonnier2")
     assert config.grid == (16, 16)
-    block = 4 * 400 + 4 * (400**2 + 400) + 2 * 400 * 512 + 512 + 400 + 40 * (2 * 256 - 1)
-    assert count(config) == 2 * 2 * 3 * 400 + 400 + 6 * block + 2 * 400 + 1000 * 401
+    rest = 2 * 2 * 3 * 400 + 400 + 10 * 401
+    mlp, norms = 2 * 400 * 512 + 512 + 400, 4 * 400
+    attention = 9 * 400 * 400 + 400 + 400 * 401
+    for kind, own, millions in (  # Table 1 of the paper
+        ("quadratic", 3 * 9, 12.1),
+        ("offsets", 2 * 31 * 400 + 2 * 400 * 9, 12.3),
+        ("relative_2d", 2 * 31 * 200 + 2 * 401 * 9 * 400, 29.5),
+    ):
+        own_config = dataclasses.replace(config, position_embedding=kind, classes=10)
+        assert count(own_config) == rest + 6 * (mlp + norms + attention + own)
+        assert round(count(own_config) / 1e6, 1) == millions
 
 
 def test_every_variant_has_its_row_and_its_constructor():

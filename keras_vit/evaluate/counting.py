@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from keras_vit.config import ResNetConfig, ResNetStem, ViTConfig
+from keras_vit.config import BLOCK_POSITIONS, ResNetConfig, ResNetStem, ViTConfig
 from keras_vit.layers.block import TransformerBlock
 from keras_vit.layers.pooling import AttentionPooling
 from keras_vit.layers.tokens import AddPositionEmbedding, ClassToken, PatchEncoder
@@ -146,7 +146,7 @@ def _vit_stages(config: ViTConfig) -> Iterator[StageCount]:
         yield StageCount("distillation_token", D)
     if config.num_registers:
         yield StageCount("registers", config.num_registers * D)
-    if config.position_embedding not in ("none", "relative"):
+    if config.position_embedding not in ("none", *BLOCK_POSITIONS):
         yield StageCount("position_embedding", _position_parameters(config))
     if config.norm_before_blocks:
         tokens = config.num_tokens[0]
@@ -158,7 +158,8 @@ def _vit_stages(config: ViTConfig) -> Iterator[StageCount]:
         yield dataclasses.replace(block, name=f"block_{index}")
     vectors = T if config.pooling is None else 1
     normed = vectors if config.norm_after_pooling else T
-    yield StageCount("encoder_norm", _norm(config.norm, D), 0, 2 * normed * D)
+    if config.norm_after_pooling or not config.post_norm:
+        yield StageCount("encoder_norm", _norm(config.norm, D), 0, 2 * normed * D)
     if config.pooling == "map":
         left_out = 0 if config.map_prefix_tokens else config.num_prefix_tokens
         heads = config.map_heads or config.num_heads
@@ -191,22 +192,27 @@ def _block(
     gated = int(config.swiglu)
     inner = [part in config.inner_norms for part in ("attention", "mlp")]
     without = config.without_bias
-    biases = sum(D for part in ("query", "key", "value", "projection") if part not in without)
-    biases += (M * (1 + gated) + D) * ("mlp" not in without)
-    parameters = 4 * D * D + (2 + gated) * D * M + biases + offsets * (D // A)
-    parameters += _norm(config.norm, 2 * D + inner[0] * D + inner[1] * M)
-    parameters += 2 * (D // A) * config.qk_norm + 2 * D * (config.layer_scale is not None)
-    macs = 4 * T * D * D + 2 * T * T * D + (2 + gated) * rest * D * M + T * D * offsets
-    match, join = (
-        _merging_macs(T, D, D // A, config.num_prefix_tokens, merged) if merged else (0, 0)
-    )
+    d = config.head_width or D // A
+    H = A * d  # channels of all heads
+    biases = sum(H for part in ("query", "key", "value") if part not in without)
+    biases += D * ("projection" not in without) + (M * (1 + gated) + D) * ("mlp" not in without)
+    parameters = 4 * D * H + (2 + gated) * D * M + biases + offsets * d
+    parameters += _norm(config.norm, 2 * D + inner[0] * H + inner[1] * M)
+    parameters += 2 * d * config.qk_norm + 2 * D * (config.layer_scale is not None)
+    macs = 4 * T * D * H + 2 * T * T * H + (2 + gated) * rest * D * M + T * H * offsets
+    match, join = _merging_macs(T, D, d, config.num_prefix_tokens, merged) if merged else (0, 0)
     macs += match + join
     # From XLA's list of buffers at the peak: inputs and outputs of norms and products (tokens); the
     # hidden layer before and after its GELU, and the GELU's tanh or erf, or both inputs of a gate,
     # its sigmoid and its output; attention weights before and after normalisation.
-    kept = 7 * T * D + 5 * rest * D + (3 + gated) * rest * M + 2 * A * T * T
-    kept += inner[0] * T * D + inner[1] * rest * M
-    kept += 2 * T * D * config.qk_norm + (T + rest) * D * (config.layer_scale is not None)
+    kept = 3 * T * D + 4 * T * H + 5 * rest * D + (3 + gated) * rest * M + 2 * A * T * T
+    if config.grid_positions is not None:
+        more, of_attention = _grid_attention(config, T, D)
+        parameters += more - 4 * D * H - 3 * H - D
+        macs += of_attention - 4 * T * D * H - 2 * T * T * H
+        kept += A * T * D  # heads of the full width
+    kept += inner[0] * T * H + inner[1] * rest * M
+    kept += 2 * T * H * config.qk_norm + (T + rest) * D * (config.layer_scale is not None)
     if config.dropout_rate:
         kept += 2 * (T + rest) * D + 2 * rest * M  # masks, and masked values
     if config.attention_dropout_rate:
@@ -215,6 +221,22 @@ def _block(
     constant = 2 * match + join
     inputs, work = T * D, kept // 2
     return StageCount("block", parameters, macs, kept, inputs, work=work, constant_macs=constant)
+
+
+def _grid_attention(config: ViTConfig | TransformerBlock, T: int, D: int) -> tuple[int, int]:
+    """Parameters and multiply-accumulates of a `GridAttention`."""
+    assert config.grid is not None
+    rows, columns = config.grid
+    A, table = config.num_heads, 2 * (rows + columns) - 2
+    parameters = A * D * D + D + D * D + D
+    macs = A * T * T * D + T * A * D * D + T * D * D
+    if config.grid_positions == "quadratic":
+        return parameters + 3 * A, macs
+    if config.grid_positions == "offsets":
+        return parameters + table * D + 2 * D * A, macs + table * D * A
+    d = config.head_width or D
+    parameters += 2 * A * d * (D + 1) + table * (d // 2)
+    return parameters, macs + 2 * T * D * A * d + A * T * T * d + A * T * (rows + columns) * d // 2
 
 
 def _merging_macs(T: int, D: int, head_dim: int, prefix: int, merged: int) -> tuple[int, int]:

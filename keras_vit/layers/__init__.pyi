@@ -3,6 +3,7 @@ from .block import LayerScale as LayerScale
 from .block import TransformerBlock as TransformerBlock
 from .convolution import GroupNorm as GroupNorm
 from .convolution import StdConv2D as StdConv2D
+from .grid_attention import GridAttention as GridAttention
 from .merging import TokenMerging as TokenMerging
 from .mlp import MLP as MLP
 from .neighbors import NearestNeighbors as NearestNeighbors

@@ -108,6 +108,7 @@ class SelfAttention(keras.layers.Layer):
         grid: Patches along (height, width), for `rope`.
         num_prefix_tokens: Tokens before the patches, which `rope` leaves as they are.
         causal: Whether a token attends to itself and those before it alone.
+        head_width: Dimension `d` of a head; `None` divides the width among the heads.
 
     Call arguments:
         tokens: Float tensor of shape `(B, T, D)`.
@@ -143,6 +144,7 @@ class SelfAttention(keras.layers.Layer):
         grid: tuple[int, int] | None = None,
         num_prefix_tokens: int = 0,
         causal: bool = False,
+        head_width: int | None = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -164,15 +166,18 @@ class SelfAttention(keras.layers.Layer):
         self.grid = None if grid is None else pair("grid", grid)
         self.num_prefix_tokens = num_prefix_tokens
         self.causal = causal
+        self.head_width = head_width
 
     def build(self, tokens_shape: Shape) -> None:
         _, num_tokens, width = tokens_shape
-        check_heads(width, self.num_heads)
-        head_dim = width // self.num_heads
+        if self.head_width is None:
+            check_heads(width, self.num_heads)
+        head_dim = self.head_width or width // self.num_heads
+        inner = self.num_heads * head_dim
         # Xavier on each of the three (D, D) matrices, as in the official code.
-        limit = (6 / (2 * width)) ** 0.5
+        limit = (6 / (width + inner)) ** 0.5
         self.qkv = Dense(
-            3 * width,
+            3 * inner,
             use_bias=self._with_bias == _PARTS,
             kernel_initializer=keras.initializers.RandomUniform(-limit, limit),
             dtype=self.dtype_policy,
@@ -181,7 +186,7 @@ class SelfAttention(keras.layers.Layer):
         self.qkv.build((None, width))
         if 0 < len(self._with_bias) < len(_PARTS):  # else in the dense layer, or nowhere
             self.biases = {
-                part: self.add_weight(name=f"{part}_bias", shape=(width,), initializer="zeros")
+                part: self.add_weight(name=f"{part}_bias", shape=(inner,), initializer="zeros")
                 for part in self._with_bias
             }
         self.output_projection = Dense(
@@ -190,7 +195,7 @@ class SelfAttention(keras.layers.Layer):
             dtype=self.dtype_policy,
             name="output",
         )
-        self.output_projection.build((None, width))
+        self.output_projection.build((None, inner))
         self.attention_dropout = keras.layers.Dropout(
             self.attention_dropout_rate, dtype=self.dtype_policy
         )
@@ -208,7 +213,7 @@ class SelfAttention(keras.layers.Layer):
             self.norm = make_norm(
                 self.norm_kind, self.norm_epsilon, dtype=self.dtype_policy, name="norm"
             )
-            self.norm.build((None, width))
+            self.norm.build((None, inner))
         if self.rope is not None:
             self._tables = self._rotary_tables(num_tokens, head_dim)
 
@@ -378,6 +383,7 @@ class SelfAttention(keras.layers.Layer):
             "grid": self.grid,
             "num_prefix_tokens": self.num_prefix_tokens,
             "causal": self.causal,
+            "head_width": self.head_width,
         }
         return {**super().get_config(), **config}
 

@@ -13,6 +13,7 @@ from keras_vit.checks import Shape, check_positive, check_rate, pair
 from keras_vit.config import RotaryPositions, merged_of
 from keras_vit.layers.attention import SelfAttention
 from keras_vit.layers.dense import quantized_policies
+from keras_vit.layers.grid_attention import GridAttention
 from keras_vit.layers.merging import TokenMerging
 from keras_vit.layers.mlp import MLP
 from keras_vit.layers.norm import make_norm
@@ -52,7 +53,7 @@ class LayerScale(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("keras_vit")
 class TransformerBlock(keras.layers.Layer):
-    """One pre-norm encoder block: attention, then MLP, each added to what came in.
+    """One encoder block: attention, then MLP, each of normalised tokens and added to what came in.
 
     Eq. 2 and 3 in https://arxiv.org/abs/2010.11929.
 
@@ -84,6 +85,9 @@ class TransformerBlock(keras.layers.Layer):
         rope: Rotary position embedding of queries and keys, a `RotaryPositions` or its fields.
         grid: Patches along (height, width), for `rope`.
         causal: Whether a token attends to itself and those before it alone.
+        head_width: Dimension of a head; `None` divides the width among the heads.
+        post_norm: Whether the norms follow the sums instead.
+        grid_positions: Kind of the `GridAttention` in place of `SelfAttention`, or `None`.
 
     Call arguments:
         tokens: Float tensor of shape `(B, T, D)`.
@@ -127,6 +131,9 @@ class TransformerBlock(keras.layers.Layer):
         rope: RotaryPositions | dict[str, Any] | None = None,
         grid: tuple[int, int] | None = None,
         causal: bool = False,
+        head_width: int | None = None,
+        post_norm: bool = False,
+        grid_positions: str | None = None,
         **kwargs: Any,
     ):
         super().__init__(autocast=False, **kwargs)  # the residual stream keeps its precision
@@ -166,6 +173,9 @@ class TransformerBlock(keras.layers.Layer):
         self.rope = RotaryPositions(**rope) if isinstance(rope, dict) else rope
         self.grid = None if grid is None else pair("grid", grid)
         self.causal = causal
+        self.head_width = head_width
+        self.post_norm = post_norm
+        self.grid_positions = grid_positions
 
     def build(
         self,
@@ -173,27 +183,7 @@ class TransformerBlock(keras.layers.Layer):
         sizes_shape: Shape | None = None,
     ) -> None:
         self.attention_norm = self._build(self._norm("attention_norm"), tokens_shape)
-        self.attention = self._build(
-            SelfAttention(
-                self.num_heads,
-                dropout_rate=self.dropout_rate,
-                attention_dropout_rate=self.attention_dropout_rate,
-                qk_norm=self.qk_norm,
-                relative_positions=self.relative_positions,
-                norm_epsilon=self.norm_epsilon,
-                query_chunk_size=self.query_chunk_size,
-                norm=self.norm,
-                inner_norm="attention" in self.inner_norms,
-                without_bias=self.without_bias,
-                rope=self.rope,
-                grid=self.grid,
-                num_prefix_tokens=self.num_prefix_tokens,
-                causal=self.causal,
-                dtype=self.dtype_policy,
-                name="attention",
-            ),
-            tokens_shape,
-        )
+        self.attention = self._build(self._attention(), tokens_shape)
         self.mlp_norm = self._build(self._norm("mlp_norm"), tokens_shape)
         self.mlp = self._build(
             MLP(
@@ -222,6 +212,39 @@ class TransformerBlock(keras.layers.Layer):
         # Dropout with one decision an image is stochastic depth.
         self.stochastic_depth = keras.layers.Dropout(
             self.stochastic_depth_rate, noise_shape=(None, 1, 1), dtype=self.dtype_policy
+        )
+
+    def _attention(self) -> keras.Layer:
+        if self.grid_positions is not None:
+            assert self.grid is not None  # `ViTConfig` sees to it
+            return GridAttention(
+                self.num_heads,
+                self.grid,
+                self.grid_positions,
+                self.head_width,
+                dropout_rate=self.dropout_rate,
+                attention_dropout_rate=self.attention_dropout_rate,
+                dtype=self.dtype_policy,
+                name="attention",
+            )
+        return SelfAttention(
+            self.num_heads,
+            dropout_rate=self.dropout_rate,
+            attention_dropout_rate=self.attention_dropout_rate,
+            qk_norm=self.qk_norm,
+            relative_positions=self.relative_positions,
+            norm_epsilon=self.norm_epsilon,
+            query_chunk_size=self.query_chunk_size,
+            norm=self.norm,
+            inner_norm="attention" in self.inner_norms,
+            without_bias=self.without_bias,
+            rope=self.rope,
+            grid=self.grid,
+            num_prefix_tokens=self.num_prefix_tokens,
+            causal=self.causal,
+            head_width=self.head_width,
+            dtype=self.dtype_policy,
+            name="attention",
         )
 
     def _build(self, layer: keras.Layer, tokens_shape: Shape) -> keras.Layer:
@@ -256,25 +279,31 @@ class TransformerBlock(keras.layers.Layer):
     ) -> keras.KerasTensor | tuple[keras.KerasTensor, ...]:
         # Rounding the sum of all branches to bfloat16 after each would be most of the error.
         tokens = ops.cast(tokens, self.variable_dtype)
+        x = tokens if self.post_norm else self.attention_norm(tokens)
+        seen = (
+            {}
+            if self.grid_positions
+            else {"sizes": sizes, "return_keys": bool(self.num_merged_tokens)}
+        )
         attended = self.attention(
-            self.attention_norm(tokens),
-            return_attention_scores=return_attention_scores,
-            training=training,
-            sizes=sizes,
-            return_keys=self.num_merged_tokens > 0,
+            x, return_attention_scores=return_attention_scores, training=training, **seen
         )
         x, *more = attended if isinstance(attended, tuple) else (attended,)
         if self.layer_scale is not None:
             x = self.attention_scale(x)
         x = self.stochastic_depth(x, training=training)
         tokens = tokens + ops.cast(x, tokens.dtype)  # (B, T, D)
+        if self.post_norm:
+            tokens = ops.cast(self.attention_norm(tokens), tokens.dtype)
         if self.num_merged_tokens:
             tokens, sizes = self.merging(tokens, more.pop(), sizes)  # (B, T - merged, D)
-        x = self.mlp(self.mlp_norm(tokens), training=training)
+        x = self.mlp(tokens if self.post_norm else self.mlp_norm(tokens), training=training)
         if self.layer_scale is not None:
             x = self.mlp_scale(x)
         x = self.stochastic_depth(x, training=training)
         tokens = tokens + ops.cast(x, tokens.dtype)  # (B, T - merged, D)
+        if self.post_norm:
+            tokens = ops.cast(self.mlp_norm(tokens), tokens.dtype)
         outputs = [tokens] + [sizes] * bool(self.num_merged_tokens) + more
         return tuple(outputs) if len(outputs) > 1 else tokens
 
@@ -333,6 +362,9 @@ class TransformerBlock(keras.layers.Layer):
             "rope": None if self.rope is None else dataclasses.asdict(self.rope),
             "grid": self.grid,
             "causal": self.causal,
+            "head_width": self.head_width,
+            "post_norm": self.post_norm,
+            "grid_positions": self.grid_positions,
         }
         return {**super().get_config(), **config, **quantized_policies(self)}
 

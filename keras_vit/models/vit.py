@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keras
 
-from keras_vit.config import ViTConfig
+from keras_vit.config import BLOCK_POSITIONS, ViTConfig
 from keras_vit.layers.block import TransformerBlock
 from keras_vit.layers.norm import make_norm
 from keras_vit.layers.pooling import AttentionPooling, MeanPooling, TokenPooling
@@ -51,7 +51,7 @@ def build_vit(
     x = embed_tokens(x, config)  # (B, T, D)
     x, sizes = transform(x, config)
     norm = encoder_norm(config)
-    if not config.norm_after_pooling:
+    if not config.norm_after_pooling and not config.post_norm:
         x = norm(x)
     features = pool(x, config, sizes)  # (B, D), two where there is a distillation token
     if config.norm_after_pooling:
@@ -109,7 +109,7 @@ def add_positions(
     x: keras.KerasTensor, config: ViTConfig, num_prefix_tokens: int
 ) -> keras.KerasTensor:
     """Adds an embedding of its place to every token, where the blocks do not see to it."""
-    if config.position_embedding in ("none", "relative"):
+    if config.position_embedding in ("none", *BLOCK_POSITIONS):
         return x
     return AddPositionEmbedding(
         config.grid, num_prefix_tokens, config.position_embedding, name="position_embedding"
@@ -133,6 +133,7 @@ def transform(
 def transformer_block(config: ViTConfig, index: int) -> TransformerBlock:
     """The block at `index`; stochastic depth grows linearly with it."""
     needs_grid = config.rope is not None or config.num_merged_tokens
+    by_grid = config.rope is not None or config.grid_positions is not None
     return TransformerBlock(
         config.num_heads,
         config.mlp_dim,
@@ -153,7 +154,10 @@ def transformer_block(config: ViTConfig, index: int) -> TransformerBlock:
         swiglu=config.swiglu,
         without_bias=config.without_bias,
         rope=config.rope,
-        grid=config.grid if config.rope is not None else None,
+        grid=config.grid if by_grid else None,
+        head_width=config.head_width,
+        post_norm=config.post_norm,
+        grid_positions=config.grid_positions,
         name=f"block_{index}",
     )
 

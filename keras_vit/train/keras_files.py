@@ -16,6 +16,7 @@ import keras
 import keras_vit.layers.attention
 import keras_vit.layers.block
 import keras_vit.layers.convolution
+import keras_vit.layers.grid_attention
 import keras_vit.layers.merging
 import keras_vit.layers.mlp
 import keras_vit.layers.neighbors

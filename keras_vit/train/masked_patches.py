@@ -74,7 +74,8 @@ def masked_patch_model(model: Model, target: str = "mean_color") -> Model:
 
 def _last_token_layer(config: ViTConfig) -> str:
     """Name of the last layer whose output is a sequence of tokens."""
-    return f"block_{config.depth - 1}" if config.norm_after_pooling else "encoder_norm"
+    is_block = config.norm_after_pooling or config.post_norm
+    return f"block_{config.depth - 1}" if is_block else "encoder_norm"
 
 
 def _output_shape(config: ViTConfig, target: str) -> tuple[int, ...]:

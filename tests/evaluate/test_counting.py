@@ -9,7 +9,7 @@ import math
 import keras
 import pytest
 
-from keras_vit.config import ResNetConfig, ResNetStem, RotaryPositions
+from keras_vit.config import GRID_POSITIONS, ResNetConfig, ResNetStem, RotaryPositions
 from keras_vit.evaluate.counting import (
     count_activations,
     count_macs,
@@ -24,9 +24,12 @@ from keras_vit.variants import find_config
 from tests.checks import quick
 from tests.fixtures import tiny_config
 
+GRID = {"class_token": False, "pooling": "gap", "post_norm": True, "head_width": 12}
 CONFIGS = {
     "token": {},
     "not_square": {"image_size": (32, 48), "patch_size": (8, 16), "channels": 1},
+    "head width": {"head_width": 6, "position_embedding": "relative"},
+    **{kind: {"position_embedding": kind, **GRID} for kind in GRID_POSITIONS},
     "registers": {"num_registers": 3, "distillation_token": True, "pre_logits": 24},
     "gap": {"pooling": "gap", "class_token": False, "norm_after_pooling": True},
     "map": {"pooling": "map", "class_token": False, "position_embedding": "learned_2d"},
