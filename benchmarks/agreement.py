@@ -1,14 +1,15 @@
 """Whether exported files give the answers of a model that was trained on real images.
 
     python benchmarks/agreement.py > docs/benchmarks/agreement.jsonl
+    python benchmarks/agreement.py --formats openvino  # where openvino and nncf are installed
 
 Trains a small ViT on each of two tasks from images that scikit-learn and scikit-image bring along:
 handwritten digits (10 classes), and crops of photographs of 64 x 64 pixels in colour (which of 20
 photographs; test crops come from the right quarter of each, that training never sees). Exports each
-model in every precision of LiteRT and ONNX, int8 calibrated on 100 training images, and prints a
-JSON line for each file (size over float32's, accuracy on test images, top-1 agreement with the
-model), for each of the layers that int8 hurts most, and for the smallest file within a budget of
-accuracy (`export_within_budget`). About seven minutes of a processor's time.
+model in every precision of LiteRT and ONNX (and OpenVINO), int8 calibrated on 100 training images,
+and prints a JSON line for each file (size over float32's, accuracy on test images, top-1 agreement
+with the model), for each of the layers that int8 hurts most, and for the smallest file within a
+budget of accuracy (`export_within_budget`). About seven minutes of a processor's time.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import argparse
 import datetime
 import importlib
 import importlib.metadata
+import importlib.util
 import json
 import os
 import pathlib
@@ -38,7 +40,12 @@ FILES = (
     ("onnx", "float32"),
     ("onnx", "float16"),
     ("onnx", "int8"),
+    ("openvino", "float32"),
+    ("openvino", "float16"),
+    ("openvino", "bfloat16"),
+    ("openvino", "int8"),
 )
+FORMATS = ("litert", "onnx", "openvino")
 PHOTOGRAPHS = (
     ("skimage/data", "astronaut.png brick.png camera.png cell.png chelsea.png coffee.png"),
     ("skimage/data", "coins.png color.png grass.png gravel.png hubble_deep_field.jpg ihc.png"),
@@ -134,11 +141,14 @@ def train(data, classes: int, patch_size: int, epochs: int) -> keras.Model:
     return model
 
 
-def measure(model: keras.Model, calibration: np.ndarray, test) -> list[dict]:
+def measure(model: keras.Model, calibration: np.ndarray, test, formats: list[str]) -> list[dict]:
     """A row a file: what it weighs and what it answers, beside the model."""
     rows, exact = [], {}
     for format, precision in FILES:
-        options = {"calibration": calibration} if (format, precision) == ("litert", "int8") else {}
+        if format not in formats:
+            continue
+        is_calibrated = precision == "int8" and format != "onnx"
+        options = {"calibration": calibration} if is_calibrated else {}
         row, size = run_file(model, format, precision, test, options)
         row["size"] = round(size / exact.setdefault(format, size), 3)
         rows.append(row)
@@ -147,10 +157,10 @@ def measure(model: keras.Model, calibration: np.ndarray, test) -> list[dict]:
 
 def run_file(model, format: str, precision: str, test, options: dict) -> tuple[dict, int]:
     images, labels = test
-    loaders = {"litert": run_litert, "onnx": run_onnx}
+    loaders = {"litert": run_litert, "onnx": run_onnx, "openvino": run_openvino}
     with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder) / "model"
-        export = getattr(keras_vit, f"export_{format}")
+        path = pathlib.Path(folder) / "model.xml"  # a name that OpenVINO demands
+        export = getattr(keras_vit.export, f"export_{format}")
         # The table says how far apart they are, whatever it is.
         report = export(model, path, precision, images=images, tolerance=10.0, **options)
         answers = loaders[format](path, images).argmax(-1)
@@ -175,6 +185,13 @@ def run_onnx(path: pathlib.Path, images: np.ndarray) -> np.ndarray:
     return session.run(["logits"], {"pixels": images})[0]
 
 
+def run_openvino(path: pathlib.Path, images: np.ndarray) -> np.ndarray:
+    import openvino
+
+    options = {"INFERENCE_PRECISION_HINT": "f32"}
+    return openvino.Core().compile_model(str(path), "CPU", options)([images])["logits"]
+
+
 def errors(model: keras.Model, calibration: np.ndarray, count: int = 5) -> list[dict]:
     """A row for each of the layers that 8 bits hurt most."""
     return [
@@ -183,16 +200,20 @@ def errors(model: keras.Model, calibration: np.ndarray, count: int = 5) -> list[
     ]
 
 
-BUDGETS = (("litert", 0.0), ("litert", 0.005), ("onnx", 0.0))
+BUDGETS = (("litert", 0.0), ("litert", 0.005), ("onnx", 0.0), ("openvino", 0.0))
 
 
-def certificates(model: keras.Model, calibration: np.ndarray, test) -> list[dict]:
+def certificates(
+    model: keras.Model, calibration: np.ndarray, test, formats: list[str]
+) -> list[dict]:
     """A row for each budget: the smallest file that keeps it."""
     names = [str(number) for number in range(model.output_shape[-1])]
     images = keras_vit.data.read_arrays(*test, names)
     samples = keras_vit.data.read_arrays(calibration, np.arange(len(calibration)) % 2, names)
     rows = []
     for to, budget in BUDGETS:
+        if to not in formats:
+            continue
         with tempfile.TemporaryDirectory() as folder:
             card = keras_vit.report.export_within_budget(
                 model, images, pathlib.Path(folder) / "a", budget, to, calibration=samples
@@ -215,7 +236,7 @@ TASKS = {
 
 
 def versions() -> dict:
-    names = (
+    names = [
         "tensorflow",
         "keras",
         "ai-edge-litert",
@@ -223,7 +244,8 @@ def versions() -> dict:
         "onnxruntime",
         "scikit-learn",
         "scikit-image",
-    )
+        *(name for name in ("openvino", "nncf") if importlib.util.find_spec(name)),
+    ]
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         **{name.replace("-", "_"): importlib.metadata.version(name) for name in names},
@@ -235,18 +257,22 @@ def main(arguments: list[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=TASKS)
-    for name in parser.parse_args(arguments).tasks:
-        load, options = TASKS[name]
+    parser.add_argument("--formats", nargs="+", default=["litert", "onnx"], choices=FORMATS)
+    options = parser.parse_args(arguments)
+    formats = options.formats
+    for name in options.tasks:
+        load, settings = TASKS[name]
         training, (images, labels) = load()
-        model = train(training, **options)
+        model = train(training, **settings)
         answers = model.predict(images, verbose=0).argmax(-1)
         row = {"format": "model", "images": len(images)}
         row["accuracy"] = round(float(np.mean(answers == labels)), 4)
         # Spread over all classes, however the images are sorted.
         calibration = training[0][:: -(-len(training[0]) // 100)]
         test = images, labels
-        rows = [row, *measure(model, calibration, test), *errors(model, calibration)]
-        rows += certificates(model, calibration, test)
+        rows = [row, *measure(model, calibration, test, formats)]
+        rows += errors(model, calibration) if "litert" in formats else []
+        rows += certificates(model, calibration, test, formats)
         for row in rows:
             print(json.dumps({"task": name, **row, **versions()}), flush=True)
         keras.backend.clear_session()

@@ -95,13 +95,17 @@ def verify_file(
     unreadable: str = "error",
 ) -> None:
     """Compares the outputs of an exported file with those of its model."""
+    from keras_vit.export.runners import litert_kernels
     from keras_vit.export.verify import verify_export
 
     loaded = open_model(model)
     pixels = _read_some(images, loaded, unreadable) if images else None
     task = task_of(model)
     activation = None if task == "single_label" else activation_of(task)
-    print(verify_export(path, loaded, pixels, tolerance=tolerance, activation=activation))
+    report = verify_export(path, loaded, pixels, tolerance=tolerance, activation=activation)
+    print(report)
+    if report.format == "litert":
+        print(litert_kernels(path))
 
 
 def optimize_model(

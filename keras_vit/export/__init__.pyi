@@ -5,6 +5,8 @@ from .litert import export_litert as export_litert
 from .litert import litert_errors as litert_errors
 from .onnx import export_onnx as export_onnx
 from .openvino import export_openvino as export_openvino
+from .runners import LiteRTKernels as LiteRTKernels
+from .runners import litert_kernels as litert_kernels
 from .saved_model import export_saved_model as export_saved_model
 from .segmentation import export_segmenter as export_segmenter
 from .serving import write_server_config as write_server_config

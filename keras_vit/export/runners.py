@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import os
 import pathlib
 import types
@@ -66,7 +67,75 @@ def load_litert(path: str | os.PathLike[str]) -> Runner:
 
 def count_litert_operators(path: str | os.PathLike[str]) -> collections.Counter[str]:
     """Counts the operators of each type in a LiteRT file."""
-    return collections.Counter(litert_operators(_interpreter(path)))
+    return collections.Counter(each["op_name"] for each in litert_operators(_interpreter(path)))
+
+
+@dataclasses.dataclass(frozen=True)
+class LiteRTKernels:
+    """Which operators of a LiteRT file XNNPACK computes on this machine.
+
+    Args:
+        xnnpack: Operators that XNNPACK computes, counted by name.
+        builtin: Operators that are left to LiteRT's built-in kernels, counted by name.
+        parts: Number of times per image that XNNPACK starts.
+    """
+
+    xnnpack: collections.Counter[str]
+    builtin: collections.Counter[str]
+    parts: int
+
+    def __str__(self) -> str:
+        taken, left = self.xnnpack.total(), self.builtin.total()
+        names = ", ".join(f"{count} {name}" for name, count in self.builtin.most_common())
+        return (
+            f"XNNPACK computes {taken} of {taken + left} operators in {self.parts} parts, built-in "
+            f"kernels {names or 'none'}"
+        )
+
+
+def litert_kernels(path: str | os.PathLike[str]) -> LiteRTKernels:
+    """Counts the operators of a LiteRT file that XNNPACK computes, and those that are left.
+
+    Slower kernels compute each operator that XNNPACK leaves, which splits the rest into parts.
+
+    Args:
+        path: The file.
+
+    Returns:
+        A `LiteRTKernels`.
+
+    Raises:
+        FileNotFoundError: If `path` does not exist.
+        ValueError: If it is no LiteRT file.
+        ImportError: If `ai_edge_litert` is not installed.
+
+    Example:
+
+    >>> print(keras_vit.export.litert_kernels("model.tflite"))
+    """
+    if find_format(path) != "litert":
+        raise ValueError(f"`path` must be a LiteRT file. Received: {os.fspath(path)!r}.")
+    interpreter = _interpreter(path)
+    operators = {each["index"]: each for each in litert_operators(interpreter)}
+    makers = {int(tensor): each for each in operators.values() for tensor in each["outputs"]}
+    interpreter.allocate_tensors()  # now delegates take their operators
+    delegates = [each for each in litert_operators(interpreter) if each["index"] not in operators]
+    taken: set[int] = set()
+    for delegate in delegates:  # back from its outputs to its inputs
+        ends = {int(tensor) for tensor in delegate["inputs"]}
+        tensors = [int(tensor) for tensor in delegate["outputs"]]
+        while tensors:
+            tensor = tensors.pop()
+            if tensor in ends or tensor not in makers or makers[tensor]["index"] in taken:
+                continue
+            taken.add(makers[tensor]["index"])
+            tensors += [int(each) for each in makers[tensor]["inputs"]]
+    names = {index: each["op_name"] for index, each in operators.items()}
+    return LiteRTKernels(
+        collections.Counter(names[index] for index in taken),
+        collections.Counter(name for index, name in names.items() if index not in taken),
+        len(delegates),
+    )
 
 
 def _interpreter(path: str | os.PathLike[str]) -> Interpreter:

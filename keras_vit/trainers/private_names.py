@@ -292,6 +292,9 @@ def tf2onnx_optimizers() -> dict[str, Callable[[], Any]]:
     return optimizer._get_optimizers()
 
 
-def litert_operators(interpreter: Any) -> list[str]:
-    """Returns the names of all operators of a LiteRT file, in order."""
-    return [operator["op_name"] for operator in interpreter._get_ops_details()]
+def litert_operators(interpreter: Any) -> list[dict[str, Any]]:
+    """Returns all operators of a LiteRT file, in order: index, name, inputs, outputs.
+
+    Once tensors are allocated, operators of delegates follow, which compute several of them.
+    """
+    return interpreter._get_ops_details()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from keras_vit.export.litert import export_litert, litert_errors
-from keras_vit.export.runners import count_litert_operators, load_litert
+from keras_vit.export.runners import count_litert_operators, litert_kernels, load_litert
 from keras_vit.models.vit import build_vit
 from tests.counts import check_counts, script
 from tests.export.conftest import LABELS
@@ -97,6 +97,15 @@ def test_exact_gelu_is_one_operator_and_shapes_are_static(reports):
     assert counts["GELU"] == 1
     assert counts["BATCH_MATMUL"] == 2
     assert not {"SHAPE", "PACK", "GATHER", "TILE", "BROADCAST_TO"} & set(counts)
+
+
+def test_xnnpack_takes_all_operators_but_those_that_are_named(reports):
+    for precision in ("float32", "dynamic", "int8"):
+        kernels = litert_kernels(reports[precision].path)
+        assert kernels.builtin == {"STRIDED_SLICE": 1} and kernels.parts == 2
+        assert kernels.xnnpack + kernels.builtin == count_litert_operators(reports[precision].path)
+    assert "built-in kernels 1 STRIDED_SLICE" in str(litert_kernels(reports["float32"].path))
+    assert kernels.xnnpack["FULLY_CONNECTED"] >= 5
 
 
 def test_int8_quantises_dense_layers_only_and_measures_their_errors(wide, photographs):

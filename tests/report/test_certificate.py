@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pathlib
 
 import keras
 import numpy as np
@@ -14,6 +13,7 @@ from keras_vit.data.image_set import read_arrays
 from keras_vit.errors import ExportMismatchError
 from keras_vit.export.litert import export_litert
 from keras_vit.export.litert_int8 import LayerError
+from keras_vit.export.runners import LOADERS
 from keras_vit.export.verify import ExportReport
 from keras_vit.models.vit import build_vit
 from keras_vit.report import certificate
@@ -166,7 +166,16 @@ def test_names_of_layers_hold_for_the_next_export(model, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_command_certifies_a_real_file(model, images, tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("to", "files", "precisions"),
+    [
+        ("litert", ["model.tflite"], {"float32", "float16", "dynamic", "int8"}),
+        ("openvino", ["model.bin", "model.xml"], {"float32", "float16", "int8"}),
+    ],
+)
+def test_the_command_certifies_a_real_file(to, files, precisions, model, images, tmp_path, capsys):
+    if to == "openvino":
+        pytest.importorskip("nncf")
     keras.utils.set_random_seed(0)
     folder = tmp_path / "photos"
     for index, (pixels, label) in enumerate(images.read((0, COUNT), None, 0).as_numpy_iterator()):
@@ -177,7 +186,7 @@ def test_the_command_certifies_a_real_file(model, images, tmp_path, capsys):
         (folder / name).mkdir(exist_ok=True)
     model.save(tmp_path / "tiny.keras")
     (tmp_path / "labels.txt").write_text("\n".join(NAMES))
-    words = ["export", str(tmp_path / "tiny.keras"), "--to", "litert", "--output"]
+    words = ["export", str(tmp_path / "tiny.keras"), "--to", to, "--output"]
     words += [str(tmp_path / "shipped"), "--labels", str(tmp_path / "labels.txt")]
     words += ["--data", str(folder)]
     assert main([*words, "--precision", "int8"]) == 2
@@ -187,5 +196,10 @@ def test_the_command_certifies_a_real_file(model, images, tmp_path, capsys):
     card = json.loads((tmp_path / "shipped/card.json").read_text())
     assert card["drop"] <= 0.025 and card["bytes"] < 0.6 * card["float32_bytes"]
     assert card["images"] == COUNT - 8 and "accuracy before" in printed
-    assert pathlib.Path(tmp_path / "shipped/model.tflite").stat().st_size == card["bytes"]
-    assert {row["precision"] for row in card["attempts"]} >= {"float32", "float16", "dynamic"}
+    written = sorted((tmp_path / "shipped").glob("model*"))
+    assert [file.name for file in written] == files
+    assert sum(file.stat().st_size for file in written) == card["bytes"]
+    assert {row["precision"] for row in card["attempts"]} >= precisions
+    loaded = LOADERS[to](tmp_path / "shipped" / files[-1])
+    pixels = next(iter(images.read((0, COUNT), None, 0).batch(COUNT).as_numpy_iterator()))[0]
+    assert loaded(pixels.astype("float32"))["logits"].shape == (COUNT, 10)
