@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.checks import check_choice, check_positive
-from keras_vit.data.decode import decode
+from keras_vit.data.decode import MAX_PIXELS, decode
 from keras_vit.data.input_transform import InputTransform, transform_of
 from keras_vit.data.masks import IGNORED, MaskSet
 from keras_vit.data.transforms import normalize
@@ -103,7 +103,9 @@ def evaluate_masks(
             f"classes={count}."
         )
     for index, (image, labels) in enumerate(masks.pairs()):
-        predicted = predict_masks(model, image, mode, scales, flip, stride, batch_size)
+        predicted = predict_masks(
+            model, image, mode, scales, flip, stride, batch_size, masks.max_pixels
+        )
         if predicted.shape != labels.shape:
             raise ValueError(
                 f"The mask of image {index} of {masks.name} has {labels.shape} pixels, and the "
@@ -128,6 +130,7 @@ def predict_masks(
     flip: bool = False,
     stride: int | tuple[int, int] | None = None,
     batch_size: int = 8,
+    max_pixels: int = MAX_PIXELS,
 ) -> np.ndarray:
     """Predicts the class of every pixel of one image, at its own size.
 
@@ -142,6 +145,7 @@ def predict_masks(
         flip: Whether the mirrored image counts too.
         stride: Pixels between windows; `None` takes two thirds of the window.
         batch_size: Windows that the model computes at a time.
+        max_pixels: Height times width above which an encoded image is refused.
 
     Returns:
         int64 array of shape `(h, w)`.
@@ -149,9 +153,8 @@ def predict_masks(
     Raises:
         ValueError: If an argument is out of its range.
     """
-    return np.argmax(
-        predict_pixel_logits(model, image, mode, scales, flip, stride, batch_size), axis=-1
-    )
+    logits = predict_pixel_logits(model, image, mode, scales, flip, stride, batch_size, max_pixels)
+    return np.argmax(logits, axis=-1)
 
 
 def predict_pixel_logits(
@@ -162,6 +165,7 @@ def predict_pixel_logits(
     flip: bool = False,
     stride: int | tuple[int, int] | None = None,
     batch_size: int = 8,
+    max_pixels: int = MAX_PIXELS,
 ) -> np.ndarray:
     """As `predict_masks`, before the choice of a class: float32 of shape `(h, w, K)`."""
     check_choice("mode", mode, MODES)
@@ -174,7 +178,9 @@ def predict_pixel_logits(
             f'has the size of the model. Received: scales={scales}, mode={mode!r}. Choose "slide".'
         )
     turn = transform.preprocessing.exif_orientation
-    pixels = decode(tf.convert_to_tensor(image), transform.channels, exif_orientation=turn)
+    pixels = decode(
+        tf.convert_to_tensor(image), transform.channels, max_pixels, exif_orientation=turn
+    )
     own = np.array(pixels.shape[:2])
     total = np.zeros((*own, model.output_shape[-1]), "float32")
     for scale, mirrored in itertools.product(scales, (False, True) if flip else (False,)):

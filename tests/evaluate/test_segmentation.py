@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit.data.masks import read_mask_arrays
+from keras_vit.data.masks import MaskSet, read_mask_arrays
 from keras_vit.evaluate.segmentation import evaluate_masks, predict_masks, predict_pixel_logits
 from keras_vit.trainers.model import Model
 
@@ -59,6 +61,15 @@ def test_sliding_windows_average_what_each_window_gives(model):
     alone = predict_pixel_logits(model, image, **options)
     np.testing.assert_allclose(both, (alone + mirrored) / 2, rtol=0, atol=1e-3)
     assert predict_masks(model, image, "slide", (0.5, 1.0)).shape == (16, 24)
+
+
+def test_the_limit_of_pixels_is_that_of_the_set(model):
+    image = tf.io.encode_png(tf.zeros((8, 12, 3), "uint8")).numpy()
+    labels = np.zeros((1, 8, 12), "int32")
+    masks = MaskSet("m", NAMES, (np.array([image]), labels), lambda *row: row)
+    assert evaluate_masks(model, masks).num_images == 1
+    with pytest.raises(tf.errors.InvalidArgumentError, match="max_pixels=95"):
+        evaluate_masks(model, dataclasses.replace(masks, max_pixels=95))
 
 
 def test_arguments_out_of_range_are_errors(model):
