@@ -174,7 +174,12 @@ COMMANDS: tuple[Command, ...] = (
                 help="images to measure the accuracy on, or a share to hold out; by default test/ "
                 "or val/ of the data, or 0.2",
             ),
-            argument("--method", default="logistic", choices=("logistic", "ridge", "knn")),
+            argument(
+                "--method",
+                default="logistic",
+                choices=("logistic", "ridge", "knn", "attentive"),
+                help="regression, neighbours, or a learned query that attends to the tokens",
+            ),
             argument("--output", default="runs/probe", help="folder to write the model to"),
             argument("--features", help="folder to keep the features in; by default in --output"),
             argument("--folds", type=int, default=5, help="parts of the cross-validation"),

@@ -1,8 +1,8 @@
-"""Classifiers on features of a frozen model: logistic and ridge regression, nearest neighbours.
+"""Classifiers on features of a frozen model: regressions, nearest neighbours, attention.
 
 Each has one setting, which cross-validation chooses: `C` of the logistic regression (the inverse
 of the regularisation, as in scikit-learn), the strength of the ridge regression, the number of
-neighbours.
+neighbours, the learning rate of the attentive probe, which takes tokens.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import keras
 import numpy as np
 
 from keras_vit.checks import check_choice
+from keras_vit.evaluate.attentive import attentive_head, attentive_scores
 from keras_vit.evaluate.few_shot import few_shot_scores
 from keras_vit.layers.neighbors import NearestNeighbors
 
@@ -33,12 +34,14 @@ class Probe(NamedTuple):
         head: Makes the layer from features to scores. Arguments: features, labels, classes,
             setting.
         name: Name of the setting.
+        takes_tokens: Whether features are sequences of tokens, of shape `(n, T, D)`.
     """
 
     settings: tuple[float, ...]
     scores: Callable[[np.ndarray, np.ndarray, np.ndarray, int, Sequence[float]], np.ndarray]
     head: Callable[[np.ndarray, np.ndarray, int, float], keras.Layer]
     name: str
+    takes_tokens: bool = False
 
 
 def cross_validate(
@@ -53,8 +56,8 @@ def cross_validate(
     """Computes the accuracy of a probe for each setting, by cross-validation.
 
     Args:
-        method: `"logistic"`, `"ridge"` or `"knn"`.
-        features: Features of shape `(n, D)`.
+        method: `"logistic"`, `"ridge"`, `"knn"` or `"attentive"`.
+        features: Features of shape `(n, D)`; for `"attentive"` tokens of shape `(n, T, D)`.
         labels: Classes of the images, integers of shape `(n,)` in [0, classes).
         classes: Number of classes.
         settings: Settings to compare; `None` takes those of the method.
@@ -68,7 +71,7 @@ def cross_validate(
         ValueError: If there are fewer than two images of a class, or features are not finite.
     """
     probe = find_probe(method)
-    features, labels = check_features(features, labels, classes)
+    features, labels = check_features(features, labels, classes, probe.takes_tokens)
     numbers = _fold_numbers(labels, classes, folds, seed)
     fewest = len(labels) - int(np.bincount(numbers).max())  # images of the smallest training part
     chosen = _usable(probe, method, settings, fewest)
@@ -87,21 +90,23 @@ def fit_head(
     """Fits a probe to features.
 
     Args:
-        method: `"logistic"`, `"ridge"` or `"knn"`.
-        features: Features of shape `(n, D)`.
+        method: `"logistic"`, `"ridge"`, `"knn"` or `"attentive"`.
+        features: Features of shape `(n, D)`; for `"attentive"` tokens of shape `(n, T, D)`.
         labels: Classes of the images, integers of shape `(n,)` in [0, classes).
         classes: Number of classes.
         setting: As chosen by `cross_validate`.
 
     Returns:
         A layer called `head`, from features to scores of shape `(B, K)`: a `keras.layers.Dense`,
-        or `NearestNeighbors`. Scores of the ridge regression are no logits.
+        or `NearestNeighbors`; for `"attentive"` a `keras.Sequential` of `AttentionPooling` and
+        the head. Scores of the ridge regression are no logits.
 
     Raises:
         ValueError: As for `cross_validate`.
     """
-    features, labels = check_features(features, labels, classes)
-    return find_probe(method).head(features, labels, classes, setting)
+    probe = find_probe(method)
+    features, labels = check_features(features, labels, classes, probe.takes_tokens)
+    return probe.head(features, labels, classes, setting)
 
 
 def find_probe(method: str) -> Probe:
@@ -111,13 +116,19 @@ def find_probe(method: str) -> Probe:
 
 
 def check_features(
-    features: np.ndarray, labels: np.ndarray, classes: int
+    features: np.ndarray, labels: np.ndarray, classes: int, takes_tokens: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Checks features and labels of a probe. Returns them as float64 and integers."""
-    features, labels = np.asarray(features, "float64"), np.asarray(labels)
-    if features.ndim != 2 or labels.shape != features.shape[:1] or labels.dtype.kind not in "iu":
+    """Checks features and labels of a probe. Returns them as float64, tokens float32; integers."""
+    shape = "(n, T, D)" if takes_tokens else "(n, D)"
+    features = np.asarray(features, "float32" if takes_tokens else "float64")
+    labels = np.asarray(labels)
+    if (
+        features.ndim != 2 + takes_tokens
+        or labels.shape != features.shape[:1]
+        or labels.dtype.kind not in "iu"
+    ):
         raise ValueError(
-            "A probe takes features of shape (n, D) and integer labels (n,). Received: "
+            f"The probe takes features of shape {shape} and integer labels (n,). Received: "
             f"{features.shape} and {labels.dtype} {labels.shape}."
         )
     few = np.flatnonzero(np.bincount(labels, minlength=classes)[:classes] < 2)
@@ -126,7 +137,7 @@ def check_features(
             f"A probe needs two images of each of {classes} classes at least. Classes with fewer: "
             f"{', '.join(map(str, few[:10])) or f'labels go up to {labels.max()}'}."
         )
-    broken = np.flatnonzero(~np.isfinite(features).all(axis=1))
+    broken = np.flatnonzero(~np.isfinite(features).reshape(len(features), -1).all(axis=1))
     if len(broken):
         raise ValueError(
             f"Features must be finite. {len(broken)} of {len(features)} images have NaN or "
@@ -270,4 +281,7 @@ PROBES = {
         tuple(2.0**power for power in range(-10, 20)), few_shot_scores, _ridge_head, "lambda"
     ),
     "knn": Probe((1, 3, 5, 10, 20, 50), _neighbor_scores, _neighbor_head, "neighbours"),
+    "attentive": Probe(
+        (3e-4, 1e-3, 3e-3), attentive_scores, attentive_head, "rate", takes_tokens=True
+    ),
 }

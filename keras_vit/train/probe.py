@@ -12,10 +12,11 @@ import keras
 import numpy as np
 
 from keras_vit.config import ResNetConfig, ViTConfig
+from keras_vit.evaluate.attentive import batched
 from keras_vit.evaluate.feature_store import Features, store_features
 from keras_vit.evaluate.predictions import wilson_interval
 from keras_vit.evaluate.probes import cross_validate, find_probe, fit_head
-from keras_vit.models.feature_extraction import features_of
+from keras_vit.models.feature_extraction import features_of, stage_names
 from keras_vit.models.graph import single_input
 from keras_vit.models.lora import merge_lora
 from keras_vit.train.adapt import adapt_model
@@ -33,7 +34,7 @@ class ProbeResult:
 
     Args:
         model: The frozen model with the probe as its head, from pixels to scores of classes.
-        method: `"logistic"`, `"ridge"` or `"knn"`.
+        method: `"logistic"`, `"ridge"`, `"knn"` or `"attentive"`.
         setting: The setting that cross-validation chose.
         accuracies: Accuracy of the cross-validation by setting.
         right: Test images that are classified correctly; `None` without test images.
@@ -95,12 +96,12 @@ def fit_probe(
         test: Images to measure the accuracy on, or `None`.
         folder: Where the features are kept, see `store_features`: in `train` and `test`.
         method: `"logistic"` (multinomial regression with an L2 penalty, by scikit-learn),
-            `"ridge"` (the closed form of few-shot evaluation) or `"knn"` (weighted vote of the
-            nearest neighbours).
-        settings: Values to choose from by cross-validation: of `C`, of the ridge's strength, or of
-            the number of neighbours.
-        stage: Name of the layer whose output is the features; `None` is the input of the head.
-            Tokens and feature maps are averaged.
+            `"ridge"` (the closed form of few-shot evaluation), `"knn"` (weighted vote of the
+            nearest neighbours) or `"attentive"` (a learned query attends to the tokens).
+        settings: Values to choose from by cross-validation: of `C`, of the ridge's strength, of
+            the number of neighbours, or of the learning rate.
+        stage: Name of the layer whose output is the features; `None` is the input of the head, for
+            `"attentive"` the tokens before pooling. Other probes average tokens and feature maps.
         folds: Parts of the cross-validation.
         seed: Seed of these parts.
         batch_size: Images per step.
@@ -120,7 +121,7 @@ def fit_probe(
     """
     from keras_vit.data.image_set import check_same_classes
 
-    find_probe(method)
+    probe = find_probe(method)
     if train.task != "single_label":
         raise ValueError(
             f"A probe needs one class for each image. {train.name} has task={train.task!r}."
@@ -128,12 +129,15 @@ def fit_probe(
     if test is not None:
         check_same_classes(train.class_names, test)
     model = merge_lora(model)
-    if _has_config(model) and stage is None:
+    if probe.takes_tokens:
+        stage = stage or _token_stage(model)
+    elif _has_config(model) and stage is None:
         model = adapt_model(model, train.num_classes)
     start = time.perf_counter()
     folder = pathlib.Path(folder)
     kept = store_features(model, train, folder / "train", stage, batch_size=batch_size)
-    x, y, classes = _pooled(kept), kept.labels, train.num_classes
+    arrange = _as_tokens if probe.takes_tokens else _pooled
+    x, y, classes = arrange(kept), kept.labels, train.num_classes
     held_out = None
     if test is not None:
         held_out = store_features(model, test, folder / "test", stage, batch_size=batch_size)
@@ -144,7 +148,7 @@ def fit_probe(
     end = time.perf_counter()
     right = None
     if held_out is not None:
-        scores = keras.ops.convert_to_numpy(head(_pooled(held_out)))
+        scores = batched(head, arrange(held_out))
         right = int((scores.argmax(axis=-1) == held_out.labels).sum())
     return ProbeResult(
         model=_join(model, head, kept.stage),
@@ -167,6 +171,28 @@ def _pooled(features: Features) -> np.ndarray:
     return x.reshape(len(x), -1, x.shape[-1]).mean(axis=1)
 
 
+def _as_tokens(features: Features) -> np.ndarray:
+    """Tokens of shape `(B, T, D)`; positions of feature maps are tokens."""
+    x = np.asarray(features.values, "float32")
+    if x.ndim < 3:
+        raise ValueError(
+            f"An attentive probe needs tokens, and the outputs of {features.stage!r} are vectors. "
+            'Pass the `stage` of a layer before pooling, such as "encoder_norm".'
+        )
+    return x.reshape(len(x), -1, x.shape[-1])
+
+
+def _token_stage(model: keras.Model) -> str:
+    """The name of the layer whose output are the tokens that pooling takes."""
+    names = [name for name in stage_names(model) if name.split("/")[-1] == "encoder_norm"]
+    if not names:
+        raise ValueError(
+            f"The model {model.name!r} has no layer 'encoder_norm', whose tokens an attentive "
+            f"probe takes. Pass `stage`, one of {', '.join(stage_names(model))}."
+        )
+    return names[-1]
+
+
 def _join(model: keras.Model, head: keras.Layer, stage: str) -> Model:
     """A model of the frozen layers and the head."""
     last = model.layers[-1]
@@ -176,6 +202,11 @@ def _join(model: keras.Model, head: keras.Layer, stage: str) -> Model:
             last.set_weights(values)
             return model
     x = features_of(model, stage).output[stage]
+    if isinstance(head, keras.Sequential):  # an attentive probe
+        if len(x.shape) == 4:
+            x = keras.layers.Reshape((-1, x.shape[-1]), name="probe_tokens")(x)
+        pooling, head = head.layers
+        x = pooling(x)
     if len(x.shape) > 2:
         pooling = {3: keras.layers.GlobalAveragePooling1D, 4: keras.layers.GlobalAveragePooling2D}
         x = pooling[len(x.shape)](dtype="float32", name="probe_pooling")(x)

@@ -31,8 +31,9 @@ def coloured(count, seed=0, classes=3):
     return keras_vit.read_arrays(x.astype("uint8"), labels, [f"class {i}" for i in range(classes)])
 
 
-@pytest.mark.parametrize("method", ["logistic", "ridge", "knn"])
-def test_a_probe_is_one_model(method, tmp_path):
+@pytest.mark.parametrize("method", ["logistic", "ridge", "knn", "attentive"])
+def test_a_probe_is_one_model(method, tmp_path, monkeypatch):
+    monkeypatch.setattr("keras_vit.evaluate.attentive.STEPS", 20)
     model = make_model(pre_logits=16)
     train, test = coloured(24), coloured(12, seed=1)
     found = fit_probe(model, train, test, tmp_path / "features", method, folds=3, batch_size=12)
@@ -40,15 +41,16 @@ def test_a_probe_is_one_model(method, tmp_path):
     assert found.right == int(predictions.is_right.sum()) >= 11 and found.tested == 12
     assert found.interval == keras_vit.evaluate.wilson_interval(found.right, 12)
     assert f"{method} probe, " in str(found) and "95 % interval" in str(found)
-    assert (found.model.config is None) == (method == "knn")
-    if method != "knn":  # an ordinary dense head, which other tests export
+    assert (found.model.config is None) == (method in ("knn", "attentive"))
+    if method in ("logistic", "ridge"):  # an ordinary dense head, which other tests export
         return
     found.model.save(tmp_path / "probe.keras")
     loaded = keras.saving.load_model(tmp_path / "probe.keras")
     x = images_for(model)
     np.testing.assert_array_equal(loaded.predict(x), found.model.predict(x))
-    report = keras_vit.export_saved_model(found.model, tmp_path / "saved", images=x)
-    assert report.top1_agreement == 1.0
+    for export, name in ((keras_vit.export_onnx, "onnx"), (keras_vit.export_litert, "tflite")):
+        report = export(found.model, tmp_path / f"probe.{name}", images=x)
+        assert report.top1_agreement == 1.0 and report.max_difference < 1e-4, name
 
 
 def test_models_of_any_kind_have_probes(tmp_path):
@@ -84,5 +86,12 @@ def test_the_command_writes_a_run(tmp_path, monkeypatch, capsys):
     assert results["at least"] <= results["test accuracy"] <= results["at most"] + 1e-9
     assert main(["predict", "photos/red/0.png", "--model", "run", "--top", "1"]) == 0
     assert "red" in capsys.readouterr().out
+    run = keras_vit.train.load_run("run")
+    assert run.class_names[-1] == "red" and run.results["test accuracy"] == results["test accuracy"]
+    assert main(["export", "run", "--to", "onnx", "--output", "probe.onnx"]) == 0
+    assert keras_vit.verify_export("probe.onnx", run.model).top1_agreement == 1
+    assert main(["report", "run"]) == 0
+    page = (tmp_path / "run" / "report.html").read_text("utf-8")
+    assert "red" in page and "not measured" not in page
     assert main([*words, "--method", "knn"]) == 2  # another run
     assert "holds another run: method was 'logistic', is 'knn'" in capsys.readouterr().err

@@ -1,0 +1,126 @@
+"""The attentive probe: one learned query attends to the tokens of a frozen model.
+
+As the attentive probes of AIM (https://arxiv.org/abs/2401.08541) and V-JEPA, with the attention
+pooling of this package: cross-attention of the query, an MLP, and a linear classifier.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+
+from keras_vit.layers.pooling import AttentionPooling
+
+STEPS = 300  # of AdamW, with cosine decay of the rate
+_BATCH = 64
+_HEAD_DIM = 64  # of the attention heads, about
+_WEIGHT_DECAY = 0.05
+_STDDEV_FLOOR = 1e-5  # as in few-shot evaluation
+_ROWS = 256  # images at a time
+
+
+def attentive_scores(
+    tokens: np.ndarray,
+    labels: np.ndarray,
+    test_tokens: np.ndarray,
+    classes: int,
+    rates: Sequence[float],
+) -> np.ndarray:
+    """Computes class scores of test images by attentive probes, one for each learning rate.
+
+    Args:
+        tokens: Tokens of the labelled images, array of shape `(n, T, D)`.
+        labels: Classes of the labelled images, integers of shape `(n,)` in [0, classes).
+        test_tokens: Tokens of the test images, array of shape `(M, T, D)`.
+        classes: Number of classes `K`.
+        rates: Learning rates.
+
+    Returns:
+        Array of shape `(R, M, K)`, one row for every rate.
+    """
+    trainer = _Trainer(tokens, labels, classes)
+    scores = []
+    for rate in rates:
+        trainer.train(rate)
+        mean, stddev = trainer.moments
+        scores.append(batched(trainer.model, (test_tokens - mean) / stddev))
+    return np.stack(scores)
+
+
+def attentive_head(
+    tokens: np.ndarray, labels: np.ndarray, classes: int, rate: float
+) -> keras.Sequential:
+    """Trains an attentive probe, with the standardisation of the tokens in its weights.
+
+    Args:
+        tokens: As for `attentive_scores`.
+        labels: As for `attentive_scores`.
+        classes: Number of classes `K`.
+        rate: Learning rate.
+
+    Returns:
+        A model from tokens `(B, T, D)` to logits `(B, K)`, of the layers `probe_pooling`, an
+        `AttentionPooling`, and `head`.
+    """
+    trainer = _Trainer(tokens, labels, classes)
+    trainer.train(rate)
+    # Tokens are read by the kernel of keys and values alone.
+    dense = trainer.model.layers[0].key_value
+    kernel, bias = (np.asarray(x, "float64") for x in dense.get_weights())
+    mean, stddev = trainer.moments
+    kernel = kernel / stddev[:, None]
+    dense.set_weights([kernel.astype("float32"), (bias - mean @ kernel).astype("float32")])
+    return trainer.model
+
+
+def batched(model: keras.Layer, x: np.ndarray) -> np.ndarray:
+    """Calls a model or layer on a few rows at a time."""
+    parts = (x[i : i + _ROWS] for i in range(0, len(x), _ROWS))
+    return np.concatenate([keras.ops.convert_to_numpy(model(part)) for part in parts])
+
+
+class _Trainer:
+    """One probe on standardised tokens, trained anew for each learning rate."""
+
+    def __init__(self, tokens: np.ndarray, labels: np.ndarray, classes: int):
+        width = tokens.shape[-1]
+        flat = tokens.reshape(-1, width)
+        self.moments = flat.mean(axis=0), flat.std(axis=0) + _STDDEV_FLOOR
+        self.x = ((tokens - self.moments[0]) / self.moments[1]).astype("float32")
+        self.y = labels
+        heads = next(n for n in range(max(width // _HEAD_DIM, 1), 0, -1) if width % n == 0)
+        options = {"mlp_dim": width, "dtype": "float32", "name": "probe_pooling"}
+        pooling = AttentionPooling(heads, **options)
+        head = keras.layers.Dense(classes, dtype="float32", name="head")
+        self.model = keras.Sequential([keras.Input(tokens.shape[1:]), pooling, head])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        self.model.compile(keras.optimizers.AdamW(1e-3, weight_decay=_WEIGHT_DECAY), loss)
+        self.model.optimizer.build(self.model.trainable_variables)
+
+    def train(self, rate: float) -> None:
+        """Trains from the same initial weights, with the same batches for every rate."""
+        random = np.random.default_rng(0)
+        for variable in self.model.trainable_variables:
+            variable.assign(_initial(variable, random))
+        for variable in self.model.optimizer.variables:
+            variable.assign(np.zeros(variable.shape))
+        batch = min(_BATCH, len(self.x))
+        order = np.zeros(0, int)
+        for step in range(STEPS):
+            if len(order) < batch:
+                order = random.permutation(len(self.x))
+            chosen, order = order[:batch], order[batch:]
+            self.model.optimizer.learning_rate = rate * (1 + math.cos(math.pi * step / STEPS)) / 2
+            self.model.train_on_batch(self.x[chosen], self.y[chosen])
+
+
+def _initial(variable: keras.Variable, random: np.random.Generator) -> np.ndarray:
+    """Ones for scales, zeros for biases, and Xavier's uniform values for kernels and the query."""
+    shape = tuple(variable.shape)
+    if len(shape) == 1:
+        return np.full(shape, 1.0 if variable.name == "gamma" else 0.0)
+    limit = (6 / (shape[-2] + shape[-1])) ** 0.5
+    return random.uniform(-limit, limit, shape)
