@@ -13,7 +13,14 @@ import pytest
 import keras_vit
 
 ROOT = pathlib.Path(keras_vit.__file__).parents[1]
-NAMES = ["data_efficiency", "masked_digits", "position_ablation", "token_merging"]
+NAMES = [
+    "cordonnier",
+    "data_efficiency",
+    "image_gpt",
+    "masked_digits",
+    "position_ablation",
+    "token_merging",
+]
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import keras
 
     from keras_vit.config import ResNetConfig, ViTConfig
+    from keras_vit.models.image_gpt import ImageGPTConfig
 
 # Peak FLOP/s of dense matrix products in the precision of training (bfloat16 or float16 with
 # float32 accumulation), without sparsity, from the manufacturers' data sheets.
@@ -39,7 +40,9 @@ DEVICES: dict[str, float] = {
 _SECONDS_A_DAY = 86_400
 
 
-def training_exaflops(model: keras.Model | ViTConfig | ResNetConfig, images_seen: float) -> float:
+def training_exaflops(
+    model: keras.Model | ViTConfig | ResNetConfig | ImageGPTConfig, images_seen: float
+) -> float:
     """Floating-point operations (FLOPs) of a training run, in 10^18.
 
     A multiply-accumulate of `count_training_macs` is two operations. With images of 224 pixels the
@@ -75,7 +78,7 @@ def device_days(exaflops: float, device: str | float, utilization: float = 1.0) 
 
 
 def utilization(
-    model: keras.Model | ViTConfig | ResNetConfig,
+    model: keras.Model | ViTConfig | ResNetConfig | ImageGPTConfig,
     images_per_second: float,
     device: str | float,
     training: bool = True,
@@ -121,7 +124,7 @@ class TrainingCost:
 
 
 def training_cost(
-    model: keras.Model | ViTConfig | ResNetConfig,
+    model: keras.Model | ViTConfig | ResNetConfig | ImageGPTConfig,
     device: str | float,
     utilization: float,
     *,
@@ -212,7 +215,7 @@ class TrainingMemory:
 
 
 def training_memory(
-    model: keras.Model | ViTConfig | ResNetConfig,
+    model: keras.Model | ViTConfig | ResNetConfig | ImageGPTConfig,
     batch_size: int,
     optimizer_slots: int = 2,
     bytes_per_activation: int = 4,

@@ -11,10 +11,13 @@ import keras
 
 from keras_vit.config import BLOCK_POSITIONS, ResNetConfig, ResNetStem, ViTConfig
 from keras_vit.layers.block import TransformerBlock
+from keras_vit.layers.pixels import ColorPalette
 from keras_vit.layers.pooling import AttentionPooling
 from keras_vit.layers.tokens import AddPositionEmbedding, ClassToken, PatchEncoder
+from keras_vit.models.image_gpt import ImageGPTConfig, pixel_block
 
-_NO_PRODUCTS = (AddPositionEmbedding, ClassToken)  # weights that are only added
+# Weights that are only added, or looked up.
+_NO_PRODUCTS = (AddPositionEmbedding, ClassToken, keras.layers.Embedding)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,16 +49,18 @@ class StageCount:
     constant_macs: int = 0
 
 
-def count_stages(model: keras.Model | ViTConfig | ResNetConfig) -> list[StageCount]:
+def count_stages(
+    model: keras.Model | ViTConfig | ResNetConfig | ImageGPTConfig,
+) -> list[StageCount]:
     """Counts the cost of each stage of a model for one image.
 
     No model is run or built. Our models are counted from their configuration, other models from
     the shapes of their Keras layers.
 
     Args:
-        model: A `ViTConfig` or `ResNetConfig`, a model of this package, or a functional Keras
-            model of convolutions, dense layers and our layers, such as EfficientNet of
-            `keras.applications`.
+        model: A `ViTConfig`, `ResNetConfig` or `ImageGPTConfig`, a model of this package, or a
+            functional Keras model of convolutions, dense layers and our layers, such as
+            EfficientNet of `keras.applications`.
 
     Returns:
         A list of `StageCount`, from the image to the output.
@@ -69,6 +74,8 @@ def count_stages(model: keras.Model | ViTConfig | ResNetConfig) -> list[StageCou
         return list(_vit_stages(config))
     if isinstance(config, ResNetConfig):
         return list(_resnet_stages(config))
+    if isinstance(config, ImageGPTConfig):
+        return list(_image_gpt_stages(config))
     if isinstance(model, keras.Model):
         return list(_layer_stages(model))
     raise ValueError(
@@ -76,12 +83,12 @@ def count_stages(model: keras.Model | ViTConfig | ResNetConfig) -> list[StageCou
     )
 
 
-def count_parameters(model: keras.Model | ViTConfig | ResNetConfig) -> int:
+def count_parameters(model: keras.Model | ViTConfig | ResNetConfig | ImageGPTConfig) -> int:
     """Counts the parameters of a model or configuration, as for `count_stages`."""
     return sum(stage.parameters for stage in count_stages(model))
 
 
-def count_macs(model: keras.Model | ViTConfig | ResNetConfig) -> int:
+def count_macs(model: keras.Model | ViTConfig | ResNetConfig | ImageGPTConfig) -> int:
     """Counts the multiply-accumulates of a forward pass for one image.
 
     Takes a model or configuration, as `count_stages`. FLOPs are twice this number.
@@ -89,7 +96,7 @@ def count_macs(model: keras.Model | ViTConfig | ResNetConfig) -> int:
     return sum(stage.macs for stage in count_stages(model))
 
 
-def count_training_macs(model: keras.Model | ViTConfig | ResNetConfig) -> int:
+def count_training_macs(model: keras.Model | ViTConfig | ResNetConfig | ImageGPTConfig) -> int:
     """Counts the multiply-accumulates of a training step for one image.
 
     Takes a model or configuration, as `count_stages`. Each product of the forward pass has two in
@@ -103,7 +110,7 @@ def count_training_macs(model: keras.Model | ViTConfig | ResNetConfig) -> int:
 
 
 def count_activations(
-    model: keras.Model | ViTConfig | ResNetConfig, rematerialize: bool = False
+    model: keras.Model | ViTConfig | ResNetConfig | ImageGPTConfig, rematerialize: bool = False
 ) -> int:
     """Counts the activations that a training step stores for one image until the backward pass.
 
@@ -268,6 +275,21 @@ def _head_stages(config: ViTConfig | ResNetConfig, D: int, vectors: int) -> Iter
         yield StageCount("head_distillation", width * K + bias, width * K, width)
 
 
+def _image_gpt_stages(config: ImageGPTConfig) -> Iterator[StageCount]:
+    T, D, K = config.num_tokens, config.width, config.colors
+    search = T * K * config.channels  # distances to the colours, without a backward pass
+    yield StageCount("palette", K * config.channels, search, T, constant_macs=search)
+    yield StageCount("token_embedding", K * D)
+    if config.mask_rate is None:
+        yield StageCount("start_token", D)
+    yield StageCount("position_embedding", T * D)
+    for index in range(config.depth):
+        block = _block(pixel_block(config, index), T, D, relative=False)
+        yield dataclasses.replace(block, name=f"block_{index}")
+    yield StageCount("encoder_norm", D, 0, 2 * T * D)
+    yield StageCount("pixel_logits", K * D, T * K * D, T * D + T * K)
+
+
 def _resnet_stages(config: ResNetConfig) -> Iterator[StageCount]:
     if config.image_size is None:
         raise ValueError(
@@ -368,6 +390,8 @@ def _tokens_of(layer: keras.layers.Layer) -> tuple[Any, ...]:
 
 def _layer_macs(layer: keras.layers.Layer) -> int:
     source, target = layer.input.shape, layer.output.shape
+    if isinstance(layer, ColorPalette):
+        return math.prod(layer.colors.shape) * target[1]
     if isinstance(layer, PatchEncoder):
         return math.prod(layer.projection.kernel.shape) * target[1]
     if isinstance(layer, keras.layers.Dense):

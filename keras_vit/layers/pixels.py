@@ -44,8 +44,9 @@ class ColorPalette(keras.layers.Layer):
         _, height, width, channels = images.shape
         pixels = ops.reshape(images, (-1, height * width, channels))  # (B, T, C)
         products = ops.matmul(pixels, ops.transpose(self.colors))  # (B, T, K)
-        distances = ops.sum(ops.square(self.colors), axis=-1) - 2 * products
-        return ops.cast(ops.argmin(distances, axis=-1), "int32")
+        near = 2 * products - ops.sum(ops.square(self.colors), axis=-1)
+        _, indices = ops.top_k(near, 1)  # LiteRT does not have all operations of Keras's argmax
+        return ops.cast(indices[..., 0], "int32")
 
     def compute_output_spec(self, images: keras.KerasTensor) -> keras.KerasTensor:
         batch, height, width, _ = images.shape

@@ -138,6 +138,13 @@ def _check_function(config: ViTConfig | ResNetConfig, layout: Layout) -> None:
     if isinstance(config, ResNetConfig):
         return
     _check_rope(config, layout)
+    for field in ("post_norm", "head_width", "grid_positions"):
+        if getattr(config, field):
+            raise ValueError(
+                f"Models of the {layout.name} layout have no {field}, and would give other "
+                f"numbers. Received: {field}={getattr(config, field)!r}. Save the model with "
+                "`model.save`."
+            )
     reads = {
         torch_layouts.HF_VIT: "token",
         torch_layouts.HF_DEIT: "token",

@@ -7,9 +7,11 @@ import functools
 import math
 
 import keras
+import numpy as np
 import pytest
 
 from keras_vit.config import GRID_POSITIONS, ResNetConfig, ResNetStem, RotaryPositions
+from keras_vit.evaluate.compute import training_memory
 from keras_vit.evaluate.counting import (
     count_activations,
     count_macs,
@@ -17,6 +19,7 @@ from keras_vit.evaluate.counting import (
     count_stages,
     count_training_macs,
 )
+from keras_vit.models.image_gpt import IMAGE_GPT_SIZES, ImageGPTConfig, build_image_gpt
 from keras_vit.models.resnet import build_resnet
 from keras_vit.models.vit import build_vit
 from keras_vit.trainers.model import Model
@@ -236,3 +239,14 @@ def test_what_cannot_be_counted_is_an_error():
     model = keras.Model(x, keras.layers.Conv2D(3, 2, name="open")(x))
     with pytest.raises(ValueError, match="open in layer 'open'"):
         count_macs(model)
+
+
+def test_image_gpt_is_counted_as_its_graph_and_the_published_sizes():
+    config = ImageGPTConfig(16, 2, 2, image_size=(4, 6), colors=12)
+    model = build_image_gpt(config, np.zeros((12, 3)))
+    assert count_macs(config) == count_macs(model) == graph_macs(model)
+    assert count_parameters(config) == count_parameters(model) == model.count_params()
+    millions = {name: count_parameters(size) / 1e6 for name, size in IMAGE_GPT_SIZES.items()}
+    assert {name: int(x) for name, x in millions.items()} == {"S": 76, "M": 455, "L": 1362}
+    small = training_memory(dataclasses.replace(IMAGE_GPT_SIZES["S"], rematerialize=True), 8).total
+    assert small < 0.2 * training_memory(IMAGE_GPT_SIZES["S"], 8).total

@@ -13,6 +13,7 @@ from keras_vit.create import build
 from keras_vit.layers.attention import SelfAttention
 from keras_vit.layers.grid_attention import GridAttention
 from keras_vit.variants import find_config
+from keras_vit.weights.save import save_weights
 from tests import reference
 from tests.checks import check_layer
 from tests.fixtures import fill_random, images_for, tiny_config
@@ -117,3 +118,10 @@ def test_what_grid_positions_cannot_have_is_an_error():
         tiny_config(position_embedding="offsets", class_token=False, pooling="gap", num_registers=2)
     with pytest.raises(ValueError, match=r"12 tokens\. Received: 6"):
         GridAttention(2, (3, 4)).build((None, 6, 8))
+
+
+@pytest.mark.parametrize("changes", [{"post_norm": True}, {"head_width": 6}])
+def test_no_published_layout_has_the_parts(changes, tmp_path):
+    model = build(tiny_config(depth=1, **changes))
+    with pytest.raises(ValueError, match=f"have no {next(iter(changes))}, and would give other"):
+        save_weights(model, tmp_path / "m.npz")

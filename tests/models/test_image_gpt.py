@@ -7,8 +7,11 @@ import dataclasses
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
+import keras_vit
 from keras_vit import models
+from keras_vit.train.probe import fit_probe
 from tests.fixtures import fill_random
 
 RANDOM = np.random.default_rng(3)
@@ -214,3 +217,23 @@ def test_sheets_lay_images_out_row_by_row():
     assert sheet.shape == (3 * 6, 2 * 8, 1)
     assert [sheet[r, c, 0] for r, c in ((0, 0), (0, 8), (6, 0), (12, 0), (12, 8))] == [
         0, 1, 2, 4, 255]  # fmt: skip
+
+
+def test_the_probed_classifier_is_exported_as_any_other(tmp_path):
+    labels = np.arange(24) % 3
+    pixels = (
+        RANDOM.integers(0, 90, (24, 4, 6, 3)) + 120 * np.eye(3, dtype=int)[labels][:, None, None]
+    )
+    pixels = pixels.astype("uint8")
+    model = filled()
+    model.get_layer("palette").assign(models.fit_palette(pixels, 12))
+    images = keras_vit.read_arrays(pixels, labels, ["red", "green", "blue"])
+    found = fit_probe(model, images, images, tmp_path / "f", "ridge", stage="block_0", folds=2)
+    assert found.right >= 22
+    expected = NUMPY(found.model(pixels))
+    report = keras_vit.export_saved_model(found.model, tmp_path / "saved", images=pixels)
+    served = tf.saved_model.load(report.path).signatures["serving_default"]
+    outputs = served(image_bytes=tf.constant([tf.io.encode_png(x).numpy() for x in pixels]))
+    np.testing.assert_allclose(outputs["logits"], expected, rtol=0, atol=1e-4)
+    report = keras_vit.export_litert(found.model, tmp_path / "m.tflite", images=pixels)
+    assert report.top1_agreement == 1
