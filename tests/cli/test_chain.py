@@ -68,10 +68,14 @@ def handed_on(monkeypatch):
     def receive(*arguments, **_):
         model = next(value for value in arguments if isinstance(value, keras.Model))
         models.append(model)
-        history = types.SimpleNamespace(history={"loss": [0.0]}, epoch=[0])
-        return TrainingResult(model, history)
+        return types.SimpleNamespace(format="saved_model")
 
-    monkeypatch.setattr("keras_vit.cli.training.pretrain", receive)
+    def train(*arguments, **options):
+        receive(*arguments, **options)
+        history = types.SimpleNamespace(history={"loss": [0.0]}, epoch=[0])
+        return TrainingResult(models[-1], history)
+
+    monkeypatch.setattr("keras_vit.cli.training.pretrain", train)
     monkeypatch.setattr("keras_vit.export.saved_model.export_saved_model", receive)
     monkeypatch.setattr("keras_vit.export.verify.verify_export", receive)
     monkeypatch.setattr("keras_vit.report.model_page.write_report", receive)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import types
 
 import numpy as np
 import pytest
@@ -36,6 +37,7 @@ def received_images(monkeypatch):
     def count(*arguments, images=(), **_):
         batches = [*images] or [*arguments[2]]
         counts.append(sum(len(each) if np.ndim(each) == 4 else 1 for each in batches))
+        return types.SimpleNamespace(format="saved_model")
 
     monkeypatch.setattr("keras_vit.export.saved_model.export_saved_model", count)
     monkeypatch.setattr("keras_vit.export.verify.verify_export", count)

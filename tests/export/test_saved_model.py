@@ -120,6 +120,7 @@ def test_four_images_of_a_request_are_decoded_at_once(exported):
     assert {node.attr["parallel_iterations"].i for node in loops} == {4}
 
 
+@pytest.mark.slow
 def test_jit_compile_marks_the_model_for_xla(exported, compiled, model, pixels):
     assert compiled_functions(compiled) and not compiled_functions(exported.path)
     loaded = tf.saved_model.load(str(compiled))

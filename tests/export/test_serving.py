@@ -36,7 +36,7 @@ def quiet_environment():
     return {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONWARNINGS": "ignore"}
 
 
-@pytest.mark.parametrize("fixture", ["version", "compiled"])
+@pytest.mark.parametrize("fixture", ["version", pytest.param("compiled", marks=pytest.mark.slow)])
 def test_the_c_api_loads_it_in_a_process_without_python_tensorflow(
     fixture, request, model, pixels, tmp_path
 ):

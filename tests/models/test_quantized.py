@@ -87,7 +87,7 @@ def rounded(x, mode):
     return x
 
 
-@pytest.mark.parametrize("mode", ["int8", "int4", "float8"])
+@pytest.mark.parametrize("mode", quick(["int8", "int4", "float8"], "int8"))
 def test_only_the_rounding_of_inputs_tells_a_dequantised_model_apart(mode, monkeypatch):
     inner = keras_vit.build_vit(tiny_config(depth=1, pooling="map", class_token=False))
     fill_random(inner)

@@ -12,6 +12,7 @@ import keras_vit
 from keras_vit.cli.main import main
 from keras_vit.train.probe import fit_probe
 from keras_vit.train.run_folder import read_results
+from tests.checks import quick
 from tests.cli.test_training import write_colours
 from tests.fixtures import fill_random, images_for, tiny_config
 
@@ -31,7 +32,9 @@ def coloured(count, seed=0, classes=3):
     return keras_vit.read_arrays(x.astype("uint8"), labels, [f"class {i}" for i in range(classes)])
 
 
-@pytest.mark.parametrize("method", ["logistic", "ridge", "knn", "attentive"])
+@pytest.mark.parametrize(
+    "method", quick(["logistic", "ridge", "knn", "attentive"], "logistic", "attentive")
+)
 def test_a_probe_is_one_model(method, tmp_path, monkeypatch):
     monkeypatch.setattr("keras_vit.evaluate.attentive.STEPS", 20)
     model = make_model(pre_logits=16)
