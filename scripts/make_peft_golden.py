@@ -48,6 +48,22 @@ CASES = {
         "layers_to_transform": [1],
         "layers_pattern": "layer",
     },
+    "timm clip": {
+        "r": 2,
+        "lora_alpha": 3,
+        "target_modules": ["qkv", "attn.proj", "fc2"],
+        "modules_to_save": ["head"],
+    },
+    "timm siglip": {"r": 2, "target_modules": ["qkv", "attn.proj"]},
+    "timm dinov3": {"r": 3, "target_modules": ["qkv", "fc1", "fc2"], "modules_to_save": ["head"]},
+    "timm split eva02": {
+        "r": 2,
+        "target_modules": ["q_proj", "v_proj", "fc1_g", "fc1_x", "fc2"],
+        "modules_to_save": ["head"],
+    },
+    "transformers siglip": {"r": 2, "target_modules": ["q_proj", "v_proj"]},
+    "transformers clip": {"r": 2, "target_modules": ["q_proj", "k_proj", "out_proj"]},
+    "transformers dinov3": {"r": 2, "target_modules": ["k_proj", "v_proj", "o_proj"]},
 }
 
 

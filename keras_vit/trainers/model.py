@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import warnings
 from typing import Any
 
 import keras
@@ -39,6 +40,7 @@ class Model(ArrayData, DistributedTraining, keras.Model):
 
     predict_function: Any  # of keras.Model
     _requested_jit_compile: bool | str = "auto"
+    _trained_at_compile: str | None = None
 
     # Not `inputs, outputs`: before 3.15 Keras saves the layers of a subclass by this signature.
     def __init__(self, *args: Any, **kwargs: Any):
@@ -104,9 +106,31 @@ class Model(ArrayData, DistributedTraining, keras.Model):
     def _compile(self, *args: Any, jit_compile: bool | str = "auto", **kwargs: Any) -> None:
         chooses = jit_compile in ("auto", "untimed")
         super().compile(*args, jit_compile="auto" if chooses else jit_compile, **kwargs)
+        self._trained_at_compile = self._trained_paths()
         self._requested_jit_compile = jit_compile
         if chooses and not self.run_eagerly and xla_pays(compute_dtype(self)):
             self.jit_compile = True
+
+    def _trained_paths(self) -> str:
+        """Paths of the variables that train, as one string: Keras tracks collections."""
+        return "\n".join(variable.path for variable in self.trainable_variables)
+
+    def fit(self, *args: Any, **kwargs: Any) -> keras.callbacks.History:
+        """As `keras.Model.fit`; warns if layers were frozen or unfrozen after `compile`."""
+        if self.compiled and self._trained_at_compile is not None:
+            before, now = (
+                set(paths.split("\n"))
+                for paths in (self._trained_at_compile, self._trained_paths())
+            )
+            changed = sorted(before ^ now)
+            if changed:
+                warnings.warn(
+                    f"What trains was changed after `compile`: {len(changed)} variables, such as "
+                    f"{changed[0]!r}. Keras trains what was trainable at `compile` (from 3.16 on; "
+                    "3.15 does so after the first `fit`). Call `compile` again.",
+                    stacklevel=2,
+                )
+        return super().fit(*args, **kwargs)
 
     def make_predict_function(self, force: bool = False) -> Step:
         if self.predict_function is not None and not force:

@@ -103,6 +103,7 @@ def in_memory_name(key: str) -> str:
     block = re.compile(r"^((?:vit|deit)\.)?encoder\.layer\.(\d+)")
     if block.match(key):
         key = key.replace(".intermediate.dense", ".mlp.fc1").replace(".output.dense", ".mlp.fc2")
+    key = re.sub(r"^layer\.(\d+)", r"model.layer.\1", key)  # of DINOv3
     return block.sub(r"\1layers.\2", key)
 
 

@@ -1,0 +1,74 @@
+"""What Keras offers for training, with our models: optimizers, distillation, freezing."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from tests.fixtures import tiny_config
+
+IMAGES = np.random.default_rng(0).uniform(0, 255, (8, 16, 16, 3)).astype("float32")
+LABELS = np.arange(8) % 2
+LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def make():
+    keras.utils.set_random_seed(0)
+    return keras_vit.build_vit(tiny_config(depth=1, image_size=16, width=16, classes=2))
+
+
+def two_optimizers():
+    rules = keras.optimizers.OptimizerMap(keras.optimizers.SGD(0.01))
+    rules["head/.*"] = keras.optimizers.AdamW(0.01)
+    return keras.optimizers.MultiOptimizer(rules)
+
+
+OPTIMIZERS = {
+    "Muon": lambda: keras.optimizers.Muon(0.01),
+    "ScheduleFreeAdamW": lambda: keras.optimizers.ScheduleFreeAdamW(0.01),
+    "MultiOptimizer": two_optimizers,
+    "Adam": lambda: keras.optimizers.Adam(0.01, use_ema=True, ema_overwrite_frequency=4),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizers_of_keras_train_and_are_saved(name, tmp_path):
+    if not hasattr(keras.optimizers, name):
+        pytest.skip(f"this Keras has no {name}")
+    model = make()
+    model.compile(OPTIMIZERS[name](), LOSS, run_eagerly=True)
+    losses = model.fit(IMAGES, LABELS, batch_size=4, epochs=3, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert int(again.optimizer.iterations) == 6
+    np.testing.assert_array_equal(again(IMAGES), model(IMAGES))
+
+
+def test_keras_distills_one_model_into_another():
+    distillation = pytest.importorskip("keras.distillation")
+    student, teacher = make(), make()
+    teacher.get_layer("head").kernel.assign(np.random.default_rng(1).normal(size=(16, 2)))
+    distiller = distillation.Distiller(
+        teacher, student, distillation.LogitsDistillation(temperature=2.0)
+    )
+    distiller.compile(keras.optimizers.Adam(0.01), LOSS, run_eagerly=True)
+    kept = [np.array(w) for w in teacher.get_weights()]
+    losses = distiller.fit(IMAGES, LABELS, batch_size=4, epochs=3, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+    assert all((a == b).all() for a, b in zip(kept, teacher.get_weights(), strict=True))
+
+
+def test_freezing_after_compile_is_said_until_it_is_compiled_again():
+    model = make()
+    model.compile("sgd", LOSS, run_eagerly=True)
+    model.get_layer("block_0").trainable = False
+    with pytest.warns(UserWarning, match=r"after `compile`: \d+ variables, such as 'block_0/"):
+        model.fit(IMAGES, LABELS, verbose=0)
+    model.compile("sgd", LOSS, run_eagerly=True)
+    before = [np.array(w) for w in model.get_layer("block_0").get_weights()]
+    model.fit(IMAGES, LABELS, verbose=0)
+    after = model.get_layer("block_0").get_weights()
+    assert all((a == b).all() for a, b in zip(before, after, strict=True))
