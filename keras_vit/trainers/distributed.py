@@ -173,7 +173,7 @@ class DistributedTraining(Base):
         """Creates the variables of optimizer and metrics before TensorFlow traces a step.
 
         Keras leaves that to the step, and TensorFlow traces a function that creates variables
-        several times: the first step of Ti/16 then takes three times as long.
+        twice: the first step of Ti/16 then takes 1.7 times as long (benchmarks/first_fit.py).
         """
         compiled = keras.backend.backend() == "tensorflow" and self.jit_compile
         described = iterator is not None and self._has_own_steps() and _is_described(iterator)
