@@ -6,8 +6,7 @@ A small version of the key figure of Image GPT (Chen et al., 2020): a transforme
 the pixels of unlabelled images, and a linear probe reads the mean of its tokens after each block.
 Two ViTs of the same width and depth see as many images: one learns to fill in masked patches, one
 to classify. Takes some minutes on two cores. Writes results.json, accuracy.png, and sheet.png:
-the upper halves of test images, completed at three temperatures below the originals;
-docs/image-gpt.md shows what to expect.
+the upper halves of test images, completed at three temperatures below the originals.
 """
 
 from __future__ import annotations

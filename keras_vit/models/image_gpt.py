@@ -69,12 +69,12 @@ class ImageGPTConfig:
         return height * width
 
 
-# Sizes of the published checkpoints.
 IMAGE_GPT_SIZES = {
     "S": ImageGPTConfig(width=512, depth=24, num_heads=8),
     "M": ImageGPTConfig(width=1024, depth=36, num_heads=8),
     "L": ImageGPTConfig(width=1536, depth=48, num_heads=16),
 }
+"""Configurations of the published checkpoints, by size: S, M and L."""
 
 
 def build_image_gpt(
