@@ -77,6 +77,7 @@ MAJORS = {
     "onnxruntime": 1,
     "ai-edge-litert": 2,
     "ai-edge-quantizer": 0,
+    "litert-converter": 0,
     "openvino": 2026,
     "nncf": 3,
     "tensorflow-serving-api": 2,

@@ -9,6 +9,7 @@ import io
 import json
 import os
 import pathlib
+import re
 import tempfile
 import types
 import zipfile
@@ -17,7 +18,9 @@ from collections.abc import Sequence
 import keras
 import tensorflow as tf
 
+from keras_vit.checks import check_choice
 from keras_vit.config import Preprocessing
+from keras_vit.export.freeze import freeze
 from keras_vit.export.inference import (
     Inference,
     check_labels,
@@ -41,6 +44,7 @@ from keras_vit.files import local_or_remote, write_atomically
 
 # Largest difference allowed, relative to the largest logit.
 TOLERANCES = {"float32": 1e-4, "float16": 2e-2, "dynamic": 0.5, "int8": 0.5, "int4": 0.5}
+_ERF = r"chlo.erf \1 : \2 -> \2"
 _BLOCK = 32  # weights that share a scale in int4
 
 
@@ -57,6 +61,7 @@ def export_litert(
     preprocessing: Preprocessing | None = None,
     activation: str | None = None,
     tolerance: float | None = None,
+    converter: str = "tensorflow",
 ) -> ExportReport:
     """Exports a model to a LiteRT file of built-in operators, and checks it against the model.
 
@@ -88,13 +93,17 @@ def export_litert(
             the activation of the head, or softmax if the head has none; `"linear"` leaves
             probabilities out, as for regression.
         tolerance: Largest difference allowed, relative to the largest logit.
+        converter: `"tensorflow"`, TensorFlow's converter; or `"litert"`, the package
+            `litert-converter`, which takes its place: for `"float32"` and `"int4"`, with a fixed
+            batch size.
 
     Returns:
         An `ExportReport`.
 
     Raises:
         FileExistsError: If `path` exists.
-        ImportError: If `ai_edge_litert`, or for `"int4"` `ai_edge_quantizer`, is not installed.
+        ImportError: If `ai_edge_litert`, for `"int4"` `ai_edge_quantizer`, or for the converter
+            `"litert"` `litert_converter`, is not installed.
         OSError: If `path` cannot be written.
         ValueError: If the model cannot be exported, the number of labels is wrong, or `"int8"` has
             no calibration images or another batch size than 1.
@@ -109,6 +118,7 @@ def export_litert(
     outputs = check_outputs(inference, outputs)
     labels = check_labels(labels, inference.classes)
     images = verification_images(images, inference)
+    _check_converter(converter, precision, batch_size)
     if precision == "int4":
         import_quantizer()  # before any work
         _check_int4(inference.source)
@@ -120,7 +130,9 @@ def export_litert(
             f"Received: precision={precision!r}, float_layers={list(float_layers)}."
         )
     with write_atomically(path) as unfinished:
-        data, _ = _convert(inference, outputs, precision, batch_size, calibration, float_layers)
+        data, _ = _convert(
+            inference, outputs, precision, batch_size, calibration, float_layers, converter
+        )
         unfinished.write_bytes(data)
         _pack(unfinished, inference, precision, labels)
         _check_operators(unfinished)
@@ -164,8 +176,12 @@ def _convert(
     batch_size: int | None,
     calibration: Images | None,
     float_layers: Sequence[str],
+    package: str = "tensorflow",
 ) -> tuple[bytes, list[LayerError]]:
     """Converts through a SavedModel with one signature, which names the tensors."""
+    if package == "litert":
+        data = _convert_stablehlo(inference, outputs, batch_size)
+        return _to_int4(data) if precision == "int4" else data, []
     module = tf.Module()
     module.variables_read = inference.variables
     spec = tf.TensorSpec((batch_size, *inference.input_shape), tf.float32, "pixels")
@@ -192,6 +208,58 @@ def _convert(
         if precision == "float16":
             converter.target_spec.supported_types = [tf.float16]
         return converter.convert(), []
+
+
+def _convert_stablehlo(
+    inference: Inference, outputs: Sequence[str], batch_size: int | None
+) -> bytes:
+    """Converts to float32 through StableHLO, in `litert-converter`."""
+    api = _import_converter()
+    from litert_converter.mlir import ir, passmanager
+
+    spec = tf.TensorSpec((batch_size, *inference.input_shape), tf.float32, "pixels")
+    run = freeze(inference, tf.function(inference).get_concrete_function(spec))
+    if run is None:
+        raise ValueError(
+            'converter="litert" takes weights of at most 1.9 GB. Take converter="tensorflow".'
+        )
+
+    def function(pixels: tf.Tensor) -> list[tf.Tensor]:
+        results = run(pixels)
+        return [results[name] for name in outputs]
+
+    lower = tf.function(function, jit_compile=True).experimental_get_compiler_ir(spec)
+    context = ir.Context()
+    api.prepare_mlir_context(context)
+    with context, ir.Location.unknown():
+        # TensorFlow writes erf in its own dialect, which the package lacks.
+        text = re.sub(r"mhlo\.erf (%\S+) : (tensor<[^>]+>)", _ERF, lower(stage="stablehlo"))
+        module = ir.Module.parse(text)
+        api.run_convert_to_tfl_passes(module, passmanager.PassManager(), api.ConvertToTFLConfig())
+        api.set_signature(module.operation, "serving_default", ["pixels"], list(outputs))
+        return api.export_flatbuffer_to_bytes(module.operation)
+
+
+def _import_converter() -> types.ModuleType:
+    try:
+        return importlib.import_module("litert_converter.converter_api_ext")
+    except ImportError as error:
+        raise ImportError(
+            'converter="litert" needs litert-converter. Install it with '
+            '`pip install "keras_vit[litert-converter]"`.'
+        ) from error
+
+
+def _check_converter(converter: str, precision: str, batch_size: int | None) -> None:
+    check_choice("converter", converter, ("tensorflow", "litert"))
+    if converter == "litert":
+        if precision not in ("float32", "int4") or batch_size is None:
+            raise ValueError(
+                'converter="litert" makes files in "float32" and "int4" with a fixed batch size. '
+                f"Received: precision={precision!r}, batch_size={batch_size}. Take "
+                'converter="tensorflow".'
+            )
+        _import_converter()  # before any work
 
 
 def import_quantizer() -> types.ModuleType:
