@@ -175,8 +175,8 @@ def test_the_new_converter_gives_the_same_file(model, wide, exported, pixels, tm
     options = {"batch_size": len(pixels), "converter": "litert"}
     path, outputs = tmp_path / "new.tflite", ("probabilities", "logits")
     report = export_litert(model, path, labels=LABELS, outputs=outputs, **options)
-    assert report.max_difference < 1e-6
-    assert report.size == pytest.approx(exported.size, rel=0.05)
+    assert report.max_difference < 1e-5  # as of TensorFlow's
+    assert report.size == pytest.approx(exported.size, rel=0.1)  # one output more
     found = load_litert(path)(pixels)
     np.testing.assert_allclose(found["logits"], model(pixels), rtol=0, atol=1e-5)
     np.testing.assert_allclose(found["probabilities"].sum(-1), 1, rtol=0, atol=1e-6)
