@@ -198,7 +198,7 @@ def _quantize(
     largest value, not to the mean of each image's, which clips. Products of queries and keys stay
     float: without a bias in front, OpenVINO 2026.4 computes their 8-bit form wrong on processors
     (an AIMv2 was off by a third of the largest logit, by 3 % in OpenVINO's own reference).
-    SmoothQuant is off: its factors, one per channel, are computed wrong after a mean over tokens.
+    SmoothQuant is off: with it, the AIMv2 stays as wrong, whose cause was not isolated.
     """
     import nncf
     from nncf.quantization.range_estimator import RangeEstimatorParametersSet
