@@ -79,7 +79,7 @@ def test_cross_validation_is_that_of_held_out_images():
             for i in own
         ]
         assert accuracy == np.mean(np.argmax(scores, axis=1) == labels)
-    for method in PROBES:
+    for method in ("logistic", "ridge", "knn"):  # tokens are below
         accuracies = cross_validate(method, x, labels, 3)
         assert max(accuracies.values()) > 0.6, method
         noise = np.random.default_rng(5).normal(size=x.shape)
