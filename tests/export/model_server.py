@@ -237,7 +237,7 @@ def main():
     parser.add_argument("--batching_parameters_file")
     parser.add_argument("--file_system_poll_wait_seconds", type=float, default=1.0)
     flags = parser.parse_args()
-    ModelServer(
+    server = ModelServer(  # gRPC stops serving when nothing refers to it
         flags.model_config_file,
         flags.batching_parameters_file if flags.enable_batching else None,
         flags.port,
@@ -245,6 +245,7 @@ def main():
         flags.file_system_poll_wait_seconds,
     )
     signal.pause()
+    server.close()
 
 
 if __name__ == "__main__":
