@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 
-from machine import describe_machine
+from machine import write_row
 
 PLANS = {
     "small, from scratch": ["--steps", "{steps}"],
@@ -88,11 +88,7 @@ def run_all():
             values = {"first": f"{folder}/small", "steps": options.steps}
             flags = [*(flag.format(**values) for flag in flags), *options.flags.split()]
             row = measure(name, flags, options.images, pathlib.Path(folder))
-            line = json.dumps({**row, **describe_machine()})
-            print(line, flush=True)
-            if options.output:
-                with options.output.open("a") as file:
-                    file.write(line + "\n")
+            write_row(row, options.output)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import json
 import os
 import pathlib
 import re
@@ -24,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 
-from machine import describe_machine
+from machine import write_row
 from small_data import copy_images
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -131,11 +130,8 @@ def main():
                 for file in options.timm.glob("*.py"):
                     shutil.copy(file, folder)
             row = {"library": name, **count(ROOT / "benchmarks/effort" / SCRIPTS[name])}
-            line = json.dumps({**row, **run(name, python, folder), **describe_machine()})
-        print(line, flush=True)
-        if options.output:
-            with options.output.open("a") as file:
-                file.write(line + "\n")
+            row |= run(name, python, folder)
+        write_row(row, options.output)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 
-from machine import describe_machine
+from machine import write_row
 
 CLASSES = "keras.Model", "keras_vit.Model"
 
@@ -73,11 +73,7 @@ def main() -> None:
             for key, value in runs[0].items():
                 number = key.endswith("_s")
                 row[key] = round(statistics.median(r[key] for r in runs), 2) if number else value
-            line = json.dumps({**row, **describe_machine()})
-            print(line, flush=True)
-            if options.output:
-                with options.output.open("a") as file:
-                    file.write(line + "\n")
+            write_row(row, options.output)
 
 
 if __name__ == "__main__":

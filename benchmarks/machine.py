@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import os
 import pathlib
 import platform
@@ -25,3 +26,12 @@ def describe_machine(cpuinfo: str | os.PathLike = "/proc/cpuinfo") -> dict:
         "units": sorted((UNITS | WIDTHS) & set(found.get("flags", "").split())),
         "python": platform.python_version(),
     }
+
+
+def write_row(row: dict, output: pathlib.Path | None) -> None:
+    """Prints a result with its machine as a JSON line, and appends it to a file if there is one."""
+    line = json.dumps({**row, **describe_machine()})
+    print(line, flush=True)
+    if output:
+        with output.open("a") as file:
+            file.write(line + "\n")

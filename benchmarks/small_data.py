@@ -17,7 +17,6 @@ reading the images to the trained model. Prints and appends one JSON line a run,
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import pathlib
@@ -26,7 +25,7 @@ import statistics
 import tempfile
 import time
 
-from machine import describe_machine
+from machine import write_row
 
 CONTESTANTS = {
     "keras_vit": "`keras-vit train`",
@@ -278,11 +277,7 @@ def main():
         for row in make(options, pathlib.Path(folder)):
             rows.append(row)
             tested = {"test_images": options.tested * row["classes"]}
-            line = json.dumps({**row, **tested, **versions, **describe_machine()})
-            print(line, flush=True)
-            if options.output:
-                with options.output.open("a") as file:
-                    file.write(line + "\n")
+            write_row({**row, **tested, **versions}, options.output)
     print("\n".join(table([row for row in rows if row["task"] == options.task])))
 
 

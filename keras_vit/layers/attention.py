@@ -289,7 +289,16 @@ class SelfAttention(keras.layers.Layer):
 
         Returns:
             Float tensor of shape `(B, 1, D)`, and the keys and values with those of the token.
+
+        Raises:
+            ValueError: If the layer is not causal, or adds positions.
         """
+        if not self.causal or self.relative_positions or self.rope is not None:
+            raise ValueError(
+                "Tokens are added one by one to causal attention without positions of its own. "
+                f"Received: causal={self.causal}, relative_positions={self.relative_positions}, "
+                f"rope={self.rope}. Call the layer with all tokens."
+            )
         queries, key, value = self._project(token)  # (B, A, 1, d) each
         keys = ops.slice_update(cache[0], (0, 0, index, 0), key)
         values = ops.slice_update(cache[1], (0, 0, index, 0), value)

@@ -309,6 +309,12 @@ class TransformerBlock(keras.layers.Layer):
 
     def step(self, token: keras.KerasTensor, cache: Any, index: keras.KerasTensor) -> Any:
         """One more token through a causal block: as `SelfAttention.step`, with its arguments."""
+        if self.post_norm or self.grid_positions is not None:
+            raise ValueError(
+                "Tokens are added one by one to blocks with norms first and attention without "
+                f"positions. Received: post_norm={self.post_norm}, "
+                f"grid_positions={self.grid_positions!r}. Call the block with all tokens."
+            )
         x, cache = self.attention.step(self.attention_norm(token), cache, index)
         if self.layer_scale is not None:
             x = self.attention_scale(x)

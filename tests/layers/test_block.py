@@ -302,3 +302,11 @@ def test_the_symbolic_outputs_are_those_of_the_call(policy):
         assert promised.shape == (None, *kept.shape[1:])
         assert promised.dtype == keras.backend.standardize_dtype(kept.dtype)
     assert block(keras.Input((5, 16))).shape == (None, 5, 16)
+
+
+@pytest.mark.parametrize("options", [{}, {"post_norm": True}, {"relative_positions": True}])
+def test_a_step_that_would_leave_something_out_is_refused(options):
+    block = TransformerBlock(2, 8, causal=bool(options), **options)
+    block.build((None, 4, 8))
+    with pytest.raises(ValueError, match="Tokens are added one by one"):
+        block.step(np.zeros((1, 1, 8)), (np.zeros((1, 2, 4, 4)),) * 2, 0)
