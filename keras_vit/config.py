@@ -308,6 +308,10 @@ class ViTConfig:
         num_heads: Attention heads, which divide `width` unless there is a `head_width`.
         mlp_dim: Hidden dimension of the MLP.
         image_size: Pixels along (height, width); an integer means a square.
+        any_size: Whether the model takes images of any size: `image_size` is the size that learned
+            positions are for, and they are resized to that of each batch by `position_resize`.
+            Zeros after the preprocessing fill images up to whole patches, at the bottom and at the
+            right.
         channels: Channels of an image.
         classes: Outputs of the head, or `None` for a backbone without one.
         pooling: Input of the head: the class `"token"`, `"gap"` (mean of the patch tokens),
@@ -419,6 +423,7 @@ class ViTConfig:
     stem: ResNetStem | None = None
     preprocessing: Preprocessing = dataclasses.field(default_factory=Preprocessing)
     include_preprocessing: bool = True
+    any_size: bool = False
 
     def __post_init__(self) -> None:
         for field in ("patch_size", "image_size"):
@@ -436,6 +441,7 @@ class ViTConfig:
         self._check_rope()
         self._check_tokens()
         self._check_merging()
+        self._check_any_size()
         self.preprocessing.per_channel(self.channels)
 
     def _check_numbers(self) -> None:
@@ -569,9 +575,28 @@ class ViTConfig:
                 f"keep. {received}, rematerialize=True; choose one of the two."
             )
 
+    def _check_any_size(self) -> None:
+        for field, default in (
+            ("patch_dropout_rate", 0.0),
+            ("num_merged_tokens", 0),
+            ("query_chunk_size", None),
+        ):
+            if self.any_size and getattr(self, field) != default:
+                raise ValueError(
+                    "The number of patches must be known. Received: any_size=True, "
+                    f"{field}={getattr(self, field)!r}; set it to {default!r}, or build the model "
+                    "for one size: any_size=False, image_size=(height, width)."
+                )
+        if self.any_size and self.position_embedding in BLOCK_POSITIONS:
+            raise ValueError(
+                "The weights of relative positions are of one grid of patches. Received: "
+                f"any_size=True, position_embedding={self.position_embedding!r}; set any_size to "
+                "False, or choose another position_embedding."
+            )
+
     @property
     def grid(self) -> tuple[int, int]:
-        """Patches along (height, width)."""
+        """Patches along (height, width), of images of `image_size`."""
         size = self.image_size if self.stem is None else self.stem.map_size(self.image_size)
         (height, width), (rows, columns) = size, self.patch_size
         return height // rows, width // columns
@@ -611,9 +636,10 @@ class ViTConfig:
         return self.position_embedding if self.position_embedding in GRID_POSITIONS else None
 
     @property
-    def input_shape(self) -> tuple[int, int, int]:
-        """Height, width and channels of an image."""
-        return (*self.image_size, self.channels)
+    def input_shape(self) -> tuple[int | None, int | None, int]:
+        """Height, width and channels of an image; `None` for images of any size."""
+        height, width = (None, None) if self.any_size else self.image_size
+        return height, width, self.channels
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain values, for `ViTConfig(**fields)`."""

@@ -30,7 +30,7 @@ def create_model(
     include_top: bool = True,
     weights: str | os.PathLike[str] | None = None,
     input_tensor: keras.KerasTensor | None = None,
-    input_shape: tuple[int, int, int] | None = None,
+    input_shape: tuple[int | None, int | None, int] | None = None,
     pooling: str | None = None,
     classes: int = 1000,
     classifier_activation: str | None = None,
@@ -54,8 +54,9 @@ def create_model(
             or the output of layers that follow one. Those layers become part of the model, which
             then has no `config`.
         input_shape: Height and width in pixels, and channels. `None` takes the variant's own, or
-            those that the weights of a tag were made for. A BiT ResNet also takes
-            `(None, None, channels)`, and then images of any size.
+            those that the weights of a tag were made for. `(None, None, channels)` makes a model
+            for images of any size: learned positions are those of that size, resized to the grid of
+            every batch, and images are filled up to whole patches. See `docs/dense.md`.
         pooling: How tokens become the input of the head: `"token"`, `"gap"` or `"map"`; `None`
             takes the variant's own. Without a head: how they become the output, of shape
             `(B, D)`; `None` returns all tokens after the last norm, of shape `(B, T, D)`. A BiT
@@ -227,7 +228,7 @@ def _constructor(variant: str, title: str) -> Callable[..., Model]:
         include_top: bool = True,
         weights: str | os.PathLike[str] | None = None,
         input_tensor: keras.KerasTensor | None = None,
-        input_shape: tuple[int, int, int] | None = None,
+        input_shape: tuple[int | None, int | None, int] | None = None,
         pooling: str | None = None,
         classes: int = 1000,
         classifier_activation: str | None = None,

@@ -27,7 +27,7 @@ def from_pretrained(
     variant: str | None = None,
     include_top: bool | None = None,
     input_tensor: keras.KerasTensor | None = None,
-    input_shape: tuple[int, int, int] | None = None,
+    input_shape: tuple[int | None, int | None, int] | None = None,
     pooling: str | None = None,
     classes: int | None = None,
     classifier_activation: str | None = None,
@@ -48,7 +48,8 @@ def from_pretrained(
             without a head returns features of shape `(B, D)`, pooled as its project does. With
             `classes` it has a head that starts at zero.
         input_tensor: As in `create_model`.
-        input_shape: Height and width in pixels, and channels; `None` takes the checkpoint's.
+        input_shape: Height and width in pixels, and channels; `None` takes the checkpoint's, and
+            `(None, None, channels)` makes a model for images of any size.
         pooling: As in `create_model`.
         classes: Outputs of the head; `None` takes the checkpoint's.
         classifier_activation: As in `create_model`, and so are the rest.
@@ -93,7 +94,7 @@ def build_pretrained(
     variant: str | None = None,
     include_top: bool | None = None,
     input_tensor: keras.KerasTensor | None = None,
-    input_shape: tuple[int, int, int] | None = None,
+    input_shape: tuple[int | None, int | None, int] | None = None,
     pooling: str | None = None,
     classes: int | None = None,
     classifier_activation: str | None = None,
@@ -114,7 +115,12 @@ def build_pretrained(
         include_top = classes is not None or info.classes is not None
         if not include_top:
             pooling = pooling or {"pooling": "gap", **info.options, **_known(card)}["pooling"]
-    input_shape = input_shape or _input_shape(info, bool(sizes))
+    any_size = input_shape is not None and input_shape[0] is None and "stages" not in info.sizes
+    if input_shape is None or any_size:
+        own = _input_shape(info, bool(sizes))
+        if own is not None and input_shape is not None:
+            own = (*own[:2], input_shape[2])
+        input_shape = own or input_shape
     found = sizes.keys() - options.keys()
     options = {**sizes, **options}
     config = configure(
@@ -127,6 +133,8 @@ def build_pretrained(
         include_preprocessing=include_preprocessing,
         **options,
     )
+    if any_size and isinstance(config, ViTConfig):
+        config = dataclasses.replace(config, any_size=True)
     chosen = chosen_fields(variant, include_top, input_shape, pooling, options)
     name = name or find_variant(variant)
     return build_from(checkpoint, config, chosen, card, name, input_tensor, found)

@@ -1,15 +1,18 @@
-"""Resizing of position embeddings and patch kernels in NumPy, and fixed embeddings."""
+"""Resizing of position embeddings and patch kernels, and fixed embeddings: in NumPy or a graph."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from keras_vit.config import POSITION_RESIZES
 
 
-def sincos_2d(grid: tuple[int, int], width: int, temperature: float = 10_000.0) -> np.ndarray:
+def sincos_2d(
+    grid: tuple[Any, Any], width: int, temperature: float = 10_000.0, xp: Any = np
+) -> Any:
     """Computes the fixed sine-cosine embedding of a grid, as in https://arxiv.org/abs/2205.01580.
 
     Frequencies fall geometrically from 1 to `1 / temperature`; position (y, x) becomes
@@ -19,6 +22,7 @@ def sincos_2d(grid: tuple[int, int], width: int, temperature: float = 10_000.0) 
         grid: Patches along (height, width).
         width: Dimension of an embedding, a multiple of 4 above 4.
         temperature: Ratio of the highest to the lowest frequency.
+        xp: As for `resize_matrix`.
 
     Returns:
         float32 array of shape `(N, width)`, rows in row-major order of the grid.
@@ -28,11 +32,12 @@ def sincos_2d(grid: tuple[int, int], width: int, temperature: float = 10_000.0) 
     """
     if width % 4 or width < 8:
         raise ValueError(f"`width` must be a multiple of 4 from 8 on. Received: width={width}.")
-    y, x = (axis.reshape(-1, 1) for axis in np.mgrid[: grid[0], : grid[1]])  # (N, 1)
-    frequencies = temperature ** -np.linspace(0.0, 1.0, width // 4)
+    places = xp.meshgrid(*(_real(xp.arange(count), xp) for count in grid), indexing="ij")
+    y, x = (xp.reshape(axis, (-1, 1)) for axis in places)  # (N, 1)
+    frequencies = _real(temperature ** -np.linspace(0.0, 1.0, width // 4), xp)
     x, y = x * frequencies, y * frequencies  # (N, D / 4)
-    table = np.concatenate([np.sin(x), np.cos(x), np.sin(y), np.cos(y)], axis=1)
-    return table.astype("float32")  # (N, D)
+    table = xp.concatenate([xp.sin(x), xp.cos(x), xp.sin(y), xp.cos(y)], axis=1)
+    return table.astype("float32") if xp is np else table  # (N, D)
 
 
 def resize_positions(
@@ -121,7 +126,7 @@ def resize_patch_kernel(
     return np.einsum("yi,xj,ijcd->yxcd", rows, columns, kernel, optimize=True).astype("float32")
 
 
-def resize_matrix(old: int, new: int, method: str) -> np.ndarray:
+def resize_matrix(old: int, new: Any, method: str, xp: Any = np) -> Any:
     """Computes the matrix that interpolates a line of `old` values to `new` values.
 
     Args:
@@ -131,48 +136,54 @@ def resize_matrix(old: int, new: int, method: str) -> np.ndarray:
             (linear), `"linear"` (the same, widened when shrinking), `"bicubic"` (Keys' cubic,
             widened when shrinking) or `"bicubic_plain"` (a steeper cubic, never widened, with the
             outermost values repeated beyond the ends, as in PyTorch).
+        xp: `numpy`, or `keras.ops` where `new` is a tensor: a size that only the graph knows.
 
     Returns:
-        float64 array of shape `(new, old)`, rows summing to 1.
+        float64 array, or float32 tensor, of shape `(new, old)`, rows summing to 1.
     """
+    places, size = _real(xp.arange(new), xp), _real(new, xp)
     if method == "align_corners":
-        positions = np.arange(new) * ((old - 1) / max(1, new - 1))
-        return _weights(_tent, positions, old, 1.0)
-    positions = (np.arange(new) + 0.5) * (old / new) - 0.5
+        positions = places * ((old - 1) / xp.maximum(size - 1, 1))
+        return _weights(_tent, positions, old, 1.0, xp)
+    positions = (places + 0.5) * (old / size) - 0.5
     if method == "bilinear":
-        return _weights(_tent, positions.clip(0, old - 1), old, 1.0)
+        return _weights(_tent, xp.clip(positions, 0, old - 1), old, 1.0, xp)
     if method == "bicubic_plain":
-        return _repeated_ends(positions, old)
+        return _repeated_ends(positions, old, xp)
     kernel = _tent if method == "linear" else _keys
-    return _weights(kernel, positions, old, max(1.0, old / new))
+    return _weights(kernel, positions, old, xp.maximum(old / size, 1.0), xp)
 
 
-def _repeated_ends(positions: np.ndarray, old: int) -> np.ndarray:
+def _real(x: Any, xp: Any) -> Any:
+    """Integers as float64 in NumPy, and as float32 in a graph."""
+    return np.asarray(x, "float64") if xp is np else xp.cast(x, "float32")
+
+
+def _repeated_ends(positions: Any, old: int, xp: Any) -> Any:
     """Cubic weights of the four values around every position; the end values are repeated."""
-    matrix = np.zeros((len(positions), old))
-    first = np.floor(positions).astype(int) - 1
+    values, matrix = _real(np.arange(old), xp), 0.0
+    first = xp.floor(positions) - 1
     for offset in range(4):
         index = first + offset
-        weights = _keys(positions - index, a=-0.75)
-        np.add.at(matrix, (np.arange(len(positions)), index.clip(0, old - 1)), weights)
+        weights = _keys(positions - index, xp, a=-0.75)
+        is_it = xp.equal(xp.clip(index, 0, old - 1)[:, None], values)  # (new, old)
+        matrix = matrix + xp.where(is_it, weights[:, None], 0.0)
     return matrix
 
 
-def _weights(
-    kernel: Callable[[np.ndarray], np.ndarray], positions: np.ndarray, old: int, scale: float
-) -> np.ndarray:
+def _weights(kernel: Callable[..., Any], positions: Any, old: int, scale: Any, xp: Any) -> Any:
     """Weights of every old value at every position; those beyond the ends are left out."""
-    weights = kernel((np.arange(old)[None] - positions[:, None]) / scale)
-    return weights / weights.sum(axis=1, keepdims=True)
+    weights = kernel((_real(np.arange(old), xp)[None] - positions[:, None]) / scale, xp)
+    return weights / xp.sum(weights, axis=1, keepdims=True)
 
 
-def _tent(x: np.ndarray) -> np.ndarray:
-    return np.maximum(0.0, 1.0 - np.abs(x))
+def _tent(x: Any, xp: Any) -> Any:
+    return xp.maximum(0.0, 1.0 - xp.abs(x))
 
 
-def _keys(x: np.ndarray, a: float = -0.5) -> np.ndarray:
+def _keys(x: Any, xp: Any, a: float = -0.5) -> Any:
     """Keys' cubic; -0.5 as in Pillow and in PyTorch where it antialiases, -0.75 elsewhere there."""
-    x = np.abs(x)
+    x = xp.abs(x)
     near = ((a + 2) * x - (a + 3)) * x * x + 1
     far = ((x - 5) * x + 8) * x * a - 4 * a
-    return np.where(x < 1, near, np.where(x < 2, far, 0.0))
+    return xp.where(x < 1, near, xp.where(x < 2, far, 0.0))

@@ -21,11 +21,12 @@ from keras_vit.families import FAMILIES, FAMILY_NAMES
 _OWN_ARGUMENTS = {
     "image_size": "input_shape=(height, width, channels)",
     "channels": "input_shape=(height, width, channels)",
+    "any_size": "input_shape=(None, None, channels)",
 }
 
 _SHAPE_ADVICE = (
-    "`input_shape` must be (height, width, channels), all three known, because positions are "
-    "learned for one size; only a BiT ResNet takes (None, None, channels). Received: {}."
+    "`input_shape` must be (height, width, channels), or (None, None, channels) for images of any "
+    "size. Received: {}."
 )
 
 # Table 1 of https://arxiv.org/abs/2010.11929 (B, L, H); Table 2 of https://arxiv.org/abs/2106.10270
@@ -257,7 +258,7 @@ def _split_image_size(name: str) -> tuple[str, tuple[int, int] | None]:
 def configure(
     variant: str,
     include_top: bool = True,
-    input_shape: tuple[int, int, int] | None = None,
+    input_shape: tuple[int | None, int | None, int] | None = None,
     pooling: str | None = None,
     classes: int = 1000,
     classifier_activation: str | None = None,
@@ -269,7 +270,7 @@ def configure(
     Args:
         variant: Name of the architecture.
         include_top: As in `create_model`, and so are the others.
-        input_shape: Height and width in pixels, and channels.
+        input_shape: Height and width in pixels, or `None` twice for any size, and channels.
         pooling: How tokens become the input of the head, or the output without a head.
         classes: Outputs of the head.
         classifier_activation: Activation of the head.
@@ -286,7 +287,11 @@ def configure(
     _check_options(options, config)
     changes: dict[str, Any] = dict(options, include_preprocessing=include_preprocessing)
     if input_shape is not None:
-        changes["image_size"], changes["channels"] = _split_shape(input_shape, config)
+        size, changes["channels"] = _split_shape(input_shape)
+        if size is None and isinstance(config, ViTConfig):
+            changes["any_size"] = True
+        else:
+            changes["image_size"] = size
     if include_top:
         changes["classes"] = classes
         changes["classifier_activation"] = classifier_activation
@@ -301,7 +306,7 @@ def configure(
 def chosen_fields(
     variant: str,
     include_top: bool,
-    input_shape: tuple[int, int, int] | None,
+    input_shape: tuple[int | None, int | None, int] | None,
     pooling: str | None,
     options: dict[str, Any],
 ) -> set[str]:
@@ -310,6 +315,9 @@ def chosen_fields(
     if pooling is not None or not include_top:
         chosen.add("pooling")
     name_has_size = _split_image_size(variant)[1] is not None
+    is_any = input_shape is not None and input_shape[0] is None
+    if is_any and isinstance(find_config(variant), ViTConfig):
+        return chosen | {"any_size"}  # positions are for the size of the checkpoint
     if input_shape is not None or name_has_size:  # "vit_base_patch16_384"
         chosen.add("image_size")
     return chosen
@@ -329,12 +337,12 @@ def _check_options(options: dict[str, Any], config: ViTConfig | ResNetConfig) ->
 
 
 def _split_shape(
-    input_shape: tuple[int | None, int | None, int], config: ViTConfig | ResNetConfig
+    input_shape: tuple[int | None, int | None, int],
 ) -> tuple[tuple[int, int] | None, int]:
     if len(input_shape) != 3:
         raise ValueError(_SHAPE_ADVICE.format(tuple(input_shape)))
     height, width, channels = input_shape
-    if height is None and width is None and isinstance(config, ResNetConfig):
+    if height is None and width is None and channels is not None:
         return None, channels
     if height is None or width is None or channels is None:
         raise ValueError(_SHAPE_ADVICE.format(tuple(input_shape)))

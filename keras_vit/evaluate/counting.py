@@ -137,6 +137,11 @@ def count_activations(
 
 
 def _vit_stages(config: ViTConfig) -> Iterator[StageCount]:
+    if config.any_size:
+        raise ValueError(
+            "The cost of a model depends on the size of its images, and any_size=True leaves it "
+            "open. Pass `dataclasses.replace(config, image_size=224, any_size=False)`."
+        )
     channels, (height, width) = config.channels, config.image_size
     if config.stem is not None:
         yield from _stem_stages(config)

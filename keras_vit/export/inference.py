@@ -72,8 +72,16 @@ class Inference:
 
     @property
     def input_shape(self) -> tuple[int, int, int]:
-        """Height, width and channels of the pixels."""
-        return tuple(self.model.inputs[0].shape[1:])
+        """Height, width and channels of the pixels; of a model for any size, of its positions."""
+        height, width, channels = self.model.inputs[0].shape[1:]
+        if self.any_size:
+            height, width = self.source.config.image_size
+        return height, width, channels
+
+    @property
+    def any_size(self) -> bool:
+        """Whether the model takes pixels of any height and width."""
+        return None in self.model.inputs[0].shape[1:3]
 
     @property
     def classes(self) -> int | None:
@@ -123,6 +131,7 @@ def prepare(
     activation: str | None = None,
     *,
     merge: bool = True,
+    any_size: bool = False,
 ) -> Inference:
     """Rebuilds a model for inference in one precision.
 
@@ -136,6 +145,7 @@ def prepare(
             or softmax if the head has none; `"linear"` gives no probabilities.
         merge: Whether low-rank updates are added to the kernels, and quantised kernels become
             floats. If not, a quantised model stays as it is, in its own precision.
+        any_size: Whether the format takes images of any size, if the model does.
 
     Returns:
         An `Inference`. Its weights are copies, or the model's own if nothing changes. Weight
@@ -145,7 +155,7 @@ def prepare(
         ValueError: If the model is not built, has several inputs or outputs or unknown sizes, or
             its preprocessing is unknown.
     """
-    check_model(model)
+    check_model(model, any_size)
     source, steps = model, _count_steps(model)
     is_kept = not merge and bool(quantized_layers(model))
     if not is_kept:
@@ -247,8 +257,8 @@ def check_labels(labels: Sequence[str] | None, classes: int | None) -> list[str]
     return labels
 
 
-def check_model(model: keras.Model) -> None:
-    """Raises an error if a model cannot be exported."""
+def check_model(model: keras.Model, any_size: bool = False) -> None:
+    """Raises an error if a model cannot be exported, in a format for images of any size or not."""
     if keras.backend.backend() != "tensorflow":
         raise ValueError(
             "Exports need TensorFlow. Received: a model on the backend "
@@ -272,10 +282,14 @@ def check_model(model: keras.Model) -> None:
             "names several."
         )
     shape = model.inputs[0].shape
+    if any_size and getattr(getattr(model, "config", None), "any_size", False):
+        return
     if len(shape) != 4 or None in shape[1:]:
         raise ValueError(
             "The input must have the shape (None, height, width, channels), with only the batch "
-            f"size unknown. Received: an input of shape {tuple(shape)}."
+            f"size unknown. Received: an input of shape {tuple(shape)}. Export a model for images "
+            "of any size at one size: keras_vit.models.resize_model(model, (height, width)), or "
+            "as SavedModel, which takes any size from a Vision Transformer itself."
         )
 
 

@@ -31,6 +31,7 @@ from keras_vit.export.verify import (
     check,
     compare,
     compare_resizing,
+    compare_sizes,
     expected_outputs,
     verification_images,
 )
@@ -76,7 +77,8 @@ def export_saved_model(
     - `tolerant`: the same, but an unreadable image gives zeros and `valid` false, where
       `serving_default` fails for the whole batch;
     - `images`: uint8 pixels of any size; `float_images`: float32 in [0, 255];
-    - `pixels`: float32 in [0, 255] of the model's image size;
+    - `pixels`: float32 in [0, 255] of the model's image size; of any size if the model takes that,
+      while the signatures above resize images to the size that its positions are for;
     - `features`: `image_bytes`; returns `features` only;
     - with `jit_compile`, `plain` and `plain_pixels`: as `serving_default` and `pixels`, for servers
       without XLA.
@@ -132,7 +134,7 @@ def export_saved_model(
         check_positive("warmup_batch_sizes", size)
     if version is not None:
         _check_version(version)
-    inference = prepare(model, precision, preprocessing, activation)
+    inference = prepare(model, precision, preprocessing, activation, any_size=True)
     _check_names(inference)
     labels = check_labels(labels, inference.classes)
     images = verification_images(images, inference)
@@ -141,7 +143,7 @@ def export_saved_model(
     destination: pathlib.Path | str = f"{base}/{name}" if isinstance(base, str) else base / name
     with write_atomically(destination) as unfinished:
         module = ServingModule(inference, labels, top_k, jit_compile, max_pixels)
-        reference = prepare(model, "float32", preprocessing, activation)
+        reference = prepare(model, "float32", preprocessing, activation, any_size=True)
         expected = expected_outputs(reference, images)
         tf.saved_model.save(module, os.fspath(unfinished), module.signatures())
         write_version_files(
@@ -150,6 +152,7 @@ def export_saved_model(
         runner = load_saved_model(unfinished)
         report = compare(unfinished, "saved_model", precision, runner, expected, images)
         report = compare_resizing(report, runner, reference)
+        report = compare_sizes(report, runner, reference)
         if jit_compile:
             plain = load_saved_model(unfinished, PLAIN_PIXELS)
             twin = compare(unfinished, "saved_model", precision, plain, expected, images)
@@ -203,7 +206,7 @@ class ServingModule(tf.Module):
     ):
         super().__init__()
         self._inference = inference
-        spec = tf.TensorSpec((None, *inference.input_shape), tf.float32, "pixels")
+        spec = _pixels(inference)
         run = tf.function(inference, jit_compile=jit_compile).get_concrete_function(spec)
         plain = tf.function(inference).get_concrete_function(spec) if jit_compile else None
         frozen = freeze(inference, run) if inference.is_half and not jit_compile else None
@@ -220,8 +223,8 @@ class ServingModule(tf.Module):
 
     def signatures(self) -> dict[str, ConcreteFunction]:
         """Returns the concrete functions by signature name."""
-        height, width, channels = self._inference.input_shape
-        sized = tf.TensorSpec((None, height, width, channels), tf.float32, "pixels")
+        channels = self._inference.input_shape[-1]
+        sized = _pixels(self._inference)
         floats = tf.TensorSpec((None, None, None, channels), tf.float32, "images")
         whole = tf.TensorSpec((None, None, None, channels), tf.uint8, "images")
         signatures = {
@@ -308,6 +311,11 @@ class ServingModule(tf.Module):
         valid = tf.scatter_nd(indices, tf.ones_like(indices[:, 0]), (count + 1,))[:count] > 0
         pixels = tf.scatter_nd(indices, pixels, tf.concat([[count + 1], shape], 0))[:count]
         return tf.ensure_shape(pixels, (None, *shape)), valid
+
+
+def _pixels(inference: Inference) -> tf.TensorSpec:
+    """What the model takes."""
+    return tf.TensorSpec((None, *inference.model.inputs[0].shape[1:]), tf.float32, "pixels")
 
 
 def _concrete(

@@ -102,7 +102,8 @@ def verify_export(
     """
     path = newest_version(path)
     format = find_format(path)
-    inference = prepare(model, preprocessing=preprocessing, activation=activation)
+    takes_any = format == "saved_model"
+    inference = prepare(model, "float32", preprocessing, activation, any_size=takes_any)
     images = verification_images(images, inference)
     runner = LOADERS[format](path)
     if quantized_layers(model):
@@ -114,6 +115,7 @@ def verify_export(
     run = _with_probabilities(runner, inference.activation) if is_activated else runner
     report = compare(path, format, "unknown", run, expected, images)
     report = compare_resizing(report, runner, inference)
+    report = compare_sizes(report, runner, inference)
     return check(report, None, tolerance=tolerance)
 
 
@@ -273,6 +275,26 @@ def _warn_of_quantized(
     )
 
 
+def compare_sizes(report: ExportReport, runner: Runner, inference: Inference) -> ExportReport:
+    """Includes pixels of two other sizes in the report of a model that takes any, or nothing.
+
+    Args:
+        report: The comparison of pixels of the size that the positions are for.
+        runner: Function that runs the file.
+        inference: The model.
+    """
+    if not inference.any_size:
+        return report
+    height, width, channels = inference.input_shape
+    worst = report.max_difference
+    for size in ((height * 3 // 2, width), (height, width // 2 + 1)):  # the second is padded
+        pixels = synthetic_images((*size, channels), count=2)
+        outputs, expected = runner(pixels), expected_outputs(inference, pixels)
+        shared = [name for name in outputs if name in expected]
+        worst = max(worst, *(_difference(outputs[name], expected[name]) for name in shared))
+    return dataclasses.replace(report, max_difference=worst)
+
+
 def _quantized_outputs(inference: Inference, images: np.ndarray) -> dict[str, np.ndarray]:
     """Outputs of a model that Keras quantised, as it computes them itself."""
     return prepare(
@@ -280,6 +302,7 @@ def _quantized_outputs(inference: Inference, images: np.ndarray) -> dict[str, np
         preprocessing=inference.preprocessing,
         activation=inference.activation,
         merge=False,
+        any_size=inference.any_size,
     ).run(images)
 
 

@@ -12,6 +12,7 @@ from keras import ops
 
 from keras_vit.checks import Shape, check_heads, check_positive, check_rate, pair
 from keras_vit.config import RotaryPositions
+from keras_vit.layers.any_size import rotary_tables_of, size_of
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.fused_attention import fused_attention, fusion_pays
 from keras_vit.layers.norm import make_norm
@@ -22,7 +23,7 @@ _PARTS = ("query", "key", "value")
 _LEFT_OUT = -1e9  # logit of a key that is not attended to
 
 
-def split_heads(x: keras.KerasTensor, num_tokens: int, num_heads: int) -> keras.KerasTensor:
+def split_heads(x: keras.KerasTensor, num_tokens: Any, num_heads: int) -> keras.KerasTensor:
     """Features of flattened tokens by head: `(B * T, A * d)` becomes `(B, A, T, d)`."""
     head_dim = x.shape[-1] // num_heads
     x = ops.reshape(x, (-1, num_tokens, num_heads, head_dim))
@@ -105,7 +106,7 @@ class SelfAttention(keras.layers.Layer):
             (https://arxiv.org/abs/2110.09456).
         without_bias: Products without bias: any of `"query"`, `"key"`, `"value"`, `"projection"`.
         rope: Rotary position embedding of queries and keys, a `RotaryPositions` or its fields.
-        grid: Patches along (height, width), for `rope`.
+        grid: Patches along (height, width), for `rope`; `None` takes those of each call.
         num_prefix_tokens: Tokens before the patches, which `rope` leaves as they are.
         causal: Whether a token attends to itself and those before it alone.
         head_width: Dimension `d` of a head; `None` divides the width among the heads.
@@ -117,6 +118,8 @@ class SelfAttention(keras.layers.Layer):
         sizes: Optional integer tensor of shape `(B, T)`, how many tokens each stands for; such a
             token is attended to as often as those, and one of size 0, padding, by no other.
         return_keys: Whether to return the keys too, as they are attended to.
+        grid: Patches along (height, width) of these tokens, integers or tensors, for `rope`; `None`
+            takes those of the layer.
 
     Returns:
         Float tensor of shape `(B, T, D)`; with `return_attention_scores`, also one of shape
@@ -167,6 +170,7 @@ class SelfAttention(keras.layers.Layer):
         self.num_prefix_tokens = num_prefix_tokens
         self.causal = causal
         self.head_width = head_width
+        self._tables: Any = None
 
     def build(self, tokens_shape: Shape) -> None:
         _, num_tokens, width = tokens_shape
@@ -214,7 +218,7 @@ class SelfAttention(keras.layers.Layer):
                 self.norm_kind, self.norm_epsilon, dtype=self.dtype_policy, name="norm"
             )
             self.norm.build((None, inner))
-        if self.rope is not None:
+        if self.rope is not None and (num_tokens is not None or self.grid is not None):
             self._tables = self._rotary_tables(num_tokens, head_dim)
 
     @property
@@ -246,9 +250,10 @@ class SelfAttention(keras.layers.Layer):
         training: bool | None = None,
         sizes: keras.KerasTensor | None = None,
         return_keys: bool = False,
+        grid: tuple[Any, Any] | None = None,
     ) -> keras.KerasTensor | tuple[keras.KerasTensor, ...]:
-        num_tokens = tokens.shape[1]
-        queries, keys, values = self._project(tokens)
+        num_tokens = size_of(tokens, 1)
+        queries, keys, values = self._project(tokens, grid)
         logits = self._position_logits(queries)
         if self.causal:
             places = ops.arange(num_tokens)
@@ -308,7 +313,7 @@ class SelfAttention(keras.layers.Layer):
 
     def _join(self, x: keras.KerasTensor) -> keras.KerasTensor:
         """Output `(B, T, D)` of heads of shape `(B, A, T, d)`."""
-        num_tokens = x.shape[2]
+        num_tokens = size_of(x, 2)
         x = merge_heads(x)  # (B * T, D)
         if self.inner_norm:
             x = self.norm(x)
@@ -325,8 +330,8 @@ class SelfAttention(keras.layers.Layer):
     ) -> keras.KerasTensor:
         """Means of the values, `(B, A, T, d)`, for one chunk of the queries after another."""
         num_tokens = queries.shape[2]
-        size = self.query_chunk_size or num_tokens
-        if size >= num_tokens:
+        size = self.query_chunk_size
+        if size is None or size >= num_tokens:
             scores = attention_scores(queries, keys, logits)
             return ops.matmul(self.attention_dropout(scores, training=training), values)
         parts: list[keras.KerasTensor] = []
@@ -342,10 +347,10 @@ class SelfAttention(keras.layers.Layer):
         return ops.concatenate(parts, axis=2)
 
     def _project(
-        self, tokens: keras.KerasTensor
+        self, tokens: keras.KerasTensor, grid: tuple[Any, Any] | None = None
     ) -> tuple[keras.KerasTensor, keras.KerasTensor, keras.KerasTensor]:
         """Queries, keys and values, each of shape `(B, A, T, d)`."""
-        _, num_tokens, width = tokens.shape
+        num_tokens, width = size_of(tokens, 1), tokens.shape[-1]
         x = self.qkv(ops.reshape(tokens, (-1, width)))  # (B * T, 3 D)
         if 0 < len(self._with_bias) < len(_PARTS):
             x = x + self._joined_bias(x)
@@ -355,10 +360,21 @@ class SelfAttention(keras.layers.Layer):
         if self.qk_norm:
             queries, keys = self.query_norm(queries), self.key_norm(keys)
         if self.rope is not None:
-            queries, keys = (
-                rotate(x, self._tables, self.rope.interleaved) for x in (queries, keys)
-            )
+            tables = self._tables_of(grid, queries.shape[-1])
+            queries, keys = (rotate(x, tables, self.rope.interleaved) for x in (queries, keys))
         return queries, keys, values
+
+    def _tables_of(self, grid: tuple[Any, Any] | None, head_dim: int) -> Any:
+        if grid is None and self._tables is not None:
+            return self._tables
+        if grid is None:
+            raise ValueError(
+                f"{self.path} has rotary positions for images of any size, and needs the grid of "
+                "these: the block takes it from `maps`. Build the model for one size: "
+                "keras_vit.models.resize_model(model, (height, width))."
+            )
+        assert self.rope is not None
+        return rotary_tables_of(self.rope, grid, head_dim, self.num_prefix_tokens)
 
     def _joined_bias(self, x: keras.KerasTensor) -> keras.KerasTensor:
         """Biases of queries, keys and values in one vector, `(3 D,)`; zeros for those without."""

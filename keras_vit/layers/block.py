@@ -11,6 +11,7 @@ from keras import ops
 
 from keras_vit.checks import Shape, check_positive, check_rate, pair
 from keras_vit.config import RotaryPositions, merged_of
+from keras_vit.layers.any_size import grid_of
 from keras_vit.layers.attention import SelfAttention
 from keras_vit.layers.dense import quantized_policies
 from keras_vit.layers.grid_attention import GridAttention
@@ -83,7 +84,7 @@ class TransformerBlock(keras.layers.Layer):
         without_bias: Products without bias: any of `"query"`, `"key"`, `"value"`, `"projection"`
             and `"mlp"`.
         rope: Rotary position embedding of queries and keys, a `RotaryPositions` or its fields.
-        grid: Patches along (height, width), for `rope`.
+        grid: Patches along (height, width), for `rope`; `None` takes those of `maps`.
         causal: Whether a token attends to itself and those before it alone.
         head_width: Dimension of a head; `None` divides the width among the heads.
         post_norm: Whether the norms follow the sums instead.
@@ -96,6 +97,8 @@ class TransformerBlock(keras.layers.Layer):
         sizes: Integer tensor of shape `(B, T)`, how many patches each token stands for, with
             `num_merged_tokens` as the block before returned it; `None` for one each. No other token
             attends to a token of size 0, padding.
+        maps: Tensor of shape `(B, rows, columns, ...)` with the grid of the patches, for `rope` and
+            images of any size.
 
     Returns:
         Float tensor of shape `(B, T, D)` in the type of the variables: under half-precision
@@ -181,7 +184,10 @@ class TransformerBlock(keras.layers.Layer):
         self,
         tokens_shape: Shape,
         sizes_shape: Shape | None = None,
+        maps_shape: Shape | None = None,
     ) -> None:
+        if maps_shape is not None:  # the number of tokens is that of each call
+            tokens_shape = (tokens_shape[0], None, tokens_shape[2])
         self.attention_norm = self._build(self._norm("attention_norm"), tokens_shape)
         self.attention = self._build(self._attention(), tokens_shape)
         self.mlp_norm = self._build(self._norm("mlp_norm"), tokens_shape)
@@ -265,10 +271,14 @@ class TransformerBlock(keras.layers.Layer):
         return_attention_scores: bool = False,
         training: bool | None = None,
         sizes: keras.KerasTensor | None = None,
+        maps: keras.KerasTensor | None = None,
     ) -> keras.KerasTensor | tuple[keras.KerasTensor, ...]:
+        grid = None if maps is None else grid_of(maps)
         if self.rematerialize and training and not return_attention_scores:
-            return recompute(self, lambda x: self._transform(x, None, False, training), tokens)
-        return self._transform(tokens, sizes, return_attention_scores, training)
+            return recompute(
+                self, lambda x: self._transform(x, None, False, training, grid), tokens
+            )
+        return self._transform(tokens, sizes, return_attention_scores, training, grid)
 
     def _transform(
         self,
@@ -276,6 +286,7 @@ class TransformerBlock(keras.layers.Layer):
         sizes: keras.KerasTensor | None,
         return_attention_scores: bool,
         training: bool | None,
+        grid: tuple[Any, Any] | None,
     ) -> keras.KerasTensor | tuple[keras.KerasTensor, ...]:
         # Rounding the sum of all branches to bfloat16 after each would be most of the error.
         tokens = ops.cast(tokens, self.variable_dtype)
@@ -283,7 +294,7 @@ class TransformerBlock(keras.layers.Layer):
         seen = (
             {}
             if self.grid_positions
-            else {"sizes": sizes, "return_keys": bool(self.num_merged_tokens)}
+            else {"sizes": sizes, "return_keys": bool(self.num_merged_tokens), "grid": grid}
         )
         attended = self.attention(
             x, return_attention_scores=return_attention_scores, training=training, **seen
@@ -330,13 +341,13 @@ class TransformerBlock(keras.layers.Layer):
         return_attention_scores: bool = False,
         training: bool | None = None,
         sizes: keras.KerasTensor | None = None,
+        maps: keras.KerasTensor | None = None,
     ) -> keras.KerasTensor | tuple[keras.KerasTensor, ...]:
         # Without it Keras traces the block for its shapes, most of the time of building a model.
         batch, num_tokens, width = tokens.shape
-        merged = 0
+        kept = num_tokens
         if self.num_merged_tokens:
-            merged = merged_of(num_tokens - self.num_prefix_tokens, self.num_merged_tokens)
-        kept = num_tokens - merged
+            kept -= merged_of(num_tokens - self.num_prefix_tokens, self.num_merged_tokens)
         outputs = [keras.KerasTensor((batch, kept, width), dtype=self.variable_dtype)]
         if self.num_merged_tokens:
             outputs.append(keras.KerasTensor((batch, kept), dtype="int32"))

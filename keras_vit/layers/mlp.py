@@ -8,6 +8,7 @@ import keras
 from keras import ops
 
 from keras_vit.checks import Shape, check_positive, check_rate
+from keras_vit.layers.any_size import size_of
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.norm import make_norm
 
@@ -116,7 +117,7 @@ class MLP(keras.layers.Layer):
         return dense
 
     def call(self, tokens: keras.KerasTensor, training: bool | None = None) -> keras.KerasTensor:
-        _, num_tokens, width = tokens.shape
+        num_tokens, width = size_of(tokens, 1), tokens.shape[-1]
         x = self.hidden(ops.reshape(tokens, (-1, width)))  # (B * T, hidden_dim)
         x = self.hidden_dropout(self._activate(x), training=training)
         if self.inner_norm:

@@ -8,6 +8,7 @@ import keras
 from keras import ops
 
 from keras_vit.checks import Shape, check_heads
+from keras_vit.layers.any_size import size_of
 from keras_vit.layers.attention import add_sizes, attention_scores, merge_heads, split_heads
 from keras_vit.layers.dense import Dense, quantized_policies
 from keras_vit.layers.mlp import MLP
@@ -166,7 +167,7 @@ class AttentionPooling(keras.layers.Layer):
         if self.num_prefix_tokens:
             tokens = tokens[:, self.num_prefix_tokens :]
             sizes = None if sizes is None else sizes[:, self.num_prefix_tokens :]
-        _, num_tokens, width = tokens.shape
+        num_tokens, width = size_of(tokens, 1), tokens.shape[-1]
         probe = ops.reshape(ops.cast(self.probe, tokens.dtype), (1, width))
         queries = split_heads(self.query(probe), 1, self.num_heads)  # (1, A, 1, d)
         pairs = self.key_value(ops.reshape(tokens, (-1, width)))  # (B * T, 2 D)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import keras
 import numpy as np
@@ -11,49 +12,64 @@ from keras import ops
 from keras_vit.config import RotaryPositions
 
 
-@lru_cache(maxsize=64)
-def rotary_tables(
-    rope: RotaryPositions, grid: tuple[int, int], head_dim: int, num_prefix_tokens: int = 0
-) -> tuple[np.ndarray, np.ndarray]:
-    """Cosine and sine of the angle of every token and pair of channels.
-
-    They are constants of a model, computed in float32 as in the projects that trained with them.
+def rotary_angles(rope: RotaryPositions, grid: tuple[Any, Any], head_dim: int, xp: Any = np) -> Any:
+    """Angle of every patch and pair of channels, computed in float32 as in the projects.
 
     Args:
         rope: What the angles are.
         grid: Patches along (height, width).
         head_dim: Dimension of an attention head, a multiple of 4.
+        xp: `numpy`, or `keras.ops` where the grid is of tensors.
+
+    Returns:
+        float32 array or tensor of shape `(N, head_dim / 2)`.
+    """
+    exponents = np.arange(head_dim // 4, dtype="float32") / np.float32(head_dim // 4)
+    periods = np.float32(rope.base) ** exponents
+    rows, columns = (_coordinates(rope, size, axis, xp) for axis, size in enumerate(grid))
+    places = xp.stack(xp.meshgrid(rows, columns, indexing="ij"), -1)
+    places = xp.reshape(places, (-1, 2))  # (N, 2)
+    if rope.order == "wh":
+        places = xp.flip(places, 1)
+    turn = np.float32(2 * np.pi if rope.coordinates == "centered" else 1)
+    angles = turn * places[:, :, None] / periods  # (N, 2, head_dim / 4)
+    return xp.reshape(angles, (-1, head_dim // 2))
+
+
+@lru_cache(maxsize=64)
+def rotary_tables(
+    rope: RotaryPositions, grid: tuple[int, int], head_dim: int, num_prefix_tokens: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Cosine and sine of the angle of every token and pair of channels: constants of a model.
+
+    Args:
+        rope: As for `rotary_angles`, and so are `grid` and `head_dim`.
+        grid: See there.
+        head_dim: See there.
         num_prefix_tokens: Tokens before the patches, whose angle is 0.
 
     Returns:
         Two float32 arrays of shape `(T, head_dim / 2)`, `T = num_prefix_tokens + N`.
     """
-    exponents = np.arange(head_dim // 4, dtype="float32") / np.float32(head_dim // 4)
-    periods = np.float32(rope.base) ** exponents
-    rows, columns = (_coordinates(rope, size, axis) for axis, size in enumerate(grid))
-    places = np.stack(np.meshgrid(rows, columns, indexing="ij"), -1).reshape(-1, 2)  # (N, 2)
-    if rope.order == "wh":
-        places = places[:, ::-1]
-    turn = np.float32(2 * np.pi if rope.coordinates == "centered" else 1)
-    angles = turn * places[:, :, None] / periods  # (N, 2, head_dim / 4)
-    angles = angles.reshape(len(places), head_dim // 2)
+    angles = rotary_angles(rope, grid, head_dim)
     angles = np.pad(angles, ((num_prefix_tokens, 0), (0, 0)))  # (T, head_dim / 2)
     return np.cos(angles), np.sin(angles)
 
 
-def _coordinates(rope: RotaryPositions, size: int, axis: int) -> np.ndarray:
+def _coordinates(rope: RotaryPositions, size: Any, axis: int, xp: Any) -> Any:
     """Position of the patches along one axis, float32 of shape `(size,)`."""
+    is_array = xp is np
+    places = np.arange(size, dtype="float32") if is_array else xp.cast(xp.arange(size), "float32")
+    count = np.float32(size) if is_array else xp.cast(size, "float32")
     if rope.coordinates == "centered":
-        return 2 * ((np.arange(size, dtype="float32") + np.float32(0.5)) / np.float32(size)) - 1
-    places = np.arange(size, dtype="float32") + np.float32(rope.offset)
+        return 2 * ((places + np.float32(0.5)) / count) - 1
+    places = places + np.float32(rope.offset)
     if rope.reference_grid is None:
         return places
-    return places / np.float32(size) * np.float32(rope.reference_grid[axis])
+    return places / count * np.float32(rope.reference_grid[axis])
 
 
-def rotate(
-    x: keras.KerasTensor, tables: tuple[np.ndarray, np.ndarray], interleaved: bool
-) -> keras.KerasTensor:
+def rotate(x: keras.KerasTensor, tables: Any, interleaved: bool) -> keras.KerasTensor:
     """Turns every pair of channels by the angle of its token, in float32.
 
     Prefix tokens are multiplied by 1 and stay as they are. The channels of interleaved pairs come
@@ -61,7 +77,7 @@ def rotate(
 
     Args:
         x: Queries or keys, float tensor of shape `(B, A, T, d)`.
-        tables: Those of `rotary_tables`.
+        tables: Those of `rotary_tables`, as arrays or tensors.
         interleaved: Whether neighbouring channels make a pair, or channels half a head apart.
 
     Returns:

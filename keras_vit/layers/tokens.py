@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.checks import Shape, check_positive, check_rate, check_whole_patches, pair
+from keras_vit.checks import (
+    Shape,
+    check_choice,
+    check_positive,
+    check_rate,
+    check_whole_patches,
+    pair,
+)
+from keras_vit.config import POSITION_RESIZES
+from keras_vit.layers.any_size import grid_of, is_known, pad_to_patches, resampling
 from keras_vit.resize import sincos_2d
 
 _KINDS = ("learned", "learned_2d", "sincos_2d")
@@ -28,16 +38,19 @@ class PatchEncoder(keras.layers.Layer):
         patch_size: Pixels along (height, width) of a patch; an integer means a square.
         width: Dimension `D` of a token.
         use_bias: Whether the projection has a bias.
+        any_size: Whether images may have any size. Zeros, the mean colour of normalised images, are
+            added at the bottom and at the right to whole patches, and patches stay on their grid.
 
     Call arguments:
         images: Float tensor of shape `(B, H, W, C)`.
 
     Returns:
-        Float tensor of shape `(B, N, D)`, `N` the number of patches.
+        Float tensor of shape `(B, N, D)`, `N` the number of patches; with `any_size`
+        `(B, rows, columns, D)`.
 
     Raises:
         ValueError: If an argument is not positive, or the image's size is unknown or not a whole
-            number of patches.
+            number of patches, without `any_size`.
     """
 
     def __init__(
@@ -45,6 +58,7 @@ class PatchEncoder(keras.layers.Layer):
         patch_size: int | tuple[int, int],
         width: int,
         use_bias: bool = True,
+        any_size: bool = False,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -52,18 +66,23 @@ class PatchEncoder(keras.layers.Layer):
         self.patch_size = pair("patch_size", patch_size)
         self.width = width
         self.use_bias = use_bias
+        self.any_size = any_size
+        self.grid: tuple[int, int] | None = None  # `any_size`: that of each image
 
     def build(self, images_shape: Shape) -> None:
-        if len(images_shape) != 4 or None in images_shape[1:]:
+        needed = images_shape[3:] if self.any_size else images_shape[1:]
+        if len(images_shape) != 4 or None in needed:
             raise ValueError(
                 "PatchEncoder needs images of shape (batch, height, width, channels), all but the "
-                f"batch known. Received: shape {tuple(images_shape)}."
+                f"batch known. Received: shape {tuple(images_shape)}. Pass any_size=True for "
+                "images of any height and width."
             )
-        check_whole_patches(tuple(images_shape[1:3]), self.patch_size)
-        self.grid = (
-            images_shape[1] // self.patch_size[0],
-            images_shape[2] // self.patch_size[1],
-        )
+        if not self.any_size:
+            check_whole_patches(tuple(images_shape[1:3]), self.patch_size)
+            self.grid = (
+                images_shape[1] // self.patch_size[0],
+                images_shape[2] // self.patch_size[1],
+            )
         self.projection = keras.layers.Conv2D(
             self.width,
             self.patch_size,
@@ -77,14 +96,25 @@ class PatchEncoder(keras.layers.Layer):
         self.projection.build(images_shape)
 
     def call(self, images: keras.KerasTensor) -> keras.KerasTensor:
+        if self.any_size:
+            return self.projection(pad_to_patches(images, self.patch_size))
         patches = self.projection(images)  # (B, rows, columns, D)
-        return ops.reshape(patches, (-1, self.grid[0] * self.grid[1], self.width))  # (B, N, D)
+        return ops.reshape(patches, (-1, math.prod(self.grid or ()), self.width))  # (B, N, D)
+
+    def compute_output_spec(self, images: keras.KerasTensor) -> keras.KerasTensor:
+        size = [
+            None if side is None else -(-side // patch)
+            for side, patch in zip(images.shape[1:3], self.patch_size, strict=True)
+        ]
+        shape = tuple(size) if self.any_size else (math.prod(self.grid or ()),)
+        return keras.KerasTensor((images.shape[0], *shape, self.width), dtype=self.compute_dtype)
 
     def get_config(self) -> dict[str, Any]:
         config = {
             "patch_size": self.patch_size,
             "width": self.width,
             "use_bias": self.use_bias,
+            "any_size": self.any_size,
         }
         return {**super().get_config(), **config}
 
@@ -120,7 +150,7 @@ class ClassToken(keras.layers.Layer):
         self.stddev = stddev
 
     def build(self, tokens_shape: Shape) -> None:
-        if not 0 <= self.insert_at <= tokens_shape[1]:
+        if tokens_shape[1] is not None and not 0 <= self.insert_at <= tokens_shape[1]:
             raise ValueError(
                 f"Tokens can be inserted at 0 to {tokens_shape[1]} of {tokens_shape[1]} tokens. "
                 f"Received: insert_at={self.insert_at}."
@@ -180,18 +210,21 @@ class AddPositionEmbedding(keras.layers.Layer):
         grid: tuple[int, int],
         num_prefix_tokens: int = 1,
         kind: str = "learned",
+        resize: str = "align_corners",
         **kwargs: Any,
     ):
         super().__init__(autocast=False, **kwargs)
+        check_choice("resize", resize, POSITION_RESIZES)
         if kind not in _KINDS:
             raise ValueError(f"`kind` must be one of {', '.join(_KINDS)}. Received: {kind!r}.")
         self.grid = pair("grid", grid)
         self.num_prefix_tokens = num_prefix_tokens
         self.kind = kind
+        self.resize = resize
 
-    def build(self, tokens_shape: Shape) -> None:
+    def build(self, tokens_shape: Shape, maps_shape: Shape | None = None) -> None:
         expected = self.num_prefix_tokens + self.grid[0] * self.grid[1]
-        if tokens_shape[1] != expected:
+        if maps_shape is None and tokens_shape[1] != expected:
             raise ValueError(
                 f"A grid of {self.grid[0]} x {self.grid[1]} patches and {self.num_prefix_tokens} "
                 f"prefix tokens make {expected} tokens. Received: {tokens_shape[1]} tokens, shape "
@@ -217,9 +250,50 @@ class AddPositionEmbedding(keras.layers.Layer):
             initializer=keras.initializers.RandomNormal(stddev=_POSITION_STDDEV),
         )
 
-    def call(self, tokens: keras.KerasTensor) -> keras.KerasTensor:
+    def call(
+        self, tokens: keras.KerasTensor, maps: keras.KerasTensor | None = None
+    ) -> keras.KerasTensor:
         tokens = ops.cast(tokens, self.variable_dtype)  # also under half-precision policies
-        return tokens + ops.cast(self.table(), tokens.dtype)  # (B, T, D)
+        grid = self.grid if maps is None else grid_of(maps)
+        is_own = is_known(grid) and grid == self.grid
+        table = self.table() if is_own else self._resized(grid, tokens.shape[-1])
+        return tokens + ops.cast(table, tokens.dtype)  # (B, T, D)
+
+    def compute_output_spec(
+        self, tokens: keras.KerasTensor, maps: keras.KerasTensor | None = None
+    ) -> keras.KerasTensor:
+        return keras.KerasTensor(tokens.shape, dtype=self.variable_dtype)
+
+    def _resized(self, grid: tuple[Any, Any], width: int) -> keras.KerasTensor:
+        """The table of another grid, whose sizes may be tensors, `(1, T, D)`."""
+        if self.kind == "sincos_2d":
+            xp = np if is_known(grid) else ops
+            patches = ops.cast(sincos_2d(grid, width, xp=xp), self.variable_dtype)
+            return ops.pad(patches, ((self.num_prefix_tokens, 0), (0, 0)))[None]
+        rows, columns = (
+            resampling(old, new, self.resize, self.variable_dtype)
+            for old, new in zip(self.grid, grid, strict=True)
+        )
+        if self.kind == "learned_2d":
+            return self._joined(
+                ops.matmul(rows, self.rows), ops.matmul(columns, self.columns), grid
+            )
+        prefix = self.embedding[:, : self.num_prefix_tokens]
+        cells = ops.reshape(
+            self.embedding[:, self.num_prefix_tokens :], (self.grid[0], self.grid[1] * width)
+        )
+        cells = ops.reshape(ops.matmul(rows, cells), (-1, self.grid[1], width))
+        cells = ops.matmul(columns, cells)  # (rows, columns, D)
+        return ops.concatenate([prefix, ops.reshape(cells, (1, -1, width))], axis=1)
+
+    def _joined(self, rows: Any, columns: Any, grid: tuple[Any, Any]) -> keras.KerasTensor:
+        """The table of "learned_2d", `(1, T, D)`, from its halves."""
+        x = ops.tile(columns, (1, grid[0], 1))  # (1, N, D / 2)
+        y = ops.repeat(rows, grid[1], axis=1)  # (1, N, D / 2)
+        places = ops.concatenate([x, y], axis=-1)  # (1, N, D)
+        if self.num_prefix_tokens:
+            places = ops.concatenate([self.prefix, places], axis=1)  # (1, T, D)
+        return places
 
     def table(self) -> keras.KerasTensor:
         """The embedding of every place, a float tensor of shape `(1, T, D)`."""
@@ -227,18 +301,14 @@ class AddPositionEmbedding(keras.layers.Layer):
             return ops.convert_to_tensor(self.embedding)
         if self.kind == "sincos_2d":
             return ops.convert_to_tensor(self._fixed)
-        x = ops.tile(self.columns, (1, self.grid[0], 1))  # (1, N, D / 2)
-        y = ops.repeat(self.rows, self.grid[1], axis=1)  # (1, N, D / 2)
-        places = ops.concatenate([x, y], axis=-1)  # (1, N, D)
-        if self.num_prefix_tokens:
-            places = ops.concatenate([self.prefix, places], axis=1)  # (1, T, D)
-        return places
+        return self._joined(self.rows, self.columns, self.grid)
 
     def get_config(self) -> dict[str, Any]:
         config = {
             "grid": self.grid,
             "num_prefix_tokens": self.num_prefix_tokens,
             "kind": self.kind,
+            "resize": self.resize,
         }
         return {**super().get_config(), **config}
 

@@ -215,7 +215,8 @@ def geometry_of(model: keras.Model) -> Geometry:
         A `Geometry`.
 
     Raises:
-        ValueError: If the model has no patch encoder before its blocks.
+        ValueError: If the model has no patch encoder before its blocks, or takes images of any
+            size.
     """
     chain, blocks = find_blocks(model)
     owner = chain[-1]
@@ -226,10 +227,15 @@ def geometry_of(model: keras.Model) -> Geometry:
             f"The model {owner.name!r} has transformer blocks, but no PatchEncoder for "
             "the grid of its patches."
         )
-    rows, columns = encoders[0].grid
+    grid = encoders[0].grid
+    if grid is None:
+        raise ValueError(
+            f"The grid of patches of {owner.name!r} is that of each image, and must be known here. "
+            "Build the model for one size: keras_vit.models.resize_model(model, (height, width))."
+        )
     num_tokens = calls[blocks[0]].input_tensors[0].shape[1]
     height, width = owner.inputs[0].shape[1:3]
-    return Geometry((height, width), (rows, columns), num_tokens - rows * columns)
+    return Geometry((height, width), grid, num_tokens - grid[0] * grid[1])
 
 
 def check_whole(model: keras.Model, blocks: Sequence[TransformerBlock]) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 from keras import ops
 
 from keras_vit.checks import check_positive
+from keras_vit.layers.any_size import TokensToMaps
 from keras_vit.layers.mlp import gelu
 from keras_vit.layers.residual import ResNetStage
+from keras_vit.layers.tokens import ClassToken, PatchEncoder
 from keras_vit.models.attention import check_whole, geometry_of
 from keras_vit.models.feature_extraction import features_of
 from keras_vit.models.graph import calls_of, find_blocks, in_outermost, single_input, walk_layers
@@ -70,26 +72,41 @@ def feature_maps(
     config = getattr(chain[-1], "config", None)
     if not norm or getattr(config, "norm_after_pooling", False):
         last_norm = None
-    geometry = geometry_of(model)
-    if prefix_tokens and not geometry.num_prefix_tokens:
+    calls = calls_of(chain[-1])
+    to_maps, prefix = _mapping(model, chain[-1])
+    if prefix_tokens and not prefix:
         raise ValueError(
             f"The model {model.name!r} has no tokens before its patches. Leave prefix_tokens=False."
         )
     outputs: dict[str, Any] = {}
-    calls = calls_of(chain[-1])
     blocks_by_name = {layer.name: layer for layer in layers}
     for name in names:
         if name not in blocks_by_name:  # a stage of the stem, or another layer
-            outputs[name] = features_of(model, [name], grids=True).output[name]
+            found = features_of(model, [name]).output[name]
+            if len(found.shape) != 4:
+                found = features_of(model, [name], grids=True).output[name]
+            outputs[name] = found
             continue
         x = calls[blocks_by_name[name]].outputs[0]  # (B, T, D)
         x = x if last_norm is None else last_norm(x)
-        prefix = geometry.num_prefix_tokens
-        maps = ops.reshape(x[:, prefix:], (-1, *geometry.grid, x.shape[-1]))
-        parts = [maps, x[:, :prefix]] if prefix_tokens else [maps]
+        parts = [to_maps(x), x[:, :prefix]] if prefix_tokens else [to_maps(x)]
         keys = (name, f"{name}_prefix")
         outputs.update(zip(keys, in_outermost(chain, parts), strict=False))
     return Model(single_input(model), outputs, name=f"{model.name}_maps")
+
+
+def _mapping(
+    model: keras.Model, owner: keras.Model
+) -> tuple[Callable[[keras.KerasTensor], keras.KerasTensor], int]:
+    """A function from tokens to feature maps, and the number of tokens before the patches."""
+    encoder = next((x for x in owner.layers if isinstance(x, PatchEncoder)), None)
+    if encoder is None or not encoder.any_size:
+        geometry = geometry_of(model)
+        prefix = geometry.num_prefix_tokens
+        return lambda x: ops.reshape(x[:, prefix:], (-1, *geometry.grid, x.shape[-1])), prefix
+    prefix = sum(x.num_tokens for x in owner.layers if isinstance(x, ClassToken))
+    maps = calls_of(owner)[encoder].outputs[0]  # (B, rows, columns, D)
+    return lambda x: TokensToMaps(prefix)(x, maps), prefix
 
 
 def last_map(model: keras.Model) -> tuple[keras.KerasTensor, int]:

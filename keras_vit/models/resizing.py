@@ -23,8 +23,8 @@ _POSITIONS = "position_embedding"
 _MAX_LISTED = 5
 
 
-def resize_model(model: Model, image_size: int | tuple[int, int]) -> Model:
-    """Builds a model of the same weights, head included, for images of another size.
+def resize_model(model: Model, image_size: int | tuple[int, int] | None) -> Model:
+    """Builds a model of the same weights, head included, for images of another size, or of any.
 
     Learned positions are resized by `model.config.position_resize`, which loading sets to the
     method of the checkpoint's project. Fixed (sine-cosine) and rotary positions are computed for
@@ -34,7 +34,8 @@ def resize_model(model: Model, image_size: int | tuple[int, int]) -> Model:
         model: A model of `create_model`, `from_pretrained`, `build_vit` or `build_resnet`; it is
             not changed.
         image_size: Pixels along (height, width), a whole number of patches; an integer means a
-            square.
+            square. `None` makes one model for all sizes, which keeps the positions and resizes them
+            to the grid of every batch.
 
     Returns:
         A new `keras_vit.Model` that is not compiled, of the precision of the old one and made under
@@ -42,7 +43,8 @@ def resize_model(model: Model, image_size: int | tuple[int, int]) -> Model:
 
     Raises:
         ValueError: If the model is not one of this package, has weights that cannot be resized
-            (relative positions) or low-rank updates, or the size is no whole number of patches.
+            (relative positions) or low-rank updates, the size is no whole number of patches, or the
+            model has options that need a known size.
 
     Example:
 
@@ -61,13 +63,25 @@ def resize_model(model: Model, image_size: int | tuple[int, int]) -> Model:
             f"{model.name!r} has low-rank updates. Resize the plain model that "
             "`keras_vit.models.merge_lora(model)` returns."
         )
-    config = dataclasses.replace(old, image_size=pair("image_size", image_size))
+    config = with_size(old, image_size)
     with made_like(model):
         new = build_vit(config, model.name) if isinstance(config, ViTConfig) else build_resnet(
             config, model.name
         )  # fmt: skip
         copy_weights(model, new)
     return new
+
+
+def with_size(
+    config: ViTConfig | ResNetConfig, image_size: int | tuple[int, int] | None
+) -> ViTConfig | ResNetConfig:
+    """The configuration for images of a size, or for `None` of any."""
+    size = None if image_size is None else pair("image_size", image_size)
+    if isinstance(config, ResNetConfig):
+        return dataclasses.replace(config, image_size=size)
+    if size is None:
+        return dataclasses.replace(config, any_size=True)
+    return dataclasses.replace(config, image_size=size, any_size=False)
 
 
 @contextlib.contextmanager

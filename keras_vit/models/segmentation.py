@@ -85,7 +85,8 @@ def build_segmenter(
     if None in size:
         raise ValueError(
             f"Segmentation needs images of a known size. Received: {backbone.name!r} with inputs "
-            f"of shape {backbone.inputs[0].shape}. Build it with image_size=(height, width)."
+            f"of shape {backbone.inputs[0].shape}. Build it on the same backbone of one size: "
+            "keras_vit.models.resize_model(model, (height, width))."
         )
     if head == "dpt":
         tokens = _prefix_tokens(backbone, chosen)

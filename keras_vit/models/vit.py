@@ -48,8 +48,12 @@ def build_vit(
     if config.stem is not None:
         x = add_stem(x, config.stem)  # (B, H / stride, W / stride, C)
     x = encode_patches(x, config)  # (B, N, D)
-    x = embed_tokens(x, config)  # (B, T, D)
-    x, sizes = transform(x, config)
+    maps = None
+    if config.any_size:
+        maps = x  # (B, rows, columns, D)
+        x = keras.layers.Reshape((-1, config.width), name="patch_tokens")(maps)  # (B, N, D)
+    x = embed_tokens(x, config, maps)  # (B, T, D)
+    x, sizes = transform(x, config, maps)
     norm = encoder_norm(config)
     if not config.norm_after_pooling and not config.post_norm:
         x = norm(x)
@@ -62,17 +66,21 @@ def build_vit(
 def encode_patches(x: keras.KerasTensor, config: ViTConfig) -> keras.KerasTensor:
     """Projects patches to tokens."""
     bias = "patch" not in config.without_bias
-    x = PatchEncoder(config.patch_size, config.width, bias, name="patch_encoder")(x)
+    x = PatchEncoder(config.patch_size, config.width, bias, config.any_size, name="patch_encoder")(
+        x
+    )
     return stream_norm(config, "patch_norm")(x) if config.norm_patches else x
 
 
-def embed_tokens(x: keras.KerasTensor, config: ViTConfig) -> keras.KerasTensor:
+def embed_tokens(
+    x: keras.KerasTensor, config: ViTConfig, maps: keras.KerasTensor | None = None
+) -> keras.KerasTensor:
     """Adds what the patches lack: class token, places, registers."""
     if config.position_on_class_token:
         x = add_class_tokens(x, config)
-        x = add_positions(x, config, num_prefix_tokens=config.num_class_tokens)
+        x = add_positions(x, config, config.num_class_tokens, maps)
     else:
-        x = add_positions(x, config, num_prefix_tokens=0)
+        x = add_positions(x, config, 0, maps)
         x = add_class_tokens(x, config)
     if config.num_registers:
         x = ClassToken(
@@ -106,25 +114,37 @@ def add_class_tokens(x: keras.KerasTensor, config: ViTConfig) -> keras.KerasTens
 
 
 def add_positions(
-    x: keras.KerasTensor, config: ViTConfig, num_prefix_tokens: int
+    x: keras.KerasTensor,
+    config: ViTConfig,
+    num_prefix_tokens: int,
+    maps: keras.KerasTensor | None = None,
 ) -> keras.KerasTensor:
     """Adds an embedding of its place to every token, where the blocks do not see to it."""
     if config.position_embedding in ("none", *BLOCK_POSITIONS):
         return x
-    return AddPositionEmbedding(
-        config.grid, num_prefix_tokens, config.position_embedding, name="position_embedding"
-    )(x)
+    positions = AddPositionEmbedding(
+        config.grid,
+        num_prefix_tokens,
+        config.position_embedding,
+        config.position_resize,
+        name="position_embedding",
+    )
+    return positions(x) if maps is None else positions(x, maps)
 
 
 def transform(
-    x: keras.KerasTensor, config: ViTConfig
+    x: keras.KerasTensor, config: ViTConfig, maps: keras.KerasTensor | None = None
 ) -> tuple[keras.KerasTensor, keras.KerasTensor | None]:
-    """Through all blocks, and how many patches each token then stands for, where some merged."""
+    """Through all blocks, and how many patches each token then stands for, where some merged.
+
+    `maps` are of the grid of the patches, for images of any size.
+    """
     sizes = None
+    by_call = {} if maps is None or config.rope is None else {"maps": maps}
     for index in range(config.depth):
         block = transformer_block(config, index)
         if not config.num_merged_tokens:
-            x = block(x)
+            x = block(x, **by_call)
         else:
             x, sizes = block(x) if sizes is None else block(x, sizes=sizes)
     return x, sizes
@@ -133,7 +153,7 @@ def transform(
 def transformer_block(config: ViTConfig, index: int) -> TransformerBlock:
     """The block at `index`; stochastic depth grows linearly with it."""
     needs_grid = config.rope is not None or config.num_merged_tokens
-    by_grid = config.rope is not None or config.grid_positions is not None
+    by_grid = config.grid_positions is not None or (config.rope is not None and not config.any_size)
     return TransformerBlock(
         config.num_heads,
         config.mlp_dim,

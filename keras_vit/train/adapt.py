@@ -8,10 +8,9 @@ from typing import Any
 
 import keras
 
-from keras_vit.checks import pair
 from keras_vit.config import ResNetConfig, ViTConfig
 from keras_vit.create import build
-from keras_vit.models.resizing import copy_weights
+from keras_vit.models.resizing import copy_weights, with_size
 from keras_vit.trainers.distributed import is_distributed
 from keras_vit.trainers.model import Model
 
@@ -85,5 +84,5 @@ def _new_config(
         if old.pooling is None:
             changes["pooling"] = "token" if old.class_token else "gap"
     if image_size is not None:
-        changes["image_size"] = pair("image_size", image_size)
+        old = with_size(old, image_size)
     return dataclasses.replace(old, **changes)

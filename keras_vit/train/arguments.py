@@ -77,8 +77,9 @@ def check_model(model: Model, recipe: Recipe) -> None:
         if hasattr(config, field) and getattr(config, field) != value
     ]
     size = recipe.image_size
-    if size is not None and config.image_size not in (None, (size, size)):
-        wrong.append(f"image_size={config.image_size}, not {(size, size)}")
+    own = config.input_shape[:2]
+    if size is not None and own not in ((None, None), (size, size)):
+        wrong.append(f"image_size={own}, not {(size, size)}")
     if wrong:
         raise ValueError(
             f"The model does not fit the recipe: {'; '.join(wrong)}. Build it with "

@@ -52,6 +52,12 @@ def masked_patch_model(model: Model, target: str = "mean_color") -> Model:
             f"num_merged_tokens={config.num_merged_tokens}. Pre-train it with 0; the weights are "
             "the same."
         )
+    if config.any_size:
+        raise ValueError(
+            "Masked patch prediction needs images of a known size. Received: a model with "
+            "any_size=True. Pre-train keras_vit.models.resize_model(model, (height, width)); "
+            "resize_model(model, None) makes it one for any size again."
+        )
     patches = math.prod(config.grid)
     images = keras.Input(config.input_shape, name="images")
     sources = keras.Input((patches,), dtype="int32", name="sources")
@@ -80,7 +86,7 @@ def _last_token_layer(config: ViTConfig) -> str:
 
 def _output_shape(config: ViTConfig, target: str) -> tuple[int, ...]:
     """Shape `(N, ...)` of the prediction for the N patches of an image."""
-    height, width, channels = config.input_shape
+    (height, width), channels = config.image_size, config.channels
     patches, colors = math.prod(config.grid), COLOR_LEVELS**channels
     if target == "mean_color":
         return patches, colors
