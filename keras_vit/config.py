@@ -372,6 +372,10 @@ class ViTConfig:
         head_bias: Initial bias of the head; -10 in the official ImageNet-21k pre-training. `None`
             leaves it out, as in the projection of CLIP.
         stem: A ResNet whose feature maps are split into patches, the paper's hybrid.
+        max_num_patches: Tokens of an image of any aspect ratio, its patches and padding, as in the
+            NaFlex models of SigLIP 2 (https://arxiv.org/abs/2502.14786): the model takes what
+            `keras_vit.data.fit_patches` makes of an image, and `image_size` is that of the table
+            of positions. `None` for images of one size.
         preprocessing: From pixels to the model's range; used by the data pipeline and exports too.
         include_preprocessing: Whether the model applies it, and so takes pixels in [0, 255].
 
@@ -421,6 +425,7 @@ class ViTConfig:
     classifier_activation: str | None = None
     head_bias: float | None = 0.0
     stem: ResNetStem | None = None
+    max_num_patches: int | None = None
     preprocessing: Preprocessing = dataclasses.field(default_factory=Preprocessing)
     include_preprocessing: bool = True
     any_size: bool = False
@@ -442,6 +447,7 @@ class ViTConfig:
         self._check_tokens()
         self._check_merging()
         self._check_any_size()
+        self._check_any_aspect()
         self.preprocessing.per_channel(self.channels)
 
     def _check_numbers(self) -> None:
@@ -594,6 +600,33 @@ class ViTConfig:
                 "False, or choose another position_embedding."
             )
 
+    def _check_any_aspect(self) -> None:
+        if self.max_num_patches is None:
+            return
+        check_positive("max_num_patches", self.max_num_patches)
+        for field, default in (
+            ("position_embedding", "learned"),
+            ("class_token", False),
+            ("num_registers", 0),
+            ("rope", None),
+            ("stem", None),
+            ("num_merged_tokens", 0),
+            ("patch_dropout_rate", 0.0),
+            ("rematerialize", False),
+            ("any_size", False),
+        ):
+            if getattr(self, field) != default:
+                raise ValueError(
+                    "Images of any aspect ratio (max_num_patches) are patches and padding, with "
+                    f"learned positions that are resampled for each. Received: {field}="
+                    f"{getattr(self, field)!r}; set it to {default!r}, or max_num_patches=None."
+                )
+
+    @property
+    def takes_patches(self) -> bool:
+        """Whether the model takes patches of images of any aspect ratio."""
+        return self.max_num_patches is not None
+
     @property
     def grid(self) -> tuple[int, int]:
         """Patches along (height, width), of images of `image_size`."""
@@ -603,9 +636,9 @@ class ViTConfig:
 
     @property
     def num_patches(self) -> int:
-        """Patch tokens of one image."""
+        """Patch tokens of one image, with padding."""
         rows, columns = self.grid
-        return rows * columns
+        return self.max_num_patches or rows * columns
 
     @property
     def num_class_tokens(self) -> int:

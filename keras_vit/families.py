@@ -58,6 +58,14 @@ AIMV2: Fields = {
     "pooling": "gap",
     "gelu": "exact",
 }
+# The models of https://arxiv.org/abs/2502.14786 for images of any aspect ratio (NaFlex), whose 16 x
+# 16 positions transformers and big_vision resample for each image (timm does it otherwise).
+SIGLIP2_NAFLEX: Fields = {
+    "max_num_patches": 256,
+    "class_token": False,
+    "pooling": "map",
+    "preprocessing": {"library": "transformers"},
+}
 # The largest of https://arxiv.org/abs/2304.07193.
 DINOV2_GIANT: Fields = {"swiglu": True, "layer_scale": 1e-5, "gelu": "exact"}
 
@@ -106,6 +114,8 @@ FAMILIES: dict[str, Fields] = {
     "pe_core_l14": _perception((14, 1024, 24, 16, 4096), 336),
     "aimv2_l14": _row((14, 1024, 24, 8, 2816), 224, AIMV2),
     "aimv2_h14": _row((14, 1536, 24, 12, 4096), 224, AIMV2),
+    "siglip2_naflex_b16": _row((16, 768, 12, 12, 3072), 256, SIGLIP2_NAFLEX),
+    "siglip2_naflex_so400m16": _row((16, 1152, 27, 16, 4304), 256, SIGLIP2_NAFLEX),
     "dinov2_giant14": _row((14, 1536, 40, 24, 4096), 224, DINOV2_GIANT),
 }
 
@@ -169,6 +179,8 @@ FAMILY_NAMES: dict[str, tuple[str, Fields]] = {
         "pe_core_l14": (("vit_pe_core_large_patch14", {}),),
         "aimv2_l14": (("aimv2_large_patch14", {}),),
         "aimv2_h14": (("aimv2_huge_patch14", {}),),
+        "siglip2_naflex_b16": (("google/siglip2-base-patch16-naflex", {}),),
+        "siglip2_naflex_so400m16": (("google/siglip2-so400m-patch16-naflex", {}),),
         "dinov2_giant14": (
             ("vit_giant_patch14_dinov2", {"image_size": 518}),
             (

@@ -22,7 +22,7 @@ import torch
 from safetensors import safe_open
 
 from scripts.parity_theirs import transformers  # first: it makes timm importable
-from tests.sweep import RECORD, images, read_record, values
+from tests.sweep import RECORD, images, patches_of, read_record, values
 
 import timm  # isort: skip
 from timm.models._hub import save_config_for_hf  # isort: skip
@@ -342,6 +342,12 @@ def class_outputs(name: str, model: torch.nn.Module, pixels: torch.Tensor) -> li
     if name == "CLIPModel":
         embedding = model.get_image_features(pixel_values=pixels)
         return listed(getattr(embedding, "pooler_output", embedding))
+    if name.startswith("Siglip2"):  # patches of images of any aspect ratio, and padding
+        patches, grids = patches_of(pixels.numpy().transpose(0, 2, 3, 1), 8, 20)
+        pixels = torch.from_numpy(patches).to(pixels.dtype)
+        arguments["spatial_shapes"] = torch.from_numpy(grids)
+        mask = torch.arange(20) < arguments["spatial_shapes"].prod(1, keepdim=True)
+        arguments["pixel_attention_mask"] = mask.int()
     try:
         output = model(pixel_values=pixels, **arguments)
     except Exception as error:  # of another kind of images: refused anyway

@@ -42,6 +42,16 @@ def images(size: tuple[int, int], channels: int = 3) -> np.ndarray:
     return rng.uniform(-1, 1, (2, *size, channels)).astype("float32")
 
 
+def patches_of(pixels: np.ndarray, side: int, limit: int) -> tuple[np.ndarray, np.ndarray]:
+    """Patches of images as vectors, `(B, limit, pixels)` with zeros at the end, and their grids."""
+    count, height, width, channels = pixels.shape
+    rows, columns = height // side, width // side
+    x = pixels.reshape(count, rows, side, columns, side, channels).transpose(0, 1, 3, 2, 4, 5)
+    x = x.reshape(count, rows * columns, -1)
+    x = np.pad(x, ((0, 0), (0, limit - rows * columns), (0, 0)))
+    return x, np.tile([[rows, columns]], (count, 1))
+
+
 def read_record() -> dict[str, dict[str, Any]]:
     """The cases by title; see `scripts/sweep_torch.py`."""
     return json.loads(gzip.decompress(RECORD.read_bytes()))

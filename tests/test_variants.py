@@ -113,6 +113,8 @@ FAMILY_PARAMETERS = {
     "pe_core_l14": 317_127_656,
     "aimv2_l14": 310_222_824,
     "aimv2_h14": 682_388_968,
+    "siglip2_naflex_b16": 93_699_304,
+    "siglip2_naflex_so400m16": 429_041_064,
     "dinov2_giant14": 1_138_016_232,  # at 518 pixels
 }
 

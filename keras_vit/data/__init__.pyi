@@ -1,3 +1,4 @@
+from .any_aspect import fit_patches as fit_patches
 from .augmentation import Augmentation as Augmentation
 from .batches import eval_batches as eval_batches
 from .batches import train_batches as train_batches

@@ -55,6 +55,11 @@ def transform_of(
         return model
     own: dict[str, Any]
     config = getattr(model, "config", model)
+    if getattr(config, "max_num_patches", None) is not None:
+        raise ValueError(
+            "A model of images of any aspect ratio (max_num_patches) takes patches, not batches of "
+            "images of one size. Map a data set with `keras_vit.data.fit_patches(image, model)`."
+        )
     if hasattr(config, "preprocessing"):
         *size, channels = config.input_shape
         own = {"preprocessing": config.preprocessing, "classes": config.classes}

@@ -142,14 +142,15 @@ def _vit_stages(config: ViTConfig) -> Iterator[StageCount]:
             "The cost of a model depends on the size of its images, and any_size=True leaves it "
             "open. Pass `dataclasses.replace(config, image_size=224, any_size=False)`."
         )
-    channels, (height, width) = config.channels, config.image_size
+    channels = config.channels
     if config.stem is not None:
         yield from _stem_stages(config)
-        channels, (height, width) = config.stem.channels, config.stem.map_size(config.image_size)
+        channels = config.stem.channels
     D, N = config.width, config.num_patches
     kernel = math.prod(config.patch_size) * channels * D
     bias = D * ("patch" not in config.without_bias)
-    yield StageCount("patch_encoder", kernel + bias, N * kernel, height * width * channels)
+    pixels = N * math.prod(config.patch_size) * channels
+    yield StageCount("patch_encoder", kernel + bias, N * kernel, pixels)
     if config.norm_patches:
         yield StageCount("patch_norm", _norm(config.norm, D), 0, 2 * N * D)
     if config.class_token:
@@ -189,7 +190,7 @@ def _position_parameters(config: ViTConfig) -> int:
     rows, columns = config.grid
     half = config.width // 2
     return {
-        "learned": (prefix + config.num_patches) * config.width,
+        "learned": (prefix + rows * columns) * config.width,
         "learned_2d": columns * half + rows * (config.width - half) + prefix * config.width,
     }.get(config.position_embedding, 0)
 

@@ -274,6 +274,11 @@ def check_model(model: keras.Model, any_size: bool = False) -> None:
             "that is not built: images = keras.Input((height, width, channels)); "
             "keras_vit.Model(images, model(images))."
         )
+    if getattr(getattr(model, "config", None), "max_num_patches", None) is not None:
+        raise ValueError(
+            f"{model.name!r} takes images of any aspect ratio (max_num_patches): two inputs, "
+            "`patches` and `grid`, and exports take one, images."
+        )
     if len(model.inputs) != 1 or (len(model.outputs) != 1 and not isinstance(model.output, dict)):
         raise ValueError(
             "An exported model must have one input, images, and one output or a dict of outputs. "

@@ -18,6 +18,7 @@ from keras_vit.checks import (
     pair,
 )
 from keras_vit.config import POSITION_RESIZES
+from keras_vit.layers.any_aspect import resampled_positions
 from keras_vit.layers.any_size import grid_of, is_known, pad_to_patches, resampling
 from keras_vit.resize import sincos_2d
 
@@ -197,12 +198,15 @@ class AddPositionEmbedding(keras.layers.Layer):
 
     Call arguments:
         tokens: Float tensor of shape `(B, T, D)`, `T = num_prefix_tokens + N`.
+        image_grids: Optional integer tensor of shape `(B, 2)`, rows and columns of the patches of
+            each image, row by row before padding: the learned table is resampled to them.
 
     Returns:
         Float tensor of shape `(B, T, D)`.
 
     Raises:
-        ValueError: If `T` does not fit `grid` and `num_prefix_tokens`, or `kind` is unknown.
+        ValueError: If `T` does not fit `grid` and `num_prefix_tokens`, `kind` is unknown, or
+            `image_grids` are given with another kind or prefix tokens.
     """
 
     def __init__(
@@ -222,9 +226,21 @@ class AddPositionEmbedding(keras.layers.Layer):
         self.kind = kind
         self.resize = resize
 
-    def build(self, tokens_shape: Shape, maps_shape: Shape | None = None) -> None:
+    def build(
+        self,
+        tokens_shape: Shape,
+        maps_shape: Shape | None = None,
+        image_grids_shape: Shape | None = None,
+    ) -> None:
         expected = self.num_prefix_tokens + self.grid[0] * self.grid[1]
-        if maps_shape is None and tokens_shape[1] != expected:
+        if image_grids_shape is not None:
+            if self.kind != "learned" or self.num_prefix_tokens:
+                raise ValueError(
+                    "Only learned positions of patches alone are resampled for each image. "
+                    f"Received: image_grids, with kind={self.kind!r} and num_prefix_tokens="
+                    f"{self.num_prefix_tokens}."
+                )
+        elif maps_shape is None and tokens_shape[1] != expected:
             raise ValueError(
                 f"A grid of {self.grid[0]} x {self.grid[1]} patches and {self.num_prefix_tokens} "
                 f"prefix tokens make {expected} tokens. Received: {tokens_shape[1]} tokens, shape "
@@ -251,16 +267,25 @@ class AddPositionEmbedding(keras.layers.Layer):
         )
 
     def call(
-        self, tokens: keras.KerasTensor, maps: keras.KerasTensor | None = None
+        self,
+        tokens: keras.KerasTensor,
+        maps: keras.KerasTensor | None = None,
+        image_grids: keras.KerasTensor | None = None,
     ) -> keras.KerasTensor:
         tokens = ops.cast(tokens, self.variable_dtype)  # also under half-precision policies
+        if image_grids is not None:
+            places = resampled_positions(self.table(), self.grid, image_grids, tokens.shape[1])
+            return tokens + ops.cast(places, tokens.dtype)
         grid = self.grid if maps is None else grid_of(maps)
         is_own = is_known(grid) and grid == self.grid
         table = self.table() if is_own else self._resized(grid, tokens.shape[-1])
         return tokens + ops.cast(table, tokens.dtype)  # (B, T, D)
 
     def compute_output_spec(
-        self, tokens: keras.KerasTensor, maps: keras.KerasTensor | None = None
+        self,
+        tokens: keras.KerasTensor,
+        maps: keras.KerasTensor | None = None,
+        image_grids: keras.KerasTensor | None = None,
     ) -> keras.KerasTensor:
         return keras.KerasTensor(tokens.shape, dtype=self.variable_dtype)
 

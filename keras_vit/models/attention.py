@@ -10,10 +10,11 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit.layers.any_aspect import PatchCounts
 from keras_vit.layers.block import TransformerBlock
 from keras_vit.layers.pooling import AttentionPooling, MeanPooling, TokenPooling
 from keras_vit.layers.tokens import PatchEncoder
-from keras_vit.models.graph import calls_of, connect, find_blocks, models_after
+from keras_vit.models.graph import calls_of, connect, find_blocks, find_layer, models_after
 
 _POOLINGS = (TokenPooling, MeanPooling, AttentionPooling)
 
@@ -239,7 +240,13 @@ def geometry_of(model: keras.Model) -> Geometry:
 
 
 def check_whole(model: keras.Model, blocks: Sequence[TransformerBlock]) -> None:
-    """Raises a `ValueError` if tokens are merged: merged tokens have no position on the grid."""
+    """Raises a `ValueError` if tokens are merged or padding: not each has its place on one grid."""
+    if find_layer(model, PatchCounts) is not None:
+        raise ValueError(
+            f"The images of {model.name!r} have any aspect ratio (max_num_patches), and so patches "
+            "no grid that all images share. Build the model for images of one size: "
+            "max_num_patches=None."
+        )
     if any(block.num_merged_tokens for block in blocks):
         raise ValueError(
             f"The blocks of {model.name!r} merge tokens, so tokens have no position of their own "

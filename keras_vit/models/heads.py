@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import keras
 import numpy as np
 
@@ -17,6 +19,14 @@ def image_input(
     Raises:
         ValueError: If `input_tensor` is not symbolic, or its shape does not fit `config`.
     """
+    if isinstance(config, ViTConfig) and config.max_num_patches is not None:
+        if input_tensor is not None:
+            raise ValueError(
+                "A model of images of any aspect ratio (max_num_patches) has two inputs, `patches` "
+                "and `grid`. Received: input_tensor. Call the model with a dict of both."
+            )
+        pixels = math.prod(config.patch_size) * config.channels
+        return keras.Input((config.max_num_patches, pixels), name="patches")
     if input_tensor is None:
         return keras.Input(config.input_shape, name="images")
     if not isinstance(input_tensor, keras.KerasTensor):
@@ -37,7 +47,7 @@ def image_input(
 
 
 def functional_model(
-    images: keras.KerasTensor,
+    images: keras.KerasTensor | dict[str, keras.KerasTensor],
     outputs: keras.KerasTensor,
     config: ViTConfig | ResNetConfig,
     name: str | None,
@@ -47,6 +57,8 @@ def functional_model(
     Only a model that starts at `images` remembers its configuration: with other layers before
     them, its images are not those of the configuration.
     """
+    if isinstance(images, dict):
+        return with_config(Model(images, outputs, name=name), config)
     inputs = keras.utils.get_source_inputs(images)
     if len(inputs) == 1 and inputs[0] is images:
         return with_config(Model(images, outputs, name=name), config)

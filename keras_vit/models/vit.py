@@ -5,6 +5,7 @@ from __future__ import annotations
 import keras
 
 from keras_vit.config import BLOCK_POSITIONS, ViTConfig
+from keras_vit.layers.any_aspect import PatchCounts
 from keras_vit.layers.block import TransformerBlock
 from keras_vit.layers.norm import make_norm
 from keras_vit.layers.pooling import AttentionPooling, MeanPooling, TokenPooling
@@ -22,6 +23,10 @@ def build_vit(
     Layers have stable names: `preprocessing`, for a hybrid `stem_root` and `stem_stage_1` and on,
     `patch_encoder`, `patch_norm`, `class_token`, `position_embedding`, `embedding_norm`, `block_0`
     and on, `encoder_norm`, `pooling`, `pre_logits`, `head`.
+
+    With `config.max_num_patches` the model takes a dict of two inputs in place of images, which
+    `keras_vit.data.fit_patches` makes: `patches` of shape `(B, max_num_patches, pixels of a patch *
+    C)`, row by row and then padding, and `grid`, integers of shape `(B, 2)`, rows and columns.
 
     Args:
         config: The architecture.
@@ -44,7 +49,8 @@ def build_vit(
     (None, 10)
     """
     images = image_input(config, input_tensor)
-    x = preprocess(images, config)
+    grids = keras.Input((2,), dtype="int32", name="grid") if config.takes_patches else None
+    x = preprocess(images if grids is None else patches_as_image(images, config), config)
     if config.stem is not None:
         x = add_stem(x, config.stem)  # (B, H / stride, W / stride, C)
     x = encode_patches(x, config)  # (B, N, D)
@@ -52,15 +58,23 @@ def build_vit(
     if config.any_size:
         maps = x  # (B, rows, columns, D)
         x = keras.layers.Reshape((-1, config.width), name="patch_tokens")(maps)  # (B, N, D)
-    x = embed_tokens(x, config, maps)  # (B, T, D)
-    x, sizes = transform(x, config, maps)
+    x = embed_tokens(x, config, maps, grids)  # (B, T, D)
+    x, sizes = transform(x, config, maps, grids)
     norm = encoder_norm(config)
     if not config.norm_after_pooling and not config.post_norm:
         x = norm(x)
     features = pool(x, config, sizes)  # (B, D), two where there is a distillation token
     if config.norm_after_pooling:
         features = [norm(feature) for feature in features]
-    return functional_model(images, add_heads(features, config), config, name)
+    inputs = images if grids is None else {"patches": images, "grid": grids}
+    return functional_model(inputs, add_heads(features, config), config, name)
+
+
+def patches_as_image(x: keras.KerasTensor, config: ViTConfig) -> keras.KerasTensor:
+    """Puts the patches below each other, in one column: an image for `PatchEncoder`."""
+    height, width = config.patch_size
+    shape = (config.num_patches * height, width, config.channels)
+    return keras.layers.Reshape(shape, dtype="float32", name="patches_as_image")(x)
 
 
 def encode_patches(x: keras.KerasTensor, config: ViTConfig) -> keras.KerasTensor:
@@ -73,10 +87,15 @@ def encode_patches(x: keras.KerasTensor, config: ViTConfig) -> keras.KerasTensor
 
 
 def embed_tokens(
-    x: keras.KerasTensor, config: ViTConfig, maps: keras.KerasTensor | None = None
+    x: keras.KerasTensor,
+    config: ViTConfig,
+    maps: keras.KerasTensor | None = None,
+    grids: keras.KerasTensor | None = None,
 ) -> keras.KerasTensor:
     """Adds what the patches lack: class token, places, registers."""
-    if config.position_on_class_token:
+    if grids is not None:
+        x = AddPositionEmbedding(config.grid, 0, name="position_embedding")(x, image_grids=grids)
+    elif config.position_on_class_token:
         x = add_class_tokens(x, config)
         x = add_positions(x, config, config.num_class_tokens, maps)
     else:
@@ -133,20 +152,25 @@ def add_positions(
 
 
 def transform(
-    x: keras.KerasTensor, config: ViTConfig, maps: keras.KerasTensor | None = None
+    x: keras.KerasTensor,
+    config: ViTConfig,
+    maps: keras.KerasTensor | None = None,
+    grids: keras.KerasTensor | None = None,
 ) -> tuple[keras.KerasTensor, keras.KerasTensor | None]:
-    """Through all blocks, and how many patches each token then stands for, where some merged.
+    """Through all blocks, and how many patches each token then stands for, where not all one.
 
-    `maps` are of the grid of the patches, for images of any size.
+    `maps` are of the grid of the patches, for images of any size; `grids` are those of images of
+    any aspect ratio, whose other tokens are padding.
     """
     sizes = None
+    if grids is not None:
+        sizes = PatchCounts(config.num_patches, name="patch_counts")(grids)
     by_call = {} if maps is None or config.rope is None else {"maps": maps}
     for index in range(config.depth):
         block = transformer_block(config, index)
-        if not config.num_merged_tokens:
-            x = block(x, **by_call)
-        else:
-            x, sizes = block(x) if sizes is None else block(x, sizes=sizes)
+        x = block(x, **by_call) if sizes is None else block(x, sizes=sizes)
+        if config.num_merged_tokens:
+            x, sizes = x
     return x, sizes
 
 

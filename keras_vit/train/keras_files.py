@@ -13,6 +13,7 @@ import zlib
 
 import keras
 
+import keras_vit.layers.any_aspect
 import keras_vit.layers.any_size
 import keras_vit.layers.attention
 import keras_vit.layers.block

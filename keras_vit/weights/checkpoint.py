@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_vit.config import Preprocessing
 from keras_vit.weights.array_file import ArrayFile, Entry
 from keras_vit.weights.features import foreign_features
 from keras_vit.weights.formats import open_arrays
@@ -18,6 +19,8 @@ from keras_vit.weights.layout import Layout
 from keras_vit.weights.layout_search import Sources, find_file_layout, plain_names
 from keras_vit.weights.sidecar import Refusal, Setting, Sidecar, read_sidecar
 from keras_vit.weights.sizes import guess_variant, read_sizes, size
+
+_NAFLEX_PATCHES = 256  # of an image, the default of transformers
 
 
 def _listed(value: Any) -> list[Any]:
@@ -184,7 +187,18 @@ class Checkpoint:
             options["position_on_class_token"] = tokens > 0
         if self.file.kind != "npz" and self.sizes:
             options.update(self._switches())
+        if self._has_patch_vectors:
+            options.update(
+                max_num_patches=_NAFLEX_PATCHES, preprocessing=Preprocessing(library="transformers")
+            )
         return options
+
+    @property
+    def _has_patch_vectors(self) -> bool:
+        """Whether patches come as vectors: SigLIP 2 NaFlex, whose names are those of SigLIP."""
+        kernel = self.find("patch_encoder/projection/kernel")
+        is_siglip = self.layout.name == "transformers_siglip"
+        return is_siglip and kernel is not None and len(kernel.shape) == 2
 
     def _switches(self) -> dict[str, Any]:
         """Switches of newer ViTs that arrays tell, as they are there or not."""
@@ -261,6 +275,13 @@ class Checkpoint:
                     )
                 )
         settings = self.settings
+        if "max_num_patches" in settings and not self._has_patch_vectors:
+            origin = settings["max_num_patches"].origin
+            found.append(
+                Refusal(
+                    f"{origin}: images of any aspect ratio, the arrays are for images of one size"
+                )
+            )
         if self.sizes and "position_embedding" not in settings:
             found.append(
                 Refusal(

@@ -71,6 +71,11 @@ CONVOLUTION = Transform(
     lambda arrays: arrays[0].transpose(2, 3, 1, 0),
     lambda array, parts, heads: [array.transpose(3, 2, 0, 1)],
 )
+# A convolution of patches as a linear layer of their pixels; loading knows the kernel's shape.
+PATCH_VECTORS = Transform(
+    lambda arrays: arrays[0].T,
+    lambda array, parts, heads: [array.reshape(-1, array.shape[-1]).T],
+)
 POINTWISE_CONVOLUTION = Transform(
     lambda arrays: arrays[0].reshape(arrays[0].shape[:2]).T,
     lambda array, parts, heads: [array.T[:, :, None, None]],

@@ -237,6 +237,8 @@ def _read(plan: Plan, path: str) -> np.ndarray:
         plan.checkpoint.read(key).reshape(shape) for key, shape in zip(keys, shapes, strict=True)
     ]
     array = rule.to_ours(arrays)
+    if path == PATCHES and array.ndim == 2:
+        array = array.reshape(variable.shape)
     if path == PATCHES and path in plan.resized:
         array = resize_patch_kernel(array, variable.shape[:2], plan.patch_method)
         array = adapt_channels(array, variable.shape[2])

@@ -216,7 +216,14 @@ def _match_positions(plan: Plan, variable: keras.Variable, key: str, expected: S
         return entry.shape
     plan.table = tables[0]
     grid = plan.table.grid
-    if grid != config.grid:
+    if grid != config.grid and config.takes_patches:
+        text = (
+            f"the {entry.shape[0]} positions of {plan.checkpoint.original(key)!r} are a grid of "
+            f"{grid[0]} x {grid[1]}, the model's table {config.grid[0]} x {config.grid[1]}; it is "
+            "resampled for each image, so leave input_shape and image_size out"
+        )
+        plan.problems.append(Problem("misshapen", text))
+    elif grid != config.grid:
         plan.resized[POSITIONS] = (
             f"{grid[0]} x {grid[1]} to {config.grid[0]} x {config.grid[1]} positions "
             f"({plan.resize_method})"

@@ -35,6 +35,7 @@ _PROCESSORS = {
     "ViT": _Processor(2, 224, True),
     "DeiT": _Processor(3, 256, True, 224),
     "Siglip": _Processor(3, {"height": 224, "width": 224}, False),
+    "Siglip2": _Processor(2, {"height": 256, "width": 256}, False),  # the aspect ratio is kept
     "Bit": _BIT,
     "CLIP": _BIT,
     "ViTHybrid": _BIT,
@@ -47,6 +48,7 @@ _FOLLOWED = {
     "do_resize", "size", "resample", "default_to_square", "do_center_crop", "crop_size",
     "do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std",
 }  # fmt: skip
+_NAFLEX = {"max_num_patches", "patch_size"}  # of Siglip2, which `sidecar.py` follows
 _HARMLESS = {
     "image_processor_type", "feature_extractor_type", "processor_class", "do_convert_rgb",
     "data_format", "input_data_format", "return_tensors", "device", "disable_grouping",
@@ -107,10 +109,11 @@ def transformers_preprocessing(fields: Mapping[str, Any]) -> Preprocessing:
     """
     default = _find_processor(fields)
     read = {key: value for key, value in fields.items() if value is not None}
+    followed = _FOLLOWED | (_NAFLEX if default is _PROCESSORS["Siglip2"] else set())
     problems = [
         f"{key}={value!r}"
         for key, value in read.items()
-        if key not in _FOLLOWED | _HARMLESS and value is not False
+        if key not in followed | _HARMLESS and value is not False
     ]
     if default is None:
         name = fields.get("image_processor_type") or fields.get("feature_extractor_type")

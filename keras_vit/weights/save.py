@@ -125,7 +125,7 @@ def _transformers_layout(config: ViTConfig | ResNetConfig) -> Layout:
         return torch_layouts.HF_CLIP
     if config.rope is not None:
         return torch_layouts.HF_DINOV3
-    if config.pooling == "map":
+    if config.pooling == "map" or config.takes_patches:
         return torch_layouts.HF_SIGLIP
     if config.layer_scale is None:
         return torch_layouts.HF_VIT
@@ -138,6 +138,12 @@ def _check_function(config: ViTConfig | ResNetConfig, layout: Layout) -> None:
     if isinstance(config, ResNetConfig):
         return
     _check_rope(config, layout)
+    if config.takes_patches and layout is not torch_layouts.HF_SIGLIP:
+        raise ValueError(
+            f"Models of the {layout.name} layout take images of one size, and would give other "
+            f"numbers. Received: max_num_patches={config.max_num_patches}. Save with "
+            'layout="transformers".'
+        )
     for field in ("post_norm", "head_width", "grid_positions"):
         if getattr(config, field):
             raise ValueError(

@@ -168,6 +168,10 @@ def read_sidecar(path: pathlib.Path, layout: str) -> Sidecar:
             _read_transformers(config, reader, layout)
     if processor:
         _add_images(transformers_preprocessing, processor, PREPROCESSOR, reader)
+        if _is_count(processor.get("max_num_patches")):
+            reader.set("max_num_patches", processor["max_num_patches"], PREPROCESSOR)
+            side = processor.get("patch_size", 16)
+            reader.sizes.append((f"{PREPROCESSOR}: patch_size", "patch_size", side))
     return Sidecar(
         reader.settings,
         reader.image_size,
@@ -272,7 +276,7 @@ def _read_transformers(config: dict[str, Any], reader: _Reader, layout: str) -> 
     model_type = config.get("model_type")
     name = CONFIG
     if "vision_config" in config:
-        both = model_type if model_type in keys.CLIP_TOWERS else "siglip"
+        both = model_type if model_type in keys.TOWERS else "siglip"
         reader.read(config, keys.TRANSFORMERS[both], CONFIG)
         again = _part(config, "vision_config_dict", reader)
         config, name = _part(config, "vision_config", reader), f"{CONFIG}: vision_config"

@@ -215,6 +215,7 @@ _SIGLIP: Rules = {
     "intermediate_size": Size("mlp_dim"),
     **_harmless("vision_use_head"),
 }
+_SIGLIP2: Rules = {**_SIGLIP, **_harmless("num_patches")}  # of the table of positions
 _BIT: Rules = {
     **COMMON,
     **_BACKBONE,
@@ -231,6 +232,8 @@ _BIT: Rules = {
 
 # Relatives whose image tower is CLIP's.
 CLIP_TOWERS = ("clip", "metaclip_2", "altclip", "chinese_clip")
+# Models of two towers, in whose files `vision_config` is that of the images.
+TOWERS = (*CLIP_TOWERS, "siglip2")
 # By `model_type`; `vision_config` takes the rules of its own model type.
 TRANSFORMERS: dict[str, Rules] = {
     "vit": _VIT,
@@ -253,6 +256,8 @@ TRANSFORMERS: dict[str, Rules] = {
     "dinov2": _DINOV2,
     "dinov2_with_registers": _DINOV2,
     "siglip_vision_model": _SIGLIP,
+    "siglip2_vision_model": _SIGLIP2,
+    "siglip2": {**COMMON, **_harmless("text_config vision_config projection_dim")},
     "siglip": {**COMMON, **_harmless("text_config vision_config projection_dim")},
     "dinov3_vit": _DINOV3,
     **{
@@ -287,7 +292,10 @@ _SMALLER_EPSILON = {**_DEFAULTS, "layer_norm_eps": 1e-6}
 TRANSFORMERS_DEFAULTS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("vit", "deit", "ijepa", "vit_mae", "vit-hybrid"), _DEFAULTS),
     **dict.fromkeys(("vit_msn", "dinov2", "dinov2_with_registers"), _SMALLER_EPSILON),
-    "siglip_vision_model": {**_SMALLER_EPSILON, "hidden_act": "gelu_pytorch_tanh"},
+    **{
+        f"{name}_vision_model": {**_SMALLER_EPSILON, "hidden_act": "gelu_pytorch_tanh"}
+        for name in ("siglip", "siglip2")
+    },
     **{
         f"{name}_vision_model": {
             "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5, "num_attention_heads": 12,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -35,9 +36,11 @@ def read_sizes(find: Find, kind: str) -> dict[str, Any]:
         bias = "kernel"  # AIMv2 has no biases
     hidden = find(f"block_0/mlp/hidden/{bias}")
     kernel = find("patch_encoder/projection/kernel")
-    if hidden is None or kernel is None or len(kernel.shape) != 4:
+    if hidden is None or kernel is None or len(kernel.shape) not in (2, 4):
         return {}
     rows, columns, channels, width = _axes(kernel, kind)
+    if rows * columns * channels == 0:
+        return {}
     output = size(find("block_0/mlp/output/kernel"), -2 if kind == "npz" else -1)
     # Of both inputs of a gate, where one layer computes both.
     units = size(hidden, -1 if bias == "bias" else -2)
@@ -99,6 +102,9 @@ def _axes(kernel: Entry, kind: str) -> tuple[int, ...]:
     """Rows, columns, channels in and channels out of a convolution's kernel."""
     if kind == "npz":
         return kernel.shape
+    if len(kernel.shape) == 2:  # pixels of a square patch, in colour
+        side = math.isqrt(kernel.shape[1] // 3)
+        return side, side, 3 if 3 * side**2 == kernel.shape[1] else 0, kernel.shape[0]
     out, channels, rows, columns = kernel.shape
     return rows, columns, channels, out
 

@@ -11,6 +11,7 @@ from keras_vit.families import CLIP, DINOV3
 from keras_vit.weights.layout import (
     CONVOLUTION,
     LINEAR,
+    PATCH_VECTORS,
     POINTWISE_CONVOLUTION,
     SAME,
     TABLE,
@@ -361,6 +362,12 @@ def _siglip_blocks() -> tuple[Rule, ...]:
 HF_SIGLIP = _torch(
     "transformers_siglip",
     (
+        Rule(  # SigLIP 2 NaFlex, whose other names are the same
+            "patch_encoder/projection/kernel",
+            ("embeddings.patch_embedding.weight",),
+            PATCH_VECTORS,
+            when=("takes_patches", True),
+        ),
         *pairs("patch_encoder/projection", "embeddings.patch_embedding", _PATCHES),
         Rule("position_embedding/embedding", ("embeddings.position_embedding.weight",), TABLE),
         *_siglip_blocks(),

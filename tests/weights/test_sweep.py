@@ -18,7 +18,7 @@ import safetensors.numpy
 
 from keras_vit.errors import CheckpointError
 from keras_vit.pretrained import from_pretrained
-from tests.sweep import RECORD, arrays, images, read_record
+from tests.sweep import RECORD, arrays, images, patches_of, read_record
 
 OUTCOMES = RECORD.with_name("sweep_outcomes.json")
 # Differences of ViTs are below 5e-6. The other GELU makes 1.3e-4, the least of all. Stems of deep
@@ -37,7 +37,11 @@ def write_files(case, folder) -> pathlib.Path:
 def difference(case, model) -> float:
     """Largest difference of the outputs, relative to their largest value."""
     theirs = np.array(case["outputs"])
-    pixels = images(tuple(case["size"]), model.input_shape[-1])
+    channels = getattr(model.config, "channels", 3)
+    pixels = images(tuple(case["size"]), channels)
+    if getattr(model.config, "takes_patches", False):
+        side, limit = model.config.patch_size[0], model.config.max_num_patches
+        pixels = dict(zip(("patches", "grid"), patches_of(pixels, side, limit), strict=True))
     ours = keras.ops.convert_to_numpy(model(pixels))
     if ours.shape != theirs.shape:
         return np.inf

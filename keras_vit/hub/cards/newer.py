@@ -59,6 +59,7 @@ _GAP = {"pooling": "gap", "class_token": False, "position_on_class_token": False
 _SIGLIP = _Family("siglip", "Apache-2.0", UNIT_RANGE, {**_EXACT, **_GAP})
 _SIGLIP2 = dataclasses.replace(_SIGLIP, paper="siglip2")
 _SIGLIP2_TANH = dataclasses.replace(_SIGLIP2, options={"gelu": "tanh", **_GAP})
+_SIGLIP2_NAFLEX = _Family("siglip2", "Apache-2.0", UNIT_RANGE, project="transformers")
 # timm's own recipe for small models, "sbb".
 _SBB = _Family(
     "registers",
@@ -243,6 +244,14 @@ _ROWS: tuple[tuple[_Family, tuple[tuple[Any, ...], ...]], ...] = (
         _SIGLIP2_TANH,
         (("vit_b32", "siglip2_gap_webli", "vit_base_patch32_siglip_gap_256.v2_webli", 256, 0.9,
           None),),
+    ),
+    (
+        _SIGLIP2_NAFLEX,
+        tuple(
+            (f"siglip2_naflex_{size}16", "webli", f"google/siglip2-{hub}-patch16-naflex", 256,
+             None, None)
+            for size, hub in (("b", "base"), ("so400m", "so400m"))
+        ),
     ),
     (
         _SBB,
