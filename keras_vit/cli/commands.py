@@ -114,6 +114,25 @@ _IMAGES = argument(
     f"{MAX_IMAGES} are read, spread evenly",
 )
 
+_MODE = argument(
+    "--mode",
+    default="whole",
+    choices=("whole", "slide"),
+    help="resize the image to the model, or average windows of the model's size",
+)
+_SCALES = argument(
+    "--scales", nargs="+", type=float, default=(1.0,), help="sizes to average, with --mode slide"
+)
+_FLIP = argument("--flip", action="store_true", help="average with the mirrored image")
+_CLASSES = (
+    "text file with a class per line, such as `road`, or `road 128 64 128` for coloured masks"
+)
+_FEW = argument("--batch-size", type=int, default=8, help="images per step")
+_PAIRS = (
+    argument("images", help="folder of images"),
+    argument("masks", help="folder of PNG masks of the same names"),
+)
+
 COMMANDS: tuple[Command, ...] = (
     Command(
         "check",
@@ -331,6 +350,55 @@ COMMANDS: tuple[Command, ...] = (
         keeps_buffers=True,
     ),
     Command(
+        "segment train",
+        "segment:train_segmenter",
+        "Trains a segmentation head on a model, or both, from images and masks.",
+        (
+            *_PAIRS,
+            argument("--classes", required=True, help=_CLASSES),
+            argument("--model", required=True, help=MODEL_FORMS),
+            argument("--head", default="linear", choices=("linear", "mlp", "dpt"), help="see docs"),
+            argument("--output", default="runs/segment", help="folder of the run"),
+            argument("--validation", help="share of the images to hold out; default 0.2"),
+            argument("--image-size", type=int, help="pixels; by default those of the model"),
+            argument("--epochs", type=int, default=20, help="epochs"),
+            _FEW,
+            argument("--learning-rate", type=float, default=1e-3, help="peak of a cosine schedule"),
+            argument("--layer-decay", type=float, help="ratio of the rates of successive blocks"),
+            argument("--freeze", action="store_true", help="train the head alone"),
+            argument("--first-value", type=int, default=0, help="value of the first class"),
+            argument("--ignored", type=int, nargs="*", default=(255,), help="values of no class"),
+            argument("--mask-suffix", default="", help="what follows the image's name in a mask's"),
+            argument("--seed", type=int, default=0, help="random seed"),
+        ),
+        keeps_buffers=True,
+    ),
+    Command(
+        "segment evaluate",
+        "segment:evaluate_segmenter",
+        "Prints the mean IoU of a segmentation model on images with masks.",
+        (
+            *_PAIRS,
+            argument("--model", required=True, help=MODEL_FORMS),
+            *(_MODE, _SCALES, _FLIP, _FEW),
+            argument("--classes", help=f"{_CLASSES}; by default those of the run"),
+            _JSON,
+        ),
+        keeps_buffers=True,
+    ),
+    Command(
+        "segment predict",
+        "segment:predict_segments",
+        "Writes the class map of image files as PNG masks, and drawn over the images.",
+        (
+            argument("files", nargs="+", help="image files, and folders of them"),
+            argument("--model", required=True, help=MODEL_FORMS),
+            argument("--output", default="segments", help="folder to write to"),
+            *(_MODE, _SCALES, _FLIP, _FEW, _UNREADABLE),
+        ),
+        keeps_buffers=True,
+    ),
+    Command(
         "weights list",
         "weights:list_published",
         "Prints the published weights of an architecture, or of all, one per line.",
@@ -370,4 +438,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
 )
 # Descriptions of the first words of commands.
-GROUPS = {"weights": "list, inspect, fetch and convert checkpoints"}
+GROUPS = {
+    "weights": "list, inspect, fetch and convert checkpoints",
+    "segment": "train, evaluate and apply models of the classes of pixels",
+}

@@ -63,5 +63,15 @@ def write_preview(
     tiles = whole.reshape(rows, columns, height, width, channels).transpose(0, 2, 1, 3, 4)
     sheet[:, :height, :, :width] = tiles
     pixels = sheet.reshape(rows * (height + _GAP), columns * (width + _GAP), channels)
+    write_png(path, pixels)
+
+
+def write_png(path: str | os.PathLike[str], pixels: np.ndarray) -> None:
+    """Writes pixels in [0, 255], of shape `(h, w, C)`, as a PNG file in place of another.
+
+    Args:
+        path: The file.
+        pixels: Integers.
+    """
     with write_atomically(pathlib.Path(path), replace=True) as unfinished:
-        unfinished.write_bytes(tf.io.encode_png(pixels).numpy())
+        unfinished.write_bytes(tf.io.encode_png(pixels.astype("uint8")).numpy())

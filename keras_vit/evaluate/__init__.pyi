@@ -22,6 +22,7 @@ from .predictions import wilson_interval as wilson_interval
 from .probes import cross_validate as cross_validate
 from .probes import fit_head as fit_head
 from .segmentation import SegmentationResult as SegmentationResult
+from .segmentation import draw_classes as draw_classes
 from .segmentation import evaluate_masks as evaluate_masks
 from .segmentation import predict_masks as predict_masks
 from .targets import LabelPredictions as LabelPredictions

@@ -157,6 +157,54 @@ def predict_masks(
     return np.argmax(logits, axis=-1)
 
 
+def draw_classes(
+    image: np.ndarray,
+    class_map: np.ndarray,
+    colors: Sequence[Sequence[int]] | None = None,
+    opacity: float = 0.5,
+) -> np.ndarray:
+    """Draws the class of every pixel over an image.
+
+    Args:
+        image: Pixels of shape `(h, w, C)` in [0, 255], `C` 1 or 3.
+        class_map: Integers of shape `(h, w)`; 255 leaves the pixel of the image as it is.
+        colors: The colour of every class, three integers each; `None` takes those of Pascal VOC,
+            from its second colour on.
+        opacity: Share of the colour in a pixel, in [0, 1].
+
+    Returns:
+        uint8 array of shape `(h, w, 3)`.
+
+    Raises:
+        ValueError: If the class map has another size than the image, or a class has no colour.
+    """
+    labels = np.asarray(class_map, "int64")
+    if labels.shape != image.shape[:2]:
+        raise ValueError(
+            f"The class map must have the size of the image, {image.shape[:2]}. Received: "
+            f"{labels.shape}. Predict it from this image."
+        )
+    table = np.array(
+        [_voc_color(label + 1) for label in range(IGNORED)] if colors is None else colors
+    )
+    known = labels != IGNORED
+    if known.any() and not 0 <= labels[known].min() <= labels[known].max() < len(table):
+        raise ValueError(
+            f"There are colours for the classes 0 to {len(table) - 1}. Received: classes "
+            f"{labels[known].min()} to {labels[known].max()}. Pass a colour for every class."
+        )
+    pixels = np.broadcast_to(image, (*labels.shape, 3)).astype("float32")
+    drawn = table[np.where(known, labels, 0)] * opacity + pixels * (1 - opacity)
+    return np.rint(np.where(known[..., None], drawn, pixels)).astype("uint8")
+
+
+def _voc_color(index: int) -> list[int]:
+    """A colour of the palette of Pascal VOC: the bits of the index, three by three."""
+    bits = [index >> (3 * place) for place in range(3)]
+    return [sum((part >> channel & 1) << (7 - place) for place, part in enumerate(bits))
+            for channel in range(3)]  # fmt: skip
+
+
 def predict_pixel_logits(
     model: keras.Model,
     image: Any,

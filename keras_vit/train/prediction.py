@@ -55,6 +55,12 @@ def classify_files(
     from keras_vit.data.batches import eval_batches
     from keras_vit.data.folder import read_files
 
+    if len(model.output_shape) != 2:
+        raise ValueError(
+            "Classes of images need outputs of shape (B, K). Received: a model with outputs of "
+            f"shape {model.output_shape}. For classes of pixels, use `keras-vit segment predict` "
+            "or `keras_vit.evaluate.predict_masks`."
+        )
     paths, images = read_files(files, class_names, unreadable)
     outputs = [model.predict_on_batch(x) for x, _ in eval_batches(images, model, batch_size)]
     found = class_probabilities(model, np.concatenate(outputs), task)

@@ -40,6 +40,7 @@ MONITORS = {
     "single_label": Monitor("val_accuracy", "max"),
     "multi_label": Monitor("val_average_precision", "max"),
     "regression": Monitor("val_loss", "min"),
+    "segmentation": Monitor("val_mean_iou", "max"),
 }
 
 

@@ -1,0 +1,266 @@
+"""`keras-vit segment train`, `evaluate` and `predict`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit.checks import check_positive
+from keras_vit.cli.resolve import class_names_of, open_model, resolve_model
+from keras_vit.data.decode import decode
+from keras_vit.data.folder import find_readable
+from keras_vit.data.image_files import read_images
+from keras_vit.data.mask_pipeline import mask_batches
+from keras_vit.data.masks import IGNORED, MaskSet, read_masks
+from keras_vit.data.preview import write_png
+from keras_vit.data.sources import read_share
+from keras_vit.evaluate.segmentation import draw_classes, evaluate_masks, predict_masks
+from keras_vit.models.resizing import resize_model
+from keras_vit.models.segmentation import build_segmenter
+from keras_vit.resume.callback import ResumeTraining
+from keras_vit.resume.folder_lock import FolderLock
+from keras_vit.train.keras_files import load_keras_file
+from keras_vit.train.optimizers import AdamW, layerwise_decay
+from keras_vit.train.run_folder import (
+    BEST,
+    LOCK,
+    STATES,
+    callbacks_of,
+    open_folder,
+    read_config,
+    write_results,
+)
+
+_DRAWN = 8  # held-out images that `train` draws
+_VALIDATION = 0.2
+_MASKS = ("first_value", "ignored", "mask_suffix", "colors")  # settings of the masks of a run
+
+
+def train_segmenter(
+    images: str,
+    masks: str,
+    classes: str,
+    model: str,
+    head: str = "linear",
+    output: str = "runs/segment",
+    validation: str | None = None,
+    image_size: int | None = None,
+    epochs: int = 20,
+    batch_size: int = 8,
+    learning_rate: float = 1e-3,
+    layer_decay: float | None = None,
+    freeze: bool = False,
+    first_value: int = 0,
+    ignored: Sequence[int] = (IGNORED,),
+    mask_suffix: str = "",
+    seed: int = 0,
+) -> None:
+    """Trains a segmentation head on a model, or both, from images and masks."""
+    check_positive("epochs", epochs)
+    names, colors = read_classes(classes)
+    reading = (first_value, list(ignored), mask_suffix, colors)
+    settings = {"task": "segmentation", **dict(zip(_MASKS, reading, strict=True))}
+    training = _read(images, masks, names, settings)
+    share = read_share(validation or str(_VALIDATION))
+    if share is None:
+        raise ValueError(
+            f"`--validation` is a share of the images to hold out, such as 0.2. Received: "
+            f"{validation!r}."
+        )
+    held_out = None
+    if share:
+        training, held_out = training.split(share, seed)
+    keras.utils.set_random_seed(seed)
+    backbone = open_model(model)
+    if image_size is not None:
+        backbone = resize_model(backbone, image_size)
+    backbone.trainable = not freeze
+    segmenter = build_segmenter(backbone, len(names), head)
+    steps = training.num_images // batch_size * epochs
+    segmenter.compile(
+        AdamW(
+            keras.optimizers.schedules.CosineDecay(learning_rate, max(1, steps)),
+            weight_decay=1e-4,
+            rate_factors=layerwise_decay(segmenter, layer_decay) if layer_decay else None,
+        ),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=IGNORED),
+        metrics=[
+            keras.metrics.MeanIoU(
+                len(names), ignore_class=IGNORED, sparse_y_pred=False, name="mean_iou"
+            )
+        ],
+    )
+    given = {
+        "images": images,
+        "masks": masks,
+        "model": model,
+        "head": head,
+        "validation": share,
+        "image_size": image_size,
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "learning_rate": learning_rate,
+        "layer_decay": layer_decay,
+        "freeze": freeze,
+        "seed": seed,
+        "class_names": names,
+        **settings,
+        "versions": {"keras": keras.__version__, "python": sys.version.split()[0]},
+    }
+    folder = pathlib.Path(output)
+    with FolderLock(folder / LOCK):
+        open_folder(folder, given)
+        written = callbacks_of(folder, held_out is not None, False, "segmentation")
+        history = segmenter.fit(
+            mask_batches(training, segmenter, batch_size, training=True, seed=seed),
+            epochs=epochs,
+            validation_data=None
+            if held_out is None
+            else mask_batches(held_out, segmenter, batch_size),
+            shuffle=False,  # the batches are shuffled
+            callbacks=[*written, ResumeTraining(folder / STATES)],
+            verbose=2,
+        )
+        results: dict[str, Any] = {name: values[-1] for name, values in history.history.items()}
+        if held_out is not None:
+            best = load_keras_file(folder / BEST)
+            result = evaluate_masks(best, held_out, batch_size=batch_size)
+            results |= {"mean IoU": result.mean_iou, "pixel accuracy": result.pixel_accuracy}
+            _draw_held_out(best, held_out, folder / "overlays", colors)
+            print(result)
+        write_results(folder, segmenter, results, history)
+    print(f"{folder}: the model, for `keras-vit segment evaluate`, `predict` and `export`.")
+
+
+def evaluate_segmenter(
+    images: str,
+    masks: str,
+    model: str,
+    mode: str = "whole",
+    scales: Sequence[float] = (1.0,),
+    flip: bool = False,
+    batch_size: int = 8,
+    classes: str | None = None,
+    as_json: bool = False,
+) -> None:
+    """Prints the mean IoU of a segmentation model on images with masks."""
+    loaded, names, settings = _open(model)
+    if classes is not None:
+        names, settings["colors"] = read_classes(classes)
+    found = _read(images, masks, names, settings)
+    result = evaluate_masks(loaded, found, mode, tuple(scales), flip, batch_size=batch_size)
+    if as_json:
+        iou = dict(zip(result.class_names, result.iou.tolist(), strict=True))
+        measures = {"mean_iou": result.mean_iou, "pixel_accuracy": result.pixel_accuracy}
+        known = {name: value for name, value in iou.items() if value == value}  # JSON has no NaN
+        print(json.dumps({**measures, "iou": known, "images": result.num_images}))
+    else:
+        print(result)
+
+
+def predict_segments(
+    files: Sequence[str],
+    model: str,
+    output: str = "segments",
+    mode: str = "whole",
+    scales: Sequence[float] = (1.0,),
+    flip: bool = False,
+    batch_size: int = 8,
+    unreadable: str = "error",
+) -> None:
+    """Writes the class map of image files as PNG masks, and drawn over the images."""
+    loaded, names, settings = _open(model)
+    paths = find_readable(files, unreadable)
+    stems = [path.stem for path in paths]
+    twice = sorted({stem for stem in stems if stems.count(stem) > 1})
+    if twice:
+        raise ValueError(
+            f"Masks have the names of their images, and several images are called "
+            f"{', '.join(twice[:5])}. Predict them into folders of their own with --output."
+        )
+    folder = pathlib.Path(output)
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in paths:
+        (pixels,) = read_images(path, loaded.inputs[0].shape[-1])
+        found = predict_masks(loaded, pixels, mode, tuple(scales), flip, batch_size=batch_size)
+        write_png(folder / f"{path.stem}.png", found[..., None])
+        drawn = draw_classes(pixels, found, settings.get("colors"))
+        write_png(folder / f"{path.stem}_overlay.png", drawn)
+        shares = [(names[label], float((found == label).mean())) for label in range(len(names))]
+        shown = sorted((item for item in shares if item[1]), key=lambda item: -item[1])
+        print("  ".join([str(path), *(f"{name} {share:.1%}" for name, share in shown)]))
+
+
+def read_classes(path: str) -> tuple[list[str], list[tuple[int, int, int]] | None]:
+    """Reads class names, one per line, each with a colour where masks have colours.
+
+    Args:
+        path: Text file of lines such as `road` or `road 128 64 128`.
+
+    Returns:
+        The names, and their colours or `None`.
+
+    Raises:
+        ValueError: If some lines have a colour and others have none, or there is no line.
+    """
+    text = pathlib.Path(path).read_text(encoding="utf-8")
+    lines = [line.split() for line in text.splitlines() if line.strip()]
+    coloured = [line for line in lines if len(line) > 3 and all(map(str.isdigit, line[-3:]))]
+    if not lines or 0 < len(coloured) < len(lines):
+        raise ValueError(
+            f"{path} must name a class in each line, and the colour of every class or of none: "
+            f"`road` or `road 128 64 128`. Received: {len(lines)} lines, {len(coloured)} of them "
+            "with a colour."
+        )
+    if not coloured:
+        return [" ".join(line) for line in lines], None
+    colors = [(int(line[-3]), int(line[-2]), int(line[-1])) for line in lines]
+    return [" ".join(line[:-3]) for line in lines], colors
+
+
+def _read(images: str, masks: str, names: Sequence[str], settings: dict[str, Any]) -> MaskSet:
+    """The images and masks, checked to the last pixel."""
+    colors = settings.get("colors")
+    return read_masks(
+        images,
+        masks,
+        names,
+        first_value=settings.get("first_value", 0),
+        ignored=[] if colors else settings.get("ignored", [IGNORED]),
+        colors=colors and [tuple(color) for color in colors],
+        mask_suffix=settings.get("mask_suffix", ""),
+        check="pixels",
+    )
+
+
+def _open(model: str) -> tuple[keras.Model, list[str], dict[str, Any]]:
+    """A segmentation model, its class names, and what its run says about masks."""
+    loaded = open_model(model)
+    shape = loaded.output_shape
+    if not isinstance(shape, tuple) or len(shape) != 4:
+        raise ValueError(
+            f"{model!r} is no segmentation model: its output has the shape {shape}, and logits of "
+            "pixels (B, H, W, K) are needed. Train one: `keras-vit segment train`."
+        )
+    path = resolve_model(model).path
+    config = read_config(path.parent) if path else {}
+    names = class_names_of(model, None, shape[-1])
+    return loaded, names, {name: config[name] for name in _MASKS if name in config}
+
+
+def _draw_held_out(model: keras.Model, masks: MaskSet, folder: pathlib.Path, colors: Any) -> None:
+    """Draws true and predicted classes of some images, one above the other."""
+    folder.mkdir(exist_ok=True)
+    few = dataclasses.replace(masks, items=tuple(item[:_DRAWN] for item in masks.items))
+    for index, (image, labels) in enumerate(few.pairs()):
+        pixels = decode(image, model.inputs[0].shape[-1]).numpy()
+        maps = labels, predict_masks(model, pixels)
+        drawn = [draw_classes(pixels, each, colors) for each in maps]
+        write_png(folder / f"{index}.png", np.concatenate(drawn))

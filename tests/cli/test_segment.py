@@ -1,0 +1,97 @@
+"""`keras-vit segment`: from folders of images and masks to a run, its mean IoU and overlays."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import PIL.Image
+import pytest
+
+import keras_vit
+from keras_vit.cli.main import main
+from keras_vit.evaluate import draw_classes
+from tests.fixtures import tiny_config
+
+COLOURS = np.array([(200, 40, 40), (40, 200, 40), (40, 40, 200)], "uint8")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Twelve images of squares in three colours, their masks, and a tiny model."""
+    folder = tmp_path_factory.mktemp("squares")
+    rng = np.random.default_rng(0)
+    for name in ("images", "masks"):
+        (folder / name).mkdir()
+    for index in range(12):
+        labels = np.kron(rng.integers(0, 3, (2, 2)), np.ones((16, 16), int))
+        pixels = COLOURS[labels] + rng.integers(0, 20, (32, 32, 3)).astype("uint8")
+        PIL.Image.fromarray(pixels).save(folder / f"images/{index}.png")
+        PIL.Image.fromarray((labels + 1).astype("uint8")).save(folder / f"masks/{index}.png")
+    (folder / "classes.txt").write_text("red\ngreen\nblue light\n")
+    keras_vit.build_vit(tiny_config(depth=1)).save(folder / "tiny.keras")
+    return folder
+
+
+def train(folder, run, *more):
+    words = [folder / "images", folder / "masks", "--classes", folder / "classes.txt"]
+    words += ["--model", folder / "tiny.keras", "--output", run, "--first-value", 1]
+    words += ["--epochs", 2, "--batch-size", 4, "--learning-rate", 0.05, *more]
+    return main(["segment", "train", *map(str, words)])
+
+
+def test_a_run_is_trained_evaluated_and_applied(folder, tmp_path, capsys):
+    run = tmp_path / "run"
+    assert train(folder, run, "--layer-decay", 0.9) == 0
+    assert "mean IoU" in capsys.readouterr().out
+    assert {"best.keras", "model.keras", "results.json", "metrics.csv", "overlays"} <= {
+        path.name for path in run.iterdir()
+    }
+    assert len(list((run / "overlays").iterdir())) == 2  # of 12 images, a fifth is held out
+    pairs = [str(folder / "images"), str(folder / "masks")]
+    assert main(["segment", "evaluate", *pairs, "--model", str(run), "--flip", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert found["mean_iou"] > 0.6 and set(found["iou"]) == {"red", "green", "blue light"}
+    out = tmp_path / "out"
+    image = folder / "images/3.png"
+    assert main(["segment", "predict", str(image), "--model", str(run), "--output", str(out)]) == 0
+    assert "%" in capsys.readouterr().out
+    mask = np.asarray(PIL.Image.open(out / "3.png"))
+    model = keras_vit.train.load_run(run).model
+    np.testing.assert_array_equal(mask, keras_vit.evaluate.predict_masks(model, image.read_bytes()))
+    overlay = np.asarray(PIL.Image.open(out / "3_overlay.png"))
+    pixels = np.asarray(PIL.Image.open(image))
+    np.testing.assert_array_equal(overlay, draw_classes(pixels, mask))
+    assert main(["predict", str(image), "--model", str(run)]) == 2
+    assert "keras-vit segment predict" in capsys.readouterr().err
+
+
+def test_what_is_wrong_with_masks_is_one_error_before_training(folder, tmp_path, capsys):
+    assert train(folder, tmp_path / "run", "--ignored", "--first-value", 0) == 2
+    error = capsys.readouterr().err
+    assert "masks hold values beyond the 3 classes" in error and "pixels of values" in error
+    assert not (tmp_path / "run").exists()
+    assert train(folder, tmp_path / "run", "--validation", "others") == 2
+    assert "a share of the images to hold out" in capsys.readouterr().err
+    (tmp_path / "classes.txt").write_text("sky 70 130 180\nroad\n")
+    assert train(folder, tmp_path / "run", "--classes", tmp_path / "classes.txt") == 2
+    assert "2 lines, 1 of them with a colour" in capsys.readouterr().err
+    pairs = [str(folder / "images"), str(folder / "masks")]
+    assert main(["segment", "evaluate", *pairs, "--model", str(folder / "tiny.keras")]) == 2
+    assert "is no segmentation model" in capsys.readouterr().err
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        PIL.Image.new("RGB", (8, 8)).save(tmp_path / name / "same.png")
+    files = [str(tmp_path / name) for name in ("a", "b")]
+    assert main(["segment", "predict", *files, "--model", str(folder / "tiny.keras")]) == 2
+
+
+def test_classes_are_drawn_over_the_image():
+    image = np.full((2, 2, 1), 100, "uint8")
+    found = draw_classes(image, [[0, 1], [255, 1]], colors=[(0, 0, 0), (200, 100, 0)])
+    assert found.tolist() == [[[50] * 3, [150, 100, 50]], [[100] * 3, [150, 100, 50]]]
+    assert draw_classes(image * 0, np.full((2, 2), 14), opacity=1).tolist()[0][0] == [192, 128, 128]
+    with pytest.raises(ValueError, match=r"size of the image, \(2, 2\)"):
+        draw_classes(image, [[0]])
+    with pytest.raises(ValueError, match=r"colours for the classes 0 to 0.*classes 0 to 1"):
+        draw_classes(image, [[0, 1], [0, 1]], colors=[(0, 0, 0)])
