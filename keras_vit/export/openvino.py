@@ -115,8 +115,9 @@ def export_openvino(
     samples = _calibration_pixels(inference, precision, calibration, float_layers)
     import_openvino(with_nncf=precision == "int8")
     import_onnx()
-    with write_atomically(path) as unfinished:
-        graph = _convert(inference, outputs)
+    # OpenVINO reads the weights of large models only when they are needed: for saving.
+    with write_atomically(path) as unfinished, tempfile.TemporaryDirectory() as directory:
+        graph = _convert(inference, outputs, pathlib.Path(directory) / "model.onnx")
         if precision == "bfloat16":
             _store_bfloat16(graph)
         if samples is not None:
@@ -152,7 +153,7 @@ def _calibration_pixels(
     return resize_images(calibration, inference)
 
 
-def _convert(inference: Inference, outputs: tuple[str, ...]) -> openvino.Model:
+def _convert(inference: Inference, outputs: tuple[str, ...], path: pathlib.Path) -> openvino.Model:
     """Converts through our ONNX graph, in which layer norms and GELUs are single operators.
 
     From TensorFlow's graph OpenVINO makes chains of small operators that it does not fuse.
@@ -160,11 +161,13 @@ def _convert(inference: Inference, outputs: tuple[str, ...]) -> openvino.Model:
     import openvino
 
     core = openvino.Core()
-    core.set_property({"ENABLE_MMAP": "NO"})  # the files are removed
-    with tempfile.TemporaryDirectory() as directory:
-        path = pathlib.Path(directory) / "model.onnx"
-        save(convert(inference, outputs, _OPSET), path, external=True, metadata={})
-        return core.read_model(path)
+    core.set_property({"ENABLE_MMAP": "NO"})  # Windows does not remove mapped files
+    save(convert(inference, outputs, _OPSET), path, external=True, metadata={})
+    graph = core.read_model(path)
+    # Where (B * T, D) becomes (B, T, ...) and T >= D, as in Ti/16, OpenVINO 2026.4 takes tokens for
+    # channels when it moves the scales of int8 layers, unless B * T is known to differ from B.
+    graph.reshape(openvino.PartialShape([openvino.Dimension(1, -1), *inference.input_shape]))
+    return graph
 
 
 def _store_bfloat16(graph: openvino.Model) -> None:

@@ -149,7 +149,9 @@ def test_models_train_and_predict_from_arrays():
     head = build_vit(ViTConfig(**{**TINY.to_dict(), "classes": 3, "pooling": "gap", "depth": 1}))
     head.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     before = head.get_layer("position_embedding").embedding.numpy()
-    assert np.isfinite(head.fit(inputs(), np.arange(5) % 3, epochs=2, verbose=0).history["loss"]).all()
+    assert np.isfinite(
+        head.fit(inputs(), np.arange(5) % 3, epochs=2, verbose=0).history["loss"]
+    ).all()
     assert (head.get_layer("position_embedding").embedding.numpy() != before).any()
     assert head.predict(inputs(), verbose=0).shape == (5, 3)
 
