@@ -15,7 +15,9 @@ from keras_vit.errors import ExportMismatchError
 from keras_vit.evaluate.segmentation import predict_masks
 from keras_vit.export import segmentation
 from keras_vit.export.segmentation import export_segmenter
+from keras_vit.models.pyramid import build_pyramid, feature_maps
 from keras_vit.models.segmentation import build_segmenter
+from tests.checks import quick
 from tests.data.pictures import encoded, pixels
 from tests.fixtures import fill_random, tiny_config
 
@@ -49,6 +51,27 @@ def test_class_maps_have_the_size_of_the_image_and_are_the_models(model, tmp_pat
         assert np.mean(found == predict_masks(model, data)) > 0.999
         stored = np.asarray(PIL.Image.open(io.BytesIO(outputs["png"].numpy())))
         np.testing.assert_array_equal(stored, found)
+
+
+@pytest.mark.parametrize(
+    "kind", quick(["linear", "mlp", "dpt", "maps", "pyramid"], "linear", "maps")
+)
+@pytest.mark.parametrize("export", [keras_vit.export_onnx, keras_vit.export_litert])
+def test_other_formats_give_the_logits_and_maps_of_the_model(kind, export, tmp_path):
+    config = tiny_config(depth=4, image_size=(32, 64), classes=None, pooling=None)
+    backbone = keras_vit.build_vit(config)
+    fill_random(backbone)
+    if kind == "maps":
+        dense = feature_maps(backbone, "even", prefix_tokens=True)
+    elif kind == "pyramid":
+        dense = build_pyramid(backbone, channels=16)
+    else:
+        dense = build_segmenter(backbone, 3, kind, channels=16)
+        head = dense.get_layer("segmentation_head").kernel
+        head.assign(np.random.default_rng(0).normal(size=head.shape))
+    report = export(dense, tmp_path / "file")  # compared with the model, to 1e-5 or 1e-4
+    assert report.max_difference < 1e-5
+    assert report.top1_agreement in (1.0, None)
 
 
 def test_a_file_that_differs_is_not_left(model, tmp_path, monkeypatch):
