@@ -368,6 +368,12 @@ class ViTConfig:
             less memory for large images.
         head_width: Dimension of queries, keys and values of one head; `None` divides `width` among
             the heads.
+        window_size: Patches along (height, width) of the windows that patches attend to, as in
+            ViTDet (https://arxiv.org/abs/2203.16527, 14 there), or `None` for all patches. Class
+            token and registers attend to everything, and everything to them. The weights are the
+            same, and so are the outputs where one window covers the image.
+        global_blocks: Indices of the blocks whose patches attend to all patches in spite of
+            `window_size`; `None` takes the last of each quarter of the blocks.
         classifier_activation: Activation of the head by its name in Keras; `None` gives logits.
         head_bias: Initial bias of the head; -10 in the official ImageNet-21k pre-training. `None`
             leaves it out, as in the projection of CLIP.
@@ -422,6 +428,8 @@ class ViTConfig:
     rematerialize: bool = False
     query_chunk_size: int | None = None
     head_width: int | None = None
+    window_size: tuple[int, int] | None = None
+    global_blocks: tuple[int, ...] | None = None
     classifier_activation: str | None = None
     head_bias: float | None = 0.0
     stem: ResNetStem | None = None
@@ -448,6 +456,7 @@ class ViTConfig:
         self._check_merging()
         self._check_any_size()
         self._check_any_aspect()
+        self._check_windows()
         self.preprocessing.per_channel(self.channels)
 
     def _check_numbers(self) -> None:
@@ -621,6 +630,42 @@ class ViTConfig:
                     f"learned positions that are resampled for each. Received: {field}="
                     f"{getattr(self, field)!r}; set it to {default!r}, or max_num_patches=None."
                 )
+
+    def _check_windows(self) -> None:
+        if self.global_blocks is not None:
+            blocks = tuple(sorted(set(self.global_blocks)))
+            object.__setattr__(self, "global_blocks", blocks)
+            if self.window_size is None or not all(0 <= x < self.depth for x in blocks):
+                raise ValueError(
+                    f"`global_blocks` are some of the blocks 0 to {self.depth - 1} of a model with "
+                    f"`window_size`. Received: {blocks}, window_size={self.window_size}."
+                )
+        if self.window_size is None:
+            return
+        object.__setattr__(self, "window_size", pair("window_size", self.window_size))
+        for field, default in (
+            ("any_size", False),
+            ("max_num_patches", None),
+            ("patch_dropout_rate", 0.0),
+            ("num_merged_tokens", 0),
+        ):
+            if getattr(self, field) != default:
+                raise ValueError(
+                    "Windows need every patch in its place on a known grid. Received: window_size="
+                    f"{self.window_size}, {field}={getattr(self, field)!r}; set it to {default!r}."
+                )
+        if self.position_embedding in BLOCK_POSITIONS:
+            raise ValueError(
+                "The weights of relative positions are of the whole grid. Received: window_size="
+                f"{self.window_size}, position_embedding={self.position_embedding!r}; choose "
+                "another position_embedding."
+            )
+
+    def window_of(self, index: int) -> tuple[int, int] | None:
+        """The `window_size` of one block, `None` for a global one."""
+        quarters = tuple(self.depth * part // 4 - 1 for part in (1, 2, 3, 4))
+        chosen = quarters if self.global_blocks is None else self.global_blocks
+        return None if index in chosen else self.window_size
 
     @property
     def takes_patches(self) -> bool:

@@ -18,9 +18,12 @@ def test_the_python_of_the_page_runs(capsys):
             exec(compile(block, "docs/dense.md", "exec"), names)
     assert names["larger"].input_shape == (None, 512, 768, 3)
     assert names["class_map"].shape == (64, 96)
-    shapes, macs, memory, maps, levels, measures = capsys.readouterr().out.splitlines()
+    shapes, macs, memory, share, windowed, maps, levels, measures = (
+        capsys.readouterr().out.splitlines()
+    )
     assert shapes == "(1, 10) (1, 10)"
     assert int(macs) > 300e9 and int(memory) > 2e9
+    assert round(float(share), 2) == 0.71 and int(windowed) < int(memory)
     assert "'block_11': (None, 14, 20, 192)" in maps
     assert all(0 <= float(each) <= 1 for each in measures.split())
     assert levels == "['P2', 'P3', 'P4', 'P5']"

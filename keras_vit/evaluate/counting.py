@@ -14,6 +14,7 @@ from keras_vit.layers.block import TransformerBlock
 from keras_vit.layers.pixels import ColorPalette
 from keras_vit.layers.pooling import AttentionPooling
 from keras_vit.layers.tokens import AddPositionEmbedding, ClassToken, PatchEncoder
+from keras_vit.layers.windows import Windows
 from keras_vit.models.image_gpt import ImageGPTConfig, pixel_block
 
 # Weights that are only added, or looked up.
@@ -167,7 +168,9 @@ def _vit_stages(config: ViTConfig) -> Iterator[StageCount]:
     *counts, T = config.num_tokens
     for index, (before, after) in enumerate(zip(counts, config.num_tokens[1:], strict=True)):
         relative = config.position_embedding == "relative"
-        block = _block(config, before, D, relative, merged=before - after)
+        window = config.window_of(index)
+        windows = window and Windows(config.grid, window, config.num_prefix_tokens)
+        block = _block(config, before, D, relative, before - after, windows)
         yield dataclasses.replace(block, name=f"block_{index}")
     vectors = T if config.pooling is None else 1
     normed = vectors if config.norm_after_pooling else T
@@ -196,9 +199,15 @@ def _position_parameters(config: ViTConfig) -> int:
 
 
 def _block(
-    config: ViTConfig | TransformerBlock, T: int, D: int, relative: bool, merged: int = 0
+    config: ViTConfig | TransformerBlock,
+    T: int,
+    D: int,
+    relative: bool,
+    merged: int = 0,
+    windows: Windows | None = None,
 ) -> StageCount:
     """Counts a block of `T` tokens, from fields that `ViTConfig` and `TransformerBlock` share."""
+    pairs = T * T if windows is None else windows.num_pairs
     rest = T - merged  # tokens of the MLP
     M, A = config.mlp_dim, config.num_heads
     offsets = 2 * T - 1 if relative else 0
@@ -212,13 +221,13 @@ def _block(
     parameters = 4 * D * H + (2 + gated) * D * M + biases + offsets * d
     parameters += _norm(config.norm, 2 * D + inner[0] * H + inner[1] * M)
     parameters += 2 * d * config.qk_norm + 2 * D * (config.layer_scale is not None)
-    macs = 4 * T * D * H + 2 * T * T * H + (2 + gated) * rest * D * M + T * H * offsets
+    macs = 4 * T * D * H + 2 * pairs * H + (2 + gated) * rest * D * M + T * H * offsets
     match, join = _merging_macs(T, D, d, config.num_prefix_tokens, merged) if merged else (0, 0)
     macs += match + join
     # From XLA's list of buffers at the peak: inputs and outputs of norms and products (tokens); the
     # hidden layer before and after its GELU, and the GELU's tanh or erf, or both inputs of a gate,
     # its sigmoid and its output; attention weights before and after normalisation.
-    kept = 3 * T * D + 4 * T * H + 5 * rest * D + (3 + gated) * rest * M + 2 * A * T * T
+    kept = 3 * T * D + 4 * T * H + 5 * rest * D + (3 + gated) * rest * M + 2 * A * pairs
     if config.grid_positions is not None:
         more, of_attention = _grid_attention(config, T, D)
         parameters += more - 4 * D * H - 3 * H - D
@@ -229,7 +238,7 @@ def _block(
     if config.dropout_rate:
         kept += 2 * (T + rest) * D + 2 * rest * M  # masks, and masked values
     if config.attention_dropout_rate:
-        kept += 2 * A * T * T
+        kept += 2 * A * pairs
     # The choice of the tokens to merge has no gradient; the merged tokens have one.
     constant = 2 * match + join
     inputs, work = T * D, kept // 2
@@ -377,7 +386,10 @@ def _layer_stages(model: keras.Model) -> Iterator[StageCount]:
         elif isinstance(layer, TransformerBlock):
             _, T, D = _tokens_of(layer)
             merged = T - keras.tree.flatten(layer.output)[0].shape[1]
-            block = _block(layer, T, D, layer.relative_positions, merged)
+            windows = None
+            if layer.window_size is not None and layer.grid is not None:
+                windows = Windows(layer.grid, layer.window_size, layer.num_prefix_tokens)
+            block = _block(layer, T, D, layer.relative_positions, merged, windows)
             yield dataclasses.replace(block, name=layer.name)
         elif isinstance(layer, AttentionPooling):
             _, T, D = _tokens_of(layer)

@@ -17,6 +17,7 @@ from keras_vit.layers.dense import Dense
 from keras_vit.layers.fused_attention import fused_attention, fusion_pays
 from keras_vit.layers.norm import make_norm
 from keras_vit.layers.rotary import rotary_tables, rotate
+from keras_vit.layers.windows import Windows
 from keras_vit.trainers.distributed import depend_on
 
 _PARTS = ("query", "key", "value")
@@ -110,6 +111,8 @@ class SelfAttention(keras.layers.Layer):
         num_prefix_tokens: Tokens before the patches, which `rope` leaves as they are.
         causal: Whether a token attends to itself and those before it alone.
         head_width: Dimension `d` of a head; `None` divides the width among the heads.
+        window_size: Patches along (height, width) of the windows that patches attend to, see
+            `Windows`; `None` is the whole `grid`.
 
     Call arguments:
         tokens: Float tensor of shape `(B, T, D)`.
@@ -148,6 +151,7 @@ class SelfAttention(keras.layers.Layer):
         num_prefix_tokens: int = 0,
         causal: bool = False,
         head_width: int | None = None,
+        window_size: int | tuple[int, int] | None = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -170,7 +174,9 @@ class SelfAttention(keras.layers.Layer):
         self.num_prefix_tokens = num_prefix_tokens
         self.causal = causal
         self.head_width = head_width
+        self.window_size = None if window_size is None else pair("window_size", window_size)
         self._tables: Any = None
+        self._windows: Windows | None = None
 
     def build(self, tokens_shape: Shape) -> None:
         _, num_tokens, width = tokens_shape
@@ -218,6 +224,8 @@ class SelfAttention(keras.layers.Layer):
                 self.norm_kind, self.norm_epsilon, dtype=self.dtype_policy, name="norm"
             )
             self.norm.build((None, inner))
+        if self.window_size is not None:
+            self._windows = self._make_windows(num_tokens, self.window_size)
         if self.rope is not None and (num_tokens is not None or self.grid is not None):
             self._tables = self._rotary_tables(num_tokens, head_dim)
 
@@ -243,6 +251,21 @@ class SelfAttention(keras.layers.Layer):
         assert self.rope is not None
         return rotary_tables(self.rope, self.grid, head_dim, self.num_prefix_tokens)
 
+    def _make_windows(self, num_tokens: int, window_size: tuple[int, int]) -> Windows:
+        if self.grid is None or num_tokens != self.num_prefix_tokens + math.prod(self.grid):
+            raise ValueError(
+                f"Windows need the grid of the patches. Received: {num_tokens} tokens, "
+                f"grid={self.grid}, num_prefix_tokens={self.num_prefix_tokens}. Set `grid` and "
+                "`num_prefix_tokens` to what comes in."
+            )
+        if self.relative_positions or self.causal:
+            raise ValueError(
+                "Attention in windows has no relative positions and no order. Received: "
+                f"window_size={window_size}, relative_positions={self.relative_positions}, "
+                f"causal={self.causal}. Leave one of them out."
+            )
+        return Windows(self.grid, window_size, self.num_prefix_tokens)
+
     def call(
         self,
         tokens: keras.KerasTensor,
@@ -261,23 +284,63 @@ class SelfAttention(keras.layers.Layer):
             logits = later if logits is None else logits + later
         if sizes is not None:
             logits = add_sizes(logits, sizes, queries.dtype)
-        dropped = training and self.attention_dropout_rate > 0
         scores = None
+        if self._windows is not None and sizes is not None:
+            raise ValueError(
+                "Windows hold single patches, without sizes and padding. Received: `sizes` and "
+                f"window_size={self.window_size}. Leave one of them out."
+            )
         if return_attention_scores:
+            if self._windows is not None:
+                logits = _without(ops.convert_to_tensor(self._windows.apart()), queries.dtype)
             scores = attention_scores(queries, keys, logits)
             x = ops.matmul(self.attention_dropout(scores, training=training), values)
-        elif (
-            self.query_chunk_size is None
-            and logits is None
-            and not dropped
-            and fusion_pays(queries)
-        ):
-            x = fused_attention(queries, keys, values)
+        elif self._windows is not None:
+            x = self._attend_in(self._windows, queries, keys, values, training)
         else:
-            x = self._attend(queries, keys, values, logits, training)
+            x = self._mix(queries, keys, values, logits, training)
         x = self.dropout(self._join(x), training=training)  # (B, T, D)
         more = [scores] * return_attention_scores + [keys] * return_keys
         return (x, *more) if more else x
+
+    def _mix(
+        self,
+        queries: keras.KerasTensor,
+        keys: keras.KerasTensor,
+        values: keras.KerasTensor,
+        logits: keras.KerasTensor | None,
+        training: bool | None,
+    ) -> keras.KerasTensor:
+        """Means of the values, `(B, A, T, d)`, by a kernel of the backend where it has one."""
+        dropped = training and self.attention_dropout_rate > 0
+        plain = self.query_chunk_size is None and logits is None and not dropped
+        if plain and queries.shape[2] == keys.shape[2] and fusion_pays(queries):
+            return fused_attention(queries, keys, values)
+        return self._attend(queries, keys, values, logits, training)
+
+    def _attend_in(
+        self,
+        windows: Windows,
+        queries: keras.KerasTensor,
+        keys: keras.KerasTensor,
+        values: keras.KerasTensor,
+        training: bool | None,
+    ) -> keras.KerasTensor:
+        """As `_mix`, where patches attend to prefix tokens and the patches of their window."""
+        prefix, outside = windows.prefix, windows.outside()
+        logits = None
+        if outside is not None:
+            patches = outside.shape[1] - prefix
+            rows = np.repeat(outside[:, None], patches, axis=1)  # ONNX has one for each query
+            logits = _without(ops.convert_to_tensor(rows), queries.dtype)[0, 0]
+            logits = ops.tile(logits[:, None], (ops.shape(queries)[0], 1, 1, 1))
+        inside = windows.split(queries[:, :, prefix:])  # (B * windows, A, patches, d)
+        x = self._mix(inside, windows.around(keys), windows.around(values), logits, training)
+        x = windows.join(x)
+        if not prefix:
+            return x
+        before = self._mix(queries[:, :, :prefix], keys, values, None, training)
+        return ops.concatenate([before, x], axis=2)  # (B, A, T, d)
 
     def step(
         self,
@@ -409,6 +472,7 @@ class SelfAttention(keras.layers.Layer):
             "num_prefix_tokens": self.num_prefix_tokens,
             "causal": self.causal,
             "head_width": self.head_width,
+            "window_size": self.window_size,
         }
         return {**super().get_config(), **config}
 

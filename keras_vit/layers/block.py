@@ -89,6 +89,8 @@ class TransformerBlock(keras.layers.Layer):
         head_width: Dimension of a head; `None` divides the width among the heads.
         post_norm: Whether the norms follow the sums instead.
         grid_positions: Kind of the `GridAttention` in place of `SelfAttention`, or `None`.
+        window_size: Patches along (height, width) of the windows that patches attend to
+            (https://arxiv.org/abs/2203.16527), or `None` for all patches; it needs `grid`.
 
     Call arguments:
         tokens: Float tensor of shape `(B, T, D)`.
@@ -137,6 +139,7 @@ class TransformerBlock(keras.layers.Layer):
         head_width: int | None = None,
         post_norm: bool = False,
         grid_positions: str | None = None,
+        window_size: int | tuple[int, int] | None = None,
         **kwargs: Any,
     ):
         super().__init__(autocast=False, **kwargs)  # the residual stream keeps its precision
@@ -149,6 +152,12 @@ class TransformerBlock(keras.layers.Layer):
             raise ValueError(
                 "`rematerialize` keeps tokens alone, and a block that merges them hands on their "
                 f"sizes too. Received: rematerialize=True, num_merged_tokens={num_merged_tokens}."
+            )
+        if window_size is not None and (num_merged_tokens or grid_positions is not None):
+            raise ValueError(
+                "Windows need every patch in its place, and attention that compares all patches. "
+                f"Received: window_size={window_size}, num_merged_tokens={num_merged_tokens}, "
+                f"grid_positions={grid_positions!r}; leave window_size out."
             )
         if num_merged_tokens and rope is not None:
             raise ValueError(
@@ -179,6 +188,7 @@ class TransformerBlock(keras.layers.Layer):
         self.head_width = head_width
         self.post_norm = post_norm
         self.grid_positions = grid_positions
+        self.window_size = None if window_size is None else pair("window_size", window_size)
 
     def build(
         self,
@@ -249,6 +259,7 @@ class TransformerBlock(keras.layers.Layer):
             num_prefix_tokens=self.num_prefix_tokens,
             causal=self.causal,
             head_width=self.head_width,
+            window_size=self.window_size,
             dtype=self.dtype_policy,
             name="attention",
         )
@@ -382,6 +393,7 @@ class TransformerBlock(keras.layers.Layer):
             "head_width": self.head_width,
             "post_norm": self.post_norm,
             "grid_positions": self.grid_positions,
+            "window_size": self.window_size,
         }
         return {**super().get_config(), **config, **quantized_policies(self)}
 

@@ -176,8 +176,10 @@ def transform(
 
 def transformer_block(config: ViTConfig, index: int) -> TransformerBlock:
     """The block at `index`; stochastic depth grows linearly with it."""
-    needs_grid = config.rope is not None or config.num_merged_tokens
-    by_grid = config.grid_positions is not None or (config.rope is not None and not config.any_size)
+    window = config.window_of(index)
+    needs_grid = config.rope is not None or config.num_merged_tokens or window is not None
+    by_grid = config.grid_positions is not None or window is not None
+    by_grid = by_grid or (config.rope is not None and not config.any_size)
     return TransformerBlock(
         config.num_heads,
         config.mlp_dim,
@@ -202,6 +204,7 @@ def transformer_block(config: ViTConfig, index: int) -> TransformerBlock:
         head_width=config.head_width,
         post_norm=config.post_norm,
         grid_positions=config.grid_positions,
+        window_size=window,
         name=f"block_{index}",
     )
 
