@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.config import Preprocessing
+from keras_vit.data.any_aspect import fit_patches
 from keras_vit.data.transforms import normalize
 from keras_vit.models.graph import head_input
 from keras_vit.models.lora import merge_lora
@@ -73,10 +74,22 @@ class Inference:
     @property
     def input_shape(self) -> tuple[int, int, int]:
         """Height, width and channels of the pixels; of a model for any size, of its positions."""
+        if self.takes_patches:
+            return self.source.config.input_shape
         height, width, channels = self.model.inputs[0].shape[1:]
         if self.any_size:
             height, width = self.source.config.image_size
         return height, width, channels
+
+    @property
+    def takes_patches(self) -> bool:
+        """Whether the model takes patches of images of any aspect ratio."""
+        return getattr(getattr(self.source, "config", None), "max_num_patches", None) is not None
+
+    def fit(self, image: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Inputs of a model that takes patches for one image, of shape `(h, w, C)`."""
+        config = dataclasses.replace(self.source.config, preprocessing=self.preprocessing)
+        return fit_patches(image, config)
 
     @property
     def any_size(self) -> bool:
@@ -104,9 +117,9 @@ class Inference:
         """All variables of the model."""
         return [variable.value for variable in self.model.variables]
 
-    def __call__(self, pixels: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Named float32 outputs for pixels of shape `(B, H, W, C)` in [0, 255]."""
-        if self.normalizes:
+    def __call__(self, pixels: Any) -> dict[str, tf.Tensor]:
+        """Named float32 outputs for pixels of shape `(B, H, W, C)` in [0, 255], or for patches."""
+        if self.normalizes and not self.takes_patches:  # as `fit` does
             pixels = normalize(pixels, self.preprocessing)
         outputs = self.model(pixels, training=False)
         outputs = {name: tf.cast(value, tf.float32) for name, value in outputs.items()}
@@ -114,14 +127,22 @@ class Inference:
             outputs["probabilities"] = _ACTIVATIONS[self.activation](outputs["logits"])
         return {**outputs, **{name: outputs[same] for name, same in self.names.items()}}
 
-    def run(self, pixels: np.ndarray, batch_size: int = 8) -> dict[str, np.ndarray]:
-        """Computes the outputs as arrays, batch by batch."""
+    def run(
+        self, pixels: np.ndarray | Sequence[np.ndarray], batch_size: int = 8
+    ) -> dict[str, np.ndarray]:
+        """Computes the outputs as arrays, batch by batch; a model of patches takes images."""
         function = tf.function(self, jit_compile=False)
         parts = [
-            function(tf.constant(pixels[start : start + batch_size], tf.float32))
+            function(self._batch(pixels[start : start + batch_size]))
             for start in range(0, len(pixels), batch_size)
         ]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def _batch(self, images: np.ndarray | Sequence[np.ndarray]) -> Any:
+        if not self.takes_patches:
+            return tf.constant(images, tf.float32)
+        fitted = [self.fit(tf.constant(image)) for image in images]
+        return {name: tf.stack([x[name] for x in fitted]) for name in fitted[0]}
 
 
 def prepare(
@@ -145,7 +166,7 @@ def prepare(
             or softmax if the head has none; `"linear"` gives no probabilities.
         merge: Whether low-rank updates are added to the kernels, and quantised kernels become
             floats. If not, a quantised model stays as it is, in its own precision.
-        any_size: Whether the format takes images of any size, if the model does.
+        any_size: Whether the format takes images of any size or aspect ratio, if the model does.
 
     Returns:
         An `Inference`. Its weights are copies, or the model's own if nothing changes. Weight
@@ -275,9 +296,11 @@ def check_model(model: keras.Model, any_size: bool = False) -> None:
             "keras_vit.Model(images, model(images))."
         )
     if getattr(getattr(model, "config", None), "max_num_patches", None) is not None:
+        if any_size:
+            return
         raise ValueError(
             f"{model.name!r} takes images of any aspect ratio (max_num_patches): two inputs, "
-            "`patches` and `grid`, and exports take one, images."
+            "`patches` and `grid`, and this format takes one, images. Use `export_saved_model`."
         )
     if len(model.inputs) != 1 or (len(model.outputs) != 1 and not isinstance(model.output, dict)):
         raise ValueError(
@@ -379,8 +402,10 @@ def _with_policy(config: Any, policy: str, head: str, linear_head: bool, name: s
 def _with_named_outputs(model: keras.Model, name: str) -> keras.Model:
     """Builds a model with the outputs `features` and `name`, as far as they exist."""
     output = model.outputs[0]
+    several = {tensor.name: tensor for tensor in model.inputs}
+    inputs = several if len(several) > 1 else model.inputs
     if getattr(getattr(model, "config", None), "classes", 0) is None:
-        return keras.Model(model.inputs, {"features": output})
+        return keras.Model(inputs, {"features": output})
     features = head_input(model)
     outputs = {name: output} if features is None else {"features": features, name: output}
-    return keras.Model(model.inputs, outputs)
+    return keras.Model(inputs, outputs)

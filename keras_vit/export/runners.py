@@ -30,7 +30,8 @@ def load_saved_model(path: str | os.PathLike[str], name: str = "pixels") -> Runn
         name: The signature.
     """
     loaded = tf.saved_model.load(os.fspath(path))
-    signature = loaded.signatures[name]
+    # A model of images of any aspect ratio takes no pixels of one size.
+    signature = loaded.signatures[name if name in loaded.signatures else "float_images"]
 
     def run(pixels: np.ndarray) -> dict[str, np.ndarray]:
         outputs = signature(tf.constant(pixels, tf.float32))

@@ -80,6 +80,8 @@ def export_saved_model(
     - `pixels`: float32 in [0, 255] of the model's image size; of any size if the model takes that,
       while the signatures above resize images to the size that its positions are for;
     - `features`: `image_bytes`; returns `features` only;
+    - of a model that takes images of any aspect ratio, `patches` and `grid` in place of `pixels`:
+      the other signatures make them, see `keras_vit.data.fit_patches`;
     - with `jit_compile`, `plain` and `plain_pixels`: as `serving_default` and `pixels`, for servers
       without XLA.
 
@@ -135,6 +137,11 @@ def export_saved_model(
     if version is not None:
         _check_version(version)
     inference = prepare(model, precision, preprocessing, activation, any_size=True)
+    if inference.takes_patches and jit_compile:
+        raise ValueError(
+            "A model of images of any aspect ratio (max_num_patches) is exported without XLA. "
+            "Received: jit_compile=True. Leave it out."
+        )
     _check_names(inference)
     labels = check_labels(labels, inference.classes)
     images = verification_images(images, inference)
@@ -206,7 +213,7 @@ class ServingModule(tf.Module):
     ):
         super().__init__()
         self._inference = inference
-        spec = _pixels(inference)
+        spec = _inputs(inference)
         run = tf.function(inference, jit_compile=jit_compile).get_concrete_function(spec)
         plain = tf.function(inference).get_concrete_function(spec) if jit_compile else None
         frozen = freeze(inference, run) if inference.is_half and not jit_compile else None
@@ -224,11 +231,11 @@ class ServingModule(tf.Module):
     def signatures(self) -> dict[str, ConcreteFunction]:
         """Returns the concrete functions by signature name."""
         channels = self._inference.input_shape[-1]
-        sized = _pixels(self._inference)
+        sized = _inputs(self._inference)
         floats = tf.TensorSpec((None, None, None, channels), tf.float32, "images")
         whole = tf.TensorSpec((None, None, None, channels), tf.uint8, "images")
         signatures = {
-            "pixels": _concrete(self._classify, sized),
+            **self._of_inputs(sized),
             "float_images": _concrete(self._from_images, floats),
             "images": _concrete(self._from_images, whole),
         }
@@ -244,6 +251,16 @@ class ServingModule(tf.Module):
         if "features" in self._inference.model.output:
             signatures["features"] = _concrete(self._features, encoded)
         return signatures
+
+    def _of_inputs(self, sized: Any) -> dict[str, ConcreteFunction]:
+        """The signature that takes what the model takes."""
+        if not self._inference.takes_patches:
+            return {"pixels": _concrete(self._classify, sized)}
+
+        def classify(patches: tf.Tensor, grid: tf.Tensor) -> dict[str, tf.Tensor]:
+            return self._classify({"patches": patches, "grid": grid})
+
+        return {"patches": tf.function(classify).get_concrete_function(**sized)}
 
     def _from_bytes(self, image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
         return self._classify(self._decode_all(image_bytes))
@@ -276,7 +293,9 @@ class ServingModule(tf.Module):
             outputs["classes"] = tf.gather(tf.constant(self._labels), indices)
         return outputs
 
-    def _preprocess(self, image: tf.Tensor) -> tf.Tensor:
+    def _preprocess(self, image: tf.Tensor) -> Any:
+        if self._inference.takes_patches:
+            return self._inference.fit(image)
         return eval_transform(image, self._inference.preprocessing, self._inference.input_shape[:2])
 
     def _decode(self, index: tf.Tensor, image_bytes: tf.Tensor) -> tf.Tensor:
@@ -290,31 +309,48 @@ class ServingModule(tf.Module):
 
     def _map(self, function: Callable[..., tf.Tensor], batch: Any) -> tf.Tensor:
         """Applies a function to each image of a batch, to several in parallel."""
-        spec = tf.TensorSpec(self._inference.input_shape, tf.float32)
+        spec = self._spec_of_one()
         return tf.map_fn(function, batch, parallel_iterations=_AT_ONCE, fn_output_signature=spec)
 
-    def _decode_readable(self, image_bytes: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _spec_of_one(self) -> Any:
+        """Shapes and types of what `_preprocess` makes of an image."""
+        if not self._inference.takes_patches:
+            return tf.TensorSpec(self._inference.input_shape, tf.float32)
+        inputs = _inputs(self._inference)
+        return {name: tf.TensorSpec(x.shape[1:], x.dtype) for name, x in inputs.items()}
+
+    def _decode_readable(self, image_bytes: tf.Tensor) -> tuple[Any, tf.Tensor]:
         """Decodes a batch of image files to pixels; unreadable files become zeros.
 
         In a graph, only a `tf.data` pipeline continues after an error. It drops the image, so each
         image carries its index. One blank image at the end prevents an empty pipeline.
         """
         count = tf.shape(image_bytes)[0]
-        shape = self._inference.input_shape
+        spec = self._spec_of_one()
         images = tf.data.Dataset.from_tensor_slices((tf.range(count), image_bytes))
         images = images.map(lambda index, data: (index, self._decode(index, data)))
         images = images.ignore_errors()
-        blank = tf.data.Dataset.from_tensors((count, tf.zeros(shape)))
+        zeros = tf.nest.map_structure(lambda x: tf.zeros(x.shape, x.dtype), spec)
+        blank = tf.data.Dataset.from_tensors((count, zeros))
         images = images.concatenate(blank).batch(tf.cast(count, tf.int64) + 1)
         indices, pixels = images.get_single_element()
         indices = indices[:, None]
         valid = tf.scatter_nd(indices, tf.ones_like(indices[:, 0]), (count + 1,))[:count] > 0
-        pixels = tf.scatter_nd(indices, pixels, tf.concat([[count + 1], shape], 0))[:count]
-        return tf.ensure_shape(pixels, (None, *shape)), valid
+
+        def placed(x: tf.Tensor, one: tf.TensorSpec) -> tf.Tensor:
+            x = tf.scatter_nd(indices, x, tf.concat([[count + 1], one.shape], 0))[:count]
+            return tf.ensure_shape(x, (None, *one.shape))
+
+        return tf.nest.map_structure(placed, pixels, spec), valid
 
 
-def _pixels(inference: Inference) -> tf.TensorSpec:
+def _inputs(inference: Inference) -> Any:
     """What the model takes."""
+    if inference.takes_patches:
+        return {
+            x.name: tf.TensorSpec((None, *x.shape[1:]), x.dtype, x.name)
+            for x in inference.model.inputs
+        }
     return tf.TensorSpec((None, *inference.model.inputs[0].shape[1:]), tf.float32, "pixels")
 
 

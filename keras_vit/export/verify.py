@@ -142,6 +142,8 @@ def compare(
     Returns:
         An `ExportReport`.
     """
+    if isinstance(images, list):  # of any aspect ratio
+        batch_size = 1
     parts = [runner(images[i : i + batch_size]) for i in range(0, len(images), batch_size)]
     outputs = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     latency_ms, processor_ms = measure_latency(runner, images[:1])
@@ -173,7 +175,7 @@ def compare_resizing(report: ExportReport, runner: Runner, inference: Inference)
         The report with the larger difference; as it is for a file without that signature.
     """
     signatures = getattr(getattr(runner, "loaded", None), "signatures", {})
-    if "images" not in signatures:
+    if "images" not in signatures or inference.takes_patches:  # whose check resizes
         return report
     height, width, channels = inference.input_shape
     images = synthetic_images((height * 3 // 2 + 1, width * 4 // 3 + 1, channels), count=2)
@@ -312,6 +314,8 @@ def verification_images(images: Images | None, inference: Inference) -> np.ndarr
     Raises:
         ValueError: If the model cannot take pixels of their shape or range.
     """
+    if inference.takes_patches:
+        return _images_of_any_aspect(images, inference)
     if images is None:
         return synthetic_images(inference.input_shape)
     if isinstance(images, list | tuple) and len(images):
@@ -326,13 +330,32 @@ def verification_images(images: Images | None, inference: Inference) -> np.ndarr
     return images.astype("float32")
 
 
+def _images_of_any_aspect(images: Images | None, inference: Inference) -> Any:
+    """Images for a model that takes any aspect ratio, one by one; by default of four ratios."""
+    height, width, channels = inference.input_shape
+    if images is None:
+        sizes = ((height, width), (height, 2 * width), (2 * height, width // 2), (height // 2, 1))
+        return [synthetic_images((*size, channels), count=1)[0] for size in sizes]
+    images = [np.asarray(image, "float32") for image in images]
+    _check_images(images, channels)
+    return images
+
+
 def resize_images(images: Images, inference: Inference) -> np.ndarray:
     """Preprocesses images of any size to float32 pixels of the model's size, as in evaluation.
 
     Raises:
         ValueError: If an image has another number of channels, or values that are no pixels.
     """
-    channels = inference.input_shape[-1]
+    _check_images(images, inference.input_shape[-1])
+    view = functools.partial(
+        eval_transform, preprocessing=inference.preprocessing, image_size=inference.input_shape[:2]
+    )
+    return np.stack([view(image) for image in images])
+
+
+def _check_images(images: Images, channels: int) -> None:
+    """Raises a `ValueError` unless all images have `channels`, and pixels in [0, 255]."""
     for index, image in enumerate(images):
         if np.ndim(image) != 3 or image.shape[-1] != channels:
             raise ValueError(
@@ -340,10 +363,6 @@ def resize_images(images: Images, inference: Inference) -> np.ndarray:
                 f"shape {np.shape(image)}."
             )
     _check_range(images)
-    view = functools.partial(
-        eval_transform, preprocessing=inference.preprocessing, image_size=inference.input_shape[:2]
-    )
-    return np.stack([view(image) for image in images])
 
 
 def _check_range(images: Images) -> None:

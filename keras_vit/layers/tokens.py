@@ -43,7 +43,8 @@ class PatchEncoder(keras.layers.Layer):
             added at the bottom and at the right to whole patches, and patches stay on their grid.
 
     Call arguments:
-        images: Float tensor of shape `(B, H, W, C)`.
+        images: Float tensor of shape `(B, H, W, C)`, or their patches, `(B, N, pixels of a patch *
+            C)`, row by row.
 
     Returns:
         Float tensor of shape `(B, N, D)`, `N` the number of patches; with `any_size`
@@ -71,6 +72,10 @@ class PatchEncoder(keras.layers.Layer):
         self.grid: tuple[int, int] | None = None  # `any_size`: that of each image
 
     def build(self, images_shape: Shape) -> None:
+        pixels = math.prod(self.patch_size)
+        if len(images_shape) == 3 and images_shape[1] and images_shape[2] % pixels == 0:
+            self.grid = (images_shape[1], 1)
+            images_shape = (None, *self.patch_size, images_shape[2] // pixels)  # one patch
         needed = images_shape[3:] if self.any_size else images_shape[1:]
         if len(images_shape) != 4 or None in needed:
             raise ValueError(
@@ -78,7 +83,7 @@ class PatchEncoder(keras.layers.Layer):
                 f"batch known. Received: shape {tuple(images_shape)}. Pass any_size=True for "
                 "images of any height and width."
             )
-        if not self.any_size:
+        if not self.any_size and self.grid is None:
             check_whole_patches(tuple(images_shape[1:3]), self.patch_size)
             self.grid = (
                 images_shape[1] // self.patch_size[0],
@@ -97,6 +102,12 @@ class PatchEncoder(keras.layers.Layer):
         self.projection.build(images_shape)
 
     def call(self, images: keras.KerasTensor) -> keras.KerasTensor:
+        if len(images.shape) == 3:
+            # No convolution: in bfloat16 TensorFlow's is wrong on processors for one column.
+            x = ops.reshape(images, (-1, images.shape[2]))  # (B * N, pixels of a patch)
+            x = ops.matmul(x, ops.reshape(self.projection.kernel, (-1, self.width)))
+            x = x + self.projection.bias if self.use_bias else x
+            return ops.reshape(x, (-1, images.shape[1], self.width))  # (B, N, D)
         if self.any_size:
             return self.projection(pad_to_patches(images, self.patch_size))
         patches = self.projection(images)  # (B, rows, columns, D)

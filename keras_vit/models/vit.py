@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import keras
 
 from keras_vit.config import BLOCK_POSITIONS, ViTConfig
@@ -50,7 +52,7 @@ def build_vit(
     """
     images = image_input(config, input_tensor)
     grids = keras.Input((2,), dtype="int32", name="grid") if config.takes_patches else None
-    x = preprocess(images if grids is None else patches_as_image(images, config), config)
+    x = preprocess(images, config) if grids is None else preprocess_patches(images, config)
     if config.stem is not None:
         x = add_stem(x, config.stem)  # (B, H / stride, W / stride, C)
     x = encode_patches(x, config)  # (B, N, D)
@@ -70,11 +72,14 @@ def build_vit(
     return functional_model(inputs, add_heads(features, config), config, name)
 
 
-def patches_as_image(x: keras.KerasTensor, config: ViTConfig) -> keras.KerasTensor:
-    """Puts the patches below each other, in one column: an image for `PatchEncoder`."""
-    height, width = config.patch_size
-    shape = (config.num_patches * height, width, config.channels)
-    return keras.layers.Reshape(shape, dtype="float32", name="patches_as_image")(x)
+def preprocess_patches(x: keras.KerasTensor, config: ViTConfig) -> keras.KerasTensor:
+    """As `preprocess`, of patches whose pixels come one after the other."""
+    if not config.include_preprocessing:
+        return x
+    shape = (config.num_patches, math.prod(config.patch_size), config.channels)
+    pixels = keras.layers.Reshape(shape, dtype="float32", name="patch_pixels")(x)
+    vectors = keras.layers.Reshape(tuple(x.shape[1:]), dtype="float32", name="patch_vectors")
+    return vectors(preprocess(pixels, config))
 
 
 def encode_patches(x: keras.KerasTensor, config: ViTConfig) -> keras.KerasTensor:

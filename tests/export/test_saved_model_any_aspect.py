@@ -1,0 +1,75 @@
+"""SavedModels, and refusals, of models that take images of any aspect ratio."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_vit.config import ViTConfig
+from keras_vit.data.any_aspect import fit_patches
+from keras_vit.export.litert import export_litert
+from keras_vit.export.onnx import export_onnx
+from keras_vit.export.saved_model import export_saved_model
+from keras_vit.export.verify import verify_export
+from keras_vit.families import SIGLIP2_NAFLEX
+from keras_vit.models.vit import build_vit
+from tests.fixtures import fill_random
+
+SIZES = {"patch_size": 4, "width": 32, "depth": 2, "num_heads": 4, "mlp_dim": 64, "image_size": 16}
+CONFIG = ViTConfig(**{**SIGLIP2_NAFLEX, **SIZES, "max_num_patches": 20, "classes": 5})
+
+
+@pytest.fixture(scope="module")
+def model():
+    model = build_vit(CONFIG)
+    fill_random(model)
+    return model
+
+
+def photo(height, width, seed):
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), "uint8")
+
+
+def test_signatures_take_files_of_any_aspect_ratio(model, tmp_path):
+    report = export_saved_model(model, tmp_path / "served", labels=list("abcde"))
+    assert report.max_difference < 1e-5 and report.images == 4
+    signatures = tf.saved_model.load(report.path).signatures
+    images = [photo(37, 90, 0), photo(80, 21, 1), photo(33, 33, 2)]
+    fitted = [fit_patches(image, model) for image in images]
+    assert len({tuple(x["grid"].numpy()) for x in fitted}) == 3
+    batch = {name: tf.stack([x[name] for x in fitted]) for name in fitted[0]}
+    expected = model(batch).numpy()
+    files = tf.constant([tf.io.encode_png(image).numpy() for image in images])
+    served = signatures["serving_default"](image_bytes=files)
+    np.testing.assert_allclose(served["logits"], expected, rtol=0, atol=1e-5)
+    assert served["classes"].shape == (3, 5)
+    plain = signatures["patches"](**batch)
+    np.testing.assert_allclose(plain["logits"], expected, rtol=0, atol=1e-5)
+    broken = tf.concat([files[:1], [b"no image"], files[2:]], 0)
+    tolerant = signatures["tolerant"](image_bytes=broken)
+    assert tolerant["valid"].numpy().tolist() == [True, False, True]
+    np.testing.assert_allclose(tolerant["logits"][0], expected[0], rtol=0, atol=1e-5)
+    assert not tolerant["logits"][1].numpy().any()
+    card = json.loads((report.path / "assets.extra" / "model_card.json").read_text())
+    assert np.isfinite(card["golden"]["logits"]).all()
+    assert verify_export(report.path, model, images).max_difference < 1e-5
+
+
+@pytest.mark.parametrize("export", [export_litert, export_onnx])
+def test_formats_of_one_input_refuse_by_name(model, export, tmp_path):
+    with pytest.raises(ValueError, match=r"any aspect ratio .*`patches` and `grid`"):
+        export(model, tmp_path / "model.file")
+
+
+def test_xla_is_refused_by_name(model, tmp_path):
+    with pytest.raises(ValueError, match="without XLA"):
+        export_saved_model(model, tmp_path / "served", jit_compile=True)
+    assert not (tmp_path / "served").exists()
+
+
+def test_half_precision_is_close(model, tmp_path):
+    report = export_saved_model(model, tmp_path / "served", precision="bfloat16", tolerance=0.1)
+    assert 1e-6 < report.max_difference < 0.1
