@@ -15,6 +15,7 @@ budget of accuracy (`export_within_budget`). About seven minutes of a processor'
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import importlib
 import importlib.metadata
@@ -242,14 +243,16 @@ def versions() -> dict:
         "ai-edge-litert",
         "ai-edge-quantizer",
         "onnxruntime",
+        "openvino",
+        "nncf",
         "scikit-learn",
         "scikit-image",
-        *(name for name in ("openvino", "nncf") if importlib.util.find_spec(name)),
     ]
-    return {
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        **{name.replace("-", "_"): importlib.metadata.version(name) for name in names},
-    }
+    found = {"date": datetime.datetime.now(datetime.timezone.utc).date().isoformat()}
+    for name in names:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name.replace("-", "_")] = importlib.metadata.version(name)
+    return found
 
 
 def main(arguments: list[str] | None = None) -> None:
