@@ -1,7 +1,7 @@
 """Makes batches of images and masks: geometry for both, colours for the image alone.
 
     1 this worker's part of an epoch, shuffled     4 horizontal flip, of both
-    2 decode image and mask                        5 brightness, contrast, saturation of the image
+    2 decode image and mask                        5 brightness, contrast, saturation, hue
     3 scale, pad and crop both                     6 batch, weights of pixels, normalise
 
 Images are resized linearly, masks to the nearest pixel; both take the centres of pixels. Evaluation
@@ -43,6 +43,8 @@ class MaskAugmentation:
         brightness: Largest shift of all values, as a share of 255; images only.
         contrast: Largest change of the distance from the mean grey, in [0, 1]; images only.
         saturation: Largest change of the distance from the grey image, in [0, 1]; images only.
+        hue: Largest turn of the colours on their circle, in [0, 0.5] of it; colour images only.
+            mmsegmentation takes 0.1.
 
     Raises:
         ValueError: If a value is out of its range.
@@ -53,6 +55,7 @@ class MaskAugmentation:
     brightness: float = 0.125  # these three as in mmsegmentation's PhotoMetricDistortion
     contrast: float = 0.5
     saturation: float = 0.5
+    hue: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 < self.scale[0] <= self.scale[1]:
@@ -60,6 +63,8 @@ class MaskAugmentation:
         for field in ("brightness", "contrast", "saturation"):
             if not 0 <= getattr(self, field) <= 1:
                 raise ValueError(f"`{field}` must be in [0, 1]. Received: {getattr(self, field)}.")
+        if not 0 <= self.hue <= 0.5:
+            raise ValueError(f"`hue` must be in [0, 0.5]. Received: {self.hue}.")
 
 
 def mask_batches(
@@ -182,7 +187,12 @@ def _change_colours(pixels: Any, chosen: MaskAugmentation, seed: Any) -> Any:
     if pixels.shape[-1] == 3:
         grey = tf.reduce_sum(pixels * _GREY, -1, keepdims=True)
         pixels = grey + (pixels - grey) * (1 + draws[2] * chosen.saturation)
-    return tf.clip_by_value(pixels, 0.0, 255.0)
+    pixels = tf.clip_by_value(pixels, 0.0, 255.0)
+    if chosen.hue and pixels.shape[-1] == 3:
+        seed = tf.random.experimental.stateless_fold_in(seed, 1)
+        turn = tf.random.stateless_uniform((), seed, -chosen.hue, chosen.hue)
+        pixels = tf.image.adjust_hue(pixels / 255, turn) * 255
+    return pixels
 
 
 def _nearest(labels: Any, size: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import PIL.Image
 import pytest
@@ -163,3 +165,18 @@ def test_evaluation_takes_every_pixel_at_its_centre_and_weights_follow_labels():
         mask_batches(masks, InputTransform(SIZE), 2, class_weights=(1, 2))
     rest, held = masks.split(1)
     assert (rest.num_images, held.num_images) == (2, 1)
+
+
+def test_hue_turns_the_colours_of_the_image_alone():
+    images = np.zeros((4, 16, 16, 3), "uint8") + np.array([200, 40, 40], "uint8")
+    masks = read_mask_arrays(images, np.zeros((4, 16, 16), int), ["red"])
+    size = InputTransform((16, 16), normalize=False)
+    augmentation = dataclasses.replace(STILL, hue=0.2, scale=(1.0, 1.0))
+    (found, labels), *_ = mask_batches(masks, size, 4, training=True, augmentation=augmentation)
+    found = found.numpy()
+    np.testing.assert_allclose(found.max(-1), 200, atol=1e-3)  # as bright and as saturated
+    np.testing.assert_allclose(found.min(-1), 40, atol=1e-3)
+    assert len(np.unique(found.round(2).reshape(-1, 3), axis=0)) == 4  # another turn each
+    assert set(np.unique(labels)) <= {0, 255}
+    with pytest.raises(ValueError, match=r"`hue` must be in \[0, 0.5\]. Received: 0.6"):
+        MaskAugmentation(hue=0.6)
