@@ -623,6 +623,7 @@ class ViTConfig:
             ("patch_dropout_rate", 0.0),
             ("rematerialize", False),
             ("any_size", False),
+            ("window_size", None),
         ):
             if getattr(self, field) != default:
                 raise ValueError(

@@ -177,8 +177,15 @@ FAMILY_NAMES: dict[str, tuple[str, Fields]] = {
         "pe_core_s16": (("vit_pe_core_small_patch16", {}),),
         "pe_core_b16": (("vit_pe_core_base_patch16", {}),),
         "pe_core_l14": (("vit_pe_core_large_patch14", {}),),
-        "aimv2_l14": (("aimv2_large_patch14", {}),),
-        "aimv2_h14": (("aimv2_huge_patch14", {}),),
+        **{
+            f"aimv2_{size}14": (
+                (f"aimv2_{name}_patch14", {}),
+                (f"apple/aimv2-{name}-patch14-224", {}),
+                (f"apple/aimv2-{name}-patch14-336", {"image_size": 336}),
+                (f"apple/aimv2-{name}-patch14-448", {"image_size": 448}),
+            )
+            for size, name in (("l", "large"), ("h", "huge"))
+        },
         "siglip2_naflex_b16": (("google/siglip2-base-patch16-naflex", {}),),
         "siglip2_naflex_so400m16": (("google/siglip2-so400m-patch16-naflex", {}),),
         "dinov2_giant14": (

@@ -111,7 +111,7 @@ CLASSES: tuple[tuple[str, str, dict[str, Any]], ...] = tuple(
         ("MetaClip2Vision", "MetaClip2VisionModel", {}),
         ("AltCLIPVision", "AltCLIPVisionModel", {}),
         ("ChineseCLIPVision", "ChineseCLIPVisionModel", {}),
-        ("Aimv2Vision", "Aimv2VisionModel", {}),
+        ("Aimv2Vision", "Aimv2VisionModel", {"use_head": False}),
         ("BlipVision", "BlipVisionModel", {}),
         ("Blip2Vision", "Blip2VisionModel", {}),
         ("InstructBlipVision", "InstructBlipVisionModel", {}),
@@ -366,7 +366,7 @@ def class_outputs(name: str, model: torch.nn.Module, pixels: torch.Tensor) -> li
     tokens = getattr(output, "last_hidden_state", None)
     if tokens is None or tokens.ndim != 3:
         return None
-    no_token = name.startswith(("IJepa", "Siglip"))
+    no_token = name.startswith(("IJepa", "Siglip", "Aimv2"))
     return listed(tokens.mean(1) if no_token else tokens[:, 0])
 
 

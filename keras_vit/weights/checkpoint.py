@@ -208,7 +208,9 @@ class Checkpoint:
             return any(self.find(f"block_{index}/{path}") is not None for index in blocks)
 
         gate = size(self.find("block_0/mlp/hidden/kernel"), -2)
-        split = any(re.search(r"mlp\.(fc1_g|gate_proj)\.weight$", name) for name in self.entries)
+        split = any(
+            re.search(r"(mlp|ffn)\.(fc1_g|gate_proj)\.weight$", name) for name in self.entries
+        )
         inner = (part for part in ("attention", "mlp") if anywhere(f"{part}/norm/gamma"))
         switches = {
             "swiglu": split or gate == 2 * self.sizes["mlp_dim"],

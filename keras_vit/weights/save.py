@@ -121,6 +121,8 @@ def _transformers_layout(config: ViTConfig | ResNetConfig) -> Layout:
         return torch_layouts.HF_BIT
     if config.distillation_token:
         return torch_layouts.HF_DEIT
+    if config.norm == "rms":
+        return torch_layouts.HF_AIMV2
     if config.norm_before_blocks:
         return torch_layouts.HF_CLIP
     if config.rope is not None:

@@ -216,6 +216,17 @@ _SIGLIP: Rules = {
     **_harmless("vision_use_head"),
 }
 _SIGLIP2: Rules = {**_SIGLIP, **_harmless("num_patches")}  # of the table of positions
+_NO_BIAS = Only((False,), "dense layers with bias")
+_AIMV2: Rules = {
+    **{key: rule for key, rule in _ENCODER.items() if key != "layer_norm_eps"},
+    "hidden_act": Only(("silu",), "another activation of the gate"),
+    "rms_norm_eps": Sets("norm_epsilon", float),
+    "intermediate_size": Size("mlp_dim"),
+    "qkv_bias": _NO_BIAS,
+    "mlp_bias": _NO_BIAS,
+    "is_native": Only((False,), "positions of sines and cosines for images of any size"),
+    "use_head": Only((False,), "a pooling by attention without query and MLP"),
+}
 _BIT: Rules = {
     **COMMON,
     **_BACKBONE,
@@ -260,6 +271,7 @@ TRANSFORMERS: dict[str, Rules] = {
     "siglip2": {**COMMON, **_harmless("text_config vision_config projection_dim")},
     "siglip": {**COMMON, **_harmless("text_config vision_config projection_dim")},
     "dinov3_vit": _DINOV3,
+    "aimv2_vision_model": _AIMV2,
     **{
         f"{name}{ending}": rules
         for name in CLIP_TOWERS
@@ -277,6 +289,7 @@ MODEL_TYPES = {
     "transformers_siglip": "siglip_vision_model",
     "transformers_clip": "clip_vision_model",
     "transformers_dinov3": "dinov3_vit",
+    "transformers_aimv2": "aimv2_vision_model",
     "transformers_bit": "bit",
 }
 # The stem of `vit-hybrid`, in its `backbone_config`.
@@ -305,5 +318,6 @@ TRANSFORMERS_DEFAULTS: dict[str, dict[str, Any]] = {
     "dinov3_vit": {
         "hidden_act": "gelu", "layer_norm_eps": 1e-5, "num_attention_heads": 6, "rope_theta": 100.0,
     },
+    "aimv2_vision_model": {"rms_norm_eps": 1e-5, "num_attention_heads": 8},
     "bit": {},
 }  # fmt: skip

@@ -411,8 +411,8 @@ HF_CLIP = _torch(
 )
 
 
-def _dinov3_products() -> tuple[Rule, ...]:
-    theirs = "layer.{i}.attention"
+def _split_products(theirs: str) -> tuple[Rule, ...]:
+    """Queries, keys and values from three layers, of which not all need have a bias."""
     biases = {part: f"{theirs}.{part[0]}_proj.bias" for part in ("query", "key", "value")}
     kernels = tuple(f"{theirs}.{part}_proj.weight" for part in "qkv")
     return (
@@ -429,7 +429,7 @@ HF_DINOV3 = _torch(
         Rule("class_token/token", ("embeddings.cls_token",)),
         Rule("registers/token", ("embeddings.register_tokens",)),
         *pairs("block_{i}/attention_norm", "layer.{i}.norm1", _NORM),
-        *_dinov3_products(),
+        *_split_products("layer.{i}.attention"),
         *pairs("block_{i}/attention/output", "layer.{i}.attention.o_proj", _LINEAR),
         Rule("block_{i}/attention_scale/gamma", ("layer.{i}.layer_scale1.lambda1",)),
         *pairs("block_{i}/mlp_norm", "layer.{i}.norm2", _NORM),
@@ -454,6 +454,30 @@ HF_DINOV3 = _torch(
     prefixes=("", "dinov3_vit."),
     others=("embeddings\\.mask_token$",),
     zeros=(("embeddings.mask_token", 3),),
+)
+_AIMV2_BLOCK, _GAMMA = "encoder.layers.{i}", _NORM[:1]
+# Without the pooling of the models with a text tower, which `sidecar_keys.py` refuses.
+HF_AIMV2 = _torch(
+    "transformers_aimv2",
+    (
+        *pairs("patch_encoder/projection", "embeddings.patch_embed", _PATCHES),
+        *pairs("patch_norm", "embeddings.rms_norm", _GAMMA),
+        Rule("position_embedding/embedding", ("embeddings.position_embedding.weight",), TABLE),
+        *pairs("block_{i}/attention_norm", f"{_AIMV2_BLOCK}.rms_norm1", _GAMMA),
+        *_split_products(f"{_AIMV2_BLOCK}.attention"),
+        *pairs("block_{i}/attention/output", f"{_AIMV2_BLOCK}.attention.out_proj", _LINEAR),
+        *pairs("block_{i}/mlp_norm", f"{_AIMV2_BLOCK}.rms_norm2", _GAMMA),
+        *_gate(
+            "block_{i}/mlp/hidden",
+            f"{_AIMV2_BLOCK}.ffn.gate_proj",
+            f"{_AIMV2_BLOCK}.ffn.up_proj",
+            when=("swiglu", True),
+        ),
+        *pairs("block_{i}/mlp/output", f"{_AIMV2_BLOCK}.ffn.down_proj", _LINEAR),
+        *pairs("encoder_norm", "rms_norm", _GAMMA),
+    ),
+    {"gelu": "exact", "norm": "rms", "norm_epsilon": 1e-5, "preprocessing": _CLIP_IMAGES},
+    class_token_positions="never",
 )
 HF_BIT = _torch(
     "transformers_bit",
@@ -480,5 +504,6 @@ LAYOUTS = (
     HF_CLIP,  # before the next, whose blocks have the same names
     HF_SIGLIP,
     HF_DINOV3,
+    HF_AIMV2,
     HF_BIT,
 )

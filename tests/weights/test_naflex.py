@@ -178,7 +178,14 @@ def test_what_has_no_grid_is_refused(model, folder, tmp_path):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"rope": {}}, {"class_token": True}, {"rematerialize": True}, {"num_merged_tokens": 2}],
+    [
+        {"rope": {}},
+        {"class_token": True},
+        {"rematerialize": True},
+        {"num_merged_tokens": 2},
+        {"window_size": 2},
+        {"window_size": 2},
+    ],
 )
 def test_what_needs_every_patch_in_its_place_is_refused(changes):
     with pytest.raises(ValueError, match="any aspect ratio"):

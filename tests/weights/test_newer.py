@@ -87,6 +87,23 @@ def converted(model, layout, tmp_path, name="x.safetensors"):
     return safetensors.numpy.load_file(save_weights(model, tmp_path / name, layout))
 
 
+def test_files_of_aimv2_in_the_names_of_transformers_are_written_back(tmp_path):
+    folder = write_files(CASES["transformers Aimv2VisionModel"], tmp_path)
+    model = from_pretrained(folder, **PLAIN)
+    assert model.config.norm == "rms" and model.config.swiglu and model.config.norm_patches
+    written, theirs = (
+        converted(model, "transformers", tmp_path),
+        safetensors.numpy.load_file(folder / "model.safetensors"),
+    )
+    assert written.keys() == theirs.keys()
+    assert all(np.array_equal(written[name], theirs[name]) for name in theirs)
+    config = json.loads((folder / "config.json").read_text())
+    for key in ("use_head", "is_native"):
+        (folder / "config.json").write_text(json.dumps({**config, key: True}))
+        with pytest.raises(CheckpointError, match=f"{key} = True"):
+            from_pretrained(folder, **PLAIN)
+
+
 def test_the_projection_of_clip_gains_and_loses_a_bias_of_zeros(tmp_path):
     folder = write_files(CASES["transformers CLIPVisionModelWithProjection"], tmp_path)
     model = from_pretrained(folder, **PLAIN)

@@ -91,6 +91,8 @@ SAMPLE = (
     "transformers IJepaForImageClassification names in memory",
     "transformers ViTForImageClassification hidden_act=silu",
     "transformers CLIPVisionModel",
+    "transformers Aimv2VisionModel",
+    "transformers Siglip2ForImageClassification",
 )
 
 
