@@ -189,6 +189,8 @@ def scratch(options, folder: pathlib.Path):
         copy_images(options.images / "train", train, classes, first, each)
         job = {"seed": seed, "train": train, "test": test, "size": options.size}
         job["flags"] = options.flags.split()
+        if options.seconds:
+            job["seconds"] = options.seconds
         facts = {"task": "scratch", "images": each * len(classes), "classes": len(classes)}
         yield from compare(job, facts, folder / f"run-{seed}", options.contestants)
 
@@ -262,6 +264,7 @@ def main():
     parser.add_argument("--output", type=pathlib.Path, help="JSON lines to append to")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--contestants", nargs="+", default=CONTESTANTS)
+    parser.add_argument("--seconds", type=float, help="of the others, without `keras_vit` before")
     parser.add_argument("--per-class", type=int, default=60)
     parser.add_argument("--few", type=int, default=20, help="images a class to fine-tune on")
     parser.add_argument("--pretraining", type=int, default=600, help="images a class before")

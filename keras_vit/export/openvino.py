@@ -64,9 +64,9 @@ def export_openvino(
     """Exports a model to OpenVINO's IR, and checks it in OpenVINO against the model.
 
     Two files are written: the graph, `NAME.xml`, and its weights, `NAME.bin`. The input `pixels` is
-    float32 of shape `(batch, H, W, C)` in [0, 255] with the model's image size; normalisation is
-    part of the file. The runtime information `model_card` holds preprocessing, labels, and one
-    image with the model's outputs, as JSON.
+    float32 of shape `(batch, H, W, C)`, one image or more, in [0, 255] with the model's image size;
+    normalisation is part of the file. The runtime information `model_card` holds preprocessing,
+    labels, and one image with the model's outputs, as JSON.
 
     The check computes in float32. By default, OpenVINO computes in bfloat16 on processors that can,
     whatever the file has: `INFERENCE_PRECISION_HINT` of `compile_model` decides.
