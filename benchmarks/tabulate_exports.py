@@ -124,7 +124,31 @@ def formats() -> list[str]:
     return lines
 
 
-TABLES = (agreement, layer_errors, certificates, onnx_graphs, onnx_times, serving, formats)
+def formats_with_openvino() -> list[str]:
+    """The file formats of a Ti/16 and of a B/16 on a processor with AMX."""
+    sizes = {}
+    for row in read("exports_amx"):
+        cells = (
+            f"{row['size'] / 2**20:.1f} | {row['max_difference']:.1e} | {row['processor_ms']:.0f}"
+        )
+        sizes.setdefault((row["format"], row["precision"]), []).append(cells)
+    columns = " | ".join(f"{name}: MiB | difference | processor ms" for name in ("Ti/16", "B/16"))
+    lines = [f"| format | precision | {columns} |", f"|{'---|' * 8}"]
+    for (format, precision), cells in sizes.items():
+        lines.append(f"| {format} | {precision} | {' | '.join(cells)} |")
+    return lines
+
+
+TABLES = (
+    agreement,
+    layer_errors,
+    certificates,
+    onnx_graphs,
+    onnx_times,
+    serving,
+    formats,
+    formats_with_openvino,
+)
 
 if __name__ == "__main__":
     for table in TABLES:

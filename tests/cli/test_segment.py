@@ -40,6 +40,7 @@ def train(folder, run, *more):
     return main(["segment", "train", *map(str, words)])
 
 
+@pytest.mark.slow
 def test_a_run_is_trained_evaluated_and_applied(folder, tmp_path, capsys):
     run = tmp_path / "run"
     assert train(folder, run, "--layer-decay", 0.9) == 0

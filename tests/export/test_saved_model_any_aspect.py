@@ -70,6 +70,7 @@ def test_xla_is_refused_by_name(model, tmp_path):
     assert not (tmp_path / "served").exists()
 
 
+@pytest.mark.slow
 def test_half_precision_is_close(model, tmp_path):
     report = export_saved_model(model, tmp_path / "served", precision="bfloat16", tolerance=0.1)
     assert 1e-6 < report.max_difference < 0.1
