@@ -5,11 +5,14 @@ from __future__ import annotations
 import pathlib
 import re
 
+import pytest
+
 import keras_vit
 
 PAGE = (pathlib.Path(keras_vit.__file__).parents[1] / "docs/dense.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_python_of_the_page_runs(capsys):
     names: dict = {}
     page = PAGE.replace("(64, 96, 3))", "(64, 96, 3), depth=1)")

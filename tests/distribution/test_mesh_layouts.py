@@ -60,6 +60,7 @@ def results(shape, tmp_path_factory):
 
 
 @needs_jax
+@pytest.mark.slow
 def test_every_layout_trains_as_one_device_does(results, shape):
     for kind, tolerance in (("losses", 2e-6), ("accuracies", 0)):
         single, split = results[f"None/{kind}"], results[f"{shape}/{kind}"]

@@ -75,6 +75,7 @@ def files(small, tmp_path):
     return [str(tmp_path / "tiny.keras"), "--labels", str(tmp_path / "labels.txt")]
 
 
+@pytest.mark.slow
 def test_the_serving_script_writes_model_and_configuration(files, tmp_path, capsys):
     options = ["--to", str(tmp_path / "serving"), "--name", "tiny", "--no-jit-compile"]
     script("tf_serving/export").main([*files, *options])

@@ -33,6 +33,7 @@ def photo(height, width, seed):
     return np.random.default_rng(seed).integers(0, 256, (height, width, 3), "uint8")
 
 
+@pytest.mark.slow
 def test_signatures_take_files_of_any_aspect_ratio(model, tmp_path):
     report = export_saved_model(model, tmp_path / "served", labels=list("abcde"))
     assert report.max_difference < 1e-5 and report.images == 4

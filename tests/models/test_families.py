@@ -236,7 +236,7 @@ def test_a_resnet_without_a_head_ends_in_features(pooling, shape):
         ),
         (lambda: create_model("R50x1", pooling="map"), r"`pooling` must be None or one of 'gap'"),
         (lambda: create_model("R50x1", depth=3), r"There is no option `depth`"),
-        (lambda: create_model("R50x1", input_shape=(None, 64, 3)), r"all three known"),
+        (lambda: create_model("R50x1", input_shape=(None, 64, 3)), r"or \(None, None, channels\)"),
     ],
 )
 def test_bad_arguments_are_refused(make, message):

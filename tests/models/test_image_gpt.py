@@ -219,6 +219,7 @@ def test_sheets_lay_images_out_row_by_row():
         0, 1, 2, 4, 255]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_probed_classifier_is_exported_as_any_other(tmp_path):
     labels = np.arange(24) % 3
     pixels = (
