@@ -19,7 +19,7 @@ from keras_vit.checks import (
 )
 from keras_vit.config import POSITION_RESIZES
 from keras_vit.layers.any_aspect import resampled_positions
-from keras_vit.layers.any_size import grid_of, is_known, pad_to_patches, resampling
+from keras_vit.layers.any_size import grid_of, is_known, pad_to_patches, resampling, size_of
 from keras_vit.resize import sincos_2d
 
 _KINDS = ("learned", "learned_2d", "sincos_2d")
@@ -102,16 +102,40 @@ class PatchEncoder(keras.layers.Layer):
         self.projection.build(images_shape)
 
     def call(self, images: keras.KerasTensor) -> keras.KerasTensor:
-        if len(images.shape) == 3:
-            # No convolution: in bfloat16 TensorFlow's is wrong on processors for one column.
-            x = ops.reshape(images, (-1, images.shape[2]))  # (B * N, pixels of a patch)
-            x = ops.matmul(x, ops.reshape(self.projection.kernel, (-1, self.width)))
-            x = x + self.projection.bias if self.use_bias else x
-            return ops.reshape(x, (-1, images.shape[1], self.width))  # (B, N, D)
         if self.any_size:
-            return self.projection(pad_to_patches(images, self.patch_size))
+            images = pad_to_patches(images, self.patch_size)
+            if self.compute_dtype == "float32":
+                return self.projection(images)
+            return self._project(self._split(images))  # there may be one column
+        if len(images.shape) == 4 and self.grid is not None and self.grid[1] == 1:
+            pixels = math.prod(self.patch_size) * images.shape[3]
+            images = ops.reshape(images, (-1, self.grid[0], pixels))  # (B, N, pixels of a patch)
+        if len(images.shape) == 3:
+            return self._project(images)
         patches = self.projection(images)  # (B, rows, columns, D)
         return ops.reshape(patches, (-1, math.prod(self.grid or ()), self.width))  # (B, N, D)
+
+    def _split(self, images: keras.KerasTensor) -> keras.KerasTensor:
+        """Pixels of every patch, `(B, rows, columns, pixels of a patch * C)`."""
+        (height, width), channels = self.patch_size, images.shape[3]
+        rows, columns = (size_of(images, i + 1) // self.patch_size[i] for i in range(2))
+        x = ops.reshape(images, (-1, rows, height, columns, width * channels))
+        x = ops.transpose(x, (0, 1, 3, 2, 4))
+        return ops.reshape(x, (-1, rows, columns, height * width * channels))
+
+    def _project(self, patches: keras.KerasTensor) -> keras.KerasTensor:
+        """Patches `(..., pixels of a patch * C)` as tokens `(..., D)`.
+
+        No convolution: in bfloat16 TensorFlow's is wrong on processors for one column of patches.
+        """
+        size = patches.shape[-1]
+        grid = [size_of(patches, i) for i in range(1, len(patches.shape) - 1)]
+        x = ops.matmul(
+            ops.reshape(patches, (-1, size)),
+            ops.reshape(self.projection.kernel, (size, self.width)),
+        )
+        x = x + self.projection.bias if self.use_bias else x
+        return ops.reshape(x, (-1, *grid, self.width))
 
     def compute_output_spec(self, images: keras.KerasTensor) -> keras.KerasTensor:
         size = [

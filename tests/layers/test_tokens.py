@@ -159,3 +159,18 @@ def test_patch_dropout_keeps_every_patch_equally_often():
 def test_patch_dropout_refuses_rates_out_of_range():
     with pytest.raises(ValueError, match=r"`rate` must be a number in \[0, 1\)"):
         PatchDropout(1.0)
+
+
+@pytest.mark.parametrize("any_size", [False, True])
+@pytest.mark.parametrize("size", [(256, 16), (16, 256)])
+def test_one_column_of_patches_in_bfloat16(size, any_size):
+    """TensorFlow 2.21's bfloat16 convolution was off by the largest output here, on AMX."""
+    exact = PatchEncoder(16, 32, any_size=any_size)
+    images = np.random.default_rng(0).uniform(-1, 1, (8, *size, 3)).astype("float32")
+    expected = np.asarray(exact(images))
+    half = PatchEncoder(16, 32, any_size=any_size, dtype="mixed_bfloat16")
+    half.build((None, None, None, 3) if any_size else images.shape)
+    half.set_weights(exact.get_weights())
+    found = np.asarray(keras.ops.cast(half(images), "float32"))
+    assert found.shape == expected.shape
+    assert np.abs(found - expected).max() < 0.02 * np.abs(expected).max()
