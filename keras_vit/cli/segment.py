@@ -176,7 +176,6 @@ def predict_segments(
     unreadable: str = "error",
 ) -> None:
     """Writes the class map of image files as PNG masks, and drawn over the images."""
-    loaded, names, settings = _open(model)
     paths = find_readable(files, unreadable)
     stems = [path.stem for path in paths]
     twice = sorted({stem for stem in stems if stems.count(stem) > 1})
@@ -185,6 +184,7 @@ def predict_segments(
             f"Masks have the names of their images, and several images are called "
             f"{', '.join(twice[:5])}. Predict them into folders of their own with --output."
         )
+    loaded, names, settings = _open(model)
     folder = pathlib.Path(output)
     folder.mkdir(parents=True, exist_ok=True)
     for path in paths:

@@ -165,7 +165,8 @@ def _convert(inference: Inference, outputs: tuple[str, ...], path: pathlib.Path)
     save(convert(inference, outputs, _OPSET), path, external=True, metadata={})
     graph = core.read_model(path)
     # Where (B * T, D) becomes (B, T, ...) and T >= D, as in Ti/16, OpenVINO 2026.4 takes tokens for
-    # channels when it moves the scales of int8 layers, unless B * T is known to differ from B.
+    # channels when it moves the scales of int8 layers without bias behind the reshape, unless B * T
+    # is known to differ from B.
     graph.reshape(openvino.PartialShape([openvino.Dimension(1, -1), *inference.input_shape]))
     return graph
 

@@ -85,6 +85,7 @@ def test_what_is_wrong_with_masks_is_one_error_before_training(folder, tmp_path,
         PIL.Image.new("RGB", (8, 8)).save(tmp_path / name / "same.png")
     files = [str(tmp_path / name) for name in ("a", "b")]
     assert main(["segment", "predict", *files, "--model", str(folder / "tiny.keras")]) == 2
+    assert "several images are called same" in capsys.readouterr().err
 
 
 def test_classes_are_drawn_over_the_image():
