@@ -90,9 +90,10 @@ def rounded(x, mode):
 @pytest.mark.parametrize("mode", quick(["int8", "int4", "float8"], "int8"))
 def test_only_the_rounding_of_inputs_tells_a_dequantised_model_apart(mode, monkeypatch):
     inner = keras_vit.build_vit(tiny_config(depth=1, pooling="map", class_token=False))
-    fill_random(inner)
     inputs = keras.Input(inner.input_shape[1:])
-    model = quantize(keras.Model(inputs, keras.layers.Dense(3)(inner(inputs))), mode)
+    model = keras.Model(inputs, keras.layers.Dense(3)(inner(inputs)))
+    fill_random(model)
+    quantize(model, mode)
     images = images_for(inner)
     expected = numpy(model(images))
     copy = keras_vit.models.dequantize(model)
