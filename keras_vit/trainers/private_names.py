@@ -9,6 +9,7 @@ Modules outside of `keras_vit.trainers` use the functions below, or override a l
 from __future__ import annotations
 
 import contextlib
+import gc
 import inspect
 import sys
 import threading
@@ -203,8 +204,18 @@ def train_validation_split(
 
 
 def frames_of_other_threads() -> list[types.FrameType]:
-    """Returns the innermost frame of every thread of Python but this one."""
-    frames = sys._current_frames()
+    """Returns the innermost frame of every thread of Python but this one.
+
+    Before 3.11.9 Python holds a lock here which freeing a graph of TensorFlow needs: garbage
+    collected at that moment stops the process for ever (python/cpython#106883).
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        frames = sys._current_frames()
+    finally:
+        if collects:
+            gc.enable()
     return [frame for thread, frame in frames.items() if thread != threading.get_ident()]
 
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import ast
 import functools
+import gc
 import importlib
 import inspect
 import pathlib
 import re
+import sys
 
 import keras
 import pytest
 import tensorflow as tf
 
 import keras_vit
-from keras_vit.trainers.private_names import PRIVATE_NAMES, PrivateName
+from keras_vit.trainers.private_names import PRIVATE_NAMES, PrivateName, frames_of_other_threads
 
 PACKAGE = pathlib.Path(keras_vit.__file__).parent
 HOME = PACKAGE / "trainers/private_names.py"
@@ -132,3 +134,20 @@ def test_methods_of_bases_are_overridden_knowingly():
     }
     unlisted = {name for name in replaced if name.rpartition(".")[2] not in LISTED}
     assert unlisted == set()
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_no_garbage_is_collected_while_python_lists_frames(collects, monkeypatch):
+    """Freeing a graph of TensorFlow at that moment stops the process for ever."""
+    inside = []
+    current_frames = sys._current_frames
+    monkeypatch.setattr(
+        sys, "_current_frames", lambda: inside.append(gc.isenabled()) or current_frames()
+    )
+    (gc.enable if collects else gc.disable)()
+    try:
+        assert isinstance(frames_of_other_threads(), list)
+        assert gc.isenabled() == collects
+    finally:
+        gc.enable()
+    assert inside == [False]
