@@ -319,6 +319,7 @@ class ViTConfig:
             of the patch tokens, as DINOv2's classifier), or `None` (every token).
         map_prefix_tokens: Whether `"map"` also attends to the class token and registers.
         map_heads: Attention heads of `"map"`; `None` takes `num_heads`.
+        map_mlp_dim: Hidden dimension of the MLP of `"map"`; `None` takes `mlp_dim`.
         class_token: Whether a learned token precedes the patches.
         distillation_token: Whether DeiT's second learned token follows the class token.
         num_registers: Learned tokens after the class token that no head reads.
@@ -348,6 +349,9 @@ class ViTConfig:
             (https://arxiv.org/abs/2103.00020).
         inner_norms: Norms before the last product of a branch: `"attention"` and `"mlp"`
             (https://arxiv.org/abs/2110.09456), as in EVA-02.
+        norm_after_blocks: Whether the tokens of the last block are normalised; `False` in the
+            Perception Encoder for language and for dense prediction
+            (https://arxiv.org/abs/2504.13181).
         norm_after_pooling: Whether the last norm follows the pooling, as in timm's `avg` models.
         qk_norm: Whether queries and keys are normalised per head (https://arxiv.org/abs/2302.05442).
         layer_scale: Initial value of the learned scale of every branch, or `None` for no scale.
@@ -400,6 +404,7 @@ class ViTConfig:
     pooling: str | None = "token"
     map_prefix_tokens: bool = True
     map_heads: int | None = None
+    map_mlp_dim: int | None = None
     class_token: bool = True
     distillation_token: bool = False
     num_registers: int = 0
@@ -416,6 +421,7 @@ class ViTConfig:
     post_norm: bool = False
     norm_before_blocks: bool = False
     inner_norms: tuple[str, ...] = ()
+    norm_after_blocks: bool = True
     norm_after_pooling: bool = False
     qk_norm: bool = False
     layer_scale: float | None = None
@@ -462,7 +468,8 @@ class ViTConfig:
     def _check_numbers(self) -> None:
         for field in ("width", "depth", "num_heads", "mlp_dim", "channels"):
             check_positive(field, getattr(self, field))
-        for field in ("classes", "pre_logits", "map_heads", "query_chunk_size", "head_width"):
+        optional = ("classes", "pre_logits", "map_heads", "map_mlp_dim", "query_chunk_size")
+        for field in (*optional, "head_width"):
             if getattr(self, field) is not None:
                 check_positive(field, getattr(self, field))
         for field in ("dropout_rate", "attention_dropout_rate", "stochastic_depth_rate"):
@@ -551,6 +558,11 @@ class ViTConfig:
             raise ValueError(
                 'pooling="token_gap" joins two vectors, each normalised before. Received: '
                 "norm_after_pooling=True; set it to False."
+            )
+        if self.norm_after_pooling and not self.norm_after_blocks:
+            raise ValueError(
+                "The norm after the pooling is the one after the blocks, at another position. "
+                "Received: norm_after_pooling=True, norm_after_blocks=False; leave one of them out."
             )
         features = self.classes is None and self.pooling is None
         if self.distillation_token and self.pooling != "token" and not features:
@@ -708,6 +720,11 @@ class ViTConfig:
     def head_dim(self) -> int:
         """Dimension of one attention head."""
         return self.head_width or self.width // self.num_heads
+
+    @property
+    def ends_in_norm(self) -> bool:
+        """Whether the last layer before any pooling is a norm, and not a block."""
+        return self.norm_after_blocks and not (self.norm_after_pooling or self.post_norm)
 
     @property
     def grid_positions(self) -> str | None:

@@ -37,7 +37,8 @@ EVA02: Fields = {
     "pooling": "gap",
     "norm_after_pooling": True,
 }
-# https://arxiv.org/abs/2504.13181, the image towers with a projection ("core").
+# https://arxiv.org/abs/2504.13181: the image towers with a projection ("core"), and those tuned for
+# language models ("lang") and dense prediction ("spatial"), whose outputs are tokens.
 PERCEPTION: Fields = {
     "rope": {"offset": 1.0, "order": "wh"},  # and the grid of the pre-training
     "norm_before_blocks": True,
@@ -47,6 +48,13 @@ PERCEPTION: Fields = {
     "pooling": "map",
     "map_heads": 8,
 }
+PERCEPTION_TOKENS: Fields = {
+    **{key: value for key, value in PERCEPTION.items() if key != "map_heads"},
+    "pooling": "gap",
+    "norm_after_blocks": False,
+}
+# The largest of each have no class token, and count patches from 0.
+PERCEPTION_GIGANTIC: Fields = {"rope": {"order": "wh"}, "class_token": False}
 # https://arxiv.org/abs/2411.14402
 AIMV2: Fields = {
     "norm": "rms",
@@ -78,14 +86,15 @@ def _row(sizes: tuple[int, ...], image: int, *families: Fields, **more: Any) -> 
     return {**fields, **dict(zip(names, sizes, strict=True)), "image_size": image, **more}
 
 
-def _perception(sizes: tuple[int, ...], image: int) -> Fields:
+def _perception(sizes: tuple[int, ...], image: int, *families: Fields) -> Fields:
+    row = _row(sizes, image, PERCEPTION, *families)
     grid = image // sizes[0]
-    rope = {**PERCEPTION["rope"], "reference_grid": (grid, grid)}
-    return _row(sizes, image, PERCEPTION, rope=rope)
+    return {**row, "rope": {**row["rope"], "reference_grid": (grid, grid)}}
 
 
 _NO_KEY_BIAS: Fields = {"without_bias": ("key",)}
 _GATED: Fields = {"swiglu": True}
+_SCALED: Fields = {"layer_scale": 0.1}
 _INNER: Fields = {"inner_norms": ("mlp",)}
 
 # By the name of the variant: patch, width, depth, heads and hidden dimension of the MLP.
@@ -112,6 +121,20 @@ FAMILIES: dict[str, Fields] = {
     "pe_core_s16": _perception((16, 384, 12, 6, 1536), 384),
     "pe_core_b16": _perception((16, 768, 12, 12, 3072), 224),
     "pe_core_l14": _perception((14, 1024, 24, 16, 4096), 336),
+    "pe_core_gigantic14": _perception(
+        (14, 1536, 50, 16, 8960), 448, PERCEPTION_GIGANTIC, {"map_mlp_dim": 6144}
+    ),
+    "pe_lang_l14": _perception((14, 1024, 23, 16, 4096), 448, PERCEPTION_TOKENS, _SCALED),
+    "pe_lang_gigantic14": _perception(
+        (14, 1536, 47, 16, 8960), 448, PERCEPTION_TOKENS, PERCEPTION_GIGANTIC, _SCALED
+    ),
+    "pe_spatial_ti16": _perception((16, 192, 12, 3, 768), 512, PERCEPTION_TOKENS),
+    "pe_spatial_s16": _perception((16, 384, 12, 6, 1536), 512, PERCEPTION_TOKENS),
+    "pe_spatial_b16": _perception((16, 768, 12, 12, 3072), 512, PERCEPTION_TOKENS),
+    "pe_spatial_l14": _perception((14, 1024, 24, 16, 4096), 448, PERCEPTION_TOKENS),
+    "pe_spatial_gigantic14": _perception(
+        (14, 1536, 50, 16, 8960), 448, PERCEPTION_TOKENS, PERCEPTION_GIGANTIC, _SCALED
+    ),
     "aimv2_l14": _row((14, 1024, 24, 8, 2816), 224, AIMV2),
     "aimv2_h14": _row((14, 1536, 24, 12, 4096), 224, AIMV2),
     "siglip2_naflex_b16": _row((16, 768, 12, 12, 3072), 256, SIGLIP2_NAFLEX),
@@ -173,10 +196,17 @@ FAMILY_NAMES: dict[str, tuple[str, Fields]] = {
             f"eva02_{size}14": ((f"eva02_{timm}_patch14", {}),)
             for size, timm in (("ti", "tiny"), ("s", "small"), ("b", "base"), ("l", "large"))
         },
-        "pe_core_ti16": (("vit_pe_core_tiny_patch16", {}),),
-        "pe_core_s16": (("vit_pe_core_small_patch16", {}),),
-        "pe_core_b16": (("vit_pe_core_base_patch16", {}),),
-        "pe_core_l14": (("vit_pe_core_large_patch14", {}),),
+        **{
+            f"pe_{part}_{size}{patch}": ((f"vit_pe_{part}_{timm}_patch{patch}", {}),)
+            for size, timm, patch, parts in (
+                ("ti", "tiny", 16, ("core", "spatial")),
+                ("s", "small", 16, ("core", "spatial")),
+                ("b", "base", 16, ("core", "spatial")),
+                ("l", "large", 14, ("core", "lang", "spatial")),
+                ("gigantic", "gigantic", 14, ("core", "lang", "spatial")),
+            )
+            for part in parts
+        },
         **{
             f"aimv2_{size}14": (
                 (f"aimv2_{name}_patch14", {}),

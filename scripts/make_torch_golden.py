@@ -104,6 +104,15 @@ CASES = {
         32,
         "",
     ),
+    "timm language perception": ("timm", "vit_pe_lang_large_patch14_448", "", TIMM, 32, ""),
+    "timm gigantic perception": (
+        "timm",
+        "vit_pe_core_gigantic_patch14_448",
+        "",
+        {**TIMM, "attn_pool_num_heads": 8, "attn_pool_mlp_ratio": 3},
+        32,
+        "",
+    ),
     "timm aimv2": ("timm", "aimv2_large_patch14_224", "", TIMM, 32, ""),
     "timm gated dinov2": ("timm", "vit_giant_patch14_reg4_dinov2", "", TIMM, 32, ""),
     "transformers vit": ("transformers", "ViTForImageClassification", "ViTConfig", SMALL, 32, ""),
@@ -205,13 +214,15 @@ RESIZED = {
     "timm dinov3": (48, 24),
     "timm eva02": (48, 24),
     "timm perception": (24, 48),
+    "timm language perception": (48, 24),
+    "timm gigantic perception": (24, 48),
     "timm aimv2": (48, 24),
     "transformers clip": (24, 48),
     "transformers dinov3": (48, 24),
 }
 # What newer families compute otherwise in the backward pass: rotations, gates, norms.
 GRADIENTS = ("timm clip", "timm gated dinov3", "timm split eva02", "timm aimv2",
-             "transformers clip", "transformers dinov3")  # fmt: skip
+             "timm language perception", "transformers clip", "transformers dinov3")  # fmt: skip
 
 
 def small_hybrid(case: dict) -> torch.nn.Module:

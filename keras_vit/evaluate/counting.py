@@ -174,12 +174,13 @@ def _vit_stages(config: ViTConfig) -> Iterator[StageCount]:
         yield dataclasses.replace(block, name=f"block_{index}")
     vectors = T if config.pooling is None else 1
     normed = vectors if config.norm_after_pooling else T
-    if config.norm_after_pooling or not config.post_norm:
+    if config.norm_after_pooling or config.ends_in_norm:
         yield StageCount("encoder_norm", _norm(config.norm, D), 0, 2 * normed * D)
     if config.pooling == "map":
         left_out = 0 if config.map_prefix_tokens else config.num_prefix_tokens
         heads = config.map_heads or config.num_heads
-        yield _attention_pooling(T - left_out, D, config.mlp_dim, heads, config.norm)
+        hidden = config.map_mlp_dim or config.mlp_dim
+        yield _attention_pooling(T - left_out, D, hidden, heads, config.norm)
     yield from _head_stages(config, 2 * D if config.pooling == "token_gap" else D, vectors)
 
 

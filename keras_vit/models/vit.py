@@ -63,7 +63,7 @@ def build_vit(
     x = embed_tokens(x, config, maps, grids)  # (B, T, D)
     x, sizes = transform(x, config, maps, grids)
     norm = encoder_norm(config)
-    if not config.norm_after_pooling and not config.post_norm:
+    if config.ends_in_norm:
         x = norm(x)
     features = pool(x, config, sizes)  # (B, D), two where there is a distillation token
     if config.norm_after_pooling:
@@ -238,7 +238,7 @@ def pool(
     if config.pooling == "map":
         pooling = AttentionPooling(
             config.map_heads or config.num_heads,
-            config.mlp_dim,
+            config.map_mlp_dim or config.mlp_dim,
             gelu=config.gelu,
             norm_epsilon=config.norm_epsilon,
             num_prefix_tokens=0 if config.map_prefix_tokens else config.num_prefix_tokens,

@@ -80,8 +80,7 @@ def masked_patch_model(model: Model, target: str = "mean_color") -> Model:
 
 def _last_token_layer(config: ViTConfig) -> str:
     """Name of the last layer whose output is a sequence of tokens."""
-    is_block = config.norm_after_pooling or config.post_norm
-    return f"block_{config.depth - 1}" if is_block else "encoder_norm"
+    return "encoder_norm" if config.ends_in_norm else f"block_{config.depth - 1}"
 
 
 def _output_shape(config: ViTConfig, target: str) -> tuple[int, ...]:

@@ -176,7 +176,9 @@ class Checkpoint:
             pooling=self._pooling(class_token and not after),
         )
         if options["pooling"] == "map" and self.layout.name.startswith("timm"):
-            options["map_prefix_tokens"] = False
+            hidden = size(has("pooling/mlp/hidden/bias"), -1)
+            other = hidden and hidden != self.sizes.get("mlp_dim")
+            options.update(map_prefix_tokens=False, map_mlp_dim=hidden if other else None)
         if has("position_embedding/embedding") is not None:
             options["position_embedding"] = "learned"
         elif self.layout.name in ("big_vision", "linen"):  # the other kind has no array there

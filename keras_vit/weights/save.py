@@ -174,6 +174,12 @@ def _check_function(config: ViTConfig | ResNetConfig, layout: Layout) -> None:
             'patches (pooling="token_gap"). Save with layout="transformers".'
         )
     _check_map(config, layout)
+    timm = (torch_layouts.TIMM, torch_layouts.TIMM_ROOT)
+    if not config.norm_after_blocks and not config.post_norm and layout not in timm:
+        raise ValueError(
+            f"Models of the {layout.name} layout have a norm after the last block, and would give "
+            'other numbers. Received: norm_after_blocks=False. Save with layout="timm".'
+        )
     if layout.kind == "npz" and config.norm_after_pooling:
         raise ValueError(
             f"In the {layout.name} layout the last norm comes before the pooling, in the model "
@@ -186,7 +192,15 @@ def _check_map(config: ViTConfig, layout: Layout) -> None:
     # timm's class of models with rotary positions has no choice, as its plain one has another.
     theirs = layout is torch_layouts.TIMM and config.rope is not None
     same = config.map_prefix_tokens == theirs or not config.num_prefix_tokens
-    if config.pooling != "map" or same:
+    if config.pooling != "map":
+        return
+    if config.map_mlp_dim not in (None, config.mlp_dim) and not theirs:
+        raise ValueError(
+            f"In the {layout.name} layout the MLP of the pooling is as wide as those of the "
+            f"blocks. Received: map_mlp_dim={config.map_mlp_dim}, mlp_dim={config.mlp_dim}. Save "
+            "the model with `model.save`."
+        )
+    if same:
         return
     tokens = ("the patches", f"the {config.num_prefix_tokens} tokens before them too")
     raise ValueError(

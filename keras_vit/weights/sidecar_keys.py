@@ -81,7 +81,7 @@ TIMM_ARGS: dict[str, Rules] = {
         "in_chans": Size("channels"),
         "img_size": Images(),
         "qk_norm": Only((False,), "a norm of queries and keys"),
-        "final_norm": Only((True,), "no norm after the blocks"),
+        "final_norm": Sets("norm_after_blocks", {True: True, False: False}),
         "use_naflex": Only((False,), "patches of any grid (NaFlex)"),
         **{
             key: Only((), "other layers than a plain ViT's")

@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 from keras_vit.config import RotaryPositions
-from keras_vit.families import DINOV3, EVA02, PERCEPTION
+from keras_vit.families import DINOV3, EVA02, PERCEPTION, PERCEPTION_GIGANTIC
 
 # Every name of timm 1.0.31 in vision_transformer, deit, eva and vision_transformer_hybrid that is a
 # ViT of this package, by its number of attention heads. `scripts/sweep` compares each with timm.
@@ -77,11 +77,13 @@ _NAMES = {
 _NEWER = {
     3: (
         "eva02_tiny_patch14_224 eva02_tiny_patch14_336 vit_pe_core_tiny_patch16_384 "
+        "vit_pe_spatial_tiny_patch16_512 "
         "vit_tiny_patch16_dinov3_qkvb"
     ),
     4: "vit_xsmall_patch16_clip_224",
     6: (
         "eva02_small_patch14_224 eva02_small_patch14_336 vit_pe_core_small_patch16_384 "
+        "vit_pe_spatial_small_patch16_512 "
         "vit_small_patch16_dinov3 vit_small_patch16_dinov3_qkvb vit_small_patch16_lingbot "
         "vit_small_patch16_rope_224 vit_small_patch16_rope_ape_224 vit_small_plus_patch16_dinov3 "
         "vit_small_plus_patch16_dinov3_qkvb"
@@ -100,7 +102,7 @@ _NEWER = {
         "vit_base_patch16_rope_224 vit_base_patch16_rope_ape_224 "
         "vit_base_patch16_rope_reg1_gap_256 vit_base_patch32_clip_224 vit_base_patch32_clip_256 "
         "vit_base_patch32_clip_384 vit_base_patch32_clip_448 vit_base_patch32_clip_quickgelu_224 "
-        "vit_pe_core_base_patch16_224"
+        "vit_pe_core_base_patch16_224 vit_pe_spatial_base_patch16_512"
     ),
     13: (
         "vit_so150m2_patch16_reg1_gap_256 vit_so150m2_patch16_reg1_gap_384 "
@@ -119,7 +121,10 @@ _NEWER = {
         "vit_large_patch14_clip_336 vit_large_patch14_clip_quickgelu_224 "
         "vit_large_patch14_clip_quickgelu_336 vit_large_patch16_dinov3 "
         "vit_large_patch16_dinov3_qkvb vit_large_patch16_lingbot vit_large_patch16_rope_224 "
-        "vit_large_patch16_rope_ape_224 vit_pe_core_large_patch14_336"
+        "vit_large_patch16_rope_ape_224 vit_pe_core_large_patch14_336 "
+        "vit_pe_core_gigantic_patch14_448 vit_pe_lang_gigantic_patch14_448 "
+        "vit_pe_lang_large_patch14_448 vit_pe_spatial_gigantic_patch14_448 "
+        "vit_pe_spatial_large_patch14_448"
     ),
     20: "vit_huge_plus_patch16_dinov3 vit_huge_plus_patch16_dinov3_qkvb",
     24: (
@@ -162,13 +167,16 @@ _DIFFERENT: tuple[tuple[str, dict[str, Any]], ...] = (
         r"vit_pe_core_.*",
         {"norm_epsilon": 1e-5, "pooling": "map", "map_prefix_tokens": True, "map_heads": 8},
     ),
+    (
+        r"vit_pe_(lang|spatial)_.*",
+        {"norm_epsilon": 1e-5, "pooling": "gap", "norm_after_blocks": False},
+    ),
     *(
-        (
-            rf"vit_pe_core_{names}",
-            {"rope": {**PERCEPTION["rope"], "reference_grid": (side, side)}},
-        )
-        for names, side in (
-            ("(tiny|small)_.*", 24), ("base_.*", 14), ("large_.*", 24),
+        (rf"vit_pe_{names}", {"rope": {**family["rope"], "reference_grid": (side, side)}})
+        for names, side, family in (
+            ("core_(tiny|small)_.*", 24, PERCEPTION), ("core_base_.*", 14, PERCEPTION),
+            ("core_large_.*", 24, PERCEPTION), ("(lang|spatial)_.*", 32, PERCEPTION),
+            (".*_gigantic_.*", 32, PERCEPTION_GIGANTIC),
         )
     ),
     (r"aimv2_.*", {"norm": "rms", "norm_epsilon": 1e-5, "pooling": "gap"}),
@@ -192,6 +200,7 @@ def timm_settings(name: str) -> dict[str, Any] | None:
         "num_heads": _HEADS[name],
         "pooling": "token",
         "rope": None,
+        "norm_after_blocks": True,
     }
     for pattern, changes in _DIFFERENT:
         if re.fullmatch(pattern, name):

@@ -36,6 +36,8 @@ CONFIGS = {
     "registers": {"num_registers": 3, "distillation_token": True, "pre_logits": 24},
     "gap": {"pooling": "gap", "class_token": False, "norm_after_pooling": True},
     "map": {"pooling": "map", "class_token": False, "position_embedding": "learned_2d"},
+    "pe_core": {"pooling": "map", "map_heads": 2, "map_mlp_dim": 24},
+    "pe_spatial": {"pooling": "gap", "norm_after_blocks": False, "norm_before_blocks": True},
     "merged": {"num_merged_tokens": 3, "num_registers": 2, "pooling": "map"},
     "relative": {"position_embedding": "relative", "qk_norm": True, "layer_scale": 0.1},
     "clip": {"norm_before_blocks": True, "without_bias": ("patch",), "head_bias": None},

@@ -36,6 +36,8 @@ NAMES = {
     "timm split eva02": "eva02_base_patch14_224",
     "timm eva02 clip": "eva02_base_patch16_clip_224",
     "timm perception": "vit_pe_core_base_patch16_224",
+    "timm language perception": "vit_pe_lang_large_patch14_448",
+    "timm gigantic perception": "vit_pe_core_gigantic_patch14_448",
     "timm aimv2": "aimv2_large_patch14_224",
 }
 STEMS = {
@@ -179,6 +181,7 @@ def test_another_way_of_resizing_would_be_noticed(title, method, save, monkeypat
         ("timm dinov3", {"rope": None}),
         ("timm eva02", {"rope": {"reference_grid": (15, 16)}}),
         ("timm perception", {"map_heads": 4}),
+        ("timm language perception", {"rope": {"reference_grid": (32, 32), "order": "wh"}}),
     ],
 )
 def test_another_gelu_epsilon_or_rotation_would_be_noticed(title, change, save):

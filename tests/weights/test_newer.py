@@ -144,6 +144,23 @@ def test_rotary_positions_are_not_written_where_nobody_turns(layout, tmp_path):
         save_weights(model, tmp_path / f"x.{suffix}", layout)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"norm_after_blocks": False}, r"norm after the last block.*layout=\"timm\""),
+        ({"pooling": "map", "class_token": False, "map_mlp_dim": 24}, "map_mlp_dim=24, mlp_dim=64"),
+    ],
+)
+def test_what_only_the_perception_encoder_has_is_written_as_timm_or_not_at_all(
+    changes, message, tmp_path
+):
+    model = build_vit(tiny_config(depth=1, **changes))
+    with pytest.raises(ValueError, match=message):
+        save_weights(model, tmp_path / "x.npz", "big_vision")
+    with pytest.raises(ValueError, match="norm_after_pooling=True, norm_after_blocks=False"):
+        tiny_config(norm_after_blocks=False, norm_after_pooling=True)
+
+
 def test_two_configurations_of_a_tower_are_read_as_transformers_does(tmp_path):
     """Files of OpenAI have a second one, which overrides the first with its defaults."""
     case = CASES["transformers CLIPVisionModelWithProjection"]

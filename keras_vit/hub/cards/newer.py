@@ -199,6 +199,21 @@ _ROWS: tuple[tuple[_Family, tuple[tuple[Any, ...], ...]], ...] = (
             ("pe_core_s16", "fb", "vit_pe_core_small_patch16_384.fb", 384, 1.0, 512),
             ("pe_core_b16", "fb", "vit_pe_core_base_patch16_224.fb", 224, 1.0, 1024),
             ("pe_core_l14", "fb", "vit_pe_core_large_patch14_336.fb", 336, 1.0, 1024),
+            ("pe_core_gigantic14", "fb", "vit_pe_core_gigantic_patch14_448.fb", 448, 1.0, 1280),
+            *(
+                (f"pe_{part}_{size}{patch}", tag, f"vit_pe_{part}_{name}_patch{patch}_{side}.{tag}",
+                 side, 1.0, None)
+                for part, size, name, patch, side, tags in (
+                    ("lang", "l", "large", 14, 448, ("fb", "fb_tiling")),
+                    ("lang", "gigantic", "gigantic", 14, 448, ("fb", "fb_tiling")),
+                    ("spatial", "ti", "tiny", 16, 512, ("fb",)),
+                    ("spatial", "s", "small", 16, 512, ("fb",)),
+                    ("spatial", "b", "base", 16, 512, ("fb",)),
+                    ("spatial", "l", "large", 14, 448, ("fb",)),
+                    ("spatial", "gigantic", "gigantic", 14, 448, ("fb",)),
+                )
+                for tag in tags
+            ),
         ),
     ),
     (
