@@ -17,7 +17,7 @@ def test_the_python_of_the_page_runs(capsys):
     names: dict = {}
     page = PAGE.replace("(64, 96, 3))", "(64, 96, 3), depth=1)")
     for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
-        if not any(text in block for text in ("keras_hub", '"images", "masks"', "serving/")):
+        if not any(text in block for text in ("detector", '"images", "masks"', "serving/")):
             exec(compile(block, "docs/dense.md", "exec"), names)
     assert names["larger"].input_shape == (None, 512, 768, 3)
     assert names["class_map"].shape == (64, 96)

@@ -84,6 +84,8 @@ MAJORS = {
     "huggingface_hub": 2,
     "matplotlib": 3,
     "tensorboard": 2,
+    "keras-hub": 0,
+    "pycocotools": 2,
 }
 
 

@@ -2,6 +2,9 @@ from .any_aspect import fit_patches as fit_patches
 from .augmentation import Augmentation as Augmentation
 from .batches import eval_batches as eval_batches
 from .batches import train_batches as train_batches
+from .boxes import BoxSet as BoxSet
+from .boxes import box_batches as box_batches
+from .boxes import read_boxes as read_boxes
 from .csv_file import read_csv as read_csv
 from .datasets import find_dataset as find_dataset
 from .datasets import list_datasets as list_datasets

@@ -10,6 +10,8 @@ from .counting import count_macs as count_macs
 from .counting import count_parameters as count_parameters
 from .counting import count_stages as count_stages
 from .counting import count_training_macs as count_training_macs
+from .detection import DetectionResult as DetectionResult
+from .detection import evaluate_boxes as evaluate_boxes
 from .feature_store import Features as Features
 from .feature_store import load_features as load_features
 from .feature_store import store_features as store_features

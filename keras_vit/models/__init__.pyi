@@ -1,5 +1,6 @@
 from .attention import attention_scores as attention_scores
 from .attention import geometry_of as geometry_of
+from .detection import build_detector as build_detector
 from .feature_extraction import features_of as features_of
 from .feature_extraction import head_input_stage as head_input_stage
 from .feature_extraction import stage_names as stage_names

@@ -238,13 +238,3 @@ def test_sizes_without_a_pyramid_are_errors():
     ):
         with pytest.raises(ValueError, match=message):
             build_pyramid(random_vit(**changes))
-
-
-def test_a_detector_of_keras_hub_takes_the_pyramid():
-    retinanet = pytest.importorskip(
-        "keras_hub.src.models.retinanet.retinanet_backbone", reason="keras-hub is not installed"
-    )
-    image_encoder = build_pyramid(random_vit(patch_size=16, image_size=64), 8, (3, 4, 5))
-    backbone = retinanet.RetinaNetBackbone(image_encoder, min_level=3, max_level=6)
-    shapes = [tuple(x.shape[1:3]) for x in backbone(images_for(image_encoder)).values()]
-    assert shapes == [(8, 8), (4, 4), (2, 2), (1, 1)]

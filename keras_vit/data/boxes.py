@@ -1,0 +1,255 @@
+"""Images with boxes, for detection: all checked when read, in batches as keras-hub takes them."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.checks import check_positive
+from keras_vit.data.decode import decode
+from keras_vit.data.epochs import EpochPlan, distribute, read_epochs
+from keras_vit.data.folder import find_problems
+from keras_vit.data.headers import read_exif_orientation, read_size
+from keras_vit.data.input_transform import InputTransform, transform_of
+from keras_vit.data.transforms import normalize, resize
+
+if TYPE_CHECKING:
+    import keras
+
+NO_BOX = -1  # coordinates and label of the rows that fill up an image with fewer boxes
+_LISTED = 20
+_MANY_EPOCHS = 1 << 32
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BoxSet:
+    """Images with boxes, made by `read_boxes`.
+
+    Args:
+        name: Name of the source, for error messages.
+        class_names: Names of the classes, in the order of the labels.
+        images: Pixels of shape `(B, H, W, C)`, or paths of files, an array of strings.
+        sizes: int64 array of shape `(B, 2)`: height and width of every image in pixels.
+        boxes: float32 array of shape `(B, M, 4)`: left, top, right and bottom in pixels, and -1 in
+            the rows that fill up an image of fewer than `M` boxes.
+        labels: int32 array of shape `(B, M)`: classes from 0, and -1 where there is no box.
+    """
+
+    name: str
+    class_names: tuple[str, ...]
+    images: np.ndarray
+    sizes: np.ndarray
+    boxes: np.ndarray
+    labels: np.ndarray
+
+    @property
+    def num_images(self) -> int:
+        """Number of images."""
+        return len(self.images)
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return len(self.class_names)
+
+
+def read_boxes(
+    images: Any,
+    boxes: Sequence[Any],
+    labels: Sequence[Any],
+    class_names: Sequence[str],
+    name: str = "the images",
+) -> BoxSet:
+    """Reads images with boxes, and checks every box.
+
+    Args:
+        images: Array of shape `(B, H, W, C)` with values in [0, 255], or paths of image files.
+            Files are turned as their EXIF says, and boxes are those of the turned image.
+        boxes: For every image an array of shape `(n, 4)`: left, top, right and bottom in pixels
+            from the upper left corner of the image. `n` may be 0.
+        labels: For every image `n` integers, the indices of the classes.
+        class_names: Names of the classes.
+        name: Name of the source, for error messages.
+
+    Returns:
+        A `BoxSet`.
+
+    Raises:
+        ValueError: If there is not one entry for every image, a file cannot be read, or a box
+            has no area, lies partly outside its image, or has no class. One error lists all.
+    """
+    pixels, sizes, problems = _read_images(images)
+    names = tuple(class_names)
+    counts = {"images": len(pixels), "boxes": len(boxes), "labels": len(labels)}
+    if isinstance(class_names, str) or not names or len(set(counts.values())) > 1 or not len(boxes):
+        raise ValueError(
+            "`images`, `boxes` and `labels` must have one entry for every image, and `class_names` "
+            f"at least one name. Received: {counts}, class_names={class_names!r}."
+        )
+    rows = []
+    for index, (own, classes) in enumerate(zip(boxes, labels, strict=True)):
+        row = np.asarray(own, "float32").reshape(-1, 4) if np.size(own) % 4 == 0 else None
+        ids = np.asarray(classes).reshape(-1)
+        where = f"image {index}" if pixels.dtype != object else str(pixels[index])
+        if row is None or len(row) != len(ids) or (len(ids) and ids.dtype.kind not in "iu"):
+            problems.append(
+                f"{where}: boxes of shape {np.shape(own)} and {ids.dtype} labels of shape "
+                f"{np.shape(classes)}, expected (n, 4) and n integers"
+            )
+            continue
+        rows.append((row, ids))
+        problems += [
+            f"{where}, box {number}: {problem}"
+            for number, problem in enumerate(map(_box_problem(sizes[index], len(names)), row, ids))
+            if problem
+        ]
+    if problems:
+        listed = "\n  ".join(problems[:_LISTED])
+        rest = f"\n  and {len(problems) - _LISTED} more" if len(problems) > _LISTED else ""
+        raise ValueError(f"{name}: {len(problems)} problems with boxes:\n  {listed}{rest}")
+    most = max([1, *(len(ids) for _, ids in rows)])
+    filled = np.full((len(rows), most, 4), NO_BOX, "float32")
+    filled_labels = np.full((len(rows), most), NO_BOX, "int32")
+    for index, (row, ids) in enumerate(rows):
+        filled[index, : len(row)], filled_labels[index, : len(ids)] = row, ids
+    return BoxSet(name, names, pixels, sizes, filled, filled_labels)
+
+
+def _read_images(images: Any) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Pixels or paths, the size of every image as it is displayed, and files that are none."""
+    if len(images) and isinstance(images[0], str | os.PathLike):
+        paths = [pathlib.Path(path) for path in images]
+        problems = find_problems(paths, "headers")
+        sizes = []
+        for path in paths:
+            height, width, kind = (0, 0, "") if path in problems else read_size(path)
+            turned = kind and read_exif_orientation(path, kind) >= 5
+            sizes.append((width, height) if turned else (height, width))
+        listed = [f"{path} {reason}" for path, reason in problems.items()]
+        return np.array(list(map(str, paths)), object), np.array(sizes, "int64"), listed
+    pixels = np.asarray(images)
+    if pixels.ndim != 4:
+        raise ValueError(
+            "`images` must be an array of shape (B, H, W, C), or paths of files. Received: "
+            f"{pixels.dtype} of shape {pixels.shape}."
+        )
+    return pixels, np.tile(np.array(pixels.shape[1:3], "int64"), (len(pixels), 1)), []
+
+
+def _box_problem(size: np.ndarray, classes: int) -> Any:
+    """A function from a box and its label to what is wrong with them, or `None`."""
+    height, width = size.tolist()
+
+    def problem(box: np.ndarray, label: Any) -> str | None:
+        left, top, right, bottom = given = box.tolist()
+        if not 0 <= label < classes:
+            return f"label {label}, and the classes are 0 to {classes - 1}. Name more classes"
+        if not (left < right and top < bottom):
+            return f"{given} has no area. Boxes are (left, top, right, bottom); remove empty ones"
+        if not (left >= 0 and top >= 0 and right <= width and bottom <= height):
+            return (
+                f"{given} lies partly outside the image of {width} pixels in width and {height} in "
+                "height. Clip it, and give pixels, not shares of the image"
+            )
+        return None
+
+    return problem
+
+
+def box_batches(
+    boxes: BoxSet,
+    model: keras.Model | InputTransform,
+    batch_size: int,
+    training: bool = False,
+    flip: bool = True,
+    seed: int = 0,
+    *,
+    worker: tuple[int, int] | None = None,
+) -> Any:
+    """Makes batches of images and boxes for a detector of keras-hub.
+
+    Images are resized to the model, without keeping their proportions, and boxes with them.
+
+    Args:
+        boxes: Images with boxes.
+        model: The model, see `transform_of`.
+        batch_size: Images per step, of all workers together.
+        training: Whether to shuffle, to mirror, and to drop an incomplete last batch.
+        flip: Whether half of the training images are mirrored left to right.
+        seed: Random seed; every epoch has its own order, which depends on it and its number alone.
+        worker: Index and number of workers, if `tf.distribute` is not used.
+
+    Returns:
+        A `tf.data.Dataset` of float32 images `(B, H, W, C)` and a dict of `"boxes"`, float32 of
+        shape `(B, M, 4)`, as left, top, right and bottom in pixels of the batch (`"xyxy"`), and
+        `"labels"`, float32 of shape `(B, M)`; both are -1 where an image has fewer than `M` boxes.
+
+    Raises:
+        ValueError: If the classes do not fit the model, or there are fewer images than a batch.
+    """
+    check_positive("batch_size", batch_size)
+    check_classes(boxes, model)
+    transform = transform_of(model)
+    if training and boxes.num_images < batch_size:
+        raise ValueError(
+            f"{boxes.name} has {boxes.num_images} images, fewer than a batch of {batch_size}. Take "
+            f"batch_size={boxes.num_images} or less."
+        )
+    is_file = boxes.images.dtype == object
+    held = tf.constant(list(boxes.images) if is_file else boxes.images)
+    size = np.array(transform.image_size)
+    scales = (size / boxes.sizes)[:, [1, 0, 1, 0]].astype("float32")  # (B, 4)
+    is_box = boxes.labels[..., None] != NO_BOX
+    coordinates = tf.constant(np.where(is_box, boxes.boxes * scales[:, None], NO_BOX))
+    labels = tf.constant(boxes.labels, tf.float32)
+
+    def read(index: int, workers: int, replicas: int) -> tuple[EpochPlan, tf.data.Dataset]:
+        plan = EpochPlan(boxes.num_images, batch_size, index, workers, replicas, training)
+        return plan, read_epochs(plan, read_part, prepare, seed, finish)
+
+    def read_part(part: tuple[int, int], number: Any) -> tf.data.Dataset:
+        order = tf.range(boxes.num_images, dtype=tf.int64)
+        number += seed % (1 << 30) * _MANY_EPOCHS
+        if training:
+            order = tf.random.experimental.stateless_shuffle(order, seed=[number, 0])
+        places = tf.data.Dataset.from_tensor_slices(order[part[0] : part[1]])
+        return places.enumerate(part[0]).map(lambda i, place: (place, tf.stack((number, i))))
+
+    def prepare(place: Any, own: Any) -> tuple[Any, Any, Any]:
+        image = tf.io.read_file(held[place]) if is_file else held[place]
+        turn = transform.preprocessing.exif_orientation
+        pixels = decode(image, transform.channels, exif_orientation=turn)
+        pixels = resize(pixels, transform.image_size, "bilinear")
+        found = coordinates[place]
+        if training and flip:
+            left, top, right, bottom = tf.unstack(found, axis=-1)
+            turned = tf.stack((size[1] - right, top, size[1] - left, bottom), -1)
+            turned = tf.where(labels[place][:, None] == NO_BOX, found, turned)
+            mirrored = tf.random.stateless_uniform((), own) < 0.5
+            pixels = tf.where(mirrored, tf.reverse(pixels, [1]), pixels)
+            found = tf.where(mirrored, turned, found)
+        pixels = tf.ensure_shape(pixels, (*transform.image_size, transform.channels))
+        if transform.normalize:
+            pixels = normalize(pixels, transform.preprocessing)
+        return pixels, found, labels[place]
+
+    def finish(pixels: Any, found: Any, classes: Any) -> tuple[Any, dict[str, Any]]:
+        return pixels, {"boxes": found, "labels": classes}
+
+    return distribute(read, worker)
+
+
+def check_classes(boxes: BoxSet, model: Any) -> None:
+    """Raises ValueError if a detector has another number of classes than the images."""
+    count = getattr(model, "num_classes", boxes.num_classes)
+    if count != boxes.num_classes:
+        raise ValueError(
+            f"{boxes.name} has {boxes.num_classes} classes, the model {count}. Build it with "
+            f"classes={boxes.num_classes}."
+        )

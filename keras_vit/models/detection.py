@@ -1,0 +1,102 @@
+"""Object detection: keras-hub's RetinaNet on the feature pyramid of a Vision Transformer."""
+
+from __future__ import annotations
+
+import math
+
+import keras
+
+from keras_vit.checks import check_positive
+from keras_vit.models.pyramid import PyramidModel, build_pyramid
+
+_LEVELS = (3, 4, 5)  # what RetinaNet reads; it makes the coarser levels itself
+_PRIOR = 0.01  # confidence of a class before training, section 4.1 of the paper of RetinaNet
+_LEAST_CONFIDENCE = 0.05  # COCO's measures need boxes of low confidence too, as in Detectron2
+
+
+def build_detector(
+    backbone: keras.Model,
+    classes: int,
+    channels: int = 256,
+    max_level: int = 7,
+    num_conv_layers: int = 4,
+) -> keras.Model:
+    """Builds keras-hub's RetinaNet on the feature pyramid of a backbone; needs `keras-hub`.
+
+    Pyramid, anchors, losses and decoding: the simple feature pyramid of ViTDet
+    (https://arxiv.org/abs/2203.16527) at strides of 8, 16 and 32 pixels, keras-hub's FPN on it, and
+    its `RetinaNetObjectDetector` (https://arxiv.org/abs/1708.02002). The weights of the backbone
+    are shared. Set `backbone.trainable = False` before to train on frozen features.
+
+    Args:
+        backbone: A Vision Transformer for images of one size, or a model of `build_pyramid` with
+            the levels 3, 4 and 5.
+        classes: Number of classes.
+        channels: Channels of the levels of ViTDet's pyramid.
+        max_level: Coarsest level of the FPN, of stride `2**max_level` pixels.
+        num_conv_layers: Convolutions before the predictions of boxes and classes.
+
+    Returns:
+        A `keras_hub.models.RetinaNetObjectDetector` for boxes in pixels as left, top, right and
+        bottom (`"xyxy"`): the batches of `keras_vit.data.box_batches`. It trains with plain `fit`
+        after its `compile(optimizer)`, and `predict` gives boxes.
+
+    Raises:
+        ImportError: If keras-hub is not installed.
+        ValueError: If the images are no whole number of the largest stride of the pyramid, or
+            the stride of the patches is no power of two.
+
+    Example:
+
+    >>> backbone = keras_vit.ViTTi16(
+    ...     weights=None, include_top=False, pooling=None, input_shape=(256, 256, 3))
+    >>> detector = keras_vit.models.build_detector(backbone, classes=10)
+    >>> detector.compile(keras.optimizers.AdamW(1e-4))
+    """
+    check_positive("classes", classes)
+    check_positive("num_conv_layers", num_conv_layers)
+    if not isinstance(max_level, int) or max_level < _LEVELS[-1]:
+        raise ValueError(
+            f"`max_level` must be {_LEVELS[-1]} or more. Received: max_level={max_level!r}."
+        )
+    try:
+        from keras_hub.layers import NonMaxSuppression
+        from keras_hub.models import RetinaNetBackbone, RetinaNetObjectDetector
+    except ImportError as error:
+        raise ImportError(
+            'Detectors need keras-hub. Install it: pip install "keras_vit[detection]".'
+        ) from error
+    pyramid = backbone
+    if not isinstance(backbone, PyramidModel):
+        pyramid = build_pyramid(backbone, channels, _LEVELS)
+    missing = [f"P{level}" for level in _LEVELS if f"P{level}" not in pyramid.pyramid_outputs]
+    if missing:
+        raise ValueError(
+            f"RetinaNet reads P3, P4 and P5. Received: a pyramid without {', '.join(missing)}. "
+            f"Build it with levels={_LEVELS}."
+        )
+    features = RetinaNetBackbone(
+        pyramid,
+        min_level=_LEVELS[0],
+        max_level=max_level,
+        use_p5=False,
+        image_shape=tuple(pyramid.inputs[0].shape[1:]),
+    )
+    detector = RetinaNetObjectDetector(
+        features,
+        num_classes=classes,
+        bounding_box_format="xyxy",
+        pre_logits_num_conv_layers=num_conv_layers,
+        prediction_decoder=NonMaxSuppression(
+            "xyxy", from_logits=True, confidence_threshold=_LEAST_CONFIDENCE
+        ),
+    )
+    # keras-hub 0.32 gives the prior of the focal loss to the boxes instead of the classes, so that
+    # boxes start at a hundredth of the size of their anchors.
+    for head, bias in (
+        (detector.box_head, 0.0),
+        (detector.classification_head, -math.log((1 - _PRIOR) / _PRIOR)),
+    ):
+        variable = head.prediction_layer.bias
+        variable.assign(keras.ops.full(variable.shape, bias, variable.dtype))
+    return detector

@@ -1,0 +1,70 @@
+"""keras-hub's RetinaNet on our pyramid: plain `fit`, saving, and COCO's mAP."""
+
+from __future__ import annotations
+
+import sys
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit.data.boxes import box_batches, read_boxes
+from keras_vit.evaluate.detection import evaluate_boxes
+from keras_vit.models.detection import build_detector
+from keras_vit.models.pyramid import build_pyramid
+from keras_vit.models.vit import build_vit
+from tests.fixtures import tiny_config
+
+
+@pytest.fixture
+def keras_hub():
+    return pytest.importorskip("keras_hub", reason="keras-hub is not installed")
+
+
+def backbone(image_size=(64, 64)):
+    return build_vit(tiny_config(patch_size=16, image_size=image_size, classes=None, pooling=None))
+
+
+def test_arguments_are_checked_before_keras_hub_is_needed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "keras_hub", None)
+    with pytest.raises(ImportError, match=r'pip install "keras_vit\[detection\]"'):
+        build_detector(backbone(), 2)
+    with pytest.raises(ValueError, match="`max_level` must be 5 or more"):
+        build_detector(backbone(), 2, max_level=4)
+
+
+def test_sizes_and_pyramids_that_do_not_fit_are_errors(keras_hub):
+    with pytest.raises(ValueError, match=r"48 x 64. Use .*resize_model\(model, \(64, 64\)\)"):
+        build_detector(backbone((48, 64)), 2)
+    with pytest.raises(ValueError, match="a pyramid without P3"):
+        build_detector(build_pyramid(backbone(), 8, (4, 5)), 2)
+
+
+@pytest.mark.slow
+def test_a_detector_learns_boxes_and_survives_saving(keras_hub, tmp_path):
+    pytest.importorskip("pycocotools", reason="pycocotools is not installed")
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 40, (8, 64, 64, 3)).astype("uint8")
+    boxes, labels = [], []
+    for index, image in enumerate(images):
+        left, top = rng.integers(0, 28, 2)
+        image[top : top + 36, left : left + 36, index % 2] = 255
+        boxes.append([[left, top, left + 36, top + 36]])
+        labels.append([index % 2])
+    found = read_boxes(images, boxes, labels, ["red", "green"])
+    model = build_detector(backbone(), 2, 16, max_level=5, num_conv_layers=1)
+    model.compile(keras.optimizers.Adam(1e-3), jit_compile=False)
+    batches = box_batches(found, model, 8, training=True, flip=False)
+    # the prior of the focal loss is in the classes, not in the boxes as keras-hub has it
+    biases = [np.asarray(head.prediction_layer.bias)[0]
+              for head in (model.box_head, model.classification_head)]  # fmt: skip
+    np.testing.assert_allclose(biases, [0, -np.log(99)], rtol=1e-6)
+    assert evaluate_boxes(model, found).ap50 < 0.3
+    history = model.fit(batches, epochs=60, shuffle=False, verbose=0).history
+    assert history["loss"][-1] < 0.01 * history["loss"][0]
+    result = evaluate_boxes(model, found)
+    assert result.ap50 > 0.7
+    model.save_weights(tmp_path / "detector.weights.h5")
+    loaded = build_detector(backbone(), 2, 16, max_level=5, num_conv_layers=1)
+    loaded.load_weights(tmp_path / "detector.weights.h5")
+    assert evaluate_boxes(loaded, found).mean_ap == result.mean_ap
