@@ -5,10 +5,11 @@ from __future__ import annotations
 import gc
 import os
 import pathlib
+import random
 import shutil
 import subprocess
-import sys
 
+import numpy as np
 import pytest
 
 # oneDNN is on by default on most processors in use. It also keeps the automatic choice of XLA off,
@@ -28,9 +29,12 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
-    """Seeds what a test leaves to chance, its fixtures' too: it passes always or never."""
-    if "keras" in sys.modules:
-        sys.modules["keras"].utils.set_random_seed(0)
+    """Seeds what a test leaves to chance, its fixtures' too: Keras draws its seeds with `random`.
+
+    TensorFlow's own seed is left alone: setting it empties the caches of its operations.
+    """
+    random.seed(0)
+    np.random.seed(0)
 
 
 def pytest_collection_finish(session):
