@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import os
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import PIL.Image
@@ -33,11 +38,15 @@ def folder(tmp_path_factory):
     return folder
 
 
-def train(folder, run, *more):
+def words_of(folder, run, *more):
     words = [folder / "images", folder / "masks", "--classes", folder / "classes.txt"]
     words += ["--model", folder / "tiny.keras", "--output", run, "--first-value", 1]
     words += ["--epochs", 2, "--batch-size", 4, "--learning-rate", 0.05, *more]
-    return main(["segment", "train", *map(str, words)])
+    return ["segment", "train", *map(str, words)]
+
+
+def train(folder, run, *more):
+    return main(words_of(folder, run, *more))
 
 
 @pytest.mark.slow
@@ -65,6 +74,42 @@ def test_a_run_is_trained_evaluated_and_applied(folder, tmp_path, capsys):
     np.testing.assert_array_equal(overlay, draw_classes(pixels, mask))
     assert main(["predict", str(image), "--model", str(run)]) == 2
     assert "keras-vit segment predict" in capsys.readouterr().err
+
+
+KILLED = """
+import os, signal, sys
+import keras_vit.cli.segment as segment
+from keras_vit.cli.main import main
+from tests.resume.runs import KillAfter
+
+callbacks_of = segment.callbacks_of
+kill = KillAfter(5, lambda: os.kill(os.getpid(), signal.SIGKILL))
+segment.callbacks_of = lambda *arguments: [kill, *callbacks_of(*arguments)]
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_run_continues_to_the_same_end(folder, tmp_path):
+    runs = tmp_path / "whole", tmp_path / "killed"
+    more = ("--epochs", 3, "--layer-decay", 0.9)  # 10 images, so two steps an epoch
+    command = [sys.executable, "-c", KILLED, *words_of(folder, runs[1], *more)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    killed = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr[-2000:]
+    assert (runs[1] / "best.keras").exists() and not (runs[1] / "model.keras").exists()
+    assert [train(folder, run, *more) for run in runs] == [0, 0]
+    models = [keras_vit.train.load_run(run).model for run in runs]
+    for one, other in zip(*(model.get_weights() for model in models), strict=True):
+        np.testing.assert_array_equal(one, other)
+    results = [json.loads((run / "results.json").read_text()) for run in runs]
+    assert results[0]["mean IoU"] == results[1]["mean IoU"]
+    tables = []
+    for run in runs:
+        with open(run / "metrics.csv", newline="") as file:
+            rows = list(csv.DictReader(file))
+        tables.append([{**row, "seconds": None} for row in rows])
+    assert tables[0] == tables[1] and len(tables[0]) == 3
 
 
 def test_what_is_wrong_with_masks_is_one_error_before_training(folder, tmp_path, capsys):
