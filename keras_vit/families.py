@@ -67,7 +67,7 @@ AIMV2: Fields = {
     "gelu": "exact",
 }
 # The models of https://arxiv.org/abs/2502.14786 for images of any aspect ratio (NaFlex), whose 16 x
-# 16 positions transformers and big_vision resample for each image (timm does it otherwise).
+# 16 positions transformers, big_vision and timm resample for each image, bilinearly.
 SIGLIP2_NAFLEX: Fields = {
     "max_num_patches": 256,
     "class_token": False,
@@ -216,8 +216,13 @@ FAMILY_NAMES: dict[str, tuple[str, Fields]] = {
             )
             for size, name in (("l", "large"), ("h", "huge"))
         },
-        "siglip2_naflex_b16": (("google/siglip2-base-patch16-naflex", {}),),
-        "siglip2_naflex_so400m16": (("google/siglip2-so400m-patch16-naflex", {}),),
+        **{
+            f"siglip2_naflex_{short}16": (
+                (f"google/siglip2-{size}-patch16-naflex", {}),
+                (f"naflexvit_{size}_patch16_siglip", {}),
+            )
+            for short, size in (("b", "base"), ("so400m", "so400m"))
+        },
         "dinov2_giant14": (
             ("vit_giant_patch14_dinov2", {"image_size": 518}),
             (

@@ -19,7 +19,12 @@ from keras_vit.weights.inspection import FileInfo, inspect_checkpoint
 from keras_vit.weights.load import check_supported
 
 # A variant of each family, whose sizes are replaced by those of a file.
-_BASES = {"vit": "vit_b16", "hybrid": "r50_vit_b16", "bit": "bit_r50x1"}
+_BASES = {
+    "vit": "vit_b16",
+    "hybrid": "r50_vit_b16",
+    "bit": "bit_r50x1",
+    "naflex": "siglip2_naflex_b16",
+}
 
 
 def from_pretrained(
@@ -173,13 +178,22 @@ def _find_architecture(info: FileInfo, options: dict[str, Any]) -> tuple[str, di
             "num_heads (--num-heads) or the architecture as `variant` (--variant), or fetch the "
             "config.json of its repository to the same folder."
         )
-    if info.variant is not None:
+    naflex = "max_num_patches" in info.options
+    if info.variant is not None and not naflex:
         return info.variant, {}
     if "width" in sizes:
         sizes["num_heads"] = heads
     if "stem" in sizes:
         sizes["stem"] = dataclasses.replace(sizes["stem"], **info.options.get("stem", {}))
-    family = "bit" if "stages" in sizes else "hybrid" if "stem" in sizes else "vit"
+    family = (
+        "bit"
+        if "stages" in sizes
+        else "hybrid"
+        if "stem" in sizes
+        else "naflex"
+        if naflex
+        else "vit"
+    )
     return _BASES[family], sizes
 
 

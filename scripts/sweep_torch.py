@@ -201,6 +201,9 @@ def timm_case(name: str, options: dict[str, Any], change: Callable[..., Any] | N
     if name == BIT:  # for images of any size
         size = (64, 64)
         case["ours"] = {"input_shape": [64, 64, 3]}
+    if name.startswith("naflexvit"):  # 24 x 24 patches, of which SigLIP's model takes any number
+        siglip = name.endswith("siglip")
+        case["ours"] = {"max_num_patches": 576} if siglip else {"input_shape": [*size, 3]}
     outputs = run_timm(model, tuple(size), options.get("in_chans", 3))
     return {**case, "size": list(size), "outputs": outputs}
 

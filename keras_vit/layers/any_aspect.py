@@ -59,8 +59,8 @@ def resampled_positions(
 ) -> keras.KerasTensor:
     """Resamples a table of positions to the grid of each image: bilinear with antialiasing.
 
-    As transformers and big_vision do it for SigLIP 2; timm's NaFlex models use another kernel,
-    bicubic. Padding has the position of some patch.
+    As transformers, big_vision and timm do it for SigLIP 2; timm's other NaFlex models use another
+    kernel, bicubic. Padding has the position of some patch.
 
     Args:
         table: Float tensor of shape `(1, N, D)`.

@@ -27,6 +27,11 @@ def _listed(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (tuple, list)) else [value]
 
 
+def position_rows(entry: Entry) -> int:
+    """Rows of a position table, also of one with an axis each for rows and columns of patches."""
+    return math.prod(entry.shape[1:-1]) if len(entry.shape) == 4 else size(entry, -2)
+
+
 class PositionTable(NamedTuple):
     """A way to split a position table.
 
@@ -189,7 +194,7 @@ class Checkpoint:
             options["position_on_class_token"] = tokens > 0
         if self.file.kind != "npz" and self.sizes:
             options.update(self._switches())
-        if self._has_patch_vectors:
+        if self._has_patch_vectors and self.layout.name == "transformers_siglip":
             options.update(
                 max_num_patches=_NAFLEX_PATCHES, preprocessing=Preprocessing(library="transformers")
             )
@@ -197,10 +202,10 @@ class Checkpoint:
 
     @property
     def _has_patch_vectors(self) -> bool:
-        """Whether patches come as vectors: SigLIP 2 NaFlex, whose names are those of SigLIP."""
+        """Whether patches come as vectors: NaFlex, in transformers with the names of SigLIP."""
         kernel = self.find("patch_encoder/projection/kernel")
-        is_siglip = self.layout.name == "transformers_siglip"
-        return is_siglip and kernel is not None and len(kernel.shape) == 2
+        may_be = self.layout.name in ("transformers_siglip", "timm_naflex")
+        return may_be and kernel is not None and len(kernel.shape) == 2
 
     def _switches(self) -> dict[str, Any]:
         """Switches of newer ViTs that arrays tell, as they are there or not."""
@@ -322,6 +327,13 @@ class Checkpoint:
         rms = "norm" in settings and settings["norm"].value == "rms"
         if not rms and self.find("encoder_norm/gamma") and not self.find("encoder_norm/beta"):
             yield Refusal("the arrays have norms without bias (RMSNorm)", ("norm",), open=True)
+        if self.layout.name == "timm_naflex" and "position_resize" not in self.sidecar.settings:
+            yield Refusal(
+                "the arrays are of a NaFlex model of timm, and neither config.json nor the address "
+                "names it, which tells GELU and how positions are resampled",
+                ("gelu", "position_resize", "max_num_patches"),
+                open=True,
+            )
         newer = r"(^|\.)norm_pre\.|patch_embed\.norm\.|attn\.(q_bias|q_proj)|gamma_1$|mlp\.fc1_g"
         if settings["gelu"].origin != "the default of timm" or "rope" in settings:
             return
@@ -374,9 +386,10 @@ class Checkpoint:
             return []
         tables: list[PositionTable] = []
         for num_tokens in sorted(self.possible_token_rows()):
-            rest = entry.shape[-2] - num_tokens
+            rest = position_rows(entry) - num_tokens
             side = math.isqrt(max(rest, 0))
-            for candidate in [grid] if grid else [model_grid, (side, side)]:
+            known = grid if len(entry.shape) != 4 else (entry.shape[1], entry.shape[2])
+            for candidate in [known] if known else [model_grid, (side, side)]:
                 if candidate and 0 < rest == candidate[0] * candidate[1]:
                     table = PositionTable(num_tokens, (candidate[0], candidate[1]))
                     if table not in tables:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cache
@@ -89,6 +90,20 @@ VECTOR = Transform(
 TABLE = Transform(
     lambda arrays: arrays[0][None],
     lambda array, parts, heads: [array[0]],
+)
+
+
+def _squared(table: np.ndarray) -> np.ndarray:
+    """A table `(1, N, D)` as `(1, rows, columns, D)`, a column of rows where N is no square."""
+    count, width = table.shape[1:]
+    side = math.isqrt(count)
+    return table.reshape(1, *((side, side) if side**2 == count else (count, 1)), width)
+
+
+# A table with axes for rows and columns.
+GRID_TABLE = Transform(
+    lambda arrays: arrays[0].reshape(1, -1, arrays[0].shape[-1]),
+    lambda array, parts, heads: [_squared(array)],
 )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_vit.config import ResNetConfig, ViTConfig
 from keras_vit.weights.array_file import FLOATS
-from keras_vit.weights.checkpoint import Checkpoint, PositionTable
+from keras_vit.weights.checkpoint import Checkpoint, PositionTable, position_rows
 from keras_vit.weights.layout import Rule
 from keras_vit.weights.sizes import size
 
@@ -210,7 +210,7 @@ def _match_positions(plan: Plan, variable: keras.Variable, key: str, expected: S
     config = cast(ViTConfig, plan.config)  # a ResNet has no positions
     tables = plan.checkpoint.position_tables(plan.grid, config.grid)
     entry = plan.checkpoint.entries[key]
-    rows = size(entry, -2)
+    rows = position_rows(entry)
     if len(tables) != 1:
         plan.problems.append(_position_problem(plan, key, rows, tables, config.grid))
         return entry.shape
@@ -228,6 +228,8 @@ def _match_positions(plan: Plan, variable: keras.Variable, key: str, expected: S
             f"{grid[0]} x {grid[1]} to {config.grid[0]} x {config.grid[1]} positions "
             f"({plan.resize_method})"
         )
+    if len(expected) == 4:
+        return (1, *grid, variable.shape[-1])
     return (*expected[:-2], rows, variable.shape[-1])
 
 

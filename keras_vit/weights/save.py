@@ -105,6 +105,8 @@ def find_layout(config: ViTConfig | ResNetConfig, layout: str) -> Layout:
     if layout == "big_vision":
         return official_layouts.BIT_BIG_VISION if bit else official_layouts.BIG_VISION
     if layout == "timm":
+        if isinstance(config, ViTConfig) and config.takes_patches:
+            return torch_layouts.TIMM_NAFLEX
         root = isinstance(config, ViTConfig) and config.stem is not None and not config.stem.stages
         return (
             torch_layouts.TIMM_BIT
@@ -140,11 +142,17 @@ def _check_function(config: ViTConfig | ResNetConfig, layout: Layout) -> None:
     if isinstance(config, ResNetConfig):
         return
     _check_rope(config, layout)
-    if config.takes_patches and layout is not torch_layouts.HF_SIGLIP:
+    naflex = (torch_layouts.HF_SIGLIP, torch_layouts.TIMM_NAFLEX)
+    if config.takes_patches and layout not in naflex:
         raise ValueError(
             f"Models of the {layout.name} layout take images of one size, and would give other "
             f"numbers. Received: max_num_patches={config.max_num_patches}. Save with "
-            'layout="transformers".'
+            'layout="transformers" or "timm".'
+        )
+    if layout is torch_layouts.TIMM_NAFLEX and config.grid[0] != config.grid[1]:
+        raise ValueError(
+            "The table of positions of timm's NaFlex models is a square. Received: a grid of "
+            f"{config.grid}. Save the model with `model.save`."
         )
     for field in ("post_norm", "head_width", "grid_positions"):
         if getattr(config, field):
@@ -174,7 +182,7 @@ def _check_function(config: ViTConfig | ResNetConfig, layout: Layout) -> None:
             'patches (pooling="token_gap"). Save with layout="transformers".'
         )
     _check_map(config, layout)
-    timm = (torch_layouts.TIMM, torch_layouts.TIMM_ROOT)
+    timm = (torch_layouts.TIMM, torch_layouts.TIMM_ROOT, torch_layouts.TIMM_NAFLEX)
     if not config.norm_after_blocks and not config.post_norm and layout not in timm:
         raise ValueError(
             f"Models of the {layout.name} layout have a norm after the last block, and would give "

@@ -95,6 +95,7 @@ _NEWER = {
     ),
     10: "vit_betwixt_patch16_rope_reg4_gap_256 vit_betwixt_patch32_clip_224",
     12: (
+        "naflexvit_base_patch16_gap naflexvit_base_patch16_map naflexvit_base_patch16_siglip "
         "aimv2_huge_patch14_224 aimv2_huge_patch14_336 aimv2_huge_patch14_448 "
         "eva02_base_patch14_224 eva02_base_patch14_448 eva02_base_patch16_clip_224 "
         "vit_base_patch16_clip_224 vit_base_patch16_clip_384 vit_base_patch16_clip_quickgelu_224 "
@@ -105,11 +106,13 @@ _NEWER = {
         "vit_pe_core_base_patch16_224 vit_pe_spatial_base_patch16_512"
     ),
     13: (
+        "naflexvit_so150m2_patch16_reg1_gap naflexvit_so150m2_patch16_reg1_map "
         "vit_so150m2_patch16_reg1_gap_256 vit_so150m2_patch16_reg1_gap_384 "
         "vit_so150m2_patch16_reg1_gap_448"
     ),
     14: "vit_base_patch16_plus_clip_240",
     16: (
+        "naflexvit_so400m_patch16_siglip "
         "aimv2_1b_patch14_224 aimv2_1b_patch14_336 aimv2_1b_patch14_448 "
         "eva02_large_patch14_224 eva02_large_patch14_448 eva02_large_patch14_clip_224 "
         "eva02_large_patch14_clip_336 eva_giant_patch14_224 eva_giant_patch14_336 "
@@ -179,13 +182,34 @@ _DIFFERENT: tuple[tuple[str, dict[str, Any]], ...] = (
             (".*_gigantic_.*", 32, PERCEPTION_GIGANTIC),
         )
     ),
+    # Of NaFlex those of SigLIP take images of any aspect ratio here. The others resample positions
+    # bicubically and have registers, and are loaded for images of one size.
+    (r"naflexvit_.*", {"position_resize": "bicubic"}),
+    (r"naflexvit_.*_gap", {"pooling": "gap"}),
+    (r"naflexvit_.*_(map|siglip)", {"pooling": "map", "map_prefix_tokens": False}),
+    (
+        r"naflexvit_.*_siglip",
+        {"gelu": "tanh", "position_resize": "bilinear", "max_num_patches": 256},
+    ),
     (r"aimv2_.*", {"norm": "rms", "norm_epsilon": 1e-5, "pooling": "gap"}),
 )  # fmt: skip
 # Names whose arrays are those of a plain ViT, and whose blocks are not.
 _OTHER_BLOCKS = {
     "vit_base_patch16_rpn_224": "norms after attention and MLP (ResPostBlock)",
     "eva02_enormous_patch14_clip_224": "norms after attention and MLP",
-}
+    **dict.fromkeys(
+        ("naflexvit_base_patch16_par_gap", *(
+            f"naflexvit_{size}_patch16_radio_{version}"
+            for size, version in (
+                ("base", "v3"), ("large", "v3"), ("huge", "v3"), ("giant", "v3"),
+                ("so400m", "v4"), ("huge", "v4"),
+            )
+        )),
+        "positions that keep the aspect ratio when they are resampled (pos_embed_ar_preserving)",
+    ),
+    "naflexvit_base_patch16_parfac_gap": "positions that are sums of a row and a column part, and "
+    "keep the aspect ratio when they are resampled (factorized)",
+}  # fmt: skip
 
 
 def timm_settings(name: str) -> dict[str, Any] | None:
@@ -211,7 +235,7 @@ def timm_settings(name: str) -> dict[str, Any] | None:
 
 
 def other_blocks(name: str) -> str | None:
-    """What is unlike a plain ViT in the blocks of a name, where no array shows it."""
+    """What is unlike a plain ViT in a name, where no array shows it."""
     return _OTHER_BLOCKS.get(name)
 
 

@@ -10,6 +10,7 @@ from keras_vit.config import IMAGENET_STATISTICS, Preprocessing, RotaryPositions
 from keras_vit.families import CLIP, DINOV3
 from keras_vit.weights.layout import (
     CONVOLUTION,
+    GRID_TABLE,
     LINEAR,
     PATCH_VECTORS,
     POINTWISE_CONVOLUTION,
@@ -125,14 +126,8 @@ def _timm_products() -> tuple[Rule, ...]:
 
 
 _TIMM_BLOCK = "blocks.{i}"
-_TIMM_REST = (
-    *pairs("patch_encoder/projection", "patch_embed.proj", _PATCHES),
-    *pairs("patch_norm", "patch_embed.norm", _NORM),
+_TIMM_BLOCKS = (
     *pairs("embedding_norm", "norm_pre", _NORM),
-    Rule("class_token/token", ("cls_token",)),
-    Rule("distillation_token/token", ("dist_token",)),
-    Rule("registers/token", ("reg_token",)),
-    Rule("position_embedding/embedding", ("pos_embed",)),
     *pairs("block_{i}/attention_norm", f"{_TIMM_BLOCK}.norm1", _NORM),
     *_timm_products(),
     *pairs("block_{i}/attention/norm", f"{_TIMM_BLOCK}.attn.norm", _NORM),
@@ -164,6 +159,15 @@ _TIMM_REST = (
     *pairs("pre_logits", "pre_logits.fc", _LINEAR),  # before timm 0.9
     *pairs("head", "head", _LINEAR),
     *pairs("head_distillation", "head_dist", _LINEAR),
+)
+_TIMM_REST = (
+    *pairs("patch_encoder/projection", "patch_embed.proj", _PATCHES),
+    *pairs("patch_norm", "patch_embed.norm", _NORM),
+    Rule("class_token/token", ("cls_token",)),
+    Rule("distillation_token/token", ("dist_token",)),
+    Rule("registers/token", ("reg_token",)),
+    Rule("position_embedding/embedding", ("pos_embed",)),
+    *_TIMM_BLOCKS,
 )
 
 
@@ -201,6 +205,19 @@ TIMM_ROOT = _torch(  # a hybrid whose ResNet is a root alone, R+Ti/16
     ),
     {**_TIMM_OPTIONS, "stem": _STEM},
     class_token_positions="either",
+)
+TIMM_NAFLEX = _torch(  # `naflexvit.py`: patches are vectors, positions have rows and columns
+    "timm_naflex",
+    (
+        Rule("patch_encoder/projection/kernel", ("embeds.proj.weight",), PATCH_VECTORS),
+        Rule("patch_encoder/projection/bias", ("embeds.proj.bias",)),
+        Rule("class_token/token", ("embeds.cls_token",)),
+        Rule("registers/token", ("embeds.reg_token",)),
+        Rule("position_embedding/embedding", ("embeds.pos_embed",), GRID_TABLE),
+        *_TIMM_BLOCKS,
+    ),
+    _TIMM_OPTIONS,
+    class_token_positions="never",
 )
 _BIT_OPTIONS = {"standardization": "torch", "preprocessing": _VIT_IMAGES}
 TIMM_BIT = _torch(
@@ -495,6 +512,7 @@ HF_BIT = _torch(
 LAYOUTS = (
     TIMM,
     TIMM_ROOT,
+    TIMM_NAFLEX,
     TIMM_BIT,
     HF_VIT,
     HF_DEIT_TOKEN,  # before the next, which has the same names without a head

@@ -127,9 +127,24 @@ def test_files_are_written_back(model, tmp_path):
     assert {name.removeprefix("vision_model.") for name in written} == expected.keys()
     for name, value in written.items():
         np.testing.assert_array_equal(value, expected[name.removeprefix("vision_model.")])
-    for layout, suffix in (("timm", "safetensors"), ("big_vision", "npz")):
-        with pytest.raises(ValueError, match="take images of one size"):
-            save_weights(model, tmp_path / f"y.{suffix}", layout)
+    with pytest.raises(ValueError, match="take images of one size"):
+        save_weights(model, tmp_path / "y.npz", "big_vision")
+
+
+def test_files_of_timm_are_written_and_read(model, tmp_path):
+    """Its NaFlex models of SigLIP compute the same: `scripts/sweep` compares them with timm."""
+    path = save_weights(model, tmp_path / "model.safetensors", "timm")
+    shapes = {name: x.shape for name, x in safetensors.numpy.load_file(path).items()}
+    assert shapes["embeds.pos_embed"] == (1, 4, 4, 32) and shapes["embeds.proj.weight"] == (32, 48)
+    with pytest.raises(CheckpointError, match=r"NaFlex model of timm, and neither config\.json"):
+        from_pretrained(path, include_preprocessing=False, num_heads=4)
+    config = {"architecture": "naflexvit_base_patch16_siglip", "model_args": {"num_heads": 4}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    again = from_pretrained(path, include_preprocessing=False, max_num_patches=LIMIT)
+    np.testing.assert_array_equal(again(inputs()), model(inputs()))
+    oblong = build_vit(ViTConfig(**{**TINY.to_dict(), "image_size": (16, 20)}))
+    with pytest.raises(ValueError, match="is a square"):
+        save_weights(oblong, tmp_path / "x.safetensors", "timm")
 
 
 def test_variants_have_the_published_sizes():

@@ -161,6 +161,18 @@ def test_what_only_the_perception_encoder_has_is_written_as_timm_or_not_at_all(
         tiny_config(norm_after_blocks=False, norm_after_pooling=True)
 
 
+def test_vit_5_is_refused_by_the_rotation_of_its_registers(tmp_path):
+    """With the names of `models_vit5.py` in github.com/wangf3014/ViT-5."""
+    case = CASES["timm vit_tiny_patch16_224"]
+    shapes = {name: shape for name, shape in case["shapes"].items() if "bias" not in name}
+    for block in ("blocks.0", "blocks.1"):
+        for name, size in (("q_norm.weight", 8), ("rope.freqs", 2), ("rope_reg.freqs", 2)):
+            shapes[f"{block}.attn.{name}"] = [size]
+    folder = write_files({"config": {}, "shapes": shapes}, tmp_path)
+    with pytest.raises(CheckpointError, match=r"rotary positions of registers \(ViT-5\)"):
+        from_pretrained(folder, num_heads=3, **PLAIN)
+
+
 def test_two_configurations_of_a_tower_are_read_as_transformers_does(tmp_path):
     """Files of OpenAI have a second one, which overrides the first with its defaults."""
     case = CASES["transformers CLIPVisionModelWithProjection"]
