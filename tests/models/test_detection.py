@@ -40,6 +40,8 @@ def test_sizes_and_pyramids_that_do_not_fit_are_errors(keras_hub):
         build_detector(build_pyramid(backbone(), 8, (4, 5)), 2)
 
 
+# keras-hub compiles every detector that it makes, with an optimizer that has no variables
+@pytest.mark.filterwarnings("ignore:Skipping variable loading for optimizer:UserWarning")
 @pytest.mark.slow
 def test_a_detector_learns_boxes_and_survives_saving(keras_hub, tmp_path):
     pytest.importorskip("pycocotools", reason="pycocotools is not installed")
@@ -64,7 +66,6 @@ def test_a_detector_learns_boxes_and_survives_saving(keras_hub, tmp_path):
     assert history["loss"][-1] < 0.01 * history["loss"][0]
     result = evaluate_boxes(model, found)
     assert result.ap50 > 0.7
-    model.save_weights(tmp_path / "detector.weights.h5")
-    loaded = build_detector(backbone(), 2, 16, max_level=5, num_conv_layers=1)
-    loaded.load_weights(tmp_path / "detector.weights.h5")
+    model.save(tmp_path / "detector.keras")
+    loaded = keras.saving.load_model(tmp_path / "detector.keras", compile=False)
     assert evaluate_boxes(loaded, found).mean_ap == result.mean_ap
