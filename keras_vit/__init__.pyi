@@ -55,9 +55,9 @@ from .export.saved_model import export_saved_model as export_saved_model
 from .export.verify import verify_export as verify_export
 from .hub.catalog import list_weights as list_weights
 from .layers.block import TransformerBlock as TransformerBlock
+from .layers.patches import PatchEncoder as PatchEncoder
 from .layers.tokens import AddPositionEmbedding as AddPositionEmbedding
 from .layers.tokens import ClassToken as ClassToken
-from .layers.tokens import PatchEncoder as PatchEncoder
 from .models.feature_extraction import features_of as features_of
 from .models.resnet import build_resnet as build_resnet
 from .models.vit import build_vit as build_vit

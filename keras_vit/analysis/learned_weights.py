@@ -6,8 +6,9 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit.layers.patches import PatchEncoder
 from keras_vit.layers.residual import BiTRoot, StemRoot
-from keras_vit.layers.tokens import AddPositionEmbedding, PatchEncoder
+from keras_vit.layers.tokens import AddPositionEmbedding
 from keras_vit.models.graph import find_layer
 
 

@@ -11,9 +11,10 @@ import keras
 
 from keras_vit.config import BLOCK_POSITIONS, ResNetConfig, ResNetStem, ViTConfig
 from keras_vit.layers.block import TransformerBlock
+from keras_vit.layers.patches import PatchEncoder
 from keras_vit.layers.pixels import ColorPalette
 from keras_vit.layers.pooling import AttentionPooling
-from keras_vit.layers.tokens import AddPositionEmbedding, ClassToken, PatchEncoder
+from keras_vit.layers.tokens import AddPositionEmbedding, ClassToken
 from keras_vit.layers.windows import Windows
 from keras_vit.models.image_gpt import ImageGPTConfig, pixel_block
 

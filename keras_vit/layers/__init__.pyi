@@ -8,6 +8,9 @@ from .merging import TokenMerging as TokenMerging
 from .mlp import MLP as MLP
 from .neighbors import NearestNeighbors as NearestNeighbors
 from .norm import RMSNorm as RMSNorm
+from .patches import PatchDropout as PatchDropout
+from .patches import PatchEncoder as PatchEncoder
+from .patches import PatchMask as PatchMask
 from .pooling import AttentionPooling as AttentionPooling
 from .pooling import MeanPooling as MeanPooling
 from .pooling import TokenPooling as TokenPooling
@@ -17,6 +20,3 @@ from .residual import ResNetStage as ResNetStage
 from .residual import StemRoot as StemRoot
 from .tokens import AddPositionEmbedding as AddPositionEmbedding
 from .tokens import ClassToken as ClassToken
-from .tokens import PatchDropout as PatchDropout
-from .tokens import PatchEncoder as PatchEncoder
-from .tokens import PatchMask as PatchMask

@@ -12,8 +12,8 @@ from keras import ops
 
 from keras_vit.layers.any_aspect import PatchCounts
 from keras_vit.layers.block import TransformerBlock
+from keras_vit.layers.patches import PatchEncoder
 from keras_vit.layers.pooling import AttentionPooling, MeanPooling, TokenPooling
-from keras_vit.layers.tokens import PatchEncoder
 from keras_vit.models.graph import calls_of, connect, find_blocks, find_layer, models_after
 
 _POOLINGS = (TokenPooling, MeanPooling, AttentionPooling)

@@ -12,8 +12,9 @@ from keras import ops
 from keras_vit.checks import check_positive
 from keras_vit.layers.any_size import TokensToMaps
 from keras_vit.layers.mlp import gelu
+from keras_vit.layers.patches import PatchEncoder
 from keras_vit.layers.residual import ResNetStage
-from keras_vit.layers.tokens import ClassToken, PatchEncoder
+from keras_vit.layers.tokens import ClassToken
 from keras_vit.models.attention import check_whole, geometry_of
 from keras_vit.models.feature_extraction import features_of
 from keras_vit.models.graph import calls_of, find_blocks, in_outermost, single_input, walk_layers

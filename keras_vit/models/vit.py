@@ -10,8 +10,9 @@ from keras_vit.config import BLOCK_POSITIONS, ViTConfig
 from keras_vit.layers.any_aspect import PatchCounts
 from keras_vit.layers.block import TransformerBlock
 from keras_vit.layers.norm import make_norm
+from keras_vit.layers.patches import PatchDropout, PatchEncoder
 from keras_vit.layers.pooling import AttentionPooling, MeanPooling, TokenPooling
-from keras_vit.layers.tokens import AddPositionEmbedding, ClassToken, PatchDropout, PatchEncoder
+from keras_vit.layers.tokens import AddPositionEmbedding, ClassToken
 from keras_vit.models.heads import classify, functional_model, head, image_input, preprocess
 from keras_vit.models.resnet import add_stem
 from keras_vit.trainers.model import Model

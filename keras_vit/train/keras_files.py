@@ -22,6 +22,7 @@ import keras_vit.layers.grid_attention
 import keras_vit.layers.merging
 import keras_vit.layers.mlp
 import keras_vit.layers.neighbors
+import keras_vit.layers.patches
 import keras_vit.layers.pixels
 import keras_vit.layers.pooling
 import keras_vit.layers.residual

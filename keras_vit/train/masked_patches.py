@@ -8,7 +8,7 @@ import keras
 
 from keras_vit.checks import check_choice
 from keras_vit.config import COLOR_LEVELS, PATCH_TARGETS, ViTConfig
-from keras_vit.layers.tokens import PatchMask
+from keras_vit.layers.patches import PatchMask
 from keras_vit.trainers.model import Model
 
 

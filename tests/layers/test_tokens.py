@@ -6,7 +6,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.layers.tokens import AddPositionEmbedding, ClassToken, PatchDropout, PatchEncoder
+from keras_vit.layers.patches import PatchDropout, PatchEncoder
+from keras_vit.layers.tokens import AddPositionEmbedding, ClassToken
 from keras_vit.resize import sincos_2d
 from tests import reference
 from tests.checks import check_config, check_layer
