@@ -21,7 +21,7 @@ def test_the_python_of_the_page_runs(capsys):
             exec(compile(block, "docs/dense.md", "exec"), names)
     assert names["larger"].input_shape == (None, 512, 768, 3)
     assert names["class_map"].shape == (64, 96)
-    shapes, macs, memory, share, windowed, maps, levels, measures = (
+    shapes, macs, memory, share, windowed, maps, levels, recipe, measures = (
         capsys.readouterr().out.splitlines()
     )
     assert shapes == "(1, 10) (1, 10)"
@@ -29,4 +29,5 @@ def test_the_python_of_the_page_runs(capsys):
     assert round(float(share), 2) == 0.71 and int(windowed) < int(memory)
     assert "'block_11': (None, 14, 20, 192)" in maps
     assert all(0 <= float(each) <= 1 for each in measures.split())
+    assert recipe == "linear 16 40000 (0.5, 2.0)"
     assert levels == "['P2', 'P3', 'P4', 'P5']"
