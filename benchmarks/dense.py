@@ -1,0 +1,317 @@
+"""Segmentation and detection of digits on photographs, beside keras-hub's models at equal time.
+
+    python benchmarks/dense.py --task detection --output detection.jsonl --pictures pictures/
+
+The images are composed: real handwritten digits (scikit-learn) on parts of photographs that
+scikit-learn and scikit-image ship. Test images have other digits, and other parts of the
+photographs. Every model trains for the same seconds, the first step left out, on the same images
+from the same seed, with AdamW and a cosine schedule over the time, without XLA:
+
+- `keras_vit`: a ViT from random weights, with the all-MLP head, or keras-hub's RetinaNet on
+  ViTDet's pyramid;
+- `keras_vit, self-pretrained`: the same after as many seconds of masked patch prediction on the
+  training images without their labels;
+- `SegFormer`, `DeepLabV3+` and `RetinaNet, ResNet`: keras-hub's, from random weights, of about as
+  many parameters, with the same biases of RetinaNet's heads.
+
+Prints a JSON line for each, with mean IoU or COCO's mAP on the test images, and the loss at each
+tenth of the time. Needs `pip install "keras_vit[benchmarks,detection]" pillow`. A seed takes three
+times `--seconds` for detection and four times for segmentation, and pre-training.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import math
+import pathlib
+import time
+
+import keras
+import keras_hub
+import numpy as np
+import PIL.Image
+import PIL.ImageDraw
+
+import keras_vit
+
+SIZE = 128
+PATCH = 8
+DIGITS = [str(digit) for digit in range(10)]
+WIDTHS = {"segmentation": (160, 5), "detection": (256, 4)}  # width and heads, for equal parameters
+
+
+def photographs():
+    """Real photographs as arrays `(h, w, 3)`."""
+    from skimage import data
+    from sklearn.datasets import load_sample_images
+
+    return [*load_sample_images().images, data.astronaut(), data.chelsea(), data.rocket()]
+
+
+def compose(count, seed, test):
+    """Photographs with one to three digits each: images, class maps, boxes and labels.
+
+    Returns:
+        uint8 images `(B, H, W, 3)`, class maps `(B, H, W)` of 0 (background) and digit + 1, and for
+        every image the boxes (left, top, right, bottom) and the digits.
+    """
+    from sklearn.datasets import load_digits
+
+    rng = np.random.default_rng([seed, test])
+    digits, names = load_digits(return_X_y=True)
+    kept = np.random.default_rng(0).permutation(len(digits))
+    kept = kept[:300] if test else kept[300:]
+    sources = photographs()
+    images = np.zeros((count, SIZE, SIZE, 3), "uint8")
+    maps = np.zeros((count, SIZE, SIZE), "uint8")
+    boxes, labels = [], []
+    for image, class_map in zip(images, maps, strict=True):
+        source = sources[rng.integers(len(sources))]
+        half = source.shape[1] * 2 // 3  # the left two thirds are for training
+        source = source[:, half:] if test else source[:, :half]
+        side = int(rng.uniform(0.6, 1.0) * min(source.shape[:2]))
+        y, x = (rng.integers(0, each - side + 1) for each in source.shape[:2])
+        part = PIL.Image.fromarray(source[y : y + side, x : x + side]).resize((SIZE, SIZE))
+        image[:] = part
+        own, own_labels = [], []
+        for chosen in rng.choice(kept, rng.integers(1, 4), replace=False):
+            side = int(rng.integers(28, 60))
+            drawn = PIL.Image.fromarray((digits[chosen].reshape(8, 8) * 15.9).astype("uint8"))
+            alpha = np.asarray(drawn.resize((side, side), PIL.Image.Resampling.BICUBIC)) / 255.0
+            y, x = rng.integers(0, SIZE - side, 2)
+            window = (slice(y, y + side), slice(x, x + side))
+            if class_map[window].any():
+                continue
+            colour = rng.integers(0, 256, 3)
+            blended = image[window] * (1 - alpha[..., None]) + colour * alpha[..., None]
+            image[window] = np.clip(blended, 0, 255)
+            rows, columns = np.nonzero(alpha > 0.5)
+            class_map[window][alpha > 0.5] = names[chosen] + 1
+            ends = (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)
+            own.append(np.add(ends, (x, y, x, y)))
+            own_labels.append(int(names[chosen]))
+        boxes.append(np.array(own, "float32"))
+        labels.append(own_labels)
+    return images, maps, boxes, labels
+
+
+def vit(task):
+    """The Transformer: 12 blocks on patches of 8 pixels."""
+    width, heads = WIDTHS[task]
+    config = keras_vit.ViTConfig(
+        patch_size=PATCH, width=width, depth=12, num_heads=heads, mlp_dim=4 * width,
+        image_size=SIZE, classes=None, pooling=None, include_preprocessing=True,
+    )  # fmt: skip
+    return keras_vit.build_vit(config)
+
+
+def resnet(filters):
+    """keras-hub's ResNet of two basic blocks a stage, on pixels in [0, 255]."""
+    encoder = keras_hub.models.ResNetBackbone(
+        input_conv_filters=[64], input_conv_kernel_sizes=[7], stackwise_num_filters=filters,
+        stackwise_num_blocks=[2] * 4, stackwise_num_strides=[1, 2, 2, 2],
+        block_type="basic_block", image_shape=(SIZE, SIZE, 3),
+    )  # fmt: skip
+    x = keras.Input((SIZE, SIZE, 3))
+    scaled = keras.layers.Rescaling(1 / 127.5, -1)(x)
+    maps = keras.Model(encoder.inputs, encoder.pyramid_outputs)(scaled)
+    return keras_vit.models.PyramidModel(x, maps)
+
+
+def segformer(classes):
+    """keras-hub's SegFormer with a MiT-B0 of random weights."""
+    encoder = keras_hub.models.MiTBackbone(
+        layerwise_depths=[2, 2, 2, 2], num_layers=4, layerwise_num_heads=[1, 2, 5, 8],
+        layerwise_sr_ratios=[8, 4, 2, 1], max_drop_path_rate=0.1,
+        layerwise_patch_sizes=[7, 3, 3, 3], layerwise_strides=[4, 2, 2, 2],
+        hidden_dims=[32, 64, 160, 256], image_shape=(SIZE, SIZE, 3),
+    )  # fmt: skip
+    backbone = keras_hub.models.SegFormerBackbone(encoder, projection_filters=256)
+    return scaled(keras_hub.models.SegFormerImageSegmenter(backbone, classes))
+
+
+def deeplab(classes):
+    """keras-hub's DeepLabV3+ on the first three stages of a ResNet."""
+    encoder = keras_hub.models.ResNetBackbone(
+        input_conv_filters=[64], input_conv_kernel_sizes=[7],
+        stackwise_num_filters=[64, 128, 256], stackwise_num_blocks=[2] * 3,
+        stackwise_num_strides=[1, 2, 2],
+        block_type="basic_block", image_shape=(SIZE, SIZE, 3),
+    )  # fmt: skip
+    backbone = keras_hub.models.DeepLabV3Backbone(
+        encoder, spatial_pyramid_pooling_key="P4", low_level_feature_key="P2",
+        upsampling_size=4, dilation_rates=[6, 12, 18], image_shape=(SIZE, SIZE, 3),
+    )  # fmt: skip
+    return scaled(keras_hub.models.DeepLabV3ImageSegmenter(backbone, classes))
+
+
+def scaled(model):
+    """The model on pixels in [0, 255], to logits of every pixel."""
+    x = keras.Input((SIZE, SIZE, 3))
+    logits = model(keras.layers.Rescaling(1 / 127.5, -1)(x))
+    if logits.shape[1:3] != (SIZE, SIZE):
+        logits = keras.layers.Resizing(SIZE, SIZE)(logits)
+    return keras.Model(x, keras.layers.Activation("linear", dtype="float32")(logits))
+
+
+class TrainFor(keras.callbacks.Callback):
+    """Ends training after some seconds, with a cosine schedule over them; notes the loss."""
+
+    def __init__(self, seconds, rate):
+        super().__init__()
+        self.seconds, self.rate = seconds, rate
+        self.start, self.steps, self.losses = None, 0, []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.start = self.start or time.perf_counter()
+        share = min(1.0, (time.perf_counter() - self.start) / self.seconds)
+        self.steps += 1
+        warm = min(1.0, share * 20)
+        self.model.optimizer.learning_rate = self.rate * warm * (1 + math.cos(math.pi * share)) / 2
+        if len(self.losses) <= 10 * share:
+            self.losses.append(round(float(logs["loss"]), 4))
+        self.model.stop_training = share >= 1
+
+
+def fit(model, data, seconds, rate):
+    timer = TrainFor(seconds, rate)
+    model.fit(data, epochs=10**6, shuffle=False, verbose=0, callbacks=[timer])
+    return timer
+
+
+def pretrain(backbone, images, options, seed):
+    """Masked patch prediction on the training images, without labels."""
+    masked = keras_vit.train.masked_patch_model(backbone)
+    masked.compile(
+        keras.optimizers.AdamW(1e-3, weight_decay=0.05),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        jit_compile=False,
+    )
+    none = keras_vit.data.read_arrays(images, np.zeros(len(images), int), ["none"])
+    transform = keras_vit.data.InputTransform((SIZE, SIZE))
+    data = keras_vit.data.train_batches(none, transform, options.batch_size, seed=seed)
+    fit(masked, keras_vit.data.mask_patches(data, PATCH, seed=seed), options.seconds, 1e-3)
+
+
+def contestants(task):
+    """A function from classes and, for ours, a backbone to a model, by name."""
+    ours = {"keras_vit": True, "keras_vit, self-pretrained": True}
+    if task == "segmentation":
+        build = lambda classes, backbone: keras_vit.models.build_segmenter(backbone, classes, "mlp")  # noqa: E731
+        others = {"SegFormer": segformer, "DeepLabV3+": deeplab}
+    else:
+        build = lambda classes, backbone: keras_vit.models.build_detector(backbone, classes)  # noqa: E731
+        others = {
+            "RetinaNet, ResNet": lambda classes: keras_vit.models.build_detector(
+                resnet([64, 128, 256, 512]), classes
+            )
+        }
+    return dict.fromkeys(ours, build), others
+
+
+def measure(task, name, seed, options):
+    """Trains and evaluates one model; its row."""
+    images, maps, boxes, labels = compose(options.images, seed, test=False)
+    test = compose(options.test_images, 0, test=True)
+    keras.utils.set_random_seed(seed)
+    ours, others = contestants(task)
+    classes = len(DIGITS) + (task == "segmentation")
+    if name in ours:
+        backbone = vit(task)
+        if "pretrained" in name:
+            pretrain(backbone, images, options, seed)
+        model = ours[name](classes, backbone)
+    else:
+        model = others[name](classes)
+    if task == "segmentation":
+        names = ["background", *DIGITS]
+        sets = [
+            keras_vit.data.read_mask_arrays(*each, names) for each in ((images, maps), test[:2])
+        ]
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.AdamW(1e-3, weight_decay=0.05), loss, jit_compile=False)
+        gentle = keras_vit.data.MaskAugmentation(scale=(1.0, 1.0), flip=False)
+        data = keras_vit.data.mask_batches(
+            sets[0], model, options.batch_size, True, gentle, seed=seed
+        )
+    else:
+        sets = [
+            keras_vit.data.read_boxes(pixels, own, kinds, DIGITS)
+            for pixels, _, own, kinds in ((images, maps, boxes, labels), test)
+        ]
+        optimizer = keras.optimizers.AdamW(1e-3, weight_decay=0.05, clipnorm=1.0)
+        model.compile(optimizer, jit_compile=False)
+        data = keras_vit.data.box_batches(
+            sets[0], model, options.batch_size, True, flip=False, seed=seed
+        )
+    timer = fit(model, data, options.seconds, options.rate)
+    if task == "segmentation":
+        result = keras_vit.evaluate.evaluate_masks(model, sets[1])
+        measures = {"mean_iou": result.mean_iou, "pixel_accuracy": result.pixel_accuracy}
+    else:
+        result = keras_vit.evaluate.evaluate_boxes(model, sets[1])
+        measures = {"mean_ap": result.mean_ap, "ap50": result.ap50, "ap75": result.ap75}
+    if options.pictures:
+        draw(
+            task,
+            model,
+            test[0][:8],
+            options.pictures / f"{task}-{name}-{seed}.png".replace(", ", "-"),
+        )
+    return {
+        "task": task, "who": name, "seed": seed, "parameters": model.count_params(),
+        "seconds": options.seconds, "steps": timer.steps, **measures, "loss": timer.losses,
+        "images": options.images, "test_images": options.test_images,
+        "versions": {each: importlib.metadata.version(each) for each in ("keras", "keras-hub")},
+    }  # fmt: skip
+
+
+def draw(task, model, images, path):
+    """Predicted classes or boxes over images, one beside the other."""
+    drawn = []
+    if task == "detection":
+        found = model.predict(images.astype("float32"), verbose=0)
+    for index, image in enumerate(images):
+        if task == "segmentation":
+            classes = keras_vit.evaluate.predict_masks(model, image)
+            drawn.append(keras_vit.evaluate.draw_classes(image, classes))
+            continue
+        picture = PIL.Image.fromarray(image)
+        pen = PIL.ImageDraw.Draw(picture)
+        for corners, label, confidence in zip(
+            *(found[key][index] for key in ("boxes", "labels", "confidence")), strict=True
+        ):
+            if confidence > 0.5:
+                corners = np.clip(corners, 0, SIZE - 1).tolist()
+                pen.rectangle(corners, outline=(255, 255, 0))
+                pen.text(corners[:2], DIGITS[int(label)], fill=(255, 255, 0))
+        drawn.append(np.asarray(picture))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    PIL.Image.fromarray(np.concatenate(drawn, axis=1)).save(path)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--task", choices=tuple(WIDTHS), default="segmentation")
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
+    parser.add_argument("--seconds", type=float, default=900, help="training of each model")
+    parser.add_argument("--images", type=int, default=2000)
+    parser.add_argument("--test-images", type=int, default=200)
+    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--rate", type=float, default=5e-4, help="peak learning rate")
+    parser.add_argument("--output", type=pathlib.Path)
+    parser.add_argument("--pictures", type=pathlib.Path)
+    options = parser.parse_args()
+    for seed in options.seeds:
+        for name in [name for group in contestants(options.task) for name in group]:
+            line = json.dumps(measure(options.task, name, seed, options))
+            print(line, flush=True)
+            if options.output:
+                with open(options.output, "a") as file:
+                    file.write(line + "\n")
+
+
+if __name__ == "__main__":
+    main()
