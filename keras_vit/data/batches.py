@@ -195,6 +195,7 @@ _MANY_EPOCHS = 1 << 32
 _MIXING = (0, 1 << 48)  # added to the first image's seed; greater than all positions
 
 
+@tf.autograph.experimental.do_not_convert
 def _train_transform(
     image: Any, chosen: Augmentation, transform: InputTransform, seed: Any, max_pixels: int
 ) -> Any:
@@ -228,27 +229,32 @@ def _crop(
     return resized_crop(image, larger, size, seed, keep, method, channels, max_pixels, turn)
 
 
+@tf.autograph.experimental.do_not_convert
 def _mix(pixels: Any, labels: Any, chosen: Augmentation, seed: Any) -> tuple[Any, Any]:
     if chosen.mixing == "official":
         return mix_images(pixels, labels, chosen.mixup, seed)
     return mix_or_cut(pixels, labels, chosen.mixup, chosen.cutmix, seed)
 
 
+@tf.autograph.experimental.do_not_convert
 def _vectors(labels: Any, images: ImageSet) -> Any:
     """Labels as float32 vectors: one-hot for classes."""
     return tf.one_hot(labels, images.num_classes) if images.task == "single_label" else labels
 
 
+@tf.autograph.experimental.do_not_convert
 def _smooth(labels: Any, smoothing: float, task: str) -> Any:
     """Label smoothing as in Keras's categorical or, for several labels, binary cross-entropy."""
     choices = labels.shape[-1] if task == "single_label" else 2
     return labels * (1 - smoothing) + smoothing / choices if smoothing else labels
 
 
+@tf.autograph.experimental.do_not_convert
 def _in_range(pixels: Any, transform: InputTransform) -> Any:
     return normalize(pixels, transform.preprocessing) if transform.normalize else pixels
 
 
+@tf.autograph.experimental.do_not_convert
 def _checked(labels: Any, images: ImageSet) -> Any:
     """Returns the labels, of classes with an assertion that all are in range."""
     if images.task != "single_label":

@@ -221,6 +221,7 @@ def box_batches(
         places = tf.data.Dataset.from_tensor_slices(order[part[0] : part[1]])
         return places.enumerate(part[0]).map(lambda i, place: (place, tf.stack((number, i))))
 
+    @tf.autograph.experimental.do_not_convert
     def prepare(place: Any, own: Any) -> tuple[Any, Any, Any]:
         image = tf.io.read_file(held[place]) if is_file else held[place]
         turn = transform.preprocessing.exif_orientation

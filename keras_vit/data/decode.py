@@ -48,6 +48,7 @@ _STORED: dict[int, dict[int, int]] = {
 _ALONE = -1  # position of an image that is not one of several
 
 
+@tf.autograph.experimental.do_not_convert
 def decode(
     image: Any,
     channels: int = 3,
@@ -96,6 +97,7 @@ def decode(
     return tf.ensure_shape(pixels, (None, None, channels))
 
 
+@tf.autograph.experimental.do_not_convert
 def decode_window(
     image: Any,
     choose: Callable[[Any], Any],

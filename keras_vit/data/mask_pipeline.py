@@ -150,6 +150,7 @@ def mask_batches(
     return distribute(read, worker)
 
 
+@tf.autograph.experimental.do_not_convert
 def _augment(
     pixels: Any, labels: Any, chosen: MaskAugmentation, transform: InputTransform, own: Any
 ) -> tuple[Any, Any]:
@@ -200,6 +201,7 @@ def _nearest(labels: Any, size: Any) -> Any:
     return tf.image.resize(labels[..., None], size, "nearest")[..., 0]
 
 
+@tf.autograph.experimental.do_not_convert
 def _checked(labels: Any, size: Any, masks: MaskSet) -> Any:
     is_same = tf.reduce_all(tf.shape(labels) == size)
     sizes = f"A mask of {masks.name} has another size than its image, as it is displayed:"

@@ -71,6 +71,7 @@ def mask_patches(
             weights = weights[:, :, None]
         return {"images": images, "sources": sources}, _TARGETS[target](patches), weights
 
+    @tf.autograph.experimental.do_not_convert
     def flat(seeds: Any, element: Any) -> tuple[dict[str, Any], Any, Any]:
         return corrupt(seeds, *(element if isinstance(element, tuple) else (element,)))
 

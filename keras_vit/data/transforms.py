@@ -13,6 +13,7 @@ from keras_vit.data.pillow import resample
 _FEW = 4  # pixels per pixel of the result
 
 
+@tf.autograph.experimental.do_not_convert
 def eval_transform(image: Any, preprocessing: Preprocessing, image_size: tuple[int, int]) -> Any:
     """Resizes one image to the input size of a model, as in evaluation.
 

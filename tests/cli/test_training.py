@@ -110,6 +110,7 @@ def test_a_run_writes_its_files_and_resumes(place, capsys):
     assert all(0.5 < line["classes"]["red"] <= 1 for line in lines)
 
 
+@pytest.mark.slow
 def test_a_folder_with_train_and_test_is_understood(place, capsys):
     (place / "photos").mkdir()
     for part in ("train", "test"):

@@ -48,7 +48,10 @@ def received_images(monkeypatch):
 @pytest.mark.parametrize(
     "words",
     [
-        ["evaluate", "--data", "photos", "--model", "two.keras", "--labels", "names.txt"],
+        pytest.param(
+            ["evaluate", "--data", "photos", "--model", "two.keras", "--labels", "names.txt"],
+            marks=pytest.mark.slow,
+        ),
         ["predict", "photos", "--model", "two.keras"],
         ["export", "two.keras", "--to", "saved_model", "--images", "photos"],
         ["verify", "exported/1", "two.keras", "--images", "photos"],

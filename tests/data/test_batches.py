@@ -177,6 +177,7 @@ def test_labels_are_smoothed_as_keras_does(images):
         np.testing.assert_allclose(plain(labels, logits), smoothing(hard, logits), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_rand_augment_works_on_whole_numbers_after_the_crop(images):
     seed = []
 

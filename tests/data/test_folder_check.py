@@ -104,6 +104,7 @@ def pair_sides(images):
     return sum(path.endswith(("a/3.png", "copy.png")) for path, _ in files_of(images))
 
 
+@pytest.mark.slow
 def test_near_duplicates_across_a_share_that_is_held_out(tmp_path):
     for i in range(5):
         write(tmp_path / "a" / f"{i}.png", picture())

@@ -163,6 +163,7 @@ def test_wrong_input_is_named(change, message):
         few_shot_scores(*change(*official()))
 
 
+@pytest.mark.slow
 def test_a_thousand_classes_take_seconds():
     features, labels = separable(25_000, 1000, 1024)
     test = features[::50]

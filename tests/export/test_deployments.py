@@ -90,7 +90,9 @@ def test_the_serving_script_writes_model_and_configuration(files, tmp_path, caps
         pytest.param(
             *("litert", "tflite", ("float32", "float16", "dynamic", "int8")), marks=pytest.mark.slow
         ),
-        ("onnxruntime", "onnx", ("float32", "float16", "int8")),
+        pytest.param(
+            *("onnxruntime", "onnx", ("float32", "float16", "int8")), marks=pytest.mark.slow
+        ),
     ],
 )
 def test_the_scripts_export_and_classify(

@@ -43,6 +43,7 @@ def fake(monkeypatch):
     return fake
 
 
+@pytest.mark.slow
 def test_the_fastest_that_agrees_is_chosen(model, pixels, fake, tmp_path):
     fake.speeds |= {"xla": 3.0, "litert": 2.0, "openvino": 9.0}
     fastest = optimize(model, pixels, 4, output=tmp_path / "kept")

@@ -59,6 +59,7 @@ def test_names_and_values_stay(make, format, model, pixels, tmp_path):
     assert keras_vit.verify_export(report.path, model, pixels).max_difference < 1e-5
 
 
+@pytest.mark.slow
 def test_a_named_output_of_a_head_has_labels_too(model, pixels, tmp_path):
     report = export_saved_model(named(model, "softmax"), tmp_path / "m", labels=LABELS)
     outputs = LOADERS["saved_model"](report.path)(pixels)

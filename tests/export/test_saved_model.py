@@ -187,6 +187,7 @@ def test_an_export_to_a_remote_address(model, pixels):
     assert export_saved_model(model, "ram://serving/pets").path == "ram://serving/pets/2"
 
 
+@pytest.mark.slow
 def test_an_export_that_differs_leaves_no_file(model, tmp_path):
     with pytest.raises(ExportMismatchError, match="saved_model export differs from the model"):
         export_saved_model(model, tmp_path / "m", tolerance=-1.0)

@@ -54,7 +54,9 @@ def test_class_maps_have_the_size_of_the_image_and_are_the_models(model, tmp_pat
 
 
 @pytest.mark.parametrize("kind", quick(["linear", "mlp", "dpt", "maps", "pyramid"], "linear"))
-@pytest.mark.parametrize("export", [keras_vit.export_onnx, keras_vit.export_litert])
+@pytest.mark.parametrize(
+    "export", quick([keras_vit.export_onnx, keras_vit.export_litert], keras_vit.export_litert)
+)
 def test_other_formats_give_the_logits_and_maps_of_the_model(kind, export, tmp_path):
     config = tiny_config(depth=4, image_size=(32, 64), classes=None, pooling=None)
     backbone = keras_vit.build_vit(config)

@@ -108,6 +108,7 @@ def test_the_gradient_of_the_kernel_is_not_computed():
     assert counts == [0, 2]
 
 
+@pytest.mark.slow
 def test_merged_saved_and_exported_models_compute_the_same(tmp_path):
     model = add_lora(build(), 5, "all-linear", alpha=7, rank_stabilized=True)
     assert len(lora_layers(model)) == 8

@@ -129,6 +129,7 @@ EXPORTS = {
 CASES = [(mode, name) for mode in ("int8", "int4", "float8") for name in EXPORTS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "name"), quick(CASES, ("int8", "onnx")))
 def test_exports_hold_the_dequantised_kernels_and_say_so(mode, name, tmp_path):
     inner = quantized(mode, depth=1)

@@ -145,7 +145,7 @@ def flip(file):
     file.write_bytes(content)
 
 
-@pytest.mark.parametrize("damage", [tear, flip])
+@pytest.mark.parametrize("damage", [pytest.param(tear, marks=pytest.mark.slow), flip])
 def test_damaged_state_is_left_out_for_the_one_before(damage, tmp_path, whole):
     with pytest.raises(KilledError):
         fit(folder=tmp_path, kill_after=8)
@@ -247,6 +247,7 @@ def test_nan_in_a_weight_is_not_saved(tmp_path):
     assert [file.name[:28] for file in tmp_path.glob("*.state")] == ["epoch-000000-batch-000000003"]
 
 
+@pytest.mark.slow
 def test_order_that_no_process_repeats_is_refused(tmp_path):
     tf.random.set_seed(None)
     callbacks = [keras_vit.ResumeTraining(tmp_path)]

@@ -117,6 +117,7 @@ def test_models_that_cannot_be_adapted(pretrained):
         keras_vit.adapt_model(keras_vit.build_vit(tiny_config(classes=None)))
 
 
+@pytest.mark.slow
 def test_fine_tuning_learns_and_does_not_change_the_model(pretrained, tmp_path):
     before = [weight.numpy() for weight in pretrained.weights]
     fitted = keras_vit.fine_tune(

@@ -79,6 +79,7 @@ def test_labels_that_are_not_classes_are_refused(tmp_path):
         fit_probe(make_model(), images, None, tmp_path)
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write_colours(tmp_path / "photos", 10)

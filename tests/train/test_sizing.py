@@ -93,6 +93,7 @@ def test_classes_of_unequal_size_count_alike():
         sequential.balanced()
 
 
+@pytest.mark.slow
 def test_recipes_use_weights_and_sampling():
     model = keras_vit.build_vit(tiny_config(image_size=8, depth=1, classes=2))
     recipe = RECIPE.replace(image_size=8, steps=2, learning_rate=1e-9, batch_size=32)

@@ -79,6 +79,7 @@ def test_a_wrong_shape_is_an_error(model, images):
         model.predict(images[0], verbose=0)
 
 
+@pytest.mark.slow
 def test_fit_and_evaluate_read_without_autotuning(model, images):
     """Keras's own of arrays for training and evaluation, and those of `keras_vit.data`."""
     tuned = []
