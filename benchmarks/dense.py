@@ -15,8 +15,8 @@ from the same seed, with AdamW and a cosine schedule over the time, without XLA:
   many parameters, with the same biases of RetinaNet's heads.
 
 Prints a JSON line for each, with mean IoU or COCO's mAP on the test images, and the loss at each
-tenth of the time. Needs `pip install "keras_vit[benchmarks,detection]" pillow`. A seed takes three
-times `--seconds` for detection and four times for segmentation, and pre-training.
+tenth of the time. Needs `pip install "keras_vit[benchmarks,detection]" pillow`. A seed takes four
+times `--seconds` for detection and five times for segmentation, pre-training included.
 """
 
 from __future__ import annotations

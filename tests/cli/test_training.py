@@ -102,6 +102,11 @@ def test_a_run_writes_its_files_and_resumes(place, capsys):
     assert train("--validation", "0.5", "--output", "runs/a") == 2
     assert "runs/a holds another run: validation was '0.25', is '0.5'" in capsys.readouterr().err
 
+
+@pytest.mark.slow
+def test_what_a_run_wrote_evaluates_and_predicts(place, capsys):
+    assert train("--output", "runs/a", "--no-report") == 0
+    capsys.readouterr()
     assert main(["evaluate", "--data", "test", "--model", "runs/a/model.keras", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"accuracy": 1.0, "images": 8}
     assert main(["predict", "test/red", "--model", "runs/a", "--top", "1", "--json"]) == 0

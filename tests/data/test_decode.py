@@ -151,7 +151,9 @@ def first_frame(data):
     return np.array(Image.open(io.BytesIO(data)).convert("RGB"))
 
 
-@pytest.mark.parametrize("run", [decode_eagerly, decode_in_a_graph])
+@pytest.mark.parametrize(
+    "run", [decode_eagerly, pytest.param(decode_in_a_graph, marks=pytest.mark.slow)]
+)
 def test_of_a_gif_nothing_after_the_first_image_is_read(run):
     noise = [np.random.default_rng(i).integers(0, 256, (90, 70), "uint8") for i in range(3)]
     frames = [Image.fromarray(pixels) for pixels in noise]

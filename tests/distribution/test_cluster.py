@@ -104,6 +104,7 @@ def test_a_worker_that_does_not_start_is_named(addresses):
         assert f"Worker {index} waited 2 seconds" in str(errors[index])
 
 
+@pytest.mark.slow
 def test_another_program_on_a_port_is_not_a_worker(addresses):
     with socket.create_server(("127.0.0.1", int(addresses[1].rpartition(":")[2]))):
         errors, seconds = wait_in_threads([(addresses[:2], 0)], seconds=3)

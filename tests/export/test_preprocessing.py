@@ -60,6 +60,7 @@ def test_preprocessing_that_is_not_known_is_demanded():
     assert prepare(model, preprocessing=BICUBIC).preprocessing == BICUBIC
 
 
+@pytest.mark.slow
 def test_a_signature_that_resizes_otherwise_is_found(tmp_path):
     """The check of pixels alone passed: they are of the model's size already."""
     model = build_vit(tiny_config(preprocessing=BICUBIC))

@@ -135,6 +135,7 @@ def test_jit_compile_marks_the_model_for_xla(exported, compiled, model, pixels):
     np.testing.assert_allclose(outputs["logits"], model(pixels[:2]), rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_bfloat16_computation_has_float32_outputs(model, pixels, tmp_path):
     report = export_saved_model(model, tmp_path / "m", precision="bfloat16", images=pixels)
     assert 1e-4 < report.max_difference < 3e-2  # 8 bits: 2 ** -8 a layer, but not float32

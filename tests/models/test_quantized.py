@@ -108,6 +108,7 @@ def test_only_the_rounding_of_inputs_tells_a_dequantised_model_apart(mode, monke
     np.testing.assert_allclose(numpy(copy(images)), expected, atol=2e-6 * np.abs(expected).max())
 
 
+@pytest.mark.slow
 def test_a_layer_is_dequantised_within_half_a_step_of_its_inputs():
     model = quantized("int8", depth=1)
     layers = {x.path: x for x in keras_vit.models.dequantize(model)._flatten_layers()}

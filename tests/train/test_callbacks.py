@@ -78,6 +78,7 @@ def test_a_kill_after_the_last_epoch_trains_no_further(tmp_path):
     assert history.epoch == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_averaged_weights_are_validated_and_saved(tmp_path):
     """And the weights that are trained stay as they are, to the last bit."""
 

@@ -38,6 +38,7 @@ def test_plans_grow_with_the_images(pretrained):
     assert all(plan.recipe.count_warmup(20) < plan.recipe.steps for plan in plans)
 
 
+@pytest.mark.slow
 def test_the_learning_rate_finder_suggests_a_rate_that_learns():
     model = keras_vit.build_vit(tiny_config(image_size=16, depth=1, classes=2))
     before = [weight.numpy() for weight in model.weights]

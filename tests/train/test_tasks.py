@@ -130,6 +130,7 @@ def images_of(images):
     return np.stack([pixels for pixels, _ in images.read((0, 4), None, 0).as_numpy_iterator()])
 
 
+@pytest.mark.slow
 def test_several_labels_train_with_the_sigmoid_loss():
     images = coloured("multi_label")
     train, validation = images.split(16)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import keras_vit
+from tests.checks import quick
 from tests.fixtures import tiny_config
 
 IMAGES = np.random.default_rng(0).uniform(0, 255, (8, 16, 16, 3)).astype("float32")
@@ -33,7 +34,9 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(
+    "name", quick(OPTIMIZERS, *(name for name in OPTIMIZERS if name != "Muon"))
+)
 def test_optimizers_of_keras_train_and_are_saved(name, tmp_path):
     if not hasattr(keras.optimizers, name):
         pytest.skip(f"this Keras has no {name}")
@@ -47,6 +50,7 @@ def test_optimizers_of_keras_train_and_are_saved(name, tmp_path):
     np.testing.assert_array_equal(again(IMAGES), model(IMAGES))
 
 
+@pytest.mark.slow
 def test_keras_distills_one_model_into_another():
     distillation = pytest.importorskip("keras.distillation")
     student, teacher = make(), make()

@@ -104,6 +104,7 @@ def test_updates_without_merge_call_are_those_of_one_thread():
     assert "_use_merge_call" not in vars(extended)
 
 
+@pytest.mark.slow
 def test_eight_threads_are_served_while_another_model_trains():
     """And the ninth trains: what every thread gets is what one thread gets alone."""
     served, trained = make("ours", 1), make("ours", 2)
@@ -144,6 +145,7 @@ class TrainOnce:
 RUN = Inference.run
 
 
+@pytest.mark.slow
 def test_a_model_that_trains_is_not_exported(tmp_path, monkeypatch):
     model = make("ours", 3)
     train_once = TrainOnce(model)
