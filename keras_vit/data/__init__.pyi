@@ -24,6 +24,8 @@ from .input_transform import InputTransform as InputTransform
 from .input_transform import transform_of as transform_of
 from .mask_pipeline import MaskAugmentation as MaskAugmentation
 from .mask_pipeline import mask_batches as mask_batches
+from .mask_records import read_mask_records as read_mask_records
+from .mask_records import read_tfds_masks as read_tfds_masks
 from .masking import mask_patches as mask_patches
 from .masks import MaskSet as MaskSet
 from .masks import read_mask_arrays as read_mask_arrays

@@ -120,15 +120,19 @@ def mask_batches(
         return plan, read_epochs(plan, read_part, prepare, seed, finish)
 
     def read_part(part: tuple[int, int], number: Any) -> tf.data.Dataset:
-        order = tf.range(masks.num_images, dtype=tf.int64)
         number += seed % (1 << 30) * _MANY_EPOCHS
-        if training:
-            order = tf.random.experimental.stateless_shuffle(order, seed=[number, 0])
-        places = tf.data.Dataset.from_tensor_slices(order[part[0] : part[1]])
-        return places.enumerate(part[0]).map(lambda i, place: (place, tf.stack((number, i))))
+        if masks.read is not None:
+            rows = masks.read(masks.places(part), number if training else None)
+        else:
+            order = tf.range(masks.num_images, dtype=tf.int64)
+            if training:
+                order = tf.random.experimental.stateless_shuffle(order, seed=[number, 0])
+            places = tf.data.Dataset.from_tensor_slices(order[part[0] : part[1]])
+            rows = places.map(lambda place: tuple(item[place] for item in held))
+        return rows.enumerate(part[0]).map(lambda i, row: (row, tf.stack((number, i))))
 
-    def prepare(place: Any, own: Any) -> tuple[Any, Any]:
-        image, labels = masks.load(*(item[place] for item in held))
+    def prepare(row: tuple[Any, ...], own: Any) -> tuple[Any, Any]:
+        image, labels = masks.load(*row)
         turn = transform.preprocessing.exif_orientation
         pixels = decode(image, transform.channels, masks.max_pixels, exif_orientation=turn)
         labels = _checked(labels, tf.shape(pixels)[:2], masks)

@@ -1,4 +1,4 @@
-"""Images with a mask each, for segmentation: files in two folders, or arrays.
+"""Images with a mask each, for segmentation: files in two folders, arrays, or records.
 
 TensorFlow decodes a PNG with a palette to its colours and loses the indices, which are the labels.
 So the header of such a file is replaced by one of a grey image of the same depth: the pixels are
@@ -25,25 +25,28 @@ from keras_vit.data.headers import read_exif_orientation, read_size
 from keras_vit.data.image_files import files_below
 
 IGNORED = 255  # the label of pixels without one
-_INVALID = -1  # in tables from stored values to labels
+INVALID = -1  # in tables from stored values to labels
 _HEADER = 33  # bytes of a PNG before its chunks: signature and IHDR
-_GREY, _COLOUR, _PALETTE = 0, 2, 3
+GREY, _COLOUR, _PALETTE = 0, 2, 3
 _MAX_CLASSES = 255
 Colour = tuple[int, int, int]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class MaskSet:
-    """Images with masks, made by `read_masks` or `read_mask_arrays`.
+    """Images with masks, made by `read_masks`, `read_mask_arrays` or `read_mask_records`.
 
     Args:
         name: Name of the source, for error messages.
         class_names: Names of the classes, in the order of the labels.
-        items: Arrays of the same length, a row of which `load` takes.
+        items: Arrays of the same length, a row of which `load` takes; with `read`, the places of
+            the records, one after the other.
         load: Maps a row of `items` to an encoded image, or pixels `(h, w, C)`, and to its labels,
             an int32 tensor of shape `(h, w)`: classes from 0, `IGNORED` (255), or -1 for a value
             that is none.
         max_pixels: Height times width above which an encoded image is refused.
+        read: Reads the records from one place to another, what `load` takes. Arguments: the
+            places, and the number of the epoch, which decides the order; `None` keeps it.
     """
 
     name: str
@@ -51,6 +54,7 @@ class MaskSet:
     items: tuple[np.ndarray, ...]
     load: Callable[..., tuple[Any, Any]]
     max_pixels: int = MAX_PIXELS
+    read: Callable[[tuple[int, int], Any], tf.data.Dataset] | None = None
 
     @property
     def num_images(self) -> int:
@@ -67,7 +71,7 @@ class MaskSet:
 
         Args:
             share: Share of the images to hold out, in (0, 1), or their number.
-            seed: Random seed of the choice.
+            seed: Random seed of the choice; of records, the last ones are held out.
 
         Returns:
             The images to train on, and the held-out images; they do not overlap.
@@ -81,6 +85,9 @@ class MaskSet:
                 f"{self.name} has {self.num_images} images, of which some must be held out and "
                 f"some left. Received: share={share}, which is {count} of them."
             )
+        if self.read is not None:
+            places = np.arange(self.num_images)
+            return self._choose(places[:-count]), self._choose(places[-count:])
         order = np.random.default_rng(seed).permutation(self.num_images)
         rest, held_out = np.sort(order[count:]), np.sort(order[:count])
         return self._choose(rest), self._choose(held_out)
@@ -90,9 +97,18 @@ class MaskSet:
 
     def pairs(self) -> Iterable[tuple[Any, np.ndarray]]:
         """Reads the images in their order, each with its labels, int32 of shape `(h, w)`."""
-        for row in zip(*self.items, strict=True):
-            image, labels = self.load(*map(tf.constant, row))
+        if self.read is not None:
+            rows: Iterable[Any] = self.read(self.places((0, self.num_images)), None)
+        else:
+            rows = (map(tf.constant, row) for row in zip(*self.items, strict=True))
+        for row in rows:
+            image, labels = self.load(*row)
             yield image, labels.numpy()
+
+    def places(self, part: tuple[int, int]) -> tuple[int, int]:
+        """Places of a part of these images among all records."""
+        first = int(self.items[0][0])
+        return first + part[0], first + part[1]
 
     def pixel_counts(self) -> np.ndarray:
         """Counts the pixels of every class, an int64 array of shape `(K,)`; reads all masks."""
@@ -141,7 +157,7 @@ def read_masks(
             that are no class. One error lists all of them.
     """
     check_choice("check", check, ("headers", "pixels"))
-    names = _check_names(class_names, colors)
+    names = check_names(class_names, colors)
     found = _find_pairs(pathlib.Path(images), pathlib.Path(masks), mask_suffix)
     every = [path for pair in found for path in pair]
     unreadable = find_problems(every, "headers", max_pixels)
@@ -161,7 +177,7 @@ def read_masks(
         np.array(list(map(os.fspath, column)), object) for column in zip(*found, strict=True)
     )
     if colors is None:
-        table = _value_table(len(names), first_value, ignored)
+        table = value_table(len(names), first_value, ignored)
         items = (*items, np.array(headers, object), np.array([h[24] for h in headers], "int32"))
 
         def load(image: Any, mask: Any, header: Any, depth: Any) -> tuple[Any, Any]:
@@ -203,26 +219,27 @@ def read_mask_arrays(
         ValueError: If shapes do not fit, or a value is no class.
     """
     x, y = np.asarray(images), np.asarray(masks)
-    names = _check_names(class_names, None)
+    names = check_names(class_names, None)
     if x.ndim != 4 or y.shape != x.shape[:3] or y.dtype.kind not in "iu" or not len(x):
         raise ValueError(
             "`images` must have the shape (B, H, W, C), and `masks` integers of shape (B, H, W). "
             f"Received: shape {x.shape}, and {y.dtype} of shape {y.shape}."
         )
-    table = np.full(256, _INVALID, "int32")
+    table = np.full(256, INVALID, "int32")
     table[: len(names)] = np.arange(len(names))
     table[list(ignored)] = IGNORED
     known = (y >= 0) & (y < 256)
-    labels = np.where(known, table[np.where(known, y, 0)], _INVALID).astype("int32")
-    if (labels == _INVALID).any():
+    labels = np.where(known, table[np.where(known, y, 0)], INVALID).astype("int32")
+    if (labels == INVALID).any():
         raise ValueError(
-            f"The masks of {name} hold {_list(np.unique(y[labels == _INVALID]))}, and the "
+            f"The masks of {name} hold {_list(np.unique(y[labels == INVALID]))}, and the "
             f"{len(names)} classes are 0 to {len(names) - 1}. Name more classes, or pass `ignored`."
         )
     return MaskSet(name, names, (x, labels), lambda image, mask: (image, mask))
 
 
-def _check_names(class_names: Sequence[str], colors: Sequence[Colour] | None) -> tuple[str, ...]:
+def check_names(class_names: Sequence[str], colors: Sequence[Colour] | None) -> tuple[str, ...]:
+    """Raises ValueError unless there are 1 to 255 names, and a colour for each if any."""
     names = tuple(class_names)
     if isinstance(class_names, str) or not 0 < len(names) <= _MAX_CLASSES:
         raise ValueError(
@@ -275,11 +292,11 @@ def _mask_header(path: pathlib.Path, has_colours: bool) -> tuple[bytes, str | No
         return b"", None
     if depth > 8:
         return b"", f"has {depth} bits a pixel. Save labels in 8 bits"
-    if kind not in (_GREY, _PALETTE):
+    if kind not in (GREY, _PALETTE):
         return b"", "has colours. Pass the colour of every class: colors=[(r, g, b), ...]"
     if kind == _PALETTE and b"PLTE" not in head:
         return b"", "has a palette, and no table of its colours. Save it again"
-    header = head[12:25] + bytes([_GREY]) + head[26:29]
+    header = head[12:25] + bytes([GREY]) + head[26:29]
     return head[:12] + header + struct.pack(">I", zlib.crc32(header)), None
 
 
@@ -297,9 +314,9 @@ def _size_problem(image: pathlib.Path, mask: pathlib.Path) -> str | None:
     )
 
 
-def _value_table(count: int, first: int, ignored: Sequence[int | Colour]) -> Any:
+def value_table(count: int, first: int, ignored: Sequence[int | Colour]) -> Any:
     """Labels of the values 0 to 255 of a mask."""
-    table = np.full(256, _INVALID, "int32")
+    table = np.full(256, INVALID, "int32")
     if not 0 <= first <= 256 - count:
         raise ValueError(
             f"The {count} classes must have values from 0 to 255. Received: first_value={first}."
@@ -328,7 +345,7 @@ def _labels_of_colours(pixels: Any, codes: np.ndarray, labels: np.ndarray) -> An
     code = tf.reduce_sum(tf.cast(pixels, tf.int32) * [1 << 16, 1 << 8, 1], -1)  # (h, w)
     place = tf.searchsorted(codes, tf.reshape(code, (-1,)))
     place = tf.reshape(tf.minimum(place, len(codes) - 1), tf.shape(code))
-    return tf.where(tf.gather(codes, place) == code, tf.gather(labels, place), _INVALID)
+    return tf.where(tf.gather(codes, place) == code, tf.gather(labels, place), INVALID)
 
 
 def _decode_indices(data: Any, header: Any, depth: Any) -> Any:
@@ -342,7 +359,7 @@ def _decode_indices(data: Any, header: Any, depth: Any) -> Any:
 def _check_values(masks: MaskSet, paths: list[pathlib.Path]) -> None:
     problems = []
     for path, (_, labels) in zip(paths, masks.pairs(), strict=True):
-        count = int((labels == _INVALID).sum())
+        count = int((labels == INVALID).sum())
         if count:
             problems.append(f"{path} has {count} pixels of values that are no class")
     if problems:

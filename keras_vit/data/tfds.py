@@ -12,6 +12,8 @@ from keras_vit.data.image_set import SHUFFLE_BUFFER, ImageSet, sequential
 from keras_vit.data.shards import Shards, read_part
 
 _IMAGE, _LABEL = "image", "label"
+# Reads a part of the records. Arguments: the part, number of the epoch or `None`, shuffle buffer.
+Reader = Callable[[tuple[int, int], Any, int], tf.data.Dataset]
 
 
 def read_tfds(
@@ -64,18 +66,43 @@ def read_tfds(
     def parse(example: Mapping[str, Any]) -> tuple[Any, Any]:
         return example[_IMAGE], tf.cast(label_of(example), tf.int64)
 
-    shards = _find_shards(tfds, builder, split)
-    if shards is not None:
+    count, read = _open(tfds, builder, split, features, decoders, asked, parse)
+    return sequential(title, count, names, read, load=load)
 
-        def read(part: tuple[int, int], number: Any, shuffle_buffer: int) -> tf.data.Dataset:
-            records = read_part(shards, part, number, shuffle_buffer or SHUFFLE_BUFFER)
-            return records.map(
-                lambda record: parse(features.deserialize_example(record, decoders=decoders))
-            )
 
-        return sequential(title, shards.num_records, names, read, load=load)
-    examples = _open(builder, split, asked, tfds)
-    return _from_dataset(title, examples.map(parse), names, load)
+def examples_of(
+    name: str,
+    split: str,
+    data_dir: str | os.PathLike[str] | None,
+    download: bool,
+    image: str,
+    mask: str,
+) -> tuple[str, int, Reader]:
+    """Title, number and reader of the pairs of encoded images and masks of a data set."""
+    tfds = _import_tfds()
+    builder = tfds.builder(name, data_dir=None if data_dir is None else os.fspath(data_dir))
+    if download:
+        builder.download_and_prepare()
+    features = builder.info.features
+    missing = [
+        f"feature {key!r} that is an image{kind}"
+        for key, channels, kind in ((image, (1, 3), ""), (mask, (1,), " of one channel"))
+        if key not in features
+        or not isinstance(features[key], tfds.features.Image)
+        or features[key].shape[-1] not in channels
+    ]
+    if missing:
+        raise ValueError(
+            f"The data set {name!r} has no {', no '.join(missing)}. It has {', '.join(features)}."
+        )
+    decoders = {image: tfds.decode.SkipDecoding()}
+    asked = tfds.decode.PartialDecoding({image: True, mask: True}, decoders)
+    features = asked.extract_features(features)
+    opened = _open(
+        *(tfds, builder, split, features, decoders, asked),
+        lambda example: (example[image], example[mask]),
+    )
+    return f"{builder.info.full_name} {split}", *opened
 
 
 def _import_tfds() -> Any:
@@ -149,12 +176,30 @@ def _instructions(builder: Any, split: str) -> Sequence[Any]:
         ) from error
 
 
-def _open(builder: Any, split: str, decoders: Any, tfds: Any) -> tf.data.Dataset:
-    """Opens a split with TFDS, in the stored order."""
+def _open(
+    tfds: Any,
+    builder: Any,
+    split: str,
+    features: Any,
+    decoders: Any,
+    asked: Any,
+    parse: Callable[[Mapping[str, Any]], Any],
+) -> tuple[int, Reader]:
+    """Number and reader of the examples of a split, from its own files where they are TFRecords."""
+    shards = _find_shards(tfds, builder, split)
+    if shards is not None:
+
+        def read_files(part: tuple[int, int], number: Any, buffer: int) -> tf.data.Dataset:
+            records = read_part(shards, part, number, buffer or SHUFFLE_BUFFER)
+            return records.map(
+                lambda record: parse(features.deserialize_example(record, decoders=decoders))
+            )
+
+        return shards.num_records, read_files
     try:
-        return builder.as_dataset(
+        examples = builder.as_dataset(  # in the stored order
             split=split,
-            decoders=decoders,
+            decoders=asked,
             shuffle_files=False,
             read_config=tfds.ReadConfig(try_autocache=False, add_tfds_id=False),
         )
@@ -163,22 +208,16 @@ def _open(builder: Any, split: str, decoders: Any, tfds: Any) -> tf.data.Dataset
             f"The data set {builder.info.full_name} is not in {builder.data_dir}. Pass "
             "`download=True` (--download), or the `data_dir` where it is."
         ) from error
-
-
-def _from_dataset(
-    title: str, pairs: tf.data.Dataset, names: tuple[str, ...], load: Callable[[Any], Any] | None
-) -> ImageSet:
-    """Makes an `ImageSet` of a dataset that is not stored as TFRecords; skips to each part."""
-    count = int(pairs.cardinality())
+    examples = examples.map(parse)
+    count = int(examples.cardinality())
     if count < 0:
-        count = int(pairs.reduce(0, lambda n, _: n + 1))
+        count = int(examples.reduce(0, lambda n, _: n + 1))
 
-    def read(part: tuple[int, int], number: Any, shuffle_buffer: int) -> tf.data.Dataset:
-        stretch = pairs.skip(part[0]).take(part[1] - part[0])
+    def read(part: tuple[int, int], number: Any, buffer: int) -> tf.data.Dataset:
+        stretch = examples.skip(part[0]).take(part[1] - part[0])
         if number is None:
             return stretch
         tf.compat.v1.set_random_seed(1)  # of this graph, so that only the number decides
-        size = shuffle_buffer or SHUFFLE_BUFFER
-        return stretch.shuffle(size, number, reshuffle_each_iteration=False)
+        return stretch.shuffle(buffer or SHUFFLE_BUFFER, number, reshuffle_each_iteration=False)
 
-    return sequential(title, count, names, read, load=load)
+    return count, read

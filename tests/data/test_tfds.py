@@ -11,6 +11,7 @@ from keras_vit.config import Preprocessing
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.data.batches import eval_batches, train_batches
 from keras_vit.data.input_transform import InputTransform
+from keras_vit.data.mask_records import read_tfds_masks
 from keras_vit.data.tfds import read_tfds
 from tests.data.pictures import pixels
 
@@ -29,6 +30,7 @@ class TinyPictures(tfds.core.GeneratorBasedBuilder):
             "image": tfds.features.Image(shape=(None, None, 3)),
             "label": tfds.features.ClassLabel(names=NAMES),
             "name": tfds.features.Text(),
+            "segmentation_mask": tfds.features.Image(shape=(None, None, 1)),
         }
         return tfds.core.DatasetInfo(
             builder=self, features=tfds.features.FeaturesDict(features), disable_shuffling=True
@@ -42,7 +44,9 @@ class TinyPictures(tfds.core.GeneratorBasedBuilder):
 
     def _examples(self, first, end):
         for n in range(first, end):
-            yield n, {"image": pixels(20 + n, 24, n), "label": n, "name": f"{n:b}"}
+            image = pixels(20 + n, 24, n)
+            row = {"image": image, "label": n, "name": f"{n:b}"}
+            yield n, row | {"segmentation_mask": image[..., :1] % 3 + 1}
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +100,18 @@ def test_labels_of_ones_own(data_dir):
     )
     expected = [len(f"{n:b}") - 1 for n in range(20)]
     assert labels(eval_batches(images, TRANSFORM, 4)) == expected
+
+
+def test_masks_are_read_by_name_and_slice(data_dir):
+    names = ("cat", "dog", "edge")
+    masks = read_tfds_masks("tiny_pictures", "train[15:]+test", names, data_dir, first_value=1)
+    assert masks.num_images == 8
+    for n, (_, found) in enumerate(masks.pairs(), start=15):
+        np.testing.assert_array_equal(found, pixels(20 + n, 24, n)[..., 0] % 3)
+    with pytest.raises(ValueError, match=r"no feature 'mask' that is an image of one channel"):
+        read_tfds_masks("tiny_pictures", "train", names, data_dir, mask="mask")
+    with pytest.raises(ValueError, match=r"no feature 'image' that is an image of one channel"):
+        read_tfds_masks("tiny_pictures", "train", names, data_dir, mask="image")
 
 
 def test_what_is_not_there_is_an_error(data_dir, tmp_path):

@@ -1,0 +1,133 @@
+"""Images with a mask each from records: TFRecords and TensorFlow Datasets, read in order."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.data.image_set import SHUFFLE_BUFFER
+from keras_vit.data.masks import GREY, IGNORED, INVALID, MaskSet, check_names, value_table
+from keras_vit.data.shards import Shards, read_part
+from keras_vit.data.tfds import Reader, examples_of
+
+_DEPTH_AND_KIND = 24, 25  # bytes of a PNG
+
+
+def read_mask_records(
+    shards: Shards,
+    parse: Callable[[Any], tuple[Any, Any]],
+    class_names: Sequence[str],
+    *,
+    first_value: int = 0,
+    ignored: Sequence[int] = (IGNORED,),
+    name: str = "the records",
+) -> MaskSet:
+    """Makes a `MaskSet` of files of records, such as TFRecords.
+
+    Every worker opens the files of its own part alone. Training shuffles the files, and records
+    within a buffer.
+
+    Args:
+        shards: Files of records, as from `find_shards`.
+        parse: Maps a record to an encoded image or its pixels `(h, w, C)`, and to its mask:
+            integers of shape `(h, w)` or `(h, w, 1)`, or the bytes of a grey PNG of 8 bits.
+        class_names: Names of the classes, at most 255.
+        first_value: Value of the first class in the masks; 1 for ADE20K.
+        ignored: Values of pixels without a label.
+        name: Name of the source, for error messages.
+
+    Returns:
+        A `MaskSet`. Values that are no class, masks of other sizes than their images, and PNGs
+        with a palette or colours are errors when they are read. `split` holds out the last images.
+
+    Raises:
+        ValueError: If `class_names`, `first_value` or `ignored` do not fit.
+    """
+
+    def read(part: tuple[int, int], number: Any, buffer: int) -> tf.data.Dataset:
+        return read_part(shards, part, number, buffer).map(parse)
+
+    names, table = check_names(class_names, None), _table(class_names, first_value, ignored)
+    return _sequential(name, names, table, shards.num_records, read)
+
+
+def read_tfds_masks(
+    name: str,
+    split: str,
+    class_names: Sequence[str],
+    data_dir: str | os.PathLike[str] | None = None,
+    *,
+    image: str = "image",
+    mask: str = "segmentation_mask",
+    first_value: int = 0,
+    ignored: Sequence[int] = (IGNORED,),
+    download: bool = False,
+) -> MaskSet:
+    """Reads images and masks of a data set of TensorFlow Datasets.
+
+    Args:
+        name: As for `tfds.builder`: `"oxford_iiit_pet"`, `"cityscapes"`.
+        split: Such as `"train"` or `"train[:98%]"`.
+        class_names: Names of the classes; TFDS has none for masks.
+        data_dir: Folder of the prepared data sets; `None` takes the default of TFDS.
+        image: Feature of the image.
+        mask: Feature of the mask, an image of one channel.
+        first_value: Value of the first class; 1 for `"oxford_iiit_pet"`.
+        ignored: Values of pixels without a label.
+        download: Whether to download and prepare the data set if it is missing.
+
+    Returns:
+        A `MaskSet`, as from `read_mask_records`.
+
+    Raises:
+        ImportError: If TFDS is not installed.
+        ValueError: If the data set lacks the split or one of the two features, or the mask has
+            several channels.
+        FileNotFoundError: If the data set is not in `data_dir` and `download` is false.
+    """
+    title, count, read = examples_of(name, split, data_dir, download, image, mask)
+    names, table = check_names(class_names, None), _table(class_names, first_value, ignored)
+    return _sequential(title, names, table, count, read)
+
+
+def _table(class_names: Sequence[str], first_value: int, ignored: Sequence[int]) -> Any:
+    return value_table(len(tuple(class_names)), first_value, ignored)
+
+
+def _sequential(
+    name: str,
+    class_names: tuple[str, ...],
+    table: Any,
+    count: int,
+    read: Reader,
+) -> MaskSet:
+    def load(image: Any, mask: Any) -> tuple[Any, Any]:
+        values = _decode_grey(mask, name) if mask.dtype == tf.string else tf.cast(mask, tf.int32)
+        values = values[..., 0] if values.shape.rank == 3 else values
+        known = (values >= 0) & (values < 256)
+        return image, tf.where(known, tf.gather(table, tf.where(known, values, 0)), INVALID)
+
+    return MaskSet(
+        name,
+        class_names,
+        (np.arange(count),),
+        load,
+        read=lambda part, number: read(part, number, SHUFFLE_BUFFER),
+    )
+
+
+def _decode_grey(data: Any, name: str) -> Any:
+    """Values of a grey PNG; TensorFlow would turn a palette or colours into shades of grey."""
+    depth, kind = (
+        tf.io.decode_raw(tf.strings.substr(data, i, 1), "uint8") for i in _DEPTH_AND_KIND
+    )
+    is_grey = tf.reduce_all(kind == GREY) & tf.reduce_all(depth == 8)
+    problem = (
+        f"A mask of {name} is no grey PNG of 8 bits. Decode it in `parse`, to integers (h, w)."
+    )
+    with tf.control_dependencies([tf.debugging.Assert(is_grey, [problem])]):
+        return tf.cast(tf.io.decode_png(data, 1), tf.int32)
