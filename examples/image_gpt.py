@@ -5,7 +5,7 @@
 A small version of the key figure of Image GPT (Chen et al., 2020): a transformer learns to predict
 the pixels of unlabelled images, and a linear probe reads the mean of its tokens after each block.
 Two ViTs of the same width and depth see as many images: one learns to fill in masked patches, one
-to classify. Takes ten minutes a seed on two cores. Writes results.json, accuracy.png, and sheet.png:
+to classify. Takes ten minutes a seed on two cores. Writes results.json, accuracy.png and sheet.png:
 the upper halves of test images, completed at three temperatures below the originals.
 """
 
