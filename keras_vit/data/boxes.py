@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.checks import check_positive
+from keras_vit.data.array_checks import check_values
 from keras_vit.data.decode import decode
 from keras_vit.data.epochs import EpochPlan, distribute, read_epochs
 from keras_vit.data.folder import find_problems
@@ -94,16 +95,19 @@ def read_boxes(
         )
     rows = []
     for index, (own, classes) in enumerate(zip(boxes, labels, strict=True)):
-        row = np.asarray(own, "float32").reshape(-1, 4) if np.size(own) % 4 == 0 else None
+        row = np.asarray(own, "float32") if np.size(own) else np.zeros((0, 4), "float32")
         ids = np.asarray(classes).reshape(-1)
         where = f"image {index}" if pixels.dtype != object else str(pixels[index])
-        if row is None or len(row) != len(ids) or (len(ids) and ids.dtype.kind not in "iu"):
+        fits = row.ndim == 2 and row.shape[1] == 4 and len(row) == len(ids)
+        if not fits or (len(ids) and ids.dtype.kind not in "iu"):
             problems.append(
                 f"{where}: boxes of shape {np.shape(own)} and {ids.dtype} labels of shape "
                 f"{np.shape(classes)}, expected (n, 4) and n integers"
             )
             continue
         rows.append((row, ids))
+        if not sizes[index].any():  # of a file that cannot be read
+            continue
         problems += [
             f"{where}, box {number}: {problem}"
             for number, problem in enumerate(map(_box_problem(sizes[index], len(names)), row, ids))
@@ -139,6 +143,7 @@ def _read_images(images: Any) -> tuple[np.ndarray, np.ndarray, list[str]]:
             "`images` must be an array of shape (B, H, W, C), or paths of files. Received: "
             f"{pixels.dtype} of shape {pixels.shape}."
         )
+    check_values(pixels)
     return pixels, np.tile(np.array(pixels.shape[1:3], "int64"), (len(pixels), 1)), []
 
 
@@ -224,8 +229,7 @@ def box_batches(
     @tf.autograph.experimental.do_not_convert
     def prepare(place: Any, own: Any) -> tuple[Any, Any, Any]:
         image = tf.io.read_file(held[place]) if is_file else held[place]
-        turn = transform.preprocessing.exif_orientation
-        pixels = decode(image, transform.channels, exif_orientation=turn)
+        pixels = decode(image, transform.channels)  # turned: boxes are those of the turned image
         pixels = resize(pixels, transform.image_size, "bilinear")
         found = coordinates[place]
         if training and flip:

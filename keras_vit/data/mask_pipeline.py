@@ -122,7 +122,7 @@ def mask_batches(
     def read_part(part: tuple[int, int], number: Any) -> tf.data.Dataset:
         number += seed % (1 << 30) * _MANY_EPOCHS
         if masks.read is not None:
-            rows = masks.read(masks.places(part), number if training else None)
+            rows = masks.read(masks.positions(part), number if training else None)
         else:
             order = tf.range(masks.num_images, dtype=tf.int64)
             if training:
@@ -210,9 +210,10 @@ def _checked(labels: Any, size: Any, masks: MaskSet) -> Any:
     is_same = tf.reduce_all(tf.shape(labels) == size)
     sizes = f"A mask of {masks.name} has another size than its image, as it is displayed:"
     known = (labels >= 0) & ((labels < masks.num_classes) | (labels == IGNORED))
+    find = "" if masks.read is not None else ' Find the files with read_masks(..., check="pixels").'
     values = (
-        f"A mask of {masks.name} holds values that are none of its {masks.num_classes} classes. "
-        'Find the files with read_masks(..., check="pixels").'
+        f"A mask of {masks.name} holds values that are none of its {masks.num_classes} classes."
+        f"{find}"
     )
     checks = [
         tf.debugging.Assert(is_same, [sizes, tf.shape(labels), size]),

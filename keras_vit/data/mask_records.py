@@ -34,7 +34,9 @@ def read_mask_records(
     Args:
         shards: Files of records, as from `find_shards`.
         parse: Maps a record to an encoded image or its pixels `(h, w, C)`, and to its mask:
-            integers of shape `(h, w)` or `(h, w, 1)`, or the bytes of a grey PNG of 8 bits.
+            integers of shape `(h, w)` or `(h, w, 1)`, or the bytes of a grey PNG of 8 bits. A mask
+            belongs to the image as it is displayed, turned as its EXIF says; where it does not,
+            the model needs `Preprocessing(exif_orientation=False)`.
         class_names: Names of the classes, at most 255.
         first_value: Value of the first class in the masks; 1 for ADE20K.
         ignored: Values of pixels without a label.
@@ -45,13 +47,15 @@ def read_mask_records(
         with a palette or colours are errors when they are read. `split` holds out the last images.
 
     Raises:
-        ValueError: If `class_names`, `first_value` or `ignored` do not fit.
+        ValueError: If `class_names`, `first_value` or `ignored` do not fit, or when the batches
+            are made, if `parse` gives masks of another type or rank.
     """
 
     def read(part: tuple[int, int], number: Any, buffer: int) -> tf.data.Dataset:
         return read_part(shards, part, number, buffer).map(parse)
 
-    names, table = check_names(class_names, None), _table(class_names, first_value, ignored)
+    names = check_names(class_names, None)
+    table = value_table(len(names), first_value, ignored)
     return _sequential(name, names, table, shards.num_records, read)
 
 
@@ -70,12 +74,12 @@ def read_tfds_masks(
     """Reads images and masks of a data set of TensorFlow Datasets.
 
     Args:
-        name: As for `tfds.builder`: `"oxford_iiit_pet"`, `"cityscapes"`.
+        name: As for `tfds.builder`, such as `"oxford_iiit_pet"`.
         split: Such as `"train"` or `"train[:98%]"`.
         class_names: Names of the classes; TFDS has none for masks.
         data_dir: Folder of the prepared data sets; `None` takes the default of TFDS.
         image: Feature of the image.
-        mask: Feature of the mask, an image of one channel.
+        mask: Feature of the mask, an image of one channel, stored as a grey PNG of 8 bits.
         first_value: Value of the first class; 1 for `"oxford_iiit_pet"`.
         ignored: Values of pixels without a label.
         download: Whether to download and prepare the data set if it is missing.
@@ -89,13 +93,10 @@ def read_tfds_masks(
             several channels.
         FileNotFoundError: If the data set is not in `data_dir` and `download` is false.
     """
+    names = check_names(class_names, None)
+    table = value_table(len(names), first_value, ignored)
     title, count, read = examples_of(name, split, data_dir, download, image, mask)
-    names, table = check_names(class_names, None), _table(class_names, first_value, ignored)
     return _sequential(title, names, table, count, read)
-
-
-def _table(class_names: Sequence[str], first_value: int, ignored: Sequence[int]) -> Any:
-    return value_table(len(tuple(class_names)), first_value, ignored)
 
 
 def _sequential(
@@ -106,8 +107,15 @@ def _sequential(
     read: Reader,
 ) -> MaskSet:
     def load(image: Any, mask: Any) -> tuple[Any, Any]:
+        fits = mask.shape.rank == 2 or (mask.shape.rank == 3 and mask.shape[-1] in (1, None))
+        if mask.dtype != tf.string and not (mask.dtype.is_integer and fits):
+            raise ValueError(
+                f"Masks of {name} must be integers of shape (h, w) or (h, w, 1), or bytes of a "
+                f"grey PNG. Received from `parse`: {mask.dtype.name} of shape {mask.shape}."
+            )
         values = _decode_grey(mask, name) if mask.dtype == tf.string else tf.cast(mask, tf.int32)
-        values = values[..., 0] if values.shape.rank == 3 else values
+        if values.shape.rank == 3:
+            values = tf.squeeze(tf.ensure_shape(values, (None, None, 1)), -1)
         known = (values >= 0) & (values < 256)
         return image, tf.where(known, tf.gather(table, tf.where(known, values, 0)), INVALID)
 

@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.checks import check_choice
+from keras_vit.data.array_checks import check_values
 from keras_vit.data.decode import MAX_PIXELS, decode
 from keras_vit.data.folder import ENDINGS, find_problems, report_problems
 from keras_vit.data.headers import read_exif_orientation, read_size
@@ -39,14 +40,14 @@ class MaskSet:
     Args:
         name: Name of the source, for error messages.
         class_names: Names of the classes, in the order of the labels.
-        items: Arrays of the same length, a row of which `load` takes; with `read`, the places of
-            the records, one after the other.
+        items: Arrays of the same length, a row of which `load` takes; with `read`, the
+            positions of the records, one after the other.
         load: Maps a row of `items` to an encoded image, or pixels `(h, w, C)`, and to its labels,
             an int32 tensor of shape `(h, w)`: classes from 0, `IGNORED` (255), or -1 for a value
             that is none.
         max_pixels: Height times width above which an encoded image is refused.
-        read: Reads the records from one place to another, what `load` takes. Arguments: the
-            places, and the number of the epoch, which decides the order; `None` keeps it.
+        read: Reads the records from one position to another, what `load` takes. Arguments: the
+            positions, and the number of the epoch, which decides the order; `None` keeps it.
     """
 
     name: str
@@ -86,8 +87,8 @@ class MaskSet:
                 f"some left. Received: share={share}, which is {count} of them."
             )
         if self.read is not None:
-            places = np.arange(self.num_images)
-            return self._choose(places[:-count]), self._choose(places[-count:])
+            every = np.arange(self.num_images)
+            return self._choose(every[:-count]), self._choose(every[-count:])
         order = np.random.default_rng(seed).permutation(self.num_images)
         rest, held_out = np.sort(order[count:]), np.sort(order[:count])
         return self._choose(rest), self._choose(held_out)
@@ -98,15 +99,15 @@ class MaskSet:
     def pairs(self) -> Iterable[tuple[Any, np.ndarray]]:
         """Reads the images in their order, each with its labels, int32 of shape `(h, w)`."""
         if self.read is not None:
-            rows: Iterable[Any] = self.read(self.places((0, self.num_images)), None)
+            rows: Iterable[Any] = self.read(self.positions((0, self.num_images)), None)
         else:
             rows = (map(tf.constant, row) for row in zip(*self.items, strict=True))
         for row in rows:
             image, labels = self.load(*row)
             yield image, labels.numpy()
 
-    def places(self, part: tuple[int, int]) -> tuple[int, int]:
-        """Places of a part of these images among all records."""
+    def positions(self, part: tuple[int, int]) -> tuple[int, int]:
+        """Positions of a part of these images among all records."""
         first = int(self.items[0][0])
         return first + part[0], first + part[1]
 
@@ -225,6 +226,7 @@ def read_mask_arrays(
             "`images` must have the shape (B, H, W, C), and `masks` integers of shape (B, H, W). "
             f"Received: shape {x.shape}, and {y.dtype} of shape {y.shape}."
         )
+    check_values(x)
     table = np.full(256, INVALID, "int32")
     table[: len(names)] = np.arange(len(names))
     table[list(ignored)] = IGNORED

@@ -93,9 +93,11 @@ def examples_of(
     ]
     if missing:
         raise ValueError(
-            f"The data set {name!r} has no {', no '.join(missing)}. It has {', '.join(features)}."
+            f"The data set {name!r} has no {', no '.join(missing)}. It has {', '.join(features)}. "
+            "Pass their names as `image` and `mask`."
         )
-    decoders = {image: tfds.decode.SkipDecoding()}
+    # TFDS would decode a mask as it was stored, and turn a palette into shades of grey.
+    decoders = {key: tfds.decode.SkipDecoding() for key in (image, mask)}
     asked = tfds.decode.PartialDecoding({image: True, mask: True}, decoders)
     features = asked.extract_features(features)
     opened = _open(

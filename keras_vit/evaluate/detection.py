@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from keras_vit.data.boxes import NO_BOX, BoxSet, box_batches, check_classes
 from keras_vit.data.input_transform import transform_of
@@ -78,10 +80,17 @@ def evaluate_boxes(model: keras.Model, boxes: BoxSet, batch_size: int = 8) -> De
             "Build it with bounding_box_format='xyxy'."
         )
     size = np.array(transform_of(model).image_size)
-    images = box_batches(boxes, model, batch_size).map(lambda pixels, _: pixels)
-    outputs = model.predict(images, verbose=0)  # predict_on_batch of keras-hub 0.32 fails
+
+    def fill(pixels: Any, _: Any) -> Any:
+        missing = batch_size - tf.shape(pixels)[0]
+        return tf.ensure_shape(tf.pad(pixels, [(0, missing), *[(0, 0)] * 3]), shape)
+
+    shape = (batch_size, *model.inputs[0].shape[1:])
+    # keras-hub 0.32 decodes batches of one known size alone, and its predict_on_batch fails.
+    model.make_predict_function(force=True)
+    outputs = model.predict(box_batches(boxes, model, batch_size).map(fill), verbose=0)
     found = []  # rows of image, left, top, width, height, confidence, class
-    for index, count in enumerate(outputs["num_detections"]):
+    for index, count in enumerate(outputs["num_detections"][: boxes.num_images]):
         limits = boxes.sizes[index][[1, 0, 1, 0]]
         corners = outputs["boxes"][index, :count] * (limits / size[[1, 0, 1, 0]])
         corners = np.clip(corners, 0, limits)
@@ -102,6 +111,7 @@ def _precision(boxes: BoxSet, found: list[np.ndarray]) -> np.ndarray:
         ) from error
     truth = COCO()
     truth.dataset = {
+        "info": {},
         "images": [{"id": index} for index in range(boxes.num_images)],
         "categories": [{"id": index} for index in range(boxes.num_classes)],
         "annotations": [],

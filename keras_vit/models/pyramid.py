@@ -18,7 +18,7 @@ from keras_vit.layers.tokens import ClassToken
 from keras_vit.models.attention import check_whole, geometry_of
 from keras_vit.models.feature_extraction import features_of
 from keras_vit.models.graph import calls_of, find_blocks, in_outermost, single_input, walk_layers
-from keras_vit.trainers.model import Model
+from keras_vit.trainers.model import Model, find_preprocessing
 
 EVENLY = "even"
 _EPSILON = 1e-6  # of the norms of the pyramid, as in Detectron2
@@ -110,6 +110,18 @@ def _mapping(
     return lambda x: TokensToMaps(prefix)(x, maps), prefix
 
 
+def check_includes_preprocessing(backbone: keras.Model) -> None:
+    """Raises ValueError if a backbone leaves normalisation to its data.
+
+    Nothing in a model on its tensors would tell `mask_batches` or `box_batches` so.
+    """
+    if find_preprocessing(backbone)[1] is False:
+        raise ValueError(
+            f"{backbone.name!r} leaves normalisation to its data (include_preprocessing=False). "
+            "Models on it would be trained on pixels in [0, 255]. Build it with True."
+        )
+
+
 def last_map(model: keras.Model) -> tuple[keras.KerasTensor, int]:
     """Finds the last feature map of a backbone, normalised, and its stride in pixels.
 
@@ -168,8 +180,8 @@ def build_pyramid(
         `pyramid_outputs` is what keras-hub's `RetinaNetBackbone` reads.
 
     Raises:
-        ValueError: If the stride of the backbone is no power of two, or the image is no whole
-            number of the largest stride.
+        ValueError: If the stride of the backbone is no power of two, the image is no whole number
+            of the largest stride, or the backbone has no preprocessing.
 
     Example:
 
@@ -181,6 +193,7 @@ def build_pyramid(
     check_positive("channels", channels)
     for level in levels:
         check_positive("levels", level)
+    check_includes_preprocessing(backbone)
     x, stride = last_map(backbone)
     height, width = backbone.inputs[0].shape[1:3]
     own = stride.bit_length() - 1

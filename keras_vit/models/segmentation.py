@@ -10,7 +10,13 @@ import keras
 from keras_vit.checks import check_choice, check_positive, check_rate
 from keras_vit.layers.upsampling import ResizeMaps
 from keras_vit.models.graph import single_input, walk_layers
-from keras_vit.models.pyramid import EVENLY, PyramidModel, exact_gelu, feature_maps
+from keras_vit.models.pyramid import (
+    EVENLY,
+    PyramidModel,
+    check_includes_preprocessing,
+    exact_gelu,
+    feature_maps,
+)
 from keras_vit.trainers.model import Model
 
 HEADS = ("linear", "mlp", "dpt")
@@ -55,7 +61,7 @@ def build_segmenter(
 
     Raises:
         ValueError: If an argument is out of its range, or the backbone has other maps than the head
-            needs.
+            needs, or no preprocessing.
 
     Example:
 
@@ -70,6 +76,7 @@ def build_segmenter(
     check_positive("channels", channels)
     check_choice("head", head, HEADS)
     check_rate("dropout_rate", dropout_rate)
+    check_includes_preprocessing(backbone)
     inputs = single_input(backbone)
     size = backbone.inputs[0].shape[1:3]
     if isinstance(backbone, PyramidModel):

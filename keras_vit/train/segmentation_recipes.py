@@ -13,7 +13,8 @@ from keras_vit.train.schedules import WarmUp
 _FALL = (
     "Here the learning rate falls from the end of the warm-up on, there from its beginning: it is "
     "at most 4 % of its peak higher here. Colours change in every image, there each change in "
-    "half of them."
+    "half of them. The scale is drawn evenly there, on a logarithmic scale here, and crops of "
+    "which one class covers more than three quarters are drawn again there (`cat_max_ratio`)."
 )
 
 
@@ -64,8 +65,7 @@ SEGMENTATION_RECIPES: dict[str, SegmentationRecipe] = {
     "dinov2_ade20k_linear": SegmentationRecipe(
         source="The configuration in DINOv2's heads for ADE20K, as stored in BrianPulfer/"
         "robustness-tokens (b1af51e, configs/eval/segmentation/original_confs): 8 GPUs with 2 "
-        f"images each. {_FALL} Crops of which one class covers more than three "
-        "quarters are drawn again there (`cat_max_ratio`).",
+        f"images each. {_FALL}",
         image_size=512,
         stride=341,
         dropout_rate=0.0,

@@ -6,6 +6,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
+from keras_vit.config import Preprocessing
 from keras_vit.data.boxes import box_batches, read_boxes
 from keras_vit.data.input_transform import InputTransform
 
@@ -56,19 +57,21 @@ def test_epochs_differ_and_follow_the_seed():
 
 
 def test_files_are_read_as_they_are_displayed(tmp_path):
-    image = PIL.Image.fromarray(np.zeros((20, 40, 3), "uint8"))
+    stored = np.zeros((20, 40, 3), "uint8")
+    stored[:, 20:] = 255  # below, when it is turned
+    image = PIL.Image.fromarray(stored)
     exif = image.getexif()
     exif[0x0112] = 6  # turned by a quarter
-    image.save(tmp_path / "a.jpg", exif=exif)
+    image.save(tmp_path / "a.jpg", exif=exif, quality=95)
     found = read_boxes([tmp_path / "a.jpg"], [[[0, 0, 20, 40]]], [[1]], NAMES)
     assert found.sizes.tolist() == [[40, 20]]
-    pixels, targets = next(iter(box_batches(found, MODEL, 1)))
-    assert pixels.shape == (1, 32, 64, 3) and targets["boxes"][0, 0].numpy().tolist() == [
-        0,
-        0,
-        64,
-        32,
-    ]
+    # boxes are those of the turned image, also for a model that does not turn others
+    other = InputTransform((32, 64), Preprocessing(exif_orientation=False))
+    for model in (MODEL, other):
+        pixels, targets = next(iter(box_batches(found, model, 1)))
+        assert pixels.shape == (1, 32, 64, 3)
+        assert targets["boxes"][0, 0].numpy().tolist() == [0, 0, 64, 32]
+        assert pixels[0, :14].numpy().max() < 20 < 200 < pixels[0, 18:].numpy().min()
 
 
 def test_every_wrong_box_is_in_one_error(tmp_path):
@@ -85,8 +88,14 @@ def test_every_wrong_box_is_in_one_error(tmp_path):
         assert caught.match(text)
     assert "image 1, box 1" not in str(caught.value)
     (tmp_path / "b.png").write_bytes(b"no image")
-    with pytest.raises(ValueError, match=r"b\.png"):
-        read_boxes([tmp_path / "b.png"], [[]], [[]], NAMES)
+    with pytest.raises(ValueError, match=r"b\.png") as caught:
+        read_boxes([tmp_path / "b.png"], [[[0, 0, 4, 4]]], [[0]], NAMES)
+    assert "1 problems" in str(caught.value)  # its boxes are not compared with a size of 0
+    columns = [[0, 10], [0, 10], [20, 14], [12, 14]]  # (4, n)
+    with pytest.raises(ValueError, match=r"boxes of shape \(4, 2\).*expected \(n, 4\)"):
+        read_boxes(images[:1], [columns], [[0, 1]], NAMES)
+    with pytest.raises(ValueError, match=r"look like values in \[0, 1\]: multiply by 255"):
+        read_boxes(images[:1] + 0.5, [[]], [[]], NAMES)
     with pytest.raises(ValueError, match="'images': 4, 'boxes': 1"):
         read_boxes(images, boxes[:1], [[0]], NAMES)
     with pytest.raises(ValueError, match="fewer than a batch of 8"):

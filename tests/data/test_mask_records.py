@@ -93,6 +93,27 @@ def test_workers_share_the_records_and_epochs_differ(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda mask: tf.image.grayscale_to_rgb(mask), r"uint8 of shape \(None, None, 3\)"),
+        (
+            lambda mask: tf.image.convert_image_dtype(mask, "float32"),
+            "Received from `parse`: float",
+        ),
+        (lambda mask: tf.reshape(mask, (-1,)), "or bytes of a grey PNG"),
+    ],
+)
+def test_what_parse_gives_must_be_labels(change, message, tmp_path):
+    def changed(record):
+        image, mask = parse_to_integers(record)
+        return image, change(mask)
+
+    with pytest.raises(ValueError, match=message):
+        masks = read_mask_records(write(tmp_path), changed, NAMES)
+        mask_batches(masks, InputTransform(SIZE), 2)
+
+
+@pytest.mark.parametrize(
     ("kind", "names", "message"),
     [
         ("palette", NAMES, "is no grey PNG of 8 bits"),

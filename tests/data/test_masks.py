@@ -100,7 +100,7 @@ def test_labels_beyond_the_classes_are_found_before_or_while_reading(tmp_path):
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"none of its 2 classes"):
         next(iter(batches))
     with pytest.raises(ValueError, match=r"hold 2, and the 2 classes are 0 to 1"):
-        read_mask_arrays(np.zeros((1, 4, 4, 3)), np.full((1, 4, 4), 2), NAMES[:2])
+        read_mask_arrays(np.zeros((1, 4, 4, 3), "uint8"), np.full((1, 4, 4), 2), NAMES[:2])
     with pytest.raises(ValueError, match=r"colour of its own"):
         read_masks(*folders, NAMES, colors=[(0, 0, 0)] * 3)
     with pytest.raises(ValueError, match=r"3 classes, the model 5"):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+
 import numpy as np
+import PIL.Image
 import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
@@ -13,7 +16,7 @@ from keras_vit.data.batches import eval_batches, train_batches
 from keras_vit.data.input_transform import InputTransform
 from keras_vit.data.mask_records import read_tfds_masks
 from keras_vit.data.tfds import read_tfds
-from tests.data.pictures import pixels
+from tests.data.pictures import encoded, pixels
 
 TRANSFORM = InputTransform((16, 16), Preprocessing())
 PLAIN = Augmentation(crop="none", flip=False)
@@ -45,8 +48,13 @@ class TinyPictures(tfds.core.GeneratorBasedBuilder):
     def _examples(self, first, end):
         for n in range(first, end):
             image = pixels(20 + n, 24, n)
+            mask = image[..., :1] % 3 + 1
+            if n == 22:  # as a file, which TFDS stores as it is
+                palette = PIL.Image.fromarray(mask[..., 0], "P")
+                palette.putpalette([7 * i % 256 for i in range(768)])
+                mask = io.BytesIO(encoded(palette, "png"))
             row = {"image": image, "label": n, "name": f"{n:b}"}
-            yield n, row | {"segmentation_mask": image[..., :1] % 3 + 1}
+            yield n, row | {"segmentation_mask": mask}
 
 
 @pytest.fixture(scope="module")
@@ -104,10 +112,12 @@ def test_labels_of_ones_own(data_dir):
 
 def test_masks_are_read_by_name_and_slice(data_dir):
     names = ("cat", "dog", "edge")
-    masks = read_tfds_masks("tiny_pictures", "train[15:]+test", names, data_dir, first_value=1)
-    assert masks.num_images == 8
+    masks = read_tfds_masks("tiny_pictures", "train[15:]+test[:2]", names, data_dir, first_value=1)
+    assert masks.num_images == 7
     for n, (_, found) in enumerate(masks.pairs(), start=15):
         np.testing.assert_array_equal(found, pixels(20 + n, 24, n)[..., 0] % 3)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="is no grey PNG of 8 bits"):
+        list(read_tfds_masks("tiny_pictures", "test[2:]", names, data_dir).pairs())
     with pytest.raises(ValueError, match=r"no feature 'mask' that is an image of one channel"):
         read_tfds_masks("tiny_pictures", "train", names, data_dir, mask="mask")
     with pytest.raises(ValueError, match=r"no feature 'image' that is an image of one channel"):

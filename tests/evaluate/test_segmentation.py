@@ -81,6 +81,6 @@ def test_arguments_out_of_range_are_errors(model):
     ):
         with pytest.raises(ValueError, match=message.replace("(1", r"\(1").replace(",)", r",\)")):
             predict_masks(model, image, **options)
-    other = read_mask_arrays(np.zeros((1, 4, 4, 3)), np.zeros((1, 4, 4), int), NAMES[:2])
+    other = read_mask_arrays(np.zeros((1, 4, 4, 3), "uint8"), np.zeros((1, 4, 4), int), NAMES[:2])
     with pytest.raises(ValueError, match=r"2 classes, the model 3"):
         evaluate_masks(model, other)

@@ -64,7 +64,7 @@ def test_a_detector_learns_boxes_and_survives_saving(keras_hub, tmp_path):
     assert evaluate_boxes(model, found).ap50 < 0.3
     history = model.fit(batches, epochs=60, shuffle=False, verbose=0).history
     assert history["loss"][-1] < 0.01 * history["loss"][0]
-    result = evaluate_boxes(model, found)
+    result = evaluate_boxes(model, found, batch_size=3)  # the last batch has two
     assert result.ap50 > 0.7
     model.save(tmp_path / "detector.keras")
     loaded = keras.saving.load_model(tmp_path / "detector.keras", compile=False)

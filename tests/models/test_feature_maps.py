@@ -235,6 +235,7 @@ def test_sizes_without_a_pyramid_are_errors():
             r"40 x 64. Use .*model, \(64, 64",
         ),
         ({"patch_size": (8, 4)}, r"Patches must be squares"),
+        ({"include_preprocessing": False}, r"leaves normalisation to its data"),
     ):
         with pytest.raises(ValueError, match=message):
             build_pyramid(random_vit(**changes))

@@ -223,6 +223,10 @@ def test_heads_that_do_not_fit_are_errors():
     )
     for make, message in (
         (lambda: build_segmenter(random_backbone(), 3, "unet"), r"`head` must be one of"),
+        (
+            lambda: build_segmenter(random_backbone(include_preprocessing=False), 3),
+            r"leaves normalisation to its data",
+        ),
         (lambda: build_segmenter(random_backbone(), 3, "dpt", 2), r"four blocks. Received: 2"),
         (
             lambda: build_segmenter(hybrid, 3, "dpt", ["stem_stage_1", 0, 1, 2]),

@@ -35,13 +35,22 @@ def test_a_recipe_trains_a_head():
     recipe = dataclasses.replace(find_segmentation_recipe("dinov3_ade20k_linear"), batch_size=2)
     backbone = build_vit(tiny_config(depth=1, classes=None))
     backbone.trainable = False
-    model = build_segmenter(backbone, 2, recipe.head, recipe.blocks, dropout_rate=0.1)
+    model = build_segmenter(
+        backbone, 2, recipe.head, recipe.blocks, dropout_rate=recipe.dropout_rate
+    )
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=255)
     model.compile(recipe.optimizer(), loss, jit_compile=False)
-    masks = read_mask_arrays(np.zeros((2, 40, 40, 3)), np.ones((2, 40, 40), int), ["a", "b"])
+    masks = read_mask_arrays(
+        np.zeros((2, 40, 40, 3), "uint8"), np.ones((2, 40, 40), int), ["a", "b"]
+    )
     data = mask_batches(masks, model, recipe.batch_size, True, recipe.augmentation)
+    head = model.get_layer("segmentation_head").kernel
+    before = np.array(head)
     history = model.fit(data, epochs=2, shuffle=False, verbose=0).history["loss"]
     assert np.isfinite(history).all()
+    # AdamW moves every weight by its learning rate: nothing in the first step, then 1 / 1,500.
+    moved = np.abs(np.array(head) - before)
+    assert 1e-7 < moved.max() < 1e-6
 
 
 def test_an_unknown_recipe_is_an_error():
