@@ -57,7 +57,7 @@ def parse_to_integers(record):
 ORDER = [*range(0, COUNT, 2), *range(1, COUNT, 2)]  # of the files
 
 
-@pytest.mark.parametrize("parse", [parse, parse_to_integers])
+@pytest.mark.parametrize("parse", [parse, pytest.param(parse_to_integers, marks=pytest.mark.slow)])
 def test_records_have_the_masks_that_were_written(parse, tmp_path):
     masks = read_mask_records(write(tmp_path, shift=1), parse, NAMES, first_value=1)
     assert masks.num_images == COUNT
@@ -72,6 +72,7 @@ def test_records_have_the_masks_that_were_written(parse, tmp_path):
     assert [round(float(pixels.numpy().mean()) / 30) for pixels in read] == ORDER[-2:]
 
 
+@pytest.mark.slow
 def test_workers_share_the_records_and_epochs_differ(tmp_path):
     masks = read_mask_records(write(tmp_path), parse, NAMES)
     still = MaskAugmentation(scale=(1, 1), brightness=0, contrast=0, saturation=0)

@@ -435,6 +435,7 @@ def start_fetch(address, expected):
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 def test_several_processes_download_once(server, file, tmp_path):
     (tmp_path / "expected").write_bytes(CONTENT)
     file.delay = 3.0  # longer than the slowest of four imports takes on a busy machine

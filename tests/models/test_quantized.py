@@ -153,6 +153,7 @@ def test_exports_hold_the_dequantised_kernels_and_say_so(mode, name, tmp_path):
     assert report.top1_agreement == 1
 
 
+@pytest.mark.slow
 def test_what_cannot_be_dequantised_is_named():
     model = quantized("int8", depth=1)
     with pytest.raises(ValueError, match=r"models\.dequantize\(model\)` merges"):

@@ -52,6 +52,7 @@ RUNS = {
 
 # Each starts a run three times; those left to `scripts/test --slow` differ least from another.
 SLOW = {
+    "arrays",
     "partial",
     "masked",
     "unknown length",

@@ -48,6 +48,7 @@ def stopping(folder, patience=2, kill_in=None):
     return [Accuracies(kill_in), stop, keras_vit.ResumeTraining(folder)]
 
 
+@pytest.mark.slow
 def test_training_stops_at_the_epoch_of_keras(tmp_path):
     model, history = fit(stopping(tmp_path / "whole"))
     keras_stop = keras.callbacks.EarlyStopping("val_accuracy", patience=2, mode="max")

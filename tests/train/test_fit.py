@@ -134,6 +134,7 @@ def test_fine_tuning_learns_and_does_not_change_the_model(pretrained, tmp_path):
         np.testing.assert_array_equal(one, other)  # the run was complete: no step is repeated
 
 
+@pytest.mark.slow
 def test_fine_tuning_by_low_rank_updates_leaves_the_kernels(pretrained, tmp_path):
     recipe = RECIPE.replace(lora_rank=2, lora_targets=("all-linear",), learning_rate=0.2)
     fitted = keras_vit.fine_tune(

@@ -13,6 +13,7 @@ import struct
 import tempfile
 
 import numpy as np
+import pytest
 import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -98,6 +99,7 @@ def test_flipped_bits_of_npz(share, bit, count):
     check(bytes(data), ".npz")
 
 
+@pytest.mark.slow
 @SETTINGS
 @given(share=PLACE, bit=st.integers(0, 7))
 def test_flipped_bits_in_the_directory_of_npz(share, bit):

@@ -160,6 +160,7 @@ def create_model_config(name):
     return configure(name, include_top=False, pooling="map")
 
 
+@pytest.mark.slow
 def test_models_train_and_predict_from_arrays():
     head = build_vit(ViTConfig(**{**TINY.to_dict(), "classes": 3, "pooling": "gap", "depth": 1}))
     head.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
