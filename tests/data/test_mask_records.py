@@ -103,6 +103,7 @@ def test_workers_share_the_records_and_epochs_differ(tmp_path):
         ),
         (lambda mask: tf.reshape(mask, (-1,)), "or bytes of a grey PNG"),
     ],
+    ids=["channels", "floats", "one axis"],
 )
 def test_what_parse_gives_must_be_labels(change, message, tmp_path):
     def changed(record):
