@@ -197,18 +197,22 @@ def pretrain(backbone, images, options, seed):
 
 def contestants(task):
     """A function from classes and, for ours, a backbone to a model, by name."""
-    ours = {"keras_vit": True, "keras_vit, self-pretrained": True}
-    if task == "segmentation":
-        build = lambda classes, backbone: keras_vit.models.build_segmenter(backbone, classes, "mlp")  # noqa: E731
+    segments = task == "segmentation"
+
+    def build(classes, backbone):
+        if segments:
+            return keras_vit.models.build_segmenter(backbone, classes, "mlp")
+        return keras_vit.models.build_detector(backbone, classes)
+
+    if segments:
         others = {"SegFormer": segformer, "DeepLabV3+": deeplab}
     else:
-        build = lambda classes, backbone: keras_vit.models.build_detector(backbone, classes)  # noqa: E731
         others = {
             "RetinaNet, ResNet": lambda classes: keras_vit.models.build_detector(
                 resnet([64, 128, 256, 512]), classes
             )
         }
-    return dict.fromkeys(ours, build), others
+    return dict.fromkeys(("keras_vit", "keras_vit, self-pretrained"), build), others
 
 
 def measure(task, name, seed, options):

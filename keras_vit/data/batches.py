@@ -23,7 +23,7 @@ from keras_vit.checks import check_positive
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.data.crops import inception_crop, random_flip, resized_crop
 from keras_vit.data.decode import decode
-from keras_vit.data.epochs import EpochPlan, distribute, read_epochs
+from keras_vit.data.epochs import EpochPlan, distribute, number_for, read_epochs
 from keras_vit.data.image_set import SHUFFLE_BUFFER, ImageSet
 from keras_vit.data.input_transform import InputTransform, transform_of
 from keras_vit.data.mixing import erase, mix_images, mix_or_cut
@@ -115,7 +115,7 @@ def train_batches(
     def read_part(part: tuple[int, int], number: Any) -> tf.data.Dataset:
         pairs = images.read(part, number, shuffle_buffer)
         # The seed of an image follows from the call's seed, the epoch and the position in it.
-        number += seed % (1 << 30) * _MANY_EPOCHS
+        number = number_for(number, seed)
         return pairs.enumerate(part[0]).map(lambda index, pair: (*pair, tf.stack((number, index))))
 
     def prepare(item: Any, label: Any, own: Any) -> tuple[Any, Any, Any]:
@@ -191,7 +191,6 @@ def eval_batches(
     return distribute(read, worker)
 
 
-_MANY_EPOCHS = 1 << 32
 _MIXING = (0, 1 << 48)  # added to the first image's seed; greater than all positions
 
 

@@ -14,7 +14,7 @@ import tensorflow as tf
 from keras_vit.checks import check_positive
 from keras_vit.data.array_checks import check_values
 from keras_vit.data.decode import decode
-from keras_vit.data.epochs import EpochPlan, distribute, read_epochs
+from keras_vit.data.epochs import EpochPlan, distribute, number_for, read_epochs
 from keras_vit.data.folder import find_problems
 from keras_vit.data.headers import read_exif_orientation, read_size
 from keras_vit.data.input_transform import InputTransform, transform_of
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 NO_BOX = -1  # coordinates and label of the rows that fill up an image with fewer boxes
 _LISTED = 20
-_MANY_EPOCHS = 1 << 32
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -220,7 +219,7 @@ def box_batches(
 
     def read_part(part: tuple[int, int], number: Any) -> tf.data.Dataset:
         order = tf.range(boxes.num_images, dtype=tf.int64)
-        number += seed % (1 << 30) * _MANY_EPOCHS
+        number = number_for(number, seed)
         if training:
             order = tf.random.experimental.stateless_shuffle(order, seed=[number, 0])
         places = tf.data.Dataset.from_tensor_slices(order[part[0] : part[1]])

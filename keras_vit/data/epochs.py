@@ -122,6 +122,11 @@ def read_epochs(
     return _batches(records.map(prepare, tf.data.AUTOTUNE, deterministic=True), plan, finish)
 
 
+def number_for(number: Any, seed: int) -> Any:
+    """Number of an epoch that no epoch of another seed has; random operations take it as seed."""
+    return number + seed % (1 << 30) * (1 << 32)
+
+
 def distribute(
     read: Callable[[int, int, int], tuple[EpochPlan, tf.data.Dataset]],
     worker: tuple[int, int] | None = None,

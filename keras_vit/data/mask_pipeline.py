@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from keras_vit.checks import check_positive
 from keras_vit.data.decode import decode
-from keras_vit.data.epochs import EpochPlan, distribute, read_epochs
+from keras_vit.data.epochs import EpochPlan, distribute, number_for, read_epochs
 from keras_vit.data.input_transform import InputTransform, transform_of
 from keras_vit.data.masks import IGNORED, MaskSet
 from keras_vit.data.transforms import normalize, resize
@@ -27,7 +27,6 @@ from keras_vit.data.transforms import normalize, resize
 if TYPE_CHECKING:
     import keras
 
-_MANY_EPOCHS = 1 << 32
 _GREY = (0.299, 0.587, 0.114)  # ITU-R BT.601
 
 
@@ -120,7 +119,7 @@ def mask_batches(
         return plan, read_epochs(plan, read_part, prepare, seed, finish)
 
     def read_part(part: tuple[int, int], number: Any) -> tf.data.Dataset:
-        number += seed % (1 << 30) * _MANY_EPOCHS
+        number = number_for(number, seed)
         if masks.read is not None:
             rows = masks.read(masks.positions(part), number if training else None)
         else:
