@@ -20,6 +20,9 @@ from keras_vit.data.array_checks import check_labels, check_values, check_vector
 from keras_vit.data.decode import MAX_PIXELS
 from keras_vit.data.shards import Shards, read_part
 
+# Reads a part of some of the records. Arguments: positions of the first of these records and after
+# the last, the part of them, number of the epoch or `None`, shuffle buffer.
+Reader = Callable[[tuple[int, int], tuple[int, int], Any, int], tf.data.Dataset]
 SHUFFLE_BUFFER = 50_000  # as in the official code; encoded images, or pixels as they are stored
 
 
@@ -224,8 +227,11 @@ def read_records(
         An `ImageSet`.
     """
 
-    def read(part: tuple[int, int], number: Any, shuffle_buffer: int) -> tf.data.Dataset:
-        records = read_part(shards, part, number, shuffle_buffer or SHUFFLE_BUFFER)
+    def read(
+        among: tuple[int, int], part: tuple[int, int], number: Any, shuffle_buffer: int
+    ) -> tf.data.Dataset:
+        own = shards.slice(*among)
+        records = read_part(own, part, number, shuffle_buffer or SHUFFLE_BUFFER)
         return records.map(lambda record: _int_label(*parse(record)))
 
     return sequential(name, shards.num_records, tuple(class_names), read)
@@ -279,23 +285,26 @@ def sequential(
     name: str,
     num_images: int,
     class_names: tuple[str, ...],
-    read: Callable[[tuple[int, int], Any, int], tf.data.Dataset],
-    first: int = 0,
+    read: Reader,
+    first: int | None = None,
     load: Callable[[Any], Any] | None = None,
 ) -> ImageSet:
     """Makes an `ImageSet` that is read sequentially; its last images are held out."""
+    begin = first or 0
 
-    def read_from(part: tuple[int, int], number: Any, shuffle_buffer: int) -> tf.data.Dataset:
-        return read((first + part[0], first + part[1]), number, shuffle_buffer)
+    def read_own(part: tuple[int, int], number: Any, shuffle_buffer: int) -> tf.data.Dataset:
+        return read((begin, begin + num_images), part, number, shuffle_buffer)
 
     def hold_out(count: int, seed: int) -> tuple[ImageSet, ImageSet]:
         rest = num_images - count
         return (
-            sequential(name, rest, class_names, read, first, load),
-            sequential(name, count, class_names, read, first + rest, load),
+            sequential(name, rest, class_names, read, begin, load),
+            sequential(name, count, class_names, read, begin + rest, load),
         )
 
-    return ImageSet(name, num_images, class_names, read_from, load or _as_it_is, hold_out)
+    # A feature store knows the images by their name: a part of them needs one of its own.
+    title = name if first is None else f"{name}, records {begin} to {begin + num_images - 1}"
+    return ImageSet(title, num_images, class_names, read_own, load or _as_it_is, hold_out)
 
 
 def check_same_classes(

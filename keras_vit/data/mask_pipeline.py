@@ -20,6 +20,7 @@ import tensorflow as tf
 from keras_vit.checks import check_positive
 from keras_vit.data.decode import decode
 from keras_vit.data.epochs import EpochPlan, distribute, number_for, read_epochs
+from keras_vit.data.image_set import SHUFFLE_BUFFER
 from keras_vit.data.input_transform import InputTransform, transform_of
 from keras_vit.data.masks import IGNORED, MaskSet
 from keras_vit.data.transforms import normalize, resize
@@ -76,6 +77,7 @@ def mask_batches(
     *,
     class_weights: Sequence[float] | None = None,
     worker: tuple[int, int] | None = None,
+    shuffle_buffer: int = SHUFFLE_BUFFER,
 ) -> Any:
     """Makes batches of images and labels for `fit` and `evaluate`.
 
@@ -92,6 +94,8 @@ def mask_batches(
         class_weights: A weight for every class. Batches then have the weight of every pixel as a
             third element, float32 of shape `(B, H, W)`, 0 for ignored pixels.
         worker: Index and number of workers, if `tf.distribute` is not used.
+        shuffle_buffer: Images and masks, as they are stored, that training holds in memory to
+            shuffle records; files and arrays are shuffled as a whole.
 
     Returns:
         A `tf.data.Dataset` of float32 images `(B, H, W, C)` and uint8 labels `(B, H, W)`, where 255
@@ -121,7 +125,8 @@ def mask_batches(
     def read_part(part: tuple[int, int], number: Any) -> tf.data.Dataset:
         number = number_for(number, seed)
         if masks.read is not None:
-            rows = masks.read(masks.positions(part), number if training else None)
+            epoch = number if training else None
+            rows = masks.read(masks.among, part, epoch, shuffle_buffer)
         else:
             order = tf.range(masks.num_images, dtype=tf.int64)
             if training:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.data.image_set import SHUFFLE_BUFFER
+from keras_vit.data.image_set import Reader
 from keras_vit.data.masks import GREY, IGNORED, INVALID, MaskSet, check_names, value_table
 from keras_vit.data.shards import Shards, read_part
-from keras_vit.data.tfds import Reader, examples_of
+from keras_vit.data.tfds import examples_of
 
 _DEPTH_AND_KIND = 24, 25  # bytes of a PNG
 
@@ -51,8 +51,10 @@ def read_mask_records(
             are made, if `parse` gives masks of another type or rank.
     """
 
-    def read(part: tuple[int, int], number: Any, buffer: int) -> tf.data.Dataset:
-        return read_part(shards, part, number, buffer).map(parse)
+    def read(
+        among: tuple[int, int], part: tuple[int, int], number: Any, buffer: int
+    ) -> tf.data.Dataset:
+        return read_part(shards.slice(*among), part, number, buffer).map(parse)
 
     names = check_names(class_names, None)
     table = value_table(len(names), first_value, ignored)
@@ -119,13 +121,7 @@ def _sequential(
         known = (values >= 0) & (values < 256)
         return image, tf.where(known, tf.gather(table, tf.where(known, values, 0)), INVALID)
 
-    return MaskSet(
-        name,
-        class_names,
-        (np.arange(count),),
-        load,
-        read=lambda part, number: read(part, number, SHUFFLE_BUFFER),
-    )
+    return MaskSet(name, class_names, (np.arange(count),), load, read=read)
 
 
 def _decode_grey(data: Any, name: str) -> Any:

@@ -24,6 +24,7 @@ from keras_vit.data.decode import MAX_PIXELS, decode
 from keras_vit.data.folder import ENDINGS, find_problems, report_problems
 from keras_vit.data.headers import read_exif_orientation, read_size
 from keras_vit.data.image_files import files_below
+from keras_vit.data.image_set import Reader
 
 IGNORED = 255  # the label of pixels without one
 INVALID = -1  # in tables from stored values to labels
@@ -46,8 +47,9 @@ class MaskSet:
             an int32 tensor of shape `(h, w)`: classes from 0, `IGNORED` (255), or -1 for a value
             that is none.
         max_pixels: Height times width above which an encoded image is refused.
-        read: Reads the records from one position to another, what `load` takes. Arguments: the
-            positions, and the number of the epoch, which decides the order; `None` keeps it.
+        read: Reads records one after the other, what `load` takes. Arguments: positions of the
+            first of these images and after the last, the part of them to read, the number of the
+            epoch, which decides the order (`None` keeps it), and the size of the shuffle buffer.
     """
 
     name: str
@@ -55,7 +57,7 @@ class MaskSet:
     items: tuple[np.ndarray, ...]
     load: Callable[..., tuple[Any, Any]]
     max_pixels: int = MAX_PIXELS
-    read: Callable[[tuple[int, int], Any], tf.data.Dataset] | None = None
+    read: Reader | None = None
 
     @property
     def num_images(self) -> int:
@@ -99,17 +101,17 @@ class MaskSet:
     def pairs(self) -> Iterable[tuple[Any, np.ndarray]]:
         """Reads the images in their order, each with its labels, int32 of shape `(h, w)`."""
         if self.read is not None:
-            rows: Iterable[Any] = self.read(self.positions((0, self.num_images)), None)
+            rows: Iterable[Any] = self.read(self.among, (0, self.num_images), None, 0)
         else:
             rows = (map(tf.constant, row) for row in zip(*self.items, strict=True))
         for row in rows:
             image, labels = self.load(*row)
             yield image, labels.numpy()
 
-    def positions(self, part: tuple[int, int]) -> tuple[int, int]:
-        """Positions of a part of these images among all records."""
-        first = int(self.items[0][0])
-        return first + part[0], first + part[1]
+    @property
+    def among(self) -> tuple[int, int]:
+        """Positions, among all records, of the first of these images and after the last."""
+        return int(self.items[0][0]), int(self.items[0][-1]) + 1
 
     def pixel_counts(self) -> np.ndarray:
         """Counts the pixels of every class, an int64 array of shape `(K,)`; reads all masks."""

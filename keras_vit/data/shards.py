@@ -59,6 +59,33 @@ class Shards:
         """Records in all files."""
         return sum(self.counts)
 
+    def slice(self, first: int, end: int) -> Shards:
+        """Chooses records by their positions in the order of the files, such as those to hold out.
+
+        Args:
+            first: Position of the first record, from 0.
+            end: The position after the last record.
+
+        Returns:
+            `Shards` of these records alone. What shuffles them sees no others.
+
+        Raises:
+            ValueError: If there is no record between the two.
+        """
+        if not 0 <= first < end <= self.num_records:
+            raise ValueError(
+                f"There are {self.num_records} records. Received: first={first} and end={end}."
+            )
+        pieces, start = [], 0
+        skips = self.skips or (0,) * len(self.files)
+        for path, count, skip in zip(self.files, self.counts, skips, strict=True):
+            low, high = (min(max(place - start, 0), count) for place in (first, end))
+            if high > low:
+                pieces.append((path, high - low, skip + low))
+            start += count
+        files, counts, skips = zip(*pieces, strict=True)
+        return dataclasses.replace(self, files=files, counts=counts, skips=skips)
+
 
 def find_shards(
     files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],

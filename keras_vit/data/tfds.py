@@ -8,12 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_vit.data.image_set import SHUFFLE_BUFFER, ImageSet, sequential
+from keras_vit.data.image_set import SHUFFLE_BUFFER, ImageSet, Reader, sequential
 from keras_vit.data.shards import Shards, read_part
 
 _IMAGE, _LABEL = "image", "label"
-# Reads a part of the records. Arguments: the part, number of the epoch or `None`, shuffle buffer.
-Reader = Callable[[tuple[int, int], Any, int], tf.data.Dataset]
 
 
 def read_tfds(
@@ -191,8 +189,10 @@ def _open(
     shards = _find_shards(tfds, builder, split)
     if shards is not None:
 
-        def read_files(part: tuple[int, int], number: Any, buffer: int) -> tf.data.Dataset:
-            records = read_part(shards, part, number, buffer or SHUFFLE_BUFFER)
+        def read_files(
+            among: tuple[int, int], part: tuple[int, int], number: Any, buffer: int
+        ) -> tf.data.Dataset:
+            records = read_part(shards.slice(*among), part, number, buffer or SHUFFLE_BUFFER)
             return records.map(
                 lambda record: parse(features.deserialize_example(record, decoders=decoders))
             )
@@ -215,8 +215,10 @@ def _open(
     if count < 0:
         count = int(examples.reduce(0, lambda n, _: n + 1))
 
-    def read(part: tuple[int, int], number: Any, buffer: int) -> tf.data.Dataset:
-        stretch = examples.skip(part[0]).take(part[1] - part[0])
+    def read(
+        among: tuple[int, int], part: tuple[int, int], number: Any, buffer: int
+    ) -> tf.data.Dataset:
+        stretch = examples.skip(among[0] + part[0]).take(part[1] - part[0])
         if number is None:
             return stretch
         tf.compat.v1.set_random_seed(1)  # of this graph, so that only the number decides

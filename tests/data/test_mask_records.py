@@ -54,6 +54,7 @@ def parse_to_integers(record):
     return tf.io.decode_png(image), tf.io.decode_png(mask, 1)  # (h, w, 1)
 
 
+STILL = MaskAugmentation(scale=(1, 1), brightness=0, contrast=0, saturation=0)
 ORDER = [*range(0, COUNT, 2), *range(1, COUNT, 2)]  # of the files
 
 
@@ -72,13 +73,23 @@ def test_records_have_the_masks_that_were_written(parse, tmp_path):
     assert [round(float(pixels.numpy().mean()) / 30) for pixels in read] == ORDER[-2:]
 
 
+def test_training_shuffles_files_without_the_held_out_records(tmp_path):
+    rest, _ = read_mask_records(write(tmp_path), parse, NAMES).split(2)
+    batches = mask_batches(rest, InputTransform((20, 20)), 5, True, STILL, shuffle_buffer=2)
+    epochs = [
+        [round(float(np.median(pixels)) / 30) for pixels in next(iter(batches))[0]]
+        for _ in range(3)
+    ]
+    assert [sorted(numbers) for numbers in epochs] == [sorted(ORDER[:5])] * 3
+    assert len(set(map(tuple, epochs))) > 1
+
+
 @pytest.mark.slow
 def test_workers_share_the_records_and_epochs_differ(tmp_path):
     masks = read_mask_records(write(tmp_path), parse, NAMES)
-    still = MaskAugmentation(scale=(1, 1), brightness=0, contrast=0, saturation=0)
     readers = [
         mask_batches(
-            masks, InputTransform((20, 20)), 2, True, augmentation=still, seed=3, worker=(i, 2)
+            masks, InputTransform((20, 20)), 2, True, augmentation=STILL, seed=3, worker=(i, 2)
         )
         for i in range(2)
     ]

@@ -57,6 +57,18 @@ def test_files_are_counted(pattern, tmp_path):
     assert [list(batch) for batch in read_shards(text, parse, 4)] == [[5, 6]]
 
 
+def test_a_slice_holds_its_records_alone(pattern):
+    part = find_shards(pattern).slice(8, 20).slice(1, 11)  # 9 to 18, of three files
+    assert part.counts == (1, 3, 6) and part.skips == (9, 0, 0) and part.num_records == 10
+    reader = read_shards(part, parse, 5, shuffle_buffer=10)
+    orders = [flat(batch.numpy().tolist() for batch in reader) for _ in range(4)]
+    assert [sorted(order) for order in orders] == [list(range(9, 19))] * 4
+    assert len(set(map(tuple, orders))) > 1
+    for first, end in ((3, 3), (-1, 2), (0, 22)):
+        with pytest.raises(ValueError, match=f"21 records. Received: first={first} and end={end}"):
+            find_shards(pattern).slice(first, end)
+
+
 @pytest.mark.parametrize(("workers", "buffer"), [(1, 0), (2, 6), (3, 6), (6, 0)])
 def test_every_record_is_read_once_and_all_have_as_many_steps(pattern, workers, buffer):
     for one_epoch in epochs(pattern, workers, shuffle_buffer=buffer):

@@ -16,6 +16,7 @@ from keras_vit.data.batches import eval_batches, train_batches
 from keras_vit.data.input_transform import InputTransform
 from keras_vit.data.mask_records import read_tfds_masks
 from keras_vit.data.tfds import read_tfds
+from keras_vit.evaluate.feature_store import _digest_images
 from tests.data.pictures import encoded, pixels
 
 TRANSFORM = InputTransform((16, 16), Preprocessing())
@@ -83,6 +84,17 @@ def test_a_prepared_data_set_is_read_by_name_version_and_slice(data_dir):
     rest, held_out = images.split(0.1)
     assert labels(eval_batches(rest, TRANSFORM, 8)) == list(range(18))
     assert labels(eval_batches(held_out, TRANSFORM, 8)) == [18, 19]
+
+
+def test_training_shuffles_files_without_the_held_out_records(data_dir):
+    rest, held_out = read_tfds("tiny_pictures", "train", data_dir).split(8)
+    again, _ = rest.split(4)
+    for images, numbers in ((rest, range(12)), (held_out, range(12, 20)), (again, range(8))):
+        batches = train_batches(images, TRANSFORM, 4, PLAIN)
+        orders = [labels(batches) for _ in range(3)]
+        assert [sorted(order) for order in orders] == [list(numbers)] * 3
+        assert orders[0] != orders[1]
+    assert len({_digest_images(images) for images in (rest, held_out.split(4)[0], again)}) == 3
 
 
 @pytest.mark.slow
