@@ -169,6 +169,8 @@ def test_from_pretrained_takes_an_input_tensor():
     photos = keras.Input((32, 32, 3), name="photos")
     model = keras_vit.from_pretrained(GOLDEN_FILE, input_tensor=photos)
     assert model.input is photos and model.config.grid == (4, 4)
+    with pytest.raises(ValueError, match=r"or \(None, None, channels\)"):
+        keras_vit.from_pretrained(GOLDEN_FILE, input_shape=(None, 64, 3))
 
 
 @pytest.mark.parametrize(

@@ -58,11 +58,6 @@ def resize_model(model: Model, image_size: int | tuple[int, int] | None) -> Mode
             f"Only models of this package can be resized. Received: {type(model).__name__} "
             f"{model.name!r}. Resize what it was built on, then build it again."
         )
-    if getattr(old, "max_num_patches", None) is not None:
-        raise ValueError(
-            f"{model.name!r} takes images of any size (max_num_patches), and resamples its "
-            "positions for each. Pass another `max_num_patches` when you build or load the model."
-        )
     if lora_layers(model):
         raise ValueError(
             f"{model.name!r} has low-rank updates. Resize the plain model that "
@@ -84,6 +79,12 @@ def with_size(
     size = None if image_size is None else pair("image_size", image_size)
     if isinstance(config, ResNetConfig):
         return dataclasses.replace(config, image_size=size)
+    if config.takes_patches:
+        raise ValueError(
+            "A model with `max_num_patches` takes images of any size, and resamples its positions "
+            "for each. Pass another `max_num_patches` when you build or load it. Received: "
+            f"image_size={image_size}."
+        )
     if size is None:
         return dataclasses.replace(config, any_size=True)
     return dataclasses.replace(config, image_size=size, any_size=False)

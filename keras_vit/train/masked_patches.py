@@ -52,6 +52,11 @@ def masked_patch_model(model: Model, target: str = "mean_color") -> Model:
             f"num_merged_tokens={config.num_merged_tokens}. Pre-train it with 0; the weights are "
             "the same."
         )
+    if config.takes_patches:
+        raise ValueError(
+            "Masked patch prediction needs images of one size. Received: a model with "
+            f"max_num_patches={config.max_num_patches}."
+        )
     if config.any_size:
         raise ValueError(
             "Masked patch prediction needs images of a known size. Received: a model with "

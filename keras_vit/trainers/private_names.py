@@ -36,6 +36,7 @@ class PrivateName(NamedTuple):
     reason: str
 
 
+_collector = threading.Lock()  # of the garbage collector's switch
 _TRAINER = "keras.src.backend.tensorflow.trainer:TensorFlowTrainer"
 _EPOCH_ITERATOR = "keras.src.trainers.epoch_iterator:EpochIterator"
 _TF_EPOCH_ITERATOR = "keras.src.backend.tensorflow.trainer:TFEpochIterator"
@@ -209,13 +210,14 @@ def frames_of_other_threads() -> list[types.FrameType]:
     Before 3.11.9 Python holds a lock here which freeing a graph of TensorFlow needs: garbage
     collected at that moment stops the process for ever (python/cpython#106883).
     """
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        frames = sys._current_frames()
-    finally:
-        if collects:
-            gc.enable()
+    with _collector:  # or two threads could leave it off
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            frames = sys._current_frames()
+        finally:
+            if collects:
+                gc.enable()
     return [frame for thread, frame in frames.items() if thread != threading.get_ident()]
 
 

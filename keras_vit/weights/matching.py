@@ -218,7 +218,7 @@ def _match_positions(plan: Plan, variable: keras.Variable, key: str, expected: S
     grid = plan.table.grid
     if grid != config.grid and config.takes_patches:
         text = (
-            f"the {entry.shape[0]} positions of {plan.checkpoint.original(key)!r} are a grid of "
+            f"the {rows} positions of {plan.checkpoint.original(key)!r} are a grid of "
             f"{grid[0]} x {grid[1]}, the model's table {config.grid[0]} x {config.grid[1]}; it is "
             "resampled for each image, so leave input_shape and image_size out"
         )

@@ -189,7 +189,7 @@ _DIFFERENT: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"naflexvit_.*_(map|siglip)", {"pooling": "map", "map_prefix_tokens": False}),
     (
         r"naflexvit_.*_siglip",
-        {"gelu": "tanh", "position_resize": "bilinear", "max_num_patches": 256},
+        {"gelu": "tanh", "position_resize": "linear", "max_num_patches": 256},
     ),
     (r"aimv2_.*", {"norm": "rms", "norm_epsilon": 1e-5, "pooling": "gap"}),
 )  # fmt: skip

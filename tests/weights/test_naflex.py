@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 
@@ -22,6 +23,9 @@ from keras_vit.models.feature_extraction import features_of
 from keras_vit.models.resizing import resize_model
 from keras_vit.models.vit import build_vit
 from keras_vit.pretrained import from_pretrained
+from keras_vit.resize import resize_positions
+from keras_vit.train.adapt import adapt_model
+from keras_vit.train.masked_patches import masked_patch_model
 from keras_vit.weights.load import load_weights
 from keras_vit.weights.save import save_weights
 from scripts.eval_cases import is_scale, values
@@ -142,6 +146,15 @@ def test_files_of_timm_are_written_and_read(model, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config))
     again = from_pretrained(path, include_preprocessing=False, max_num_patches=LIMIT)
     np.testing.assert_array_equal(again(inputs()), model(inputs()))
+    small = from_pretrained(
+        path, include_preprocessing=False, max_num_patches=None, input_shape=(12, 12, 3)
+    )
+    table = model.get_layer("position_embedding").embedding.numpy()
+    np.testing.assert_allclose(  # timm's bilinear kernel is antialiased
+        small.get_layer("position_embedding").embedding.numpy(),
+        resize_positions(table, (4, 4), (3, 3), "linear"),
+        atol=1e-6,
+    )
     oblong = build_vit(ViTConfig(**{**TINY.to_dict(), "image_size": (16, 20)}))
     with pytest.raises(ValueError, match="is a square"):
         save_weights(oblong, tmp_path / "x.safetensors", "timm")
@@ -181,6 +194,10 @@ def test_what_has_no_grid_is_refused(model, folder, tmp_path):
         transform_of(model)
     with pytest.raises(ValueError, match="max_num_patches"):
         resize_model(model, 32)
+    with pytest.raises(ValueError, match="Pass another `max_num_patches`"):
+        adapt_model(model, classes=3, image_size=16)
+    with pytest.raises(ValueError, match="max_num_patches=20"):
+        masked_patch_model(build_vit(dataclasses.replace(TINY, include_preprocessing=True)))
     with pytest.raises(ValueError, match="two inputs"):
         build_vit(TINY, input_tensor=model.inputs[1])
     with pytest.raises(ValueError, match="images of one size"):
