@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import pathlib
+import subprocess
+import sys
 
 from contestants.worker import (
     CLASSES,
@@ -25,10 +26,12 @@ def declare_torchvision_operators():
     """Lets timm import a torchvision that was built for another PyTorch; none of it is used."""
     import torch
 
+    trial = [sys.executable, "-c", "import torchvision"]
+    if subprocess.run(trial, stderr=subprocess.DEVNULL).returncode == 0:
+        return None  # one that fits stops the process where its operators are there already
     library = torch.library.Library("torchvision", "FRAGMENT")
     for name in ("nms", "qnms"):
-        with contextlib.suppress(RuntimeError):  # a torchvision that fits has them
-            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     return library
 
 
