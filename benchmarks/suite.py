@@ -79,10 +79,9 @@ class Suite:
             )
         return self.workers[name]
 
-    def close(self) -> None:
-        for worker in self.workers.values():
-            worker.close()
-        self.workers.clear()
+    def close(self, names: set[str] | None = None) -> None:
+        for name in list(self.workers) if names is None else names:
+            self.workers.pop(name).close()
 
     def describe(self, cell: dict, names: list[str]) -> dict:
         """The cell with its files written, the fields of the model, and its counts."""
@@ -126,9 +125,9 @@ class Suite:
 
     def measure(self, cell: dict, names: list[str]) -> list[dict]:
         """A row a contestant of one cell."""
+        self.close(set(self.workers) - set(names))  # those of other cells leave memory
         described = self.describe(cell, names)
-        for name in set(self.workers) - set(names):  # those of other cells leave memory
-            self.workers.pop(name).close()
+        self.close(set(self.workers) - set(names))  # and who wrote the files
         with concurrent.futures.ThreadPoolExecutor(self.options.loaders) as pool:
             loaded = dict(
                 zip(names, pool.map(lambda n: self.load(n, described), names), strict=True)
