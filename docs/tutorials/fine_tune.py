@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Fine-tune published weights
 #
-# A model that was trained on one data set becomes a classifier for another. Published weights need
+# A model that was trained on one dataset becomes a classifier for another. Published weights need
 # a network: `keras_vit.ViTB16(weights="augreg_in21k", classes=5)` downloads and checks a file. To
 # run without a network, we make such a file first: a small ViT, trained on the digits 0 to 4 and
 # written in the layout of the official code. Then we fine-tune it for the digits 5 to 9, with 20
