@@ -1,11 +1,11 @@
 # %% [markdown]
 # # Fine-tune published weights
 #
-# A model that was trained on one data set becomes a classifier for another. Published weights need
+# A model that was trained on one dataset becomes a classifier for another. Published weights need
 # a network: `keras_vit.ViTB16(weights="augreg_in21k", classes=5)` downloads and checks a file. To
-# run without one, we make such a file first: a small ViT, trained on the digits 0 to 4 and written
-# in the layout of the official code. Then we fine-tune it for the digits 5 to 9, with 20 images of
-# each.
+# run without a network, we make such a file first: a small ViT, trained on the digits 0 to 4 and
+# written in the layout of the official code. Then we fine-tune it for the digits 5 to 9, with 20
+# images of each.
 
 # %%
 import keras
@@ -62,10 +62,9 @@ print(f"{info.layout} layout, {len(info.arrays)} arrays, {info.parameters:,} par
 #
 # ## Load
 #
-# Every array of the file must fit an array of the model, and the other way round, or one error
-# lists what is wrong. The head is the exception: where the number of classes differs it starts at
-# zero. Here it does not differ and still means other digits, so we ask for a new one with
-# `adapt_model`.
+# Arrays of the file and of the model must match one to one, or one error lists all differences. The
+# head is the exception: if the number of classes differs, the head starts at zero. Here the number
+# is equal, but the classes are other digits, so we make a new head with `adapt_model`.
 
 # %%
 model = keras_vit.build_vit(config, name="target")

@@ -1,12 +1,12 @@
 # %% [markdown]
 # # From a folder to a service
 #
-# Check a folder of images, train on it, lose the process in the middle, resume, look at the
-# result, export the model and let TensorFlow serve it: first on the command line, then in Python.
+# Check a folder of images, train on it, kill the process, resume, look at the result, export the
+# model and serve it with TensorFlow: first on the command line, then in Python.
 #
 # The images are scikit-learn's 1,797 handwritten digits, 8 x 8 pixels each, scanned from paper
-# forms. For such small images we begin with a small model of our own; for photographs, leave out
-# all flags but `--data`, and size, model and recipe follow from their number.
+# forms. For such small images we begin with a small model of our own. For photographs, `--data` is
+# the only flag you need: image size, model and recipe follow from the number of images.
 
 # %%
 import contextlib
@@ -50,8 +50,8 @@ def start(line):
 # %% [markdown]
 # ## Check
 #
-# `keras-vit check` prints classes, counts and sizes, and what would go wrong in training. Here it
-# finds digits of one writer that are nearly equal. (`python -m keras_vit` is the same program.)
+# `keras-vit check` prints classes, counts, sizes and problems. Without `--headers-only`, it also
+# decodes the images and finds near-duplicates. (`python -m keras_vit` is the same program.)
 
 # %%
 assert start("keras_vit check digits --validation 0.2 --headers-only").wait() == 0
@@ -60,7 +60,7 @@ assert start("keras_vit check digits --validation 0.2 --headers-only").wait() ==
 # ## Train, and lose the process
 #
 # The command prints a plan first, and one line after every epoch. We kill it after the second
-# one, as a crash or a scheduler would. The same command continues where the last checkpoint was.
+# epoch, like a crash or a scheduler. The same command continues from the last checkpoint.
 
 # %%
 train = (
@@ -80,9 +80,9 @@ assert start(train).wait() == 0
 # ## Look at the result
 #
 # The run has written `runs/digits/report.html`: open it in a browser. It shows learning curves,
-# accuracy of every class with its 95 % interval, which digits are confused, the most wrong images
-# with the model's attention, calibration, and what training cost. `predictions.csv` has a row for
-# every held-out image. `keras-vit report runs/digits` writes both again.
+# accuracy of every class with its 95 % interval, confused digits, the worst mistakes with the
+# model's attention, calibration, and the cost of training. `predictions.csv` has a row for every
+# held-out image. `keras-vit report runs/digits` writes both files again.
 
 # %%
 run = keras_vit.train.load_run("runs/digits")
@@ -99,9 +99,9 @@ print(pathlib.Path("runs/digits/report.html").exists())
 #
 # ## Export and serve
 #
-# The export is compared with the model before it gets its name. TensorFlow Serving loads it from
-# this folder ([export](../export.md) has the command); here TensorFlow itself does, without
-# keras_vit. Its signature takes the bytes of image files and answers with class names.
+# The export is compared with the model before it gets its name. TensorFlow Serving can load it from
+# this folder ([export](../export.md) links to the command). Here TensorFlow itself loads it,
+# without keras_vit. The signature takes the bytes of image files and returns class names.
 
 # %%
 assert start("keras_vit export runs/digits --to saved_model --output serving/digits").wait() == 0
@@ -128,8 +128,8 @@ training, validation = keras_vit.read_folder("digits").split(0.2)
 # 1797 images, 0 findings
 # ```
 #
-# Train with a recipe. `folder=` is where checkpoints go: the same call continues after a crash. The
-# callback plays the crash.
+# Train with a recipe. `folder=` is for checkpoints: the same call continues after a crash. The
+# callback simulates the crash.
 
 # %%
 recipe = keras_vit.train.Recipe(
@@ -167,7 +167,7 @@ print("epochs", *[epoch + 1 for epoch in history.epoch])
 # epochs 1 2 3 4 5 6
 # ```
 #
-# The page and the predictions, as above.
+# The result page and the predictions, as above.
 
 # %%
 predictions = keras_vit.evaluate.predict_set(model, validation)

@@ -73,7 +73,7 @@ print("attention scores", tuple(scores.shape))
 # %% [markdown]
 # ## Attention rollout
 #
-# It multiplies the attention of all blocks and says how much each patch contributes to the pooled
+# Rollout multiplies the attention of all blocks: how much each patch contributes to the pooled
 # output. If the model looks at the digit, the patches there have more than their share.
 
 # %%

@@ -1,15 +1,15 @@
 # %% [markdown]
 # # Train on several machines
 #
-# The same program runs once on every machine, reads its own part of the data, and after each step
-# all machines hold the same weights. Here two processes on this computer are the machines; in a
+# The same program runs on every machine and reads its own part of the data. After each step, all
+# machines have the same weights. Here two processes on this computer are the machines; in a
 # cluster, only the addresses change.
 #
 # ## The program
 #
-# It is plain Keras under `tf.distribute`, with three additions: `check_cluster` reports which
-# worker cannot be reached, where TensorFlow would wait; inside `strategy.scope()`, `train_batches`
-# gives each worker its own images; and `ResumeTraining` continues after a crash.
+# The program is plain Keras under `tf.distribute`, with three additions. `check_cluster` reports
+# which worker cannot be reached; TensorFlow would wait. Inside `strategy.scope()`, `train_batches`
+# gives each worker its own images. `ResumeTraining` continues after a crash.
 
 # %%
 import json
@@ -74,8 +74,8 @@ pathlib.Path("worker.py").write_text(PROGRAM)
 # %% [markdown]
 # ## Start the workers
 #
-# The variable `TF_CONFIG` tells each process who the workers are and which of them it is. Slurm
-# and Kubernetes set it, or a script like this one.
+# The variable `TF_CONFIG` tells each process the addresses of all workers and its own index. Set
+# it in a script; [several machines](../scaling.md) shows how with Slurm and Kubernetes.
 
 
 # %%
@@ -96,8 +96,8 @@ assert [worker.returncode for worker in workers] == [0, 0]
 print(outputs[0].strip())
 
 # %% [markdown]
-# Run it again and it finishes at once: `checkpoints/` says that the three epochs are done. Kill a
-# worker in the middle, start both again, and the result has the same bits as without the crash.
+# A second run finishes at once: `checkpoints/` says that the three epochs are done. If you kill a
+# worker in the middle and start both again, the result is equal bit for bit.
 #
-# Next: [several machines](../scaling.md) for Slurm, Kubernetes and what is sent between machines,
-# and [resuming](../checkpoints.md) for what a checkpoint holds.
+# Next: [several machines](../scaling.md) for communication between machines, and
+# [resuming](../training.md) for checkpoints.

@@ -41,8 +41,8 @@ print(f"{np.mean(logits.argmax(-1) == test_labels):.1%} of {len(test_labels)} te
 # %% [markdown]
 # ## Export
 #
-# The files contain the preprocessing, so they take pixels in [0, 255], and the names of the
-# classes. The reports say how much the outputs differ, over the images that are given.
+# The files contain the names of the classes, and the preprocessing, so they take pixels in
+# [0, 255]. The reports say how much the outputs differ on the given images.
 
 # %%
 labels = [f"digit {digit}" for digit in range(10)]
@@ -58,7 +58,7 @@ for report in reports:
 # %% [markdown]
 # ## Use a file without keras_vit
 #
-# What runs a file needs no Keras. LiteRT has an interpreter of its own.
+# Running a file needs no Keras. LiteRT has its own interpreter.
 
 # %%
 interpreter = Interpreter("digits.tflite")

@@ -42,8 +42,8 @@ print(images.num_images, "images of", images.num_classes, "classes:", *images.cl
 # ## Build
 #
 # For photographs this is one line, `keras_vit.ViTS16(weights="augreg_in21k", classes=10)`. For 8 x
-# 8 pixels we describe a small model: patches of 2 x 2 pixels give 16 tokens, and fixed positions
-# need no images to learn from.
+# 8 pixels we configure a small model: patches of 2 x 2 pixels give 16 tokens, and fixed position
+# embeddings need not be learned from images.
 
 # %%
 config = keras_vit.ViTConfig(
@@ -66,9 +66,9 @@ print(f"{model.count_params():,} parameters")
 #
 # ## Train
 #
-# `train_batches` shuffles and augments. The default is the paper's random crop and mirroring;
-# digits stay as they are, for a mirrored 2 is no 2. The model is a Keras model: `compile` and
-# `fit` as always.
+# `train_batches` shuffles and augments. The default is the paper's random crop and mirroring. Here
+# both are off, because a mirrored 2 is not a 2. The model is a Keras model: `compile` and `fit` as
+# always.
 
 # %%
 batches = keras_vit.data.train_batches(
