@@ -14,16 +14,16 @@ from the same seed, with AdamW and a cosine schedule over the time, without XLA:
 - `SegFormer`, `DeepLabV3+` and `RetinaNet, ResNet`: keras-hub's, from random weights, of about as
   many parameters, with the same biases of RetinaNet's heads.
 
-Prints a JSON line for each, with mean IoU or COCO's mAP on the test images, and the loss at each
-tenth of the time. Needs `pip install "keras_vit[benchmarks,detection]" pillow`. A seed takes four
-times `--seconds` for detection and five times for segmentation, pre-training included.
+Prints a JSON line for each, with mean IoU or COCO's mAP on the test images, and at each tenth of
+the time the mean of the loss since its epoch began. A seed takes four times `--seconds` for
+detection and five times for segmentation, pre-training included. Needs
+`pip install "keras_vit[benchmarks,detection]" pillow`.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.metadata
-import json
 import math
 import pathlib
 import time
@@ -33,12 +33,15 @@ import keras_hub
 import numpy as np
 import PIL.Image
 import PIL.ImageDraw
+import tensorflow as tf
+from machine import write_row
 
 import keras_vit
 
 SIZE = 128
 PATCH = 8
 DIGITS = [str(digit) for digit in range(10)]
+PACKAGES = ("tensorflow", "keras", "keras-hub")
 WIDTHS = {"segmentation": (160, 5), "detection": (256, 4)}  # width and heads, for equal parameters
 
 
@@ -164,6 +167,9 @@ class TrainFor(keras.callbacks.Callback):
         self.seconds, self.rate = seconds, rate
         self.start, self.steps, self.losses = None, 0, []
 
+    def on_train_begin(self, logs=None):
+        self.model.optimizer.learning_rate = 0.0  # until the first step has started the clock
+
     def on_train_batch_end(self, batch, logs=None):
         self.start = self.start or time.perf_counter()
         share = min(1.0, (time.perf_counter() - self.start) / self.seconds)
@@ -216,16 +222,19 @@ def contestants(task):
 
 
 def measure(task, name, seed, options):
-    """Trains and evaluates one model; its row."""
+    """Trains and evaluates one model, writes its row, and draws its predictions."""
+    keras.utils.clear_session()
     images, maps, boxes, labels = compose(options.images, seed, test=False)
     test = compose(options.test_images, 0, test=True)
     keras.utils.set_random_seed(seed)
     ours, others = contestants(task)
     classes = len(DIGITS) + (task == "segmentation")
+    facts = {}
     if name in ours:
         backbone = vit(task)
         if "pretrained" in name:
             pretrain(backbone, images, options, seed)
+            facts["pretraining_seconds"] = options.seconds
         model = ours[name](classes, backbone)
     else:
         model = others[name](classes)
@@ -257,26 +266,24 @@ def measure(task, name, seed, options):
     else:
         result = keras_vit.evaluate.evaluate_boxes(model, sets[1])
         measures = {"mean_ap": result.mean_ap, "ap50": result.ap50, "ap75": result.ap75}
-    if options.pictures:
-        draw(
-            task,
-            model,
-            test[0][:8],
-            options.pictures / f"{task}-{name}-{seed}.png".replace(", ", "-"),
-        )
-    return {
+    row = {
         "task": task, "who": name, "seed": seed, "parameters": model.count_params(),
-        "seconds": options.seconds, "steps": timer.steps, **measures, "loss": timer.losses,
-        "images": options.images, "test_images": options.test_images,
-        "versions": {each: importlib.metadata.version(each) for each in ("keras", "keras-hub")},
+        "seconds": options.seconds, **facts, "steps": timer.steps, **measures,
+        "loss": timer.losses, "images": options.images, "test_images": options.test_images,
+        "devices": [each.name for each in tf.config.list_logical_devices()],
+        "versions": {each: importlib.metadata.version(each) for each in PACKAGES},
     }  # fmt: skip
+    write_row(row, options.output)
+    if options.pictures:
+        picture = f"{task}-{name}-{seed}.png".replace(", ", "-")
+        draw(task, model, test[0][:8], options.pictures / picture)
 
 
 def draw(task, model, images, path):
     """Predicted classes or boxes over images, one beside the other."""
     drawn = []
-    if task == "detection":
-        found = model.predict(images.astype("float32"), verbose=0)
+    if task == "detection":  # keras-hub decodes batches of one size alone
+        found = model.predict(images.astype("float32"), batch_size=len(images), verbose=0)
     for index, image in enumerate(images):
         if task == "segmentation":
             classes = keras_vit.evaluate.predict_masks(model, image)
@@ -308,13 +315,11 @@ def main():
     parser.add_argument("--output", type=pathlib.Path)
     parser.add_argument("--pictures", type=pathlib.Path)
     options = parser.parse_args()
+    if options.output:
+        options.output.parent.mkdir(parents=True, exist_ok=True)
     for seed in options.seeds:
         for name in [name for group in contestants(options.task) for name in group]:
-            line = json.dumps(measure(options.task, name, seed, options))
-            print(line, flush=True)
-            if options.output:
-                with open(options.output, "a") as file:
-                    file.write(line + "\n")
+            measure(options.task, name, seed, options)
 
 
 if __name__ == "__main__":

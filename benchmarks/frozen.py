@@ -4,8 +4,9 @@
     python benchmarks/frozen.py --variants vit_b16 --depth 3       three blocks, to be quicker
 
 `before` has variables and a GELU that oneDNN does not join with its product (a matter of names, see
-`keras_vit.layers.mlp.gelu`), `variables` is what `predict` runs without XLA, and `constants`, in
-half precision, what `export_saved_model` saves. All run in one process in turns. The least
+`keras_vit.layers.mlp.gelu`), `variables` is what `predict` runs without XLA, `half` has variables in
+the precision that they are read in, as `export_saved_model` saves them, and `constants` is what it
+saves with `constant_weights=True`. All run in one process in turns. The least
 processor time of a call counts, which other work on the machine affects least; the least wall time
 is kept too.
 """
@@ -28,7 +29,7 @@ from contestants.worker import random_batch, versions
 from machine import describe_machine
 
 import keras_vit
-from keras_vit.export.freeze import freeze
+from keras_vit.export.freeze import constants_of, weights_as_read, with_weights
 from keras_vit.export.inference import prepare
 from keras_vit.layers import mlp
 
@@ -44,8 +45,11 @@ def measure(variant: str, precision: str, options):
     functions = {"before": tf.function(inference).get_concrete_function(spec)}
     mlp.gelu = joined
     functions["variables"] = tf.function(inference).get_concrete_function(spec)
-    if precision != "float32":
-        functions["constants"] = freeze(inference, functions["variables"])
+    halves = weights_as_read(inference, functions["variables"])
+    weights = {"half": halves} if precision != "float32" else {}
+    weights["constants"] = constants_of(halves, "Take a smaller model.")
+    for name, held in weights.items():
+        functions[name] = tf.function(with_weights(inference, held)).get_concrete_function(spec)
     for batch in options.batches:
         images = tf.constant(random_batch({"batch": batch, "size": 224})[0])
         times: dict[str, list] = {name: [] for name in functions}

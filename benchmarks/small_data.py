@@ -192,7 +192,8 @@ def scratch(options, folder: pathlib.Path):
         if options.seconds:
             job["seconds"] = options.seconds
         facts = {"task": "scratch", "images": each * len(classes), "classes": len(classes)}
-        yield from compare(job, facts, folder / f"run-{seed}", options.contestants)
+        chosen = [name for name in CONTESTANTS if name in options.contestants]
+        yield from compare(job, facts, folder / f"run-{seed}", chosen)
 
 
 def fine_tune(options, folder: pathlib.Path):
@@ -234,14 +235,14 @@ def table(rows: list[dict]) -> list[str]:
     """Accuracies, and ours minus each other's on the same seed, with standard errors."""
     lines = ["| | accuracy | ours minus this | epochs | parameters | processor seconds |"]
     lines.append("|---|---|---|---|---|---|")
-    accuracies = {(row["contestant"], row["seed"]): row["accuracy"] for row in rows}
+    ours = {row["seed"]: row["accuracy"] for row in rows if row["contestant"] == "keras_vit"}
     for name, title in CONTESTANTS.items():
         own = [row for row in rows if row["contestant"] == name]
         if not own:
             continue
-        gaps = [accuracies["keras_vit", row["seed"]] - row["accuracy"] for row in own]
+        gaps = [ours[row["seed"]] - row["accuracy"] for row in own if row["seed"] in ours]
         cells = [title, with_error([row["accuracy"] for row in own])]
-        cells.append("" if name == "keras_vit" else with_error(gaps))
+        cells.append("" if name == "keras_vit" or not gaps else with_error(gaps))
         cells.append(f"{statistics.mean(row['epochs'] for row in own):.0f}")
         cells.append(f"{own[0]['parameters']:,}")
         cells.append(f"{statistics.mean(row['processor_s'] for row in own):.0f}")
@@ -257,14 +258,14 @@ def with_error(shares: list[float]) -> str:
     return f"{mean} ± {100 * statistics.stdev(shares) / math.sqrt(len(shares)):.1f}"
 
 
-def main():
+def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("task", choices=("scratch", "fine-tune"))
     parser.add_argument("--images", type=pathlib.Path, required=True, help="with train/ and test/")
     parser.add_argument("--output", type=pathlib.Path, help="JSON lines to append to")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--contestants", nargs="+", default=CONTESTANTS)
-    parser.add_argument("--seconds", type=float, help="of the others, without `keras_vit` before")
+    parser.add_argument("--contestants", nargs="+", choices=CONTESTANTS, help="by default all")
+    parser.add_argument("--seconds", type=float, help="of the others, if `keras_vit` is left out")
     parser.add_argument("--per-class", type=int, default=60)
     parser.add_argument("--few", type=int, default=20, help="images a class to fine-tune on")
     parser.add_argument("--pretraining", type=int, default=600, help="images a class before")
@@ -272,7 +273,17 @@ def main():
     parser.add_argument("--tuning-flags", default="", help="the same, for fine-tuning")
     parser.add_argument("--tested", type=int, default=200, help="test images a class")
     parser.add_argument("--size", type=int, default=32, help="pixels of the CNN's images")
-    options = parser.parse_args()
+    options = parser.parse_args(words)
+    if options.task == "fine-tune" and (options.contestants or options.seconds):
+        parser.error("--contestants and --seconds are for `scratch`")
+    options.contestants = options.contestants or list(CONTESTANTS)
+    if options.task == "scratch" and ("keras_vit" in options.contestants) == bool(options.seconds):
+        parser.error("--seconds is for contestants without `keras_vit`, which need it")
+    return options
+
+
+def main():
+    options = parse()
     versions = start_tensorflow()
     with tempfile.TemporaryDirectory() as folder:
         make = scratch if options.task == "scratch" else fine_tune

@@ -121,10 +121,8 @@ def summarize(accuracies):
     return f"{values.mean():.1f}{spread}"
 
 
-def report(options, first, columns, rows, **facts):
-    """Writes results.json, and prints the table of accuracies."""
-    lines = [f"| {first} | {' | '.join(map(str, columns))} |", "|---" * (len(columns) + 1) + "|"]
-    lines += [f"| {row} | {' | '.join(map(summarize, cells))} |" for row, cells in rows.items()]
+def write_results(options, columns, rows, **facts):
+    """Writes results.json in place of an earlier one; returns the seconds since the beginning."""
     facts |= {
         "accuracies": rows,
         "columns": columns,
@@ -132,8 +130,18 @@ def report(options, first, columns, rows, **facts):
         "versions": {"python": platform.python_version()}
         | {module.__name__: module.__version__ for module in (keras_vit, keras, tf, np)},
     }
-    (options.output / "results.json").write_text(json.dumps(facts, indent=1) + "\n")
-    print("\n".join(lines), f"\n{facts['seconds']} s; results and plot in {options.output}")
+    unfinished = options.output / "results.json.tmp"
+    unfinished.write_text(json.dumps(facts, indent=1) + "\n")
+    unfinished.replace(options.output / "results.json")
+    return facts["seconds"]
+
+
+def report(options, first, columns, rows, **facts):
+    """Writes results.json, and prints the table of accuracies."""
+    lines = [f"| {first} | {' | '.join(map(str, columns))} |", "|---" * (len(columns) + 1) + "|"]
+    lines += [f"| {row} | {' | '.join(map(summarize, cells))} |" for row, cells in rows.items()]
+    seconds = write_results(options, columns, rows, **facts)
+    print("\n".join(lines), f"\n{seconds} s; results and plot in {options.output}")
 
 
 def plot_rows(options, columns, rows, x, scale="log"):

@@ -108,7 +108,9 @@ def main():
     options = digits.parse(__doc__, "image_gpt", steps=1500)
     stages = digits.columns(options, STAGES)
     rows = {name: [[] for _ in stages] for name in MODELS}
+    depths = list(range(len(stages)))
     losses = []
+    facts = {"test_nats_per_pixel": losses, "steps": options.steps, "shots": SHOTS}
     for seed in range(options.seeds):
         train, test = digits.read_digits(split=seed)
         for name, train_model in MODELS.items():
@@ -123,8 +125,7 @@ def main():
                     draw_sheet(model, test[0][:16], options.output / "sheet.png")
             print(seed, name, *(f"{100 * x:.1f}" for x in accuracies), flush=True)
             keras.utils.clear_session()
-    facts = {"test_nats_per_pixel": losses, "steps": options.steps, "shots": SHOTS}
-    depths = list(range(len(stages)))
+        digits.write_results(options, depths, rows, **facts)  # of the seeds so far
     digits.report(options, "probe after block", depths, rows, **facts)
     digits.plot_rows(options, depths, rows, "blocks before the probe", scale="linear")
 

@@ -393,7 +393,11 @@ COMMANDS: tuple[Command, ...] = (
         (
             argument("files", nargs="+", help="image files, and folders of them"),
             argument("--model", required=True, help=MODEL_FORMS),
-            argument("--output", default="segments", help="folder to write to"),
+            argument(
+                "--output",
+                default="segments",
+                help="folder to write to; the first class is 0, whatever --first-value was",
+            ),
             *(_MODE, _SCALES, _FLIP, _FEW, _UNREADABLE),
         ),
         keeps_buffers=True,

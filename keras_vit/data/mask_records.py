@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from keras_vit.data.decode import MAX_PIXELS
 from keras_vit.data.image_set import Reader
 from keras_vit.data.masks import GREY, IGNORED, INVALID, MaskSet, check_names, value_table
 from keras_vit.data.shards import Shards, read_part
 from keras_vit.data.tfds import examples_of
 
-_DEPTH_AND_KIND = 24, 25  # bytes of a PNG
+_HEADER = 26  # bytes of a PNG: signature, length and name of IHDR, width, height, depth, kind
+_BIG_ENDIAN = [1 << 24, 1 << 16, 1 << 8, 1]
 
 
 def read_mask_records(
@@ -126,12 +128,20 @@ def _sequential(
 
 def _decode_grey(data: Any, name: str) -> Any:
     """Values of a grey PNG; TensorFlow would turn a palette or colours into shades of grey."""
-    depth, kind = (
-        tf.io.decode_raw(tf.strings.substr(data, i, 1), "uint8") for i in _DEPTH_AND_KIND
+    header = tf.io.decode_raw(data, tf.uint8, fixed_length=_HEADER)  # zeros after fewer bytes
+    sides = tf.cast(tf.reshape(header[16:24], (2, 4)), tf.int64) * _BIG_ENDIAN
+    width, height = tf.unstack(tf.reduce_sum(sides, -1))
+    is_grey = tf.reduce_all(header[:4] == list(b"\x89PNG")) & tf.reduce_all(
+        header[24:] == (8, GREY)
     )
-    is_grey = tf.reduce_all(kind == GREY) & tf.reduce_all(depth == 8)
     problem = (
         f"A mask of {name} is no grey PNG of 8 bits. Decode it in `parse`, to integers (h, w)."
     )
-    with tf.control_dependencies([tf.debugging.Assert(is_grey, [problem])]):
+    large = f"A mask of {name} has more than {MAX_PIXELS} pixels. Height and width:"
+    fits = height <= MAX_PIXELS // tf.maximum(width, 1)
+    checks = [
+        tf.debugging.Assert(is_grey, [problem]),
+        tf.debugging.Assert(fits, [large, height, width]),
+    ]
+    with tf.control_dependencies(checks):
         return tf.cast(tf.io.decode_png(data, 1), tf.int32)

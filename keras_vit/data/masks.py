@@ -46,6 +46,8 @@ class MaskSet:
         load: Maps a row of `items` to an encoded image, or pixels `(h, w, C)`, and to its labels,
             an int32 tensor of shape `(h, w)`: classes from 0, `IGNORED` (255), or -1 for a value
             that is none.
+        turned: Whether encoded images are turned as their EXIF says, to fit their masks, also for
+            a model that does not turn others.
         max_pixels: Height times width above which an encoded image is refused.
         read: Reads records one after the other, what `load` takes. Arguments: positions of the
             first of these images and after the last, the part of them to read, the number of the
@@ -56,6 +58,7 @@ class MaskSet:
     class_names: tuple[str, ...]
     items: tuple[np.ndarray, ...]
     load: Callable[..., tuple[Any, Any]]
+    turned: bool = False
     max_pixels: int = MAX_PIXELS
     read: Reader | None = None
 
@@ -114,11 +117,25 @@ class MaskSet:
         return int(self.items[0][0]), int(self.items[0][-1]) + 1
 
     def pixel_counts(self) -> np.ndarray:
-        """Counts the pixels of every class, an int64 array of shape `(K,)`; reads all masks."""
+        """Counts the pixels of every class, an int64 array of shape `(K,)`; reads all masks.
+
+        Raises:
+            ValueError: If a mask holds values that are no class.
+        """
         counts = np.zeros(256, "int64")
-        for _, labels in self.pairs():
-            counts += np.bincount(labels[labels >= 0], minlength=256)
+        for index, (_, labels) in enumerate(self.pairs()):
+            self.check_labels(index, labels)
+            counts += np.bincount(labels.ravel(), minlength=256)
         return counts[: self.num_classes]
+
+    def check_labels(self, index: int, labels: np.ndarray) -> None:
+        """Raises ValueError if the labels of the image at `index` are neither classes nor 255."""
+        known = labels[labels != IGNORED]
+        if ((known < 0) | (known >= self.num_classes)).any():
+            raise ValueError(
+                f"The mask of image {index} of {self.name} holds values that are none of its "
+                f'{self.num_classes} classes. Find the files with read_masks(..., check="pixels").'
+            )
 
 
 def read_masks(
@@ -144,7 +161,7 @@ def read_masks(
         masks: The folder of the masks.
         class_names: Names of the classes, at most 255.
         first_value: Value of the first class in the masks; 1 for ADE20K.
-        ignored: Values, or colours, of pixels without a label.
+        ignored: Values, or colours, of pixels without a label. 255 stays a class if it is one.
         colors: The colour of every class, three integers each, for masks of colours.
         mask_suffix: What follows the name of the image in that of the mask, before `.png`.
         check: `"headers"` checks names, formats and sizes; `"pixels"` also reads every mask, and
@@ -193,7 +210,7 @@ def read_masks(
             values = decode(tf.io.read_file(mask), 3, max_pixels, exif_orientation=False)
             return tf.io.read_file(image), _labels_of_colours(values, codes, labels)
 
-    whole = MaskSet(name, names, items, load, max_pixels)
+    whole = MaskSet(name, names, items, load, turned=True, max_pixels=max_pixels)
     if check == "pixels":
         _check_values(whole, [mask for _, mask in found])
     return whole
@@ -212,14 +229,14 @@ def read_mask_arrays(
         images: Array of shape `(B, H, W, C)` with values in [0, 255].
         masks: Integers of shape `(B, H, W)`: the index of a class, or an ignored value.
         class_names: Names of the classes.
-        ignored: Values of pixels without a label.
+        ignored: Values of pixels without a label, none of them a class.
         name: Name of the source, for error messages.
 
     Returns:
         A `MaskSet`.
 
     Raises:
-        ValueError: If shapes do not fit, or a value is no class.
+        ValueError: If shapes or `ignored` do not fit, or a value is no class.
     """
     x, y = np.asarray(images), np.asarray(masks)
     names = check_names(class_names, None)
@@ -229,9 +246,7 @@ def read_mask_arrays(
             f"Received: shape {x.shape}, and {y.dtype} of shape {y.shape}."
         )
     check_values(x)
-    table = np.full(256, INVALID, "int32")
-    table[: len(names)] = np.arange(len(names))
-    table[list(ignored)] = IGNORED
+    table = value_table(len(names), 0, ignored).numpy()
     known = (y >= 0) & (y < 256)
     labels = np.where(known, table[np.where(known, y, 0)], INVALID).astype("int32")
     if (labels == INVALID).any():
@@ -327,9 +342,15 @@ def value_table(count: int, first: int, ignored: Sequence[int | Colour]) -> Any:
         )
     table[first : first + count] = np.arange(count)
     for value in ignored:
-        if not isinstance(value, int) or not 0 <= value <= 255:
+        if not isinstance(value, int | np.integer) or not 0 <= value <= 255:
             raise ValueError(f"`ignored` must be values from 0 to 255. Received: {ignored}.")
-        table[value] = IGNORED
+        if table[value] in (INVALID, IGNORED):
+            table[value] = IGNORED
+        elif value != IGNORED:  # the default, which no one has to change for 255 classes from 1 on
+            raise ValueError(
+                f"The value {value} is a class, {table[value]} of {count}, and cannot be ignored "
+                f"too. Received: first_value={first}, ignored={ignored}."
+            )
     return tf.constant(table)
 
 
@@ -338,6 +359,9 @@ def _colour_table(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Sorted codes of colours, and the label of each."""
     others = [colour for colour in ignored if not isinstance(colour, int)]
+    both = {*map(tuple, colors)} & {*map(tuple, others)}
+    if both:
+        raise ValueError(f"{sorted(both)} are colours of classes, and cannot be ignored too.")
     every = np.array([*colors, *others], "int32").reshape(-1, 3)
     codes = every @ np.array([1 << 16, 1 << 8, 1], "int32")
     labels = np.array([*range(len(colors)), *[IGNORED] * len(others)], "int32")

@@ -71,7 +71,8 @@ def evaluate_boxes(model: keras.Model, boxes: BoxSet, batch_size: int = 8) -> De
 
     Raises:
         ImportError: If pycocotools is not installed.
-        ValueError: If the number of classes differs, or the detector has another format of boxes.
+        ValueError: If the number of classes differs, the detector has another format of boxes, or
+            it is called inside `strategy.scope()`.
     """
     check_classes(boxes, model)
     if getattr(model, "bounding_box_format", "xyxy") != "xyxy":
@@ -79,6 +80,12 @@ def evaluate_boxes(model: keras.Model, boxes: BoxSet, batch_size: int = 8) -> De
             f"The detector gives boxes as {model.bounding_box_format!r}, and 'xyxy' is needed. "
             "Build it with bounding_box_format='xyxy'."
         )
+    if tf.distribute.has_strategy():
+        raise ValueError(
+            "`evaluate_boxes` computes on one device: keras-hub decodes batches of one size alone. "
+            "Call it outside of `strategy.scope()`."
+        )
+    _import_coco()  # before the model computes for hours
     size = np.array(transform_of(model).image_size)
 
     def fill(pixels: Any, _: Any) -> Any:
@@ -102,13 +109,7 @@ def evaluate_boxes(model: keras.Model, boxes: BoxSet, batch_size: int = 8) -> De
 
 def _precision(boxes: BoxSet, found: list[np.ndarray]) -> np.ndarray:
     """Average precision by class and threshold, `(K, 10)`."""
-    try:
-        from pycocotools.coco import COCO
-        from pycocotools.cocoeval import COCOeval
-    except ImportError as error:
-        raise ImportError(
-            'The mAP of COCO needs pycocotools. Install it: pip install "keras_vit[detection]".'
-        ) from error
+    COCO, COCOeval = _import_coco()
     truth = COCO()
     truth.dataset = {
         "info": {},
@@ -141,3 +142,14 @@ def _precision(boxes: BoxSet, found: list[np.ndarray]) -> np.ndarray:
     precision = evaluation.eval["precision"][:, :, :, 0, -1]  # (10, recalls, K), all areas
     values = np.where(precision < 0, np.nan, precision)
     return values.mean(axis=1).T
+
+
+def _import_coco() -> tuple[Any, Any]:
+    try:
+        from pycocotools.coco import COCO
+        from pycocotools.cocoeval import COCOeval
+    except ImportError as error:
+        raise ImportError(
+            'The mAP of COCO needs pycocotools. Install it: pip install "keras_vit[detection]".'
+        ) from error
+    return COCO, COCOeval

@@ -102,7 +102,10 @@ def evaluate_masks(
             f"{masks.name} has {count} classes, the model {model.output_shape[-1]}. Build it with "
             f"classes={count}."
         )
+    channels = transform_of(model).channels
     for index, (image, labels) in enumerate(masks.pairs()):
+        if masks.turned:
+            image = decode(tf.convert_to_tensor(image), channels, masks.max_pixels)
         predicted = predict_masks(
             model, image, mode, scales, flip, stride, batch_size, masks.max_pixels
         )
@@ -111,12 +114,8 @@ def evaluate_masks(
                 f"The mask of image {index} of {masks.name} has {labels.shape} pixels, and the "
                 f"image {predicted.shape}. Save the mask in the size of the image."
             )
+        masks.check_labels(index, labels)
         known = labels != IGNORED
-        if ((labels[known] < 0) | (labels[known] >= count)).any():
-            raise ValueError(
-                f"The mask of image {index} of {masks.name} holds values that are none of its "
-                f'{count} classes. Find the files with read_masks(..., check="pixels").'
-            )
         pairs = labels[known].astype("int64") * count + predicted[known]
         confusion += np.bincount(pairs, minlength=count**2).reshape(count, count)
     return SegmentationResult(masks.class_names, confusion, masks.num_images)

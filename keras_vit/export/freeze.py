@@ -1,11 +1,11 @@
-"""Frozen weights: constants in place of variables, in the precision that they are read in."""
+"""Weights of exports in the precision that they are read in, as variables or as constants."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from keras_vit.export.inference import Inference
@@ -16,40 +16,60 @@ if TYPE_CHECKING:
 MAX_BYTES = 1_900_000_000  # a SavedModel's graph is one protocol buffer, of less than 2 GB
 
 
-def freeze(
-    inference: Inference, function: ConcreteFunction, max_bytes: int = MAX_BYTES
-) -> ConcreteFunction | None:
-    """Traces a function again with constants in place of the model's variables.
+def weights_as_read(inference: Inference, function: ConcreteFunction) -> list[tf.Variable]:
+    """Finds the model's variables, or copies of those that a function casts before it uses them.
 
-    Under half-precision policies, kernels are float32 and are cast in every call, and oneDNN packs
-    a kernel again in every call unless it is constant.
+    Under half-precision policies, kernels are float32 and are cast in every call.
 
     Args:
         inference: The model.
-        function: The function of its pixels, as traced with variables.
-        max_bytes: Largest size of all constants.
+        function: The function of its pixels, as traced.
 
     Returns:
-        The function, or `None` if the constants are too large.
+        A variable for each of `inference.variables`.
     """
     dtypes = _dtypes_of_use(function)
-    variables = inference.model.variables
-    used = [dtypes.get(id(variable.value), tf.float32) for variable in variables]
-    sizes = [np.prod(v.shape) * dtype.size for v, dtype in zip(variables, used, strict=True)]
-    if sum(sizes) > max_bytes:
-        return None
+    return [
+        variable
+        if (dtype := dtypes.get(id(variable), variable.dtype)) == variable.dtype
+        else tf.Variable(tf.cast(variable, dtype), trainable=False)
+        for variable in inference.variables
+    ]
 
-    values = [tf.cast(v.value, dtype).numpy() for v, dtype in zip(variables, used, strict=True)]
 
-    def run(pixels: tf.Tensor) -> dict[str, tf.Tensor]:
+def constants_of(weights: Sequence[tf.Variable], advice: str) -> list[Any]:
+    """Reads variables into arrays, which a traced function holds as constants.
+
+    Args:
+        weights: The variables.
+        advice: What to do if they are too large, for the error message.
+
+    Returns:
+        Arrays.
+
+    Raises:
+        ValueError: If they are too large for one graph.
+    """
+    size = sum(weight.shape.num_elements() * weight.dtype.size for weight in weights)
+    if size > MAX_BYTES:
+        raise ValueError(
+            f"A graph can hold {MAX_BYTES / 1e9:.1f} GB of constants. Received: weights of "
+            f"{size / 1e9:.1f} GB. {advice}"
+        )
+    return [weight.numpy() for weight in weights]
+
+
+def with_weights(inference: Inference, weights: Sequence[Any]) -> Callable[[Any], dict[str, Any]]:
+    """Makes the function of a model's inputs with other weights: variables or arrays."""
+
+    def run(pixels: Any) -> dict[str, Any]:
         scope = keras.StatelessScope()  # whose constructor would cast to the variables' dtype
-        for variable, value in zip(variables, values, strict=True):
-            scope.add_update((variable, tf.constant(value)))
+        for variable, weight in zip(inference.model.variables, weights, strict=True):
+            scope.add_update((variable, tf.convert_to_tensor(weight)))
         with scope:
             return inference(pixels)
 
-    spec = function.structured_input_signature[0][0]
-    return tf.function(run, autograph=False).get_concrete_function(spec)
+    return run
 
 
 def _dtypes_of_use(function: ConcreteFunction) -> dict[int, tf.DType]:

@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from keras_vit.checks import check_choice
 from keras_vit.config import Preprocessing
-from keras_vit.export.freeze import freeze
+from keras_vit.export.freeze import constants_of, with_weights
 from keras_vit.export.inference import (
     Inference,
     check_labels,
@@ -218,11 +218,8 @@ def _convert_stablehlo(
     from litert_converter.mlir import ir, passmanager
 
     spec = tf.TensorSpec((batch_size, *inference.input_shape), tf.float32, "pixels")
-    run = freeze(inference, tf.function(inference).get_concrete_function(spec))
-    if run is None:
-        raise ValueError(
-            'converter="litert" takes weights of at most 1.9 GB. Take converter="tensorflow".'
-        )
+    constants = constants_of(inference.variables, 'Take converter="tensorflow".')
+    run = with_weights(inference, constants)
 
     def function(pixels: tf.Tensor) -> list[tf.Tensor]:
         results = run(pixels)

@@ -15,7 +15,7 @@ from keras_vit.checks import check_positive
 from keras_vit.config import Preprocessing
 from keras_vit.data.decode import DECODED_CHANNELS, MAX_PIXELS, decode
 from keras_vit.data.transforms import eval_transform
-from keras_vit.export.freeze import freeze
+from keras_vit.export.freeze import constants_of, weights_as_read, with_weights
 from keras_vit.export.inference import (
     POLICIES,
     Inference,
@@ -66,6 +66,7 @@ def export_saved_model(
     warmup_batch_sizes: Sequence[int] = (1,),
     jit_compile: bool = False,
     max_pixels: int = MAX_PIXELS,
+    constant_weights: bool = False,
 ) -> ExportReport:
     """Exports a model as a numbered version for TensorFlow Serving, and checks it.
 
@@ -95,9 +96,8 @@ def export_saved_model(
         labels: Class names in order; `None` takes the class indices.
         version: Version number, 0 or more; `None` takes the next, also beside other exports to
             `path` (on a local disk).
-        precision: Precision of the computation: `"float32"`, `"bfloat16"` or `"float16"`. In half
-            precision, weights are constants of the graph in that precision: half the bytes, and
-            faster. Above 1.9 GB, and with `jit_compile`, they are float32 variables.
+        precision: Precision of the computation: `"float32"`, `"bfloat16"` or `"float16"`. Weights
+            that are read in half precision are saved in it: half the bytes, and faster.
         top_k: Number of classes in `classes` and `scores`, at least 1.
         images: Pixels of shape `(B, H, W, C)` in [0, 255] for the check, or a list of images of
             any size, as `read_images` returns; `None` takes synthetic images.
@@ -113,6 +113,9 @@ def export_saved_model(
             the signature `plain`.
         max_pixels: Height times width above which an encoded image counts as unreadable. It is
             refused before it is decoded, so that a small file cannot take gigabytes of memory.
+        constant_weights: Whether weights are constants of the graph, which oneDNN arranges once and
+            not in every call: faster with few images, without XLA. TensorFlow copies constants: a
+            process that loads the version takes memory of about ten times its size.
 
     Returns:
         An `ExportReport` with the path of the version.
@@ -120,7 +123,8 @@ def export_saved_model(
     Raises:
         FileExistsError: If the version exists.
         OSError: If `path` cannot be written.
-        ValueError: If the model cannot be exported, or the number of labels is wrong.
+        ValueError: If the model cannot be exported, the number of labels is wrong, or constant
+            weights are too large or asked for with `jit_compile`.
         ExportMismatchError: If the outputs differ from the model's. No file is left then.
 
     Example:
@@ -136,6 +140,11 @@ def export_saved_model(
         check_positive("warmup_batch_sizes", size)
     if version is not None:
         _check_version(version)
+    if constant_weights and jit_compile:
+        raise ValueError(
+            "XLA compiles variables as fast as constants. Received: constant_weights=True with "
+            "jit_compile=True. Leave one of them out."
+        )
     inference = prepare(model, precision, preprocessing, activation, any_size=True)
     if inference.takes_patches and jit_compile:
         raise ValueError(
@@ -149,7 +158,9 @@ def export_saved_model(
     name = str(version if version is not None else next_version(list_names(base)))
     destination: pathlib.Path | str = f"{base}/{name}" if isinstance(base, str) else base / name
     with write_atomically(destination) as unfinished:
-        module = ServingModule(inference, labels, top_k, jit_compile, max_pixels)
+        module = ServingModule(
+            inference, labels, top_k, jit_compile, max_pixels, constant_weights
+        )
         reference = prepare(model, "float32", preprocessing, activation, any_size=True)
         expected = expected_outputs(reference, images)
         tf.saved_model.save(module, os.fspath(unfinished), module.signatures())
@@ -201,6 +212,7 @@ class ServingModule(tf.Module):
         jit_compile: Whether XLA compiles the model. Decoding has no fixed shapes and is never
             compiled.
         max_pixels: Height times width above which an encoded image is refused.
+        constant_weights: Whether weights are constants of the graph in place of variables.
     """
 
     def __init__(
@@ -210,16 +222,23 @@ class ServingModule(tf.Module):
         top_k: int,
         jit_compile: bool = False,
         max_pixels: int = MAX_PIXELS,
+        constant_weights: bool = False,
     ):
         super().__init__()
         self._inference = inference
         spec = _inputs(inference)
-        run = tf.function(inference, jit_compile=jit_compile).get_concrete_function(spec)
-        plain = tf.function(inference).get_concrete_function(spec) if jit_compile else None
-        frozen = freeze(inference, run) if inference.is_half and not jit_compile else None
-        # An attribute, so that they are saved.
-        self.weights = inference.variables if frozen is None else []
-        run = frozen or run
+        compute: Callable[[Any], dict[str, tf.Tensor]] = inference
+        self.weights = inference.variables  # an attribute, so that they are saved
+        if inference.is_half or constant_weights:
+            traced = tf.function(inference).get_concrete_function(spec)
+            self.weights = weights_as_read(inference, traced)
+            compute = with_weights(inference, self.weights)
+        if constant_weights:
+            constants = constants_of(self.weights, "Leave `constant_weights` out.")
+            compute = with_weights(inference, constants)
+            self.weights = []
+        run = tf.function(compute, jit_compile=jit_compile).get_concrete_function(spec)
+        plain = tf.function(compute).get_concrete_function(spec) if jit_compile else None
         # All signatures call this function, so the file holds the graph of the model once. It is
         # not an attribute itself, which TensorFlow would save as one more function.
         self._run: Callable[[tf.Tensor], dict[str, tf.Tensor]] = lambda pixels: run(pixels)

@@ -88,9 +88,12 @@ def build_detector(
         bounding_box_format="xyxy",
         pre_logits_num_conv_layers=num_conv_layers,
         prediction_decoder=NonMaxSuppression(
-            "xyxy", from_logits=True, confidence_threshold=_LEAST_CONFIDENCE
+            "xyxy", from_logits=True, confidence_threshold=_LEAST_CONFIDENCE, dtype="float32"
         ),
     )
+    # A layer casts its inputs: in bfloat16, coordinates above 256 would be even numbers.
+    for layer in (detector.label_encoder, detector.label_encoder.box_matcher):
+        layer.dtype_policy = keras.DTypePolicy("float32")
     # keras-hub 0.32 gives the prior of the focal loss to the boxes instead of the classes, so that
     # boxes start at a hundredth of the size of their anchors.
     for head, bias in (

@@ -57,3 +57,30 @@ def test_differences_are_of_the_same_seed(load):
     *_, ours, cnn = load("small_data").table([{**row, "processor_s": 7.4} for row in rows])
     assert ours == "| `keras-vit train` | 40.0 ± 10.0 |  | 5 | 1,000 | 7 |"
     assert cnn == "| plain Keras CNN | 28.0 ± 8.0 | 12.0 ± 2.0 | 5 | 1,000 | 7 |"
+    *_, cnn = load("small_data").table([{**row, "processor_s": 7.4} for row in rows[2:]])
+    assert cnn == "| plain Keras CNN | 28.0 ± 8.0 |  | 5 | 1,000 | 7 |"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("scratch --contestants resnet", "invalid choice: 'resnet'"),
+        ("scratch --contestants cnn", "--seconds is for contestants without `keras_vit`"),
+        ("scratch --seconds 60", "--seconds is for contestants without `keras_vit`"),
+        ("fine-tune --seconds 60", "are for `scratch`"),
+        ("fine-tune --contestants cnn", "are for `scratch`"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_errors(words, message, load, capsys):
+    with pytest.raises(SystemExit):
+        load("small_data").parse([*words.split(), "--images", "x"])
+    assert message in capsys.readouterr().err
+
+
+def test_contestants_are_all_or_some_with_their_seconds(load):
+    small_data = load("small_data")
+    for task in ("scratch", "fine-tune"):
+        options = small_data.parse([task, "--images", "x"])
+        assert options.contestants == list(small_data.CONTESTANTS)
+    words = ["scratch", "--images", "x", "--seconds", "60", "--contestants", "small_vit", "cnn"]
+    assert small_data.parse(words).seconds == 60

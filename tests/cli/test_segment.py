@@ -133,6 +133,13 @@ def test_what_is_wrong_with_masks_is_one_error_before_training(folder, tmp_path,
     assert "several images are called same" in capsys.readouterr().err
 
 
+def test_help_says_how_predicted_masks_count_classes(capsys):
+    with pytest.raises(SystemExit):
+        main(["segment", "predict", "--help"])
+    help = " ".join(capsys.readouterr().out.split())
+    assert "the first class is 0, whatever --first-value was" in help
+
+
 def test_classes_are_drawn_over_the_image():
     image = np.full((2, 2, 1), 100, "uint8")
     found = draw_classes(image, [[0, 1], [255, 1]], colors=[(0, 0, 0), (200, 100, 0)])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import struct
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_vit.data.decode import MAX_PIXELS
 from keras_vit.data.input_transform import InputTransform
 from keras_vit.data.mask_pipeline import MaskAugmentation, mask_batches
 from keras_vit.data.mask_records import read_mask_records
@@ -136,5 +139,27 @@ def test_what_parse_gives_must_be_labels(change, message, tmp_path):
 )
 def test_masks_that_are_no_labels_are_errors(kind, names, message, tmp_path):
     masks = read_mask_records(write(tmp_path, kind), parse, names)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        next(iter(mask_batches(masks, InputTransform(SIZE), 2)))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda mask: mask[:20], "A mask of streets is no grey PNG of 8 bits"),
+        (lambda mask: b"", "A mask of streets is no grey PNG of 8 bits"),
+        (
+            lambda mask: mask[:16] + struct.pack(">II", 1 << 31, 1 << 31) + mask[24:],
+            f"A mask of streets has more than {MAX_PIXELS} pixels",
+        ),
+    ],
+    ids=["cut", "empty", "large"],
+)
+def test_damaged_masks_are_errors_that_name_the_source(change, message, tmp_path):
+    def changed(record):
+        image, mask = parse(record)
+        return image, tf.ensure_shape(tf.numpy_function(change, [mask], tf.string), ())
+
+    masks = read_mask_records(write(tmp_path), changed, NAMES, name="streets")
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         next(iter(mask_batches(masks, InputTransform(SIZE), 2)))

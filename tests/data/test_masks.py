@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras_vit.config import Preprocessing
 from keras_vit.data.input_transform import InputTransform
 from keras_vit.data.mask_pipeline import MaskAugmentation, mask_batches
-from keras_vit.data.masks import read_mask_arrays, read_masks
+from keras_vit.data.masks import read_mask_arrays, read_masks, value_table
 from tests.data.pictures import encoded, pixels
 
 NAMES = ("sky", "road", "car")
@@ -96,6 +96,8 @@ def test_labels_beyond_the_classes_are_found_before_or_while_reading(tmp_path):
         ValueError, match=r"(?s)3 masks hold values beyond the 2 classes.*0.png has"
     ):
         read_masks(*folders, NAMES[:2], check="pixels")
+    with pytest.raises(ValueError, match=r"mask of image 0 of .* none of its 2 classes"):
+        read_masks(*folders, NAMES[:2]).pixel_counts()
     batches = mask_batches(read_masks(*folders, NAMES[:2]), InputTransform(SIZE), 2)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"none of its 2 classes"):
         next(iter(batches))
@@ -115,6 +117,45 @@ def test_turned_images_have_masks_as_displayed(tmp_path):
     (images / "a/0.jpg").write_bytes(encoded(pixels(60, 40), exif=exif))
     (pair,) = read_masks(images, folder, NAMES).pairs()
     assert pair[1].shape == (40, 60)
+
+
+def test_images_are_turned_to_their_masks_for_every_model(tmp_path):
+    images, folder = write_pairs(tmp_path, count=1)
+    labels = np.zeros((40, 60), "uint8")
+    labels[:, 40:] = 1
+    exif = PIL.Image.Exif()
+    exif[0x0112] = 2  # mirrored when it is displayed, in the same size
+    stored = np.repeat(labels[:, ::-1, None] * np.uint8(200), 3, -1)
+    (images / "a/0.jpg").write_bytes(encoded(stored, exif=exif, quality=95))
+    (folder / "a/0.png").write_bytes(mask_file(labels, "grey"))
+    masks = read_masks(images, folder, NAMES)
+    model = InputTransform((40, 60), Preprocessing(exif_orientation=False), normalize=False)
+    pixels, found = next(iter(mask_batches(masks, model, 1)))
+    np.testing.assert_array_equal(found[0], labels)
+    np.testing.assert_allclose(pixels[0, :, :, 0], labels * 200.0, atol=20)
+
+
+def table(count=3, **options):
+    masks = np.arange(count)[None, None].repeat(2, 1)
+    images = np.zeros((*masks.shape, 3), "uint8")
+    return read_mask_arrays(images, masks, [str(i) for i in range(count)], **options)
+
+
+def test_a_value_is_not_both_a_class_and_ignored(tmp_path):
+    folders = write_pairs(tmp_path)
+    with pytest.raises(ValueError, match="The value 0 is a class, 0 of 3, and cannot be ignored"):
+        read_masks(*folders, NAMES, ignored=(0,))
+    with pytest.raises(ValueError, match="The value 2 is a class, 1 of 3"):
+        read_masks(*folders, NAMES, first_value=1, ignored=(255, 2))
+    with pytest.raises(ValueError, match="The value 2 is a class, 2 of 3"):
+        table(ignored=(2,))
+    with pytest.raises(ValueError, match=r"\[\(128, 64, 128\)\] are colours of classes"):
+        read_masks(*folders, NAMES, colors=COLORS, ignored=[COLORS[1]])
+    for value in (-1, 300):
+        with pytest.raises(ValueError, match=rf"values from 0 to 255. Received: \({value},\)"):
+            table(ignored=(value,))
+    assert value_table(255, 1, (255,)).numpy().tolist() == [-1, *range(255)]
+    assert table(ignored=(np.int64(7), 7)).pixel_counts().tolist() == [2, 2, 2]
 
 
 def painted(count=4, size=(40, 60)):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from keras_vit.data.boxes import read_boxes
 from keras_vit.evaluate.detection import evaluate_boxes
@@ -77,4 +80,18 @@ def test_detectors_that_do_not_fit_are_errors(boxes):
         evaluate_boxes(model, boxes)
     model.num_classes, model.bounding_box_format = 3, "yxyx"
     with pytest.raises(ValueError, match="gives boxes as 'yxyx'"):
+        evaluate_boxes(model, boxes)
+    model.bounding_box_format = "xyxy"
+    with (
+        tf.distribute.OneDeviceStrategy("/cpu:0").scope(),
+        pytest.raises(ValueError, match=r"Call it outside of `strategy\.scope\(\)`"),
+    ):
+        evaluate_boxes(model, boxes)
+
+
+def test_pycocotools_is_asked_for_before_anything_is_computed(boxes, monkeypatch):
+    model = detector(np.zeros((0, 4)), [], [])
+    monkeypatch.setattr(Detector, "predict", lambda *_, **__: pytest.fail("it was computed"))
+    monkeypatch.setitem(sys.modules, "pycocotools.coco", None)
+    with pytest.raises(ImportError, match=r'pip install "keras_vit\[detection\]"'):
         evaluate_boxes(model, boxes)

@@ -6,12 +6,16 @@ import dataclasses
 
 import keras
 import numpy as np
+import PIL.Image
 import pytest
 import tensorflow as tf
 
-from keras_vit.data.masks import MaskSet, read_mask_arrays
+from keras_vit.config import Preprocessing
+from keras_vit.data.input_transform import InputTransform
+from keras_vit.data.masks import MaskSet, read_mask_arrays, read_masks
 from keras_vit.evaluate.segmentation import evaluate_masks, predict_masks, predict_pixel_logits
 from keras_vit.trainers.model import Model
+from tests.data.pictures import encoded
 
 NAMES = ("a", "b", "c")
 
@@ -70,6 +74,25 @@ def test_the_limit_of_pixels_is_that_of_the_set(model):
     assert evaluate_masks(model, masks).num_images == 1
     with pytest.raises(tf.errors.InvalidArgumentError, match="max_pixels=95"):
         evaluate_masks(model, dataclasses.replace(masks, max_pixels=95))
+
+
+def test_images_are_turned_to_their_masks_for_every_model(monkeypatch, tmp_path):
+    labels = np.repeat([[0] * 8 + [1] * 4], 8, 0).astype("uint8")
+    exif = PIL.Image.Exif()
+    exif[0x0112] = 3  # by half a turn, so that the size stays the same
+    stored = (200 * np.eye(3, dtype="uint8"))[labels[::-1, ::-1]]
+    for name, data in {
+        "0.png": encoded(labels, "png"),
+        "0.jpg": encoded(stored, exif=exif),
+    }.items():
+        (tmp_path / name[2:]).mkdir()
+        (tmp_path / name[2:] / name).write_bytes(data)
+    masks = read_masks(tmp_path / "jpg", tmp_path / "png", NAMES)
+    x = keras.Input((8, 12, 3))
+    brightest = Model(x, keras.layers.Identity()(x))  # the class is the channel
+    transform = InputTransform((8, 12), Preprocessing(exif_orientation=False))
+    monkeypatch.setattr("keras_vit.evaluate.segmentation.transform_of", lambda _: transform)
+    assert evaluate_masks(brightest, masks).pixel_accuracy == 1
 
 
 def test_arguments_out_of_range_are_errors(model):

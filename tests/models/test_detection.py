@@ -40,6 +40,28 @@ def test_sizes_and_pyramids_that_do_not_fit_are_errors(keras_hub):
         build_detector(build_pyramid(backbone(), 8, (4, 5)), 2)
 
 
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_boxes_are_not_rounded_to_the_precision_of_the_model(keras_hub, policy):
+    box = np.array([[[301, 303, 355, 361.3]]], "float32")
+    before, found = keras.config.dtype_policy(), []
+    for name in (policy, "float32"):
+        keras.config.set_dtype_policy(name)
+        try:
+            detector = build_detector(backbone((384, 384)), 2, 16, num_conv_layers=1)
+        finally:
+            keras.config.set_dtype_policy(before)
+        encoder = keras.layers.deserialize(keras.layers.serialize(detector.label_encoder))
+        for each in (detector.label_encoder, encoder):
+            targets = each(np.zeros((1, 384, 384, 3), "float32"), box, np.ones((1, 1), "float32"))
+            found.append([np.asarray(x) for x in targets])
+        decoded = detector.prediction_decoder(box, np.array([[[9.0, 0.0]]], "float32"))
+        np.testing.assert_array_equal(np.asarray(decoded["boxes"])[0, :1], box[0])
+    assert (found[0][1] == 1).any()  # some anchors have the box
+    for other in found[1:]:
+        for one, same in zip(found[0], other, strict=True):
+            np.testing.assert_array_equal(one, same)
+
+
 # keras-hub compiles every detector that it makes, with an optimizer that has no variables
 @pytest.mark.filterwarnings("ignore:Skipping variable loading for optimizer:UserWarning")
 @pytest.mark.slow
