@@ -4,10 +4,10 @@
     python benchmarks/frozen.py --variants vit_b16 --depth 3       three blocks, to be quicker
 
 `before` has variables and a GELU that oneDNN does not join with its product (a matter of names, see
-`keras_vit.layers.mlp.gelu`), `variables` is what `predict` runs without XLA, `half` has variables in
-the precision that they are read in, as `export_saved_model` saves them, and `constants` is what it
-saves with `constant_weights=True`. All run in one process in turns. The least
-processor time of a call counts, which other work on the machine affects least; the least wall time
+`keras_vit.layers.mlp.gelu`), `variables` is what `predict` runs without XLA, `half` has variables
+in the precision that they are read in, as `export_saved_model` saves them, and `constants` is what
+it saves with `constant_weights=True`. All run in one process in turns. The least processor
+time of a call counts, which other work on the machine affects least; the least wall time
 is kept too.
 """
 

@@ -95,7 +95,10 @@ def table(rows: list[dict]) -> list[str]:
 COLUMNS = {
     "`predict` or `fit`": (("keras_vit predict", "keras_vit fit"), None),
     "compiled call": (("keras_vit call", "keras_vit call xla"), None),
-    "SavedModel": (("keras_vit saved_model", "keras_vit saved_model xla"), None),
+    "SavedModel": (
+        ("keras_vit saved_model", "keras_vit saved_model xla", "keras_vit saved_model constants"),
+        None,
+    ),
     "LiteRT": (("litert keras_vit",), None),
     "ONNX Runtime": (("onnxruntime keras_vit",), None),
     "OpenVINO": (("openvino keras_vit",), None),

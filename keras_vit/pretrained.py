@@ -120,7 +120,9 @@ def build_pretrained(
         include_top = classes is not None or info.classes is not None
         if not include_top:
             pooling = pooling or {"pooling": "gap", **info.options, **_known(card)}["pooling"]
-    any_size = input_shape is not None and input_shape[:2] == (None, None) and "stages" not in info.sizes
+    any_size = (
+        input_shape is not None and input_shape[:2] == (None, None) and "stages" not in info.sizes
+    )
     if input_shape is None or any_size:
         own = _input_shape(info, bool(sizes))
         if own is not None and input_shape is not None:

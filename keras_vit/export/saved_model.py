@@ -158,9 +158,7 @@ def export_saved_model(
     name = str(version if version is not None else next_version(list_names(base)))
     destination: pathlib.Path | str = f"{base}/{name}" if isinstance(base, str) else base / name
     with write_atomically(destination) as unfinished:
-        module = ServingModule(
-            inference, labels, top_k, jit_compile, max_pixels, constant_weights
-        )
+        module = ServingModule(inference, labels, top_k, jit_compile, max_pixels, constant_weights)
         reference = prepare(model, "float32", preprocessing, activation, any_size=True)
         expected = expected_outputs(reference, images)
         tf.saved_model.save(module, os.fspath(unfinished), module.signatures())
