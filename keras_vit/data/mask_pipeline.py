@@ -107,6 +107,7 @@ def mask_batches(
             class, or has another size than its image.
     """
     check_positive("batch_size", batch_size)
+    check_positive("shuffle_buffer", shuffle_buffer)
     _check_classes(masks, model)
     transform = transform_of(model)
     weights = _check_weights(class_weights, masks)
