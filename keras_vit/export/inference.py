@@ -133,16 +133,27 @@ class Inference:
         """Computes the outputs as arrays, batch by batch; a model of patches takes images."""
         function = tf.function(self, jit_compile=False)
         parts = [
-            function(self._batch(pixels[start : start + batch_size]))
+            function(self.batch(pixels[start : start + batch_size]))
             for start in range(0, len(pixels), batch_size)
         ]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
-    def _batch(self, images: np.ndarray | Sequence[np.ndarray]) -> Any:
+    def batch(self, images: np.ndarray | Sequence[np.ndarray]) -> Any:
+        """What the model takes, for pixels of its size; of a model of patches, for images."""
         if not self.takes_patches:
             return tf.constant(images, tf.float32)
         fitted = [self.fit(tf.constant(image)) for image in images]
         return {name: tf.stack([x[name] for x in fitted]) for name in fitted[0]}
+
+    def inputs(self, batch_size: int | None = None) -> Any:
+        """Specification of what the model takes: of `pixels`, or a dict of two."""
+        if self.takes_patches:
+            return {
+                x.name: tf.TensorSpec((batch_size, *x.shape[1:]), x.dtype, x.name)
+                for x in self.model.inputs
+            }
+        shape = (batch_size, *self.model.inputs[0].shape[1:])
+        return tf.TensorSpec(shape, tf.float32, "pixels")
 
 
 def prepare(
@@ -153,6 +164,7 @@ def prepare(
     *,
     merge: bool = True,
     any_size: bool = False,
+    any_aspect: bool = False,
 ) -> Inference:
     """Rebuilds a model for inference in one precision.
 
@@ -166,7 +178,8 @@ def prepare(
             or softmax if the head has none; `"linear"` gives no probabilities.
         merge: Whether low-rank updates are added to the kernels, and quantised kernels become
             floats. If not, a quantised model stays as it is, in its own precision.
-        any_size: Whether the format takes images of any size or aspect ratio, if the model does.
+        any_size: Whether the format takes images of any size, if the model does.
+        any_aspect: Whether it takes the inputs of models of images of any aspect ratio.
 
     Returns:
         An `Inference`. Its weights are copies, or the model's own if nothing changes. Weight
@@ -176,7 +189,7 @@ def prepare(
         ValueError: If the model is not built, has several inputs or outputs or unknown sizes, or
             its preprocessing is unknown.
     """
-    check_model(model, any_size)
+    check_model(model, any_size, any_aspect)
     source, steps = model, _count_steps(model)
     is_kept = not merge and bool(quantized_layers(model))
     if not is_kept:
@@ -278,8 +291,8 @@ def check_labels(labels: Sequence[str] | None, classes: int | None) -> list[str]
     return labels
 
 
-def check_model(model: keras.Model, any_size: bool = False) -> None:
-    """Raises an error if a model cannot be exported, in a format for images of any size or not."""
+def check_model(model: keras.Model, any_size: bool = False, any_aspect: bool = False) -> None:
+    """Raises an error if a model cannot be exported; the arguments are those of `prepare`."""
     if keras.backend.backend() != "tensorflow":
         raise ValueError(
             "Exports need TensorFlow. Received: a model on the backend "
@@ -296,11 +309,12 @@ def check_model(model: keras.Model, any_size: bool = False) -> None:
             "keras_vit.Model(images, model(images))."
         )
     if getattr(getattr(model, "config", None), "max_num_patches", None) is not None:
-        if any_size:
+        if any_aspect:
             return
         raise ValueError(
             f"{model.name!r} takes images of any aspect ratio (max_num_patches): two inputs, "
-            "`patches` and `grid`, and this format takes one, images. Use `export_saved_model`."
+            "`patches` and `grid`, and one is needed here, images. Use `export_saved_model`, "
+            "`export_onnx`, or `export_litert` in float precision."
         )
     if len(model.inputs) != 1 or (len(model.outputs) != 1 and not isinstance(model.output, dict)):
         raise ValueError(

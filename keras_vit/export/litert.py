@@ -37,6 +37,7 @@ from keras_vit.export.verify import (
     check,
     compare,
     expected_outputs,
+    of_images,
     resize_images,
     verification_images,
 )
@@ -67,7 +68,8 @@ def export_litert(
 
     The input `pixels` is float32 in [0, 255] with the model's image size; normalisation is part of
     the file. `labels.txt` and `model_card.json` are packed into the file as LiteRT does:
-    `unzip model.tflite labels.txt` extracts one.
+    `unzip model.tflite labels.txt` extracts one. A model of images of any aspect ratio has the
+    inputs `patches` and `grid` instead, as `keras_vit.data.fit_patches` returns them.
 
     Args:
         model: A functional model, trained in any precision.
@@ -114,7 +116,13 @@ def export_litert(
     >>> print(keras_vit.export_litert(model, "model.tflite"))
     """
     check_precision(precision, TOLERANCES)
-    inference = prepare(model, preprocessing=preprocessing, activation=activation)
+    inference = prepare(model, preprocessing=preprocessing, activation=activation, any_aspect=True)
+    if inference.takes_patches and (precision.startswith("int") or converter != "tensorflow"):
+        raise ValueError(
+            f"{model.name!r} takes images of any aspect ratio (max_num_patches), and is converted "
+            f'in float precision by converter="tensorflow". Received: precision={precision!r}, '
+            f"converter={converter!r}."
+        )
     outputs = check_outputs(inference, outputs)
     labels = check_labels(labels, inference.classes)
     images = verification_images(images, inference)
@@ -136,7 +144,8 @@ def export_litert(
         unfinished.write_bytes(data)
         _pack(unfinished, inference, precision, labels)
         _check_operators(unfinished)
-        expected, runner = expected_outputs(inference, images), load_litert(unfinished)
+        expected = expected_outputs(inference, images)
+        runner = of_images(load_litert(unfinished), inference)
         report = compare(unfinished, "litert", precision, runner, expected, images, batch_size or 4)
         inference.check_unchanged()
         check(report, TOLERANCES[precision], tolerance=tolerance)
@@ -184,14 +193,16 @@ def _convert(
         return _to_int4(data) if precision == "int4" else data, []
     module = tf.Module()
     module.variables_read = inference.variables
-    spec = tf.TensorSpec((batch_size, *inference.input_shape), tf.float32, "pixels")
+    spec = inference.inputs(batch_size)
+    named = spec if isinstance(spec, dict) else {"pixels": spec}
 
-    def function(pixels: tf.Tensor) -> dict[str, tf.Tensor]:
-        results = inference(pixels)
+    def function(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        results = inference(inputs if inference.takes_patches else inputs["pixels"])
         return {name: results[name] for name in outputs}
 
     with tempfile.TemporaryDirectory() as directory:
-        tf.saved_model.save(module, directory, tf.function(function).get_concrete_function(spec))
+        signature = tf.function(function).get_concrete_function(**named)
+        tf.saved_model.save(module, directory, signature)
 
         def make_converter() -> tf.lite.TFLiteConverter:
             converter = tf.lite.TFLiteConverter.from_saved_model(directory)

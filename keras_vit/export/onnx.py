@@ -23,6 +23,7 @@ from keras_vit.export.verify import (
     check,
     compare,
     expected_outputs,
+    of_images,
     verification_images,
 )
 from keras_vit.files import local_or_remote, write_atomically
@@ -55,7 +56,8 @@ def export_onnx(
     size; normalisation is part of the file. Each layer norm is one operator, each GELU too from
     opset 20 on, and each attention from opset 23 on. The batch is the only dynamic dimension. The
     metadata hold a `model_card` as JSON: preprocessing, labels, and one image with the model's
-    outputs.
+    outputs. A model of images of any aspect ratio has the inputs `patches` and `grid` instead, as
+    `keras_vit.data.fit_patches` returns them.
 
     Args:
         model: A functional model, trained in any precision.
@@ -99,7 +101,7 @@ def export_onnx(
         )
     import_onnx()
     _check_opset(opset)
-    inference = prepare(model, preprocessing=preprocessing, activation=activation)
+    inference = prepare(model, preprocessing=preprocessing, activation=activation, any_aspect=True)
     outputs = check_outputs(inference, outputs)
     labels = check_labels(labels, inference.classes)
     images = verification_images(images, inference)
@@ -107,7 +109,7 @@ def export_onnx(
         graph = convert(inference, outputs, opset)
         card = json.dumps(model_card(inference, precision, labels))
         _write(graph, unfinished, precision, external_data, {"model_card": card})
-        runner = load_onnx(unfinished)
+        runner = of_images(load_onnx(unfinished), inference)
         expected = expected_outputs(inference, images)
         report = compare(unfinished, "onnx", precision, runner, expected, images)
         inference.check_unchanged()

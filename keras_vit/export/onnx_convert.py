@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -54,7 +54,7 @@ def convert(inference: Inference, outputs: tuple[str, ...], opset: int) -> Graph
         opset: Version of the ONNX operator set, 17 or more.
 
     Returns:
-        A `Graph` with the input `pixels` of shape `(batch, H, W, C)`.
+        A `Graph` with the input `pixels` of shape `(batch, H, W, C)`, or with `patches` and `grid`.
     """
     function, weights = _trace(inference, outputs)
     model = _run_tf2onnx(function, outputs, opset)
@@ -105,19 +105,21 @@ def _trace(
 ) -> tuple[ConcreteFunction, dict[str, np.ndarray]]:
     """Traces a function of pixels and weights; returns it, and the weights by tensor name."""
     variables = inference.model.variables
-    specs = [tf.TensorSpec((None, *inference.input_shape), tf.float32, "pixels")]
-    for index, variable in enumerate(variables):
-        specs.append(tf.TensorSpec(variable.shape, variable.dtype, f"weight_{index}"))
+    specs = [
+        tf.TensorSpec(variable.shape, variable.dtype, f"weight_{index}")
+        for index, variable in enumerate(variables)
+    ]
 
-    def function(pixels: tf.Tensor, *weights: tf.Tensor) -> list[tf.Tensor]:
+    def function(inputs: Any, *weights: tf.Tensor) -> list[tf.Tensor]:
         with keras.StatelessScope(state_mapping=list(zip(variables, weights, strict=True))):
-            results = inference(pixels)
+            results = inference(inputs)
         return [tf.identity(results[name]) for name in outputs]
 
-    concrete = tf.function(function).get_concrete_function(*specs)
+    concrete = tf.function(function).get_concrete_function(inference.inputs(), *specs)
+    own = len(inference.model.inputs)
     weights = {
         tensor.name: np.asarray(variable)
-        for tensor, variable in zip(concrete.inputs[1:], variables, strict=False)  # then captures
+        for tensor, variable in zip(concrete.inputs[own:], variables, strict=False)  # then captures
     }
     return concrete, weights
 
@@ -160,7 +162,8 @@ def _run_tf2onnx(
     model = optimizer.optimize_graph(converted, optimizers=kept).make_model("keras_vit")
     if opset > _CONVERTER_OPSET:
         model = onnx.version_converter.convert_version(model, opset)
-    _rename(model, {**dict(zip(results, outputs, strict=True)), "pixels:0": "pixels"})
+    names = {f"{name}:0": name for name in ("pixels", "patches", "grid")}
+    _rename(model, {**dict(zip(results, outputs, strict=True)), **names})
     return model
 
 

@@ -8,7 +8,7 @@ import os
 import pathlib
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
@@ -18,8 +18,8 @@ from keras_vit.trainers.private_names import litert_operators
 if TYPE_CHECKING:  # an optional package
     from ai_edge_litert.interpreter import Interpreter
 
-# A runner takes pixels (B, H, W, C) in [0, 255] and returns named arrays.
-Runner = Callable[[np.ndarray], dict[str, np.ndarray]]
+# A runner takes pixels (B, H, W, C) in [0, 255], or inputs by name, and returns named arrays.
+Runner = Callable[[Any], dict[str, np.ndarray]]
 
 
 def load_saved_model(path: str | os.PathLike[str], name: str = "pixels") -> Runner:
@@ -45,23 +45,26 @@ def load_litert(path: str | os.PathLike[str]) -> Runner:
     """Loads a LiteRT file as a function from pixels to named outputs.
 
     A file with a fixed batch size takes any number of images: they are passed in batches of that
-    size, the last one padded with black images whose outputs are dropped.
+    size, the last image repeated as often as needed.
 
     Raises:
         ImportError: If `ai_edge_litert` is not installed.
     """
     runner = _interpreter(path).get_signature_runner("serving_default")
-    fixed = int(runner.get_input_details()["pixels"]["shape_signature"][0])
+    details = runner.get_input_details()
+    fixed = int(next(iter(details.values()))["shape_signature"][0])
 
-    def run(pixels: np.ndarray) -> dict[str, np.ndarray]:
-        step = fixed if fixed > 0 else len(pixels)
-        padding = [(0, -len(pixels) % step), *[(0, 0)] * 3]
-        padded = np.pad(np.asarray(pixels, "float32"), padding)
+    def run(inputs: Any) -> dict[str, np.ndarray]:
+        arrays = _by_name(inputs)
+        count = len(next(iter(arrays.values())))
+        step = fixed if fixed > 0 else count
+        rows = np.minimum(np.arange(-(-count // step) * step), count - 1)  # the last is repeated
         parts = [
-            runner(pixels=padded[start : start + step]) for start in range(0, len(padded), step)
+            runner(**{name: x[rows[start : start + step]] for name, x in arrays.items()})
+            for start in range(0, len(rows), step)
         ]
         outputs = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        return {name: values[: len(pixels)] for name, values in outputs.items()}
+        return {name: values[:count] for name, values in outputs.items()}
 
     return run
 
@@ -161,11 +164,14 @@ def load_onnx(path: str | os.PathLike[str]) -> Runner:
     session = onnxruntime.InferenceSession(os.fspath(path), providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
 
-    def run(pixels: np.ndarray) -> dict[str, np.ndarray]:
-        arrays = session.run(names, {"pixels": np.asarray(pixels, "float32")})
-        return dict(zip(names, arrays, strict=True))
+    def run(inputs: Any) -> dict[str, np.ndarray]:
+        return dict(zip(names, session.run(names, _by_name(inputs)), strict=True))
 
     return run
+
+
+def _by_name(inputs: Any) -> dict[str, np.ndarray]:
+    return inputs if isinstance(inputs, dict) else {"pixels": np.asarray(inputs, "float32")}
 
 
 def load_openvino(path: str | os.PathLike[str], precision: str = "float32") -> Runner:
@@ -192,7 +198,7 @@ def load_openvino(path: str | os.PathLike[str], precision: str = "float32") -> R
     request = compiled.create_infer_request()
 
     def run(pixels: np.ndarray) -> dict[str, np.ndarray]:
-        results = request.infer([np.asarray(pixels, "float32")])
+        results = request.infer(_by_name(pixels))
         return {name: np.array(results[index]) for index, name in enumerate(names)}
 
     return run

@@ -145,7 +145,7 @@ def export_saved_model(
             "XLA compiles variables as fast as constants. Received: constant_weights=True with "
             "jit_compile=True. Leave one of them out."
         )
-    inference = prepare(model, precision, preprocessing, activation, any_size=True)
+    inference = prepare(model, precision, preprocessing, activation, any_size=True, any_aspect=True)
     if inference.takes_patches and jit_compile:
         raise ValueError(
             "A model of images of any aspect ratio (max_num_patches) is exported without XLA. "
@@ -159,7 +159,9 @@ def export_saved_model(
     destination: pathlib.Path | str = f"{base}/{name}" if isinstance(base, str) else base / name
     with write_atomically(destination) as unfinished:
         module = ServingModule(inference, labels, top_k, jit_compile, max_pixels, constant_weights)
-        reference = prepare(model, "float32", preprocessing, activation, any_size=True)
+        reference = prepare(
+            model, "float32", preprocessing, activation, any_size=True, any_aspect=True
+        )
         expected = expected_outputs(reference, images)
         tf.saved_model.save(module, os.fspath(unfinished), module.signatures())
         write_version_files(
@@ -224,7 +226,7 @@ class ServingModule(tf.Module):
     ):
         super().__init__()
         self._inference = inference
-        spec = _inputs(inference)
+        spec = inference.inputs()
         compute: Callable[[Any], dict[str, tf.Tensor]] = inference
         self.weights = inference.variables  # an attribute, so that they are saved
         if inference.is_half or constant_weights:
@@ -248,7 +250,7 @@ class ServingModule(tf.Module):
     def signatures(self) -> dict[str, ConcreteFunction]:
         """Returns the concrete functions by signature name."""
         channels = self._inference.input_shape[-1]
-        sized = _inputs(self._inference)
+        sized = self._inference.inputs()
         floats = tf.TensorSpec((None, None, None, channels), tf.float32, "images")
         whole = tf.TensorSpec((None, None, None, channels), tf.uint8, "images")
         signatures = {
@@ -333,7 +335,7 @@ class ServingModule(tf.Module):
         """Shapes and types of what `_preprocess` makes of an image."""
         if not self._inference.takes_patches:
             return tf.TensorSpec(self._inference.input_shape, tf.float32)
-        inputs = _inputs(self._inference)
+        inputs = self._inference.inputs()
         return {name: tf.TensorSpec(x.shape[1:], x.dtype) for name, x in inputs.items()}
 
     def _decode_readable(self, image_bytes: tf.Tensor) -> tuple[Any, tf.Tensor]:
@@ -359,16 +361,6 @@ class ServingModule(tf.Module):
             return tf.ensure_shape(x, (None, *one.shape))
 
         return tf.nest.map_structure(placed, pixels, spec), valid
-
-
-def _inputs(inference: Inference) -> Any:
-    """What the model takes."""
-    if inference.takes_patches:
-        return {
-            x.name: tf.TensorSpec((None, *x.shape[1:]), x.dtype, x.name)
-            for x in inference.model.inputs
-        }
-    return tf.TensorSpec((None, *inference.model.inputs[0].shape[1:]), tf.float32, "pixels")
 
 
 def _concrete(

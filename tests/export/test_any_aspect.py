@@ -1,4 +1,4 @@
-"""SavedModels, and refusals, of models that take images of any aspect ratio."""
+"""Exports, and refusals, of models that take images of any aspect ratio."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from keras_vit.config import ViTConfig
 from keras_vit.data.any_aspect import fit_patches
 from keras_vit.export.litert import export_litert
 from keras_vit.export.onnx import export_onnx
+from keras_vit.export.openvino import export_openvino
+from keras_vit.export.runners import LOADERS
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.verify import verify_export
 from keras_vit.families import SIGLIP2_NAFLEX
@@ -59,10 +61,39 @@ def test_signatures_take_files_of_any_aspect_ratio(model, tmp_path):
     assert verify_export(report.path, model, images).max_difference < 1e-5
 
 
-@pytest.mark.parametrize("export", [export_litert, export_onnx])
-def test_formats_of_one_input_refuse_by_name(model, export, tmp_path):
+@pytest.mark.parametrize(
+    ("export", "name", "precision"),
+    [
+        (export_litert, "model.tflite", "float32"),
+        pytest.param(export_litert, "model.tflite", "float16", marks=pytest.mark.slow),
+        pytest.param(export_litert, "model.tflite", "dynamic", marks=pytest.mark.slow),
+        (export_onnx, "model.onnx", "float32"),
+        pytest.param(export_onnx, "model.onnx", "float16", marks=pytest.mark.slow),
+        pytest.param(export_onnx, "model.onnx", "int8", marks=pytest.mark.slow),
+    ],
+)
+def test_files_take_patches_and_grid(export, name, precision, model, tmp_path):
+    path = tmp_path / name
+    report = export(model, path, precision, tolerance=0.3)
+    assert report.images == 4
+    assert report.max_difference < {"float32": 1e-5, "float16": 2e-2}.get(precision, 0.3)
+    fitted = [fit_patches(photo(*size, 0), model) for size in ((37, 90), (80, 21), (33, 33))]
+    batch = {name: np.stack([x[name] for x in fitted]) for name in fitted[0]}
+    outputs = LOADERS[report.format](path)(batch)["logits"]
+    expected = model(batch).numpy()
+    assert (
+        np.abs(outputs - expected).max() < 2 * report.max_difference * np.abs(expected).max() + 1e-5
+    )
+    again = verify_export(path, model)
+    assert again.max_difference == pytest.approx(report.max_difference, rel=0.1, abs=1e-6)
+
+
+def test_what_needs_pixels_refuses_by_name(model, tmp_path):
+    for options in ({"precision": "int8"}, {"precision": "int4"}, {"converter": "litert"}):
+        with pytest.raises(ValueError, match=r"any aspect ratio .* float precision"):
+            export_litert(model, tmp_path / "x.tflite", **options)
     with pytest.raises(ValueError, match=r"any aspect ratio .*`patches` and `grid`"):
-        export(model, tmp_path / "model.file")
+        export_openvino(model, tmp_path / "model.xml")
 
 
 def test_xla_is_refused_by_name(model, tmp_path):
