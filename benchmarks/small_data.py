@@ -30,7 +30,7 @@ from machine import write_row
 CONTESTANTS = {
     "keras_vit": "`keras-vit train`",
     "cnn": "plain Keras CNN",
-    "small_vit": "keras.io's ViT for small data sets",
+    "small_vit": "keras.io's ViT for small datasets",
 }
 BATCH = 32
 HELD_OUT = 0.2
