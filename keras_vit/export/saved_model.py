@@ -142,7 +142,7 @@ def export_saved_model(
         _check_version(version)
     if constant_weights and jit_compile:
         raise ValueError(
-            "XLA compiles variables as fast as constants. Received: constant_weights=True with "
+            "Constant weights are for versions without XLA. Received: constant_weights=True with "
             "jit_compile=True. Leave one of them out."
         )
     inference = prepare(model, precision, preprocessing, activation, any_size=True, any_aspect=True)

@@ -55,7 +55,7 @@ def masked_patch_model(model: Model, target: str = "mean_color") -> Model:
     if config.takes_patches:
         raise ValueError(
             "Masked patch prediction needs images of one size. Received: a model with "
-            f"max_num_patches={config.max_num_patches}."
+            f"max_num_patches={config.max_num_patches}. Build or load it with max_num_patches=None."
         )
     if config.any_size:
         raise ValueError(
