@@ -4,8 +4,9 @@
 
 The images are composed: real handwritten digits (scikit-learn) on parts of photographs that
 scikit-learn and scikit-image ship. Test images have other digits, and other parts of the
-photographs. Every model trains for the same seconds, the first step left out, on the same images
-from the same seed, with AdamW and a cosine schedule over the time, without XLA:
+photographs. Every model trains for the same processor seconds (of all threads, without the first
+step), on the same images from the same seed, with AdamW and a cosine schedule over that time,
+without XLA:
 
 - `keras_vit`: a ViT from random weights, with the all-MLP head, or keras-hub's RetinaNet on
   ViTDet's pyramid;
@@ -15,15 +16,16 @@ from the same seed, with AdamW and a cosine schedule over the time, without XLA:
   many parameters, with the same biases of RetinaNet's heads.
 
 Prints a JSON line for each, with mean IoU or COCO's mAP on the test images, and at each tenth of
-the time the mean of the loss since its epoch began. A seed takes four times `--seconds` for
-detection and five times for segmentation, pre-training included. Needs
-`pip install "keras_vit[benchmarks,detection]" pillow`.
+the time the mean of the loss since its epoch began. A seed takes four times `--seconds` of one core
+for detection and five times for segmentation, pre-training included. What stands in `--output` is
+not run again. Needs `pip install "keras_vit[benchmarks,detection]" pillow`.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import json
 import math
 import pathlib
 import time
@@ -38,11 +40,13 @@ from machine import write_row
 
 import keras_vit
 
-SIZE = 128
+SIZE = 96
 PATCH = 8
 DIGITS = [str(digit) for digit in range(10)]
 PACKAGES = ("tensorflow", "keras", "keras-hub")
-WIDTHS = {"segmentation": (160, 5), "detection": (256, 4)}  # width and heads, for equal parameters
+# Width, depth and heads of the Transformer, for about as many parameters as the others have.
+SIZES = {"segmentation": (192, 7, 3), "detection": (256, 6, 4)}
+DETECTOR = {"max_level": 5, "num_conv_layers": 2}  # no larger: the digits are 24 to 48 pixels
 
 
 def photographs():
@@ -80,7 +84,7 @@ def compose(count, seed, test):
         image[:] = part
         own, own_labels = [], []
         for chosen in rng.choice(kept, rng.integers(1, 4), replace=False):
-            side = int(rng.integers(28, 60))
+            side = int(rng.integers(24, 48))
             drawn = PIL.Image.fromarray((digits[chosen].reshape(8, 8) * 15.9).astype("uint8"))
             alpha = np.asarray(drawn.resize((side, side), PIL.Image.Resampling.BICUBIC)) / 255.0
             y, x = rng.integers(0, SIZE - side, 2)
@@ -101,20 +105,20 @@ def compose(count, seed, test):
 
 
 def vit(task):
-    """The Transformer: 12 blocks on patches of 8 pixels."""
-    width, heads = WIDTHS[task]
+    """The Transformer, on patches of 8 pixels."""
+    width, depth, heads = SIZES[task]
     config = keras_vit.ViTConfig(
-        patch_size=PATCH, width=width, depth=12, num_heads=heads, mlp_dim=4 * width,
+        patch_size=PATCH, width=width, depth=depth, num_heads=heads, mlp_dim=4 * width,
         image_size=SIZE, classes=None, pooling=None, include_preprocessing=True,
     )  # fmt: skip
     return keras_vit.build_vit(config)
 
 
 def resnet(filters):
-    """keras-hub's ResNet of two basic blocks a stage, on pixels in [0, 255]."""
+    """keras-hub's ResNet of one basic block a stage, on pixels in [0, 255]."""
     encoder = keras_hub.models.ResNetBackbone(
         input_conv_filters=[64], input_conv_kernel_sizes=[7], stackwise_num_filters=filters,
-        stackwise_num_blocks=[2] * 4, stackwise_num_strides=[1, 2, 2, 2],
+        stackwise_num_blocks=[1] * 4, stackwise_num_strides=[1, 2, 2, 2],
         block_type="basic_block", image_shape=(SIZE, SIZE, 3),
     )  # fmt: skip
     x = keras.Input((SIZE, SIZE, 3))
@@ -139,7 +143,7 @@ def deeplab(classes):
     """keras-hub's DeepLabV3+ on the first three stages of a ResNet."""
     encoder = keras_hub.models.ResNetBackbone(
         input_conv_filters=[64], input_conv_kernel_sizes=[7],
-        stackwise_num_filters=[64, 128, 256], stackwise_num_blocks=[2] * 3,
+        stackwise_num_filters=[64, 128, 256], stackwise_num_blocks=[1] * 3,
         stackwise_num_strides=[1, 2, 2],
         block_type="basic_block", image_shape=(SIZE, SIZE, 3),
     )  # fmt: skip
@@ -160,7 +164,7 @@ def scaled(model):
 
 
 class TrainFor(keras.callbacks.Callback):
-    """Ends training after some seconds, with a cosine schedule over them; notes the loss."""
+    """Ends training after some processor seconds, with a cosine schedule; notes the loss."""
 
     def __init__(self, seconds, rate):
         super().__init__()
@@ -171,8 +175,8 @@ class TrainFor(keras.callbacks.Callback):
         self.model.optimizer.learning_rate = 0.0  # until the first step has started the clock
 
     def on_train_batch_end(self, batch, logs=None):
-        self.start = self.start or time.perf_counter()
-        share = min(1.0, (time.perf_counter() - self.start) / self.seconds)
+        self.start = self.start or time.process_time()
+        share = min(1.0, (time.process_time() - self.start) / self.seconds)
         self.steps += 1
         warm = min(1.0, share * 20)
         self.model.optimizer.learning_rate = self.rate * warm * (1 + math.cos(math.pi * share)) / 2
@@ -208,14 +212,14 @@ def contestants(task):
     def build(classes, backbone):
         if segments:
             return keras_vit.models.build_segmenter(backbone, classes, "mlp")
-        return keras_vit.models.build_detector(backbone, classes)
+        return keras_vit.models.build_detector(backbone, classes, channels=128, **DETECTOR)
 
     if segments:
         others = {"SegFormer": segformer, "DeepLabV3+": deeplab}
     else:
         others = {
             "RetinaNet, ResNet": lambda classes: keras_vit.models.build_detector(
-                resnet([64, 128, 256, 512]), classes
+                resnet([64, 128, 256, 512]), classes, **DETECTOR
             )
         }
     return dict.fromkeys(("keras_vit", "keras_vit, self-pretrained"), build), others
@@ -234,7 +238,7 @@ def measure(task, name, seed, options):
         backbone = vit(task)
         if "pretrained" in name:
             pretrain(backbone, images, options, seed)
-            facts["pretraining_seconds"] = options.seconds
+            facts["pretraining_processor_seconds"] = options.seconds
         model = ours[name](classes, backbone)
     else:
         model = others[name](classes)
@@ -268,7 +272,7 @@ def measure(task, name, seed, options):
         measures = {"mean_ap": result.mean_ap, "ap50": result.ap50, "ap75": result.ap75}
     row = {
         "task": task, "who": name, "seed": seed, "parameters": model.count_params(),
-        "seconds": options.seconds, **facts, "steps": timer.steps, **measures,
+        "processor_seconds": options.seconds, **facts, "steps": timer.steps, **measures,
         "loss": timer.losses, "images": options.images, "test_images": options.test_images,
         "devices": [each.name for each in tf.config.list_logical_devices()],
         "versions": {each: importlib.metadata.version(each) for each in PACKAGES},
@@ -305,9 +309,9 @@ def draw(task, model, images, path):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--task", choices=tuple(WIDTHS), default="segmentation")
+    parser.add_argument("--task", choices=tuple(SIZES), default="segmentation")
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
-    parser.add_argument("--seconds", type=float, default=900, help="training of each model")
+    parser.add_argument("--seconds", type=float, default=600, help="processor time of each model")
     parser.add_argument("--images", type=int, default=2000)
     parser.add_argument("--test-images", type=int, default=200)
     parser.add_argument("--batch-size", type=int, default=16)
@@ -317,9 +321,14 @@ def main():
     options = parser.parse_args()
     if options.output:
         options.output.parent.mkdir(parents=True, exist_ok=True)
+        options.output.touch()
+    lines = options.output.read_text().splitlines() if options.output else []
+    told = ("task", "who", "seed", "processor_seconds", "images")
+    done = {tuple(row[each] for each in told) for row in map(json.loads, lines)}
     for seed in options.seeds:
         for name in [name for group in contestants(options.task) for name in group]:
-            measure(options.task, name, seed, options)
+            if (options.task, name, seed, options.seconds, options.images) not in done:
+                measure(options.task, name, seed, options)
 
 
 if __name__ == "__main__":

@@ -62,6 +62,8 @@ def test_a_row_is_written_before_pictures_are_drawn(dense, monkeypatch, tmp_path
     row = json.loads(output.read_text())
     assert {"mean_iou", "date", "cpu", "devices"} <= row.keys() and row["steps"] >= 1
     assert set(row["versions"]) == {"tensorflow", "keras", "keras-hub"}
+    dense.main()  # what stands in the file is not run again
+    assert json.loads(output.read_text()) == row
 
 
 @pytest.mark.slow
