@@ -18,7 +18,10 @@ without XLA:
 Prints a JSON line for each, with mean IoU or COCO's mAP on the test images, and at each tenth of
 the time the mean of the loss since its epoch began. A seed takes four times `--seconds` of one core
 for detection and five times for segmentation, pre-training included. What stands in `--output` is
-not run again. Needs `pip install "keras_vit[benchmarks,detection]" pillow`.
+not run again. Needs `pip install "keras_vit[benchmarks,detection]" pillow`. The curves of all rows
+of a file:
+
+    python benchmarks/dense.py --task detection --output detection.jsonl --plot curves.png
 """
 
 from __future__ import annotations
@@ -28,15 +31,16 @@ import importlib.metadata
 import json
 import math
 import pathlib
+import statistics
 import time
 
 import keras
-import keras_hub
 import numpy as np
 import PIL.Image
 import PIL.ImageDraw
 import tensorflow as tf
 from machine import write_row
+from small_data import with_error
 
 import keras_vit
 
@@ -44,6 +48,10 @@ SIZE = 96
 PATCH = 8
 DIGITS = [str(digit) for digit in range(10)]
 PACKAGES = ("tensorflow", "keras", "keras-hub")
+MEASURES = {
+    "segmentation": {"mean_iou": "mean IoU", "pixel_accuracy": "pixels"},
+    "detection": {"mean_ap": "mAP", "ap50": "AP at IoU 0.5", "ap75": "AP at IoU 0.75"},
+}
 # Width, depth and heads of the Transformer, for about as many parameters as the others have.
 SIZES = {"segmentation": (192, 7, 3), "detection": (256, 6, 4)}
 DETECTOR = {"max_level": 5, "num_conv_layers": 2}  # no larger: the digits are 24 to 48 pixels
@@ -116,6 +124,8 @@ def vit(task):
 
 def resnet(filters):
     """keras-hub's ResNet of one basic block a stage, on pixels in [0, 255]."""
+    import keras_hub
+
     encoder = keras_hub.models.ResNetBackbone(
         input_conv_filters=[64], input_conv_kernel_sizes=[7], stackwise_num_filters=filters,
         stackwise_num_blocks=[1] * 4, stackwise_num_strides=[1, 2, 2, 2],
@@ -129,6 +139,8 @@ def resnet(filters):
 
 def segformer(classes):
     """keras-hub's SegFormer with a MiT-B0 of random weights."""
+    import keras_hub
+
     encoder = keras_hub.models.MiTBackbone(
         layerwise_depths=[2, 2, 2, 2], num_layers=4, layerwise_num_heads=[1, 2, 5, 8],
         layerwise_sr_ratios=[8, 4, 2, 1], max_drop_path_rate=0.1,
@@ -141,6 +153,8 @@ def segformer(classes):
 
 def deeplab(classes):
     """keras-hub's DeepLabV3+ on the first three stages of a ResNet."""
+    import keras_hub
+
     encoder = keras_hub.models.ResNetBackbone(
         input_conv_filters=[64], input_conv_kernel_sizes=[7],
         stackwise_num_filters=[64, 128, 256], stackwise_num_blocks=[1] * 3,
@@ -266,10 +280,9 @@ def measure(task, name, seed, options):
     timer = fit(model, data, options.seconds, options.rate)
     if task == "segmentation":
         result = keras_vit.evaluate.evaluate_masks(model, sets[1])
-        measures = {"mean_iou": result.mean_iou, "pixel_accuracy": result.pixel_accuracy}
     else:
         result = keras_vit.evaluate.evaluate_boxes(model, sets[1])
-        measures = {"mean_ap": result.mean_ap, "ap50": result.ap50, "ap75": result.ap75}
+    measures = {each: getattr(result, each) for each in MEASURES[task]}
     row = {
         "task": task, "who": name, "seed": seed, "parameters": model.count_params(),
         "processor_seconds": options.seconds, **facts, "steps": timer.steps, **measures,
@@ -307,6 +320,45 @@ def draw(task, model, images, path):
     PIL.Image.fromarray(np.concatenate(drawn, axis=1)).save(path)
 
 
+def table(rows, task):
+    """Each measure in per cent with its standard error over the seeds, of every model."""
+    rows = [row for row in rows if row["task"] == task]
+    heads = ["", *MEASURES[task].values(), "parameters", "steps", "seeds"]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for name in dict.fromkeys(row["who"] for row in rows):
+        own = [row for row in rows if row["who"] == name]
+        cells = [with_error([row[each] for row in own]) for each in MEASURES[task]]
+        steps = statistics.mean(row["steps"] for row in own)
+        cells += [f"{own[0]['parameters']:,}", f"{steps:.0f}", str(len(own))]
+        lines.append(f"| {' | '.join([name, *cells])} |")
+    return lines
+
+
+def plot(rows, path):
+    """The loss of every model against its share of the time, one line a seed, one panel a task."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    tasks = dict.fromkeys(row["task"] for row in rows)
+    figure, axes = plt.subplots(
+        1, len(tasks), figsize=(5 * len(tasks), 3.6), layout="constrained", squeeze=False
+    )
+    for axis, task in zip(axes[0], tasks, strict=True):
+        names = list(dict.fromkeys(row["who"] for row in rows if row["task"] == task))
+        for row in rows:
+            if row["task"] == task:
+                color = f"C{names.index(row['who'])}"
+                shares = np.arange(len(row["loss"])) * 10
+                axis.plot(shares, row["loss"], color=color, label=row["who"], alpha=0.7)
+        axis.set(title=task, xlabel="time in %", ylabel="training loss", yscale="log")
+        axis.grid(alpha=0.3)
+        labels = {line.get_label(): line for line in axis.get_lines()}
+        axis.legend(labels.values(), labels, fontsize=8)
+    figure.savefig(path, dpi=120)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--task", choices=tuple(SIZES), default="segmentation")
@@ -318,13 +370,18 @@ def main():
     parser.add_argument("--rate", type=float, default=5e-4, help="peak learning rate")
     parser.add_argument("--output", type=pathlib.Path)
     parser.add_argument("--pictures", type=pathlib.Path)
+    parser.add_argument("--plot", type=pathlib.Path, help="draw the curves of --output, no more")
     options = parser.parse_args()
     if options.output:
         options.output.parent.mkdir(parents=True, exist_ok=True)
         options.output.touch()
     lines = options.output.read_text().splitlines() if options.output else []
+    rows = [json.loads(line) for line in lines]
+    if options.plot:
+        plot(rows, options.plot)
+        return
     told = ("task", "who", "seed", "processor_seconds", "images")
-    done = {tuple(row[each] for each in told) for row in map(json.loads, lines)}
+    done = {tuple(row[each] for each in told) for row in rows}
     for seed in options.seeds:
         for name in [name for group in contestants(options.task) for name in group]:
             if (options.task, name, seed, options.seconds, options.images) not in done:

@@ -14,8 +14,7 @@ from tests.fixtures import tiny_config
 
 @pytest.fixture
 def dense(load):
-    for library in ("keras_hub", "skimage"):
-        pytest.importorskip(library, reason=f"{library} is not installed")
+    pytest.importorskip("skimage", reason="scikit-image is not installed")
     return load("dense")
 
 
@@ -61,9 +60,19 @@ def test_a_row_is_written_before_pictures_are_drawn(dense, monkeypatch, tmp_path
         dense.main()
     row = json.loads(output.read_text())
     assert {"mean_iou", "date", "cpu", "devices"} <= row.keys() and row["steps"] >= 1
-    assert set(row["versions"]) == {"tensorflow", "keras", "keras-hub"}
+    assert set(row["versions"]) == set(dense.PACKAGES)
     dense.main()  # what stands in the file is not run again
     assert json.loads(output.read_text()) == row
+
+
+def test_the_table_has_means_and_the_picture_has_curves(load, tmp_path):
+    dense = load("dense")  # without keras-hub and scikit-image
+    fixed = {"task": "detection", "who": "one", "parameters": 1000, "steps": 5, "loss": [2.0, 1.0]}
+    rows = [{**fixed, "mean_ap": x, "ap50": 0.9, "ap75": 0.25} for x in (0.4, 0.5, 0.6)]
+    *_, row = dense.table(rows, "detection")
+    assert row == "| one | 50.0 ± 5.8 | 90.0 ± 0.0 | 25.0 ± 0.0 | 1,000 | 5 | 3 |"
+    dense.plot(rows, tmp_path / "curves.png")
+    assert keras.utils.load_img(tmp_path / "curves.png").size == (600, 432)
 
 
 @pytest.mark.slow
