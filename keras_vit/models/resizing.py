@@ -28,7 +28,7 @@ def resize_model(model: Model, image_size: int | tuple[int, int] | None) -> Mode
 
     Learned positions are resized by `model.config.position_resize`, which loading sets to the
     method of the checkpoint's project. Fixed (sine-cosine) and rotary positions are computed for
-    the new grid. `adapt_model` does the same with a new head.
+    the new grid. `adapt_model` does the same with a new head, under the global dtype policy.
 
     Args:
         model: A model of `create_model`, `from_pretrained`, `build_vit` or `build_resnet`; it is
@@ -39,7 +39,7 @@ def resize_model(model: Model, image_size: int | tuple[int, int] | None) -> Mode
 
     Returns:
         A new `keras_vit.Model` that is not compiled, of the precision of the old one and made under
-        its strategy.
+        its strategy. Its layers are frozen where those of the old one are.
 
     Raises:
         ValueError: If the model is not one of this package, has weights that cannot be resized
@@ -57,11 +57,6 @@ def resize_model(model: Model, image_size: int | tuple[int, int] | None) -> Mode
         raise ValueError(
             f"Only models of this package can be resized. Received: {type(model).__name__} "
             f"{model.name!r}. Resize what it was built on, then build it again."
-        )
-    if lora_layers(model):
-        raise ValueError(
-            f"{model.name!r} has low-rank updates. Resize the plain model that "
-            "`keras_vit.models.merge_lora(model)` returns."
         )
     config = with_size(old, image_size)
     with made_like(model):
@@ -107,14 +102,22 @@ def made_like(model: Model) -> Iterator[None]:
 def copy_weights(model: Model, new: Model, leave: Collection[str] = ()) -> None:
     """Copies the weights of a model to another of the same architecture; positions are resized.
 
+    What is frozen in the model, is frozen in the other.
+
     Args:
         model: The model.
         new: A model that differs in image size and in the layers `leave` only.
         leave: Names of layers of `new` that keep their weights.
 
     Raises:
-        ValueError: If a weight has no counterpart of its shape; nothing is copied then.
+        ValueError: If the model has low-rank updates, or a weight has no counterpart of its shape;
+            nothing is copied then.
     """
+    if lora_layers(model):
+        raise ValueError(
+            f"{model.name!r} has low-rank updates. Resize or adapt the plain model that "
+            "`keras_vit.models.merge_lora(model)` returns."
+        )
     source = {variable.path: variable for variable in model.weights}
     for path, variable in source.items():
         if "int" in str(variable.dtype) and "seed_generator" not in path:
@@ -134,7 +137,7 @@ def copy_weights(model: Model, new: Model, leave: Collection[str] = ()) -> None:
             continue
         value = np.asarray(keras.ops.convert_to_numpy(source[path]))
         if value.shape != shape and path.startswith(f"{_POSITIONS}/"):
-            value = _resize(path.split("/")[1], value, model.config, new.config)
+            value = resize_table(path.split("/")[1], value, model.config, new.config)
         values[path] = value
         if value.shape != shape:
             problems.append(f"{path} is {value.shape}, and must be {shape}")
@@ -148,10 +151,23 @@ def copy_weights(model: Model, new: Model, leave: Collection[str] = ()) -> None:
     for variable in new.weights:
         if variable.path in values:
             variable.assign(values[variable.path])
+    for layer in model.layers:  # their flags are saved, those of variables are not
+        if not layer.trainable and layer.name not in leave:
+            new.get_layer(layer.name).trainable = False
+    for variable in new.weights:
+        if variable.path in values:
+            variable.trainable = source[variable.path].trainable
 
 
-def _resize(name: str, table: np.ndarray, old: Any, new: Any) -> np.ndarray:
-    """Resizes one of the tables of `AddPositionEmbedding`, `(1, positions, D)`."""
+def resize_table(name: str, table: np.ndarray, old: Any, new: Any) -> np.ndarray:
+    """Resizes one of the tables of `AddPositionEmbedding`, `(1, positions, D)`.
+
+    Args:
+        name: `"embedding"`, `"rows"` or `"columns"`.
+        table: Its values, or a moment of them in an optimizer.
+        old: Configuration of the model that it belongs to.
+        new: Configuration of the other model, whose method of resizing is used.
+    """
     if name in ("rows", "columns"):  # halves of "learned_2d": the resizing of a grid by axes
         axis = ("rows", "columns").index(name)
         matrix = resize_matrix(old.grid[axis], new.grid[axis], new.position_resize)

@@ -14,7 +14,6 @@ from keras_vit.models.resizing import copy_weights, with_size
 from keras_vit.trainers.distributed import is_distributed
 from keras_vit.trainers.model import Model
 
-POSITIONS = "position_embedding/embedding"
 HEADS = ("head", "head_distillation")  # as they are built
 
 
@@ -38,10 +37,13 @@ def adapt_model(
         **options: Other fields of the configuration, such as `dropout_rate`.
 
     Returns:
-        A new `keras_vit.Model`, made under the strategy of the old one.
+        A new `keras_vit.Model` that is not compiled, made under the strategy of the old one and of
+        the global dtype policy. Its layers are frozen where those of the old one are, except for
+        the head.
 
     Raises:
-        ValueError: If the model is not one of this package, or its weights do not fit another size.
+        ValueError: If the model is not one of this package or has low-rank updates, or its weights
+            do not fit another size.
 
     Example:
 

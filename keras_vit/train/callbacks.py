@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import keras
+import numpy as np
 
 from keras_vit.checks import check_choice
+from keras_vit.train.tasks import Monitor
 
 
 class EarlyStopping(keras.callbacks.Callback):
@@ -42,8 +45,7 @@ class EarlyStopping(keras.callbacks.Callback):
             )
         earlier = self.model.history.history.get(self.monitor, [])
         values = [*earlier, (logs or {})[self.monitor]]
-        best = max(values) if self.mode == "max" else min(values)
-        waited = len(values) - 1 - values.index(best)
+        waited = len(values) - 1 - Monitor(self.monitor, self.mode).best_of(values)
         if waited >= self.patience:
             self.model.stop_training = True
 
@@ -61,6 +63,26 @@ class EvaluateAverages(keras.callbacks.Callback):
 
     def on_test_end(self, logs: dict[str, float] | None = None) -> None:
         self._stack.close()
+
+
+def last_weights(model: keras.Model) -> tuple[keras.callbacks.Callback, keras.callbacks.Callback]:
+    """Two callbacks with which `fit` ends with the weights of the last step, not their averages.
+
+    Keras replaces the weights of an optimizer with `use_ema` before `on_train_end`. The first
+    callback stands before `ResumeTraining`, which saves the weights there, and the second behind
+    it, because it also changes them before the first step.
+    """
+    kept: list[np.ndarray] = []
+
+    def keep(*_: Any, **__: Any) -> None:
+        kept[:] = [keras.ops.convert_to_numpy(variable) for variable in model.trainable_variables]
+
+    def put_back(*_: Any, **__: Any) -> None:
+        for variable, value in zip(model.trainable_variables, kept, strict=True):
+            variable.assign(value)
+
+    ends = keras.callbacks.LambdaCallback
+    return ends(on_train_end=put_back), ends(on_train_begin=keep, on_epoch_end=keep)
 
 
 @contextlib.contextmanager

@@ -19,8 +19,9 @@ from keras_vit.models.resizing import resize_model
 from keras_vit.resume.callback import ResumeTraining
 from keras_vit.train.adapt import adapt_model, scope_of
 from keras_vit.train.arguments import check_model, check_task, check_types
-from keras_vit.train.callbacks import EarlyStopping, EvaluateAverages
+from keras_vit.train.callbacks import EarlyStopping, EvaluateAverages, last_weights
 from keras_vit.train.hyperparameters import Recipe
+from keras_vit.train.run_folder import SaveBest
 from keras_vit.train.stages import (
     EarlierEpochs,
     Epochs,
@@ -28,6 +29,7 @@ from keras_vit.train.stages import (
     carry_over,
     plan_run,
     plan_stages,
+    training_batches,
 )
 from keras_vit.train.tasks import MONITORS, compile_for, in_units, standardized
 from keras_vit.trainers.model import Model
@@ -63,9 +65,9 @@ def fine_tune(
     """Fine-tunes a copy of a pre-trained model as the paper does.
 
     The copy has a new head of zeros for the classes of the images and the image size of the recipe
-    (`adapt_model`). `model` itself is not changed. Several labels for each image need
-    `recipe.replace(loss="sigmoid")`, regression `"mse"` or `"huber"`: it trains on standardised
-    targets, and the model that it returns predicts in their units.
+    (`adapt_model`); what is frozen in `model` stays so. `model` itself is not changed. Several
+    labels for each image need `recipe.replace(loss="sigmoid")`, regression `"mse"` or `"huber"`: it
+    trains on standardised targets, and the model that it returns predicts in their units.
 
     Args:
         model: A pre-trained model of this package.
@@ -278,15 +280,21 @@ def _train(
         if previous is not None:
             carry_over(previous, current)
         own: list[keras.callbacks.Callback] = []
+        ends = () if is_last or recipe.averaging is None else last_weights(current)
         if recipe.averaging is not None:
             own.append(EvaluateAverages())
+        own += ends[:1]
         if recipe.early_stopping and is_last:
             own.append(EarlyStopping(recipe.early_stopping, *MONITORS[images.task]))
         if folder is not None:
             states = pathlib.Path(folder)
             own.append(ResumeTraining(states if is_last else states / str(stage.image_size)))
+        own += ends[1:]
         if history is not None:
             own.append(EarlierEpochs(history))
+        for callback in callbacks:
+            if isinstance(callback, SaveBest):
+                callback.first_epoch = stage.first
         augmented = (augmentation_of(recipe, stage), seed + number)
         training, evaluation = _batches(current, images, recipe, validation, plan, augmented)
         history = current.fit(
@@ -311,20 +319,11 @@ def _batches(
     augmented: tuple[Augmentation, int],
 ) -> tuple[Any, Any]:
     """Batches to train on, and to validate on if there are images for it."""
-    from keras_vit.data.batches import eval_batches, train_batches  # TensorFlow
+    from keras_vit.data.batches import eval_batches  # TensorFlow
 
+    training = training_batches(model, images, recipe, plan, augmented)
+    if validation is None:
+        return training, None
     size = None if model.inputs[0].shape[1] else recipe.image_size
     with scope_of(model):
-        training = train_batches(
-            images.balanced() if recipe.balanced_sampling else images,
-            model,
-            recipe.batch_size,
-            *augmented,
-            class_weights=list(images.class_weights()) if recipe.class_weights else None,
-            repeats=plan.repeats,
-            steps=plan.steps,
-            image_size=size,
-        )
-        if validation is None:
-            return training, None
         return training, eval_batches(validation, model, recipe.batch_size, image_size=size)

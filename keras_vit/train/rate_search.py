@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from keras_vit.train.adapt import scope_of
 from keras_vit.train.arguments import check_types
 from keras_vit.train.hyperparameters import Recipe
+from keras_vit.train.stages import Epochs, training_batches
 from keras_vit.train.tasks import build_loss
 from keras_vit.trainers.model import Model
 
@@ -76,8 +77,6 @@ def search_learning_rate(
     Raises:
         ValueError: If the loss never fell, or the rates or steps are out of range.
     """
-    from keras_vit.data.batches import train_batches
-
     check_types(model, recipe, images=images)
     before = [keras.ops.convert_to_numpy(variable) for variable in model.variables]
     if not 0 < lowest < highest or steps < 3:
@@ -90,12 +89,8 @@ def search_learning_rate(
         scheduled = recipe.replace(averaging=None).build_optimizer(images.num_images)
         fields = {**scheduled.get_config(), "learning_rate": lowest}
         model.compile(type(scheduled).from_config(fields), build_loss(recipe, images))
-        repeats = -(-steps * recipe.batch_size // images.num_images)
-        options: dict[str, Any] = {"repeats": repeats, "steps": steps}
-        options["image_size"] = None if model.inputs[0].shape[1] else recipe.image_size
-        batches = train_batches(
-            images, model, recipe.batch_size, recipe.augmentation, seed, **options
-        )
+        plan = Epochs(1, steps, -(-steps * recipe.batch_size // images.num_images))
+        batches = training_batches(model, images, recipe, plan, (recipe.augmentation, seed))
     rising = _RisingRate(lowest, growth)
     try:
         model.fit(batches, epochs=1, callbacks=[rising], shuffle=False, verbose=0)

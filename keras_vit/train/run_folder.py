@@ -155,15 +155,20 @@ class SaveBest(keras.callbacks.Callback):
     Args:
         path: The `.keras` file to write.
         monitor: The metric.
+
+    Attributes:
+        first_epoch: The first epoch to compare: with progressive image sizes, of the present size.
     """
 
     def __init__(self, path: pathlib.Path, monitor: Monitor = MONITORS["single_label"]):
         super().__init__()
         self.path = path
         self.monitor = monitor
+        self.first_epoch = 0
         self._values: list[float] | None = None
 
     def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
+        self._values = None
         if self.path.exists() and not is_whole(self.path):
             self.path.unlink()
             print(f"{self.path} was damaged and is removed.", file=sys.stderr, flush=True)
@@ -172,7 +177,7 @@ class SaveBest(keras.callbacks.Callback):
         metric = self.monitor.metric
         if self._values is None:
             earlier = self.model.history.history.get(metric, []) if self.path.exists() else []
-            self._values = list(earlier)
+            self._values = list(earlier[self.first_epoch :])
         if metric not in (logs or {}):
             return
         self._values.append((logs or {})[metric])

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 
-from keras_vit.config import ViTConfig
 from keras_vit.data.augmentation import Augmentation
-from keras_vit.resize import resize_positions
-from keras_vit.train.adapt import POSITIONS, scope_of
+from keras_vit.models.resizing import resize_table
+from keras_vit.train.adapt import scope_of
 from keras_vit.train.hyperparameters import Recipe
 from keras_vit.trainers.model import Model
+
+if TYPE_CHECKING:  # reading images needs TensorFlow
+    from keras_vit.data.image_set import ImageSet
 
 # In shorter epochs, most of the time would go into their overhead.
 _MIN_STEPS = 100
@@ -118,6 +121,29 @@ def augmentation_of(recipe: Recipe, stage: Stage) -> Augmentation:
     return dataclasses.replace(chosen, resize_size=smaller)
 
 
+def training_batches(
+    model: Model,
+    images: ImageSet,
+    recipe: Recipe,
+    plan: Epochs,
+    augmented: tuple[Augmentation, int],
+) -> Any:
+    """Batches to train on by a recipe, with an augmentation and its seed."""
+    from keras_vit.data.batches import train_batches  # TensorFlow
+
+    with scope_of(model):
+        return train_batches(
+            images.balanced() if recipe.balanced_sampling else images,
+            model,
+            recipe.batch_size,
+            *augmented,
+            class_weights=list(images.class_weights()) if recipe.class_weights else None,
+            repeats=plan.repeats,
+            steps=plan.steps,
+            image_size=None if model.inputs[0].shape[1] else recipe.image_size,
+        )
+
+
 def carry_over(old: Model, new: Model) -> None:
     """Copies weights, and the state of the optimizer if both are compiled, to another image size.
 
@@ -137,21 +163,19 @@ def carry_over(old: Model, new: Model) -> None:
 
 def _resized(source: Any, target: Any, old: Model, new: Model) -> list[tuple[Any, np.ndarray]]:
     """Variables of `target` with the values of `source`, those of positions resized."""
-    before, after = cast(ViTConfig, old.config), cast(ViTConfig, new.config)
     found, problems = [], []
     for one, other in zip(source, target, strict=True):
         value = np.asarray(keras.ops.convert_to_numpy(one))
         if value.shape != tuple(other.shape):
             # The optimizer's variables have the path of the weight with "_" in place of "/".
-            if not other.path.replace("_", "/").count(POSITIONS.replace("_", "/")):
+            table = re.search(r"position_embedding[/_](embedding|rows|columns)", other.path)
+            if table is None:
                 problems.append(f"{other.path}: {value.shape}, {tuple(other.shape)}")
                 continue
-            prefix = value.shape[1] - math.prod(before.grid)
-            method = after.position_resize
-            patches = resize_positions(value[:, prefix:], before.grid, after.grid, method)
-            if value.min() >= 0:  # second moments stay so: bicubic resizing overshoots
-                patches = np.maximum(patches, 0)
-            value = np.concatenate((value[:, :prefix], patches), axis=1)
+            is_positive = value.min() >= 0
+            value = resize_table(table[1], value, old.config, new.config)
+            if is_positive:  # second moments stay so: bicubic resizing overshoots
+                value = np.maximum(value, 0)
         found.append((other, value))
     if problems:
         raise ValueError(

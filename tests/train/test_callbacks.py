@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import types
+
 import keras
 import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit.train import run_folder
 from keras_vit.train.callbacks import EvaluateAverages, averaged_weights
 from keras_vit.train.run_folder import SaveBest
 
@@ -66,6 +69,26 @@ def test_training_stops_at_the_epoch_of_keras(tmp_path):
             np.testing.assert_array_equal(one, weight)
     with pytest.raises(ValueError, match=r"needs val_accuracy. Received: accuracy, loss"):
         fit([keras_vit.train.EarlyStopping(2)])
+
+
+def test_the_best_epoch_is_one_of_the_present_image_size(tmp_path, monkeypatch):
+    """After two epochs of smaller images, which were better; a loss that is no number is none."""
+    saved = []
+    monkeypatch.setattr(run_folder, "save_keras_file", lambda model, path: path.touch())
+    monkeypatch.setattr(run_folder, "in_units", lambda model: saved.append(epoch) or model)
+    best, stop = SaveBest(tmp_path / "best.keras"), keras_vit.train.EarlyStopping(3, "loss", "min")
+    best.path.touch()  # of the smaller images
+    best.first_epoch = 2
+    model = types.SimpleNamespace(optimizer=None, stop_training=False)
+    model.history = types.SimpleNamespace(history={"val_accuracy": [0.9, 1.0], "loss": []})
+    for callback in (best, stop):
+        callback.set_model(model)
+    values = ((0.5, float("nan")), (0.6, 0.5), (0.6, 0.4), (0.55, 0.3))
+    for epoch, (accuracy, loss) in enumerate(values, 2):
+        best.on_epoch_end(epoch, {"val_accuracy": accuracy})
+        stop.on_epoch_end(epoch, {"loss": loss})
+        model.history.history["loss"].append(loss)
+    assert saved == [2, 3] and not model.stop_training
 
 
 def test_a_kill_after_the_last_epoch_trains_no_further(tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -38,7 +40,8 @@ class Watch(keras.callbacks.Callback):
     """Keeps weights, optimizer and size at the start and the end of each stage; may kill the run.
 
     Args:
-        kill_after: Training steps after which the process is ended, as far as that can be done.
+        kill_after: Training steps after which the process is ended, as far as that can be done;
+            `"end"` does so at the end of the first stage.
     """
 
     def __init__(self, kill_after=None):
@@ -56,8 +59,12 @@ class Watch(keras.callbacks.Callback):
     def on_train_begin(self, logs=None):
         self.stages.append([self.model.input_shape[1], self.state()])
 
+    def on_epoch_end(self, epoch, logs=None):
+        self.stages[-1][2:] = [self.state()]
+
     def on_train_end(self, logs=None):
-        self.stages[-1].append(self.state())
+        if self.kill_after == "end":  # Keras has just replaced the weights with their averages
+            raise KeyboardInterrupt
 
     def on_train_batch_end(self, batch, logs=None):
         self.steps += 1
@@ -83,15 +90,23 @@ def short_epochs(monkeypatch):
 
 
 @pytest.mark.slow
-def test_each_stage_begins_where_the_one_before_ended(short_epochs):
-    watch, result = train()
+@pytest.mark.parametrize(
+    ("kind", "averaging", "tables"),
+    [("learned", None, 1), ("learned", 0.9, 1), ("learned_2d", None, 2)],
+)
+def test_each_stage_begins_where_the_one_before_ended(kind, averaging, tables, short_epochs):
+    recipe = RECIPE.replace(averaging=averaging)
+    watch, result = train(recipe=recipe, position_embedding=kind)
     assert [stage[0] for stage in watch.stages] == [8, 16] and watch.steps == 16
     ended, begun = watch.stages[0][2], watch.stages[1][1]
     resized = [name for name in ended if ended[name].shape != begun[name].shape]
-    assert len(resized) == 3  # the weight and two moments
+    assert len(resized) == tables * (4 if averaging else 3)  # the weight, two moments, the average
     for name, value in ended.items():
         if name not in resized:
             np.testing.assert_array_equal(value, begun[name], err_msg=name)
+            continue
+        if kind == "learned_2d":  # the line between two rows or columns
+            np.testing.assert_allclose(begun[name][:, [0, -1]], value, rtol=1e-6)
             continue
         patches = resize_positions(value[:, 1:], (2, 2), (4, 4), "align_corners")
         np.testing.assert_allclose(begun[name][:, 1:], patches, rtol=1e-6)
@@ -101,15 +116,35 @@ def test_each_stage_begins_where_the_one_before_ended(short_epochs):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kill_after", [5, 13])
-def test_a_run_that_was_killed_ends_with_the_same_bits(kill_after, short_epochs, tmp_path):
-    """In the second epoch of the first stage, and of the last."""
-    _, expected = train(tmp_path / "whole", callbacks=[WriteMetrics(tmp_path / "whole")])
+def test_what_is_frozen_is_so_in_every_stage(short_epochs):
+    model = tiny(dropout_rate=0.0)
+    model.get_layer("block_0").trainable = False
+    model.get_layer("patch_encoder").projection.trainable = False
+    before = [np.array(variable) for variable in model.get_layer("block_0").weights]
+    watch = Watch()
+    keras_vit.pretrain(model, images(), RECIPE, callbacks=[watch], verbose=0)
+    begun, ended = watch.stages[0][1:]
+    same = {name for name, value in ended.items() if np.array_equal(value, begun[name])}
+    names = {name for name in begun if not name.startswith("optimizer") and "seed" not in name}
+    frozen = ("block_0/", "patch_encoder/")
+    assert {name for name in names if name.startswith(frozen)} == names & same
+    for variable, value in zip(model.get_layer("block_0").weights, before, strict=True):
+        np.testing.assert_array_equal(variable, value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kill_after", "averaging"), [(5, 0.9), (13, None), ("end", 0.9)])
+def test_a_run_that_was_killed_ends_with_the_same_bits(
+    kill_after, averaging, short_epochs, tmp_path
+):
+    """In the second epoch of the first stage, of the last, and at the end of the first."""
+    run = functools.partial(train, recipe=RECIPE.replace(averaging=averaging))
+    _, expected = run(tmp_path / "whole", callbacks=[WriteMetrics(tmp_path / "whole")])
     (tmp_path / "cut").mkdir()
     metrics = [WriteMetrics(tmp_path / "cut")]
     with pytest.raises(KeyboardInterrupt):
-        train(tmp_path / "cut", kill_after, callbacks=metrics)
-    again, result = train(tmp_path / "cut", callbacks=metrics)
+        run(tmp_path / "cut", kill_after, callbacks=metrics)
+    again, result = run(tmp_path / "cut", callbacks=metrics)
     assert again.steps < 16
     for one, other in zip(result.model.weights, expected.model.weights, strict=True):
         np.testing.assert_array_equal(one, other)
@@ -118,7 +153,7 @@ def test_a_run_that_was_killed_ends_with_the_same_bits(kill_after, short_epochs,
     lines = (tmp_path / "cut/metrics.csv").read_text().splitlines()
     names = [line.split(",")[0] for line in lines]
     assert names == ["epoch", "0", "1", "2", "3"]
-    done, same = train(tmp_path / "cut", callbacks=metrics)  # complete
+    done, same = run(tmp_path / "cut", callbacks=metrics)  # complete
     assert done.steps == 0
     for one, other in zip(same.model.weights, expected.model.weights, strict=True):
         np.testing.assert_array_equal(one, other)
