@@ -20,7 +20,7 @@ from keras_vit.trainers.model import Model, with_config
 from keras_vit.variants import chosen_fields, configure, find_variant
 from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
 from keras_vit.weights.inspection import adapt_config, inspect_checkpoint
-from keras_vit.weights.load import check_supported, load_checkpoint
+from keras_vit.weights.load import check_supported, load_checkpoint, load_keras_weights
 
 _LOGGER = logging.getLogger("keras_vit")
 
@@ -49,7 +49,8 @@ def create_model(
             official projects, timm or transformers (`.npz`, `.safetensors`) or of Keras
             (`.weights.h5`); its address (`https://`, `gs://`, `hf://owner/name`). The
             configuration follows the checkpoint, except for the options given here, and
-            `model.load_report` lists the outcome for every array.
+            `model.load_report` lists the outcome for every array. A file of Keras has none: what is
+            not given here is of the architecture.
         input_tensor: Symbolic images of shape `(B, H, W, C)` to use as the input: a `keras.Input`,
             or the output of layers that follow one. Those layers become part of the model, which
             then has no `config`.
@@ -101,11 +102,12 @@ def create_model(
         return build(config, name, input_tensor)
     card = find_tag(variant, weights)
     path = find_weights(weights, card)
+    chosen = chosen_fields(variant, include_top, input_shape, pooling, options)
     if path.name.endswith(".weights.h5"):
         model = build(config, name, input_tensor)
-        _after_input(model, input_tensor, config).load_weights(path)
+        part = _after_input(model, input_tensor, config)
+        model.load_report = load_keras_weights(part, path, chosen)
         return model
-    chosen = chosen_fields(variant, include_top, input_shape, pooling, options)
     with open_checkpoint(path) as checkpoint:
         return build_from(checkpoint, config, chosen, card, name, input_tensor)
 

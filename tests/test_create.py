@@ -10,6 +10,7 @@ import pytest
 
 import keras_vit
 from keras_vit.create import create_model
+from keras_vit.errors import CheckpointMismatchError
 from keras_vit.variants import configure
 from tests.fixtures import abstract_model, fill_random, images_for
 from tests.official import GOLDEN
@@ -85,6 +86,23 @@ def test_weights_of_a_file_are_loaded(tmp_path):
     loaded = create_model("vit_b16", weights=tmp_path / "model.weights.h5", **TINY)
     images = images_for(model)
     np.testing.assert_array_equal(loaded(images), model(images))
+
+
+def test_what_a_file_of_keras_does_not_hold_is_told(tmp_path, caplog):
+    path = tmp_path / "model.weights.h5"
+    model = create_model("vit_b16", **{**TINY, "depth": 2})
+    model.compile("adam", "mse")
+    model.optimizer.build(model.trainable_variables)
+    model.save_weights(path)
+    with pytest.raises(CheckpointMismatchError, match=r"has 32 weights, and the model 20.*`depth`"):
+        create_model("vit_b16", weights=path, **{**TINY, "depth": 1})
+    caplog.clear()
+    options = {**TINY, "depth": 2, "gelu": "exact"}
+    report = create_model("vit_b16", weights=path, **options).load_report
+    assert report.settings["gelu"] == ("exact", "the caller") and len(report.loaded) == 32
+    (message,) = caplog.messages
+    assert "holds weights alone" in message and "norm_epsilon, pooling" in message
+    assert "gelu" not in message and "preprocessing" in message
 
 
 def test_every_field_of_the_configuration_is_an_option():

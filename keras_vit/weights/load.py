@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from keras_vit.trainers.model import Model
 
+_LOGGER = logging.getLogger("keras_vit")
 # What the report states, each with where it comes from.
 _STATED = (
     "gelu", "norm_epsilon", "pooling", "num_heads", "rope", "position_resize", "preprocessing",
@@ -113,6 +115,62 @@ def load_weights(
         return load_checkpoint(model, checkpoint, grid, resize_patches)
 
 
+def load_keras_weights(
+    model: Model, path: str | os.PathLike[str], chosen: Collection[str] = ()
+) -> LoadReport:
+    """Loads a `.weights.h5` file, which holds weights alone: no GELU, epsilon or preprocessing.
+
+    Args:
+        model: A model of this package.
+        path: The file, of a model of the same architecture.
+        chosen: Fields of the model's configuration that the caller chose.
+
+    Returns:
+        A `LoadReport`, which the model keeps as `model.load_report`.
+
+    Raises:
+        CheckpointMismatchError: If the file has more weights than the model.
+        ValueError: If it has less, or others.
+    """
+    import h5py
+
+    model.load_weights(path)
+    found: list[str] = []
+    with h5py.File(path) as file:
+        file.visititems(lambda name, x: found.append(name) if isinstance(x, h5py.Dataset) else None)
+    found = [x for x in found if x.startswith("layers/") and "seed_generator" not in x]
+    if len(found) > len(model.weights):  # Keras does not look at what it does not need
+        raise CheckpointMismatchError(
+            f"{os.fspath(path)} has {len(found)} weights, and the model {len(model.weights)}. Pass "
+            "the options that the model in the file was made with, such as `depth` and `classes`."
+        )
+    stated = {
+        field: (
+            getattr(model.config, field),
+            "the caller" if field in chosen else "the architecture",
+        )
+        for field in _STATED
+        if hasattr(model.config, field)
+    }
+    taken = [field for field, (_, origin) in stated.items() if origin == "the architecture"]
+    _LOGGER.warning(
+        "%s holds weights alone. Of the architecture, not of the file, are: %s. Pass them if the "
+        "model was made with others, or save it as a .keras file.",
+        path,
+        ", ".join(taken),
+    )
+    model.load_report = LoadReport(
+        path=os.fspath(path),
+        layout="keras",
+        loaded=tuple(variable.path for variable in model.weights),
+        resized={},
+        fresh=(),
+        left_out=(),
+        settings=stated,
+    )
+    return model.load_report
+
+
 def check_supported(checkpoint: Checkpoint, chosen: Collection[str] | None) -> None:
     """Checks that the models of this package compute what a file and its sidecar files ask for.
 
@@ -183,6 +241,7 @@ def load_checkpoint(
     if isinstance(plan.config, ViTConfig):
         method = plan.resize_method
         with_config(model, dataclasses.replace(plan.config, position_resize=method))
+        _set_resize(model, method)
     report = LoadReport(
         path=os.fspath(checkpoint.file.path),
         layout=checkpoint.layout.name,
@@ -196,6 +255,15 @@ def load_checkpoint(
     )
     model.load_report = report
     return report
+
+
+def _set_resize(model: Model, method: str) -> None:
+    """Makes the layer of a model of any size resize its positions by a method."""
+    for layer in model.layers:
+        if layer.name == POSITIONS.split("/")[0] and layer.resize != method:
+            layer.resize = method
+            # Functions that were traced before hold the old method.
+            model.train_function = model.test_function = model.predict_function = None
 
 
 def _settings(plan: Plan, origins: Mapping[str, str] | None) -> dict[str, tuple[Any, str]]:

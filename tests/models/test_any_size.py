@@ -173,14 +173,19 @@ def test_weights_of_a_checkpoint_keep_its_grid(tmp_path, monkeypatch):
     (tmp_path / "config.json").write_text('{"model_args": {"num_heads": 4}}')
     options = {"input_shape": (None, None, 3), "classes": 10}
     images = pixels((64, 32))
+    later = keras_vit.build_vit(dataclasses.replace(config, any_size=True, gelu="exact"))
+    later.predict(images, verbose=0)  # traced with the method of the official code
+    keras_vit.load_weights(later, file)
     for model in (
         keras_vit.create_model("vit_tiny", weights=file, **options),
         keras_vit.from_pretrained(file, "vit_tiny", **options),
+        later,
     ):
         assert model.config.grid == (3, 3)
         assert model.config.position_resize == "bicubic"  # of timm
         expected = resize_model(keras_vit.from_pretrained(file, "vit_tiny"), (64, 32))(images)
         close(model(images), expected)
+        close(model.predict(images, verbose=0), expected)
 
 
 @pytest.mark.parametrize(
