@@ -30,6 +30,7 @@ _ACTIVATIONS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     "sigmoid": tf.nn.sigmoid,
 }
 _NO_ACTIVATION = "linear"
+_SMALLEST = 1e-12  # in place of 0, where all outputs are
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,6 +112,11 @@ class Inference:
     def has_probabilities(self) -> bool:
         """Whether probabilities follow from the outputs."""
         return "logits" in self.model.output and self.activation != _NO_ACTIVATION
+
+    @property
+    def floor(self) -> float:
+        """Smallest unit of outputs that differences are measured in: none for regression."""
+        return _SMALLEST if self.activation == _NO_ACTIVATION else 1.0
 
     @property
     def variables(self) -> list[tf.Variable]:

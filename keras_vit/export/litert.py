@@ -146,7 +146,10 @@ def export_litert(
         _check_operators(unfinished)
         expected = expected_outputs(inference, images)
         runner = of_images(load_litert(unfinished), inference)
-        report = compare(unfinished, "litert", precision, runner, expected, images, batch_size or 4)
+        report = compare(
+            *(unfinished, "litert", precision, runner, expected, images, batch_size or 4),
+            floor=inference.floor,
+        )
         inference.check_unchanged()
         check(report, TOLERANCES[precision], tolerance=tolerance)
     return dataclasses.replace(report, path=local_or_remote(path))

@@ -111,7 +111,9 @@ def export_onnx(
         _write(graph, unfinished, precision, external_data, {"model_card": card})
         runner = of_images(load_onnx(unfinished), inference)
         expected = expected_outputs(inference, images)
-        report = compare(unfinished, "onnx", precision, runner, expected, images)
+        report = compare(
+            unfinished, "onnx", precision, runner, expected, images, floor=inference.floor
+        )
         inference.check_unchanged()
         check(report, *TOLERANCES[precision], tolerance)
     return dataclasses.replace(report, path=local_or_remote(path))

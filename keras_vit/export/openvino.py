@@ -59,6 +59,7 @@ def export_openvino(
     float_layers: Sequence[str] = (),
     images: Images | None = None,
     preprocessing: Preprocessing | None = None,
+    activation: str | None = None,
     tolerance: float | None = None,
 ) -> ExportReport:
     """Exports a model to OpenVINO's IR, and checks it in OpenVINO against the model.
@@ -85,6 +86,7 @@ def export_openvino(
         images: Pixels of shape `(B, H, W, C)` in [0, 255] for the check, or a list of images of
             any size, as `read_images` returns; `None` takes synthetic images.
         preprocessing: Preprocessing of the images; `None` takes the model's own.
+        activation: As for `export_onnx`.
         tolerance: Largest difference allowed, relative to the largest logit.
 
     Returns:
@@ -108,7 +110,7 @@ def export_openvino(
             "The path of an OpenVINO file must end in .xml; its weights get the same name with "
             f".bin. Received: {os.fspath(path)!r}."
         )
-    inference = prepare(model, preprocessing=preprocessing)
+    inference = prepare(model, preprocessing=preprocessing, activation=activation)
     outputs = check_outputs(inference, outputs)
     labels = check_labels(labels, inference.classes)
     images = verification_images(images, inference)
@@ -125,7 +127,9 @@ def export_openvino(
         graph.set_rt_info(json.dumps(model_card(inference, precision, labels)), "model_card")
         _save(graph, unfinished, precision)
         expected, runner = expected_outputs(inference, images), load_openvino(unfinished)
-        report = compare(unfinished, "openvino", precision, runner, expected, images)
+        report = compare(
+            unfinished, "openvino", precision, runner, expected, images, floor=inference.floor
+        )
         inference.check_unchanged()
         check(report, TOLERANCES[precision], tolerance=tolerance)
     return dataclasses.replace(report, path=local_or_remote(path))

@@ -168,12 +168,13 @@ def export_saved_model(
             unfinished, inference, labels, precision, warmup_batch_sizes, max_pixels
         )
         runner = load_saved_model(unfinished)
-        report = compare(unfinished, "saved_model", precision, runner, expected, images)
+        kind = (unfinished, "saved_model", precision)
+        report = compare(*kind, runner, expected, images, floor=inference.floor)
         report = compare_resizing(report, runner, reference)
         report = compare_sizes(report, runner, reference)
         if jit_compile:
             plain = load_saved_model(unfinished, PLAIN_PIXELS)
-            twin = compare(unfinished, "saved_model", precision, plain, expected, images)
+            twin = compare(*kind, plain, expected, images, floor=inference.floor)
             worst = max(report.max_difference, twin.max_difference)
             report = dataclasses.replace(report, max_difference=worst)
         inference.check_unchanged()

@@ -37,7 +37,7 @@ class ExportReport:
         size: Bytes on disk.
         images: Number of images on which both ran.
         max_difference: Largest absolute difference of any output, divided by the largest absolute
-            value of that output in the model (at least 1).
+            value of that output in the model (at least 1, except for regression).
         top1_agreement: Share of images for which both have the same top-1 class, in [0, 1]; `None`
             without a head.
         latency_ms: Median latency of the file for one image, in milliseconds.
@@ -115,7 +115,7 @@ def verify_export(
     inference.check_unchanged()
     is_activated = "probabilities" in expected and "logits" not in expected
     run = _with_probabilities(runner, inference.activation) if is_activated else runner
-    report = compare(path, format, "unknown", run, expected, images)
+    report = compare(path, format, "unknown", run, expected, images, floor=inference.floor)
     report = compare_resizing(report, runner, inference)
     report = compare_sizes(report, runner, inference)
     return check(report, None, tolerance=tolerance)
@@ -136,6 +136,7 @@ def compare(
     expected: dict[str, np.ndarray],
     images: np.ndarray,
     batch_size: int = 8,
+    floor: float = 1.0,
 ) -> ExportReport:
     """Runs an exported file on images and compares its outputs with the model's.
 
@@ -147,6 +148,7 @@ def compare(
         expected: The model's outputs by name.
         images: Pixels of shape `(B, H, W, C)` in [0, 255].
         batch_size: Images per call of the runner.
+        floor: Smallest value that differences are relative to, see `Inference.floor`.
 
     Returns:
         An `ExportReport`.
@@ -163,7 +165,7 @@ def compare(
         precision=precision,
         size=size_of(path),
         images=len(images),
-        max_difference=max(_difference(outputs[name], expected[name]) for name in shared),
+        max_difference=max(_difference(outputs[name], expected[name], floor) for name in shared),
         top1_agreement=_agreement(outputs, expected),
         latency_ms=latency_ms,
         processor_ms=processor_ms,
@@ -192,7 +194,9 @@ def compare_resizing(report: ExportReport, runner: Runner, inference: Inference)
     outputs = signatures["images"](images=tf.constant(images))
     expected = inference.run(resize_images(list(images), inference))
     differences = [
-        _difference(outputs[name].numpy(), expected[name]) for name in expected if name in outputs
+        _difference(outputs[name].numpy(), expected[name], inference.floor)
+        for name in expected
+        if name in outputs
     ]
     return dataclasses.replace(report, max_difference=max(report.max_difference, *differences))
 
@@ -274,7 +278,9 @@ def _warn_of_quantized(
         return
     modes = ", ".join(sorted({str(layer.quantization_mode) for layer in quantized}))
     expected = _quantized_outputs(inference, images)
-    difference = max(_difference(outputs[name], values) for name, values in expected.items())
+    difference = max(
+        _difference(outputs[name], values, inference.floor) for name, values in expected.items()
+    )
     agreement = _agreement(outputs, expected)
     warnings.warn(
         f"Keras quantised {len(quantized)} layers of {inference.source.name!r} ({modes}). The file "
@@ -302,7 +308,8 @@ def compare_sizes(report: ExportReport, runner: Runner, inference: Inference) ->
         pixels = synthetic_images((*size, channels), count=2)
         outputs, expected = runner(pixels), expected_outputs(inference, pixels)
         shared = [name for name in outputs if name in expected]
-        worst = max(worst, *(_difference(outputs[name], expected[name]) for name in shared))
+        differences = [_difference(outputs[x], expected[x], inference.floor) for x in shared]
+        worst = max(worst, *differences)
     return dataclasses.replace(report, max_difference=worst)
 
 
@@ -431,12 +438,12 @@ def size_of(path: str | os.PathLike[str]) -> int:
     return sum(file.stat().st_size for file in files)
 
 
-def _difference(output: np.ndarray, expected: np.ndarray) -> float:
-    """Largest absolute difference, relative to the largest absolute value (at least 1)."""
+def _difference(output: np.ndarray, expected: np.ndarray, floor: float) -> float:
+    """Largest absolute difference, relative to the largest absolute value (at least `floor`)."""
     if output.shape != expected.shape:
         return float("inf")
     difference = np.max(np.abs(output.astype("float64") - expected)) / max(
-        1.0, np.max(np.abs(expected))
+        floor, np.max(np.abs(expected))
     )
     return float("inf") if np.isnan(difference) else float(difference)
 

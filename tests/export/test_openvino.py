@@ -83,6 +83,8 @@ def test_any_batch_names_labels_and_the_client(model, pixels, tmp_path):
     assert card["labels"] == LABELS and card["precision"] == "float32"
     assert json.loads(json.dumps(card))["input_shape"] == [32, 32, 3]
     assert client.check(str(report.path)) < 2e-2  # bfloat16 on some processors
+    plain = export_openvino(model, tmp_path / "values.xml", activation="linear")  # of regression
+    assert tuple(load_openvino(plain.path)(pixels)) == ("logits",)
 
 
 CASES = [(family, precision) for family in FAMILIES for precision in ("float32", "int8")]

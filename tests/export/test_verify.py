@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import keras_vit
 from keras_vit.cli.main import main
 from keras_vit.errors import ExportMismatchError
 from keras_vit.export.onnx import export_onnx
 from keras_vit.export.runners import find_format, newest_version
 from keras_vit.export.verify import verify_export
+from tests.fixtures import fill_random, images_for, tiny_config
 
 
 # tests/cli/test_chain.py exports a SavedModel, the test below a LiteRT file.
@@ -74,6 +76,21 @@ def test_verify_export_detects_another_model(model, tmp_path):
     assert verify_export(path, other).max_difference > 1e-2
     with pytest.raises(ExportMismatchError, match="onnx export differs from the model"):
         verify_export(path, other, tolerance=1e-3)
+
+
+def test_small_targets_are_compared_in_their_own_unit(tmp_path):
+    """A file that gives one value for all images is not taken for a regression within 0.3."""
+    small = keras_vit.build_vit(tiny_config(classes=1, depth=1))
+    fill_random(small, 0.1)
+    head = small.get_layer("head")
+    head.set_weights([0.002 * weight for weight in head.get_weights()])
+    options = {"images": images_for(small), "activation": "linear"}
+    path = export_onnx(small, tmp_path / "small.onnx", **options).path
+    assert verify_export(path, small, **options).max_difference < 1e-4
+    head.set_weights([0 * weight for weight in head.get_weights()])  # the other then is relative
+    constant = export_onnx(small, tmp_path / "constant.onnx", **options).path
+    head.set_weights([weight + 0.001 for weight in head.get_weights()])
+    assert verify_export(constant, small, **options).max_difference == pytest.approx(1, abs=1e-6)
 
 
 def test_files_that_are_no_exports(tmp_path):
