@@ -69,6 +69,12 @@ def make_plan(settings: Settings) -> RunPlan:
     if task not in LOSSES[recipe.loss]:
         recipe = recipe.replace(loss=small.recipe.loss, label_smoothing=0.0)
     recipe = recipe.replace(**settings.recipe)
+    if recipe.lora_rank and not _is_pretrained(run):
+        raise ValueError(
+            "Low-rank updates change a trained model. Received: --lora-rank "
+            f"{recipe.lora_rank} with random weights of {run.model}. Pass --weights TAG, or a "
+            "trained model as --model."
+        )
     build_loss(recipe, data.training)  # a wrong one is refused before anything is written
     others = (run.validation, data.validation, data.transfer_test)
     if run.recipe == AUTO and recipe.held_out and others == (None, None, None):

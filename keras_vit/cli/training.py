@@ -31,7 +31,7 @@ from keras_vit.data.sources import CSV_ENDING, open_images
 from keras_vit.distribution.cluster import find_cluster
 from keras_vit.resume.folder_lock import FolderLock
 from keras_vit.train.adapt import adapt_model
-from keras_vit.train.fit import TrainingResult, pretrain, transfer
+from keras_vit.train.fit import TrainingResult, fine_tune, pretrain, transfer
 from keras_vit.train.keras_files import load_keras_file
 from keras_vit.train.prediction import classify_files, predict_labelled
 from keras_vit.train.rate_search import search_learning_rate
@@ -196,7 +196,8 @@ def _fit(model: Model, plan: RunPlan, shown: Progress) -> TrainingResult:
     writing = callbacks_of(folder, held_out is not None, plan.run.tensorboard, plan.run.task)
     options: dict[str, Any] = {"seed": plan.run.seed, "folder": folder / STATES}
     options |= {"callbacks": [*shown.callbacks, *writing], "verbose": shown.verbose}
-    return pretrain(model, plan.data.training, plan.recipe, held_out, **options)
+    train = fine_tune if plan.recipe.lora_rank else pretrain  # whose model is adapted already
+    return train(model, plan.data.training, plan.recipe, held_out, **options)
 
 
 def _transfer(

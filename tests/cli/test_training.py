@@ -186,6 +186,27 @@ def test_tensorboard_is_left_out_or_missing(place, capsys, monkeypatch):
 
 
 @pytest.mark.slow
+def test_low_rank_updates(place, capsys):
+    assert train("--lora-rank", "2", "--output", "runs/lora", "--validation", "test") == 0
+    best = keras.saving.load_model(place / "runs/lora/best.keras")
+    start = keras_vit.create_model("vit_tiny", weights="tiny.npz", classes=2)
+    for path, same in (
+        ("block_0/attention/qkv/kernel", False),
+        ("block_0/mlp/hidden/kernel", True),
+    ):
+        one, other = (
+            next(np.array(x) for x in model.weights if x.path == path) for model in (best, start)
+        )
+        assert np.array_equal(one, other) is same
+    assert train("--lora-rank", "2", "--output", "runs/lora", "--validation", "test") == 0  # again
+    capsys.readouterr()
+    words = ["train", "--data", "train", "--model", "vit_tiny", "--lora-rank", "2"]
+    assert main([*words, "--output", "runs/none"]) == 2
+    assert "with random weights of vit_tiny. Pass --weights TAG" in capsys.readouterr().err
+    assert not (place / "runs/none").exists()
+
+
+@pytest.mark.slow
 def test_the_papers_way_with_a_test_set(place, capsys, monkeypatch):
     short = dataclasses.replace(FINE_TUNING["finetune_pets"], learning_rates=(0.001, 0.05))
     monkeypatch.setitem(RECIPES, "finetune_pets", short)
