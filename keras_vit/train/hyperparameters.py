@@ -187,7 +187,10 @@ class Recipe:
             scaled["warmup_steps"] = int(self.warmup_steps * new / old)
             scaled["warmup_epochs"] = self.warmup_epochs * new / old
         elif length == "steps":
-            scaled["warmup_steps"] = min(self.warmup_steps, new // 5)
+            assert self.epochs is not None
+            share = int(self.warmup_epochs * new / self.epochs)
+            scaled["warmup_steps"] = min(self.warmup_steps or share, new // 5)
+            scaled["warmup_epochs"] = 0.0
         return scaled
 
     @property

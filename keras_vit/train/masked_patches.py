@@ -31,7 +31,7 @@ def masked_patch_model(model: Model, target: str = "mean_color") -> Model:
 
     Raises:
         ValueError: If `target` is unknown, `model` is not a Vision Transformer with its
-            preprocessing included, or it merges tokens.
+            preprocessing included, or it merges or drops tokens.
 
     Example:
         masked = keras_vit.train.masked_patch_model(model)
@@ -56,6 +56,12 @@ def masked_patch_model(model: Model, target: str = "mean_color") -> Model:
         raise ValueError(
             "Masked patch prediction needs images of one size. Received: a model with "
             f"max_num_patches={config.max_num_patches}. Build or load it with max_num_patches=None."
+        )
+    if config.patch_dropout_rate:
+        raise ValueError(
+            "Masked patch prediction needs every patch. Received: a model with "
+            f"patch_dropout_rate={config.patch_dropout_rate}. Pre-train it with 0; the weights are "
+            "the same."
         )
     if config.any_size:
         raise ValueError(

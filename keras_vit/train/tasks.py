@@ -56,10 +56,12 @@ def compile_for(model: Model, recipe: Recipe, images: ImageSet) -> None:
         ValueError: If loss, head and images do not fit, or a regression target is constant.
     """
     activation = getattr(model.config, "classifier_activation", None)
-    if images.task != "single_label" and activation not in (None, "linear"):
+    # Keras finds the logits behind a softmax for its own loss of classes alone.
+    if recipe.loss != "softmax" and activation not in (None, "linear"):
         raise ValueError(
-            f"task={images.task!r} needs a model that returns logits. Received: "
-            f"classifier_activation={activation!r}. Build it with classifier_activation=None."
+            f"The loss {recipe.loss!r} of task={images.task!r} needs a model that returns logits. "
+            f"Received: classifier_activation={activation!r}. Build it with "
+            "classifier_activation=None."
         )
     with scope_of(model):
         loss = build_loss(recipe, images)

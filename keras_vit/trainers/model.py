@@ -14,7 +14,7 @@ from keras_vit.trainers.array_data import ArrayData
 from keras_vit.trainers.compilers import choose_by_batch, compute_dtype
 from keras_vit.trainers.distributed import DistributedTraining, Step, is_distributed
 from keras_vit.trainers.losses import check_labels, check_loss
-from keras_vit.trainers.private_names import flatten_layers
+from keras_vit.trainers.private_names import flatten_layers, set_initial_epoch
 from keras_vit.trainers.processors import xla_pays
 
 _CONFIG_KEY = "architecture"
@@ -130,7 +130,11 @@ class Model(ArrayData, DistributedTraining, keras.Model):
                     "3.15 does so after the first `fit`). Call `compile` again.",
                     stacklevel=2,
                 )
-        return super().fit(*args, **kwargs)
+        try:
+            return super().fit(*args, **kwargs)
+        finally:  # also of one that was interrupted: the next starts at its own beginning
+            self._batches_to_skip = 0
+            set_initial_epoch(self, None)
 
     def make_predict_function(self, force: bool = False) -> Step:
         if self.predict_function is not None and not force:

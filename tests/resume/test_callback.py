@@ -220,6 +220,13 @@ def test_a_later_fit_begins_where_it_should(tmp_path):
     model = build(small=True)
     fit(folder=tmp_path, model=model)
     assert model.fit(shuffled(), shuffle=False, verbose=0).epoch == [0]
+    model.skip_batches(BATCHES)  # as a run that continues does, and is broken off while it skips
+    with pytest.raises(KilledError):
+        stop = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs=None: kill())
+        model.fit(shuffled(), shuffle=False, verbose=0, callbacks=[stop])
+    before = int(model.optimizer.iterations.numpy())
+    model.fit(shuffled(), shuffle=False, verbose=0)
+    assert int(model.optimizer.iterations.numpy()) == before + BATCHES
 
 
 def test_nan_in_the_loss_keeps_the_last_good_state(tmp_path):

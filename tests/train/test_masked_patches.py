@@ -129,5 +129,7 @@ def test_models_that_do_not_fit():
         keras_vit.train.masked_patch_model(bare)
     with pytest.raises(ValueError, match="needs a Vision Transformer of this package"):
         keras_vit.train.masked_patch_model(keras.Sequential([keras.layers.Dense(1)]))
+    with pytest.raises(ValueError, match=r"patch_dropout_rate=0.5\. Pre-train it with 0"):
+        keras_vit.train.masked_patch_model(keras_vit.build_vit(tiny_config(patch_dropout_rate=0.5)))
     with pytest.raises(ValueError, match="`target` must be one of"):
         keras_vit.train.masked_patch_model(bare, "colour")

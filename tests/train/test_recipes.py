@@ -288,6 +288,7 @@ def test_the_warm_up_keeps_its_share_of_the_run():
     deit = keras_vit.train.find_recipe("deit")
     assert deit.replace(epochs=30).warmup_epochs == 0.5
     paper = keras_vit.train.find_recipe("paper_in1k")  # 300 epochs, 10,000 steps of warm-up
+    assert deit.replace(steps=1000).count_warmup(100_000) == 16  # 5 of 300 epochs
     assert row(paper.replace(epochs=30), "epochs", "warmup_steps") == (30, 1000)
     assert row(paper.replace(steps=100), "steps", "epochs", "warmup_steps") == (100, None, 20)
     assert paper.count_warmup(1_281_167) == 10_000

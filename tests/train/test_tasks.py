@@ -154,6 +154,10 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="needs a model that returns logits"):
         model = tiny(classifier_activation="sigmoid")
         keras_vit.pretrain(model, labels, RECIPE.replace(loss="sigmoid"))
+    with pytest.raises(ValueError, match=r"loss 'sigmoid' of task='single_label' needs a model"):
+        model = tiny(classifier_activation="softmax")
+        classes = keras_vit.read_arrays(np.zeros((4, 8, 8, 3), "uint8"), np.arange(4) % 2)
+        keras_vit.pretrain(model, classes, RECIPE.replace(loss="sigmoid"))
     with pytest.raises(ValueError, match="Early stopping needs val_average_precision"):
         recipe = RECIPE.replace(loss="sigmoid", early_stopping=1)
         keras_vit.pretrain(tiny(), labels, recipe)
