@@ -15,6 +15,7 @@ from keras_vit.train.adapt import scope_of
 from keras_vit.train.hyperparameters import Recipe
 from keras_vit.train.stages import plan_run, share_of_pixels
 from keras_vit.train.tasks import compile_for
+from keras_vit.trainers.distributed import is_distributed
 from keras_vit.trainers.model import Model
 
 if TYPE_CHECKING:
@@ -71,8 +72,10 @@ def describe_run(
     yield "augmentation", _text(recipe.augmentation)
     yield "recipe", recipe.source
     slots = (2 if recipe.optimizer == "adam" else 1) + (recipe.averaging is not None)
+    slots = 0 if recipe.lora_rank else slots  # those of the updates are few
+    replicas = model.distribute_strategy.num_replicas_in_sync if is_distributed(model) else 1
     size = 2 if keras.config.dtype_policy().compute_dtype != "float32" else 4
-    memory = training_memory(model, recipe.batch_size, slots, size)
+    memory = training_memory(model, -(-recipe.batch_size // replicas), slots, size)
     yield (
         "memory",
         (

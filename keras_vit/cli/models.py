@@ -164,7 +164,7 @@ def report_run(
     unreadable: str | None = None,
 ) -> None:
     """Writes the result page of a run: curves, accuracy per class, mistakes, calibration."""
-    from keras_vit.data.sources import open_images
+    from keras_vit.data.sources import open_test_images
 
     loaded = load_run(run)
     if unreadable is not None:
@@ -173,7 +173,7 @@ def report_run(
     if data is not None:
         names = None if data.startswith("tfds:") else loaded.class_names
         options = (unreadable or "error", "test", download, loaded.task)
-        images = open_images(data, data_dir, names, *options)
+        images = open_test_images(data, data_dir, names, *options)
     print(loaded.report(images, output, batch_size))
 
 

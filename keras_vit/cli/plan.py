@@ -76,6 +76,8 @@ def make_plan(settings: Settings) -> RunPlan:
             "trained model as --model."
         )
     build_loss(recipe, data.training)  # a wrong one is refused before anything is written
+    if data.transfer_test is not None and not (recipe.learning_rates and recipe.held_out):
+        data = data._replace(transfer_test=None, final_test=data.transfer_test)  # no rate to choose
     others = (run.validation, data.validation, data.transfer_test)
     if run.recipe == AUTO and recipe.held_out and others == (None, None, None):
         training, held_out = data.training.split(recipe.held_out, run.seed)
@@ -97,16 +99,23 @@ def build_model(plan: RunPlan) -> Model:
             )
         return _changed(open_model(name), classes, options, plan.preprocessing)
     if weights is not None:
+        if "channels" in options:
+            options["input_shape"] = _shape(plan, name, options.pop("channels"))
         model = create_model(name, weights=_weights_of(name, weights), classes=classes, **options)
         return _changed(model, classes, {}, plan.preprocessing)
     config = find_config(name)
-    size, channels = plan.recipe.image_size, options.pop("channels", config.channels)
-    height, width = (size, size) if size else config.input_shape[:2]
+    shape = _shape(plan, name, options.pop("channels", config.channels))
     if plan.preprocessing:
         options["preprocessing"] = dataclasses.replace(config.preprocessing, **plan.preprocessing)
-    options |= plan.recipe.model_options
-    shape: Any = (height, width, channels)
+    options |= plan.recipe.options_for(config)
     return create_model(name, classes=classes, input_shape=shape, **options)
+
+
+def _shape(plan: RunPlan, name: str, channels: int) -> tuple[int | None, int | None, int]:
+    """Shape of the images of a variant, in the size of the recipe if it has one."""
+    size = plan.recipe.image_size
+    height, width = (size, size) if size else find_config(name).input_shape[:2]
+    return height, width, channels
 
 
 def _changed(

@@ -54,11 +54,12 @@ def probe_model(
         "skipped": list(images.skipped),
         "versions": {"keras": keras.__version__, "python": sys.version.split()[0]},
     }
+    loaded = open_model(model)
     folder = pathlib.Path(output)
     with FolderLock(folder / LOCK):
         open_folder(folder, settings)
         result = fit_probe(
-            open_model(model),
+            loaded,
             images,
             held_out,
             folder / "features" if features is None else features,

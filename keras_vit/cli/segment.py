@@ -77,8 +77,8 @@ def train_segmenter(
     held_out = None
     if share:
         training, held_out = training.split(share, seed)
-    keras.utils.set_random_seed(seed)
     backbone = open_model(model)
+    keras.utils.set_random_seed(seed)
     if image_size is not None:
         backbone = resize_model(backbone, image_size)
     backbone.trainable = not freeze
@@ -184,8 +184,16 @@ def predict_segments(
             f"Masks have the names of their images, and several images are called "
             f"{', '.join(twice[:5])}. Predict them into folders of their own with --output."
         )
-    loaded, names, settings = _open(model)
     folder = pathlib.Path(output)
+    own = {path.resolve() for path in paths}
+    written = [folder / f"{stem}{end}.png" for stem in stems for end in ("", "_overlay")]
+    lost = [str(path) for path in written if path.resolve() in own]
+    if lost:
+        raise ValueError(
+            f"Masks would replace images that they are predicted for: {', '.join(lost[:5])}. "
+            "Choose another --output."
+        )
+    loaded, names, settings = _open(model)
     folder.mkdir(parents=True, exist_ok=True)
     for path in paths:
         (pixels,) = read_images(path, loaded.inputs[0].shape[-1])

@@ -137,7 +137,7 @@ def _is_a(value: Any, kind: Any) -> bool:
 
 
 # Fields that follow from the data or the name of the model, or have keys of their own.
-_FIXED = {"classes", "classifier_activation", "stem", "rope", "preprocessing"}
+_FIXED = {"classes", "classifier_activation", "stem", "rope", "preprocessing", "any_size"}
 
 
 def _settings() -> dict[str, Setting]:

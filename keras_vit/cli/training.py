@@ -27,8 +27,9 @@ from keras_vit.cli.settings import (
     write_flags,
     write_settings,
 )
-from keras_vit.data.sources import CSV_ENDING, open_images
+from keras_vit.data.sources import CSV_ENDING, open_test_images
 from keras_vit.distribution.cluster import find_cluster
+from keras_vit.models.lora import add_lora
 from keras_vit.resume.folder_lock import FolderLock
 from keras_vit.train.adapt import adapt_model
 from keras_vit.train.fit import TrainingResult, fine_tune, pretrain, transfer
@@ -75,8 +76,10 @@ def train_model(
     report = getattr(model, "load_report", None)
     is_trial = dry_run or find_learning_rate or preview is not None
     if plan.is_pretrained and (is_trial or plan.data.transfer_test is None):
-        options = recipe.model_options
+        options = recipe.options_for(getattr(model, "config", None))
         model = adapt_model(model, images.num_classes, recipe.image_size, **options)
+        if is_trial and recipe.lora_rank:
+            add_lora(model, recipe.lora_rank, recipe.lora_targets)
     if not quiet:
         tested = plan.data.transfer_test or plan.data.final_test
         facts = [*describe_data(images, held_out, tested), *describe_weights(report)]
@@ -147,7 +150,7 @@ def evaluate_model(
     if data.startswith("tfds:") or (is_csv and not are_known):
         names = None
     task = task or (task_of(model) if are_known or not is_csv else None)
-    images = open_images(data, data_dir, names, unreadable, "test", download, task)
+    images = open_test_images(data, data_dir, names, unreadable, "test", download, task)
     if labels is None and resolve_model(model).path is not None:
         known = class_names_of(model, None, loaded.output_shape[-1])
         check_same_classes(known, images, images.task)

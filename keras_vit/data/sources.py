@@ -75,6 +75,12 @@ def open_images(
     return read_tfds(name, named or split, data_dir, download)
 
 
+def open_test_images(data: str, *args: Any, **options: Any) -> ImageSet:
+    """As `open_images`; of a folder with parts, its `test`, or else its `validation`."""
+    parts = find_parts(data)
+    return open_images(str(parts.get("test", parts.get("validation", data))), *args, **options)
+
+
 def open_training_data(
     data: str, validation: str | None, test: str | None, seed: int, options: dict[str, Any]
 ) -> TrainingData:

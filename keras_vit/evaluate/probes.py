@@ -7,6 +7,7 @@ neighbours, the learning rate of the attentive probe, which takes tokens.
 
 from __future__ import annotations
 
+import importlib.util
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -22,6 +23,10 @@ from keras_vit.layers.neighbors import NearestNeighbors
 _STDDEV_FLOOR = 1e-5  # as in few-shot evaluation
 _STEPS = 2000  # of L-BFGS at most
 _CHUNK = 1024  # rows of similarities at a time
+_NO_SKLEARN = (
+    'A logistic probe needs scikit-learn. Install it: pip install "keras_vit[probe]"; or take '
+    'method "ridge" or "knn".'
+)
 
 
 class Probe(NamedTuple):
@@ -163,10 +168,22 @@ def _usable(
     return chosen
 
 
+def check_possible(method: str, folds: int, num_images: int) -> None:
+    """Checks what can be checked before features are computed.
+
+    Raises:
+        ImportError: If scikit-learn is missing for a logistic probe.
+        ValueError: If there are not as many images as folds.
+    """
+    if method == "logistic" and importlib.util.find_spec("sklearn") is None:
+        raise ImportError(_NO_SKLEARN)
+    if not 2 <= folds <= num_images:
+        raise ValueError(f"`folds` must be 2 to {num_images}, the images. Received: {folds}.")
+
+
 def _fold_numbers(labels: np.ndarray, classes: int, folds: int, seed: int) -> np.ndarray:
     """A fold for each image; every class is spread over all folds."""
-    if not 2 <= folds <= len(labels):
-        raise ValueError(f"`folds` must be 2 to {len(labels)}, the images. Received: {folds}.")
+    check_possible("ridge", folds, len(labels))
     random = np.random.default_rng(seed)
     numbers = np.zeros(len(labels), int)
     begin = 0
@@ -185,10 +202,7 @@ def _logistic_path(
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.linear_model import LogisticRegression
     except ImportError as error:
-        raise ImportError(
-            'A logistic probe needs scikit-learn. Install it: pip install "keras_vit[probe]"; or '
-            'take method "ridge" or "knn".'
-        ) from error
+        raise ImportError(_NO_SKLEARN) from error
     mean, stddev = features.mean(axis=0), features.std(axis=0) + _STDDEV_FLOOR
     x = (features - mean) / stddev
     solver = LogisticRegression(max_iter=_STEPS, warm_start=True)  # starts at the last solution

@@ -15,7 +15,7 @@ import tensorflow as tf
 from keras_vit.config import Preprocessing
 from keras_vit.data.any_aspect import fit_patches
 from keras_vit.data.transforms import normalize
-from keras_vit.models.graph import head_input
+from keras_vit.models.graph import final_activation, head_input
 from keras_vit.models.lora import merge_lora
 from keras_vit.models.quantized import dequantize, quantized_layers
 from keras_vit.models.resnet import fold_standardization
@@ -210,6 +210,13 @@ def prepare(
     head = _head_activation(model)
     keys = list(model.output) if isinstance(model.output, dict) else []
     classifies = not keys or _gives_classes(model, head, activation)
+    inner = "linear" if keys else final_activation(model)
+    if head == "linear" and inner in _ACTIVATIONS and activation != _NO_ACTIVATION:
+        raise ValueError(
+            f"{model.name!r} ends in {inner}, not in a layer with activation={inner!r}, so its "
+            "outputs are probabilities and would be exported as logits. Export the model without "
+            'it, or pass activation="linear": then `logits` are the outputs as they are.'
+        )
     if not classifies:
         head = "linear"  # nothing is known about these outputs, so they stay as they are
     name = "probabilities" if is_kept and head != "linear" else "logits"

@@ -296,8 +296,8 @@ def _link(blob: pathlib.Path, path: pathlib.Path) -> None:
 
 def _commit(path: pathlib.Path) -> str | None:
     """Commit of a file in the client's cache: the folder below `snapshots`."""
-    parts = path.parts
-    return parts[parts.index("snapshots") + 1] if "snapshots" in parts[:-1] else None
+    parts = path.parts[::-1]  # the last such folder: the user's own may be called so too
+    return parts[parts.index("snapshots") - 1] if "snapshots" in parts[1:] else None
 
 
 def _published_hash(path: pathlib.Path) -> str | None:

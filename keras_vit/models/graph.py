@@ -23,6 +23,26 @@ def walk_layers(
         yield chain, layer
 
 
+def final_activation(model: keras.Model) -> str:
+    """Name of the function that gives a model's first output, `"linear"` if there is none.
+
+    Also where that is a layer of its own, or the last layer of a model in the model.
+    """
+    if not getattr(model, "outputs", None):  # a subclassed model
+        return getattr(getattr(model.layers[-1], "activation", None), "__name__", "linear")
+    operation, node = call_of(model.outputs[0])
+    if isinstance(operation, keras.Model) and operation.outputs:
+        return final_activation(operation)
+    kind = type(operation).__name__.lower()  # `keras.layers.Softmax`, or `keras.ops.softmax`
+    if kind in ("softmax", "sigmoid"):
+        return kind
+    name = getattr(getattr(operation, "activation", None), "__name__", "linear")
+    if name == "linear" and isinstance(operation, keras.layers.Activation):
+        (before,) = node.input_tensors
+        return final_activation(keras.Model(model.inputs, before))
+    return name
+
+
 def find_layer(model: keras.Model, kind: type) -> Any:
     """Finds the first layer of a class in a model and its nested models, or returns `None`."""
     return next((layer for _, layer in walk_layers(model) if isinstance(layer, kind)), None)

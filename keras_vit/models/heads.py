@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from keras_vit.config import ResNetConfig, ViTConfig
+from keras_vit.models.graph import final_activation
 from keras_vit.trainers.model import Model, Normalization, with_config
 
 
@@ -114,10 +115,10 @@ def class_probabilities(
     x = np.asarray(outputs, "float64")
     config = getattr(model, "config", None)  # `None` in a `Model` of other layers
     if config is not None:
-        activation = keras.activations.get(config.classifier_activation)
+        activation = config.classifier_activation or "linear"
     else:
-        activation = getattr(model.layers[-1], "activation", None)
-    if task == "regression" or activation not in (None, keras.activations.linear):
+        activation = final_activation(model)
+    if task == "regression" or activation != "linear":
         return x
     if task == "multi_label":
         return np.exp(-np.logaddexp(0, -x))

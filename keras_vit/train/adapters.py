@@ -33,6 +33,8 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(
         ("use_dora", "fan_in_fan_out", "lora_bias", "use_qalora", "use_bdlora"), (False, None)
     ),
+    # Others, such as "pissa", subtract the update at the start from the weights of the model.
+    "init_lora_weights": (True, False, None, "gaussian", "eva", "orthogonal"),
     **dict.fromkeys(("layer_replication", "target_parameters", "alora_invocation_tokens"), (None,)),
 }
 
@@ -286,10 +288,9 @@ def _read_settings(path: pathlib.Path) -> dict[str, Any]:
 
 
 def _scale(module: str, rank: int, settings: dict[str, Any]) -> float:
-    alpha = settings["lora_alpha"]
-    for pattern, value in (settings.get("alpha_pattern") or {}).items():
-        if f".{module}".endswith(f".{pattern}"):
-            alpha = value
+    patterns = settings.get("alpha_pattern") or {}
+    found = (value for pattern, value in patterns.items() if f".{module}".endswith(f".{pattern}"))
+    alpha = next(found, settings["lora_alpha"])  # the first, as in PEFT
     return float(alpha / (rank**0.5 if settings.get("use_rslora") else rank))
 
 

@@ -26,6 +26,9 @@ class EarlyStopping(keras.callbacks.Callback):
         monitor: Name of a metric.
         mode: `"max"` if its greatest value is the best, `"min"` for the smallest.
 
+    Attributes:
+        first_epoch: The first epoch to count: with progressive image sizes, of the present size.
+
     Raises:
         ValueError: If `mode` is unknown; in `fit`, if there is no such metric.
     """
@@ -36,6 +39,7 @@ class EarlyStopping(keras.callbacks.Callback):
         self.patience = patience
         self.monitor = monitor
         self.mode = mode
+        self.first_epoch = 0
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         if self.monitor not in (logs or {}):
@@ -44,7 +48,7 @@ class EarlyStopping(keras.callbacks.Callback):
                 "validation images, or set early_stopping=0."
             )
         earlier = self.model.history.history.get(self.monitor, [])
-        values = [*earlier, (logs or {})[self.monitor]]
+        values = [*earlier, (logs or {})[self.monitor]][self.first_epoch :]
         waited = len(values) - 1 - Monitor(self.monitor, self.mode).best_of(values)
         if waited >= self.patience:
             self.model.stop_training = True

@@ -7,7 +7,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.trainers.model import Model
+from keras_vit.models.graph import final_activation
+from keras_vit.trainers.model import Model, find_preprocessing
 
 
 def distillation_model(student: Model, teacher: keras.Model) -> Model:
@@ -28,7 +29,7 @@ def distillation_model(student: Model, teacher: keras.Model) -> Model:
 
     Raises:
         ValueError: If the student has no distillation token, or the teacher has another input
-            shape, another number of classes or returns probabilities.
+            shape, other pixels, another number of classes or returns probabilities.
 
     Example:
         model = keras_vit.train.distillation_model(student, teacher)
@@ -51,7 +52,7 @@ def distillation_model(student: Model, teacher: keras.Model) -> Model:
             f"{', '.join(layer.name for layer in student.layers[-3:])}."
         )
     head, second = student.get_layer("head").output, student.get_layer("head_distillation").output
-    _check_teacher(teacher, student.input_shape, head.shape)
+    _check_teacher(teacher, student, head.shape)
     logits = Teacher(teacher, dtype="float32", name="teacher")(student.inputs[0])
     both = Stack(dtype="float32", name="distillation")([second, logits])
     return Model(student.inputs[0], {"head": head, "distillation": both}, name="distillation")
@@ -91,8 +92,9 @@ class Stack(keras.layers.Layer):
 
 
 def _check_teacher(
-    teacher: keras.Model, image_shape: tuple[int | None, ...], logits_shape: tuple[int | None, ...]
+    teacher: keras.Model, student: keras.Model, logits_shape: tuple[int | None, ...]
 ) -> None:
+    image_shape = student.input_shape
     if tuple(teacher.input_shape[1:]) != tuple(image_shape[1:]):
         raise ValueError(
             f"The teacher must take the student's images of shape {tuple(image_shape)}. Received: "
@@ -103,9 +105,19 @@ def _check_teacher(
             f"The teacher must have the student's {logits_shape[-1]} classes. Received: outputs of "
             f"shape {tuple(teacher.output_shape)}."
         )
-    activation = getattr(teacher.layers[-1], "activation", None)
-    if activation in (keras.activations.softmax, keras.activations.sigmoid):
+    activation = final_activation(teacher)
+    if activation in ("softmax", "sigmoid"):
         raise ValueError(
-            "The teacher must return logits. Received: a model whose last layer is "
-            f"{activation.__name__}. Make it with `classifier_activation=None`."
+            "The teacher must return logits. Received: a model that ends in "
+            f"{activation}. Make it with `classifier_activation=None`."
+        )
+    (one, one_in), (other, other_in) = map(find_preprocessing, (student, teacher))
+    if one is None or other is None or (one_in and other_in):
+        return
+    if one_in != other_in or (one.mean, one.std) != (other.mean, other.std):
+        raise ValueError(
+            "The teacher takes other pixels than the student. Received: a student with "
+            f"include_preprocessing={one_in}, mean={one.mean}, std={one.std}, and a teacher with "
+            f"include_preprocessing={other_in}, mean={other.mean}, std={other.std}. Make both with "
+            "include_preprocessing=True."
         )

@@ -89,7 +89,8 @@ def fine_tune(
             classes than `images`.
     """
     check_types(model, recipe, images=images, validation=validation)
-    adapted = adapt_model(model, images.num_classes, recipe.image_size, **recipe.model_options)
+    options = recipe.options_for(getattr(model, "config", None))
+    adapted = adapt_model(model, images.num_classes, recipe.image_size, **options)
     return _train(adapted, images, recipe, validation, seed, folder, callbacks, verbose)
 
 
@@ -292,8 +293,8 @@ def _train(
         own += ends[1:]
         if history is not None:
             own.append(EarlierEpochs(history))
-        for callback in callbacks:
-            if isinstance(callback, SaveBest):
+        for callback in (*callbacks, *own):
+            if isinstance(callback, (SaveBest, EarlyStopping)):
                 callback.first_epoch = stage.first
         augmented = (augmentation_of(recipe, stage), seed + number)
         training, evaluation = _batches(current, images, recipe, validation, plan, augmented)
@@ -306,6 +307,7 @@ def _train(
             shuffle=False,  # the pipeline shuffles
             verbose=verbose,
         )
+        history.params["first_epoch"] = stage.first  # of the last image size
         previous = current
     return TrainingResult(in_units(model), history)
 

@@ -202,6 +202,26 @@ class Recipe:
             "head_bias": self.head_bias,
         }
 
+    def options_for(self, config: Any) -> dict[str, Any]:
+        """`model_options` of an architecture: BiT ResNets have no dropout and no stochastic depth.
+
+        Args:
+            config: A `ViTConfig` or a `ResNetConfig`; `None` of other models, which have all.
+
+        Raises:
+            ValueError: If the recipe has a rate that the architecture has not.
+        """
+        if config is None:
+            return self.model_options
+        missing = [name for name in self.model_options if not hasattr(config, name)]
+        needed = [f"{name}={self.model_options[name]}" for name in missing if getattr(self, name)]
+        if needed:
+            raise ValueError(
+                f"This architecture has no such rate. Received: {', '.join(needed)}. Set it to 0: "
+                f"`recipe.replace({missing[0]}=0)`."
+            )
+        return {name: x for name, x in self.model_options.items() if name not in missing}
+
     def count_steps(self, num_images: int) -> int:
         """Steps of a run on `num_images` training images."""
         if self.steps is not None:

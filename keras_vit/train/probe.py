@@ -15,7 +15,7 @@ from keras_vit.config import ResNetConfig, ViTConfig
 from keras_vit.evaluate.attentive import batched
 from keras_vit.evaluate.feature_store import Features, store_features
 from keras_vit.evaluate.predictions import wilson_interval
-from keras_vit.evaluate.probes import cross_validate, find_probe, fit_head
+from keras_vit.evaluate.probes import check_possible, cross_validate, find_probe, fit_head
 from keras_vit.models.feature_extraction import features_of, stage_names
 from keras_vit.models.graph import single_input
 from keras_vit.models.lora import merge_lora
@@ -128,10 +128,12 @@ def fit_probe(
         )
     if test is not None:
         check_same_classes(train.class_names, test)
+    check_possible(method, folds, train.num_images)
     model = merge_lora(model)
+    replaces_head = _has_config(model) and stage is None and not probe.takes_tokens
     if probe.takes_tokens:
         stage = stage or _token_stage(model)
-    elif _has_config(model) and stage is None:
+    elif replaces_head:
         model = adapt_model(model, train.num_classes)
     start = time.perf_counter()
     folder = pathlib.Path(folder)
@@ -151,7 +153,7 @@ def fit_probe(
         scores = batched(head, arrange(held_out))
         right = int((scores.argmax(axis=-1) == held_out.labels).sum())
     return ProbeResult(
-        model=_join(model, head, kept.stage),
+        model=_join(model, head, kept.stage, replaces_head),
         method=method,
         setting=setting,
         accuracies=accuracies,
@@ -193,10 +195,10 @@ def _token_stage(model: keras.Model) -> str:
     return names[-1]
 
 
-def _join(model: keras.Model, head: keras.Layer, stage: str) -> Model:
-    """A model of the frozen layers and the head."""
+def _join(model: keras.Model, head: keras.Layer, stage: str, replaces_head: bool) -> Model:
+    """A model of the frozen layers and the head, which may replace that of a model of our own."""
     last = model.layers[-1]
-    if _has_config(model) and isinstance(head, keras.layers.Dense) and last.name == "head":
+    if replaces_head and isinstance(head, keras.layers.Dense) and last.name == "head":
         values = head.get_weights()
         if [w.shape for w in values] == [tuple(w.shape) for w in last.weights]:
             last.set_weights(values)

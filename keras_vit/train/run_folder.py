@@ -39,17 +39,23 @@ CONFIG, METRICS, RESULTS, CURVES = "config.json", "metrics.csv", "results.json",
 BEST, FINAL = "best.keras", "model.keras"
 REPORT, PREDICTIONS = "report.html", "predictions.csv"
 STEPS, PEAK_MEMORY = "steps_per_epoch", "peak_memory_bytes"  # in results.json
+FIRST_EPOCH = "first_epoch"  # of the last of several image sizes, in results.json
 SETTINGS_FILE = "run.toml"
 STATES = "states"
+_STATES = f"{STATES}/**/*.state"
 LOCK = ".lock"
 _WRITTEN = (
     *(CONFIG, SETTINGS_FILE, METRICS, RESULTS, CURVES),
     *(BEST, FINAL, REPORT, PREDICTIONS),
 )
 
+_TRAINED = (METRICS, RESULTS, BEST, FINAL)
+
 
 def open_folder(folder: pathlib.Path, settings: dict[str, Any]) -> None:
     """Creates the folder of a run, or checks that it belongs to the same run.
+
+    The settings of a run that has trained nothing yet are replaced.
 
     Args:
         folder: Path of the folder, locked by this process.
@@ -63,6 +69,9 @@ def open_folder(folder: pathlib.Path, settings: dict[str, Any]) -> None:
         _write_json(folder / CONFIG, settings)
         return
     before, now = read_config(folder), json.loads(json.dumps(settings))
+    if not any((folder / name).exists() for name in _TRAINED) and not list(folder.glob(_STATES)):
+        _write_json(folder / CONFIG, settings)  # of a run that ended before it began
+        return
     differ = [
         f"{key} was {before.get(key)!r}, is {now.get(key)!r}"
         for key in sorted(before.keys() | now.keys())
@@ -242,8 +251,9 @@ def write_results(
     if len(_read_rows(folder)) != len(history.epoch):  # nobody wrote them epoch by epoch
         write_metrics(folder, history.epoch, metrics)
     _write_curves(folder, metrics)
-    steps = getattr(history, "params", {}).get("steps")
-    measured = {STEPS: steps, PEAK_MEMORY: _peak_memory()}
+    params = getattr(history, "params", {})
+    measured = {STEPS: params.get("steps"), FIRST_EPOCH: params.get("first_epoch") or None}
+    measured[PEAK_MEMORY] = _peak_memory()
     measured = {name: value for name, value in measured.items() if value is not None}
     _write_json(folder / RESULTS, {**results, **measured})
 

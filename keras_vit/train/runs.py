@@ -22,6 +22,7 @@ from keras_vit.train.run_folder import (
     BEST,
     CONFIG,
     FINAL,
+    FIRST_EPOCH,
     PEAK_MEMORY,
     PREDICTIONS,
     REPORT,
@@ -86,7 +87,8 @@ class Run:
         epochs = max(map(len, self.history.values()), default=0)
         if self.which == "final":
             return epochs or None
-        return 1 + monitor.best_of(values) if values else None
+        first = self.results.get(FIRST_EPOCH, 0)  # smaller images do not count
+        return 1 + first + monitor.best_of(values[first:]) if values[first:] else None
 
     def predict(
         self,

@@ -72,6 +72,11 @@ def test_a_run_is_trained_evaluated_and_applied(folder, tmp_path, capsys):
     overlay = np.asarray(PIL.Image.open(out / "3_overlay.png"))
     pixels = np.asarray(PIL.Image.open(image))
     np.testing.assert_array_equal(overlay, draw_classes(pixels, mask))
+    lost = ["segment", "predict", str(image), "--model", str(run), "--output", str(image.parent)]
+    capsys.readouterr()
+    assert main(lost) == 2
+    assert "would replace images that they are predicted for" in capsys.readouterr().err
+    np.testing.assert_array_equal(PIL.Image.open(image), pixels)
     assert main(["predict", str(image), "--model", str(run)]) == 2
     assert "keras-vit segment predict" in capsys.readouterr().err
 

@@ -139,6 +139,14 @@ def test_a_folder_with_train_and_test_is_understood(place, capsys):
     assert file.name == "0.png" and next(iter(classes)) == "red"
     with pytest.raises(ValueError, match="folders that are no classes: test"):
         run.evaluate("photos")
+    capsys.readouterr()
+    assert main(["evaluate", "--data", "photos", "--model", "runs/parts", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"accuracy": 1.0, "images": 8}  # of test/
+    words = ["--channels", "1", "--test", "photos/test", "--steps", "2", "--validation", "0.5"]
+    assert train(*words, "--output", "runs/grey", data="photos/train") == 0
+    grey = keras_vit.train.load_run("runs/grey")
+    assert grey.model.input_shape == (None, 16, 16, 1)
+    assert 0 <= grey.results["test accuracy"] <= 1  # with one rate, there is none to choose
 
 
 def test_a_dry_run_describes_the_run(place, capsys):
@@ -201,7 +209,7 @@ def test_low_rank_updates(place, capsys):
     assert train("--lora-rank", "2", "--output", "runs/lora", "--validation", "test") == 0  # again
     capsys.readouterr()
     words = ["train", "--data", "train", "--model", "vit_tiny", "--lora-rank", "2"]
-    assert main([*words, "--output", "runs/none"]) == 2
+    assert main([*words, "--output", "runs/none"]) == 2  # without --weights
     assert "with random weights of vit_tiny. Pass --weights TAG" in capsys.readouterr().err
     assert not (place / "runs/none").exists()
 

@@ -50,6 +50,11 @@ def test_predictions_are_those_of_the_model():
     assert list(found.worst) == wrong[:4]
     np.testing.assert_allclose(found.worst_images, np.stack(pixels)[wrong[:4]], atol=1e-4)
     assert found.names[7] == "image 7"
+    outer = keras.Model(model.input, keras.layers.Softmax()(model.output))
+    again = keras.Sequential([keras.Input((8, 8, 3)), outer, keras.layers.Activation("linear")])
+    for probabilities in (outer, again):  # which are not softmaxed twice
+        same = predict_set(probabilities, images, batch_size=16).label_probabilities
+        np.testing.assert_allclose(same, own, atol=1e-6)
 
 
 def test_counts_and_calibration():

@@ -71,6 +71,14 @@ def test_a_named_output_of_a_head_has_labels_too(model, pixels, tmp_path):
     assert card["output"] == "species" and len(card["golden"]["species"]) == 10
 
 
+def test_probabilities_are_not_exported_as_logits(model):
+    """Of a softmax that is not the activation of the last layer."""
+    outer = keras.Sequential([model, keras.layers.Softmax()])
+    with pytest.raises(ValueError, match=r"ends in softmax, not in a layer.*activation=\"linear\""):
+        prepare(outer)
+    assert prepare(outer, activation="linear").model.output.keys() >= {"logits"}
+
+
 def test_names_are_chosen_and_checked(model, tmp_path):
     inference = prepare(named(model))
     assert check_outputs(inference, None) == ("species",)

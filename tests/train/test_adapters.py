@@ -106,6 +106,7 @@ def test_what_does_not_fit_is_one_error_and_changes_nothing(tmp_path):
     for changes, message in (
         ({"use_dora": True}, "use_dora=True"),
         ({"peft_type": "LOHA"}, "peft_type='LOHA'"),
+        ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights='pissa_niter_4'"),
         ({"lora_alpha": "8"}, "lora_alpha='8'"),
         ({"alpha_pattern": [1]}, r"alpha_pattern=\[1\]"),
         ({"rank_pattern": {"(a+)+b": 2}}, r"\(a\+\)\+b=2"),

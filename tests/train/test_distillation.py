@@ -109,8 +109,17 @@ def test_students_and_teachers_that_do_not_fit():
     with pytest.raises(ValueError, match="must take the student"):
         keras_vit.train.distillation_model(student, large)
     sure = keras_vit.build_vit(tiny_config(classes=5, classifier_activation="softmax"))
-    with pytest.raises(ValueError, match=r"must return logits.*softmax"):
-        keras_vit.train.distillation_model(student, sure)
+    inputs = keras.Input(teacher.input_shape[1:])
+    for probabilities in (
+        sure,
+        keras.Model(inputs, sure(inputs)),
+        keras.Model(inputs, keras.layers.Softmax()(teacher(inputs))),
+    ):
+        with pytest.raises(ValueError, match=r"must return logits.*softmax"):
+            keras_vit.train.distillation_model(student, probabilities)
+    bare = keras_vit.build_vit(tiny_config(classes=5, include_preprocessing=False))
+    with pytest.raises(ValueError, match=r"other pixels.*a teacher with include_preprocessing=Fal"):
+        keras_vit.train.distillation_model(student, bare)
     with pytest.raises(ValueError, match="`kind` must be one of"):
         keras_vit.train.DistillationLoss("firm")
     with pytest.raises(ValueError, match="`temperature` must be positive"):

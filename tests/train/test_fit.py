@@ -108,6 +108,19 @@ def test_adapting_to_the_same_size_and_adapting_a_resnet():
     np.testing.assert_array_equal(*features)
 
 
+@pytest.mark.slow
+def test_a_resnet_is_fine_tuned_and_trained():
+    config = keras_vit.ResNetConfig(stages=(1,), image_size=(16, 16), classes=2)
+    resnet = keras_vit.build_resnet(config)
+    recipe = keras_vit.train.hyper_rule(32, (12, 10)).replace(steps=2, batch_size=8, image_size=16)
+    assert keras_vit.fine_tune(resnet, two_colours(), recipe, verbose=0).history.epoch == [0]
+    assert keras_vit.pretrain(resnet, two_colours(), recipe, verbose=0).history.epoch == [0]
+    with pytest.raises(
+        ValueError, match=r"has no such rate. Received: dropout_rate=0.1. Set it to"
+    ):
+        keras_vit.fine_tune(resnet, two_colours(), recipe.replace(dropout_rate=0.1))
+
+
 def test_models_that_cannot_be_adapted(pretrained):
     with pytest.raises(ValueError, match=r"Only models of this package can be adapted"):
         keras_vit.adapt_model(keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)]))

@@ -64,7 +64,13 @@ def test_models_of_any_kind_have_probes(tmp_path):
     outer = keras.Model(inputs, keras.layers.Dense(4)(make_model(classes=None)(inputs)))
     lora = keras_vit.models.add_lora(make_model(), 2)
     for number, (model, stage) in enumerate(
-        [(deit, None), (outer, None), (lora, None), (make_model(), "encoder_norm")]
+        [
+            (deit, None),
+            (outer, None),
+            (lora, None),
+            (make_model(), "encoder_norm"),
+            (make_model(classes=3), "block_0"),  # whose vectors fit the head as well
+        ]
     ):
         folder = tmp_path / str(number)
         found = fit_probe(model, train, train, folder, "ridge", [1.0, 64.0], stage=stage, folds=2)
@@ -77,6 +83,9 @@ def test_labels_that_are_not_classes_are_refused(tmp_path):
     images = keras_vit.read_arrays(np.zeros((4, 16, 16, 3), "uint8"), vectors, task="multi_label")
     with pytest.raises(ValueError, match="A probe needs one class for each image"):
         fit_probe(make_model(), images, None, tmp_path)
+    with pytest.raises(ValueError, match=r"`folds` must be 2 to 6, the images. Received: 7"):
+        fit_probe(make_model(), coloured(6), None, tmp_path / "folds", folds=7)
+    assert not (tmp_path / "folds").exists()  # no features were computed
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from keras_vit import files
 from keras_vit.train.run_folder import (
     callbacks_of,
     open_folder,
+    read_config,
     read_metrics,
     read_results,
     write_results,
@@ -179,6 +180,16 @@ def test_a_damaged_best_model_is_noticed(whole, tmp_path, capsys):
     assert (weights, [rows, *others]) == (whole[0][0], [expected, *whole[0][1][1:]])
     assert [row["epoch"] for row in rows] == ["0", "1", "2"]
     assert read_metrics(tmp_path)["val_accuracy"] == [0.25, 0.75, 0.5]
+
+
+def test_settings_of_a_run_that_trained_nothing_are_replaced(tmp_path):
+    open_folder(tmp_path, {"model": "typo"})
+    open_folder(tmp_path, {"model": "right"})
+    assert read_config(tmp_path) == {"model": "right"}
+    (tmp_path / "states").mkdir()
+    (tmp_path / "states/epoch-000000-batch-000000002.worker-0.state").touch()
+    with pytest.raises(ValueError, match="holds another run: model was 'right', is 'other'"):
+        open_folder(tmp_path, {"model": "other"})
 
 
 def test_a_run_as_an_object(whole, tmp_path):

@@ -148,6 +148,7 @@ def test_rotary_positions_are_not_written_where_nobody_turns(layout, tmp_path):
     ("changes", "message"),
     [
         ({"norm_after_blocks": False}, r"norm after the last block.*layout=\"timm\""),
+        ({"window_size": 2}, r"have no window_size.*window_size=\(2, 2\). Save the model with"),
         ({"pooling": "map", "class_token": False, "map_mlp_dim": 24}, "map_mlp_dim=24, mlp_dim=64"),
     ],
 )
