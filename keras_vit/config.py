@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -249,7 +250,7 @@ class RotaryPositions:
 
     The channels of a head form pairs, and the position of a patch turns the pairs of its query and
     key: half of them by angles that grow with the row, half with the column. Pair `k` of `n` in a
-    half has the frequency `base ** (-k / n)`. Class tokens and registers are not turned.
+    half has the frequency `base ** (-k / n)`. Class tokens are not turned.
 
     Args:
         coordinates: `"index"` counts rows and columns (EVA-02, https://arxiv.org/abs/2303.11331),
@@ -263,6 +264,9 @@ class RotaryPositions:
         reference_grid: Patches along (height, width) that indices are scaled to, so that images of
             another size have the angles of the pre-training; `None` leaves them as they are.
         order: `"hw"` if the row turns the first half of the pairs, `"wh"` if the column does.
+        register_base: Base of the frequencies of registers, which are turned as the patches of a
+            square grid of their own, as in ViT-5 (https://arxiv.org/abs/2602.08071); `None` leaves
+            them as they are.
 
     Raises:
         ValueError: If a value is out of its range or two do not fit together.
@@ -274,12 +278,15 @@ class RotaryPositions:
     offset: float = 0.0
     reference_grid: tuple[int, int] | None = None
     order: str = "hw"
+    register_base: float | None = None
 
     def __post_init__(self) -> None:
         check_choice("coordinates", self.coordinates, ROTARY_COORDINATES)
         check_choice("order", self.order, AXIS_ORDERS)
-        if self.base <= 1:
-            raise ValueError(f"`base` must be above 1. Received: {self.base}.")
+        for field in ("base", "register_base"):
+            value = getattr(self, field)
+            if value is not None and value <= 1:
+                raise ValueError(f"`{field}` must be above 1. Received: {value}.")
         if self.reference_grid is not None:
             grid = pair("reference_grid", self.reference_grid)
             object.__setattr__(self, "reference_grid", grid)
@@ -288,6 +295,16 @@ class RotaryPositions:
                 '`offset` and `reference_grid` belong to coordinates="index"; centres of patches '
                 f"need neither. Received: offset={self.offset}, "
                 f"reference_grid={self.reference_grid}."
+            )
+
+    def check_registers(self, num_registers: int) -> None:
+        """Raises ValueError if registers are turned and are not a square grid."""
+        square = num_registers > 0 and math.isqrt(num_registers) ** 2 == num_registers
+        if self.register_base is not None and not square:
+            raise ValueError(
+                "Registers that are turned are a square grid: 1, 4, 9, ... Received: "
+                f"num_registers={num_registers}, register_base={self.register_base}. Change "
+                "num_registers, or set register_base to None."
             )
 
 
@@ -530,6 +547,7 @@ class ViTConfig:
     def _check_rope(self) -> None:
         if self.rope is None:
             return
+        self.rope.check_registers(self.num_registers)
         if self.head_dim % 4:
             raise ValueError(
                 "Rotary positions turn pairs of channels for rows and columns, so 4 must divide "

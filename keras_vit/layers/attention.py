@@ -113,6 +113,8 @@ class SelfAttention(keras.layers.Layer):
         head_width: Dimension `d` of a head; `None` divides the width among the heads.
         window_size: Patches along (height, width) of the windows that patches attend to, see
             `Windows`; `None` is the whole `grid`.
+        num_registers: How many of the tokens before the patches, the last of them, are registers,
+            which `rope` turns where it has a `register_base`.
 
     Call arguments:
         tokens: Float tensor of shape `(B, T, D)`.
@@ -152,6 +154,7 @@ class SelfAttention(keras.layers.Layer):
         causal: bool = False,
         head_width: int | None = None,
         window_size: int | tuple[int, int] | None = None,
+        num_registers: int = 0,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -175,6 +178,9 @@ class SelfAttention(keras.layers.Layer):
         self.causal = causal
         self.head_width = head_width
         self.window_size = None if window_size is None else pair("window_size", window_size)
+        self.num_registers = num_registers
+        if self.rope is not None:
+            self.rope.check_registers(num_registers)
         self._tables: Any = None
         self._windows: Windows | None = None
 
@@ -249,7 +255,8 @@ class SelfAttention(keras.layers.Layer):
                 f"{self.num_prefix_tokens}. Set `grid` and `num_prefix_tokens` to what comes in."
             )
         assert self.rope is not None
-        return rotary_tables(self.rope, self.grid, head_dim, self.num_prefix_tokens)
+        prefix = (self.num_prefix_tokens, self.num_registers)
+        return rotary_tables(self.rope, self.grid, head_dim, *prefix)
 
     def _make_windows(self, num_tokens: int, window_size: tuple[int, int]) -> Windows:
         if self.grid is None or num_tokens != self.num_prefix_tokens + math.prod(self.grid):
@@ -437,7 +444,8 @@ class SelfAttention(keras.layers.Layer):
                 "keras_vit.models.resize_model(model, (height, width))."
             )
         assert self.rope is not None
-        return rotary_tables_of(self.rope, grid, head_dim, self.num_prefix_tokens)
+        prefix = (self.num_prefix_tokens, self.num_registers)
+        return rotary_tables_of(self.rope, grid, head_dim, *prefix)
 
     def _joined_bias(self, x: keras.KerasTensor) -> keras.KerasTensor:
         """Biases of queries, keys and values in one vector, `(3 D,)`; zeros for those without."""
@@ -473,6 +481,7 @@ class SelfAttention(keras.layers.Layer):
             "causal": self.causal,
             "head_width": self.head_width,
             "window_size": self.window_size,
+            "num_registers": self.num_registers,
         }
         return {**super().get_config(), **config}
 

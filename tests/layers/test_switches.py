@@ -25,6 +25,16 @@ DINOV3 = RotaryPositions("centered", 100.0, interleaved=False)
 EVA02 = RotaryPositions(reference_grid=(6, 5))
 PERCEPTION = RotaryPositions(offset=1.0, reference_grid=(6, 6), order="wh")
 PLACES = {"grid": GRID, "num_prefix_tokens": PREFIX}
+# Of the same 14 tokens 4 registers and 9 patches.
+VIT5 = {
+    "rope": RotaryPositions(register_base=100.0),
+    "norm": "rms",
+    "qk_norm": True,
+    "without_bias": ("query", "key", "value"),
+    "grid": (3, 3),
+    "num_prefix_tokens": 5,
+    "num_registers": 4,
+}
 
 
 def numpy(x):
@@ -51,19 +61,24 @@ def angles(rope, row, column, head_dim):
     )
 
 
-def turned(rope, q):
-    """Queries or keys `(B, T, d)` of one head, each pair of channels as a complex number."""
+def turned(rope, q, turns=None):
+    """Queries or keys `(B, T, d)` of one head, each pair of channels as a complex number.
+
+    `turns` has the angles of each token that is turned; else they are those of the patches.
+    """
     q = q.copy()
     head_dim = q.shape[-1]
     pairs = [
         (2 * i, 2 * i + 1) if rope.interleaved else (i, i + head_dim // 2)
         for i in range(head_dim // 2)
     ]
-    for index in range(GRID[0] * GRID[1]):
-        turn = angles(rope, index // GRID[1], index % GRID[1], head_dim)
+    if turns is None:
+        places = [divmod(index, GRID[1]) for index in range(GRID[0] * GRID[1])]
+        turns = {PREFIX + i: angles(rope, *place, head_dim) for i, place in enumerate(places)}
+    for token, turn in turns.items():
         for (a, b), angle in zip(pairs, turn, strict=True):
-            z = (q[:, PREFIX + index, a] + 1j * q[:, PREFIX + index, b]) * np.exp(1j * angle)
-            q[:, PREFIX + index, a], q[:, PREFIX + index, b] = z.real, z.imag
+            z = (q[:, token, a] + 1j * q[:, token, b]) * np.exp(1j * angle)
+            q[:, token, a], q[:, token, b] = z.real, z.imag
     return q
 
 
@@ -73,7 +88,7 @@ def norm(x, w, path, epsilon=1e-6):
     return x / np.sqrt((x**2).mean(-1, keepdims=True) + epsilon) * w[f"{path}/gamma"]
 
 
-def attention(x, w, prefix, rope=None, sizes=None):
+def attention(x, w, prefix, rope=None, sizes=None, turns=None):
     """Attention with any of the switches, of which the weights tell the rest."""
     qkv = x @ w[f"{prefix}/qkv/kernel"] + w.get(f"{prefix}/qkv/bias", 0)
     q, k, v = (
@@ -83,8 +98,11 @@ def attention(x, w, prefix, rope=None, sizes=None):
     outputs = []
     for columns in np.split(np.arange(WIDTH), HEADS):
         queries, keys = (y[..., columns] for y in (q, k))
+        if f"{prefix}/query_norm/gamma" in w:
+            queries = norm(queries, w, f"{prefix}/query_norm")
+            keys = norm(keys, w, f"{prefix}/key_norm")
         if rope is not None:
-            queries, keys = turned(rope, queries), turned(rope, keys)
+            queries, keys = turned(rope, queries, turns), turned(rope, keys, turns)
         odds = np.exp(queries @ keys.transpose(0, 2, 1) / np.sqrt(len(columns)))
         odds = odds if sizes is None else odds * sizes[:, None]
         outputs.append(odds / odds.sum(-1, keepdims=True) @ v[..., columns])
@@ -154,9 +172,23 @@ def test_every_switch_is_its_papers(name):
         assert np.abs(other - expected).max() > 1e-3
 
 
-@pytest.mark.parametrize("name", ["eva02", "everything"])
-def test_blocks_with_switches_pass_check_layer(name):
-    check_layer(TransformerBlock(HEADS, 24, **SWITCHES[name]), TOKENS.shape[1:], atol=2e-5)
+def test_registers_turn_on_a_square_grid_of_their_own():
+    """As in ViT-5, in whose sequence the registers follow the patches."""
+    layer, w = built(SelfAttention(HEADS, name="attention", **VIT5))
+    order = [0, *range(5, 14), *range(1, 5)]
+    patches = {1 + i: angles(VIT5["rope"], i // 3, i % 3, 8) for i in range(9)}
+    base = RotaryPositions(base=100.0)
+    registers = {10 + i: angles(base, i // 2, i % 2, 8) for i in range(4)}
+    tokens = TOKENS.astype("float64")[:, order]
+    outputs = numpy(layer(TOKENS))[:, order]
+    for turns, same in (({**patches, **registers}, True), (patches, False)):
+        expected = attention(tokens, w, "attention", base, turns=turns)
+        assert np.allclose(outputs, expected, rtol=0, atol=2e-5) == same
+
+
+@pytest.mark.parametrize("options", [SWITCHES["eva02"], SWITCHES["everything"], VIT5])
+def test_blocks_with_switches_pass_check_layer(options):
+    check_layer(TransformerBlock(HEADS, 24, **options), TOKENS.shape[1:], atol=2e-5)
 
 
 def test_rms_norm_passes_check_layer():
@@ -231,9 +263,11 @@ def test_the_gate_comes_first():
     [
         ({"rope": DINOV3}, r"14 tokens, grid=None, num_prefix_tokens=0. Set `grid`"),
         ({"rope": dataclasses.asdict(DINOV3), "grid": (3, 4)}, r"grid=\(3, 4\), num_prefix"),
+        ({**VIT5, "num_registers": 3}, r"square grid: 1, 4, 9, .*num_registers=3, register_base"),
+        ({**VIT5, "num_registers": 0}, "num_registers=0, register_base=100.0"),
     ],
 )
-def test_rotary_positions_need_the_grid(options, message):
+def test_rotary_positions_need_grids(options, message):
     with pytest.raises(ValueError, match=message):
         SelfAttention(HEADS, **options).build(TOKENS.shape)
 

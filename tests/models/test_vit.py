@@ -60,6 +60,14 @@ OPTIONS = {
         "without_bias": ("query", "key", "value", "projection", "mlp"),
         "pooling": "map",
     },
+    "vit5": {
+        "rope": RotaryPositions(register_base=100.0),
+        "num_registers": 4,
+        "norm": "rms",
+        "qk_norm": True,
+        "layer_scale": 0.1,
+        "gelu": "exact",
+    },
     "regularised": {
         "dropout_rate": 0.1,
         "attention_dropout_rate": 0.1,
@@ -149,7 +157,7 @@ def test_half_precision_trains_and_ends_in_float32(name, policy):
         pytest.param("relative", False, marks=pytest.mark.slow),
         *(
             pytest.param(name, False, marks=pytest.mark.slow)
-            for name in ("clip", "dinov3", "eva02", "aimv2")
+            for name in ("clip", "dinov3", "eva02", "aimv2", "vit5")
         ),
     ],
 )
@@ -166,7 +174,7 @@ def test_fit_learns_and_every_weight_moves(name, jit_compile):
         assert np.abs(numpy(weight) - start).max() > 0, weight.path
 
 
-@pytest.mark.parametrize("name", ["dinov3", "eva02"])
+@pytest.mark.parametrize("name", ["dinov3", "eva02", "vit5"])
 def test_rotary_positions_are_constants_of_the_graph(name):
     """Exports need no sine, and no angle is computed again for an image."""
     model = build(name)
@@ -176,7 +184,7 @@ def test_rotary_positions_are_constants_of_the_graph(name):
     assert "ConcatV2" in kinds and not kinds & {"Sin", "Cos", "Pow", "Range"}
 
 
-@pytest.mark.parametrize("name", ["dinov3", "eva02"])
+@pytest.mark.parametrize("name", ["dinov3", "eva02", "vit5"])
 def test_attention_scores_are_those_of_the_rotated_model(name):
     """Pictures and rollout use the layers of the model: all blocks again from their inputs."""
     model = build(name)
