@@ -53,6 +53,8 @@ def find_file_layout(file: ArrayFile) -> tuple[Layout, str]:
     for candidate in LAYOUTS:
         if candidate.kind != file.kind:
             continue
+        if candidate.needs and not any(re.search(candidate.needs, name) for name in names):
+            continue
         pattern = names_pattern(candidate)
         for start in candidate.prefixes:
             hits = _count_hits(names, candidate, pattern, start)

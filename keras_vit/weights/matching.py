@@ -30,8 +30,8 @@ class Problem(NamedTuple):
     """A mismatch of a model and a checkpoint.
 
     Args:
-        kind: `"missing"`, `"unused"`, `"misshapen"`, `"ambiguous"`, `"wrong type"` or
-            `"other heads"`.
+        kind: `"missing"`, `"unused"`, `"misshapen"`, `"ambiguous"`, `"wrong type"`,
+            `"other heads"` or `"other positions"`.
         text: What was expected and what the file has.
         names: Names in the file of the arrays that this explains, which are not unused then.
     """
@@ -76,6 +76,7 @@ class Plan:
         left_out: Names in the file of heads that the model does not take.
         problems: Every mismatch.
         table: How the file's position table is split.
+        constants: Names in the file of arrays that follow from the configuration.
     """
 
     model: Model
@@ -89,6 +90,7 @@ class Plan:
     left_out: list[str] = dataclasses.field(default_factory=list)
     problems: list[Problem] = dataclasses.field(default_factory=list)
     table: PositionTable | None = None
+    constants: set[str] = dataclasses.field(default_factory=set)
 
     @property
     def config(self) -> ViTConfig | ResNetConfig:
@@ -121,6 +123,7 @@ def make_plan(
     """Compares a model with a checkpoint; the arguments are those of `Plan`."""
     plan = Plan(model, checkpoint, grid, resize_patches, position_resize)
     _match(plan)
+    _check_constants(plan)
     _check_rest(plan)
     _check_heads(plan)
     return plan
@@ -297,9 +300,27 @@ def _fits_pre_logits(plan: Plan, path: str, variable: keras.Variable) -> bool:
     )
 
 
+def _check_constants(plan: Plan) -> None:
+    """Compares arrays of the file that follow from the configuration."""
+    layout = plan.checkpoint.layout
+    for path, value in layout.constants(plan.config).items():
+        found = layout.find(path, plan.config)
+        assert found is not None
+        (key,) = found[1]
+        name, entry = plan.checkpoint.original(key), plan.checkpoint.entries.get(key)
+        if entry is None:
+            plan.problems.append(Problem("missing", f"{name!r} {value.shape}"))
+            continue
+        plan.constants.add(key)
+        same = entry.shape == value.shape  # within the rounding of 16 bits
+        if not same or not np.allclose(plan.checkpoint.read(key), value, rtol=1e-2, atol=1e-6):
+            text = f"{name!r} has other frequencies than its project publishes"
+            plan.problems.append(Problem("other positions", text, (name,)))
+
+
 def _check_rest(plan: Plan) -> None:
     """Reports unused arrays, except heads that are replaced and arrays of other problems."""
-    used = {key for match in plan.parts.values() for key in match.keys}
+    used = {key for match in plan.parts.values() for key in match.keys} | plan.constants
     explained = {name for problem in plan.problems for name in problem.names}
     for key, entry in plan.checkpoint.entries.items():
         name = plan.checkpoint.original(key)

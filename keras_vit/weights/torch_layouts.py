@@ -6,8 +6,10 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from keras_vit.config import IMAGENET_STATISTICS, Preprocessing, RotaryPositions, ViTConfig
-from keras_vit.families import CLIP, DINOV3
+from keras_vit.families import CLIP, DINOV3, VIT5
 from keras_vit.weights.layout import (
     CONVOLUTION,
     GRID_TABLE,
@@ -218,6 +220,48 @@ TIMM_NAFLEX = _torch(  # `naflexvit.py`: patches are vectors, positions have row
     ),
     _TIMM_OPTIONS,
     class_token_positions="never",
+)
+
+
+_VIT5_ROPE = RotaryPositions(**VIT5["rope"])
+
+
+def _frequencies(config: Any) -> dict[str, np.ndarray]:
+    """Buffers of the rotary positions in every block of ViT-5, which its files hold."""
+    quarter = config.head_dim // 4
+    powers = np.arange(quarter, dtype="float32") / np.float32(quarter)
+    bases = {"rope": _VIT5_ROPE.base, "register_rope": _VIT5_ROPE.register_base}
+    return {
+        f"block_{index}/attention/{part}/frequencies": 1 / np.float32(base) ** powers
+        for index in range(config.depth)
+        for part, base in bases.items()
+    }
+
+
+VIT5_AUTHORS = _torch(  # timm's names of 2021, when it had no such models, and more
+    "vit5",
+    (
+        *_TIMM_REST,
+        Rule("block_{i}/attention/query_norm/gamma", (f"{_TIMM_BLOCK}.attn.q_norm.weight",)),
+        Rule("block_{i}/attention/key_norm/gamma", (f"{_TIMM_BLOCK}.attn.k_norm.weight",)),
+        Rule("block_{i}/attention/rope/frequencies", (f"{_TIMM_BLOCK}.attn.rope.freqs",)),
+        Rule(
+            "block_{i}/attention/register_rope/frequencies",
+            (f"{_TIMM_BLOCK}.attn.rope_reg.freqs",),
+        ),
+    ),
+    {
+        "gelu": "exact",
+        "norm": "rms",
+        "norm_epsilon": 1e-6,
+        "qk_norm": True,
+        "rope": _VIT5_ROPE,
+        "preprocessing": dataclasses.replace(IMAGENET_STATISTICS, crop_ratio=1.0, library="timm"),
+    },
+    class_token_positions="never",
+    prefixes=("",),
+    needs=r"\.attn\.rope_reg\.freqs$",
+    constants=_frequencies,
 )
 _BIT_OPTIONS = {"standardization": "torch", "preprocessing": _VIT_IMAGES}
 TIMM_BIT = _torch(
@@ -514,6 +558,7 @@ LAYOUTS = (
     TIMM_ROOT,
     TIMM_NAFLEX,
     TIMM_BIT,
+    VIT5_AUTHORS,
     HF_VIT,
     HF_DEIT_TOKEN,  # before the next, which has the same names without a head
     HF_DEIT,

@@ -59,6 +59,9 @@ def weights(shapes):
         fill = 0.15 * (((7 * i**2 + 7919 * i + 104729 * position) % 2003) / 1001 - 1)
         scale = len(shape) == 1 and name.endswith(("weight", "gamma", "lambda1"))
         arrays[name] = (fill + scale).astype("float32").reshape(shape)
+        if name.endswith("freqs"):  # of the rotary positions of ViT-5
+            base = 100 if "rope_reg" in name else 10_000
+            arrays[name] = (base ** -(i / len(i))).astype("float32")
     return arrays
 
 
@@ -182,6 +185,8 @@ def test_another_way_of_resizing_would_be_noticed(title, method, save, monkeypat
         ("timm eva02", {"rope": {"reference_grid": (15, 16)}}),
         ("timm perception", {"map_heads": 4}),
         ("timm language perception", {"rope": {"reference_grid": (32, 32), "order": "wh"}}),
+        ("timm vit5", {"rope": {"register_base": None}}),
+        ("timm vit5", {"rope": {"register_base": 1000.0}, "num_registers": 4}),
     ],
 )
 def test_another_gelu_epsilon_or_rotation_would_be_noticed(title, change, save):
