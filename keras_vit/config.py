@@ -21,9 +21,9 @@ TASKS = ("single_label", "multi_label", "regression")
 POOLINGS = ("token", "gap", "map", "token_gap")
 # Kinds of `GridAttention`, whose weights come from positions.
 GRID_POSITIONS = ("relative_2d", "offsets", "quadratic")
-POSITION_EMBEDDINGS = ("learned", "none", "learned_2d", "relative", "sincos_2d", *GRID_POSITIONS)
 # Positions that the blocks take care of.
-BLOCK_POSITIONS = ("relative", *GRID_POSITIONS)
+BLOCK_POSITIONS = ("relative", "relative_bias", *GRID_POSITIONS)
+POSITION_EMBEDDINGS = ("learned", "none", "learned_2d", "sincos_2d", *BLOCK_POSITIONS)
 GELUS = ("tanh", "exact", "quick")
 NORMS = ("layer", "rms")
 # Parts of a model that have a norm inside, or biases to leave out.
@@ -31,8 +31,9 @@ INNER_NORMS = ("attention", "mlp")
 BIASES = ("patch", "query", "key", "value", "projection", "mlp")
 ROTARY_COORDINATES = ("index", "centered")
 AXIS_ORDERS = ("hw", "wh")
-# Methods of `resize_positions`.
+# Methods of `resize_positions`, and of `resize_position_bias`.
 POSITION_RESIZES = ("align_corners", "linear", "bilinear", "bicubic", "bicubic_plain")
+BIAS_RESIZES = (*POSITION_RESIZES, "geometric")
 INTERPOLATIONS = ("bilinear", "bicubic", "area", "nearest")
 # Whose rules resizing and cropping follow, and how the crop lies in the image.
 LIBRARIES = ("tensorflow", "timm", "transformers")
@@ -342,12 +343,14 @@ class ViTConfig:
         num_registers: Learned tokens after the class token that no head reads.
         position_embedding: `"learned"` (a vector per position, the paper's), `"learned_2d"` (a row
             and a column half), `"sincos_2d"` (fixed), `"relative"` (learned key offsets in every
-            block), `"none"`, or the encodings of https://arxiv.org/abs/1911.03584, whose attention
-            replaces that of the blocks: `"relative_2d"`, `"offsets"` or `"quadratic"`, see
-            `GridAttention`.
+            block), `"relative_bias"` (a learned bias of every head and block for the rows and
+            columns between two patches, as in BEiT, https://arxiv.org/abs/2106.08254), `"none"`, or
+            the encodings of https://arxiv.org/abs/1911.03584, whose attention replaces that of the
+            blocks: `"relative_2d"`, `"offsets"` or `"quadratic"`, see `GridAttention`.
         position_on_class_token: Whether the class and distillation tokens have positions.
         position_resize: How `adapt_model` and `fine_tune` resize positions to another image size, a
-            method of `resize_positions`. Loading a checkpoint sets the method of its project.
+            method of `resize_positions`, or of `resize_position_bias` for `"relative_bias"`.
+            Loading a checkpoint sets the method of its project.
         pre_logits: Width of the tanh layer before the head, or `None` for a linear head.
         rope: Rotary position embedding of queries and keys, a `RotaryPositions`, in place of
             `position_embedding` or together with it.
@@ -507,7 +510,15 @@ class ViTConfig:
         if self.pooling is not None:
             check_choice("pooling", self.pooling, POOLINGS)
         check_choice("position_embedding", self.position_embedding, POSITION_EMBEDDINGS)
-        check_choice("position_resize", self.position_resize, POSITION_RESIZES)
+        bias = self.position_embedding == "relative_bias"
+        methods = BIAS_RESIZES if bias else POSITION_RESIZES
+        check_choice("position_resize", self.position_resize, methods)
+        if bias and self.num_prefix_tokens > 1:
+            raise ValueError(
+                'position_embedding="relative_bias" has entries for one class token, and none for '
+                f"other tokens. Received: num_registers={self.num_registers}, distillation_token="
+                f"{self.distillation_token}; leave them out."
+            )
         check_choice("gelu", self.gelu, GELUS)
         check_choice("norm", self.norm, NORMS)
         multiple = {"sincos_2d": 4, "learned_2d": 2}.get(self.position_embedding, 1)
@@ -604,7 +615,7 @@ class ViTConfig:
                 f"A block merges at most half of the patch tokens, here {self.num_patches // 2} of "
                 f"{self.num_patches}. {received}."
             )
-        if self.position_embedding == "relative":
+        if self.position_embedding in BLOCK_POSITIONS:
             raise ValueError(
                 "Relative positions need every patch in its place. "
                 f"{received}; set it to 0, or choose another position_embedding."

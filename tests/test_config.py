@@ -56,6 +56,20 @@ ROPE = RotaryPositions(reference_grid=(16, 16))
         ({"rope": ROPE, "patch_dropout_rate": 0.5}, r"Rotary .* and patch_dropout_rate=0.5"),
         ({"rope": ROPE, "num_merged_tokens": 2}, r"Rotary positions need .*num_merged_tokens=2"),
         ({"rope": ROPE, "position_embedding": "relative"}, r"position_embedding='relative'"),
+        *(
+            ({"position_embedding": "relative_bias", **changes}, message)
+            for changes, message in (
+                ({"num_registers": 1}, r"entries for one class token.*num_registers=1"),
+                ({"distillation_token": True}, r"entries for one class.*distillation_token=True"),
+                ({"num_merged_tokens": 2}, r"Relative .* every patch .*num_merged_tokens=2"),
+                ({"patch_dropout_rate": 0.5}, r"Relative .* every patch .*patch_dropout_rate"),
+                ({"any_size": True}, r"of one grid of patches.*'relative_bias'"),
+                ({"window_size": 2}, r"of the whole grid.*'relative_bias'"),
+                ({"rope": ROPE}, r"position_embedding='relative_bias'"),
+                ({"max_num_patches": 16, "class_token": False, "pooling": "gap"}, "any aspect"),
+            )
+        ),
+        ({"position_resize": "geometric"}, r"`position_resize` must be one of 'align_corners'"),
         ({"rope": {"register_base": 9.0}, "num_registers": 2}, r"square grid: 1, 4, .*registers=2"),
         (
             {"channels": 1, "preprocessing": IMAGENET_STATISTICS},

@@ -51,6 +51,14 @@ FAMILIES = {
         "pooling": "gap",
         "class_token": False,
     },
+    "beit": {
+        "position_embedding": "relative_bias",
+        "without_bias": ("key",),
+        "pooling": "gap",
+        "norm_after_pooling": True,
+        "layer_scale": 0.5,
+        "image_size": (32, 48),
+    },
     "vit5": {
         "rope": RotaryPositions(register_base=100.0),
         "num_registers": 4,

@@ -60,6 +60,12 @@ OPTIONS = {
         "without_bias": ("query", "key", "value", "projection", "mlp"),
         "pooling": "map",
     },
+    "beit": {
+        "position_embedding": "relative_bias",
+        "without_bias": ("key",),
+        "pooling": "gap",
+        "norm_after_pooling": True,
+    },
     "vit5": {
         "rope": RotaryPositions(register_base=100.0),
         "num_registers": 4,
@@ -157,7 +163,7 @@ def test_half_precision_trains_and_ends_in_float32(name, policy):
         pytest.param("relative", False, marks=pytest.mark.slow),
         *(
             pytest.param(name, False, marks=pytest.mark.slow)
-            for name in ("clip", "dinov3", "eva02", "aimv2", "vit5")
+            for name in ("clip", "dinov3", "eva02", "aimv2", "beit", "vit5")
         ),
     ],
 )
@@ -199,7 +205,7 @@ def test_attention_scores_are_those_of_the_rotated_model(name):
     assert np.abs(attention_scores(model, images) - scores).max() > 1e-3
 
 
-@pytest.mark.parametrize("name", ["clip", "dinov3", "eva02", "aimv2"])
+@pytest.mark.parametrize("name", ["clip", "dinov3", "eva02", "aimv2", "beit"])
 def test_newer_models_adapt_to_other_classes_and_sizes(name):
     model = build(name)
     fill_random(model)
