@@ -27,7 +27,7 @@ from scripts.parity_theirs import build, gradient, run, vit5_code  # first: it m
 from timm.layers import StdConv2d  # isort: skip
 from timm.models import resnetv2  # isort: skip
 from timm.models import vision_transformer_hybrid as hybrid  # isort: skip
-from timm.models import eva, vision_transformer  # isort: skip
+from timm.models import beit, eva, vision_transformer  # isort: skip
 
 OUT = pathlib.Path(__file__).parent.parent / "tests" / "golden" / "torch_outputs.json"
 
@@ -115,6 +115,15 @@ CASES = {
         "",
     ),
     "timm aimv2": ("timm", "aimv2_large_patch14_224", "", TIMM, 32, ""),
+    "timm beit": ("timm", "beit_base_patch16_224", "", TIMM, 32, ""),
+    "timm token beit": (
+        "timm",
+        "beitv2_base_patch16_224",
+        "",
+        {**TIMM, "global_pool": "token", "init_values": None},
+        32,
+        "",
+    ),
     "timm vit5": ("timm", "vit5", "", {**TIMM, "qkv_bias": False}, 32, ""),
     "timm gated dinov2": ("timm", "vit_giant_patch14_reg4_dinov2", "", TIMM, 32, ""),
     "transformers vit": ("transformers", "ViTForImageClassification", "ViTConfig", SMALL, 32, ""),
@@ -175,6 +184,22 @@ CASES = {
         32,
         "token",
     ),
+    "transformers beit": (
+        "transformers",
+        "BeitForImageClassification",
+        "BeitConfig",
+        {**SMALL, "use_relative_position_bias": True},
+        32,
+        "",
+    ),
+    "transformers token beit": (
+        "transformers",
+        "BeitForImageClassification",
+        "BeitConfig",
+        {**SMALL, "use_relative_position_bias": True, "use_mean_pooling": False},
+        32,
+        "",
+    ),
     "transformers gated dinov2": (
         "transformers",
         "Dinov2Model",
@@ -220,12 +245,16 @@ RESIZED = {
     "timm gigantic perception": (24, 48),
     "timm aimv2": (48, 24),
     "timm vit5": (24, 24),  # its authors have squares alone
+    "timm beit": (48, 24),
+    "timm token beit": (24, 24),
+    "transformers beit": (24, 48),
     "transformers clip": (24, 48),
     "transformers dinov3": (48, 24),
 }
 # What newer families compute otherwise in the backward pass: rotations, gates, norms.
-GRADIENTS = ("timm clip", "timm gated dinov3", "timm split eva02", "timm aimv2", "timm vit5",
-             "timm language perception", "transformers clip", "transformers dinov3")  # fmt: skip
+GRADIENTS = ("timm clip", "timm gated dinov3", "timm split eva02", "timm aimv2", "timm beit",
+             "timm vit5", "timm language perception", "transformers clip",
+             "transformers dinov3")  # fmt: skip
 
 
 def small_hybrid(case: dict) -> torch.nn.Module:
@@ -286,7 +315,8 @@ def run_resized(case: dict, model: torch.nn.Module, state: dict, size: tuple) ->
     if case["model"] == "vit5":
         return run_resized_vit5(case, state, size)
     other = build(case)
-    module = eva if isinstance(other, eva.Eva) else vision_transformer
+    modules = {"Eva": eva, "Beit": beit}
+    module = modules.get(type(other).__name__, vision_transformer)
     other.load_state_dict(module.checkpoint_filter_fn(dict(state), other), strict=True)
     return run(case, other, images(*size))
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import numpy as np
 
 from keras_vit.config import ResNetConfig, ViTConfig
+from keras_vit.resize import num_biases
 from keras_vit.weights.array_file import FLOATS
 from keras_vit.weights.checkpoint import Checkpoint, PositionTable, position_rows
 from keras_vit.weights.layout import Rule
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from keras_vit.trainers.model import Model
 
 POSITIONS = "position_embedding/embedding"
+BIASES = "/attention/position_bias"  # what its paths end with
 PATCHES = "patch_encoder/projection/kernel"
 _HEADS = ("head", "head_distillation", "pre_logits")
 _MAX_LISTED = 30
@@ -186,6 +188,8 @@ def _match_one(plan: Plan, variable: keras.Variable, rule: Rule, keys: tuple[str
     shapes = rule.file_shapes(tuple(variable.shape), getattr(plan.config, "num_heads", 1))
     if path == POSITIONS:
         shapes = [_match_positions(plan, variable, keys[0], shapes[0])]
+    if path.endswith(BIASES):
+        shapes = [_match_biases(plan, variable, keys[0], shapes[0])]
     if path == PATCHES:
         shapes = [_match_patches(plan, variable, rule, entries[keys[0]].shape, shapes[0])]
     for key, shape in zip(keys, shapes, strict=True):
@@ -234,6 +238,32 @@ def _match_positions(plan: Plan, variable: keras.Variable, key: str, expected: S
     if len(expected) == 4:
         return (1, *grid, variable.shape[-1])
     return (*expected[:-2], rows, variable.shape[-1])
+
+
+def _match_biases(plan: Plan, variable: keras.Variable, key: str, expected: Shape) -> Shape:
+    """Notes how position biases are resized; returns the shape that they should have."""
+    config = cast(ViTConfig, plan.config)
+    tables = plan.checkpoint.position_tables(plan.grid, config.grid)
+    entry = plan.checkpoint.entries[key]
+    if len(tables) != 1:
+        rows = size(entry, -2)
+        plan.problems.append(_position_problem(plan, key, rows, tables, config.grid))
+        return entry.shape
+    plan.table = tables[0]
+    square = plan.table.grid[0] == plan.table.grid[1]
+    if not square and plan.checkpoint.layout.name == "transformers_beit":
+        text = (
+            f"{plan.checkpoint.original(key)!r} is of a grid of {plan.table.grid}, whose rows and "
+            "columns transformers exchanges: it computes no distances there"
+        )
+        plan.problems.append(Problem("other positions", text))
+    if plan.table.grid == config.grid:
+        return expected
+    (rows, columns), (height, width) = plan.table.grid, config.grid
+    plan.resized[variable.path] = (
+        f"biases of {rows} x {columns} to {height} x {width} patches ({plan.resize_method})"
+    )
+    return num_biases(plan.table.grid, config.class_token), expected[-1]
 
 
 def _position_problem(

@@ -127,6 +127,8 @@ def _transformers_layout(config: ViTConfig | ResNetConfig) -> Layout:
         return torch_layouts.HF_BIT
     if config.distillation_token:
         return torch_layouts.HF_DEIT
+    if config.position_embedding == "relative_bias":
+        return torch_layouts.HF_BEIT
     if config.norm == "rms":
         return torch_layouts.HF_AIMV2
     if config.norm_before_blocks:
@@ -173,6 +175,7 @@ def _check_function(config: ViTConfig | ResNetConfig, layout: Layout) -> None:
         torch_layouts.HF_SIGLIP: "gap",
         torch_layouts.HF_CLIP: "token",
         torch_layouts.VIT5_AUTHORS: "token",
+        torch_layouts.HF_BEIT: "gap" if config.norm_after_pooling else "token",
     }.get(layout)
     if reads is not None and reads != "gap" and not config.class_token:
         raise ValueError(f"The {layout.name} layout needs a class token, and the model has none.")
@@ -187,6 +190,12 @@ def _check_function(config: ViTConfig | ResNetConfig, layout: Layout) -> None:
             'patches (pooling="token_gap"). Save with layout="transformers".'
         )
     _check_map(config, layout)
+    if layout is torch_layouts.HF_BEIT and config.grid[0] != config.grid[1]:
+        raise ValueError(
+            "transformers exchanges rows and columns of the position biases of BEiT where the grid "
+            f"is no square, and would give other numbers. Received: a grid of {config.grid}. Save "
+            'with layout="timm".'
+        )
     if layout is torch_layouts.VIT5_AUTHORS and config.norm != "rms":
         raise ValueError(
             "The norms of ViT-5 are RMS norms, and files in its names would give other numbers. "

@@ -27,8 +27,8 @@ def read_sizes(find: Find, kind: str) -> dict[str, Any]:
     Returns:
         For a ViT `patch_size`, `width`, `depth`, `mlp_dim`, `channels`, the `stem` of a hybrid,
         and `num_heads` where kernels are split by heads, as in official files, or where heads have
-        a norm. For a BiT
-        `stages`, `width_factor` and `channels`. Empty if the arrays that tell it are missing.
+        norms or position biases. For a BiT `stages`, `width_factor` and `channels`. Empty if the
+        arrays that tell it are missing.
     """
     if find("root/conv/kernel") is not None:
         return _resnet_sizes(find, kind)
@@ -64,6 +64,9 @@ def read_sizes(find: Find, kind: str) -> dict[str, Any]:
     head = size(find("block_0/attention/query_norm/gamma"), -1)
     if kind != "npz" and head:
         sizes["num_heads"] = width // head
+    biases = size(find("block_0/attention/position_bias"), -1)
+    if biases:
+        sizes["num_heads"] = biases
     return sizes
 
 

@@ -86,6 +86,11 @@ def _is_eva(config: ViTConfig) -> bool:
     return config.rope is not None
 
 
+def _has_gammas(config: ViTConfig) -> bool:
+    """Whether timm calls layer scales gamma: in `eva.py` and `beit.py`."""
+    return _is_eva(config) or config.position_embedding == "relative_bias"
+
+
 def _splits_products(config: ViTConfig) -> bool:
     """Whether timm has one layer each for queries, keys and values: EVA-02 B and L."""
     return _is_eva(config) and config.swiglu and "mlp" in config.inner_norms
@@ -127,14 +132,17 @@ def _timm_products() -> tuple[Rule, ...]:
     )
 
 
-_TIMM_BLOCK = "blocks.{i}"
+_TIMM_BLOCK, _BIAS = "blocks.{i}", "block_{i}/attention/position_bias"
+# What files before 2023 hold besides the biases of BEiT; it follows from the grid.
+_BIAS_INDEX = ".*\\.relative_position_index$"
 _TIMM_BLOCKS = (
     *pairs("embedding_norm", "norm_pre", _NORM),
     *pairs("block_{i}/attention_norm", f"{_TIMM_BLOCK}.norm1", _NORM),
     *_timm_products(),
+    Rule(_BIAS, (f"{_TIMM_BLOCK}.attn.relative_position_bias_table",)),
     *pairs("block_{i}/attention/norm", f"{_TIMM_BLOCK}.attn.norm", _NORM),
     *pairs("block_{i}/attention/output", f"{_TIMM_BLOCK}.attn.proj", _LINEAR),
-    Rule("block_{i}/attention_scale/gamma", (f"{_TIMM_BLOCK}.gamma_1",), written=_is_eva),
+    Rule("block_{i}/attention_scale/gamma", (f"{_TIMM_BLOCK}.gamma_1",), written=_has_gammas),
     Rule("block_{i}/attention_scale/gamma", (f"{_TIMM_BLOCK}.ls1.gamma",)),
     *pairs("block_{i}/mlp_norm", f"{_TIMM_BLOCK}.norm2", _NORM),
     *_gate(
@@ -146,7 +154,7 @@ _TIMM_BLOCKS = (
     *pairs("block_{i}/mlp/hidden", f"{_TIMM_BLOCK}.mlp.fc1", _LINEAR),
     *pairs("block_{i}/mlp/norm", f"{_TIMM_BLOCK}.mlp.norm", _NORM),
     *pairs("block_{i}/mlp/output", f"{_TIMM_BLOCK}.mlp.fc2", _LINEAR),
-    Rule("block_{i}/mlp_scale/gamma", (f"{_TIMM_BLOCK}.gamma_2",), written=_is_eva),
+    Rule("block_{i}/mlp_scale/gamma", (f"{_TIMM_BLOCK}.gamma_2",), written=_has_gammas),
     Rule("block_{i}/mlp_scale/gamma", (f"{_TIMM_BLOCK}.ls2.gamma",)),
     Rule("encoder_norm/gamma", ("fc_norm.weight",), when=("norm_after_pooling", True)),
     Rule("encoder_norm/beta", ("fc_norm.bias",), when=("norm_after_pooling", True)),
@@ -197,6 +205,7 @@ TIMM = _torch(
     (*_timm_stem("patch_embed.backbone"), *_TIMM_REST),
     {**_TIMM_OPTIONS, "stem": _STEM},
     class_token_positions="either",
+    others=(_BIAS_INDEX,),
 )
 TIMM_ROOT = _torch(  # a hybrid whose ResNet is a root alone, R+Ti/16
     "timm_root",
@@ -472,10 +481,13 @@ HF_CLIP = _torch(
 )
 
 
-def _split_products(theirs: str) -> tuple[Rule, ...]:
+def _split_products(
+    theirs: str, parts: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
+) -> tuple[Rule, ...]:
     """Queries, keys and values from three layers, of which not all need have a bias."""
-    biases = {part: f"{theirs}.{part[0]}_proj.bias" for part in ("query", "key", "value")}
-    kernels = tuple(f"{theirs}.{part}_proj.weight" for part in "qkv")
+    ours = ("query", "key", "value")
+    biases = {name: f"{theirs}.{part}.bias" for name, part in zip(ours, parts, strict=True)}
+    kernels = tuple(f"{theirs}.{part}.weight" for part in parts)
     return (
         Rule("block_{i}/attention/qkv/kernel", kernels, LINEAR),
         Rule("block_{i}/attention/qkv/bias", tuple(biases.values())),
@@ -540,6 +552,31 @@ HF_AIMV2 = _torch(
     {"gelu": "exact", "norm": "rms", "norm_epsilon": 1e-5, "preprocessing": _CLIP_IMAGES},
     class_token_positions="never",
 )
+_BEIT_BLOCK = "encoder.layer.{i}"
+_BEIT_ATTENTION = f"{_BEIT_BLOCK}.attention.attention"
+HF_BEIT = _torch(
+    "transformers_beit",
+    (
+        *_embeddings(),
+        *pairs("block_{i}/attention_norm", f"{_BEIT_BLOCK}.layernorm_before", _NORM),
+        *_split_products(_BEIT_ATTENTION, ("query", "key", "value")),
+        Rule(_BIAS, (f"{_BEIT_ATTENTION}.relative_position_bias.relative_position_bias_table",)),
+        *pairs("block_{i}/attention/output", f"{_BEIT_BLOCK}.attention.output.dense", _LINEAR),
+        Rule("block_{i}/attention_scale/gamma", (f"{_BEIT_BLOCK}.lambda_1",)),
+        *pairs("block_{i}/mlp_norm", f"{_BEIT_BLOCK}.layernorm_after", _NORM),
+        *pairs("block_{i}/mlp/hidden", f"{_BEIT_BLOCK}.intermediate.dense", _LINEAR),
+        *pairs("block_{i}/mlp/output", f"{_BEIT_BLOCK}.output.dense", _LINEAR),
+        Rule("block_{i}/mlp_scale/gamma", (f"{_BEIT_BLOCK}.lambda_2",)),
+        Rule("encoder_norm/gamma", ("pooler.layernorm.weight",), when=("norm_after_pooling", True)),
+        Rule("encoder_norm/beta", ("pooler.layernorm.bias",), when=("norm_after_pooling", True)),
+        *pairs("encoder_norm", "layernorm", _NORM),
+        *pairs("head", "classifier", _LINEAR),
+    ),
+    {**_HF_OPTIONS, "preprocessing": _VIT_IMAGES},
+    prefixes=("beit.", "", "data2vec_vision."),
+    others=("embeddings\\.mask_token$", "lm_head\\.", _BIAS_INDEX),
+    unprefixed=("classifier\\.",),
+)
 HF_BIT = _torch(
     "transformers_bit",
     (
@@ -568,5 +605,6 @@ LAYOUTS = (
     HF_SIGLIP,
     HF_DINOV3,
     HF_AIMV2,
+    HF_BEIT,
     HF_BIT,
 )

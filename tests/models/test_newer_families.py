@@ -26,6 +26,7 @@ SMALL = {
 }  # fmt: skip
 # What `ViTConfig` says of merged tokens; the others merge.
 ROTARY = "Rotary positions need every patch"
+RELATIVE = "Relative positions need every patch"
 FAMILIES = {
     "clip_b16": None,
     "dinov2_giant14": None,
@@ -39,6 +40,8 @@ FAMILIES = {
     "pe_spatial_b16": ROTARY,
     "aimv2_l14": None,
     "vit5_s16": ROTARY,
+    "beit_b16": RELATIVE,
+    "beitv2_b16": RELATIVE,
 }
 
 

@@ -199,6 +199,33 @@ def test_what_is_not_vit_5_is_not_written_in_its_names(changes, message, tmp_pat
         save_weights(build_vit(tiny_config(depth=1, **fields)), tmp_path / "x.safetensors", "timm")
 
 
+def test_the_index_in_older_files_of_beit_is_left_out(tmp_path):
+    arrays = weights(TORCH["timm beit"]["shapes"])
+    name = "blocks.1.attn.relative_position_index"
+    arrays[name] = np.zeros((17, 17), "int64")
+    safetensors.numpy.save_file(arrays, tmp_path / "model.safetensors")
+    model = from_pretrained(tmp_path, **PLAIN)  # which its arrays tell, without a name
+    assert model.load_report.left_out == (name,)
+    config = model.config
+    assert (config.position_embedding, config.num_heads) == ("relative_bias", 4)
+    assert (config.position_resize, config.image_size) == ("geometric", (32, 32))
+    with pytest.raises(CheckpointMismatchError, match=r"the 52 rows .*no grid of 3 x 5"):
+        load_weights(model, tmp_path / "model.safetensors", grid=(3, 5))
+
+
+def test_beit_for_images_that_are_no_square_is_written_as_timm_reads_it(tmp_path):
+    fields = {"position_embedding": "relative_bias", "gelu": "exact", "without_bias": ("key",)}
+    model = build_vit(tiny_config(image_size=(32, 48), **fields))
+    fill_random(model)
+    with pytest.raises(ValueError, match="transformers exchanges rows and columns"):
+        save_weights(model, tmp_path / "model.safetensors", "transformers")
+    save_weights(model, tmp_path / "model.safetensors", "timm")
+    twin = build_vit(model.config)
+    assert not load_weights(twin, tmp_path / "model.safetensors").resized
+    with pytest.raises(ValueError, match="official layout has no array for block_0/attention"):
+        save_weights(model, tmp_path / "model.npz", "official")
+
+
 def test_two_configurations_of_a_tower_are_read_as_transformers_does(tmp_path):
     """Files of OpenAI have a second one, which overrides the first with its defaults."""
     case = CASES["transformers CLIPVisionModelWithProjection"]
