@@ -552,25 +552,17 @@ HF_AIMV2 = _torch(
     {"gelu": "exact", "norm": "rms", "norm_epsilon": 1e-5, "preprocessing": _CLIP_IMAGES},
     class_token_positions="never",
 )
-_BEIT_BLOCK = "encoder.layer.{i}"
-_BEIT_ATTENTION = f"{_BEIT_BLOCK}.attention.attention"
+_BEIT_ATTENTION = "encoder.layer.{i}.attention.attention"
 HF_BEIT = _torch(
     "transformers_beit",
     (
-        *_embeddings(),
-        *pairs("block_{i}/attention_norm", f"{_BEIT_BLOCK}.layernorm_before", _NORM),
         *_split_products(_BEIT_ATTENTION, ("query", "key", "value")),
         Rule(_BIAS, (f"{_BEIT_ATTENTION}.relative_position_bias.relative_position_bias_table",)),
-        *pairs("block_{i}/attention/output", f"{_BEIT_BLOCK}.attention.output.dense", _LINEAR),
-        Rule("block_{i}/attention_scale/gamma", (f"{_BEIT_BLOCK}.lambda_1",)),
-        *pairs("block_{i}/mlp_norm", f"{_BEIT_BLOCK}.layernorm_after", _NORM),
-        *pairs("block_{i}/mlp/hidden", f"{_BEIT_BLOCK}.intermediate.dense", _LINEAR),
-        *pairs("block_{i}/mlp/output", f"{_BEIT_BLOCK}.output.dense", _LINEAR),
-        Rule("block_{i}/mlp_scale/gamma", (f"{_BEIT_BLOCK}.lambda_2",)),
+        Rule("block_{i}/attention_scale/gamma", ("encoder.layer.{i}.lambda_1",)),
+        Rule("block_{i}/mlp_scale/gamma", ("encoder.layer.{i}.lambda_2",)),
         Rule("encoder_norm/gamma", ("pooler.layernorm.weight",), when=("norm_after_pooling", True)),
         Rule("encoder_norm/beta", ("pooler.layernorm.bias",), when=("norm_after_pooling", True)),
-        *pairs("encoder_norm", "layernorm", _NORM),
-        *pairs("head", "classifier", _LINEAR),
+        *_vit(("head", "classifier")),
     ),
     {**_HF_OPTIONS, "preprocessing": _VIT_IMAGES},
     prefixes=("beit.", "", "data2vec_vision."),
