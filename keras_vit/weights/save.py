@@ -248,7 +248,12 @@ def _check_rope(config: ViTConfig, layout: Layout) -> None:
         return
     raise ValueError(
         f"Models of the {layout.name} layout have no such rotary positions, and would give other "
-        f'numbers. Received: rope={config.rope}. Save with layout="timm".'
+        f"numbers. Received: rope={config.rope}. "
+        + (
+            "Save the model with `model.save`."
+            if layout is torch_layouts.VIT5_AUTHORS
+            else 'Save with layout="timm".'
+        )
     )
 
 

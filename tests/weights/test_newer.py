@@ -189,7 +189,7 @@ def test_vit_5_is_told_by_the_rotation_of_its_registers(tmp_path):
     ("changes", "message"),
     [
         ({"norm": "layer"}, r"norms of ViT-5 are RMS norms.*norm='layer'"),
-        ({"rope": {"register_base": 50.0}}, r"no such rotary positions"),
+        ({"rope": {"register_base": 50.0}}, r"no such rotary positions.*`model.save`"),
         ({"pooling": "gap"}, r"reads pooling='token', that of the model pooling='gap'"),
     ],
 )
