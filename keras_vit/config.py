@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,9 +21,9 @@ TASKS = ("single_label", "multi_label", "regression")
 POOLINGS = ("token", "gap", "map", "token_gap")
 # Kinds of `GridAttention`, whose weights come from positions.
 GRID_POSITIONS = ("relative_2d", "offsets", "quadratic")
-POSITION_EMBEDDINGS = ("learned", "none", "learned_2d", "relative", "sincos_2d", *GRID_POSITIONS)
 # Positions that the blocks take care of.
-BLOCK_POSITIONS = ("relative", *GRID_POSITIONS)
+BLOCK_POSITIONS = ("relative", "relative_bias", *GRID_POSITIONS)
+POSITION_EMBEDDINGS = ("learned", "none", "learned_2d", "sincos_2d", *BLOCK_POSITIONS)
 GELUS = ("tanh", "exact", "quick")
 NORMS = ("layer", "rms")
 # Parts of a model that have a norm inside, or biases to leave out.
@@ -30,8 +31,9 @@ INNER_NORMS = ("attention", "mlp")
 BIASES = ("patch", "query", "key", "value", "projection", "mlp")
 ROTARY_COORDINATES = ("index", "centered")
 AXIS_ORDERS = ("hw", "wh")
-# Methods of `resize_positions`.
+# Methods of `resize_positions`, and of `resize_position_bias`.
 POSITION_RESIZES = ("align_corners", "linear", "bilinear", "bicubic", "bicubic_plain")
+BIAS_RESIZES = (*POSITION_RESIZES, "geometric")
 INTERPOLATIONS = ("bilinear", "bicubic", "area", "nearest")
 # Whose rules resizing and cropping follow, and how the crop lies in the image.
 LIBRARIES = ("tensorflow", "timm", "transformers")
@@ -249,7 +251,7 @@ class RotaryPositions:
 
     The channels of a head form pairs, and the position of a patch turns the pairs of its query and
     key: half of them by angles that grow with the row, half with the column. Pair `k` of `n` in a
-    half has the frequency `base ** (-k / n)`. Class tokens and registers are not turned.
+    half has the frequency `base ** (-k / n)`. Class tokens are not turned.
 
     Args:
         coordinates: `"index"` counts rows and columns (EVA-02, https://arxiv.org/abs/2303.11331),
@@ -263,6 +265,9 @@ class RotaryPositions:
         reference_grid: Patches along (height, width) that indices are scaled to, so that images of
             another size have the angles of the pre-training; `None` leaves them as they are.
         order: `"hw"` if the row turns the first half of the pairs, `"wh"` if the column does.
+        register_base: Base of the frequencies of registers, which are turned as the patches of a
+            square grid of their own, as in ViT-5 (https://arxiv.org/abs/2602.08071); `None` leaves
+            them as they are.
 
     Raises:
         ValueError: If a value is out of its range or two do not fit together.
@@ -274,12 +279,15 @@ class RotaryPositions:
     offset: float = 0.0
     reference_grid: tuple[int, int] | None = None
     order: str = "hw"
+    register_base: float | None = None
 
     def __post_init__(self) -> None:
         check_choice("coordinates", self.coordinates, ROTARY_COORDINATES)
         check_choice("order", self.order, AXIS_ORDERS)
-        if self.base <= 1:
-            raise ValueError(f"`base` must be above 1. Received: {self.base}.")
+        for field in ("base", "register_base"):
+            value = getattr(self, field)
+            if value is not None and value <= 1:
+                raise ValueError(f"`{field}` must be above 1. Received: {value}.")
         if self.reference_grid is not None:
             grid = pair("reference_grid", self.reference_grid)
             object.__setattr__(self, "reference_grid", grid)
@@ -288,6 +296,16 @@ class RotaryPositions:
                 '`offset` and `reference_grid` belong to coordinates="index"; centres of patches '
                 f"need neither. Received: offset={self.offset}, "
                 f"reference_grid={self.reference_grid}."
+            )
+
+    def check_registers(self, num_registers: int) -> None:
+        """Raises ValueError if registers are turned and are not a square grid."""
+        square = num_registers > 0 and math.isqrt(num_registers) ** 2 == num_registers
+        if self.register_base is not None and not square:
+            raise ValueError(
+                "Registers that are turned are a square grid: 1, 4, 9, ... Received: "
+                f"num_registers={num_registers}, register_base={self.register_base}. Change "
+                "num_registers, or set register_base to None."
             )
 
 
@@ -325,12 +343,14 @@ class ViTConfig:
         num_registers: Learned tokens after the class token that no head reads.
         position_embedding: `"learned"` (a vector per position, the paper's), `"learned_2d"` (a row
             and a column half), `"sincos_2d"` (fixed), `"relative"` (learned key offsets in every
-            block), `"none"`, or the encodings of https://arxiv.org/abs/1911.03584, whose attention
-            replaces that of the blocks: `"relative_2d"`, `"offsets"` or `"quadratic"`, see
-            `GridAttention`.
+            block), `"relative_bias"` (a learned bias of every head and block for the rows and
+            columns between two patches, as in BEiT, https://arxiv.org/abs/2106.08254), `"none"`, or
+            the encodings of https://arxiv.org/abs/1911.03584, whose attention replaces that of the
+            blocks: `"relative_2d"`, `"offsets"` or `"quadratic"`, see `GridAttention`.
         position_on_class_token: Whether the class and distillation tokens have positions.
         position_resize: How `adapt_model` and `fine_tune` resize positions to another image size, a
-            method of `resize_positions`. Loading a checkpoint sets the method of its project.
+            method of `resize_positions`, or of `resize_position_bias` for `"relative_bias"`.
+            Loading a checkpoint sets the method of its project.
         pre_logits: Width of the tanh layer before the head, or `None` for a linear head.
         rope: Rotary position embedding of queries and keys, a `RotaryPositions`, in place of
             `position_embedding` or together with it.
@@ -490,7 +510,15 @@ class ViTConfig:
         if self.pooling is not None:
             check_choice("pooling", self.pooling, POOLINGS)
         check_choice("position_embedding", self.position_embedding, POSITION_EMBEDDINGS)
-        check_choice("position_resize", self.position_resize, POSITION_RESIZES)
+        bias = self.position_embedding == "relative_bias"
+        methods = BIAS_RESIZES if bias else POSITION_RESIZES
+        check_choice("position_resize", self.position_resize, methods)
+        if bias and self.num_prefix_tokens > 1:
+            raise ValueError(
+                'position_embedding="relative_bias" has entries for one class token, and none for '
+                f"other tokens. Received: num_registers={self.num_registers}, distillation_token="
+                f"{self.distillation_token}; leave them out."
+            )
         check_choice("gelu", self.gelu, GELUS)
         check_choice("norm", self.norm, NORMS)
         multiple = {"sincos_2d": 4, "learned_2d": 2}.get(self.position_embedding, 1)
@@ -530,6 +558,7 @@ class ViTConfig:
     def _check_rope(self) -> None:
         if self.rope is None:
             return
+        self.rope.check_registers(self.num_registers)
         if self.head_dim % 4:
             raise ValueError(
                 "Rotary positions turn pairs of channels for rows and columns, so 4 must divide "
@@ -586,7 +615,7 @@ class ViTConfig:
                 f"A block merges at most half of the patch tokens, here {self.num_patches // 2} of "
                 f"{self.num_patches}. {received}."
             )
-        if self.position_embedding == "relative":
+        if self.position_embedding in BLOCK_POSITIONS:
             raise ValueError(
                 "Relative positions need every patch in its place. "
                 f"{received}; set it to 0, or choose another position_embedding."

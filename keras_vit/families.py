@@ -76,6 +76,28 @@ SIGLIP2_NAFLEX: Fields = {
 }
 # The largest of https://arxiv.org/abs/2304.07193.
 DINOV2_GIANT: Fields = {"swiglu": True, "layer_scale": 1e-5, "gelu": "exact"}
+# https://arxiv.org/abs/2106.08254 and https://arxiv.org/abs/2208.06366, `beit/` and `beit2/` in
+# github.com/microsoft/unilm: the fine-tuned models, which have one architecture.
+BEIT: Fields = {
+    "position_embedding": "relative_bias",
+    "without_bias": ("key",),
+    "layer_scale": 1e-5,
+    "gelu": "exact",
+    "pooling": "gap",
+    "norm_after_pooling": True,
+}
+# https://arxiv.org/abs/2602.08071, `models_vit5.py` in github.com/wangf3014/ViT-5. Its registers
+# follow the patches, which changes no output: attention does not depend on the order of tokens.
+VIT5: Fields = {
+    "rope": {"register_base": 100.0},
+    "num_registers": 4,
+    "position_on_class_token": False,
+    "norm": "rms",
+    "qk_norm": True,
+    "layer_scale": 1e-4,
+    "without_bias": ("query", "key", "value"),
+    "gelu": "exact",
+}
 
 
 def _row(sizes: tuple[int, ...], image: int, *families: Fields, **more: Any) -> Fields:
@@ -140,6 +162,14 @@ FAMILIES: dict[str, Fields] = {
     "siglip2_naflex_b16": _row((16, 768, 12, 12, 3072), 256, SIGLIP2_NAFLEX),
     "siglip2_naflex_so400m16": _row((16, 1152, 27, 16, 4304), 256, SIGLIP2_NAFLEX),
     "dinov2_giant14": _row((14, 1536, 40, 24, 4096), 224, DINOV2_GIANT),
+    "beit_b16": _row((16, 768, 12, 12, 3072), 224, BEIT, _SCALED),
+    "beit_l16": _row((16, 1024, 24, 16, 4096), 224, BEIT),
+    "beitv2_b16": _row((16, 768, 12, 12, 3072), 224, BEIT),
+    "beitv2_l16": _row((16, 1024, 24, 16, 4096), 224, BEIT),
+    "vit5_s16": _row((16, 384, 12, 6, 1536), 224, VIT5),
+    "vit5_b16": _row((16, 768, 12, 12, 3072), 224, VIT5),
+    "vit5_l16": _row((16, 1024, 24, 16, 4096), 224, VIT5),
+    "vit5_xl16": _row((16, 1152, 28, 16, 4608), 224, VIT5),
 }
 
 # Names of timm without an image size, and repositories of the Hugging Face hub: the variant, and
@@ -231,6 +261,23 @@ FAMILY_NAMES: dict[str, tuple[str, Fields]] = {
             ),
             ("facebook/dinov2-giant", {}),
         ),
+        **{
+            f"beit_{size}16": (
+                (f"beit_{name}_patch16", {}),
+                *(
+                    (f"microsoft/beit-{name}-patch16-{side}{tag}", {"image_size": side})
+                    for side, tag in ((224, ""), (224, "-pt22k-ft22k"), (384, ""), (512, ""))
+                    if (name, side) != ("base", 512)
+                ),
+            )
+            for size, name in (("b", "base"), ("l", "large"))
+        },
+        "beitv2_b16": (("beitv2_base_patch16", {}),),
+        "beitv2_l16": (("beitv2_large_patch16", {}),),
+        **{  # of the authors: functions, and files
+            f"vit5_{size}16": ((f"vit5_{name}", {}), (f"vit5_{name}_patch16", {}))
+            for size, name in (("s", "small"), ("b", "base"), ("l", "large"), ("xl", "xlarge"))
+        },
     }.items()
     for name, fields in names
 }

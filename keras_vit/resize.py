@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,8 +42,8 @@ def sincos_2d(
 
 def resize_positions(
     table: np.ndarray,
-    grid: tuple[int, int],
-    new_grid: tuple[int, int],
+    grid: Sequence[int],
+    new_grid: Sequence[int],
     method: str = "align_corners",
 ) -> np.ndarray:
     """Resizes a position embedding from one grid of patches to another.
@@ -81,11 +81,72 @@ def resize_positions(
             f"`method` must be one of {', '.join(map(repr, POSITION_RESIZES))}. "
             f"Received: {method!r}."
         )
+    return _resize_grid(table, grid, new_grid, lambda old, new: resize_matrix(old, new, method))
+
+
+def num_biases(grid: tuple[int, int], class_token: bool) -> int:
+    """Rows of a table of biases of distances between patches, with those of a class token."""
+    return (2 * grid[0] - 1) * (2 * grid[1] - 1) + 3 * class_token
+
+
+def resize_position_bias(
+    table: np.ndarray,
+    grid: tuple[int, int],
+    new_grid: tuple[int, int],
+    method: str = "align_corners",
+) -> np.ndarray:
+    """Resizes biases of the rows and columns between two patches to another grid of patches.
+
+    Args:
+        table: Float array of shape `(R, A)`: row by row `(2 height - 1) * (2 width - 1)` distances,
+            from the most negative one on, and then any rows of class tokens, which stay.
+        grid: Patches along (height, width) that the table was learned for.
+        new_grid: Patches along (height, width) of the result.
+        method: One of `resize_positions`, of which transformers takes `"bilinear"`; or
+            `"geometric"`, as timm does: old distances are as far apart as a geometric series that
+            reaches the largest new distance, so that those of neighbours keep their biases, and
+            values between them are linear.
+
+    Returns:
+        float32 array, a table of the same kind for `new_grid`.
+
+    Raises:
+        ValueError: If the table has fewer distances than `grid`, or the method is unknown.
+    """
+    sides, new_sides = ([2 * side - 1 for side in each] for each in (grid, new_grid))
+    count = sides[0] * sides[1]
+    distances, others = table[:count], table[count:].astype("float32")
+    if method == "geometric" and len(distances) == count:
+        distances = _resize_grid(distances, sides, new_sides, _geometric)
+    else:
+        distances = resize_positions(distances, sides, new_sides, method)
+    return np.concatenate([distances, others])
+
+
+def _geometric(old: int, new: int) -> np.ndarray:
+    """Matrix of shape `(new, old)` between distances, odd numbers of them: see above."""
+    half, reach = old // 2, new // 2
+    low, high = 1.01, 1.5  # bounds and precision of the published code, whose ratio this is
+    while high - low > 1e-6:
+        ratio = (low + high) / 2
+        beyond = (1 - ratio**half) / (1 - ratio) > reach
+        low, high = (low, ratio) if beyond else (ratio, high)
+    positive = np.cumsum(ratio ** np.arange(half))
+    known = np.concatenate([-positive[::-1], [0.0], positive])
+    wanted = np.arange(-reach, reach + 1)
+    return np.stack([np.interp(wanted, known, one) for one in np.eye(old)], axis=1)
+
+
+def _resize_grid(
+    table: np.ndarray,
+    grid: Sequence[int],
+    new_grid: Sequence[int],
+    matrix: Callable[[int, int], np.ndarray],
+) -> np.ndarray:
+    """Interpolates a table `(..., N, D)` of a grid along its rows and columns by two matrices."""
     if tuple(grid) == tuple(new_grid):
         return table.astype("float32")
-    rows, columns = (
-        resize_matrix(old, new, method) for old, new in zip(grid, new_grid, strict=True)
-    )
+    rows, columns = (matrix(old, new) for old, new in zip(grid, new_grid, strict=True))
     *lead, _, width = table.shape
     cells = table.reshape(*lead, *grid, width).astype("float64")
     cells = np.einsum("yi,...ijd->...yjd", rows, cells)

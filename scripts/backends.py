@@ -37,6 +37,8 @@ MODELS = {
         "inner_norms": ("attention", "mlp"),
     },
     "aimv2": {**SMALL, "norm": "rms", "norm_patches": True, "without_bias": ("value", "mlp")},
+    "beit": {**SMALL, "position_embedding": "relative_bias", "without_bias": ("key",)},
+    "vit5": {**SMALL, "rope": {"register_base": 100.0}, "num_registers": 4, "norm": "rms"},
     "clip": {**SMALL, "gelu": "quick", "norm_before_blocks": True, "head_bias": None},
     "vit_ti16": {"patch_size": 16, "width": 192, "depth": 12, "num_heads": 3, "mlp_dim": 768},
 }

@@ -2,7 +2,8 @@
 
 Run with the interpreter of `scripts/parity`'s environment:
 `PYTHONPATH=. .venv-parity/bin/python scripts/make_torch_golden.py`, and with
-`PYTHONPATH=.:.venv-parity/transformers-4` for the case that version 5 dropped. Weights follow a
+`PYTHONPATH=.:.venv-parity/transformers-4` for the case that version 5 dropped. "timm vit5", the
+code of its authors, needs a checkout of github.com/wangf3014/ViT-5 at `VIT5_CODE`. Weights follow a
 formula, so that the tests make them again and the file holds names, shapes and outputs alone. Words
 on the command line name the cases to make; the others stay.
 """
@@ -21,12 +22,12 @@ import torch
 from safetensors import safe_open
 
 from scripts.eval_cases import is_scale, values
-from scripts.parity_theirs import build, gradient, run  # first: it makes timm importable
+from scripts.parity_theirs import build, gradient, run, vit5_code  # first: it makes timm importable
 
 from timm.layers import StdConv2d  # isort: skip
 from timm.models import resnetv2  # isort: skip
 from timm.models import vision_transformer_hybrid as hybrid  # isort: skip
-from timm.models import eva, vision_transformer  # isort: skip
+from timm.models import beit, eva, vision_transformer  # isort: skip
 
 OUT = pathlib.Path(__file__).parent.parent / "tests" / "golden" / "torch_outputs.json"
 
@@ -114,6 +115,16 @@ CASES = {
         "",
     ),
     "timm aimv2": ("timm", "aimv2_large_patch14_224", "", TIMM, 32, ""),
+    "timm beit": ("timm", "beit_base_patch16_224", "", TIMM, 32, ""),
+    "timm token beit": (
+        "timm",
+        "beitv2_base_patch16_224",
+        "",
+        {**TIMM, "global_pool": "token", "init_values": None},
+        32,
+        "",
+    ),
+    "timm vit5": ("timm", "vit5", "", {**TIMM, "qkv_bias": False}, 32, ""),
     "timm gated dinov2": ("timm", "vit_giant_patch14_reg4_dinov2", "", TIMM, 32, ""),
     "transformers vit": ("transformers", "ViTForImageClassification", "ViTConfig", SMALL, 32, ""),
     "transformers deit": (
@@ -173,6 +184,22 @@ CASES = {
         32,
         "token",
     ),
+    "transformers beit": (
+        "transformers",
+        "BeitForImageClassification",
+        "BeitConfig",
+        {**SMALL, "use_relative_position_bias": True},
+        32,
+        "",
+    ),
+    "transformers token beit": (
+        "transformers",
+        "BeitForImageClassification",
+        "BeitConfig",
+        {**SMALL, "use_relative_position_bias": True, "use_mean_pooling": False},
+        32,
+        "",
+    ),
     "transformers gated dinov2": (
         "transformers",
         "Dinov2Model",
@@ -217,12 +244,17 @@ RESIZED = {
     "timm language perception": (48, 24),
     "timm gigantic perception": (24, 48),
     "timm aimv2": (48, 24),
+    "timm vit5": (24, 24),  # its authors have squares alone
+    "timm beit": (48, 24),
+    "timm token beit": (24, 24),
+    "transformers beit": (24, 48),
     "transformers clip": (24, 48),
     "transformers dinov3": (48, 24),
 }
 # What newer families compute otherwise in the backward pass: rotations, gates, norms.
-GRADIENTS = ("timm clip", "timm gated dinov3", "timm split eva02", "timm aimv2",
-             "timm language perception", "transformers clip", "transformers dinov3")  # fmt: skip
+GRADIENTS = ("timm clip", "timm gated dinov3", "timm split eva02", "timm aimv2", "timm beit",
+             "timm vit5", "timm language perception", "transformers clip",
+             "transformers dinov3")  # fmt: skip
 
 
 def small_hybrid(case: dict) -> torch.nn.Module:
@@ -243,7 +275,21 @@ def small_bit(case: dict) -> torch.nn.Module:
     ).eval()
 
 
-SMALL_RESNETS = {"hybrid": small_hybrid, "bit": small_bit}
+def small_vit5(case: dict) -> torch.nn.Module:
+    """ViT-5 of another size than its authors have names for."""
+    code = vit5_code()
+    return code.vit_models(
+        num_registers=4,
+        rope=True,
+        reg_theta=100,
+        qk_norm=True,
+        flash=False,
+        norm_layer=functools.partial(code.RMSNorm, eps=1e-6),
+        **case["options"],
+    ).eval()
+
+
+BUILDERS = {"hybrid": small_hybrid, "bit": small_bit, "vit5": small_vit5}
 
 
 def images(height: int, width: int) -> np.ndarray:
@@ -266,9 +312,24 @@ def run_resized(case: dict, model: torch.nn.Module, state: dict, size: tuple) ->
     if case["project"] == "transformers":
         return run({**case, "interpolate": True}, model, images(*size))
     case = {**case, "options": {**case["options"], "img_size": size}}
+    if case["model"] == "vit5":
+        return run_resized_vit5(case, state, size)
     other = build(case)
-    module = eva if isinstance(other, eva.Eva) else vision_transformer
+    modules = {"Eva": eva, "Beit": beit}
+    module = modules.get(type(other).__name__, vision_transformer)
     other.load_state_dict(module.checkpoint_filter_fn(dict(state), other), strict=True)
+    return run(case, other, images(*size))
+
+
+def run_resized_vit5(case: dict, state: dict, size: tuple) -> np.ndarray:
+    """As `main.py` of its authors does it: rotary positions count the patches of any grid."""
+    other = small_vit5({**case, "options": {**case["options"], "img_size": size[0]}})
+    table = state["pos_embed"]  # (1, N, D)
+    side, new = (int(len(x[0]) ** 0.5) for x in (table, other.pos_embed))
+    table = table.reshape(1, side, side, -1).permute(0, 3, 1, 2)
+    table = torch.nn.functional.interpolate(table, (new, new), mode="bicubic")
+    state = {**state, "pos_embed": table.permute(0, 2, 3, 1).flatten(1, 2)}
+    other.load_state_dict(state, strict=True)
     return run(case, other, images(*size))
 
 
@@ -277,13 +338,14 @@ def filled_model(title: str) -> tuple[dict, torch.nn.Module, dict[str, torch.Ten
     project, model_name, config, options, size, output = CASES[title]
     case = {"project": project, "model": model_name, "config": config, "options": options}
     case.update(output=output, patches=(size // 8) ** 2)
-    model = SMALL_RESNETS.get(model_name, build)(case)
+    model = BUILDERS.get(model_name, build)(case)
     shapes = saved_names(model, project)
     numbered = {name: position for position, name in enumerate(sorted(shapes))}
     state = {
         name: torch.from_numpy(values(tuple(shape), numbered[name], is_scale(name, tuple(shape))))
         for name, shape in shapes.items()
     }
+    state.update({n: value for n, value in model.state_dict().items() if n.endswith(".freqs")})
     if project == "timm":
         model.load_state_dict(state, strict=True)
         return case, model, state
@@ -299,7 +361,8 @@ def filled_model(title: str) -> tuple[dict, torch.nn.Module, dict[str, torch.Ten
 
 def main() -> None:
     golden = json.loads(OUT.read_text()) if sys.argv[1:] else {}
-    chosen = sys.argv[1:] or [title for title in CASES if title != "transformers hybrid"]
+    apart = ("transformers hybrid", "timm vit5")
+    chosen = sys.argv[1:] or [title for title in CASES if title not in apart]
     for title, (*_, size, _) in CASES.items():
         if title not in chosen:
             continue

@@ -15,8 +15,9 @@ class Case:
 
     Args:
         name: As the report names it.
-        project: `"timm"`, `"transformers"`, `"transformers 4"` for what version 5 dropped, or
-            `"flax"`, the official networks in the library that their code uses.
+        project: `"timm"`, `"timm (ViT-5 authors)"`, `"transformers"`, `"transformers 4"` for what
+            version 5 dropped, or `"flax"`, the official networks in the library that their code
+            uses.
         model: timm's name, the class of transformers, or the network in `parity_flax.py`.
         variant: Our architecture.
         image_size: Pixels of a side.
@@ -105,6 +106,8 @@ TIMM += [
         ("EVA-02-S/14", "eva02_small_patch14_224", "eva02_s14", 224, _HEAD, untold("eva02_s14")),
     ]
 ]  # fmt: skip
+# The code of its authors, which names models and arrays as timm does.
+TIMM += [Case("ViT-5-S/16", "timm (ViT-5 authors)", "vit5_small", "vit5_s16")]
 
 
 def _sizes(width: int, depth: int, heads: int, mlp: int, **more: Any) -> dict[str, Any]:

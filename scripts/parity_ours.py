@@ -38,6 +38,7 @@ LIMIT = 3e-5  # of the largest output, in float32
 SIDES = {
     "flax": ("scripts.parity_flax", ""),
     "timm": ("scripts.parity_theirs", ""),
+    "timm (ViT-5 authors)": ("scripts.parity_theirs", ""),
     "transformers": ("scripts.parity_theirs", ""),
     "transformers 4": ("scripts.parity_theirs", "transformers-4"),
 }
@@ -237,7 +238,7 @@ def report(results: dict[str, dict]) -> str:
         "  tanh GELU. timm's reader ignores unknown names; what it does not find in the file",
         "  stays random and would show as a difference.",
         "- `timm`, `transformers`: files in their own names. `transformers 4` is the last version",
-        "  with hybrids.",
+        "  with hybrids; `timm (ViT-5 authors)` is the code of ViT-5, with names as in timm.",
         "",
         "| model | their class or name | theirs in ours | ours in theirs | date |",
         "|---|---|---|---|---|",

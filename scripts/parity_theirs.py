@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
+import os
+import sys
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,8 +29,19 @@ if transformers.__version__.startswith("4."):
     transformers.modeling_utils._init_weights = False
 
 
+def vit5_code() -> Any:
+    """The module of github.com/wangf3014/ViT-5, whose checkout is at `VIT5_CODE`."""
+    if os.environ["VIT5_CODE"] not in sys.path:
+        sys.path.append(os.environ["VIT5_CODE"])
+    if not torch.cuda.is_available():  # its rotary positions ask for a GPU
+        torch.Tensor.cuda = lambda self: self
+    return importlib.import_module("models_vit5")
+
+
 def build(case: dict) -> torch.nn.Module:
     """A model of timm by name, or of transformers by class."""
+    if case["model"].startswith("vit5_"):
+        vit5_code()  # timm knows its models from then on
     if case["project"] == "timm":
         options = dict(case["options"])
         return timm.create_model(case["model"], **options).eval()

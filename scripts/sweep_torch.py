@@ -33,7 +33,7 @@ MODULES = (
 )  # fmt: skip
 BIT = "resnetv2_50x1_bit"
 HEAD = {"num_classes": 10}
-TINY = "vit_tiny_patch16_224"
+TINY, BEIT = "vit_tiny_patch16_224", "beit_base_patch16_224"
 SMALL = {"depth": 2, "embed_dim": 24, "img_size": 48, **HEAD}
 # Options of timm, one by one: what `create_model` gets besides the name.
 TIMM_OPTIONS: tuple[dict[str, Any], ...] = (
@@ -67,6 +67,14 @@ TIMM_OPTIONS: tuple[dict[str, Any], ...] = (
     {"img_size": (32, 64)},
     {"num_classes": 0},
     {"attn_layer": "diff"},
+)
+BEIT_OPTIONS: tuple[dict[str, Any], ...] = (
+    {"global_pool": "token"},
+    {"init_values": None, "qkv_bias": False},
+    {"img_size": (32, 64)},
+    {"use_abs_pos_emb": True},
+    {"use_abs_pos_emb": True, "use_rel_pos_bias": False},
+    {"use_rel_pos_bias": False, "use_shared_rel_pos_bias": True},
 )
 ENCODER = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
@@ -103,8 +111,14 @@ CLASSES: tuple[tuple[str, str, dict[str, Any]], ...] = tuple(
             "Bit", "BitModel BitForImageClassification",
             {"hidden_sizes": [256, 512], "depths": [1, 2], "image_size": 64},
         ),
-        ("Beit", "BeitModel BeitForImageClassification BeitForMaskedImageModeling", {}),
-        ("Data2VecVision", "Data2VecVisionModel Data2VecVisionForImageClassification", {}),
+        (
+            "Beit", "BeitModel BeitForImageClassification BeitForMaskedImageModeling",
+            {"use_relative_position_bias": True},
+        ),
+        (
+            "Data2VecVision", "Data2VecVisionModel Data2VecVisionForImageClassification",
+            {"use_relative_position_bias": True},
+        ),
         ("DINOv3ViT", "DINOv3ViTModel", {"num_register_tokens": 2}),
         ("CLIPVision", "CLIPVisionModel CLIPVisionModelWithProjection", {}),
         ("CLIP", "CLIPModel CLIPForImageClassification", {"two": True}),
@@ -151,6 +165,13 @@ CLASS_OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("DINOv3ViTModel", "DINOv3ViTConfig", {"rope_theta": 50.0, "key_bias": True}),
     ("DINOv3ViTModel", "DINOv3ViTConfig", {"value_bias": False, "proj_bias": False}),
     ("DINOv3ViTModel", "DINOv3ViTConfig", {"mlp_bias": False, "image_size": [32, 48]}),
+    ("BeitModel", "BeitConfig", {"use_relative_position_bias": False}),
+    ("BeitModel", "BeitConfig", {"use_absolute_position_embeddings": True}),
+    ("BeitModel", "BeitConfig", {"use_shared_relative_position_bias": True}),
+    (
+        "BeitForImageClassification", "BeitConfig",
+        {"use_mean_pooling": False, "use_relative_position_bias": True, "image_size": [32, 48]},
+    ),
     ("CLIPVisionModel", "CLIPVisionConfig", {"hidden_act": "gelu"}),
     ("SiglipVisionModel", "SiglipVisionConfig", {"hidden_act": "gelu", "layer_norm_eps": 1e-4}),
     ("SiglipVisionModel", "SiglipVisionConfig", {"vision_use_head": False}),
@@ -159,7 +180,8 @@ CLASS_OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
 )  # fmt: skip
 MEMORY = ("ViTForImageClassification", "DeiTForImageClassification", "IJepaForImageClassification",
           "Dinov2ForImageClassification", "SiglipVisionModel", "ViTMAEModel",
-          "CLIPVisionModelWithProjection", "DINOv3ViTModel")  # fmt: skip
+          "CLIPVisionModelWithProjection", "DINOv3ViTModel",
+          "BeitForImageClassification")  # fmt: skip
 
 
 def fill(model: torch.nn.Module) -> dict[str, list[int]]:
@@ -245,6 +267,11 @@ def timm_cases() -> Iterator[tuple[str, Callable[[], dict]]]:
             f"timm {TINY} {shown(options)}",
             lambda options=options: timm_case(TINY, {**SMALL, **options}),
         )
+    for options in BEIT_OPTIONS:
+        yield (
+            f"timm {BEIT} {shown(options)}",
+            lambda options=options: timm_case(BEIT, {**SMALL, "embed_dim": 48, **options}),
+        )
     for pool in ("avg", "max"):
         yield (
             f"timm {TINY} reset to {pool}",
@@ -263,8 +290,9 @@ def timm_cases() -> Iterator[tuple[str, Callable[[], dict]]]:
 
 def resized_cases() -> Iterator[tuple[str, Callable[[], dict]]]:
     """The same weights at another image or patch size, as timm itself loads them."""
-    for name in ("flexivit_small", TINY):
-        for more in ({"img_size": 64}, {"img_size": 32}, {"img_size": 48, "patch_size": 12}):
+    for name in ("flexivit_small", TINY, BEIT):
+        sizes = ({"img_size": 64}, {"img_size": 32}, {"img_size": 48, "patch_size": 12})
+        for more in sizes[: 2 if name == BEIT else 3]:
             yield f"timm {name} to {shown(more)}", lambda name=name, more=more: resized(name, more)
 
 
@@ -335,6 +363,8 @@ def class_case(name: str, config: str, changes: dict[str, Any], memory: bool = F
 def class_outputs(name: str, model: torch.nn.Module, pixels: torch.Tensor) -> list[Any] | None:
     """Logits; pooled output of SigLIP and CLIP; else the class token, or the mean without one."""
     arguments: dict[str, Any] = {}
+    if name == "BeitForMaskedImageModeling":  # its norm belongs to no child with blocks
+        return listed(model.layernorm(model.beit(pixels).last_hidden_state)[:, 0])
     if name.endswith(("ForMaskedImageModeling", "ForPreTraining")):
         model = next(model.children())
     if name.startswith("ViTMAE"):
@@ -360,7 +390,7 @@ def class_outputs(name: str, model: torch.nn.Module, pixels: torch.Tensor) -> li
         return listed(output.logits)
     if hasattr(output, "image_embeds"):
         return listed(output.image_embeds)
-    if "CLIP" in name or "MetaClip" in name:  # after the last norm
+    if "CLIP" in name or name.startswith(("MetaClip", "Beit")):  # after the last norm
         return listed(output.pooler_output)
     if name.startswith("Siglip") and output.pooler_output is not None:
         return listed(output.pooler_output)

@@ -56,6 +56,21 @@ ROPE = RotaryPositions(reference_grid=(16, 16))
         ({"rope": ROPE, "patch_dropout_rate": 0.5}, r"Rotary .* and patch_dropout_rate=0.5"),
         ({"rope": ROPE, "num_merged_tokens": 2}, r"Rotary positions need .*num_merged_tokens=2"),
         ({"rope": ROPE, "position_embedding": "relative"}, r"position_embedding='relative'"),
+        *(
+            ({"position_embedding": "relative_bias", **changes}, message)
+            for changes, message in (
+                ({"num_registers": 1}, r"entries for one class token.*num_registers=1"),
+                ({"distillation_token": True}, r"entries for one class.*distillation_token=True"),
+                ({"num_merged_tokens": 2}, r"Relative .* every patch .*num_merged_tokens=2"),
+                ({"patch_dropout_rate": 0.5}, r"Relative .* every patch .*patch_dropout_rate"),
+                ({"any_size": True}, r"of one grid of patches.*'relative_bias'"),
+                ({"window_size": 2}, r"of the whole grid.*'relative_bias'"),
+                ({"rope": ROPE}, r"position_embedding='relative_bias'"),
+                ({"max_num_patches": 16, "class_token": False, "pooling": "gap"}, "any aspect"),
+            )
+        ),
+        ({"position_resize": "geometric"}, r"`position_resize` must be one of 'align_corners'"),
+        ({"rope": {"register_base": 9.0}, "num_registers": 2}, r"square grid: 1, 4, .*registers=2"),
         (
             {"channels": 1, "preprocessing": IMAGENET_STATISTICS},
             r"statistics for 3 channels, the image has 1",
@@ -87,6 +102,7 @@ def test_bad_preprocessing_is_refused(fields, message):
         ({"coordinates": "pixels"}, r"`coordinates` must be one of 'index', 'centered'"),
         ({"order": "yx"}, r"`order` must be one of 'hw', 'wh'"),
         ({"base": 1}, r"`base` must be above 1. Received: 1"),
+        ({"register_base": 1}, r"`register_base` must be above 1. Received: 1"),
         ({"reference_grid": 0}, r"`reference_grid` must be a positive integer"),
         ({"coordinates": "centered", "offset": 1.0}, r'belong to coordinates="index"'),
     ],
@@ -99,9 +115,9 @@ def test_bad_rotary_positions_are_refused(fields, message):
 def test_a_configuration_survives_json():
     config = tiny_config(
         image_size=(32, 40),
-        num_registers=2,
+        num_registers=4,
         preprocessing=IMAGENET_STATISTICS,
-        rope=ROPE,
+        rope=dataclasses.replace(ROPE, register_base=100.0),
         inner_norms=("mlp",),
         without_bias=("value", "key"),
     )

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import scipy.ndimage
 
-from keras_vit.config import POSITION_RESIZES
+from keras_vit.config import BIAS_RESIZES, POSITION_RESIZES
 from keras_vit.resize import (
+    num_biases,
     resize_matrix,
     resize_patch_kernel,
+    resize_position_bias,
     resize_positions,
 )
 
@@ -128,6 +130,30 @@ def test_a_smaller_patch_is_the_least_squares_answer():
 def test_the_same_patch_changes_nothing():
     kernel = RNG.normal(size=(8, 8, 3, 5)).astype("float32")
     np.testing.assert_array_equal(resize_patch_kernel(kernel, (8, 8)), kernel)
+
+
+@pytest.mark.parametrize("method", BIAS_RESIZES)
+def test_biases_of_distances_stay_symmetric_and_those_of_class_tokens_stay(method):
+    old, new = (3, 4), (5, 6)
+    table = RNG.normal(size=(num_biases(old, True), 2)).astype("float32")
+    np.testing.assert_array_equal(resize_position_bias(table, old, old, method), table)
+    found = resize_position_bias(table, old, new, method)
+    assert found.shape == (9 * 11 + 3, 2) and found.dtype == np.float32
+    np.testing.assert_array_equal(found[-3:], table[-3:])
+    middle, before = 9 * 11 // 2, 5 * 7 // 2  # the patch itself
+    np.testing.assert_allclose(found[middle], table[before], rtol=0, atol=1e-6)
+    back = np.concatenate([table[:-3][::-1], table[-3:]])
+    mirrored = resize_position_bias(back, old, new, method)
+    np.testing.assert_allclose(mirrored[:-3][::-1], found[:-3], rtol=0, atol=1e-5)
+
+
+def test_geometric_distances_keep_those_of_neighbours():
+    """As in timm; tests/weights/test_load_torch.py has its numbers."""
+    table = RNG.normal(size=(7 * 7, 1)).astype("float32")
+    found = resize_position_bias(table, (4, 4), (8, 8), "geometric").reshape(15, 15)
+    old = table.reshape(7, 7)
+    np.testing.assert_allclose(found[6:9, 6:9], old[2:5, 2:5], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(found[0, 0], old[0, 0], rtol=0, atol=1e-4)
 
 
 def test_what_does_not_fit_is_named():

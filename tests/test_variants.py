@@ -124,6 +124,14 @@ FAMILY_PARAMETERS = {
     "siglip2_naflex_b16": 93_699_304,
     "siglip2_naflex_so400m16": 429_041_064,
     "dinov2_giant14": 1_138_016_232,  # at 518 pixels
+    "beit_b16": 86_530_984,
+    "beit_l16": 304_430_568,
+    "beitv2_b16": 86_530_984,
+    "beitv2_l16": 304_430_568,
+    "vit5_s16": 22_039_144,  # of its authors' models, as the three that follow
+    "vit5_b16": 86_543_080,
+    "vit5_l16": 304_258_024,
+    "vit5_xl16": 448_505_128,
 }
 
 
@@ -207,6 +215,9 @@ def test_names_of_the_paper_and_of_timm(alias, name):
         ),
         ("eva02_base_patch14_448", "eva02_b14", {"image_size": (448, 448)}),
         ("vit_giant_patch14_reg4_dinov2", "dinov2_giant14", {"num_registers": 4}),
+        ("beit_large_patch16_512", "beit_l16", {"image_size": (512, 512), "layer_scale": 1e-5}),
+        ("microsoft/beit-base-patch16-384", "beit_b16", {"image_size": (384, 384)}),
+        ("vit5_base_patch16_384", "vit5_b16", {"image_size": (384, 384), "qk_norm": True}),
     ],
 )
 def test_names_of_newer_families(name, variant, fields):

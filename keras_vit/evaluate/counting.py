@@ -17,6 +17,7 @@ from keras_vit.layers.pooling import AttentionPooling
 from keras_vit.layers.tokens import AddPositionEmbedding, ClassToken
 from keras_vit.layers.windows import Windows
 from keras_vit.models.image_gpt import ImageGPTConfig, pixel_block
+from keras_vit.resize import num_biases
 
 # Weights that are only added, or looked up.
 _NO_PRODUCTS = (AddPositionEmbedding, ClassToken, keras.layers.Embedding)
@@ -171,7 +172,9 @@ def _vit_stages(config: ViTConfig) -> Iterator[StageCount]:
         relative = config.position_embedding == "relative"
         window = config.window_of(index)
         windows = window and Windows(config.grid, window, config.num_prefix_tokens)
-        block = _block(config, before, D, relative, before - after, windows)
+        bias = config.position_embedding == "relative_bias"
+        rows = num_biases(config.grid, config.class_token) if bias else 0
+        block = _block(config, before, D, relative, before - after, windows, rows)
         yield dataclasses.replace(block, name=f"block_{index}")
     vectors = T if config.pooling is None else 1
     normed = vectors if config.norm_after_pooling else T
@@ -207,6 +210,7 @@ def _block(
     relative: bool,
     merged: int = 0,
     windows: Windows | None = None,
+    position_biases: int = 0,
 ) -> StageCount:
     """Counts a block of `T` tokens, from fields that `ViTConfig` and `TransformerBlock` share."""
     pairs = T * T if windows is None else windows.num_pairs
@@ -223,6 +227,7 @@ def _block(
     parameters = 4 * D * H + (2 + gated) * D * M + biases + offsets * d
     parameters += _norm(config.norm, 2 * D + inner[0] * H + inner[1] * M)
     parameters += 2 * d * config.qk_norm + 2 * D * (config.layer_scale is not None)
+    parameters += A * position_biases
     macs = 4 * T * D * H + 2 * pairs * H + (2 + gated) * rest * D * M + T * H * offsets
     match, join = _merging_macs(T, D, d, config.num_prefix_tokens, merged) if merged else (0, 0)
     macs += match + join
@@ -391,7 +396,8 @@ def _layer_stages(model: keras.Model) -> Iterator[StageCount]:
             windows = None
             if layer.window_size is not None and layer.grid is not None:
                 windows = Windows(layer.grid, layer.window_size, layer.num_prefix_tokens)
-            block = _block(layer, T, D, layer.relative_positions, merged, windows)
+            rows = layer.attention.bias_table.shape[0] if layer.position_bias else 0
+            block = _block(layer, T, D, layer.relative_positions, merged, windows, rows)
             yield dataclasses.replace(block, name=layer.name)
         elif isinstance(layer, AttentionPooling):
             _, T, D = _tokens_of(layer)

@@ -13,7 +13,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.config import RotaryPositions
-from keras_vit.layers.rotary import rotary_angles, rotary_tables
+from keras_vit.layers.rotary import prefix_angles, rotary_angles, rotary_tables
 from keras_vit.resize import resize_matrix
 
 
@@ -50,13 +50,18 @@ def pad_to_patches(images: keras.KerasTensor, patch_size: tuple[int, int]) -> ke
 
 
 def rotary_tables_of(
-    rope: RotaryPositions, grid: tuple[Any, Any], head_dim: int, num_prefix_tokens: int
+    rope: RotaryPositions,
+    grid: tuple[Any, Any],
+    head_dim: int,
+    num_prefix_tokens: int,
+    num_registers: int,
 ) -> Any:
     """As `rotary_tables`, of a grid that may be of tensors."""
     if is_known(grid):
-        return rotary_tables(rope, grid, head_dim, num_prefix_tokens)
+        return rotary_tables(rope, grid, head_dim, num_prefix_tokens, num_registers)
+    before = prefix_angles(rope, head_dim, num_prefix_tokens, num_registers)
     angles = rotary_angles(rope, grid, head_dim, ops)
-    angles = ops.pad(angles, ((num_prefix_tokens, 0), (0, 0)))  # (T, head_dim / 2)
+    angles = ops.concatenate([before, angles], axis=0)  # (T, head_dim / 2)
     return ops.cos(angles), ops.sin(angles)
 
 

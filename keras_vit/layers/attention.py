@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from functools import lru_cache
 from typing import Any
 
 import keras
@@ -18,6 +19,7 @@ from keras_vit.layers.fused_attention import fused_attention, fusion_pays
 from keras_vit.layers.norm import make_norm
 from keras_vit.layers.rotary import rotary_tables, rotate
 from keras_vit.layers.windows import Windows
+from keras_vit.resize import num_biases
 from keras_vit.trainers.distributed import depend_on
 
 _PARTS = ("query", "key", "value")
@@ -84,6 +86,28 @@ def add_sizes(
     return added if logits is None else logits + added
 
 
+@lru_cache(maxsize=64)
+def bias_index(grid: tuple[int, int], class_token: bool) -> np.ndarray:
+    """Row of the table of position biases for every query and key, as in BEiT.
+
+    Args:
+        grid: Patches along (height, width).
+        class_token: Whether a token precedes the patches.
+
+    Returns:
+        int32 array of shape `(T, T)`. With a class token the last three rows of the table are for
+        its queries, for its keys, and for itself.
+    """
+    rows, columns = np.mgrid[: grid[0], : grid[1]].reshape(2, -1)
+    away = [axis[:, None] - axis[None] for axis in (rows, columns)]  # (N, N) each
+    index = (away[0] + grid[0] - 1) * (2 * grid[1] - 1) + away[1] + grid[1] - 1
+    if class_token:
+        count = num_biases(grid, class_token)
+        index = np.pad(index, ((1, 0), (1, 0)))
+        index[0], index[:, 0], index[0, 0] = count - 3, count - 2, count - 1
+    return index.astype("int32")
+
+
 @keras.saving.register_keras_serializable("keras_vit")
 class SelfAttention(keras.layers.Layer):
     """Multi-head self-attention over tokens.
@@ -113,6 +137,11 @@ class SelfAttention(keras.layers.Layer):
         head_width: Dimension `d` of a head; `None` divides the width among the heads.
         window_size: Patches along (height, width) of the windows that patches attend to, see
             `Windows`; `None` is the whole `grid`.
+        num_registers: How many of the tokens before the patches, the last of them, are registers,
+            which `rope` turns where it has a `register_base`.
+        position_bias: Whether learned biases of every head are added to the logits, by the rows and
+            columns between two patches of `grid` (https://arxiv.org/abs/2106.08254). At most one
+            token precedes the patches.
 
     Call arguments:
         tokens: Float tensor of shape `(B, T, D)`.
@@ -152,6 +181,8 @@ class SelfAttention(keras.layers.Layer):
         causal: bool = False,
         head_width: int | None = None,
         window_size: int | tuple[int, int] | None = None,
+        num_registers: int = 0,
+        position_bias: bool = False,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -175,6 +206,10 @@ class SelfAttention(keras.layers.Layer):
         self.causal = causal
         self.head_width = head_width
         self.window_size = None if window_size is None else pair("window_size", window_size)
+        self.num_registers = num_registers
+        self.position_bias = position_bias
+        if self.rope is not None:
+            self.rope.check_registers(num_registers)
         self._tables: Any = None
         self._windows: Windows | None = None
 
@@ -219,6 +254,13 @@ class SelfAttention(keras.layers.Layer):
                 shape=(head_dim, 2 * num_tokens - 1),
                 initializer=keras.initializers.RandomNormal(stddev=0.02),
             )
+        if self.position_bias:
+            self.bias_table = self.add_weight(
+                name="position_bias",
+                shape=(self._num_biases(num_tokens), self.num_heads),
+                initializer="zeros",  # as in BEiT
+                autocast=False,
+            )
         if self.inner_norm:
             self.norm = make_norm(
                 self.norm_kind, self.norm_epsilon, dtype=self.dtype_policy, name="norm"
@@ -249,7 +291,18 @@ class SelfAttention(keras.layers.Layer):
                 f"{self.num_prefix_tokens}. Set `grid` and `num_prefix_tokens` to what comes in."
             )
         assert self.rope is not None
-        return rotary_tables(self.rope, self.grid, head_dim, self.num_prefix_tokens)
+        prefix = (self.num_prefix_tokens, self.num_registers)
+        return rotary_tables(self.rope, self.grid, head_dim, *prefix)
+
+    def _num_biases(self, num_tokens: int) -> int:
+        prefix = self.num_prefix_tokens
+        if self.grid is None or prefix > 1 or num_tokens != prefix + math.prod(self.grid):
+            raise ValueError(
+                "Position biases need the grid of the patches, and at most one token before them. "
+                f"Received: {num_tokens} tokens, grid={self.grid}, num_prefix_tokens={prefix}. "
+                "Set `grid` and `num_prefix_tokens` to what comes in."
+            )
+        return num_biases(self.grid, prefix == 1)
 
     def _make_windows(self, num_tokens: int, window_size: tuple[int, int]) -> Windows:
         if self.grid is None or num_tokens != self.num_prefix_tokens + math.prod(self.grid):
@@ -258,11 +311,11 @@ class SelfAttention(keras.layers.Layer):
                 f"grid={self.grid}, num_prefix_tokens={self.num_prefix_tokens}. Set `grid` and "
                 "`num_prefix_tokens` to what comes in."
             )
-        if self.relative_positions or self.causal:
+        if self.relative_positions or self.position_bias or self.causal:
             raise ValueError(
                 "Attention in windows has no relative positions and no order. Received: "
                 f"window_size={window_size}, relative_positions={self.relative_positions}, "
-                f"causal={self.causal}. Leave one of them out."
+                f"position_bias={self.position_bias}, causal={self.causal}. Leave one of them out."
             )
         return Windows(self.grid, window_size, self.num_prefix_tokens)
 
@@ -361,11 +414,13 @@ class SelfAttention(keras.layers.Layer):
         Raises:
             ValueError: If the layer is not causal, or adds positions.
         """
-        if not self.causal or self.relative_positions or self.rope is not None:
+        positions = self.relative_positions or self.position_bias or self.rope is not None
+        if not self.causal or positions:
             raise ValueError(
                 "Tokens are added one by one to causal attention without positions of its own. "
                 f"Received: causal={self.causal}, relative_positions={self.relative_positions}, "
-                f"rope={self.rope}. Call the layer with all tokens."
+                f"position_bias={self.position_bias}, rope={self.rope}. Call the layer with all "
+                "tokens."
             )
         queries, key, value = self._project(token)  # (B, A, 1, d) each
         keys = ops.slice_update(cache[0], (0, 0, index, 0), key)
@@ -437,7 +492,8 @@ class SelfAttention(keras.layers.Layer):
                 "keras_vit.models.resize_model(model, (height, width))."
             )
         assert self.rope is not None
-        return rotary_tables_of(self.rope, grid, head_dim, self.num_prefix_tokens)
+        prefix = (self.num_prefix_tokens, self.num_registers)
+        return rotary_tables_of(self.rope, grid, head_dim, *prefix)
 
     def _joined_bias(self, x: keras.KerasTensor) -> keras.KerasTensor:
         """Biases of queries, keys and values in one vector, `(3 D,)`; zeros for those without."""
@@ -446,7 +502,13 @@ class SelfAttention(keras.layers.Layer):
         return ops.concatenate([zeros if p is None else ops.cast(p, x.dtype) for p in parts])
 
     def _position_logits(self, queries: keras.KerasTensor) -> keras.KerasTensor | None:
-        """Products of queries with the embedding of each key's distance, `(B, A, T, T)`."""
+        """Logits by the distance of each key: products `(B, A, T, T)`, or biases `(1, A, T, T)`."""
+        if self.position_bias:
+            assert self.grid is not None  # `build` sees to it
+            # Reshaped to what it is, a variable gets a dense gradient; it is a sum in float32.
+            table = ops.reshape(self.bias_table, self.bias_table.shape)
+            biases = ops.take(table, bias_index(self.grid, self.num_prefix_tokens == 1), axis=0)
+            return ops.cast(ops.transpose(biases, (2, 0, 1))[None], queries.dtype)
         if not self.relative_positions:
             return None
         _, num_heads, num_tokens, head_dim = queries.shape
@@ -473,6 +535,8 @@ class SelfAttention(keras.layers.Layer):
             "causal": self.causal,
             "head_width": self.head_width,
             "window_size": self.window_size,
+            "num_registers": self.num_registers,
+            "position_bias": self.position_bias,
         }
         return {**super().get_config(), **config}
 

@@ -91,6 +91,10 @@ class TransformerBlock(keras.layers.Layer):
         grid_positions: Kind of the `GridAttention` in place of `SelfAttention`, or `None`.
         window_size: Patches along (height, width) of the windows that patches attend to
             (https://arxiv.org/abs/2203.16527), or `None` for all patches; it needs `grid`.
+        num_registers: How many of the tokens before the patches, the last of them, are registers,
+            which `rope` turns where it has a `register_base`.
+        position_bias: Whether the attention adds learned biases by the rows and columns between two
+            patches of `grid`, with at most one token before the patches: see `SelfAttention`.
 
     Call arguments:
         tokens: Float tensor of shape `(B, T, D)`.
@@ -140,6 +144,8 @@ class TransformerBlock(keras.layers.Layer):
         post_norm: bool = False,
         grid_positions: str | None = None,
         window_size: int | tuple[int, int] | None = None,
+        num_registers: int = 0,
+        position_bias: bool = False,
         **kwargs: Any,
     ):
         super().__init__(autocast=False, **kwargs)  # the residual stream keeps its precision
@@ -189,6 +195,8 @@ class TransformerBlock(keras.layers.Layer):
         self.post_norm = post_norm
         self.grid_positions = grid_positions
         self.window_size = None if window_size is None else pair("window_size", window_size)
+        self.num_registers = num_registers
+        self.position_bias = position_bias
 
     def build(
         self,
@@ -260,6 +268,8 @@ class TransformerBlock(keras.layers.Layer):
             causal=self.causal,
             head_width=self.head_width,
             window_size=self.window_size,
+            num_registers=self.num_registers,
+            position_bias=self.position_bias,
             dtype=self.dtype_policy,
             name="attention",
         )
@@ -394,6 +404,8 @@ class TransformerBlock(keras.layers.Layer):
             "post_norm": self.post_norm,
             "grid_positions": self.grid_positions,
             "window_size": self.window_size,
+            "num_registers": self.num_registers,
+            "position_bias": self.position_bias,
         }
         return {**super().get_config(), **config, **quantized_policies(self)}
 

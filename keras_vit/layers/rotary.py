@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from functools import lru_cache
 from typing import Any
 
@@ -38,7 +40,11 @@ def rotary_angles(rope: RotaryPositions, grid: tuple[Any, Any], head_dim: int, x
 
 @lru_cache(maxsize=64)
 def rotary_tables(
-    rope: RotaryPositions, grid: tuple[int, int], head_dim: int, num_prefix_tokens: int = 0
+    rope: RotaryPositions,
+    grid: tuple[int, int],
+    head_dim: int,
+    num_prefix_tokens: int = 0,
+    num_registers: int = 0,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Cosine and sine of the angle of every token and pair of channels: constants of a model.
 
@@ -46,14 +52,37 @@ def rotary_tables(
         rope: As for `rotary_angles`, and so are `grid` and `head_dim`.
         grid: See there.
         head_dim: See there.
-        num_prefix_tokens: Tokens before the patches, whose angle is 0.
+        num_prefix_tokens: Tokens before the patches, registers last.
+        num_registers: How many of these are registers.
 
     Returns:
         Two float32 arrays of shape `(T, head_dim / 2)`, `T = num_prefix_tokens + N`.
     """
-    angles = rotary_angles(rope, grid, head_dim)
-    angles = np.pad(angles, ((num_prefix_tokens, 0), (0, 0)))  # (T, head_dim / 2)
+    before = prefix_angles(rope, head_dim, num_prefix_tokens, num_registers)
+    angles = np.concatenate([before, rotary_angles(rope, grid, head_dim)])  # (T, head_dim / 2)
     return np.cos(angles), np.sin(angles)
+
+
+def prefix_angles(
+    rope: RotaryPositions, head_dim: int, num_prefix_tokens: int, num_registers: int
+) -> np.ndarray:
+    """Angles of the tokens before the patches: 0, but for registers that are turned.
+
+    Args:
+        rope: As for `rotary_tables`, and so are the others.
+        head_dim: See there.
+        num_prefix_tokens: See there.
+        num_registers: See there.
+
+    Returns:
+        float32 array of shape `(num_prefix_tokens, head_dim / 2)`.
+    """
+    angles = np.zeros((num_prefix_tokens, head_dim // 2), "float32")
+    if rope.register_base is not None:
+        side = math.isqrt(num_registers)
+        own = dataclasses.replace(rope, base=rope.register_base, reference_grid=None)
+        angles[num_prefix_tokens - num_registers :] = rotary_angles(own, (side, side), head_dim)
+    return angles
 
 
 def _coordinates(rope: RotaryPositions, size: Any, axis: int, xp: Any) -> Any:

@@ -15,7 +15,7 @@ from keras_vit.config import ResNetConfig, ViTConfig
 from keras_vit.models.lora import lora_layers
 from keras_vit.models.resnet import build_resnet
 from keras_vit.models.vit import build_vit
-from keras_vit.resize import resize_matrix, resize_positions
+from keras_vit.resize import resize_matrix, resize_position_bias, resize_positions
 from keras_vit.trainers.distributed import is_distributed
 from keras_vit.trainers.model import Model
 
@@ -26,9 +26,10 @@ _MAX_LISTED = 5
 def resize_model(model: Model, image_size: int | tuple[int, int] | None) -> Model:
     """Builds a model of the same weights, head included, for images of another size, or of any.
 
-    Learned positions are resized by `model.config.position_resize`, which loading sets to the
-    method of the checkpoint's project. Fixed (sine-cosine) and rotary positions are computed for
-    the new grid. `adapt_model` does the same with a new head, under the global dtype policy.
+    Learned positions and position biases are resized by `model.config.position_resize`, which
+    loading sets to the method of the checkpoint's project. Fixed (sine-cosine) and rotary positions
+    are computed for the new grid. `adapt_model` does the same with a new head, under the global
+    dtype policy.
 
     Args:
         model: A model of `create_model`, `from_pretrained`, `build_vit` or `build_resnet`; it is
@@ -43,8 +44,8 @@ def resize_model(model: Model, image_size: int | tuple[int, int] | None) -> Mode
 
     Raises:
         ValueError: If the model is not one of this package, has weights that cannot be resized
-            (relative positions) or low-rank updates, the size is no whole number of patches, or the
-            model has options that need a known size.
+            (other relative positions) or low-rank updates, the size is no whole number of patches,
+            or the model has options that need a known size.
 
     Example:
 
@@ -138,6 +139,8 @@ def copy_weights(model: Model, new: Model, leave: Collection[str] = ()) -> None:
         value = np.asarray(keras.ops.convert_to_numpy(source[path]))
         if value.shape != shape and path.startswith(f"{_POSITIONS}/"):
             value = resize_table(path.split("/")[1], value, model.config, new.config)
+        if value.shape != shape and path.endswith("/attention/position_bias"):
+            value = resize_table("position_bias", value, model.config, new.config)
         values[path] = value
         if value.shape != shape:
             problems.append(f"{path} is {value.shape}, and must be {shape}")
@@ -146,7 +149,7 @@ def copy_weights(model: Model, new: Model, leave: Collection[str] = ()) -> None:
         raise ValueError(
             f"The weights of {model.name!r} do not fit the new configuration: "
             f"{'; '.join(problems[:_MAX_LISTED])}{rest}. Change nothing but classes, image_size "
-            "and rates; relative positions keep their image size."
+            'and rates; relative positions keep their image size, but for "relative_bias".'
         )
     for variable in new.weights:
         if variable.path in values:
@@ -160,14 +163,16 @@ def copy_weights(model: Model, new: Model, leave: Collection[str] = ()) -> None:
 
 
 def resize_table(name: str, table: np.ndarray, old: Any, new: Any) -> np.ndarray:
-    """Resizes one of the tables of `AddPositionEmbedding`, `(1, positions, D)`.
+    """Resizes one of the tables of `AddPositionEmbedding`, `(1, positions, D)`, or biases.
 
     Args:
-        name: `"embedding"`, `"rows"` or `"columns"`.
+        name: `"embedding"`, `"rows"`, `"columns"` or `"position_bias"`.
         table: Its values, or a moment of them in an optimizer.
         old: Configuration of the model that it belongs to.
         new: Configuration of the other model, whose method of resizing is used.
     """
+    if name == "position_bias":
+        return resize_position_bias(table, old.grid, new.grid, new.position_resize)
     if name in ("rows", "columns"):  # halves of "learned_2d": the resizing of a grid by axes
         axis = ("rows", "columns").index(name)
         matrix = resize_matrix(old.grid[axis], new.grid[axis], new.position_resize)

@@ -183,8 +183,10 @@ def transform(
 def transformer_block(config: ViTConfig, index: int) -> TransformerBlock:
     """The block at `index`; stochastic depth grows linearly with it."""
     window = config.window_of(index)
-    needs_grid = config.rope is not None or config.num_merged_tokens or window is not None
-    by_grid = config.grid_positions is not None or window is not None
+    turned = config.rope is not None and config.rope.register_base is not None
+    bias = config.position_embedding == "relative_bias"
+    needs_grid = config.rope is not None or config.num_merged_tokens or window is not None or bias
+    by_grid = config.grid_positions is not None or window is not None or bias
     by_grid = by_grid or (config.rope is not None and not config.any_size)
     return TransformerBlock(
         config.num_heads,
@@ -211,6 +213,8 @@ def transformer_block(config: ViTConfig, index: int) -> TransformerBlock:
         post_norm=config.post_norm,
         grid_positions=config.grid_positions,
         window_size=window,
+        num_registers=config.num_registers if turned else 0,
+        position_bias=bias,
         name=f"block_{index}",
     )
 

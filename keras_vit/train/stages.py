@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # reading images needs TensorFlow
 
 # In shorter epochs, most of the time would go into their overhead.
 _MIN_STEPS = 100
+_TABLES = "embedding|rows|columns|position_bias"  # what `resize_table` resizes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,7 +169,7 @@ def _resized(source: Any, target: Any, old: Model, new: Model) -> list[tuple[Any
         value = np.asarray(keras.ops.convert_to_numpy(one))
         if value.shape != tuple(other.shape):
             # The optimizer's variables have the path of the weight with "_" in place of "/".
-            table = re.search(r"position_embedding[/_](embedding|rows|columns)", other.path)
+            table = re.search(r"(?:position_embedding|attention)[/_](" + _TABLES + ")", other.path)
             if table is None:
                 problems.append(f"{other.path}: {value.shape}, {tuple(other.shape)}")
                 continue

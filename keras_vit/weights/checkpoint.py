@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_vit.config import Preprocessing
+from keras_vit.resize import num_biases
 from keras_vit.weights.array_file import ArrayFile, Entry
 from keras_vit.weights.features import foreign_features
 from keras_vit.weights.formats import open_arrays
@@ -170,7 +171,7 @@ class Checkpoint:
         class_token = has("class_token/token") is not None
         distilled = has("distillation_token/token") is not None
         one_head = distilled and has("head_distillation/kernel") is None and self._reads_one_token
-        after = "fc_norm.weight" in self.entries
+        after = not {"fc_norm.weight", "pooler.layernorm.weight"}.isdisjoint(self.entries)
         options.update(
             norm_after_pooling=after,
             class_token=class_token,
@@ -184,12 +185,17 @@ class Checkpoint:
             hidden = size(has("pooling/mlp/hidden/bias"), -1)
             other = hidden and hidden != self.sizes.get("mlp_dim")
             options.update(map_prefix_tokens=False, map_mlp_dim=hidden if other else None)
-        if has("position_embedding/embedding") is not None:
+        if has("block_0/attention/position_bias") is not None:
+            method = "geometric" if self.layout.name == "timm" else "bilinear"
+            options.update(position_embedding="relative_bias", position_resize=method)
+        elif has("position_embedding/embedding") is not None:
             options["position_embedding"] = "learned"
+        elif self.layout.name == "transformers_beit":  # which has no others
+            options["position_embedding"] = "none"
         elif self.layout.name in ("big_vision", "linen"):  # the other kind has no array there
             options["position_embedding"] = "sincos_2d"
         tables = self.position_tables()
-        if tables and class_token:
+        if tables and class_token and has("position_embedding/embedding") is not None:
             tokens = max(table.num_tokens for table in tables)
             options["position_on_class_token"] = tokens > 0
         if self.file.kind != "npz" and self.sizes:
@@ -335,7 +341,8 @@ class Checkpoint:
                 open=True,
             )
         newer = r"(^|\.)norm_pre\.|patch_embed\.norm\.|attn\.(q_bias|q_proj)|gamma_1$|mlp\.fc1_g"
-        if settings["gelu"].origin != "the default of timm" or "rope" in settings:
+        beit = self.find("block_0/attention/position_bias") is not None
+        if settings["gelu"].origin != "the default of timm" or "rope" in settings or beit:
             return
         if any(re.search(newer, name) for name in self.entries):
             yield Refusal(
@@ -382,7 +389,9 @@ class Checkpoint:
         self, grid: tuple[int, int] | None, model_grid: tuple[int, int] | None
     ) -> list[PositionTable]:
         entry = self.find("position_embedding/embedding")
-        if entry is None or len(entry.shape) < 2:
+        if entry is None:
+            return self._split_biases(grid, model_grid)
+        if len(entry.shape) < 2:
             return []
         tables: list[PositionTable] = []
         for num_tokens in sorted(self.possible_token_rows()):
@@ -395,6 +404,22 @@ class Checkpoint:
                     if table not in tables:
                         tables.append(table)
         return tables
+
+    def _split_biases(
+        self, grid: tuple[int, int] | None, model_grid: tuple[int, int] | None
+    ) -> list[PositionTable]:
+        """Grids that a table of biases of the distances between patches can be of."""
+        entry = self.find("block_0/attention/position_bias")
+        class_token = self.find("class_token/token") is not None
+        count = size(entry, -2) - 3 * class_token
+        side = (math.isqrt(max(count, 0)) + 1) // 2
+        grids = [grid] if grid else [model_grid, (side, side)]
+        tables = [PositionTable(0, found) for found in grids if found]
+        return [
+            table
+            for table in dict.fromkeys(tables)
+            if count > 0 and num_biases(table.grid, class_token) == size(entry, -2)
+        ]
 
     def possible_token_rows(self) -> set[int]:
         """Numbers of rows before the patches that the position table can have."""

@@ -18,7 +18,14 @@ _PRESENT = (
     (r"attn\.(lambda_|sub_norm)|\.lambda_[aq]", "differential attention"),
     (r"\.(in_proj\.weight|in_norm\.)", "attention and MLP side by side (parallel blocks)"),
     (r"\.(attns|ffns)\.\d+\.", "several attentions in a block (parallel blocks)"),
-    (r"rel_pos|relative_position", "relative positions in the attention (BEiT, SAM)"),
+    (
+        r"^(\w+\.)?(rel_pos_bias|encoder\.relative_position_bias|shared_(rel_pos|position_bias))\b",
+        "relative positions that all blocks share (BEiT before its fine-tuning)",
+    ),
+    (
+        r"\d\.(.*\.)?(rel_pos|relative_position)",
+        "relative positions in the attention (SAM, timm's relpos)",
+    ),
     (r"(attn|attention)\.[qv]_bias$", "separate biases of queries and values (BEiT, EVA)"),
     (r"\.rope_reg\.", "rotary positions of registers (ViT-5)"),
     (r"(^|\.)rope(?!_reg)|freqs_cis|rotary", "rotary positions"),

@@ -188,6 +188,9 @@ class Layout:
         unwritten: Prefixes of variable paths that are read from such files, but never written.
         zeros: Names of vectors that the project needs and this package does not have, and their
             number of axes.
+        needs: Pattern of a name without which a file is not of this project.
+        constants: Arrays of the project's files that follow from the configuration, by paths as
+            those of variables: files that are read must agree with them.
     """
 
     name: str
@@ -203,6 +206,8 @@ class Layout:
     unprefixed: tuple[str, ...] = ()
     unwritten: tuple[str, ...] = ()
     zeros: tuple[tuple[str, int], ...] = ()
+    needs: str = ""
+    constants: Callable[[Any], dict[str, np.ndarray]] = lambda config: {}
 
     def find(
         self, path: str, config: Any, names: Collection[str] | None = None

@@ -22,15 +22,20 @@ _ATTENTION = {
     "attention.value": "v_proj",
     "output.dense": "o_proj",
 }
+_MODELS = r"((?:vit|deit|ijepa|beit|data2vec_vision)\.)?"
 _IN_MEMORY = tuple(
     (re.compile(rf"{pattern}(?=\.)"), name)
     for pattern, name in (
         (
-            r"^((?:vit|deit|ijepa)\.)?layers\.(\d+)\.mlp\.fc1",
+            rf"^{_MODELS}layers\.(\d+)\.mlp\.fc1",
             r"\1encoder.layer.\2.intermediate.dense",
         ),
-        (r"^((?:vit|deit|ijepa)\.)?layers\.(\d+)\.mlp\.fc2", r"\1encoder.layer.\2.output.dense"),
-        (r"^((?:vit|deit|ijepa)\.)?layers\.(\d+)", r"\1encoder.layer.\2"),
+        (rf"^{_MODELS}layers\.(\d+)\.mlp\.fc2", r"\1encoder.layer.\2.output.dense"),
+        (
+            rf"^{_MODELS}layers\.(\d+)\.relative_position_bias",
+            r"\1encoder.layer.\2.attention.attention.relative_position_bias",
+        ),
+        (rf"^{_MODELS}layers\.(\d+)", r"\1encoder.layer.\2"),
         (r"^model\.layer", "layer"),  # DINOv3
         *(
             (rf"(encoder\.layer\.\d+)\.attention\.{name}", rf"\1.attention.{part}")
@@ -52,6 +57,8 @@ def find_file_layout(file: ArrayFile) -> tuple[Layout, str]:
     best, layout, prefix = (0, 0), None, ""
     for candidate in LAYOUTS:
         if candidate.kind != file.kind:
+            continue
+        if candidate.needs and not any(re.search(candidate.needs, name) for name in names):
             continue
         pattern = names_pattern(candidate)
         for start in candidate.prefixes:
@@ -100,7 +107,7 @@ def in_memory_name(key: str) -> str:
     """The inverse of `published_name`."""
     for part, name in _ATTENTION.items():
         key = key.replace(f".attention.{part}", f".attention.{name}")
-    block = re.compile(r"^((?:vit|deit)\.)?encoder\.layer\.(\d+)")
+    block = re.compile(r"^((?:vit|deit|beit)\.)?encoder\.layer\.(\d+)")
     if block.match(key):
         key = key.replace(".intermediate.dense", ".mlp.fc1").replace(".output.dense", ".mlp.fc2")
     key = re.sub(r"^layer\.(\d+)", r"model.layer.\1", key)  # of DINOv3

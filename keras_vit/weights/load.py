@@ -12,10 +12,10 @@ import numpy as np
 
 from keras_vit.config import Preprocessing, ResNetConfig, ViTConfig
 from keras_vit.errors import CheckpointError, CheckpointMismatchError
-from keras_vit.resize import resize_patch_kernel, resize_positions
+from keras_vit.resize import resize_patch_kernel, resize_position_bias, resize_positions
 from keras_vit.trainers.model import with_config
 from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
-from keras_vit.weights.matching import PATCHES, POSITIONS, Plan, explain, make_plan
+from keras_vit.weights.matching import BIASES, PATCHES, POSITIONS, Plan, explain, make_plan
 
 if TYPE_CHECKING:
     import keras
@@ -310,6 +310,9 @@ def _read(plan: Plan, path: str) -> np.ndarray:
     if path == PATCHES and path in plan.resized:
         array = resize_patch_kernel(array, variable.shape[:2], plan.patch_method)
         array = adapt_channels(array, variable.shape[2])
+    if path.endswith(BIASES) and plan.table is not None:
+        grid = cast(ViTConfig, plan.config).grid
+        array = resize_position_bias(array, plan.table.grid, grid, plan.resize_method)
     return array
 
 

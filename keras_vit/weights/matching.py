@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import numpy as np
 
 from keras_vit.config import ResNetConfig, ViTConfig
+from keras_vit.resize import num_biases
 from keras_vit.weights.array_file import FLOATS
 from keras_vit.weights.checkpoint import Checkpoint, PositionTable, position_rows
 from keras_vit.weights.layout import Rule
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from keras_vit.trainers.model import Model
 
 POSITIONS = "position_embedding/embedding"
+BIASES = "/attention/position_bias"  # what its paths end with
 PATCHES = "patch_encoder/projection/kernel"
 _HEADS = ("head", "head_distillation", "pre_logits")
 _MAX_LISTED = 30
@@ -30,8 +32,8 @@ class Problem(NamedTuple):
     """A mismatch of a model and a checkpoint.
 
     Args:
-        kind: `"missing"`, `"unused"`, `"misshapen"`, `"ambiguous"`, `"wrong type"` or
-            `"other heads"`.
+        kind: `"missing"`, `"unused"`, `"misshapen"`, `"ambiguous"`, `"wrong type"`,
+            `"other heads"` or `"other positions"`.
         text: What was expected and what the file has.
         names: Names in the file of the arrays that this explains, which are not unused then.
     """
@@ -76,6 +78,7 @@ class Plan:
         left_out: Names in the file of heads that the model does not take.
         problems: Every mismatch.
         table: How the file's position table is split.
+        constants: Names in the file of arrays that follow from the configuration.
     """
 
     model: Model
@@ -89,6 +92,7 @@ class Plan:
     left_out: list[str] = dataclasses.field(default_factory=list)
     problems: list[Problem] = dataclasses.field(default_factory=list)
     table: PositionTable | None = None
+    constants: set[str] = dataclasses.field(default_factory=set)
 
     @property
     def config(self) -> ViTConfig | ResNetConfig:
@@ -121,6 +125,7 @@ def make_plan(
     """Compares a model with a checkpoint; the arguments are those of `Plan`."""
     plan = Plan(model, checkpoint, grid, resize_patches, position_resize)
     _match(plan)
+    _check_constants(plan)
     _check_rest(plan)
     _check_heads(plan)
     return plan
@@ -183,6 +188,8 @@ def _match_one(plan: Plan, variable: keras.Variable, rule: Rule, keys: tuple[str
     shapes = rule.file_shapes(tuple(variable.shape), getattr(plan.config, "num_heads", 1))
     if path == POSITIONS:
         shapes = [_match_positions(plan, variable, keys[0], shapes[0])]
+    if path.endswith(BIASES):
+        shapes = [_match_biases(plan, variable, keys[0], shapes[0])]
     if path == PATCHES:
         shapes = [_match_patches(plan, variable, rule, entries[keys[0]].shape, shapes[0])]
     for key, shape in zip(keys, shapes, strict=True):
@@ -231,6 +238,32 @@ def _match_positions(plan: Plan, variable: keras.Variable, key: str, expected: S
     if len(expected) == 4:
         return (1, *grid, variable.shape[-1])
     return (*expected[:-2], rows, variable.shape[-1])
+
+
+def _match_biases(plan: Plan, variable: keras.Variable, key: str, expected: Shape) -> Shape:
+    """Notes how position biases are resized; returns the shape that they should have."""
+    config = cast(ViTConfig, plan.config)
+    tables = plan.checkpoint.position_tables(plan.grid, config.grid)
+    entry = plan.checkpoint.entries[key]
+    if len(tables) != 1:
+        rows = size(entry, -2)
+        plan.problems.append(_position_problem(plan, key, rows, tables, config.grid))
+        return entry.shape
+    plan.table = tables[0]
+    square = plan.table.grid[0] == plan.table.grid[1]
+    if not square and plan.checkpoint.layout.name == "transformers_beit":
+        text = (
+            f"{plan.checkpoint.original(key)!r} is of a grid of {plan.table.grid}, whose rows and "
+            "columns transformers exchanges: it computes no distances there"
+        )
+        plan.problems.append(Problem("other positions", text))
+    if plan.table.grid == config.grid:
+        return expected
+    (rows, columns), (height, width) = plan.table.grid, config.grid
+    plan.resized[variable.path] = (
+        f"biases of {rows} x {columns} to {height} x {width} patches ({plan.resize_method})"
+    )
+    return num_biases(plan.table.grid, config.class_token), expected[-1]
 
 
 def _position_problem(
@@ -297,9 +330,27 @@ def _fits_pre_logits(plan: Plan, path: str, variable: keras.Variable) -> bool:
     )
 
 
+def _check_constants(plan: Plan) -> None:
+    """Compares arrays of the file that follow from the configuration."""
+    layout = plan.checkpoint.layout
+    for path, value in layout.constants(plan.config).items():
+        found = layout.find(path, plan.config)
+        assert found is not None
+        (key,) = found[1]
+        name, entry = plan.checkpoint.original(key), plan.checkpoint.entries.get(key)
+        if entry is None:
+            plan.problems.append(Problem("missing", f"{name!r} {value.shape}"))
+            continue
+        plan.constants.add(key)
+        same = entry.shape == value.shape  # within the rounding of 16 bits
+        if not same or not np.allclose(plan.checkpoint.read(key), value, rtol=1e-2, atol=1e-6):
+            text = f"{name!r} has other frequencies than its project publishes"
+            plan.problems.append(Problem("other positions", text, (name,)))
+
+
 def _check_rest(plan: Plan) -> None:
     """Reports unused arrays, except heads that are replaced and arrays of other problems."""
-    used = {key for match in plan.parts.values() for key in match.keys}
+    used = {key for match in plan.parts.values() for key in match.keys} | plan.constants
     explained = {name for problem in plan.problems for name in problem.names}
     for key, entry in plan.checkpoint.entries.items():
         name = plan.checkpoint.original(key)

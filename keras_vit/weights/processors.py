@@ -34,6 +34,7 @@ _BIT = _Processor(3, 224, False, 224, _CLIP_STATISTICS)
 _PROCESSORS = {
     "ViT": _Processor(2, 224, True),
     "DeiT": _Processor(3, 256, True, 224),
+    "Beit": _Processor(3, 224, True),
     "Siglip": _Processor(3, {"height": 224, "width": 224}, False),
     "Siglip2": _Processor(2, {"height": 256, "width": 256}, False),  # the aspect ratio is kept
     "Bit": _BIT,

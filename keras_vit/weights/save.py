@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -52,7 +53,8 @@ def save_weights(
         path: Where to write; `.npz` for `"official"` and `"big_vision"`, `.safetensors` for the
             others.
         layout: `"official"` (vision_transformer, and big_transfer for BiT), `"big_vision"`,
-            `"timm"` or `"transformers"` (the family follows from the architecture).
+            `"timm"` or `"transformers"` (the family follows from the architecture). With `"timm"`
+            ViT-5, which timm has not, gets its authors' names.
 
     Returns:
         The path. An existing file there is replaced atomically.
@@ -107,6 +109,8 @@ def find_layout(config: ViTConfig | ResNetConfig, layout: str) -> Layout:
     if layout == "timm":
         if isinstance(config, ViTConfig) and config.takes_patches:
             return torch_layouts.TIMM_NAFLEX
+        if isinstance(config, ViTConfig) and config.rope and config.rope.register_base:
+            return torch_layouts.VIT5_AUTHORS
         root = isinstance(config, ViTConfig) and config.stem is not None and not config.stem.stages
         return (
             torch_layouts.TIMM_BIT
@@ -123,6 +127,8 @@ def _transformers_layout(config: ViTConfig | ResNetConfig) -> Layout:
         return torch_layouts.HF_BIT
     if config.distillation_token:
         return torch_layouts.HF_DEIT
+    if config.position_embedding == "relative_bias":
+        return torch_layouts.HF_BEIT
     if config.norm == "rms":
         return torch_layouts.HF_AIMV2
     if config.norm_before_blocks:
@@ -168,6 +174,8 @@ def _check_function(config: ViTConfig | ResNetConfig, layout: Layout) -> None:
         torch_layouts.HF_REGISTERS: "token_gap",
         torch_layouts.HF_SIGLIP: "gap",
         torch_layouts.HF_CLIP: "token",
+        torch_layouts.VIT5_AUTHORS: "token",
+        torch_layouts.HF_BEIT: "gap" if config.norm_after_pooling else "token",
     }.get(layout)
     if reads is not None and reads != "gap" and not config.class_token:
         raise ValueError(f"The {layout.name} layout needs a class token, and the model has none.")
@@ -182,6 +190,17 @@ def _check_function(config: ViTConfig | ResNetConfig, layout: Layout) -> None:
             'patches (pooling="token_gap"). Save with layout="transformers".'
         )
     _check_map(config, layout)
+    if layout is torch_layouts.HF_BEIT and config.grid[0] != config.grid[1]:
+        raise ValueError(
+            "transformers exchanges rows and columns of the position biases of BEiT where the grid "
+            f"is no square, and would give other numbers. Received: a grid of {config.grid}. Save "
+            'with layout="timm".'
+        )
+    if layout is torch_layouts.VIT5_AUTHORS and config.norm != "rms":
+        raise ValueError(
+            "The norms of ViT-5 are RMS norms, and files in its names would give other numbers. "
+            f"Received: norm={config.norm!r}. Save the model with `model.save`."
+        )
     timm = (torch_layouts.TIMM, torch_layouts.TIMM_ROOT, torch_layouts.TIMM_NAFLEX)
     if not config.norm_after_blocks and not config.post_norm and layout not in timm:
         raise ValueError(
@@ -222,11 +241,19 @@ def _check_rope(config: ViTConfig, layout: Layout) -> None:
     if config.rope is None:
         return
     centered = config.rope.coordinates == "centered"
-    if layout is torch_layouts.TIMM or (layout is torch_layouts.HF_DINOV3 and centered):
+    still = config.rope.register_base is None
+    if still and (layout is torch_layouts.TIMM or (layout is torch_layouts.HF_DINOV3 and centered)):
+        return
+    if layout is torch_layouts.VIT5_AUTHORS and config.rope == layout.options["rope"]:
         return
     raise ValueError(
         f"Models of the {layout.name} layout have no such rotary positions, and would give other "
-        f'numbers. Received: rope={config.rope}. Save with layout="timm".'
+        f"numbers. Received: rope={config.rope}. "
+        + (
+            "Save the model with `model.save`."
+            if layout is torch_layouts.VIT5_AUTHORS
+            else 'Save with layout="timm".'
+        )
     )
 
 
@@ -305,6 +332,8 @@ def _values(model: Model, layout: Layout) -> dict[str, Sized]:
         for variable in model_variables(model)
     }
     config = config_of(model)
+    for path, constant in layout.constants(config).items():
+        values[path] = (constant.shape, functools.partial(np.asarray, constant))
     if isinstance(config, ViTConfig):
         if config.position_embedding == "sincos_2d" and layout is not official_layouts.BIG_VISION:
             prefix = config.num_class_tokens if config.position_on_class_token else 0

@@ -87,7 +87,9 @@ TIMM_ARGS: dict[str, Rules] = {
             key: Only((), "other layers than a plain ViT's")
             for key in ("embed_layer", "embed_norm_layer", "block_fn", "mlp_layer", "attn_layer")
         },
+        "use_shared_rel_pos_bias": Only((False,), "relative positions that all blocks share"),
         **_harmless(
+            "use_abs_pos_emb use_rel_pos_bias use_fc_norm "  # of BEiT
             "num_classes mlp_ratio init_values class_token no_embed_class reg_tokens fc_norm "
             "dynamic_img_size dynamic_img_pad strict_img_size drop_rate pos_drop_rate "
             "patch_drop_rate proj_drop_rate attn_drop_rate drop_path_rate weight_init fix_init "
@@ -192,6 +194,18 @@ _DINOV3: Rules = {
         "num_register_tokens pos_embed_shift pos_embed_jitter pos_embed_rescale"
     ),
 }
+_BEIT: Rules = {
+    **_ENCODER,
+    **_BACKBONE,
+    "intermediate_size": Size("mlp_dim"),
+    "use_shared_relative_position_bias": Only((False,), "relative positions that all blocks share"),
+    "add_fpn": Only((False,), "feature maps of several sizes"),
+    **_harmless(
+        "use_absolute_position_embeddings use_relative_position_bias use_mean_pooling vocab_size "
+        "layer_scale_init_value pool_scales use_auxiliary_head auxiliary_loss_weight "
+        "auxiliary_channels auxiliary_num_convs auxiliary_concat_input semantic_loss_ignore_index"
+    ),
+}
 _CLIP: Rules = {
     **_ENCODER,
     "intermediate_size": Size("mlp_dim"),
@@ -272,6 +286,8 @@ TRANSFORMERS: dict[str, Rules] = {
     "siglip": {**COMMON, **_harmless("text_config vision_config projection_dim")},
     "dinov3_vit": _DINOV3,
     "aimv2_vision_model": _AIMV2,
+    "beit": _BEIT,
+    "data2vec-vision": _BEIT,
     **{
         f"{name}{ending}": rules
         for name in CLIP_TOWERS
@@ -290,6 +306,7 @@ MODEL_TYPES = {
     "transformers_clip": "clip_vision_model",
     "transformers_dinov3": "dinov3_vit",
     "transformers_aimv2": "aimv2_vision_model",
+    "transformers_beit": "beit",
     "transformers_bit": "bit",
 }
 # The stem of `vit-hybrid`, in its `backbone_config`.
@@ -303,7 +320,9 @@ HYBRID_STEM: Rules = {
 _DEFAULTS = {"hidden_act": "gelu", "layer_norm_eps": 1e-12, "num_attention_heads": 12}
 _SMALLER_EPSILON = {**_DEFAULTS, "layer_norm_eps": 1e-6}
 TRANSFORMERS_DEFAULTS: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("vit", "deit", "ijepa", "vit_mae", "vit-hybrid"), _DEFAULTS),
+    **dict.fromkeys(
+        ("vit", "deit", "ijepa", "vit_mae", "vit-hybrid", "beit", "data2vec-vision"), _DEFAULTS
+    ),
     **dict.fromkeys(("vit_msn", "dinov2", "dinov2_with_registers"), _SMALLER_EPSILON),
     **{
         f"{name}_vision_model": {**_SMALLER_EPSILON, "hidden_act": "gelu_pytorch_tanh"}

@@ -26,8 +26,9 @@ def read_sizes(find: Find, kind: str) -> dict[str, Any]:
 
     Returns:
         For a ViT `patch_size`, `width`, `depth`, `mlp_dim`, `channels`, the `stem` of a hybrid,
-        and `num_heads` where kernels are split by heads, as in official files. For a BiT
-        `stages`, `width_factor` and `channels`. Empty if the arrays that tell it are missing.
+        and `num_heads` where kernels are split by heads, as in official files, or where heads have
+        norms or position biases. For a BiT `stages`, `width_factor` and `channels`. Empty if the
+        arrays that tell it are missing.
     """
     if find("root/conv/kernel") is not None:
         return _resnet_sizes(find, kind)
@@ -60,6 +61,12 @@ def read_sizes(find: Find, kind: str) -> dict[str, Any]:
     query = find("block_0/attention/qkv/kernel")
     if kind == "npz" and query is not None and len(query.shape) == 3:
         sizes["num_heads"] = query.shape[1]
+    head = size(find("block_0/attention/query_norm/gamma"), -1)
+    if kind != "npz" and head:
+        sizes["num_heads"] = width // head
+    biases = size(find("block_0/attention/position_bias"), -1)
+    if biases:
+        sizes["num_heads"] = biases
     return sizes
 
 

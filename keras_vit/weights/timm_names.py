@@ -10,8 +10,9 @@ from typing import Any
 from keras_vit.config import RotaryPositions
 from keras_vit.families import DINOV3, EVA02, PERCEPTION, PERCEPTION_GIGANTIC
 
-# Every name of timm 1.0.31 in vision_transformer, deit, eva and vision_transformer_hybrid that is a
-# ViT of this package, by its number of attention heads. `scripts/sweep` compares each with timm.
+# Every name of timm 1.0.31 in vision_transformer, vision_transformer_hybrid, deit, eva and beit
+# that is a ViT of this package, by its number of attention heads. `scripts/sweep` compares each
+# with timm.
 _NAMES = {
     2: "test_vit test_vit2",
     3: (
@@ -95,6 +96,7 @@ _NEWER = {
     ),
     10: "vit_betwixt_patch16_rope_reg4_gap_256 vit_betwixt_patch32_clip_224",
     12: (
+        "beit_base_patch16_224 beit_base_patch16_384 beitv2_base_patch16_224 "
         "naflexvit_base_patch16_gap naflexvit_base_patch16_map naflexvit_base_patch16_siglip "
         "aimv2_huge_patch14_224 aimv2_huge_patch14_336 aimv2_huge_patch14_448 "
         "eva02_base_patch14_224 eva02_base_patch14_448 eva02_base_patch16_clip_224 "
@@ -112,7 +114,8 @@ _NEWER = {
     ),
     14: "vit_base_patch16_plus_clip_240",
     16: (
-        "naflexvit_so400m_patch16_siglip "
+        "beit_large_patch16_224 beit_large_patch16_384 beit_large_patch16_512 "
+        "beitv2_large_patch16_224 naflexvit_so400m_patch16_siglip "
         "aimv2_1b_patch14_224 aimv2_1b_patch14_336 aimv2_1b_patch14_448 "
         "eva02_large_patch14_224 eva02_large_patch14_448 eva02_large_patch14_clip_224 "
         "eva02_large_patch14_clip_336 eva_giant_patch14_224 eva_giant_patch14_336 "
@@ -191,6 +194,7 @@ _DIFFERENT: tuple[tuple[str, dict[str, Any]], ...] = (
         r"naflexvit_.*_siglip",
         {"gelu": "tanh", "position_resize": "linear", "max_num_patches": 256},
     ),
+    (r"beit(v2)?_.*", {"pooling": "gap"}),
     (r"aimv2_.*", {"norm": "rms", "norm_epsilon": 1e-5, "pooling": "gap"}),
 )  # fmt: skip
 # Names whose arrays are those of a plain ViT, and whose blocks are not.

@@ -6,8 +6,10 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from keras_vit.config import IMAGENET_STATISTICS, Preprocessing, RotaryPositions, ViTConfig
-from keras_vit.families import CLIP, DINOV3
+from keras_vit.families import CLIP, DINOV3, VIT5
 from keras_vit.weights.layout import (
     CONVOLUTION,
     GRID_TABLE,
@@ -84,6 +86,11 @@ def _is_eva(config: ViTConfig) -> bool:
     return config.rope is not None
 
 
+def _has_gammas(config: ViTConfig) -> bool:
+    """Whether timm calls layer scales gamma: in `eva.py` and `beit.py`."""
+    return _is_eva(config) or config.position_embedding == "relative_bias"
+
+
 def _splits_products(config: ViTConfig) -> bool:
     """Whether timm has one layer each for queries, keys and values: EVA-02 B and L."""
     return _is_eva(config) and config.swiglu and "mlp" in config.inner_norms
@@ -125,14 +132,17 @@ def _timm_products() -> tuple[Rule, ...]:
     )
 
 
-_TIMM_BLOCK = "blocks.{i}"
+_TIMM_BLOCK, _BIAS = "blocks.{i}", "block_{i}/attention/position_bias"
+# What files before 2023 hold besides the biases of BEiT; it follows from the grid.
+_BIAS_INDEX = ".*\\.relative_position_index$"
 _TIMM_BLOCKS = (
     *pairs("embedding_norm", "norm_pre", _NORM),
     *pairs("block_{i}/attention_norm", f"{_TIMM_BLOCK}.norm1", _NORM),
     *_timm_products(),
+    Rule(_BIAS, (f"{_TIMM_BLOCK}.attn.relative_position_bias_table",)),
     *pairs("block_{i}/attention/norm", f"{_TIMM_BLOCK}.attn.norm", _NORM),
     *pairs("block_{i}/attention/output", f"{_TIMM_BLOCK}.attn.proj", _LINEAR),
-    Rule("block_{i}/attention_scale/gamma", (f"{_TIMM_BLOCK}.gamma_1",), written=_is_eva),
+    Rule("block_{i}/attention_scale/gamma", (f"{_TIMM_BLOCK}.gamma_1",), written=_has_gammas),
     Rule("block_{i}/attention_scale/gamma", (f"{_TIMM_BLOCK}.ls1.gamma",)),
     *pairs("block_{i}/mlp_norm", f"{_TIMM_BLOCK}.norm2", _NORM),
     *_gate(
@@ -144,7 +154,7 @@ _TIMM_BLOCKS = (
     *pairs("block_{i}/mlp/hidden", f"{_TIMM_BLOCK}.mlp.fc1", _LINEAR),
     *pairs("block_{i}/mlp/norm", f"{_TIMM_BLOCK}.mlp.norm", _NORM),
     *pairs("block_{i}/mlp/output", f"{_TIMM_BLOCK}.mlp.fc2", _LINEAR),
-    Rule("block_{i}/mlp_scale/gamma", (f"{_TIMM_BLOCK}.gamma_2",), written=_is_eva),
+    Rule("block_{i}/mlp_scale/gamma", (f"{_TIMM_BLOCK}.gamma_2",), written=_has_gammas),
     Rule("block_{i}/mlp_scale/gamma", (f"{_TIMM_BLOCK}.ls2.gamma",)),
     Rule("encoder_norm/gamma", ("fc_norm.weight",), when=("norm_after_pooling", True)),
     Rule("encoder_norm/beta", ("fc_norm.bias",), when=("norm_after_pooling", True)),
@@ -195,6 +205,7 @@ TIMM = _torch(
     (*_timm_stem("patch_embed.backbone"), *_TIMM_REST),
     {**_TIMM_OPTIONS, "stem": _STEM},
     class_token_positions="either",
+    others=(_BIAS_INDEX,),
 )
 TIMM_ROOT = _torch(  # a hybrid whose ResNet is a root alone, R+Ti/16
     "timm_root",
@@ -218,6 +229,48 @@ TIMM_NAFLEX = _torch(  # `naflexvit.py`: patches are vectors, positions have row
     ),
     _TIMM_OPTIONS,
     class_token_positions="never",
+)
+
+
+_VIT5_ROPE = RotaryPositions(**VIT5["rope"])
+
+
+def _frequencies(config: Any) -> dict[str, np.ndarray]:
+    """Buffers of the rotary positions in every block of ViT-5, which its files hold."""
+    quarter = config.head_dim // 4
+    powers = np.arange(quarter, dtype="float32") / np.float32(quarter)
+    bases = {"rope": _VIT5_ROPE.base, "register_rope": _VIT5_ROPE.register_base}
+    return {
+        f"block_{index}/attention/{part}/frequencies": 1 / np.float32(base) ** powers
+        for index in range(config.depth)
+        for part, base in bases.items()
+    }
+
+
+VIT5_AUTHORS = _torch(  # timm's names of 2021, when it had no such models, and more
+    "vit5",
+    (
+        *_TIMM_REST,
+        Rule("block_{i}/attention/query_norm/gamma", (f"{_TIMM_BLOCK}.attn.q_norm.weight",)),
+        Rule("block_{i}/attention/key_norm/gamma", (f"{_TIMM_BLOCK}.attn.k_norm.weight",)),
+        Rule("block_{i}/attention/rope/frequencies", (f"{_TIMM_BLOCK}.attn.rope.freqs",)),
+        Rule(
+            "block_{i}/attention/register_rope/frequencies",
+            (f"{_TIMM_BLOCK}.attn.rope_reg.freqs",),
+        ),
+    ),
+    {
+        "gelu": "exact",
+        "norm": "rms",
+        "norm_epsilon": 1e-6,
+        "qk_norm": True,
+        "rope": _VIT5_ROPE,
+        "preprocessing": dataclasses.replace(IMAGENET_STATISTICS, crop_ratio=1.0, library="timm"),
+    },
+    class_token_positions="never",
+    prefixes=("",),
+    needs=r"\.attn\.rope_reg\.freqs$",
+    constants=_frequencies,
 )
 _BIT_OPTIONS = {"standardization": "torch", "preprocessing": _VIT_IMAGES}
 TIMM_BIT = _torch(
@@ -428,10 +481,13 @@ HF_CLIP = _torch(
 )
 
 
-def _split_products(theirs: str) -> tuple[Rule, ...]:
+def _split_products(
+    theirs: str, parts: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
+) -> tuple[Rule, ...]:
     """Queries, keys and values from three layers, of which not all need have a bias."""
-    biases = {part: f"{theirs}.{part[0]}_proj.bias" for part in ("query", "key", "value")}
-    kernels = tuple(f"{theirs}.{part}_proj.weight" for part in "qkv")
+    ours = ("query", "key", "value")
+    biases = {name: f"{theirs}.{part}.bias" for name, part in zip(ours, parts, strict=True)}
+    kernels = tuple(f"{theirs}.{part}.weight" for part in parts)
     return (
         Rule("block_{i}/attention/qkv/kernel", kernels, LINEAR),
         Rule("block_{i}/attention/qkv/bias", tuple(biases.values())),
@@ -496,6 +552,23 @@ HF_AIMV2 = _torch(
     {"gelu": "exact", "norm": "rms", "norm_epsilon": 1e-5, "preprocessing": _CLIP_IMAGES},
     class_token_positions="never",
 )
+_BEIT_ATTENTION = "encoder.layer.{i}.attention.attention"
+HF_BEIT = _torch(
+    "transformers_beit",
+    (
+        *_split_products(_BEIT_ATTENTION, ("query", "key", "value")),
+        Rule(_BIAS, (f"{_BEIT_ATTENTION}.relative_position_bias.relative_position_bias_table",)),
+        Rule("block_{i}/attention_scale/gamma", ("encoder.layer.{i}.lambda_1",)),
+        Rule("block_{i}/mlp_scale/gamma", ("encoder.layer.{i}.lambda_2",)),
+        Rule("encoder_norm/gamma", ("pooler.layernorm.weight",), when=("norm_after_pooling", True)),
+        Rule("encoder_norm/beta", ("pooler.layernorm.bias",), when=("norm_after_pooling", True)),
+        *_vit(("head", "classifier")),
+    ),
+    {**_HF_OPTIONS, "preprocessing": _VIT_IMAGES},
+    prefixes=("beit.", "", "data2vec_vision."),
+    others=("embeddings\\.mask_token$", "lm_head\\.", _BIAS_INDEX),
+    unprefixed=("classifier\\.",),
+)
 HF_BIT = _torch(
     "transformers_bit",
     (
@@ -514,6 +587,7 @@ LAYOUTS = (
     TIMM_ROOT,
     TIMM_NAFLEX,
     TIMM_BIT,
+    VIT5_AUTHORS,
     HF_VIT,
     HF_DEIT_TOKEN,  # before the next, which has the same names without a head
     HF_DEIT,
@@ -523,5 +597,6 @@ LAYOUTS = (
     HF_SIGLIP,
     HF_DINOV3,
     HF_AIMV2,
+    HF_BEIT,
     HF_BIT,
 )

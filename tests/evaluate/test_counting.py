@@ -40,6 +40,7 @@ CONFIGS = {
     "pe_spatial": {"pooling": "gap", "norm_after_blocks": False, "norm_before_blocks": True},
     "merged": {"num_merged_tokens": 3, "num_registers": 2, "pooling": "map"},
     "relative": {"position_embedding": "relative", "qk_norm": True, "layer_scale": 0.1},
+    "beit": {"position_embedding": "relative_bias", "without_bias": ("key",)},
     "clip": {"norm_before_blocks": True, "without_bias": ("patch",), "head_bias": None},
     "eva02": {
         "swiglu": True,

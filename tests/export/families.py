@@ -51,6 +51,21 @@ FAMILIES = {
         "pooling": "gap",
         "class_token": False,
     },
+    "beit": {
+        "position_embedding": "relative_bias",
+        "without_bias": ("key",),
+        "pooling": "gap",
+        "norm_after_pooling": True,
+        "layer_scale": 0.5,
+        "image_size": (32, 48),
+    },
+    "vit5": {
+        "rope": RotaryPositions(register_base=100.0),
+        "num_registers": 4,
+        "norm": "rms",
+        "qk_norm": True,
+        "without_bias": ("query", "key", "value"),
+    },
 }
 MERGING = {"num_merged_tokens": 3, "pooling": "map", "num_registers": 1}
 # What can be combined: for every factor, the changes of the configuration that each value makes.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import keras
 import numpy as np
@@ -25,6 +26,16 @@ DINOV3 = RotaryPositions("centered", 100.0, interleaved=False)
 EVA02 = RotaryPositions(reference_grid=(6, 5))
 PERCEPTION = RotaryPositions(offset=1.0, reference_grid=(6, 6), order="wh")
 PLACES = {"grid": GRID, "num_prefix_tokens": PREFIX}
+# Of the same 14 tokens 4 registers and 9 patches.
+VIT5 = {
+    "rope": RotaryPositions(register_base=100.0),
+    "norm": "rms",
+    "qk_norm": True,
+    "without_bias": ("query", "key", "value"),
+    "grid": (3, 3),
+    "num_prefix_tokens": 5,
+    "num_registers": 4,
+}
 
 
 def numpy(x):
@@ -51,19 +62,24 @@ def angles(rope, row, column, head_dim):
     )
 
 
-def turned(rope, q):
-    """Queries or keys `(B, T, d)` of one head, each pair of channels as a complex number."""
+def turned(rope, q, turns=None):
+    """Queries or keys `(B, T, d)` of one head, each pair of channels as a complex number.
+
+    `turns` has the angles of each token that is turned; else they are those of the patches.
+    """
     q = q.copy()
     head_dim = q.shape[-1]
     pairs = [
         (2 * i, 2 * i + 1) if rope.interleaved else (i, i + head_dim // 2)
         for i in range(head_dim // 2)
     ]
-    for index in range(GRID[0] * GRID[1]):
-        turn = angles(rope, index // GRID[1], index % GRID[1], head_dim)
+    if turns is None:
+        places = [divmod(index, GRID[1]) for index in range(GRID[0] * GRID[1])]
+        turns = {PREFIX + i: angles(rope, *place, head_dim) for i, place in enumerate(places)}
+    for token, turn in turns.items():
         for (a, b), angle in zip(pairs, turn, strict=True):
-            z = (q[:, PREFIX + index, a] + 1j * q[:, PREFIX + index, b]) * np.exp(1j * angle)
-            q[:, PREFIX + index, a], q[:, PREFIX + index, b] = z.real, z.imag
+            z = (q[:, token, a] + 1j * q[:, token, b]) * np.exp(1j * angle)
+            q[:, token, a], q[:, token, b] = z.real, z.imag
     return q
 
 
@@ -73,7 +89,7 @@ def norm(x, w, path, epsilon=1e-6):
     return x / np.sqrt((x**2).mean(-1, keepdims=True) + epsilon) * w[f"{path}/gamma"]
 
 
-def attention(x, w, prefix, rope=None, sizes=None):
+def attention(x, w, prefix, rope=None, sizes=None, turns=None, biases=None):
     """Attention with any of the switches, of which the weights tell the rest."""
     qkv = x @ w[f"{prefix}/qkv/kernel"] + w.get(f"{prefix}/qkv/bias", 0)
     q, k, v = (
@@ -81,11 +97,15 @@ def attention(x, w, prefix, rope=None, sizes=None):
         for i, part in enumerate(("query", "key", "value"))
     )
     outputs = []
-    for columns in np.split(np.arange(WIDTH), HEADS):
+    for head, columns in enumerate(np.split(np.arange(WIDTH), HEADS)):
         queries, keys = (y[..., columns] for y in (q, k))
+        if f"{prefix}/query_norm/gamma" in w:
+            queries = norm(queries, w, f"{prefix}/query_norm")
+            keys = norm(keys, w, f"{prefix}/key_norm")
         if rope is not None:
-            queries, keys = turned(rope, queries), turned(rope, keys)
-        odds = np.exp(queries @ keys.transpose(0, 2, 1) / np.sqrt(len(columns)))
+            queries, keys = turned(rope, queries, turns), turned(rope, keys, turns)
+        logits = queries @ keys.transpose(0, 2, 1) / np.sqrt(len(columns))
+        odds = np.exp(logits if biases is None else logits + biases[..., head])
         odds = odds if sizes is None else odds * sizes[:, None]
         outputs.append(odds / odds.sum(-1, keepdims=True) @ v[..., columns])
     x = np.concatenate(outputs, -1)
@@ -154,9 +174,63 @@ def test_every_switch_is_its_papers(name):
         assert np.abs(other - expected).max() > 1e-3
 
 
-@pytest.mark.parametrize("name", ["eva02", "everything"])
-def test_blocks_with_switches_pass_check_layer(name):
-    check_layer(TransformerBlock(HEADS, 24, **SWITCHES[name]), TOKENS.shape[1:], atol=2e-5)
+def test_registers_turn_on_a_square_grid_of_their_own():
+    """As in ViT-5, in whose sequence the registers follow the patches."""
+    layer, w = built(SelfAttention(HEADS, name="attention", **VIT5))
+    order = [0, *range(5, 14), *range(1, 5)]
+    patches = {1 + i: angles(VIT5["rope"], i // 3, i % 3, 8) for i in range(9)}
+    base = RotaryPositions(base=100.0)
+    registers = {10 + i: angles(base, i // 2, i % 2, 8) for i in range(4)}
+    tokens = TOKENS.astype("float64")[:, order]
+    outputs = numpy(layer(TOKENS))[:, order]
+    for turns, same in (({**patches, **registers}, True), (patches, False)):
+        expected = attention(tokens, w, "attention", base, turns=turns)
+        assert np.allclose(outputs, expected, rtol=0, atol=2e-5) == same
+
+
+def biases(table, class_token):
+    """Biases `(T, T, A)` of queries and keys, each of BEiT's table by the words of its paper."""
+    rows, columns = GRID
+    count = rows * columns + class_token
+    found = np.zeros((count, count, HEADS))
+    for query, key in itertools.product(range(count), repeat=2):
+        if class_token and 0 in (query, key):
+            found[query, key] = table[-1 if query == key else -2 if key == 0 else -3]
+            continue
+        (y, x), (v, u) = (divmod(token - class_token, columns) for token in (query, key))
+        found[query, key] = table[(y - v + rows - 1) * (2 * columns - 1) + x - u + columns - 1]
+    return found
+
+
+@pytest.mark.parametrize("class_token", [1, 0])
+def test_position_biases_are_of_rows_and_columns_between_two_patches(class_token):
+    places = {"grid": GRID, "num_prefix_tokens": class_token}
+    tokens = TOKENS[:, : 12 + class_token]
+    layer = SelfAttention(HEADS, name="attention", position_bias=True, **places)
+    layer.build(tokens.shape)
+    fill_random(layer, 0.5)
+    w = {w.path: np.asarray(w.numpy(), "float64") for w in layer.weights}
+    table = w["attention/position_bias"]
+    assert table.shape == (5 * 7 + 3 * class_token, HEADS)
+    x = tokens.astype("float64")
+    expected = attention(x, w, "attention", biases=biases(table, class_token))
+    np.testing.assert_allclose(numpy(layer(tokens)), expected, rtol=0, atol=2e-5)
+    other = attention(x, w, "attention", biases=biases(table, class_token).swapaxes(0, 1))
+    assert np.abs(other - expected).max() > 1e-2  # towards the key, not from it
+    chunks = SelfAttention(HEADS, position_bias=True, query_chunk_size=5, **places)
+    chunks.build(tokens.shape)
+    chunks.set_weights(layer.get_weights())
+    np.testing.assert_allclose(numpy(chunks(tokens)), expected, rtol=0, atol=2e-5)
+
+
+def test_a_block_with_position_biases_passes_check_layer():
+    options = {"position_bias": True, "grid": GRID, "num_prefix_tokens": 1}
+    check_layer(TransformerBlock(HEADS, 24, **options), (13, WIDTH), atol=2e-5)
+
+
+@pytest.mark.parametrize("options", [SWITCHES["eva02"], SWITCHES["everything"], VIT5])
+def test_blocks_with_switches_pass_check_layer(options):
+    check_layer(TransformerBlock(HEADS, 24, **options), TOKENS.shape[1:], atol=2e-5)
 
 
 def test_rms_norm_passes_check_layer():
@@ -231,9 +305,13 @@ def test_the_gate_comes_first():
     [
         ({"rope": DINOV3}, r"14 tokens, grid=None, num_prefix_tokens=0. Set `grid`"),
         ({"rope": dataclasses.asdict(DINOV3), "grid": (3, 4)}, r"grid=\(3, 4\), num_prefix"),
+        ({**VIT5, "num_registers": 3}, r"square grid: 1, 4, 9, .*num_registers=3, register_base"),
+        ({**VIT5, "num_registers": 0}, "num_registers=0, register_base=100.0"),
+        ({"position_bias": True}, "14 tokens, grid=None, num_prefix_tokens=0. Set `grid`"),
+        ({"position_bias": True, **PLACES}, "at most one token before them.*num_prefix_tokens=2"),
     ],
 )
-def test_rotary_positions_need_the_grid(options, message):
+def test_positions_need_grids(options, message):
     with pytest.raises(ValueError, match=message):
         SelfAttention(HEADS, **options).build(TOKENS.shape)
 

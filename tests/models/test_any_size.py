@@ -28,6 +28,7 @@ CASES = {
         "rope": RotaryPositions("centered", 100.0, interleaved=False),
     },
     "eva": {"rope": RotaryPositions(reference_grid=(4, 4), order="wh"), "norm_patches": True},
+    "vit5": {"rope": RotaryPositions(register_base=100.0), "num_registers": 4},
     "hybrid": {"stem": ResNetStem((1,)), "patch_size": 2},
 }
 SIZES = [(32, 32), (24, 48), (56, 16)]

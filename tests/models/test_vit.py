@@ -60,6 +60,20 @@ OPTIONS = {
         "without_bias": ("query", "key", "value", "projection", "mlp"),
         "pooling": "map",
     },
+    "beit": {
+        "position_embedding": "relative_bias",
+        "without_bias": ("key",),
+        "pooling": "gap",
+        "norm_after_pooling": True,
+    },
+    "vit5": {
+        "rope": RotaryPositions(register_base=100.0),
+        "num_registers": 4,
+        "norm": "rms",
+        "qk_norm": True,
+        "layer_scale": 0.1,
+        "gelu": "exact",
+    },
     "regularised": {
         "dropout_rate": 0.1,
         "attention_dropout_rate": 0.1,
@@ -149,7 +163,7 @@ def test_half_precision_trains_and_ends_in_float32(name, policy):
         pytest.param("relative", False, marks=pytest.mark.slow),
         *(
             pytest.param(name, False, marks=pytest.mark.slow)
-            for name in ("clip", "dinov3", "eva02", "aimv2")
+            for name in ("clip", "dinov3", "eva02", "aimv2", "beit", "vit5")
         ),
     ],
 )
@@ -166,7 +180,7 @@ def test_fit_learns_and_every_weight_moves(name, jit_compile):
         assert np.abs(numpy(weight) - start).max() > 0, weight.path
 
 
-@pytest.mark.parametrize("name", ["dinov3", "eva02"])
+@pytest.mark.parametrize("name", ["dinov3", "eva02", "vit5"])
 def test_rotary_positions_are_constants_of_the_graph(name):
     """Exports need no sine, and no angle is computed again for an image."""
     model = build(name)
@@ -176,7 +190,7 @@ def test_rotary_positions_are_constants_of_the_graph(name):
     assert "ConcatV2" in kinds and not kinds & {"Sin", "Cos", "Pow", "Range"}
 
 
-@pytest.mark.parametrize("name", ["dinov3", "eva02"])
+@pytest.mark.parametrize("name", ["dinov3", "eva02", "vit5"])
 def test_attention_scores_are_those_of_the_rotated_model(name):
     """Pictures and rollout use the layers of the model: all blocks again from their inputs."""
     model = build(name)
@@ -191,7 +205,7 @@ def test_attention_scores_are_those_of_the_rotated_model(name):
     assert np.abs(attention_scores(model, images) - scores).max() > 1e-3
 
 
-@pytest.mark.parametrize("name", ["clip", "dinov3", "eva02", "aimv2"])
+@pytest.mark.parametrize("name", ["clip", "dinov3", "eva02", "aimv2", "beit"])
 def test_newer_models_adapt_to_other_classes_and_sizes(name):
     model = build(name)
     fill_random(model)

@@ -92,7 +92,12 @@ def short_epochs(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "averaging", "tables"),
-    [("learned", None, 1), ("learned", 0.9, 1), ("learned_2d", None, 2)],
+    [
+        ("learned", None, 1),
+        ("learned", 0.9, 1),
+        ("learned_2d", None, 2),
+        ("relative_bias", None, 1),
+    ],
 )
 def test_each_stage_begins_where_the_one_before_ended(kind, averaging, tables, short_epochs):
     recipe = RECIPE.replace(averaging=averaging)

@@ -39,6 +39,7 @@ NAMES = {
     "timm language perception": "vit_pe_lang_large_patch14_448",
     "timm gigantic perception": "vit_pe_core_gigantic_patch14_448",
     "timm aimv2": "aimv2_large_patch14_224",
+    "timm beit": "beit_base_patch16_224",
 }
 STEMS = {
     "timm root": (4, ResNetStem()),
@@ -59,6 +60,9 @@ def weights(shapes):
         fill = 0.15 * (((7 * i**2 + 7919 * i + 104729 * position) % 2003) / 1001 - 1)
         scale = len(shape) == 1 and name.endswith(("weight", "gamma", "lambda1"))
         arrays[name] = (fill + scale).astype("float32").reshape(shape)
+        if name.endswith("freqs"):  # of the rotary positions of ViT-5
+            base = 100 if "rope_reg" in name else 10_000
+            arrays[name] = (base ** -(i / len(i))).astype("float32")
     return arrays
 
 
@@ -131,7 +135,7 @@ def resized_outputs(title, path):
     )
     model = build(adapt_config(config, inspect_file(path), {"image_size"}))
     resized = load_weights(model, path).resized
-    assert ("position_embedding/embedding" in resized) != ("dinov3" in title)
+    assert any("position" in path for path in resized) != ("dinov3" in title)
     i = np.arange(2 * height * width * 3, dtype="int64")
     pixels = (((3 * i**2 + 101 * i) % 509) / 254 - 1).astype("float32")
     outputs = keras.ops.convert_to_numpy(model(pixels.reshape(2, height, width, 3)))
@@ -163,7 +167,13 @@ def test_gradients_are_theirs(title, save):
 
 @pytest.mark.parametrize(
     ("title", "method"),
-    [("timm vit", "bicubic_plain"), ("transformers vit", "bicubic"), ("timm deit3", "linear")],
+    [
+        ("timm vit", "bicubic_plain"),
+        ("transformers vit", "bicubic"),
+        ("timm deit3", "linear"),
+        ("timm beit", "bilinear"),
+        ("transformers beit", "geometric"),
+    ],
 )
 def test_another_way_of_resizing_would_be_noticed(title, method, save, monkeypatch):
     monkeypatch.setattr(Plan, "resize_method", method)
@@ -182,6 +192,8 @@ def test_another_way_of_resizing_would_be_noticed(title, method, save, monkeypat
         ("timm eva02", {"rope": {"reference_grid": (15, 16)}}),
         ("timm perception", {"map_heads": 4}),
         ("timm language perception", {"rope": {"reference_grid": (32, 32), "order": "wh"}}),
+        ("timm vit5", {"rope": {"register_base": None}}),
+        ("timm vit5", {"rope": {"register_base": 1000.0}, "num_registers": 4}),
     ],
 )
 def test_another_gelu_epsilon_or_rotation_would_be_noticed(title, change, save):

@@ -12,12 +12,14 @@ import safetensors.numpy
 
 from keras_vit.config import RotaryPositions
 from keras_vit.create import create_model
-from keras_vit.errors import CheckpointError
+from keras_vit.errors import CheckpointError, CheckpointMismatchError
 from keras_vit.models.vit import build_vit
 from keras_vit.pretrained import from_pretrained
 from keras_vit.weights.load import load_weights
 from keras_vit.weights.save import save_weights
 from tests.fixtures import fill_random, images_for, tiny_config
+from tests.weights.test_load_torch import CASES as TORCH
+from tests.weights.test_load_torch import weights
 from tests.weights.test_sweep import CASES, TOLERANCE, difference, write_files
 
 PLAIN = {"include_preprocessing": False}
@@ -162,16 +164,67 @@ def test_what_only_the_perception_encoder_has_is_written_as_timm_or_not_at_all(
         tiny_config(norm_after_blocks=False, norm_after_pooling=True)
 
 
-def test_vit_5_is_refused_by_the_rotation_of_its_registers(tmp_path):
-    """With the names of `models_vit5.py` in github.com/wangf3014/ViT-5."""
-    case = CASES["timm vit_tiny_patch16_224"]
-    shapes = {name: shape for name, shape in case["shapes"].items() if "bias" not in name}
-    for block in ("blocks.0", "blocks.1"):
-        for name, size in (("q_norm.weight", 8), ("rope.freqs", 2), ("rope_reg.freqs", 2)):
-            shapes[f"{block}.attn.{name}"] = [size]
-    folder = write_files({"config": {}, "shapes": shapes}, tmp_path)
-    with pytest.raises(CheckpointError, match=r"rotary positions of registers \(ViT-5\)"):
-        from_pretrained(folder, num_heads=3, **PLAIN)
+def test_vit_5_is_told_by_the_rotation_of_its_registers(tmp_path):
+    """In the names of `models_vit5.py` in github.com/wangf3014/ViT-5, without `config.json`."""
+    arrays = weights(TORCH["timm vit5"]["shapes"])
+    safetensors.numpy.save_file(arrays, tmp_path / "model.safetensors")
+    config = from_pretrained(tmp_path, **PLAIN).config
+    assert (config.rope, config.num_heads) == (RotaryPositions(register_base=100.0), 4)
+    assert (config.norm, config.qk_norm, config.pooling) == ("rms", True, "token")
+    name = "blocks.1.attn.rope_reg.freqs"
+    arrays[name] = arrays[name] * np.float32(1.1)
+    safetensors.numpy.save_file(arrays, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointMismatchError, match=rf"{name}' has other frequencies"):
+        from_pretrained(tmp_path, **PLAIN)
+    del arrays[name]
+    safetensors.numpy.save_file(arrays, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointMismatchError, match=rf"missing: '{name}' \(2,\)"):
+        from_pretrained(tmp_path, **PLAIN)
+    arrays = {key: array for key, array in arrays.items() if "rope_reg" not in key}
+    safetensors.numpy.save_file(arrays, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"a norm of queries and keys"):
+        from_pretrained(tmp_path, num_heads=4, **PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"norm": "layer"}, r"norms of ViT-5 are RMS norms.*norm='layer'"),
+        ({"rope": {"register_base": 50.0}}, r"no such rotary positions.*`model.save`"),
+        ({"pooling": "gap"}, r"reads pooling='token', that of the model pooling='gap'"),
+    ],
+)
+def test_what_is_not_vit_5_is_not_written_in_its_names(changes, message, tmp_path):
+    fields = {"rope": {"register_base": 100.0}, "num_registers": 4, "norm": "rms", **changes}
+    with pytest.raises(ValueError, match=message):
+        save_weights(build_vit(tiny_config(depth=1, **fields)), tmp_path / "x.safetensors", "timm")
+
+
+def test_the_index_in_older_files_of_beit_is_left_out(tmp_path):
+    arrays = weights(TORCH["timm beit"]["shapes"])
+    name = "blocks.1.attn.relative_position_index"
+    arrays[name] = np.zeros((17, 17), "int64")
+    safetensors.numpy.save_file(arrays, tmp_path / "model.safetensors")
+    model = from_pretrained(tmp_path, **PLAIN)  # which its arrays tell, without a name
+    assert model.load_report.left_out == (name,)
+    config = model.config
+    assert (config.position_embedding, config.num_heads) == ("relative_bias", 4)
+    assert (config.position_resize, config.image_size) == ("geometric", (32, 32))
+    with pytest.raises(CheckpointMismatchError, match=r"the 52 rows .*no grid of 3 x 5"):
+        load_weights(model, tmp_path / "model.safetensors", grid=(3, 5))
+
+
+def test_beit_for_images_that_are_no_square_is_written_as_timm_reads_it(tmp_path):
+    fields = {"position_embedding": "relative_bias", "gelu": "exact", "without_bias": ("key",)}
+    model = build_vit(tiny_config(image_size=(32, 48), **fields))
+    fill_random(model)
+    with pytest.raises(ValueError, match="transformers exchanges rows and columns"):
+        save_weights(model, tmp_path / "model.safetensors", "transformers")
+    save_weights(model, tmp_path / "model.safetensors", "timm")
+    twin = build_vit(model.config)
+    assert not load_weights(twin, tmp_path / "model.safetensors").resized
+    with pytest.raises(ValueError, match="official layout has no array for block_0/attention"):
+        save_weights(model, tmp_path / "model.npz", "official")
 
 
 def test_two_configurations_of_a_tower_are_read_as_transformers_does(tmp_path):

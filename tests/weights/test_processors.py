@@ -57,7 +57,7 @@ def test_timm_squashes_with_a_ratio():
     ("fields", "message"),
     [
         ({"do_pad": True, "resample": 1}, r"do_pad=True; resample=1 \(Lanczos\)"),
-        ({"image_processor_type": "BeitImageProcessor"}, r"processor 'BeitImageProcessor', not"),
+        ({"image_processor_type": "FlavaImageProcessor"}, r"processor 'FlavaImageProcessor', not"),
         ({"size": {"longest_edge": 224}}, r"size=\{'longest_edge': 224\}"),
         ({**DEIT, "size": 200}, "size=200 with crop_size=224"),
         ({"image_mean": "x"}, "image_mean='x'"),

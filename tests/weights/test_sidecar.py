@@ -51,7 +51,7 @@ def save(tmp_path):
         ("transformers vit", {**VIT, "new_key": 1}, "new_key = 1: what this key does"),
         ("transformers vit", {**VIT, "auto_map": {}}, "auto_map = an object of 0: what"),
         ("transformers vit", {**VIT, "hidden_size": 64}, "hidden_size = 64, the arrays have 32"),
-        ("transformers vit", {**VIT, "model_type": "beit"}, "model_type = 'beit'"),
+        ("transformers vit", {**VIT, "model_type": "flava"}, "model_type = 'flava'"),
         ("transformers vit", {**VIT, "quantization_config": {}}, "quantization_config"),
         ("timm vit", {**TIMM, "global_pool": "max"}, "global_pool = 'max' cannot be computed"),
         ("timm vit", {**TIMM, "model_args": {"act_layer": "silu"}}, "act_layer = 'silu'"),

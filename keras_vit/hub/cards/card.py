@@ -33,6 +33,8 @@ PAPERS = {
     "eva02": "https://arxiv.org/abs/2303.11331",
     "perception": "https://arxiv.org/abs/2504.13181",
     "aimv2": "https://arxiv.org/abs/2411.14402",
+    "beit": "https://arxiv.org/abs/2106.08254",
+    "beitv2": "https://arxiv.org/abs/2208.06366",
 }
 # Licences that ask for no more than to be named; what the others ask for is said when loading.
 OPEN_LICENCES = ("apache-2.0", "mit", "bsd-3-clause", "cc-by-4.0")

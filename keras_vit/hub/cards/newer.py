@@ -1,4 +1,4 @@
-"""Checkpoints of CLIP, DINOv3, EVA-02, Perception Encoder, AIMv2 and other newer ViTs."""
+"""Checkpoints of CLIP, DINOv3, EVA-02, Perception Encoder, AIMv2, BEiT and other newer ViTs."""
 
 from __future__ import annotations
 
@@ -53,6 +53,8 @@ _EUPE = _Family(
 _EVA02 = _Family("eva02", "MIT")
 _EVA02_PRETRAINED = dataclasses.replace(_EVA02, options={"pooling": "gap"})
 _PERCEPTION = _Family("perception", "Apache-2.0", UNIT_RANGE)
+_BEIT = _Family("beit", "Apache-2.0", UNIT_RANGE)
+_BEITV2 = _Family("beitv2", "Apache-2.0", IMAGENET_STATISTICS)
 _AIMV2 = _Family("aimv2", "Apple-ASCL", note="Under Apple's sample code licence.")
 # The encoder of SigLIP without its pooling, which timm calls "gap".
 _GAP = {"pooling": "gap", "class_token": False, "position_on_class_token": False}
@@ -214,6 +216,32 @@ _ROWS: tuple[tuple[_Family, tuple[tuple[Any, ...], ...]], ...] = (
                 )
                 for tag in tags
             ),
+        ),
+    ),
+    (
+        _BEIT,
+        tuple(
+            (f"beit_{size}16", tag, f"beit_{name}_patch16_{side}.{tag}", side, crop, classes)
+            for size, name, sides in (("b", "base", (224, 384)), ("l", "large", (224, 384, 512)))
+            for tag, side, crop, classes in (
+                ("in22k_ft_in22k", 224, 0.9, 21841),
+                *(
+                    ("in22k_ft_in22k_in1k", side, 0.9 if side == 224 else 1.0, 1000)
+                    for side in sides
+                ),
+            )
+        ),
+    ),
+    (
+        _BEITV2,
+        tuple(
+            (f"beitv2_{size}16", tag, f"beitv2_{name}_patch16_224.{tag}", 224, crop, classes)
+            for size, name, fine in (("b", "base", 0.9), ("l", "large", 0.95))
+            for tag, crop, classes in (
+                ("in1k_ft_in22k", 0.9, 21841),
+                ("in1k_ft_in22k_in1k", fine, 1000),
+                ("in1k_ft_in1k", fine, 1000),
+            )
         ),
     ),
     (
