@@ -104,6 +104,19 @@ TIMM += [
             {**_HEAD, "global_pool": "token"}, untold("dinov3_s16"),
         ),
         ("EVA-02-S/14", "eva02_small_patch14_224", "eva02_s14", 224, _HEAD, untold("eva02_s14")),
+        (
+            "PE-core-L/14", "vit_pe_core_large_patch14_336", "pe_core_l14", 336, _HEAD,
+            untold("pe_core_l14", map_prefix_tokens=True),
+        ),
+        (
+            "AIMv2-L/14", "aimv2_large_patch14_224", "aimv2_l14", 224, _HEAD,
+            untold("aimv2_l14", norm="rms"),
+        ),
+        ("BEiT v2-B/16", "beitv2_base_patch16_224", "beitv2_b16", 224, {}, {}),
+        (
+            "DINOv2-g/14", "vit_giant_patch14_dinov2", "dinov2_giant14", 224,
+            {**_NO_HEAD, "img_size": 224}, {},
+        ),
     ]
 ]  # fmt: skip
 # The code of its authors, which names models and arrays as timm does.
@@ -173,6 +186,10 @@ TRANSFORMERS = [
         (
             "CLIP-B/32", "transformers", "CLIPVision", "ModelWithProjection", "clip_b32",
             _sizes(*_BASE, patch_size=32, image_size=224, projection_dim=1000),
+        ),
+        (
+            "BEiT-B/16", "transformers", "Beit", "ForImageClassification", "beit_b16",
+            _sizes(*_BASE, use_relative_position_bias=True),
         ),
         (
             "DINOv3-S/16", "transformers", "DINOv3ViT", "Model", "dinov3_s16",
