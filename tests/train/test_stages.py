@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.resize import resize_positions
+from keras_vit.resize import resize_position_bias, resize_positions
 from keras_vit.train.run_folder import WriteMetrics
 from keras_vit.train.stages import Epochs, augmentation_of, plan_run, plan_stages, share_of_pixels
 from tests.fixtures import tiny_config
@@ -112,6 +112,12 @@ def test_each_stage_begins_where_the_one_before_ended(kind, averaging, tables, s
             continue
         if kind == "learned_2d":  # the line between two rows or columns
             np.testing.assert_allclose(begun[name][:, [0, -1]], value, rtol=1e-6)
+            continue
+        if kind == "relative_bias":
+            patches = resize_position_bias(value, (2, 2), (4, 4))
+            np.testing.assert_allclose(
+                begun[name], np.maximum(patches, 0) if (value >= 0).all() else patches, rtol=1e-6
+            )
             continue
         patches = resize_positions(value[:, 1:], (2, 2), (4, 4), "align_corners")
         np.testing.assert_allclose(begun[name][:, 1:], patches, rtol=1e-6)
