@@ -46,7 +46,7 @@ FAMILIES = {
 
 
 # Each is compiled twice, which takes a minute.
-REPLICAS = ("pe_spatial_b16", "dinov3_splus16", "clip_b16")
+REPLICAS = ("pe_spatial_b16", "dinov3_splus16", "clip_b16", "vit5_s16", "beitv2_b16", "aimv2_l14")
 
 
 def config_of(family, **changes):
