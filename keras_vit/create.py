@@ -41,8 +41,8 @@ def create_model(
     """Creates a model by the name of its architecture.
 
     Args:
-        variant: `"vit_b16"`, `"B/16"`, `"vit_base_patch16_384"`, `"r50_vit_b16"`, `"bit_r50x1"`
-            or another name of `list_variants`.
+        variant: `"vit_b16"`, `"B/16"`, `"r50_vit_b16"`, `"bit_r50x1"` or another name of
+            `list_variants`; `"vit_base_patch16_384"` or another name of timm's plain ViTs.
         include_top: Whether the model ends in a classification head.
         weights: `None` for the paper's random initialisation; a tag of published weights, such as
             `"augreg_in21k"`, see `list_weights`; the path of a checkpoint in a layout of the

@@ -16,6 +16,7 @@ from keras_vit.config import (
     ViTConfig,
 )
 from keras_vit.families import FAMILIES, FAMILY_NAMES
+from keras_vit.timm_architectures import TIMM_ARCHITECTURES
 
 # Fields of the configuration that `create_model` has other arguments for.
 _OWN_ARGUMENTS = {
@@ -210,13 +211,16 @@ def list_variants(prefix: str = "") -> list[str]:
 def find_variant(name: str) -> str:
     """Finds the variant of any of its names: `"B/16"` gives `"vit_b16"`.
 
+    Names of timm that mean no variant are variants of their own, without an image size.
+
     Raises:
         ValueError: If nothing has that name; the message lists the nearest names.
     """
     stem, _ = _split_image_size(name)
-    variant = stem if stem in VARIANTS else ALIASES.get(stem)
+    variant = stem if stem in VARIANTS or stem in TIMM_ARCHITECTURES else ALIASES.get(stem)
     if variant is None:
-        nearest = difflib.get_close_matches(name, [*VARIANTS, *ALIASES], n=3, cutoff=0.4)
+        names = [*VARIANTS, *ALIASES, *TIMM_ARCHITECTURES]
+        nearest = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
         advice = f"Did you mean {', '.join(map(repr, nearest))}? " if nearest else ""
         raise ValueError(
             f"There is no variant {name!r}. {advice}All: {', '.join(list_variants())}."
@@ -239,7 +243,8 @@ def find_config(name: str) -> ViTConfig | ResNetConfig:
     Raises:
         ValueError: If nothing has that name; the message lists the nearest names.
     """
-    config = VARIANTS[find_variant(name)]
+    variant = find_variant(name)
+    config = VARIANTS.get(variant) or ViTConfig(**TIMM_ARCHITECTURES[variant])
     stem, image_size = _split_image_size(name)
     changes = dict(FAMILY_NAMES[stem][1]) if stem in FAMILY_NAMES else {}
     if image_size is not None:
@@ -250,7 +255,9 @@ def find_config(name: str) -> ViTConfig | ResNetConfig:
 def _split_image_size(name: str) -> tuple[str, tuple[int, int] | None]:
     """Splits `"vit_base_patch16_384"` into `("vit_base_patch16", (384, 384))`."""
     stem, _, size = str(name).rpartition("_")
-    if stem in ALIASES and size.isdigit():
+    if name in TIMM_ARCHITECTURES:  # some sizes are part of the name
+        return str(name), None
+    if (stem in ALIASES or stem in TIMM_ARCHITECTURES) and size.isdigit():
         return stem, pair("image_size", int(size))
     return str(name), None
 

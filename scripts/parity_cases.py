@@ -7,6 +7,7 @@ from typing import Any
 
 from keras_vit.config import ResNetStem
 from keras_vit.families import FAMILIES
+from keras_vit.variants import find_config
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +93,11 @@ def untold(variant: str, **more: Any) -> dict[str, Any]:
     return {**defaults, **fields, **more}
 
 
+def told_by(name: str) -> dict[str, Any]:
+    config = find_config(name)
+    return {field: getattr(config, field) for field in _UNTOLD}
+
+
 TIMM += [
     _case(name, "timm", model, variant, image_size=size, theirs=theirs, ours=ours)
     for name, model, variant, size, theirs, ours in [
@@ -117,6 +123,21 @@ TIMM += [
             "DINOv2-g/14", "vit_giant_patch14_dinov2", "dinov2_giant14", 224,
             {**_NO_HEAD, "img_size": 224}, {},
         ),
+    ]
+]  # fmt: skip
+# Names of timm that are no variants of ours: their own options are what no array tells.
+TIMM += [
+    _case(name, "timm", model, model, image_size=size, theirs=theirs, ours=told_by(model))
+    for name, model, size, theirs in [
+        ("EVA-02-B/14", "eva02_base_patch14_224", 224, _HEAD),
+        ("EVA-CLIP-B/16", "eva02_base_patch16_clip_224", 224, _HEAD),
+        ("PE-spatial-B/16", "vit_pe_spatial_base_patch16_512", 512, _NO_HEAD),
+        ("PE-lang-L/14", "vit_pe_lang_large_patch14_448", 448, _NO_HEAD),
+        ("DINOv3-S+/16", "vit_small_plus_patch16_dinov3_qkvb", 256, _NO_HEAD),
+        ("SBB medium/16", "vit_medium_patch16_reg4_gap_256", 256, _HEAD),
+        ("SigLIP-B/16 gap", "vit_base_patch16_siglip_gap_224", 224, _NO_HEAD),
+        ("I-JEPA-H/14", "vit_huge_patch14_gap_224", 224, _NO_HEAD),
+        ("TIPSv2-B/14", "vit_base_patch14_reg1_tipsv2", 448, _NO_HEAD),
     ]
 ]  # fmt: skip
 # The code of its authors, which names models and arrays as timm does.

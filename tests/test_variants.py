@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 
@@ -14,6 +15,7 @@ from keras_vit.models.vit import build_vit
 from keras_vit.variants import ALIASES, VARIANTS, find_config, find_variant, list_variants
 from tests.checks import quick
 from tests.fixtures import abstract_model
+from tests.official import GOLDEN
 
 # Backbone at 224 and 384 pixels; with a head of 1,000 classes at 224 and 384; of 21,843 classes
 # at 224 without and with the pre-training hidden layer; of 1,000 with it. The counts of variants
@@ -37,6 +39,23 @@ PARAMETERS = {
         *(1879144275, 1881914835, 1847211240),
     ),
 }
+
+
+# Classes, or none, and parameters of timm's own models.
+TIMM_PARAMETERS = json.loads((GOLDEN / "timm_parameters.json").read_text())
+
+
+def test_every_plain_vit_of_timm_has_its_parameters():
+    for name, (classes, parameters) in TIMM_PARAMETERS.items():
+        config = dataclasses.replace(find_config(name), classes=classes)
+        # timm's table has a row for each register too, which are registers of another value here.
+        extra = config.width * config.num_registers if "_so150m" in f"_{name}" else 0
+        extra *= not name.startswith("naflex")
+        assert count_parameters(config) + extra == parameters, name
+    with pytest.raises(ValueError, match=r"Did you mean .*'vit_medium_patch16_reg4_gap'"):
+        find_config("vit_medium_patch16_reg5_gap_256")
+    model = keras_vit.create_model("vit_wee_patch16_reg1_gap_256", depth=1, classes=5)
+    assert model.name == "vit_wee_patch16_reg1_gap" and model.input_shape == (None, 256, 256, 3)
 
 
 def count(config):

@@ -66,10 +66,10 @@ def find_card(variant: str, tag: str) -> Card:
         return CARDS[variant, tag]
     tags = sorted(card.tag for card in CARDS.values() if card.variant == variant)
     if not tags:
-        variants = ", ".join(sorted({card.variant for card in CARDS.values()}))
         raise ValueError(
-            f"No checkpoint of {variant!r} is published, so there is no {tag!r}. "
-            f"There are checkpoints of {variants}. Any file can be loaded by its path or address."
+            f"No checkpoint of {variant!r} has a tag, so there is no {tag!r}; `list_weights` lists "
+            "all. Other files are loaded by their path or address, such as "
+            'keras_vit.from_pretrained("hf://timm/NAME").'
         )
     nearest = difflib.get_close_matches(tag, tags, n=3)
     advice = f"Did you mean {', '.join(map(repr, nearest))}? " if nearest else ""

@@ -31,7 +31,7 @@ def final_activation(model: keras.Model) -> str:
     if not getattr(model, "outputs", None):  # a subclassed model
         return getattr(getattr(model.layers[-1], "activation", None), "__name__", "linear")
     operation, node = call_of(model.outputs[0])
-    if isinstance(operation, keras.Model) and operation.outputs:
+    if isinstance(operation, keras.Model) and getattr(operation, "outputs", None):
         return final_activation(operation)
     kind = type(operation).__name__.lower()  # `keras.layers.Softmax`, or `keras.ops.softmax`
     if kind in ("softmax", "sigmoid"):

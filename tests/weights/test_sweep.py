@@ -6,6 +6,7 @@ outputs, and `tests/golden/sweep_outcomes.json`, what this package makes of each
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 import re
@@ -17,7 +18,10 @@ import pytest
 import safetensors.numpy
 
 from keras_vit.errors import CheckpointError
+from keras_vit.families import FAMILIES
 from keras_vit.pretrained import from_pretrained
+from keras_vit.timm_architectures import TIMM_ARCHITECTURES
+from keras_vit.variants import find_config, find_variant
 from tests.sweep import RECORD, arrays, images, patches_of, read_record
 
 OUTCOMES = RECORD.with_name("sweep_outcomes.json")
@@ -74,6 +78,16 @@ def reason(error: Exception) -> str:
     return (found[1] if found else text)[:240]
 
 
+def config_of(case, folder, monkeypatch):
+    """The configuration of the model that a case would be loaded into."""
+    built = []
+    with monkeypatch.context() as patch:
+        patch.setattr("keras_vit.create.build", lambda config, *_: built.append(config))
+        with pytest.raises(AttributeError):  # there is no model to load into
+            from_pretrained(write_files(case, folder))
+    return built[0]
+
+
 CASES = read_record()
 EXPECTED = json.loads(OUTCOMES.read_text()) if OUTCOMES.exists() else {}
 SAMPLE = (
@@ -123,3 +137,29 @@ def test_every_name_agrees_or_is_refused_by_name(tmp_path):
         shutil.rmtree(folder)
         keras.utils.clear_session(free_memory=False)  # a full garbage collection takes a second
     assert not wrong
+
+
+# What the small models of the record have in common with those of their names.
+_SHARED = (
+    *("class_token", "distillation_token", "num_registers", "pooling", "position_embedding"),
+    *("position_on_class_token", "norm", "norm_epsilon", "norm_after_pooling", "norm_after_blocks"),
+    *("norm_before_blocks", "norm_patches", "swiglu", "inner_norms", "without_bias", "qk_norm"),
+)
+
+
+@pytest.mark.slow
+def test_names_mean_what_their_files_say(tmp_path, monkeypatch):
+    """`create_model` of every name of timm has the options of the model in a file."""
+    names = [title for title in CASES if title.startswith("timm ") and title.count(" ") == 1]
+    names = [name for name in names if EXPECTED[name] == AGREES and "test_vit" not in name]
+    for name in names:
+        found, named = config_of(CASES[name], tmp_path, monkeypatch), find_config(name[5:])
+        for field in _SHARED:
+            assert getattr(found, field, None) == getattr(named, field, None), (name, field)
+        if getattr(named, "rope", None) is not None:
+            fixed = {"reference_grid": None}
+            one, other = (dataclasses.replace(x.rope, **fixed) for x in (found, named))
+            assert one == other, name
+        # The paper's models, which timm has with another GELU, keep theirs.
+        if find_variant(name[5:]) in {**FAMILIES, **TIMM_ARCHITECTURES}:
+            assert found.gelu == named.gelu, name
