@@ -204,7 +204,10 @@ ALIASES: dict[str, str] = _aliases()
 
 
 def list_variants(prefix: str = "") -> list[str]:
-    """Lists the names of all architectures that start with `prefix`, sorted."""
+    """Lists the names of this package's architectures that start with `prefix`, sorted.
+
+    `create_model` takes those of the paper and of timm's plain ViTs too.
+    """
     return sorted(name for name in VARIANTS if name.startswith(prefix))
 
 

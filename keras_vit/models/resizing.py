@@ -154,9 +154,10 @@ def copy_weights(model: Model, new: Model, leave: Collection[str] = ()) -> None:
     for variable in new.weights:
         if variable.path in values:
             variable.assign(values[variable.path])
-    for layer in model.layers:  # their flags are saved, those of variables are not
-        if not layer.trainable and layer.name not in leave:
-            new.get_layer(layer.name).trainable = False
+    frozen = {layer.name for layer in model.layers if not layer.trainable} - set(leave)
+    for layer in new.layers:  # whose flags are saved, those of variables are not
+        if layer.name in frozen:
+            layer.trainable = False
     for variable in new.weights:
         if variable.path in values:
             variable.trainable = source[variable.path].trainable

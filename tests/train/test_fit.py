@@ -98,6 +98,22 @@ def test_adapted_models_have_a_new_head_and_resized_positions(pretrained):
         np.testing.assert_array_equal(one, weight)
 
 
+def test_what_is_frozen_stays_so_but_for_the_head():
+    model = keras_vit.build_vit(tiny_config(depth=2, pre_logits=12))
+    model.get_layer("block_0").mlp.trainable = False
+    for new in (
+        keras_vit.adapt_model(model, classes=3),
+        keras_vit.models.resize_model(model, 64),
+    ):
+        names = {v.path for v in new.weights} - {v.path for v in new.trainable_weights}
+        assert names and all(name.startswith("block_0/mlp/") for name in names)
+    model.trainable = False
+    adapted = keras_vit.adapt_model(model, classes=3)
+    assert {v.path for v in adapted.trainable_weights} == {"head/kernel", "head/bias"}
+    again = keras_vit.Model.from_config(adapted.get_config())  # as in a file
+    assert len(again.trainable_weights) == 2
+
+
 def test_adapting_to_the_same_size_and_adapting_a_resnet():
     resnet = keras_vit.build_resnet(keras_vit.ResNetConfig(stages=(1,), image_size=None, classes=5))
     fill_random(resnet)
