@@ -131,13 +131,13 @@ TIMM += [
     for name, model, size, theirs in [
         ("EVA-02-B/14", "eva02_base_patch14_224", 224, _HEAD),
         ("EVA-CLIP-B/16", "eva02_base_patch16_clip_224", 224, _HEAD),
-        ("PE-spatial-B/16", "vit_pe_spatial_base_patch16_512", 512, _NO_HEAD),
-        ("PE-lang-L/14", "vit_pe_lang_large_patch14_448", 448, _NO_HEAD),
-        ("DINOv3-S+/16", "vit_small_plus_patch16_dinov3_qkvb", 256, _NO_HEAD),
+        ("PE-spatial-B/16", "vit_pe_spatial_base_patch16_512", 512, _HEAD),
+        ("PE-lang-L/14", "vit_pe_lang_large_patch14_448", 448, _HEAD),
+        ("DINOv3-S+/16", "vit_small_plus_patch16_dinov3_qkvb", 256, _HEAD),
         ("SBB medium/16", "vit_medium_patch16_reg4_gap_256", 256, _HEAD),
         ("SigLIP-B/16 gap", "vit_base_patch16_siglip_gap_224", 224, _NO_HEAD),
-        ("I-JEPA-H/14", "vit_huge_patch14_gap_224", 224, _NO_HEAD),
-        ("TIPSv2-B/14", "vit_base_patch14_reg1_tipsv2", 448, _NO_HEAD),
+        ("I-JEPA-H/14", "vit_huge_patch14_gap_224", 224, _HEAD),
+        ("TIPSv2-B/14", "vit_base_patch14_reg1_tipsv2", 448, _HEAD),
     ]
 ]  # fmt: skip
 # The code of its authors, which names models and arrays as timm does.

@@ -25,7 +25,7 @@ LEVELS = {
     3: ("models", "weights"),
     2: ("layers", "data", "resume"),
     1: ("variants", "resize", "trainers", "distribution"),
-    0: ("config", "families"),
+    0: ("config", "families", "timm_architectures"),
     -1: ("checks", "errors", "files"),
 }
 LEVEL = {name: level for level, names in LEVELS.items() for name in names}
