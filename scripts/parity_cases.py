@@ -197,6 +197,10 @@ TRANSFORMERS = [
             _sizes(*_BASE, patch_size=16, image_size=224),
         ),
         (
+            "SigLIP 2 NaFlex-B/16", "transformers", "Siglip2Vision", "Model", "siglip2_naflex_b16",
+            _sizes(*_BASE, patch_size=16, num_patches=256),
+        ),
+        (
             "BiT R50x1", "transformers", "Bit", "ForImageClassification", "bit_r50x1",
             {"num_labels": 1000},
         ),

@@ -23,6 +23,9 @@ import timm  # noqa: E402
 import transformers  # noqa: E402
 
 from scripts.parity_answers import answer_requests  # noqa: E402
+from tests.sweep import patches_of  # noqa: E402
+
+NAFLEX_PATCHES = 256
 
 if transformers.__version__.startswith("4."):
     # Its hybrids cannot be initialised, for want of a mask token; weights are filled here anyway.
@@ -99,7 +102,12 @@ def outputs_of(case: dict, model: torch.nn.Module, x: torch.Tensor) -> torch.Ten
         colors = torch.cdist(x.flatten(2).transpose(1, 2), palette).argmin(-1)
         start = torch.full((len(x), 1), len(palette))
         return model(input_ids=torch.cat([start, colors[:, :-1]], 1)).logits
-    arguments = {}
+    arguments: dict[str, Any] = {}
+    if case["model"].startswith("Siglip2"):
+        patches, grid = patches_of(x.numpy().transpose(0, 2, 3, 1), 16, NAFLEX_PATCHES)
+        x, grid = torch.from_numpy(patches), torch.from_numpy(grid)
+        mask = torch.arange(NAFLEX_PATCHES)[None] < grid.prod(dim=1)[:, None]
+        arguments = {"pixel_attention_mask": mask.int(), "spatial_shapes": grid}
     if case["model"].startswith("ViTMAE"):  # in order, and without a mask
         arguments["noise"] = torch.arange(case["patches"]).expand(len(x), -1).float()
     if case.get("interpolate") and not case["model"].lower().startswith("dino"):  # they always do
