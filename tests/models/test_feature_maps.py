@@ -96,8 +96,10 @@ def test_resizing_keeps_precision_and_refuses_what_it_cannot_resize():
         resize_model(random_vit(position_embedding="relative"), 64)
     with pytest.raises(ValueError, match=r"Only models of this package.*Resize what it was built"):
         resize_model(keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)]), 64)
-    with pytest.raises(ValueError, match=r"low-rank updates. Resize the plain model"):
+    with pytest.raises(ValueError, match=r"low-rank updates. Resize or adapt the plain model"):
         resize_model(keras_vit.models.add_lora(random_vit(), 2), 64)
+    with pytest.raises(ValueError, match="has low-rank updates"):  # which it would leave out
+        keras_vit.adapt_model(keras_vit.models.add_lora(random_vit(), 2), classes=3)
 
 
 @pytest.mark.parametrize("norm", [True, False])
