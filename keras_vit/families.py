@@ -183,32 +183,47 @@ FAMILY_NAMES: dict[str, tuple[str, Fields]] = {
             ("vit_base_patch32_clip", _EXACT),
             ("vit_base_patch32_clip_quickgelu", {}),
             ("openai/clip-vit-base-patch32", {}),
+            ("facebook/metaclip-b32-400m", {}),
+            ("laion/CLIP-ViT-B-32-laion2B-s34B-b79K", _EXACT),
         ),
         "clip_b16": (
             ("vit_base_patch16_clip", _EXACT),
             ("vit_base_patch16_clip_quickgelu", {}),
             ("openai/clip-vit-base-patch16", {}),
+            ("facebook/metaclip-b16-400m", {}),
+            ("laion/CLIP-ViT-B-16-laion2B-s34B-b88K", _EXACT),
         ),
         "clip_l14": (
             ("vit_large_patch14_clip", _EXACT),
             ("vit_large_patch14_clip_quickgelu", {}),
             ("openai/clip-vit-large-patch14", {}),
             ("openai/clip-vit-large-patch14-336", {"image_size": 336}),
+            ("facebook/metaclip-l14-400m", {}),
+            ("laion/CLIP-ViT-L-14-laion2B-s32B-b82K", _EXACT),
         ),
         "clip_h14": (
             ("vit_huge_patch14_clip", _EXACT),
             ("vit_huge_patch14_clip_quickgelu", {}),
+            ("laion/CLIP-ViT-H-14-laion2B-s32B-b79K", _EXACT),
         ),
-        "clip_giant14": (("vit_giant_patch14_clip", _EXACT),),
+        "clip_giant14": (
+            ("vit_giant_patch14_clip", _EXACT),
+            ("laion/CLIP-ViT-g-14-laion2B-s12B-b42K", _EXACT),
+        ),
         "clip_gigantic14": (
             ("vit_gigantic_patch14_clip", _EXACT),
             ("vit_gigantic_patch14_clip_quickgelu", {}),
+            ("laion/CLIP-ViT-bigG-14-laion2B-39B-b160k", _EXACT),
         ),
         **{
             f"dinov3_{size}16": (
                 (f"vit_{timm}_patch16_dinov3", {**_NO_BIAS, "pooling": "gap"}),
                 (f"vit_{timm}_patch16_dinov3_qkvb", {"pooling": "gap"}),
-                (f"facebook/dinov3-vit{hub}-pretrain-lvd1689m", {}),
+                *(
+                    (f"facebook/dinov3-vit{hub}-pretrain-{images}", {})
+                    for images in ("lvd1689m", "sat493m")
+                    if images == "lvd1689m" or size == "l"
+                ),
             )
             for size, timm, hub in (
                 ("s", "small", "s16"),
@@ -219,6 +234,7 @@ FAMILY_NAMES: dict[str, tuple[str, Fields]] = {
             )
         },
         "dinov3_7b16": (
+            ("facebook/dinov3-vit7b16-pretrain-sat493m", {}),
             ("vit_7b_patch16_dinov3", {"pooling": "gap"}),
             ("facebook/dinov3-vit7b16-pretrain-lvd1689m", {}),
         ),
@@ -260,6 +276,10 @@ FAMILY_NAMES: dict[str, tuple[str, Fields]] = {
                 {"image_size": 518, "num_registers": 4, "position_on_class_token": False},
             ),
             ("facebook/dinov2-giant", {}),
+            (
+                "facebook/dinov2-with-registers-giant",
+                {"num_registers": 4, "position_on_class_token": False},
+            ),
         ),
         **{
             f"beit_{size}16": (
@@ -271,6 +291,25 @@ FAMILY_NAMES: dict[str, tuple[str, Fields]] = {
                 ),
             )
             for size, name in (("b", "base"), ("l", "large"))
+        },
+        # Variants of `timm_architectures`; I-JEPA is https://arxiv.org/abs/2301.08243.
+        **{
+            f"vit_{size}_patch14_{words}dinov2": ((f"facebook/dinov2-{other}{size}", {}),)
+            for size in ("small", "base", "large")
+            for words, other in (("", ""), ("reg4_", "with-registers-"))
+        },
+        "vit_huge_patch14_gap": (
+            ("facebook/ijepa_vith14_1k", {}),
+            ("facebook/ijepa_vith14_22k", {}),
+        ),
+        "vit_huge_patch16_gap": (("facebook/ijepa_vith16_1k", {"image_size": 448}),),
+        "vit_giant_patch16_gap": (("facebook/ijepa_vitg16_22k", {}),),
+        **{
+            f"aimv2_{size}_patch14": tuple(
+                (f"apple/aimv2-{size.upper()}-patch14-{side}", {"image_size": side})
+                for side in (224, 336, 448)
+            )
+            for size in ("1b", "3b")
         },
         "beitv2_b16": (("beitv2_base_patch16", {}),),
         "beitv2_l16": (("beitv2_large_patch16", {}),),

@@ -52,6 +52,16 @@ def test_every_plain_vit_of_timm_has_its_parameters():
         extra = config.width * config.num_registers if "_so150m" in f"_{name}" else 0
         extra *= not name.startswith("naflex")
         assert count_parameters(config) + extra == parameters, name
+    for name, variant in (
+        ("facebook/dinov2-with-registers-base", "vit_base_patch14_reg4_dinov2"),
+        ("facebook/ijepa_vith16_1k", "vit_huge_patch16_gap"),
+        ("facebook/dinov3-vitl16-pretrain-sat493m", "dinov3_l16"),
+        ("apple/aimv2-3B-patch14-448", "aimv2_3b_patch14"),
+        ("laion/CLIP-ViT-bigG-14-laion2B-39B-b160k", "clip_gigantic14"),
+    ):
+        assert find_variant(name) == variant
+    assert find_config("facebook/ijepa_vith16_1k").grid == (28, 28)
+    assert find_config("laion/CLIP-ViT-B-32-laion2B-s34B-b79K").gelu == "exact"
     with pytest.raises(ValueError, match=r"Did you mean .*'vit_medium_patch16_reg4_gap'"):
         find_config("vit_medium_patch16_reg5_gap_256")
     model = keras_vit.create_model("vit_wee_patch16_reg1_gap_256", depth=1, classes=5)
