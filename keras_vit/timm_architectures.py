@@ -1,8 +1,7 @@
-"""Plain ViTs of timm that are no variants: what their names mean, for `create_model`.
+"""Architectures of timm's plain ViTs that have no name of this package.
 
-Sizes and options are those of `timm.create_model` (timm 1.0.31), but for the initial value of layer
-scale, which is 1e-5 here. With `keras_vit.variants` these are all names of timm's plain ViTs that
-`tests/golden/sweep_outcomes.json` compares.
+Sizes and options are those of `timm.create_model` (timm 1.0.31). Layer scale starts at 1e-5 in all.
+`tests/golden/timm_parameters.json` lists the names, with those that are variants.
 """
 
 from __future__ import annotations

@@ -114,8 +114,8 @@ class Inference:
         return "logits" in self.model.output and self.activation != _NO_ACTIVATION
 
     @property
-    def floor(self) -> float:
-        """Smallest unit of outputs that differences are measured in: none for regression."""
+    def smallest_scale(self) -> float:
+        """Smallest value to divide differences of outputs by: next to none for regression."""
         return _SMALLEST if self.activation == _NO_ACTIVATION else 1.0
 
     @property

@@ -148,7 +148,7 @@ def export_litert(
         runner = of_images(load_litert(unfinished), inference)
         report = compare(
             *(unfinished, "litert", precision, runner, expected, images, batch_size or 4),
-            floor=inference.floor,
+            smallest_scale=inference.smallest_scale,
         )
         inference.check_unchanged()
         check(report, TOLERANCES[precision], tolerance=tolerance)

@@ -112,7 +112,13 @@ def export_onnx(
         runner = of_images(load_onnx(unfinished), inference)
         expected = expected_outputs(inference, images)
         report = compare(
-            unfinished, "onnx", precision, runner, expected, images, floor=inference.floor
+            unfinished,
+            "onnx",
+            precision,
+            runner,
+            expected,
+            images,
+            smallest_scale=inference.smallest_scale,
         )
         inference.check_unchanged()
         check(report, *TOLERANCES[precision], tolerance)

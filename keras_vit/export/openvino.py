@@ -128,7 +128,13 @@ def export_openvino(
         _save(graph, unfinished, precision)
         expected, runner = expected_outputs(inference, images), load_openvino(unfinished)
         report = compare(
-            unfinished, "openvino", precision, runner, expected, images, floor=inference.floor
+            unfinished,
+            "openvino",
+            precision,
+            runner,
+            expected,
+            images,
+            smallest_scale=inference.smallest_scale,
         )
         inference.check_unchanged()
         check(report, TOLERANCES[precision], tolerance=tolerance)

@@ -115,7 +115,9 @@ def verify_export(
     inference.check_unchanged()
     is_activated = "probabilities" in expected and "logits" not in expected
     run = _with_probabilities(runner, inference.activation) if is_activated else runner
-    report = compare(path, format, "unknown", run, expected, images, floor=inference.floor)
+    report = compare(
+        path, format, "unknown", run, expected, images, smallest_scale=inference.smallest_scale
+    )
     report = compare_resizing(report, runner, inference)
     report = compare_sizes(report, runner, inference)
     return check(report, None, tolerance=tolerance)
@@ -136,7 +138,7 @@ def compare(
     expected: dict[str, np.ndarray],
     images: np.ndarray,
     batch_size: int = 8,
-    floor: float = 1.0,
+    smallest_scale: float = 1.0,
 ) -> ExportReport:
     """Runs an exported file on images and compares its outputs with the model's.
 
@@ -148,7 +150,7 @@ def compare(
         expected: The model's outputs by name.
         images: Pixels of shape `(B, H, W, C)` in [0, 255].
         batch_size: Images per call of the runner.
-        floor: Smallest value that differences are relative to, see `Inference.floor`.
+        smallest_scale: Smallest value that differences are divided by: see `Inference`.
 
     Returns:
         An `ExportReport`.
@@ -165,7 +167,9 @@ def compare(
         precision=precision,
         size=size_of(path),
         images=len(images),
-        max_difference=max(_difference(outputs[name], expected[name], floor) for name in shared),
+        max_difference=max(
+            _difference(outputs[name], expected[name], smallest_scale) for name in shared
+        ),
         top1_agreement=_agreement(outputs, expected),
         latency_ms=latency_ms,
         processor_ms=processor_ms,
@@ -194,7 +198,7 @@ def compare_resizing(report: ExportReport, runner: Runner, inference: Inference)
     outputs = signatures["images"](images=tf.constant(images))
     expected = inference.run(resize_images(list(images), inference))
     differences = [
-        _difference(outputs[name].numpy(), expected[name], inference.floor)
+        _difference(outputs[name].numpy(), expected[name], inference.smallest_scale)
         for name in expected
         if name in outputs
     ]
@@ -279,7 +283,8 @@ def _warn_of_quantized(
     modes = ", ".join(sorted({str(layer.quantization_mode) for layer in quantized}))
     expected = _quantized_outputs(inference, images)
     difference = max(
-        _difference(outputs[name], values, inference.floor) for name, values in expected.items()
+        _difference(outputs[name], values, inference.smallest_scale)
+        for name, values in expected.items()
     )
     agreement = _agreement(outputs, expected)
     warnings.warn(
@@ -308,7 +313,9 @@ def compare_sizes(report: ExportReport, runner: Runner, inference: Inference) ->
         pixels = synthetic_images((*size, channels), count=2)
         outputs, expected = runner(pixels), expected_outputs(inference, pixels)
         shared = [name for name in outputs if name in expected]
-        differences = [_difference(outputs[x], expected[x], inference.floor) for x in shared]
+        differences = [
+            _difference(outputs[x], expected[x], inference.smallest_scale) for x in shared
+        ]
         worst = max(worst, *differences)
     return dataclasses.replace(report, max_difference=worst)
 
@@ -438,12 +445,12 @@ def size_of(path: str | os.PathLike[str]) -> int:
     return sum(file.stat().st_size for file in files)
 
 
-def _difference(output: np.ndarray, expected: np.ndarray, floor: float) -> float:
-    """Largest absolute difference, relative to the largest absolute value (at least `floor`)."""
+def _difference(output: np.ndarray, expected: np.ndarray, smallest_scale: float) -> float:
+    """Largest absolute difference over the largest absolute value, at least `smallest_scale`."""
     if output.shape != expected.shape:
         return float("inf")
     difference = np.max(np.abs(output.astype("float64") - expected)) / max(
-        floor, np.max(np.abs(expected))
+        smallest_scale, np.max(np.abs(expected))
     )
     return float("inf") if np.isnan(difference) else float(difference)
 
