@@ -11,6 +11,7 @@ from keras_vit.models.pyramid import PyramidModel, build_pyramid
 
 _LEVELS = (3, 4, 5)  # what RetinaNet reads; it makes the coarser levels itself
 _PRIOR = 0.01  # confidence of a class before training, section 4.1 of the paper of RetinaNet
+_STDDEV = 0.01  # of the kernels of both heads before training, the same section
 _LEAST_CONFIDENCE = 0.05  # COCO's measures need boxes of low confidence too, as in Detectron2
 
 
@@ -20,6 +21,7 @@ def build_detector(
     channels: int = 256,
     max_level: int = 7,
     num_conv_layers: int = 4,
+    anchor_size: float = 4.0,
 ) -> keras.Model:
     """Builds keras-hub's RetinaNet on the feature pyramid of a backbone; needs `keras-hub`.
 
@@ -35,6 +37,9 @@ def build_detector(
         channels: Channels of the levels of ViTDet's pyramid.
         max_level: Coarsest level of the FPN, of stride `2**max_level` pixels.
         num_conv_layers: Convolutions before the predictions of boxes and classes.
+        anchor_size: Side of the smallest square anchor of a level, in strides of this level: 4.0 is
+            32 pixels on P3. A box that overlaps no anchor by half is hardly learned, so take a
+            smaller size for smaller objects.
 
     Returns:
         A `keras_hub.models.RetinaNetObjectDetector` for boxes in pixels as left, top, right and
@@ -43,8 +48,8 @@ def build_detector(
 
     Raises:
         ImportError: If keras-hub is not installed.
-        ValueError: If the images are no whole number of the largest stride of the pyramid, or
-            the stride of the patches is no power of two.
+        ValueError: If the images are no whole number of the largest stride of the pyramid, the
+            stride of the patches is no power of two, or an argument is out of its range.
 
     Example:
 
@@ -59,8 +64,10 @@ def build_detector(
         raise ValueError(
             f"`max_level` must be {_LEVELS[-1]} or more. Received: max_level={max_level!r}."
         )
+    if not anchor_size > 0:
+        raise ValueError(f"`anchor_size` must be above 0. Received: anchor_size={anchor_size!r}.")
     try:
-        from keras_hub.layers import NonMaxSuppression
+        from keras_hub.layers import AnchorGenerator, NonMaxSuppression
         from keras_hub.models import RetinaNetBackbone, RetinaNetObjectDetector
     except ImportError as error:
         raise ImportError(
@@ -86,6 +93,14 @@ def build_detector(
         features,
         num_classes=classes,
         bounding_box_format="xyxy",
+        anchor_generator=AnchorGenerator(
+            "xyxy",
+            min_level=_LEVELS[0],
+            max_level=max_level,
+            num_scales=3,
+            aspect_ratios=[0.5, 1.0, 2.0],
+            anchor_size=anchor_size,
+        ),
         pre_logits_num_conv_layers=num_conv_layers,
         prediction_decoder=NonMaxSuppression(
             "xyxy", from_logits=True, confidence_threshold=_LEAST_CONFIDENCE, dtype="float32"
@@ -94,12 +109,14 @@ def build_detector(
     # A layer casts its inputs: in bfloat16, coordinates above 256 would be even numbers.
     for layer in (detector.label_encoder, detector.label_encoder.box_matcher):
         layer.dtype_policy = keras.DTypePolicy("float32")
-    # keras-hub 0.32 gives the prior of the focal loss to the boxes instead of the classes, so that
-    # boxes start at a hundredth of the size of their anchors.
+    # keras-hub 0.32 gives the prior of the focal loss to the boxes instead of the classes, and its
+    # kernels have five times the paper's deviation, so that the first loss is about 300.
     for head, bias in (
         (detector.box_head, 0.0),
         (detector.classification_head, -math.log((1 - _PRIOR) / _PRIOR)),
     ):
+        for layer in (*head.conv_layers, head.prediction_layer):
+            layer.kernel.assign(keras.random.normal(layer.kernel.shape, stddev=_STDDEV))
         variable = head.prediction_layer.bias
         variable.assign(keras.ops.full(variable.shape, bias, variable.dtype))
     return detector

@@ -31,6 +31,8 @@ def test_arguments_are_checked_before_keras_hub_is_needed(monkeypatch):
         build_detector(backbone(), 2)
     with pytest.raises(ValueError, match="`max_level` must be 5 or more"):
         build_detector(backbone(), 2, max_level=4)
+    with pytest.raises(ValueError, match="`anchor_size` must be above 0"):
+        build_detector(backbone(), 2, anchor_size=0)
 
 
 def test_sizes_and_pyramids_that_do_not_fit_are_errors(keras_hub):
@@ -38,6 +40,22 @@ def test_sizes_and_pyramids_that_do_not_fit_are_errors(keras_hub):
         build_detector(backbone((48, 64)), 2)
     with pytest.raises(ValueError, match="a pyramid without P3"):
         build_detector(build_pyramid(backbone(), 8, (4, 5)), 2)
+
+
+def test_heads_start_as_in_the_paper(keras_hub):
+    keras.utils.set_random_seed(0)
+    detector = build_detector(backbone(), 2, num_conv_layers=1, anchor_size=2)
+    images = np.random.default_rng(0).integers(0, 256, (2, 64, 64, 3)).astype("float32")
+    found = detector(images)
+    confidence = keras.ops.convert_to_numpy(keras.ops.sigmoid(found["cls_logits"]))
+    assert 0.002 < confidence.min() < 0.01 < confidence.max() < 0.05  # keras-hub's own: 0 and 1
+    assert np.std(found["bbox_regression"]) < 0.3  # keras-hub's own: 5.6
+    for head in (detector.box_head, detector.classification_head):
+        for layer in (*head.conv_layers, head.prediction_layer):
+            assert np.std(layer.kernel.numpy()) == pytest.approx(0.01, rel=0.05)
+    anchors = np.asarray(detector.label_encoder.anchor_generator(images)["P3"])
+    sides = np.sqrt((anchors[:, 2] - anchors[:, 0]) * (anchors[:, 3] - anchors[:, 1]))
+    assert sides.min() == pytest.approx(16, rel=0.01)  # two strides of 8 pixels
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
