@@ -6,7 +6,8 @@
 `before` has variables and a GELU that oneDNN does not join with its product (a matter of names, see
 `keras_vit.layers.mlp.gelu`), `variables` is what `predict` runs without XLA, `half` has variables
 in the precision that they are read in, as `export_saved_model` saves them, and `constants` is what
-it saves with `constant_weights=True`. All run in one process in turns. The least processor
+it saves with `constant_weights=True`. With `TF_ONEDNN_ASSUME_FROZEN_WEIGHTS=1` in the environment,
+oneDNN arranges variables once too. All run in one process in turns. The least processor
 time of a call counts, which other work on the machine affects least; the least wall time
 is kept too.
 """
@@ -71,6 +72,7 @@ def measure(variant: str, precision: str, options):
             "processor_ms": {name: round(1e3 * float(x[0]), 1) for name, x in least.items()},
             "wall_ms": {name: round(1e3 * float(x[1]), 1) for name, x in least.items()},
             "calls": options.calls,
+            "assumed_frozen": os.environ.get("TF_ONEDNN_ASSUME_FROZEN_WEIGHTS") == "1",
             "load": os.getloadavg()[0],
             "versions": versions(),
             **describe_machine(),

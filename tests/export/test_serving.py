@@ -19,6 +19,7 @@ from PIL import Image
 from tensorflow.python.tools import saved_model_cli
 
 from keras_vit.export.inference import check_labels, prepare
+from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.serving import write_server_config, write_version_files
 from keras_vit.models.vit import build_vit
 from tests.export.conftest import LABELS
@@ -58,6 +59,32 @@ def test_the_c_api_loads_it_in_a_process_without_python_tensorflow(
     np.testing.assert_allclose(
         json.loads(result.stdout), np.asarray(model(pixels[:1]))[0], rtol=0, atol=1e-5
     )
+
+
+_CALLS = """
+import sys
+import numpy as np, tensorflow as tf
+loaded = tf.saved_model.load(sys.argv[1])
+images = np.load(sys.argv[2])
+calls = [images[:1], images[1:4], images, images[1:2], images[2:5]]
+results = [loaded.signatures["pixels"](pixels=tf.constant(x))["logits"] for x in calls]
+np.save(sys.argv[3], np.concatenate(results))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_servers_may_assume_that_weights_do_not_change(precision, model, pixels, tmp_path):
+    # the setting of compose.yaml: oneDNN arranges the weights once, whatever the batches
+    version = export_saved_model(model, tmp_path / "m", precision=precision).path
+    np.save(tmp_path / "pixels.npy", pixels)
+    found = []
+    for setting in "01":
+        variables = {"TF_ONEDNN_ASSUME_FROZEN_WEIGHTS": setting, "TF_ENABLE_ONEDNN_OPTS": "1"}
+        words = [sys.executable, "-c", _CALLS, version, tmp_path / "pixels.npy", tmp_path / "o.npy"]
+        subprocess.run(words, env=quiet_environment() | variables, check=True)
+        found.append(np.load(tmp_path / "o.npy"))
+    np.testing.assert_allclose(found[1], found[0], rtol=0, atol=1e-6)
 
 
 def _signature(version, name):
