@@ -318,9 +318,9 @@ def _resnet_stages(config: ResNetConfig) -> Iterator[StageCount]:
             "The cost of a model depends on the size of its images, and image_size=None leaves it "
             "open. Pass `dataclasses.replace(config, image_size=224)`."
         )
-    yield _root(config, config.channels, norm=False)
-    for index, units in enumerate(config.stages):
-        yield _residual_stage(config, config, index, units, pre_activation=True)
+    filters = 64 * config.width_factor
+    yield _root(config.image_size, config.channels, filters, norm=False)
+    yield from _residual_stages(config, config, pre_activation=True)
     rows, columns = _maps(config, len(config.stages) - 1)
     D = config.width
     yield StageCount("norm", 2 * D, 0, 3 * rows * columns * D)
@@ -329,10 +329,9 @@ def _resnet_stages(config: ResNetConfig) -> Iterator[StageCount]:
 
 def _stem_stages(config: ViTConfig) -> Iterator[StageCount]:
     assert config.stem is not None
-    root = _root(config, config.channels, norm=True)
-    yield dataclasses.replace(root, name="stem_root")
-    for index, units in enumerate(config.stem.stages):
-        stage = _residual_stage(config, config.stem, index, units, pre_activation=False)
+    filters = 64 * config.stem.width_factor
+    stages = [_root(config.image_size, config.channels, filters, norm=True)]
+    for stage in (*stages, *_residual_stages(config, config.stem, pre_activation=False)):
         yield dataclasses.replace(stage, name=f"stem_{stage.name}")
 
 
@@ -343,46 +342,49 @@ def _maps(config: ViTConfig | ResNetConfig, index: int) -> tuple[int, int]:
     return -(-config.image_size[0] // stride), -(-config.image_size[1] // stride)
 
 
-def _root(config: ViTConfig | ResNetConfig, channels: int, norm: bool) -> StageCount:
-    stem = config if isinstance(config, ResNetConfig) else config.stem
-    assert stem is not None and config.image_size is not None
-    filters = 64 * stem.width_factor
-    places = math.prod(-(-side // 2) for side in config.image_size)
+def _root(size: tuple[int, int], channels: int, filters: int, norm: bool) -> StageCount:
+    """The convolution of a ResNet's root on images of a size and a number of channels."""
+    places = math.prod(-(-side // 2) for side in size)
     kernel = 7 * 7 * channels * filters
-    pixels = math.prod(config.image_size) * channels
-    kept = pixels + places * filters * (3 if norm else 1)
+    kept = math.prod(size) * channels + places * filters * (3 if norm else 1)
     parameters = kernel + 2 * filters * norm
     kernels = 0 if norm else kernel
     return StageCount("root", parameters, places * kernel, kept, kernels=kernels)
 
 
+def _residual_stages(
+    config: ViTConfig | ResNetConfig, stem: ResNetConfig | ResNetStem, pre_activation: bool
+) -> Iterator[StageCount]:
+    channels = 64 * stem.width_factor
+    for index, units in enumerate(stem.stages):
+        F = 64 * stem.width_factor * 2**index
+        before, after = (math.prod(_maps(config, step)) for step in (index - 1, index))
+        stage = _residual_stage(units, F, channels, before, after, pre_activation)
+        yield dataclasses.replace(stage, name=f"stage_{index + 1}")
+        channels = 4 * F
+
+
 def _residual_stage(
-    config: ViTConfig | ResNetConfig,
-    stem: ResNetConfig | ResNetStem,
-    index: int,
-    units: int,
-    pre_activation: bool,
+    units: int, F: int, channels: int, before: int, after: int, pre_activation: bool
 ) -> StageCount:
-    """Bottleneck units: norms before the convolutions (BiT) or after them (the stem)."""
-    F = 64 * stem.width_factor * 2**index
-    places = math.prod(_maps(config, index))
+    """Bottleneck units: norms before the convolutions (BiT) or after them (the stem).
+
+    The maps have `before` positions of `channels`, and after the first unit `after` of `4 F`.
+    """
+    inputs = before * channels
     parameters = macs = kept = standardized = work = 0
     for unit in range(units):
         first = unit == 0
-        channels = 4 * F if not first else F if index == 0 else 2 * F
-        came = math.prod(_maps(config, index - 1)) if first else places
+        channels, came = (channels, before) if first else (4 * F, after)
         kernels = channels * F + 9 * F * F + F * 4 * F + first * channels * 4 * F
         norms = channels + 2 * F if pre_activation else 6 * F + first * 4 * F
         parameters += kernels + 2 * norms
         standardized += kernels * pre_activation  # XLA recomputes those of the stem
-        macs += came * channels * F + places * (kernels - channels * F)
+        macs += came * channels * F + after * (kernels - channels * F)
         # For every norm: its input, its normalised input, and the output of its ReLU.
-        of_unit = 3 * came * (channels + F) + places * (3 * F + 6 * F * (not pre_activation))
+        of_unit = 3 * came * (channels + F) + after * (3 * F + 6 * F * (not pre_activation))
         kept, work = kept + of_unit, max(work, of_unit // 2)
-    channels = F if index == 0 else 2 * F
-    inputs = math.prod(_maps(config, index - 1)) * channels
-    name = f"stage_{index + 1}"
-    return StageCount(name, parameters, macs, kept, inputs, standardized, work)
+    return StageCount("stage", parameters, macs, kept, inputs, standardized, work)
 
 
 def _layer_stages(model: keras.Model) -> Iterator[StageCount]:
