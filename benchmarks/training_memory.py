@@ -49,7 +49,7 @@ def compiled_memory(model, batch_size):
         )
     ]
     images = jax.ShapeDtypeStruct((batch_size, *model.input_shape[1:]), jnp.float32)
-    labels = jax.ShapeDtypeStruct((batch_size,), jnp.int32)
+    labels = jax.ShapeDtypeStruct((batch_size, *model.output_shape[1:-1]), jnp.int32)
     compiled = jax.jit(step, donate_argnums=(0, 1, 2)).lower(*state, images, labels).compile()
     memory = compiled.memory_analysis()
     inputs = images.size * 4 + labels.size * 4

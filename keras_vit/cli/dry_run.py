@@ -74,19 +74,21 @@ def describe_run(
     slots = (2 if recipe.optimizer == "adam" else 1) + (recipe.averaging is not None)
     slots = 0 if recipe.lora_rank else slots  # those of the updates are few
     replicas = model.distribute_strategy.num_replicas_in_sync if is_distributed(model) else 1
-    size = 2 if keras.config.dtype_policy().compute_dtype != "float32" else 4
-    memory = training_memory(model, -(-recipe.batch_size // replicas), slots, size)
-    yield (
-        "memory",
-        (
-            f"about {memory.total / 2**30:.1f} GiB on one device, of which weights and optimizer "
-            f"{(memory.weights + memory.optimizer) / 2**30:.1f} GiB"
-        ),
-    )
+    yield "memory", memory_text(model, -(-recipe.batch_size // replicas), slots)
     share = share_of_pixels(recipe.progressive_sizes)
     yield "computation", f"{training_exaflops(model, seen) * share:,.4g} exaFLOPs"
     if is_timed:
         yield "time", _time(model, recipe, images, validation, seed)
+
+
+def memory_text(model: Model, batch_size: int, optimizer_slots: int) -> str:
+    """Memory of training a model, with the batch and optimizer of `training_memory`."""
+    size = 2 if keras.config.dtype_policy().compute_dtype != "float32" else 4
+    memory = training_memory(model, batch_size, optimizer_slots, size)
+    return (
+        f"about {memory.total / 2**30:.1f} GiB on one device, of which weights and optimizer "
+        f"{(memory.weights + memory.optimizer) / 2**30:.1f} GiB"
+    )
 
 
 def describe_weights(report: Any) -> Iterator[tuple[str, str]]:

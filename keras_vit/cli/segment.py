@@ -13,6 +13,8 @@ import keras
 import numpy as np
 
 from keras_vit.checks import check_positive
+from keras_vit.cli.dry_run import memory_text
+from keras_vit.cli.progress import print_facts
 from keras_vit.cli.resolve import class_names_of, open_model, resolve_model
 from keras_vit.data.decode import decode
 from keras_vit.data.folder import find_readable
@@ -21,6 +23,7 @@ from keras_vit.data.mask_pipeline import mask_batches
 from keras_vit.data.masks import IGNORED, MaskSet, read_masks
 from keras_vit.data.preview import write_png
 from keras_vit.data.sources import read_share
+from keras_vit.evaluate.counting import count_parameters
 from keras_vit.evaluate.segmentation import draw_classes, evaluate_masks, predict_masks
 from keras_vit.models.resizing import resize_model
 from keras_vit.models.segmentation import build_segmenter
@@ -84,6 +87,17 @@ def train_segmenter(
     backbone.trainable = not freeze
     segmenter = build_segmenter(backbone, len(names), head)
     steps = training.num_images // batch_size * epochs
+    size = " x ".join(map(str, segmenter.input_shape[1:]))
+    memory = memory_text(segmenter, batch_size, optimizer_slots=2)
+    memory += "; with frozen weights less" if freeze else ""
+    print_facts(
+        [
+            ("model", f"{segmenter.name}, {count_parameters(segmenter):,} parameters"),
+            ("images", f"{training.num_images:,} to train on"),
+            ("size", size),
+            ("memory", memory),
+        ]
+    )
     segmenter.compile(
         AdamW(
             keras.optimizers.schedules.CosineDecay(learning_rate, max(1, steps)),

@@ -240,23 +240,32 @@ def training_memory(
     """
     if rematerialize is None:
         rematerialize = getattr(getattr(model, "config", model), "rematerialize", False)
-    stages, step = count_stages(model), 0
-    waiting = [_kept(stage, batch_size, rematerialize) for stage in stages]
+    stages, step, size = count_stages(model), 0, bytes_per_activation
+    waiting = [_kept(stage, batch_size, size, rematerialize) for stage in stages]
     for index, stage in enumerate(stages):  # the backward pass is at this stage
-        at_work = _kept(stage, batch_size) + batch_size * stage.work
+        at_work = _kept(stage, batch_size, size) + batch_size * stage.work * _size(stage, size)
         gradients = 4 * sum(later.parameters for later in stages[index:])
-        step = max(step, bytes_per_activation * (sum(waiting[:index]) + at_work) + gradients)
+        step = max(step, sum(waiting[:index]) + at_work + gradients)
     weights = 4 * count_parameters(model)
+    more = sum(stage.activations for stage in stages if stage.in_float32) * (4 - size)
+    activations = size * count_activations(model, rematerialize) + more
     return TrainingMemory(
         weights=weights,
         optimizer=optimizer_slots * weights,
         gradients=weights,
-        activations=bytes_per_activation * batch_size * count_activations(model, rematerialize),
+        activations=batch_size * activations,
         step=step,
     )
 
 
-def _kept(stage: StageCount, batch_size: int, rematerialize: bool = False) -> int:
-    """Numbers that a stage stores for the backward pass: activations, or inputs to recompute."""
+def _size(stage: StageCount, bytes_per_activation: int) -> int:
+    return 4 if stage.in_float32 else bytes_per_activation
+
+
+def _kept(
+    stage: StageCount, batch_size: int, bytes_per_activation: int, rematerialize: bool = False
+) -> int:
+    """Bytes that a stage stores for the backward pass: activations, or inputs to recompute."""
     numbers = stage.inputs if rematerialize and stage.inputs else stage.activations
-    return batch_size * numbers + 2 * stage.kernels  # standardised kernels: centred, and scaled
+    kernels = 2 * stage.kernels  # standardised kernels: centred, and scaled
+    return (batch_size * numbers + kernels) * _size(stage, bytes_per_activation)

@@ -14,13 +14,24 @@ from keras_vit.layers.block import TransformerBlock
 from keras_vit.layers.patches import PatchEncoder
 from keras_vit.layers.pixels import ColorPalette
 from keras_vit.layers.pooling import AttentionPooling
+from keras_vit.layers.residual import BiTRoot, ResNetStage, StemRoot
 from keras_vit.layers.tokens import AddPositionEmbedding, ClassToken
+from keras_vit.layers.upsampling import ResizeMaps
 from keras_vit.layers.windows import Windows
+from keras_vit.models.graph import every_call_of
 from keras_vit.models.image_gpt import ImageGPTConfig, pixel_block
 from keras_vit.resize import num_biases
 
 # Weights that are only added, or looked up.
 _NO_PRODUCTS = (AddPositionEmbedding, ClassToken, keras.layers.Embedding)
+_CONVOLUTIONS = (
+    keras.layers.Conv2D,
+    keras.layers.Conv2DTranspose,
+    keras.layers.DepthwiseConv2D,
+)
+# Layers without weights that store as many numbers as their input has: that, or a mask. The
+# gradient of a ReLU needs its output only, which the next layer stores.
+_KEEPING = (keras.layers.Activation, keras.layers.Dropout, keras.layers.MaxPooling2D)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +51,7 @@ class StageCount:
             activations of one block or residual unit.
         constant_macs: Multiply-accumulates that the backward pass saves compared to `2 macs`,
             because a factor has no gradient.
+        in_float32: Whether the activations are float32 in mixed precision too.
     """
 
     name: str
@@ -50,6 +62,7 @@ class StageCount:
     kernels: int = 0
     work: int = 0
     constant_macs: int = 0
+    in_float32: bool = False
 
 
 def count_stages(
@@ -61,9 +74,10 @@ def count_stages(
     the shapes of their Keras layers.
 
     Args:
-        model: A `ViTConfig`, `ResNetConfig` or `ImageGPTConfig`, a model of this package, or a
-            functional Keras model of convolutions, dense layers and our layers, such as
-            EfficientNet of `keras.applications`.
+        model: A `ViTConfig`, `ResNetConfig` or `ImageGPTConfig`, a model of this package, with a
+            segmentation head or a feature pyramid too, or a functional Keras model of
+            convolutions, dense layers and our layers, such as EfficientNet of
+            `keras.applications`.
 
     Returns:
         A list of `StageCount`, from the image to the output.
@@ -388,44 +402,82 @@ def _residual_stage(
 
 
 def _layer_stages(model: keras.Model) -> Iterator[StageCount]:
-    """Counts the layers with weights of a functional model, from their shapes."""
+    """Counts the layers of a functional model, from the shapes in its graph."""
+    calls = every_call_of(model)
     for layer in model.layers:
+        if isinstance(layer, keras.layers.InputLayer):
+            continue
         if isinstance(layer, keras.Model):
             yield from count_stages(layer)
-        elif isinstance(layer, TransformerBlock):
-            _, T, D = _tokens_of(layer)
-            merged = T - keras.tree.flatten(layer.output)[0].shape[1]
-            windows = None
-            if layer.window_size is not None and layer.grid is not None:
-                windows = Windows(layer.grid, layer.window_size, layer.num_prefix_tokens)
-            rows = layer.attention.bias_table.shape[0] if layer.position_bias else 0
-            block = _block(layer, T, D, layer.relative_positions, merged, windows, rows)
-            yield dataclasses.replace(block, name=layer.name)
-        elif isinstance(layer, AttentionPooling):
-            _, T, D = _tokens_of(layer)
-            T -= layer.num_prefix_tokens
-            yield _attention_pooling(T, D, layer.mlp_dim, layer.num_heads, layer.norm_kind)
-        elif layer.weights:
-            parameters = sum(math.prod(weight.shape) for weight in layer.weights)
-            kept = math.prod(_fixed(layer, layer.input.shape)[1:])
-            yield StageCount(layer.name, parameters, _layer_macs(layer), kept)
+            continue
+        stages = [_layer_stage(layer, call) for call in calls[layer]]
+        stage = dataclasses.replace(
+            stages[0],  # a shared layer has its weights once
+            name=layer.name,
+            macs=sum(each.macs for each in stages),
+            activations=sum(each.activations for each in stages),
+            constant_macs=sum(each.constant_macs for each in stages),
+        )
+        if isinstance(layer, ResizeMaps) and calls[layer][0].outputs[0] in model.outputs:
+            size = math.prod(calls[layer][0].outputs[0].shape[1:])
+            stage = dataclasses.replace(
+                stage,
+                activations=2 * size,  # the loss keeps logits and probabilities
+                work=size,
+                in_float32=layer.compute_dtype == "float32",
+            )
+        if stage.parameters or stage.activations or stage.macs:
+            yield stage
 
 
-def _tokens_of(layer: keras.layers.Layer) -> tuple[Any, ...]:
-    """Shape of a layer's input tokens; token sizes may be a second input."""
-    return keras.tree.flatten(layer.input)[0].shape
+def _layer_stage(layer: keras.layers.Layer, call: Any) -> StageCount:
+    """Counts one call of a layer."""
+    source, target = (keras.tree.flatten(x)[0].shape for x in (call.input_tensors, call.outputs))
+    if isinstance(layer, TransformerBlock):
+        _, T, D = source  # sizes of merged tokens may be a second input
+        windows = None
+        if layer.window_size is not None and layer.grid is not None:
+            windows = Windows(layer.grid, layer.window_size, layer.num_prefix_tokens)
+        rows = layer.attention.bias_table.shape[0] if layer.position_bias else 0
+        return _block(layer, T, D, layer.relative_positions, T - target[1], windows, rows)
+    if isinstance(layer, AttentionPooling):
+        _, T, D = source
+        T -= layer.num_prefix_tokens
+        return _attention_pooling(T, D, layer.mlp_dim, layer.num_heads, layer.norm_kind)
+    if isinstance(layer, StemRoot | BiTRoot):
+        _, *size, channels = _fixed(layer, source)
+        return _root(size, channels, layer.filters, isinstance(layer, StemRoot))
+    if isinstance(layer, ResNetStage):
+        before, after = (math.prod(_fixed(layer, x)[1:-1]) for x in (source, target))
+        units = layer.num_units, layer.filters, source[-1]
+        return _residual_stage(*units, before, after, layer.pre_activation)
+    if isinstance(layer, ResizeMaps):
+        _, rows, columns, D = source
+        macs = target[1] * columns * D * (rows + target[2])
+        return StageCount(layer.name, 0, macs, constant_macs=macs)  # constant matrices
+    if not layer.weights:
+        kept = isinstance(layer, _KEEPING) and math.prod(_fixed(layer, source)[1:])
+        return StageCount(layer.name, 0, activations=int(kept))
+    parameters = sum(math.prod(weight.shape) for weight in layer.weights)
+    kept = math.prod(_fixed(layer, source)[1:])
+    macs = _layer_macs(layer, source, target)
+    if not macs and not isinstance(layer, _NO_PRODUCTS):
+        kept *= 2  # a norm: its input, before and after it is normalised
+    return StageCount(layer.name, parameters, macs, kept)
 
 
-def _layer_macs(layer: keras.layers.Layer) -> int:
-    source, target = layer.input.shape, layer.output.shape
+def _layer_macs(
+    layer: keras.layers.Layer, source: tuple[Any, ...], target: tuple[Any, ...]
+) -> int:
     if isinstance(layer, ColorPalette):
         return math.prod(layer.colors.shape) * target[1]
     if isinstance(layer, PatchEncoder):
         return math.prod(layer.projection.kernel.shape) * target[1]
     if isinstance(layer, keras.layers.Dense):
         return math.prod(layer.kernel.shape) * math.prod(source[1:-1])
-    if isinstance(layer, keras.layers.Conv2D | keras.layers.DepthwiseConv2D):
-        places = target[1:3] if layer.data_format == "channels_last" else target[2:4]
+    if isinstance(layer, _CONVOLUTIONS):
+        maps = source if isinstance(layer, keras.layers.Conv2DTranspose) else target
+        places = maps[1:3] if layer.data_format == "channels_last" else maps[2:4]
         return math.prod(layer.kernel.shape) * math.prod(places)
     if isinstance(layer, _NO_PRODUCTS) or max(len(w.shape) for w in layer.weights) < 2:
         return 0

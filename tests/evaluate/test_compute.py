@@ -183,14 +183,21 @@ from training_memory import compiled_memory
 from keras_vit.config import ResNetConfig
 from keras_vit.evaluate.compute import training_memory
 from keras_vit.models.resnet import build_resnet
+from keras_vit.models.segmentation import build_segmenter
 from keras_vit.models.vit import build_vit
 from tests.fixtures import tiny_config
 
 size = {"width": 64, "num_heads": 4, "mlp_dim": 256, "depth": 4, "patch_size": 4}
 configs = [tiny_config(**size), tiny_config(**size, gelu="exact", image_size=(48, 32))]
 configs.append(ResNetConfig(stages=(1, 1), image_size=64, classes=4))
+models = []
 for config in configs:
     model = (build_resnet if isinstance(config, ResNetConfig) else build_vit)(config)
+    models.append((model, config))
+backbone = build_vit(tiny_config(**size, image_size=(32, 48), classes=None))
+for head, classes in (("linear", 40), ("mlp", 5), ("dpt", 5)):
+    models.append((build_segmenter(backbone, classes, head, channels=32),) * 2)
+for model, config in models:
     state, step = compiled_memory(model, 16)
     estimate = training_memory(config, 16)
     print((estimate.weights + estimate.optimizer) / state)
@@ -214,6 +221,6 @@ def test_memory_is_about_what_xla_says_of_a_compiled_step():
     )
     assert child.returncode == 0, child.stderr
     ratios = list(map(float, child.stdout.split()))
-    assert len(ratios) == 6
-    assert ratios[::2] == pytest.approx([1, 1, 1], abs=0.02)
-    assert ratios[1::2] == pytest.approx([1, 1, 1], abs=0.2), ratios
+    assert len(ratios) == 12
+    assert ratios[::2] == pytest.approx([1] * 6, abs=0.02)
+    assert ratios[1::2] == pytest.approx([1] * 6, abs=0.2), ratios

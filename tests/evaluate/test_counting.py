@@ -20,7 +20,9 @@ from keras_vit.evaluate.counting import (
     count_training_macs,
 )
 from keras_vit.models.image_gpt import IMAGE_GPT_SIZES, ImageGPTConfig, build_image_gpt
+from keras_vit.models.pyramid import PyramidModel, build_pyramid
 from keras_vit.models.resnet import build_resnet
+from keras_vit.models.segmentation import build_segmenter
 from keras_vit.models.vit import build_vit
 from keras_vit.trainers.model import Model
 from keras_vit.variants import find_config
@@ -58,6 +60,32 @@ RESNETS = {
     "bit": {"stages": (1, 2, 1)},
     "bit_wide": {"stages": (2, 1), "width_factor": 2, "classes": None, "image_size": (36, 50)},
 }
+
+
+# The backbone, and the head on it; a pyramid of the backbone where that is the head.
+DENSE = {
+    "linear": ({"depth": 4, "image_size": (32, 48)}, {"head": "linear", "blocks": "even"}),
+    "mlp": ({"depth": 4, "image_size": (32, 48)}, {"head": "mlp", "channels": 8}),
+    "dpt": ({"depth": 4, "image_size": (32, 48)}, {"head": "dpt", "channels": 8}),
+    "pyramid": ({"depth": 1, "image_size": 64}, None),
+    "hybrid_mlp": (
+        {"stem": ResNetStem((1, 2)), "patch_size": 1, "image_size": 64},
+        {"head": "mlp", "blocks": ["stem_stage_1", "block_1"]},
+    ),
+    "bit_mlp": ({"stages": (1, 1, 1, 1), "image_size": 64}, {"head": "mlp"}),
+}
+
+
+@functools.cache
+def build_dense(name):
+    changes, head = DENSE[name]
+    if "stages" in changes:
+        backbone = build_resnet(ResNetConfig(classes=None, pooling=None, **changes))
+    else:
+        backbone = build_vit(tiny_config(classes=None, pooling=None, **changes))
+    if head is None:
+        return backbone, build_pyramid(backbone, channels=8)
+    return backbone, build_segmenter(backbone, 5, **head)
 
 
 @functools.cache
@@ -217,6 +245,39 @@ def test_models_of_the_users_are_counted_by_their_layers():
     merging = build("merged")
     flat = Model(merging.input, keras.layers.Dense(7, name="mine")(merging.output))
     assert count_macs(flat) == graph_macs(flat) == count_macs(merging) + 10 * 7
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_dense_models_are_counted_with_their_heads(name):
+    backbone, model = build_dense(name)
+    assert count_parameters(model) == model.count_params()
+    assert count_macs(model) == graph_macs(model)
+    stages = {stage.name: stage for stage in count_stages(model)}
+    for stage in count_stages(backbone):  # from the configuration
+        counted = stages[stage.name]
+        assert (counted.parameters, counted.macs) == (stage.parameters, stage.macs)
+        if "block" in stage.name or "stage" in stage.name:
+            assert counted == stage
+
+
+@pytest.mark.parametrize("name", quick(list(DENSE), "linear", "pyramid"))
+def test_training_macs_of_dense_models_are_those_of_the_graph(name):
+    _, model = build_dense(name)
+    if isinstance(model, PyramidModel):
+        model = Model(model.input, keras.layers.Concatenate()(
+            [keras.layers.GlobalAveragePooling2D()(x) for x in model.pyramid_outputs.values()]
+        ))  # fmt: skip
+    assert count_training_macs(model) == training_graph_macs(model)
+
+
+def test_logits_at_the_size_of_the_image_are_counted():
+    backbone = build_vit(tiny_config(classes=None, image_size=64))
+    few, many = (build_segmenter(backbone, classes) for classes in (1, 151))
+    pixels = 150 * 64 * 64  # of 150 classes more
+    assert count_activations(many) - count_activations(few) == 2 * pixels  # and probabilities
+    before, after = (training_memory(model, 1, bytes_per_activation=2) for model in (few, many))
+    assert after.activations - before.activations == 4 * 2 * pixels  # float32
+    assert after.step > after.activations + 4 * pixels  # their gradient
 
 
 @pytest.mark.slow
