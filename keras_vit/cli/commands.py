@@ -67,6 +67,16 @@ def argument(*names: str, **settings: Any) -> Argument:
     return Argument(names, settings)
 
 
+def value_or_colour(text: str) -> int | tuple[int, ...]:
+    """Reads `255` as a number, and `224,224,192` as a colour."""
+    numbers = tuple(map(int, text.split(",")))
+    if len(numbers) not in (1, 3):
+        raise argparse.ArgumentTypeError(
+            f"a value such as 255, or a colour such as 224,224,192, is expected. Received: {text!r}"
+        )
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
 def _setting_argument(setting: Setting) -> Argument:
     """The flag of a setting. It has no default: what is not given may be in `--config`."""
 
@@ -124,6 +134,11 @@ _SCALES = argument(
     "--scales", nargs="+", type=float, default=(1.0,), help="sizes to average, with --mode slide"
 )
 _FLIP = argument("--flip", action="store_true", help="average with the mirrored image")
+_IGNORED: dict[str, Any] = {
+    "type": value_or_colour,
+    "nargs": "*",
+    "help": "values of no class, or colours such as 224,224,192; default: 255, or as in training",
+}
 _CLASSES = (
     "text file with a class per line, such as `road`, or `road 128 64 128` for coloured masks"
 )
@@ -367,7 +382,7 @@ COMMANDS: tuple[Command, ...] = (
             argument("--layer-decay", type=float, help="ratio of the rates of successive blocks"),
             argument("--freeze", action="store_true", help="train the head alone"),
             argument("--first-value", type=int, default=0, help="value of the first class"),
-            argument("--ignored", type=int, nargs="*", default=(255,), help="values of no class"),
+            argument("--ignored", default=(255,), **_IGNORED),
             argument("--mask-suffix", default="", help="what follows the image's name in a mask's"),
             argument("--seed", type=int, default=0, help="random seed"),
         ),
@@ -382,6 +397,7 @@ COMMANDS: tuple[Command, ...] = (
             argument("--model", required=True, help=MODEL_FORMS),
             *(_MODE, _SCALES, _FLIP, _FEW),
             argument("--classes", help=f"{_CLASSES}; by default those of the run"),
+            argument("--ignored", **_IGNORED),
             _JSON,
         ),
         keeps_buffers=True,

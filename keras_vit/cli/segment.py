@@ -20,7 +20,7 @@ from keras_vit.data.decode import decode
 from keras_vit.data.folder import find_readable
 from keras_vit.data.image_files import read_images
 from keras_vit.data.mask_pipeline import mask_batches
-from keras_vit.data.masks import IGNORED, MaskSet, read_masks
+from keras_vit.data.masks import IGNORED, Colour, MaskSet, read_masks
 from keras_vit.data.preview import write_png
 from keras_vit.data.sources import read_share
 from keras_vit.evaluate.counting import count_parameters
@@ -61,7 +61,7 @@ def train_segmenter(
     layer_decay: float | None = None,
     freeze: bool = False,
     first_value: int = 0,
-    ignored: Sequence[int] = (IGNORED,),
+    ignored: Sequence[int | Colour] = (IGNORED,),
     mask_suffix: str = "",
     seed: int = 0,
 ) -> None:
@@ -162,12 +162,15 @@ def evaluate_segmenter(
     flip: bool = False,
     batch_size: int = 8,
     classes: str | None = None,
+    ignored: Sequence[int | Colour] | None = None,
     as_json: bool = False,
 ) -> None:
     """Prints the mean IoU of a segmentation model on images with masks."""
     loaded, names, settings = _open(model)
     if classes is not None:
         names, settings["colors"] = read_classes(classes)
+    if ignored is not None:
+        settings["ignored"] = ignored
     found = _read(images, masks, names, settings)
     result = evaluate_masks(loaded, found, mode, tuple(scales), flip, batch_size=batch_size)
     if as_json:
@@ -255,7 +258,7 @@ def _read(images: str, masks: str, names: Sequence[str], settings: dict[str, Any
         masks,
         names,
         first_value=settings.get("first_value", 0),
-        ignored=[] if colors else settings.get("ignored", [IGNORED]),
+        ignored=[x if isinstance(x, int) else tuple(x) for x in settings.get("ignored", [IGNORED])],
         colors=colors and [tuple(color) for color in colors],
         mask_suffix=settings.get("mask_suffix", ""),
         check="pixels",

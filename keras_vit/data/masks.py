@@ -359,6 +359,11 @@ def _colour_table(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Sorted codes of colours, and the label of each."""
     others = [colour for colour in ignored if not isinstance(colour, int)]
+    if len(others) < len(ignored) and tuple(ignored) != (IGNORED,):  # the default
+        raise ValueError(
+            "Masks of colours have ignored colours, three integers each. Received: "
+            f"ignored={list(ignored)}."
+        )
     both = {*map(tuple, colors)} & {*map(tuple, others)}
     if both:
         raise ValueError(f"{sorted(both)} are colours of classes, and cannot be ignored too.")

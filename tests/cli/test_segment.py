@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import os
@@ -19,6 +20,7 @@ from keras_vit.evaluate import draw_classes
 from tests.fixtures import tiny_config
 
 COLOURS = np.array([(200, 40, 40), (40, 200, 40), (40, 40, 200)], "uint8")
+VOID = (224, 224, 192)
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +49,35 @@ def words_of(folder, run, *more):
 
 def train(folder, run, *more):
     return main(words_of(folder, run, *more))
+
+
+@pytest.fixture(scope="module")
+def coloured(folder):
+    """The masks of the squares in colours, with a border of no class."""
+    (folder / "coloured").mkdir()
+    for index in range(12):
+        labels = np.asarray(PIL.Image.open(folder / f"masks/{index}.png")) - 1
+        pixels = COLOURS[labels]
+        pixels[:2] = VOID
+        PIL.Image.fromarray(pixels).save(folder / f"coloured/{index}.png")
+    lines = zip(("red", "green", "blue"), COLOURS.tolist(), strict=True)
+    text = "".join(f"{name} {' '.join(map(str, colour))}\n" for name, colour in lines)
+    (folder / "colours.txt").write_text(text)
+    return folder
+
+
+def test_coloured_masks_have_an_ignored_colour(coloured, tmp_path, capsys):
+    words = words_of(coloured, tmp_path / "run", "--classes", coloured / "colours.txt")
+    words[3] = str(coloured / "coloured")
+    assert main(words) == 2
+    assert "12 masks hold values beyond the 3 classes" in capsys.readouterr().err
+    masks = [*words, "--ignored", "224,224,192", "--validation", "others"]
+    assert main(masks) == 2  # the next error, after the masks were read
+    assert "a share of the images to hold out" in capsys.readouterr().err
+    for value, message in (("255,0", "a colour such as 224,224,192"), ("0", "three integers each")):
+        with contextlib.suppress(SystemExit):
+            assert main([*words, "--ignored", value]) == 2
+        assert message in capsys.readouterr().err
 
 
 @pytest.mark.slow

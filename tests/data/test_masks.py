@@ -151,6 +151,8 @@ def test_a_value_is_not_both_a_class_and_ignored(tmp_path):
         table(ignored=(2,))
     with pytest.raises(ValueError, match=r"\[\(128, 64, 128\)\] are colours of classes"):
         read_masks(*folders, NAMES, colors=COLORS, ignored=[COLORS[1]])
+    with pytest.raises(ValueError, match=r"three integers each. Received: ignored=\[0\]"):
+        read_masks(*folders, NAMES, colors=COLORS, ignored=[0])
     for value in (-1, 300):
         with pytest.raises(ValueError, match=rf"values from 0 to 255. Received: \({value},\)"):
             table(ignored=(value,))
