@@ -140,7 +140,8 @@ def predict_masks(
             proportions, to the smallest size that covers the input, and averages the logits of
             windows of that size.
         scales: Sizes relative to that of the mode; for each the logits are resized to the size of
-            the image, and their mean counts. Other than 1 needs `"slide"`.
+            the image, and their mean counts. Other than 1 needs `"slide"`. Images smaller than a
+            window are filled up with the mean colour, as in training.
         flip: Whether the mirrored image counts too.
         stride: Pixels between windows; `None` takes two thirds of the window.
         batch_size: Windows that the model computes at a time.
@@ -233,10 +234,11 @@ def predict_pixel_logits(
     for scale, mirrored in itertools.product(scales, (False, True) if flip else (False,)):
         size = np.array(window)
         if mode == "slide":
-            size = np.maximum(np.round(own * (np.max(window / own) * scale)).astype(int), window)
+            size = np.maximum(np.round(own * (np.max(window / own) * scale)).astype(int), 1)
         x = tf.image.resize(tf.cast(pixels, tf.float32), size)
-        x = x[:, ::-1] if mirrored else x
+        x = _pad(x[:, ::-1] if mirrored else x, transform)
         logits = _windows(model, _in_range(x, transform), window, steps, batch_size)
+        logits = logits[: size[0], : size[1]]  # without the padding
         logits = logits[:, ::-1] if mirrored else logits
         total += tf.image.resize(logits, own).numpy()
     return total / (len(scales) * (2 if flip else 1))
@@ -254,6 +256,16 @@ def _steps(stride: int | tuple[int, int] | None, window: tuple[int, int]) -> tup
                 f"{stride}."
             )
     return steps
+
+
+def _pad(pixels: Any, transform: InputTransform) -> Any:
+    """Adds the mean colour below and to the right, up to the size of a window, as in training."""
+    sides = zip(transform.image_size, pixels.shape[:2], strict=True)
+    missing = [[0, max(0, wanted - side)] for wanted, side in sides]
+    if not np.any(missing):
+        return pixels
+    mean, _ = transform.preprocessing.per_channel(transform.channels)
+    return tf.pad(pixels - mean, [*missing, [0, 0]]) + mean
 
 
 def _in_range(pixels: Any, transform: InputTransform) -> np.ndarray:

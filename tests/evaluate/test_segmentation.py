@@ -64,7 +64,63 @@ def test_sliding_windows_average_what_each_window_gives(model):
     both = predict_pixel_logits(model, image, flip=True, **options)
     alone = predict_pixel_logits(model, image, **options)
     np.testing.assert_allclose(both, (alone + mirrored) / 2, rtol=0, atol=1e-3)
-    assert predict_masks(model, image, "slide", (0.5, 1.0)).shape == (16, 24)
+
+
+def resize_linearly(x, size):
+    """Bilinear between the centres of pixels, in float64."""
+    for axis, new in enumerate(size):
+        old = x.shape[axis]
+        place = np.clip((np.arange(new) + 0.5) * old / new - 0.5, 0, old - 1)
+        low = np.minimum(np.floor(place).astype(int), max(old - 2, 0))
+        share = (place - low).reshape([-1 if k == axis else 1 for k in range(3)])
+        high = np.minimum(low + 1, old - 1)
+        x = np.take(x, low, axis) * (1 - share) + np.take(x, high, axis) * share
+    return x
+
+
+def convolve(kernel, bias, x):
+    """The model in float64: a convolution of 3 x 3 with zeros around."""
+    height, width, _ = x.shape
+    x = np.pad(x, ((1, 1), (1, 1), (0, 0)))
+    rows = [x[i : i + height, j : j + width] @ kernel[i, j] for i in range(3) for j in range(3)]
+    return sum(rows) + bias
+
+
+def reference_logits(model, image, scale, mirrored, steps):
+    """Logits at one scale: a smaller image has the mean colour below and to the right."""
+    kernel, bias = (np.asarray(w, "float64") for w in model.get_weights())
+    own, window = np.array(image.shape[:2]), np.array((8, 12))
+    size = np.round(own * (max(window / own) * scale)).astype(int)
+    x = resize_linearly(image.astype("float64"), size)
+    x = x[:, ::-1] if mirrored else x
+    padded = np.full((*np.maximum(size, window), 3), 127.5)
+    padded[: size[0], : size[1]] = x
+    total, counts = np.zeros_like(padded), np.zeros((*padded.shape[:2], 1))
+    ends = [
+        {*range(w, n, step), n} for n, w, step in zip(padded.shape[:2], window, steps, strict=True)
+    ]
+    for y in ends[0]:
+        for x in ends[1]:
+            part = slice(y - 8, y), slice(x - 12, x)
+            total[part] += convolve(kernel, bias, padded[part])
+            counts[part] += 1
+    logits = (total / counts)[: size[0], : size[1]]
+    return resize_linearly(logits[:, ::-1] if mirrored else logits, own)
+
+
+@pytest.mark.parametrize("size", [(12, 30), (24, 10), (16, 24)])
+def test_several_scales_are_those_of_a_plain_computation(model, size):
+    image = np.random.default_rng(1).uniform(0, 255, (*size, 3)).astype("float32")
+    scales = (0.4, 0.75, 1.0, 1.75)
+    by_scale = []
+    for scale in scales:
+        found = predict_pixel_logits(model, image, "slide", (scale,), stride=(5, 8))
+        by_scale.append(reference_logits(model, image, scale, False, (5, 8)))
+        np.testing.assert_allclose(found, by_scale[-1], rtol=0, atol=1e-3)
+    assert np.abs(by_scale[0] - by_scale[2]).max() > 1  # another scale, other logits
+    found = predict_pixel_logits(model, image, "slide", scales, stride=(5, 8), flip=True)
+    mirrored = [reference_logits(model, image, scale, True, (5, 8)) for scale in scales]
+    np.testing.assert_allclose(found, np.mean(by_scale + mirrored, 0), rtol=0, atol=1e-3)
 
 
 def test_the_limit_of_pixels_is_that_of_the_set(model):
