@@ -12,7 +12,7 @@ import numpy as np
 
 from keras_vit.cli.commands import MAX_IMAGES
 from keras_vit.cli.resolve import class_names_of, open_model, resolve_model, task_of
-from keras_vit.train.runs import activation_of, find_exporter, load_run
+from keras_vit.train.runs import SEGMENTATION, activation_of, find_exporter, load_run
 
 if TYPE_CHECKING:
     from keras_vit.data.image_set import ImageSet
@@ -41,19 +41,28 @@ def export_model(
             )
         _export_within_budget(model, to, output, labels, unreadable, _share(budget), data, goal)
         return
-    precision = precision or "float32"
-    options: dict[str, Any] = {"precision": precision}
+    options: dict[str, Any] = {}
     loaded = open_model(model)
+    if gives_class_maps(loaded):
+        task = SEGMENTATION
+        if precision not in (None, "float32"):
+            raise ValueError(
+                f"Segmentation models are exported in float32. Received: --precision {precision}. "
+                "Leave it out."
+            )
+    else:
+        precision = precision or "float32"
+        options["precision"] = precision
     if labels is not None or resolve_model(model).path is not None:
         options["labels"] = class_names_of(model, labels, loaded.output_shape[-1])
     task = task or task_of(model)
-    if task != "single_label":
+    if task not in ("single_label", SEGMENTATION):
         options["activation"] = activation_of(task)
     if images:
         options["images"] = _read_some(images, loaded, unreadable)
         if precision == "int8" and to in ("litert", "openvino"):
             options["calibration"] = options["images"]
-    print(find_exporter(to)(loaded, output, **options))
+    print(find_exporter(to, task)(loaded, output, **options))
 
 
 def _export_within_budget(
@@ -70,11 +79,22 @@ def _export_within_budget(
     from keras_vit.report.certificate import export_within_budget
 
     loaded = open_model(model)
+    if gives_class_maps(loaded):
+        raise ValueError(
+            f"`--budget` is a share of images, and {model!r} classifies pixels. Leave `--budget` "
+            "and `--data` out."
+        )
     names: list[str] | None = class_names_of(model, labels, loaded.output_shape[-1])
     images = open_images(
         data, None, None if data.startswith("tfds:") else names, unreadable, "test"
     )
     print(export_within_budget(loaded, images, output, budget, to, goal))
+
+
+def gives_class_maps(model: keras.Model) -> bool:
+    """Whether the outputs of a model are logits for every pixel of its images."""
+    shape = model.output_shape
+    return isinstance(shape, tuple) and len(shape) == 4 and shape[1:3] == model.input_shape[1:3]
 
 
 def _share(text: str) -> float:
@@ -101,7 +121,7 @@ def verify_file(
     loaded = open_model(model)
     pixels = _read_some(images, loaded, unreadable) if images else None
     task = task_of(model)
-    activation = None if task == "single_label" else activation_of(task)
+    activation = None if task in ("single_label", SEGMENTATION) else activation_of(task)
     report = verify_export(path, loaded, pixels, tolerance=tolerance, activation=activation)
     print(report)
     if report.format == "litert":

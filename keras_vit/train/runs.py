@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # reading images and exporting need TensorFlow
     from keras_vit.data.image_set import ImageSet
     from keras_vit.export.verify import ExportReport
 
+SEGMENTATION = "segmentation"
 _FILES = {"best": BEST, "final": FINAL}
 
 
@@ -64,7 +65,7 @@ class Run:
 
     @property
     def task(self) -> str:
-        """What the model predicts: `"single_label"`, `"multi_label"` or `"regression"`."""
+        """The task: `"single_label"`, `"multi_label"`, `"regression"` or `"segmentation"`."""
         return self.config.get("task", "single_label")
 
     @property
@@ -138,18 +139,22 @@ class Run:
         """Exports the model with its class names, checked against the model.
 
         Args:
-            to: `"saved_model"`, `"litert"`, `"onnx"` or `"openvino"`.
+            to: `"saved_model"`, `"litert"`, `"onnx"` or `"openvino"`; of segmentation
+                `"saved_model"`.
             path: The file or directory to write.
-            **options: Arguments of `export_saved_model`, `export_litert`, `export_onnx` or
-                `export.export_openvino`.
+            **options: Arguments of `export_saved_model`, `export_litert`, `export_onnx`,
+                `export.export_openvino` or `export.export_segmenter`.
 
         Returns:
             The `ExportReport`.
+
+        Raises:
+            ValueError: If the format is unknown, or gives no class maps of a segmentation model.
         """
         own: dict[str, Any] = {"labels": list(self.class_names)}
-        if self.task != "single_label":
+        if self.task not in ("single_label", SEGMENTATION):
             own["activation"] = activation_of(self.task)
-        return find_exporter(to)(self.model, path, **{**own, **options})
+        return find_exporter(to, self.task)(self.model, path, **{**own, **options})
 
     def report(
         self,
@@ -311,8 +316,13 @@ def activation_of(task: str) -> str:
     return {"multi_label": "sigmoid", "regression": "linear"}.get(task, "softmax")
 
 
-def find_exporter(to: str) -> Callable[..., ExportReport]:
+def find_exporter(to: str, task: str = "single_label") -> Callable[..., ExportReport]:
     """Finds the function that exports to `"saved_model"`, `"litert"`, `"onnx"` or `"openvino"`.
+
+    Args:
+        to: The format.
+        task: What the model predicts; `"segmentation"` has one format, with class maps at the size
+            of the image.
 
     Raises:
         ValueError: If `to` is another format.
@@ -321,6 +331,7 @@ def find_exporter(to: str) -> Callable[..., ExportReport]:
     from keras_vit.export.onnx import export_onnx
     from keras_vit.export.openvino import export_openvino
     from keras_vit.export.saved_model import export_saved_model
+    from keras_vit.export.segmentation import export_segmenter
 
     exporters: dict[str, Any] = {
         "saved_model": export_saved_model,
@@ -329,6 +340,14 @@ def find_exporter(to: str) -> Callable[..., ExportReport]:
         "openvino": export_openvino,
     }
     check_choice("to", to, tuple(exporters))
+    if task == SEGMENTATION:
+        if to != "saved_model":
+            raise ValueError(
+                "Class maps at the size of the image are exported as saved_model only. Received: "
+                f"{to!r}. For logits at the size of the model, call `export_onnx`, "
+                "`export_litert` or `export.export_openvino` in Python."
+            )
+        return export_segmenter
     return exporters[to]
 
 

@@ -13,6 +13,7 @@ import sys
 import numpy as np
 import PIL.Image
 import pytest
+import tensorflow as tf
 
 import keras_vit
 from keras_vit.cli.main import main
@@ -111,6 +112,49 @@ def test_a_run_is_trained_evaluated_and_applied(folder, tmp_path, capsys):
     np.testing.assert_array_equal(PIL.Image.open(image), pixels)
     assert main(["predict", str(image), "--model", str(run)]) == 2
     assert "keras-vit segment predict" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_run_of_coloured_masks_is_exported_and_serves_class_maps(coloured, tmp_path, capsys):
+    run, served = tmp_path / "run", tmp_path / "served"
+    words = words_of(coloured, run, "--classes", coloured / "colours.txt")
+    words[3] = str(coloured / "coloured")
+    assert main([*words, "--ignored", "224,224,192", "--epochs", "1"]) == 0
+    assert json.loads((run / "config.json").read_text())["ignored"] == [list(VOID)]
+    pairs = [str(coloured / "images"), str(coloured / "coloured")]
+    assert main(["segment", "evaluate", *pairs, "--model", str(run)]) == 0  # ignores them too
+    assert main(["export", str(run), "--to", "saved_model", "--output", str(served)]) == 0
+    assert (served / "1/assets.extra/labels.txt").read_text() == "red\ngreen\nblue\n"
+    loaded = tf.saved_model.load(str(served / "1"))
+    image = (coloured / "images/3.png").read_bytes()
+    large = tf.io.encode_png(tf.cast(tf.image.resize(tf.io.decode_png(image), (50, 70)), "uint8"))
+    model = keras_vit.train.load_run(run).model
+    for data, size in ((image, (32, 32)), (large.numpy(), (50, 70))):
+        found = loaded.signatures["serving_default"](image_bytes=tf.constant(data))["class_map"]
+        assert found.shape == size
+        assert np.mean(found == keras_vit.evaluate.predict_masks(model, data)) > 0.999
+    capsys.readouterr()
+    assert main(["verify", str(served), str(run)]) == 0
+    assert "saved_model" in capsys.readouterr().out
+    report = keras_vit.train.load_run(run).export("saved_model", tmp_path / "again")
+    assert report.top1_agreement > 0.999
+    with pytest.raises(ValueError, match="as saved_model only. Received: 'litert'"):
+        keras_vit.train.load_run(run).export("litert", tmp_path / "file")
+
+
+def test_exports_without_class_maps_are_refused(folder, tmp_path, capsys):
+    backbone = keras_vit.build_vit(tiny_config(depth=1, classes=None))
+    path = tmp_path / "segmenter.keras"
+    keras_vit.models.build_segmenter(backbone, 3).save(path)
+    for to in ("onnx", "litert", "openvino"):
+        assert main(["export", str(path), "--to", to, "--output", str(tmp_path / "file")]) == 2
+        assert f"as saved_model only. Received: '{to}'" in capsys.readouterr().err
+    words = ["export", str(path), "--to", "saved_model", "--output", str(tmp_path / "file")]
+    assert main([*words, "--precision", "float16"]) == 2
+    assert "in float32. Received: --precision float16" in capsys.readouterr().err
+    assert main([*words, "--budget", "1%", "--data", str(folder)]) == 2
+    assert "classifies pixels" in capsys.readouterr().err
+    assert not (tmp_path / "file").exists()
 
 
 KILLED = """
