@@ -1,6 +1,11 @@
 """One model for images of every size: the same as the models that are resized to each of them."""
 
 import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -9,6 +14,7 @@ import tensorflow as tf
 
 import keras_vit
 from keras_vit.config import ResNetStem, RotaryPositions
+from keras_vit.export.runners import LOADERS
 from keras_vit.models import feature_maps, resize_model
 from keras_vit.variants import VARIANTS
 from tests.checks import quick
@@ -83,6 +89,47 @@ def test_xla_compiles_each_size_and_training_steps_run(case):
         for old, new in zip(before, flexible.get_weights(), strict=True)
         if old.size > 96  # biases of keys have no gradient
     )
+
+
+COMPILED = """
+import glob, json, os, sys
+
+os.environ["XLA_FLAGS"] = f"--xla_dump_to={sys.argv[1]} --xla_dump_hlo_as_text"
+import numpy as np
+import tensorflow as tf
+import keras_vit
+from keras_vit.models import resize_model
+from tests.fixtures import tiny_config
+
+flexible = resize_model(keras_vit.build_vit(tiny_config(depth=1)), None)
+spec = tf.TensorSpec((None, None, None, 3))
+call = tf.function(flexible, input_signature=[spec], jit_compile=True)
+flexible.compile("sgd", "mse", jit_compile=True)
+found = []
+for compute in (call, flexible.predict_on_batch):
+    for size in ((32, 32), (24, 48), (32, 32), (24, 48), (56, 16), (32, 32)):
+        compute(np.zeros((2, *size, 3), "float32"))
+        found.append(len(glob.glob(f"{sys.argv[1]}/*before_optimizations.txt")))
+traces = [x.experimental_get_tracing_count() for x in (call, flexible.predict_function)]
+print(json.dumps([found, traces]))
+"""
+
+
+@pytest.mark.slow
+def test_xla_compiles_once_for_each_size(tmp_path):
+    root = pathlib.Path(__file__).parent.parent.parent
+    child = subprocess.run(
+        [sys.executable, "-c", COMPILED, str(tmp_path)],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert child.returncode == 0, child.stderr[-2000:]
+    programs, traces = json.loads(child.stdout.splitlines()[-1])
+    assert programs == [1, 2, 2, 2, 3, 3, 4, 5, 5, 5, 6, 6]
+    assert traces == [1, 2]  # Keras traces the first size, then all others at once
 
 
 def test_gradients_reach_the_positions_of_their_own_grid():
@@ -230,6 +277,16 @@ def test_what_needs_a_known_size_says_so(tmp_path):
     with pytest.raises(ValueError, match=r"takes images of any size\. Pass `image_size`"):
         keras_vit.data.transform_of(flexible)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "export", quick([keras_vit.export_onnx, keras_vit.export_litert], keras_vit.export_litert)
+)
+def test_files_of_one_size_equal_the_model_of_any_size(export, tmp_path):
+    _, flexible = pair_of("timm")
+    report = export(resize_model(flexible, (24, 48)), tmp_path / "file")
+    images = pixels((24, 48))
+    close(LOADERS[report.format](report.path)(images)["logits"], flexible(images))
 
 
 @pytest.mark.slow
