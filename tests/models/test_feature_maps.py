@@ -10,6 +10,7 @@ import pytest
 
 import keras_vit
 from keras_vit.config import RotaryPositions
+from keras_vit.layers.block import TransformerBlock
 from keras_vit.models.pyramid import PyramidModel, build_pyramid, choose_blocks, feature_maps
 from keras_vit.models.resizing import resize_model
 from tests import reference
@@ -118,6 +119,23 @@ def test_feature_maps_are_the_tokens_of_the_equations(norm):
         expected = x[:, 1:].reshape(len(x), 4, 6, -1)
         np.testing.assert_allclose(found[name], expected, rtol=0, atol=2e-5)
         np.testing.assert_allclose(found[f"{name}_prefix"], x[:, :1], rtol=0, atol=2e-5)
+
+
+def test_one_pass_computes_every_block_once(monkeypatch):
+    model = random_vit(depth=4)
+    maps = feature_maps(model, "even", prefix_tokens=True)
+    called, call = [], TransformerBlock.call
+
+    def counted(self, *args, **kwargs):
+        called.append(self.name)
+        return call(self, *args, **kwargs)
+
+    monkeypatch.setattr(TransformerBlock, "call", counted)
+    assert len(maps(images_for(model))) == 8
+    assert called == ["block_0", "block_1", "block_2", "block_3"]
+    called.clear()
+    feature_maps(model, [0, 1])(images_for(model))
+    assert called == ["block_0", "block_1"]  # none after the last map
 
 
 def test_blocks_are_chosen_by_number_by_index_or_evenly():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from keras_vit.config import ResNetStem
+from keras_vit.models.pyramid import feature_maps
 from keras_vit.models.vit import build_vit
 from tests import official, reference_resnet
 from tests.fixtures import tiny_config
@@ -76,3 +77,20 @@ def test_stem_agrees_with_the_paper_in_numpy(name):
     for value, truth in ((ours["stem"], root), (ours["embedding"], expected)):
         truth = truth.reshape(value.shape)
         np.testing.assert_allclose(value, truth, rtol=0, atol=RTOL * np.abs(truth).max())
+
+
+def test_feature_maps_are_the_stages_of_the_paper_and_the_blocks_of_the_official_code():
+    model, outputs = golden_hybrid("hybrid_stages")
+    maps = feature_maps(model, ["stem_stage_1", "stem_stage_2", "block_0"], norm=False)
+    found = maps(outputs["images"])
+    arrays, images = official.from_keras(model), outputs["images"].astype("float64")
+    expected = {
+        f"stem_stage_{count}": reference_resnet.stem(arrays, images, (1, 2)[:count])[1]
+        for count in (1, 2)
+    }
+    rows, columns = expected["stem_stage_2"].shape[1:3]  # patches of one position
+    expected["block_0"] = outputs["block_0"][:, 1:].reshape(len(images), rows, columns, -1)
+    for name, truth in expected.items():
+        np.testing.assert_allclose(
+            found[name], truth, rtol=0, atol=RTOL * np.abs(truth).max(), err_msg=name
+        )

@@ -217,6 +217,25 @@ def test_two_replicas_train_as_one_with_class_weights(policy):
     assert one["loss"][-1] < 0.9 * one["loss"][0]
 
 
+@pytest.mark.parametrize("head", ["linear", "mlp", "dpt"])
+def test_layer_wise_rates_are_one_in_the_head_and_fall_to_the_patches(head):
+    model = build_segmenter(random_backbone(), 3, head, channels=8)
+    factors = keras_vit.train.layerwise_decay(model, 0.5)
+    expected = {"patch_encoder": 0.5**5, "position_embedding": 0.5**5, "class_token": 0.5**5}
+    expected |= {f"block_{index}": 0.5 ** (4 - index) for index in range(4)}
+    for path, factor in factors.items():  # 1 for the norm and the layers of the head
+        assert factor == expected.get(path.split("/")[0], 1), path
+    assert {path.split("/")[0] for path in factors} >= {*expected, "segmentation_head"}
+    before = model.get_weights()
+    optimizer = keras_vit.train.AdamW(1e-3, weight_decay=0.0, rate_factors=factors)
+    trained = model.trainable_variables
+    optimizer.apply([keras.ops.ones_like(variable) for variable in trained], trained)
+    for old, variable in zip(before, model.weights, strict=True):
+        moved = old - np.asarray(variable)
+        rate = 1e-3 * factors.get(variable.path, 0)
+        np.testing.assert_allclose(moved, rate, rtol=0, atol=1e-6, err_msg=variable.path)
+
+
 def test_heads_that_do_not_fit_are_errors():
     hybrid = random_backbone(
         stem=keras_vit.config.ResNetStem(stages=(1, 1)), patch_size=1, image_size=16
