@@ -17,8 +17,8 @@ import tensorflow as tf
 
 import keras_vit
 from keras_vit.cli.main import main
-from keras_vit.evaluate import draw_classes
-from tests.fixtures import tiny_config
+from keras_vit.evaluate import draw_classes, predict_masks
+from tests.fixtures import fill_random, tiny_config
 
 COLOURS = np.array([(200, 40, 40), (40, 200, 40), (40, 40, 200)], "uint8")
 VOID = (224, 224, 192)
@@ -140,6 +140,33 @@ def test_a_run_of_coloured_masks_is_exported_and_serves_class_maps(coloured, tmp
     assert report.top1_agreement > 0.999
     with pytest.raises(ValueError, match="as saved_model only. Received: 'litert'"):
         keras_vit.train.load_run(run).export("litert", tmp_path / "file")
+
+
+def test_windows_and_scales_are_those_of_python(folder, tmp_path, capsys):
+    backbone = keras_vit.build_vit(tiny_config(depth=1, image_size=(16, 24), classes=None))
+    fill_random(backbone)
+    model = keras_vit.models.build_segmenter(backbone, 3)
+    fill_random(model.get_layer("segmentation_head"))
+    path, out = tmp_path / "segmenter.keras", tmp_path / "out"
+    model.save(path)
+    options = ["--model", path, "--mode", "slide", "--scales", 0.5, 1.5, "--flip"]
+    image = folder / "images/3.png"
+    words = ["segment", "predict", image, "--output", out, *options]
+    assert main(list(map(str, words))) == 0
+    settings = {"mode": "slide", "scales": (0.5, 1.5), "flip": True}
+    expected = predict_masks(model, image.read_bytes(), **settings)
+    assert (expected != predict_masks(model, image.read_bytes())).any()
+    np.testing.assert_array_equal(PIL.Image.open(out / "3.png"), expected)
+    for name in ("images", "masks"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "images/3.png").write_bytes(image.read_bytes())
+    labels = np.asarray(PIL.Image.open(folder / "masks/3.png")) - 1
+    PIL.Image.fromarray(labels).save(tmp_path / "masks/3.png")
+    capsys.readouterr()
+    words = ["segment", "evaluate", tmp_path / "images", tmp_path / "masks", *options, "--json"]
+    assert main(list(map(str, words))) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert found["pixel_accuracy"] == np.mean(expected == labels) and found["images"] == 1
 
 
 def test_exports_without_class_maps_are_refused(folder, tmp_path, capsys):

@@ -143,6 +143,19 @@ def test_masks_that_are_no_labels_are_errors(kind, names, message, tmp_path):
         next(iter(mask_batches(masks, InputTransform(SIZE), 2)))
 
 
+def test_a_mask_of_another_size_is_an_error(tmp_path):
+    def cut(record):
+        image, mask = parse_to_integers(record)
+        return image, mask[:-1]
+
+    masks = read_mask_records(write(tmp_path), cut, NAMES, name="streets")
+    message = r"mask of streets has another size than its image, as it is displayed:\] \[19 3\d\] \[20"
+    for training in (False, True):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            for _ in mask_batches(masks, InputTransform(SIZE), 2, training=training):
+                pass
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -141,6 +141,14 @@ def table(count=3, **options):
     return read_mask_arrays(images, masks, [str(i) for i in range(count)], **options)
 
 
+def test_arrays_of_masks_have_the_size_of_the_images():
+    images, masks = np.zeros((2, 4, 6, 3), "uint8"), np.zeros((2, 4, 6), int)
+    for wrong in (masks[:, :, :5], masks[:1], masks[0], masks[..., None], masks.astype(float)):
+        message = rf"integers of shape \(B, H, W\). Received: shape \(2, 4, 6, 3\), and {wrong.dtype}"
+        with pytest.raises(ValueError, match=message):
+            read_mask_arrays(images, wrong, ["a"])
+
+
 def test_a_value_is_not_both_a_class_and_ignored(tmp_path):
     folders = write_pairs(tmp_path)
     with pytest.raises(ValueError, match="The value 0 is a class, 0 of 3, and cannot be ignored"):

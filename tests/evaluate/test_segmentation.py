@@ -163,3 +163,7 @@ def test_arguments_out_of_range_are_errors(model):
     other = read_mask_arrays(np.zeros((1, 4, 4, 3), "uint8"), np.zeros((1, 4, 4), int), NAMES[:2])
     with pytest.raises(ValueError, match=r"2 classes, the model 3"):
         evaluate_masks(model, other)
+    pair = np.zeros((1, 16, 24, 3), "uint8"), np.zeros((1, 16, 20), "int32")
+    wider = MaskSet("streets", NAMES, pair, lambda *row: row)
+    with pytest.raises(ValueError, match=r"image 0 of streets has \(16, 20\).*image \(16, 24\)"):
+        evaluate_masks(model, wider)
