@@ -445,8 +445,8 @@ def _layer_stage(layer: keras.layers.Layer, call: Any) -> StageCount:
         T -= layer.num_prefix_tokens
         return _attention_pooling(T, D, layer.mlp_dim, layer.num_heads, layer.norm_kind)
     if isinstance(layer, StemRoot | BiTRoot):
-        _, *size, channels = _fixed(layer, source)
-        return _root(size, channels, layer.filters, isinstance(layer, StemRoot))
+        _, height, width, channels = _fixed(layer, source)
+        return _root((height, width), channels, layer.filters, isinstance(layer, StemRoot))
     if isinstance(layer, ResNetStage):
         before, after = (math.prod(_fixed(layer, x)[1:-1]) for x in (source, target))
         units = layer.num_units, layer.filters, source[-1]
@@ -466,9 +466,7 @@ def _layer_stage(layer: keras.layers.Layer, call: Any) -> StageCount:
     return StageCount(layer.name, parameters, macs, kept)
 
 
-def _layer_macs(
-    layer: keras.layers.Layer, source: tuple[Any, ...], target: tuple[Any, ...]
-) -> int:
+def _layer_macs(layer: keras.layers.Layer, source: tuple[Any, ...], target: tuple[Any, ...]) -> int:
     if isinstance(layer, ColorPalette):
         return math.prod(layer.colors.shape) * target[1]
     if isinstance(layer, PatchEncoder):

@@ -138,7 +138,7 @@ def test_a_run_of_coloured_masks_is_exported_and_serves_class_maps(coloured, tmp
     assert "saved_model" in capsys.readouterr().out
     report = keras_vit.train.load_run(run).export("saved_model", tmp_path / "again")
     assert report.top1_agreement > 0.999
-    with pytest.raises(ValueError, match="as saved_model only. Received: 'litert'"):
+    with pytest.raises(ValueError, match=r"as saved_model only. Received: 'litert'"):
         keras_vit.train.load_run(run).export("litert", tmp_path / "file")
 
 

@@ -149,7 +149,7 @@ def test_a_mask_of_another_size_is_an_error(tmp_path):
         return image, mask[:-1]
 
     masks = read_mask_records(write(tmp_path), cut, NAMES, name="streets")
-    message = r"mask of streets has another size than its image, as it is displayed:\] \[19 3\d\] \[20"
+    message = r"mask of streets has another size than its image.*:\] \[19 3\d\] \[20 3\d\]"
     for training in (False, True):
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
             for _ in mask_batches(masks, InputTransform(SIZE), 2, training=training):

@@ -144,7 +144,7 @@ def table(count=3, **options):
 def test_arrays_of_masks_have_the_size_of_the_images():
     images, masks = np.zeros((2, 4, 6, 3), "uint8"), np.zeros((2, 4, 6), int)
     for wrong in (masks[:, :, :5], masks[:1], masks[0], masks[..., None], masks.astype(float)):
-        message = rf"integers of shape \(B, H, W\). Received: shape \(2, 4, 6, 3\), and {wrong.dtype}"
+        message = rf"of shape \(B, H, W\). Received: shape \(2, 4, 6, 3\), and {wrong.dtype}"
         with pytest.raises(ValueError, match=message):
             read_mask_arrays(images, wrong, ["a"])
 
