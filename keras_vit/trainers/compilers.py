@@ -1,12 +1,13 @@
 """The compiler of inference on processors: TensorFlow's graph or XLA, whichever is faster here.
 
 Which one it is depends on the processor, the versions, the dtype, the sizes and the batch, so that
-no table of processors is right for long. One block of the model is timed both ways, once, in about
-a second. The result is kept in the process and in a file of the user's cache.
+no table of processors is right for long. One block of the model is timed both ways, once, in less
+than two seconds. The result is kept in the process and in a file of the user's cache.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -33,6 +34,8 @@ SWITCH = "KERAS_VIT_TIME_COMPILERS"
 _FILE = "compilers.json"
 _DTYPES = ("float32", "bfloat16")  # float16 has no fast products on most processors
 _SECONDS = 0.6  # of timing, after both are compiled
+_LONGEST_CALL = 0.15  # seconds: a batch has no more images than that
+_LONGEST_FIRST_CALL = 0.5  # seconds for one image: the first call of a process prepares kernels
 _MIN_GAIN = 1.05  # XLA must be so much faster: it takes longer to compile
 _chosen: dict[str, bool] = {}  # of this process, by key
 
@@ -61,7 +64,7 @@ def xla_for_inference(model: keras.Model, batch_size: int, measure: bool = True)
 
     Returns:
         False on accelerators and under `tf.distribute`, where Keras chooses, and for models that
-        XLA cannot compile.
+        XLA cannot compile. `xla_pays` for blocks that are too large to be timed: `time_block`.
     """
     dtype = compute_dtype(model)
     if dtype not in _DTYPES or not runs_on_processors_alone() or not supports_xla(model):
@@ -72,7 +75,7 @@ def xla_for_inference(model: keras.Model, batch_size: int, measure: bool = True)
     batch = 1 << min(3, max(1, batch_size).bit_length() - 1)
     key = _key(block, dtype, batch)
     if key not in _chosen:
-        _chosen[key] = _choose(key, block, batch)
+        _chosen[key] = _choose(key, block, batch, dtype)
     return _chosen[key]
 
 
@@ -163,12 +166,15 @@ def _key(block: keras.layers.Layer, dtype: str, batch: int) -> str:
     return f"{versions}, {dtype}, batch {batch}, {digest}"
 
 
-def _choose(key: str, block: keras.layers.Layer, batch: int) -> bool:
+def _choose(key: str, block: keras.layers.Layer, batch: int, dtype: str) -> bool:
     """Reads the times of a block from the cache, or measures them."""
     path = cache_dir() / _FILE
     known = _read(path)
     if key not in known:
-        known = {**known, key: time_block(block, batch)}
+        timing = time_block(block, batch)
+        if timing is None:
+            return xla_pays(dtype)
+        known = {**known, key: timing}
         _write(path, known)
     return known[key].graph >= _MIN_GAIN * known[key].xla
 
@@ -201,32 +207,55 @@ def _write(path: pathlib.Path, times: dict[str, Timing]) -> None:
 
 def time_block(
     block: keras.layers.Layer, batch: int, clock: Callable[[], float] = time.perf_counter
-) -> Timing:
+) -> Timing | None:
     """Times a layer in the graph and with XLA, in turns.
+
+    All calls together take less than 2 s, if a compiled call is not slower than an eager one: two
+    eager calls of one image, the first at most 0.5 s, then calls of 0.15 s. Compiling comes on top,
+    which takes as long for large images as for small ones. Of a layer whose first call takes longer
+    than 0.5 s, there is only that call.
 
     Args:
         block: A layer of a functional model, with one input.
-        batch: Images of a batch.
+        batch: Images of a batch. Fewer are taken if they take longer than 0.15 s in one call.
         clock: Seconds, from any start.
+
+    Returns:
+        The times of a batch; `None` for a layer that takes longer than 0.15 s for one image.
     """
     import tensorflow as tf
 
-    shape = (batch, *(_input_shape(block) or ()))
+    shape = (1, *(_input_shape(block) or ()))
     values = np.random.default_rng(0).normal(size=shape).astype("float32")
-    inputs = tf.cast(tf.constant(values), block.compute_dtype)
+    image = tf.cast(tf.constant(values), block.compute_dtype)
 
     def run(x: Tensor) -> Any:
         return block(x, training=False)
 
-    calls = [tf.function(run, jit_compile=xla, autograph=False) for xla in (False, True)]
+    seconds = _time(lambda: run(image), clock)
+    if seconds <= _LONGEST_FIRST_CALL:
+        seconds = min(seconds, _time(lambda: run(image), clock))
+    images = min(batch, int(_LONGEST_CALL / max(seconds, 1e-6)))
+    if not images:
+        return None
+    inputs = tf.repeat(image, images, axis=0)
+    functions = [tf.function(run, jit_compile=xla, autograph=False) for xla in (False, True)]
+    return Timing(*_take_turns([functools.partial(f, inputs) for f in functions], clock))
+
+
+def _take_turns(calls: list[Callable[[], Any]], clock: Callable[[], float]) -> list[float]:
+    """Seconds of each call, the mean of the three fastest, after a first one that compiles."""
     for call in calls:
-        for _ in range(2):  # compiles, then warms up
-            keras.tree.flatten(call(inputs))[0].numpy()
-    seconds: list[list[float]] = [[], []]
+        _time(call, clock)
+    seconds: list[list[float]] = [[] for _ in calls]
     end = clock() + _SECONDS
-    while len(seconds[0]) < 3 or (clock() < end and len(seconds[0]) < 50):
+    while len(seconds[0]) < 2 or (clock() < end and len(seconds[0]) < 50):
         for call, times in zip(calls, seconds, strict=True):
-            begin = clock()
-            keras.tree.flatten(call(inputs))[0].numpy()  # waits for the result
-            times.append(clock() - begin)
-    return Timing(*(float(np.mean(sorted(times)[:3])) for times in seconds))
+            times.append(_time(call, clock))
+    return [float(np.mean(sorted(times)[:3])) for times in seconds]
+
+
+def _time(call: Callable[[], Any], clock: Callable[[], float]) -> float:
+    begin = clock()
+    keras.tree.flatten(call())[0].numpy()  # waits for the result
+    return clock() - begin

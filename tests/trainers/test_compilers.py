@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import os
 
 import keras
@@ -128,8 +129,64 @@ def test_a_cache_that_cannot_be_written_stays_whole(model, timer, monkeypatch):
     assert [path.name for path in timer.file.parent.iterdir()] == [timer.file.name]
 
 
+class Recording(keras.layers.Layer):
+    """Records the images of every batch that Python sees: in eager calls, and in traces."""
+
+    def __init__(self):
+        super().__init__()
+        self.batches = []
+
+    def call(self, x):
+        self.batches.append(x.shape[0])
+        return x
+
+
+@pytest.mark.parametrize(("seconds", "images"), [(0.001, 8), (0.06, 2), (0.14, 1), (0.16, None)])
+def test_large_blocks_are_timed_with_fewer_images_or_not_at_all(seconds, images):
+    layer = Recording()
+    keras.Model(inputs := keras.Input((2,)), layer(inputs))
+    layer.batches.clear()
+    readings = itertools.chain([0, 0.5, 9, 9 + seconds], itertools.count(20))
+    timing = time_block(layer, 8, lambda: next(readings))
+    assert layer.batches == [1, 1, *([images] * 2 if images else [])]  # eager, graph, XLA
+    assert timing == (Timing(graph=1, xla=1) if images else None)
+
+
+@pytest.mark.parametrize("seconds", [1e-4, 0.01, 0.1, 0.15])
+def test_the_time_of_all_calls_is_bounded(seconds):
+    now = 0.0
+
+    def call():
+        nonlocal now
+        now += seconds
+        return tf.zeros(())
+
+    received = compilers._take_turns([call, call], lambda: now)
+    np.testing.assert_allclose(received, [seconds] * 2)
+    assert now + 0.5 + seconds < 2  # with two eager calls
+
+
+def test_a_layer_that_is_far_too_large_is_called_once():
+    layer = Recording()
+    keras.Model(inputs := keras.Input((2,)), layer(inputs))
+    layer.batches.clear()
+    readings = iter([0, 0.6])
+    assert time_block(layer, 8, lambda: next(readings)) is None
+    assert layer.batches == [1]
+
+
+def test_a_block_that_is_too_large_follows_the_rule_of_training(model, timer, monkeypatch):
+    timer.timing = None
+    for setting in ("1", "0"):  # of oneDNN
+        timer.start_process()
+        monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", setting)
+        assert xla_for_inference(model, 1) is (setting == "0")
+    assert timer.batches == [1, 1] and not timer.file.exists()
+
+
 def test_a_block_is_timed_both_ways_in_turns(model):
-    times = iter(np.cumsum([0, *[0, 3, 0, 1] * 3, 0]))  # 3 seconds in the graph, 1 with XLA
+    readings = [*[0, 0] * 4, *[0, *[0, 3, 0, 1] * 2]]  # 3 seconds in the graph, 1 with XLA
+    times = iter(np.cumsum([*readings, 0]))
     timing = time_block(model.get_layer("block_0"), 2, lambda: float(next(times)))
     assert timing == Timing(graph=3, xla=1)
 
