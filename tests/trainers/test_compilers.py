@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import json
 import os
 
 import keras
@@ -61,6 +62,14 @@ def test_the_faster_compiler_is_chosen_once_for_each_class_of_batches(model, tim
     timer.start_process()
     assert xla_for_inference(model, 1) and timer.batches == [1, 8, 2]  # from the file
     assert dict(os.environ) == before
+
+
+def test_another_version_of_this_package_is_timed_again(model, timer, monkeypatch):
+    assert xla_for_inference(model, 1)
+    timer.start_process()
+    monkeypatch.setattr(keras_vit, "__version__", "9.9.9")
+    assert xla_for_inference(model, 1) and timer.batches == [1, 1]
+    assert len(json.loads(timer.file.read_text())) == 2
 
 
 @pytest.mark.parametrize(("graph", "chosen"), [(1.0, False), (1.04, False), (1.06, True)])
