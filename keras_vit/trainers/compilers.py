@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import math
 import os
 import pathlib
 import sys
@@ -113,8 +114,16 @@ def choose_by_batch(model: keras.Model, measure: bool) -> Step:
 
 
 def compute_dtype(model: keras.Model) -> str:
-    """The dtype that most of the model computes in: that of the layer with most weights."""
-    return max(model.layers, key=lambda layer: layer.count_params()).compute_dtype
+    """The dtype that most of the model computes in: of its blocks, that with most weights.
+
+    Blocks are layers with parts of their own. Others count only in a model without blocks: a head
+    of many classes is float32 and can have more weights than all blocks.
+    """
+    layers = [layer for layer in flatten_layers(model) if not isinstance(layer, keras.Model)]
+    weights: dict[str, int] = defaultdict(int)
+    for layer in list(filter(_has_parts, layers)) or layers:
+        weights[layer.compute_dtype] += sum(math.prod(each.shape) for each in layer.weights)
+    return max(weights, key=lambda dtype: weights[dtype])
 
 
 def _may_measure() -> bool:

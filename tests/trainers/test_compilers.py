@@ -15,7 +15,13 @@ import tensorflow as tf
 import keras_vit
 from keras_vit.models.vit import build_vit
 from keras_vit.trainers import compilers
-from keras_vit.trainers.compilers import SWITCH, Timing, time_block, xla_for_inference
+from keras_vit.trainers.compilers import (
+    SWITCH,
+    Timing,
+    compute_dtype,
+    time_block,
+    xla_for_inference,
+)
 from tests.fixtures import fill_random, tiny_config
 
 IMAGES = np.random.default_rng(0).uniform(0, 255, (4, 16, 16, 3)).astype("float32")
@@ -191,6 +197,26 @@ def test_a_block_that_is_too_large_follows_the_rule_of_training(model, timer, mo
         monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", setting)
         assert xla_for_inference(model, 1) is (setting == "0")
     assert timer.batches == [1, 1] and not timer.file.exists()
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16", "float32"])
+def test_the_dtype_is_that_of_the_blocks(policy):
+    """Not that of a head, which has more weights here than all blocks together."""
+    keras.config.set_dtype_policy(policy)
+    try:
+        model = build_vit(tiny_config(classes=21_843))
+    finally:
+        keras.config.set_dtype_policy("float32")
+    outer = keras_vit.Model(inputs := keras.Input((32, 32, 3)), model(inputs))
+    head = model.get_layer("head")
+    assert head.compute_dtype == "float32" and 2 * head.count_params() > model.count_params()
+    assert compute_dtype(model) == compute_dtype(outer) == policy.removeprefix("mixed_")
+
+
+def test_the_dtype_of_a_model_without_blocks_is_that_of_most_weights():
+    inputs = keras.Input((4,))
+    small = keras.layers.Dense(2, dtype="float64")(inputs)
+    assert compute_dtype(keras.Model(inputs, keras.layers.Dense(9)(small))) == "float32"
 
 
 def test_a_block_is_timed_both_ways_in_turns(model):
