@@ -84,6 +84,9 @@ def xla_for_inference(model: keras.Model, batch_size: int, measure: bool = True)
 def choose_by_batch(model: keras.Model, measure: bool) -> Step:
     """Makes a predict function that chooses the compiler by the size of its batch.
 
+    A batch that is smaller than the one before is taken for the rest of the data: it runs in the
+    graph unless its size is known, because XLA would compile the model again for every rest.
+
     It gives `predict_step` the inputs alone: XLA takes no strings, such as names of files.
 
     Args:
@@ -102,13 +105,16 @@ def choose_by_batch(model: keras.Model, measure: bool) -> Step:
         for xla in (False, True)
     }
     choices: dict[int, bool] = {}
+    size_before = 0
 
     def predict(data: list[Any]) -> Any:
+        nonlocal size_before
         x, _, _ = keras.utils.unpack_x_y_sample_weight(data[0])
         size = keras.tree.flatten(x)[0].shape[0]
-        if size not in choices:
+        is_rest, size_before = size < size_before, size
+        if size not in choices and not is_rest:
             choices[size] = xla_for_inference(model, size, measure)
-        return functions[choices[size]](x)
+        return functions[choices.get(size, False)](x)
 
     return predict
 

@@ -97,7 +97,29 @@ def test_predict_follows_the_choice(model, timer, monkeypatch):
     functions = inspect.getclosurevars(model.predict_function).nonlocals
     counts = {xla: f.experimental_get_tracing_count() for xla, f in functions["functions"].items()}
     assert counts == {True: 1, False: 1}  # batches of 3 with XLA, the last one without
-    assert functions["choices"] == {3: True, 1: False}
+    assert functions["choices"] == {3: True}
+
+
+def test_the_rest_of_the_data_is_not_compiled(model, timer, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        compilers, "xla_for_inference", lambda model, size, measure: asked.append(size) or True
+    )
+    model.compile()
+    images = np.concatenate([IMAGES] * 3)
+    expected = model(images)
+    for count in (12, 11, 10, 9, 8, 11):  # rests of 4, 3, 2, 1, 0 and 3 images
+        received = model.predict(images[:count], 8, verbose=0)
+        np.testing.assert_allclose(received, expected[:count], rtol=0, atol=1e-5)
+    data = tf.data.Dataset.from_tensor_slices(images).batch(8)
+    np.testing.assert_allclose(model.predict(data, verbose=0), expected, rtol=0, atol=1e-5)
+    functions = inspect.getclosurevars(model.predict_function).nonlocals["functions"]
+    assert asked == [8]
+    assert functions[True].experimental_get_tracing_count() == 1
+    assert functions[False].experimental_get_tracing_count() == 2  # the second for any number
+    model.predict(images[:3], verbose=0)  # as large as the batch before
+    model.predict(images[:3], verbose=0)
+    assert asked == [8, 3]
 
 
 @pytest.mark.parametrize("switch", ["argument", "variable"])
