@@ -120,8 +120,7 @@ def verify_file(
 
     loaded = open_model(model)
     pixels = _read_some(images, loaded, unreadable) if images else None
-    task = task_of(model)
-    activation = None if task in ("single_label", SEGMENTATION) else activation_of(task)
+    activation = _activation(model)
     report = verify_export(path, loaded, pixels, tolerance=tolerance, activation=activation)
     print(report)
     if report.format == "litert":
@@ -142,7 +141,15 @@ def optimize_model(
 
     loaded = open_model(model)
     pixels = _read_some(images, loaded, unreadable) if images else None
-    print(optimize(loaded, pixels, batch, precisions, min_agreement, output=output))
+    activation = _activation(model)
+    limits = (batch, precisions, min_agreement)
+    print(optimize(loaded, pixels, *limits, output=output, activation=activation))
+
+
+def _activation(model: str) -> str | None:
+    """From the outputs of a run to what a user reads; `None` leaves it to the head."""
+    task = task_of(model)
+    return None if task in ("single_label", SEGMENTATION) else activation_of(task)
 
 
 def _read_some(paths: Sequence[str], model: keras.Model, unreadable: str) -> list[np.ndarray]:

@@ -68,7 +68,7 @@ class Candidate:
         precision: `"float32"`, `"bfloat16"` or `"int8"`.
         problem: Why it was not tried; `None` if it was.
         top1_agreement: Share of the images with the model's top-1 class, in [0, 1]; `None` without
-            a head.
+            classes: for features and regression.
         max_difference: Largest difference of an output, relative to the model's largest value.
         size: Bytes of the file.
         startup_seconds: Seconds to load the file and call it once.
@@ -154,6 +154,7 @@ def optimize(
     output: str | os.PathLike[str] | None = None,
     preprocessing: Preprocessing | None = None,
     seconds: float = 10.0,
+    activation: str | None = None,
 ) -> OptimizedModel:
     """Finds the fastest runtime for a model on this machine.
 
@@ -167,13 +168,16 @@ def optimize(
             agreement.
         batch_size: Images of a call.
         precisions: Precisions allowed: `"float32"`, `"bfloat16"`, `"int8"`.
-        min_agreement: Lowest top-1 agreement allowed, in [0, 1].
+        min_agreement: Lowest top-1 agreement allowed, in [0, 1]. Without classes, for features and
+            regression, no value may differ by more than `1 - min_agreement` of the largest.
         runtimes: Runtimes to try: `"graph"` and `"xla"` (a SavedModel), `"litert"`,
             `"onnxruntime"`, `"openvino"`. Those that are not installed are left out, and listed.
         output: Directory for the chosen file, which must not exist; `None` keeps the file until the
             result is deleted.
         preprocessing: Preprocessing of the images; `None` takes the model's own.
         seconds: Time of all calls that are timed.
+        activation: As for the exports: `"linear"` for regression, which is also the default of a
+            model with one output and no activation.
 
     Returns:
         An `OptimizedModel`; printed, it is a table.
@@ -193,15 +197,24 @@ def optimize(
     _check_names("runtimes", runtimes, RUNTIMES)
     if output is not None and pathlib.Path(output).expanduser().exists():
         raise FileExistsError(f"{os.fspath(output)!r} already exists. Choose another `output`.")
-    inference = prepare(model, "float32", preprocessing)
+    inference = prepare(model, "float32", preprocessing, activation)
+    if activation is None and inference.classes == 1 and inference.activation == "softmax":
+        activation = "linear"  # softmax of one value is 1
+        inference = dataclasses.replace(inference, activation=activation)
     pixels = verification_images(images, inference)
     pixels = np.resize(pixels, (-(-len(pixels) // batch_size) * batch_size, *pixels.shape[1:]))
     expected = expected_outputs(inference, pixels)
     folder = pathlib.Path(tempfile.mkdtemp(prefix="keras_vit_optimize_"))
-    files = _Files(model, pixels, batch_size, preprocessing, folder)
+    options = {"images": pixels, "preprocessing": preprocessing, "activation": activation}
+    files = _Files(model, options, batch_size, folder)
+
+    def check(candidate: Candidate, runner: Runner) -> ExportReport:
+        kind = (files.path(candidate), candidate.runtime, candidate.precision)
+        return compare(*kind, runner, expected, pixels, batch_size, inference.smallest_scale)
+
     candidates = [Candidate(*key) for key in _WAYS if key[0] in runtimes and key[1] in precisions]
     try:
-        runners = _try_all(candidates, files, pixels, expected, batch_size, images is not None)
+        runners = _try_all(candidates, files, check, pixels[:batch_size], images is not None)
         time_in_turns(runners, pixels[:batch_size], seconds)
         allowed = [candidate for candidate in runners if _agrees(candidate, min_agreement)]
         if not allowed:
@@ -233,12 +246,11 @@ class _Files:
     def __init__(
         self,
         model: keras.Model,
-        pixels: np.ndarray,
+        options: dict[str, Any],
         batch_size: int,
-        preprocessing: Preprocessing | None,
         folder: pathlib.Path,
     ):
-        self._options = {"images": pixels, "preprocessing": preprocessing}
+        self._options = options
         self._model, self._batch_size, self._folder = model, batch_size, folder
         self._written: dict[tuple[str, str], pathlib.Path | str] = {}
 
@@ -270,9 +282,8 @@ class _Files:
 def _try_all(
     candidates: Sequence[Candidate],
     files: _Files,
-    pixels: np.ndarray,
-    expected: dict[str, np.ndarray],
-    batch_size: int,
+    check: Callable[[Candidate, Runner], ExportReport],
+    batch: np.ndarray,
     can_calibrate: bool,
 ) -> dict[Candidate, Runner]:
     """Exports, loads and checks candidates, and notes why that is not possible for some."""
@@ -282,13 +293,12 @@ def _try_all(
             candidate.problem = "int8 is calibrated with `images`"
             continue
         try:
-            path = files.path(candidate)
+            files.path(candidate)  # exports it
             begin = time.perf_counter()
             runner = files.load(candidate)
-            runner(pixels[:batch_size])
+            runner(batch)
             candidate.startup_seconds = time.perf_counter() - begin
-            kind = (candidate.runtime, candidate.precision)
-            report = compare(path, *kind, runner, expected, pixels, batch_size)
+            report = check(candidate, runner)
         except Exception as error:  # each runtime has its own; the others are tried
             candidate.problem = next(iter(str(error).strip().splitlines()), repr(error))
             continue
@@ -321,7 +331,7 @@ def time_in_turns(candidates: Mapping[_Timed, Runner], batch: np.ndarray, second
 
 
 def _agrees(candidate: Candidate, min_agreement: float) -> bool:
-    """Whether a candidate is close enough; without a head the tolerance of float32 decides."""
+    """Whether a candidate is close enough to the model: by top-1 class, or without one by value."""
     if candidate.top1_agreement is None:
         return candidate.max_difference <= 1 - min_agreement
     return candidate.top1_agreement >= min_agreement

@@ -39,7 +39,7 @@ class ExportReport:
         max_difference: Largest absolute difference of any output, divided by the largest absolute
             value of that output in the model (at least 1, except for regression).
         top1_agreement: Share of images for which both have the same top-1 class, in [0, 1]; `None`
-            without a head.
+            without classes: for features and regression.
         latency_ms: Median latency of the file for one image, in milliseconds.
         processor_ms: Median processor time of all threads for one image, in milliseconds. Other
             work on the machine affects it less.
@@ -456,13 +456,14 @@ def _difference(output: np.ndarray, expected: np.ndarray, smallest_scale: float)
 
 
 def _agreement(outputs: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> float | None:
-    """Top-1 agreement of the logits, or of probabilities; `None` if the file has neither.
+    """Top-1 agreement of logits or probabilities; `None` for features, regression or one output.
 
     A model may have names of its own for them, which are found by their largest values.
     """
-    if not expected.keys() & {"logits", "probabilities"}:
+    scores = expected.get("probabilities")  # regression has logits alone
+    if scores is None or scores.shape[-1] == 1:
         return None
-    best = expected["logits" if "logits" in expected else "probabilities"].argmax(-1)
+    best = expected.get("logits", scores).argmax(-1)
     for name, values in outputs.items():
         known = expected.get(name)
         if known is not None and np.array_equal(known.argmax(-1), best):

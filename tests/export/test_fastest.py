@@ -12,6 +12,8 @@ from keras_vit.cli.main import main
 from keras_vit.errors import ExportMismatchError
 from keras_vit.export import fastest as module
 from keras_vit.export.fastest import optimize
+from keras_vit.models.vit import build_vit
+from tests.fixtures import fill_random, images_for, tiny_config
 
 pytestmark = pytest.mark.xdist_group("saved_model")
 
@@ -74,6 +76,40 @@ def test_all_runtimes_that_are_installed_agree(model, pixels):
             assert candidate.top1_agreement == 1 and candidate.max_difference < 1e-4
     best = max(tried, key=lambda candidate: candidate.images_per_second)
     assert fastest.chosen is best
+
+
+@pytest.fixture
+def runner_of(monkeypatch):
+    """Makes `optimize` find one candidate, which computes with a function of the test."""
+
+    def replace(runner):
+        def export_nothing(model, path, **options):
+            path.parent.mkdir(parents=True)
+            path.touch()
+            return types.SimpleNamespace(path=path)
+
+        monkeypatch.setattr(module, "_WAYS", {("litert", "float32"): (export_nothing, {})})
+        monkeypatch.setitem(module._NAMES, "export_nothing", "model")
+        monkeypatch.setattr(module._Files, "load", lambda files, candidate: runner)
+
+    return replace
+
+
+@pytest.mark.parametrize(("outputs", "activation"), [(1, None), (1, "linear"), (3, "linear")])
+def test_a_regression_is_judged_by_its_values(outputs, activation, runner_of):
+    model = build_vit(tiny_config(classes=outputs, depth=1))
+    fill_random(model, 0.1)
+    head = model.get_layer("head")
+    head.set_weights([0.002 * weight for weight in head.get_weights()])  # far below 1
+    pixels = images_for(model)
+    runner_of(lambda images: {"logits": 1.005 * model(images).numpy()})
+    chosen = optimize(model, pixels, seconds=0, activation=activation).chosen
+    assert chosen.top1_agreement is None
+    assert chosen.max_difference == pytest.approx(0.005, abs=1e-4)
+    runner_of(lambda images: {"logits": 1.05 * model(images).numpy()})
+    with pytest.raises(ExportMismatchError, match=r"No runtime reaches min_agreement=0.99"):
+        optimize(model, pixels, seconds=0, activation=activation)
+    assert optimize(model, pixels, 1, min_agreement=0.9, seconds=0, activation=activation)
 
 
 def test_candidates_take_turns():
