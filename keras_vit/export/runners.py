@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.trainers.private_names import litert_operators
+from keras_vit.trainers.processors import count_cores
 
 if TYPE_CHECKING:  # an optional package
     from ai_edge_litert.interpreter import Interpreter
@@ -149,7 +150,7 @@ def _interpreter(path: str | os.PathLike[str]) -> Interpreter:
         raise ImportError(
             'LiteRT files need ai-edge-litert. Install it with `pip install "keras_vit[litert]"`.'
         ) from error
-    return Interpreter(model_path=os.fspath(path), num_threads=os.cpu_count())
+    return Interpreter(model_path=os.fspath(path), num_threads=count_cores())
 
 
 def load_onnx(path: str | os.PathLike[str]) -> Runner:

@@ -27,6 +27,7 @@ from keras_vit.files import cache_dir, write_atomically
 from keras_vit.trainers.distributed import Step
 from keras_vit.trainers.private_names import Tensor, flatten_layers, supports_xla
 from keras_vit.trainers.processors import (
+    count_cores,
     describe_processor,
     runs_on_processors_alone,
     xla_pays,
@@ -169,10 +170,7 @@ def _key(block: keras.layers.Layer, dtype: str, batch: int) -> str:
     config = {name: value for name, value in block.get_config().items() if name != "name"}
     about = {
         "processor": describe_processor(),
-        "threads": [
-            len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-            tf.config.threading.get_intra_op_parallelism_threads(),
-        ],
+        "threads": [count_cores(), tf.config.threading.get_intra_op_parallelism_threads()],
         "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS"),
         "xla": os.environ.get("XLA_FLAGS"),
         "block": [type(block).__name__, repr(_input_shape(block)), repr(config)],

@@ -129,6 +129,13 @@ def runs_on_processors_alone() -> bool:
     return all(device.device_type == "CPU" for device in tf.config.list_physical_devices())
 
 
+def count_cores() -> int:
+    """Counts the processor cores that this process may use: `taskset` and cpusets allow fewer."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS and Windows
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def describe_processor() -> str:
     """Returns the name and the features of the processor, one in a line."""
     try:

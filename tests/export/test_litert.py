@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import types
 import zipfile
@@ -11,7 +12,12 @@ import numpy as np
 import pytest
 
 from keras_vit.export.litert import export_litert, litert_errors
-from keras_vit.export.runners import count_litert_operators, litert_kernels, load_litert
+from keras_vit.export.runners import (
+    _interpreter,
+    count_litert_operators,
+    litert_kernels,
+    load_litert,
+)
 from keras_vit.models.vit import build_vit
 from tests.counts import check_counts, script
 from tests.export.conftest import LABELS
@@ -46,6 +52,15 @@ def reports(wide, photographs, tmp_path_factory):
         )
         for precision in ("float32", "float16", "dynamic", "int8")
     }
+
+
+def test_litert_runs_on_the_cores_that_the_process_may_use(monkeypatch):
+    interpreter = pytest.importorskip("ai_edge_litert.interpreter")
+    received = []
+    monkeypatch.setattr(interpreter, "Interpreter", lambda **options: received.append(options))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5, 9}, raising=False)
+    _interpreter("model.tflite")
+    assert received == [{"model_path": "model.tflite", "num_threads": 3}]
 
 
 def test_fewer_bits_make_smaller_files(reports):

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from keras_vit.models.vit import build_vit
 from keras_vit.trainers import processors
-from keras_vit.trainers.processors import keep_buffers, xla_pays
+from keras_vit.trainers.processors import count_cores, keep_buffers, xla_pays
 from tests.fixtures import tiny_config
 from tests.workers import run
 
@@ -46,6 +46,14 @@ def test_the_users_setting_of_onednn_counts(setting, pays, cpuinfo, monkeypatch)
     path = cpuinfo(WITH_ONEDNN if pays else WITHOUT)
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", setting)
     assert xla_pays("float32", path) is pays
+
+
+def test_cores_are_those_that_the_process_may_use(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5}, raising=False)
+    assert count_cores() == 2
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert count_cores() == 64
 
 
 def test_under_a_strategy_the_choice_is_left_to_keras(cpuinfo):
