@@ -3,7 +3,8 @@
 Keras reads arrays through tf.data. Building the pipeline takes longer than a small ViT takes for an
 image, and deleting it can take as long as the whole call (see `without_autotune`). So `predict`
 slices an array itself. For `fit` and `evaluate`, whose data may have weights and an order, Keras
-gets a data adapter instead of arrays: its own, with a pipeline that is not tuned.
+gets a data adapter instead of arrays: its own, with a pipeline that is not tuned. Under
+`tf.distribute`, what TensorFlow adds to a dataset for each device is not tuned either.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 
 from keras_vit.trainers.distributed import is_distributed
 from keras_vit.trainers.private_names import (
+    DeviceData,
     Tensor,
     array_adapter_class,
     can_convert_arrays,
@@ -123,6 +125,16 @@ class ArrayData(Base):
         if _are_arrays(x):
             x = _adapter(x, batch_size=batch_size, steps=steps)
         return super().predict(x, batch_size, verbose, steps, callbacks)
+
+    def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
+        """Keras calls it with the data of `fit` and `evaluate`, before anything is read.
+
+        TensorFlow hands the batches of a distributed dataset to each device through a dataset of
+        its own, which is tuned whatever the options of the user's dataset say.
+        """
+        if iterator is not None and is_distributed(self):
+            DeviceData.use_in(iterator, without_autotune)
+        super()._maybe_symbolic_build(iterator, data_batch)
 
     def _slices_itself(self, x: Any) -> bool:
         if keras.backend.backend() != "tensorflow" or is_distributed(self):

@@ -47,6 +47,9 @@ _DATASET = "tensorflow.python.data.ops.dataset_ops:DatasetV2"
 _SHUFFLE = "tensorflow.python.data.ops.shuffle_op:_ShuffleDataset"
 _DISTRIBUTED = "tensorflow.python.distribute.input_lib:DistributedDataset"
 _FUNCTION_DATASETS = "tensorflow.python.distribute.input_lib:DistributedDatasetsFromFunction"
+_ITERATOR = "tensorflow.python.distribute.input_lib:DistributedIterator"
+_WORKER_ITERATOR = "tensorflow.python.distribute.input_lib:_SingleWorkerOwnedDatasetIterator"
+_DEVICE_ITERATORS = "tensorflow.python.data.ops.multi_device_iterator_ops:OwnedMultiDeviceIterator"
 
 PRIVATE_NAMES = tuple(
     PrivateName(*row)
@@ -76,11 +79,17 @@ PRIVATE_NAMES = tuple(
         (f"{_ADAPTERS}.array_data_adapter", "ArrayDataAdapter", "subclassed: without autotuning"),
         (f"{_ADAPTERS}.array_data_adapter", "can_convert_arrays", "what Keras takes for arrays"),
         (f"{_ADAPTERS}.array_slicing", "train_validation_split", "splits before the adapter"),
+        # Data of several devices (trainers/array_data.py).
+        (_ITERATOR, "_iterators", "the iterators of the workers"),
+        (_WORKER_ITERATOR, "_iterator", "the iterator of a worker's devices"),
+        (_DEVICE_ITERATORS, "_device_iterators", "replaced per iterator: without autotuning"),
+        (_DEVICE_ITERATORS, "_devices", "their devices"),
+        ("tensorflow.python.data.ops.iterator_ops:OwnedIterator", "_dataset", "what it reads"),
         # Resuming a run (resume/).
         (f"{_TRAINER}.fit", "epoch_iterator", "the data of the `fit` that is running"),
         (_TRAINER, "_initial_epoch", "the epoch that `fit` starts with"),
         ("sys", "_current_frames", "whether `fit` of another thread is still running"),
-        (_EPOCH_ITERATOR, "_get_iterator", "replaced per `fit`: starts at a saved batch"),
+        (_EPOCH_ITERATOR, "_get_iterator", "replaced per `fit`: a saved batch, no autotuning"),
         (_EPOCH_ITERATOR, "_current_iterator", "whether an epoch ends within the data"),
         (_EPOCH_ITERATOR, "_num_batches", "batches of the data, once they were counted"),
         (_EPOCH_ITERATOR, "_steps_seen", "steps of the data that were drawn"),
@@ -172,6 +181,38 @@ class EpochIterator:
     def replace_data(self, change: Callable[[Callable[[], Any]], Callable[[], Any]]) -> None:
         """Replaces the function of this iterator that returns the data of the next epoch."""
         self._keras._get_iterator = change(self._keras._get_iterator)
+
+
+class DeviceData:
+    """A distributed dataset with a change of the datasets that TensorFlow adds for each device.
+
+    Args:
+        data: The distributed dataset.
+        change: From a dataset to one with the same elements.
+    """
+
+    def __init__(self, data: Any, change: Callable[[Any], Any]):
+        self._data = data
+        self._change = change
+
+    @classmethod
+    def use_in(cls, keras_iterator: Any, change: Callable[[Any], Any]) -> None:
+        """Changes the data of every epoch of Keras's `TFEpochIterator`, once."""
+        if "_get_iterator" not in vars(keras_iterator):
+            make = keras_iterator._get_iterator
+            keras_iterator._get_iterator = lambda: cls(make(), change)
+
+    def __iter__(self) -> Iterator[Any]:
+        import tensorflow as tf
+
+        iterator = iter(self._data)
+        for worker in getattr(iterator, "_iterators", ()):
+            devices = worker._iterator
+            parts = getattr(devices, "_device_iterators", [])  # of which nothing was read yet
+            for index, part in enumerate(parts):
+                with tf.device(devices._devices[index]):
+                    parts[index] = iter(self._change(part._dataset))
+        return iterator
 
 
 def supports_xla(model: keras.Model) -> bool:

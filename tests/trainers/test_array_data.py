@@ -102,6 +102,45 @@ def test_fit_and_evaluate_read_without_autotuning(model, images):
     assert tuned == [False] * 4
 
 
+def is_tuned(iterator):
+    """Whether TensorFlow tunes what it adds to a dataset for the first device."""
+    part = iterator._iterators[0]._iterator._device_iterators[0]
+    return part._dataset.options().autotune.enabled is not False
+
+
+@pytest.mark.parametrize("steps", [None, 2])
+def test_data_of_devices_is_not_tuned_under_a_strategy(steps):
+    class Look(keras.callbacks.Callback):
+        def __init__(self):
+            super().__init__()
+            self.seen = []
+
+        def on_epoch_begin(self, epoch, logs=None):
+            iterator = EpochIterator.of_running_fit()
+            self.seen.append(is_tuned(iter(iterator._keras._get_iterator())))
+
+        def on_test_begin(self, logs=None):
+            iterator = self.model._eval_epoch_iterator
+            self.seen.append(is_tuned(iter(iterator._get_iterator())))
+
+    x, y = np.arange(12.0).reshape(6, 2), np.ones((6, 1))
+    data = without_autotune(tf.data.Dataset.from_tensor_slices((x, y)).batch(2).repeat(3))
+    weights = {}
+    for name in ("keras", "ours"):
+        strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+        with strategy.scope():
+            inputs = keras.Input((2,))
+            outputs = keras.layers.Dense(1, "relu", kernel_initializer="ones")(inputs)
+            model = {"keras": keras.Model, "ours": keras_vit.Model}[name](inputs, outputs)
+            model.compile("sgd", "mse")
+        look = Look()
+        options = {"validation_data": data, "validation_steps": steps, "steps_per_epoch": steps}
+        model.fit(data, epochs=2, shuffle=False, callbacks=[look], verbose=0, **options)
+        assert look.seen == [name == "keras"] * 4
+        weights[name] = model.get_weights()
+    np.testing.assert_allclose(weights["ours"][0], weights["keras"][0], rtol=1e-6)
+
+
 FIT_CASES = {
     "shuffled": {},
     "in order": {"shuffle": False, "batch_size": 3, "sample_weight": np.linspace(0, 2, 7)},
