@@ -37,6 +37,7 @@ from keras_vit.export.verify import (
     verification_images,
 )
 from keras_vit.files import write_atomically
+from keras_vit.trainers.processors import memory_bytes
 
 # The export of each runtime and precision, with its options.
 _WAYS: dict[tuple[str, str], tuple[Callable[..., ExportReport], dict[str, Any]]] = {
@@ -45,13 +46,19 @@ _WAYS: dict[tuple[str, str], tuple[Callable[..., ExportReport], dict[str, Any]]]
     ("litert", "float32"): (export_litert, {}),
     ("onnxruntime", "float32"): (export_onnx, {}),
     ("openvino", "float32"): (export_onnx, {}),
-    ("graph", "bfloat16"): (export_saved_model, {"precision": "bfloat16"}),
+    ("graph", "bfloat16"): (export_saved_model, {"precision": "bfloat16", "jit_compile": True}),
+    ("xla", "bfloat16"): (export_saved_model, {"precision": "bfloat16", "jit_compile": True}),
+    ("constants", "bfloat16"): (
+        export_saved_model,
+        {"precision": "bfloat16", "constant_weights": True},
+    ),
     ("openvino", "bfloat16"): (export_onnx, {}),  # rounds the float32 file itself
     ("litert", "int8"): (export_litert, {"precision": "int8"}),
     ("onnxruntime", "int8"): (export_onnx, {"precision": "int8"}),
 }
 RUNTIMES = tuple(dict.fromkeys(runtime for runtime, _ in _WAYS))
 PRECISIONS = tuple(dict.fromkeys(precision for _, precision in _WAYS))
+_CONSTANTS_GROWTH = 25  # memory of a process with constant weights, over their bytes, at most
 _NAMES = {
     "export_saved_model": "saved_model",
     "export_litert": "model.tflite",
@@ -64,7 +71,7 @@ class Candidate:
     """A model in one runtime and precision, as measured on this machine.
 
     Args:
-        runtime: `"graph"`, `"xla"`, `"litert"`, `"onnxruntime"` or `"openvino"`.
+        runtime: `"graph"`, `"xla"`, `"constants"`, `"litert"`, `"onnxruntime"` or `"openvino"`.
         precision: `"float32"`, `"bfloat16"` or `"int8"`.
         problem: Why it was not tried; `None` if it was.
         top1_agreement: Share of the images with the model's top-1 class, in [0, 1]; `None` without
@@ -170,8 +177,9 @@ def optimize(
         precisions: Precisions allowed: `"float32"`, `"bfloat16"`, `"int8"`.
         min_agreement: Lowest top-1 agreement allowed, in [0, 1]. Without classes, for features and
             regression, no value may differ by more than `1 - min_agreement` of the largest.
-        runtimes: Runtimes to try: `"graph"` and `"xla"` (a SavedModel), `"litert"`,
-            `"onnxruntime"`, `"openvino"`. Those that are not installed are left out, and listed.
+        runtimes: Runtimes to try: `"graph"`, `"xla"` and `"constants"` (a SavedModel; the last with
+            `constant_weights`, in bfloat16, where memory allows it), `"litert"`, `"onnxruntime"`,
+            `"openvino"`. Those that are not installed are left out, and listed.
         output: Directory for the chosen file, which must not exist; `None` keeps the file until the
             result is deleted.
         preprocessing: Preprocessing of the images; `None` takes the model's own.
@@ -252,19 +260,23 @@ class _Files:
     ):
         self._options = options
         self._model, self._batch_size, self._folder = model, batch_size, folder
-        self._written: dict[tuple[str, str], pathlib.Path | str] = {}
+        self._written: dict[tuple[str, ...], pathlib.Path | str] = {}
 
     def path(self, candidate: Candidate) -> pathlib.Path:
         """Returns the path of a candidate's file, and exports it if it does not exist."""
         export, options = _WAYS[candidate.runtime, candidate.precision]
-        key = (export.__name__, options.get("precision", "float32"))
+        is_constant = candidate.runtime == "constants"
+        weights = "constants" if is_constant else "weights"
+        key = (export.__name__, options.get("precision", "float32"), weights)
         if key not in self._written:
+            if is_constant:
+                _check_memory(self._model)
             options = {**self._options, **options}
             if export is export_litert:
                 is_int8 = candidate.precision == "int8"
                 options["batch_size"] = 1 if is_int8 else self._batch_size
                 options["calibration"] = list(options["images"]) if is_int8 else None
-            path = self._folder / key[1] / _NAMES[key[0]]
+            path = self._folder / key[1] / key[2] / _NAMES[key[0]]
             # Agreement decides here, not the tolerance of the format.
             self._written[key] = export(self._model, path, tolerance=float("inf"), **options).path
         return pathlib.Path(self._written[key])
@@ -274,9 +286,16 @@ class _Files:
         path = self.path(candidate)
         if candidate.runtime == "openvino":
             return load_openvino(path, candidate.precision)
-        if candidate.runtime == "graph" and candidate.precision == "float32":
+        if candidate.runtime == "graph":
             return load_saved_model(path, PLAIN_PIXELS)
         return LOADERS[find_format(path)](path)
+
+
+def _check_memory(model: keras.Model) -> None:
+    """Raises a `ValueError` if constant weights in half precision may take most of the memory."""
+    needed = _CONSTANTS_GROWTH * 2 * model.count_params()
+    if needed > memory_bytes() / 2:
+        raise ValueError(f"constant weights may take {needed / 1e9:.0f} GB of memory")
 
 
 def _try_all(

@@ -55,7 +55,7 @@ def keep_buffers(for_children: bool = False) -> bool:
     """
     if keras.backend.backend() != "tensorflow" or _USE_BFC in os.environ or _onednn_is_on(_CPUINFO):
         return False
-    variables = {_USE_BFC: "true", _LIMIT: str(_memory_bytes() // 2**20)}
+    variables = {_USE_BFC: "true", _LIMIT: str(memory_bytes() // 2**20)}
     variables = {name: value for name, value in variables.items() if name not in os.environ}
     os.environ.update(variables)
     if not for_children:
@@ -67,7 +67,7 @@ def keep_buffers(for_children: bool = False) -> bool:
     return True
 
 
-def _memory_bytes() -> int:
+def memory_bytes() -> int:
     """Memory that this process may use: the machine's, or the container's where that is less."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min([machine, *_cgroup_limits()])

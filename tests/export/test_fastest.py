@@ -69,11 +69,13 @@ def test_all_runtimes_that_are_installed_agree(model, pixels):
     fastest = optimize(model, pixels, 2, ("float32", "bfloat16", "int8"), 0.5, seconds=1)
     tried = [candidate for candidate in fastest.candidates if candidate.problem is None]
     assert {"graph", "xla", "litert", "onnxruntime"} <= {candidate.runtime for candidate in tried}
-    assert len(tried) >= 7
+    assert len(tried) >= 9
     for candidate in tried:
         assert candidate.images_per_second > 0
         if candidate.precision == "float32":
             assert candidate.top1_agreement == 1 and candidate.max_difference < 1e-4
+    sizes = {each.runtime: each.size for each in tried if each.precision == "bfloat16"}
+    assert sizes["graph"] == sizes["xla"] and {"constants"} <= sizes.keys()  # one file, and one
     best = max(tried, key=lambda candidate: candidate.images_per_second)
     assert fastest.chosen is best
 
@@ -110,6 +112,12 @@ def test_a_regression_is_judged_by_its_values(outputs, activation, runner_of):
     with pytest.raises(ExportMismatchError, match=r"No runtime reaches min_agreement=0.99"):
         optimize(model, pixels, seconds=0, activation=activation)
     assert optimize(model, pixels, 1, min_agreement=0.9, seconds=0, activation=activation)
+
+
+def test_constant_weights_are_not_tried_without_memory_for_them(model, pixels, monkeypatch):
+    monkeypatch.setattr(module, "memory_bytes", lambda: 99 * model.count_params())
+    with pytest.raises(ExportMismatchError, match=r"constants +bfloat16 .* may take 0 GB"):
+        optimize(model, pixels, 1, ("bfloat16",), runtimes=("constants",), seconds=0)
 
 
 def test_candidates_take_turns():
