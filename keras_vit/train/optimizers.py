@@ -38,8 +38,6 @@ class AdamW(keras.optimizers.AdamW):
     >>> model.compile(keras_vit.train.AdamW(1e-3, rate_factors=factors), loss)
     """
 
-    epsilon: Any  # a tensor during an update
-
     def __init__(
         self,
         learning_rate: float | keras.optimizers.schedules.LearningRateSchedule = 0.001,
@@ -51,6 +49,7 @@ class AdamW(keras.optimizers.AdamW):
         super().__init__(learning_rate=learning_rate, epsilon=epsilon, **kwargs)
         self.rate_factors = dict(rate_factors or {})
         self.decay_kernels_only = decay_kernels_only
+        self._corrections: dict[str, tuple[Any, Any]] = {}
 
     def build(self, variables: Sequence[keras.Variable]) -> None:
         paths = [variable.path for variable in variables]
@@ -65,23 +64,53 @@ class AdamW(keras.optimizers.AdamW):
         self._are_kernels = list(map(is_kernel, variables))
         super().build(variables)
 
+    def apply(
+        self,
+        grads: Sequence[keras.KerasTensor | None],
+        trainable_variables: Sequence[keras.Variable] | None = None,
+    ) -> Any:
+        self._corrections = {}  # of this step, and in its graph
+        try:
+            return super().apply(grads, trainable_variables)
+        finally:
+            self._corrections = {}
+
     def update_step(
         self,
         gradient: keras.KerasTensor,
         variable: keras.Variable,
         learning_rate: keras.KerasTensor,
     ) -> None:
-        rate = learning_rate * self._factors[self._get_variable_index(variable)]
+        ops, dtype, index = keras.ops, variable.dtype, self._get_variable_index(variable)
+        rate = ops.cast(learning_rate, dtype) * self._factors[index]
         if self.weight_decay and self._use_weight_decay(variable):
-            decay = keras.ops.cast(self.weight_decay * rate, variable.dtype)
-            self.assign_sub(variable, keras.ops.multiply(variable, decay))
-        # Keras divides by sqrt(v) + epsilon and multiplies by the correction of v afterwards.
-        epsilon, step = self.epsilon, keras.ops.cast(self.iterations + 1, variable.dtype)
-        self.epsilon = epsilon * keras.ops.sqrt(1 - keras.ops.power(self.beta_2, step))
-        try:
-            super().update_step(gradient, variable, rate)
-        finally:
-            self.epsilon = epsilon
+            decay = ops.cast(self.weight_decay, dtype) * rate
+            self.assign_sub(variable, ops.multiply(variable, decay))
+        gradient = ops.cast(gradient, dtype)
+        first, second = self._momentums[index], self._velocities[index]
+        self.assign_add(first, ops.multiply(ops.subtract(gradient, first), 1 - self.beta_1))
+        change = ops.subtract(ops.square(gradient), second)
+        self.assign_add(second, ops.multiply(change, 1 - self.beta_2))
+        if self.amsgrad:
+            largest = self._velocity_hats[index]
+            self.assign(largest, ops.maximum(largest, second))
+            second = largest
+        scale, epsilon = self._correct_bias(dtype)
+        scaled = ops.multiply(first, rate * scale)
+        self.assign_sub(variable, ops.divide(scaled, ops.add(ops.sqrt(second), epsilon)))
+
+    def _correct_bias(self, dtype: str) -> tuple[Any, Any]:
+        """Factor of the first moment, and what is added to the root of the second.
+
+        Computed once in a step: for every variable, as in Keras, they are a third of the operations
+        of the optimizer, which TensorFlow traces in the first step.
+        """
+        if dtype not in self._corrections:
+            ops, step = keras.ops, keras.ops.cast(self.iterations + 1, dtype)
+            powers = [ops.power(ops.cast(beta, dtype), step) for beta in (self.beta_1, self.beta_2)]
+            root = ops.sqrt(1 - powers[1])
+            self._corrections[dtype] = (root / (1 - powers[0]), self.epsilon * root)
+        return self._corrections[dtype]
 
     def _apply_weight_decay(self, variables: Sequence[keras.Variable]) -> None:
         pass  # `update_step` does, with the learning rate of each variable
