@@ -43,7 +43,7 @@ from small_data import start_tensorflow, with_error
 
 import keras_vit
 
-SIZE = 96
+SIZE = 64
 PATCH = 8
 DIGITS = [str(digit) for digit in range(10)]
 PACKAGES = ("tensorflow", "keras", "keras-hub")
@@ -52,9 +52,9 @@ MEASURES = {
     "detection": {"mean_ap": "mAP", "ap50": "AP at IoU 0.5", "ap75": "AP at IoU 0.75"},
 }
 # Width, depth and heads of the Transformer, for about as many parameters as the others have.
-SIZES = {"segmentation": (192, 7, 3), "detection": (192, 6, 3)}
-# Boxes are 12 to 47 pixels: half of them would fit no anchor of 32 pixels, the default's smallest.
-DETECTOR = {"max_level": 5, "num_conv_layers": 1, "anchor_size": 3}
+SIZES = {"segmentation": (128, 6, 4), "detection": (128, 6, 4)}
+# The default's smallest anchors, of 32 pixels, are larger than the boxes.
+DETECTOR = {"max_level": 5, "num_conv_layers": 1, "anchor_size": 2}
 
 
 def photographs():
@@ -92,7 +92,7 @@ def compose(count, seed, test):
         image[:] = part
         own, own_labels = [], []
         for chosen in rng.choice(kept, rng.integers(1, 4), replace=False):
-            side = int(rng.integers(24, 48))
+            side = int(rng.integers(20, 36))
             drawn = PIL.Image.fromarray((digits[chosen].reshape(8, 8) * 15.9).astype("uint8"))
             alpha = np.asarray(drawn.resize((side, side), PIL.Image.Resampling.BICUBIC)) / 255.0
             y, x = rng.integers(0, SIZE - side, 2)
@@ -145,9 +145,9 @@ def segformer(classes):
         layerwise_depths=[2, 2, 2, 2], num_layers=4, layerwise_num_heads=[1, 2, 5, 8],
         layerwise_sr_ratios=[8, 4, 2, 1], max_drop_path_rate=0.0,
         layerwise_patch_sizes=[7, 3, 3, 3], layerwise_strides=[4, 2, 2, 2],
-        hidden_dims=[32, 64, 160, 256], image_shape=(SIZE, SIZE, 3),
+        hidden_dims=[32, 64, 110, 160], image_shape=(SIZE, SIZE, 3),
     )  # fmt: skip
-    backbone = keras_hub.models.SegFormerBackbone(encoder, projection_filters=256)
+    backbone = keras_hub.models.SegFormerBackbone(encoder, projection_filters=128)
     return scaled(keras_hub.models.SegFormerImageSegmenter(backbone, classes))
 
 
@@ -223,7 +223,7 @@ def contestants(task):
     else:
         others = {
             "RetinaNet, ResNet": lambda classes: keras_vit.models.build_detector(
-                resnet([64, 128, 256, 256]), classes, **DETECTOR
+                resnet([64, 128, 128, 256]), classes, **DETECTOR
             )
         }
     return dict.fromkeys(("keras_vit", "keras_vit, self-pretrained"), build), others
