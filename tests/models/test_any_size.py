@@ -290,8 +290,9 @@ def test_files_of_one_size_equal_the_model_of_any_size(export, tmp_path):
 
 
 @pytest.mark.slow
-def test_saved_model_takes_any_size(tmp_path):
-    _, flexible = pair_of("dinov3")
+@pytest.mark.parametrize("case", ["timm", "sincos", "dinov3"])
+def test_saved_model_takes_any_size(case, tmp_path):
+    _, flexible = pair_of(case)
     report = keras_vit.export_saved_model(flexible, tmp_path)
     assert report.max_difference < 1e-4
     loaded = tf.saved_model.load(str(report.path))
