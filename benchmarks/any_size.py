@@ -1,4 +1,4 @@
-"""A model for any image size beside the model of one size, at that size.
+"""A model for any image size compared with the model of one size, at that size.
 
     python benchmarks/any_size.py --output docs/benchmarks/any_size.jsonl
 

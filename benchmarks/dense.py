@@ -378,7 +378,7 @@ def main():
         return
     told = ("processor_seconds", "images", "test_images", "batch_size", "rate")
     own = (options.seconds, *(getattr(options, name) for name in told[1:]))
-    done = {(row["task"], row["who"], row["seed"], *(row[each] for each in told)) for row in rows}
+    done = {(row["task"], row["who"], row["seed"], *(row.get(each) for each in told)) for row in rows}
     for seed in options.seeds:
         for name in [name for group in contestants(options.task) for name in group]:
             if (options.task, name, seed, *own) not in done:

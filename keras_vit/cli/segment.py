@@ -23,7 +23,6 @@ from keras_vit.data.mask_pipeline import mask_batches
 from keras_vit.data.masks import IGNORED, Colour, MaskSet, read_masks
 from keras_vit.data.preview import write_png
 from keras_vit.data.sources import read_share
-from keras_vit.evaluate.counting import count_parameters
 from keras_vit.evaluate.segmentation import draw_classes, evaluate_masks, predict_masks
 from keras_vit.models.resizing import resize_model
 from keras_vit.models.segmentation import build_segmenter
@@ -88,11 +87,14 @@ def train_segmenter(
     segmenter = build_segmenter(backbone, len(names), head)
     steps = training.num_images // batch_size * epochs
     size = " x ".join(map(str, segmenter.input_shape[1:]))
-    memory = memory_text(segmenter, batch_size, optimizer_slots=2)
-    memory += "; with frozen weights less" if freeze else ""
+    try:
+        memory = memory_text(segmenter, batch_size, optimizer_slots=2)
+        memory += "; with frozen weights less" if freeze else ""
+    except ValueError as error:  # layers of another library
+        memory = f"not known: {error}"
     print_facts(
         [
-            ("model", f"{segmenter.name}, {count_parameters(segmenter):,} parameters"),
+            ("model", f"{segmenter.name}, {segmenter.count_params():,} parameters"),
             ("images", f"{training.num_images:,} to train on"),
             ("size", size),
             ("memory", memory),
@@ -168,7 +170,10 @@ def evaluate_segmenter(
     """Prints the mean IoU of a segmentation model on images with masks."""
     loaded, names, settings = _open(model)
     if classes is not None:
+        had_colours = settings.get("colors") is not None
         names, settings["colors"] = read_classes(classes)
+        if had_colours != (settings["colors"] is not None):
+            settings.pop("ignored", None)  # colours and values do not fit each other's masks
     if ignored is not None:
         settings["ignored"] = ignored
     found = _read(images, masks, names, settings)

@@ -407,8 +407,16 @@ def _layer_stages(model: keras.Model) -> Iterator[StageCount]:
     for layer in model.layers:
         if isinstance(layer, keras.layers.InputLayer):
             continue
+        times = len(calls[layer])
         if isinstance(layer, keras.Model):
-            yield from count_stages(layer)
+            for each in count_stages(layer):  # a shared model has its weights once
+                yield dataclasses.replace(
+                    each,
+                    macs=times * each.macs,
+                    activations=times * each.activations,
+                    inputs=times * each.inputs,
+                    constant_macs=times * each.constant_macs,
+                )
             continue
         stages = [_layer_stage(layer, call) for call in calls[layer]]
         stage = dataclasses.replace(
@@ -416,6 +424,7 @@ def _layer_stages(model: keras.Model) -> Iterator[StageCount]:
             name=layer.name,
             macs=sum(each.macs for each in stages),
             activations=sum(each.activations for each in stages),
+            inputs=sum(each.inputs for each in stages),
             constant_macs=sum(each.constant_macs for each in stages),
         )
         if isinstance(layer, ResizeMaps) and calls[layer][0].outputs[0] in model.outputs:

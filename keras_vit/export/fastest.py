@@ -58,7 +58,7 @@ _WAYS: dict[tuple[str, str], tuple[Callable[..., ExportReport], dict[str, Any]]]
 }
 RUNTIMES = tuple(dict.fromkeys(runtime for runtime, _ in _WAYS))
 PRECISIONS = tuple(dict.fromkeys(precision for _, precision in _WAYS))
-_CONSTANTS_GROWTH = 25  # memory of a process with constant weights, over their bytes, at most
+_CONSTANTS_GROWTH = 60  # memory of an export of constant weights over their bytes (50 measured)
 _NAMES = {
     "export_saved_model": "saved_model",
     "export_litert": "model.tflite",
@@ -203,6 +203,13 @@ def optimize(
     check_positive("batch_size", batch_size)
     _check_names("precisions", precisions, PRECISIONS)
     _check_names("runtimes", runtimes, RUNTIMES)
+    candidates = [Candidate(*key) for key in _WAYS if key[0] in runtimes and key[1] in precisions]
+    if not candidates:
+        pairs = ", ".join(f"{runtime} in {precision}" for runtime, precision in _WAYS)
+        raise ValueError(
+            f"No runtime of {tuple(runtimes)} has one of the precisions {tuple(precisions)}. There "
+            f"are: {pairs}."
+        )
     if output is not None and pathlib.Path(output).expanduser().exists():
         raise FileExistsError(f"{os.fspath(output)!r} already exists. Choose another `output`.")
     inference = prepare(model, "float32", preprocessing, activation)
@@ -212,6 +219,8 @@ def optimize(
     pixels = verification_images(images, inference)
     pixels = np.resize(pixels, (-(-len(pixels) // batch_size) * batch_size, *pixels.shape[1:]))
     expected = expected_outputs(inference, pixels)
+    if inference.activation == "linear" and "logits" in expected:
+        expected = {"logits": expected["logits"]}  # not the features, which some formats leave out
     folder = pathlib.Path(tempfile.mkdtemp(prefix="keras_vit_optimize_"))
     options = {"images": pixels, "preprocessing": preprocessing, "activation": activation}
     files = _Files(model, options, batch_size, folder)
@@ -220,7 +229,6 @@ def optimize(
         kind = (files.path(candidate), candidate.runtime, candidate.precision)
         return compare(*kind, runner, expected, pixels, batch_size, inference.smallest_scale)
 
-    candidates = [Candidate(*key) for key in _WAYS if key[0] in runtimes and key[1] in precisions]
     try:
         runners = _try_all(candidates, files, check, pixels[:batch_size], images is not None)
         time_in_turns(runners, pixels[:batch_size], seconds)

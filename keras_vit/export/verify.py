@@ -460,10 +460,13 @@ def _agreement(outputs: dict[str, np.ndarray], expected: dict[str, np.ndarray]) 
 
     A model may have names of its own for them, which are found by their largest values.
     """
-    scores = expected.get("probabilities")  # regression has logits alone
+    logits = expected.get("logits")
+    scores = expected.get("probabilities")  # regression has logits alone, and so have class maps
+    if scores is None and logits is not None and logits.ndim == 4:
+        scores = logits
     if scores is None or scores.shape[-1] == 1:
         return None
-    best = expected.get("logits", scores).argmax(-1)
+    best = (scores if logits is None else logits).argmax(-1)
     for name, values in outputs.items():
         known = expected.get(name)
         if known is not None and np.array_equal(known.argmax(-1), best):

@@ -49,7 +49,7 @@ class AdamW(keras.optimizers.AdamW):
         super().__init__(learning_rate=learning_rate, epsilon=epsilon, **kwargs)
         self.rate_factors = dict(rate_factors or {})
         self.decay_kernels_only = decay_kernels_only
-        self._corrections: dict[str, tuple[Any, Any]] = {}
+        self._corrections: dict[Any, tuple[Any, Any]] = {}  # by dtype
 
     def build(self, variables: Sequence[keras.Variable]) -> None:
         paths = [variable.path for variable in variables]
@@ -99,7 +99,7 @@ class AdamW(keras.optimizers.AdamW):
         scaled = ops.multiply(first, rate * scale)
         self.assign_sub(variable, ops.divide(scaled, ops.add(ops.sqrt(second), epsilon)))
 
-    def _correct_bias(self, dtype: str) -> tuple[Any, Any]:
+    def _correct_bias(self, dtype: Any) -> tuple[Any, Any]:
         """Factor of the first moment, and what is added to the root of the second.
 
         Computed once in a step: for every variable, as in Keras, they are a third of the operations

@@ -2,7 +2,7 @@
 
 Which one it is depends on the processor, the versions, the dtype, the sizes and the batch, so that
 no table of processors is right for long. One block of the model is timed both ways, once, in less
-than two seconds. The result is kept in the process and in a file of the user's cache.
+than two seconds after both are compiled. The result is kept in the process and in a file of the user's cache.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ import keras
 import numpy as np
 
 from keras_vit.files import cache_dir, write_atomically
-from keras_vit.trainers.distributed import Step
 from keras_vit.trainers.private_names import Tensor, flatten_layers, supports_xla
 from keras_vit.trainers.processors import (
     count_cores,
@@ -82,11 +81,11 @@ def xla_for_inference(model: keras.Model, batch_size: int, measure: bool = True)
     return _chosen[key]
 
 
-def choose_by_batch(model: keras.Model, measure: bool) -> Step:
-    """Makes a predict function that chooses the compiler by the size of its batch.
+class ChosenByBatch:
+    """A predict function that chooses the compiler by the size of its batch.
 
-    A batch that is smaller than the one before is taken for the rest of the data: it runs in the
-    graph unless its size is known, because XLA would compile the model again for every rest.
+    A batch that is smaller than the one before is the rest of the data: it runs in the graph unless
+    its size is known, because XLA would compile the model again for every rest.
 
     It gives `predict_step` the inputs alone: XLA takes no strings, such as names of files.
 
@@ -94,30 +93,34 @@ def choose_by_batch(model: keras.Model, measure: bool) -> Step:
         model: A built model, which is not compiled to run eagerly.
         measure: As for `xla_for_inference`.
     """
-    import tensorflow as tf
 
-    functions = {
-        xla: tf.function(
-            lambda x: model.predict_step((x,)),
-            reduce_retracing=True,
-            autograph=False,
-            jit_compile=xla,
-        )
-        for xla in (False, True)
-    }
-    choices: dict[int, bool] = {}
-    size_before = 0
+    def __init__(self, model: keras.Model, measure: bool):
+        import tensorflow as tf
 
-    def predict(data: list[Any]) -> Any:
-        nonlocal size_before
+        self._model, self._measure = model, measure
+        self._functions = {
+            xla: tf.function(
+                lambda x: model.predict_step((x,)),
+                reduce_retracing=True,
+                autograph=False,
+                jit_compile=xla,
+            )
+            for xla in (False, True)
+        }
+        self._choices: dict[int, bool] = {}
+        self.start()
+
+    def start(self) -> None:
+        """Begins with other data, of which no batch was seen."""
+        self._size_before = 0
+
+    def __call__(self, data: list[Any]) -> Any:
         x, _, _ = keras.utils.unpack_x_y_sample_weight(data[0])
         size = keras.tree.flatten(x)[0].shape[0]
-        is_rest, size_before = size < size_before, size
-        if size not in choices and not is_rest:
-            choices[size] = xla_for_inference(model, size, measure)
-        return functions[choices.get(size, False)](x)
-
-    return predict
+        is_rest, self._size_before = size < self._size_before, size
+        if size not in self._choices and not is_rest:
+            self._choices[size] = xla_for_inference(self._model, size, self._measure)
+        return self._functions[self._choices.get(size, False)](x)
 
 
 def compute_dtype(model: keras.Model) -> str:

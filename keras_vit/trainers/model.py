@@ -11,7 +11,7 @@ import keras
 
 from keras_vit.config import Preprocessing, ResNetConfig, ViTConfig
 from keras_vit.trainers.array_data import ArrayData
-from keras_vit.trainers.compilers import choose_by_batch, compute_dtype
+from keras_vit.trainers.compilers import ChosenByBatch, compute_dtype
 from keras_vit.trainers.distributed import DistributedTraining, Step, is_distributed
 from keras_vit.trainers.losses import check_labels, check_loss
 from keras_vit.trainers.private_names import flatten_layers, set_initial_epoch
@@ -138,6 +138,8 @@ class Model(ArrayData, DistributedTraining, keras.Model):
 
     def make_predict_function(self, force: bool = False) -> Step:
         if self.predict_function is not None and not force:
+            if isinstance(self.predict_function, ChosenByBatch):
+                self.predict_function.start()
             return self.predict_function
         super().make_predict_function(force)
         if (
@@ -148,7 +150,7 @@ class Model(ArrayData, DistributedTraining, keras.Model):
             and self.steps_per_execution == 1
             and type(self).predict_step is Model.predict_step  # a user's own may need the labels
         ):
-            self.predict_function = choose_by_batch(self, self._requested_jit_compile == "auto")
+            self.predict_function = ChosenByBatch(self, self._requested_jit_compile == "auto")
         return self.predict_function
 
     def export(

@@ -280,6 +280,17 @@ def test_logits_at_the_size_of_the_image_are_counted():
     assert after.step > after.activations + 4 * pixels  # their gradient
 
 
+def test_shared_models_and_layers_are_counted_for_each_call():
+    inputs = keras.Input((8, 8, 3)), keras.Input((8, 8, 3))
+    encoder = keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Conv2D(4, 3)], name="encoder")
+    after = keras.layers.Conv2D(2, 1, name="after")
+    model = keras.Model(inputs, [after(encoder(x)) for x in inputs])
+    once = keras.Model(inputs[0], model.outputs[0])
+    assert count_macs(model) == 2 * count_macs(once) and count_macs(once) > 0
+    assert count_activations(model) == 2 * count_activations(once)
+    assert count_parameters(model) == count_parameters(once) == model.count_params()
+
+
 @pytest.mark.slow
 def test_an_efficientnet_is_counted_by_its_layers():
     model = keras.applications.EfficientNetB0(weights=None, input_shape=(64, 64, 3), classes=10)

@@ -128,6 +128,8 @@ def test_candidates_take_turns():
 
 
 def test_wrong_arguments_are_errors(model, pixels, tmp_path):
+    with pytest.raises(ValueError, match=r"No runtime of \('constants',\).*constants in bfloat16"):
+        optimize(model, pixels, runtimes=("constants",))
     with pytest.raises(ValueError, match="`runtimes` must be some of 'graph', 'xla', 'litert'"):
         optimize(model, pixels, runtimes=("tensorrt",))
     with pytest.raises(ValueError, match="`precisions` must be some of 'float32', 'bfloat16'"):

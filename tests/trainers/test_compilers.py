@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import json
 import os
@@ -94,10 +93,10 @@ def test_predict_follows_the_choice(model, timer, monkeypatch):
     ):
         np.testing.assert_allclose(received, expected, rtol=0, atol=1e-5)
     np.testing.assert_allclose(model.predict_on_batch(IMAGES[:3]), expected[:3], atol=1e-5)
-    functions = inspect.getclosurevars(model.predict_function).nonlocals
-    counts = {xla: f.experimental_get_tracing_count() for xla, f in functions["functions"].items()}
+    chosen = model.predict_function
+    counts = {xla: f.experimental_get_tracing_count() for xla, f in chosen._functions.items()}
     assert counts == {True: 1, False: 1}  # batches of 3 with XLA, the last one without
-    assert functions["choices"] == {3: True}
+    assert chosen._choices == {3: True}
 
 
 def test_the_rest_of_the_data_is_not_compiled(model, timer, monkeypatch):
@@ -113,13 +112,14 @@ def test_the_rest_of_the_data_is_not_compiled(model, timer, monkeypatch):
         np.testing.assert_allclose(received, expected[:count], rtol=0, atol=1e-5)
     data = tf.data.Dataset.from_tensor_slices(images).batch(8)
     np.testing.assert_allclose(model.predict(data, verbose=0), expected, rtol=0, atol=1e-5)
-    functions = inspect.getclosurevars(model.predict_function).nonlocals["functions"]
+    functions = model.predict_function._functions
     assert asked == [8]
     assert functions[True].experimental_get_tracing_count() == 1
     assert functions[False].experimental_get_tracing_count() == 2  # the second for any number
-    model.predict(images[:3], verbose=0)  # as large as the batch before
-    model.predict(images[:3], verbose=0)
-    assert asked == [8, 3]
+    model.predict(images[:8], verbose=0)
+    model.predict(images[:3], verbose=0)  # the first batch of its data
+    model.predict_on_batch(images[:2])
+    assert asked == [8, 3, 2]
 
 
 @pytest.mark.parametrize("switch", ["argument", "variable"])
