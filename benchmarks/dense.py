@@ -378,7 +378,8 @@ def main():
         return
     told = ("processor_seconds", "images", "test_images", "batch_size", "rate")
     own = (options.seconds, *(getattr(options, name) for name in told[1:]))
-    done = {(row["task"], row["who"], row["seed"], *(row.get(each) for each in told)) for row in rows}
+    told_before = ("task", "who", "seed", *told)
+    done = {tuple(row.get(each) for each in told_before) for row in rows}
     for seed in options.seeds:
         for name in [name for group in contestants(options.task) for name in group]:
             if (options.task, name, seed, *own) not in done:

@@ -2,7 +2,8 @@
 
 Which one it is depends on the processor, the versions, the dtype, the sizes and the batch, so that
 no table of processors is right for long. One block of the model is timed both ways, once, in less
-than two seconds after both are compiled. The result is kept in the process and in a file of the user's cache.
+than two seconds after both are compiled. The result is kept in the process and in a file of the
+user's cache.
 """
 
 from __future__ import annotations
