@@ -21,6 +21,10 @@ is not run again. Needs `pip install "keras_vit[benchmarks,detection]" pillow`. 
 rows of a file:
 
     python benchmarks/dense.py --output detection.jsonl --plot curves.png
+
+The pictures of all models in one, with `--seeds 0`:
+
+    python benchmarks/dense.py --task detection --seeds 0 --pictures pictures/ --sheet sheet.png
 """
 
 from __future__ import annotations
@@ -288,8 +292,7 @@ def measure(task, name, seed, options):
     }  # fmt: skip
     write_row(row, options.output)
     if options.pictures:
-        picture = f"{task}-{name}-{seed}.png".replace(", ", "-")
-        draw(task, model, test[0][:8], options.pictures / picture)
+        draw(task, model, test[0][:8], picture_of(task, name, seed, options.pictures))
 
 
 def draw(task, model, images, path):
@@ -314,6 +317,18 @@ def draw(task, model, images, path):
         drawn.append(np.asarray(picture))
     path.parent.mkdir(parents=True, exist_ok=True)
     PIL.Image.fromarray(np.concatenate(drawn, axis=1)).save(path)
+
+
+def sheet(task, seed, folder, path):
+    """The pictures of all models, one below the other in the order of the table, enlarged."""
+    names = [name for group in contestants(task) for name in group]
+    rows = [np.asarray(PIL.Image.open(picture_of(task, name, seed, folder))) for name in names]
+    whole = PIL.Image.fromarray(np.concatenate(rows))
+    whole.resize([2 * side for side in whole.size], PIL.Image.Resampling.NEAREST).save(path)
+
+
+def picture_of(task, name, seed, folder):
+    return folder / f"{task}-{name}-{seed}.png".replace(", ", "-")
 
 
 def table(rows, task):
@@ -367,7 +382,11 @@ def main():
     parser.add_argument("--output", type=pathlib.Path)
     parser.add_argument("--pictures", type=pathlib.Path)
     parser.add_argument("--plot", type=pathlib.Path, help="draw the curves of --output, no more")
+    parser.add_argument("--sheet", type=pathlib.Path, help="join the --pictures, no more")
     options = parser.parse_args()
+    if options.sheet:
+        sheet(options.task, options.seeds[0], options.pictures, options.sheet)
+        return
     if options.output:
         options.output.parent.mkdir(parents=True, exist_ok=True)
         options.output.touch()

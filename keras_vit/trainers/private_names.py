@@ -109,7 +109,10 @@ PRIVATE_NAMES = tuple(
         # Optimizers (train/optimizers.py).
         (_OPTIMIZER, "_use_weight_decay", "overridden: decay of kernels alone"),
         (_OPTIMIZER, "_apply_weight_decay", "overridden: decay with each variable's rate"),
-        (_OPTIMIZER, "_get_variable_index", "the index of a variable's rate"),
+        (_OPTIMIZER, "_get_variable_index", "the index of a variable's rate and moments"),
+        ("keras.src.optimizers.adam:Adam", "_momentums", "first moments of AdamW"),
+        ("keras.src.optimizers.adam:Adam", "_velocities", "second moments of AdamW"),
+        ("keras.src.optimizers.adam:Adam", "_velocity_hats", "largest second moments, of AMSGrad"),
         # The graph of layers (models/graph.py, models/resnet.py, export/inference.py).
         ("keras.src.ops.node", "_keras_history", "the call that made a tensor"),
         ("keras.src.ops.operation:Operation", "_inbound_nodes", "all calls of a layer"),

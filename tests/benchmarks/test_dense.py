@@ -80,6 +80,11 @@ def test_the_table_has_means_and_the_picture_has_curves(load, tmp_path):
     *_, row = dense.table(rows, "detection")
     assert row == "| one | 50.0 ± 5.8 | 90.0 ± 0.0 | 25.0 ± 0.0 | 1,000 | 5 | 3 |"
     dense.plot(rows, tmp_path / "curves.png")
+    for name in ("keras_vit", "keras_vit, self-pretrained", "RetinaNet, ResNet"):
+        picture = dense.picture_of("detection", name, 0, tmp_path)
+        dense.PIL.Image.new("RGB", (30, 10)).save(picture)
+    dense.sheet("detection", 0, tmp_path, tmp_path / "sheet.png")
+    assert keras.utils.load_img(tmp_path / "sheet.png").size == (60, 60)
     assert keras.utils.load_img(tmp_path / "curves.png").size == (600, 432)
 
 
