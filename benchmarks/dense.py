@@ -334,7 +334,7 @@ def picture_of(task, name, seed, folder):
 def table(rows, task):
     """Each measure in per cent with its standard error over the seeds, of every model."""
     rows = [row for row in rows if row["task"] == task]
-    heads = ["", *MEASURES[task].values(), "parameters", "steps", "seeds"]
+    heads = [task, *MEASURES[task].values(), "parameters", "steps", "seeds"]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for name in dict.fromkeys(row["who"] for row in rows):
         own = [row for row in rows if row["who"] == name]
