@@ -70,9 +70,9 @@ def resize_linearly(x, size):
     """Bilinear between the centres of pixels, in float64."""
     for axis, new in enumerate(size):
         old = x.shape[axis]
-        place = np.clip((np.arange(new) + 0.5) * old / new - 0.5, 0, old - 1)
-        low = np.minimum(np.floor(place).astype(int), max(old - 2, 0))
-        share = (place - low).reshape([-1 if k == axis else 1 for k in range(3)])
+        centre = np.clip((np.arange(new) + 0.5) * old / new - 0.5, 0, old - 1)
+        low = np.minimum(np.floor(centre).astype(int), max(old - 2, 0))
+        share = (centre - low).reshape([-1 if k == axis else 1 for k in range(3)])
         high = np.minimum(low + 1, old - 1)
         x = np.take(x, low, axis) * (1 - share) + np.take(x, high, axis) * share
     return x
