@@ -119,10 +119,10 @@ def _to_numbers(text: Any) -> Any:
 
 def _number(head: Any, position: Any, count: int, little: Any = False) -> Any:
     """Reads unsigned numbers of `count` bytes at positions, which are cut to the data."""
-    last = tf.size(head) - 1
-    values = [tf.gather(head, tf.clip_by_value(position + i, 0, last)) for i in range(count)]
-    ends = [sum(v * 256**i for i, v in enumerate(x)) for x in (values[::-1], values)]
-    return tf.where(little, ends[1], ends[0])
+    places = tf.expand_dims(position, -1) + tf.range(count)
+    values = tf.gather(head, tf.clip_by_value(places, 0, tf.size(head) - 1))
+    powers = [256**i for i in range(count)]
+    return tf.reduce_sum(values * tf.where(little, powers, powers[::-1]), -1)
 
 
 def orient(pixels: Any, orientation: Any) -> Any:

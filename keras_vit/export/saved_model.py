@@ -238,12 +238,15 @@ class ServingModule(tf.Module):
             constants = constants_of(self.weights, "Leave `constant_weights` out.")
             compute = with_weights(inference, constants)
             self.weights = []
-        run = tf.function(compute, jit_compile=jit_compile).get_concrete_function(spec)
-        plain = tf.function(compute).get_concrete_function(spec) if jit_compile else None
         # All signatures call this function, so the file holds the graph of the model once. It is
         # not an attribute itself, which TensorFlow would save as one more function.
-        self._run: Callable[[tf.Tensor], dict[str, tf.Tensor]] = lambda pixels: run(pixels)
-        self._run_plain = None if plain is None else lambda pixels: plain(pixels)
+        plain = tf.function(compute).get_concrete_function(spec)
+        self._run_plain: Callable[[Any], dict[str, tf.Tensor]] = lambda pixels: plain(pixels)
+        self._run = self._run_plain
+        self._jit_compile = jit_compile
+        if jit_compile:
+            compiled = tf.function(self._run_plain, jit_compile=True).get_concrete_function(spec)
+            self._run = lambda pixels: compiled(pixels)
         self._labels = labels
         self._top_k = min(top_k, len(labels))
         self._max_pixels = max_pixels
@@ -259,14 +262,16 @@ class ServingModule(tf.Module):
             "float_images": _concrete(self._from_images, floats),
             "images": _concrete(self._from_images, whole),
         }
-        if self._run_plain is not None:
+        if self._jit_compile:
             signatures[PLAIN_PIXELS] = _concrete(self._classify_plain, sized)
         if channels not in DECODED_CHANNELS:
             return {**signatures, "serving_default": signatures["float_images"]}
         encoded = tf.TensorSpec((None,), tf.string, "image_bytes")
+        decode_all = tf.function(self._decode_all).get_concrete_function(encoded)
+        self._decoded = lambda image_bytes: decode_all(image_bytes)  # no attribute, as above
         signatures["serving_default"] = _concrete(self._from_bytes, encoded)
         signatures["tolerant"] = _concrete(self._from_any_bytes, encoded)
-        if self._run_plain is not None:
+        if self._jit_compile:
             signatures["plain"] = _concrete(self._from_bytes_plain, encoded)
         if "features" in self._inference.model.output:
             signatures["features"] = _concrete(self._features, encoded)
@@ -283,10 +288,10 @@ class ServingModule(tf.Module):
         return {"patches": tf.function(classify).get_concrete_function(**sized)}
 
     def _from_bytes(self, image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
-        return self._classify(self._decode_all(image_bytes))
+        return self._classify(self._decoded(image_bytes))
 
     def _from_bytes_plain(self, image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
-        return self._classify_plain(self._decode_all(image_bytes))
+        return self._classify_plain(self._decoded(image_bytes))
 
     def _from_images(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
         return self._classify(self._map(self._preprocess, images))
@@ -303,7 +308,6 @@ class ServingModule(tf.Module):
         return self._add_classes(self._run(pixels))
 
     def _classify_plain(self, pixels: tf.Tensor) -> dict[str, tf.Tensor]:
-        assert self._run_plain is not None
         return self._add_classes(self._run_plain(pixels))
 
     def _add_classes(self, outputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
