@@ -194,8 +194,10 @@ def load_openvino(path: str | os.PathLike[str], precision: str = "float32") -> R
         raise ValueError("OpenVINO has no bfloat16 on this processor.")
     hint = {"float32": "f32", "bfloat16": "bf16"}[precision]
     options = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": hint}
-    compiled = core.compile_model(os.fspath(path), "CPU", options)
-    names = [output.get_any_name() for output in compiled.outputs]
+    read = core.read_model(os.fspath(path))
+    # Where the compiler removes the last operator, such as a bias of zeros, it adds another name.
+    names = [output.get_any_name() for output in read.outputs]
+    compiled = core.compile_model(read, "CPU", options)
     request = compiled.create_infer_request()
 
     def run(pixels: np.ndarray) -> dict[str, np.ndarray]:

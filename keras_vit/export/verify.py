@@ -154,6 +154,9 @@ def compare(
 
     Returns:
         An `ExportReport`.
+
+    Raises:
+        ValueError: If the file has no output of the model, by name.
     """
     if isinstance(images, list):  # of any aspect ratio
         batch_size = 1
@@ -161,6 +164,11 @@ def compare(
     outputs = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     latency_ms, processor_ms = measure_latency(runner, images[:1])
     shared = [name for name in outputs if name in expected]
+    if not shared:
+        raise ValueError(
+            "The file must have an output of the model. Expected one of: "
+            f"{', '.join(expected)}. Received: {path} with {', '.join(outputs)}."
+        )
     return ExportReport(
         path=pathlib.Path(path),
         format=format,

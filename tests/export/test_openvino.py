@@ -87,6 +87,16 @@ def test_any_batch_names_labels_and_the_client(model, pixels, tmp_path):
     assert tuple(load_openvino(plain.path)(pixels)) == ("logits",)
 
 
+def test_a_head_with_a_bias_of_zeros_keeps_its_name(tmp_path):
+    """The compiler of OpenVINO 2026.4 removes the addition, and gives the output a second name."""
+    pytest.importorskip("openvino")
+    model = build_vit(tiny_config(depth=1))
+    fill_random(model)
+    model.get_layer("head").bias.assign([0.0] * model.output_shape[-1])
+    path = keras_vit.export_onnx(model, tmp_path / "m.onnx").path
+    assert tuple(load_openvino(path)(images_for(model, 1))) == ("logits",)
+
+
 CASES = [(family, precision) for family in FAMILIES for precision in ("float32", "int8")]
 
 

@@ -11,7 +11,7 @@ from keras_vit.cli.main import main
 from keras_vit.errors import ExportMismatchError
 from keras_vit.export.onnx import export_onnx
 from keras_vit.export.runners import find_format, newest_version
-from keras_vit.export.verify import verify_export
+from keras_vit.export.verify import compare, verify_export
 from tests.fixtures import fill_random, images_for, tiny_config
 
 
@@ -99,6 +99,19 @@ def test_files_that_are_no_exports(tmp_path):
     (tmp_path / "text").write_text("no model")
     with pytest.raises(ValueError, match="An exported file must be"):
         find_format(tmp_path / "text")
+
+
+def test_a_file_without_an_output_of_the_model(pixels, tmp_path):
+    message = "Expected one of: logits, features. Received: .* with scores."
+    with pytest.raises(ValueError, match=message):
+        compare(
+            tmp_path,
+            "onnx",
+            "float32",
+            lambda pixels: {"scores": pixels},
+            {"logits": pixels, "features": pixels},
+            pixels,
+        )
 
 
 @pytest.mark.parametrize(
