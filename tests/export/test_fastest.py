@@ -133,11 +133,16 @@ def test_constant_weights_are_not_tried_without_memory_for_them(model, pixels, m
         optimize(model, pixels, 1, ("bfloat16",), runtimes=("constants",), seconds=0)
 
 
-def test_candidates_take_turns():
+def test_candidates_take_turns_of_three_calls_after_a_pause(monkeypatch):
     calls = []
-    candidates = {module.Candidate(name, "float32"): calls.append for name in ("graph", "xla")}
+    monkeypatch.setattr(module.time, "sleep", lambda seconds: calls.append(seconds >= 0.1))
+    names = ("graph", "xla")
+    candidates = {
+        module.Candidate(name, "float32"): lambda _, name=name: calls.append(name) for name in names
+    }
     module.time_in_turns(candidates, np.zeros((2, 1)), seconds=0)
-    assert len(calls) == 6 and all(each.images_per_second > 0 for each in candidates)
+    assert calls == 2 * [call for name in names for call in (True, name, name, name)]
+    assert all(each.images_per_second > 0 for each in candidates)
 
 
 def test_wrong_arguments_are_errors(model, pixels, tmp_path):
