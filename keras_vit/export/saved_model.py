@@ -238,8 +238,8 @@ class ServingModule(tf.Module):
             constants = constants_of(self.weights, "Leave `constant_weights` out.")
             compute = with_weights(inference, constants)
             self.weights = []
-        # All signatures call this function, so the file holds the graph of the model once. It is
-        # not an attribute itself, which TensorFlow would save as one more function.
+        # All signatures call this function, so the file holds the graph of the model once. Such
+        # functions are not attributes themselves: TensorFlow would save each as one more function.
         plain = tf.function(compute).get_concrete_function(spec)
         self._run_plain: Callable[[Any], dict[str, tf.Tensor]] = lambda pixels: plain(pixels)
         self._run = self._run_plain
@@ -268,7 +268,7 @@ class ServingModule(tf.Module):
             return {**signatures, "serving_default": signatures["float_images"]}
         encoded = tf.TensorSpec((None,), tf.string, "image_bytes")
         decode_all = tf.function(self._decode_all).get_concrete_function(encoded)
-        self._decoded = lambda image_bytes: decode_all(image_bytes)  # no attribute, as above
+        self._decoded = lambda image_bytes: decode_all(image_bytes)  # see __init__
         signatures["serving_default"] = _concrete(self._from_bytes, encoded)
         signatures["tolerant"] = _concrete(self._from_any_bytes, encoded)
         if self._jit_compile:

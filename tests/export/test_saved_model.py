@@ -120,7 +120,7 @@ def test_four_images_of_a_request_are_decoded_at_once(exported):
     """Which bounds the memory of a request: `benchmarks/image_bombs.py --batch 8` measures it."""
     nodes = [node for function in functions_of(exported.path) for node in function.node_def]
     loops = [node for node in nodes if node.op.endswith("While") and node.name.startswith("map/")]
-    assert len(loops) == 3  # of float_images, images, and all signatures of image files
+    assert len(loops) == 3  # of float_images, images, and image files (not of `tolerant`)
     assert {node.attr["parallel_iterations"].i for node in loops} == {4}
 
 
