@@ -189,7 +189,7 @@ def optimize(
         output: Directory for the chosen file, which must not exist; `None` keeps the file until the
             result is deleted.
         preprocessing: Preprocessing of the images; `None` takes the model's own.
-        seconds: Time of all calls that are timed.
+        seconds: Time of all calls that are timed, and of the pauses before them.
         activation: As for the exports: `"linear"` for regression, which is also the default of a
             model with one output and no activation.
 
@@ -353,7 +353,7 @@ def time_in_turns(candidates: Mapping[_Timed, Runner], batch: np.ndarray, second
     Args:
         candidates: Functions by candidate, whose `images_per_second` is set.
         batch: Pixels of shape `(B, H, W, C)` in [0, 255] of one call.
-        seconds: Time of all calls; each candidate has at least two turns.
+        seconds: Time of all turns; each candidate has at least two.
     """
     fastest = dict.fromkeys(map(id, candidates), float("inf"))
     end = time.perf_counter() + seconds
