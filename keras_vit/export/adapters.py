@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from keras_vit.checks import check_positive
 from keras_vit.data.decode import MAX_PIXELS
+from keras_vit.export.freeze import stack_equal
 from keras_vit.export.inference import Inference, check_labels, prepare
 from keras_vit.export.runners import load_saved_model
 from keras_vit.export.saved_model import TOLERANCES, ServingModule
@@ -86,21 +87,27 @@ def export_adapters(
         name: check_labels(labels.get(name), inference.classes)
         for name, inference in inferences.items()
     }
-    shared = _share(inferences)
+    pool, places = _share(inferences)
     base = local_or_remote(path)
     number = str(version if version is not None else next_version(list_names(base)))
     destination: pathlib.Path | str = f"{base}/{number}" if isinstance(base, str) else base / number
     reports = {}
     with write_atomically(destination) as unfinished:
         root, signatures = tf.Module(), {}
-        for name, inference in shared.items():
-            module = ServingModule(inference, chosen[name], top_k, max_pixels=max_pixels)
+        root.weights, read = stack_equal(pool)  # an attribute, so that they are saved
+        for name, inference in inferences.items():
+
+            def read_own(places: list[int] = places[name]) -> list[tf.Tensor]:
+                values = read()
+                return [values[place] for place in places]
+
+            module = ServingModule(
+                inference, chosen[name], top_k, max_pixels=max_pixels, read=read_own
+            )
             own = module.signatures()
             signatures[name] = own["serving_default"]
             signatures[f"{name}{_PIXELS}"] = own["pixels"]
             signatures.setdefault("serving_default", own["serving_default"])
-        every = {id(v): v for each in shared.values() for v in each.variables}
-        root.weights = list(every.values())  # an attribute, so that they are saved
         tf.saved_model.save(root, os.fspath(unfinished), signatures)
         for name, model in models.items():
             reference = prepare(model)
@@ -114,52 +121,32 @@ def export_adapters(
     return reports
 
 
-@dataclasses.dataclass(frozen=True)
-class _Shared(Inference):
-    """A model that computes with variables in place of its own.
-
-    Args:
-        values: Variables by the `id` of those of the model.
-    """
-
-    values: dict[int, tf.Variable] = dataclasses.field(default_factory=dict, hash=False)
-
-    @property
-    def variables(self) -> list[tf.Variable]:
-        return list(self.values.values())
-
-    def __call__(self, pixels: tf.Tensor) -> dict[str, tf.Tensor]:
-        scope = keras.StatelessScope()
-        for variable in self.model.variables:
-            if id(variable) in self.values:
-                scope.add_update((variable, self.values[id(variable)].read_value()))
-        with scope:
-            return super().__call__(pixels)
-
-
-def _share(inferences: Mapping[str, Inference]) -> dict[str, Inference]:
+def _share(
+    inferences: Mapping[str, Inference],
+) -> tuple[list[tf.Variable], dict[str, list[int]]]:
     """Makes one variable for all that have the same values.
+
+    Returns:
+        The variables, and where those of each model are among them.
 
     Raises:
         ValueError: If a model has less than half of its bytes in common with the others.
     """
     pool: dict[str, tf.Variable] = {}
     users: dict[str, set[str]] = {}
-    found: dict[str, dict[int, str]] = {}
+    found: dict[str, list[str]] = {}
     for name, inference in inferences.items():
-        found[name] = {}
+        found[name] = []
         for variable in inference.model.variables:
-            if "seed_generator" in variable.path:
-                continue
             value = np.ascontiguousarray(keras.ops.convert_to_numpy(variable.value))
             key = f"{value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
             if key not in pool:
                 pool[key] = tf.Variable(value, trainable=False, name=variable.name)
-            found[name][id(variable)] = key
+            found[name].append(key)
             users.setdefault(key, set()).add(name)
     apart = []
     for name, keys in found.items():
-        sizes = {key: int(np.prod(pool[key].shape)) * pool[key].dtype.size for key in keys.values()}
+        sizes = {key: int(np.prod(pool[key].shape)) * pool[key].dtype.size for key in keys}
         common = sum(size for key, size in sizes.items() if len(users[key]) > 1)
         if common < _MIN_SHARED * sum(sizes.values()):
             apart.append(f"{name} ({common / sum(sizes.values()):.0%})")
@@ -169,13 +156,8 @@ def _share(inferences: Mapping[str, Inference]) -> dict[str, Inference]:
             f"of the bytes that another model has too are too small: {', '.join(apart)}. Export "
             "these with `export_saved_model`, or train them with `add_lora` from one checkpoint."
         )
-    return {
-        name: _Shared(
-            **{field.name: getattr(each, field.name) for field in dataclasses.fields(each)},
-            values={identity: pool[key] for identity, key in found[name].items()},
-        )
-        for name, each in inferences.items()
-    }
+    order = {key: place for place, key in enumerate(pool)}
+    return list(pool.values()), {name: [order[k] for k in keys] for name, keys in found.items()}
 
 
 def _prepare(model: keras.Model) -> Inference:

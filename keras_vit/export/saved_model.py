@@ -15,7 +15,7 @@ from keras_vit.checks import check_positive
 from keras_vit.config import Preprocessing
 from keras_vit.data.decode import DECODED_CHANNELS, MAX_PIXELS, decode
 from keras_vit.data.transforms import eval_transform
-from keras_vit.export.freeze import constants_of, weights_as_read, with_weights
+from keras_vit.export.freeze import constants_of, stack_equal, weights_as_read, with_weights
 from keras_vit.export.inference import (
     POLICIES,
     Inference,
@@ -87,7 +87,8 @@ def export_saved_model(
       without XLA.
 
     `assets.extra` holds warm-up requests, which a server runs at start, `labels.txt`, and
-    `model_card.json` with one image and the model's outputs for it.
+    `model_card.json` with one image and the model's outputs for it. Variables of equal shape, as of
+    all blocks, are saved as one, so that the version is small and loads quickly.
 
     Args:
         model: A functional model, trained in any precision.
@@ -214,6 +215,8 @@ class ServingModule(tf.Module):
             compiled.
         max_pixels: Height times width above which an encoded image is refused.
         constant_weights: Whether weights are constants of the graph in place of variables.
+        read: Reads the weights of `inference.variables` from variables that the caller saves;
+            `None` saves them with this module.
     """
 
     def __init__(
@@ -224,29 +227,38 @@ class ServingModule(tf.Module):
         jit_compile: bool = False,
         max_pixels: int = MAX_PIXELS,
         constant_weights: bool = False,
+        read: Callable[[], list[tf.Tensor]] | None = None,
     ):
         super().__init__()
         self._inference = inference
         spec = inference.inputs()
-        compute: Callable[[Any], dict[str, tf.Tensor]] = inference
-        self.weights = inference.variables  # an attribute, so that they are saved
+        weights = inference.variables
+        self.weights: list[tf.Variable] = []  # an attribute, so that they are saved
         if inference.is_half or constant_weights:
-            traced = tf.function(inference).get_concrete_function(spec)
-            self.weights = weights_as_read(inference, traced)
-            compute = with_weights(inference, self.weights)
-        if constant_weights:
-            constants = constants_of(self.weights, "Leave `constant_weights` out.")
-            compute = with_weights(inference, constants)
-            self.weights = []
+            weights = weights_as_read(inference, _concrete(inference, spec))
         # All signatures call this function, so the file holds the graph of the model once. Such
         # functions are not attributes themselves: TensorFlow would save each as one more function.
-        plain = tf.function(compute).get_concrete_function(spec)
-        self._run_plain: Callable[[Any], dict[str, tf.Tensor]] = lambda pixels: plain(pixels)
-        self._run = self._run_plain
+        if constant_weights:
+            constants = constants_of(weights, "Leave `constant_weights` out.")
+            plain = _concrete(with_weights(inference, constants), spec)
+            self._run_plain = self._run = lambda pixels: plain(pixels)
+        else:
+            if read is None:
+                self.weights, read = stack_equal(weights)
+            specs = [tf.TensorSpec(weight.shape, weight.dtype) for weight in weights]
+
+            def compute(pixels: Any, values: list[tf.Tensor]) -> dict[str, tf.Tensor]:
+                return with_weights(inference, values)(pixels)
+
+            graph = _concrete(compute, spec, specs)
+            plain = _concrete(lambda pixels: graph(pixels, read()), spec)
+            self._run_plain = self._run = lambda pixels: plain(pixels)
+            if jit_compile:
+                compiled = tf.function(lambda *inputs: graph(*inputs), jit_compile=True)
+                compiled = compiled.get_concrete_function(spec, specs)
+                by_xla = _concrete(lambda pixels: compiled(pixels, read()), spec)
+                self._run = lambda pixels: by_xla(pixels)
         self._jit_compile = jit_compile
-        if jit_compile:
-            compiled = tf.function(self._run_plain, jit_compile=True).get_concrete_function(spec)
-            self._run = lambda pixels: compiled(pixels)
         self._labels = labels
         self._top_k = min(top_k, len(labels))
         self._max_pixels = max_pixels
@@ -368,10 +380,8 @@ class ServingModule(tf.Module):
         return tf.nest.map_structure(placed, pixels, spec), valid
 
 
-def _concrete(
-    function: Callable[..., dict[str, tf.Tensor]], spec: tf.TensorSpec
-) -> ConcreteFunction:
-    return tf.function(function).get_concrete_function(spec)
+def _concrete(function: Callable[..., dict[str, tf.Tensor]], *specs: Any) -> ConcreteFunction:
+    return tf.function(function).get_concrete_function(*specs)
 
 
 def _blank(value: tf.Tensor, valid: tf.Tensor) -> tf.Tensor:

@@ -15,6 +15,7 @@ import tensorflow as tf
 from keras_vit.checks import check_positive
 from keras_vit.config import Preprocessing
 from keras_vit.data.decode import MAX_PIXELS, decode
+from keras_vit.export.freeze import stack_equal, with_weights
 from keras_vit.export.inference import Inference, check_labels, prepare
 from keras_vit.export.runners import load_saved_model
 from keras_vit.export.verify import (
@@ -124,8 +125,12 @@ class _ServingModule(tf.Module):
     def __init__(self, inference: Inference, max_pixels: int):
         super().__init__()
         spec = tf.TensorSpec((None, *inference.input_shape), tf.float32, "pixels")
-        run = tf.function(inference).get_concrete_function(spec)
-        self.weights = inference.variables  # an attribute, so that they are saved
+        self.weights, read = stack_equal(inference.variables)  # an attribute, so saved
+
+        def compute(pixels: tf.Tensor) -> dict[str, tf.Tensor]:
+            return with_weights(inference, read())(pixels)
+
+        run = tf.function(compute).get_concrete_function(spec)
         self._inference, self._max_pixels = inference, max_pixels
         self._run = lambda pixels: run(pixels)  # the file holds the graph of the model once
 

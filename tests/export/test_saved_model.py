@@ -105,6 +105,25 @@ def functions_of(path):
     return message.meta_graphs[0].graph_def.library.function
 
 
+def test_variables_of_equal_shape_are_one_and_their_slices_no_copies(exported, model):
+    """Otherwise each of many functions has an input for each of the model's variables."""
+    shapes = {(weight.shape, weight.dtype) for weight in model.weights}
+    inputs = [len(function.signature.input_arg) for function in functions_of(exported.path)]
+    many = [count for count in inputs if count > len(shapes) + 2]  # than a saver's
+    assert len(shapes) < len(model.weights) / 2 and len(many) == 1  # the graph of the model
+    kernels = [tf.Variable(tf.random.normal((16, 16))) for _ in range(3)]
+    small = [tf.Variable([1.0, 2.0]), tf.Variable([3.0, 4.0]), tf.Variable(5)]
+    odd = [tf.Variable(tf.random.normal((1025,))) for _ in range(2)]
+    weights = [*kernels, *odd, *small]
+    saved, read = freeze.stack_equal(weights[::-1])
+    assert len(saved) == 5
+    for weight, value in zip(weights[::-1], read(), strict=True):
+        np.testing.assert_array_equal(value, weight)
+    (stack,) = (np.asarray(memoryview(v.read_value())) for v in saved if v.shape == (3, 16, 16))
+    parts = [np.asarray(memoryview(value)) for value in read() if value.shape == (16, 16)]
+    assert len(parts) == 3 and all(np.shares_memory(stack, part) for part in parts)
+
+
 def compiled_functions(path):
     """Counts the functions of a SavedModel that XLA must compile."""
     return sum(function.attr["_XlaMustCompile"].b for function in functions_of(path))
