@@ -116,7 +116,7 @@ def export_saved_model(
             refused before it is decoded, so that a small file cannot take gigabytes of memory.
         constant_weights: Whether weights are constants of the graph, which oneDNN arranges once and
             not in every call: faster with few images, without XLA. TensorFlow copies constants: a
-            process that loads the version takes memory of 15 to 25 times its size.
+            process that loads the version takes memory of 12 to 25 times its size.
 
     Returns:
         An `ExportReport` with the path of the version.
