@@ -49,7 +49,7 @@ class AdamW(keras.optimizers.AdamW):
         super().__init__(learning_rate=learning_rate, epsilon=epsilon, **kwargs)
         self.rate_factors = dict(rate_factors or {})
         self.decay_kernels_only = decay_kernels_only
-        self._corrections: dict[Any, tuple[Any, Any]] = {}  # by dtype
+        self._scalars: dict[Any, Any] = {}  # by what they are for
 
     def build(self, variables: Sequence[keras.Variable]) -> None:
         paths = [variable.path for variable in variables]
@@ -69,11 +69,11 @@ class AdamW(keras.optimizers.AdamW):
         grads: Sequence[keras.KerasTensor | None],
         trainable_variables: Sequence[keras.Variable] | None = None,
     ) -> Any:
-        self._corrections = {}  # of this step, and in its graph
+        self._scalars = {}  # of this step, and in its graph
         try:
             return super().apply(grads, trainable_variables)
         finally:
-            self._corrections = {}
+            self._scalars = {}
 
     def update_step(
         self,
@@ -82,13 +82,13 @@ class AdamW(keras.optimizers.AdamW):
         learning_rate: keras.KerasTensor,
     ) -> None:
         ops, dtype, index = keras.ops, variable.dtype, self._get_variable_index(variable)
-        rate = ops.cast(learning_rate, dtype) * self._factors[index]
+        decay, rate, epsilon = self._scalars_of(learning_rate, self._factors[index], dtype)
         if self.weight_decay and self._use_weight_decay(variable):
-            self.assign_sub(variable, ops.multiply(variable, self.weight_decay * rate))
+            self.assign_sub(variable, ops.multiply(variable, decay))
         gradient = ops.cast(gradient, dtype)
         first, second = self._momentums[index], self._velocities[index]
         if _has_one_operator(variable) and not self.amsgrad:
-            self._update_at_once(variable, first, second, gradient, rate)
+            self._update_at_once(variable, first, second, gradient, rate, epsilon)
             return
         self.assign_add(first, ops.multiply(ops.subtract(gradient, first), 1 - self.beta_1))
         change = ops.subtract(ops.square(gradient), second)
@@ -97,42 +97,47 @@ class AdamW(keras.optimizers.AdamW):
             largest = self._velocity_hats[index]
             self.assign(largest, ops.maximum(largest, second))
             second = largest
-        scale, epsilon = self._correct_bias(dtype)
-        scaled = ops.multiply(first, rate * scale)
+        scaled = ops.multiply(first, rate)
         self.assign_sub(variable, ops.divide(scaled, ops.add(ops.sqrt(second), epsilon)))
 
     def _update_at_once(
-        self, variable: Any, first: Any, second: Any, gradient: Any, rate: Any
+        self, variable: Any, first: Any, second: Any, gradient: Any, rate: Any, epsilon: Any
     ) -> None:
         """Updates a variable and its moments by TensorFlow's operator of Adam."""
         import tensorflow as tf
 
-        scale, epsilon = self._correct_bias(variable.dtype)
+        if "betas" not in self._scalars:
+            self._scalars["betas"] = list(map(tf.constant, (0.0, self.beta_1, self.beta_2)))
+        zero, beta_1, beta_2 = self._scalars["betas"]
         tf.raw_ops.ResourceApplyAdam(
             var=_handle(variable),
             m=_handle(first),
             v=_handle(second),
-            beta1_power=0.0,  # `lr` has the bias correction
-            beta2_power=0.0,
-            lr=rate * scale,
-            beta1=self.beta_1,
-            beta2=self.beta_2,
+            beta1_power=zero,  # `lr` has the bias correction
+            beta2_power=zero,
+            lr=rate,
+            beta1=beta_1,
+            beta2=beta_2,
             epsilon=epsilon,
             grad=tf.convert_to_tensor(gradient),
         )
 
-    def _correct_bias(self, dtype: Any) -> tuple[Any, Any]:
-        """Factor of the first moment, and what is added to the root of the second.
+    def _scalars_of(self, learning_rate: Any, factor: float, dtype: Any) -> tuple[Any, Any, Any]:
+        """Part of a variable that decays, rate with the bias correction, and what is added to the
+        root of the second moment.
 
-        Computed once in a step: for every variable, as in Keras, they are a third of the operations
-        of the optimizer, which TensorFlow traces in the first step.
+        Computed once in a step for all variables with this factor: for every variable, as in Keras,
+        they are most of the operations of the optimizer, which TensorFlow traces in the first step.
         """
-        if dtype not in self._corrections:
+        if (factor, dtype) not in self._scalars:
             ops, step = keras.ops, keras.ops.cast(self.iterations + 1, dtype)
             powers = [ops.power(ops.cast(beta, dtype), step) for beta in (self.beta_1, self.beta_2)]
             root = ops.sqrt(1 - powers[1])
-            self._corrections[dtype] = (root / (1 - powers[0]), self.epsilon * root)
-        return self._corrections[dtype]
+            rate = ops.cast(learning_rate, dtype) * factor
+            corrected = rate * (root / (1 - powers[0]))
+            decay = (self.weight_decay or 0.0) * rate
+            self._scalars[factor, dtype] = decay, corrected, self.epsilon * root
+        return self._scalars[factor, dtype]
 
     def _apply_weight_decay(self, variables: Sequence[keras.Variable]) -> None:
         pass  # `update_step` does, with the learning rate of each variable
