@@ -6,7 +6,8 @@ import dataclasses
 import hashlib
 import os
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import keras
 import numpy as np
@@ -87,22 +88,17 @@ def export_adapters(
         name: check_labels(labels.get(name), inference.classes)
         for name, inference in inferences.items()
     }
-    pool, places = _share(inferences)
+    saved, reads = _share(inferences)
     base = local_or_remote(path)
     number = str(version if version is not None else next_version(list_names(base)))
     destination: pathlib.Path | str = f"{base}/{number}" if isinstance(base, str) else base / number
     reports = {}
     with write_atomically(destination) as unfinished:
         root, signatures = tf.Module(), {}
-        root.weights, read = stack_equal(pool)  # an attribute, so that they are saved
+        root.weights = saved  # an attribute, so that they are saved
         for name, inference in inferences.items():
-
-            def read_own(places: list[int] = places[name]) -> list[tf.Tensor]:
-                values = read()
-                return [values[place] for place in places]
-
             module = ServingModule(
-                inference, chosen[name], top_k, max_pixels=max_pixels, read=read_own
+                inference, chosen[name], top_k, max_pixels=max_pixels, read=reads[name]
             )
             own = module.signatures()
             signatures[name] = own["serving_default"]
@@ -123,11 +119,11 @@ def export_adapters(
 
 def _share(
     inferences: Mapping[str, Inference],
-) -> tuple[list[tf.Variable], dict[str, list[int]]]:
-    """Makes one variable for all that have the same values.
+) -> tuple[list[tf.Variable], dict[str, Callable[[], list[tf.Tensor]]]]:
+    """Makes one variable for all that have the same values, and stacks those of the same models.
 
     Returns:
-        The variables, and where those of each model are among them.
+        The variables, and for each model a function that reads its weights from them.
 
     Raises:
         ValueError: If a model has less than half of its bytes in common with the others.
@@ -156,8 +152,22 @@ def _share(
             f"of the bytes that another model has too are too small: {', '.join(apart)}. Export "
             "these with `export_saved_model`, or train them with `add_lora` from one checkpoint."
         )
-    order = {key: place for place, key in enumerate(pool)}
-    return list(pool.values()), {name: [order[k] for k in keys] for name, keys in found.items()}
+    saved: list[tf.Variable] = []
+    stacks: dict[frozenset[str], tuple[list[str], Callable[[], list[tf.Tensor]]]] = {}
+    for group in dict.fromkeys(map(frozenset, users.values())):
+        keys = [key for key in pool if users[key] == group]
+        variables, read = stack_equal([pool[key] for key in keys])
+        saved += variables
+        stacks[group] = keys, read
+
+    def read_own(name: str) -> list[tf.Tensor]:
+        values: dict[str, tf.Tensor] = {}
+        for group, (keys, read) in stacks.items():
+            if name in group:
+                values.update(zip(keys, read(), strict=True))
+        return [values[key] for key in found[name]]
+
+    return saved, {name: partial(read_own, name) for name in found}
 
 
 def _prepare(model: keras.Model) -> Inference:

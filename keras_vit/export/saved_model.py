@@ -215,8 +215,8 @@ class ServingModule(tf.Module):
             compiled.
         max_pixels: Height times width above which an encoded image is refused.
         constant_weights: Whether weights are constants of the graph in place of variables.
-        read: Reads the weights of `inference.variables` from variables that the caller saves;
-            `None` saves them with this module.
+        read: Reads the values of `inference.variables`, in float32, from variables that the caller
+            saves; `None` saves them with this module.
     """
 
     def __init__(
@@ -240,24 +240,13 @@ class ServingModule(tf.Module):
         # functions are not attributes themselves: TensorFlow would save each as one more function.
         if constant_weights:
             constants = constants_of(weights, "Leave `constant_weights` out.")
-            plain = _concrete(with_weights(inference, constants), spec)
-            self._run_plain = self._run = lambda pixels: plain(pixels)
+            plain = by_xla = _concrete(with_weights(inference, constants), spec)
         else:
             if read is None:
                 self.weights, read = stack_equal(weights)
-            specs = [tf.TensorSpec(weight.shape, weight.dtype) for weight in weights]
-
-            def compute(pixels: Any, values: list[tf.Tensor]) -> dict[str, tf.Tensor]:
-                return with_weights(inference, values)(pixels)
-
-            graph = _concrete(compute, spec, specs)
-            plain = _concrete(lambda pixels: graph(pixels, read()), spec)
-            self._run_plain = self._run = lambda pixels: plain(pixels)
-            if jit_compile:
-                compiled = tf.function(lambda *inputs: graph(*inputs), jit_compile=True)
-                compiled = compiled.get_concrete_function(spec, specs)
-                by_xla = _concrete(lambda pixels: compiled(pixels, read()), spec)
-                self._run = lambda pixels: by_xla(pixels)
+            plain, by_xla = _functions(inference, weights, read, jit_compile)
+        self._run_plain = lambda pixels: plain(pixels)
+        self._run = lambda pixels: by_xla(pixels)
         self._jit_compile = jit_compile
         self._labels = labels
         self._top_k = min(top_k, len(labels))
@@ -378,6 +367,27 @@ class ServingModule(tf.Module):
             return tf.ensure_shape(x, (None, *one.shape))
 
         return tf.nest.map_structure(placed, pixels, spec), valid
+
+
+def _functions(
+    inference: Inference,
+    weights: list[tf.Variable],
+    read: Callable[[], list[tf.Tensor]],
+    jit_compile: bool,
+) -> tuple[ConcreteFunction, ConcreteFunction]:
+    """The model without XLA, and with XLA if asked for; both call one graph."""
+    specs = [tf.TensorSpec(weight.shape, weight.dtype) for weight in weights]
+
+    def compute(pixels: Any, values: list[tf.Tensor]) -> dict[str, tf.Tensor]:
+        return with_weights(inference, values)(pixels)
+
+    graph = _concrete(compute, inference.inputs(), specs)
+    plain = _concrete(lambda pixels: graph(pixels, read()), inference.inputs())
+    if not jit_compile:
+        return plain, plain
+    compiled = tf.function(lambda *inputs: graph(*inputs), jit_compile=True)
+    call = compiled.get_concrete_function(inference.inputs(), specs)
+    return plain, _concrete(lambda pixels: call(pixels, read()), inference.inputs())
 
 
 def _concrete(function: Callable[..., dict[str, tf.Tensor]], *specs: Any) -> ConcreteFunction:

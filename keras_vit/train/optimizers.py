@@ -49,7 +49,7 @@ class AdamW(keras.optimizers.AdamW):
         super().__init__(learning_rate=learning_rate, epsilon=epsilon, **kwargs)
         self.rate_factors = dict(rate_factors or {})
         self.decay_kernels_only = decay_kernels_only
-        self._scalars: dict[Any, Any] = {}  # by what they are for
+        self._scalars: dict[Any, tuple[Any, ...]] | None = None  # while `apply` runs
 
     def build(self, variables: Sequence[keras.Variable]) -> None:
         paths = [variable.path for variable in variables]
@@ -73,7 +73,7 @@ class AdamW(keras.optimizers.AdamW):
         try:
             return super().apply(grads, trainable_variables)
         finally:
-            self._scalars = {}
+            self._scalars = None
 
     def update_step(
         self,
@@ -106,9 +106,10 @@ class AdamW(keras.optimizers.AdamW):
         """Updates a variable and its moments by TensorFlow's operator of Adam."""
         import tensorflow as tf
 
-        if "betas" not in self._scalars:
-            self._scalars["betas"] = list(map(tf.constant, (0.0, self.beta_1, self.beta_2)))
-        zero, beta_1, beta_2 = self._scalars["betas"]
+        scalars = {} if self._scalars is None else self._scalars
+        if "betas" not in scalars:
+            scalars["betas"] = tuple(map(tf.constant, (0.0, self.beta_1, self.beta_2)))
+        zero, beta_1, beta_2 = scalars["betas"]
         tf.raw_ops.ResourceApplyAdam(
             var=_handle(variable),
             m=_handle(first),
@@ -123,21 +124,21 @@ class AdamW(keras.optimizers.AdamW):
         )
 
     def _scalars_of(self, learning_rate: Any, factor: float, dtype: Any) -> tuple[Any, Any, Any]:
-        """Part of a variable that decays, rate with the bias correction, and what is added to the
-        root of the second moment.
+        """Computes the decay, the rate with the bias correction, and the epsilon of a step.
 
         Computed once in a step for all variables with this factor: for every variable, as in Keras,
         they are most of the operations of the optimizer, which TensorFlow traces in the first step.
         """
-        if (factor, dtype) not in self._scalars:
+        scalars = {} if self._scalars is None else self._scalars
+        if (factor, dtype) not in scalars:
             ops, step = keras.ops, keras.ops.cast(self.iterations + 1, dtype)
             powers = [ops.power(ops.cast(beta, dtype), step) for beta in (self.beta_1, self.beta_2)]
             root = ops.sqrt(1 - powers[1])
             rate = ops.cast(learning_rate, dtype) * factor
             corrected = rate * (root / (1 - powers[0]))
             decay = (self.weight_decay or 0.0) * rate
-            self._scalars[factor, dtype] = decay, corrected, self.epsilon * root
-        return self._scalars[factor, dtype]
+            scalars[factor, dtype] = decay, corrected, self.epsilon * root
+        return scalars[factor, dtype]
 
     def _apply_weight_decay(self, variables: Sequence[keras.Variable]) -> None:
         pass  # `update_step` does, with the learning rate of each variable

@@ -109,7 +109,7 @@ def test_variables_of_equal_shape_are_one_and_their_slices_no_copies(exported, m
     """Otherwise each of many functions has an input for each of the model's variables."""
     shapes = {(weight.shape, weight.dtype) for weight in model.weights}
     inputs = [len(function.signature.input_arg) for function in functions_of(exported.path)]
-    many = [count for count in inputs if count > len(shapes) + 2]  # than a saver's
+    many = [count for count in inputs if count > len(shapes) + 2]  # a saver has two more
     assert len(shapes) < len(model.weights) / 2 and len(many) == 1  # the graph of the model
     kernels = [tf.Variable(tf.random.normal((16, 16))) for _ in range(3)]
     small = [tf.Variable([1.0, 2.0]), tf.Variable([3.0, 4.0]), tf.Variable(5)]

@@ -12,19 +12,23 @@ from tests.fixtures import fill_random, tiny_config
 
 
 def test_a_step_matches_the_formula():
-    start, gradient = np.array([1.0, -2.0]), np.array([0.5, 0.1])
-    variable = keras.Variable(start, name="kernel")
-    optimizer = keras_vit.train.AdamW(
-        0.1, rate_factors={variable.path: 0.25}, weight_decay=0.2, epsilon=1e-8
-    )
-    expected = start
+    factors, start, gradient = (0.25, 1.0, 0.25), np.array([1.0, -2.0]), np.array([0.5, 0.1])
+    variables = [keras.Variable(start, name=f"kernel_{i}") for i in range(len(factors))]
+    by_path = {v.path: factor for v, factor in zip(variables, factors, strict=True)}
+    rates = keras.optimizers.schedules.PiecewiseConstantDecay([0], [0.1, 0.05])
+    optimizer = keras_vit.train.AdamW(rates, rate_factors=by_path, weight_decay=0.2, epsilon=1e-8)
+    expected = [start] * len(factors)
     mean = square = 0
-    for step in (1, 2):
-        optimizer.apply([keras.ops.convert_to_tensor(gradient, "float32")], [variable])
+    for step, rate in ((1, 0.1), (2, 0.05)):
+        optimizer.apply([keras.ops.convert_to_tensor(gradient, "float32")] * 3, variables)
         mean, square = 0.9 * mean + 0.1 * gradient, 0.999 * square + 0.001 * gradient**2
         update = mean / (1 - 0.9**step) / (np.sqrt(square / (1 - 0.999**step)) + 1e-8)
-        expected = expected * (1 - 0.1 * 0.25 * 0.2) - 0.1 * 0.25 * update
-    np.testing.assert_allclose(variable.numpy(), expected, rtol=1e-5)
+        expected = [
+            x * (1 - rate * factor * 0.2) - rate * factor * update
+            for x, factor in zip(expected, factors, strict=True)
+        ]
+    for variable, values in zip(variables, expected, strict=True):
+        np.testing.assert_allclose(variable.numpy(), values, rtol=1e-5)
 
 
 def test_steps_are_those_of_optax():
