@@ -90,15 +90,13 @@ def stack_equal(
         for group in groups.values()
     ]
 
-    count = len(weights)  # `read` must not keep the variables themselves
-
     def read() -> list[tf.Tensor]:
         found: dict[int, tf.Tensor] = {}
         for variable, group in zip(saved, groups.values(), strict=True):
             value = variable.read_value()
             parts = [value] if len(group) == 1 else tf.unstack(value, len(group))
             found.update(zip(group, parts, strict=True))
-        return [found[index] for index in range(count)]
+        return [found[index] for index in range(len(found))]
 
     return saved, read
 

@@ -125,7 +125,7 @@ class _ServingModule(tf.Module):
     def __init__(self, inference: Inference, max_pixels: int):
         super().__init__()
         spec = tf.TensorSpec((None, *inference.input_shape), tf.float32, "pixels")
-        self.weights, read = stack_equal(inference.variables)  # an attribute, so saved
+        self.weights, read = stack_equal(inference.variables)  # so they are saved
 
         def compute(pixels: tf.Tensor) -> dict[str, tf.Tensor]:
             return with_weights(inference, read())(pixels)
