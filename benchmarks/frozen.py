@@ -42,7 +42,7 @@ def measure(variant: str, precision: str, options):
     inference = prepare(keras_vit.build_vit(config), precision)
     spec = tf.TensorSpec((None, *inference.input_shape), tf.float32, "pixels")
     joined = mlp.gelu
-    mlp.gelu = lambda x, form: keras.activations.gelu(x, approximate=form == "tanh")
+    mlp.gelu = lambda x, form, training: keras.activations.gelu(x, approximate=form == "tanh")
     functions = {"before": tf.function(inference).get_concrete_function(spec)}
     mlp.gelu = joined
     functions["variables"] = tf.function(inference).get_concrete_function(spec)

@@ -37,6 +37,8 @@ IMPORTS_TENSORFLOW_LATE = {
     "cli/training.py",
     "report/result_page.py",
     "files.py",  # of remote addresses alone
+    "layers/mlp.py",
+    "layers/norm.py",
     "trainers/array_data.py",
     "trainers/compilers.py",
     "trainers/distributed.py",

@@ -141,10 +141,10 @@ def count_activations(
 ) -> int:
     """Counts the activations that a training step stores for one image until the backward pass.
 
-    They are those that XLA stores for our layers, according to its memory analysis of a compiled
-    step: the inputs of every product, norm and activation function, and values that are expensive
-    to recompute, such as the tanh of a GELU. TensorFlow without XLA stores more. Patches that patch
-    dropout leaves out are not counted after it.
+    They are those that XLA stores for our layers under JAX, according to its memory analysis of a
+    compiled step: the inputs of every product, norm and activation function, and values that are
+    expensive to recompute, such as the tanh of a GELU. TensorFlow without XLA stores more. Patches
+    that patch dropout leaves out are not counted after it.
 
     Args:
         model: A model or configuration, as for `count_stages`.
@@ -256,9 +256,10 @@ def _block(
     macs = 4 * T * D * H + 2 * pairs * H + (2 + gated) * rest * D * M + T * H * offsets
     match, join = _merging_macs(T, D, d, config.num_prefix_tokens, merged) if merged else (0, 0)
     macs += match + join
-    # From XLA's list of buffers at the peak: inputs and outputs of norms and products (tokens); the
-    # hidden layer before and after its GELU, and the GELU's tanh or erf, or both inputs of a gate,
-    # its sigmoid and its output; attention weights before and after normalisation.
+    # From XLA's list of buffers at the peak, under JAX: inputs and outputs of norms and products
+    # (tokens); the hidden layer before and after its GELU, and the GELU's tanh or erf, or both
+    # inputs of a gate, its sigmoid and its output; attention weights before and after
+    # normalisation.
     kept = 3 * T * D + 4 * T * H + 5 * rest * D + (3 + gated) * rest * M + 2 * A * pairs
     if config.grid_positions is not None:
         more, of_attention = _grid_attention(config, T, D)

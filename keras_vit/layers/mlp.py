@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import math
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -10,10 +13,10 @@ from keras import ops
 from keras_vit.checks import Shape, check_positive, check_rate
 from keras_vit.layers.any_size import size_of
 from keras_vit.layers.dense import Dense
-from keras_vit.layers.norm import make_norm
+from keras_vit.layers.norm import make_norm, shape_to_trace
 
 
-def gelu(x: keras.KerasTensor, form: str) -> keras.KerasTensor:
+def gelu(x: keras.KerasTensor, form: str, training: bool | None = False) -> keras.KerasTensor:
     """Gaussian error linear unit, https://arxiv.org/abs/1606.08415.
 
     The first two forms differ by up to 4.7e-4 (at x = 2.7), the third by up to 2.1e-2 (at x = 2.2),
@@ -23,10 +26,14 @@ def gelu(x: keras.KerasTensor, form: str) -> keras.KerasTensor:
         x: Float tensor of any shape.
         form: `"tanh"`, the approximation of the official code, `"exact"`, of timm and
             transformers, or `"quick"`, of OpenAI's CLIP.
+        training: Whether TensorFlow computes value and derivative in closed form, in float32.
 
     Returns:
         Tensor of the shape and type of `x`.
     """
+    if training and keras.backend.backend() == "tensorflow":
+        dtype = keras.backend.standardize_dtype(x.dtype)
+        return _gelu_with_gradient(form, shape_to_trace(x), dtype)(x)
     if form == "tanh":
         # TensorFlow's optimizer sorts equal factors by name. With a name after "hidden", that of
         # the product, they are in the order that it joins to one operation of oneDNN.
@@ -37,6 +44,38 @@ def gelu(x: keras.KerasTensor, form: str) -> keras.KerasTensor:
     # Written out: TensorFlow's own exact GELU becomes `Erfc`, which neither ONNX nor, in half
     # precision, LiteRT knows; both recognise this form.
     return 0.5 * x * (1.0 + ops.erf(x * 0.7071067811865476))
+
+
+@functools.cache
+def _gelu_with_gradient(
+    form: str, shape: tuple[int | None, ...], dtype: str
+) -> Callable[[Any], Any]:
+    """A GELU of tensors of this shape that keeps its derivative alone, as `_norm_with_gradient`."""
+    import tensorflow as tf
+
+    def value_and_derivative(x: Any) -> tuple[Any, Any]:
+        if form == "quick":
+            share = tf.sigmoid(1.702 * x)
+            return x * share, share * (1.0 + 1.702 * x * (1.0 - share))
+        if form == "tanh":
+            # (1 + tanh(u)) / 2 = sigmoid(2 u), which has all its digits where it is near 0.
+            linear, cubic = 2 * math.sqrt(2 / math.pi), 0.08943 * math.sqrt(2 / math.pi)
+            square = tf.square(x)
+            share = tf.sigmoid(x * (linear + cubic * square))
+            return x * share, share + x * (linear + 3 * cubic * square) * share * (1.0 - share)
+        share = 0.5 + 0.5 * tf.math.erf(x * math.sqrt(0.5))
+        density = tf.exp(-0.5 * tf.square(x)) * (1 / math.sqrt(2 * math.pi))
+        return x * share, share + x * density
+
+    @tf.custom_gradient
+    def gelu(x: Any) -> tuple[Any, Callable[[Any], Any]]:
+        y, derivative = value_and_derivative(
+            tf.cast(x, keras.backend.result_type(dtype, "float32"))
+        )
+        derivative = tf.cast(derivative, dtype)
+        return tf.cast(y, dtype), lambda dy: dy * derivative
+
+    return tf.function(gelu, autograph=False, input_signature=[tf.TensorSpec(shape, dtype)])
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -119,15 +158,15 @@ class MLP(keras.layers.Layer):
     def call(self, tokens: keras.KerasTensor, training: bool | None = None) -> keras.KerasTensor:
         num_tokens, width = size_of(tokens, 1), tokens.shape[-1]
         x = self.hidden(ops.reshape(tokens, (-1, width)))  # (B * T, hidden_dim)
-        x = self.hidden_dropout(self._activate(x), training=training)
+        x = self.hidden_dropout(self._activate(x, training), training=training)
         if self.inner_norm:
             x = self.norm(x)
         x = self.output_projection(x)  # (B * T, D)
         return self.dropout(ops.reshape(x, (-1, num_tokens, width)), training=training)
 
-    def _activate(self, x: keras.KerasTensor) -> keras.KerasTensor:
+    def _activate(self, x: keras.KerasTensor, training: bool | None) -> keras.KerasTensor:
         if not self.swiglu:
-            return gelu(x, self.gelu)
+            return gelu(x, self.gelu, training)
         gate, x = ops.split(x, 2, axis=-1)  # (B * T, hidden_dim) each
         return gate * ops.sigmoid(gate) * x
 

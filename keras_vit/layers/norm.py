@@ -2,12 +2,95 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import keras
 from keras import ops
 
 from keras_vit.checks import Shape
+
+
+def shape_to_trace(x: Any) -> tuple[int | None, ...]:
+    """Shape for the signature of a traced function: open without a graph, where it is run at once.
+
+    In a graph, gradients keep the known sizes of `x`. Elsewhere every size would be traced anew.
+    """
+    import tensorflow as tf
+
+    return (None,) * len(x.shape) if tf.executing_eagerly() else tuple(x.shape)
+
+
+@functools.cache
+def _norm_with_gradient(
+    epsilon: float, shape: tuple[int | None, ...], dtypes: tuple[str, str]
+) -> Callable[..., Any]:
+    """Layer norm of a tensor, a scale and a shift, with its gradients in closed form.
+
+    TensorFlow keeps every custom gradient that it traces for the life of the process, with the
+    graph around it. This one is traced once for a shape, in a small graph of its own.
+
+    Args:
+        epsilon: Added to the variance.
+        shape: Of the tensor.
+        dtypes: Of the tensor, and of the output.
+    """
+    import tensorflow as tf
+
+    dtype = keras.backend.result_type(dtypes[0], "float32")
+
+    def mean_of(x: Any) -> Any:
+        return tf.reduce_mean(x, axis=-1, keepdims=True)
+
+    @tf.custom_gradient
+    def norm(x: Any, gamma: Any, beta: Any) -> tuple[Any, Callable[..., Any]]:
+        mean = mean_of(tf.cast(x, dtype))
+        centered = tf.cast(x, dtype) - mean
+        scale = tf.math.rsqrt(mean_of(tf.square(centered)) + epsilon)
+        y = tf.cast(centered * scale * gamma + beta, dtypes[1])
+
+        def gradients(dy: Any) -> tuple[Any, Any, Any]:
+            dy = tf.cast(dy, dtype)
+            normed = (tf.cast(x, dtype) - mean) * scale
+            scaled = dy * gamma
+            dx = scale * (scaled - mean_of(scaled) - normed * mean_of(scaled * normed))
+            axes = list(range(len(shape) - 1))
+            dgamma = tf.reduce_sum(dy * normed, axes)
+            return tf.cast(dx, dtypes[0]), dgamma, tf.reduce_sum(dy, axes)
+
+        return y, gradients
+
+    vector = tf.TensorSpec(shape[-1:], dtype)
+    signature = [tf.TensorSpec(shape, dtypes[0]), vector, vector]
+    return tf.function(norm, autograph=False, input_signature=signature)
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class LayerNormalization(keras.layers.LayerNormalization):
+    """`keras.layers.LayerNormalization`, whose gradients TensorFlow trains with in closed form.
+
+    They take an eighth of the operations, and keep the mean and the deviation instead of four
+    tensors. Inference and other backends compute as Keras does.
+
+    Args:
+        *args: As for `keras.layers.LayerNormalization`.
+        **kwargs: As for `keras.layers.LayerNormalization`.
+    """
+
+    def call(self, x: keras.KerasTensor, training: bool | None = None) -> keras.KerasTensor:
+        last = self.axis in ([-1], [len(x.shape) - 1])
+        plain = self.rms_scaling or self.gamma is None or not last
+        if not training or plain or keras.backend.backend() != "tensorflow":
+            return super().call(x)
+        dtype = keras.backend.standardize_dtype
+        norm = _norm_with_gradient(
+            self.epsilon, shape_to_trace(x), (dtype(x.dtype), dtype(self.compute_dtype))
+        )
+        scale = keras.backend.result_type(x.dtype, "float32")
+        gamma = ops.cast(self.gamma, scale)
+        beta = ops.zeros_like(gamma) if self.beta is None else ops.cast(self.beta, scale)
+        return norm(x, gamma, beta)
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -44,5 +127,5 @@ class RMSNorm(keras.layers.Layer):
 
 def make_norm(kind: str, epsilon: float, **kwargs: Any) -> keras.layers.Layer:
     """Creates the norm of a configuration: `"layer"` or `"rms"`."""
-    norm = {"layer": keras.layers.LayerNormalization, "rms": RMSNorm}[kind]
+    norm = {"layer": LayerNormalization, "rms": RMSNorm}[kind]
     return norm(epsilon=epsilon, **kwargs)
