@@ -91,7 +91,8 @@ def table(rows: list[dict]) -> list[str]:
     return lines
 
 
-_PREDICT, _CALL = ("keras_vit predict", "keras_vit fit"), ("keras_vit call", "keras_vit call xla")
+_PREDICT = ("keras_vit predict", "keras_vit fit", "keras_vit fit train.AdamW")
+_CALL = ("keras_vit call", "keras_vit call xla")
 _SAVED = tuple(f"keras_vit saved_model{kind}" for kind in ("", " xla", " constants"))
 _FILES = ("litert keras_vit", "onnxruntime keras_vit", "openvino keras_vit")
 

@@ -46,8 +46,9 @@ def load(cell: dict) -> Run:
     model = build(cell)
     if cell["interface"].startswith("call"):
         return call_compiled(model, images, cell["interface"] == "call_xla")
+    rule = keras_vit.train.AdamW if cell.get("own_optimizer") else keras.optimizers.AdamW
     model.compile(
-        keras.optimizers.AdamW(1e-4, weight_decay=0.1),
+        rule(1e-4, weight_decay=0.1),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         jit_compile=cell.get("jit_compile", "auto"),
     )

@@ -74,6 +74,9 @@ CONTESTANTS = {
     "keras_vit fit graph": Contestant(
         "ours", KERAS, "fit", ("train",), options=(("jit_compile", False),)
     ),
+    "keras_vit fit train.AdamW": Contestant(
+        "ours", KERAS, "fit", ("train",), options=(("own_optimizer", True),)
+    ),
     "onnxruntime keras_vit": Contestant(
         "runtimes", RUNTIMES, "ours", precisions=("float32", "int8"), file="{precision}.onnx"
     ),

@@ -70,8 +70,8 @@ def _norm_with_gradient(
 class LayerNormalization(keras.layers.LayerNormalization):
     """`keras.layers.LayerNormalization`, whose gradients TensorFlow trains with in closed form.
 
-    They take an eighth of the operations, and keep the mean and the deviation instead of four
-    tensors. Inference and other backends compute as Keras does.
+    A traced step has an eighth of the operations, and keeps the input, its mean and its deviation.
+    Inference and other backends compute as Keras does.
 
     Args:
         *args: As for `keras.layers.LayerNormalization`.
