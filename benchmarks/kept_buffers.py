@@ -4,10 +4,10 @@ r"""Measures `keras_vit.trainers.keep_buffers`: steps with and without kept buff
     TF_ENABLE_ONEDNN_OPTS=0 python benchmarks/kept_buffers.py --variant vit_ti16 --depth 1 \
         --tasks infer --batches 1024 --steps 1 --rounds 1    what a large `predict` leaves behind
 
-Trains (`fit`, AdamW) and predicts in new processes, in turns: with `TF_CPU_ALLOCATOR_USE_BFC` as
-`keep_buffers` sets it, and with `false`. Prints a JSON line for each task and batch: medians over
-the rounds of the wall-clock and processor seconds of a step, its page faults, the peak memory
-of the process, and the memory that it keeps after the steps, beyond what it had before the first.
+Trains (`fit`, AdamW) and predicts in new processes, in turns: with the settings of `keep_buffers`,
+and with those of TensorFlow and glibc. Prints a JSON line for each task and batch: medians over the
+rounds of the wall-clock and processor seconds of a step, its page faults, the peak memory of the
+process, and the memory that it keeps after the steps, beyond what it had before the first.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ import time
 from contestants import keras_models
 from machine import describe_machine
 
-VARIABLE = "TF_CPU_ALLOCATOR_USE_BFC"
+# A setting of glibc's memory, also one of no effect, keeps `keep_buffers` from changing glibc.
+RETURNED = {"TF_CPU_ALLOCATOR_USE_BFC": "false", "GLIBC_TUNABLES": "glibc.malloc.check=0"}
 INTERFACES = {"train": "fit", "infer": "predict"}
 
 
@@ -79,7 +80,7 @@ def measure(task: str, variant: str, batch: int, args) -> dict:
     command += ["--depth", str(args.depth)] if args.depth else []
     for _ in range(args.rounds):
         for name, notes in rounds.items():
-            setting = {VARIABLE: "false"} if name == "returned" else {}
+            setting = RETURNED if name == "returned" else {}
             environment = {**os.environ, **setting}
             shown = subprocess.run(
                 command, env=environment, check=True, stdout=subprocess.PIPE, text=True

@@ -13,8 +13,9 @@ show how they scatter. `replicas`: the same under `MirroredStrategy` with two CP
 `processes`: images a second of one process with all threads, and of two workers of
 `MultiWorkerMirroredStrategy` with half of them each, in turns, on the same global batch.
 `workers`: seconds of a step of `--batch` images and one thread in each process: of one process
-alone, of two without a strategy, and of two workers, which exchange gradients in float32 and in
-bfloat16; `efficiency` is the step of one process over that of the workers.
+alone, of two without a strategy, of one replica under `MirroredStrategy`, and of two workers, which
+exchange gradients in float32 and in bfloat16; `efficiency` is the step of one process over that of
+the others. All call `keep_buffers`, except in the runs "memory returned".
 `steps`: seconds of single steps of one process, which benchmarks/scaling.py takes. Prints JSON
 lines, warm-up apart. Run it alone on a quiet machine.
 """
@@ -25,6 +26,7 @@ import argparse
 import importlib.metadata
 import json
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -116,21 +118,34 @@ def measure_replicas(variant: str, arguments) -> dict:
 
 
 def work(variant: str, threads: int, arguments) -> None:
-    """One process of another measurement: prints the seconds of every step after the first."""
+    """One process of another measurement: prints every step after the first.
+
+    Of each: seconds of the wall and of the processor, and page faults.
+    """
     import keras
     import tensorflow as tf
 
+    import keras_vit
+
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(threads)
+    if not arguments.returned:
+        keras_vit.trainers.keep_buffers()
     strategy = None
     if "TF_CONFIG" in os.environ:
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    elif arguments.mirrored:
+        strategy = tf.distribute.MirroredStrategy(["CPU:0"])
     options = {"all_reduce_dtype": arguments.all_reduce_dtype} if strategy else {}
     model = build(variant, False, arguments.xla, strategy, arguments.optimizer, **options)
-    ends: list[tuple[float, float]] = []
+    ends: list[tuple[float, float, int]] = []
     note = keras.callbacks.LambdaCallback(
         on_train_batch_end=lambda step, logs: ends.append(
-            (time.perf_counter(), time.process_time())
+            (
+                time.perf_counter(),
+                time.process_time(),
+                resource.getrusage(resource.RUSAGE_SELF).ru_minflt,
+            )
         )
     )
     data = batches(model, arguments.batch, arguments.steps + 2)  # two to warm up
@@ -139,14 +154,15 @@ def work(variant: str, threads: int, arguments) -> None:
 
 
 def start(variant: str, processes: int, arguments, connected=True, **changed) -> list[list[float]]:
-    """Wall and processor seconds of the steps of the first process of a run."""
+    """What `work` prints in the first process of a run."""
     changed = {"threads": arguments.threads // processes, **changed}
     settings = {**vars(arguments), **changed}
     command = [sys.executable, __file__, arguments.what, "--work", variant]
     for name in ("batch", "steps", "optimizer", "threads", "all_reduce_dtype"):
         if settings[name] is not None:
             command += [f"--{name.replace('_', '-')}", str(settings[name])]
-    command += ["--xla"] * arguments.xla
+    for name in ("xla", "mirrored", "returned"):
+        command += [f"--{name}"] * settings[name]
     workers = start_workers(command, processes, connected, stdout=subprocess.PIPE, text=True)
     printed = [worker.communicate()[0] for worker in workers]
     if any(worker.returncode for worker in workers):
@@ -168,7 +184,7 @@ def measure_processes(variant: str, arguments) -> dict:
         "one_process_images_per_second": round(speeds[1], 3),
         "two_processes_images_per_second": round(speeds[2], 3),
         "ratio": round(speeds[2] / speeds[1], 3),
-        "step_seconds": {str(p): [wall for wall, _ in s] for p, s in seconds.items()},
+        "step_seconds": {str(p): [wall for wall, *_ in s] for p, s in seconds.items()},
     }
 
 
@@ -177,8 +193,11 @@ def measure_workers(variant: str, arguments) -> dict:
     runs = {
         "one process": (1, False, alone),
         "two processes": (2, False, alone),
+        "one replica": (1, False, {**alone, "mirrored": True}),
         "two workers": (2, True, both),
         "two workers, bfloat16": (2, True, {**both, "all_reduce_dtype": "bfloat16"}),
+        "one replica, memory returned": (1, False, {**alone, "mirrored": True, "returned": True}),
+        "two workers, memory returned": (2, True, {**both, "returned": True}),
     }
     seconds: dict[str, list] = {name: [] for name in runs}
     for _ in range(arguments.rounds):
@@ -190,13 +209,13 @@ def measure_workers(variant: str, arguments) -> dict:
         "variant": variant,
         "batch_of_a_process": arguments.batch,
         "xla": arguments.xla,
-        "seconds": {name: round(float(wall), 4) for name, (wall, _) in medians.items()},
-        "processor_seconds": {name: round(float(cpu), 4) for name, (_, cpu) in medians.items()},
+        "seconds": {name: round(float(m[0]), 4) for name, m in medians.items()},
+        "processor_seconds": {name: round(float(m[1]), 4) for name, m in medians.items()},
+        "page_faults": {name: round(float(m[2])) for name, m in medians.items()},
         "efficiency": {
-            name: round(float(medians["one process"][0] / wall), 3)
-            for name, (wall, _) in medians.items()
+            name: round(float(medians["one process"][0] / m[0]), 3) for name, m in medians.items()
         },
-        "step_seconds": {name: [wall for wall, _ in times] for name, times in seconds.items()},
+        "step_seconds": {name: [wall for wall, *_ in times] for name, times in seconds.items()},
     }
 
 
@@ -208,7 +227,7 @@ def measure_steps(variant: str, arguments) -> dict:
         "batch": arguments.batch,
         "optimizer": arguments.optimizer,
         "xla": arguments.xla,
-        "step_seconds": [wall for wall, _ in seconds],
+        "step_seconds": [wall for wall, *_ in seconds],
     }
 
 
@@ -253,6 +272,8 @@ def main() -> None:
     parser.add_argument("--output", help="a file that the JSON lines are added to")
     parser.add_argument("--all-reduce-dtype", help="as for `compile`, of `processes`")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help=argparse.SUPPRESS)
+    for name in ("mirrored", "returned"):  # of `workers`
+        parser.add_argument(f"--{name}", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--work", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.work:
@@ -261,6 +282,7 @@ def main() -> None:
     for variant in arguments.variants:
         machine = describe_machine()
         machine |= {name: importlib.metadata.version(name) for name in ("tensorflow", "keras")}
+        machine["TF_ENABLE_ONEDNN_OPTS"] = os.environ.get("TF_ENABLE_ONEDNN_OPTS")
         machine["load_before"] = round(os.getloadavg()[0], 2)
         line = json.dumps({**MEASUREMENTS[arguments.what](variant, arguments), **machine})
         print(line, flush=True)

@@ -1,7 +1,8 @@
-"""Settings that depend on the processor: XLA, and large buffers that TensorFlow keeps."""
+"""Settings that depend on the processor: XLA, and memory that the process keeps."""
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import os
 import pathlib
@@ -16,54 +17,81 @@ _ONEDNN_FEATURES = frozenset(
 )
 _MEASURED = ("float32", "bfloat16")
 _USE_BFC, _LIMIT = "TF_CPU_ALLOCATOR_USE_BFC", "TF_CPU_BFC_MEM_LIMIT_IN_MB"
+# Settings of glibc's `mallopt`, by the names of their environment variables without "_" at the end:
+# the number of each in <malloc.h>, and its value in bytes.
+_MALLOC = {
+    "MALLOC_MMAP_THRESHOLD": (-3, 1 << 25),  # the most that glibc accepts: larger blocks are mapped
+    "MALLOC_TRIM_THRESHOLD": (-1, (1 << 31) - 1),  # TensorFlow may lower it later
+    "MALLOC_TOP_PAD": (-2, 1 << 26),  # kept of each heap: the size of a thread's heap
+}
 _CPUINFO = pathlib.Path("/proc/cpuinfo")
 _PROCESS_CGROUPS = pathlib.Path("/proc/self/cgroup")
 _CGROUP_ROOT = pathlib.Path("/sys/fs/cgroup")
 
 
 def keep_buffers(for_children: bool = False) -> bool:
-    """Lets TensorFlow keep large host buffers between steps.
+    """Lets TensorFlow and the C library keep host memory between steps.
 
-    Call it before TensorFlow's first operation; later it has no effect. `keras-vit` calls it when
-    it trains, evaluates and predicts.
+    Call it at the start of a script, before TensorFlow's first operation and before a strategy is
+    made; later it only reaches the C library. `keras-vit` calls it when it trains, evaluates and
+    predicts.
 
-    Without oneDNN's kernels, TensorFlow returns every large buffer to the system after each step,
-    and the next step waits for a page fault on every page. ViT-S/16 on one such processor, at
-    batches of 8 and 32: `fit` is 1.22 and 1.23 times as fast with this call, `predict` 1.03 times,
-    and the process needs up to 4 % more memory at its peak (`benchmarks/kept_buffers.py`).
-    The process keeps the most memory that it needed until it ends: that can be gigabytes, see
-    docs/performance.md.
+    Memory that a step returns to the system costs the next step a page fault on every page.
 
-    TensorFlow reads two environment variables when it starts: `TF_CPU_ALLOCATOR_USE_BFC` chooses
-    its own allocator, and `TF_CPU_BFC_MEM_LIMIT_IN_MB` limits the allocator to the memory of the
-    machine or of the container, whichever is smaller. The call sets them, starts TensorFlow, and
-    removes them again, so that processes started later do not inherit them. Variables that are set
-    already stay. Configure devices (`tf.config.set_...`) before.
+    - Without oneDNN's kernels, TensorFlow returns every large buffer. The call makes it use its own
+      allocator, by environment variables that TensorFlow reads when it starts:
+      `TF_CPU_ALLOCATOR_USE_BFC`, and `TF_CPU_BFC_MEM_LIMIT_IN_MB`, which limits it to the memory of
+      the machine or of the container, whichever is smaller. TensorFlow is started, and the
+      variables are removed, so that processes started later do not inherit them. Where `TF_CONFIG`
+      is set they stay, because a strategy of several workers must be the first to start TensorFlow.
+    - TensorFlow 2.21 tells glibc to return free memory above 128 KiB once it makes a dataset of a
+      generator, which the iterator of every strategy is. The call tells glibc to keep 64 MiB of
+      each heap, and to take blocks up to 32 MiB from the heaps (`mallopt`).
+
+    The process keeps the most memory that it needed until it ends: that can be gigabytes. Variables
+    and settings of `malloc` that are in the environment already stay as they are. Configure devices
+    (`tf.config.set_...`) before. Speed and memory: docs/performance.md.
 
     Args:
-        for_children: Whether the variables stay, for this process and those that it starts;
-            TensorFlow is not started then.
+        for_children: Whether the settings are for the processes that this one starts too: all are
+            left in the environment. TensorFlow is not started then.
 
     Returns:
-        Whether the variables were set: False with oneDNN, on another backend of Keras, or where
-        `TF_CPU_ALLOCATOR_USE_BFC` was set before.
+        Whether anything was set: False on another backend of Keras, or where the environment
+        decides.
 
     Example:
         import keras_vit
 
         keras_vit.trainers.keep_buffers()
     """
-    if keras.backend.backend() != "tensorflow" or _USE_BFC in os.environ or _onednn_is_on(_CPUINFO):
+    if keras.backend.backend() != "tensorflow":
         return False
+    kept = _keep_heaps(for_children)
+    if _USE_BFC in os.environ or _onednn_is_on(_CPUINFO):
+        return kept
     variables = {_USE_BFC: "true", _LIMIT: str(memory_bytes() // 2**20)}
     variables = {name: value for name, value in variables.items() if name not in os.environ}
     os.environ.update(variables)
-    if not for_children:
+    if not for_children and "TF_CONFIG" not in os.environ:
         import tensorflow as tf
 
         tf.config.list_logical_devices("CPU")  # starts TensorFlow, which reads the variables
         for name in variables:
             del os.environ[name]
+    return True
+
+
+def _keep_heaps(for_children: bool) -> bool:
+    """Tells glibc to keep memory that is freed, and children by their environment."""
+    tuned = "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", "")
+    if tuned or platform.libc_ver()[0] != "glibc" or any(f"{n}_" in os.environ for n in _MALLOC):
+        return False
+    mallopt = ctypes.CDLL(None).mallopt
+    for name, (parameter, value) in _MALLOC.items():
+        mallopt(parameter, value)
+        if for_children:
+            os.environ[f"{name}_"] = str(value)
     return True
 
 

@@ -1,11 +1,13 @@
-"""The path of users whose processors run without oneDNN (AVX2), run in a new process."""
+"""What users do on processors without oneDNN (AVX2), run in new processes."""
 
 from __future__ import annotations
 
 import os
+import resource
 
 import keras
 import numpy as np
+import tensorflow as tf
 from tensorflow.python.framework import test_util
 
 import keras_vit
@@ -35,3 +37,27 @@ def check(folder: str) -> None:
     assert reloaded.jit_compile is True
     np.testing.assert_array_equal(reloaded.predict(images, 6, verbose=0), predictions)
     print("trained, predicted, saved:", page_faults())
+
+
+def fit_one_replica_with_kept_memory() -> None:
+    assert keras_vit.trainers.keep_buffers()
+    fit_one_replica()
+
+
+def fit_one_replica() -> None:
+    """Prints the page faults of the last steps of `fit` under a strategy."""
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    with strategy.scope():
+        model = keras_vit.build_vit(tiny_config(image_size=128, width=128, mlp_dim=512))
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(0.01), loss)
+    one = (np.zeros((16, 128, 128, 3), "float32"), np.zeros(16, "int32"))
+    faults: list[int] = []
+    note = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda step, logs: faults.append(
+            resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        )
+    )
+    data = tf.data.Dataset.from_tensors(one).repeat(9)
+    model.fit(data, verbose=0, shuffle=False, callbacks=[note])
+    print("page faults:", faults[-1] - faults[3])

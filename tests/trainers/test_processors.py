@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import platform
+import types
 
 import keras
 import pytest
@@ -14,6 +16,7 @@ from keras_vit.trainers.processors import count_cores, keep_buffers, xla_pays
 from tests.fixtures import tiny_config
 from tests.workers import run
 
+glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
 WITH_ONEDNN, WITHOUT = "flags : fma avx2 avx512_vnni", "flags : fma avx2"
 
 
@@ -79,6 +82,7 @@ def test_compile_chooses_xla_and_saves_auto(setting, jit_compile, monkeypatch, t
     assert model.jit_compile is False
 
 
+HEAPS = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_")
 BUFFERS, LIMIT = "TF_CPU_ALLOCATOR_USE_BFC", "TF_CPU_BFC_MEM_LIMIT_IN_MB"
 MACHINE = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
@@ -86,9 +90,11 @@ MACHINE = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 @pytest.fixture
 def machine(tmp_path, monkeypatch, cpuinfo):
     """A processor without oneDNN, no variables, and control groups to write."""
-    for name in (BUFFERS, LIMIT):
+    for name in (BUFFERS, LIMIT, *HEAPS, "TF_CONFIG", "GLIBC_TUNABLES"):
         monkeypatch.setenv(name, "")  # so that it is restored at the end
         monkeypatch.delenv(name)
+    library = types.SimpleNamespace(mallopt=lambda parameter, value: 1)  # not of this process
+    monkeypatch.setattr(processors, "ctypes", types.SimpleNamespace(CDLL=lambda name: library))
     monkeypatch.setattr(processors, "_CPUINFO", cpuinfo(WITHOUT))
     monkeypatch.setattr(processors, "_PROCESS_CGROUPS", tmp_path / "groups of the process")
     monkeypatch.setattr(processors, "_CGROUP_ROOT", tmp_path / "cgroup")
@@ -99,10 +105,35 @@ def test_buffers_are_kept_where_onednn_is_off(machine, cpuinfo, monkeypatch):
     assert keep_buffers(for_children=True)
     assert os.environ[BUFFERS] == "true"
     assert int(os.environ[LIMIT]) == MACHINE // 2**20
-    monkeypatch.delenv(BUFFERS)
+    assert all(int(os.environ[name]) > 0 for name in HEAPS)
+    assert not keep_buffers()  # all are set
+    for name in (BUFFERS, *HEAPS):
+        monkeypatch.delenv(name)
     monkeypatch.setattr(processors, "_CPUINFO", cpuinfo(WITH_ONEDNN))
-    assert not keep_buffers()
-    assert BUFFERS not in os.environ
+    assert keep_buffers()  # the heaps alone
+    assert not {BUFFERS, *HEAPS} & set(os.environ)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(HEAPS[1], "1000000"), ("GLIBC_TUNABLES", "glibc.malloc.trim_threshold=1")]
+)
+def test_settings_of_malloc_that_users_made_stay(machine, name, value, cpuinfo, monkeypatch):
+    monkeypatch.setattr(processors, "_CPUINFO", cpuinfo(WITH_ONEDNN))
+    monkeypatch.setenv(name, value)
+    assert not keep_buffers(for_children=True)
+    assert os.environ[name] == value and not set(HEAPS) - {name} & set(os.environ)
+
+
+def test_other_c_libraries_keep_their_heaps(machine, cpuinfo, monkeypatch):
+    monkeypatch.setattr(processors, "_CPUINFO", cpuinfo(WITH_ONEDNN))
+    monkeypatch.setattr(processors.platform, "libc_ver", lambda: ("", ""))
+    assert not keep_buffers(for_children=True)
+
+
+def test_a_strategy_of_workers_finds_tensorflow_not_started(machine, monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", "{}")
+    assert keep_buffers()
+    assert os.environ[BUFFERS] == "true"  # for TensorFlow, which the strategy starts
 
 
 def test_children_do_not_inherit_the_variables(machine, monkeypatch):
@@ -141,6 +172,7 @@ def test_the_limit_is_that_of_the_container(machine, groups, files, limit):
 
 
 def test_variables_that_users_set_stay(machine, monkeypatch):
+    monkeypatch.setenv(HEAPS[0], "1000000")
     monkeypatch.setenv(BUFFERS, "true")
     monkeypatch.setenv(LIMIT, "1000")
     assert not keep_buffers()
@@ -178,3 +210,23 @@ def test_a_processor_without_onednn_trains_predicts_and_saves_with_xla(printed):
 
 def test_one_call_keeps_the_buffers(printed):
     assert int(printed.rpartition(":")[2]) < 10_000
+
+
+def page_faults_of_fit(function: str) -> int:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in (BUFFERS, LIMIT, *HEAPS):
+            patch.delenv(name, raising=False)
+        printed = run("tests.trainers.default_path", function, TF_ENABLE_ONEDNN_OPTS="0")
+    return int(printed.rpartition(":")[2])
+
+
+@glibc
+def test_a_replica_keeps_the_memory_of_its_threads():
+    assert page_faults_of_fit("fit_one_replica_with_kept_memory") < 20_000
+
+
+@glibc
+@pytest.mark.skipif(tf.__version__ < "2.21", reason="not known before")
+def test_tensorflow_still_returns_the_memory_of_its_threads():
+    """When this fails, TensorFlow no longer lowers glibc's trim threshold: see `keep_buffers`."""
+    assert page_faults_of_fit("fit_one_replica") > 100_000
