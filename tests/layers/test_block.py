@@ -15,6 +15,7 @@ from keras_vit.layers import attention, fused_attention
 from keras_vit.layers.attention import SelfAttention
 from keras_vit.layers.block import LayerScale, TransformerBlock
 from keras_vit.layers.mlp import MLP, gelu
+from keras_vit.trainers.processors import describe_processor
 from tests import reference
 from tests.checks import check_layer
 from tests.fixtures import fill_random
@@ -58,6 +59,9 @@ def test_attention_passes_check_layer(options):
 def test_onednn_joins_product_bias_and_gelu(form, policy):
     if os.environ["TF_ENABLE_ONEDNN_OPTS"] != "1":
         pytest.skip("oneDNN is off")
+    units = set(describe_processor().split())
+    if policy == "mixed_bfloat16" and not units & {"avx512f", "avx_ne_convert"}:
+        pytest.skip("oneDNN has no bfloat16 on this processor")
     layer, _ = built(MLP(24, gelu=form, dtype=policy, name="mlp"))
     context.enable_run_metadata()
     tf.function(layer)(TOKENS)
