@@ -14,6 +14,7 @@ from keras_vit.models.vit import build_vit
 from keras_vit.trainers import processors
 from keras_vit.trainers.processors import count_cores, keep_buffers, xla_pays
 from tests.fixtures import tiny_config
+from tests.trainers.other_packages import pages_are_always_huge
 from tests.workers import run
 
 glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
@@ -227,6 +228,7 @@ def test_a_replica_keeps_the_memory_of_its_threads():
 
 @glibc
 @pytest.mark.skipif(tf.__version__ < "2.21", reason="not known before")
+@pytest.mark.skipif(pages_are_always_huge(), reason="a page fault brings 2 MiB")
 def test_tensorflow_still_returns_the_memory_of_its_threads():
     """When this fails, TensorFlow no longer lowers glibc's trim threshold: see `keep_buffers`."""
     assert page_faults_of_fit("fit_one_replica") > 100_000
