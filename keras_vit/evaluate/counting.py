@@ -25,10 +25,11 @@ from keras_vit.layers.residual import BiTRoot, ResNetStage, StemRoot
 from keras_vit.layers.tokens import AddPositionEmbedding, ClassToken
 from keras_vit.layers.upsampling import ResizeMaps
 from keras_vit.layers.windows import Windows
-from keras_vit.models.graph import every_call_of
 from keras_vit.models.image_gpt import ImageGPTConfig, pixel_block
 from keras_vit.resize import num_biases
-from keras_vit.trainers.private_names import call_of
+from keras_vit.trainers.model import Model
+from keras_vit.trainers.pooled_tokens import pooled_tokens
+from keras_vit.trainers.private_names import call_of, every_call_of
 
 # Weights that are only added, or looked up.
 _NO_PRODUCTS = (AddPositionEmbedding, ClassToken, keras.layers.Embedding)
@@ -50,7 +51,9 @@ class StageCount:
         name: Name of the layer.
         parameters: Number of parameters.
         macs: Multiply-accumulates of a forward pass in convolutions, dense layers and attention.
-            Norms, softmax, biases and activation functions are not counted.
+            Norms, softmax, biases and activation functions are not counted. Blocks are counted for
+            all tokens, as in published tables, also the last, of which models that pool the class
+            token compute that token alone.
         activations: Numbers that a training step stores between the forward and the backward pass.
         inputs: Numbers in the input of a block or a ResNet stage, from which rematerialisation
             recomputes it; 0 for other stages.
@@ -117,7 +120,9 @@ def count_parameters(model: keras.Model | ViTConfig | ResNetConfig | ImageGPTCon
 def count_macs(model: keras.Model | ViTConfig | ResNetConfig | ImageGPTConfig) -> int:
     """Counts the multiply-accumulates of a forward pass for one image.
 
-    Takes a model or configuration, as `count_stages`. FLOPs are twice this number.
+    Takes a model or configuration, as `count_stages`. FLOPs are twice this number. All tokens count
+    in all blocks, as in published tables: models with `pooling="token"` do less, as they compute
+    the last block for the class token alone.
     """
     return sum(stage.macs for stage in count_stages(model))
 
@@ -127,8 +132,8 @@ def count_training_macs(model: keras.Model | ViTConfig | ResNetConfig | ImageGPT
 
     Takes a model or configuration, as `count_stages`. Each product of the forward pass has two in
     the backward pass, one for the gradient of each factor. The first stage has only one, because
-    the gradient of the image is not needed. Patches that patch dropout leaves out are not counted
-    after it.
+    the gradient of the image is not needed. Blocks are counted as in `count_macs`.
+    Patches that patch dropout leaves out are not counted after it.
     """
     stages = count_stages(model, training=True)
     macs = [stage.macs for stage in stages]
@@ -193,13 +198,15 @@ def _vit_stages(config: ViTConfig, training: bool) -> Iterator[StageCount]:
     if config.norm_before_blocks:
         yield StageCount("embedding_norm", _norm(config.norm, D), 0, 2 * tokens[0] * D)
     *counts, T = tokens
+    last_read = config.depth - 1 if _reads_class_token_alone(config) else None
     for index, (before, after) in enumerate(zip(counts, tokens[1:], strict=True)):
         relative = config.position_embedding == "relative"
         window = config.window_of(index)
         windows = window and Windows(config.grid, window, config.num_prefix_tokens)
         bias = config.position_embedding == "relative_bias"
         rows = num_biases(config.grid, config.class_token) if bias else 0
-        block = _block(config, before, D, relative, before - after, windows, rows)
+        is_read = config.num_class_tokens if index == last_read else None
+        block = _block(config, before, D, relative, before - after, windows, rows, is_read)
         yield dataclasses.replace(block, name=f"block_{index}")
     vectors = T if config.pooling is None else 1
     normed = vectors if config.norm_after_pooling else T
@@ -211,6 +218,12 @@ def _vit_stages(config: ViTConfig, training: bool) -> Iterator[StageCount]:
         hidden = config.map_mlp_dim or config.mlp_dim
         yield _attention_pooling(T - left_out, D, hidden, heads, config.norm)
     yield from _head_stages(config, 2 * D if config.pooling == "token_gap" else D, vectors)
+
+
+def _reads_class_token_alone(config: ViTConfig) -> bool:
+    """Whether a model of this configuration computes its last block for the class tokens alone."""
+    whole = config.num_merged_tokens or config.window_of(config.depth - 1)
+    return config.pooling == "token" and not whole
 
 
 def _norm(kind: str, D: int) -> int:
@@ -236,8 +249,13 @@ def _block(
     merged: int = 0,
     windows: Windows | None = None,
     position_biases: int = 0,
+    read: int | None = None,
 ) -> StageCount:
-    """Counts a block of `T` tokens, from fields that `ViTConfig` and `TransformerBlock` share."""
+    """Counts a block of `T` tokens, from fields that `ViTConfig` and `TransformerBlock` share.
+
+    Products are counted for all tokens, activations for the first `read` where those are all that
+    is read after the block.
+    """
     pairs = T * T if windows is None else windows.num_pairs
     rest = T - merged  # tokens of the MLP
     M, A = config.mlp_dim, config.num_heads
@@ -260,16 +278,19 @@ def _block(
     # (tokens); the hidden layer before and after its GELU, and the GELU's tanh or erf, or both
     # inputs of a gate, its sigmoid and its output; attention weights before and after
     # normalisation.
-    kept = 3 * T * D + 4 * T * H + 5 * rest * D + (3 + gated) * rest * M + 2 * A * pairs
+    Q = T if read is None else read  # of which queries are kept
+    rest, pairs = (rest, pairs) if read is None else (read, read * T)
+    kept = 2 * T * D + 3 * T * H + Q * (D + H)
+    kept += 5 * rest * D + (3 + gated) * rest * M + 2 * A * pairs
     if config.grid_positions is not None:
         more, of_attention = _grid_attention(config, T, D)
         parameters += more - 4 * D * H - 3 * H - D
         macs += of_attention - 4 * T * D * H - 2 * T * T * H
         kept += A * T * D  # heads of the full width
-    kept += inner[0] * T * H + inner[1] * rest * M
-    kept += 2 * T * H * config.qk_norm + (T + rest) * D * (config.layer_scale is not None)
+    kept += inner[0] * Q * H + inner[1] * rest * M
+    kept += 2 * T * H * config.qk_norm + (Q + rest) * D * (config.layer_scale is not None)
     if config.dropout_rate:
-        kept += 2 * (T + rest) * D + 2 * rest * M  # masks, and masked values
+        kept += 2 * (Q + rest) * D + 2 * rest * M  # masks, and masked values
     if config.attention_dropout_rate:
         kept += 2 * A * pairs
     # The choice of the tokens to merge has no gradient; the merged tokens have one.
@@ -416,6 +437,7 @@ def _residual_stage(
 def _layer_stages(model: keras.Model, training: bool) -> Iterator[StageCount]:
     """Counts the layers of a functional model, from the shapes in its graph."""
     calls = every_call_of(model)
+    pooled = pooled_tokens(model) if isinstance(model, Model) else {}
     drops = training and any(isinstance(layer, PatchDropout) for layer in calls)
     left_out: dict[int, int] | None = {} if drops else None
     for layer in model.layers:
@@ -432,7 +454,8 @@ def _layer_stages(model: keras.Model, training: bool) -> Iterator[StageCount]:
                     constant_macs=times * each.constant_macs,
                 )
             continue
-        stages = [_layer_stage(layer, call, left_out) for call in calls[layer]]
+        read = pooled.get(layer)
+        stages = [_layer_stage(layer, call, left_out, read) for call in calls[layer]]
         stage = dataclasses.replace(
             stages[0],  # a shared layer has its weights once
             name=layer.name,
@@ -476,9 +499,15 @@ def _tokens_left_out(tensor: Any, known: dict[int, int]) -> int:
 
 
 def _layer_stage(
-    layer: keras.layers.Layer, call: Any, left_out: dict[int, int] | None
+    layer: keras.layers.Layer,
+    call: Any,
+    left_out: dict[int, int] | None,
+    read: int | None = None,
 ) -> StageCount:
-    """Counts one call of a layer; with `left_out`, of a training step, see `_tokens_left_out`."""
+    """Counts one call of a layer; with `left_out`, of a training step, see `_tokens_left_out`.
+
+    `read` is that of a block, as in `_block`.
+    """
     tensors = [keras.tree.flatten(x)[0] for x in (call.input_tensors, call.outputs)]
     source, target = (tensor.shape for tensor in tensors)
     if left_out is not None:
@@ -493,7 +522,7 @@ def _layer_stage(
         if layer.window_size is not None and layer.grid is not None:
             windows = Windows(layer.grid, layer.window_size, layer.num_prefix_tokens)
         rows = layer.attention.bias_table.shape[0] if layer.position_bias else 0
-        return _block(layer, T, D, layer.relative_positions, T - target[1], windows, rows)
+        return _block(layer, T, D, layer.relative_positions, T - target[1], windows, rows, read)
     if isinstance(layer, AttentionPooling):
         _, T, D = source
         T -= layer.num_prefix_tokens

@@ -20,7 +20,7 @@ from keras_vit.models.heads import FLOAT32_LAYERS
 from keras_vit.models.lora import merge_lora
 from keras_vit.models.quantized import dequantize, quantized_layers
 from keras_vit.models.resnet import fold_standardization
-from keras_vit.trainers.model import find_preprocessing
+from keras_vit.trainers.model import Model, find_preprocessing
 from keras_vit.trainers.private_names import flatten_layers
 
 # Keras dtype policy of each precision.
@@ -434,7 +434,7 @@ def _with_named_outputs(model: keras.Model, name: str) -> keras.Model:
     several = {tensor.name: tensor for tensor in model.inputs}
     inputs = several if len(several) > 1 else model.inputs
     if getattr(getattr(model, "config", None), "classes", 0) is None:
-        return keras.Model(inputs, {"features": output})
+        return Model(inputs, {"features": output})
     features = head_input(model)
     outputs = {name: output} if features is None else {"features": features, name: output}
-    return keras.Model(inputs, outputs)
+    return Model(inputs, outputs)

@@ -152,11 +152,12 @@ class SelfAttention(keras.layers.Layer):
         return_keys: Whether to return the keys too, as they are attended to.
         grid: Patches along (height, width) of these tokens, integers or tensors, for `rope`; `None`
             takes those of the layer.
+        num_queries: How many of the tokens, the first ones, attend to all `T`; `None` is all.
 
     Returns:
-        Float tensor of shape `(B, T, D)`; with `return_attention_scores`, also one of shape
-        `(B, A, T, T)` whose rows sum to 1; with `return_keys`, last also one of shape
-        `(B, A, T, d)`.
+        Float tensor of shape `(B, Q, D)` with `Q = num_queries`; with `return_attention_scores`,
+        also one of shape `(B, A, Q, T)` whose rows sum to 1; with `return_keys`, last also one of
+        shape `(B, A, T, d)`.
 
     Raises:
         ValueError: If the heads do not divide the width, a rate is not in [0, 1), or
@@ -327,6 +328,7 @@ class SelfAttention(keras.layers.Layer):
         sizes: keras.KerasTensor | None = None,
         return_keys: bool = False,
         grid: tuple[Any, Any] | None = None,
+        num_queries: int | None = None,
     ) -> keras.KerasTensor | tuple[keras.KerasTensor, ...]:
         num_tokens = size_of(tokens, 1)
         queries, keys, values = self._project(tokens, grid)
@@ -335,13 +337,16 @@ class SelfAttention(keras.layers.Layer):
             places = ops.arange(num_tokens)
             later = _without(places[None] > places[:, None], queries.dtype)  # (1, 1, T, T)
             logits = later if logits is None else logits + later
+        if num_queries is not None:
+            queries = queries[:, :, :num_queries]
+            logits = None if logits is None else logits[:, :, :num_queries]
         if sizes is not None:
             logits = add_sizes(logits, sizes, queries.dtype)
         scores = None
-        if self._windows is not None and sizes is not None:
+        if self._windows is not None and (sizes is not None or num_queries is not None):
             raise ValueError(
-                "Windows hold single patches, without sizes and padding. Received: `sizes` and "
-                f"window_size={self.window_size}. Leave one of them out."
+                "Windows hold single patches, all of them, without sizes and padding. Received: "
+                f"window_size={self.window_size} with `sizes` or `num_queries`. Leave it out."
             )
         if return_attention_scores:
             if self._windows is not None:
@@ -352,7 +357,7 @@ class SelfAttention(keras.layers.Layer):
             x = self._attend_in(self._windows, queries, keys, values, training)
         else:
             x = self._mix(queries, keys, values, logits, training)
-        x = self.dropout(self._join(x), training=training)  # (B, T, D)
+        x = self.dropout(self._join(x), training=training)  # (B, Q, D)
         more = [scores] * return_attention_scores + [keys] * return_keys
         return (x, *more) if more else x
 

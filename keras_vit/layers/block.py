@@ -105,16 +105,20 @@ class TransformerBlock(keras.layers.Layer):
             attends to a token of size 0, padding.
         maps: Tensor of shape `(B, rows, columns, ...)` with the grid of the patches, for `rope` and
             images of any size.
+        num_queries: How many of the tokens, the first ones, are computed; `None` is all. The others
+            are keys and values alone, and missing in the output.
 
     Returns:
-        Float tensor of shape `(B, T, D)` in the type of the variables: under half-precision
-        policies the residual stream stays float32; with `num_merged_tokens`, it has so many tokens
-        fewer, and after it comes an integer tensor of their sizes; with `return_attention_scores`,
-        last also one of shape `(B, A, T, T)` whose rows sum to 1.
+        Float tensor of shape `(B, Q, D)` with `Q = num_queries`, `T` by default, in the type of the
+        variables: under half-precision policies the residual stream stays float32; with
+        `num_merged_tokens`, it has so many tokens fewer, and after it comes an integer tensor of
+        their sizes; with `return_attention_scores`, last also one of shape `(B, A, Q, T)` whose
+        rows sum to 1.
 
     Raises:
         ValueError: If the heads do not divide the width, a rate is not in [0, 1), or tokens are
-            merged under `rematerialize`.
+            merged under `rematerialize`; for `num_queries` with merged tokens, windows or
+            `grid_positions`.
     """
 
     def __init__(
@@ -293,13 +297,28 @@ class TransformerBlock(keras.layers.Layer):
         training: bool | None = None,
         sizes: keras.KerasTensor | None = None,
         maps: keras.KerasTensor | None = None,
+        num_queries: int | None = None,
     ) -> keras.KerasTensor | tuple[keras.KerasTensor, ...]:
+        if num_queries is not None and not self.takes_num_queries:
+            raise ValueError(
+                "All tokens are computed where they are merged, by windows or by `grid_positions`. "
+                f"Received: num_queries={num_queries}, num_merged_tokens={self.num_merged_tokens}, "
+                f"window_size={self.window_size}, grid_positions={self.grid_positions!r}. Leave "
+                "num_queries out."
+            )
         grid = None if maps is None else grid_of(maps)
         if self.rematerialize and training and not return_attention_scores:
             return recompute(
-                self, lambda x: self._transform(x, None, False, training, grid), tokens
+                self,
+                lambda x: self._transform(x, None, False, training, grid, num_queries),
+                tokens,
             )
-        return self._transform(tokens, sizes, return_attention_scores, training, grid)
+        return self._transform(tokens, sizes, return_attention_scores, training, grid, num_queries)
+
+    @property
+    def takes_num_queries(self) -> bool:
+        """Whether the block can compute the first tokens alone."""
+        return not (self.num_merged_tokens or self.window_size or self.grid_positions)
 
     def _transform(
         self,
@@ -308,19 +327,24 @@ class TransformerBlock(keras.layers.Layer):
         return_attention_scores: bool,
         training: bool | None,
         grid: tuple[Any, Any] | None,
+        num_queries: int | None,
     ) -> keras.KerasTensor | tuple[keras.KerasTensor, ...]:
         # Rounding the sum of all branches to bfloat16 after each would be most of the error.
         tokens = ops.cast(tokens, self.variable_dtype)
         x = self._attention_input(tokens)
-        seen = (
-            {}
-            if self.grid_positions
-            else {"sizes": sizes, "return_keys": bool(self.num_merged_tokens), "grid": grid}
-        )
+        seen = {
+            "sizes": sizes,
+            "return_keys": bool(self.num_merged_tokens),
+            "grid": grid,
+            "num_queries": num_queries,
+        }
+        seen = {} if self.grid_positions else seen
         attended = self.attention(
             x, return_attention_scores=return_attention_scores, training=training, **seen
         )
         x, *more = attended if isinstance(attended, tuple) else (attended,)
+        if num_queries is not None:
+            tokens = tokens[:, :num_queries]  # the others are keys and values alone
         if self.layer_scale is not None:
             x = self.attention_scale(x)
         x = self.stochastic_depth(x, training=training)
@@ -371,17 +395,18 @@ class TransformerBlock(keras.layers.Layer):
         training: bool | None = None,
         sizes: keras.KerasTensor | None = None,
         maps: keras.KerasTensor | None = None,
+        num_queries: int | None = None,
     ) -> keras.KerasTensor | tuple[keras.KerasTensor, ...]:
         # Without it Keras traces the block for its shapes, most of the time of building a model.
         batch, num_tokens, width = tokens.shape
-        kept = num_tokens
+        kept = computed = num_tokens if num_queries is None else num_queries
         if self.num_merged_tokens:
             kept -= merged_of(num_tokens - self.num_prefix_tokens, self.num_merged_tokens)
         outputs = [keras.KerasTensor((batch, kept, width), dtype=self.variable_dtype)]
         if self.num_merged_tokens:
             outputs.append(keras.KerasTensor((batch, kept), dtype="int32"))
         if return_attention_scores:
-            scores_shape = (batch, self.num_heads, num_tokens, num_tokens)
+            scores_shape = (batch, self.num_heads, computed, num_tokens)
             outputs.append(keras.KerasTensor(scores_shape, dtype=self.compute_dtype))
         return tuple(outputs) if len(outputs) > 1 else outputs[0]
 

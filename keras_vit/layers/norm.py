@@ -92,6 +92,11 @@ class LayerNormalization(keras.layers.LayerNormalization):
         beta = ops.zeros_like(gamma) if self.beta is None else ops.cast(self.beta, scale)
         return norm(x, gamma, beta)
 
+    @property
+    def by_token(self) -> bool:
+        """Whether each token `(B, T, D)` is normalised by itself."""
+        return self.axis in ([-1], [2])
+
 
 @keras.saving.register_keras_serializable("keras_vit")
 class RMSNorm(keras.layers.Layer):
@@ -102,12 +107,17 @@ class RMSNorm(keras.layers.Layer):
     Args:
         epsilon: Added to the mean square.
 
+    Attributes:
+        by_token: Whether each token is normalised by itself.
+
     Call arguments:
         x: Float tensor of shape `(..., D)`.
 
     Returns:
         Float tensor of the same shape.
     """
+
+    by_token = True
 
     def __init__(self, epsilon: float = 1e-6, **kwargs: Any):
         super().__init__(**kwargs)

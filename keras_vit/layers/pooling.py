@@ -38,6 +38,11 @@ class TokenPooling(keras.layers.Layer):
     def call(self, tokens: keras.KerasTensor) -> keras.KerasTensor:
         return tokens[:, self.index]
 
+    @property
+    def num_tokens_read(self) -> int | None:
+        """How many of the tokens, the first ones, the output depends on; `None` is all."""
+        return self.index + 1 if self.index >= 0 else None
+
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "index": self.index}
 

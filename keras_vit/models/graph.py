@@ -9,7 +9,7 @@ import keras
 
 from keras_vit.layers.block import TransformerBlock
 from keras_vit.trainers.model import Model
-from keras_vit.trainers.private_names import call_of
+from keras_vit.trainers.private_names import call_of, every_call_of
 
 
 def walk_layers(
@@ -66,24 +66,6 @@ def calls_of(model: keras.Model) -> dict[keras.Operation, Any]:
     A layer can be in several graphs, and `layer.output` is the output in the first of them.
     """
     return {operation: calls[0] for operation, calls in every_call_of(model).items()}
-
-
-def every_call_of(model: keras.Model) -> dict[keras.Operation, list[Any]]:
-    """As `calls_of`, with all calls of a layer that the model calls several times."""
-    if not getattr(model, "outputs", None):
-        raise ValueError(
-            f"The model {model.name!r} has no graph of layers: it must be a functional model, or a "
-            "sequential model that was built. Pass the functional model inside it."
-        )
-    found: dict[keras.Operation, list[Any]] = {}
-    tensors = list(model.outputs)
-    while tensors:
-        operation, call = call_of(tensors.pop())
-        calls = found.setdefault(operation, [])
-        if call not in calls:
-            calls.append(call)
-            tensors.extend(call.input_tensors)
-    return found
 
 
 def in_outermost(chain: tuple[keras.Model, ...], tensors: list[Any]) -> list[Any]:

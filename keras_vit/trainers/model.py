@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -14,6 +16,7 @@ from keras_vit.trainers.array_data import ArrayData
 from keras_vit.trainers.compilers import ChosenByBatch, compute_dtype
 from keras_vit.trainers.distributed import DistributedTraining, Step, is_distributed
 from keras_vit.trainers.losses import check_labels, check_loss
+from keras_vit.trainers.pooled_tokens import pooled_tokens
 from keras_vit.trainers.private_names import flatten_layers, set_initial_epoch
 from keras_vit.trainers.processors import xla_pays
 
@@ -27,6 +30,8 @@ class Model(ArrayData, DistributedTraining, keras.Model):
 
     All models of this package are of this class. It trains under `tf.distribute` with XLA, reads
     arrays without autotuning and chooses XLA on processors: its base classes correct Keras there.
+    Where the class token alone is pooled, the last block computes that token alone, unless the
+    output of the block is an output of the model: see `keras_vit.trainers.pooled_tokens`.
 
     Args:
         *args: Symbolic inputs and outputs, as for `keras.Model`.
@@ -81,6 +86,20 @@ class Model(ArrayData, DistributedTraining, keras.Model):
         self.check_process()
         self.check_inputs(inputs)
         return super().call(inputs, training=training, mask=mask, **kwargs)
+
+    def _run_through_graph(
+        self, inputs: Any, operation_fn: Callable[[Any], Any] = lambda op: op, call_fn: Any = None
+    ) -> Any:
+        """As in Keras; blocks compute those tokens alone that are read after them."""
+        if call_fn is not None:  # the check of a graph that is being made
+            return super()._run_through_graph(inputs, operation_fn, call_fn)
+        counts = pooled_tokens(self)
+
+        def function_of(operation: Any) -> Any:
+            function, count = operation_fn(operation), counts.get(operation)
+            return function if count is None else functools.partial(function, num_queries=count)
+
+        return super()._run_through_graph(inputs, function_of)
 
     def compile(
         self,

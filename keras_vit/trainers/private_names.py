@@ -77,6 +77,8 @@ PRIVATE_NAMES = tuple(
         ),
         # The compiler of inference (trainers/compilers.py).
         ("keras.src.trainers.trainer", "model_supports_jit", "whether XLA can compile a model"),
+        # The last block for the tokens that are pooled (trainers/model.py).
+        ("keras.src.ops.function:Function", "_run_through_graph", "overridden: a block's argument"),
         # Data in arrays (trainers/array_data.py).
         (f"{_ADAPTERS}.array_data_adapter", "ArrayDataAdapter", "subclassed: without autotuning"),
         (f"{_ADAPTERS}.array_data_adapter", "can_convert_arrays", "what Keras takes for arrays"),
@@ -335,6 +337,24 @@ def call_of(tensor: Tensor) -> tuple[Any, Any]:
     """Returns the operation that made a symbolic tensor, and the node of that call."""
     operation, node_index, _ = tensor._keras_history
     return operation, operation._inbound_nodes[node_index]
+
+
+def every_call_of(model: keras.Model) -> dict[keras.Operation, list[Any]]:
+    """Maps every layer of a functional model to its calls in the graph of this model."""
+    if not getattr(model, "outputs", None):
+        raise ValueError(
+            f"The model {model.name!r} has no graph of layers: it must be a functional model, or a "
+            "sequential model that was built. Pass the functional model inside it."
+        )
+    found: dict[keras.Operation, list[Any]] = {}
+    tensors = list(model.outputs)
+    while tensors:
+        operation, call = call_of(tensors.pop())
+        calls = found.setdefault(operation, [])
+        if call not in calls:
+            calls.append(call)
+            tensors.extend(call.input_tensors)
+    return found
 
 
 def flatten_layers(model: keras.Model) -> Iterable[keras.layers.Layer]:

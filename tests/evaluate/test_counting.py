@@ -99,7 +99,11 @@ every_model = pytest.mark.parametrize("name", [*CONFIGS, *RESNETS])
 
 
 def graph_macs(model):
-    """Multiply-accumulates of the products in TensorFlow's own graph of a forward pass."""
+    """Multiply-accumulates of the products in TensorFlow's own graph of a forward pass.
+
+    Of all tokens, as a `keras.Model` computes them.
+    """
+    model = keras.Model(model.inputs, model.outputs)
     tf = pytest.importorskip("tensorflow")
     spec = tf.TensorSpec((1, *model.input_shape[1:]))
     function = tf.function(lambda x: model(x, training=False))
@@ -109,10 +113,11 @@ def graph_macs(model):
 def training_graph_macs(model):
     """Multiply-accumulates of the products in TensorFlow's graph of outputs and gradients."""
     tf = pytest.importorskip("tensorflow")
+    whole = keras.Model(model.inputs, model.outputs)
 
     def step(images):
         with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(model(images, training=True))
+            loss = tf.reduce_sum(whole(images, training=True))
         variables = [variable.value for variable in model.trainable_variables]
         return loss, tape.gradient(loss, variables)
 
@@ -239,7 +244,7 @@ def test_models_of_the_users_are_counted_by_their_layers():
     x = keras.Input((32, 32, 3))
     model = Model(x, keras.layers.Dense(7, name="mine")(backbone(x)))
     assert count_parameters(model) == model.count_params()
-    assert count_macs(model) == graph_macs(model) == count_macs(backbone) + 32 * 7
+    assert count_macs(model) == graph_macs(backbone) + 32 * 7
     flat = Model(backbone.input, keras.layers.Dense(7, name="mine")(backbone.output))
     assert count_macs(flat) == count_macs(model)
     merging = build("merged")
