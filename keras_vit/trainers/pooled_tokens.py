@@ -14,7 +14,8 @@ def pooled_tokens(model: keras.Model) -> dict[keras.Operation, int]:
 
     With `pooling="token"` that is the last block. Layers tell by an attribute: blocks that can
     compute some tokens alone (`takes_num_queries`), norms (`by_token`) and poolings
-    (`num_tokens_read`). Any other layer reads all tokens, and so does an output of the model.
+    (`num_tokens_read`). Any other layer reads all tokens, and so does an output of the model. A
+    class derived from one of these tells it anew, because its `call` can be another.
 
     Args:
         model: A functional model. Models inside it have blocks of their own.
@@ -23,7 +24,7 @@ def pooled_tokens(model: keras.Model) -> dict[keras.Operation, int]:
         Blocks, and how many of the first tokens of each are read.
     """
     operations = every_call_of(model)
-    blocks = [x for x in operations if getattr(x, "takes_num_queries", False)]
+    blocks = [x for x in operations if _tells(x, "takes_num_queries")]
     if not blocks:
         return {}
     outputs = {id(tensor) for tensor in model.outputs}
@@ -39,8 +40,8 @@ def pooled_tokens(model: keras.Model) -> dict[keras.Operation, int]:
             return None
         largest = 0
         for layer, after in readers[id(tensor)]:
-            passes = getattr(layer, "by_token", False)
-            count = count_read(after) if passes else getattr(layer, "num_tokens_read", None)
+            passes = _tells(layer, "by_token")
+            count = count_read(after) if passes else _tells(layer, "num_tokens_read")
             if count is None:
                 return None
             largest = max(largest, count)
@@ -48,3 +49,8 @@ def pooled_tokens(model: keras.Model) -> dict[keras.Operation, int]:
 
     counts = {x: count_read(operations[x][0].outputs[0]) for x in blocks if len(operations[x]) == 1}
     return {block: count for block, count in counts.items() if count is not None}
+
+
+def _tells(layer: keras.Operation, name: str) -> Any:
+    """An attribute that the class of a layer defines itself, or `None`."""
+    return getattr(layer, name) if name in vars(type(layer)) else None

@@ -119,6 +119,24 @@ def test_a_norm_over_tokens_and_a_pooling_from_the_end_read_all():
         assert list(pooled_tokens(model).values()) == expected
 
 
+def test_a_class_of_the_users_own_may_read_other_tokens():
+    class LastToken(TokenPooling):
+        def call(self, tokens):
+            return tokens[:, -1]
+
+    class OtherBlock(TransformerBlock):
+        pass
+
+    tokens = keras.Input((5, 16))
+    for block, pooling, count in (
+        (TransformerBlock, TokenPooling, 1),
+        (TransformerBlock, LastToken, 0),
+        (OtherBlock, TokenPooling, 0),
+    ):
+        model = keras_vit.Model(tokens, pooling()(block(4, 32)(tokens)))
+        assert len(pooled_tokens(model)) == count
+
+
 def test_a_block_that_cannot_leave_tokens_out_says_so():
     block = TransformerBlock(4, 32, num_merged_tokens=1)
     with pytest.raises(ValueError, match="num_queries=1, num_merged_tokens=1"):
