@@ -31,6 +31,7 @@ _ACTIVATIONS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     "sigmoid": tf.nn.sigmoid,
 }
 _NO_ACTIVATION = "linear"
+EXPORTED = "exported"  # name of the model with named outputs, in the names of tensors in files
 _SMALLEST = 1e-12  # in place of 0, where all outputs are
 
 
@@ -434,7 +435,7 @@ def _with_named_outputs(model: keras.Model, name: str) -> keras.Model:
     several = {tensor.name: tensor for tensor in model.inputs}
     inputs = several if len(several) > 1 else model.inputs
     if getattr(getattr(model, "config", None), "classes", 0) is None:
-        return Model(inputs, {"features": output})
+        return Model(inputs, {"features": output}, name=EXPORTED)
     features = head_input(model)
     outputs = {name: output} if features is None else {"features": features, name: output}
-    return Model(inputs, outputs)
+    return Model(inputs, outputs, name=EXPORTED)

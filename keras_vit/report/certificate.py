@@ -22,7 +22,7 @@ from keras_vit.config import Preprocessing
 from keras_vit.errors import ExportMismatchError
 from keras_vit.evaluate.predictions import wilson_interval
 from keras_vit.export.fastest import Candidate, time_in_turns
-from keras_vit.export.inference import Inference, prepare
+from keras_vit.export.inference import EXPORTED, Inference, prepare
 from keras_vit.export.litert import export_litert, layers_of_part_blocks, litert_errors
 from keras_vit.export.onnx import export_onnx
 from keras_vit.export.openvino import export_openvino
@@ -372,10 +372,10 @@ def part_of_name(tensor: str) -> str:
     """The part of a tensor's name that the next export has too: models are numbered in a process.
 
     Args:
-        tensor: Such as `functional_5_1/block_0_1/mlp_1/hidden_1/MatMul;...`.
+        tensor: Such as `exported_1/block_0_1/mlp_1/hidden_1/MatMul;...`.
     """
     first = tensor.partition(";")[0]
-    return first[first.find("/") :] if first.startswith("functional") else first
+    return first[first.find("/") :] if first.startswith(EXPORTED) else first
 
 
 def drop_interval(lost: int, gained: int, total: int) -> tuple[float, float]:

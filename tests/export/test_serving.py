@@ -84,7 +84,8 @@ def test_servers_may_assume_that_weights_do_not_change(precision, model, pixels,
         words = [sys.executable, "-c", _CALLS, version, tmp_path / "pixels.npy", tmp_path / "o.npy"]
         subprocess.run(words, env=quiet_environment() | variables, check=True)
         found.append(np.load(tmp_path / "o.npy"))
-    np.testing.assert_allclose(found[1], found[0], rtol=0, atol=1e-6)
+    # rounding: oneDNN's kernels for arranged weights add up in another order
+    np.testing.assert_allclose(found[1], found[0], rtol=0, atol=1e-6 * np.abs(found[0]).max())
 
 
 def _signature(version, name):
