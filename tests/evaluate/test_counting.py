@@ -25,6 +25,7 @@ from keras_vit.models.resnet import build_resnet
 from keras_vit.models.segmentation import build_segmenter
 from keras_vit.models.vit import build_vit
 from keras_vit.trainers.model import Model
+from keras_vit.trainers.pooled_tokens import pooled_tokens
 from keras_vit.variants import find_config
 from tests.checks import quick
 from tests.fixtures import tiny_config
@@ -170,6 +171,17 @@ def test_parameters_are_those_of_the_model_layer_by_layer(name):
     assert count_parameters(model) == model.count_params()
     for stage in stages:
         assert stage.parameters == model.get_layer(stage.name).count_params(), stage.name
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_last_blocks_are_counted_as_the_model_runs_them(name):
+    model = build(name)
+    flat = Model(model.inputs[0], keras.layers.Identity()(model.output))  # counted by its layers
+    stages = {stage.name: stage.activations for stage in count_stages(model)}
+    counted = {stage.name: stage.activations for stage in count_stages(flat)}
+    assert counted["block_1"] == stages["block_1"]
+    is_short = bool(pooled_tokens(model)) or name == "merged"
+    assert (stages["block_1"] < stages["block_0"]) == is_short
 
 
 @every_model
