@@ -205,8 +205,8 @@ def _vit_stages(config: ViTConfig, training: bool) -> Iterator[StageCount]:
         windows = window and Windows(config.grid, window, config.num_prefix_tokens)
         bias = config.position_embedding == "relative_bias"
         rows = num_biases(config.grid, config.class_token) if bias else 0
-        is_read = config.num_class_tokens if index == last_read else None
-        block = _block(config, before, D, relative, before - after, windows, rows, is_read)
+        read = config.num_class_tokens if index == last_read else None
+        block = _block(config, before, D, relative, before - after, windows, rows, read)
         yield dataclasses.replace(block, name=f"block_{index}")
     vectors = T if config.pooling is None else 1
     normed = vectors if config.norm_after_pooling else T

@@ -161,7 +161,7 @@ class SelfAttention(keras.layers.Layer):
 
     Raises:
         ValueError: If the heads do not divide the width, a rate is not in [0, 1), or
-            `query_chunk_size` is not positive.
+            `query_chunk_size` or `num_queries` is not positive.
     """
 
     def __init__(
@@ -338,6 +338,7 @@ class SelfAttention(keras.layers.Layer):
             later = _without(places[None] > places[:, None], queries.dtype)  # (1, 1, T, T)
             logits = later if logits is None else logits + later
         if num_queries is not None:
+            check_positive("num_queries", num_queries)
             queries = queries[:, :, :num_queries]
             logits = None if logits is None else logits[:, :, :num_queries]
         if sizes is not None:

@@ -332,13 +332,10 @@ class TransformerBlock(keras.layers.Layer):
         # Rounding the sum of all branches to bfloat16 after each would be most of the error.
         tokens = ops.cast(tokens, self.variable_dtype)
         x = self._attention_input(tokens)
-        seen = {
-            "sizes": sizes,
-            "return_keys": bool(self.num_merged_tokens),
-            "grid": grid,
-            "num_queries": num_queries,
-        }
-        seen = {} if self.grid_positions else seen
+        seen: dict[str, Any] = {}
+        if not self.grid_positions:
+            seen = {"sizes": sizes, "return_keys": bool(self.num_merged_tokens)}
+            seen |= {"grid": grid, "num_queries": num_queries}
         attended = self.attention(
             x, return_attention_scores=return_attention_scores, training=training, **seen
         )

@@ -15,7 +15,7 @@ def pooled_tokens(model: keras.Model) -> dict[keras.Operation, int]:
     With `pooling="token"` that is the last block. Layers tell by an attribute: blocks that can
     compute some tokens alone (`takes_num_queries`), norms (`by_token`) and poolings
     (`num_tokens_read`). Any other layer reads all tokens, and so does an output of the model. A
-    class derived from one of these tells it anew, because its `call` can be another.
+    derived class must define the attribute itself, because its `call` can differ.
 
     Args:
         model: A functional model. Models inside it have blocks of their own.

@@ -138,6 +138,8 @@ def test_a_class_of_the_users_own_may_read_other_tokens():
 
 
 def test_a_block_that_cannot_leave_tokens_out_says_so():
+    with pytest.raises(ValueError, match="num_queries"):
+        TransformerBlock(4, 32)(np.zeros((1, 5, 16), "float32"), num_queries=-1)
     block = TransformerBlock(4, 32, num_merged_tokens=1)
     with pytest.raises(ValueError, match="num_queries=1, num_merged_tokens=1"):
         block(np.zeros((1, 5, 16), "float32"), num_queries=1)
