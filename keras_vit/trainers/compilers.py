@@ -27,6 +27,7 @@ import numpy as np
 from keras_vit.files import cache_dir, write_atomically
 from keras_vit.trainers.private_names import Tensor, flatten_layers, supports_xla
 from keras_vit.trainers.processors import (
+    FreeCores,
     count_cores,
     describe_processor,
     runs_on_processors_alone,
@@ -40,6 +41,7 @@ _SECONDS = 0.6  # of timing, after both are compiled
 _LONGEST_CALL = 0.15  # seconds: a batch has no more images than that
 _LONGEST_FIRST_CALL = 0.5  # seconds for one image: the first call of a process prepares kernels
 _MIN_GAIN = 1.05  # XLA must be so much faster: it takes longer to compile
+_LEAST_FREE = 0.85  # of the cores, while timing: with less, times are not written to the file
 _chosen: dict[str, bool] = {}  # of this process, by key
 
 
@@ -190,11 +192,13 @@ def _choose(key: str, block: keras.layers.Layer, batch: int, dtype: str) -> bool
     path = cache_dir() / _FILE
     known = _read(path)
     if key not in known:
+        free = FreeCores()
         timing = time_block(block, batch)
         if timing is None:
             return xla_pays(dtype)
         known = {**known, key: timing}
-        _write(path, known)
+        if free.count() >= _LEAST_FREE * count_cores():
+            _write(path, known)
     return known[key].graph >= _MIN_GAIN * known[key].xla
 
 

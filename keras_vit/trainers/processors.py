@@ -7,6 +7,7 @@ import itertools
 import os
 import pathlib
 import platform
+import time
 from collections.abc import Iterator
 
 import keras
@@ -162,6 +163,35 @@ def count_cores() -> int:
     if hasattr(os, "sched_getaffinity"):  # not on macOS and Windows
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+class FreeCores:
+    """Counts the cores of the machine that other processes leave free, from now on.
+
+    Where Linux's `/proc/stat` is missing, all cores count as free.
+    """
+
+    def __init__(self) -> None:
+        self._begin = _read_clocks()
+
+    def count(self) -> float:
+        """Cores, between 0 and `os.cpu_count()`, on average since the object was made."""
+        cores = os.cpu_count() or 1
+        pairs = zip(self._begin, _read_clocks(), strict=True)
+        wall, busy, own = (end - begin for begin, end in pairs)
+        others = max(0.0, busy - own) / max(wall, 0.01)
+        return max(0.0, cores - others)
+
+
+def _read_clocks(path: str | os.PathLike[str] = "/proc/stat") -> tuple[float, float, float]:
+    """Seconds: of the wall clock, of work on all cores by all processes, and by this one."""
+    try:
+        fields = pathlib.Path(path).read_text("ascii").split(maxsplit=9)[1:9]
+        user, nice, system, _, _, *rest = (int(field) for field in fields)
+        busy = (user + nice + system + sum(rest)) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError):
+        busy = 0.0
+    return time.monotonic(), busy, time.process_time()
 
 
 def describe_processor() -> str:

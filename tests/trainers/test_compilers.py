@@ -55,6 +55,7 @@ def timer(tmp_path, monkeypatch):
     timer = Timer()
     timer.start_process()
     monkeypatch.setattr(compilers, "time_block", timer)
+    monkeypatch.setattr(compilers.FreeCores, "count", lambda self: float(os.cpu_count()))
     monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv(SWITCH)
     return timer
@@ -67,6 +68,15 @@ def test_the_faster_compiler_is_chosen_once_for_each_class_of_batches(model, tim
     timer.start_process()
     assert xla_for_inference(model, 1) and timer.batches == [1, 8, 2]  # from the file
     assert dict(os.environ) == before
+
+
+def test_times_that_other_processes_disturb_are_not_kept_in_the_file(model, timer, monkeypatch):
+    with monkeypatch.context() as busy:
+        busy.setattr(compilers.FreeCores, "count", lambda self: 0.8 * compilers.count_cores())
+        assert xla_for_inference(model, 1) and xla_for_inference(model, 1)
+    assert timer.batches == [1] and not timer.file.exists()
+    timer.start_process()
+    assert xla_for_inference(model, 1) and timer.batches == [1, 1] and timer.file.exists()
 
 
 def test_another_version_of_this_package_is_timed_again(model, timer, monkeypatch):

@@ -60,6 +60,26 @@ def test_cores_are_those_that_the_process_may_use(monkeypatch):
     assert count_cores() == 64
 
 
+def test_free_cores_are_those_that_other_processes_leave(monkeypatch):
+    readings = iter([(1.0, 10.0, 1.0), (3.0, 15.0, 3.0)])  # wall, all, own
+    monkeypatch.setattr(processors, "_read_clocks", lambda: next(readings))
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    free = processors.FreeCores()
+    assert free.count() == 2.5
+    readings = iter([(1.0, 99.0, 2.0)])
+    assert free.count() == 0
+    readings = iter([(3.0, 0.0, 3.0)])  # no /proc/stat
+    assert free.count() == 4
+
+
+def test_the_machines_work_is_read_from_proc(tmp_path):
+    path = tmp_path / "stat"
+    path.write_text("cpu  100 1 10 9000 5000 20 30 200 7 7\ncpu0 50 1 5 4500 2500 10 15 100 3 3\n")
+    assert processors._read_clocks(path)[1] == 361 / os.sysconf("SC_CLK_TCK")
+    for path in (tmp_path, tmp_path / "none", __file__):
+        assert processors._read_clocks(path)[1] == 0
+
+
 def test_under_a_strategy_the_choice_is_left_to_keras(cpuinfo):
     path = cpuinfo(WITHOUT)
     with tf.distribute.OneDeviceStrategy("cpu:0").scope():
