@@ -4,7 +4,8 @@
 
 Models have random weights and a random head; images are 32 crops of the two photographs of
 scikit-learn. Agreement is that with the model's own top-1 class. Prints the table, and one JSON
-line a model and batch size. What is not installed is listed with its reason.
+line a model and batch size. What is not installed is listed with its reason. Needs scikit-learn and
+Pillow; `pip install ".[litert,onnx,openvino]"` brings all runtimes.
 """
 
 from __future__ import annotations
