@@ -269,7 +269,8 @@ def parse(arguments: list[str] | None = None):
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=0.5, help="of a round, at least")
     parser.add_argument("--pause", type=float, default=0.1, help="seconds between two")
-    parser.add_argument("--loaders", type=int, default=2, help="contestants loaded at a time")
+    text = "contestants loaded at a time; with 1, none disturbs `predict` while it times compilers"
+    parser.add_argument("--loaders", type=int, default=2, help=text)
     parser.add_argument("--timeout", type=float, default=600, help="seconds a command may take")
     parser.add_argument("--folder", type=path, default=path("runs/suite"), help="of files made")
     parser.add_argument("--output", type=path, default=path("docs/benchmarks/suite.jsonl"))

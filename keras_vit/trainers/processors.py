@@ -168,7 +168,8 @@ def count_cores() -> int:
 class FreeCores:
     """Counts the cores of the machine that other processes leave free, from now on.
 
-    Where Linux's `/proc/stat` is missing, all cores count as free.
+    Which cores they are is not known: this process may be bound to others. Where Linux's
+    `/proc/stat` is missing, all cores count as free.
     """
 
     def __init__(self) -> None:
