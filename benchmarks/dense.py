@@ -17,8 +17,8 @@ cosine schedule over that time, without XLA and without augmentation:
 
 Prints a JSON line for each, with mean IoU or COCO's mAP on the test images, and the mean loss in
 each tenth of the time. A seed takes three times `--seconds` of one core. What stands in `--output`
-is not run again. Needs `pip install "keras_vit[benchmarks,detection]" pillow`. The curves of all
-rows of a file:
+is not run again. Needs pillow and `pip install "keras-vision-transformer[benchmarks,detection]"`.
+The curves of all rows of a file:
 
     python benchmarks/dense.py --output detection.jsonl --plot curves.png
 

@@ -1,7 +1,7 @@
 """Our ONNX file beside timm's own export of the same network, in ONNX Runtime on this machine.
 
     python benchmarks/onnx_beside_timm.py export runs/onnx      # where torch, timm and onnx are
-    python benchmarks/onnx_beside_timm.py measure runs/onnx     # where keras_vit[onnx] is
+    python benchmarks/onnx_beside_timm.py measure runs/onnx     # with the extra onnx
 
 The first writes random weights of a timm ViT and what `timm.utils.onnx.onnx_export` makes of it,
 by both of PyTorch's exporters. The second loads the same weights into our model, exports it, and

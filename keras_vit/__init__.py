@@ -37,6 +37,9 @@ def _is_command_line() -> bool:
 # command line imports Keras later, when a command runs: `keras-vit --help` must not wait for it.
 if not _is_command_line():
     import keras_vit.train.keras_files  # noqa: F401 - registers the classes
+    from keras_vit.installation import warn_of_other_project
+
+    warn_of_other_project()
 
 __version__ = "0.1.0"
 

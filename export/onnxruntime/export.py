@@ -1,6 +1,6 @@
 """Exports a model to ONNX in every precision.
 
-    pip install "keras_vit[onnx]"
+    pip install "keras-vision-transformer[onnx]"
     python export/onnxruntime/export.py model.keras --images photographs/ --to onnx
 
 All files are checked on the images (files, or folders of them), by default on synthetic images.

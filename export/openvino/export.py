@@ -1,6 +1,6 @@
 """Exports a model to OpenVINO in every precision.
 
-    pip install "keras_vit[openvino]"
+    pip install "keras-vision-transformer[openvino]"
     python export/openvino/export.py model.keras --images photographs/ --to openvino
 
 `--images` are image files of the task, or folders of them. int8 is calibrated with at most a

@@ -1,6 +1,6 @@
 """Classifies image files by TensorFlow Serving's gRPC interface.
 
-pip install "keras_vit[serving]"
+pip install "keras-vision-transformer[serving]"
 python export/tf_serving/grpc_client.py cat.jpg dog.png --model pets
 """
 

@@ -11,6 +11,8 @@ import keras
 import numpy as np
 import numpy.typing as npt
 
+from keras_vit.installation import pip_install
+
 if TYPE_CHECKING:  # an optional package
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -344,5 +346,5 @@ def _import_matplotlib() -> types.ModuleType:
         import matplotlib.cm
         import matplotlib.figure
     except ImportError as error:
-        raise ImportError('Plots need matplotlib: pip install "keras_vit[plot]".') from error
+        raise ImportError(f"Plots need matplotlib: {pip_install('plot')}.") from error
     return matplotlib

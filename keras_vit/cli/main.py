@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from keras_vit.cli.commands import COMMANDS, GROUPS, Command
+from keras_vit.installation import installed_version, warn_of_other_project
 
 FAILED = 2  # the exit status after an error that the user can correct, as argparse's
 INTERRUPTED = 128 + signal.SIGINT  # the exit status that a shell reports after Ctrl-C
@@ -55,13 +56,7 @@ class _PrintVersion(argparse.Action):
     """Looks the version up when it is asked for: that takes longer than the rest of `--help`."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        import importlib.metadata
-
-        try:
-            version = importlib.metadata.version("keras-vit")
-        except importlib.metadata.PackageNotFoundError:  # run from a checkout
-            version = "(not installed)"
-        print(f"keras-vit {version}")
+        print(f"keras-vit {installed_version() or '(not installed)'}")
         parser.exit()
 
 
@@ -101,6 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _prepare_process(command: Command, verbose: bool) -> None:
     """Imports what a command needs: without the banners of TensorFlow, and with short warnings."""
     warnings.showwarning = _show_warning
+    warn_of_other_project()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0" if verbose else "2")
     with contextlib.nullcontext() if verbose else _hidden_stderr():
         command.function  # noqa: B018 - imports its module

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from keras_vit.data.image_set import SHUFFLE_BUFFER, ImageSet, Reader, sequential
 from keras_vit.data.shards import Shards, read_part
+from keras_vit.installation import pip_install
 
 _IMAGE, _LABEL = "image", "label"
 
@@ -111,7 +112,7 @@ def _import_tfds() -> Any:
     except ImportError as error:
         raise ImportError(
             "Reading TensorFlow Datasets needs tensorflow-datasets. Install it: "
-            'pip install "keras_vit[tfds]".'
+            f"{pip_install('tfds')}."
         ) from error
     if not hasattr(tensorflow_datasets, "builder"):  # it only prints what went wrong
         raise ImportError(

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from keras_vit.data.boxes import NO_BOX, BoxSet, box_batches, check_classes
 from keras_vit.data.input_transform import transform_of
+from keras_vit.installation import pip_install
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -150,6 +151,6 @@ def _import_coco() -> tuple[Any, Any]:
         from pycocotools.cocoeval import COCOeval
     except ImportError as error:
         raise ImportError(
-            'The mAP of COCO needs pycocotools. Install it: pip install "keras_vit[detection]".'
+            f"The mAP of COCO needs pycocotools. Install it: {pip_install('detection')}."
         ) from error
     return COCO, COCOeval

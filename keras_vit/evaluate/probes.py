@@ -18,13 +18,14 @@ import numpy as np
 from keras_vit.checks import check_choice
 from keras_vit.evaluate.attentive import attentive_head, attentive_scores
 from keras_vit.evaluate.few_shot import few_shot_scores
+from keras_vit.installation import pip_install
 from keras_vit.layers.neighbors import NearestNeighbors
 
 _STDDEV_FLOOR = 1e-5  # as in few-shot evaluation
 _STEPS = 2000  # of L-BFGS at most
 _CHUNK = 1024  # rows of similarities at a time
 _NO_SKLEARN = (
-    'A logistic probe needs scikit-learn. Install it: pip install "keras_vit[probe]"; or take '
+    f"A logistic probe needs scikit-learn. Install it: {pip_install('probe')}; or take "
     'method "ridge" or "knn".'
 )
 

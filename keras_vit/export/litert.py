@@ -42,6 +42,7 @@ from keras_vit.export.verify import (
     verification_images,
 )
 from keras_vit.files import local_or_remote, write_atomically
+from keras_vit.installation import pip_install
 
 # Largest difference allowed, relative to the largest logit.
 TOLERANCES = {"float32": 1e-4, "float16": 2e-2, "dynamic": 0.5, "int8": 0.5, "int4": 0.5}
@@ -257,7 +258,7 @@ def _import_converter() -> types.ModuleType:
     except ImportError as error:
         raise ImportError(
             'converter="litert" needs litert-converter. Install it with '
-            '`pip install "keras_vit[litert-converter]"`.'
+            f"`{pip_install('litert-converter')}`."
         ) from error
 
 
@@ -283,8 +284,7 @@ def import_quantizer() -> types.ModuleType:
         return importlib.import_module("ai_edge_quantizer.quantizer")
     except ImportError as error:
         raise ImportError(
-            'precision="int4" needs ai-edge-quantizer. Install it with '
-            '`pip install "keras_vit[int4]"`.'
+            f'precision="int4" needs ai-edge-quantizer. Install it with `{pip_install("int4")}`.'
         ) from error
 
 

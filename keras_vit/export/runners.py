@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
+from keras_vit.installation import pip_install
 from keras_vit.trainers.private_names import litert_operators
 from keras_vit.trainers.processors import count_cores
 
@@ -148,7 +149,7 @@ def _interpreter(path: str | os.PathLike[str]) -> Interpreter:
         from ai_edge_litert.interpreter import Interpreter
     except ImportError as error:
         raise ImportError(
-            'LiteRT files need ai-edge-litert. Install it with `pip install "keras_vit[litert]"`.'
+            f"LiteRT files need ai-edge-litert. Install it with `{pip_install('litert')}`."
         ) from error
     return Interpreter(model_path=os.fspath(path), num_threads=count_cores())
 
@@ -221,7 +222,7 @@ def import_openvino(with_nncf: bool = False) -> types.ModuleType:
     except ImportError as error:
         raise ImportError(
             "OpenVINO needs openvino, and its int8 needs nncf. Install both with "
-            '`pip install "keras_vit[openvino]"`.'
+            f"`{pip_install('openvino')}`."
         ) from error
     return openvino
 
@@ -238,8 +239,7 @@ def import_onnx() -> types.ModuleType:
         import tf2onnx  # noqa: F401 - only whether it is there
     except ImportError as error:
         raise ImportError(
-            "ONNX exports need tf2onnx and onnxruntime. Install both with "
-            '`pip install "keras_vit[onnx]"`.'
+            f"ONNX exports need tf2onnx and onnxruntime. Install both with `{pip_install('onnx')}`."
         ) from error
     return onnx
 

@@ -20,6 +20,7 @@ from keras_vit.hub.addresses import HubAddress, parse_hub_address
 from keras_vit.hub.checked_download import download_checked, locked, prepare_folder
 from keras_vit.hub.connection import count, head, read_text
 from keras_vit.hub.download import discard
+from keras_vit.installation import pip_install
 from keras_vit.weights.array_file import PICKLE_SUFFIXES
 from keras_vit.weights.sidecar import NAMES
 
@@ -72,7 +73,7 @@ class _Repository:
         except ImportError as error:
             raise ImportError(
                 f"{address} needs the client of the Hugging Face hub. "
-                'Install it with `pip install "keras_vit[hub]"`.'
+                f"Install it with `{pip_install('hub')}`."
             ) from error
         self.address, self.wanted, self.name = address, wanted, wanted.repository
         self.offline = offline or constants.HF_HUB_OFFLINE

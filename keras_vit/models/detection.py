@@ -7,6 +7,7 @@ import math
 import keras
 
 from keras_vit.checks import check_positive
+from keras_vit.installation import pip_install
 from keras_vit.models.pyramid import PyramidModel, build_pyramid
 
 _LEVELS = (3, 4, 5)  # what RetinaNet reads; it makes the coarser levels itself
@@ -71,7 +72,7 @@ def build_detector(
         from keras_hub.models import RetinaNetBackbone, RetinaNetObjectDetector
     except ImportError as error:
         raise ImportError(
-            'Detectors need keras-hub. Install it: pip install "keras_vit[detection]".'
+            f"Detectors need keras-hub. Install it: {pip_install('detection')}."
         ) from error
     pyramid = backbone
     if not isinstance(backbone, PyramidModel):

@@ -32,6 +32,7 @@ from typing import Any
 import keras
 
 from keras_vit.files import remove_unfinished, write_atomically
+from keras_vit.installation import pip_install
 from keras_vit.train.callbacks import averaged_weights
 from keras_vit.train.image_lists import IMAGE_LISTS, find_changes
 from keras_vit.train.keras_files import is_whole, save_keras_file
@@ -236,7 +237,7 @@ def callbacks_of(
     is_installed = importlib.util.find_spec("tensorboard") is not None
     if tensorboard and not is_installed:
         raise ImportError(
-            '--tensorboard needs TensorBoard. Install it: pip install "keras_vit[tensorboard]"'
+            f"--tensorboard needs TensorBoard. Install it: {pip_install('tensorboard')}"
         )
     if is_installed and tensorboard is not False:
         callbacks.append(keras.callbacks.TensorBoard(str(folder / "logs"), write_graph=False))
@@ -292,7 +293,7 @@ def _write_curves(folder: pathlib.Path, metrics: dict[str, list[float]]) -> None
     if not metrics:
         return
     if importlib.util.find_spec("matplotlib") is None:
-        print('No curves.png: pip install "keras_vit[plot]".', file=sys.stderr)
+        print(f"No curves.png: {pip_install('plot')}.", file=sys.stderr)
         return
     from keras_vit.analysis.plots import plot_training
 

@@ -86,5 +86,5 @@ def test_images_of_every_range_become_the_same_picture():
 
 def test_without_matplotlib_the_message_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ImportError, match=r"keras_vit\[plot\]"):
+    with pytest.raises(ImportError, match=r"keras-vision-transformer\[plot\]"):
         plot_training({"loss": [1]})

@@ -21,6 +21,7 @@ from keras_vit.cli.commands import COMMANDS, LAYOUTS
 from keras_vit.cli.main import build_parser, main
 from keras_vit.hub.cards.card import Card
 from keras_vit.hub.catalog import CARDS
+from keras_vit.installation import DISTRIBUTION, pip_install
 from keras_vit.models.vit import build_vit
 from keras_vit.variants import VARIANTS
 from keras_vit.weights.save import WRITABLE
@@ -134,7 +135,7 @@ def fails(error):
 @pytest.mark.parametrize(
     ("error", "status", "printed"),
     [
-        (ImportError('Install it: pip install "keras_vit[onnx]"'), 2, "keras_vit[onnx]"),
+        (ImportError(f"Install it: {pip_install('onnx')}"), 2, pip_install("onnx")),
         (FloatingPointError("The loss is nan"), 2, "The loss is nan"),
         (tf.errors.ResourceExhaustedError(None, None, "out of memory\nnode"), 2, "TensorFlow: Res"),
         (KeyboardInterrupt(), 130, "Ctrl-C"),
@@ -305,7 +306,7 @@ def test_a_wrong_command_names_the_right_ones(capsys):
 
 def test_the_command_is_installed_under_its_name():
     try:
-        entries = importlib.metadata.distribution("keras-vit").entry_points
+        entries = importlib.metadata.distribution(DISTRIBUTION).entry_points
     except importlib.metadata.PackageNotFoundError:
         pytest.skip("run from a checkout")
     [entry] = [each for each in entries if each.group == "console_scripts"]

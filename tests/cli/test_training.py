@@ -206,7 +206,7 @@ def test_tensorboard_is_left_out_or_missing(place, capsys, monkeypatch):
     assert names == ["WriteMetrics", "SaveBest"]
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert [type(each).__name__ for each in callbacks_of(place, False)] == ["WriteMetrics"]
-    with pytest.raises(ImportError, match=r'pip install "keras_vit\[tensorboard\]"'):
+    with pytest.raises(ImportError, match=r'pip install "keras-vision-transformer\[tensorboard\]"'):
         callbacks_of(place, False, True)
 
 

@@ -93,5 +93,5 @@ def test_pycocotools_is_asked_for_before_anything_is_computed(boxes, monkeypatch
     model = detector(np.zeros((0, 4)), [], [])
     monkeypatch.setattr(Detector, "predict", lambda *_, **__: pytest.fail("it was computed"))
     monkeypatch.setitem(sys.modules, "pycocotools.coco", None)
-    with pytest.raises(ImportError, match=r'pip install "keras_vit\[detection\]"'):
+    with pytest.raises(ImportError, match=r'pip install "keras-vision-transformer\[detection\]"'):
         evaluate_boxes(model, boxes)

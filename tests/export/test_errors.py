@@ -190,7 +190,7 @@ def test_operators_unsupported_by_litert(tmp_path):
 
 def test_a_missing_litert_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", None)
-    with pytest.raises(ImportError, match=r"keras_vit\[litert\]"):
+    with pytest.raises(ImportError, match=r"keras-vision-transformer\[litert\]"):
         load_litert(tmp_path / "tiny.tflite")
 
 

@@ -98,7 +98,7 @@ def test_four_bits_are_smaller_than_eight(wide, reports, photographs, tmp_path):
 def test_four_bits_without_their_package_or_whole_blocks(wide, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ai_edge_quantizer", None)
     monkeypatch.setitem(sys.modules, "ai_edge_quantizer.quantizer", None)
-    with pytest.raises(ImportError, match=r"keras_vit\[int4\]"):
+    with pytest.raises(ImportError, match=r"keras-vision-transformer\[int4\]"):
         export_litert(wide, tmp_path / "a.tflite", "int4")
     monkeypatch.setitem(sys.modules, "ai_edge_quantizer.quantizer", types.ModuleType("quantizer"))
     narrow = build_vit(tiny_config(width=24, num_heads=2, mlp_dim=40))
@@ -119,7 +119,7 @@ def test_what_the_new_converter_cannot_do(changes, message, model, tmp_path, mon
     with pytest.raises(ValueError, match=message):
         export_litert(model, tmp_path / "a.tflite", **{"converter": "litert", **changes})
     monkeypatch.setitem(sys.modules, "litert_converter.converter_api_ext", None)
-    with pytest.raises(ImportError, match=r"keras_vit\[litert-converter\]"):
+    with pytest.raises(ImportError, match=r"keras-vision-transformer\[litert-converter\]"):
         export_litert(model, tmp_path / "a.tflite", converter="litert")
     assert not list(tmp_path.iterdir())
 

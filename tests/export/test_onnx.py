@@ -180,5 +180,5 @@ def test_an_unsupported_opset(model, tmp_path):
 
 def test_a_missing_package_names_the_extra(model, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tf2onnx", None)
-    with pytest.raises(ImportError, match=r"keras_vit\[onnx\]"):
+    with pytest.raises(ImportError, match=r"keras-vision-transformer\[onnx\]"):
         export_onnx(model, tmp_path / "m.onnx")

@@ -38,7 +38,7 @@ def test_wrong_arguments(changes, message, model, tmp_path):
 
 def test_a_missing_package_names_the_extra(model, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "openvino", None)
-    with pytest.raises(ImportError, match=r"keras_vit\[openvino\]"):
+    with pytest.raises(ImportError, match=r"keras-vision-transformer\[openvino\]"):
         export_openvino(model, tmp_path / "m.xml")
     assert not list(tmp_path.iterdir())
 

@@ -233,7 +233,7 @@ def test_refusals_of_the_hub_say_what_to_do(hub, status, code, message):
 
 def test_a_missing_client_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(ImportError, match=r'pip install "keras_vit\[hub\]"'):
+    with pytest.raises(ImportError, match=r'pip install "keras-vision-transformer\[hub\]"'):
         fetch("hf://timm/vit")
 
 

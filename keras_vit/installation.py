@@ -1,0 +1,43 @@
+"""The name of this package on the package index, and what is installed under it."""
+
+from __future__ import annotations
+
+import warnings
+
+DISTRIBUTION = "keras-vision-transformer"
+_OTHER = "keras-vit"  # another project, which installs an import package `keras_vit` too
+
+
+def pip_install(extra: str) -> str:
+    """The command that installs the packages of an extra.
+
+    Args:
+        extra: Name of the extra, as in `setup.cfg`.
+    """
+    return f'pip install "{DISTRIBUTION}[{extra}]"'
+
+
+def installed_version(distribution: str = DISTRIBUTION) -> str | None:
+    """The version of a distribution, or `None` where it is not installed."""
+    import importlib.metadata  # takes longer than the rest of `keras-vit --help`
+
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def warn_of_other_project() -> None:
+    """Warns if the distribution `keras-vit` is installed, which is another project.
+
+    Its files and ours are in the same folder: what was installed last has replaced the files of the
+    same name, and uninstalling it deletes ours of the same name.
+    """
+    version = installed_version(_OTHER)
+    if version is not None:
+        warnings.warn(
+            f"The distribution {_OTHER} {version} is installed, a project other than "
+            f"{DISTRIBUTION}, with files of the same names. Run `pip uninstall {_OTHER}`, then "
+            f"install {DISTRIBUTION} again with --force-reinstall --no-deps.",
+            stacklevel=3,
+        )
