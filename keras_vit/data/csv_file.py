@@ -22,6 +22,7 @@ from keras_vit.data.decode import MAX_PIXELS
 from keras_vit.data.folder import check_distinct, find_problems, report_problems
 from keras_vit.data.image_files import IMAGE_ENDINGS
 from keras_vit.data.image_set import ImageSet, indexed
+from keras_vit.data.pixel_range import warn_of_small_range
 
 SEPARATORS = "|;"  # of several labels in a cell
 _DELIMITERS = ",;\t"
@@ -100,6 +101,7 @@ def read_csv(
     skipped = tuple(f"{file} {problem}" for file, problem in bad.items())
     if skipped:
         report_problems(skipped, unreadable, path)
+    warn_of_small_range([files[line] for line in kept], path)
     items = np.array([os.fspath(files[line]) for line in kept], object)
     labels = np.array([values[line] for line in kept])
     load = tf.io.read_file

@@ -25,6 +25,7 @@ from keras_vit.data.folder import ENDINGS, find_problems, report_problems
 from keras_vit.data.headers import read_exif_orientation, read_size
 from keras_vit.data.image_files import files_below
 from keras_vit.data.image_set import Reader
+from keras_vit.data.pixel_range import warn_of_small_range
 
 IGNORED = 255  # the label of pixels without one
 INVALID = -1  # in tables from stored values to labels
@@ -193,6 +194,7 @@ def read_masks(
     name = os.fspath(images)
     if problems:
         report_problems(tuple(problems), "error", name)
+    warn_of_small_range([image for image, _ in found], name)
     items = tuple(
         np.array(list(map(os.fspath, column)), object) for column in zip(*found, strict=True)
     )
