@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.checks import check_choice
+from keras_vit.checks import check_choice, short_repr
 from keras_vit.data.array_checks import check_values
 from keras_vit.data.decode import MAX_PIXELS, decode
 from keras_vit.data.folder import ENDINGS, find_problems, report_problems
@@ -62,6 +62,8 @@ class MaskSet:
     turned: bool = False
     max_pixels: int = MAX_PIXELS
     read: Reader | None = None
+
+    __repr__ = short_repr
 
     @property
     def num_images(self) -> int:
@@ -283,12 +285,18 @@ def _find_pairs(
     for folder in (images, masks):
         if not folder.is_dir():
             raise FileNotFoundError(f"There is no folder {folder}.")
-    found = {
-        path.relative_to(images).with_suffix(""): path for path in files_below(images, ENDINGS)
-    }
-    stored = {path.relative_to(masks).with_suffix(""): path for path in files_below(masks, ENDINGS)}
+    problems: list[str] = []
+
+    def by_name(folder: pathlib.Path) -> dict[pathlib.Path, pathlib.Path]:
+        named: dict[pathlib.Path, pathlib.Path] = {}
+        for path in files_below(folder, ENDINGS):
+            first = named.setdefault(path.relative_to(folder).with_suffix(""), path)
+            problems.extend([f"{path} has the name of {first}"] if first != path else [])
+        return named
+
+    found, stored = by_name(images), by_name(masks)
     wanted = {key.with_name(key.name + suffix): path for key, path in found.items()}
-    problems = [f"{path} has no mask" for key, path in wanted.items() if key not in stored]
+    problems += [f"{path} has no mask" for key, path in wanted.items() if key not in stored]
     problems += [f"{path} has no image" for key, path in stored.items() if key not in wanted]
     if not found:
         raise ValueError(f"There are no images in {images}.")
