@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.checks import check_positive
+from keras_vit.checks import check_positive, short_repr
 from keras_vit.data.array_checks import check_values
 from keras_vit.data.decode import decode
 from keras_vit.data.epochs import EpochPlan, distribute, number_for, read_epochs
@@ -48,6 +48,8 @@ class BoxSet:
     sizes: np.ndarray
     boxes: np.ndarray
     labels: np.ndarray
+
+    __repr__ = short_repr
 
     @property
     def num_images(self) -> int:

@@ -89,7 +89,7 @@ def read_csv(
     names, values = _read_labels(path, columns[1:], rows, task, class_names, problems)
     bad = find_problems([f for f in files.values() if f.exists()], check, max_pixels)
     bad |= {file: _MISSING for file in files.values() if not file.exists()}
-    if unreadable == "error":
+    if unreadable == "error" or problems:  # one list of all, also where some could be left out
         problems += [(line, f"{f} {bad[f]}") for line, f in files.items() if f in bad]
     _raise(path, problems)
     kept = [line for line, file in files.items() if file not in bad]

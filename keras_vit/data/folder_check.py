@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from keras_vit.checks import short_repr
 from keras_vit.data import folder as folders
 from keras_vit.data.duplicates import find_near_duplicates
 from keras_vit.data.headers import read_exif_orientation, read_size
@@ -21,7 +22,7 @@ from keras_vit.data.image_files import files_below
 from keras_vit.data.image_set import ImageSet, indexed
 from keras_vit.data.pixel_range import find_black, find_small_range
 
-UNREADABLE = "unreadable files"  # kind of a finding
+UNREADABLE, SINGLE = "unreadable files", "classes of one image"  # kinds of findings
 _SKEW = 10  # images of the largest class over those of the smallest
 _MIXED = 4  # longest side of an image over that of another
 _MOST_COMPARED = 30_000  # images; the time of a comparison grows with the square
@@ -44,6 +45,8 @@ class Finding:
     advice: str
     examples: tuple[str, ...]
 
+    __repr__ = short_repr
+
 
 @dataclasses.dataclass(frozen=True)
 class Part:
@@ -63,6 +66,8 @@ class Part:
     formats: dict[str, int]
     sizes: tuple[tuple[int, int], ...]
 
+    __repr__ = short_repr
+
 
 @dataclasses.dataclass(frozen=True)
 class FolderReport:
@@ -75,6 +80,8 @@ class FolderReport:
 
     parts: tuple[Part, ...]
     findings: tuple[Finding, ...]
+
+    __repr__ = short_repr
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the report as plain values for JSON."""
@@ -243,6 +250,10 @@ def _class_findings(parts: tuple[Part, ...]) -> Iterator[Finding]:
     if empty:
         advice = "training would refuse them: add images or remove the folders"
         yield Finding("classes without images", len(empty), advice, empty)
+    single = tuple(name for name, count in training.items() if count == 1)
+    if single:
+        advice = "one image does not teach a class, and none is left to test it: add images"
+        yield Finding(SINGLE, len(single), advice, single)
     filled = sorted((count, name) for name, count in training.items() if count)
     if filled and filled[-1][0] >= _SKEW * filled[0][0]:
         advice = f"the largest class has {filled[-1][0] / filled[0][0]:.0f} times the images of it"

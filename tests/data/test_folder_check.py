@@ -78,6 +78,7 @@ def test_a_folder_with_parts_and_problems(photos):
         "rotated by EXIF": 1,
         "classes of test without training": 1,
         "classes without images of test": 1,
+        "classes of one image": 1,
         "rare classes": 1,
         "mixed sizes": 1,
         "near-duplicates in train and test": 1,
