@@ -81,15 +81,13 @@ def decode(
         return tf.ensure_shape(image, (None, None, channels))
     position = tf.constant(_ALONE) if index is None else tf.cast(index, tf.int32)
 
-    def decode_whole() -> Any:
-        pixels = tf.io.decode_jpeg(image, min(channels, 3), dct_method=DCT_METHOD)
-        return _add_opacity(pixels) if channels == 4 else pixels
-
     def decode_jpeg() -> Any:
-        size = tf.io.extract_jpeg_shape(image, tf.int64)[:2]
+        *size, stored = tf.unstack(tf.io.extract_jpeg_shape(image, tf.int64))
         pixels = tf.cond(
             tf.reduce_prod(size) <= max_pixels,
-            decode_whole,
+            lambda: _decode_jpeg(
+                lambda n: tf.io.decode_jpeg(image, n, dct_method=DCT_METHOD), stored, channels
+            ),
             lambda: _refuse(JPEG, size[0], size[1], position, channels, max_pixels),
         )
         return orient(pixels, read_orientation(image)) if exif_orientation else pixels
@@ -134,10 +132,11 @@ def decode_window(
             window = choose(displayed)
             if exif_orientation:
                 window = stored_window(window, displayed, orientation)
-            pixels = tf.image.decode_and_crop_jpeg(
-                image, window, min(channels, 3), dct_method=DCT_METHOD
+            return _decode_jpeg(
+                lambda n: tf.image.decode_and_crop_jpeg(image, window, n, dct_method=DCT_METHOD),
+                shape[2],
+                channels,
             )
-            return _add_opacity(pixels) if channels == 4 else pixels
 
         pixels = tf.cond(
             tf.reduce_prod(size) <= max_pixels,
@@ -208,6 +207,14 @@ def _refuse(
     message = tf.strings.join([tf.where(position == _ALONE, "The image ", numbered), reason, "."])
     with tf.control_dependencies([tf.raw_ops.Assert(condition=False, data=[message])]):
         return tf.zeros((0, 0, channels), tf.uint8)
+
+
+def _decode_jpeg(decoder: Callable[[int], Any], stored: Any, channels: int) -> Any:
+    """Decodes a JPEG by a function of a number of channels; libjpeg makes no grey of CMYK."""
+    if channels == 1:
+        is_cmyk = stored == 4
+        return tf.cond(is_cmyk, lambda: tf.image.rgb_to_grayscale(decoder(3)), lambda: decoder(1))
+    return _add_opacity(decoder(3)) if channels == 4 else decoder(channels)
 
 
 def _decoder(data: Any, channels: int, stored: int) -> Callable[[], Any]:

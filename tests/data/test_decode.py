@@ -208,6 +208,8 @@ def test_jpegs_are_decoded_as_by_pillow(mode, options):
     image = tf.constant(data)
     np.testing.assert_array_equal(decode(image), expected)
     np.testing.assert_array_equal(decode(image, 4)[..., :3], expected)
+    if mode != "RGB":  # a colour file stores its grey, before rounding to RGB
+        np.testing.assert_array_equal(decode(image, 1), tf.image.rgb_to_grayscale(expected))
     assert (tf.io.decode_jpeg(image, 3) != expected).numpy().any()  # the default of TensorFlow
     top, left, height, width = 16, 32, 60, 90  # its outermost rows lack the colours beyond
     window = decode_window(image, lambda shape: tf.constant((top, left, height, width)))
