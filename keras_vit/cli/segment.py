@@ -19,7 +19,7 @@ from keras_vit.cli.progress import print_facts
 from keras_vit.cli.resolve import class_names_of, open_model, resolve_model
 from keras_vit.data.decode import decode
 from keras_vit.data.folder import find_readable
-from keras_vit.data.image_files import read_images
+from keras_vit.data.image_files import read_image
 from keras_vit.data.mask_pipeline import mask_batches
 from keras_vit.data.masks import IGNORED, Colour, MaskSet, read_masks
 from keras_vit.data.preview import write_png
@@ -226,7 +226,7 @@ def predict_segments(
     loaded, names, settings = _open(model)
     folder.mkdir(parents=True, exist_ok=True)
     for path in paths:
-        (pixels,) = read_images(path, loaded.inputs[0].shape[-1])
+        pixels = read_image(path, loaded.inputs[0].shape[-1])
         found = predict_masks(loaded, pixels, mode, tuple(scales), flip, batch_size=batch_size)
         mask, overlay = results[path]
         write_png(mask, found[..., None])

@@ -87,6 +87,8 @@ def _sample(paths: Sequence[pathlib.Path]) -> list[pathlib.Path]:
 
 
 def _has_16_bits(path: pathlib.Path) -> bool:
+    if not path.is_file():  # opening a pipe or a device could wait forever
+        return False
     with open(path, "rb") as file:
         head = file.read(_DEPTH + 1)
     return head.startswith(_HEADER) and head[_DEPTH:] == b"\x10"

@@ -180,6 +180,8 @@ def test_bits_that_files_do_not_use_and_black_images_are_reported(tmp_path):
     assert finding.advice.endswith("multiply the stored values by 16")
     with pytest.warns(UserWarning, match=r"16-bit files of .*scans, no value .* as of 12 bits"):
         keras_vit.read_folder(tmp_path / "scans")
+    with pytest.warns(UserWarning, match=r"multiply the stored values by 16\."):
+        keras_vit.data.read_images(tmp_path / "scans")
     for path in (tmp_path / "scans").glob("*/*.png"):  # as the advice says
         values = tf.io.decode_png(path.read_bytes(), dtype=tf.uint16) * 16
         path.write_bytes(tf.io.encode_png(values).numpy())
