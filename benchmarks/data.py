@@ -40,6 +40,7 @@ from machine import write_row
 import keras_vit
 from keras_vit.data import Augmentation
 from keras_vit.data.crops import inception_window
+from keras_vit.data.decode import DCT_METHOD
 from keras_vit.data.transforms import resize
 
 WARM_UP = 5  # batches
@@ -166,7 +167,7 @@ def bare(make):
 
 
 def height_of_whole(data, seed):
-    return tf.shape(tf.io.decode_jpeg(data, 3))[0]
+    return tf.shape(tf.io.decode_jpeg(data, 3, dct_method=DCT_METHOD))[0]
 
 
 def height_of_window(data, seed):
@@ -181,7 +182,7 @@ def simple_view(data, seed):
 
 def decode_window(data, seed):
     window = inception_window(tf.image.extract_jpeg_shape(data), seed)
-    return tf.image.decode_and_crop_jpeg(data, window, 3)
+    return tf.image.decode_and_crop_jpeg(data, window, 3, dct_method=DCT_METHOD)
 
 
 def resized(data, seed):
@@ -200,7 +201,7 @@ def resized_from_half(data, seed):
     window = inception_window(tf.image.extract_jpeg_shape(data), seed)
 
     def half():
-        pixels = tf.io.decode_jpeg(data, 3, ratio=2)
+        pixels = tf.io.decode_jpeg(data, 3, ratio=2, dct_method=DCT_METHOD)
         top, left, height, width = tf.unstack(window // 2)
         pixels = tf.slice(pixels, (top, left, 0), tf.stack((height, width, 3)))
         return resize(pixels, (SIZE, SIZE), "bilinear")[0, 0]

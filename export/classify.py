@@ -71,6 +71,8 @@ def eval_transform(image: Image.Image, card: dict) -> np.ndarray:
     settings = card["preprocessing"]
     if settings.get("exif_orientation", True):
         image = turn(image)
+    if image.mode in ("I", "I;16"):  # 16 bits of grey, which `convert` would clip at 255
+        image = Image.fromarray((np.asarray(image) >> 8).astype("uint8"))
     image = image.convert(MODES[channels])
     library = settings.get("library", "tensorflow")
     larger = resized_size(image.size[::-1], size, library, settings)

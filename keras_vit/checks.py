@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Iterable, Mapping, Sized
 from typing import Any
 
 # A shape as Keras passes it: an integer for each axis, or None where the size is unknown, as that
@@ -71,3 +72,33 @@ def check_choice(field: str, value: object, choices: tuple[str, ...]) -> None:
         raise ValueError(
             f"`{field}` must be one of {', '.join(map(repr, choices))}. Received: {value!r}."
         )
+
+
+_SHOWN_ITEMS = 5
+_SHOWN_LETTERS = 100
+
+
+def short_repr(self: Any) -> str:
+    """A `__repr__` of dataclasses on one line: of arrays type and shape, of long fields the size.
+
+    Functions and fields that are empty or as by default are left out.
+    """
+    values = [(field, getattr(self, field.name)) for field in dataclasses.fields(self)]
+    shown = [f"{field.name}={_shorten(value)}" for field, value in values if _tells(field, value)]
+    return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def _tells(field: dataclasses.Field[Any], value: Any) -> bool:
+    if value is None or callable(value) or (isinstance(value, Sized) and not len(value)):
+        return False
+    return not isinstance(value, str | int | float) or value != field.default
+
+
+def _shorten(value: Any) -> str:
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"{value.dtype} of shape {tuple(value.shape)}"
+    if isinstance(value, tuple | list | Mapping):
+        arrays = any(hasattr(each, "shape") for each in value)
+        if arrays or len(value) > _SHOWN_ITEMS or len(repr(value)) > _SHOWN_LETTERS:
+            return f"<{len(value):,} items>"
+    return repr(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 import shutil
@@ -13,6 +14,8 @@ import keras
 import numpy as np
 import pytest
 
+import keras_vit
+from keras_vit.checks import short_repr
 from keras_vit.create import build
 from tests.fixtures import fill_random, images_for, tiny_config
 from tests.import_process import FAMILIES
@@ -120,3 +123,21 @@ def test_upstream_tensorflow_alone_returns_large_buffers(imported):
     """When this fails, TensorFlow keeps them by itself and `keep_buffers` can go."""
     _, facts = imported
     assert facts["page faults"] > 10_000
+
+
+def test_what_holds_arrays_prints_as_one_line():
+    modules = (keras_vit, keras_vit.data, keras_vit.evaluate, keras_vit.weights)
+    every = {getattr(module, name) for module in modules for name in dir(module)}
+    kinds = {each for each in every if isinstance(each, type) and dataclasses.is_dataclass(each)}
+    arrays = {
+        each for each in kinds if any("ndarray" in str(f.type) for f in dataclasses.fields(each))
+    }
+    assert len(arrays) > 3 and {each for each in arrays if each.__repr__ is not short_repr} == set()
+    x = np.zeros((300, 8, 8, 3), "uint8")
+    images = keras_vit.read_arrays(x, np.arange(300), name="mine")
+    assert repr(images) == (
+        "ImageSet(name='mine', num_images=300, class_names=<300 items>, "
+        "labels=int64 of shape (300,))"
+    )
+    masks = keras_vit.data.read_mask_arrays(x, np.zeros((300, 8, 8), int), ["sky"])
+    assert str(masks) == "MaskSet(name='the arrays', class_names=('sky',), items=<2 items>)"

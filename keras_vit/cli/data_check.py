@@ -57,16 +57,18 @@ def describe_data(
 ) -> Iterator[tuple[str, str]]:
     """What the images of a run are, as pairs of a name and a text."""
     if pathlib.Path(training.name).is_dir():
-        from keras_vit.data.folder_check import check_folder
+        from keras_vit.data.folder_check import SINGLE, UNREADABLE, check_folder
 
         report = check_folder(training.name, decode=False)
-        counts = sorted(report.parts[0].counts.items(), key=lambda item: item[1])
-        shown = counts if len(counts) <= _MAX_NAMES else [counts[0], counts[-1]]
-        yield "folder", f"{training.name}: " + ", ".join(f"{n} {count:,}" for n, count in shown)
+        yield "folder", training.name
+        yield from _describe_labels(training)
         sizes = [f"{width} x {height}" for height, width in report.parts[0].sizes]
         yield "image sizes", f"{sizes[0]} to {sizes[2]}, median {sizes[1]}"
+        if training.skipped:
+            yield "note", f"{len(training.skipped):,} {UNREADABLE}: they are left out"
         for finding in report.findings:
-            yield "note", f"{finding.number:,} {finding.kind}: {finding.advice}"
+            if finding.kind not in (SINGLE, *([UNREADABLE] if training.skipped else [])):
+                yield "note", f"{finding.number:,} {finding.kind}: {finding.advice}"
         yield "see also", f"keras-vit check {training.name}"
     elif training.task != "single_label" or training.name.lower().endswith(".csv"):
         yield "table", f"{training.name}: {training.task}"
@@ -88,4 +90,8 @@ def _describe_labels(images: ImageSet) -> Iterator[tuple[str, str]]:
     found = np.bincount(labels, minlength=images.num_classes) if is_single else labels.sum(axis=0)
     counts = sorted(zip(images.class_names, found, strict=True), key=lambda item: item[1])
     shown = counts if len(counts) <= _MAX_NAMES else [counts[0], counts[-1]]
-    yield "labels", ", ".join(f"{name} {int(count):,}" for name, count in shown)
+    yield "training", ", ".join(f"{name} {int(count):,}" for name, count in shown)
+    few = [name for name, count in counts if count < 2]
+    if few:
+        rest = f" and {len(few) - _MAX_NAMES} more" if len(few) > _MAX_NAMES else ""
+        yield "note", f"one training image or none: {', '.join(few[:_MAX_NAMES])}{rest}; add images"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import json
 import pathlib
@@ -18,7 +19,7 @@ from keras_vit.cli.progress import print_facts
 from keras_vit.cli.resolve import class_names_of, open_model, resolve_model
 from keras_vit.data.decode import decode
 from keras_vit.data.folder import find_readable
-from keras_vit.data.image_files import read_images
+from keras_vit.data.image_files import read_image
 from keras_vit.data.mask_pipeline import mask_batches
 from keras_vit.data.masks import IGNORED, Colour, MaskSet, read_masks
 from keras_vit.data.preview import write_png
@@ -203,16 +204,19 @@ def predict_segments(
 ) -> None:
     """Writes the class map of image files as PNG masks, and drawn over the images."""
     paths = find_readable(files, unreadable)
-    stems = [path.stem for path in paths]
-    twice = sorted({stem for stem in stems if stems.count(stem) > 1})
-    if twice:
-        raise ValueError(
-            f"Masks have the names of their images, and several images are called "
-            f"{', '.join(twice[:5])}. Predict them into folders of their own with --output."
-        )
     folder = pathlib.Path(output)
+    endings = (".png", "_overlay.png")
+    results = {path: [folder / f"{path.stem}{end}" for end in endings] for path in paths}
+    written = [file for files in results.values() for file in files]
+    counts = collections.Counter(written)
+    clashing = [str(path) for path in paths if any(counts[file] > 1 for file in results[path])]
+    if clashing:
+        raise ValueError(
+            "Images NAME.jpg become NAME.png and NAME_overlay.png, and files of these images would "
+            f"replace one another: {', '.join(clashing[:5])}. Predict them into folders of their "
+            "own with --output."
+        )
     own = {path.resolve() for path in paths}
-    written = [folder / f"{stem}{end}.png" for stem in stems for end in ("", "_overlay")]
     lost = [str(path) for path in written if path.resolve() in own]
     if lost:
         raise ValueError(
@@ -222,11 +226,11 @@ def predict_segments(
     loaded, names, settings = _open(model)
     folder.mkdir(parents=True, exist_ok=True)
     for path in paths:
-        (pixels,) = read_images(path, loaded.inputs[0].shape[-1])
+        pixels = read_image(path, loaded.inputs[0].shape[-1])
         found = predict_masks(loaded, pixels, mode, tuple(scales), flip, batch_size=batch_size)
-        write_png(folder / f"{path.stem}.png", found[..., None])
-        drawn = draw_classes(pixels, found, settings.get("colors"))
-        write_png(folder / f"{path.stem}_overlay.png", drawn)
+        mask, overlay = results[path]
+        write_png(mask, found[..., None])
+        write_png(overlay, draw_classes(pixels, found, settings.get("colors")))
         shares = [(names[label], float((found == label).mean())) for label in range(len(names))]
         shown = sorted((item for item in shares if item[1]), key=lambda item: -item[1])
         print("  ".join([str(path), *(f"{name} {share:.1%}" for name, share in shown)]))

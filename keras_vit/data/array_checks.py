@@ -6,6 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from keras_vit.data.pixel_range import bits_of
+
+_NORMALIZED = 10.0  # more than normalised pixels have
+
 
 def check_labels(labels: np.ndarray, num_classes: int, name: str) -> None:
     """Raises `ValueError` if a label is out of range."""
@@ -23,11 +27,14 @@ def check_values(x: np.ndarray) -> None:
         return
     low, high = float(x.min()), float(x.max())
     advice = ""
-    if x.dtype.kind == "f" and low >= 0 and high <= 1:
+    if x.dtype.kind == "f" and low >= 0 and 0 < high <= 1:
         advice = " They look like values in [0, 1]: multiply by 255."
-    elif x.dtype == "uint16":
-        advice = " They look like 16 bits a channel: divide by 257."
-    if not (low >= 0 and high <= 255) or advice:  # NaN fails too
+    elif x.dtype.kind in "iu" and low >= 0 and high > 255:
+        bits = bits_of(high) or 16
+        advice = f" They look like {bits} bits a channel: multiply by 255 / {2**bits - 1}."
+    elif low < 0 and high <= _NORMALIZED:
+        advice = " They look normalised: undo it, since the model does it itself."
+    if not (low >= 0 and high <= 255) or (advice and high <= 1):  # NaN fails too
         raise ValueError(
             f"`images` must have values in [0, 255]. Received: {x.dtype} in [{low:g}, {high:g}]."
             f"{advice}"

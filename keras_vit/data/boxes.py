@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.checks import check_positive
+from keras_vit.checks import check_positive, short_repr
 from keras_vit.data.array_checks import check_values
 from keras_vit.data.decode import decode
 from keras_vit.data.epochs import EpochPlan, distribute, number_for, read_epochs
 from keras_vit.data.folder import find_problems
 from keras_vit.data.headers import read_exif_orientation, read_size
 from keras_vit.data.input_transform import InputTransform, transform_of
+from keras_vit.data.pixel_range import warn_of_small_range
 from keras_vit.data.transforms import normalize, resize
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ class BoxSet:
     sizes: np.ndarray
     boxes: np.ndarray
     labels: np.ndarray
+
+    __repr__ = short_repr
 
     @property
     def num_images(self) -> int:
@@ -134,6 +137,7 @@ def _read_images(images: Any) -> tuple[np.ndarray, np.ndarray, list[str]]:
             height, width, kind = (0, 0, "") if path in problems else read_size(path)
             turned = kind and read_exif_orientation(path, kind) >= 5
             sizes.append((width, height) if turned else (height, width))
+        warn_of_small_range([path for path in paths if path not in problems], "the boxes")
         listed = [f"{path} {reason}" for path, reason in problems.items()]
         return np.array(list(map(str, paths)), object), np.array(sizes, "int64"), listed
     pixels = np.asarray(images)

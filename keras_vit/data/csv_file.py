@@ -22,6 +22,7 @@ from keras_vit.data.decode import MAX_PIXELS
 from keras_vit.data.folder import check_distinct, find_problems, report_problems
 from keras_vit.data.image_files import IMAGE_ENDINGS
 from keras_vit.data.image_set import ImageSet, indexed
+from keras_vit.data.pixel_range import warn_of_small_range
 
 SEPARATORS = "|;"  # of several labels in a cell
 _DELIMITERS = ",;\t"
@@ -88,7 +89,7 @@ def read_csv(
     names, values = _read_labels(path, columns[1:], rows, task, class_names, problems)
     bad = find_problems([f for f in files.values() if f.exists()], check, max_pixels)
     bad |= {file: _MISSING for file in files.values() if not file.exists()}
-    if unreadable == "error":
+    if unreadable == "error" or problems:  # one list of all, also where some could be left out
         problems += [(line, f"{f} {bad[f]}") for line, f in files.items() if f in bad]
     _raise(path, problems)
     kept = [line for line, file in files.items() if file not in bad]
@@ -100,6 +101,7 @@ def read_csv(
     skipped = tuple(f"{file} {problem}" for file, problem in bad.items())
     if skipped:
         report_problems(skipped, unreadable, path)
+    warn_of_small_range([files[line] for line in kept], path)
     items = np.array([os.fspath(files[line]) for line in kept], object)
     labels = np.array([values[line] for line in kept])
     load = tf.io.read_file

@@ -18,6 +18,7 @@ from keras_vit.data.decode import MAX_PIXELS, decode, decoding_problem
 from keras_vit.data.headers import find_problem
 from keras_vit.data.image_files import IMAGE_ENDINGS, files_below, find_images
 from keras_vit.data.image_set import ImageSet, indexed
+from keras_vit.data.pixel_range import warn_of_small_range
 
 _OTHER_IMAGES = (".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".svg")
 # Files of other formats are found too, and reported as unreadable.
@@ -84,6 +85,7 @@ def read_folder(
         report_problems(skipped, unreadable, root)
     whole = [(os.fspath(path), label) for path, label in found if path not in problems]
     _check_classes(root, names, {label for _, label in whole}, class_names is None)
+    warn_of_small_range([pathlib.Path(path) for path, _ in whole], root)
     paths = np.array([path for path, _ in whole], object)
     labels = np.array([label for _, label in whole], "int64")
     images = indexed(os.fspath(root), paths, labels, names, tf.io.read_file, skipped)
@@ -145,6 +147,7 @@ def find_readable(
     readable = [path for path in files if path not in problems]
     if not readable:
         raise ValueError(f"None of the {len(files)} images can be read.")
+    warn_of_small_range(readable, "the files")
     return readable
 
 

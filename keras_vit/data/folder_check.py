@@ -14,13 +14,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from keras_vit.checks import short_repr
 from keras_vit.data import folder as folders
 from keras_vit.data.duplicates import find_near_duplicates
 from keras_vit.data.headers import read_exif_orientation, read_size
 from keras_vit.data.image_files import files_below
 from keras_vit.data.image_set import ImageSet, indexed
+from keras_vit.data.pixel_range import find_black, find_small_range
 
-UNREADABLE = "unreadable files"  # kind of a finding
+UNREADABLE, SINGLE = "unreadable files", "classes of one image"  # kinds of findings
 _SKEW = 10  # images of the largest class over those of the smallest
 _MIXED = 4  # longest side of an image over that of another
 _MOST_COMPARED = 30_000  # images; the time of a comparison grows with the square
@@ -43,6 +45,8 @@ class Finding:
     advice: str
     examples: tuple[str, ...]
 
+    __repr__ = short_repr
+
 
 @dataclasses.dataclass(frozen=True)
 class Part:
@@ -62,6 +66,8 @@ class Part:
     formats: dict[str, int]
     sizes: tuple[tuple[int, int], ...]
 
+    __repr__ = short_repr
+
 
 @dataclasses.dataclass(frozen=True)
 class FolderReport:
@@ -74,6 +80,8 @@ class FolderReport:
 
     parts: tuple[Part, ...]
     findings: tuple[Finding, ...]
+
+    __repr__ = short_repr
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the report as plain values for JSON."""
@@ -92,7 +100,7 @@ class FolderReport:
         lines += ["", *_table(rows[: 1 + 4 * _SHOWN])]
         lines += [f"and {len(names) - 4 * _SHOWN} more classes"] * (len(names) > 4 * _SHOWN)
         if not self.findings:
-            return "\n".join([*lines, "", "Nothing to look at before training was found."])
+            return "\n".join([*lines, "", "No problems found."])
         lines += ["", *_table([("finding", "count", ""), *map(_row, self.findings)])]
         for finding in self.findings:
             more = finding.number - _SHOWN
@@ -112,7 +120,8 @@ def check_folder(
     """Looks at images before training: counts, sizes, split, and what would go wrong.
 
     Reports unreadable files, near-duplicates across the split, images that EXIF data rotates,
-    classes that only some parts have, classes of very unequal size, and mixed image sizes.
+    classes that only some parts have, classes of very unequal size or one image, mixed image sizes,
+    and, of 32 images, nearly black ones and fewer bits than the file has room for.
 
     Args:
         folder: Folder with one folder per class, or with `train/` and `val/` or `test/`.
@@ -120,7 +129,7 @@ def check_folder(
         test: Another folder; `None` takes `test/`.
         seed: Seed of the choice of held-out images, as for `ImageSet.split`.
         decode: Whether to decode all images, which finds damage and near-duplicates; otherwise
-            only headers are read.
+            only headers are read, and 32 images.
 
     Returns:
         A `FolderReport`.
@@ -147,6 +156,7 @@ def check_folder(
     facts = {str(path): size for each in found.values() for path, size in each.facts.items()}
     parts = tuple(_describe(name, sets[name], facts) for name in order)
     findings = [*_file_findings(found.values()), *_class_findings(parts), *_size_findings(facts)]
+    findings += _range_findings([*map(pathlib.Path, facts)])
     if decode:
         findings += _duplicate_findings({name: sets[name] for name in order})
     return FolderReport(parts, tuple(findings))
@@ -240,6 +250,10 @@ def _class_findings(parts: tuple[Part, ...]) -> Iterator[Finding]:
     if empty:
         advice = "training would refuse them: add images or remove the folders"
         yield Finding("classes without images", len(empty), advice, empty)
+    single = tuple(name for name, count in training.items() if count == 1)
+    if single:
+        advice = "one image does not teach a class, and none is left to test it: add images"
+        yield Finding(SINGLE, len(single), advice, single)
     filled = sorted((count, name) for name, count in training.items() if count)
     if filled and filled[-1][0] >= _SKEW * filled[0][0]:
         advice = f"the largest class has {filled[-1][0] / filled[0][0]:.0f} times the images of it"
@@ -260,6 +274,18 @@ def _size_findings(facts: dict[str, _ImageFacts]) -> Iterator[Finding]:
     if odd:
         advice = f"{_MIXED} times larger or smaller than the median of {typical:.0f} pixels"
         yield Finding("mixed sizes", len(odd), advice, tuple(odd))
+
+
+def _range_findings(paths: list[pathlib.Path]) -> Iterator[Finding]:
+    """Findings about the values of some images."""
+    small = find_small_range(paths)
+    if small is not None:
+        names = tuple(map(str, small.paths))
+        yield Finding(f"{small.bits} bits in 16-bit files", len(names), small.advice, names)
+    black = tuple(map(str, find_black(paths)))
+    if black:
+        advice = "no value is above 31 of 255: look at them, or multiply their values"
+        yield Finding("nearly black images", len(black), advice, black)
 
 
 def _duplicate_findings(sets: dict[str, ImageSet]) -> Iterator[Finding]:

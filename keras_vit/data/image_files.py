@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from keras_vit.config import Preprocessing
 from keras_vit.data.decode import MAX_PIXELS, decode, decoding_problem
+from keras_vit.data.pixel_range import warn_of_small_range
 from keras_vit.data.transforms import eval_transform, normalize
 from keras_vit.trainers.model import find_preprocessing
 
@@ -45,6 +46,7 @@ def read_images(
     >>> photographs = keras_vit.data.read_images("photographs", count=100)
     """
     files = find_images(paths)
+    warn_of_small_range(files, "`paths`")
     count = len(files) if count is None else min(count, len(files))
     spread = (files[index * len(files) // count] for index in range(count))
     return [read_image(path, channels, max_pixels) for path in spread]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.checks import check_choice
+from keras_vit.checks import check_choice, short_repr
 from keras_vit.config import TASKS
 from keras_vit.data.array_checks import check_labels, check_values, check_vectors
 from keras_vit.data.decode import MAX_PIXELS
@@ -68,6 +68,8 @@ class ImageSet:
     weights: np.ndarray | None = None
     shards: Shards | None = None
 
+    __repr__ = short_repr
+
     @property
     def num_classes(self) -> int:
         """Number of classes."""
@@ -109,7 +111,7 @@ class ImageSet:
                 f"some left. Received: share={share}, which is {count} of them."
             )
         rest, held_out = self.hold_out(count, seed)
-        rest = dataclasses.replace(rest, max_pixels=self.max_pixels)
+        rest = dataclasses.replace(rest, max_pixels=self.max_pixels, skipped=self.skipped)
         return rest, dataclasses.replace(held_out, max_pixels=self.max_pixels)
 
     def class_weights(self) -> np.ndarray:

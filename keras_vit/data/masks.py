@@ -18,13 +18,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.checks import check_choice
+from keras_vit.checks import check_choice, short_repr
 from keras_vit.data.array_checks import check_values
 from keras_vit.data.decode import MAX_PIXELS, decode
 from keras_vit.data.folder import ENDINGS, find_problems, report_problems
 from keras_vit.data.headers import read_exif_orientation, read_size
 from keras_vit.data.image_files import files_below
 from keras_vit.data.image_set import Reader
+from keras_vit.data.pixel_range import warn_of_small_range
 
 IGNORED = 255  # the label of pixels without one
 INVALID = -1  # in tables from stored values to labels
@@ -61,6 +62,8 @@ class MaskSet:
     turned: bool = False
     max_pixels: int = MAX_PIXELS
     read: Reader | None = None
+
+    __repr__ = short_repr
 
     @property
     def num_images(self) -> int:
@@ -193,6 +196,7 @@ def read_masks(
     name = os.fspath(images)
     if problems:
         report_problems(tuple(problems), "error", name)
+    warn_of_small_range([image for image, _ in found], name)
     items = tuple(
         np.array(list(map(os.fspath, column)), object) for column in zip(*found, strict=True)
     )
@@ -281,12 +285,18 @@ def _find_pairs(
     for folder in (images, masks):
         if not folder.is_dir():
             raise FileNotFoundError(f"There is no folder {folder}.")
-    found = {
-        path.relative_to(images).with_suffix(""): path for path in files_below(images, ENDINGS)
-    }
-    stored = {path.relative_to(masks).with_suffix(""): path for path in files_below(masks, ENDINGS)}
+    problems: list[str] = []
+
+    def by_name(folder: pathlib.Path) -> dict[pathlib.Path, pathlib.Path]:
+        named: dict[pathlib.Path, pathlib.Path] = {}
+        for path in files_below(folder, ENDINGS):
+            first = named.setdefault(path.relative_to(folder).with_suffix(""), path)
+            problems.extend([f"{path} has the name of {first}"] if first != path else [])
+        return named
+
+    found, stored = by_name(images), by_name(masks)
     wanted = {key.with_name(key.name + suffix): path for key, path in found.items()}
-    problems = [f"{path} has no mask" for key, path in wanted.items() if key not in stored]
+    problems += [f"{path} has no mask" for key, path in wanted.items() if key not in stored]
     problems += [f"{path} has no image" for key, path in stored.items() if key not in wanted]
     if not found:
         raise ValueError(f"There are no images in {images}.")

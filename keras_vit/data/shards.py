@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_vit.checks import check_positive
+from keras_vit.checks import check_positive, short_repr
 from keras_vit.data.epochs import EpochPlan, distribute, read_epochs
 
 _LENGTH = struct.Struct("<Q")  # then checksum of the length (4 bytes), data, checksum of the data
@@ -41,6 +41,8 @@ class Shards:
     counts: tuple[int, ...]
     read: Callable[[Any], tf.data.Dataset] = tf.data.TFRecordDataset
     skips: tuple[int, ...] = ()
+
+    __repr__ = short_repr
 
     def __post_init__(self) -> None:
         if len(self.files) != len(self.counts):

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_vit.checks import short_repr
 from keras_vit.data.boxes import NO_BOX, BoxSet, box_batches, check_classes
 from keras_vit.data.input_transform import transform_of
 from keras_vit.installation import pip_install
@@ -31,6 +32,8 @@ class DetectionResult:
     class_names: tuple[str, ...]
     ap: np.ndarray
     num_images: int
+
+    __repr__ = short_repr
 
     @property
     def mean_ap(self) -> float:

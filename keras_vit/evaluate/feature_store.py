@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
-from keras_vit.checks import check_choice
+from keras_vit.checks import check_choice, short_repr
 from keras_vit.files import write_atomically
 from keras_vit.models.feature_extraction import features_of, head_input_stage
 from keras_vit.resume.folder_lock import FolderLock
@@ -49,6 +49,8 @@ class Features:
     class_names: tuple[str, ...]
     stage: str
     computed: int = 0
+
+    __repr__ = short_repr
 
 
 def store_features(

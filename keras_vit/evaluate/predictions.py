@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import keras
 import numpy as np
 
+from keras_vit.checks import short_repr
 from keras_vit.files import write_atomically
 from keras_vit.models.heads import class_probabilities
 
@@ -72,6 +73,8 @@ class Predictions:
     label_probabilities: np.ndarray
     worst: tuple[int, ...] = ()
     worst_images: np.ndarray | None = None
+
+    __repr__ = short_repr
 
     @property
     def is_right(self) -> np.ndarray:

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.checks import check_choice, check_positive
+from keras_vit.checks import check_choice, check_positive, short_repr
 from keras_vit.data.decode import MAX_PIXELS, decode
 from keras_vit.data.input_transform import InputTransform, transform_of
 from keras_vit.data.masks import IGNORED, MaskSet
@@ -34,6 +34,8 @@ class SegmentationResult:
     class_names: tuple[str, ...]
     confusion: np.ndarray
     num_images: int
+
+    __repr__ = short_repr
 
     @property
     def iou(self) -> np.ndarray:

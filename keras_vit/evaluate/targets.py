@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import keras
 import numpy as np
 
+from keras_vit.checks import short_repr
 from keras_vit.files import write_atomically
 from keras_vit.models.heads import class_probabilities
 
@@ -73,6 +74,8 @@ class LabelPredictions:
     outputs: np.ndarray
     worst: tuple[int, ...] = ()
     worst_images: np.ndarray | None = None
+
+    __repr__ = short_repr
 
     def average_precision(self) -> np.ndarray:
         """Average precision of every label, `(K,)`; NaN for a label that no image has."""
@@ -185,6 +188,8 @@ class ValuePredictions:
     outputs: np.ndarray
     worst: tuple[int, ...] = ()
     worst_images: np.ndarray | None = None
+
+    __repr__ = short_repr
 
     def metrics(self) -> dict[str, float]:
         """Mean absolute error and R2 of every target."""

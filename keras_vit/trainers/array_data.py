@@ -37,6 +37,7 @@ class ArrayData(Base):
 
     steps_per_execution: int  # of keras.Model
     check_process: Callable[[], None]  # of keras_vit.Model
+    check_values: Callable[[Any], None]
 
     def fit(
         self,
@@ -57,8 +58,9 @@ class ArrayData(Base):
         validation_batch_size: int | None = None,
         validation_freq: Any = 1,
     ) -> keras.callbacks.History:
-        """As `keras.Model.fit`."""
+        """As `keras.Model.fit`; warns of arrays in another range than the model takes."""
         self.check_process()
+        self.check_values(x)
         if validation_split and validation_data is None and _are_arrays(x, y, sample_weight):
             data = (x, y, sample_weight)
             (x, y, sample_weight), validation_data = train_validation_split(data, validation_split)
@@ -102,8 +104,9 @@ class ArrayData(Base):
         return_dict: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """As `keras.Model.evaluate`."""
+        """As `keras.Model.evaluate`, with the check of `fit`."""
         self.check_process()
+        self.check_values(x)
         if _are_arrays(x, y, sample_weight):
             x = _adapter(x, y, sample_weight, batch_size=batch_size, steps=steps)
             y = sample_weight = None
@@ -118,8 +121,9 @@ class ArrayData(Base):
         steps: int | None = None,
         callbacks: Any = None,
     ) -> Any:
-        """As `keras.Model.predict`."""
+        """As `keras.Model.predict`, with the check of `fit`."""
         self.check_process()
+        self.check_values(x)
         if steps is None and self._slices_itself(x):
             return self._predict_array(x, batch_size or 32, verbose, callbacks)
         if _are_arrays(x):

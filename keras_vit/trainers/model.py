@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_vit.config import Preprocessing, ResNetConfig, ViTConfig
 from keras_vit.trainers.array_data import ArrayData
@@ -21,6 +22,8 @@ from keras_vit.trainers.private_names import flatten_layers, set_initial_epoch
 from keras_vit.trainers.processors import xla_pays
 
 _CONFIG_KEY = "architecture"
+_LOOKED = 16  # images whose range `fit`, `evaluate` and `predict` look at
+_NORMALIZED = 10.0  # more than normalised pixels have
 _CONFIGS = {"vit": ViTConfig, "resnet": ResNetConfig}
 
 
@@ -44,6 +47,7 @@ class Model(ArrayData, DistributedTraining, keras.Model):
     """
 
     predict_function: Any  # of keras.Model
+    _values_are_checked = False
     _requested_jit_compile: bool | str = "auto"
     _trained_at_compile: str | None = None
 
@@ -79,6 +83,37 @@ class Model(ArrayData, DistributedTraining, keras.Model):
         """
         if len(self.inputs) == 1 and self.input_spec is None:
             check_shape((None, *self.inputs[0].shape[1:]), inputs)
+
+    def check_values(self, inputs: Any) -> None:
+        """Warns of floats in [0, 1], or normalised, if the model takes pixels in [0, 255].
+
+        The first images that are not black are looked at, once.
+        """
+        is_array = isinstance(inputs, np.ndarray) or keras.ops.is_tensor(inputs)
+        if self._values_are_checked or not is_array or len(inputs.shape) != 4:
+            return
+        first = np.asarray(inputs[:_LOOKED])
+        if first.dtype.kind != "f" or not first.any():
+            return
+        self._values_are_checked = True
+        low, high = first.min(), first.max()
+        if not high <= _NORMALIZED or (low >= 0 and high > 1):  # NaN too
+            return
+        preprocessing, includes = find_preprocessing(self)
+        if preprocessing is None or not includes or max(preprocessing.mean) <= 1:
+            return
+        if high > 1 or low < 0:
+            looks, advice = "look normalised", "Pass the pixels themselves"
+        elif np.asarray(inputs).max() > 1:  # the first images are nearly black
+            return
+        else:
+            looks, advice = "look like pixels in [0, 1]", "Multiply them by 255"
+        warnings.warn(
+            "The model takes pixels in [0, 255], which its layer `preprocessing` normalises. "
+            f"Received: {inputs.dtype} in [{low:.3g}, {high:.3g}], which {looks}. {advice}, or "
+            "build the model with include_preprocessing=False.",
+            stacklevel=3,
+        )
 
     def call(
         self, inputs: Any, training: bool | None = None, mask: Any = None, **kwargs: Any

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from keras_vit.checks import short_repr
 from keras_vit.config import Preprocessing, ResNetConfig, ViTConfig
 from keras_vit.errors import CheckpointError, CheckpointMismatchError
 from keras_vit.resize import resize_patch_kernel, resize_position_bias, resize_positions
@@ -59,6 +60,8 @@ class LoadReport:
     settings: Mapping[str, tuple[Any, str]] = dataclasses.field(default_factory=dict)
     differs: tuple[str, ...] = ()
     licence: str | None = None
+
+    __repr__ = short_repr
 
     def __str__(self) -> str:
         lines = [f"{len(self.loaded)} weights from {self.path} ({self.layout} layout)"]

@@ -235,12 +235,21 @@ def test_what_is_wrong_with_masks_is_one_error_before_training(folder, tmp_path,
     pairs = [str(folder / "images"), str(folder / "masks")]
     assert main(["segment", "evaluate", *pairs, "--model", str(folder / "tiny.keras")]) == 2
     assert "is no segmentation model" in capsys.readouterr().err
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        PIL.Image.new("RGB", (8, 8)).save(tmp_path / name / "same.png")
-    files = [str(tmp_path / name) for name in ("a", "b")]
-    assert main(["segment", "predict", *files, "--model", str(folder / "tiny.keras")]) == 2
-    assert "several images are called same" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("names", ["a/x.png b/x.png", "x.png x.jpg", "x.png x_overlay.png"])
+def test_results_that_would_replace_one_another_are_found_before_any_work(
+    names, folder, tmp_path, capsys
+):
+    files = [tmp_path / name for name in names.split()]
+    for file in files:
+        file.parent.mkdir(exist_ok=True)
+        PIL.Image.new("RGB", (8, 8)).save(file)
+    command = ["segment", "predict", *map(str, files), "--model", str(folder / "tiny.keras")]
+    assert main([*command, "--output", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert "would replace one another" in error and all(str(file) in error for file in files)
+    assert not (tmp_path / "out").exists()
 
 
 def test_help_says_how_predicted_masks_count_classes(capsys):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import pathlib
+import shutil
 import types
 
 import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit.cli.data_check import describe_data
 from keras_vit.cli.main import main
 from tests.cli.test_training import write_colours
 from tests.fixtures import tiny_config
@@ -83,3 +86,23 @@ def test_check_lists_bad_files_and_can_fail(bad, capsys):
     captured = capsys.readouterr()
     assert all(path in captured.out for path in bad)
     assert "2 files in photos cannot be read" in captured.err
+
+
+def test_the_facts_before_training_are_those_of_the_images_that_train(bad):
+    for name in ("green", "grey"):
+        write_colours(bad_folder := pathlib.Path("more") / name, 1)
+        (pathlib.Path("photos") / name).mkdir()
+        shutil.copy(bad_folder / "red/0.png", f"photos/{name}/0.png")
+    with pytest.warns(UserWarning, match="2 files"):
+        images = keras_vit.read_folder("photos", unreadable="skip", check="pixels")
+    facts = list(describe_data(images, None, None))
+    assert ("folder", "photos") in facts
+    assert ("training", "green 1, grey 1, blue 3, red 3") in facts
+    assert ("note", "2 unreadable files: they are left out") in facts
+    assert ("note", "one training image or none: green, grey; add images") in facts
+    assert len(facts) == len(set(facts)) and "--unreadable" not in str(facts)
+    training, held_out = images.split(3, seed=1)
+    counts = dict(zip(images.class_names, np.bincount(training.labels, minlength=4), strict=True))
+    shown = dict(describe_data(training, held_out, None))["training"]
+    assert sorted(shown.split(", ")) == sorted(f"{name} {n}" for name, n in counts.items())
+    assert training.skipped == images.skipped

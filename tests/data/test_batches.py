@@ -277,10 +277,15 @@ def test_what_does_not_fit_is_an_error(images):
         read_arrays(x[:0], y[:0])
     with pytest.raises(ValueError, match=r"look like values in \[0, 1\]: multiply by 255"):
         read_arrays(x / 255, y)
-    with pytest.raises(ValueError, match=r"uint16 in .* 16 bits a channel: divide by 257"):
+    with pytest.raises(ValueError, match=r"uint16 in .* 16 bits a channel: multiply .* / 65535"):
         read_arrays(x.astype("uint16") * 257, y)
+    with pytest.raises(ValueError, match=r"uint16 in .* 12 bits a channel: multiply .* 255 / 4095"):
+        read_arrays(x.astype("uint16") * 16, y)
+    with pytest.raises(ValueError, match=r"\[-0.76.*\]\. They look normalised"):
+        read_arrays(x / 127.5 - 1, y)
     with pytest.raises(ValueError, match=r"values in \[0, 255\]. Received: float64 in \[nan"):
         read_arrays(x * np.nan, y)
+    assert read_arrays(x * 0.0, y).num_images == len(x)  # black images are no error
 
 
 def test_labels_in_records_are_checked_as_they_are_read(tmp_path):

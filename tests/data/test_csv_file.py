@@ -128,6 +128,8 @@ def test_unreadable_images_can_be_skipped(folder):
         images = read_csv(path, unreadable="skip")
     assert images.num_images == 1 and len(images.skipped) == 2
     assert images.in_memory().skipped == images.skipped
+    with pytest.raises(ValueError, match=r"(?s)2: no value.*3: .*none.png does not"):
+        read_csv(write(folder, "file,x,y\na,1.5,\nnone.png,3,2\n"), unreadable="skip")
     with pytest.raises(ValueError, match=r"None of the 1 images in .* with --data-dir"):
         read_csv(write(folder, "file,x\nno,1.5\n"), unreadable="skip")
 

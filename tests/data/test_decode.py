@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import io
+import pathlib
+import re
 import struct
 import time
 import zlib
@@ -12,9 +15,14 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
+import keras_vit
 from keras_vit.data.decode import MAX_PIXELS, decode, decode_window
 from tests.checks import quick
 from tests.data.kinds import BLUE, RED, claim, encode
+from tests.data.pictures import encoded
+from tests.data.pictures import pixels as picture
+
+ROOT = pathlib.Path(keras_vit.__file__).parents[1]
 
 
 def webp(*colours, **options):
@@ -190,3 +198,37 @@ def test_a_gif_of_very_many_blocks_ends():
     with pytest.raises(tf.errors.InvalidArgumentError):
         decode(tf.constant(data[:start] + blocks + data[start:]))
     assert time.perf_counter() - began < 10
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize("options", [{"subsampling": 0}, {"subsampling": 2, "progressive": True}])
+def test_jpegs_are_decoded_as_by_pillow(mode, options):
+    data = encoded(Image.fromarray(picture(100, 150)).convert(mode), "jpeg", quality=85, **options)
+    expected = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+    image = tf.constant(data)
+    np.testing.assert_array_equal(decode(image), expected)
+    np.testing.assert_array_equal(decode(image, 4)[..., :3], expected)
+    if mode != "RGB":  # a colour file stores its grey, before rounding to RGB
+        np.testing.assert_array_equal(decode(image, 1), tf.image.rgb_to_grayscale(expected))
+    assert (tf.io.decode_jpeg(image, 3) != expected).numpy().any()  # the default of TensorFlow
+    top, left, height, width = 16, 32, 60, 90  # its outermost rows lack the colours beyond
+    window = decode_window(image, lambda shape: tf.constant((top, left, height, width)))
+    inner = expected[top : top + height, left : left + width][2:-2, 2:-2]
+    np.testing.assert_array_equal(window[2:-2, 2:-2], inner)
+
+
+def test_no_jpeg_is_decoded_by_the_fast_transform():
+    own = "keras_vit/data/decode.py"  # the one place of `decode_image`, which has no other
+    found = []
+    for folder in ("keras_vit", "examples", "export", "benchmarks", "scripts"):
+        for path in (ROOT / folder).rglob("*"):
+            is_script = path.is_file() and b"python" in path.read_bytes()[:30]
+            text = path.read_text() if path.suffix == ".py" or is_script else ""
+            for call in ast.walk(ast.parse(text)):
+                name = ast.unparse(call.func) if isinstance(call, ast.Call) else ""
+                is_jpeg = re.fullmatch(r"tf\..*\.decode_(and_crop_)?jpeg", name)
+                if is_jpeg and "dct_method" not in {each.arg for each in call.keywords}:
+                    found.append(f"{path}: {name}")
+                if name.endswith(".decode_image") and path != ROOT / own:
+                    found.append(f"{path}: {name}")
+    assert not found

@@ -7,6 +7,7 @@ import struct
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import keras_vit
 from keras_vit.data.folder_check import files_of
@@ -77,6 +78,7 @@ def test_a_folder_with_parts_and_problems(photos):
         "rotated by EXIF": 1,
         "classes of test without training": 1,
         "classes without images of test": 1,
+        "classes of one image": 1,
         "rare classes": 1,
         "mixed sizes": 1,
         "near-duplicates in train and test": 1,
@@ -117,7 +119,7 @@ def test_near_duplicates_across_a_share_that_is_held_out(tmp_path):
     assert [sum(part.counts.values()) for part in report.parts] == [5, 6]
     assert found(report)["near-duplicates in train and validation"].number == 1
     os.remove(tmp_path / "b" / "copy.png")
-    assert "Nothing to look at" in str(keras_vit.data.check_folder(tmp_path))
+    assert "No problems found." in str(keras_vit.data.check_folder(tmp_path))
 
 
 def test_links_that_lead_back_do_not_multiply_images(tmp_path):
@@ -161,3 +163,31 @@ def test_classes_of_validation_are_checked_in_python(photos):
         keras_vit.fine_tune(model, training, recipe, other)
     with pytest.raises(ValueError, match="without emu; with fox"):
         keras_vit.train.transfer(model, training, other, recipe)
+
+
+def test_bits_that_files_do_not_use_and_black_images_are_reported(tmp_path):
+    rng = np.random.default_rng(0)
+    for name in ("cat", "dog"):
+        for i in range(3):
+            values = rng.integers(0, 4096, (16, 24, 1)).astype("uint16")
+            path = tmp_path / "scans" / name / f"{i}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(tf.io.encode_png(values).numpy())
+            write(tmp_path / "dark" / name / f"{i}.png", picture() // (10 if i else 1))
+    report = keras_vit.data.check_folder(tmp_path / "scans", decode=False)
+    finding = found(report)["12 bits in 16-bit files"]
+    assert finding.number == 6 and "become 0 to 15 of 255" in finding.advice
+    assert finding.advice.endswith("multiply the stored values by 16")
+    with pytest.warns(UserWarning, match=r"16-bit files of .*scans, no value .* as of 12 bits"):
+        keras_vit.read_folder(tmp_path / "scans")
+    with pytest.warns(UserWarning, match=r"multiply the stored values by 16\."):
+        keras_vit.data.read_images(tmp_path / "scans")
+    for path in (tmp_path / "scans").glob("*/*.png"):  # as the advice says
+        values = tf.io.decode_png(path.read_bytes(), dtype=tf.uint16) * 16
+        path.write_bytes(tf.io.encode_png(values).numpy())
+    assert keras_vit.read_folder(tmp_path / "scans").num_images == 6
+    assert not keras_vit.data.check_folder(tmp_path / "scans", decode=False).findings
+    dark = found(keras_vit.data.check_folder(tmp_path / "dark", decode=False))
+    assert dark["nearly black images"].number == 4
+    (tmp_path / "scans/cat/0.png").write_bytes((tmp_path / "scans/cat/0.png").read_bytes()[:80])
+    assert keras_vit.data.check_folder(tmp_path / "scans").parts[0].counts["cat"] == 2

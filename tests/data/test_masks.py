@@ -85,6 +85,11 @@ def test_problems_of_files_are_listed_together(tmp_path):
         "4.png is no PNG: other formats change labels",
     ):
         assert text in str(caught.value)
+    twin = images / "a/1.png"
+    twin.write_bytes(encoded(good, "png"))
+    with pytest.raises(ValueError, match=r"a/1.png has the name of .*a/1.jpg"):
+        read_masks(images, folder, NAMES)
+    twin.unlink()
     (folder / "a/4.png").rename(folder / "a/5.png")
     with pytest.raises(ValueError, match=r"(?s)4.jpg has no mask.*5.png has no image"):
         read_masks(images, folder, NAMES)

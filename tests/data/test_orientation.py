@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import io
 import pathlib
@@ -158,3 +159,13 @@ def test_batches_files_and_the_switch_see_the_same(kind, tmp_path):
     image = decode(tf.constant(path.read_bytes()))
     np.testing.assert_array_equal(found[True], eval_transform(image, turned, size))
     assert np.abs(found[True] - found[False]).max() > 50
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_classify_takes_the_upper_8_of_16_bits(channels):
+    values = np.random.default_rng(0).integers(0, 1 << 16, (16, 16)).astype("uint16")
+    data = tf.io.encode_png(values[..., None]).numpy()
+    settings = dataclasses.asdict(Preprocessing())
+    card = {"input_shape": [16, 16, channels], "preprocessing": settings}
+    found = classify().eval_transform(PIL.Image.open(io.BytesIO(data)), card)
+    np.testing.assert_array_equal(found[0], decode(tf.constant(data), channels))

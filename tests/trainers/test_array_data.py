@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 import keras_vit
+from keras_vit.config import Preprocessing
 from keras_vit.trainers.array_data import without_autotune
 from keras_vit.trainers.private_names import EpochIterator
 from tests.checks import quick
@@ -217,3 +218,31 @@ def test_tensorflow_still_waits_for_autotuning():
 
     assert longest_wait(lambda data: data) > 0.1
     assert longest_wait(without_autotune) < 0.1
+
+
+@pytest.mark.parametrize("method", ["fit", "evaluate", "predict"])
+def test_floats_in_another_range_are_noticed(method):
+    pixels = np.random.default_rng(0).integers(0, 256, (20, 16, 16, 3)).astype("uint8")
+    labels = np.zeros(20, "int32")
+    sizes = {"image_size": 16, "depth": 1}
+    model = keras_vit.build_vit(tiny_config(**sizes))
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+
+    def run(images, model=model):
+        model._values_are_checked = False
+        return getattr(model, method)(images, *([labels] if method != "predict" else []), verbose=0)
+
+    scaled = (pixels / 255).astype("float32")
+    with pytest.warns(
+        UserWarning, match=r"float32 in \[0, 1\], which look like .* Multiply .* 255"
+    ):
+        run(scaled)
+    with pytest.warns(UserWarning, match=r"\[-1, 1\], which look normalised.*include_prepro"):
+        run(keras.ops.convert_to_tensor(2 * scaled - 1))
+    dark = np.concatenate([np.ones((16, 16, 16, 3), "float32"), pixels[:4].astype("float32")])
+    for images in (pixels, pixels // 255, pixels.astype("float32"), dark, np.zeros_like(scaled)):
+        run(images)  # pixels in [0, 255], however dark: warnings are errors
+    for own in ({"include_preprocessing": False}, {"preprocessing": Preprocessing(0.5, 0.5)}):
+        other = keras_vit.build_vit(tiny_config(**sizes, **own))
+        other.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        run(scaled, other)
