@@ -65,7 +65,7 @@ def train_model(
     """Trains a model on images by a recipe; the same command continues an interrupted run."""
     if dry_run and find_learning_rate:
         raise ValueError("Pass --dry-run or --find-learning-rate, not both: both train the model.")
-    settings = split_settings({**(read_settings(config) if config else {}), **flags})
+    settings = split_settings(read_settings(config) if config else {}, flags)
     scope = strategy_scope(settings.run.strategy)
     keras.utils.set_random_seed(settings.run.seed)
     keras.config.set_dtype_policy(settings.run.precision)
