@@ -23,6 +23,7 @@ import pytest
 import keras_vit
 from keras_vit.cli import dry_run
 from keras_vit.cli.main import main
+from keras_vit.evaluate.compute import training_memory
 from keras_vit.train.recipes import FINE_TUNING, RECIPES
 from keras_vit.train.run_folder import callbacks_of
 from keras_vit.variants import VARIANTS
@@ -181,6 +182,48 @@ def test_a_dry_run_describes_the_run(place, capsys):
     assert "GiB on one device" in facts["memory"] and "exaFLOPs" in facts["computation"]
     assert re.search(r"about \d+ (seconds|minutes) here, from 53 steps of 8 images$", facts["time"])
     assert not (place / "runs").exists()
+
+
+def test_a_plan_beyond_the_memory_of_the_machine_says_what_to_change(monkeypatch):
+    model = keras_vit.create_model("vit_ti16")
+    needed = training_memory(model, 64).total
+    for there, expected in ((needed, 1), (needed - 1, 2), (2**30, 2)):
+        monkeypatch.setattr(dry_run, "memory_bytes", lambda there=there: there)
+        flags = ("--rematerialize", "--precision mixed_bfloat16")
+        texts = [text for _, text in dry_run.describe_memory(model, 64, 2, 1, flags)]
+        assert len(texts) == expected
+        if there == needed - 1:
+            half, remat, mixed = (
+                training_memory(model, *options).total / 2**30
+                for options in ((32,), (64, 2, 4, True), (64, 2, 2))
+            )
+            assert texts[1].startswith(
+                f"more than the {needed / 2**30:.1f} GiB of this machine. --batch-size 32 needs "
+                f"{half:.1f} GiB, --rematerialize needs {remat:.1f} GiB, --precision "
+                f"mixed_bfloat16 needs {mixed:.1f} GiB, a smaller --image-size less. In Python"
+            )
+    (size,) = re.findall(r"--batch-size (\d+) needs", texts[1])
+    fitting, more = (training_memory(model, int(size) * n).total for n in (1, 2))
+    assert fitting <= 2**30 < more
+    assert len(list(dry_run.describe_memory(model, 64, 2, replicas=64))) == 2  # all of one machine
+
+
+@pytest.mark.parametrize("words", [(), ("--test", "test")])
+def test_a_plan_of_low_rank_updates_counts_what_trains(place, capsys, monkeypatch, words):
+    def stop(model, *_):
+        raise ValueError(f"enough: {model.output_shape}")
+
+    monkeypatch.setattr("keras_vit.cli.training._fit", stop)
+    monkeypatch.setattr("keras_vit.cli.training._transfer", stop)
+    assert train("--lora-rank", "2", "--output", "runs/lora", *words) == 2
+    printed = capsys.readouterr()
+    assert "enough: (None, 2)" in printed.err
+    facts = dict(line.split(":", 1) for line in printed.out.splitlines())
+    width = keras_vit.find_config("vit_tiny").width
+    trained = 2 * (width + 3 * width) + 2 * width + 2
+    end = f", of which {trained:,} train: updates of rank 2 for qkv; the head"
+    assert facts["model"].endswith(end)
+    assert facts["classes"].strip() == "2"
 
 
 @pytest.mark.slow
