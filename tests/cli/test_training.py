@@ -23,6 +23,7 @@ import pytest
 import keras_vit
 from keras_vit.cli import dry_run
 from keras_vit.cli.main import main
+from keras_vit.cli.progress import show_progress
 from keras_vit.evaluate.compute import training_memory
 from keras_vit.train.recipes import FINE_TUNING, RECIPES
 from keras_vit.train.run_folder import callbacks_of
@@ -70,7 +71,7 @@ def train(*words, data="train"):
 
 def test_a_run_writes_its_files_and_resumes(place, capsys):
     assert train("--validation", "0.25", "--output", "runs/a", "--tensorboard") == 0
-    assert "Run runs/a: vit_tiny, 2 classes, 1 epochs, ended. Model: best.keras" in (
+    assert "Run runs/a: vit_tiny, 2 classes, 1 epoch, ended. Model: best.keras" in (
         capsys.readouterr().out
     )
     run = place / "runs/a"
@@ -224,6 +225,12 @@ def test_a_plan_of_low_rank_updates_counts_what_trains(place, capsys, monkeypatc
     end = f", of which {trained:,} train: updates of rank 2 for qkv; the head"
     assert facts["model"].endswith(end)
     assert facts["classes"].strip() == "2"
+
+
+def test_files_and_pipes_get_no_progress_bar(monkeypatch):
+    for is_terminal, expected in ((False, (0, 2)), (True, (1, 1))):
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)  # noqa: B023
+        assert tuple(show_progress(False, verbose).verbose for verbose in (False, True)) == expected
 
 
 @pytest.mark.slow
