@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 import sys
+from typing import Any
 
 import keras
 
@@ -62,7 +63,7 @@ def probe_model(
     with FolderLock(folder / LOCK):
         open_folder(folder, settings)
         stored = folder / "features" if features is None else pathlib.Path(features)
-        options = {"folds": folds, "seed": seed, "batch_size": batch_size}
+        options: dict[str, Any] = {"folds": folds, "seed": seed, "batch_size": batch_size}
         try:
             result = fit_probe(loaded, images, held_out, stored, method, **options)
         except KeyboardInterrupt:
