@@ -111,9 +111,15 @@ def fit(model, train, test, epochs):
     )
     names = ["loss", "accuracy", "val_loss", "val_accuracy"]
     bar = keras.utils.Progbar(epochs, unit_name="epoch", stateful_metrics=names)
-    show = keras.callbacks.LambdaCallback(
-        on_epoch_end=lambda epoch, logs: bar.update(epoch + 1, list(logs.items()))
-    )
+
+    def show_epoch(epoch, logs):
+        if sys.stdout.isatty():
+            bar.update(epoch + 1, list(logs.items()))
+        elif (epoch + 1) % 10 == 0 or epoch + 1 == epochs:  # a bar fills files with control codes
+            values = "  ".join(f"{name} {value:.4f}" for name, value in logs.items())
+            print(f"epoch {epoch + 1}/{epochs}  {values}", flush=True)
+
+    show = keras.callbacks.LambdaCallback(on_epoch_end=show_epoch)
     options = {"shuffle": False, "verbose": 0, "validation_batch_size": len(test[0])}
     return model.fit(data, epochs=epochs, validation_data=test, callbacks=[show], **options)
 

@@ -10,6 +10,7 @@ a page is missing in the navigation. `scripts/docs` runs it.
 from __future__ import annotations
 
 import pathlib
+import re
 import shutil
 import sys
 
@@ -21,12 +22,25 @@ ROOT = pathlib.Path(__file__).parent.parent
 TARGET = ROOT / "build" / "docs"
 
 
+PICTURE = "![Attention finds digits among scribbles](docs/pictures/rollout.png){ .front }"
+
+
+def front_page(readme: str) -> str:
+    """The README, whose command of installation and a picture come before the list of features."""
+    opening, _, rest = readme.partition("\n- **")
+    install = re.search(r"```console\n.*?```\n", rest, re.DOTALL)
+    if install is None:
+        raise ValueError("README.md has no block of ```console that installs the package.")
+    return f"{opening}\n{install[0]}\n{PICTURE}\n\n- **{rest}"
+
+
 def main() -> int:
     shutil.rmtree(TARGET, ignore_errors=True)
     shutil.copytree(ROOT / "docs", TARGET)
     reference, names, problems = reference_pages()
     generated = {**reference, **tutorial_pages()}
     pages = {page: (ROOT / source).read_text() for source, page in PAGES.items()}
+    pages["index.md"] = front_page(pages["index.md"])
     pages |= {
         path.relative_to(TARGET).as_posix(): path.read_text() for path in TARGET.rglob("*.md")
     }

@@ -29,6 +29,10 @@ def test_every_example_runs(tmp_path, monkeypatch):
     for block in blocks:
         exec(compile(block, "docs/analysis.md", "exec"), names)
     assert names["outputs"]["block_0"].shape == (3, 4, 4, 32)
+    pair = names["pair"].numpy()
+    assert pair[0, 2] != pair[1, 2]
+    expected = pair[0, 2] - pair[1, 2]
+    assert names["attributions"].sum() == pytest.approx(expected, abs=2e-3 * abs(pair).max())
     assert names["indices"].shape == (2, 3)
     assert round(names["exaflops"]) == 4257
     days = names["keras_vit"].evaluate.device_days(

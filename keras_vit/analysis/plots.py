@@ -114,7 +114,7 @@ def plot_maps(
         ValueError: If the numbers of maps, titles and images differ.
     """
     images, maps = np.asarray(images), np.asarray(maps)
-    figure, axes = _two_rows(images, len(maps), titles, ("image", label))
+    figure, axes = _two_rows(images, len(maps), titles, ("image", "map"))
     low, usual, high = (float(each) for each in np.percentile(maps, (0, 99, 100)))
     is_cut = high - low > _OUTLYING * (usual - low) > 0
     for i, values in enumerate(maps):
@@ -122,7 +122,9 @@ def plot_maps(
             values, cmap="viridis", vmin=low, vmax=usual if is_cut else max(high, low + 1e-12)
         )
     extend = "max" if is_cut else "neither"
-    figure.colorbar(drawn, ax=axes[1], label=label, shrink=0.9, pad=0.01, extend=extend)
+    bar = figure.colorbar(drawn, ax=axes[1], shrink=0.9, pad=0.01, extend=extend)
+    inches = 1.5 * images.shape[1] / images.shape[2]  # height of a row
+    bar.set_label(textwrap.fill(label, max(8, int(inches / 0.085))))  # of a letter
     return figure
 
 

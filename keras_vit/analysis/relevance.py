@@ -10,6 +10,7 @@ from keras import ops
 
 from keras_vit.analysis.image_batches import ImageBatches, image_batches
 from keras_vit.models.attention import Attention
+from keras_vit.models.graph import check_head
 
 # One class index for all images, or one per image; `None` means the most likely class.
 Classes = int | Sequence[int] | np.ndarray | None
@@ -42,8 +43,8 @@ def class_relevance(
         float32 array of shape `(B, rows, columns)`, values of at least 0.
 
     Raises:
-        ValueError: If the model has no single output of shape `(B, K)`, or the number of classes
-            is not the number of images.
+        ValueError: If the model has no head or no single output of shape `(B, K)`, or the number
+            of classes is not the number of images.
         RuntimeError: If Keras runs on another backend than TensorFlow.
     """
     if keras.config.backend() != "tensorflow":
@@ -57,6 +58,7 @@ def class_relevance(
         raise ValueError(
             f"The model must have one output of shape (batch, classes). Received: {shapes}."
         )
+    check_head(model, "`class_relevance`")
     maps: list[np.ndarray] = []
     seen = 0
     for batch in image_batches(images, batch_size):

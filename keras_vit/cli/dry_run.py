@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -17,6 +18,7 @@ from keras_vit.train.stages import plan_run, share_of_pixels
 from keras_vit.train.tasks import compile_for
 from keras_vit.trainers.distributed import is_distributed
 from keras_vit.trainers.model import Model
+from keras_vit.trainers.processors import memory_bytes, runs_on_processors_alone
 
 if TYPE_CHECKING:
     from keras_vit.data.augmentation import Augmentation
@@ -49,7 +51,8 @@ def describe_run(
     steps = recipe.count_steps(num_images)
     epochs = plan_run(recipe, num_images)
     seen = steps * recipe.batch_size
-    yield "model", f"{model.name}, {count_parameters(model):,} parameters"
+    lora = f": updates of rank {recipe.lora_rank} for {', '.join(recipe.lora_targets)}; the head"
+    yield "model", parameters_text(model) + (lora if recipe.lora_rank else "")
     yield "images", f"{num_images:,} to train on, {num_validation:,} to evaluate on"
     words = {"multi_label": "labels", "regression": "targets"}
     yield words.get(images.task, "classes"), f"{model.output_shape[-1]:,}"
@@ -74,20 +77,75 @@ def describe_run(
     slots = (2 if recipe.optimizer == "adam" else 1) + (recipe.averaging is not None)
     slots = 0 if recipe.lora_rank else slots  # those of the updates are few
     replicas = model.distribute_strategy.num_replicas_in_sync if is_distributed(model) else 1
-    yield "memory", memory_text(model, -(-recipe.batch_size // replicas), slots)
+    flags = ("--rematerialize", "--precision mixed_bfloat16")
+    yield from describe_memory(model, recipe.batch_size, slots, replicas, flags)
     share = share_of_pixels(recipe.progressive_sizes)
     yield "computation", f"{training_exaflops(model, seen) * share:,.4g} exaFLOPs"
     if is_timed:
         yield "time", _time(model, recipe, images, validation, seed)
 
 
-def memory_text(model: Model, batch_size: int, optimizer_slots: int) -> str:
-    """Memory of training a model, with the batch and optimizer of `training_memory`."""
+def parameters_text(model: keras.Model) -> str:
+    """The name of a model, its parameters, and how many of them train where not all do."""
+    total = count_parameters(model)
+    trained = sum(math.prod(variable.shape) for variable in model.trainable_variables)
+    text = f"{model.name}, {total:,} parameters"
+    return text if trained == total else f"{text}, of which {trained:,} train"
+
+
+def describe_memory(
+    model: keras.Model,
+    batch_size: int,
+    optimizer_slots: int,
+    replicas: int = 1,
+    flags: Sequence[str] = (),
+) -> Iterator[tuple[str, str]]:
+    """Memory of training a model, and what needs less where this machine has not enough.
+
+    Args:
+        model: The model.
+        batch_size: Images per step, on all devices together.
+        optimizer_slots: As for `training_memory`.
+        replicas: Number of devices.
+        flags: Flags of the command that lower the memory besides --batch-size and --image-size.
+    """
     size = 2 if keras.config.dtype_policy().compute_dtype != "float32" else 4
-    memory = training_memory(model, batch_size, optimizer_slots, size)
-    return (
-        f"about {memory.total / 2**30:.1f} GiB on one device, of which weights and optimizer "
-        f"{(memory.weights + memory.optimizer) / 2**30:.1f} GiB"
+
+    def needed(batch: int, size: int = size, rematerialize: bool | None = None) -> float:
+        each = -(-batch // replicas)
+        memory = training_memory(model, each, optimizer_slots, size, rematerialize)
+        return memory.total / 2**30
+
+    memory = training_memory(model, -(-batch_size // replicas), optimizer_slots, size)
+    yield (
+        "memory",
+        (
+            f"about {memory.total / 2**30:.1f} GiB on one device, of which weights and optimizer "
+            f"{(memory.weights + memory.optimizer) / 2**30:.1f} GiB"
+        ),
+    )
+    there = memory_bytes() / 2**30 / replicas  # which share it
+    if not runs_on_processors_alone() or needed(batch_size) <= there:
+        return
+    smaller = batch_size // 2
+    while smaller > replicas and needed(smaller) > there:
+        smaller //= 2
+    changes = {f"--batch-size {smaller}": needed(smaller)} if smaller >= replicas else {}
+    if "--rematerialize" in flags:
+        changes["--rematerialize"] = needed(batch_size, rematerialize=True)
+    changes |= {flag: needed(batch_size, size=2) for flag in flags if "mixed" in flag}
+    texts = [
+        f"{change} needs {gib:.1f} GiB"
+        for change, gib in changes.items()
+        if gib < needed(batch_size)  # does nothing for some models
+    ]
+    yield (
+        "memory",
+        (
+            f"more than the {there * replicas:.1f} GiB of this machine. "
+            f"{', '.join([*texts, 'a smaller --image-size less'])}. In Python, an optimizer with "
+            "`gradient_accumulation_steps` makes one update of several small batches."
+        ),
     )
 
 

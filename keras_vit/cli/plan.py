@@ -71,7 +71,8 @@ def make_plan(settings: Settings) -> RunPlan:
     recipe = small.recipe if run.recipe == AUTO else find_recipe(run.recipe)
     if task not in LOSSES[recipe.loss]:
         recipe = recipe.replace(loss=small.recipe.loss, label_smoothing=0.0)
-    recipe = recipe.replace(**settings.recipe)
+    for changes in settings.recipe:
+        recipe = recipe.replace(**changes)
     if recipe.lora_rank and not _is_pretrained(run):
         raise ValueError(
             "Low-rank updates change a trained model. Received: --lora-rank "

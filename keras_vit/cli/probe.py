@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 import sys
+from typing import Any
 
 import keras
 
@@ -61,16 +62,17 @@ def probe_model(
     folder = pathlib.Path(output)
     with FolderLock(folder / LOCK):
         open_folder(folder, settings)
-        result = fit_probe(
-            loaded,
-            images,
-            held_out,
-            folder / "features" if features is None else features,
-            method,
-            folds=folds,
-            seed=seed,
-            batch_size=batch_size,
-        )
+        stored = folder / "features" if features is None else pathlib.Path(features)
+        options: dict[str, Any] = {"folds": folds, "seed": seed, "batch_size": batch_size}
+        try:
+            result = fit_probe(loaded, images, held_out, stored, method, **options)
+        except KeyboardInterrupt:
+            print(
+                f"\nThe features that were computed are kept in {stored}, fits are not. The same "
+                "command continues.",
+                file=sys.stderr,
+            )
+            raise
         history = keras.callbacks.History()
         history.epoch, history.params = [], {}  # nothing was trained
         low, high = result.interval or (0.0, 1.0)

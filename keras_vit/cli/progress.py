@@ -31,8 +31,10 @@ def show_progress(quiet: bool, verbose: bool) -> Progress:
         if verbose:
             raise ValueError("--quiet and --verbose exclude each other. Pass one of them.")
         return Progress(0, [])
-    if verbose or sys.stdout.isatty():
+    if sys.stdout.isatty():
         return Progress(1, [])
+    if verbose:
+        return Progress(2, [])  # a progress bar writes control characters
     return Progress(0, [PrintEpochs()])
 
 

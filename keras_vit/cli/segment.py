@@ -14,7 +14,7 @@ import keras
 import numpy as np
 
 from keras_vit.checks import check_positive
-from keras_vit.cli.dry_run import memory_text
+from keras_vit.cli.dry_run import describe_memory, parameters_text
 from keras_vit.cli.progress import print_facts
 from keras_vit.cli.resolve import class_names_of, open_model, resolve_model
 from keras_vit.data.decode import decode
@@ -92,16 +92,19 @@ def train_segmenter(
     steps = training.num_images // batch_size * epochs
     size = " x ".join(map(str, segmenter.input_shape[1:]))
     try:
-        memory = memory_text(segmenter, batch_size, optimizer_slots=2)
-        memory += "; with frozen weights less" if freeze else ""
+        memory = list(describe_memory(segmenter, batch_size, optimizer_slots=2))
+        parameters = parameters_text(segmenter)
     except ValueError as error:  # layers of another library
-        memory = f"not known: {error}"
+        memory = [("memory", f"not known: {error}")]
+        parameters = f"{segmenter.name}, {segmenter.count_params():,} parameters"
+    if freeze:
+        memory.append(("memory", "with frozen weights less"))
     print_facts(
         [
-            ("model", f"{segmenter.name}, {segmenter.count_params():,} parameters"),
+            ("model", parameters),
             ("images", f"{training.num_images:,} to train on"),
             ("size", size),
-            ("memory", memory),
+            *memory,
         ]
     )
     segmenter.compile(

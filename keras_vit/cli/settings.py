@@ -253,24 +253,27 @@ class Settings(NamedTuple):
 
     Args:
         run: Settings of the run.
-        recipe: Changed fields of the recipe and of its augmentation.
+        recipe: Changes of the recipe and of its augmentation, of each source after the other: new
+            `--epochs` keep the share of a warm-up in the file.
         model: Changed fields of the model's configuration.
         preprocessing: Changed fields of its preprocessing.
     """
 
     run: RunSettings
-    recipe: dict[str, Any]
+    recipe: list[dict[str, Any]]
     model: dict[str, Any]
     preprocessing: dict[str, Any]
 
 
-def split_settings(settings: Mapping[str, Any]) -> Settings:
-    """Divides settings by what they change."""
-    parts: dict[str, dict[str, Any]] = {group: {} for group in HEADINGS}
-    for name, value in settings.items():
-        group = SETTINGS[name].group
-        parts[group][name.removeprefix("preprocessing_")] = value
-    recipe = {**parts["recipe"], **parts["augmentation"]}
+def split_settings(*sources: Mapping[str, Any]) -> Settings:
+    """Divides settings by what they change; later sources override earlier ones."""
+    parts: dict[str, dict[str, Any]] = {"run": {}, "architecture": {}, "preprocessing": {}}
+    recipe: list[dict[str, Any]] = []
+    for source in sources:
+        recipe.append({})
+        for name, value in source.items():
+            group = SETTINGS[name].group
+            parts.get(group, recipe[-1])[name.removeprefix("preprocessing_")] = value
     return Settings(
         RunSettings(**parts["run"]), recipe, parts["architecture"], parts["preprocessing"]
     )

@@ -65,7 +65,7 @@ def train_model(
     """Trains a model on images by a recipe; the same command continues an interrupted run."""
     if dry_run and find_learning_rate:
         raise ValueError("Pass --dry-run or --find-learning-rate, not both: both train the model.")
-    settings = split_settings({**(read_settings(config) if config else {}), **flags})
+    settings = split_settings(read_settings(config) if config else {}, flags)
     scope = strategy_scope(settings.run.strategy)
     keras.utils.set_random_seed(settings.run.seed)
     keras.config.set_dtype_policy(settings.run.precision)
@@ -78,24 +78,28 @@ def train_model(
     plan = dataclasses.replace(plan, recipe=recipe)
     report = getattr(model, "load_report", None)
     is_trial = dry_run or find_learning_rate or preview is not None
-    if plan.is_pretrained and (is_trial or plan.data.transfer_test is None):
+    planned = model
+    if plan.is_pretrained:
         options = recipe.options_for(getattr(model, "config", None))
-        model = adapt_model(model, images.num_classes, recipe.image_size, **options)
-        if is_trial and recipe.lora_rank:
-            add_lora(model, recipe.lora_rank, recipe.lora_targets)
+        planned = adapt_model(model, images.num_classes, recipe.image_size, **options)
+        if recipe.lora_rank:
+            add_lora(planned, recipe.lora_rank, recipe.lora_targets)
     if not quiet:
         tested = plan.data.transfer_test or plan.data.final_test
         facts = [*describe_data(images, held_out, tested), *describe_weights(report)]
-        print_facts([*facts, *describe_run(model, recipe, images, held_out, run.seed, dry_run)])
+        print_facts([*facts, *describe_run(planned, recipe, images, held_out, run.seed, dry_run)])
     if preview is not None:
         from keras_vit.data.preview import write_preview
 
-        write_preview(images, model, preview, recipe.augmentation, run.seed)
+        write_preview(images, planned, preview, recipe.augmentation, run.seed)
         print(f"{preview}: augmented training images.")
     if find_learning_rate:
-        print(search_learning_rate(model, images, recipe, run.seed))
+        print(search_learning_rate(planned, images, recipe, run.seed))
     if is_trial:
         return
+    if plan.data.transfer_test is None and not recipe.lora_rank:
+        model = planned
+    del planned  # `transfer` and `fine_tune` adapt the model themselves
     folder = pathlib.Path(run.output)
     results: dict[str, Any]
     start = time.perf_counter()
@@ -203,7 +207,7 @@ def _fit(model: Model, plan: RunPlan, shown: Progress) -> TrainingResult:
     writing = callbacks_of(folder, held_out is not None, plan.run.tensorboard, plan.run.task)
     options: dict[str, Any] = {"seed": plan.run.seed, "folder": folder / STATES}
     options |= {"callbacks": [*shown.callbacks, *writing], "verbose": shown.verbose}
-    train = fine_tune if plan.recipe.lora_rank else pretrain  # whose model is adapted already
+    train = fine_tune if plan.recipe.lora_rank else pretrain  # whose model is as planned
     return train(model, plan.data.training, plan.recipe, held_out, **options)
 
 

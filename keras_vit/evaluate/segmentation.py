@@ -16,6 +16,7 @@ from keras_vit.data.decode import MAX_PIXELS, decode
 from keras_vit.data.input_transform import InputTransform, transform_of
 from keras_vit.data.masks import IGNORED, MaskSet
 from keras_vit.data.transforms import normalize
+from keras_vit.models.graph import check_head
 
 MODES = ("whole", "slide")
 
@@ -153,7 +154,7 @@ def predict_masks(
         int64 array of shape `(h, w)`.
 
     Raises:
-        ValueError: If an argument is out of its range.
+        ValueError: If an argument is out of its range, or the model has no head.
     """
     logits = predict_pixel_logits(model, image, mode, scales, flip, stride, batch_size, max_pixels)
     return np.argmax(logits, axis=-1)
@@ -219,6 +220,7 @@ def predict_pixel_logits(
 ) -> np.ndarray:
     """As `predict_masks`, before the choice of a class: float32 of shape `(h, w, K)`."""
     check_choice("mode", mode, MODES)
+    check_head(model, "A prediction of pixels")
     transform = transform_of(model)
     window = transform.image_size
     steps = _steps(stride, window)

@@ -17,6 +17,7 @@ from keras_vit.models.graph import (
     find_layer,
     head_input,
     in_outermost,
+    is_headless,
     single_input,
     token_norm,
     walk_layers,
@@ -100,10 +101,8 @@ def head_input_stage(model: keras.Model) -> str:
     tensor = head_input(model)
     if tensor is not None and call_of(tensor)[0] in model.layers:
         return call_of(tensor)[0].name
-    last = call_of(model.outputs[0])[0]
-    owner = last if isinstance(last, keras.Model) else model
-    if getattr(getattr(owner, "config", None), "classes", 0) is None:
-        return last.name
+    if is_headless(model):
+        return call_of(model.outputs[0])[0].name
     names = [name for name in stage_names(model) if name.split("/")[-1] in _HEAD_INPUTS]
     if not names:
         raise ValueError(

@@ -43,6 +43,25 @@ def final_activation(model: keras.Model) -> str:
     return name
 
 
+def is_headless(model: keras.Model) -> bool:
+    """Tells whether a model gives the features of a model of this package without a head."""
+    outputs = getattr(model, "outputs", None)
+    last = call_of(outputs[0])[0] if outputs else model
+    owner = last if isinstance(last, keras.Model) else model
+    return getattr(getattr(owner, "config", None), "classes", 0) is None
+
+
+def check_head(model: keras.Model, what: str) -> None:
+    """Raises `ValueError` if a model has no head, and `what` needs classes."""
+    if is_headless(model):
+        raise ValueError(
+            f"{what} needs a model with a head. Received: {model.name!r}, whose outputs are "
+            f"{model.output_shape[-1]} features, not classes. `keras_vit.fine_tune` trains a head, "
+            "`keras_vit.adapt_model(model, classes=K)` adds one to train; "
+            "`keras_vit.train.fit_probe` fits a classifier to the features."
+        )
+
+
 def find_layer(model: keras.Model, kind: type) -> Any:
     """Finds the first layer of a class in a model and its nested models, or returns `None`."""
     return next((layer for _, layer in walk_layers(model) if isinstance(layer, kind)), None)

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from keras_vit.config import ResNetConfig, ViTConfig
-from keras_vit.models.graph import final_activation
+from keras_vit.models.graph import check_head, final_activation
 from keras_vit.trainers.model import Model, Normalization, with_config
 
 # Layers that the models of this package keep in float32 under half-precision policies, by name.
@@ -120,7 +120,11 @@ def class_probabilities(
 
     Returns:
         float64 array of shape `(B, K)`.
+
+    Raises:
+        ValueError: If the model has no head.
     """
+    check_head(model, "A prediction")
     x = np.asarray(outputs, "float64")
     config = getattr(model, "config", None)  # `None` in a `Model` of other layers
     if config is not None:

@@ -54,11 +54,8 @@ def draw_curves(
     if marked_epoch is not None:
         at = x(marked_epoch)
         parts.append(_line(at, _TOP, at, _HEIGHT - _BOTTOM, "mark"))
-        anchor = "end" if marked_epoch > last / 2 else "start"
-        shift = -4 if anchor == "end" else 4
-        parts.append(
-            _text(at + shift, _HEIGHT - _BOTTOM - 5, f"best: {marked_epoch}", anchor, "halo")
-        )
+        anchor = "end" if marked_epoch > last / 2 else "start"  # above the curves
+        parts.append(_text(at, _TOP - 4, f"best: {marked_epoch}", anchor, "halo"))
     legend = _WIDTH - _RIGHT
     styles = ("first", "second")[: len(curves)]
     for (name, values), style in reversed(list(zip(curves.items(), styles, strict=True))):

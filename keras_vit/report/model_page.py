@@ -26,6 +26,7 @@ from keras_vit.analysis.patch_features import principal_axes, project_patches, t
 from keras_vit.analysis.relevance import class_relevance
 from keras_vit.evaluate.compute import training_memory
 from keras_vit.evaluate.counting import StageCount, count_stages
+from keras_vit.models.graph import is_headless
 from keras_vit.models.heads import class_probabilities
 from keras_vit.report.page import (
     Section,
@@ -257,9 +258,7 @@ def _figure(caption: str, draw: Callable[[], Any]) -> str:
 
 def _probabilities(model: keras.Model, few: np.ndarray, task: str) -> np.ndarray | None:
     """What a model with a head says, or `None` for a model of another kind."""
-    config = getattr(model, "config", None)
-    shape = model.outputs[0].shape
-    if len(model.outputs) != 1 or len(shape) != 2 or (config and config.classes is None):
+    if len(model.outputs) != 1 or len(model.outputs[0].shape) != 2 or is_headless(model):
         return None
     return class_probabilities(model, ops.convert_to_numpy(model(few, training=False)), task)
 

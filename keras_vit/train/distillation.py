@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.models.graph import final_activation
+from keras_vit.models.graph import check_head, final_activation
 from keras_vit.trainers.model import Model, find_preprocessing
 
 
@@ -105,6 +105,7 @@ def _check_teacher(
             f"The teacher must have the student's {logits_shape[-1]} classes. Received: outputs of "
             f"shape {tuple(teacher.output_shape)}."
         )
+    check_head(teacher, "Distillation")
     activation = final_activation(teacher)
     if activation in ("softmax", "sigmoid"):
         raise ValueError(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import keras
 import numpy as np
 
+from keras_vit.models.graph import check_head
 from keras_vit.models.lora import add_lora
 from keras_vit.models.resizing import resize_model
 from keras_vit.resume.callback import ResumeTraining
@@ -149,12 +150,12 @@ def evaluate_accuracy(model: Model, images: ImageSet, batch_size: int = 64) -> f
         The accuracy, in [0, 1].
 
     Raises:
-        ValueError: If images have several labels or regression targets.
+        ValueError: If images have several labels or regression targets, or the model has no head.
     """
     from keras_vit.data.batches import eval_batches
 
     check_task(images, "Accuracy")
-
+    check_head(model, "Accuracy")
     right = 0
     for x, y in eval_batches(images, model, min(batch_size, images.num_images), one_hot=False):
         right += int(np.sum(np.argmax(model.predict_on_batch(x), -1) == np.asarray(y)))

@@ -152,15 +152,17 @@ class Recipe:
     def replace(self, **changes: Any) -> Recipe:
         """Returns a copy with other values.
 
-        With other `steps` or `epochs`, the warm-up keeps its share of the run, and the other of the
-        two is `None`. From `epochs` to `steps`, it is at most a fifth of them. With other
-        `progressive_sizes`, the last of them is `image_size`.
+        With other `steps` or `epochs`, the other of the two is `None`, and the warm-up and the
+        moving average keep their share of the run unless `changes` have them. A warm-up of steps in
+        a recipe of epochs is at most a fifth of the new `steps`. A new warm-up replaces the old
+        one, in steps or epochs. With other `progressive_sizes`, the last of them is `image_size`.
 
         Args:
             **changes: Fields of the recipe and of its `Augmentation`.
 
         Raises:
-            ValueError: If a name is unknown, or a value is out of range.
+            ValueError: If a name is unknown, a value is out of range, or the share of a moving
+                average of steps in a number of epochs is not known.
         """
         changes = dict(changes)
         own = {field.name for field in dataclasses.fields(self)}
@@ -175,24 +177,44 @@ class Recipe:
         if augmentation:
             base = changes.get("augmentation", self.augmentation)
             changes["augmentation"] = dataclasses.replace(base, **augmentation)
-        return dataclasses.replace(self, **{**self._scale_warmup(changes), **changes})
+        return dataclasses.replace(self, **{**self._scale(changes), **changes})
 
-    def _scale_warmup(self, changes: dict[str, Any]) -> dict[str, Any]:
-        """What a change of `steps` or `epochs` changes besides."""
+    def _scale(self, changes: dict[str, Any]) -> dict[str, Any]:
+        """What a change of the length or of the warm-up changes besides."""
+        scaled: dict[str, Any] = {}
         length = "steps" if changes.get("steps") is not None else "epochs"
         new, old = changes.get(length), getattr(self, length)
-        if new is None:
-            return {}
-        scaled: dict[str, Any] = {"steps": None, "epochs": None}
-        if old is not None:
-            scaled["warmup_steps"] = int(self.warmup_steps * new / old)
-            scaled["warmup_epochs"] = self.warmup_epochs * new / old
-        elif length == "steps":
-            assert self.epochs is not None
-            share = int(self.warmup_epochs * new / self.epochs)
-            scaled["warmup_steps"] = min(self.warmup_steps or share, new // 5)
-            scaled["warmup_epochs"] = 0.0
+        if new is not None:
+            scaled = {"steps": None, "epochs": None}
+            if old is not None:
+                scaled["warmup_steps"] = int(self.warmup_steps * new / old)
+                scaled["warmup_epochs"] = self.warmup_epochs * new / old
+            elif self.steps is not None:
+                if self.warmup_steps:
+                    scaled["warmup_epochs"] = self.warmup_steps / self.steps * new
+                    scaled["warmup_steps"] = 0
+            elif self.warmup_steps:
+                scaled |= {"warmup_steps": min(self.warmup_steps, new // 5), "warmup_epochs": 0.0}
+            else:
+                assert self.epochs is not None
+                scaled["warmup_steps"] = int(self.warmup_epochs * new / self.epochs)
+                scaled["warmup_epochs"] = 0.0
+            if self.averaging is not None and "averaging" not in changes:
+                scaled["averaging"] = self._scale_averaging(length, new, old)
+        if changes.keys() & {"warmup_steps", "warmup_epochs"}:
+            scaled |= {"warmup_steps": 0, "warmup_epochs": 0.0}
         return scaled
+
+    def _scale_averaging(self, length: str, new: float, old: float | None) -> float:
+        """The momentum that averages over the same share of a longer or shorter run."""
+        assert self.averaging is not None
+        if old is None:
+            raise ValueError(
+                f"The moving average of this recipe, averaging={self.averaging}, is made for its "
+                f"{'epochs' if length == 'steps' else 'steps'}. Received: {length}={new}. Pass "
+                "`averaging` too: 1 - 2 / (steps of the run) averages over the last half."
+            )
+        return max(0.0, 1 - (1 - self.averaging) * old / new)
 
     @property
     def model_options(self) -> dict[str, Any]:

@@ -237,7 +237,7 @@ class Run:
         """What training cost, as far as it is known."""
         epochs = max(map(len, self.history.values()), default=0)
         seconds = sum(self.history.get("seconds", ())) or self.results.get("seconds")
-        facts = {"epochs": f"{epochs:,}"}
+        facts = {"epochs": f"{epochs:,}"} if epochs else {}  # a probe has none
         if seconds:
             facts["training time"] = human_seconds(seconds)
         plan, steps = self.config.get("plan", {}), self.results.get(STEPS)
@@ -246,7 +246,8 @@ class Run:
             seen = steps * epochs * batch
             facts |= {"steps": f"{steps * epochs:,} of {batch:,} images", "images": f"{seen:,}"}
             if seconds:
-                facts["images a second"] = f"{seen / seconds:,.4g}"
+                rate = seen / seconds
+                facts["images a second"] = f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
             with contextlib.suppress(ValueError):  # a layer that cannot be counted
                 exaflops = training_exaflops(self.model, seen) * share_of_pixels(sizes)
                 facts["FLOPs of training"] = f"{exaflops * 1e18:.3g}"
@@ -257,9 +258,11 @@ class Run:
     def __str__(self) -> str:
         epochs = max(map(len, self.history.values()), default=0)
         state = "ended" if self.results else "not ended"
+        if epochs:
+            state = f"{epochs} {'epoch' if epochs == 1 else 'epochs'}, {state}"
         return (
             f"Run {self.folder}: {self.config.get('model', 'a model')}, "
-            f"{self._describe_outputs()}, {epochs} epochs, {state}. {self.describe_model()}"
+            f"{self._describe_outputs()}, {state}. {self.describe_model()}"
         )
 
     def _describe_outputs(self) -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-
-import keras
+from typing import Any
 
 from keras_vit.data.mask_pipeline import MaskAugmentation
 from keras_vit.train.optimizers import AdamW
-from keras_vit.train.schedules import WarmUp
+from keras_vit.train.schedules import cosine, linear
 
 _FALL = (
     "Here the learning rate falls from the end of the warm-up on, there from its beginning: it is "
@@ -54,11 +53,20 @@ class SegmentationRecipe:
 
     def optimizer(self) -> AdamW:
         """Makes the optimizer, with the schedule of the learning rate."""
-        count = self.steps - self.warmup_steps
-        fall = keras.optimizers.schedules.CosineDecay(self.learning_rate, count)
-        if self.schedule == "linear":
-            fall = keras.optimizers.schedules.PolynomialDecay(self.learning_rate, count, 0.0)
-        return AdamW(WarmUp(fall, self.warmup_steps), weight_decay=self.weight_decay)
+        fall = linear if self.schedule == "linear" else cosine
+        rate = fall(self.learning_rate, self.steps, self.warmup_steps, 0.0)
+        return AdamW(rate, weight_decay=self.weight_decay)
+
+    def replace(self, **changes: Any) -> SegmentationRecipe:
+        """Returns a copy with other values.
+
+        Args:
+            **changes: Fields. With other `steps`, the warm-up keeps its share of the run, unless
+                `warmup_steps` is one of them.
+        """
+        steps = changes.get("steps", self.steps)
+        warmup = self.warmup_steps * steps // self.steps
+        return dataclasses.replace(self, **{"warmup_steps": warmup, **changes})
 
 
 SEGMENTATION_RECIPES: dict[str, SegmentationRecipe] = {

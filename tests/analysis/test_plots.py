@@ -66,6 +66,23 @@ def test_one_outlier_does_not_hide_the_other_values():
     assert cut.axes[5].images[0].colorbar.extend == "max"
 
 
+@pytest.mark.parametrize(("count", "height"), [(1, 32), (1, 20), (8, 32)])
+def test_a_long_label_stays_in_the_picture(count, height):
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    images, maps = np.zeros((count, height, 32, 3)), np.ones((count, 4, 4))
+    label = "relevance of the most likely class, relative to its maximum"
+    figure = plot_maps(images, maps, label)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    for axis in figure.axes:
+        for text in (*axis.texts, axis.yaxis.label):
+            box = text.get_window_extent(canvas.get_renderer())
+            assert not text.get_text() or (min(box.x0, box.y0) >= 0 and box.x1 <= figure.bbox.x1)
+            assert not text.get_text() or box.y1 <= figure.bbox.y1
+    assert figure.axes[-1].get_ylabel().replace("\n", " ") == label
+
+
 def test_training_curves_have_a_panel_for_each_metric():
     history = {"loss": [2, 1], "accuracy": [0.1, 0.2], "val_accuracy": [0.1, 0.3]}
     figure = plot_training(history)

@@ -110,6 +110,11 @@ def test_models_without_classes_and_other_backends(monkeypatch):
     model, images = random_vit(**KINDS["no_head"])
     with pytest.raises(ValueError, match=r"one output of shape \(batch, classes\)"):
         class_relevance(model, images)
+    model, images = random_vit(classes=None)
+    nested = keras.Sequential([keras.Input(model.input_shape[1:]), model])
+    for headless in (model, nested):
+        with pytest.raises(ValueError, match=r"needs a model with a head.* 32 features, not"):
+            class_relevance(headless, images)
     model, images = random_vit()
     with pytest.raises(ValueError, match="more images than the 2 classes"):
         class_relevance(model, images, [1, 2])

@@ -80,7 +80,17 @@ def test_every_recipe_survives_the_file(tmp_path):
     for number, recipe in enumerate(RECIPES.values()):
         path = tmp_path / f"{number}.toml"
         write_settings(path, settings_of(recipe))
-        assert start.replace(**split_settings(read_settings(path)).recipe) == recipe
+        (changes,) = split_settings(read_settings(path)).recipe
+        assert start.replace(**changes) == recipe
+
+
+def test_a_flag_keeps_the_share_of_a_warm_up_in_the_file():
+    recipe = RECIPES["deit"]
+    file, flags = settings_of(recipe.replace(steps=500, warmup_steps=50)), {"epochs": 3.0}
+    for changes in split_settings({**file, "output": "a"}, {**flags, "output": "b"}).recipe:
+        recipe = recipe.replace(**changes)
+    assert recipe.steps is None and recipe.warmup_epochs == pytest.approx(0.3)
+    assert split_settings({"output": "a"}, {"output": "b"}).run.output == "b"
 
 
 def test_wrong_settings_are_all_named(tmp_path, capsys):

@@ -23,6 +23,8 @@ import pytest
 import keras_vit
 from keras_vit.cli import dry_run
 from keras_vit.cli.main import main
+from keras_vit.cli.progress import show_progress
+from keras_vit.evaluate.compute import training_memory
 from keras_vit.train.recipes import FINE_TUNING, RECIPES
 from keras_vit.train.run_folder import callbacks_of
 from keras_vit.variants import VARIANTS
@@ -69,7 +71,7 @@ def train(*words, data="train"):
 
 def test_a_run_writes_its_files_and_resumes(place, capsys):
     assert train("--validation", "0.25", "--output", "runs/a", "--tensorboard") == 0
-    assert "Run runs/a: vit_tiny, 2 classes, 1 epochs, ended. Model: best.keras" in (
+    assert "Run runs/a: vit_tiny, 2 classes, 1 epoch, ended. Model: best.keras" in (
         capsys.readouterr().out
     )
     run = place / "runs/a"
@@ -181,6 +183,54 @@ def test_a_dry_run_describes_the_run(place, capsys):
     assert "GiB on one device" in facts["memory"] and "exaFLOPs" in facts["computation"]
     assert re.search(r"about \d+ (seconds|minutes) here, from 53 steps of 8 images$", facts["time"])
     assert not (place / "runs").exists()
+
+
+def test_a_plan_beyond_the_memory_of_the_machine_says_what_to_change(monkeypatch):
+    model = keras_vit.create_model("vit_ti16")
+    needed = training_memory(model, 64).total
+    for there, expected in ((needed, 1), (needed - 1, 2), (2**30, 2)):
+        monkeypatch.setattr(dry_run, "memory_bytes", lambda there=there: there)
+        flags = ("--rematerialize", "--precision mixed_bfloat16")
+        texts = [text for _, text in dry_run.describe_memory(model, 64, 2, 1, flags)]
+        assert len(texts) == expected
+        if there == needed - 1:
+            half, remat, mixed = (
+                training_memory(model, *options).total / 2**30
+                for options in ((32,), (64, 2, 4, True), (64, 2, 2))
+            )
+            assert texts[1].startswith(
+                f"more than the {needed / 2**30:.1f} GiB of this machine. --batch-size 32 needs "
+                f"{half:.1f} GiB, --rematerialize needs {remat:.1f} GiB, --precision "
+                f"mixed_bfloat16 needs {mixed:.1f} GiB, a smaller --image-size less. In Python"
+            )
+    (size,) = re.findall(r"--batch-size (\d+) needs", texts[1])
+    fitting, more = (training_memory(model, int(size) * n).total for n in (1, 2))
+    assert fitting <= 2**30 < more
+    assert len(list(dry_run.describe_memory(model, 64, 2, replicas=64))) == 2  # all of one machine
+
+
+@pytest.mark.parametrize("words", [(), ("--test", "test")])
+def test_a_plan_of_low_rank_updates_counts_what_trains(place, capsys, monkeypatch, words):
+    def stop(model, *_):
+        raise ValueError(f"enough: {model.output_shape}")
+
+    monkeypatch.setattr("keras_vit.cli.training._fit", stop)
+    monkeypatch.setattr("keras_vit.cli.training._transfer", stop)
+    assert train("--lora-rank", "2", "--output", "runs/lora", *words) == 2
+    printed = capsys.readouterr()
+    assert "enough: (None, 2)" in printed.err
+    facts = dict(line.split(":", 1) for line in printed.out.splitlines())
+    width = keras_vit.find_config("vit_tiny").width
+    trained = 2 * (width + 3 * width) + 2 * width + 2
+    end = f", of which {trained:,} train: updates of rank 2 for qkv; the head"
+    assert facts["model"].endswith(end)
+    assert facts["classes"].strip() == "2"
+
+
+def test_files_and_pipes_get_no_progress_bar(monkeypatch):
+    for is_terminal, expected in ((False, (0, 2)), (True, (1, 1))):
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)  # noqa: B023
+        assert tuple(show_progress(False, verbose).verbose for verbose in (False, True)) == expected
 
 
 @pytest.mark.slow

@@ -12,8 +12,10 @@ import scipy.stats
 from keras_vit.data.folder import read_folder
 from keras_vit.data.image_set import read_arrays
 from keras_vit.evaluate.predictions import predict_set, wilson_interval
+from keras_vit.models.vit import build_vit
 from keras_vit.train.fit import evaluate_accuracy
 from tests.data.pictures import write_folder
+from tests.fixtures import tiny_config
 
 
 def classifier(classes=3):
@@ -55,6 +57,13 @@ def test_predictions_are_those_of_the_model():
     for probabilities in (outer, again):  # which are not softmaxed twice
         same = predict_set(probabilities, images, batch_size=16).label_probabilities
         np.testing.assert_allclose(same, own, atol=1e-6)
+
+
+def test_features_are_no_classes():
+    images, headless = image_set(classes=32), build_vit(tiny_config(image_size=8, classes=None))
+    for measure in (predict_set, evaluate_accuracy):
+        with pytest.raises(ValueError, match=r"with a head. Received: .* 32 features, not classes"):
+            measure(headless, images)
 
 
 def test_counts_and_calibration():

@@ -10,6 +10,7 @@ import PIL.Image
 import pytest
 import tensorflow as tf
 
+import keras_vit
 from keras_vit.config import Preprocessing
 from keras_vit.data.input_transform import InputTransform
 from keras_vit.data.masks import MaskSet, read_mask_arrays, read_masks
@@ -164,6 +165,9 @@ def test_arguments_out_of_range_are_errors(model):
     with pytest.raises(ValueError, match=r"2 classes, the model 3"):
         evaluate_masks(model, other)
     pair = np.zeros((1, 16, 24, 3), "uint8"), np.zeros((1, 16, 20), "int32")
+    maps = keras_vit.ViTTi16(weights=None, include_top=False, pooling=None, input_shape=(32, 32, 3))
+    with pytest.raises(ValueError, match="A prediction of pixels needs a model with a head"):
+        predict_masks(maps, image)
     wider = MaskSet("streets", NAMES, pair, lambda *row: row)
     with pytest.raises(ValueError, match=r"image 0 of streets has \(16, 20\).*image \(16, 24\)"):
         evaluate_masks(model, wider)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -107,6 +108,15 @@ def test_curves_have_gaps_and_dots_where_values_are_not_finite():
     assert drawn.count("<circle") == 1 and drawn.count("<polyline") == 1 and "nan" not in drawn
     assert draw_curves("loss", {"training": [math.inf]}) == ""
     assert "<circle" in draw_curves("loss", {"training": [0.0]})
+
+
+def test_the_label_of_the_best_epoch_is_above_the_curves():
+    for epoch in (1, 2, 5):
+        drawn = draw_curves("Loss", {"loss": [2.0, 0.1, 1.0, 0.2, 0.0]}, epoch)
+        (height,) = re.findall(rf'y="([\d.]+)"[^>]*>best: {epoch}<', drawn)
+        (points,) = re.findall(r'points="([^"]+)"', drawn)
+        top = min(map(float, re.findall(r"[ ,]\d[\d.]*,([\d.]+)", f" {points}")))
+        assert 22 < float(height) < top + 1
 
 
 def test_ticks_are_round_and_enclose_the_values():

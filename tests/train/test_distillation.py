@@ -117,6 +117,10 @@ def test_students_and_teachers_that_do_not_fit():
     ):
         with pytest.raises(ValueError, match=r"must return logits.*softmax"):
             keras_vit.train.distillation_model(student, probabilities)
+    headless = keras_vit.build_vit(tiny_config(classes=None))
+    same = tiny_config(classes=headless.output_shape[-1], distillation_token=True)
+    with pytest.raises(ValueError, match="Distillation needs a model with a head"):
+        keras_vit.train.distillation_model(keras_vit.build_vit(same), headless)
     bare = keras_vit.build_vit(tiny_config(classes=5, include_preprocessing=False))
     with pytest.raises(ValueError, match=r"other pixels.*a teacher with include_preprocessing=Fal"):
         keras_vit.train.distillation_model(student, bare)

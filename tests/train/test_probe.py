@@ -92,6 +92,19 @@ def test_labels_that_are_not_classes_are_refused(tmp_path):
     assert not (tmp_path / "folds").exists()  # no features were computed
 
 
+def test_ctrl_c_says_what_is_kept(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_colours(tmp_path / "photos", 10)
+    make_model().save("model.keras")
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("keras_vit.cli.probe.fit_probe", interrupted)
+    assert main(["probe", "model.keras", "photos", "--output", "run"]) == 130
+    assert "computed are kept in run/features, fits are not. The same" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_the_command_writes_a_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

@@ -271,7 +271,12 @@ def test_the_other_recipes():
     assert row(deit, *RATES) == (0.0, 0.1) and row(plain, *RATES) == (0.0, 0.0)
     for recipe in AUGREG_FINE_TUNING.values():
         assert row(recipe, *RATES) == (0.0, 0.0)
-    assert keras_vit.train.find_recipe("finetune_imagenet_512").averaging == 0.9999
+    averaged = keras_vit.train.find_recipe("finetune_imagenet_512")  # over 10,000 of 20,000 steps
+    assert averaged.averaging == averaged.replace(steps=20_000).averaging == 0.9999
+    assert averaged.replace(steps=200).averaging == pytest.approx(0.99)
+    assert averaged.replace(epochs=3, averaging=0.9).averaging == 0.9
+    with pytest.raises(ValueError, match=r"for its steps. Received: epochs=3. Pass `averaging`"):
+        averaged.replace(epochs=3)
     assert all(recipe.source for recipe in RECIPES.values())
     assert set(keras_vit.train.list_recipes()) == set(RECIPES)
 
@@ -295,7 +300,16 @@ def test_the_warm_up_keeps_its_share_of_the_run():
     pets = keras_vit.train.find_recipe("finetune_pets")  # 500 steps, 100 of warm-up
     assert row(pets.replace(steps=50), "steps", "warmup_steps") == (50, 10)
     assert row(pets.replace(steps=50, warmup_steps=20), "warmup_steps") == (20,)
-    assert row(pets.replace(epochs=3), "steps", "epochs", "warmup_steps") == (None, 3, 100)
+    epochs = pets.replace(epochs=3)
+    assert row(epochs, "steps", "epochs", "warmup_steps") == (None, 3, 0)
+    assert (epochs.count_steps(40_960), epochs.count_warmup(40_960)) == (240, 48)
+    assert epochs.replace(steps=500).warmup_steps == 100
+    assert pets.replace(epochs=3, warmup_steps=50).count_warmup(40_960) == 50
+    for none in ({"warmup_steps": 0}, {"warmup_epochs": 0}):
+        assert pets.replace(epochs=3, **none).count_warmup(40_960) == 0
+    assert pets.replace(warmup_epochs=0.5).count_warmup(40_960) == 40  # not the 100 steps
+    long = SGD.replace(epochs=4, warmup_epochs=2)
+    assert row(long.replace(steps=20), "warmup_steps", "warmup_epochs") == (10, 0)
     deit = keras_vit.train.find_recipe("deit")
     assert deit.replace(epochs=30).warmup_epochs == 0.5
     paper = keras_vit.train.find_recipe("paper_in1k")  # 300 epochs, 10,000 steps of warm-up

@@ -222,6 +222,9 @@ def test_a_run_as_an_object(whole, tmp_path):
     assert len(run.history["seconds"]) == 3
     np.testing.assert_array_equal(run.model.weights[0], whole[0][0][0])
     final = keras_vit.train.load_run(tmp_path, "final")
+    assert "2 classes, 3 epochs, ended. " in str(final)
+    probe = dataclasses.replace(final, history={})
+    assert "2 classes, ended. " in str(probe) and "epochs" not in probe._describe_cost()
     assert (final.which, final.epoch) == ("final", 3)
     np.testing.assert_array_equal(final.model.weights[0], whole[0][0][2])
     page = final.report(False).read_text()  # without predictions

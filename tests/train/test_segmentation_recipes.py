@@ -27,6 +27,12 @@ def test_the_learning_rate_is_within_four_percent_of_the_source(name):
         there = 1e-3 * FALLS[recipe.schedule](step / 40_000)
         assert 0 <= float(rate(step)) - there <= 4e-5
     assert float(rate(40_000)) == pytest.approx(0, abs=1e-9)
+    short = recipe.replace(steps=400, batch_size=4)
+    assert (short.warmup_steps, short.batch_size) == (15, 4)
+    assert float(short.optimizer()._learning_rate(15)) == pytest.approx(1e-3)
+    assert recipe.replace(steps=400, warmup_steps=1).warmup_steps == 1
+    with pytest.raises(ValueError, match=r"more steps than its warm-up.* steps=400"):
+        dataclasses.replace(recipe, steps=400).optimizer()
     assert recipe.optimizer().weight_decay == {"dinov2": 1e-4, "dinov3": 1e-3}[name[:6]]
 
 
