@@ -6,6 +6,7 @@ probabilities gives NaN on logits, and an AUC of logits has most thresholds in t
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -87,8 +88,7 @@ def check_metrics(model: keras.Model, loss: Any, metrics: Any) -> Any:
         if any(output is other for other in of_scores) or not _are_logits(output):
             return metric
         if isinstance(metric, str) and metric.lower() in ("accuracy", "acc"):
-            is_single = output.shape[-1] == 1
-            return keras.metrics.BinaryAccuracy(metric, threshold=0.0) if is_single else metric
+            return _accuracy_of_logit(model, metric) if output.shape[-1] == 1 else metric
         _check_metric(metric)
         return metric
 
@@ -190,6 +190,12 @@ def _check_metric(metric: Any) -> None:
             f"wrong. Use {advice}; or build the model with "
             'classifier_activation="softmax" (or "sigmoid").'
         )
+
+
+def _accuracy_of_logit(model: keras.Model, name: str) -> keras.metrics.Metric:
+    strategy = getattr(model, "distribute_strategy", None)  # of TensorFlow: owns its variables
+    with contextlib.nullcontext() if strategy is None else strategy.scope():
+        return keras.metrics.BinaryAccuracy(name, threshold=0.0)
 
 
 def _flat(cuts: Any) -> list[Any]:

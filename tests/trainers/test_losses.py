@@ -5,6 +5,7 @@ from __future__ import annotations
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import keras_vit
 from keras_vit.data.image_set import read_arrays
@@ -241,13 +242,18 @@ def test_metrics_of_several_outputs_are_checked():
         model.compile("sgd", [loss, "mse"], weighted_metrics=[["accuracy", "AUC"], []])
 
 
-def test_the_numbers_of_a_single_logit_are_right(tmp_path):
-    inputs = keras.Input((1,))
-    model = keras_vit.Model(inputs, keras.layers.Dense(1)(inputs))
+@pytest.mark.parametrize("strategy", [None, "mirrored"])
+def test_the_numbers_of_a_single_logit_are_right(tmp_path, strategy):
+    strategy = (
+        tf.distribute.MirroredStrategy(["cpu:0"]) if strategy else tf.distribute.get_strategy()
+    )
+    with strategy.scope():
+        inputs = keras.Input((1,))
+        model = keras_vit.Model(inputs, keras.layers.Dense(1)(inputs))
+        given = [METRICS.AUC(from_logits=True, name="auc"), METRICS.Recall(0.0, name="recall")]
     z = np.linspace(-3, 3, 40, dtype="float32")[:, None]
     y = (z[:, 0] > 1).astype("float32")
     model.layers[-1].set_weights([np.ones((1, 1)), np.zeros(1)])
-    given = [METRICS.AUC(from_logits=True, name="auc"), METRICS.Recall(0.0, name="recall")]
     loss = keras.losses.BinaryCrossentropy(from_logits=True)
     model.compile("sgd", loss, metrics=["accuracy", *given])
     model.save(tmp_path / "one.keras")
