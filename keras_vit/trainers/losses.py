@@ -144,7 +144,11 @@ def _check_loss(output: Any, loss: Any) -> Any:
     if takes == "probabilities":
         advice = f"It has no `from_logits`: {activations}, or end it with keras.layers.Softmax()."
     else:
-        kinds = ("SparseCategoricalCrossentropy", "CategoricalCrossentropy", "BinaryCrossentropy")
+        kinds: tuple[str, ...] = (
+            "SparseCategoricalCrossentropy",
+            "CategoricalCrossentropy",
+            "BinaryCrossentropy",
+        )
         if name not in _CHOSEN:
             kinds = (_public_name(keras.losses, name),)
         choices = " or ".join(f"keras.losses.{kind}(from_logits=True)" for kind in kinds)
@@ -162,11 +166,13 @@ def _check_metric(metric: Any) -> None:
             metric = keras.metrics.get(metric)
         except (TypeError, ValueError):  # Keras says so itself
             return
-    name, config = _name(metric), _config(metric)
-    takes, shown = _TAKES.get(name, "any"), _public_name(keras.metrics, name)
+    name = _name(metric)
+    takes = _TAKES.get(name, "any")
     if takes == "any":
         return
-    is_right, advice = False, "a model that ends in keras.layers.Softmax() or in a sigmoid"
+    shown, config = _public_name(keras.metrics, name), _config(metric)
+    is_right: Any = False
+    advice = "a model that ends in keras.layers.Softmax() or in a sigmoid"
     if takes == "from_logits":
         is_right, advice = config.get(takes), f"keras.metrics.{shown}(from_logits=True)"
     elif takes == "thresholds":
@@ -199,7 +205,7 @@ def _accuracy_of_logit(model: keras.Model, name: str) -> keras.metrics.Metric:
 
 
 def _flat(cuts: Any) -> list[Any]:
-    return list(cuts) if isinstance(cuts, list | tuple) else [cuts]
+    return list(cuts) if hasattr(cuts, "__len__") else [cuts]
 
 
 def check_labels(loss: Any, labels: Any, outputs: Any) -> None:

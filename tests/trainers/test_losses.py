@@ -226,6 +226,29 @@ def test_metrics_of_probabilities_are_refused_on_logits(wrong, right, advice):
     classifier("softmax").compile("sgd", "kld", metrics=[wrong])
 
 
+class Own(keras.losses.Loss):
+    """A user's own loss, without a configuration."""
+
+    def call(self, y_true, y_pred):
+        return keras.losses.kl_divergence(y_true, keras.ops.softmax(y_pred))
+
+    def get_config(self):
+        raise NotImplementedError
+
+
+class AUC(keras.metrics.Mean):
+    """A user's own metric with the name of Keras's."""
+
+    def get_config(self):
+        raise NotImplementedError
+
+
+def test_losses_and_metrics_of_users_are_left_to_them():
+    classifier().compile("sgd", Own(), metrics=[AUC(), lambda y, z: z, "mse"])
+    with pytest.raises(ValueError, match="metric AUC takes"):  # their outputs are logits
+        classifier().compile("sgd", Own(), metrics=[METRICS.AUC()])
+
+
 def test_metrics_of_several_outputs_are_checked():
     inputs = keras.Input((4,))
     logits = keras.layers.Dense(3, name="logits")(inputs)
