@@ -210,7 +210,6 @@ METRICS = keras.metrics
         ("bce", METRICS.BinaryCrossentropy(from_logits=True), r"BinaryCrossentropy\(from_logits"),
         (METRICS.Accuracy(), "accuracy", 'Accuracy takes class indices.*Use "accuracy"'),
     ],
-    ids=str,
 )
 def test_metrics_of_probabilities_are_refused_on_logits(wrong, right, advice):
     loss = keras.losses.CategoricalCrossentropy(from_logits=True)
