@@ -1,4 +1,4 @@
-"""The models of models in docs/training.md run as they stand."""
+"""Blocks of docs/training.md run as they stand."""
 
 from __future__ import annotations
 
@@ -43,3 +43,18 @@ def test_ensembles_siamese_models_and_a_search(tmp_path, monkeypatch):
         "depth_rate",
         "learning_rate",
     }
+
+
+def test_losses_metrics_and_weights():
+    section = PAGE.partition("## Losses, metrics and weights")[2].partition("\n## ")[0]
+    (block,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    names: dict = {}
+    exec(compile(block, "docs/training.md", "exec"), names)
+    shares, labels = np.asarray(names["probabilities"])[:, 0], names["labels"]
+    results, is_right = names["results"], (shares > 0.5) == labels
+    assert results["accuracy"] == pytest.approx(is_right.mean())
+    assert results["weighted_accuracy"] == pytest.approx(
+        np.average(is_right, weights=1 + 2 * labels)
+    )
+    assert results["auc"] == pytest.approx(float(keras.metrics.AUC()(labels, shares)))
+    assert results["recall"] == pytest.approx((shares[labels] > 0.5).mean())

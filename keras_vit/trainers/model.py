@@ -16,7 +16,7 @@ from keras_vit.config import Preprocessing, ResNetConfig, ViTConfig
 from keras_vit.trainers.array_data import ArrayData
 from keras_vit.trainers.compilers import ChosenByBatch, compute_dtype
 from keras_vit.trainers.distributed import DistributedTraining, Step, is_distributed
-from keras_vit.trainers.losses import check_labels, check_loss
+from keras_vit.trainers.losses import check_labels, check_loss, check_metrics
 from keras_vit.trainers.pooled_tokens import pooled_tokens
 from keras_vit.trainers.private_names import flatten_layers, set_initial_epoch
 from keras_vit.trainers.processors import xla_pays
@@ -140,6 +140,9 @@ class Model(ArrayData, DistributedTraining, keras.Model):
         self,
         optimizer: Any = "rmsprop",
         loss: Any = None,
+        loss_weights: Any = None,
+        metrics: Any = None,
+        weighted_metrics: Any = None,
         *args: Any,
         jit_compile: bool | str = "auto",
         all_reduce_dtype: str | None = None,
@@ -150,6 +153,9 @@ class Model(ArrayData, DistributedTraining, keras.Model):
         Args:
             optimizer: As in Keras.
             loss: As in Keras.
+            loss_weights: As in Keras.
+            metrics: As in Keras. "accuracy" of a single logit is right: its threshold is 0.
+            weighted_metrics: As `metrics`.
             *args: As in Keras.
             jit_compile: `"auto"` chooses XLA on processors where it is faster. Training and
                 inference are separate choices. For training, processor and dtype decide. For
@@ -164,14 +170,17 @@ class Model(ArrayData, DistributedTraining, keras.Model):
             **kwargs: As in Keras.
 
         Raises:
-            ValueError: If the model returns logits, and the loss takes probabilities; or if
-                `all_reduce_dtype` is another dtype, or the model is not under a strategy.
+            ValueError: If the model returns logits, and the loss or a metric takes probabilities;
+                or if `all_reduce_dtype` is another dtype, or the model is not under a strategy.
         """
         check_loss(self, loss)
         self._check_all_reduce(all_reduce_dtype)
         self._compile(
             optimizer,
             loss,
+            loss_weights,
+            check_metrics(self, loss, metrics),
+            check_metrics(self, loss, weighted_metrics),
             *args,
             jit_compile=jit_compile,
             all_reduce_dtype=all_reduce_dtype,

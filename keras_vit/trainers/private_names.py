@@ -27,7 +27,8 @@ class PrivateName(NamedTuple):
     """A private name of another package.
 
     Args:
-        owner: `"module"` or `"module:Class"` that defines the name.
+        owner: `"module"` or `"module:Class"` that defines the name; `"module:Class|Other"` where
+            the class has another name in another version.
         name: The attribute, method, function or local variable.
         reason: What this package needs it for, which no public name gives.
     """
@@ -38,7 +39,9 @@ class PrivateName(NamedTuple):
 
 
 _collector = threading.Lock()  # of the garbage collector's switch
-_TRAINER = "keras.src.backend.tensorflow.trainer:TensorFlowTrainer"
+# Keras 3.16 calls them Trainer and BaseTrainer.
+_TRAINER = "keras.src.backend.tensorflow.trainer:TensorFlowTrainer|Trainer"
+_BASE_TRAINER = "keras.src.trainers.trainer:Trainer|BaseTrainer"
 _EPOCH_ITERATOR = "keras.src.trainers.epoch_iterator:EpochIterator"
 _TF_EPOCH_ITERATOR = "keras.src.backend.tensorflow.trainer:TFEpochIterator"
 _ADAPTERS = "keras.src.trainers.data_adapters"
@@ -59,10 +62,10 @@ PRIVATE_NAMES = tuple(
         (_TRAINER, "_distribute_strategy", "whether a model was made under a strategy"),
         (_TRAINER, "_make_function", "overridden: the step of one replica is compiled alone"),
         (_TRAINER, "_maybe_symbolic_build", "overridden: builds without drawing a batch"),
-        ("keras.src.trainers.trainer:Trainer", "_symbolic_build", "makes optimizer variables"),
+        (_BASE_TRAINER, "_symbolic_build", "makes optimizer variables"),
         ("keras.src.ops.function:Function", "_outputs_struct", "what `_symbolic_build` needs"),
-        ("keras.src.trainers.trainer:Trainer", "_compute_loss", "the loss before it is scaled"),
-        ("keras.src.trainers.trainer:Trainer", "_loss_tracker", "weighs the loss by images"),
+        (_BASE_TRAINER, "_compute_loss", "the loss before it is scaled"),
+        (_BASE_TRAINER, "_loss_tracker", "weighs the loss by images"),
         (_OPTIMIZER, "_backend_apply_gradients", "replaced per optimizer: no second all-reduce"),
         (_TF_OPTIMIZER, "_all_reduce_sum_gradients", "replaced per optimizer: summed before"),
         (

@@ -25,11 +25,18 @@ TREES = {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.p
 PRIVATE = re.compile(r"_[a-zA-Z]\w*")
 
 
+def attribute(owner, names):
+    """The attribute of the first of the names, separated by `|`, that is there."""
+    *others, last = names.split("|")
+    found = (name for name in others if hasattr(owner, name))
+    return getattr(owner, next(found, last))
+
+
 def is_there(row: PrivateName) -> bool:
     """Whether the owner, or a class that it derives from, defines or assigns the name."""
     module, _, path = row.owner.partition(":")
     parts = path.split(".") if path else ()
-    owner = functools.reduce(getattr, parts, importlib.import_module(module))
+    owner = functools.reduce(attribute, parts, importlib.import_module(module))
     if hasattr(owner, row.name):
         return True
     owners = inspect.getmro(owner) if isinstance(owner, type) else [inspect.unwrap(owner)]
