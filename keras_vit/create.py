@@ -180,6 +180,9 @@ def build_from(
         if "position_resize" in chosen
         else None,
         origins=origins,
+        preprocessing=None
+        if "preprocessing" in chosen
+        else known.get("preprocessing", checkpoint.options.get("preprocessing")),
     )
     _state_licence(model, card)
     return model
