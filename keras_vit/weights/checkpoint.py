@@ -20,6 +20,7 @@ from keras_vit.weights.layout import Layout
 from keras_vit.weights.layout_search import Sources, find_file_layout, plain_names
 from keras_vit.weights.sidecar import Refusal, Setting, Sidecar, read_sidecar
 from keras_vit.weights.sizes import guess_variant, read_sizes, size
+from keras_vit.weights.timm_names import timm_pixels
 
 _NAFLEX_PATCHES = 256  # of an image, the default of transformers
 
@@ -157,6 +158,9 @@ class Checkpoint:
             (field, Setting(value, "the file's arrays"))
             for field, value in self._options_of_arrays().items()
         )
+        name = self.sidecar.timm_name
+        if name is not None and self.layout.name.startswith("timm"):
+            settings["preprocessing"] = Setting(timm_pixels(name), f"timm's {name}")
         settings.update(self.sidecar.settings)
         method = self.layout.resize
         settings.setdefault("position_resize", Setting(method, f"the default of {project}"))

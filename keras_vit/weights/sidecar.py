@@ -61,6 +61,7 @@ class Sidecar(NamedTuple):
         sizes: Sizes that the arrays must agree with: key, name in `Checkpoint.sizes`, value.
         refusals: Everything that cannot be computed or understood.
         licence: Licence of the weights, if it says.
+        timm_name: Name of timm's model, with its tag if that is known.
     """
 
     settings: dict[str, Setting]
@@ -68,6 +69,7 @@ class Sidecar(NamedTuple):
     sizes: tuple[tuple[str, str, Any], ...] = ()
     refusals: tuple[Refusal, ...] = ()
     licence: str | None = None
+    timm_name: str | None = None
 
 
 class _Reader:
@@ -79,6 +81,7 @@ class _Reader:
         self.refusals: list[Refusal] = []
         self.image_size: tuple[int, int] | None = None
         self.licence: str | None = None
+        self.timm_name: str | None = None
 
     def refuse(self, text: str, *fields: str, open: bool = False) -> None:
         self.refusals.append(Refusal(text, fields, open))
@@ -178,6 +181,7 @@ def read_sidecar(path: pathlib.Path, layout: str) -> Sidecar:
         tuple(reader.sizes),
         tuple(reader.refusals),
         reader.licence,
+        reader.timm_name,
     )
 
 
@@ -261,12 +265,15 @@ def _use_name(name: str | None, where: str, reader: _Reader) -> None:
     """Takes the settings of a name of timm."""
     if name is None:
         return
+    name, tag = name.partition(".")[0], name
     settings = timm_settings(name)
     if settings is None:
         reader.refuse(
             f"{where} names {name!r}: {other_blocks(name) or 'no model that this package knows'}",
             "gelu", "norm_epsilon", "num_heads", "pooling", open=other_blocks(name) is None,
         )  # fmt: skip
+    else:
+        reader.timm_name = tag
     for field, value in (settings or {}).items():
         reader.set(field, value, f"timm's {name}")
 
