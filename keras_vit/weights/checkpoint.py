@@ -113,11 +113,10 @@ class Checkpoint:
     @property
     def classes(self) -> int | None:
         """Outputs of the head, or `None` without one."""
-        head = self.find("head/bias")
-        if head is None and not self.layout.has("head/bias"):  # the projection of CLIP
-            kernel = self.find("head/kernel")
-            return None if kernel is None else size(kernel, -2)
-        return None if head is None else size(head, -1)
+        head = self.find("head/bias") or self.find("head/kernel")  # one of them can be missing
+        if head is None or not head.shape:
+            return None
+        return head.shape[-1 if self.file.kind == "npz" else 0]
 
     @cached_property
     def sizes(self) -> dict[str, Any]:
@@ -236,8 +235,8 @@ class Checkpoint:
             "inner_norms": tuple(inner),
             "without_bias": tuple(self._missing_biases(anywhere)),
         }
-        if self.find("head/kernel") is not None and not self.layout.has("head/bias"):
-            switches["head_bias"] = None
+        if self.find("head/kernel") is not None and self.find("head/bias") is None:
+            switches["head_bias"] = None  # as the projection of CLIP; transformers starts it at 0
         return switches
 
     def _missing_biases(self, anywhere: Callable[[str], bool]) -> Iterator[str]:

@@ -349,15 +349,20 @@ def _values(model: Model, layout: Layout) -> dict[str, Sized]:
             prefix = config.num_class_tokens if config.position_on_class_token else 0
             table = np.pad(sincos_2d(config.grid, config.width), ((prefix, 0), (0, 0)))[None]
             values[POSITIONS] = (table.shape, lambda: table)
-        if POSITIONS in values and config.num_class_tokens:
+        if POSITIONS in values:
             _place_rows(values, config, layout.class_token_positions)
     return values
 
 
 def _place_rows(values: dict[str, Sized], config: ViTConfig, positions: str) -> None:
-    """Adds rows of zeros for class tokens, or adds their rows to the tokens."""
+    """Adds rows of zeros for class tokens and registers, or adds their rows to the tokens."""
     (_, rows, width), table = values[POSITIONS]
-    count = config.num_class_tokens
+    count, registers = config.num_class_tokens, config.num_registers
+    if positions == "either" and count and config.position_on_class_token and registers:
+        values[POSITIONS] = (
+            (1, rows + registers, width),
+            lambda: np.insert(table(), [count] * registers, 0.0, axis=1),
+        )
     if positions == "always" and not config.position_on_class_token:
         padding = ((0, 0), (count, 0), (0, 0))
         values[POSITIONS] = ((1, rows + count, width), lambda: np.pad(table(), padding))
