@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from keras_vit.config import Preprocessing
 from keras_vit.errors import CheckpointError
 from keras_vit.weights import sidecar_keys as keys
-from keras_vit.weights.processors import timm_preprocessing, transformers_preprocessing
+from keras_vit.weights.processors import OWN, timm_preprocessing, transformers_preprocessing
 from keras_vit.weights.sidecar_keys import Images, Only, Rules, Sets, Size
 from keras_vit.weights.timm_names import name_in_path, other_blocks, timm_settings
 
@@ -241,7 +241,8 @@ def _read_timm(config: dict[str, Any], reader: _Reader, path: pathlib.Path, layo
     if isinstance(pretrained.get("license"), str):
         reader.licence = pretrained["license"][:80]
     if "mean" in pretrained:
-        _add_images(timm_preprocessing, pretrained, f"{CONFIG}: pretrained_cfg", reader)
+        images = {**pretrained, OWN: config.get(OWN)}
+        _add_images(timm_preprocessing, images, f"{CONFIG}: pretrained_cfg", reader)
 
 
 def _ask_for_gelu(where: str, name: str | None, reader: _Reader) -> None:

@@ -145,6 +145,7 @@ _HEADS = {
     for heads, names in table.items()
     for name in names.split()
 }
+NAMES = tuple(_HEADS)
 _BIT = re.compile(r"resnetv2_(50x1|50x3|101x1|101x3|152x2|152x4)_bit")
 # What differs from timm's defaults: exact GELU, epsilon 1e-6, the class token, bicubic resizing.
 _DIFFERENT: tuple[tuple[str, dict[str, Any]], ...] = (
