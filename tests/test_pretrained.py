@@ -317,3 +317,31 @@ def test_grey_images_give_what_their_colour_version_gives(changes, how, tmp_path
         summed = {w.path: w for w in plain.weights}[kernel].numpy().sum(axis=2, keepdims=True)
         ours = {w.path: w for w in own.weights}[kernel].numpy()
         np.testing.assert_allclose(ours, summed, rtol=0, atol=1e-6)
+
+
+def test_what_cannot_be_meant_is_said_at_once(save, tmp_path, monkeypatch):
+    path = save("timm dinov2", TIMM)
+    with pytest.raises(ValueError, match=r"`classes` must be 1 or more. Received: 0"):
+        from_pretrained(path, classes=0)
+    with pytest.raises(ValueError, match=r"must be \(height, width, channels\).*Received: 224"):
+        from_pretrained(path, input_shape=224)
+    with pytest.raises(ValueError, match=r"must be \(height, width, channels\).*Received: 224"):
+        create_model("vit_ti16", input_shape=224)
+    monkeypatch.chdir(tmp_path)
+    for text in ("models/pets", "a/b/c"):
+        with pytest.raises(ValueError, match=f"no (such )?file.*|There is no file.*{text}"):
+            from_pretrained(text)
+    with pytest.raises(ValueError, match="There are no weights 'nothing' of 'vit_b16'"):
+        from_pretrained("vit_b16/nothing")
+
+
+def test_the_report_names_the_caller_for_what_was_passed_alone(save):
+    path = save("timm dinov2", TIMM)
+    origins = {
+        name: from_pretrained(path, **options).load_report.settings["pooling"][1]
+        for name, options in (
+            ("file", {}), ("tokens", {"include_top": False}), ("caller", {"pooling": "gap"}),
+        )
+    }  # fmt: skip
+    assert "caller" not in origins["file"]
+    assert (origins["tokens"], origins["caller"]) == ("include_top=False", "the caller")
