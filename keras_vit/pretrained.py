@@ -128,8 +128,11 @@ def build_pretrained(
         if not include_top and pooling is None:
             pooling = {"pooling": "gap", **info.options, **_known(card)}["pooling"]
             pooled = {"pooling"}  # by the file
-    is_shape = isinstance(input_shape, (tuple, list))
-    any_size = is_shape and input_shape[:2] == (None, None) and "stages" not in info.sizes
+    any_size = (
+        isinstance(input_shape, (tuple, list))
+        and input_shape[:2] == (None, None)
+        and "stages" not in info.sizes
+    )
     if input_shape is None or any_size:
         own = _input_shape(info, bool(sizes))
         if own is not None and input_shape is not None:

@@ -138,8 +138,6 @@ def _differences(
 
 
 def _same_images(ours: Preprocessing, theirs: Preprocessing, channels: int) -> bool:
-    statistics = (np.ravel(each.per_channel(channels)) for each in (ours, theirs))
-    same = dataclasses.replace(theirs, mean=ours.mean, std=ours.std)
-    return np.allclose(*statistics, rtol=1e-6, atol=1e-6) and (
-        dataclasses.replace(same, crop_ratio=ours.crop_ratio) == ours
-    )
+    mine, read = (np.ravel(each.per_channel(channels)) for each in (ours, theirs))
+    same = dataclasses.replace(theirs, mean=ours.mean, std=ours.std, crop_ratio=ours.crop_ratio)
+    return np.allclose(mine, read, rtol=1e-6, atol=1e-6) and same == ours

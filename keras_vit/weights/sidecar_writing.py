@@ -233,13 +233,13 @@ _PLAIN, _CLIP, _BEIT = (
     "vit_base_patch16_224", "vit_base_patch16_clip_quickgelu_224", "beit_base_patch16_224",
 )  # fmt: skip
 _DISTILLED = "deit_base_distilled_patch16_224"
-_HYBRIDS = {
+_HYBRIDS: dict[tuple[int, ...], str] = {
     (): "vit_tiny_r_s16_p8_224",
     (2, 2, 2, 2): "vit_base_r26_s32_224",
     (3, 4, 9): "vit_base_r50_s16_224",
     (3, 4, 6, 3): "vit_large_r50_s32_224",
 }
-_BITS = {
+_BITS: dict[tuple[tuple[int, ...], int], str] = {
     ((3, 4, 6, 3), 1): "50x1", ((3, 4, 6, 3), 3): "50x3", ((3, 4, 23, 3), 1): "101x1",
     ((3, 4, 23, 3), 3): "101x3", ((3, 8, 36, 3), 2): "152x2", ((3, 8, 36, 3), 4): "152x4",
 }  # fmt: skip

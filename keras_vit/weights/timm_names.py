@@ -216,7 +216,7 @@ _PIXELS: tuple[tuple[Preprocessing, str], ...] = (
         r"vit_small_patch8_224.*|eva_giant_patch14_560.*|eva_giant_.*\.m30m.*",
     ),
     (_SATELLITE, r".*\.sat493m"),
-    (Preprocessing(mean=0.0, std=255.0), r".*_tipsv2(\..*)?"),
+    (Preprocessing(mean=(0.0,), std=(255.0,)), r".*_tipsv2(\..*)?"),
 )
 # Names whose arrays are those of a plain ViT, and whose blocks are not.
 _OTHER_BLOCKS = {
