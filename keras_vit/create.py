@@ -172,6 +172,8 @@ def build_from(
     if card is not None:
         origins.update(dict.fromkeys(known, f"the card {card.name}"))
     origins.update(dict.fromkeys(chosen - set(found), "the caller"))
+    if config.pooling is None:
+        origins["pooling"] = "include_top=False"
     model.load_report = load_checkpoint(
         _after_input(model, input_tensor, config),
         checkpoint,
@@ -180,6 +182,9 @@ def build_from(
         if "position_resize" in chosen
         else None,
         origins=origins,
+        preprocessing=None
+        if "preprocessing" in chosen
+        else known.get("preprocessing", checkpoint.options.get("preprocessing")),
     )
     _state_licence(model, card)
     return model

@@ -11,7 +11,7 @@ import keras
 from keras_vit.config import ViTConfig
 from keras_vit.create import build_from
 from keras_vit.hub.cards.card import Card
-from keras_vit.hub.catalog import find_tag, find_weights
+from keras_vit.hub.catalog import find_tag, find_weights, hub_advice
 from keras_vit.trainers.model import Model
 from keras_vit.variants import VARIANTS, chosen_fields, configure, find_variant
 from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
@@ -49,9 +49,10 @@ def from_pretrained(
         weights: An address (`https://`, `gs://`, `hf://owner/name`), the path of a checkpoint
             (`.npz`, `.safetensors`), or `"VARIANT/TAG"` of `list_weights`.
         variant: Name of the architecture, if the checkpoint does not tell it.
-        include_top: Whether the model ends in a head; `None` follows the checkpoint. A model
-            without a head returns features of shape `(B, D)`, pooled as its project does. With
-            `classes` it has a head that starts at zero.
+        include_top: Whether the model ends in a head. `None` follows the checkpoint: without a
+            head there, the model returns features of shape `(B, D)`, pooled as its project does,
+            and with `classes` it has a head that starts at zero. `False` returns all tokens of
+            shape `(B, T, D)`, or with `pooling` features of shape `(B, D)`, as in `create_model`.
         input_tensor: As in `create_model`.
         input_shape: Height and width in pixels, and channels; `None` takes the checkpoint's, and
             `(None, None, channels)` makes a model for images of any size.
@@ -108,34 +109,43 @@ def build_pretrained(
     **options: Any,
 ) -> Model:
     """Creates the model of an open checkpoint: see `from_pretrained`."""
+    if classes is not None and classes < 1:
+        raise ValueError(
+            f"`classes` must be 1 or more. Received: {classes}. Pass include_top=False for a model "
+            "that returns features."
+        )
     info = inspect_checkpoint(checkpoint)
     known = {*options, *_known(card)} | ({"pooling"} if pooling is not None else set())
     check_supported(checkpoint, known)
     sizes: dict[str, Any] = {}
+    pooled: set[str] = set()
     if card is not None:
         variant = card.variant
     elif variant is None:
         variant, sizes = _find_architecture(info, options)
     if include_top is None:
         include_top = classes is not None or info.classes is not None
-        if not include_top:
-            pooling = pooling or {"pooling": "gap", **info.options, **_known(card)}["pooling"]
+        if not include_top and pooling is None:
+            pooling = {"pooling": "gap", **info.options, **_known(card)}["pooling"]
+            pooled = {"pooling"}  # by the file
     any_size = (
-        input_shape is not None and input_shape[:2] == (None, None) and "stages" not in info.sizes
+        isinstance(input_shape, (tuple, list))
+        and input_shape[:2] == (None, None)
+        and "stages" not in info.sizes
     )
     if input_shape is None or any_size:
         own = _input_shape(info, bool(sizes))
         if own is not None and input_shape is not None:
             own = (*own[:2], input_shape[2])
         input_shape = own or input_shape
-    found = sizes.keys() - options.keys()
+    found = (sizes.keys() | pooled) - options.keys()
     options = {**sizes, **options}
     config = configure(
         variant,
         include_top=include_top,
         input_shape=input_shape,
         pooling=pooling,
-        classes=classes or info.classes or 1000,
+        classes=info.classes or 1000 if classes is None else classes,
         classifier_activation=classifier_activation,
         include_preprocessing=include_preprocessing,
         **options,
@@ -157,6 +167,15 @@ def _find_card(weights: str | os.PathLike[str]) -> Card | None:
     variant, _, tag = text.rpartition("/")
     if not variant or not tag.isidentifier() or "://" in text or os.path.exists(text):
         return None
+    if variant.count("/") > 1 or variant.startswith((".", "/", "~")):  # no "B/16" or "vit_b16"
+        return None
+    try:
+        find_variant(variant)
+    except ValueError as error:
+        raise ValueError(
+            f"There is no file or folder {text!r} here, and no architecture {variant!r} with "
+            f"published weights. Check the path, or see `list_weights()`.{hub_advice(text)}"
+        ) from error
     return find_tag(variant, tag)
 
 

@@ -349,8 +349,8 @@ def _check_options(options: dict[str, Any], config: ViTConfig | ResNetConfig) ->
 def _split_shape(
     input_shape: tuple[int | None, int | None, int],
 ) -> tuple[tuple[int, int] | None, int]:
-    if len(input_shape) != 3:
-        raise ValueError(_SHAPE_ADVICE.format(tuple(input_shape)))
+    if not isinstance(input_shape, (tuple, list)) or len(input_shape) != 3:
+        raise ValueError(_SHAPE_ADVICE.format(input_shape))
     height, width, channels = input_shape
     if height is None and width is None and channels is not None:
         return None, channels

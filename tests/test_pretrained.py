@@ -15,7 +15,8 @@ from huggingface_hub import constants
 import keras_vit
 from keras_vit.config import ResNetConfig, ResNetStem
 from keras_vit.create import build, create_model
-from keras_vit.errors import CheckpointMismatchError
+from keras_vit.errors import CheckpointError, CheckpointMismatchError
+from keras_vit.families import CLIP
 from keras_vit.hub.cards.card import Card
 from keras_vit.hub.catalog import CARDS
 from keras_vit.pretrained import from_pretrained
@@ -249,3 +250,98 @@ def test_a_repository_of_the_hub_says_it_all(save, tmp_path, monkeypatch):
     snapshot = tmp_path / "hf" / "models--me--tiny" / "snapshots" / "0123abc"
     assert pathlib.Path(model.load_report.path).parent == snapshot
     assert keras_vit.from_pretrained is from_pretrained
+
+
+def pixel_file(folder, channels, mean, std, **changes):
+    """A folder of transformers whose preprocessing has statistics in [0, 255]."""
+    fields = {"gelu": "exact", "norm_epsilon": 1e-12, **changes}
+    model = build(tiny_config(channels=channels, **PLAIN, **fields))
+    fill_random(model)
+    save_weights(model, folder / "model.safetensors", "transformers")
+    size = {"height": 32, "width": 32}
+    stated = {"size": size, "do_rescale": False, "image_mean": mean, "image_std": std}
+    config = {"model_type": "clip_vision_model"} if changes else {"model_type": "vit"}
+    config.update(num_attention_heads=4, num_channels=channels, image_size=32, patch_size=8)
+    (folder / "config.json").write_text(json.dumps(config))
+    stated["image_processor_type"] = "ViTImageProcessor"
+    (folder / "preprocessor_config.json").write_text(json.dumps(stated))
+    return model
+
+
+@pytest.mark.parametrize("channels", [4, 13, 26])
+def test_statistics_of_every_channel_are_kept(channels, tmp_path):
+    mean, std = ([base + 10.0 * i for i in range(channels)] for base in (900.0, 300.0))
+    plain = pixel_file(tmp_path, channels, mean, std)
+    model = from_pretrained(tmp_path)
+    assert model.config.preprocessing.mean == tuple(mean)
+    assert model.config.preprocessing.std == tuple(std)
+    assert f"mean {', '.join(f'{v:.4g}' for v in mean)}" in str(model.load_report)
+    pixels = np.random.default_rng(0).uniform(0, 3000, (2, 32, 32, channels)).astype("float32")
+    expected = run(plain, (pixels - np.array(mean)) / np.array(std))
+    np.testing.assert_allclose(run(model, pixels), expected, rtol=0, atol=2e-5)
+
+
+def test_statistics_of_another_number_of_channels_are_an_error(tmp_path):
+    pixel_file(tmp_path, 4, [1.0] * 5, [2.0] * 5)
+    with pytest.raises(CheckpointError, match="deviation of 5 channels, and the model has 4"):
+        from_pretrained(tmp_path)
+    own = keras_vit.Preprocessing(mean=1.0, std=2.0)
+    assert from_pretrained(tmp_path, preprocessing=own).config.preprocessing == own
+
+
+CLIP_LIKE = {"norm_before_blocks": True, "head_bias": None, **CLIP}
+
+
+@pytest.mark.parametrize("changes", [{}, CLIP_LIKE], ids=["bias", "positions"])
+@pytest.mark.parametrize("how", ["from_pretrained", "load_weights"])
+def test_grey_images_give_what_their_colour_version_gives(changes, how, tmp_path):
+    mean, std = [123.675, 116.28, 103.53], [58.395, 57.12, 77.375]
+    plain = pixel_file(tmp_path, 3, mean, std, **changes)
+    options = {"input_shape": (32, 32, 1)}
+    if how == "from_pretrained":
+        model = from_pretrained(tmp_path, **options)
+    else:
+        model = build(dataclasses.replace(plain.config, channels=1, include_preprocessing=True))
+        load_weights(model, tmp_path / "model.safetensors")
+        assert not any("preprocessing" in text for text in model.load_report.differs)
+    grey = np.random.default_rng(0).uniform(0, 255, (2, 32, 32, 1)).astype("float32")
+    expected = run(plain, (np.repeat(grey, 3, axis=-1) - np.array(mean)) / np.array(std))
+    np.testing.assert_allclose(
+        run(model, grey), expected, rtol=0, atol=1e-5 * np.abs(expected).max()
+    )
+    if how == "from_pretrained":  # what the caller sets is not undone
+        own = from_pretrained(
+            tmp_path, preprocessing=keras_vit.Preprocessing(0.0, 255.0), **options
+        )
+        kernel = "patch_encoder/projection/kernel"
+        summed = {w.path: w for w in plain.weights}[kernel].numpy().sum(axis=2, keepdims=True)
+        ours = {w.path: w for w in own.weights}[kernel].numpy()
+        np.testing.assert_allclose(ours, summed, rtol=0, atol=1e-6)
+
+
+def test_what_cannot_be_meant_is_said_at_once(save, tmp_path, monkeypatch):
+    path = save("timm dinov2", TIMM)
+    with pytest.raises(ValueError, match=r"`classes` must be 1 or more. Received: 0"):
+        from_pretrained(path, classes=0)
+    with pytest.raises(ValueError, match=r"must be \(height, width, channels\).*Received: 224"):
+        from_pretrained(path, input_shape=224)
+    with pytest.raises(ValueError, match=r"must be \(height, width, channels\).*Received: 224"):
+        create_model("vit_ti16", input_shape=224)
+    monkeypatch.chdir(tmp_path)
+    for text in ("models/pets", "a/b/c"):
+        with pytest.raises(ValueError, match=f"no (such )?file.*|There is no file.*{text}"):
+            from_pretrained(text)
+    with pytest.raises(ValueError, match="There are no weights 'nothing' of 'vit_b16'"):
+        from_pretrained("vit_b16/nothing")
+
+
+def test_the_report_names_the_caller_for_what_was_passed_alone(save):
+    path = save("timm dinov2", TIMM)
+    origins = {
+        name: from_pretrained(path, **options).load_report.settings["pooling"][1]
+        for name, options in (
+            ("file", {}), ("tokens", {"include_top": False}), ("caller", {"pooling": "gap"}),
+        )
+    }  # fmt: skip
+    assert "caller" not in origins["file"]
+    assert (origins["tokens"], origins["caller"]) == ("include_top=False", "the caller")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import os
+import pathlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -267,6 +269,37 @@ class Model(ArrayData, DistributedTraining, keras.Model):
         if format == "onnx" and len(self.inputs) == 1 and None not in shape:
             self(keras.ops.zeros((1, *shape)))
         return super().export(filepath, format, *args, **kwargs)
+
+    def save_pretrained(
+        self,
+        folder: str | os.PathLike[str],
+        layout: str | None = None,
+        class_names: Sequence[str] | None = None,
+    ) -> pathlib.Path:
+        """Writes a folder that this package and transformers or timm load.
+
+        It holds `model.safetensors`, `config.json` and, with transformers,
+        `preprocessor_config.json`. `from_pretrained(folder)` gives the same outputs and
+        preprocessing.
+
+        Args:
+            folder: The folder; it is made if it does not exist.
+            layout: `"transformers"` or `"timm"`; `None` takes timm for a model whose preprocessing
+                is timm's, and transformers otherwise.
+            class_names: Names of the classes, in the order of the outputs: `id2label` of
+                transformers, `label_names` of timm. `None` takes those of the checkpoint that was
+                loaded, if it had as many.
+
+        Returns:
+            The folder.
+
+        Raises:
+            ValueError: If the project cannot represent the model or its preprocessing, or the
+                folder holds other weights. Nothing is written then.
+        """
+        # Files are above this module, which they build on: its only call of them.
+        files = importlib.import_module("keras_vit.weights.save_folder")
+        return files.save_pretrained(self, folder, layout, class_names)
 
     def compute_loss(
         self,

@@ -20,6 +20,7 @@ from keras_vit.weights.layout import Layout
 from keras_vit.weights.layout_search import Sources, find_file_layout, plain_names
 from keras_vit.weights.sidecar import Refusal, Setting, Sidecar, read_sidecar
 from keras_vit.weights.sizes import guess_variant, read_sizes, size
+from keras_vit.weights.timm_names import timm_pixels
 
 _NAFLEX_PATCHES = 256  # of an image, the default of transformers
 
@@ -112,11 +113,10 @@ class Checkpoint:
     @property
     def classes(self) -> int | None:
         """Outputs of the head, or `None` without one."""
-        head = self.find("head/bias")
-        if head is None and not self.layout.has("head/bias"):  # the projection of CLIP
-            kernel = self.find("head/kernel")
-            return None if kernel is None else size(kernel, -2)
-        return None if head is None else size(head, -1)
+        head = self.find("head/bias") or self.find("head/kernel")  # one of them can be missing
+        if head is None or not head.shape:
+            return None
+        return head.shape[-1 if self.file.kind == "npz" else 0]
 
     @cached_property
     def sizes(self) -> dict[str, Any]:
@@ -157,6 +157,9 @@ class Checkpoint:
             (field, Setting(value, "the file's arrays"))
             for field, value in self._options_of_arrays().items()
         )
+        name = self.sidecar.timm_name
+        if name is not None and self.layout.name.startswith("timm"):
+            settings["preprocessing"] = Setting(timm_pixels(name), f"timm's {name}")
         settings.update(self.sidecar.settings)
         method = self.layout.resize
         settings.setdefault("position_resize", Setting(method, f"the default of {project}"))
@@ -232,8 +235,8 @@ class Checkpoint:
             "inner_norms": tuple(inner),
             "without_bias": tuple(self._missing_biases(anywhere)),
         }
-        if self.find("head/kernel") is not None and not self.layout.has("head/bias"):
-            switches["head_bias"] = None
+        if self.find("head/kernel") is not None and self.find("head/bias") is None:
+            switches["head_bias"] = None  # as the projection of CLIP; transformers starts it at 0
         return switches
 
     def _missing_biases(self, anywhere: Callable[[str], bool]) -> Iterator[str]:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from keras_vit.config import Preprocessing, ResNetConfig, ViTConfig
+from keras_vit.errors import CheckpointError
 from keras_vit.weights.array_file import Entry
 from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
 
@@ -121,6 +122,10 @@ def adapt_config(
 
     Returns:
         A configuration of the same family.
+
+    Raises:
+        CheckpointError: If the file's statistics are of neither one, three nor the model's number
+            of channels.
     """
     fields = {field.name for field in dataclasses.fields(config)}
     wanted = {
@@ -133,8 +138,8 @@ def adapt_config(
         wanted.pop("head_bias", None)
     if info.sizes.get("width") != getattr(config, "width", None):
         wanted.pop("num_heads", None)  # of another model: loading lists what does not fit
-    if config.channels != 3 and "preprocessing" in wanted:
-        wanted["preprocessing"] = _mean_channel(wanted["preprocessing"])
+    if "preprocessing" in wanted and "preprocessing" not in chosen:
+        wanted["preprocessing"] = _for_channels(wanted["preprocessing"], config.channels, info)
     if info.layout not in ("official", "linen"):  # 0.1 of L/16 and H/14 is that project's rate
         wanted.setdefault("dropout_rate", 0.0)
     stem = wanted.pop("stem", None)
@@ -166,7 +171,16 @@ def _image_size(
     return rows, columns
 
 
-def _mean_channel(preprocessing: Preprocessing) -> Preprocessing:
-    """Averages the statistics of colour images, for images with other channels."""
+def _for_channels(preprocessing: Preprocessing, channels: int, info: FileInfo) -> Preprocessing:
+    """Keeps statistics of the model's channels, and averages those of colour for other channels."""
+    count = len(preprocessing.mean)
+    if count in (1, channels):
+        return preprocessing
+    if count != 3:
+        raise CheckpointError(
+            f"{info.path} comes with mean and standard deviation of {count} channels, and the "
+            f"model has {channels}. Pass preprocessing=keras_vit.Preprocessing(mean, std) with 1 "
+            f"or {channels} values each, or correct image_mean and image_std beside the file."
+        )
     mean, std = ((sum(values) / len(values),) for values in (preprocessing.mean, preprocessing.std))
     return dataclasses.replace(preprocessing, mean=mean, std=std)

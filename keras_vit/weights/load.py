@@ -117,7 +117,10 @@ def load_weights(
     """
     with open_checkpoint(path) as checkpoint:
         check_supported(checkpoint, None)
-        return load_checkpoint(model, checkpoint, grid, resize_patches)
+        pixels = checkpoint.options.get("preprocessing")
+        includes = getattr(model.config, "include_preprocessing", False)
+        folded = pixels if includes else None  # otherwise the range of the inputs is unknown
+        return load_checkpoint(model, checkpoint, grid, resize_patches, preprocessing=folded)
 
 
 def load_keras_weights(
@@ -214,6 +217,7 @@ def load_checkpoint(
     resize_patches: bool = False,
     position_resize: str | None = None,
     origins: Mapping[str, str] | None = None,
+    preprocessing: Preprocessing | None = None,
 ) -> LoadReport:
     """Loads an open checkpoint: see `load_weights`.
 
@@ -225,6 +229,8 @@ def load_checkpoint(
         position_resize: Method of `resize_positions`; `None` takes that of the file's project.
         origins: Where fields of the model's configuration come from, for the report; `None` for a
             model that was there before.
+        preprocessing: Preprocessing of the file, whose statistics are folded into the patch kernel
+            of a model with fewer channels; `None` leaves them out.
 
     Returns:
         A `LoadReport`.
@@ -238,6 +244,7 @@ def load_checkpoint(
         raise CheckpointMismatchError(explain(plan))
     arrays = {path: _read(plan, path) for path in plan.parts}
     _place_tokens(plan, arrays)
+    _adapt_channels(plan, arrays, preprocessing)
     _check_finite(plan, arrays)
     for path, variable in plan.fresh.items():
         variable.assign(_fresh_value(path, variable, plan.config))
@@ -341,7 +348,8 @@ def _pixel_differences(plan: Plan) -> Iterator[str]:
     config, stated = plan.config, plan.checkpoint.settings.get("preprocessing")
     if stated is None or not config.include_preprocessing:
         return
-    if len(stated.value.mean) not in (1, config.channels):
+    channels = plan.checkpoint.sizes.get("channels", config.channels)
+    if len(stated.value.mean) not in (1, config.channels) or channels > config.channels:
         return  # the file is adapted to other channels
     ours, theirs = (x.per_channel(config.channels) for x in (config.preprocessing, stated.value))
     for name, our, their in zip(("mean", "std"), ours, theirs, strict=True):
@@ -364,11 +372,49 @@ def _read(plan: Plan, path: str) -> np.ndarray:
         array = array.reshape(variable.shape)
     if path == PATCHES and path in plan.resized:
         array = resize_patch_kernel(array, variable.shape[:2], plan.patch_method)
-        array = adapt_channels(array, variable.shape[2])
     if path.endswith(BIASES) and plan.table is not None:
         grid = cast(ViTConfig, plan.config).grid
         array = resize_position_bias(array, plan.table.grid, grid, plan.resize_method)
     return array
+
+
+def _adapt_channels(
+    plan: Plan, arrays: dict[str, np.ndarray], preprocessing: Preprocessing | None
+) -> None:
+    """Adapts the patch kernel to the model's channels.
+
+    Where they are fewer, it reads what each of the file's channels would be: `(x - m) / s` of the
+    model becomes `(x - m_c) / s_c`, a factor of the kernel and a constant that is added to every
+    patch.
+    """
+    kernel, config = arrays.get(PATCHES), plan.config
+    if kernel is None or PATCHES not in plan.resized:
+        return
+    channels, old = plan.parts[PATCHES].variable.shape[2], kernel.shape[2]
+    own = config.preprocessing
+    if channels < old and preprocessing is not None and len(own.mean) == 1:
+        mean, std = (np.array(x)[:, None] for x in preprocessing.per_channel(old))  # (C, 1)
+        shift = adapt_channels(kernel * ((own.mean[0] - mean) / std), channels).sum(axis=(0, 1, 2))
+        kernel = kernel * (own.std[0] / std)
+        _add_to_patches(plan, arrays, shift.astype("float32"))
+    arrays[PATCHES] = adapt_channels(kernel, channels).astype("float32")
+
+
+def _add_to_patches(plan: Plan, arrays: dict[str, np.ndarray], shift: np.ndarray) -> None:
+    """Adds a vector to every patch: in the bias of the patches, or else in their positions."""
+    bias, config = "patch_encoder/projection/bias", cast(ViTConfig, plan.config)
+    if bias in arrays:
+        arrays[bias] = arrays[bias] + shift
+    elif POSITIONS in arrays and not config.norm_patches:
+        table = arrays[POSITIONS].copy()
+        table[:, table.shape[1] - config.grid[0] * config.grid[1] :] += shift
+        arrays[POSITIONS] = table
+    elif np.abs(shift).max() > 1e-6 * np.abs(arrays[PATCHES]).max():
+        raise CheckpointMismatchError(
+            f"{plan.checkpoint.file.path} has other means for each channel, and neither a bias nor "
+            "positions of patches that can hold their difference for images of fewer channels. "
+            "Pass preprocessing=keras_vit.Preprocessing(mean, std) of your images."
+        )
 
 
 def adapt_channels(kernel: np.ndarray, channels: int) -> np.ndarray:

@@ -315,8 +315,6 @@ def _match_patches(
 
 def _head_starts_fresh(plan: Plan) -> bool:
     """Whether the model's head has other classes than the file's, or the file has none."""
-    if plan.checkpoint.classes is None and plan.checkpoint.find("head/kernel") is not None:
-        return False  # half a head: its bias is missing
     return (plan.checkpoint.classes or 0) != plan.config.classes
 
 

@@ -5,6 +5,7 @@ Every key that changes pixels is read; a key or value that cannot be followed is
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -49,6 +50,8 @@ _FOLLOWED = {
     "do_resize", "size", "resample", "default_to_square", "do_center_crop", "crop_size",
     "do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std",
 }  # fmt: skip
+# Fields of `Preprocessing` that these formats cannot say, as `save_pretrained` writes them.
+OWN = "keras_vit"
 _NAFLEX = {"max_num_patches", "patch_size"}  # of Siglip2, which `sidecar.py` follows
 _HARMLESS = {
     "image_processor_type", "feature_extractor_type", "processor_class", "do_convert_rgb",
@@ -86,13 +89,16 @@ def timm_preprocessing(fields: Mapping[str, Any]) -> Preprocessing:
     ]
     _check("pretrained_cfg of config.json", problems)
     whole = mode == "squash" and ratio == 1
-    return Preprocessing(
-        tuple(255 * value for value in mean),
-        tuple(255 * value for value in std),
-        interpolation,
-        None if whole else float(ratio),
-        "timm",
-        "center" if whole else mode,
+    return _with_own(
+        fields,
+        Preprocessing(
+            tuple(255 * value for value in mean),
+            tuple(255 * value for value in std),
+            interpolation,
+            None if whole else float(ratio),
+            "timm",
+            "center" if whole else mode,
+        ),
     )
 
 
@@ -114,7 +120,7 @@ def transformers_preprocessing(fields: Mapping[str, Any]) -> Preprocessing:
     problems = [
         f"{key}={value!r}"
         for key, value in read.items()
-        if key not in followed | _HARMLESS and value is not False
+        if key not in followed | _HARMLESS | {OWN} and value is not False
     ]
     if default is None:
         name = fields.get("image_processor_type") or fields.get("feature_extractor_type")
@@ -135,14 +141,21 @@ def transformers_preprocessing(fields: Mapping[str, Any]) -> Preprocessing:
             problems.append(f"image_mean={mean!r} and image_std={std!r}")
     mode, ratio = _find_crop(read, default, problems)
     _check("preprocessor_config.json", problems)
-    return Preprocessing(
-        tuple(scale * value for value in mean),
-        tuple(scale * value for value in std),
-        _RESAMPLES[resample],
-        ratio,
-        "transformers",
-        mode,
+    return _with_own(
+        fields,
+        Preprocessing(
+            tuple(scale * value for value in mean),
+            tuple(scale * value for value in std),
+            _RESAMPLES[resample],
+            ratio,
+            "transformers",
+            mode,
+        ),
     )
+
+
+def _with_own(fields: Mapping[str, Any], found: Preprocessing) -> Preprocessing:
+    return dataclasses.replace(found, **(fields.get(OWN) or {}))
 
 
 def _find_processor(fields: Mapping[str, Any]) -> _Processor | None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 import math
 import os
 import pathlib
 import struct
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
@@ -20,12 +21,15 @@ from keras_vit.resize import sincos_2d
 from keras_vit.weights import official_layouts, torch_layouts
 from keras_vit.weights.layout import Layout, Rule
 from keras_vit.weights.matching import POSITIONS, config_of, model_variables
+from keras_vit.weights.sidecar import NAMES
+from keras_vit.weights.sidecar_writing import describe
 
 if TYPE_CHECKING:
     import keras
 
     from keras_vit.trainers.model import Model
 
+_LOGGER = logging.getLogger("keras_vit")
 # Suffix of the files of each layout.
 SUFFIXES = {
     "official": ".npz",
@@ -45,8 +49,10 @@ def save_weights(
 ) -> pathlib.Path:
     """Writes a model's weights in the names and shapes of another project.
 
-    The file holds weights alone. The project needs other settings too, such as GELU and the
-    epsilon of the norms: they are in `model.config`.
+    Beside a `.safetensors` file its `config.json` is written, with transformers also
+    `preprocessor_config.json`: they hold the number of heads, GELU, the epsilon of the norms and
+    the preprocessing. Where the project's configuration cannot say them, or the folder has such
+    files of other weights, a line in the log says so, and none is written.
 
     Args:
         model: A model of `build_vit`, `build_resnet` or `create_model`.
@@ -69,13 +75,72 @@ def save_weights(
     >>> keras_vit.save_weights(model, "model.safetensors", layout="timm")  # doctest: +SKIP
     """
     check_target(path, layout)
-    chosen = find_layout(config_of(model), layout)
-    path = pathlib.Path(path)
-    _check_function(config_of(model), chosen)
+    path, chosen = pathlib.Path(path), find_layout(config_of(model), layout)
+    contents = {}
+    try:
+        if chosen.kind != "npz":
+            contents = describe(config_of(model), chosen, ())
+            check_free(path, contents)
+    except ValueError as error:
+        _LOGGER.warning("%s is written without sidecar files. %s", path, error)
+        contents = {}
+    return write_file(model, path, layout, contents)
+
+
+def write_file(
+    model: Model,
+    path: pathlib.Path,
+    layout: str,
+    contents: Mapping[str, Mapping[str, Any]],
+    check: Callable[[pathlib.Path, ViTConfig | ResNetConfig], None] | None = None,
+) -> pathlib.Path:
+    """Writes the weights of a model and its sidecar files, all or nothing.
+
+    Args:
+        model: The model.
+        path: Where to write.
+        layout: One of `WRITABLE`.
+        contents: Contents of the sidecar files by their names.
+        check: Called with the written file and the configuration before anything is in its place.
+
+    Returns:
+        The path.
+
+    Raises:
+        ValueError: If the layout does not fit the model.
+    """
+    config = config_of(model)
+    chosen = find_layout(config, layout)
+    _check_function(config, chosen)
     arrays = _file_arrays(model, chosen)
-    with write_atomically(path, replace=True) as unfinished, open(unfinished, "wb") as stream:
-        (_write_npz if chosen.kind == "npz" else write_safetensors)(stream, arrays)
+    with write_atomically(path, replace=True) as unfinished:
+        with open(unfinished, "wb") as stream:
+            (_write_npz if chosen.kind == "npz" else write_safetensors)(stream, arrays)
+        for name, content in contents.items():
+            unfinished.with_name(name).write_text(json.dumps(content, indent=2) + "\n")
+        if check is not None:
+            check(unfinished, config)
     return path
+
+
+def check_free(path: pathlib.Path, contents: Mapping[str, Mapping[str, Any]]) -> None:
+    """Checks that no sidecar file of other weights would be replaced, or describe these.
+
+    Raises:
+        ValueError: If the folder has such files.
+    """
+    others = [each.name for each in path.parent.glob("*.safetensors*") if each != path]
+    for name in NAMES:
+        file = path.with_name(name)
+        if not file.exists() or (path.exists() and not others and name in contents):
+            continue
+        text = json.dumps(contents[name], indent=2) + "\n" if name in contents else None
+        if file.read_text() != text:
+            raise ValueError(
+                f"{os.fspath(path.parent)!r} has a {name} of something else"
+                f"{f' ({others[0]})' if others else ''}, which would be read for {path.name} too. "
+                "Write to a folder of its own."
+            )
 
 
 def check_target(path: str | os.PathLike[str], layout: str) -> None:
@@ -349,15 +414,20 @@ def _values(model: Model, layout: Layout) -> dict[str, Sized]:
             prefix = config.num_class_tokens if config.position_on_class_token else 0
             table = np.pad(sincos_2d(config.grid, config.width), ((prefix, 0), (0, 0)))[None]
             values[POSITIONS] = (table.shape, lambda: table)
-        if POSITIONS in values and config.num_class_tokens:
+        if POSITIONS in values:
             _place_rows(values, config, layout.class_token_positions)
     return values
 
 
 def _place_rows(values: dict[str, Sized], config: ViTConfig, positions: str) -> None:
-    """Adds rows of zeros for class tokens, or adds their rows to the tokens."""
+    """Adds rows of zeros for class tokens and registers, or adds their rows to the tokens."""
     (_, rows, width), table = values[POSITIONS]
-    count = config.num_class_tokens
+    count, registers = config.num_class_tokens, config.num_registers
+    if positions == "either" and count and config.position_on_class_token and registers:
+        values[POSITIONS] = (
+            (1, rows + registers, width),
+            lambda: np.insert(table(), [count] * registers, 0.0, axis=1),
+        )
     if positions == "always" and not config.position_on_class_token:
         padding = ((0, 0), (count, 0), (0, 0))
         values[POSITIONS] = ((1, rows + count, width), lambda: np.pad(table(), padding))

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from keras_vit.config import Preprocessing
 from keras_vit.errors import CheckpointError
 from keras_vit.weights import sidecar_keys as keys
-from keras_vit.weights.processors import timm_preprocessing, transformers_preprocessing
+from keras_vit.weights.processors import OWN, timm_preprocessing, transformers_preprocessing
 from keras_vit.weights.sidecar_keys import Images, Only, Rules, Sets, Size
 from keras_vit.weights.timm_names import name_in_path, other_blocks, timm_settings
 
@@ -61,6 +61,7 @@ class Sidecar(NamedTuple):
         sizes: Sizes that the arrays must agree with: key, name in `Checkpoint.sizes`, value.
         refusals: Everything that cannot be computed or understood.
         licence: Licence of the weights, if it says.
+        timm_name: Name of timm's model, with its tag if that is known.
     """
 
     settings: dict[str, Setting]
@@ -68,6 +69,7 @@ class Sidecar(NamedTuple):
     sizes: tuple[tuple[str, str, Any], ...] = ()
     refusals: tuple[Refusal, ...] = ()
     licence: str | None = None
+    timm_name: str | None = None
 
 
 class _Reader:
@@ -79,6 +81,7 @@ class _Reader:
         self.refusals: list[Refusal] = []
         self.image_size: tuple[int, int] | None = None
         self.licence: str | None = None
+        self.timm_name: str | None = None
 
     def refuse(self, text: str, *fields: str, open: bool = False) -> None:
         self.refusals.append(Refusal(text, fields, open))
@@ -178,6 +181,7 @@ def read_sidecar(path: pathlib.Path, layout: str) -> Sidecar:
         tuple(reader.sizes),
         tuple(reader.refusals),
         reader.licence,
+        reader.timm_name,
     )
 
 
@@ -237,7 +241,8 @@ def _read_timm(config: dict[str, Any], reader: _Reader, path: pathlib.Path, layo
     if isinstance(pretrained.get("license"), str):
         reader.licence = pretrained["license"][:80]
     if "mean" in pretrained:
-        _add_images(timm_preprocessing, pretrained, f"{CONFIG}: pretrained_cfg", reader)
+        images = {**pretrained, OWN: config.get(OWN)}
+        _add_images(timm_preprocessing, images, f"{CONFIG}: pretrained_cfg", reader)
 
 
 def _ask_for_gelu(where: str, name: str | None, reader: _Reader) -> None:
@@ -261,12 +266,15 @@ def _use_name(name: str | None, where: str, reader: _Reader) -> None:
     """Takes the settings of a name of timm."""
     if name is None:
         return
+    name, tag = name.partition(".")[0], name
     settings = timm_settings(name)
     if settings is None:
         reader.refuse(
             f"{where} names {name!r}: {other_blocks(name) or 'no model that this package knows'}",
             "gelu", "norm_epsilon", "num_heads", "pooling", open=other_blocks(name) is None,
         )  # fmt: skip
+    else:
+        reader.timm_name = tag
     for field, value in (settings or {}).items():
         reader.set(field, value, f"timm's {name}")
 

@@ -122,7 +122,8 @@ TIMM: Rules = {
     "global_pool": _POOL,
     **_harmless(
         "architecture num_classes num_features model_args pretrained_cfg label_names "
-        "label_descriptions labels license tags"
+        "label_descriptions labels license tags "
+        "keras_vit"  # of the preprocessing, see `processors.py`
     ),
 }
 

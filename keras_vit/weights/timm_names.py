@@ -7,7 +7,7 @@ import pathlib
 import re
 from typing import Any
 
-from keras_vit.config import RotaryPositions
+from keras_vit.config import IMAGENET_STATISTICS, Preprocessing, RotaryPositions
 from keras_vit.families import DINOV3, EVA02, PERCEPTION, PERCEPTION_GIGANTIC
 
 # Every name of timm 1.0.31 in vision_transformer, vision_transformer_hybrid, deit, eva and beit
@@ -145,6 +145,7 @@ _HEADS = {
     for heads, names in table.items()
     for name in names.split()
 }
+NAMES = tuple(_HEADS)
 _BIT = re.compile(r"resnetv2_(50x1|50x3|101x1|101x3|152x2|152x4)_bit")
 # What differs from timm's defaults: exact GELU, epsilon 1e-6, the class token, bicubic resizing.
 _DIFFERENT: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -197,6 +198,26 @@ _DIFFERENT: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"beit(v2)?_.*", {"pooling": "gap"}),
     (r"aimv2_.*", {"norm": "rms", "norm_epsilon": 1e-5, "pooling": "gap"}),
 )  # fmt: skip
+_CLIP_PIXELS = Preprocessing(
+    mean=(122.7709383, 116.7460125, 104.09373615), std=(68.5005327, 66.6321579, 70.32316305)
+)
+_SATELLITE = Preprocessing(mean=(109.65, 104.805, 75.48), std=(54.315, 39.78, 36.465))
+# Mean and standard deviation where they are not 127.5, by name and tag; the last that fits counts.
+_PIXELS: tuple[tuple[Preprocessing, str], ...] = (
+    (
+        _CLIP_PIXELS,
+        r"(aimv2|eva|eva02)_.*|vit_.*_clip_.*|vit_betwixt_patch16_rope_reg4_gap_256.*|.*\.bamboo",
+    ),
+    (Preprocessing(), r"vit_large_patch14_clip_(224|336)(\.laion2b.*)?"),
+    (
+        IMAGENET_STATISTICS,
+        r"deit.*|beitv2_.*|vit_.*_(dinov[23]|dinov3_qkvb|lingbot)(\..*)?|.*\.(dino|mae)|"
+        r"vit_.*_rope(_ape)?_224.*|vit_(huge_patch1[46]|giant_patch16)_gap_.*|"
+        r"vit_small_patch8_224.*|eva_giant_patch14_560.*|eva_giant_.*\.m30m.*",
+    ),
+    (_SATELLITE, r".*\.sat493m"),
+    (Preprocessing(mean=(0.0,), std=(255.0,)), r".*_tipsv2(\..*)?"),
+)
 # Names whose arrays are those of a plain ViT, and whose blocks are not.
 _OTHER_BLOCKS = {
     "vit_base_patch16_rpn_224": "norms after attention and MLP (ResPostBlock)",
@@ -238,13 +259,26 @@ def timm_settings(name: str) -> dict[str, Any] | None:
     return settings
 
 
+def timm_pixels(name: str) -> Preprocessing:
+    """Mean, standard deviation and filter of a name of timm, with or without its tag.
+
+    How images are cropped differs between tags, and is not in the table.
+    """
+    pixels = Preprocessing()
+    for statistics, pattern in _PIXELS:
+        if re.fullmatch(pattern, name):
+            pixels = statistics
+    filter_ = "bilinear" if "_lingbot" in name else "bicubic"
+    return Preprocessing(pixels.mean, pixels.std, filter_, library="timm")
+
+
 def other_blocks(name: str) -> str | None:
     """What is unlike a plain ViT in a name, where no array shows it."""
     return _OTHER_BLOCKS.get(name)
 
 
 def name_in_path(path: pathlib.Path) -> str | None:
-    """The name of timm in the path of a downloaded file, `hf://timm/NAME.TAG` or a copy of it.
+    """Name and tag of timm in the path of a downloaded file, `hf://timm/NAME.TAG` or a copy.
 
     Both caches, that of the hub's client and ours, keep the name of the repository.
     """
@@ -252,5 +286,5 @@ def name_in_path(path: pathlib.Path) -> str | None:
         found = re.fullmatch(r"models--timm--(.+)", repository)
         name = found[1] if found else repository if owner == "timm" else ""
         if timm_settings(name.partition(".")[0]) is not None:
-            return name.partition(".")[0]
+            return name
     return None

@@ -8,9 +8,12 @@ import os
 import keras
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from keras_vit.config import ResNetConfig, ResNetStem
 from keras_vit.create import build
+from keras_vit.errors import CheckpointMismatchError
+from keras_vit.pretrained import from_pretrained
 from keras_vit.weights.load import load_weights
 from keras_vit.weights.save import WRITABLE, save_weights
 from tests import official
@@ -138,3 +141,34 @@ def test_unknown_layouts_and_wrong_suffixes(tmp_path):
         save_weights(tiny("token"), tmp_path / "x.npz", "timm")
     with pytest.raises(ValueError, match=r"There is no folder .*nowhere' to write to"):
         save_weights(tiny("token"), tmp_path / "nowhere" / "x.npz")
+
+
+@pytest.mark.parametrize("layout", ["timm", "transformers"])
+def test_a_head_without_bias_gives_logits(layout, tmp_path):
+    model = build(tiny_config(gelu="exact", norm_epsilon=1e-12, include_preprocessing=False))
+    fill_random(model)
+    model.get_layer("head").bias.assign(np.zeros(10))
+    path = save_weights(model, tmp_path / "model.safetensors", layout)
+    arrays = safetensors.numpy.load_file(path)
+    del arrays[{"timm": "head.bias", "transformers": "classifier.bias"}[layout]]
+    safetensors.numpy.save_file(arrays, path)
+    options = {"num_heads": 4, "norm_epsilon": 1e-12, "include_preprocessing": False}
+    again = from_pretrained(path, **options)
+    assert again.config.head_bias is None
+    images = np.random.default_rng(0).uniform(-1, 1, (2, 32, 32, 3)).astype("float32")
+    np.testing.assert_allclose(again(images), model(images), rtol=0, atol=1e-5)
+    with pytest.raises(CheckpointMismatchError, match=r"missing: '(head|classifier)\.bias'"):
+        load_weights(model, path)
+
+
+def test_registers_of_timm_have_rows_where_its_class_token_has(tmp_path):
+    """timm counts registers where class tokens have positions, and resamples other tables."""
+    model = tiny("registers", "timm", num_registers=7)
+    path = save_weights(model, tmp_path / "model.safetensors", "timm")
+    table = safetensors.numpy.load_file(path)["pos_embed"]
+    assert table.shape == (1, 1 + 7 + 16, 32)
+    assert not table[:, 1:8].any()
+    again = tiny("registers", "timm", num_registers=7)
+    load_weights(again, path)
+    for ours, theirs in zip(model.weights, again.weights, strict=True):
+        np.testing.assert_array_equal(ours.numpy(), theirs.numpy())

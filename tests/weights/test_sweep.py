@@ -22,6 +22,8 @@ from keras_vit.families import FAMILIES
 from keras_vit.pretrained import from_pretrained
 from keras_vit.timm_architectures import TIMM_ARCHITECTURES
 from keras_vit.variants import find_config, find_variant
+from keras_vit.weights.processors import timm_preprocessing
+from keras_vit.weights.timm_names import timm_pixels, timm_settings
 from tests.sweep import RECORD, arrays, images, patches_of, read_record
 
 OUTCOMES = RECORD.with_name("sweep_outcomes.json")
@@ -163,3 +165,32 @@ def test_names_mean_what_their_files_say(tmp_path, monkeypatch):
         # The paper's models, which timm has with another GELU, keep theirs.
         if find_variant(name[5:]) in {**FAMILIES, **TIMM_ARCHITECTURES}:
             assert found.gelu == named.gelu, name
+
+
+def test_names_of_timm_alone_tell_mean_and_standard_deviation():
+    """As the `pretrained_cfg` that timm writes for a name without tag."""
+    checked = 0
+    for case in read_record().values():
+        config = case["config"]
+        name = config.get("architecture", "")
+        if "pretrained_cfg" not in config or timm_settings(name) is None or "_bit" in name:
+            continue
+        stated = timm_preprocessing(config["pretrained_cfg"])
+        ours = timm_pixels(name)
+        np.testing.assert_allclose(ours.per_channel(3), stated.per_channel(3), atol=1e-4)
+        assert ours.interpolation == stated.interpolation
+        checked += 1
+    assert checked > 200
+    assert timm_pixels("vit_base_patch16_224.dino").mean == timm_pixels("deit3_x").mean
+    assert timm_pixels("vit_large_patch16_dinov3.sat493m").mean[0] == pytest.approx(0.43 * 255)
+
+
+def test_a_file_in_a_folder_of_timm_has_the_pixels_of_its_name(tmp_path):
+    case = read_record()["timm vit_small_patch16_dinov3"]
+    for name in ("vit_small_patch16_dinov3.lvd1689m", "vit_small_patch16_dinov3"):
+        folder = tmp_path / "timm" / name
+        folder.mkdir(parents=True)
+        (write_files(case, folder) / "config.json").unlink()
+        model = from_pretrained(folder, input_shape=(48, 48, 3))
+        assert model.config.preprocessing.mean == pytest.approx((123.675, 116.28, 103.53))
+        assert model.load_report.settings["preprocessing"][1] == f"timm's {name}"

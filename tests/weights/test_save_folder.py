@@ -1,0 +1,116 @@
+"""Folders to hand on: what `save_pretrained` writes is read back as it was."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+
+import numpy as np
+import pytest
+
+from keras_vit.config import Preprocessing, ViTConfig
+from keras_vit.create import build
+from keras_vit.pretrained import from_pretrained
+from keras_vit.weights.save import save_weights
+from tests.checks import quick
+from tests.fixtures import fill_random, images_for, tiny_config
+from tests.weights.folders import BIT, FOLDERS, SIZES, THEIRS
+
+
+def config_of(name):
+    return BIT if name == "bit" else ViTConfig(**{**SIZES, "classes": 10, **FOLDERS[name][1]})
+
+
+def outputs_of(model, pixels):
+    return np.asarray(model(pixels))
+
+
+@pytest.mark.parametrize(
+    "name", quick([*FOLDERS], "vit", "dinov2", "beit", "bit", "timm registers", "timm clip")
+)
+def test_a_folder_is_read_back_as_it_was(name, tmp_path):
+    model = build(config_of(name))
+    fill_random(model)
+    folder = model.save_pretrained(tmp_path / "a" / "folder", FOLDERS[name][0])
+    again = from_pretrained(folder)
+    pixels = images_for(model)
+    expected = outputs_of(model, pixels)
+    np.testing.assert_allclose(
+        outputs_of(again, pixels), expected, rtol=0, atol=1e-5 * np.abs(expected).max()
+    )
+    ours, theirs = model.config.preprocessing, again.config.preprocessing
+    statistics = (x.per_channel(model.config.channels) for x in (theirs, ours))
+    np.testing.assert_allclose(*statistics, rtol=1e-6)
+    same = dataclasses.replace(theirs, mean=ours.mean, std=ours.std, crop_ratio=ours.crop_ratio)
+    assert same == ours
+    assert sorted(os.listdir(tmp_path / "a")) == ["folder"]
+
+
+def test_names_of_classes_are_in_the_configuration(tmp_path):
+    model = build(config_of("vit"))
+    names = [f"animal {i}" for i in range(10)]
+    folder = model.save_pretrained(tmp_path / "x", class_names=names)
+    config = json.loads((folder / "config.json").read_text())
+    assert [config["id2label"][str(i)] for i in range(10)] == names
+    assert config["label2id"]["animal 3"] == 3
+    with pytest.raises(ValueError, match=r"each of the 10 outputs\. Received: 1 names"):
+        model.save_pretrained(tmp_path / "z", class_names=["a"])
+    assert not (tmp_path / "z").exists()
+
+
+def test_resizing_of_another_library_is_kept_and_said(tmp_path, caplog):
+    own = Preprocessing(exif_orientation=False)  # resized by TensorFlow
+    for layout in ("transformers", "timm"):
+        model = build(tiny_config(gelu="exact", preprocessing=own))
+        folder = model.save_pretrained(tmp_path / layout, layout)
+        assert "resizes images as tensorflow does, and " + layout in caplog.text
+        assert from_pretrained(folder).config.preprocessing.library == "tensorflow"
+        assert not from_pretrained(folder).config.preprocessing.exif_orientation
+
+
+@pytest.mark.parametrize(
+    ("changes", "layout", "match"),
+    [
+        ({"classifier_activation": "softmax"}, None, "classifier_activation='softmax'"),
+        ({"norm_epsilon": 1e-12}, "timm", "norm_epsilon=1e-12"),
+        ({"pooling": "gap", "class_token": False}, None, "needs a class token"),
+        ({"without_bias": ("query",)}, None, "without_bias"),
+        ({"qk_norm": True}, None, "no array for"),
+        ({"preprocessing": Preprocessing(interpolation="area")}, None, "interpolation='area'"),
+        ({"window_size": 2}, None, "window_size"),
+    ],
+)
+def test_what_cannot_be_said_is_refused_before_anything_is_written(
+    changes, layout, match, tmp_path
+):
+    model = build(tiny_config(**{**THEIRS, **changes}))
+    with pytest.raises(ValueError, match=match):
+        model.save_pretrained(tmp_path / "x", layout)
+    assert not any(path.is_file() for path in tmp_path.rglob("*"))
+
+
+def test_a_folder_of_other_weights_is_left_alone(tmp_path):
+    model = build(config_of("vit"))
+    folder = model.save_pretrained(tmp_path)
+    model.save_pretrained(folder, class_names=[f"c{i}" for i in range(10)])  # its own
+    (folder / "other.safetensors").write_bytes(b"")
+    before = (folder / "config.json").read_text()
+    with pytest.raises(ValueError, match=r"a config.json of something else .other.safetensors."):
+        build(config_of("vit tanh")).save_pretrained(folder)
+    assert (folder / "config.json").read_text() == before
+
+
+@pytest.mark.parametrize("layout", ["timm", "transformers"])
+def test_a_saved_file_is_loaded_without_options(layout, tmp_path, caplog):
+    model = build(tiny_config(**THEIRS))
+    fill_random(model)
+    path = save_weights(model, tmp_path / "model.safetensors", layout)
+    again, pixels = from_pretrained(path), images_for(model)
+    np.testing.assert_allclose(
+        outputs_of(again, pixels), outputs_of(model, pixels), rtol=0, atol=1e-5
+    )
+    other = build(tiny_config(**THEIRS, num_registers=0, classes=3))
+    save_weights(other, tmp_path / "other.safetensors", layout)
+    assert "without sidecar files" in caplog.text
+    assert "classes" not in caplog.text and from_pretrained(path).config.classes == 10
