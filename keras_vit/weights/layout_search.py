@@ -131,7 +131,7 @@ def _find_layout(keys: list[str], kind: str, wrapper: str) -> FileLayout | None:
 
 def _find_wrappers(keys: list[str], kind: str) -> list[str]:
     """What stands before the name of the first convolution of some layout, the shortest first."""
-    found = set()
+    found: set[str] = set()
     for candidate in LAYOUTS:
         firsts = (key for rule in candidate.rules if rule.path in _FIRST for key in rule.keys)
         for ending in {
