@@ -38,6 +38,7 @@ def from_pretrained(
     classifier_activation: str | None = None,
     include_preprocessing: bool = True,
     name: str | None = None,
+    prefix: str | None = None,
     **options: Any,
 ) -> Model:
     """Creates the model that a checkpoint was made for.
@@ -61,6 +62,7 @@ def from_pretrained(
         classifier_activation: As in `create_model`, and so are the rest.
         include_preprocessing: Whether the model takes pixels in [0, 255].
         name: Name of the model.
+        prefix: As in `load_weights`.
         **options: Fields of the configuration, which override the checkpoint.
 
     Returns:
@@ -76,7 +78,7 @@ def from_pretrained(
     >>> model = keras_vit.from_pretrained("hf://google/vit-base-patch16-224")  # doctest: +SKIP
     """
     card = _find_card(weights)
-    with open_checkpoint(find_weights(weights, card)) as checkpoint:
+    with open_checkpoint(find_weights(weights, card), prefix) as checkpoint:
         return build_pretrained(
             checkpoint,
             card,

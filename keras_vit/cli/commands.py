@@ -115,6 +115,9 @@ _TASK = argument(
     "run, or single_label",
 )
 _SEED = argument("--seed", type=int, default=0, help="random seed of the split")
+_PREFIX = argument(
+    "--prefix", help='what stands before the names of the model, such as "teacher.backbone."'
+)
 _JSON = argument("--json", dest="as_json", action="store_true", help="print JSON")
 _IMAGES = argument(
     "--images",
@@ -431,6 +434,7 @@ COMMANDS: tuple[Command, ...] = (
         (
             argument("file", help=CHECKPOINT_FORMS),
             argument("--arrays", action="store_true", help="print every array"),
+            _PREFIX,
             _JSON,
         ),
     ),
@@ -454,6 +458,7 @@ COMMANDS: tuple[Command, ...] = (
             argument("--variant", help="architecture of IN, if its shapes do not decide it"),
             argument("--image-size", type=int, help="pixels of OUT; by default those of IN"),
             argument("--num-heads", type=int, help="attention heads of IN, if unknown"),
+            _PREFIX,
         ),
     ),
 )

@@ -28,16 +28,19 @@ def list_published(variant: str | None = None, as_json: bool = False) -> None:
     _print_table([header, *map(_row, cards)])
 
 
-def show_file(file: str, arrays: bool = False, as_json: bool = False) -> None:
+def show_file(
+    file: str, arrays: bool = False, as_json: bool = False, prefix: str | None = None
+) -> None:
     """Prints the architecture and sizes of a checkpoint, from the names and shapes in it."""
     if resolve_model(file).kind == "keras":
         _show_model(file, as_json)
         return
-    info = inspect_file(find_checkpoint(file))
+    info = inspect_file(find_checkpoint(file), prefix)
     sizes = {name: (list(entry.shape), str(entry.dtype)) for name, entry in info.arrays.items()}
     facts = {
         "file": os.fspath(info.path),
         "layout": f"{info.layout} ({info.kind})",
+        "prefix": info.prefix or None,
         "variant": info.variant,
         "classes": info.classes,
         "image_size": info.image_size,
@@ -87,19 +90,20 @@ def convert_file(
     variant: str | None = None,
     image_size: int | None = None,
     num_heads: int | None = None,
+    prefix: str | None = None,
 ) -> None:
     """Writes a checkpoint, or the model of a run, with the names of another project."""
     check_target(target, layout)
     if resolve_model(source).kind == "keras":
-        if (variant, image_size, num_heads) != (None, None, None):
+        if (variant, image_size, num_heads, prefix) != (None,) * 4:
             raise ValueError(
                 f"{source!r} is a model, whose architecture is known. Leave out --variant, "
-                "--image-size and --num-heads."
+                "--image-size, --num-heads and --prefix."
             )
         model = open_model(source)
     else:
         options: dict[str, Any] = {} if num_heads is None else {"num_heads": num_heads}
-        with open_checkpoint(find_checkpoint(source)) as checkpoint:
+        with open_checkpoint(find_checkpoint(source), prefix) as checkpoint:
             if image_size is not None:
                 channels = checkpoint.sizes.get("channels", 3)
                 options["input_shape"] = (image_size, image_size, channels)

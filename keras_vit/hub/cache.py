@@ -70,7 +70,8 @@ def fetch(
 
     Args:
         address: `https://...`, `gs://bucket/path`, `hf://owner/name[@revision][/file]`,
-            `file://...`, or the path of a file, which is returned as it is.
+            `file://...`, or the path of a file, which is returned as it is. Of a checkpoint that is
+            split on the hub, all files are fetched, and the path of its index is returned.
         sha256: The hash that its publisher states. Without one, size and structure are checked,
             and the hash of the first use is recorded and checked from then on.
         size: Size in bytes that its publisher states.
@@ -93,11 +94,14 @@ def fetch(
     if not is_address(text) or text.startswith("file://"):
         return _local_file(text, sha256, size)
     if text.startswith("hf://"):
-        path, published = fetch_from_hub(
+        files = fetch_from_hub(
             text, is_offline(), sha256=sha256, size=size, attempts=attempts, backoff=backoff
         )
-        _check(path, _hub_record(path), text, sha256 or published, size, rehash)
-        return path
+        for path, published in files:  # of a split checkpoint the index, then its parts
+            first = path == files[0][0]
+            known = (sha256, size) if first else (None, None)
+            _check(path, _hub_record(path), text, known[0] or published, known[1], rehash)
+        return files[0][0]
     url = download_url(text)
     path = cache_dir().joinpath(*cache_name(url).parts)
     if not path.is_file():

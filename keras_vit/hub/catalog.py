@@ -15,10 +15,9 @@ from keras_vit.hub.cards.huggingface import HUGGING_FACE_CARDS
 from keras_vit.hub.cards.newer import NEWER_CARDS
 from keras_vit.hub.cards.official import OFFICIAL_CARDS
 from keras_vit.hub.cards.timm import TIMM_CARDS
-from keras_vit.hub.repositories import DEFAULT_FILE
 from keras_vit.variants import find_variant
+from keras_vit.weights.formats import find_file
 
-_SUFFIXES = (".npz", ".safetensors", ".h5")
 CARDS: dict[tuple[str, str], Card] = {
     (card.variant, card.tag): card
     for card in (
@@ -126,7 +125,8 @@ def find_weights(
     """Finds the local file of a card, an address or a path, and downloads it if needed.
 
     Args:
-        weights: Path or address, if there is no card. In a folder, the file `model.safetensors`.
+        weights: Path or address, if there is no card. In a folder, `model.safetensors`, whole or
+            split.
         card: Card of the weights.
         rehash: Whether an unchanged file in the cache is hashed again.
 
@@ -143,7 +143,7 @@ def find_weights(
     if is_address(text):
         return fetch(text, rehash=rehash)
     if os.path.isdir(text):
-        return _file_in(pathlib.Path(text))
+        return find_file(pathlib.Path(text))
     if not os.path.isfile(text):
         raise ValueError(
             "`weights` must be None, a tag (see `list_weights`), the path of a file (.npz, "
@@ -157,15 +157,6 @@ def hub_advice(text: str) -> str:
     """Suggests `hf://` for a name of the form `owner/name`."""
     is_name = text.count("/") == 1 and not text.startswith((".", "/", "~"))
     return f" On the Hugging Face hub it is hf://{text}." if is_name else ""
-
-
-def _file_in(folder: pathlib.Path) -> pathlib.Path:
-    """Finds the checkpoint in a folder that was copied from the Hugging Face hub."""
-    if (folder / DEFAULT_FILE).is_file():
-        return folder / DEFAULT_FILE
-    files = sorted(each.name for each in folder.iterdir() if each.suffix in _SUFFIXES)
-    shown = ", ".join(files[:9]) if files else f"none is a {' or '.join(_SUFFIXES)} file"
-    raise ValueError(f"{str(folder)!r} is a folder; name the file in it ({shown}).")
 
 
 def load_augreg_index() -> list[dict[str, str | float]]:

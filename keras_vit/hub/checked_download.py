@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from keras_vit.errors import CheckpointError, DownloadError
 from keras_vit.hub.download import discard, download
 from keras_vit.hub.progress import ProgressLine
-from keras_vit.weights.formats import open_arrays
+from keras_vit.weights.formats import open_file
 
 _CHUNK = 1 << 20  # bytes read at a time
 
@@ -88,7 +88,7 @@ def _find_damage(path: pathlib.Path, suffix: str) -> str | None:
     if suffix not in (".npz", ".safetensors"):
         return None
     try:
-        with open_arrays(path) as file:
+        with open_file(path) as file:
             file.verify()
             return None if suffix == f".{file.kind}" else f"it is a .{file.kind} file"
     except CheckpointError as error:

@@ -12,6 +12,7 @@ import os
 import pathlib
 import re
 import urllib.parse
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from keras_vit.errors import DownloadError
@@ -22,9 +23,10 @@ from keras_vit.hub.connection import count, head, read_text
 from keras_vit.hub.download import discard
 from keras_vit.installation import pip_install
 from keras_vit.weights.array_file import PICKLE_SUFFIXES
+from keras_vit.weights.formats import DEFAULT_FILE
+from keras_vit.weights.sharded_file import index_name, read_index
 from keras_vit.weights.sidecar import NAMES
 
-DEFAULT_FILE = "model.safetensors"
 _READABLE = (".safetensors", ".npz", ".weights.h5")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -225,15 +227,16 @@ def fetch_from_hub(
     size: int | None = None,
     attempts: int = 4,
     backoff: float = 1.0,
-) -> tuple[pathlib.Path, str | None]:
+) -> list[tuple[pathlib.Path, str | None]]:
     """Fetches `hf://owner/name[@revision][/file]` into the cache of `huggingface_hub`.
 
     A `.safetensors` file is fetched with its sidecar files `config.json` and
-    `preprocessor_config.json`, if the repository has them. The client's settings hold: `HF_HOME`,
-    `HF_ENDPOINT`, `HF_TOKEN`, `HF_HUB_OFFLINE`.
+    `preprocessor_config.json`, if the repository has them, and a part of a split checkpoint with
+    its index and all other parts. The client's settings hold: `HF_HOME`, `HF_ENDPOINT`, `HF_TOKEN`,
+    `HF_HUB_OFFLINE`.
 
     Args:
-        address: The address; without a file it means `model.safetensors`.
+        address: The address; without a file it means `model.safetensors`, whole or split.
         offline: Whether only the client's cache is used.
         sha256: As in `fetch`, and so are the rest.
         size: Size in bytes.
@@ -241,18 +244,31 @@ def fetch_from_hub(
         backoff: Seconds before the second attempt.
 
     Returns:
-        The path of the file, and the sha256 that the hub publishes of it or `None`.
+        The paths of the files, the first that of the file or the index, each with the sha256 that
+        the hub publishes of it or `None`.
 
     Raises:
-        DownloadError: If the file cannot be fetched; the message lists the files of the repository.
+        DownloadError: If a file cannot be fetched; the message lists the files of the repository.
         ImportError: If `huggingface_hub` is not installed.
         ValueError: If the address has another form.
     """
     wanted = parse_hub_address(address)
     repository = _Repository(address, wanted, offline, attempts, backoff)
-    filename = wanted.filename or DEFAULT_FILE
+    revision, filename = wanted.revision or "main", wanted.filename or DEFAULT_FILE
+    filename = index_name(filename) or filename
     try:
-        path = repository.fetch(filename, wanted.revision or "main", sha256, size)
+        try:
+            path = repository.fetch(filename, revision, sha256, size)
+        except (_MissingFileError, _UnreachableError) as error:
+            if wanted.filename is not None:
+                raise
+            filename = f"{DEFAULT_FILE}.index.json"
+            try:
+                path = repository.fetch(filename, revision, sha256, size)
+            except (_MissingFileError, _UnreachableError):
+                raise error from None
+        is_split = index_name(filename) is not None
+        shards = list(_fetch_shards(repository, filename, path)) if is_split else []
     except _UnreachableError as error:
         raise DownloadError(
             f"{address} is not in the cache of the Hugging Face client, and {error}, or pass the "
@@ -260,10 +276,25 @@ def fetch_from_hub(
         ) from error
     except _MissingFileError as error:
         files = repository.list_files()
-        raise DownloadError(_missing_message(address, filename, files)) from error
-    if path.suffix == ".safetensors":
+        missing = str(error) or wanted.filename or DEFAULT_FILE
+        raise DownloadError(_missing_message(address, missing, files)) from error
+    if path.suffix == ".safetensors" or shards:
         _fetch_sidecar_files(repository, filename, path)
-    return path, _published_hash(path)
+    return [(each, _published_hash(each)) for each in (path, *shards)]
+
+
+def _fetch_shards(
+    repository: _Repository, filename: str, path: pathlib.Path
+) -> Iterator[pathlib.Path]:
+    """Fetches the files that an index lists, of the same commit."""
+    revision = _commit(path) or repository.wanted.revision or "main"
+    folder = filename.rpartition("/")[0]
+    for name in dict.fromkeys(read_index(path).values()):
+        shard = f"{folder}/{name}" if folder else name
+        try:
+            yield repository.fetch(shard, revision)
+        except _MissingFileError:
+            raise _MissingFileError(shard) from None
 
 
 def _fetch_sidecar_files(repository: _Repository, filename: str, path: pathlib.Path) -> None:
@@ -311,11 +342,6 @@ def _missing_message(address: str, filename: str, files: list[str]) -> str:
     message = f"There is no file {filename!r} at {address}."
     readable = [file for file in files if file.endswith(_READABLE)]
     pickled = [file for file in files if file.endswith(PICKLE_SUFFIXES)]
-    if f"{filename}.index.json" in files:
-        return message + (
-            " Its weights are split over several files, which cannot be read yet: "
-            f"{', '.join(readable[:5])}."
-        )
     if readable:
         return message + f" Name one of: {', '.join(readable[:20])}."
     if pickled:

@@ -77,7 +77,7 @@ class ArrayFile:
         path: The file.
         kind: `"npz"` or `"safetensors"`.
         entries: Shape and type by name.
-        read: Reads a raw array by name.
+        read_raw: Reads an array by name, in the type that it has in the file.
         verify: Reads the bytes of every array in bounded memory; raises if some are damaged.
         close: Closes the file.
         metadata: Strings in the header of the file.
@@ -88,7 +88,7 @@ class ArrayFile:
         path: pathlib.Path,
         kind: str,
         entries: dict[str, Entry],
-        read: Callable[[str], np.ndarray],
+        read_raw: Callable[[str], np.ndarray],
         verify: Callable[[], None],
         close: Callable[[], None],
         metadata: dict[str, str],
@@ -97,7 +97,7 @@ class ArrayFile:
         self.kind = kind
         self.entries = entries
         self.metadata = metadata
-        self._read = read
+        self.read_raw = read_raw
         self._verify = verify
         self._close = close
 
@@ -126,7 +126,7 @@ class ArrayFile:
                 "bfloat16, float32 or float64. Fetch the original file again."
             )
         try:
-            array = self._read(name)
+            array = self.read_raw(name)
         except CheckpointError:
             raise
         except DAMAGE as error:

@@ -16,8 +16,7 @@ from keras_vit.resize import num_biases
 from keras_vit.weights.array_file import ArrayFile, Entry
 from keras_vit.weights.features import foreign_features
 from keras_vit.weights.formats import open_arrays
-from keras_vit.weights.layout import Layout
-from keras_vit.weights.layout_search import Sources, find_file_layout, plain_names
+from keras_vit.weights.layout_search import FileLayout, find_file_layout, plain_names
 from keras_vit.weights.sidecar import Refusal, Setting, Sidecar, read_sidecar
 from keras_vit.weights.sizes import guess_variant, read_sizes, size
 from keras_vit.weights.timm_names import timm_pixels
@@ -54,27 +53,19 @@ class Checkpoint:
 
     Args:
         file: The file.
-        layout: Its layout.
-        prefix: Prefix of its names.
-        sources: Names in the file by plain name, with the index on the first axis of a stack.
+        found: Its layout, and the prefixes of its names.
+
+    Attributes:
         others: Names in the file of arrays outside the image model.
     """
 
-    def __init__(
-        self,
-        file: ArrayFile,
-        layout: Layout,
-        prefix: str,
-        sources: Sources,
-        others: tuple[str, ...],
-    ) -> None:
+    def __init__(self, file: ArrayFile, found: FileLayout) -> None:
         self.file = file
-        self.layout = layout
-        self.prefix = prefix
-        self.others = others
-        self._sources = sources
+        self.layout, self.prefix, self.wrapper = found
+        # Names in the file by plain name, with the index on the first axis of a stack.
+        self._sources, self.others = plain_names(file, found)
         self._stacks: dict[str, np.ndarray] = {}
-        self.entries = {name: self._entry(name) for name in sources}
+        self.entries = {name: self._entry(name) for name in self._sources}
 
     def __enter__(self) -> Checkpoint:
         return self
@@ -91,7 +82,7 @@ class Checkpoint:
         """The name of an array in the file."""
         if name in self._sources:
             return self._sources[name][0]
-        return self.layout.original(name, self.prefix)
+        return f"{self.wrapper}{self.layout.original(name, self.prefix)}"
 
     def read(self, name: str) -> np.ndarray:
         """Reads one array as float32; an array of stacked blocks is read once."""
@@ -280,6 +271,8 @@ class Checkpoint:
         """What the file or its sidecar files ask for, and no model of this package computes."""
         unknown = [name for name in self.entries if not self.layout.knows(name)]
         found = [Refusal(f"the arrays have {what}") for what in foreign_features(unknown)]
+        if found:  # what the file leaves open does not matter then
+            return (*found, *(each for each in self.sidecar.refusals if not each.open))
         found += self.sidecar.refusals
         if "bit" in self.layout.name:
             return tuple(found)
@@ -437,24 +430,24 @@ class Checkpoint:
         return {0, class_tokens, class_tokens + tokens[2]}
 
 
-def open_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
+def open_checkpoint(path: str | os.PathLike[str], prefix: str | None = None) -> Checkpoint:
     """Opens a checkpoint and finds its layout from its names.
 
     Args:
-        path: An `.npz` or `.safetensors` file.
+        path: An `.npz` or `.safetensors` file, see `open_arrays`.
+        prefix: What stands before the names of the model in the file; `None` looks for it.
 
     Returns:
         A `Checkpoint`, to be used in a `with` statement.
 
     Raises:
         FileNotFoundError: If there is no such file.
-        CheckpointError: If the file cannot be read, or its names match no known layout.
+        CheckpointError: If the file cannot be read, its names match no known layout, or it holds
+            several models.
     """
     file = open_arrays(path)
     try:
-        layout, prefix = find_file_layout(file)
-        sources, others = plain_names(file, layout, prefix)
-        return Checkpoint(file, layout, prefix, sources, others)
+        return Checkpoint(file, find_file_layout(file, prefix))
     except BaseException:
         file.__exit__()
         raise

@@ -20,7 +20,7 @@ _PRESENT = (
     (r"\.(attns|ffns)\.\d+\.", "several attentions in a block (parallel blocks)"),
     (
         r"^(\w+\.)?(rel_pos_bias|encoder\.relative_position_bias|shared_(rel_pos|position_bias))\b",
-        "relative positions that all blocks share (BEiT before its fine-tuning)",
+        "relative positions that all blocks share (BEiT for masked images, timm's srelpos)",
     ),
     (
         r"\d\.(.*\.)?(rel_pos|relative_position)",
@@ -28,10 +28,20 @@ _PRESENT = (
     ),
     (r"(attn|attention)\.[qv]_bias$", "separate biases of queries and values (BEiT, EVA)"),
     (r"\.rope_reg\.", "rotary positions of registers (ViT-5)"),
-    (r"(^|\.)rope(?!_reg)|freqs_cis|rotary", "rotary positions"),
+    (r"^rope\.freqs$", "rotary positions whose frequencies are learned (timm's rope_mixed)"),
+    (r"(^|\.)rope(?!_reg|\.freqs$)|\.rope\.freqs$|freqs_cis|rotary", "rotary positions"),
+    (
+        r"(decode|auxiliary|segmentation)_head\.|(^|\.)fpn\d",
+        "a head that segments images (UPerNet, BEiT for segmentation)",
+    ),
     (r"patch_embed\.norm\.", "a norm of the patches"),
     (r"patch_embed\.backbone\.(conv1|bn1|layer\d|stages\.\d+\.\d)", "a stem of another network"),
     (r"\.(gamma|lambda)_[12]$", "layer scales of BEiT and CaiT"),
+    (
+        r"\.(lora_[AB]|lora_embedding_[AB]|base_layer)\.",
+        "low-rank updates of PEFT (`load_adapter` reads an adapter's folder; save a model with "
+        "updates as `merge_and_unload()` returns it)",
+    ),
 )
 
 

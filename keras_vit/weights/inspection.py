@@ -30,6 +30,7 @@ class FileInfo:
         sizes: Fields of the configuration that follow from shapes, such as `width` and `depth`.
         options: Other fields of the configuration that the file asks for.
         stated_size: Pixels along (height, width) of its images in `config.json`, if it says.
+        prefix: What stands before the names of the model, such as `"module."`.
         parameters: Number of values in the arrays of the image model.
         arrays: Shape and type of every array, by its name in the file.
     """
@@ -45,6 +46,7 @@ class FileInfo:
     parameters: int
     arrays: dict[str, Entry]
     stated_size: tuple[int, int] | None = None
+    prefix: str = ""
 
     @property
     def image_size(self) -> tuple[int, int] | None:
@@ -67,11 +69,12 @@ class FileInfo:
         return self.sizes.get("patch_size")
 
 
-def inspect_file(path: str | os.PathLike[str]) -> FileInfo:
+def inspect_file(path: str | os.PathLike[str], prefix: str | None = None) -> FileInfo:
     """Finds the architecture of a checkpoint from its names and shapes.
 
     Args:
         path: An `.npz` or `.safetensors` file.
+        prefix: As in `load_weights`.
 
     Returns:
         A `FileInfo`.
@@ -80,7 +83,7 @@ def inspect_file(path: str | os.PathLike[str]) -> FileInfo:
         FileNotFoundError: If there is no such file.
         CheckpointError: If the file cannot be read, or its names match no known layout.
     """
-    with open_checkpoint(path) as checkpoint:
+    with open_checkpoint(path, prefix) as checkpoint:
         return inspect_checkpoint(checkpoint)
 
 
@@ -99,6 +102,7 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> FileInfo:
         parameters=sum(math.prod(entry.shape) for entry in checkpoint.entries.values()),
         arrays=dict(checkpoint.file.entries),
         stated_size=checkpoint.sidecar.image_size,
+        prefix=checkpoint.wrapper,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 from keras_vit.errors import CheckpointError
 from keras_vit.weights import official_layouts, torch_layouts
@@ -43,40 +44,103 @@ _IN_MEMORY = tuple(
         ),
     )
 )
+# Every model has one of these kernels.
+_FIRST = ("patch_encoder/projection/kernel", "root/conv/kernel", "stem_root/conv/kernel")
 _SCAN = "Transformer/encoderblock/"  # all blocks stacked in one array
 _MAX_BLOCKS = 1000
 
 
-def find_file_layout(file: ArrayFile) -> tuple[Layout, str]:
-    """Finds the layout and the prefix that match most names of a file.
+class FileLayout(NamedTuple):
+    """How the arrays of a file are named.
+
+    Args:
+        layout: The layout.
+        prefix: Prefix of the layout that its names have.
+        wrapper: What stands before all names of the model, such as `"module."`.
+    """
+
+    layout: Layout
+    prefix: str
+    wrapper: str = ""
+
+
+def find_file_layout(file: ArrayFile, wrapper: str | None = None) -> FileLayout:
+    """Finds the layout and the prefixes that match most names of a file.
+
+    Args:
+        file: The file.
+        wrapper: What the caller says that stands before the names of the model; `None` looks for
+            it where the names match no layout as they are.
 
     Raises:
-        CheckpointError: If no layout matches half of the names.
+        CheckpointError: If no layout matches half of the names, or there are several models.
     """
-    names = [_current_name(key, file.kind) for key in file.entries]
+    keys = list(file.entries)
+    if wrapper and not wrapper.endswith((".", "/")):
+        wrapper += "/" if file.kind == "npz" else "."
+    found: list[FileLayout] = []
+    for each in _find_wrappers(keys, file.kind) if wrapper is None else [wrapper]:
+        if each.startswith(tuple(match.wrapper for match in found)):
+            continue  # a part of what a shorter one holds
+        match = _find_layout(keys, file.kind, each)
+        found += [] if match is None else [match]
+    if not found and wrapper is None:  # without a patch kernel: loading lists all that is missing
+        match = _find_layout(keys, file.kind, "")
+        found += [] if match is None else [match]
+    if len(found) == 1:
+        return found[0]
+    if len(found) > 1:
+        ways = " or ".join(repr(match.wrapper) for match in found)
+        raise CheckpointError(
+            f"{file.path} holds several models, whose names begin with {ways}. Pass one of them as "
+            "`prefix` to from_pretrained or load_weights (--prefix)."
+        )
+    names = [_current_name(key, file.kind) for key in keys]
+    some = ", ".join(repr(key) for key in keys[:4])
+    asked = foreign_features(names)
+    model_type = model_type_of(file.path)
+    if model_type is not None:
+        asked.insert(0, f"{CONFIG} names {model_type!r}")
+    because = f" It has {', '.join(asked)}." if asked else ""
+    after = f" after the prefix {wrapper!r}" if wrapper else ""
+    raise CheckpointError(
+        f"The names in {file.path}{after} match no known layout ({some}, ...).{because} Known "
+        f"layouts: {', '.join(candidate.name for candidate in LAYOUTS)}."
+    )
+
+
+def _find_layout(keys: list[str], kind: str, wrapper: str) -> FileLayout | None:
+    """The layout that matches most names after a wrapper, and at least half of them."""
+    start = len(wrapper)
+    names = [_current_name(key[start:], kind) for key in keys if key.startswith(wrapper)]
     best, layout, prefix = (0, 0), None, ""
     for candidate in LAYOUTS:
-        if candidate.kind != file.kind:
+        if candidate.kind != kind:
             continue
         if candidate.needs and not any(re.search(candidate.needs, name) for name in names):
             continue
         pattern = names_pattern(candidate)
-        for start in candidate.prefixes:
-            hits = _count_hits(names, candidate, pattern, start)
+        for each in candidate.prefixes:
+            hits = _count_hits(names, candidate, pattern, each)
             if hits > best:
-                best, layout, prefix = hits, candidate, start
+                best, layout, prefix = hits, candidate, each
     if layout is None or best[0] < 0.5 * sum(not layout.is_other(name) for name in names):
-        some = ", ".join(repr(key) for key in list(file.entries)[:4])
-        asked = foreign_features(names)
-        model_type = model_type_of(file.path)
-        if model_type is not None:
-            asked.insert(0, f"{CONFIG} names {model_type!r}")
-        because = f" It has {', '.join(asked)}." if asked else ""
-        raise CheckpointError(
-            f"The names in {file.path} match no known layout ({some}, ...).{because} Known "
-            f"layouts: {', '.join(candidate.name for candidate in LAYOUTS)}."
-        )
-    return layout, prefix
+        return None
+    return FileLayout(layout, prefix, wrapper)
+
+
+def _find_wrappers(keys: list[str], kind: str) -> list[str]:
+    """What stands before the name of the first convolution of some layout, the shortest first."""
+    found: set[str] = set()
+    for candidate in LAYOUTS:
+        firsts = (key for rule in candidate.rules if rule.path in _FIRST for key in rule.keys)
+        for ending in {
+            f"{prefix}{key}" for key in firsts for prefix in candidate.prefixes
+            if candidate.kind == kind
+        }:  # fmt: skip
+            found.update(key.removesuffix(ending) for key in keys if key.endswith(ending))
+    wrappers = [each for each in found if not each or each.endswith((".", "/"))]
+    return sorted(wrappers, key=lambda each: (len(each), each))
 
 
 def _count_hits(
@@ -123,7 +187,7 @@ def _current_name(key: str, kind: str) -> str:
     return re.sub(r"(standardized_conv2d|group_norm|conv2d)_\d+", r"\1", key)
 
 
-def plain_names(file: ArrayFile, layout: Layout, prefix: str) -> tuple[Sources, tuple[str, ...]]:
+def plain_names(file: ArrayFile, found: FileLayout) -> tuple[Sources, tuple[str, ...]]:
     """Maps the plain names of a layout to the names in a file.
 
     Returns:
@@ -132,12 +196,15 @@ def plain_names(file: ArrayFile, layout: Layout, prefix: str) -> tuple[Sources, 
     Raises:
         CheckpointError: If an array is there twice, or stacks too many blocks.
     """
+    layout, prefix, wrapper = found
     sources: Sources = {}
     others = []
     for key, entry in file.entries.items():
-        inside = key.startswith(prefix)
-        name = key[len(prefix) :] if inside else key
-        if layout.is_other(name) or (not inside and layout.is_other(key)):
+        unwrapped = key.removeprefix(wrapper)
+        inside = unwrapped.startswith(prefix)
+        name = unwrapped[len(prefix) :] if inside else unwrapped
+        other = layout.is_other(name) or (not inside and layout.is_other(unwrapped))
+        if other or not key.startswith(wrapper):
             others.append(key)
         elif 0 in entry.shape:
             others.append(key)  # as transformers writes no registers

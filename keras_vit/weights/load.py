@@ -49,6 +49,8 @@ class LoadReport:
             loaded into a model that was there before: GELU, epsilons, pooling and its heads, rotary
             positions, standardised kernels, and mean and standard deviation of the pixels.
         licence: Licence of the weights, from their card or `config.json`; `None` if neither says.
+        prefix: What stood before the names of the model in the file, such as `"module."`. Arrays
+            without it are among `left_out`.
     """
 
     path: str
@@ -60,11 +62,13 @@ class LoadReport:
     settings: Mapping[str, tuple[Any, str]] = dataclasses.field(default_factory=dict)
     differs: tuple[str, ...] = ()
     licence: str | None = None
+    prefix: str = ""
 
     __repr__ = short_repr
 
     def __str__(self) -> str:
-        lines = [f"{len(self.loaded)} weights from {self.path} ({self.layout} layout)"]
+        after = f", names after {self.prefix!r}" if self.prefix else ""
+        lines = [f"{len(self.loaded)} weights from {self.path} ({self.layout} layout{after})"]
         lines += [
             f"{field}: {_text(value)} ({origin})"
             for field, (value, origin) in self.settings.items()
@@ -85,6 +89,7 @@ def load_weights(
     path: str | os.PathLike[str],
     grid: tuple[int, int] | None = None,
     resize_patches: bool = False,
+    prefix: str | None = None,
 ) -> LoadReport:
     """Loads a published checkpoint into a model, completely or not at all.
 
@@ -96,11 +101,13 @@ def load_weights(
     Args:
         model: A model of `build_vit`, `build_resnet` or `create_model`.
         path: An `.npz` or `.safetensors` file in a layout of the official projects, timm or
-            transformers.
+            transformers. Of a checkpoint split over several files the folder, the index, or any.
         grid: Patches along (height, width) of the file's positions, if they are not a square.
         resize_patches: Whether the file has flexible patches: a patch kernel of another size is
             resized by the pseudo-inverse, and positions are resized as FlexiViT does. Otherwise
             another size is an error, because it mostly means a wrong file.
+        prefix: What stands before the names of the model in the file, such as `"module."` or
+            `"teacher.backbone."`. `None` looks for it; a file of several models needs it.
 
     Returns:
         A `LoadReport`, which the model keeps as `model.load_report`.
@@ -115,7 +122,7 @@ def load_weights(
     >>> model = keras_vit.create_model("vit_b16", classes=10)
     >>> report = keras_vit.load_weights(model, "ViT-B_16.npz")  # doctest: +SKIP
     """
-    with open_checkpoint(path) as checkpoint:
+    with open_checkpoint(path, prefix) as checkpoint:
         check_supported(checkpoint, None)
         pixels = checkpoint.options.get("preprocessing")
         includes = getattr(model.config, "include_preprocessing", False)
@@ -264,8 +271,17 @@ def load_checkpoint(
         settings=_settings(plan, origins),
         differs=tuple(_differences(plan)) if origins is None else (),
         licence=checkpoint.sidecar.licence,
+        prefix=checkpoint.wrapper,
     )
     model.load_report = report
+    outside = tuple(name for name in checkpoint.others if not name.startswith(checkpoint.wrapper))
+    if outside:
+        _LOGGER.warning(
+            "The model in %s has the names after %r; these arrays are left out: %s.",
+            report.path,
+            report.prefix,
+            _some(outside),
+        )
     return report
 
 

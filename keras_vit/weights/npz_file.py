@@ -22,6 +22,20 @@ _MAX_HEADER = 1 << 14  # bytes with shape and type of an array; NumPy allows 10,
 _MAX_DEFLATE = 1032  # to 1: the largest compression ratio of the deflate format
 _MAX_VERIFIED = 200  # to 1: `verify` does not expand more, which could take hours; `read` does
 
+# Archives that are no arrays, by how the name of a member ends.
+_OTHER_ARCHIVES = (
+    (
+        "data.pkl",
+        "a pickled PyTorch file, which can run any code when it is read, so it is not read. Fetch "
+        "the .safetensors file of the same checkpoint.",
+    ),
+    (
+        "model.weights.h5",
+        "a whole model of Keras, a .keras file. Load it with `keras.saving.load_model` after "
+        "`import keras_vit`.",
+    ),
+)
+
 
 def open_npz(path: pathlib.Path) -> ArrayFile:
     """Opens an `.npz` file: every name, shape and type is checked, no array is read."""
@@ -76,11 +90,10 @@ def _npz_members(path: pathlib.Path, archive: zipfile.ZipFile) -> dict[str, zipf
     check_count(path, len(archive.infolist()))
     members: dict[str, zipfile.ZipInfo] = {}
     for info in archive.infolist():
-        if info.filename.endswith("data.pkl"):
-            raise CheckpointError(
-                f"{path} is a pickled PyTorch file, which can run any code when it is read, so "
-                "it is not read. Fetch the .safetensors file of the same checkpoint."
-            )
+        for ending, what in _OTHER_ARCHIVES:
+            if info.filename.endswith(ending):
+                raise CheckpointError(f"{path} is {what}")
+    for info in archive.infolist():
         if not info.filename.endswith(".npy"):
             raise CheckpointError(
                 f"{path} holds {info.filename!r}, which is no array: it is some other zip file. "

@@ -259,7 +259,7 @@ def _wrapper_rules(config: dict[str, Any]) -> Rules:
     """Rules of the other keys that transformers' TimmWrapper writes."""
     if config.get("model_type") != "timm_wrapper":
         return {}
-    return {**keys.COMMON, "do_pooling": Only((True,), "tokens without pooling", "pooling")}
+    return {"do_pooling": Only((True,), "tokens without pooling", "pooling")}
 
 
 def _use_name(name: str | None, where: str, reader: _Reader) -> None:

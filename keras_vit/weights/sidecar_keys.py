@@ -118,18 +118,12 @@ TIMM_PRETRAINED: Rules = {
     ),
 }
 
-TIMM: Rules = {
-    "global_pool": _POOL,
-    **_harmless(
-        "architecture num_classes num_features model_args pretrained_cfg label_names "
-        "label_descriptions labels license tags "
-        "keras_vit"  # of the preprocessing, see `processors.py`
-    ),
-}
-
 # transformers: what every configuration can hold. Generation's settings stand in old files.
 COMMON = _harmless(
-    "_attn_implementation_autoset _commit_hash _name_or_path _num_labels add_cross_attention "
+    "_attn_implementation _attn_implementation_autoset _attn_implementation_internal "
+    "_experts_implementation_internal _output_attentions auto_map base_model_name_or_path "
+    "library_name license loss_type output_past padding trust_remote_code use_return_dict "
+    "xla_device _commit_hash _name_or_path _num_labels add_cross_attention "
     "architectures attn_implementation bad_words_ids begin_suppress_tokens bos_token_id "
     "chunk_size_feed_forward cross_attention_hidden_size decoder_start_token_id "
     "diversity_penalty do_sample dtype early_stopping encoder_no_repeat_ngram_size "
@@ -143,6 +137,16 @@ COMMON = _harmless(
     "tf_legacy_loss tie_encoder_decoder tie_word_embeddings tokenizer_class top_k top_p "
     "torch_dtype torchscript transformers_version typical_p use_bfloat16 use_cache"
 ) | {"pruned_heads": Only(({},), "pruned attention heads")}
+
+TIMM: Rules = {
+    **COMMON,
+    "global_pool": _POOL,
+    **_harmless(
+        "architecture num_classes num_features model_args pretrained_cfg label_names "
+        "label_descriptions labels tags "
+        "keras_vit"  # of the preprocessing, see `processors.py`
+    ),
+}
 
 _ACTIVATION = Sets(
     "gelu",
@@ -244,6 +248,7 @@ _AIMV2: Rules = {
 }
 _BIT: Rules = {
     **COMMON,
+    "padding": Only((None,), "another padding"),
     **_BACKBONE,
     "num_channels": Size("channels"),
     "hidden_act": Only(("relu",), "another activation"),

@@ -176,6 +176,7 @@ _TIMM_REST = (
     Rule("class_token/token", ("cls_token",)),
     Rule("distillation_token/token", ("dist_token",)),
     Rule("registers/token", ("reg_token",)),
+    Rule("registers/token", ("register_tokens",)),  # DINOv2 of its authors
     Rule("position_embedding/embedding", ("pos_embed",)),
     *_TIMM_BLOCKS,
 )
@@ -205,7 +206,8 @@ TIMM = _torch(
     (*_timm_stem("patch_embed.backbone"), *_TIMM_REST),
     {**_TIMM_OPTIONS, "stem": _STEM},
     class_token_positions="either",
-    others=(_BIAS_INDEX,),
+    # Of MAE and DINOv2 of their authors, too, whose encoders have timm's names.
+    others=(_BIAS_INDEX, "decoder_", "mask_token$"),
 )
 TIMM_ROOT = _torch(  # a hybrid whose ResNet is a root alone, R+Ti/16
     "timm_root",

@@ -16,6 +16,7 @@ from huggingface_hub import constants, file_download
 from keras_vit.errors import DownloadError
 from keras_vit.files import cache_dir
 from keras_vit.hub.cache import fetch
+from keras_vit.weights.formats import open_arrays
 from keras_vit.weights.sidecar import NAMES
 from tests.hub.server import File, serve
 
@@ -129,6 +130,52 @@ def test_sidecar_files_are_read_from_the_same_folder(hub):
     ]
 
 
+PARTS = [f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3)]
+INDEX = "model.safetensors.index.json"
+
+
+@pytest.fixture
+def split(hub):
+    """The hub with a checkpoint in three files, and the bytes of each."""
+    hub.files.clear()
+    contents = {name: CONTENT.replace(b'"a"', b'"%d"' % n) for n, name in enumerate(PARTS)}
+    index = {"weight_map": {str(number): name for number, name in enumerate(PARTS)}}
+    contents[INDEX] = json.dumps(index).encode()
+    contents["config.json"] = b"{}"
+    for name, content in contents.items():
+        hub.files.update(hub_files(content, name))
+    return hub
+
+
+@pytest.mark.parametrize("file", ["", f"/{INDEX}", f"/{PARTS[1]}"])
+def test_a_split_checkpoint_is_fetched_whole(split, file, monkeypatch):
+    path = quick_fetch(f"hf://timm/vit@v1{file}")
+    assert path.name == INDEX and COMMIT in path.parts
+    assert sorted(each.name for each in path.parent.iterdir()) == [
+        "config.json", *PARTS, INDEX,
+    ]  # fmt: skip
+    with open_arrays(path) as opened:
+        assert sorted(opened.entries) == ["0", "1", "2"]
+    asked = [request.split("/")[-2:] for request, _ in split.requests]
+    assert {commit for commit, name in asked if name in PARTS} == {COMMIT}
+    monkeypatch.setenv("KERAS_VIT_OFFLINE", "1")
+    assert quick_fetch(f"hf://timm/vit@v1{file}") == path
+
+
+def test_a_part_that_is_missing_or_changed_is_named(split):
+    lost = split.files.pop(f"timm/vit/resolve/{COMMIT}/{PARTS[2]}")
+    with pytest.raises(DownloadError, match=rf"no file '{PARTS[2]}'"):
+        quick_fetch("hf://timm/vit")
+    lost.corrupt_times = 3  # the question for its size counts
+    split.files[f"timm/vit/resolve/{COMMIT}/{PARTS[2]}"] = lost
+    with pytest.raises(DownloadError, match=rf"{PARTS[2]} was downloaded twice .*sha256"):
+        quick_fetch("hf://timm/vit")
+    path = quick_fetch("hf://timm/vit")
+    path.with_name(PARTS[0]).resolve().write_bytes(CONTENT[:-1] + b"x")
+    with pytest.raises(DownloadError, match=rf"{PARTS[0]} is not the file that it should be"):
+        quick_fetch("hf://timm/vit")
+
+
 def test_a_config_that_does_not_come_is_an_error_and_not_a_guess(hub, monkeypatch):
     hub.files.update(hub_files(b"{}", "config.json"))
     hub.files[f"timm/vit/resolve/{COMMIT}/config.json"].answers = [500] * 9
@@ -202,7 +249,6 @@ def test_offline_asks_the_cache_only(hub, monkeypatch, setting):
             ["a\x1b[2J.npz", "b.npz", *["c" * 180 + ".npz"] * 999],
             r"of: b\.npz, (c{180}\.npz(, )?){19}\.$",
         ),
-        (["model.safetensors.index.json", "m-1.safetensors"], "split over several files"),
         (None, "There is no file 'model.safetensors'"),
     ],
 )

@@ -115,6 +115,7 @@ def test_pickles_are_refused_unread(tmp_path):
         with pytest.raises(CheckpointError, match="pickled"):
             read_all(path)
     with zipfile.ZipFile(tmp_path / "renamed.npz", "w") as archive:
+        archive.writestr("archive/version", "3")
         archive.writestr("archive/data.pkl", pickle.dumps(Bomb()))
     with pytest.raises(CheckpointError, match=r"pickled.*\.safetensors"):
         read_all(tmp_path / "renamed.npz")
@@ -225,7 +226,16 @@ def test_other_types_are_refused_when_read(dtype, tmp_path):
     [
         (b"<!DOCTYPE html><html><body>404</body></html>", "web page"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a", "LFS pointer"),
+        (b"\n  <html><title>Sign in</title></html>", "web page, such as a login"),
         (b"\x89HDF\r\n\x1a\n" + bytes(40), "HDF5"),
+        (b"GGUF\x03\x00\x00\x00" + bytes(40), r"GGUF file.*Fetch the \.safetensors"),
+        (b"\x1c\x00\x00\x00TFL3" + bytes(40), "LiteRT"),
+        (b"\x81\xa6params\x82\xa3cls\xc7" + bytes(40), "msgpack file of Flax"),
+        (b"\xde\x00\x10\xd9\x20embeddings" + bytes(40), "msgpack file of Flax"),
+        (b'{"error": "Invalid username or password."}', "text of JSON"),
+        (b"\x1f\x8b\x08\x00" + bytes(40), "compressed archive. Unpack it"),
+        (b"\x93NUMPY\x01\x00" + bytes(40), "single array of NumPy"),
+        (b"\x80\x04\x95" + bytes(40), "pickled"),
         (b"short", "only 5 bytes"),
         (b"", "only 0 bytes"),
         (b"PK\x03\x04" + bytes(100), "damaged"),
@@ -239,7 +249,44 @@ def test_other_files_are_named_for_what_they_are(content, match, tmp_path):
         read_all(path)
 
 
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [
+        ("flax_model.msgpack", "msgpack file of Flax"),
+        ("vit.onnx", "ONNX model.*Fetch the"),
+        ("model.ckpt-1.index", "TensorFlow checkpoint.*load_image_gpt"),
+        ("model.ckpt-1.data-00000-of-00001", "TensorFlow checkpoint"),
+        ("saved_model.pb", "graph of TensorFlow"),
+        ("pytorch_model.bin", "pickled"),
+    ],
+)
+def test_other_files_are_named_by_their_names(name, match, tmp_path):
+    path = tmp_path / name
+    path.write_bytes(b"\x08\x07\x12\x07pytorch" + bytes(40))
+    with pytest.raises(CheckpointError, match=match):
+        read_all(path)
+    with pytest.raises(CheckpointError, match=rf"name the file in it .*{match}"):
+        read_all(tmp_path)
+    if name.endswith(".index"):  # the prefix that TensorFlow's own functions take
+        with pytest.raises(CheckpointError, match=match):
+            read_all(path.with_suffix(""))
+
+
+@pytest.mark.parametrize("length", [384, 0xA581])
+def test_a_length_that_looks_like_another_format_is_a_length(length, tmp_path):
+    """The header's length comes first, and begins here as pickles and msgpack do."""
+    header = json.dumps({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(struct.pack("<Q", length) + header.ljust(length) + bytes(4))
+    assert read_all(path)["a"] == 0
+
+
 def test_other_archives_folders_and_nothing(tmp_path):
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.writestr("config.json", "{}")
+        archive.writestr("model.weights.h5", "")
+    with pytest.raises(CheckpointError, match="whole model of Keras"):
+        read_all(tmp_path / "x.npz")
     with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
         archive.writestr("readme.txt", "hello")
     with pytest.raises(CheckpointError, match="no array"):
@@ -248,6 +295,77 @@ def test_other_archives_folders_and_nothing(tmp_path):
         read_all(tmp_path)
     with pytest.raises(FileNotFoundError):
         read_all(tmp_path / "nothing.npz")
+
+
+@pytest.fixture
+def shards(tmp_path):
+    """A checkpoint split over two files, with its index."""
+    folder = tmp_path / "split"
+    folder.mkdir()
+    parts = {
+        "model-00001-of-00002.safetensors": {"b": ARRAYS["b"], "c": ARRAYS["c"]},
+        "model-00002-of-00002.safetensors": {
+            "a": np.array([1.5, -2], ml_dtypes.bfloat16), "scalar": np.asarray(ARRAYS["scalar"]),
+        },
+    }  # fmt: skip
+    for name, arrays in parts.items():
+        safetensors.numpy.save_file(arrays, folder / name, {"format": "pt"})
+    weight_map = {key: name for name, arrays in parts.items() for key in arrays}
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {"total_size": 3}, "weight_map": weight_map}))
+    return index
+
+
+def change_index(index, changes):
+    content = json.loads(index.read_text())
+    content["weight_map"] |= changes
+    index.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize("name", ["", "model.safetensors.index.json", "*1-of-*", "*2-of-*"])
+def test_a_folder_the_index_and_any_part_mean_the_split_checkpoint(name, shards):
+    path = next(shards.parent.glob(name)) if name else shards.parent
+    with open_arrays(path) as file:
+        assert (file.path, file.kind) == (shards, "safetensors")
+        assert {key: entry.dtype for key, entry in file.entries.items()} == {
+            "b": "float16", "c": "float64", "a": "bfloat16", "scalar": "float32",
+        }  # fmt: skip
+        file.verify()
+    expected = {**ARRAYS, "a": np.float32([1.5, -2])}
+    for key, array in read_all(path).items():
+        np.testing.assert_array_equal(array, np.float32(expected[key]))
+
+
+def test_a_split_checkpoint_is_whole_or_an_error(shards):
+    last = shards.with_name("model-00002-of-00002.safetensors")
+    whole = last.read_bytes()
+    last.unlink()
+    with pytest.raises(CheckpointError, match=r"lists 2 files.* not in its folder: model-00002"):
+        read_all(shards)
+    last.write_text("<html>")
+    with pytest.raises(CheckpointError, match=r"00002-of-00002\.safetensors .*only 6 bytes"):
+        read_all(shards)
+    safetensors.numpy.save_file({"a": np.zeros(2), "extra": np.zeros(1)}, last)
+    with pytest.raises(
+        CheckpointError, match=r"differ: 'scalar', in model-00002\S+ by .* 'extra' in model-00002"
+    ):
+        read_all(shards)
+    last.write_bytes(whole)
+    text = shards.read_text()
+    for name in ("../x.safetensors", "/x.safetensors", "a/x.safetensors", "..\\x.safetensors",
+                 "pytorch_model-00001-of-00002.bin"):  # fmt: skip
+        change_index(shards, {"a": name})
+        with pytest.raises(CheckpointError, match=r"names the file '.*in its own folder"):
+            read_all(shards)
+    for content in ("", "[]", "{}", '{"weight_map": {}}', '{"weight_map": {"a": 3}}', "[" * 9999):
+        shards.write_text(content)
+        with pytest.raises(CheckpointError, match=r"index\.json is no index of a split"):
+            read_all(last)
+    shards.unlink()
+    with pytest.raises(CheckpointError, match=r"without its index model\.safetensors\.index\.json"):
+        read_all(last)
+    shards.write_text(text)
+    assert set(read_all(shards.parent)) == {"a", "b", "c", "scalar"}
 
 
 def test_a_name_that_occurs_twice_is_refused(npz):

@@ -15,9 +15,11 @@ import pytest
 import safetensors.numpy
 import tensorflow as tf
 
+from keras_vit.__main__ import main
 from keras_vit.config import ResNetConfig, ResNetStem
 from keras_vit.create import build, create_model
-from keras_vit.errors import CheckpointMismatchError
+from keras_vit.errors import CheckpointError, CheckpointMismatchError
+from keras_vit.pretrained import from_pretrained
 from keras_vit.variants import find_config
 from keras_vit.weights.inspection import adapt_config, inspect_file
 from keras_vit.weights.load import load_weights
@@ -125,6 +127,117 @@ def test_outputs_are_theirs_and_the_file_comes_back(title, save, tmp_path):
     assert {prefix + name for name in arrays} == set(written)
     for name, array in arrays.items():
         np.testing.assert_array_equal(written[prefix + name], array, err_msg=name)
+
+
+def wrap(arrays, prefix):
+    return {f"{prefix}{name}": array for name, array in arrays.items()}
+
+
+PREFIXES = (
+    "module.", "model.", "backbone.", "_orig_mod.", "student.", "teacher.backbone.",
+    "visual.trunk.", "base_model.model.", "module.backbone.", "state_dict.net.", "model._orig_mod.",
+)  # fmt: skip
+LAYOUT_CASES = [
+    "timm vit", "timm hybrid", "timm bit", "timm dinov3", "transformers vit", "transformers mae",
+    "transformers dinov2", "transformers dinov3", "transformers clip", "transformers siglip",
+    "transformers beit", "transformers bit", "transformers aimv2",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("title", [case for case in LAYOUT_CASES if case in CASES])
+def test_a_prefix_of_all_names_is_found_and_reported(title, save):
+    arrays = weights(CASES[title]["shapes"])
+    prefixes = PREFIXES if title in ("timm vit", "transformers vit") else PREFIXES[1:3]
+    expected = inspect_file(save(arrays))
+    for prefix in prefixes:
+        info = inspect_file(save(wrap(arrays, prefix)))
+        assert (info.prefix, info.layout) == (prefix, expected.layout)
+        assert (info.sizes, info.options) == (expected.sizes, expected.options)
+    path = save(wrap(arrays, prefixes[-1]))
+    report = load_weights(make(title, path), path)
+    assert report.prefix == prefixes[-1]
+    assert f"names after '{prefixes[-1]}'" in str(report)
+
+
+def test_arrays_without_the_prefix_are_left_out_and_named(save, caplog):
+    arrays = weights(CASES["timm vit"]["shapes"])
+    path = save({**wrap(arrays, "module.backbone."), "module.fc.weight": np.ones((9, 9), "f4")})
+    report = load_weights(make("timm vit", path), path)
+    assert report.left_out == ("module.fc.weight",)
+    assert "names after 'module.backbone.'; these arrays are left out: module.fc.weight" in (
+        caplog.text
+    )
+    del arrays["blocks.1.norm1.weight"]  # its name in the file is that of the message
+    path = save(wrap(arrays, "backbone."))
+    with pytest.raises(CheckpointMismatchError, match=r"missing: 'backbone\.blocks\.1\.norm1\.w"):
+        load_weights(make("timm vit", path), path)
+
+
+def test_files_of_the_authors_of_mae_and_dinov2_have_the_names_of_timm(save):
+    title = next(case for case in CASES if "reg_token" in CASES[case]["shapes"])
+    arrays = weights(CASES[title]["shapes"])
+    path = save(arrays)
+    expected = load_weights(model := make(title, path), path)
+    outputs = keras.ops.convert_to_numpy(model(images(CASES[title]["size"])))
+    arrays["register_tokens"] = arrays.pop("reg_token")
+    more = {"mask_token": np.zeros((1, 32), "f4"), "decoder_pred.bias": np.zeros(3, "f4")}
+    path = save({**wrap(arrays, "model."), **wrap(more, "model.")})
+    report = load_weights(model := make(title, path), path)
+    assert report.loaded == expected.loaded and set(report.left_out) == set(wrap(more, "model."))
+    np.testing.assert_array_equal(model(images(CASES[title]["size"])), outputs)
+
+
+def test_of_several_models_the_caller_takes_one(save, tmp_path, capsys):
+    arrays = weights(CASES["timm vit"]["shapes"])
+    half = {name: array / 2 for name, array in arrays.items()}
+    path = save({**wrap(arrays, "student.module.backbone."), **wrap(half, "teacher.backbone.")})
+    message = r"several models.*'teacher\.backbone\.' or 'student\.module\.backbone\.'.*`prefix`"
+    with pytest.raises(CheckpointError, match=message):
+        inspect_file(path)
+    for prefix in ("teacher.backbone.", "teacher.backbone"):
+        model = from_pretrained(path, prefix=prefix, num_heads=4)
+        np.testing.assert_array_equal(model.get_layer("encoder_norm").gamma, half["norm.weight"])
+        assert len(model.load_report.left_out) == len(arrays)
+    with pytest.raises(CheckpointError, match=r"after the prefix 'ema\.' match no known layout"):
+        load_weights(model, path, prefix="ema.")
+    load_weights(model, path, prefix="student.module.backbone.")
+    np.testing.assert_array_equal(model.get_layer("encoder_norm").gamma, arrays["norm.weight"])
+    options = ["--layout", "timm", "--prefix", "teacher.backbone.", "--num-heads", "4"]
+    main(["weights", "convert", str(path), str(tmp_path / "out.safetensors"), *options])
+    written = safetensors.numpy.load_file(tmp_path / "out.safetensors")
+    np.testing.assert_array_equal(written["norm.weight"], half["norm.weight"])
+    main(["weights", "info", str(path), "--prefix", "teacher.backbone."])
+    assert "prefix:" in capsys.readouterr().out
+
+
+def test_updates_of_peft_are_named(save):
+    arrays = wrap(weights(CASES["timm vit"]["shapes"]), "base_model.model.")
+    name = "base_model.model.blocks.0.attn.qkv"
+    arrays[f"{name}.base_layer.weight"] = arrays.pop(f"{name}.weight")
+    arrays[f"{name}.lora_A.weight"] = np.zeros((2, 32), "float32")
+    with pytest.raises(CheckpointError, match=r"updates of PEFT.*merge_and_unload"):
+        load_weights(build(tiny_config(classes=5)), save(arrays))
+
+
+def test_a_split_checkpoint_gives_the_model_of_its_folder(save, tmp_path):
+    arrays = weights(CASES["transformers vit"]["shapes"])
+    parts = {f"model-0000{n}-of-00003.safetensors": sorted(arrays)[n - 1 :: 3] for n in (1, 2, 3)}
+    for file, names in parts.items():
+        save({name: arrays[name] for name in names}, file)
+    index = {"weight_map": {name: file for file, names in parts.items() for name in names}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    config = {"model_type": "vit", "num_attention_heads": 4, "layer_norm_eps": 1e-3}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    target = tmp_path / "whole.safetensors"
+    for path in (tmp_path, tmp_path / file):
+        model = from_pretrained(path)
+        assert model.config.norm_epsilon == 1e-3
+        assert load_weights(model, path).path.endswith("index.json")
+        main(["weights", "convert", str(path), str(target), "--layout", "transformers"])
+        written = safetensors.numpy.load_file(target)
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(written[name], array)
+    main(["weights", "info", str(tmp_path)])
 
 
 def resized_outputs(title, path):

@@ -49,7 +49,11 @@ def save(tmp_path):
         ("transformers vit", {**VIT, "layer_norm_eps": 2.0}, "layer_norm_eps = 2.0"),
         ("transformers vit", {**VIT, "qkv_bias": False}, "qkv_bias = False: .*without bias"),
         ("transformers vit", {**VIT, "new_key": 1}, "new_key = 1: what this key does"),
-        ("transformers vit", {**VIT, "auto_map": {}}, "auto_map = an object of 0: what"),
+        (
+            "transformers bit",
+            {"model_type": "bit", "padding": "same"},
+            "padding = 'same': another padding",
+        ),
         ("transformers vit", {**VIT, "hidden_size": 64}, "hidden_size = 64, the arrays have 32"),
         ("transformers vit", {**VIT, "model_type": "flava"}, "model_type = 'flava'"),
         ("transformers vit", {**VIT, "quantization_config": {}}, "quantization_config"),
@@ -65,6 +69,42 @@ def test_what_cannot_be_computed_is_refused_by_its_key(title, config, message, s
     path = save(title, config)
     inspect_file(path)  # says what is there, whatever it is
     with pytest.raises(CheckpointError, match=rf"(?s)nothing was loaded:.*{message}"):
+        from_pretrained(path)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "padding", "auto_map", "_attn_implementation", "_attn_implementation_internal",
+        "use_return_dict", "dtype", "torch_dtype", "output_attentions", "problem_type",
+        "_output_attentions", "_name_or_path", "license", "id2label",
+    ],
+)  # fmt: skip
+def test_keys_that_change_no_number_are_no_reason_to_refuse(key, save):
+    for title, config in (("transformers vit", VIT), ("timm vit", TIMM)):
+        assert from_pretrained(save(title, {**config, key: "sdpa"})).config.num_heads == 4
+
+
+@pytest.mark.parametrize(
+    ("title", "name", "what"),
+    [
+        ("transformers beit", "decode_head.classifier.weight", "a head that segments images"),
+        ("transformers beit", "fpn1.0.weight", "a head that segments images"),
+        (
+            "transformers beit",
+            "beit.encoder.relative_position_bias.relative_position_bias_table",
+            "positions that all blocks share .BEiT for masked images",
+        ),
+        ("timm vit", "rope.freqs", r"frequencies are learned .timm's rope_mixed."),
+        ("timm vit", "shared_rel_pos.mlp.fc1.weight", "blocks share .BEiT.*srelpos"),
+    ],
+)
+def test_what_is_not_computed_is_refused_by_its_own_name_alone(title, name, what, save):
+    path = save(title, {"architecture": "vit_unknown"} if title == "timm vit" else None)
+    arrays = safetensors.numpy.load_file(path)
+    arrays.pop("pos_embed", None)
+    safetensors.numpy.save_file({**arrays, name: np.zeros((2, 2), "float32")}, path)
+    with pytest.raises(CheckpointError, match=rf"loaded:\n  the arrays have [^\n]*{what}[^\n]*$"):
         from_pretrained(path)
 
 
