@@ -39,6 +39,7 @@ IMPORTS_TENSORFLOW_LATE = {
     "files.py",  # of remote addresses alone
     "layers/mlp.py",
     "layers/norm.py",
+    "layers/traced.py",
     "trainers/array_data.py",
     "trainers/compilers.py",
     "trainers/distributed.py",
