@@ -88,3 +88,39 @@ def test_freezing_after_compile_is_said_until_it_is_compiled_again():
     model.fit(IMAGES, LABELS, verbose=0)
     after = model.get_layer("block_0").get_weights()
     assert all((a == b).all() for a, b in zip(before, after, strict=True))
+
+
+def to_numpy(y_true, y_pred):
+    """A metric that is not of TensorFlow, with a condition on values."""
+    found = np.mean(y_pred.numpy().argmax(-1) == y_true.numpy().ravel())
+    return np.float32(found if found >= 0 else np.nan)
+
+
+def with_a_condition(y_true, y_pred):
+    """A loss that reads values in Python."""
+    loss = LOSS(y_true, y_pred)
+    return loss if float(loss) > 0 else 0 * loss
+
+
+def test_eager_steps_run_the_code_of_users_on_values_alone():
+    ours = make()
+    plain = keras.Model(ours.inputs, ours.outputs[0])
+    start, histories = ours.get_weights(), []
+    for model in (plain, ours):
+        model.set_weights(start)
+        model.compile("sgd", with_a_condition, metrics=[to_numpy], run_eagerly=True)
+        data = {"validation_data": (IMAGES, LABELS), "shuffle": False, "verbose": 0}
+        histories.append(model.fit(IMAGES, LABELS, batch_size=4, **data).history)
+        model.evaluate(IMAGES, LABELS, verbose=0)
+    assert histories[0].keys() == histories[1].keys() >= {"to_numpy", "val_to_numpy"}
+    for name, values in histories[0].items():
+        np.testing.assert_allclose(histories[1][name], values, rtol=1e-5)
+
+
+@pytest.mark.parametrize("jit_compile", ["auto", True])
+def test_an_error_of_a_metric_is_that_of_the_step(jit_compile):
+    model = make()
+    model.compile("sgd", LOSS, metrics=[to_numpy], jit_compile=jit_compile)
+    with pytest.raises(AttributeError, match="numpy") as error:
+        model.fit(IMAGES, LABELS, verbose=0)
+    assert any(entry.name == "train_step" for entry in error.traceback)
