@@ -97,7 +97,7 @@ class ChosenByBatch:
         measure: As for `xla_for_inference`.
     """
 
-    def __init__(self, model: keras.Model, measure: bool):
+    def __init__(self, model: Any, measure: bool):
         import tensorflow as tf
 
         self._model, self._measure = model, measure
@@ -119,6 +119,7 @@ class ChosenByBatch:
 
     def __call__(self, data: list[Any]) -> Any:
         x, _, _ = keras.utils.unpack_x_y_sample_weight(data[0])
+        x = self._model.select_inputs(x)
         size = keras.tree.flatten(x)[0].shape[0]
         is_rest, self._size_before = size < self._size_before, size
         if size not in self._choices and not is_rest:

@@ -78,12 +78,34 @@ class Model(ArrayData, DistributedTraining, keras.Model):
             ValueError: If the model does not take images of this shape.
         """
         if len(self.inputs) == 1 and self.input_spec is None:
-            check_shape((None, *self.inputs[0].shape[1:]), inputs)
+            check_shape((None, *self.inputs[0].shape[1:]), self.select_inputs(inputs))
+
+    def select_inputs(self, batch: Any) -> Any:
+        """Selects the inputs of the model from a dict, which may have more keys.
+
+        Raises:
+            ValueError: If an input is missing.
+        """
+        expected = self.input
+        if not isinstance(batch, dict):
+            return batch
+        names = list(expected) if isinstance(expected, dict) else [x.name for x in self.inputs]
+        missing = [name for name in names if name not in batch]
+        if missing:
+            raise ValueError(
+                f"The model {self.name!r} takes a batch with the keys {', '.join(names)}. "
+                f"Received: {', '.join(map(str, batch))}, without {', '.join(missing)}. Rename the "
+                "keys, or pass the images alone."
+            )
+        if isinstance(expected, dict):
+            return {name: batch[name] for name in names}
+        return keras.tree.pack_sequence_as(expected, [batch[name] for name in names])
 
     def call(
         self, inputs: Any, training: bool | None = None, mask: Any = None, **kwargs: Any
     ) -> Any:
         self.check_process()
+        inputs = self.select_inputs(inputs)
         self.check_inputs(inputs)
         return super().call(inputs, training=training, mask=mask, **kwargs)
 

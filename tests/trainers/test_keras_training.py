@@ -5,6 +5,7 @@ from __future__ import annotations
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import keras_vit
 from tests.checks import quick
@@ -124,3 +125,27 @@ def test_an_error_of_a_metric_is_that_of_the_step(jit_compile):
     with pytest.raises(AttributeError, match="numpy") as error:
         model.fit(IMAGES, LABELS, verbose=0)
     assert any(entry.name == "train_step" for entry in error.traceback)
+
+
+def test_more_keys_than_inputs_are_ignored():
+    rows = {"images": IMAGES, "id": np.arange(8), "file": np.array(["a.png"] * 8)}
+    data = tf.data.Dataset.from_tensor_slices((rows, LABELS)).batch(4)
+    inputs = {"images": keras.Input((16, 16, 3), name="images")}
+    inputs["age"] = keras.Input((1,), name="age")
+    model = make()
+    two = keras_vit.Model(inputs, keras.layers.Dense(2)(inputs["age"]) + model(inputs["images"]))
+    expected = model.predict(IMAGES, verbose=0)
+    np.testing.assert_allclose(model.predict(data, verbose=0), expected, atol=1e-6)
+    for each, batches in (
+        (model, data),
+        (two, data.map(lambda x, y: ({**x, "age": [[1.0]] * 4}, y))),
+    ):
+        each.compile("sgd", LOSS, jit_compile=False)
+        each.fit(batches, shuffle=False, verbose=0)
+        each.evaluate(batches, verbose=0)
+        each.predict(batches, verbose=0)
+    match = r"takes a batch with the keys images\. Received: image, id, without images"
+    with pytest.raises(ValueError, match=match):
+        model({"image": IMAGES, "id": np.arange(8)})
+    with pytest.raises(ValueError, match="Missing data for input .age."):
+        two({"images": IMAGES})
