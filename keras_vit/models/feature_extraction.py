@@ -33,7 +33,8 @@ def features_of(model: keras.Model, names: Sequence[str] | str, grids: bool = Fa
 
     It shares layers and weights with `model`, and can be saved and exported like any other. Every
     layer runs once, so that a `tf.GradientTape` finds the gradient of a later output with respect
-    to an earlier one, as Grad-CAM needs it.
+    to an earlier one, as Grad-CAM needs it: of tokens, not of `grids`, which nothing follows. With
+    `pooling="token"` the patches after the last block have none: take the block before.
 
     Args:
         model: A functional or sequential model; layers of nested models are found too.

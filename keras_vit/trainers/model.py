@@ -49,6 +49,12 @@ class Model(ArrayData, DistributedTraining, keras.Model):
 
     # Not `inputs, outputs`: before 3.15 Keras saves the layers of a subclass by this signature.
     def __init__(self, *args: Any, **kwargs: Any):
+        if not args and not {"inputs", "outputs"} & kwargs.keys():
+            raise TypeError(
+                "`keras_vit.Model` takes inputs and outputs. Received: none, by "
+                f"{type(self).__name__}. For layers and a `call` of your own, derive from "
+                "`keras.Model`: a model of this package is a layer in it."
+            )
         super().__init__(*args, **kwargs)
         self._architecture: ViTConfig | ResNetConfig | None = None
         self.load_report: Any = None

@@ -147,5 +147,30 @@ def test_more_keys_than_inputs_are_ignored():
     match = r"takes a batch with the keys images\. Received: image, id, without images"
     with pytest.raises(ValueError, match=match):
         model({"image": IMAGES, "id": np.arange(8)})
-    with pytest.raises(ValueError, match="Missing data for input .age."):
+    with pytest.raises(ValueError, match="Missing data for input"):
         two({"images": IMAGES})
+
+
+def subclass_of(base):
+    class Classifier(base):
+        def __init__(self):
+            super().__init__()
+            self.backbone = make()
+            self.classes = keras.layers.Dense(2)
+
+        def call(self, images, training=None):
+            return self.classes(self.backbone(images, training=training))
+
+    return Classifier
+
+
+def test_a_model_in_a_subclass_of_keras(tmp_path):
+    model, again = subclass_of(keras.Model)(), subclass_of(keras.Model)()
+    model.compile("sgd", LOSS)
+    model.fit(IMAGES, LABELS, verbose=0)
+    model.save_weights(tmp_path / "a.weights.h5")
+    again(IMAGES)
+    again.load_weights(tmp_path / "a.weights.h5")
+    np.testing.assert_array_equal(again(IMAGES), model(IMAGES))
+    with pytest.raises(TypeError, match="your own, derive from"):
+        subclass_of(keras_vit.Model)()
