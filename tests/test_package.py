@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from keras_vit.create import build
+from keras_vit.errors import attach_names
 from tests.fixtures import fill_random, images_for, tiny_config
 from tests.import_process import FAMILIES
 from tests.models.test_families import CONFIGS
@@ -120,3 +121,16 @@ def test_upstream_tensorflow_alone_returns_large_buffers(imported):
     """When this fails, TensorFlow keeps them by itself and `keep_buffers` can go."""
     _, facts = imported
     assert facts["page faults"] > 10_000
+
+
+@pytest.mark.parametrize(
+    "name", ["read_arrays", "data.box_batches", "export_onnx", "verify_export"]
+)
+def test_without_tensorflow_what_needs_it_says_so(name, monkeypatch):
+    def fail(*arguments):
+        raise ModuleNotFoundError("No module named 'tensorflow'", name="tensorflow")
+
+    monkeypatch.setattr("lazy_loader.attach_stub", lambda *_: (fail, None, []))
+    find, _, _ = attach_names("keras_vit", "")
+    with pytest.raises(ModuleNotFoundError, match=f"`keras_vit.{name}` needs TensorFlow"):
+        find(name)
