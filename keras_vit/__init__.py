@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import sys
 
-import lazy_loader
-
 # Sub-packages: each imports a module when one of its names is first used.
 from keras_vit import (
     analysis,
@@ -23,6 +21,7 @@ from keras_vit import (
     trainers,
     weights,
 )
+from keras_vit.errors import attach_names
 
 
 def _is_command_line() -> bool:
@@ -48,7 +47,7 @@ _SUBPACKAGES = (
     *(layers, models, report, resume, train, trainers, weights),
 )
 
-__getattr__, _, __all__ = lazy_loader.attach_stub(__name__, __file__)  # the names in __init__.pyi
+__getattr__, _, __all__ = attach_names(__name__, __file__)  # the names in __init__.pyi
 
 
 def __dir__() -> list[str]:

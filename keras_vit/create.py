@@ -15,6 +15,7 @@ from keras_vit.hub.addresses import is_address
 from keras_vit.hub.cards.augreg import is_augreg_name
 from keras_vit.hub.cards.card import OPEN_LICENCES, Card
 from keras_vit.hub.catalog import find_tag, find_weights
+from keras_vit.models.heads import shape_of
 from keras_vit.models.resnet import build_resnet
 from keras_vit.models.vit import build_vit
 from keras_vit.trainers.model import Model, with_config
@@ -54,7 +55,7 @@ def create_model(
             not given here is of the architecture.
         input_tensor: Symbolic images of shape `(B, H, W, C)` to use as the input: a `keras.Input`,
             or the output of layers that follow one. Those layers become part of the model, which
-            then has no `config`.
+            then has no `config`. Its shape is that of the images where `input_shape` is not given.
         input_shape: Height and width in pixels, and channels. `None` takes the variant's own, or
             those that the weights of a tag were made for. `(None, None, channels)` makes a model
             for images of any size: learned positions are those of that size, resized to the grid of
@@ -88,6 +89,7 @@ def create_model(
     (None, 10)
     """
     _check_is_name(variant)
+    input_shape = input_shape or shape_of(input_tensor)
     config = configure(
         variant,
         include_top=include_top,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import lazy_loader
+
 
 class KerasVitError(Exception):
     """Base class of the exceptions of this package."""
@@ -44,3 +46,30 @@ class ExportMismatchError(KerasVitError, ValueError):
     def __init__(self, message: str, report: Any):
         super().__init__(message)
         self.report = report
+
+
+def attach_names(package: str, file: str) -> tuple[Any, Any, Any]:
+    """`lazy_loader.attach_stub` for packages of which some modules need TensorFlow.
+
+    Args:
+        package: `__name__` of the package.
+        file: Its `__file__`; the names stand in the `.pyi` file beside it.
+
+    Returns:
+        `__getattr__`, `__dir__` and `__all__` of the package.
+    """
+    find, names, public = lazy_loader.attach_stub(package, file)
+
+    def find_name(name: str) -> Any:
+        try:
+            return find(name)
+        except ModuleNotFoundError as error:
+            if error.name != "tensorflow":
+                raise
+            raise ModuleNotFoundError(
+                f"`{package}.{name}` needs TensorFlow, with every backend of Keras. Install it: "
+                "pip install tensorflow",
+                name="tensorflow",
+            ) from error
+
+    return find_name, names, public

@@ -23,12 +23,19 @@ def cache_dir() -> pathlib.Path:
     """Returns the folder of the user's cache.
 
     `KERAS_VIT_CACHE`, or else `keras_vit` in `XDG_CACHE_HOME` or `~/.cache`.
+
+    Raises:
+        OSError: If the user has no home directory, and the variables do not name another.
     """
     chosen = os.environ.get("KERAS_VIT_CACHE")
-    if chosen:
-        return pathlib.Path(chosen).expanduser()
-    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return pathlib.Path(caches).expanduser() / "keras_vit"
+    folder = chosen or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "keras_vit")
+    try:
+        return pathlib.Path(folder).expanduser()
+    except RuntimeError as error:
+        raise OSError(
+            f"The folder of the cache, {folder}, is unknown: this user has no home directory. Set "
+            "KERAS_VIT_CACHE to a folder that this user may write to."
+        ) from error
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from keras_vit.config import ViTConfig
 from keras_vit.create import build_from
 from keras_vit.hub.cards.card import Card
 from keras_vit.hub.catalog import find_tag, find_weights, hub_advice
+from keras_vit.models.heads import shape_of
 from keras_vit.trainers.model import Model
 from keras_vit.variants import VARIANTS, chosen_fields, configure, find_variant
 from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
@@ -55,8 +56,9 @@ def from_pretrained(
             and with `classes` it has a head that starts at zero. `False` returns all tokens of
             shape `(B, T, D)`, or with `pooling` features of shape `(B, D)`, as in `create_model`.
         input_tensor: As in `create_model`.
-        input_shape: Height and width in pixels, and channels; `None` takes the checkpoint's, and
-            `(None, None, channels)` makes a model for images of any size.
+        input_shape: Height and width in pixels, and channels; `None` takes those of
+            `input_tensor`, or else the checkpoint's, and `(None, None, channels)` makes a model for
+            images of any size.
         pooling: As in `create_model`.
         classes: Outputs of the head; `None` takes the checkpoint's.
         classifier_activation: As in `create_model`, and so are the rest.
@@ -117,6 +119,7 @@ def build_pretrained(
             "that returns features."
         )
     info = inspect_checkpoint(checkpoint)
+    input_shape = input_shape or shape_of(input_tensor)
     known = {*options, *_known(card)} | ({"pooling"} if pooling is not None else set())
     check_supported(checkpoint, known)
     sizes: dict[str, Any] = {}

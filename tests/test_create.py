@@ -152,6 +152,21 @@ def test_an_input_tensor_is_the_input_of_the_model():
     assert resnet.input is images and resnet.output_shape == (None, 2048)
 
 
+@pytest.mark.parametrize("shape", [(64, 96, 3), (48, 48, 5), (None, None, 3)])
+def test_an_input_tensor_alone_gives_the_size(shape):
+    """As in keras.applications."""
+    images = keras.Input(shape)
+    expected = create_model("vit_ti16", input_shape=shape, classes=7, depth=1)
+    for model in (
+        create_model("vit_ti16", input_tensor=images, classes=7, depth=1),
+        keras_vit.ViTTi16(input_tensor=images, classes=7, depth=1),
+    ):
+        assert model.inputs[0] is images
+        assert [w.shape for w in model.weights] == [w.shape for w in expected.weights]
+    model = keras_vit.from_pretrained(GOLDEN_FILE, input_tensor=keras.Input((64, 48, 3)))
+    assert model.input_shape == (None, 64, 48, 3)
+
+
 @pytest.mark.parametrize("weights", [None, "checkpoint", "keras"])
 def test_layers_before_the_input_tensor_become_part_of_the_model(weights, tmp_path):
     plain = create_model("vit_ti16", weights=GOLDEN_FILE, input_shape=(32, 32, 3), **SMALL)

@@ -28,6 +28,7 @@ def test_every_example_runs(tmp_path, monkeypatch):
     assert len(blocks) > 8
     for block in blocks:
         exec(compile(block, "docs/analysis.md", "exec"), names)
+    assert names["heatmap"].shape == (3, 4, 4) and names["gradient"].numpy().any()
     assert names["outputs"]["block_0"].shape == (3, 4, 4, 32)
     pair = names["pair"].numpy()
     assert pair[0, 2] != pair[1, 2]

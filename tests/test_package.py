@@ -17,6 +17,7 @@ import pytest
 import keras_vit
 from keras_vit.checks import short_repr
 from keras_vit.create import build
+from keras_vit.errors import attach_names
 from tests.fixtures import fill_random, images_for, tiny_config
 from tests.import_process import FAMILIES
 from tests.models.test_families import CONFIGS
@@ -141,3 +142,16 @@ def test_what_holds_arrays_prints_as_one_line():
     )
     masks = keras_vit.data.read_mask_arrays(x, np.zeros((300, 8, 8), int), ["sky"])
     assert str(masks) == "MaskSet(name='the arrays', class_names=('sky',), items=<2 items>)"
+
+
+@pytest.mark.parametrize(
+    "name", ["read_arrays", "data.box_batches", "export_onnx", "verify_export"]
+)
+def test_without_tensorflow_what_needs_it_says_so(name, monkeypatch):
+    def fail(*arguments):
+        raise ModuleNotFoundError("No module named 'tensorflow'", name="tensorflow")
+
+    monkeypatch.setattr("lazy_loader.attach_stub", lambda *_: (fail, None, []))
+    find, _, _ = attach_names("keras_vit", "")
+    with pytest.raises(ModuleNotFoundError, match=f"`keras_vit.{name}` needs TensorFlow"):
+        find(name)

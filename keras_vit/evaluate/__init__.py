@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-import lazy_loader
+from keras_vit.errors import attach_names
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach_names(__name__, __file__)

@@ -103,7 +103,7 @@ def fetch(
             _check(path, _hub_record(path), text, known[0] or published, known[1], rehash)
         return files[0][0]
     url = download_url(text)
-    path = cache_dir().joinpath(*cache_name(url).parts)
+    path = _cache_folder().joinpath(*cache_name(url).parts)
     if not path.is_file():
         if is_offline():
             raise DownloadError(_offline_message(text, path))
@@ -127,10 +127,17 @@ def fetch(
     return path
 
 
+def _cache_folder() -> pathlib.Path:
+    try:
+        return cache_dir()
+    except OSError as error:
+        raise DownloadError(str(error)) from error
+
+
 def _hub_record(path: pathlib.Path) -> pathlib.Path:
     """Path of the record of a file in the Hugging Face cache, which is not written to."""
     starts = [i for i, part in enumerate(path.parts) if part.startswith("models--")]
-    return cache_dir().joinpath("hub", *path.parts[starts[-1] if starts else -1 :])
+    return _cache_folder().joinpath("hub", *path.parts[starts[-1] if starts else -1 :])
 
 
 def _local_file(text: str, sha256: str | None, size: int | None) -> pathlib.Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +12,8 @@ from keras import ops
 from keras_vit.checks import Shape, check_positive, check_rate
 from keras_vit.layers.any_size import size_of
 from keras_vit.layers.dense import Dense
-from keras_vit.layers.norm import make_norm, shape_to_trace
+from keras_vit.layers.norm import make_norm
+from keras_vit.layers.traced import PerThread, shape_to_trace
 
 
 def gelu(x: keras.KerasTensor, form: str, training: bool | None = False) -> keras.KerasTensor:
@@ -46,7 +46,7 @@ def gelu(x: keras.KerasTensor, form: str, training: bool | None = False) -> kera
     return 0.5 * x * (1.0 + ops.erf(x * 0.7071067811865476))
 
 
-@functools.cache
+@PerThread
 def _gelu_with_gradient(
     form: str, shape: tuple[int | None, ...], dtype: str
 ) -> Callable[[Any], Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,26 +9,17 @@ import keras
 from keras import ops
 
 from keras_vit.checks import Shape
+from keras_vit.layers.traced import PerThread, shape_to_trace
 
 
-def shape_to_trace(x: Any) -> tuple[int | None, ...]:
-    """Shape for the signature of a traced function: open without a graph, where it is run at once.
-
-    In a graph, gradients keep the known sizes of `x`. Elsewhere every size would be traced anew.
-    """
-    import tensorflow as tf
-
-    return (None,) * len(x.shape) if tf.executing_eagerly() else tuple(x.shape)
-
-
-@functools.cache
+@PerThread
 def _norm_with_gradient(
     epsilon: float, shape: tuple[int | None, ...], dtypes: tuple[str, str]
 ) -> Callable[..., Any]:
     """Layer norm of a tensor, a scale and a shift, with its gradients in closed form.
 
     TensorFlow keeps every custom gradient that it traces for the life of the process, with the
-    graph around it. This one is traced once for a shape, in a small graph of its own.
+    graph around it. This one is traced once for a shape and thread, in a small graph of its own.
 
     Args:
         epsilon: Added to the variance.

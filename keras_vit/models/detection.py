@@ -89,6 +89,7 @@ def build_detector(
         max_level=max_level,
         use_p5=False,
         image_shape=tuple(pyramid.inputs[0].shape[1:]),
+        data_format="channels_last",
     )
     detector = RetinaNetObjectDetector(
         features,

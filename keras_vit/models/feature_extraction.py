@@ -16,7 +16,7 @@ from keras_vit.models.graph import (
     find_blocks,
     find_layer,
     head_input,
-    in_outermost,
+    in_one_graph,
     is_headless,
     single_input,
     token_norm,
@@ -32,7 +32,10 @@ _HEAD_INPUTS = ("pooling", "encoder_norm", "pre_logits")
 def features_of(model: keras.Model, names: Sequence[str] | str, grids: bool = False) -> Model:
     """Builds a model from the same images to the outputs of inner layers, by their names.
 
-    It shares layers and weights with `model`, and can be saved and exported like any other.
+    It shares layers and weights with `model`, and can be saved and exported like any other. Every
+    layer runs once, so that a `tf.GradientTape` finds the gradient of a later output with respect
+    to an earlier one, as Grad-CAM needs it: of tokens, not of `grids`, which nothing follows. With
+    `pooling="token"` the patches after the last block have none: take the block before.
 
     Args:
         model: A functional or sequential model; layers of nested models are found too.
@@ -58,12 +61,8 @@ def features_of(model: keras.Model, names: Sequence[str] | str, grids: bool = Fa
     names = [names] if isinstance(names, str) else list(names)
     if not names:
         raise ValueError("`names` must name at least one layer. Received: an empty list.")
-    found = [_find_output(model, name) for name in names]
-    outputs: dict[str, Any] = {}
-    for chain in dict.fromkeys(chain for chain, _ in found):
-        inside = {n: x for n, (c, x) in zip(names, found, strict=True) if c == chain}
-        outputs.update(zip(inside, in_outermost(chain, list(inside.values())), strict=True))
-    outputs = {name: outputs[name] for name in names}
+    found = in_one_graph(model, {name: _find_output(model, name) for name in names})
+    outputs: dict[str, Any] = {name: found[name] for name in names}
     if grids:
         check_whole(model, find_blocks(model)[1])
         geometry = geometry_of(model)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import Any
 
 import keras
@@ -94,6 +94,68 @@ def in_outermost(chain: tuple[keras.Model, ...], tensors: list[Any]) -> list[Any
         part = keras.Model(inner.inputs, tensors)
         tensors = keras.tree.flatten(part(call.input_tensors))
     return tensors
+
+
+Chain = tuple[keras.Model, ...]
+
+
+def in_one_graph(model: keras.Model, wanted: dict[str, tuple[Chain, Any]]) -> dict[str, Any]:
+    """Maps tensors of a model and of nested models to one graph, in which every layer runs once.
+
+    Args:
+        model: The outermost model.
+        wanted: By name, the nested models of a tensor, outermost first, and the tensor.
+
+    Returns:
+        Tensors of a graph from the inputs of `model`, by name.
+    """
+    inside: dict[keras.Model, dict[str, tuple[Chain, Any]]] = {}
+    for name, (chain, tensor) in wanted.items():
+        if len(chain) > 1:
+            inside.setdefault(chain[1], {})[name] = (chain[1:], tensor)
+    found: dict[str, Any] = {}
+    replaced: list[tuple[Any, Any]] = []  # outputs of nested models, and those of the new calls
+    for inner in filter(inside.__contains__, model.layers):  # from input to output
+        call = calls_of(model)[inner]
+        tensors = in_one_graph(inner, inside[inner])
+        part = keras.Model(inner.inputs, [*inner.outputs, *tensors.values()])
+        results = keras.tree.flatten(part(_reroute(model, call.input_tensors, replaced)))
+        count = len(inner.outputs)
+        replaced += zip(call.outputs, results[:count], strict=True)
+        found.update(zip(tensors, results[count:], strict=True))
+    own = {name: tensor for name, (chain, tensor) in wanted.items() if len(chain) == 1}
+    rerouted = _reroute(model, list(own.values()), replaced)
+    return {**found, **dict(zip(own, rerouted, strict=True))}
+
+
+def _reroute(model: keras.Model, tensors: list[Any], replaced: list[tuple[Any, Any]]) -> list[Any]:
+    """Computes the tensors again that follow replaced ones."""
+    found = []
+    for tensor in tensors:
+        follows = [pair for pair in replaced if _follows(tensor, pair[0])]
+        same = [after for before, after in follows if before is tensor]
+        if same:
+            tensor = same[0]
+        elif follows:
+            stop = {id(before) for before, _ in follows}
+            inputs = [(x, x) for x in model.inputs if _follows(tensor, x, stop)]
+            before, after = map(list, zip(*follows, *inputs, strict=True))
+            tensor = keras.Model(before, tensor)(after)
+        found.append(tensor)
+    return found
+
+
+def _follows(tensor: Any, source: Any, stop: Set[int] = frozenset()) -> bool:
+    """Tells whether a tensor is computed from another, not only through those in `stop`."""
+    tensors, seen = [tensor], set[int]()
+    while tensors:
+        x = tensors.pop()
+        if x is source:
+            return True
+        if id(x) not in seen and id(x) not in stop:
+            seen.add(id(x))
+            tensors.extend(call_of(x)[1].input_tensors)
+    return False
 
 
 def connect(chain: tuple[keras.Model, ...], tensors: list[Any]) -> Model:

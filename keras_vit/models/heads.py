@@ -21,6 +21,15 @@ FLOAT32_LAYERS = frozenset({
 })  # fmt: skip
 
 
+def shape_of(
+    input_tensor: keras.KerasTensor | None,
+) -> tuple[int | None, int | None, int] | None:
+    """Shape `(height, width, channels)` of the images that take the place of an input, if any."""
+    if not isinstance(input_tensor, keras.KerasTensor) or len(input_tensor.shape) != 4:
+        return None
+    return tuple(input_tensor.shape[1:])
+
+
 def image_input(
     config: ViTConfig | ResNetConfig, input_tensor: keras.KerasTensor | None = None
 ) -> keras.KerasTensor:

@@ -28,6 +28,7 @@ from keras_vit.models.graph import (
 from keras_vit.trainers.model import Model, find_preprocessing
 
 EVENLY = "even"
+_LAST = "channels_last"  # whatever `keras.config.image_data_format()` is
 _EPSILON = 1e-6  # of the norms of the pyramid, as in Detectron2
 
 
@@ -226,13 +227,21 @@ def _level(
         if step:
             x = keras.layers.LayerNormalization(epsilon=_EPSILON, name=f"{name}_up_norm_{step}")(x)
             x = keras.layers.Activation(exact_gelu, name=f"{name}_up_gelu_{step}")(x)
-        x = keras.layers.Conv2DTranspose(x.shape[-1] // 2, 2, 2, name=f"{name}_up_{step}")(x)
+        up = keras.layers.Conv2DTranspose(
+            x.shape[-1] // 2, 2, 2, data_format=_LAST, name=f"{name}_up_{step}"
+        )
+        x = up(x)
     if level > own:
         size = 2 ** (level - own)
-        x = keras.layers.MaxPooling2D(size, name=f"{name}_down")(x)
+        x = keras.layers.MaxPooling2D(size, data_format=_LAST, name=f"{name}_down")(x)
     for part, kernel in (("project", 1), ("smooth", 3)):
         x = keras.layers.Conv2D(
-            channels, kernel, padding="same", use_bias=False, name=f"{name}_{part}"
+            channels,
+            kernel,
+            padding="same",
+            data_format=_LAST,
+            use_bias=False,
+            name=f"{name}_{part}",
         )(x)
         x = keras.layers.LayerNormalization(epsilon=_EPSILON, name=f"{name}_{part}_norm")(x)
     return x

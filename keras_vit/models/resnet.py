@@ -50,7 +50,8 @@ def build_resnet(
     x = GroupNorm(config.norm_epsilon, name="norm")(x)
     x = keras.layers.ReLU(name="relu")(x)  # (B, H / 32, W / 32, D)
     if config.pooling == "gap":
-        x = keras.layers.GlobalAveragePooling2D(name="pooling")(x)  # (B, D)
+        pooling = keras.layers.GlobalAveragePooling2D("channels_last", name="pooling")
+        x = pooling(x)  # (B, D)
     return functional_model(images, classify(x, config), config, name)
 
 

@@ -20,6 +20,7 @@ from keras_vit.models.pyramid import (
 from keras_vit.trainers.model import Model
 
 HEADS = ("linear", "mlp", "dpt")
+_LAST = "channels_last"  # whatever `keras.config.image_data_format()` is
 _NORM = {"momentum": 0.9, "epsilon": 1e-5}  # PyTorch's, as in the heads' projects
 _DPT_FACTORS = (4, 2, 1, 0.5)  # sizes of the maps, as multiples of the grid of patches
 
@@ -109,13 +110,14 @@ def build_segmenter(
         x = keras.layers.BatchNormalization(**_NORM, name="segmentation_norm")(x)
         x = keras.layers.ReLU(name="segmentation_relu")(x)
         x = keras.layers.Dropout(dropout_rate, name="segmentation_dropout")(x)
-    x = keras.layers.Conv2D(classes, 1, dtype="float32", name="segmentation_head")(x)
+    x = _conv(classes, 1, "segmentation_head", dtype="float32")(x)
     x = ResizeMaps(size, dtype="float32", name="segmentation_logits")(x)  # (B, H, W, K)
     return Model(inputs, x, name=name or f"{backbone.name}_segmenter")
 
 
 def _conv(filters: int, kernel: int, name: str, **options: Any) -> keras.layers.Conv2D:
-    return keras.layers.Conv2D(filters, kernel, padding="same", name=name, **options)
+    options = {"padding": "same", "data_format": _LAST, **options}
+    return keras.layers.Conv2D(filters, kernel, name=name, **options)
 
 
 def _join(maps: dict[str, keras.KerasTensor], channels: int | None) -> keras.KerasTensor:
@@ -184,10 +186,15 @@ def _reassemble(
     x = _conv(channels * 2 ** min(index, 2) // 4 or 1, 1, f"{name}_reduce")(x)
     if factor > 1:
         stride = int(factor)
-        x = keras.layers.Conv2DTranspose(x.shape[-1], stride, stride, name=f"{name}_resample")(x)
+        resample = keras.layers.Conv2DTranspose(
+            x.shape[-1], stride, stride, data_format=_LAST, name=f"{name}_resample"
+        )
+        x = resample(x)
     elif factor < 1:
-        x = keras.layers.ZeroPadding2D(1, name=f"{name}_pad")(x)  # as PyTorch pads
-        x = keras.layers.Conv2D(x.shape[-1], 3, 2, name=f"{name}_resample")(x)
+        x = keras.layers.ZeroPadding2D(1, data_format=_LAST, name=f"{name}_pad")(
+            x
+        )  # as PyTorch pads
+        x = _conv(x.shape[-1], 3, f"{name}_resample", strides=2, padding="valid")(x)
     return _conv(channels, 3, f"{name}_project", use_bias=False)(x)
 
 

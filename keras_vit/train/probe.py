@@ -200,5 +200,5 @@ def _join(model: keras.Model, head: keras.Layer, stage: str, replaces_head: bool
         x = pooling(x)
     if len(x.shape) > 2:
         pooling = {3: keras.layers.GlobalAveragePooling1D, 4: keras.layers.GlobalAveragePooling2D}
-        x = pooling[len(x.shape)](dtype="float32", name="probe_pooling")(x)
+        x = pooling[len(x.shape)]("channels_last", dtype="float32", name="probe_pooling")(x)
     return Model(single_input(model), head(x), name=f"{model.name}_probe")

@@ -97,7 +97,7 @@ class ChosenByBatch:
         measure: As for `xla_for_inference`.
     """
 
-    def __init__(self, model: keras.Model, measure: bool):
+    def __init__(self, model: Any, measure: bool):
         import tensorflow as tf
 
         self._model, self._measure = model, measure
@@ -119,6 +119,7 @@ class ChosenByBatch:
 
     def __call__(self, data: list[Any]) -> Any:
         x, _, _ = keras.utils.unpack_x_y_sample_weight(data[0])
+        x = self._model.select_inputs(x)
         size = keras.tree.flatten(x)[0].shape[0]
         is_rest, self._size_before = size < self._size_before, size
         if size not in self._choices and not is_rest:
@@ -189,15 +190,18 @@ def _key(block: keras.layers.Layer, dtype: str, batch: int) -> str:
 
 def _choose(key: str, block: keras.layers.Layer, batch: int, dtype: str) -> bool:
     """Reads the times of a block from the cache, or measures them."""
-    path = cache_dir() / _FILE
-    known = _read(path)
+    try:
+        path = cache_dir() / _FILE
+    except OSError:  # no home directory: this process alone knows
+        path = None
+    known = _read(path) if path else {}
     if key not in known:
         free = FreeCores()
         timing = time_block(block, batch)
         if timing is None:
             return xla_pays(dtype)
         known = {**known, key: timing}
-        if free.count() >= _LEAST_FREE * count_cores():
+        if path and free.count() >= _LEAST_FREE * count_cores():
             _write(path, known)
     return known[key].graph >= _MIN_GAIN * known[key].xla
 
@@ -209,9 +213,9 @@ def _read(path: pathlib.Path) -> dict[str, Timing]:
         times = {str(key): Timing(*map(float, value)) for key, value in content.items()}
         if not all(0 < seconds < 60 for timing in times.values() for seconds in timing):
             raise ValueError("seconds outside of (0, 60)")
-    except FileNotFoundError:
+    except OSError:  # no file, or none that this user may read
         return {}
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         warnings.warn(
             f"The times of compilers in {path} cannot be read ({error}); measuring again.",
             stacklevel=2,

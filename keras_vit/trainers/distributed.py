@@ -203,14 +203,22 @@ class DistributedTraining(Base):
         Keras leaves that to the step, and TensorFlow traces a function that creates variables
         twice: the first step of Ti/16 then takes 1.7 times as long (benchmarks/first_fit.py).
         """
+        alone = not is_distributed(self)
         compiled = keras.backend.backend() == "tensorflow" and self.jit_compile
         described = iterator is not None and self._has_own_steps() and _is_described(iterator)
-        if not (compiled or is_distributed(self) or described):
+        if alone and (self.run_eagerly or not (compiled or described)):
             return super()._maybe_symbolic_build(iterator, data_batch)
-        if iterator is not None:  # the description alone: a batch that is drawn would be lost
-            data_batch = _describe_batch(iterator._distributed_dataset.element_spec)
-        with self.distribute_strategy.scope():
-            self._symbolic_build(data_batch=data_batch)
+        try:
+            if iterator is not None:  # the description alone: a batch that is drawn would be lost
+                data_batch = _describe_batch(iterator._distributed_dataset.element_spec)
+            with self.distribute_strategy.scope():
+                self._symbolic_build(data_batch=data_batch)
+        except Exception:
+            if not alone:
+                raise
+            # Without a strategy Keras traces the step alone. What cannot be described may work
+            # there, and what is wrong is told there.
+            super()._maybe_symbolic_build(iterator, data_batch)
 
     def _symbolic_build(self, *args: Any, **kwargs: Any) -> None:
         """As Keras, which runs `call` for the shapes of the outputs alone; here they are known."""

@@ -55,6 +55,12 @@ class Model(ArrayData, DistributedTraining, keras.Model):
 
     # Not `inputs, outputs`: before 3.15 Keras saves the layers of a subclass by this signature.
     def __init__(self, *args: Any, **kwargs: Any):
+        if not args and not {"inputs", "outputs"} & kwargs.keys():
+            raise TypeError(
+                "`keras_vit.Model` takes inputs and outputs. Received: none, by "
+                f"{type(self).__name__}. For layers and a `call` of your own, derive from "
+                "`keras.Model`: a model of this package is a layer in it."
+            )
         super().__init__(*args, **kwargs)
         self._architecture: ViTConfig | ResNetConfig | None = None
         self.load_report: Any = None
@@ -84,7 +90,28 @@ class Model(ArrayData, DistributedTraining, keras.Model):
             ValueError: If the model does not take images of this shape.
         """
         if len(self.inputs) == 1 and self.input_spec is None:
-            check_shape((None, *self.inputs[0].shape[1:]), inputs)
+            check_shape((None, *self.inputs[0].shape[1:]), self.select_inputs(inputs))
+
+    def select_inputs(self, batch: Any) -> Any:
+        """Selects the inputs of the model from a dict, which may have more keys.
+
+        Raises:
+            ValueError: If an input is missing.
+        """
+        expected = self.input
+        if not isinstance(batch, dict):
+            return batch
+        names = list(expected) if isinstance(expected, dict) else [x.name for x in self.inputs]
+        missing = [name for name in names if name not in batch]
+        if missing:
+            raise ValueError(
+                f"The model {self.name!r} takes a batch with the keys {', '.join(names)}. "
+                f"Received: {', '.join(map(str, batch))}, without {', '.join(missing)}. Rename the "
+                "keys, or pass the images alone."
+            )
+        if isinstance(expected, dict):
+            return {name: batch[name] for name in names}
+        return keras.tree.pack_sequence_as(expected, [batch[name] for name in names])
 
     def check_values(self, inputs: Any) -> None:
         """Warns of floats in [0, 1], or normalised, if the model takes pixels in [0, 255].
@@ -121,6 +148,7 @@ class Model(ArrayData, DistributedTraining, keras.Model):
         self, inputs: Any, training: bool | None = None, mask: Any = None, **kwargs: Any
     ) -> Any:
         self.check_process()
+        inputs = self.select_inputs(inputs)
         self.check_inputs(inputs)
         return super().call(inputs, training=training, mask=mask, **kwargs)
 

@@ -458,6 +458,14 @@ def test_a_killed_process_does_not_block_another(server, file, tmp_path):
     assert quick_fetch(address_of(server)).read_bytes() == CONTENT
 
 
+def test_a_download_without_a_home_directory_says_what_to_set(monkeypatch):
+    for name in ("HOME", "XDG_CACHE_HOME", "KERAS_VIT_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as without a passwd entry
+    with pytest.raises(DownloadError, match=r"no home directory\. Set KERAS_VIT_CACHE"):
+        fetch("https://example.org/a.npz")
+
+
 def test_a_packed_bomb_is_not_unpacked(tmp_path, monkeypatch):
     path = tmp_path / "bomb.npz"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:

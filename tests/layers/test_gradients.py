@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import math
+import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ import tensorflow as tf
 from keras_vit.layers.block import TransformerBlock
 from keras_vit.layers.mlp import MLP, gelu
 from keras_vit.layers.norm import LayerNormalization
+from keras_vit.layers.traced import PerThread
 from tests import reference
 from tests.fixtures import fill_random
 
@@ -174,3 +177,42 @@ def test_second_derivatives():
         slope = inner.gradient(y, x)
     density = np.exp(-(x.numpy() ** 2) / 2) / math.sqrt(2 * math.pi)
     np.testing.assert_allclose(outer.gradient(slope, x), density * (2 - x.numpy() ** 2), rtol=1e-5)
+
+
+@pytest.mark.parametrize("round_number", range(3))
+def test_first_gradients_in_several_threads(round_number):
+    """With one traced function for all threads, most rounds ended in a TypeError."""
+    gate = threading.Barrier(4)
+
+    def train(seed):
+        width = 16 + 4 * round_number  # traced in this round
+        block = TransformerBlock(4, 24)
+        block.build((None, 5, width))
+
+        @tf.function
+        def step(tokens):
+            with tf.GradientTape() as tape:
+                tape.watch(tokens)
+                loss = tf.reduce_sum(block(tokens, training=True))
+            return tape.gradient(loss, tokens)
+
+        gate.wait(60)
+        return step(tf.ones((2, 5, width))).shape
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(train, range(4))) == [(2, 5, 16 + 4 * round_number)] * 4
+
+
+def test_functions_of_a_thread_that_ended_go_to_the_next():
+    made = []
+    shared = PerThread(lambda key: made.append(key) or made[-1:])
+    for _ in range(3):
+        thread = threading.Thread(target=shared, args=("a",))
+        thread.start()
+        thread.join()
+    assert made == ["a"]
+    barrier = threading.Barrier(2)
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda _: (barrier.wait(60), shared("a"))[1], range(2))
+    assert made == ["a", "a"]
+    assert first is not second

@@ -5,6 +5,7 @@ from __future__ import annotations
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import ops
 
 from keras_vit.models.attention import Attention, Geometry, attention_scores, geometry_of
@@ -12,7 +13,7 @@ from keras_vit.models.feature_extraction import features_of, stage_names
 from keras_vit.models.vit import build_vit
 from keras_vit.trainers.model import Model
 from tests import reference
-from tests.fixtures import fill_random, tiny_config
+from tests.fixtures import fill_random, images_for, tiny_config
 
 KINDS = {
     "token": {},
@@ -263,3 +264,30 @@ def test_a_name_in_two_models_needs_a_path():
     with pytest.raises(ValueError, match="name of 2 layers"):
         features_of(model, ["block_0"])
     assert features_of(model, ["other/block_0"])(images)["other/block_0"].shape == (3, 17, 32)
+
+
+def grad_cam(model, images, stage):
+    """Shares `(B, rows, columns)` of the patches in the largest logit, by their gradients."""
+    both = features_of(model, [stage, "classes"])
+    with tf.GradientTape() as tape:
+        outputs = both(images)
+        score = ops.max(outputs["classes"], axis=-1)
+    gradient = tape.gradient(score, outputs[stage])[:, 1:]  # (B, N, D)
+    return ops.sum(gradient * outputs[stage][:, 1:], -1)
+
+
+def test_gradients_reach_layers_of_nested_models():
+    vit = build_vit(tiny_config(classes=None), name="vit")
+    fill_random(vit)
+    images = keras.Input((32, 32, 3))
+    scaled = keras.layers.Rescaling(0.9, name="before")(images)
+    bypass = keras.layers.GlobalAveragePooling2D("channels_last")(scaled)
+    x = keras.layers.Concatenate(name="join")([vit(scaled), bypass])
+    model = keras.Model(images, keras.layers.Dense(3, name="classes")(x))
+    pixels = images_for(vit, 2)
+    names = ["vit/block_0", "vit", "before", "join", "classes"]
+    outputs = features_of(model, names)(pixels)
+    np.testing.assert_allclose(outputs["classes"], model(pixels), atol=1e-5)
+    np.testing.assert_allclose(outputs["join"][:, :32], outputs["vit"], atol=1e-6)
+    assert np.abs(grad_cam(model, pixels, "vit/block_0")).max() > 0
+    assert np.abs(grad_cam(model, pixels, "vit/block_1")).max() == 0  # of the class token alone

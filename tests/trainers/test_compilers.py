@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 import keras_vit
+from keras_vit.files import cache_dir
 from keras_vit.models.vit import build_vit
 from keras_vit.trainers import compilers
 from keras_vit.trainers.compilers import (
@@ -152,7 +153,9 @@ def test_where_xla_cannot_run_nothing_is_timed(model, timer):
     assert timer.batches == []
 
 
-@pytest.mark.parametrize("content", [b"\xff", b"[1]", b'{"x": [1]}', b'{"x": [1, -1]}', b"{"])
+@pytest.mark.parametrize(
+    "content", [b"\xff", b"[1]", b'{"x": [1]}', b'{"x": [1, -1]}', b"{", b"[" * 99999]
+)
 def test_a_damaged_cache_is_measured_again(content, model, timer):
     timer.file.parent.mkdir()
     timer.file.write_bytes(content)
@@ -174,6 +177,22 @@ def test_a_cache_that_cannot_be_written_stays_whole(model, timer, monkeypatch):
         assert xla_for_inference(model, 8)
     assert timer.file.read_bytes() == content
     assert [path.name for path in timer.file.parent.iterdir()] == [timer.file.name]
+
+
+@pytest.mark.parametrize("kind", ["no home", "a file", "a folder in place of the file"])
+def test_predictions_do_without_a_cache(kind, model, timer, monkeypatch):
+    if kind == "no home":
+        for name in ("HOME", "XDG_CACHE_HOME", "KERAS_VIT_CACHE"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as without a passwd entry
+        with pytest.raises(OSError, match=r"no home directory\. Set KERAS_VIT_CACHE"):
+            cache_dir()
+    elif kind == "a file":
+        timer.file.parent.write_text("not a folder")
+    else:
+        timer.file.mkdir(parents=True)
+    assert xla_for_inference(model, 1) and xla_for_inference(model, 1)
+    assert timer.batches == [1]
 
 
 class Recording(keras.layers.Layer):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import keras_vit
 from tests.checks import quick
@@ -88,3 +89,88 @@ def test_freezing_after_compile_is_said_until_it_is_compiled_again():
     model.fit(IMAGES, LABELS, verbose=0)
     after = model.get_layer("block_0").get_weights()
     assert all((a == b).all() for a, b in zip(before, after, strict=True))
+
+
+def to_numpy(y_true, y_pred):
+    """A metric that is not of TensorFlow, with a condition on values."""
+    found = np.mean(y_pred.numpy().argmax(-1) == y_true.numpy().ravel())
+    return np.float32(found if found >= 0 else np.nan)
+
+
+def with_a_condition(y_true, y_pred):
+    """A loss that reads values in Python."""
+    loss = LOSS(y_true, y_pred)
+    return loss if float(loss) > 0 else 0 * loss
+
+
+def test_eager_steps_run_the_code_of_users_on_values_alone():
+    ours = make()
+    plain = keras.Model(ours.inputs, ours.outputs[0])
+    start, histories = ours.get_weights(), []
+    for model in (plain, ours):
+        model.set_weights(start)
+        model.compile("sgd", with_a_condition, metrics=[to_numpy], run_eagerly=True)
+        data = {"validation_data": (IMAGES, LABELS), "shuffle": False, "verbose": 0}
+        histories.append(model.fit(IMAGES, LABELS, batch_size=4, **data).history)
+        model.evaluate(IMAGES, LABELS, verbose=0)
+    assert histories[0].keys() == histories[1].keys() >= {"to_numpy", "val_to_numpy"}
+    for name, values in histories[0].items():
+        np.testing.assert_allclose(histories[1][name], values, rtol=1e-5)
+
+
+@pytest.mark.parametrize("jit_compile", ["auto", True])
+def test_an_error_of_a_metric_is_that_of_the_step(jit_compile):
+    model = make()
+    model.compile("sgd", LOSS, metrics=[to_numpy], jit_compile=jit_compile)
+    with pytest.raises(AttributeError, match="numpy") as error:
+        model.fit(IMAGES, LABELS, verbose=0)
+    assert any(entry.name == "train_step" for entry in error.traceback)
+
+
+def test_more_keys_than_inputs_are_ignored():
+    rows = {"images": IMAGES, "id": np.arange(8), "file": np.array(["a.png"] * 8)}
+    data = tf.data.Dataset.from_tensor_slices((rows, LABELS)).batch(4)
+    inputs = {"images": keras.Input((16, 16, 3), name="images")}
+    inputs["age"] = keras.Input((1,), name="age")
+    model = make()
+    two = keras_vit.Model(inputs, keras.layers.Dense(2)(inputs["age"]) + model(inputs["images"]))
+    expected = model.predict(IMAGES, verbose=0)
+    np.testing.assert_allclose(model.predict(data, verbose=0), expected, atol=1e-6)
+    for each, batches in (
+        (model, data),
+        (two, data.map(lambda x, y: ({**x, "age": [[1.0]] * 4}, y))),
+    ):
+        each.compile("sgd", LOSS, jit_compile=False)
+        each.fit(batches, shuffle=False, verbose=0)
+        each.evaluate(batches, verbose=0)
+        each.predict(batches, verbose=0)
+    match = r"takes a batch with the keys images\. Received: image, id, without images"
+    with pytest.raises(ValueError, match=match):
+        model({"image": IMAGES, "id": np.arange(8)})
+    with pytest.raises(ValueError, match="Missing data for input"):
+        two({"images": IMAGES})
+
+
+def subclass_of(base):
+    class Classifier(base):
+        def __init__(self):
+            super().__init__()
+            self.backbone = make()
+            self.classes = keras.layers.Dense(2)
+
+        def call(self, images, training=None):
+            return self.classes(self.backbone(images, training=training))
+
+    return Classifier
+
+
+def test_a_model_in_a_subclass_of_keras(tmp_path):
+    model, again = subclass_of(keras.Model)(), subclass_of(keras.Model)()
+    model.compile("sgd", LOSS)
+    model.fit(IMAGES, LABELS, verbose=0)
+    model.save_weights(tmp_path / "a.weights.h5")
+    again(IMAGES)
+    again.load_weights(tmp_path / "a.weights.h5")
+    np.testing.assert_array_equal(again(IMAGES), model(IMAGES))
+    with pytest.raises(TypeError, match="your own, derive from"):
+        subclass_of(keras_vit.Model)()
