@@ -126,7 +126,16 @@ class Inference:
         return [variable.value for variable in self.model.variables]
 
     def __call__(self, pixels: Any) -> dict[str, tf.Tensor]:
-        """Named float32 outputs for pixels of shape `(B, H, W, C)` in [0, 255], or for patches."""
+        """Named float32 outputs for pixels of shape `(B, H, W, C)` in [0, 255], or for patches.
+
+        TensorFlow checks no shape that a function was traced for. Without a check in the graph, one
+        image of twice the size is answered like four images.
+        """
+        pixels = tf.nest.map_structure(
+            lambda x, spec: tf.ensure_shape(x, spec.shape, f"{spec.name}_shape"),
+            pixels,
+            self.inputs(),
+        )
         if self.normalizes and not self.takes_patches:  # as `fit` does
             pixels = normalize(pixels, self.preprocessing)
         outputs = self.model(pixels, training=False)

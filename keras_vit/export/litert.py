@@ -200,6 +200,7 @@ def _convert(
     named = spec if isinstance(spec, dict) else {"pixels": spec}
 
     def function(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        inputs = {name: _fix_shape(x) for name, x in inputs.items()}
         results = inference(inputs if inference.takes_patches else inputs["pixels"])
         return {name: results[name] for name in outputs}
 
@@ -222,6 +223,17 @@ def _convert(
         if precision == "float16":
             converter.target_spec.supported_types = [tf.float16]
         return converter.convert(), []
+
+
+def _fix_shape(x: tf.Tensor) -> tf.Tensor:
+    """Makes a file refuse inputs that are resized to another shape, except to another batch size.
+
+    LiteRT's reshapes count elements only, so two images of half the height pass for one. Split into
+    one part of a given size, an axis must have that size; converters drop all other checks.
+    """
+    for axis, size in enumerate(x.shape[1:], 1):
+        (x,) = tf.raw_ops.SplitV(value=x, size_splits=[size], axis=axis, num_split=1)
+    return x
 
 
 def _convert_stablehlo(

@@ -134,9 +134,11 @@ def test_exact_gelu_is_one_operator_and_shapes_are_static(reports):
 def test_xnnpack_takes_all_operators_but_those_that_are_named(reports):
     for precision in ("float32", "dynamic", "int8"):
         kernels = litert_kernels(reports[precision].path)
-        assert kernels.builtin == {"STRIDED_SLICE": 1} and kernels.parts == 2
+        assert kernels.builtin == {"STRIDED_SLICE": 1, "SPLIT_V": 3} and kernels.parts == 2
         assert kernels.xnnpack + kernels.builtin == count_litert_operators(reports[precision].path)
-    assert "built-in kernels 1 STRIDED_SLICE" in str(litert_kernels(reports["float32"].path))
+    assert "built-in kernels 3 SPLIT_V, 1 STRIDED_SLICE" in str(
+        litert_kernels(reports["float32"].path)
+    )
     assert kernels.xnnpack["FULLY_CONNECTED"] >= 5
 
 
