@@ -32,6 +32,7 @@ from keras_vit.export.litert_int8 import LayerError, quantize
 from keras_vit.export.runners import count_litert_operators, load_litert
 from keras_vit.export.serving import model_card
 from keras_vit.export.verify import (
+    LIMITS,
     ExportReport,
     Images,
     check,
@@ -43,8 +44,6 @@ from keras_vit.export.verify import (
 )
 from keras_vit.files import local_or_remote, write_atomically
 
-# Largest difference allowed, relative to the largest logit.
-TOLERANCES = {"float32": 1e-4, "float16": 2e-2, "dynamic": 0.5, "int8": 0.5, "int4": 0.5}
 _ERF = r"chlo.erf \1 : \2 -> \2"
 _BLOCK = 32  # weights that share a scale in int4
 
@@ -115,7 +114,7 @@ def export_litert(
 
     >>> print(keras_vit.export_litert(model, "model.tflite"))
     """
-    check_precision(precision, TOLERANCES)
+    check_precision(precision, LIMITS["litert"])
     inference = prepare(model, preprocessing=preprocessing, activation=activation, any_aspect=True)
     if inference.takes_patches and (precision.startswith("int") or converter != "tensorflow"):
         raise ValueError(
@@ -125,6 +124,7 @@ def export_litert(
         )
     outputs = check_outputs(inference, outputs)
     labels = check_labels(labels, inference.classes)
+    of_task = images is not None
     images = verification_images(images, inference)
     _check_converter(converter, precision, batch_size)
     if precision == "int4":
@@ -151,7 +151,7 @@ def export_litert(
             smallest_scale=inference.smallest_scale,
         )
         inference.check_unchanged()
-        check(report, TOLERANCES[precision], tolerance=tolerance)
+        check(report, of_task, tolerance)
     return dataclasses.replace(report, path=local_or_remote(path))
 
 
@@ -364,7 +364,7 @@ def _check_operators(path: pathlib.Path) -> None:
 
 def _pack(path: pathlib.Path, inference: Inference, precision: str, labels: list[str]) -> None:
     """Appends labels and model card as a zip archive, where LiteRT's tools expect them."""
-    card = model_card(inference, precision, labels)
+    card = model_card(inference, "litert", precision, labels)
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr("labels.txt", "".join(f"{label}\n" for label in labels))
         archive.writestr("model_card.json", json.dumps(card, indent=1))

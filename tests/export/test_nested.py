@@ -82,4 +82,6 @@ def test_keras_export_does_as_the_message_says(make, tmp_path):
     model.export(tmp_path / "m", format="tf_saved_model", verbose=False)
     given = arrays if len(arrays) > 1 else arrays[0]
     loaded = tf.saved_model.load(str(tmp_path / "m"))
-    np.testing.assert_allclose(loaded.serve(given), model.predict(given, verbose=0), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(
+        loaded.serve(given), model.predict(given, verbose=0), rtol=0, atol=1e-5
+    )
