@@ -29,6 +29,7 @@ from keras_vit.export.inference import (
     prepare,
 )
 from keras_vit.export.litert_int8 import LayerError, quantize
+from keras_vit.export.litert_metadata import LABELS, add_metadata
 from keras_vit.export.runners import count_litert_operators, load_litert
 from keras_vit.export.serving import model_card
 from keras_vit.export.verify import (
@@ -141,6 +142,9 @@ def export_litert(
         data, _ = _convert(
             inference, outputs, precision, batch_size, calibration, float_layers, converter
         )
+        if not inference.takes_patches:
+            classes = [name for name in outputs if _has_classes(inference, name)]
+            data = add_metadata(data, inference.source.name, inference.input_shape[-1], classes)
         unfinished.write_bytes(data)
         _pack(unfinished, inference, precision, labels)
         _check_operators(unfinished)
@@ -362,9 +366,14 @@ def _check_operators(path: pathlib.Path) -> None:
         )
 
 
+def _has_classes(inference: Inference, name: str) -> bool:
+    """Whether an output has a number for each class."""
+    return inference.names.get(name, name) in ("logits", "probabilities")
+
+
 def _pack(path: pathlib.Path, inference: Inference, precision: str, labels: list[str]) -> None:
     """Appends labels and model card as a zip archive, where LiteRT's tools expect them."""
     card = model_card(inference, "litert", precision, labels)
     with zipfile.ZipFile(path, "a") as archive:
-        archive.writestr("labels.txt", "".join(f"{label}\n" for label in labels))
+        archive.writestr(LABELS, "".join(f"{label}\n" for label in labels))
         archive.writestr("model_card.json", json.dumps(card, indent=1))
