@@ -24,7 +24,7 @@ class _Builder(flatbuffers.Builder):
     """Aligns vectors of bytes, as the weights of a file have to be."""
 
     def StartVector(self, size: int, count: int, alignment: int) -> int:
-        return super().StartVector(size, count, max(alignment, 16))
+        return super().StartVector(size, count, max(alignment, 16) if size == 1 else alignment)
 
     def table(self, *slots: tuple[str, int, int]) -> int:
         """Writes a table of `(kind, slot, value)`, of kinds `"offset"` and `"byte"`."""

@@ -69,8 +69,9 @@ class ExportReport:
 
     def __str__(self) -> str:
         agreement = "" if self.top1_agreement is None else f"top-1 {self.top1_agreement:.2%}, "
+        kind = self.format if self.precision == "unknown" else f"{self.format} {self.precision}"
         return (
-            f"{self.path} ({self.format} {self.precision}): {self.size / 2**20:.1f} MiB, "
+            f"{self.path} ({kind}): {self.size / 2**20:.1f} MiB, "
             f"difference {self.max_difference:.1e}, {agreement}{self.latency_ms:.1f} ms per image "
             f"({self.images} images)"
         )

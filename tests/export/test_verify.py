@@ -35,6 +35,7 @@ def test_the_command_line_exports_and_verifies(format, model, pixels, tmp_path, 
     report = verify_export(path, model, images=pixels)
     assert report.max_difference < 1e-5
     assert (report.format, report.images) == (format, 6)
+    assert f"({format}): " in str(report) and "unknown" not in str(report)
 
 
 @pytest.mark.slow
