@@ -105,7 +105,7 @@ class Candidate:
         return (
             self.runtime,
             self.precision,
-            f"{self.images_per_second:.4g}",
+            f"{self.images_per_second:.{3 if self.images_per_second < 1000 else 4}g}",
             agreement,
             f"{self.max_difference:.1e}",
             f"{self.size / 2**20:.1f}",
@@ -153,8 +153,8 @@ class OptimizedModel:
         return self._runner(pixels)
 
     def __str__(self) -> str:
-        chosen = f"{self.chosen.runtime} {self.chosen.precision}"
-        return f"{_table(self.candidates)}\n\n{chosen}: {self.path}"
+        chosen = f"{self.chosen.runtime} in {self.chosen.precision}"
+        return f"{_table(self.candidates)}\n\nThe fastest is {chosen}, with the file {self.path}"
 
 
 def optimize(

@@ -31,6 +31,11 @@ _ACTIVATIONS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     "sigmoid": tf.nn.sigmoid,
 }
 _NO_ACTIVATION = "linear"
+_KERAS_EXPORT = (
+    'Keras\'s own `model.export(path, format="tf_saved_model")`, also "litert", "onnx" and '
+    '"openvino", takes sequences (`TimeDistributed`) and several inputs, without decoding, labels '
+    "and comparison."
+)
 EXPORTED = "exported"  # name of the model with named outputs, in the names of tensors in files
 _SMALLEST = 1e-12  # in place of 0, where all outputs are
 
@@ -126,7 +131,16 @@ class Inference:
         return [variable.value for variable in self.model.variables]
 
     def __call__(self, pixels: Any) -> dict[str, tf.Tensor]:
-        """Named float32 outputs for pixels of shape `(B, H, W, C)` in [0, 255], or for patches."""
+        """Named float32 outputs for pixels of shape `(B, H, W, C)` in [0, 255], or for patches.
+
+        TensorFlow checks no shape that a function was traced for. Without a check in the graph, one
+        image of twice the size is answered like four images.
+        """
+        pixels = tf.nest.map_structure(
+            lambda x, spec: tf.ensure_shape(x, spec.shape, f"{spec.name}_shape"),
+            pixels,
+            self.inputs(),
+        )
         if self.normalizes and not self.takes_patches:  # as `fit` does
             pixels = normalize(pixels, self.preprocessing)
         outputs = self.model(pixels, training=False)
@@ -331,12 +345,20 @@ def check_model(model: keras.Model, any_size: bool = False, any_aspect: bool = F
             "`patches` and `grid`, and one is needed here, images. Use `export_saved_model`, "
             "`export_onnx`, or `export_litert` in float precision."
         )
-    if len(model.inputs) != 1 or (len(model.outputs) != 1 and not isinstance(model.output, dict)):
+    shapes = [tuple(each.shape) for each in model.inputs]
+    if len(shapes) != 1 or len(shapes[0]) > 4:
         raise ValueError(
-            "An exported model must have one input, images, and one output or a dict of outputs. "
-            f"Received: {len(model.inputs)} inputs and {len(model.outputs)} outputs. Build "
-            "`keras_vit.Model(images, output)` with the output to export, or with a dict that "
-            "names several."
+            "Files of this package take one input, images of shape (batch, height, width, "
+            f"channels). Received: {model.name!r} with "
+            f"{'an input' if len(shapes) == 1 else f'{len(shapes)} inputs'} of shape "
+            f"{', '.join(map(str, shapes))}. {_KERAS_EXPORT} Or export the part that takes "
+            "images: keras_vit.Model(images, features)."
+        )
+    if len(model.outputs) != 1 and not isinstance(model.output, dict):
+        raise ValueError(
+            "An exported model must have one output or a dict of outputs, whose names the file "
+            f"keeps. Received: {len(model.outputs)} outputs. Build `keras_vit.Model(images, "
+            "output)` with the output to export, or with a dict that names several."
         )
     shape = model.inputs[0].shape
     if any_size and getattr(getattr(model, "config", None), "any_size", False):
@@ -401,32 +423,37 @@ def _rebuild(model: keras.Model, policy: str, linear_head: bool) -> keras.Model:
     if not linear_head and policies == {"float32"} and policy == "float32":
         return model
     last = _last_layer(model)
-    head = last.name if last is not None else "head"
-    rebuilt = type(model).from_config(_with_policy(model.get_config(), policy, head, linear_head))
+    config = model.get_config()
+    layers = [
+        _as_head(layer, linear_head)
+        if last is not None and layer["name"] == last.name and not isinstance(last, keras.Model)
+        else _with_policy(layer, policy)
+        for layer in config.pop("layers", [])
+    ]
+    config = _with_policy(config, policy)
+    rebuilt = type(model).from_config({**config, "layers": layers} if layers else config)
     rebuilt.set_weights([np.asarray(weight, "float32") for weight in model.get_weights()])
     return rebuilt
 
 
-def _with_policy(config: Any, policy: str, head: str, linear_head: bool, name: str = "") -> Any:
-    """Replaces the dtype policy in the config of a model.
+def _as_head(config: dict[str, Any], linear: bool) -> dict[str, Any]:
+    """Config of the last layer in float32; `linear` removes its activation."""
+    config = _with_policy(config, "float32")
+    if linear and "activation" in config["config"]:
+        return {**config, "config": {**config["config"], "activation": "linear"}}
+    return config
 
-    Layers that a model built under `policy` has in float32 stay so, and the last layer, `head`.
-    `linear_head` removes its activation.
-    """
+
+def _with_policy(config: Any, policy: str, name: str = "") -> Any:
+    """Replaces the dtype policy in a config, except in layers that are always float32."""
     if isinstance(config, list | tuple):
-        return [_with_policy(value, policy, head, linear_head, name) for value in config]
+        return [_with_policy(value, policy, name) for value in config]
     if not isinstance(config, dict):
         return config
     name = config.get("name", name) if "dtype" in config else name
     if config.get("class_name") == "DTypePolicy":
-        kept = name == head or name in FLOAT32_LAYERS
-        return {**config, "config": {"name": "float32" if kept else policy}}
-    changed = {
-        key: _with_policy(value, policy, head, linear_head, name) for key, value in config.items()
-    }
-    if linear_head and name == head and "activation" in changed:
-        changed["activation"] = "linear"
-    return changed
+        return {**config, "config": {"name": "float32" if name in FLOAT32_LAYERS else policy}}
+    return {key: _with_policy(value, policy, name) for key, value in config.items()}
 
 
 def _with_named_outputs(model: keras.Model, name: str) -> keras.Model:

@@ -29,9 +29,11 @@ from keras_vit.export.inference import (
     prepare,
 )
 from keras_vit.export.litert_int8 import LayerError, quantize
+from keras_vit.export.litert_metadata import LABELS, add_metadata
 from keras_vit.export.runners import count_litert_operators, load_litert
 from keras_vit.export.serving import model_card
 from keras_vit.export.verify import (
+    LIMITS,
     ExportReport,
     Images,
     check,
@@ -44,8 +46,6 @@ from keras_vit.export.verify import (
 from keras_vit.files import local_or_remote, write_atomically
 from keras_vit.installation import pip_install
 
-# Largest difference allowed, relative to the largest logit.
-TOLERANCES = {"float32": 1e-4, "float16": 2e-2, "dynamic": 0.5, "int8": 0.5, "int4": 0.5}
 _ERF = r"chlo.erf \1 : \2 -> \2"
 _BLOCK = 32  # weights that share a scale in int4
 
@@ -116,7 +116,7 @@ def export_litert(
 
     >>> print(keras_vit.export_litert(model, "model.tflite"))
     """
-    check_precision(precision, TOLERANCES)
+    check_precision(precision, LIMITS["litert"])
     inference = prepare(model, preprocessing=preprocessing, activation=activation, any_aspect=True)
     if inference.takes_patches and (precision.startswith("int") or converter != "tensorflow"):
         raise ValueError(
@@ -126,6 +126,7 @@ def export_litert(
         )
     outputs = check_outputs(inference, outputs)
     labels = check_labels(labels, inference.classes)
+    of_task = images is not None
     images = verification_images(images, inference)
     _check_converter(converter, precision, batch_size)
     if precision == "int4":
@@ -142,6 +143,9 @@ def export_litert(
         data, _ = _convert(
             inference, outputs, precision, batch_size, calibration, float_layers, converter
         )
+        if not inference.takes_patches:
+            classes = [name for name in outputs if _has_classes(inference, name)]
+            data = add_metadata(data, inference.source.name, inference.input_shape[-1], classes)
         unfinished.write_bytes(data)
         _pack(unfinished, inference, precision, labels)
         _check_operators(unfinished)
@@ -152,7 +156,7 @@ def export_litert(
             smallest_scale=inference.smallest_scale,
         )
         inference.check_unchanged()
-        check(report, TOLERANCES[precision], tolerance=tolerance)
+        check(report, of_task, tolerance)
     return dataclasses.replace(report, path=local_or_remote(path))
 
 
@@ -201,6 +205,7 @@ def _convert(
     named = spec if isinstance(spec, dict) else {"pixels": spec}
 
     def function(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        inputs = {name: _fix_shape(x) for name, x in inputs.items()}
         results = inference(inputs if inference.takes_patches else inputs["pixels"])
         return {name: results[name] for name in outputs}
 
@@ -223,6 +228,17 @@ def _convert(
         if precision == "float16":
             converter.target_spec.supported_types = [tf.float16]
         return converter.convert(), []
+
+
+def _fix_shape(x: tf.Tensor) -> tf.Tensor:
+    """Makes a file refuse inputs that are resized to another shape, except to another batch size.
+
+    LiteRT's reshapes count elements only, so two images of half the height pass for one. Split into
+    one part of a given size, an axis must have that size; converters drop all other checks.
+    """
+    for axis, size in enumerate(x.shape[1:], 1):
+        (x,) = tf.raw_ops.SplitV(value=x, size_splits=[size], axis=axis, num_split=1)
+    return x
 
 
 def _convert_stablehlo(
@@ -350,9 +366,14 @@ def _check_operators(path: pathlib.Path) -> None:
         )
 
 
+def _has_classes(inference: Inference, name: str) -> bool:
+    """Whether an output has a number for each class."""
+    return inference.names.get(name, name) in ("logits", "probabilities")
+
+
 def _pack(path: pathlib.Path, inference: Inference, precision: str, labels: list[str]) -> None:
     """Appends labels and model card as a zip archive, where LiteRT's tools expect them."""
-    card = model_card(inference, precision, labels)
+    card = model_card(inference, "litert", precision, labels)
     with zipfile.ZipFile(path, "a") as archive:
-        archive.writestr("labels.txt", "".join(f"{label}\n" for label in labels))
+        archive.writestr(LABELS, "".join(f"{label}\n" for label in labels))
         archive.writestr("model_card.json", json.dumps(card, indent=1))

@@ -36,6 +36,7 @@ FLOAT_OPERATORS = (
     "SELECT_V2",
     "SOFTMAX",
     "SPLIT",
+    "SPLIT_V",
     "SQRT",
     "SQUARE",
     "SQUARED_DIFFERENCE",

@@ -18,6 +18,7 @@ from keras_vit.export.onnx_precision import to_float16, to_int8
 from keras_vit.export.runners import import_onnx, load_onnx
 from keras_vit.export.serving import model_card
 from keras_vit.export.verify import (
+    LIMITS,
     ExportReport,
     Images,
     check,
@@ -28,12 +29,6 @@ from keras_vit.export.verify import (
 )
 from keras_vit.files import local_or_remote, write_atomically
 
-# Largest difference allowed, relative to the largest logit, and least top-1 agreement.
-TOLERANCES: dict[str, tuple[float | None, float | None]] = {
-    "float32": (1e-5, None),
-    "float16": (2e-2, None),
-    "int8": (0.5, None),
-}
 _PROTOBUF_LIMIT = 2**31 - 2**24  # bytes of constants; the rest of the 2 GB is for the nodes
 
 
@@ -94,7 +89,7 @@ def export_onnx(
 
     >>> print(keras_vit.export_onnx(model, "model.onnx"))
     """
-    check_precision(precision, TOLERANCES)
+    check_precision(precision, LIMITS["onnx"])
     if opset not in OPSETS:
         raise ValueError(
             f"`opset` must be one of {', '.join(map(str, OPSETS))}. Received: {opset}."
@@ -104,10 +99,11 @@ def export_onnx(
     inference = prepare(model, preprocessing=preprocessing, activation=activation, any_aspect=True)
     outputs = check_outputs(inference, outputs)
     labels = check_labels(labels, inference.classes)
+    of_task = images is not None
     images = verification_images(images, inference)
     with write_atomically(path) as unfinished:
         graph = convert(inference, outputs, opset)
-        card = json.dumps(model_card(inference, precision, labels))
+        card = json.dumps(model_card(inference, "onnx", precision, labels))
         _write(graph, unfinished, precision, external_data, {"model_card": card})
         runner = of_images(load_onnx(unfinished), inference)
         expected = expected_outputs(inference, images)
@@ -121,7 +117,7 @@ def export_onnx(
             smallest_scale=inference.smallest_scale,
         )
         inference.check_unchanged()
-        check(report, *TOLERANCES[precision], tolerance)
+        check(report, of_task, tolerance)
     return dataclasses.replace(report, path=local_or_remote(path))
 
 

@@ -68,8 +68,8 @@ def convert(inference: Inference, outputs: tuple[str, ...], opset: int) -> Graph
     if opset >= ATTENTION_OPSET:
         fuse_attention(graph)
     _keep_padding_of_pools(graph)
-    paths = [variable.path for variable in inference.model.variables]
-    _rename_constants(graph, dict(zip(weights, paths, strict=True)))
+    names = _weight_names(inference.model.variables)
+    _rename_constants(graph, dict(zip(weights, names, strict=True)))
     return graph
 
 
@@ -175,6 +175,17 @@ def _rename(model: onnx.ModelProto, names: dict[str, str]) -> None:
     for node in graph.node:
         for field in (node.input, node.output):
             field[:] = [names.get(name, name) for name in field]
+
+
+def _weight_names(variables: list[keras.Variable]) -> list[str]:
+    """Paths of variables, numbered where models inside of a model have the same."""
+    counts: collections.Counter[str] = collections.Counter()
+    names = []
+    for variable in variables:
+        number = counts[variable.path]
+        counts[variable.path] += 1
+        names.append(f"{variable.path}/{number}" if number else variable.path)
+    return names
 
 
 def _rename_constants(graph: Graph, names: dict[str, str]) -> None:

@@ -30,6 +30,7 @@ from keras_vit.export.onnx_graph import save
 from keras_vit.export.runners import import_onnx, import_openvino, load_openvino
 from keras_vit.export.serving import model_card
 from keras_vit.export.verify import (
+    LIMITS,
     ExportReport,
     Images,
     check,
@@ -43,8 +44,6 @@ from keras_vit.files import local_or_remote, write_atomically
 if TYPE_CHECKING:  # an optional package
     import openvino
 
-# Largest difference allowed, relative to the largest logit.
-TOLERANCES = {"float32": 1e-5, "float16": 2e-2, "bfloat16": 0.1, "int8": 0.5}
 _OPSET = 20  # with Gelu; opset 23's Attention is left to OpenVINO's own fusion
 _SMALL = 64  # elements; smaller constants stay float32
 
@@ -104,7 +103,7 @@ def export_openvino(
 
     >>> print(keras_vit.export.export_openvino(model, "model.xml"))
     """
-    check_precision(precision, TOLERANCES)
+    check_precision(precision, LIMITS["openvino"])
     if not os.fspath(path).endswith(".xml"):
         raise ValueError(
             "The path of an OpenVINO file must end in .xml; its weights get the same name with "
@@ -113,6 +112,7 @@ def export_openvino(
     inference = prepare(model, preprocessing=preprocessing, activation=activation)
     outputs = check_outputs(inference, outputs)
     labels = check_labels(labels, inference.classes)
+    of_task = images is not None
     images = verification_images(images, inference)
     samples = _calibration_pixels(inference, precision, calibration, float_layers)
     import_openvino(with_nncf=precision == "int8")
@@ -124,7 +124,9 @@ def export_openvino(
             _store_bfloat16(graph)
         if samples is not None:
             graph = _quantize(graph, samples, float_layers)
-        graph.set_rt_info(json.dumps(model_card(inference, precision, labels)), "model_card")
+        graph.set_rt_info(
+            json.dumps(model_card(inference, "openvino", precision, labels)), "model_card"
+        )
         _save(graph, unfinished, precision)
         expected, runner = expected_outputs(inference, images), load_openvino(unfinished)
         report = compare(
@@ -137,7 +139,7 @@ def export_openvino(
             smallest_scale=inference.smallest_scale,
         )
         inference.check_unchanged()
-        check(report, TOLERANCES[precision], tolerance=tolerance)
+        check(report, of_task, tolerance)
     return dataclasses.replace(report, path=local_or_remote(path))
 
 

@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 # Images of a request that are decoded at once; each can need 250 MB (docs/security.md).
 _AT_ONCE = 4
 PLAIN_PIXELS = "plain_pixels"  # the signature `pixels` without XLA
-TOLERANCES = {"float32": 1e-4, "bfloat16": 0.1, "float16": 2e-2}
 
 
 def export_saved_model(
@@ -154,6 +153,7 @@ def export_saved_model(
         )
     _check_names(inference)
     labels = check_labels(labels, inference.classes)
+    of_task = images is not None
     images = verification_images(images, inference)
     base = local_or_remote(path)
     name = str(version if version is not None else next_version(list_names(base)))
@@ -179,7 +179,7 @@ def export_saved_model(
             worst = max(report.max_difference, twin.max_difference)
             report = dataclasses.replace(report, max_difference=worst)
         inference.check_unchanged()
-        check(report, TOLERANCES[precision], tolerance=tolerance)
+        check(report, of_task, tolerance)
         if version is None and isinstance(base, pathlib.Path):
             destination = publish_version(unfinished, base)
     return dataclasses.replace(report, path=destination)

@@ -30,7 +30,6 @@ from keras_vit.export.verify import (
 from keras_vit.files import list_names, next_version, publish_version, write_atomically
 
 _MAX_CLASSES = 256  # of 8-bit class maps
-_TOLERANCE = 1e-4
 _AGREEMENT = 0.999  # of the pixels of a class map: two logits can be equal to rounding
 
 
@@ -100,7 +99,7 @@ def export_segmenter(
         agreement = min(share for share in shares if share is not None)  # one class has no top-1
         report = dataclasses.replace(report, top1_agreement=agreement)
         inference.check_unchanged()
-        check(report, _TOLERANCE, _AGREEMENT, tolerance)
+        check(report, images is not None, tolerance, _AGREEMENT)
         if version is None:
             destination = publish_version(unfinished, base)
     return dataclasses.replace(report, path=destination)

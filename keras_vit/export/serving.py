@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from keras_vit.data.decode import DECODED_CHANNELS
 from keras_vit.export.inference import Inference
-from keras_vit.export.verify import synthetic_images
+from keras_vit.export.verify import LIMITS, synthetic_images
 from keras_vit.files import local_or_remote, write_atomically
 
 EXTRA = "assets.extra"
@@ -54,22 +54,25 @@ def write_version_files(
     if labels:
         text = "".join(f"{label}\n" for label in labels)
         (extra / "labels.txt").write_text(text, encoding="utf-8", newline="\n")
-    card = {**model_card(inference, precision, labels), "max_pixels": max_pixels}
+    card = {**model_card(inference, "saved_model", precision, labels), "max_pixels": max_pixels}
     (extra / "model_card.json").write_text(json.dumps(card, indent=1), encoding="utf-8")
 
 
-def model_card(inference: Inference, precision: str, labels: Sequence[str]) -> dict[str, Any]:
+def model_card(
+    inference: Inference, format: str, precision: str, labels: Sequence[str]
+) -> dict[str, Any]:
     """Model card of an export: preprocessing, labels, versions and a golden input with outputs.
 
     Args:
         inference: The exported model.
+        format: Format of the file, a key of `LIMITS`.
         precision: Precision of the file.
         labels: Class names in order.
 
     Returns:
         Plain values for JSON. `golden` holds a fixed image, as `png` in base64 if an image file can
         have its channels and as shape and bytes of `pixels` otherwise, and the outputs of
-        `inference` for it.
+        `inference` for it, `tolerance` the largest difference from them that the export allows.
     """
     image = _golden_image(inference)
     outputs = {name: value[0] for name, value in inference.run(image[None]).items()}
@@ -84,6 +87,7 @@ def model_card(inference: Inference, precision: str, labels: Sequence[str]) -> d
     return {
         "name": inference.model.name,
         "precision": precision,
+        "tolerance": LIMITS[format][precision],
         "input_shape": list(inference.input_shape),
         "preprocessing": {
             key: list(value) if isinstance(value, tuple) else value

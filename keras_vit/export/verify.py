@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import os
 import pathlib
 import time
@@ -21,6 +22,17 @@ from keras_vit.errors import ExportMismatchError
 from keras_vit.export.inference import Inference, prepare
 from keras_vit.export.runners import LOADERS, Runner, find_format, newest_version
 from keras_vit.models.quantized import quantized_layers
+
+# Largest difference allowed, relative to the largest value of an output.
+LIMITS: dict[str, dict[str, float]] = {
+    "saved_model": {"float32": 1e-4, "bfloat16": 0.1, "float16": 2e-2},
+    "litert": {"float32": 1e-4, "float16": 2e-2, "dynamic": 0.5, "int8": 0.5, "int4": 0.5},
+    "onnx": {"float32": 1e-5, "float16": 2e-2, "int8": 0.5},
+    "openvino": {"float32": 1e-5, "float16": 2e-2, "bfloat16": 0.1, "int8": 0.5},
+}
+QUANTIZED = ("dynamic", "int8", "int4")
+# Top-1 agreement on images of the task, below which a file is an error, and a warning.
+REFUSED, WARNED = 0.7, 0.95
 
 # One array of pixels of the model's size, or a list of images of any size.
 Images = np.ndarray | Sequence[np.ndarray]
@@ -57,8 +69,9 @@ class ExportReport:
 
     def __str__(self) -> str:
         agreement = "" if self.top1_agreement is None else f"top-1 {self.top1_agreement:.2%}, "
+        kind = self.format if self.precision == "unknown" else f"{self.format} {self.precision}"
         return (
-            f"{self.path} ({self.format} {self.precision}): {self.size / 2**20:.1f} MiB, "
+            f"{self.path} ({kind}): {self.size / 2**20:.1f} MiB, "
             f"difference {self.max_difference:.1e}, {agreement}{self.latency_ms:.1f} ms per image "
             f"({self.images} images)"
         )
@@ -106,6 +119,7 @@ def verify_export(
     inference = prepare(
         model, "float32", preprocessing, activation, any_size=takes_any, any_aspect=True
     )
+    of_task = images is not None
     images = verification_images(images, inference)
     runner = of_images(LOADERS[format](path), inference)
     if quantized_layers(model):
@@ -120,7 +134,7 @@ def verify_export(
     )
     report = compare_resizing(report, runner, inference)
     report = compare_sizes(report, runner, inference)
-    return check(report, None, tolerance=tolerance)
+    return check(report, of_task, tolerance)
 
 
 def of_images(runner: Runner, inference: Inference) -> Runner:
@@ -215,38 +229,80 @@ def compare_resizing(report: ExportReport, runner: Runner, inference: Inference)
 
 def check(
     report: ExportReport,
-    max_difference: float | None,
-    min_agreement: float | None = None,
+    of_task: bool,
     tolerance: float | None = None,
+    min_agreement: float | None = None,
 ) -> ExportReport:
-    """Raises an error if an export differs from its model by more than a tolerance.
+    """Raises an error if an export differs from its model by more than `LIMITS` allow.
+
+    Top-1 agreement counts on images of the task alone: below `REFUSED` it is an error, below
+    `WARNED` a warning, in all formats and precisions. Synthetic images say little about it.
 
     Args:
         report: The comparison.
-        max_difference: Largest difference allowed; `None` allows any.
-        min_agreement: Lowest top-1 agreement allowed, in [0, 1]; `None` allows any.
-        tolerance: The user's largest difference, which replaces both.
+        of_task: Whether the user passed the images.
+        tolerance: The user's largest difference, which replaces all limits.
+        min_agreement: Lowest agreement of any images, in [0, 1]; `None` has none.
 
     Returns:
         `report`.
 
     Raises:
-        ExportMismatchError: If a tolerance is exceeded.
+        ExportMismatchError: If a limit is exceeded.
     """
-    if tolerance is not None:
-        max_difference, min_agreement = tolerance, None
-    differs = max_difference is not None and not report.max_difference <= max_difference
+    known = LIMITS[report.format].get(report.precision)  # `verify_export` knows no precision
+    allowed = known if tolerance is None else tolerance
     agreement = report.top1_agreement
-    disagrees = min_agreement is not None and agreement is not None and agreement < min_agreement
-    if differs or disagrees or not np.isfinite(report.max_difference):
+    if tolerance is not None or known is None or agreement is None:
+        agreement, least = 1.0, 0.0
+    else:
+        least = max(min_agreement or 0.0, REFUSED if of_task else 0.0)
+    is_close = np.isfinite(report.max_difference)
+    if allowed is not None:
+        is_close = is_close and report.max_difference <= allowed
+    found = f"largest difference {report.max_difference:.2e}"
+    found += "" if allowed is None else f" (allowed: {allowed:g})"
+    if report.top1_agreement is not None:
+        found += f", top-1 agreement {report.top1_agreement:.1%} (at least: {least:.1%})"
+    found += f" on {report.images} {'images that were passed' if of_task else 'synthetic images'}"
+    advice = _advice(report, known, of_task)
+    if not is_close or agreement < least:
         raise ExportMismatchError(
-            f"The {report.format} export differs from the model: largest difference "
-            f"{report.max_difference:.2e} (allowed: {max_difference}), top-1 agreement "
-            f"{agreement} (at least: {min_agreement}) on {report.images} images. Pass images of "
-            "the task, try another precision, or set `tolerance`.",
-            report,
+            f"The {report.format} export differs from the model: {found}. {advice}", report
+        )
+    if of_task and agreement < WARNED:
+        warnings.warn(
+            f"The {report.format} export in {report.precision} often answers another class than "
+            f"the model: {found}. {advice}",
+            stacklevel=3,
         )
     return report
+
+
+def _advice(report: ExportReport, known: float | None, of_task: bool) -> str:
+    """What to do about a file that differs: rounding of its precision, or a wrong file."""
+    if report.precision in QUANTIZED:
+        images = "" if of_task else " Pass images of the task as `images`, for a fair comparison."
+        floats = {
+            "litert": 'Take "int8" with layers in float (`float_layers`, the worst of '
+            "`keras_vit.export.litert_errors`)",
+            "openvino": "Keep layers in float by `float_layers`",
+        }.get(report.format, "Take another format, whose int8 is calibrated")
+        return (
+            f'{floats}, or "float16"; `keras_vit.report.export_within_budget` finds the smallest '
+            f"file for a budget of accuracy.{images}"
+        )
+    is_near = report.max_difference <= math.sqrt(known or 0.5)  # half of the digits
+    if not is_near or (report.top1_agreement is not None and report.top1_agreement < 0.5):
+        return (
+            "This is more than rounding: the file computes something else than the model. Do not "
+            "raise `tolerance`. Compare another format, and the model without its last layers, to "
+            "find the layer; for `verify_export`, check that the file is of this model."
+        )
+    if report.precision in ("float16", "bfloat16"):
+        return 'This is rounding of 16 bits. Take "float32", or images of the task as `images`.'
+    images = "" if of_task else " Pass images of the task as `images`;"
+    return f"This may be rounding.{images} `tolerance` allows more if their classes agree."
 
 
 def expected_outputs(inference: Inference, images: np.ndarray) -> dict[str, np.ndarray]:

@@ -41,6 +41,7 @@ _EXPORTS: dict[str, tuple[Callable[..., ExportReport], str, tuple[str, ...]]] = 
     "openvino": (export_openvino, "model.xml", ("float32", "float16", "int8")),
     "saved_model": (export_saved_model, "model", ("float32", "bfloat16", "float16")),
 }
+_CALIBRATED = ("litert", "openvino")  # in int8; int8 of ONNX takes its ranges at run time
 _GOALS = ("size", "latency")
 _CALIBRATION = 100  # images for int8
 _BATCH = 32
@@ -101,6 +102,7 @@ class Certificate:
             ("accuracy before", _with_interval(before["accuracy"], before["interval"])),
             ("accuracy after", _with_interval(after["accuracy"], after["interval"])),
             ("drop", _with_interval(card["drop"], card["drop_interval"])),
+            ("images", f"{card['images']} measured{_held_out(card['calibration_images'])}"),
             ("budget", f"{card['budget']:.2%}, one image is {1 / card['images']:.2%}"),
             ("one image", f"{card['latency_ms']:.2f} ms, before {card['float32_ms']:.2f} ms"),
             (
@@ -111,6 +113,10 @@ class Certificate:
         ]
         width = max(len(name) for name, _ in rows)
         return "\n".join(f"{name:{width}}  {value}" for name, value in rows)
+
+
+def _held_out(count: int) -> str:
+    return f", {count} others for the calibration of int8" if count else ""
 
 
 def _with_interval(share: float, interval: Sequence[float]) -> str:
@@ -146,7 +152,8 @@ def export_within_budget(
         goal: `"size"` takes the file with the fewest bytes, `"latency"` the one that answers one
             image soonest on this machine, timed in turns.
         calibration: Images for int8, of which 100 are used, spread evenly over all; `None` holds
-            out 100 of `images`, or a fifth of fewer, which are not counted then.
+            out 100 of `images`, or a fifth of fewer, which are not measured then; not for the
+            formats `"onnx"` and `"saved_model"`, which need none.
         labels: Class names in order; `None` takes those of `images`.
         preprocessing: Preprocessing of the images; `None` takes the model's own.
 
@@ -175,7 +182,7 @@ def export_within_budget(
         )
     inference = prepare(model, preprocessing=preprocessing)
     _check_task(images, inference)
-    if calibration is None:
+    if calibration is None and to in _CALIBRATED:
         images, calibration = images.split(min(_CALIBRATION, max(1, images.num_images // 5)))
     batches = _Batches(images, inference)
     before = _answers(inference.run, batches, inference)
@@ -225,7 +232,7 @@ class _Search:
         batches: _Batches,
         before: _Answers,
         to: str,
-        calibration: ImageSet,
+        calibration: ImageSet | None,
         labels: Sequence[str] | None,
         folder: str,
     ):
@@ -241,15 +248,19 @@ class _Search:
             "preprocessing": inference.preprocessing,
             "tolerance": float("inf"),  # the labelled images decide
         }
-        self._samples = list(_decoded(calibration, inference))
+        self.samples = (
+            list(_decoded(calibration, inference))
+            if calibration is not None and to in _CALIBRATED
+            else []
+        )
 
     def attempt(self, precision: str, float_layers: Sequence[str] = ()) -> Attempt:
         """Exports one precision and measures it."""
         export, name, _ = _EXPORTS[self.to]
         path = self._folder / str(len(self.attempts)) / name
         options = {**self._options, "precision": precision}
-        if precision == "int8" and self.to != "onnx":
-            options |= {"calibration": self._samples, "float_layers": float_layers}
+        if precision == "int8" and self.to in _CALIBRATED:
+            options |= {"calibration": self.samples, "float_layers": float_layers}
         report = export(self._model, path, **options)
         path = pathlib.Path(report.path)
         runner = LOADERS[self.to](path)
@@ -281,7 +292,7 @@ class _Search:
     def keep_worst_layers_float(self, budget: float) -> None:
         """Finds how many of the layers with the largest errors int8 has to leave in float."""
         errors = litert_errors(
-            self._model, self._samples, preprocessing=self.inference.preprocessing
+            self._model, self.samples, preprocessing=self.inference.preprocessing
         )
         names = [part_of_name(row.tensor) for row in errors]
         low, high = 0, 1
@@ -326,6 +337,7 @@ def _card(search: _Search, chosen: Attempt, budget: float, goal: str) -> dict[st
         "model": search.inference.source.name,
         "data": images.name,
         "images": count,
+        "calibration_images": len(search.samples),
         "budget": budget,
         "goal": goal,
         "format": search.to,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import importlib
 import inspect
 import sys
 import threading
@@ -130,6 +131,7 @@ PRIVATE_NAMES = tuple(
         # Exports: other packages.
         ("tf2onnx.optimizer", "_get_optimizers", "all graph optimizers but two"),
         ("ai_edge_litert.interpreter:Interpreter", "_get_ops_details", "counts operators"),
+        ("ai_edge_litert.schema_py_generated", "ModelT", "adds metadata for MediaPipe"),
     )
 )
 
@@ -393,3 +395,8 @@ def litert_operators(interpreter: Any) -> list[dict[str, Any]]:
     Once tensors are allocated, operators of delegates follow, which compute several of them.
     """
     return interpreter._get_ops_details()
+
+
+def litert_schema() -> Any:
+    """Returns the tables of LiteRT files, as classes."""
+    return importlib.import_module("ai_edge_litert.schema_py_generated")

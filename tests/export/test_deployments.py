@@ -114,6 +114,12 @@ def test_the_scripts_export_and_classify(
     difference, row = capsys.readouterr().out.splitlines()
     assert float(difference.split()[1]) < 1e-5
     assert row.startswith(f"{photographs / '0.png'}\t{best[0][0]} ")
+    classify.open_model = lambda path, open=classify.open_model: (
+        open(path)[0],
+        lambda pixels: open(path)[1](pixels) * 1.1,
+    )
+    with pytest.raises(SystemExit, match="answers differently here"):
+        classify.main([exact, "--check"])
 
 
 @pytest.mark.slow

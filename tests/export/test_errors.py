@@ -44,7 +44,7 @@ def functional(outputs=1, shape=(8, 8, 3)):
             ValueError,
             r"a symbolic input\. Received: Mine 'mine'.*Wrap a subclassed",
         ),
-        (lambda: functional(2), ValueError, "Received: 1 inputs and 2 outputs"),
+        (lambda: functional(2), ValueError, "Received: 2 outputs"),
         (
             lambda: functional(shape=(None, None, 3)),
             ValueError,

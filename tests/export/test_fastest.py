@@ -11,7 +11,7 @@ import pytest
 from keras_vit.cli.main import main
 from keras_vit.errors import ExportMismatchError
 from keras_vit.export import fastest as module
-from keras_vit.export.fastest import optimize
+from keras_vit.export.fastest import Candidate, optimize
 from keras_vit.export.runners import load_openvino
 from keras_vit.models.vit import build_vit
 from tests.fixtures import fill_random, images_for, tiny_config
@@ -163,3 +163,8 @@ def test_the_command_prints_the_table(model, fake, tmp_path, capsys):
     assert main(["optimize", str(tmp_path / "tiny.keras"), "--output", str(folder)]) == 0
     assert "xla       float32    1         100.0%" in capsys.readouterr().out
     assert [path.name for path in folder.iterdir()] == ["model.tflite"]
+
+
+def test_the_table_has_three_digits():
+    rows = [Candidate("litert", "float32", images_per_second=x).row()[2] for x in (4.7891, 1234.5)]
+    assert rows == ["4.79", "1234"]

@@ -19,6 +19,7 @@ from keras_vit.export.runners import (
     load_litert,
 )
 from keras_vit.models.vit import build_vit
+from keras_vit.trainers.private_names import litert_schema
 from tests.counts import check_counts, script
 from tests.export.conftest import LABELS
 from tests.fixtures import fill_random, tiny_config
@@ -134,9 +135,11 @@ def test_exact_gelu_is_one_operator_and_shapes_are_static(reports):
 def test_xnnpack_takes_all_operators_but_those_that_are_named(reports):
     for precision in ("float32", "dynamic", "int8"):
         kernels = litert_kernels(reports[precision].path)
-        assert kernels.builtin == {"STRIDED_SLICE": 1} and kernels.parts == 2
+        assert kernels.builtin == {"STRIDED_SLICE": 1, "SPLIT_V": 3} and kernels.parts == 2
         assert kernels.xnnpack + kernels.builtin == count_litert_operators(reports[precision].path)
-    assert "built-in kernels 1 STRIDED_SLICE" in str(litert_kernels(reports["float32"].path))
+    assert "built-in kernels 3 SPLIT_V, 1 STRIDED_SLICE" in str(
+        litert_kernels(reports["float32"].path)
+    )
     assert kernels.xnnpack["FULLY_CONNECTED"] >= 5
 
 
@@ -213,3 +216,22 @@ def test_a_dynamic_batch_size(model, pixels, tmp_path):
     report = export_litert(model, tmp_path / "tiny.tflite", batch_size=None)
     logits = load_litert(report.path)(pixels)["logits"]
     np.testing.assert_allclose(logits, model(pixels), rtol=0, atol=1e-5)
+
+
+def test_metadata_tells_mediapipe_the_range_of_pixels_and_the_labels(exported, pixels):
+    """MediaPipe 1.2.3's ImageClassifier ran such a file; here its fields are read back."""
+    schema = litert_schema()
+    data = exported.path.read_bytes()
+    model = schema.ModelT.InitFromPackedBuf(data, 0)
+    (entry,) = [each for each in model.metadata if each.name == b"TFLITE_METADATA"]
+    metadata = bytes(model.buffers[entry.buffer].data)
+    assert metadata[4:8] == b"M001"  # the identifier of its format
+    for text in (b"pixels", b"logits", b"labels.txt"):
+        assert text in metadata
+    for numbers in ([0.0], [1.0], [255.0]):  # mean, standard deviation, maximum
+        assert np.array(numbers, "float32").tobytes() in metadata
+    weights = [each.data for each in model.buffers if each.data is not None]
+    start = np.frombuffer(data, "uint8").ctypes.data
+    plain = schema.ModelT.InitFromPackedBuf(data, 0)
+    places = [x.data.ctypes.data for x in plain.buffers if isinstance(x.data, np.ndarray)]
+    assert weights and {(place - start) % 16 for place in places} <= {0}

@@ -11,7 +11,7 @@ from keras_vit.cli.main import main
 from keras_vit.errors import ExportMismatchError
 from keras_vit.export.onnx import export_onnx
 from keras_vit.export.runners import find_format, newest_version
-from keras_vit.export.verify import compare, verify_export
+from keras_vit.export.verify import LIMITS, ExportReport, check, compare, verify_export
 from tests.fixtures import fill_random, images_for, tiny_config
 
 
@@ -35,6 +35,7 @@ def test_the_command_line_exports_and_verifies(format, model, pixels, tmp_path, 
     report = verify_export(path, model, images=pixels)
     assert report.max_difference < 1e-5
     assert (report.format, report.images) == (format, 6)
+    assert f"({format}): " in str(report) and "unknown" not in str(report)
 
 
 @pytest.mark.slow
@@ -76,6 +77,43 @@ def test_verify_export_detects_another_model(model, tmp_path):
     assert verify_export(path, other).max_difference > 1e-2
     with pytest.raises(ExportMismatchError, match="onnx export differs from the model"):
         verify_export(path, other, tolerance=1e-3)
+
+
+FINE, ADVICE = None, "export_within_budget"
+
+
+@pytest.mark.parametrize("format", LIMITS)
+@pytest.mark.parametrize(
+    ("precision", "difference", "agreement", "of_task", "message"),
+    [
+        ("float32", 3e-6, 1.0, True, FINE),
+        ("float32", 5e-4, 1.0, False, "synthetic images. This may be rounding. Pass images"),
+        ("float32", 5e-4, 1.0, True, "that were passed. This may be rounding. `tolerance` allows"),
+        ("float32", 0.2, 1.0, False, "more than rounding.*Do not raise `tolerance`"),
+        ("float16", 0.1, 1.0, False, "rounding of 16 bits. Take "),
+        ("float16", 0.3, 1.0, False, "more than rounding.*Do not raise `tolerance`"),
+        ("int8", 0.3, 0.5, False, FINE),  # synthetic images say nothing about classes
+        ("int8", 0.3, 0.66, True, rf"agreement 66\.0% \(at least: 70\.0%\).*{ADVICE}[^P]*$"),
+        ("int8", 0.3, 0.77, True, UserWarning),
+        ("int8", 0.3, 0.97, True, FINE),
+        ("int8", 0.6, 0.97, False, f"{ADVICE}.*Pass images of the task"),
+    ],
+)
+def test_one_rule_for_all_formats(format, precision, difference, agreement, of_task, message):
+    if precision not in LIMITS[format]:
+        precision = "bfloat16"  # of a SavedModel, in place of int8
+        if difference > 0.1:
+            return
+    report = ExportReport("m", format, precision, 1, 20, difference, agreement, 1.0, 1.0)
+    if message is FINE:
+        assert check(report, of_task) is report
+    elif message is UserWarning:
+        with pytest.warns(UserWarning, match=rf"another class.*77\.0%.*{ADVICE}"):
+            check(report, of_task)
+    else:
+        with pytest.raises(ExportMismatchError, match=message):
+            check(report, of_task)
+    assert check(report, of_task, tolerance=float("inf")) is report
 
 
 def test_small_targets_are_compared_in_their_own_unit(tmp_path):

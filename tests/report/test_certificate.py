@@ -122,6 +122,7 @@ def test_the_best_within_the_budget_is_written(
     assert card["drop"] <= budget and card["drop_interval"][0] < card["drop"]
     assert (output / "model").read_text() == str(wrong) and result.path == output / "model"
     assert not wrong or card["worst_image"]["predicted"] != card["worst_image"]["true"]
+    assert f"{COUNT} measured, 8 others for the calibration of int8" in str(result)
     assert f"{card['drop']:.2%}" in str(result) and not list(tmp_path.glob(".*"))
 
 
@@ -135,6 +136,15 @@ def test_layers_are_not_searched_where_a_smaller_file_will_do(
         model, images, tmp_path / "b", 0.1, goal="latency", calibration=others
     )
     assert len(made) > 4 and result.card["precision"] == "tiny"
+
+
+def test_formats_without_calibration_measure_all_images(model, images, made, tmp_path, monkeypatch):
+    export, *_ = certificate._EXPORTS["litert"]
+    monkeypatch.setitem(certificate._EXPORTS, "onnx", (export, "model", ("float32",)))
+    monkeypatch.setitem(certificate.LOADERS, "onnx", certificate.LOADERS["litert"])
+    result = export_within_budget(model, images, tmp_path / "a", to="onnx")
+    assert (result.card["images"], result.card["calibration_images"]) == (COUNT, 0)
+    assert f"{COUNT} measured\n" in str(result)
 
 
 def test_what_cannot_be_certified_is_an_error(model, images, others, made, tmp_path, monkeypatch):
