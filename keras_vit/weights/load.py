@@ -51,6 +51,8 @@ class LoadReport:
         licence: Licence of the weights, from their card or `config.json`; `None` if neither says.
         prefix: What stood before the names of the model in the file, such as `"module."`. Arrays
             without it are among `left_out`.
+        class_names: Names of the classes in the order of the outputs, as `config.json` has them;
+            empty if it has none, or if the head is not the file's.
     """
 
     path: str
@@ -63,6 +65,7 @@ class LoadReport:
     differs: tuple[str, ...] = ()
     licence: str | None = None
     prefix: str = ""
+    class_names: tuple[str, ...] = ()
 
     __repr__ = short_repr
 
@@ -272,6 +275,7 @@ def load_checkpoint(
         differs=tuple(_differences(plan)) if origins is None else (),
         licence=checkpoint.sidecar.licence,
         prefix=checkpoint.wrapper,
+        class_names=_class_names(plan, checkpoint.sidecar.class_names),
     )
     model.load_report = report
     outside = tuple(name for name in checkpoint.others if not name.startswith(checkpoint.wrapper))
@@ -283,6 +287,12 @@ def load_checkpoint(
             _some(outside),
         )
     return report
+
+
+def _class_names(plan: Plan, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The class names of a file, where its head was loaded."""
+    is_loaded = not any(path.startswith("head") for path in plan.fresh)
+    return names if is_loaded and plan.config.classes == len(names) else ()
 
 
 def _set_resize(model: Model, method: str) -> None:

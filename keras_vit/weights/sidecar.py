@@ -62,6 +62,7 @@ class Sidecar(NamedTuple):
         refusals: Everything that cannot be computed or understood.
         licence: Licence of the weights, if it says.
         timm_name: Name of timm's model, with its tag if that is known.
+        class_names: Names of the classes, in the order of the outputs; empty if it has none.
     """
 
     settings: dict[str, Setting]
@@ -70,6 +71,7 @@ class Sidecar(NamedTuple):
     refusals: tuple[Refusal, ...] = ()
     licence: str | None = None
     timm_name: str | None = None
+    class_names: tuple[str, ...] = ()
 
 
 class _Reader:
@@ -182,7 +184,22 @@ def read_sidecar(path: pathlib.Path, layout: str) -> Sidecar:
         tuple(reader.refusals),
         reader.licence,
         reader.timm_name,
+        _class_names(config),
     )
+
+
+def _class_names(config: dict[str, Any]) -> tuple[str, ...]:
+    """`id2label` of transformers, or `label_names` of timm, if they name every class."""
+    labels = config.get("id2label")
+    if isinstance(labels, dict):
+        names = [labels.get(str(number)) for number in range(len(labels))]
+    else:
+        labels = config.get("label_names")
+        names = labels if isinstance(labels, list) else []
+    if not all(isinstance(name, str) for name in names):
+        return ()
+    is_numbered = names == [f"LABEL_{number}" for number in range(len(names))]  # no names
+    return () if is_numbered else tuple(names)
 
 
 def model_type_of(path: pathlib.Path) -> str | None:

@@ -54,6 +54,16 @@ def test_names_of_classes_are_in_the_configuration(tmp_path):
     config = json.loads((folder / "config.json").read_text())
     assert [config["id2label"][str(i)] for i in range(10)] == names
     assert config["label2id"]["animal 3"] == 3
+    loaded = from_pretrained(folder)
+    assert list(loaded.load_report.class_names) == names
+    loaded.save_pretrained(tmp_path / "again")
+    assert json.loads((tmp_path / "again/config.json").read_text())["id2label"]["3"] == names[3]
+    assert from_pretrained(folder, classes=3).load_report.class_names == ()
+    model = build(dataclasses.replace(config_of("vit"), norm_epsilon=1e-6))
+    timm = model.save_pretrained(tmp_path / "timm", layout="timm", class_names=names)
+    assert list(from_pretrained(timm).load_report.class_names) == names
+    model.save_pretrained(tmp_path / "numbers")  # LABEL_0, LABEL_1, ...
+    assert from_pretrained(tmp_path / "numbers").load_report.class_names == ()
     with pytest.raises(ValueError, match=r"each of the 10 outputs\. Received: 1 names"):
         model.save_pretrained(tmp_path / "z", class_names=["a"])
     assert not (tmp_path / "z").exists()
