@@ -25,24 +25,24 @@ _NAMES = """
     EluGrad Equal Erf Erfc Exp ExpandDims Expm1 Fill Floor FusedBatchNorm FusedBatchNormGrad
     Greater GreaterEqual Identity IdentityN If IsFinite IsInf IsNan L2Loss LeakyRelu
     LeakyReluGrad Less LessEqual LinSpace Log Log1p LogSoftmax LogicalAnd LogicalNot LogicalOr
-    MatMul MaxPool MaxPoolGrad Maximum Mean Minimum MirrorPad MirrorPadGrad Mul MulNoNan Neg
-    NoOp NotEqual OneHot OnesLike Pack Pad PartitionedCall Placeholder PlaceholderWithDefault
-    Pow PreventGradient Prod Range Rank ReadVariableOp RealDiv Reciprocal ReciprocalGrad Relu
-    Relu6 Relu6Grad ReluGrad Reshape ResizeBilinear ResizeBilinearGrad ResourceApplyAdam Reverse
-    Round Rsqrt RsqrtGrad Select Selu SeluGrad Shape ShapeN Sigmoid SigmoidGrad Sign Sin Size
-    Softmax SoftmaxCrossEntropyWithLogits Softplus SoftplusGrad Split SplitV Sqrt SqrtGrad
-    Square SquaredDifference Squeeze StatefulPartitionedCall StatelessCase StatelessIf
-    StatelessRandomGetAlg StatelessRandomGetKeyCounter StatelessRandomNormal
+    MatMul MatrixDiagPart MaxPool MaxPoolGrad Maximum Mean Minimum MirrorPad MirrorPadGrad Mul
+    MulNoNan Neg NoOp NotEqual OneHot OnesLike Pack Pad PartitionedCall Placeholder
+    PlaceholderWithDefault Pow PreventGradient Prod Range Rank ReadVariableOp RealDiv Reciprocal
+    ReciprocalGrad Relu Relu6 Relu6Grad ReluGrad Reshape ResizeBilinear ResizeBilinearGrad
+    ResourceApplyAdam Reverse Round Rsqrt RsqrtGrad Select Selu SeluGrad Shape ShapeN Sigmoid
+    SigmoidGrad Sign Sin Size Softmax SoftmaxCrossEntropyWithLogits Softplus SoftplusGrad Split
+    SplitV Sqrt SqrtGrad Square SquaredDifference Squeeze StatefulPartitionedCall StatelessCase
+    StatelessIf StatelessRandomGetAlg StatelessRandomGetKeyCounter StatelessRandomNormal
     StatelessRandomUniform StatelessRandomUniformInt StatelessTruncatedNormal StopGradient Sub
     Sum Tanh TanhGrad Tile TopK Transpose Unpack VarHandleOp VarIsInitializedOp Xdivy Xlogy
     ZerosLike
 """
 _SAME = frozenset(_NAMES.split())
+_DIVISIONS = ("FloorDiv", "FloorMod")  # of integers: XLA divides by zero
 # Inputs that must be computed from shapes and orders alone: TensorFlow checks them, XLA does not.
 _ONLY_POSITIONS = {
+    "Assert": (0,),  # of shapes, which XLA knows
     "DynamicStitch": None,  # all
-    "FloorDiv": (1,),
-    "FloorMod": (1,),
     "InvertPermutation": (0,),
     "Slice": (1, 2),
     "StridedSlice": (1, 2),
@@ -52,21 +52,23 @@ _ONLY_POSITIONS = {
 _INDICES: dict[str, tuple[int, Callable[[Any], int | None]]] = {
     "GatherV2": (1, lambda op: _axis_size(op)),
     "InTopKV2": (1, lambda op: op.inputs[0].shape[-1]),
-    "SparseSoftmaxCrossEntropyWithLogits": (1, lambda op: op.inputs[0].shape[-1]),
+    "SparseSoftmaxCrossEntropyWithLogits": (1, lambda op: _count_classes(op.inputs[0])),
     "ScatterNd": (0, lambda op: min(op.outputs[0].shape, key=lambda n: -1 if n is None else n)),
     "UnsortedSegmentSum": (1, lambda op: op.outputs[0].shape[0]),
 }
-# They change the form of indices, not their values: input numbers, or all.
+# They change the form of indices, not their values: how many of their inputs are values.
 _KEEP_VALUES = {
-    "Cast": (0,),
-    "ConcatV2": None,
-    "ExpandDims": (0,),
-    "Identity": (0,),
+    "Cast": 1,
+    "ConcatV2": -1,  # all but the axis
+    "ExpandDims": 1,
+    "Identity": 1,
     "Pack": None,
-    "Reshape": (0,),
-    "Squeeze": (0,),
-    "Transpose": (0,),
+    "Reshape": 1,
+    "Squeeze": 1,
+    "Transpose": 1,
 }
+# Of floats: indices pass through them, to be chosen or sorted.
+_KEEP_ORDER = frozenset((*_KEEP_VALUES, "Neg", "SelectV2", "TopKV2"))
 _POSITIONS = frozenset(("Const", "Shape", "ShapeN", "Size", "Rank", "ArgMax", "ArgMin"))
 
 
@@ -93,7 +95,7 @@ def check_graph(function: Any) -> Callable[[Any], bool]:
     checker = _Checker({tensor.op.name for tensor in batch})
     for operation in function.graph.get_operations():
         checker.check(operation)
-    return _IndexCheck(batch, checker.limits, checker.needed()) if checker.limits else _accept
+    return _IndexCheck(batch, checker.ranges, checker.needed()) if checker.ranges else _accept
 
 
 def _accept(*args: Any) -> bool:
@@ -107,9 +109,19 @@ def _plain(kind: str) -> str:
 
 
 def _inner_operations(function: Any) -> Iterator[tuple[str, str]]:
-    """Names and kinds of the operations in functions that the graph calls."""
+    """Names and kinds of operations in called functions, but divisions by constants, of floats."""
+    import tensorflow as tf
+
     for inner in function.graph.as_graph_def().library.function:
+        nodes = {node.name: node for node in inner.node_def}
         for node in inner.node_def:
+            if node.op in _DIVISIONS:
+                divisor = nodes.get(node.input[1].partition(":")[0])
+                while divisor is not None and divisor.op in ("Cast", "Identity"):
+                    divisor = nodes.get(divisor.input[0].partition(":")[0])
+                is_float = tf.as_dtype(node.attr["T"].type).is_floating
+                if is_float or (divisor is not None and divisor.op == "Const"):
+                    continue
             yield node.name, node.op
 
 
@@ -118,6 +130,12 @@ def _axis_size(gather: Any) -> int | None:
 
     axis = tf.get_static_value(gather.inputs[2])
     return None if axis is None else gather.inputs[0].shape[int(axis)]
+
+
+def _count_classes(logits: Tensor) -> int | None:
+    if logits.shape[-1] is None and logits.op.type == "Reshape":  # of pixels to rows
+        logits = logits.op.inputs[0]
+    return logits.shape[-1]
 
 
 class _Checker:
@@ -130,45 +148,46 @@ class _Checker:
     def __init__(self, batch: set[str]):
         self._batch = batch
         self._sources: dict[str, frozenset[str]] = {}
-        self.limits: dict[Tensor, int] = {}  # by reference: tensors of a graph
+        self.ranges: dict[Any, tuple[int, int]] = {}  # least and most, by reference to a tensor
 
     def check(self, operation: Any) -> None:
         kind = operation.type
-        if any(tensor.dtype.name in ("string", "variant") for tensor in operation.outputs):
-            self._refuse(operation)
+        types = {tensor.dtype.name for tensor in operation.outputs}
+        if "variant" in types or ("string" in types and kind != "Const"):  # a message
+            raise self._difference(operation)
         if kind in _INDICES:
-            place, limit_of = _INDICES[kind]
-            self._check_indices(operation, operation.inputs[place], limit_of(operation))
+            place, size_of = _INDICES[kind]
+            size = size_of(operation)
+            last = None if size is None else size - 1
+            self._check_range(operation, operation.inputs[place], 0, last)
+        elif kind in _DIVISIONS:
+            if operation.inputs[1].dtype.is_integer:
+                self._check_range(operation, operation.inputs[1], 1, operation.inputs[1].dtype.max)
         elif kind in _ONLY_POSITIONS:
             places = _ONLY_POSITIONS[kind]
-            integers = not kind.startswith("Floor") or operation.inputs[0].dtype.is_integer
             for place in range(len(operation.inputs)) if places is None else places:
-                if integers and not self._are_positions(operation.inputs[place]):
-                    self._refuse(operation)
+                if not self._are_positions(operation.inputs[place]):
+                    raise self._difference(operation)
         elif _plain(kind) not in _SAME:
-            self._refuse(operation)
+            raise self._difference(operation)
 
-    def _refuse(self, operation: Any) -> None:
-        raise ChangesMeaningError(f"operation {operation.type} ({operation.name})")
+    def _difference(self, operation: Any) -> ChangesMeaningError:
+        return ChangesMeaningError(f"operation {operation.type} ({operation.name})")
 
-    def _check_indices(self, operation: Any, indices: Tensor, limit: int | None) -> None:
-        if self._are_positions(indices):
+    def _check_range(self, operation: Any, values: Tensor, least: int, most: int | None) -> None:
+        """Checks that integers are positions, or notes the range of those of the batch."""
+        if self._are_positions(values):
             return
-        if "batch" in (sources := self._sources_of(indices)) and sources <= {"batch", "positions"}:
-            if limit is None:
-                self._refuse(operation)
-            self.limits.setdefault(indices.ref(), limit)
-            self.limits[indices.ref()] = min(limit, self.limits[indices.ref()])
-            return
-        kind = indices.op.type
-        if kind not in _KEEP_VALUES or not indices.dtype.is_integer:
-            self._refuse(operation)
-        places = _KEEP_VALUES[kind]
-        inputs = list(indices.op.inputs)
-        if kind == "ConcatV2":
-            inputs.pop()  # the axis
-        for part in inputs if places is None else [inputs[place] for place in places]:
-            self._check_indices(operation, part, limit)
+        kind, inputs = values.op.type, list(values.op.inputs)
+        if kind in _KEEP_VALUES and inputs[0].dtype.name != "bool":
+            first = _KEEP_VALUES[kind]
+            for part in inputs[:first]:
+                self._check_range(operation, part, least, most)
+        elif most is not None and self._sources_of(values) <= {"batch", "positions"}:
+            low, high = self.ranges.get(values.ref(), (least, most))
+            self.ranges[values.ref()] = max(least, low), min(most, high)
+        else:
+            raise self._difference(operation)
 
     def _are_positions(self, tensor: Tensor) -> bool:
         return self._sources_of(tensor) <= {"positions"}
@@ -191,17 +210,19 @@ class _Checker:
         if (
             not operation.inputs
             or operation.type in ("ReadVariableOp", "PartitionedCall", "StatefulPartitionedCall")
-            or (is_float and operation.type not in _KEEP_VALUES)  # of the model
+            or (is_float and operation.type not in _KEEP_ORDER)  # of the model
         ):
             return frozenset(("others",))
         return frozenset().union(*(self._sources_of(each) for each in operation.inputs))
 
     def needed(self) -> list[Any]:
-        """The operations that compute the indices of `limits`, without the batch."""
+        """The operations that compute the integers of `ranges`, without the batch."""
         found: dict[str, Any] = {}
-        left = [each.deref().op for each in self.limits]
+        left = [each.deref().op for each in self.ranges]
         while left:
             operation = left.pop()
+            if operation.type == "ReadVariableOp":  # a shape within the model
+                raise self._difference(operation)
             if operation.name not in found and operation.name not in self._batch:
                 found[operation.name] = operation
                 left.extend(tensor.op for tensor in operation.inputs)
@@ -209,15 +230,17 @@ class _Checker:
 
 
 class _IndexCheck:
-    """Tells whether indices that are computed from a batch are valid.
+    """Tells whether integers that are computed from a batch, such as indices, are valid.
 
     Args:
         batch: The tensors of the graph that stand for a batch.
-        limits: Number of positions by the reference of the indices.
-        operations: Those that compute the indices.
+        ranges: Least and most valid integer, by reference to their tensor.
+        operations: Those that compute the integers.
     """
 
-    def __init__(self, batch: list[Tensor], limits: dict[Any, int], operations: list[Any]):
+    def __init__(
+        self, batch: list[Tensor], ranges: dict[Any, tuple[int, int]], operations: list[Any]
+    ):
         import tensorflow as tf
 
         graph = tf.compat.v1.GraphDef()
@@ -228,7 +251,7 @@ class _IndexCheck:
             del node.input[:]  # without what only waits
             node.input.extend(tensor.name for tensor in operation.inputs)
         self._graph, self._names = graph, [tensor.name for tensor in batch]
-        self._limits = {each.deref().name: limit for each, limit in limits.items()}
+        self._ranges = {each.deref().name: limits for each, limits in ranges.items()}
         # For any number of images.
         specs = [
             tf.TensorSpec([None, *x.shape[1:]] if x.shape.rank else [], x.dtype) for x in batch
@@ -244,7 +267,7 @@ class _IndexCheck:
         import tensorflow as tf
 
         given = dict(zip(self._names, batch, strict=True))
-        computed = [name for name in self._limits if name not in given]
+        computed = [name for name in self._ranges if name not in given]
         used = {name for node in self._graph.node for name in node.input}
         values = tf.graph_util.import_graph_def(
             self._graph,
@@ -254,8 +277,12 @@ class _IndexCheck:
         given.update(zip(computed, values, strict=True))
         return functools.reduce(
             tf.logical_and,
-            [
-                tf.reduce_all((given[name] >= 0) & (given[name] < limit))
-                for name, limit in self._limits.items()
-            ],
+            [_are_within(given[name], least, most) for name, (least, most) in self._ranges.items()],
         )
+
+
+def _are_within(values: Tensor, least: int, most: int) -> Tensor:
+    import tensorflow as tf
+
+    values = tf.cast(values, "float64" if values.dtype.is_floating else "int64")  # uint8 has no -1
+    return tf.reduce_all((values >= least) & (values <= most))

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 import keras_vit
+from keras_vit.models.segmentation import build_segmenter
 from tests.fixtures import fill_random, tiny_config
 
 IMAGES = np.random.default_rng(0).uniform(0, 255, (8, 16, 16, 3)).astype("float32")
@@ -141,7 +142,9 @@ class Decode(keras.layers.Layer):
 
 
 def check_predict() -> None:
-    strings = np.array([image.astype("uint8").tobytes() for image in IMAGES])
+    strings = tf.data.Dataset.from_tensor_slices(
+        [image.astype("uint8").tobytes() for image in IMAGES]
+    ).batch(4)
     ids = np.array([[0, 1], [2, 3]])
     embedded = keras.Sequential([keras.Input((2,), dtype="int32"), keras.layers.Embedding(4, 2)])
     vit = build()
@@ -156,7 +159,7 @@ def check_predict() -> None:
         for kind in (keras.Model, keras_vit.Model):
             model = kind(inputs, function(inputs))
             try:
-                answers.append(model.predict(data, 4, verbose=0).round(4).tolist())
+                answers.append(model.predict(data, verbose=0).round(4).tolist())
             except Exception as error:
                 answers.append(type(error).__name__)
         assert answers[0] == answers[1], answers
@@ -180,6 +183,13 @@ def check_known_steps(uses_xla: bool) -> None:
         assert model.jit_compile is uses_xla
         if uses_xla:
             assert len(model.test_function._shapes) == 2  # of 3 images, and of the rest
+    segmenter = build_segmenter(keras_vit.build_vit(tiny_config(depth=1, classes=None)), 4)
+    iou = keras.metrics.MeanIoU(4, ignore_class=255, sparse_y_pred=False)
+    segmenter.compile("sgd", SPARSE(from_logits=True, ignore_class=255), metrics=[iou])
+    masks = np.full((4, *segmenter.output.shape[1:3]), 255, "uint8")
+    masks[:, :9] = 3
+    segmenter.fit(np.zeros((4, 32, 32, 3)), masks, 4, verbose=0)
+    assert not messages and segmenter.jit_compile is uses_xla, messages
 
 
 def check(setting: str) -> None:
