@@ -199,7 +199,7 @@ def _class_names(config: dict[str, Any]) -> tuple[str, ...]:
     if not all(isinstance(name, str) for name in names):
         return ()
     is_numbered = names == [f"LABEL_{number}" for number in range(len(names))]  # no names
-    return () if is_numbered else tuple(names)
+    return () if is_numbered else tuple(map(str, names))
 
 
 def model_type_of(path: pathlib.Path) -> str | None:
