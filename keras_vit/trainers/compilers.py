@@ -97,7 +97,8 @@ class ChosenByBatch:
     A batch that is smaller than the one before is the rest of the data: it runs in the graph unless
     its size is known, because XLA would compile the model again for every rest.
 
-    It gives `predict_step` the inputs alone: XLA takes no strings, such as names of files.
+    It gives `predict_step` the inputs alone: XLA takes no strings, such as names of files. What may
+    mean something else under XLA runs in the graph, as do sizes after the first three.
 
     Args:
         model: A built model, which is not compiled to run eagerly.

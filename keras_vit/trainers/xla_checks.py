@@ -138,6 +138,29 @@ def _count_classes(logits: Tensor) -> int | None:
     return logits.shape[-1]
 
 
+def _are_clipped(values: Tensor, least: int, most: int | None) -> bool:
+    """Tells whether integers outside of a range were replaced: Keras's confusion matrix does so."""
+    import tensorflow as tf
+
+    if values.op.type != "SelectV2" or most is None:
+        return False
+    condition, kept, other = values.op.inputs
+    found = {"GreaterEqual": False, "Less": False}
+    terms = [condition.op]
+    while terms:
+        term = terms.pop()
+        if term.type == "LogicalAnd":
+            terms.extend(tensor.op for tensor in term.inputs)
+        elif term.type in found and term.inputs[0] is kept:
+            limit = tf.get_static_value(term.inputs[1])
+            is_lower = term.type == "GreaterEqual"
+            found[term.type] |= limit is not None and (
+                limit >= least if is_lower else limit <= most + 1
+            )
+    replaced = tf.get_static_value(other)
+    return all(found.values()) and replaced is not None and bool(least <= replaced <= most)
+
+
 class _Checker:
     """Checks operations of one graph, and collects the indices that come from the batch.
 
@@ -176,7 +199,7 @@ class _Checker:
 
     def _check_range(self, operation: Any, values: Tensor, least: int, most: int | None) -> None:
         """Checks that integers are positions, or notes the range of those of the batch."""
-        if self._are_positions(values):
+        if self._are_positions(values) or _are_clipped(values, least, most):
             return
         kind, inputs = values.op.type, list(values.op.inputs)
         if kind in _KEEP_VALUES and inputs[0].dtype.name != "bool":
