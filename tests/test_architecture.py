@@ -41,10 +41,12 @@ IMPORTS_TENSORFLOW_LATE = {
     "layers/norm.py",
     "layers/traced.py",
     "trainers/array_data.py",
+    "trainers/compiled_steps.py",
     "trainers/compilers.py",
     "trainers/distributed.py",
     "trainers/private_names.py",
     "trainers/processors.py",
+    "trainers/xla_checks.py",
     "weights/image_gpt.py",  # of checkpoints in TensorFlow's own format
 }
 PLOT_FILES = {"analysis/plots.py"}

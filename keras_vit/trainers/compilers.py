@@ -25,6 +25,7 @@ import keras
 import numpy as np
 
 from keras_vit.files import cache_dir, write_atomically
+from keras_vit.trainers.compiled_steps import MOST_SHAPES, log_refusal
 from keras_vit.trainers.private_names import Tensor, flatten_layers, supports_xla
 from keras_vit.trainers.processors import (
     FreeCores,
@@ -33,6 +34,7 @@ from keras_vit.trainers.processors import (
     runs_on_processors_alone,
     xla_pays,
 )
+from keras_vit.trainers.xla_checks import ChangesMeaningError, check_graph
 
 SWITCH = "KERAS_VIT_TIME_COMPILERS"
 _FILE = "compilers.json"
@@ -84,13 +86,19 @@ def xla_for_inference(model: keras.Model, batch_size: int, measure: bool = True)
     return _chosen[key]
 
 
+def prefers_xla(model: keras.Model) -> bool:
+    """Tells whether a model trains faster with XLA than without on this machine."""
+    return xla_pays(compute_dtype(model)) and supports_xla(model)
+
+
 class ChosenByBatch:
     """A predict function that chooses the compiler by the size of its batch.
 
     A batch that is smaller than the one before is the rest of the data: it runs in the graph unless
     its size is known, because XLA would compile the model again for every rest.
 
-    It gives `predict_step` the inputs alone: XLA takes no strings, such as names of files.
+    It gives `predict_step` the inputs alone: XLA takes no strings, such as names of files. What may
+    mean something else under XLA runs in the graph, as do sizes after the first three.
 
     Args:
         model: A built model, which is not compiled to run eagerly.
@@ -101,16 +109,12 @@ class ChosenByBatch:
         import tensorflow as tf
 
         self._model, self._measure = model, measure
-        self._functions = {
-            xla: tf.function(
-                lambda x: model.predict_step((x,)),
-                reduce_retracing=True,
-                autograph=False,
-                jit_compile=xla,
-            )
-            for xla in (False, True)
-        }
+        options = {"autograph": False, "reduce_retracing": True}
+        self._graph = tf.function(lambda x: model.predict_step((x,)), **options)
+        self._compiled = tf.function(lambda x: self._graph(x), jit_compile=True, **options)
         self._choices: dict[int, bool] = {}
+        self._is_refused = False
+        self._are_valid: Callable[..., bool] = lambda x: True
         self.start()
 
     def start(self) -> None:
@@ -118,13 +122,44 @@ class ChosenByBatch:
         self._size_before = 0
 
     def __call__(self, data: list[Any]) -> Any:
-        x, _, _ = keras.utils.unpack_x_y_sample_weight(data[0])
+        outputs = [self._predict(batch) for batch in data]  # of `steps_per_execution`
+        return keras.tree.map_structure(lambda *parts: keras.ops.concatenate(parts), *outputs)
+
+    def _predict(self, batch: Any) -> Any:
+        import tensorflow as tf
+
+        x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
         x = self._model.select_inputs(x)
         size = keras.tree.flatten(x)[0].shape[0]
         is_rest, self._size_before = size < self._size_before, size
         if size not in self._choices and not is_rest:
-            self._choices[size] = xla_for_inference(self._model, size, self._measure)
-        return self._functions[self._choices.get(size, False)](x)
+            self._choices[size] = self._choose(x, size)
+        if self._choices.get(size) and not self._is_refused and self._are_valid(x):
+            try:
+                return self._compiled(x)
+            except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
+                self._refuse(str(error).partition("\n")[0])
+        return self._graph(x)
+
+    def _choose(self, x: Any, size: int) -> bool:
+        import tensorflow as tf
+
+        if (
+            self._is_refused
+            or sum(self._choices.values()) >= MOST_SHAPES
+            or tf.config.functions_run_eagerly()
+        ):
+            return False
+        try:
+            self._are_valid = check_graph(self._graph.get_concrete_function(x))
+        except ChangesMeaningError as reason:
+            self._refuse(reason)
+            return False
+        return xla_for_inference(self._model, size, self._measure)
+
+    def _refuse(self, reason: object) -> None:
+        log_refusal(f"predict of {self._model.name!r}", reason)
+        self._is_refused = True
 
 
 def compute_dtype(model: keras.Model) -> str:

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
+from keras_vit.trainers.compiled_steps import CompiledSteps, log_refusal
 from keras_vit.trainers.private_names import Tensor
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ class DistributedTraining(Base):
     _batches_to_skip = 0
     _describing: int | None = None  # the thread that asks for the shapes of the outputs alone
     _all_reduce_dtype: str | None = None  # of `compile`
+    _has_variables = False  # whether `_symbolic_build` made those of optimizer and metrics
+    _chose_xla = False  # whether `jit_compile` is the choice of this package
 
     def skip_batches(self, count: int) -> None:
         """Makes `fit` draw its next batches without training on them.
@@ -171,12 +174,31 @@ class DistributedTraining(Base):
 
     def _make_function(self, step_function: Step, **options: Any) -> Step:  # options of JAX
         if not is_distributed(self):
-            return super()._make_function(step_function, **options)
+            return self._choose_function(step_function, **options)
         self._parts = types.SimpleNamespace(
             differentiate=_compiled(self, self._differentiate),
             evaluate=_compiled(self, self._evaluate),
         )
         return _function_of_iterator(self, step_function)
+
+    def _choose_function(self, step_function: Step, **options: Any) -> Step:
+        """Makes Keras's function; where XLA was chosen by us, it compiles what means the same."""
+        if not self._chose_xla:
+            return super()._make_function(step_function, **options)
+        with self._without_xla():
+            as_keras = super()._make_function(step_function, **options)
+        if not self._has_own_steps():
+            log_refusal(f"{self.name!r}", "a training or test step of its own")
+            return as_keras
+        return CompiledSteps(self, step_function, as_keras)
+
+    @contextlib.contextmanager
+    def _without_xla(self) -> Iterator[None]:
+        jit_compile, self.jit_compile = self.jit_compile, False
+        try:
+            yield
+        finally:
+            self.jit_compile = jit_compile
 
     def make_test_function(self, force: bool = False) -> Step:
         self.check_process()
@@ -187,9 +209,8 @@ class DistributedTraining(Base):
         if not is_distributed(self) or (self.predict_function is not None and not force):
             return super().make_predict_function(force)
         self._predictor = types.SimpleNamespace(step=_compiled(self, super().predict_step))
-        jit_compile, self.jit_compile = self.jit_compile, False  # before 3.15: all as one program
-        super().make_predict_function(force)
-        self.jit_compile = jit_compile
+        with self._without_xla():  # before 3.15: all as one program
+            super().make_predict_function(force)
         return self.predict_function
 
     def predict_step(self, *args: Any) -> Any:
@@ -230,6 +251,7 @@ class DistributedTraining(Base):
             self._describing = threading.get_ident()
         try:
             super()._symbolic_build(*args, **kwargs)
+            self._has_variables = True
         finally:
             self._describing = None
 

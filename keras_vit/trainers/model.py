@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import importlib
@@ -16,12 +17,11 @@ import numpy as np
 
 from keras_vit.config import Preprocessing, ResNetConfig, ViTConfig
 from keras_vit.trainers.array_data import ArrayData
-from keras_vit.trainers.compilers import ChosenByBatch, compute_dtype
+from keras_vit.trainers.compilers import ChosenByBatch, prefers_xla
 from keras_vit.trainers.distributed import DistributedTraining, Step, is_distributed
 from keras_vit.trainers.losses import check_labels, check_loss, check_metrics
 from keras_vit.trainers.pooled_tokens import pooled_tokens
 from keras_vit.trainers.private_names import flatten_layers, set_initial_epoch
-from keras_vit.trainers.processors import xla_pays
 
 _CONFIG_KEY = "architecture"
 _LOOKED = 16  # images whose range `fit`, `evaluate` and `predict` look at
@@ -187,11 +187,12 @@ class Model(ArrayData, DistributedTraining, keras.Model):
             metrics: As in Keras. "accuracy" of a single logit is right: its threshold is 0.
             weighted_metrics: As `metrics`.
             *args: As in Keras.
-            jit_compile: `"auto"` chooses XLA on processors where it is faster. Training and
-                inference are separate choices. For training, processor and dtype decide. For
-                `predict`, one block of the model is timed both ways, once for each batch size up to
-                8 (`keras_vit.trainers.compilers`). `"untimed"` takes the choice of training for
-                both, as does the environment variable `KERAS_VIT_TIME_COMPILERS=0`.
+            jit_compile: `"auto"` chooses XLA on processors where it is faster and means the same
+                (`keras_vit.trainers.xla_checks`). Training and inference are separate choices. For
+                training, processor and dtype decide. For `predict`, one block of the model is timed
+                both ways, once for each batch size up to 8 (`keras_vit.trainers.compilers`).
+                `"untimed"` takes the choice of training for both, as does the environment variable
+                `KERAS_VIT_TIME_COMPILERS=0`.
             all_reduce_dtype: Dtype in which replicas exchange gradients under `tf.distribute`:
                 `None` for the dtype of the variables, or `"bfloat16"` for half the bytes of
                 float32. Each dense gradient is then rounded to 8 significant bits (a relative error
@@ -244,7 +245,11 @@ class Model(ArrayData, DistributedTraining, keras.Model):
         super().compile(*args, jit_compile="auto" if chooses else jit_compile, **kwargs)
         self._trained_at_compile = self._trained_paths()
         self._requested_jit_compile = jit_compile
-        if chooses and not self.run_eagerly and xla_pays(compute_dtype(self)):
+        self._has_variables = False  # of the new optimizer and metrics
+        self._chose_xla = (
+            chooses and not self.run_eagerly and not _has_open_size(self) and prefers_xla(self)
+        )
+        if self._chose_xla:
             self.jit_compile = True
 
     def _trained_paths(self) -> str:
@@ -277,13 +282,14 @@ class Model(ArrayData, DistributedTraining, keras.Model):
             if isinstance(self.predict_function, ChosenByBatch):
                 self.predict_function.start()
             return self.predict_function
-        super().make_predict_function(force)
+        with self._without_xla() if self._chose_xla else contextlib.nullcontext():
+            super().make_predict_function(force)
         if (
             self._requested_jit_compile in ("auto", "untimed")
             and keras.backend.backend() == "tensorflow"
             and not is_distributed(self)
             and not self.run_eagerly
-            and self.steps_per_execution == 1
+            and not _has_open_size(self)
             and type(self).predict_step is Model.predict_step  # a user's own may need the labels
         ):
             self.predict_function = ChosenByBatch(self, self._requested_jit_compile == "auto")
@@ -389,6 +395,11 @@ class Model(ArrayData, DistributedTraining, keras.Model):
         if architecture is not None:
             model._architecture = _CONFIGS[architecture["family"]](**architecture["fields"])
         return model
+
+
+def _has_open_size(model: keras.Model) -> bool:
+    """Whether inputs may have several sizes, for each of which XLA would compile the model."""
+    return any(None in tensor.shape[1:] for tensor in model.inputs)
 
 
 def with_config(model: Model, config: ViTConfig | ResNetConfig) -> Model:

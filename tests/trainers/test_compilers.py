@@ -13,6 +13,7 @@ import tensorflow as tf
 
 import keras_vit
 from keras_vit.files import cache_dir
+from keras_vit.models.segmentation import build_segmenter
 from keras_vit.models.vit import build_vit
 from keras_vit.trainers import compilers
 from keras_vit.trainers.compilers import (
@@ -22,7 +23,9 @@ from keras_vit.trainers.compilers import (
     time_block,
     xla_for_inference,
 )
+from keras_vit.trainers.xla_checks import check_graph
 from tests.fixtures import fill_random, tiny_config
+from tests.workers import run
 
 IMAGES = np.random.default_rng(0).uniform(0, 255, (4, 16, 16, 3)).astype("float32")
 
@@ -105,8 +108,8 @@ def test_predict_follows_the_choice(model, timer, monkeypatch):
         np.testing.assert_allclose(received, expected, rtol=0, atol=1e-5)
     np.testing.assert_allclose(model.predict_on_batch(IMAGES[:3]), expected[:3], atol=1e-5)
     chosen = model.predict_function
-    counts = {xla: f.experimental_get_tracing_count() for xla, f in chosen._functions.items()}
-    assert counts == {True: 1, False: 1}  # batches of 3 with XLA, the last one without
+    assert chosen._compiled.experimental_get_tracing_count() == 1  # batches of 3
+    assert chosen._graph.experimental_get_tracing_count() == 2  # and the last one
     assert chosen._choices == {3: True}
 
 
@@ -123,10 +126,9 @@ def test_the_rest_of_the_data_is_not_compiled(model, timer, monkeypatch):
         np.testing.assert_allclose(received, expected[:count], rtol=0, atol=1e-5)
     data = tf.data.Dataset.from_tensor_slices(images).batch(8)
     np.testing.assert_allclose(model.predict(data, verbose=0), expected, rtol=0, atol=1e-5)
-    functions = model.predict_function._functions
     assert asked == [8]
-    assert functions[True].experimental_get_tracing_count() == 1
-    assert functions[False].experimental_get_tracing_count() == 2  # the second for any number
+    assert model.predict_function._compiled.experimental_get_tracing_count() == 1
+    assert model.predict_function._graph.experimental_get_tracing_count() == 2  # any number
     model.predict(images[:8], verbose=0)
     model.predict(images[:3], verbose=0)  # the first batch of its data
     model.predict_on_batch(images[:2])
@@ -311,3 +313,50 @@ def test_steps_of_a_users_own_get_what_keras_gives_them():
     model.compile("adam", "mse", jit_compile=False)
     data = tf.data.Dataset.from_tensors((tf.zeros((4, 2)), {"class": tf.ones(4)}))
     assert model.fit(data, shuffle=False, verbose=0).history["labels"] == [1.0]
+
+
+@pytest.mark.parametrize("onednn", ["0", "1"])
+def test_what_is_chosen_for_the_user_means_what_keras_does(onednn):
+    """Labels outside of the classes, assertions, prints, Python, strings, open sizes."""
+    variables = {"TF_ENABLE_ONEDNN_OPTS": onednn, SWITCH: "1"}
+    printed = run("tests.trainers.xla_cases", "check", onednn, **variables)
+    assert "all mean the same" in printed
+
+
+OWN_GRAPHS = {
+    "merging": {"num_merged_tokens": 2},
+    "chunks of queries": {"query_chunk_size": 2},
+    "dropout": {"dropout_rate": 0.1, "stochastic_depth_rate": 0.1, "patch_dropout_rate": 0.5},
+    "relative biases": {"position_embedding": "relative_bias", "position_on_class_token": False},
+}
+
+
+@pytest.mark.parametrize("changes", OWN_GRAPHS.values(), ids=OWN_GRAPHS)
+def test_our_own_models_may_be_compiled(changes):
+    """A new operation in a layer, or in TensorFlow, would cost XLA's speed without an error."""
+    optimizer = keras.optimizers.AdamW(1e-3, clipnorm=1.0, gradient_accumulation_steps=2)
+    model = build_vit(tiny_config(image_size=16, patch_size=4, depth=1, **changes))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=255)
+    check_steps(model, loss, ["accuracy"], (None,), optimizer)
+
+
+def test_a_segmenter_may_be_compiled():
+    model = build_segmenter(build_vit(tiny_config(depth=1, classes=None)), 4)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=255)
+    metrics = [keras.metrics.MeanIoU(4, ignore_class=255, sparse_y_pred=False)]
+    check_steps(model, loss, metrics, model.output.shape[:3], "sgd")
+
+
+def check_steps(model, loss, metrics, label_shape, optimizer):
+    model.compile(optimizer, loss, metrics=metrics, jit_compile=False)
+    shapes = model.input.shape[1:], label_shape[1:]
+    model._symbolic_build(data_batch=tuple(np.zeros((2, *shape), "float32") for shape in shapes))
+    specs = tf.TensorSpec((None, *shapes[0])), tf.TensorSpec(label_shape, "uint8")
+    for step in (model.train_step, model.test_step):
+        is_valid = check_graph(tf.function(step, autograph=False).get_concrete_function(specs))
+        batch = [tf.zeros((2, *shapes[0])), tf.zeros((2, *shapes[1]), "uint8")]
+        assert is_valid(tuple(batch))
+        batch[1] += np.uint8(255)  # the class that is ignored
+        assert is_valid(tuple(batch))
+        batch[1] -= np.uint8(1)
+        assert not is_valid(tuple(batch))
