@@ -24,7 +24,7 @@ from keras_vit.trainers.pooled_tokens import pooled_tokens
 from keras_vit.trainers.private_names import flatten_layers, set_initial_epoch
 
 _CONFIG_KEY = "architecture"
-_LOOKED = 16  # images whose range `fit`, `evaluate` and `predict` look at
+_NUM_CHECKED = 16  # images whose range of values `fit`, `evaluate` and `predict` check
 _NORMALIZED = 10.0  # more than normalised pixels have
 _CONFIGS = {"vit": ViTConfig, "resnet": ResNetConfig}
 
@@ -121,7 +121,7 @@ class Model(ArrayData, DistributedTraining, keras.Model):
         is_array = isinstance(inputs, np.ndarray) or keras.ops.is_tensor(inputs)
         if self._values_are_checked or not is_array or len(inputs.shape) != 4:
             return
-        first = np.asarray(inputs[:_LOOKED])
+        first = np.asarray(inputs[:_NUM_CHECKED])
         if first.dtype.kind != "f" or not first.any():
             return
         self._values_are_checked = True
