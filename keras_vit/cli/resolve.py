@@ -20,6 +20,7 @@ from keras_vit.create import create_model
 from keras_vit.hub.addresses import is_address
 from keras_vit.hub.catalog import fetch_weights, hub_advice, list_weights
 from keras_vit.pretrained import from_pretrained
+from keras_vit.reading import read_text
 from keras_vit.train.keras_files import load_keras_file
 from keras_vit.train.run_folder import CONFIG, find_saved_model, read_config
 from keras_vit.train.runs import load_run
@@ -135,7 +136,7 @@ def class_names_of(name: str, labels: str | None, classes: int) -> list[str]:
     """
     path = resolve_model(name).path
     if labels is not None:
-        names = pathlib.Path(labels).read_text(encoding="utf-8").splitlines()
+        names = read_text(labels).splitlines()
     else:
         names = (read_config(path.parent) if path else {}).get("class_names", [])
         names = names or [str(number) for number in range(classes)]

@@ -27,6 +27,7 @@ from keras_vit.data.sources import read_share
 from keras_vit.evaluate.segmentation import draw_classes, evaluate_masks, predict_masks
 from keras_vit.models.resizing import resize_model
 from keras_vit.models.segmentation import build_segmenter
+from keras_vit.reading import read_text
 from keras_vit.resume.callback import ResumeTraining
 from keras_vit.resume.folder_lock import FolderLock
 from keras_vit.train.image_lists import IMAGE_LISTS, describe_lists
@@ -251,7 +252,7 @@ def read_classes(path: str) -> tuple[list[str], list[tuple[int, int, int]] | Non
     Raises:
         ValueError: If some lines have a colour and others have none, or there is no line.
     """
-    text = pathlib.Path(path).read_text(encoding="utf-8")
+    text = read_text(path)
     lines = [line.split() for line in text.splitlines() if line.strip()]
     coloured = [line for line in lines if len(line) > 3 and all(map(str.isdigit, line[-3:]))]
     if not lines or 0 < len(coloured) < len(lines):

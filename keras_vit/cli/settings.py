@@ -10,10 +10,9 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
-import math
 import pathlib
 import re
-import sys
+import reprlib
 import textwrap
 import types
 import typing
@@ -30,8 +29,14 @@ from keras_vit.cli.run_settings import (
 from keras_vit.config import Preprocessing, ResNetConfig, ViTConfig
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.files import write_atomically
+from keras_vit.reading import read_toml
 from keras_vit.train.hyperparameters import Recipe
 
+_MAX_BYTES = 1_000_000  # of a file of settings
+_MOST = 1 << 63  # above all integers: those of TOML and of TensorFlow have 64 bits
+_LISTED = 20
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = 100
 NONE = "none"  # in flags and files, because TOML has no null
 # Headings of `--help`, by the group of a setting.
 HEADINGS = {
@@ -119,7 +124,7 @@ class Setting:
 
     def _wrong(self, value: Any) -> ValueError:
         expected = re.sub(r"<class '(\w+)'>", r"\1", str(self.kind)).replace("None", NONE)
-        return ValueError(f"{self.name} must be {expected}. Received: {value!r}.")
+        return ValueError(f"{self.name} must be {expected}. Received: {_SHORT.repr(value)}.")
 
 
 def _without_none(kind: Any) -> Any:
@@ -132,8 +137,8 @@ def _is_a(value: Any, kind: Any) -> bool:
     if kind is bool or isinstance(value, bool):
         return kind is bool and isinstance(value, bool)
     if kind is float:
-        return isinstance(value, int | float) and math.isfinite(value)
-    return isinstance(value, kind)
+        return isinstance(value, int | float) and abs(value) < _MOST
+    return isinstance(value, kind) and (not isinstance(value, int) or abs(value) < _MOST)
 
 
 # Fields that follow from the data or the name of the model, or have keys of their own.
@@ -185,20 +190,11 @@ def read_settings(path: str | pathlib.Path) -> dict[str, Any]:
         FileNotFoundError: If there is no such file.
         ValueError: If it is no TOML, or a key or a value is wrong. The message lists all problems.
     """
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-
     path = pathlib.Path(path)
-    if not path.is_file():
+    if not path.exists():
         raise FileNotFoundError(f"There is no file {str(path)!r} with settings (--config).")
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not a TOML file: {error}.") from error
     found, problems = {}, []
-    for name, value in content.items():
+    for name, value in read_toml(path, _MAX_BYTES).items():
         if name not in SETTINGS:
             problems.append(_unknown(name, value))
             continue
@@ -208,7 +204,7 @@ def read_settings(path: str | pathlib.Path) -> dict[str, Any]:
             problems.append(str(error).rstrip("."))
     if problems:
         raise ValueError(
-            f"{path} has {len(problems)} wrong settings: {'; '.join(problems)}. "
+            f"{path} has {len(problems)} wrong settings: {'; '.join(problems[:_LISTED])}. "
             "`keras-vit train --help` lists all; a key has underscores in place of hyphens."
         )
     return found
@@ -216,9 +212,9 @@ def read_settings(path: str | pathlib.Path) -> dict[str, Any]:
 
 def _unknown(name: str, value: Any) -> str:
     if isinstance(value, dict):
-        return f"[{name}] is a table, and all keys stand at the top level"
+        return f"[{name[:80]}] is a table, and all keys stand at the top level"
     near = difflib.get_close_matches(name.replace("-", "_"), SETTINGS, n=1)
-    return f"{name} is unknown" + (f" (the nearest is {near[0]})" if near else "")
+    return f"{name[:80]} is unknown" + (f" (the nearest is {near[0]})" if near else "")
 
 
 def write_settings(path: pathlib.Path, settings: Mapping[str, Any]) -> None:

@@ -97,16 +97,17 @@ def read_boxes(
         )
     rows = []
     for index, (own, classes) in enumerate(zip(boxes, labels, strict=True)):
-        row = np.asarray(own, "float32") if np.size(own) else np.zeros((0, 4), "float32")
-        ids = np.asarray(classes).reshape(-1)
         where = f"image {index}" if pixels.dtype != object else str(pixels[index])
+        row, ids = _to_array(own), _to_array(classes).reshape(-1)
+        row = row if row.size else np.zeros((0, 4))
         fits = row.ndim == 2 and row.shape[1] == 4 and len(row) == len(ids)
-        if not fits or (len(ids) and ids.dtype.kind not in "iu"):
+        if not fits or row.dtype.kind not in "iuf" or (len(ids) and ids.dtype.kind not in "iu"):
             problems.append(
-                f"{where}: boxes of shape {np.shape(own)} and {ids.dtype} labels of shape "
-                f"{np.shape(classes)}, expected (n, 4) and n integers"
+                f"{where}: boxes of shape {row.shape} in {row.dtype} and {ids.dtype} labels of "
+                f"shape {ids.shape}, expected (n, 4) and n integers"
             )
             continue
+        row = row.astype("float32")
         rows.append((row, ids))
         if not sizes[index].any():  # of a file that cannot be read
             continue
@@ -125,6 +126,14 @@ def read_boxes(
     for index, (row, ids) in enumerate(rows):
         filled[index, : len(row)], filled_labels[index, : len(ids)] = row, ids
     return BoxSet(name, names, pixels, sizes, filled, filled_labels)
+
+
+def _to_array(values: Any) -> np.ndarray:
+    """An array of any type: that of lists of different lengths is an array of objects."""
+    try:
+        return np.asarray(values)
+    except ValueError:
+        return np.array([None])
 
 
 def _read_images(images: Any) -> tuple[np.ndarray, np.ndarray, list[str]]:

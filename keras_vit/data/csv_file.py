@@ -23,6 +23,7 @@ from keras_vit.data.folder import check_distinct, find_problems, report_problems
 from keras_vit.data.image_files import IMAGE_ENDINGS
 from keras_vit.data.image_set import ImageSet, indexed
 from keras_vit.data.pixel_range import warn_of_small_range
+from keras_vit.reading import open_text
 
 SEPARATORS = "|;"  # of several labels in a cell
 _DELIMITERS = ",;\t"
@@ -118,7 +119,7 @@ class _Row(NamedTuple):
 def _read_rows(path: pathlib.Path) -> tuple[list[str], list[_Row]]:
     """The names of the columns, and the lines that are not blank."""
     try:
-        with open(path, newline="", encoding="utf-8-sig") as file:
+        with open_text(path, "utf-8-sig") as file:
             first = file.readline()
             delimiter = max(_DELIMITERS, key=first.count)
             file.seek(0)

@@ -6,7 +6,8 @@ decoded.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -160,6 +161,17 @@ def decoding_problem(error: tf.errors.OpError) -> str:
     text = error.message.partition("[Op:")[0].partition("\n\t [[")[0]
     reason = text.rstrip().rpartition("\n")[2].rpartition("}}")[2].strip()
     return reason.removeprefix("assertion failed: [").removesuffix("]").rstrip(".")
+
+
+@contextlib.contextmanager
+def name_damage(file: str) -> Iterator[None]:
+    """Raises a ValueError that names the file for an image that is found to be damaged."""
+    try:
+        yield
+    except (tf.errors.InvalidArgumentError, tf.errors.NotFoundError) as error:
+        raise ValueError(
+            f"{file} cannot be decoded ({decoding_problem(error)}). Replace or remove it."
+        ) from error
 
 
 # Where an operator of a branch is not run, TensorFlow still visits it. A function that is not

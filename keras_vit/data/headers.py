@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-import stat
 import struct
 from typing import BinaryIO, NamedTuple
+
+from keras_vit.reading import is_regular, open_regular
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _PNG_START = 33  # bytes of the signature and of the first chunk, with the size
@@ -31,11 +32,10 @@ def find_problem(
         The reason why the file cannot be read, or `None`. Damage in the middle is not found.
     """
     try:
-        status = os.stat(path)
-        if not stat.S_ISREG(status.st_mode):  # opening a pipe or a device could wait forever
+        if not is_regular(path):
             return "is no regular file"
-        with open(path, "rb") as file:
-            return _examine(file, status.st_size, max_pixels, reads_webp)
+        with open_regular(path) as file:
+            return _examine(file, os.stat(path).st_size, max_pixels, reads_webp)
     except OSError as error:
         return f"cannot be opened ({error.strerror})"
     except (struct.error, IndexError):
@@ -44,7 +44,7 @@ def find_problem(
 
 def read_size(path: str | os.PathLike[str]) -> tuple[int, int, str]:
     """Reads height, width and format of an image file that `find_problem` accepts."""
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         header = _read_header(file, os.stat(path).st_size)
     return *header.shape, header.format
 
@@ -58,7 +58,7 @@ def read_exif_orientation(path: str | os.PathLike[str], format: str) -> int:
     if read_block is None:
         return 1
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             tiff = read_block(file).removeprefix(b"Exif\0\0")
         order = {b"II": "<", b"MM": ">"}[tiff[:2]]
         (start,) = struct.unpack_from(f"{order}I", tiff, 4)

@@ -14,6 +14,7 @@ from keras_vit.config import Preprocessing
 from keras_vit.data.decode import MAX_PIXELS, decode, decoding_problem
 from keras_vit.data.pixel_range import warn_of_small_range
 from keras_vit.data.transforms import eval_transform, normalize
+from keras_vit.reading import is_regular, read_bytes
 from keras_vit.trainers.model import find_preprocessing
 
 # TensorFlow decodes all of them, WebP from version 2.19 on.
@@ -64,10 +65,10 @@ def read_image(
         OSError: If the file does not exist, is no image, or one of more pixels than `max_pixels`.
             The message names the file.
     """
-    if path.exists() and not path.is_file():  # reading a pipe or a device could wait forever
+    if not is_regular(path):
         raise OSError(f"{path} is no regular file, so it is not read as an image.")
     try:
-        data = tf.constant(path.read_bytes())
+        data = tf.constant(read_bytes(path))
         return decode(data, channels, max_pixels, exif_orientation=exif_orientation).numpy()
     except tf.errors.InvalidArgumentError as error:
         raise OSError(

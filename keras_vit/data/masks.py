@@ -20,12 +20,13 @@ import tensorflow as tf
 
 from keras_vit.checks import check_choice, short_repr
 from keras_vit.data.array_checks import check_values
-from keras_vit.data.decode import MAX_PIXELS, decode
+from keras_vit.data.decode import MAX_PIXELS, decode, decoding_problem, name_damage
 from keras_vit.data.folder import ENDINGS, find_problems, report_problems
 from keras_vit.data.headers import read_exif_orientation, read_size
 from keras_vit.data.image_files import files_below
 from keras_vit.data.image_set import Reader
 from keras_vit.data.pixel_range import warn_of_small_range
+from keras_vit.reading import open_regular
 
 IGNORED = 255  # the label of pixels without one
 INVALID = -1  # in tables from stored values to labels
@@ -105,14 +106,24 @@ class MaskSet:
         return dataclasses.replace(self, items=tuple(item[positions] for item in self.items))
 
     def pairs(self) -> Iterable[tuple[Any, np.ndarray]]:
-        """Reads the images in their order, each with its labels, int32 of shape `(h, w)`."""
+        """Reads the images in their order, each with its labels, int32 of shape `(h, w)`.
+
+        Raises:
+            ValueError: If a mask is damaged. The message names its image.
+        """
         if self.read is not None:
             rows: Iterable[Any] = self.read(self.among, (0, self.num_images), None, 0)
         else:
             rows = (map(tf.constant, row) for row in zip(*self.items, strict=True))
-        for row in rows:
-            image, labels = self.load(*row)
+        for index, row in enumerate(rows):
+            with name_damage(f"The mask of {self.name_of(index)}"):
+                image, labels = self.load(*row)
             yield image, labels.numpy()
+
+    def name_of(self, index: int) -> str:
+        """The image at `index` for a message: its file, or its number."""
+        is_file = self.items[0].dtype == object
+        return str(self.items[0][index]) if is_file else f"image {index} of {self.name}"
 
     @property
     def among(self) -> tuple[int, int]:
@@ -136,7 +147,7 @@ class MaskSet:
         known = labels[labels != IGNORED]
         if ((known < 0) | (known >= self.num_classes)).any():
             raise ValueError(
-                f"The mask of image {index} of {self.name} holds values that are none of its "
+                f"The mask of {self.name_of(index)} holds values that are none of its "
                 f'{self.num_classes} classes. Find the files with read_masks(..., check="pixels").'
             )
 
@@ -312,7 +323,7 @@ def _find_pairs(
 
 def _mask_header(path: pathlib.Path, has_colours: bool) -> tuple[bytes, str | None]:
     """The header that makes a mask a grey image, and what is wrong with the mask."""
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         head = file.read(1 << 16)
     if head[:8] != b"\x89PNG\r\n\x1a\n":
         return b"", "is no PNG: other formats change labels. Save masks as PNG"
@@ -401,15 +412,22 @@ def _decode_indices(data: Any, header: Any, depth: Any) -> Any:
 
 def _check_values(masks: MaskSet, paths: list[pathlib.Path]) -> None:
     problems = []
-    for path, (_, labels) in zip(paths, masks.pairs(), strict=True):
-        count = int((labels == INVALID).sum())
+    for path, row in zip(paths, zip(*masks.items, strict=True), strict=True):
+        try:
+            _, labels = masks.load(*map(tf.constant, row))
+        except tf.errors.InvalidArgumentError as error:
+            problems.append(f"{path} cannot be decoded ({decoding_problem(error)})")
+            continue
+        count = int((labels.numpy() == INVALID).sum())
         if count:
             problems.append(f"{path} has {count} pixels of values that are no class")
     if problems:
         raise ValueError(
-            f"{len(problems)} masks hold values beyond the {masks.num_classes} classes:\n  "
+            f"{len(problems)} masks hold values beyond the {masks.num_classes} classes, or are "
+            "damaged:\n  "
             + "\n  ".join(problems[:20])
-            + "\nName more classes, or pass `first_value`, `ignored` or `colors`."
+            + "\nSave damaged ones again. For others name more classes, or pass `first_value`, "
+            "`ignored` or `colors`."
         )
 
 

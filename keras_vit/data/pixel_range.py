@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from keras_vit.data.decode import decode
+from keras_vit.reading import open_regular
 
 _SAMPLE = 32  # files that are looked at, spread evenly
 _HEADER = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
@@ -87,8 +88,8 @@ def _sample(paths: Sequence[pathlib.Path]) -> list[pathlib.Path]:
 
 
 def _has_16_bits(path: pathlib.Path) -> bool:
-    if not path.is_file():  # opening a pipe or a device could wait forever
+    if not path.is_file():
         return False
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         head = file.read(_DEPTH + 1)
     return head.startswith(_HEADER) and head[_DEPTH:] == b"\x10"

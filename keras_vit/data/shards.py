@@ -17,6 +17,8 @@ import tensorflow as tf
 
 from keras_vit.checks import check_positive, short_repr
 from keras_vit.data.epochs import EpochPlan, distribute, read_epochs
+from keras_vit.files import local_or_remote
+from keras_vit.reading import open_regular
 
 _LENGTH = struct.Struct("<Q")  # then checksum of the length (4 bytes), data, checksum of the data
 _CHECKSUM_BYTES = 4
@@ -232,8 +234,9 @@ def _count_records(path: str) -> int:
     """Counts the records of a TFRecord file by reading only their lengths."""
     size = tf.io.gfile.stat(path).length
     count = position = 0
-    # Files of tf.io.gfile read far ahead after every seek, so local files use open().
-    with open(path, "rb") if os.path.isfile(path) else tf.io.gfile.GFile(path, "rb") as file:
+    # Files of tf.io.gfile read far ahead after every seek, so local files do without.
+    is_remote = isinstance(local_or_remote(path), str)
+    with tf.io.gfile.GFile(path, "rb") if is_remote else open_regular(path) as file:
         while position < size:
             file.seek(position)
             header = file.read(_LENGTH.size)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import collections
-import json
 import os
 from typing import Any, NamedTuple
 
 from keras_vit.distribution.rendezvous import wait_for_workers
+from keras_vit.reading import parse_json
 
 _ROLES = ("chief", "worker")  # of the workers that train, in TensorFlow's order
 _EXAMPLE = (
@@ -83,8 +83,8 @@ def parse_cluster(text: str) -> Cluster:
         ValueError: If it is wrong. The message says how.
     """
     try:
-        config = json.loads(text)
-    except json.JSONDecodeError as error:
+        config = parse_json(text)
+    except ValueError as error:
         raise _wrong(f"it is not JSON ({error})", text) from error
     jobs = config.get("cluster") if isinstance(config, dict) else None
     if not isinstance(jobs, dict) or not jobs.get("worker"):

@@ -22,6 +22,7 @@ import numpy as np
 from keras_vit.checks import check_choice, short_repr
 from keras_vit.files import write_atomically
 from keras_vit.models.feature_extraction import features_of, head_input_stage
+from keras_vit.reading import read_array, read_json
 from keras_vit.resume.folder_lock import FolderLock
 
 if TYPE_CHECKING:  # reading images needs TensorFlow
@@ -195,9 +196,9 @@ class _Part:
     def facts(self) -> dict[str, Any]:
         path = self.path(".json")
         try:
-            facts = json.loads(path.read_text(encoding="utf-8"))
+            facts = read_json(path)
             return {name: facts[name] for name in (*_FACTS, "done")}
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path} is damaged ({error!r}). Remove {self.folder}.") from error
 
     def open(self, facts: dict[str, Any]) -> int:
@@ -223,7 +224,7 @@ class _Part:
         """Opens an unfinished file for writing; a new one where no rows are there."""
         path = self.path(f"{ending}.unfinished")
         if done:
-            return np.load(path, mmap_mode="r+", allow_pickle=False)
+            return read_array(path, "r+")
         return np.lib.format.open_memmap(path, "w+", dtype, shape)
 
     def finish(self) -> None:
@@ -236,8 +237,7 @@ class _Part:
         facts = self.facts()
         try:
             values, labels = (
-                np.load(self.path(ending), mmap_mode="r", allow_pickle=False)
-                for ending in (".npy", ".labels.npy")
+                read_array(self.path(ending), "r") for ending in (".npy", ".labels.npy")
             )
         except (OSError, ValueError, EOFError) as error:
             raise ValueError(

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.checks import check_choice, check_positive, short_repr
-from keras_vit.data.decode import MAX_PIXELS, decode
+from keras_vit.data.decode import MAX_PIXELS, decode, name_damage
 from keras_vit.data.input_transform import InputTransform, transform_of
 from keras_vit.data.masks import IGNORED, MaskSet
 from keras_vit.data.transforms import normalize
@@ -95,8 +95,8 @@ def evaluate_masks(
         A `SegmentationResult`.
 
     Raises:
-        ValueError: If the classes differ, a mask has another size than its image, or holds values
-            that are no class.
+        ValueError: If the classes differ, a mask has another size than its image, holds values that
+            are no class, or an image or mask is damaged.
     """
     count = masks.num_classes
     confusion = np.zeros((count, count), "int64")
@@ -105,16 +105,20 @@ def evaluate_masks(
             f"{masks.name} has {count} classes, the model {model.output_shape[-1]}. Build it with "
             f"classes={count}."
         )
-    channels = transform_of(model).channels
+    transform = transform_of(model)
+    turn = masks.turned or transform.preprocessing.exif_orientation
     for index, (image, labels) in enumerate(masks.pairs()):
-        if masks.turned:
-            image = decode(tf.convert_to_tensor(image), channels, masks.max_pixels)
-        predicted = predict_masks(
-            model, image, mode, scales, flip, stride, batch_size, masks.max_pixels
-        )
+        with name_damage(masks.name_of(index)):
+            image = decode(
+                tf.convert_to_tensor(image),
+                transform.channels,
+                masks.max_pixels,
+                exif_orientation=turn,
+            )
+        predicted = predict_masks(model, image, mode, scales, flip, stride, batch_size)
         if predicted.shape != labels.shape:
             raise ValueError(
-                f"The mask of image {index} of {masks.name} has {labels.shape} pixels, and the "
+                f"The mask of {masks.name_of(index)} has {labels.shape} pixels, and the "
                 f"image {predicted.shape}. Save the mask in the size of the image."
             )
         masks.check_labels(index, labels)

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.installation import pip_install
+from keras_vit.reading import open_regular
 from keras_vit.trainers.private_names import litert_operators
 from keras_vit.trainers.processors import count_cores
 
@@ -266,7 +267,7 @@ def find_format(path: str | os.PathLike[str]) -> str:
     if (path / "saved_model.pb").is_file():
         return "saved_model"
     if path.is_file():
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             head = file.read(8)
         if head[4:] == b"TFL3":
             return "litert"

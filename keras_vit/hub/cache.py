@@ -30,6 +30,7 @@ from keras_vit.hub.checked_download import (
 )
 from keras_vit.hub.download import discard
 from keras_vit.hub.repositories import fetch_from_hub
+from keras_vit.reading import read_json
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,7 +234,7 @@ def _record_path(path: pathlib.Path) -> pathlib.Path:
 
 def _read_record(path: pathlib.Path) -> Record | None:
     try:
-        return Record(**json.loads(_record_path(path).read_text()))
+        return Record(**read_json(_record_path(path)))
     except (OSError, ValueError, TypeError):
         return None
 

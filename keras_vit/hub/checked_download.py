@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from keras_vit.errors import CheckpointError, DownloadError
 from keras_vit.hub.download import discard, download
 from keras_vit.hub.progress import ProgressLine
+from keras_vit.reading import open_regular
 from keras_vit.weights.formats import open_file
 
 _CHUNK = 1 << 20  # bytes read at a time
@@ -98,7 +99,7 @@ def _find_damage(path: pathlib.Path, suffix: str) -> str | None:
 def hash_file(path: str | os.PathLike[str], algorithm: str = "sha256") -> str:
     """Hashes the bytes of a file in bounded memory; returns hexadecimal digits."""
     digest = hashlib.new(algorithm, usedforsecurity=False)
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()

@@ -30,6 +30,7 @@ from keras_vit.hub.connection import (
     send,
 )
 from keras_vit.hub.progress import ProgressLine
+from keras_vit.reading import read_json
 
 _CHUNK = 1 << 18  # bytes read at a time
 _LONGEST = 24 * 3600.0  # seconds for a download, with all its attempts
@@ -324,7 +325,7 @@ def _state_path(part: pathlib.Path) -> pathlib.Path:
 def _read_state(part: pathlib.Path, url: str) -> Remote:
     """Reads the facts about a partial file; empty if it has another address."""
     try:
-        remote = Remote(**json.loads(_state_path(part).read_text()))
+        remote = Remote(**read_json(_state_path(part)))
     except (OSError, ValueError, TypeError):
         return Remote(url)
     return remote if remote.url == url else Remote(url)

@@ -7,7 +7,6 @@ that it is resumed, ends when a server is too slow, and no reply names a path.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import pathlib
 import re
@@ -22,6 +21,7 @@ from keras_vit.hub.checked_download import download_checked, locked, prepare_fol
 from keras_vit.hub.connection import count, head, read_text
 from keras_vit.hub.download import discard
 from keras_vit.installation import pip_install
+from keras_vit.reading import parse_json
 from keras_vit.weights.array_file import PICKLE_SUFFIXES
 from keras_vit.weights.formats import DEFAULT_FILE
 from keras_vit.weights.sharded_file import index_name, read_index
@@ -212,10 +212,10 @@ class _Repository:
         revision = urllib.parse.quote(self.wanted.revision or "main", safe="")
         url = f"{self.endpoint}/api/models/{self.name}/revision/{revision}"
         try:
-            siblings = json.loads(read_text(url, self.headers))["siblings"]
+            siblings = parse_json(read_text(url, self.headers))["siblings"]
             names = [file["rfilename"] for file in siblings]
             return [name for name in names if name.isprintable() and len(name) < 200]
-        except (DownloadError, LookupError, TypeError, ValueError, AttributeError, RecursionError):
+        except (DownloadError, LookupError, TypeError, ValueError, AttributeError):
             return []
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import pathlib
 from typing import Any
 
 import keras
@@ -12,6 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.checks import Shape, check_rate
+from keras_vit.reading import read_array, read_json
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -54,17 +53,24 @@ class ColorPalette(keras.layers.Layer):
 
     def assign(self, palette: np.ndarray | str | os.PathLike[str]) -> None:
         """Takes colours in [-1, 1], or a file of them: `.npy`, or `.json` with `clusters`."""
-        if isinstance(palette, str | os.PathLike) and os.fspath(palette).endswith(".json"):
-            palette = json.loads(pathlib.Path(palette).read_text(encoding="utf-8"))["clusters"]
-        elif isinstance(palette, str | os.PathLike):
-            palette = np.load(palette, allow_pickle=False)
-        values = np.asarray(palette, "float32")
+        source = ""
+        if isinstance(palette, str | os.PathLike):
+            source = f"{os.fspath(palette)} with "
+            palette = _read_palette(palette)
         shape = tuple(self.colors.shape)
-        if values.shape != shape or not (np.abs(values) <= 1 + 1e-6).all():
+        try:
+            given = np.asarray(palette)
+            values = given.astype("float32")
+        except (TypeError, ValueError, OverflowError):  # lists of different lengths, or no numbers
+            given, values = np.asarray(None), np.zeros(0, "float32")
+        is_number = given.dtype.kind in "fiu"
+        if values.shape != shape or not is_number or not (np.abs(values) <= 1 + 1e-6).all():
+            found = f"{given.dtype} of shape {given.shape}" if is_number else "no array of numbers"
+            if is_number and values.size:
+                found += f", values from {values.min():g} to {values.max():g}"
             raise ValueError(
                 f"A palette has {shape[0]} colours of {shape[1]} values in [-1, 1]. Received: "
-                f"shape {values.shape}, values from {values.min():g} to {values.max():g}. "
-                "`fit_palette` makes one; or set `colors` of the configuration."
+                f"{source}{found}. `fit_palette` makes one; or set `colors` of the configuration."
             )
         self.colors.assign(values)
 
@@ -75,6 +81,16 @@ class ColorPalette(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "num_colors": self.num_colors}
+
+
+def _read_palette(path: str | os.PathLike[str]) -> Any:
+    """The colours in an `.npy` file, or under `clusters` in a `.json` file."""
+    if not os.fspath(path).endswith(".json"):
+        return read_array(path)
+    content = read_json(path)
+    if not isinstance(content, dict) or "clusters" not in content:
+        raise ValueError(f"{os.fspath(path)} has no palette: no object with `clusters`.")
+    return content["clusters"]
 
 
 @keras.saving.register_keras_serializable("keras_vit")

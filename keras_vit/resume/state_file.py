@@ -19,12 +19,13 @@ import numpy as np
 
 from keras_vit.errors import DamagedStateError
 from keras_vit.files import write_atomically
+from keras_vit.reading import parse_json, read_bytes
 
 _MAGIC = b"keras_vit training state, version 1\n"
 _LENGTH = struct.Struct("<Q")
 _DIGEST_BYTES = 32
 _MOST = 1 << 40  # more than a run has of anything that is counted
-_MALFORMED = (KeyError, OverflowError, RecursionError, TypeError, ValueError)
+_MALFORMED = (KeyError, OverflowError, TypeError, ValueError)
 
 
 def write_state(path: pathlib.Path, facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
@@ -67,11 +68,9 @@ def read_state(path: pathlib.Path) -> tuple[dict[str, Any], dict[str, np.ndarray
         DamagedStateError: If the file cannot be read, a single bit of it changed, or its header
             does not describe its arrays.
     """
-    if path.exists() and not path.is_file():  # reading a pipe or a device could wait forever
-        raise DamagedStateError(f"{path} is no regular file.")
     try:
-        content = memoryview(path.read_bytes())  # slices of it are not copied
-    except OSError as error:
+        content = memoryview(read_bytes(path))  # slices of it are not copied
+    except (OSError, ValueError) as error:
         raise DamagedStateError(f"{path} cannot be read: {error}.") from error
     start = len(_MAGIC) + _LENGTH.size
     body, digest = content[:-_DIGEST_BYTES], bytes(content[-_DIGEST_BYTES:])
@@ -86,7 +85,7 @@ def read_state(path: pathlib.Path) -> tuple[dict[str, Any], dict[str, np.ndarray
         )
     length = _LENGTH.unpack_from(body, len(_MAGIC))[0]
     try:
-        header = json.loads(bytes(body[start : start + length]))
+        header = parse_json(bytes(body[start : start + length]))
         return header["facts"], _split(body[start + length :], header["arrays"])
     except _MALFORMED as error:
         raise DamagedStateError(

@@ -17,10 +17,11 @@ from keras_vit.errors import CheckpointError
 from keras_vit.files import write_atomically
 from keras_vit.layers.dense import Dense
 from keras_vit.models.lora import Plan, apply_plans, dense_layers, lora_layers
+from keras_vit.reading import read_json
+from keras_vit.weights.formats import open_file
 from keras_vit.weights.layout import Layout, Rule
 from keras_vit.weights.layout_search import in_memory_name, published_name
 from keras_vit.weights.matching import config_of
-from keras_vit.weights.safetensors_file import open_tensors
 from keras_vit.weights.save import Sized, find_layout, write_safetensors
 
 _WEIGHTS, _CONFIG = "adapter_model.safetensors", "adapter_config.json"
@@ -136,12 +137,7 @@ def load_adapter(model: keras.Model, folder: str | os.PathLike[str]) -> keras.Mo
     """
     folder = pathlib.Path(folder)
     settings = _read_settings(folder / _CONFIG)
-    with open_tensors(folder / _WEIGHTS) as file:
-        arrays = {
-            name.removeprefix(_PREFIX).replace(".base_layer.", "."): file.read(name)
-            for name in file.entries
-        }
-    problems: list[str] = []
+    arrays, problems = _read_arrays(folder / _WEIGHTS)
     updates = _read_updates(model, arrays, settings, problems)
     values = _read_layers(model, arrays, problems)
     problems += [f"{name} is in no such model" for name in arrays]
@@ -255,12 +251,26 @@ def _plain_name(name: str, layout: Layout) -> str:
     return name
 
 
+def _read_arrays(path: pathlib.Path) -> tuple[dict[str, np.ndarray], list[str]]:
+    """The arrays by the names of the model's, and those that are there twice."""
+    arrays: dict[str, np.ndarray] = {}
+    problems = []
+    try:
+        with open_file(path) as file:
+            for name in file.entries:
+                own = name.removeprefix(_PREFIX).replace(".base_layer.", ".")
+                problems += [f"{own} is there twice"] if own in arrays else []
+                arrays[own] = file.read(name)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error}.") from error
+    return arrays, problems
+
+
 def _read_settings(path: pathlib.Path) -> dict[str, Any]:
     try:
-        settings = json.loads(path.read_text("utf-8"))
-        assert isinstance(settings, dict)
-    except (OSError, ValueError, RecursionError, AssertionError) as error:
-        raise CheckpointError(f"{path} is not a configuration of PEFT: {error!r}.") from error
+        settings = dict(read_json(path))
+    except (OSError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path} is not a configuration of PEFT: {error}") from error
     unknown = [
         f"{key}={settings[key]!r}" for key, plain in _PLAIN.items()
         if settings.get(key, plain[0]) not in plain
@@ -268,7 +278,10 @@ def _read_settings(path: pathlib.Path) -> dict[str, Any]:
     numbers = {"lora_alpha": settings.get("lora_alpha")}
     for kind in ("rank_pattern", "alpha_pattern"):
         pattern = settings.get(kind) or {}
-        numbers |= pattern if isinstance(pattern, dict) else {kind: pattern}
+        if isinstance(pattern, dict):
+            numbers |= pattern
+        else:
+            unknown.append(f"{kind}={pattern!r}")
     unknown += [
         f"{key}={number!r}"
         for key, number in numbers.items()

@@ -38,6 +38,7 @@ import keras_vit.train.schedules
 import keras_vit.trainers.model  # noqa: F401 - registers `Model`
 from keras_vit.errors import CheckpointError
 from keras_vit.files import write_atomically
+from keras_vit.reading import open_regular
 from keras_vit.weights.formats import check_keras_file
 
 _MAX_REASON = 300  # characters
@@ -82,7 +83,7 @@ def save_keras_file(model: keras.Model, path: pathlib.Path) -> None:
 def is_whole(path: pathlib.Path) -> bool:
     """Tells whether a `.keras` file is complete: an archive whose members match their checksums."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
             return archive.testzip() is None
     except _DAMAGE:
         return False

@@ -33,6 +33,7 @@ import keras
 
 from keras_vit.files import remove_unfinished, write_atomically
 from keras_vit.installation import pip_install
+from keras_vit.reading import open_text, read_json
 from keras_vit.train.callbacks import averaged_weights
 from keras_vit.train.image_lists import IMAGE_LISTS, find_changes
 from keras_vit.train.keras_files import is_whole, save_keras_file
@@ -134,7 +135,7 @@ def _read_rows(folder: pathlib.Path) -> list[dict[str, str]]:
     path = folder / METRICS
     if not path.is_file():
         return []
-    with open(path, newline="", encoding="utf-8", errors="replace") as file:
+    with open_text(path, errors="replace") as file:
         return list(csv.DictReader(file))
 
 
@@ -322,8 +323,8 @@ def _read_json(path: pathlib.Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
+        content = read_json(path)
+    except ValueError as error:
         raise ValueError(f"{path} is damaged: it is not JSON ({error}).") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path} is damaged: it holds a {type(content).__name__}, not an object.")

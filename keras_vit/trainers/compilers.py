@@ -25,6 +25,7 @@ import keras
 import numpy as np
 
 from keras_vit.files import cache_dir, write_atomically
+from keras_vit.reading import read_json
 from keras_vit.trainers.compiled_steps import MOST_SHAPES, log_refusal
 from keras_vit.trainers.private_names import Tensor, flatten_layers, supports_xla
 from keras_vit.trainers.processors import (
@@ -244,13 +245,13 @@ def _choose(key: str, block: keras.layers.Layer, batch: int, dtype: str) -> bool
 def _read(path: pathlib.Path) -> dict[str, Timing]:
     """The times in a file; none if there is no file or if it is damaged."""
     try:
-        content = json.loads(path.read_text("utf-8"))
+        content = read_json(path)
         times = {str(key): Timing(*map(float, value)) for key, value in content.items()}
         if not all(0 < seconds < 60 for timing in times.values() for seconds in timing):
             raise ValueError("seconds outside of (0, 60)")
     except OSError:  # no file, or none that this user may read
         return {}
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, AttributeError) as error:
         warnings.warn(
             f"The times of compilers in {path} cannot be read ({error}); measuring again.",
             stacklevel=2,

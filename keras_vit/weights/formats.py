@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import pathlib
 import re
-import stat
 import zipfile
 
 from keras_vit.errors import CheckpointError
-from keras_vit.weights.array_file import DAMAGE, PICKLE_SUFFIXES, ArrayFile
+from keras_vit.reading import DAMAGE, is_regular, open_regular
+from keras_vit.weights.array_file import PICKLE_SUFFIXES, ArrayFile
 from keras_vit.weights.npz_file import BoundedFile, open_npz
 from keras_vit.weights.safetensors_file import open_tensors
 from keras_vit.weights.sharded_file import INDEX_SUFFIX, index_name, open_shards
@@ -149,7 +149,7 @@ def open_file(path: pathlib.Path) -> ArrayFile:
     if not path.exists() and path.with_name(f"{path.name}.index").is_file():
         raise CheckpointError(f"{path} is {_TENSORFLOW}")
     _refuse_special(path)
-    with open(path, "rb") as stream:
+    with open_regular(path) as stream:
         head = stream.read(_HEAD)
     _refuse_others(path, head)
     opener = open_npz if head.startswith(b"PK") else open_tensors
@@ -166,7 +166,7 @@ def open_file(path: pathlib.Path) -> ArrayFile:
 
 def _refuse_special(path: pathlib.Path) -> None:
     """Raises CheckpointError for pipes, devices and sockets: opening one could wait forever."""
-    if not stat.S_ISREG(path.stat().st_mode):
+    if not is_regular(path):
         raise CheckpointError(f"{path} is no regular file, so it is not opened. Copy it to one.")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import pathlib
@@ -14,7 +15,7 @@ import numpy as np
 
 from keras_vit.errors import CheckpointError, CheckpointMismatchError
 from keras_vit.files import write_atomically
-from keras_vit.weights.array_file import DAMAGE
+from keras_vit.reading import DAMAGE, is_regular, read_json
 from keras_vit.weights.formats import open_arrays
 from keras_vit.weights.load import LoadReport
 from keras_vit.weights.save import Sized, write_safetensors
@@ -261,7 +262,7 @@ def _config_problems(path: pathlib.Path, sizes: _Sizes) -> list[str]:
     if not path.exists():
         return []
     try:
-        found = dict(json.loads(path.read_text(encoding="utf-8")))
+        found = dict(read_json(path))
     except (ValueError, TypeError, OSError) as error:
         raise CheckpointError(f"{path} is damaged ({error}). Fetch it again.") from error
     return [
@@ -283,9 +284,12 @@ def _open_safetensors(path: pathlib.Path) -> _Opened:
 def _open_tensorflow(path: pathlib.Path) -> _Opened:
     import tensorflow as tf
 
+    for part in path.parent.glob(f"{glob.escape(path.name)}.*"):
+        if not is_regular(part):
+            raise CheckpointError(f"{part} is no regular file, so it is not opened.")
     try:
         reader = tf.train.load_checkpoint(os.fspath(path))
-    except (tf.errors.OpError, *DAMAGE) as error:
+    except (tf.errors.OpError, IndexError, *DAMAGE) as error:
         raise CheckpointError(f"{path} is damaged ({error}). Fetch it again.") from error
 
     def read(name: str) -> np.ndarray:

@@ -13,6 +13,7 @@ import numpy as np
 from keras_vit.checks import short_repr
 from keras_vit.config import Preprocessing, ResNetConfig, ViTConfig
 from keras_vit.errors import CheckpointError, CheckpointMismatchError
+from keras_vit.reading import DAMAGE, open_regular
 from keras_vit.resize import resize_patch_kernel, resize_position_bias, resize_positions
 from keras_vit.trainers.model import with_config
 from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
@@ -147,15 +148,26 @@ def load_keras_weights(
         A `LoadReport`, which the model keeps as `model.load_report`.
 
     Raises:
+        CheckpointError: If the file is damaged.
         CheckpointMismatchError: If the file has more weights than the model.
         ValueError: If it has less, or others.
     """
     import h5py
 
-    model.load_weights(path)
     found: list[str] = []
-    with h5py.File(path) as file:
-        file.visititems(lambda name, x: found.append(name) if isinstance(x, h5py.Dataset) else None)
+
+    def visit(name: str, entry: Any) -> None:
+        if isinstance(entry, h5py.Dataset):
+            found.append(name)
+
+    try:
+        with open_regular(path) as stream, h5py.File(stream) as file:
+            file.visititems(visit)
+    except FileNotFoundError:
+        raise
+    except DAMAGE as error:
+        raise CheckpointError(f"{os.fspath(path)} is damaged ({error}). Fetch it again.") from error
+    model.load_weights(path)
     found = [x for x in found if x.startswith("layers/") and "seed_generator" not in x]
     if len(found) > len(model.weights):  # Keras does not look at what it does not need
         raise CheckpointMismatchError(

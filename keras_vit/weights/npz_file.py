@@ -14,6 +14,7 @@ from typing import IO
 import numpy as np
 
 from keras_vit.errors import CheckpointError
+from keras_vit.reading import open_regular, read_array_header
 from keras_vit.weights.array_file import ArrayFile, Entry, check_count, check_shape
 
 _CHUNK = 1 << 20  # bytes
@@ -48,7 +49,7 @@ def open_npz(path: pathlib.Path) -> ArrayFile:
         source.close()
         raise
     entries = {name: entry for name, (entry, _) in headers.items()}
-    stream = open(path, "rb")  # noqa: SIM115 - `close` closes it
+    stream = open_regular(path)  # `close` closes it
 
     def read(name: str) -> np.ndarray:
         _, (dtype, fortran, offset) = headers[name]
@@ -76,7 +77,7 @@ class BoundedFile(io.BufferedReader):
     """A file of which zipfile cannot read a list of members of any length."""
 
     def __init__(self, path: pathlib.Path):
-        super().__init__(io.FileIO(path))
+        super().__init__(open_regular(path).detach())
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is not None and size > _MAX_DIRECTORY:
@@ -123,11 +124,7 @@ def _npz_header(
     """Reads the header of a member: shape, type, order, and the offset of its data."""
     with archive.open(info) as stream:
         start = io.BytesIO(stream.read(_MAX_HEADER))
-    version = np.lib.format.read_magic(start)
-    if version == (1, 0):
-        shape, fortran, dtype = np.lib.format.read_array_header_1_0(start)
-    else:
-        shape, fortran, dtype = np.lib.format.read_array_header_2_0(start)
+    shape, fortran, dtype = read_array_header(start)
     offset = start.tell()
     name = info.filename.removesuffix(".npy")
     check_shape(path, name, shape)

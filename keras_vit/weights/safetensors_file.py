@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import pathlib
 import reprlib
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.errors import CheckpointError
+from keras_vit.reading import open_regular, parse_json
 from keras_vit.weights.array_file import ArrayFile, Entry, check_count, check_shape
 
 _MAX_HEADER = 1 << 22  # bytes of JSON; 5,000 arrays have a fifth of it, the format allows 100 MB
@@ -31,7 +31,7 @@ _FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat
 def open_tensors(path: pathlib.Path) -> ArrayFile:
     """Opens a `.safetensors` file: its whole header is checked, no array is read."""
     size = path.stat().st_size
-    with open(path, "rb") as stream:
+    with open_regular(path) as stream:
         (length,) = struct.unpack("<Q", stream.read(8))
         if length > min(size - 8, _MAX_HEADER):
             raise CheckpointError(
@@ -39,7 +39,7 @@ def open_tensors(path: pathlib.Path) -> ArrayFile:
                 f"bytes does not fit into its {size} bytes, or is more than {_MAX_HEADER}. Fetch "
                 "the file again."
             )
-        header = json.loads(stream.read(length), object_pairs_hook=_unique)
+        header = parse_json(stream.read(length))
     if not isinstance(header, dict):
         raise TypeError("its header is not a table of arrays")
     metadata = header.pop("__metadata__", None) or {}
@@ -48,7 +48,7 @@ def open_tensors(path: pathlib.Path) -> ArrayFile:
     spans = {name: _span(path, name, row) for name, row in header.items()}
     _check_spans(path, sorted(span for _, span in spans.values()), size - start)
     entries = {name: entry for name, (entry, _) in spans.items()}
-    stream = open(path, "rb")  # noqa: SIM115 - the ArrayFile closes it
+    stream = open_regular(path)  # the ArrayFile closes it
 
     def read(name: str) -> np.ndarray:
         entry, (begin, _) = spans[name]
@@ -94,13 +94,6 @@ def _check_spans(path: pathlib.Path, spans: list[tuple[int, int]], size: int) ->
             f"{path} should have {position} bytes of arrays but has {size}: it was cut off or "
             "something was added. Fetch it again."
         )
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    names = dict(pairs)
-    if len(names) != len(pairs):
-        raise ValueError("a name occurs twice in the header")
-    return names
 
 
 def _itemsize(dtype: str) -> int:

@@ -17,6 +17,7 @@ import numpy as np
 
 from keras_vit.config import ResNetConfig, ResNetStem, ViTConfig
 from keras_vit.files import write_atomically
+from keras_vit.reading import read_text
 from keras_vit.resize import sincos_2d
 from keras_vit.weights import official_layouts, torch_layouts
 from keras_vit.weights.layout import Layout, Rule
@@ -135,7 +136,7 @@ def check_free(path: pathlib.Path, contents: Mapping[str, Mapping[str, Any]]) ->
         if not file.exists() or (path.exists() and not others and name in contents):
             continue
         text = json.dumps(contents[name], indent=2) + "\n" if name in contents else None
-        if file.read_text() != text:
+        if read_text(file) != text:
             raise ValueError(
                 f"{os.fspath(path.parent)!r} has a {name} of something else"
                 f"{f' ({others[0]})' if others else ''}, which would be read for {path.name} too. "

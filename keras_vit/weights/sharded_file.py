@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import pathlib
 import re
 from collections.abc import Callable
 
 from keras_vit.errors import CheckpointError
+from keras_vit.reading import read_json
 from keras_vit.weights.array_file import ArrayFile, check_count
 
 INDEX_SUFFIX = ".safetensors.index.json"
@@ -40,12 +40,10 @@ def read_index(path: pathlib.Path) -> dict[str, str]:
         CheckpointError: If it is no index, or names a file in another folder.
     """
     try:
-        if path.stat().st_size > _MAX_INDEX:
-            raise ValueError(f"it has more than {_MAX_INDEX:,} bytes")
-        shard_of = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+        shard_of = read_json(path, _MAX_INDEX)["weight_map"]
         if not shard_of or not all(isinstance(name, str) for name in shard_of.values()):
             raise ValueError("weight_map is no table of names")
-    except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"{path} is no index of a split checkpoint ({str(error)[:200]}). Fetch it again."
         ) from error

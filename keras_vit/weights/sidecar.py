@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import pathlib
 from collections.abc import Callable, Mapping
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 
 from keras_vit.config import Preprocessing
 from keras_vit.errors import CheckpointError
+from keras_vit.reading import read_json
 from keras_vit.weights import sidecar_keys as keys
 from keras_vit.weights.processors import OWN, timm_preprocessing, transformers_preprocessing
 from keras_vit.weights.sidecar_keys import Images, Only, Rules, Sets, Size
@@ -22,7 +22,6 @@ CONFIG = "config.json"
 PREPROCESSOR = "preprocessor_config.json"
 NAMES = (CONFIG, PREPROCESSOR)
 
-_MAX_BYTES = 16_000_000  # a thousand times the usual; names of 21,843 classes fit
 _MAX_COUNT = 100_000  # of heads, pixels and the like
 
 
@@ -345,14 +344,12 @@ def _part(config: dict[str, Any], key: str, reader: _Reader) -> dict[str, Any]:
 
 def _load(path: pathlib.Path, reader: _Reader) -> dict[str, Any]:
     try:
-        if not path.is_file():
+        if not path.exists():
             return {}
-        if path.stat().st_size > _MAX_BYTES:
-            raise ValueError(f"it has more than {_MAX_BYTES:,} bytes")
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
         if not isinstance(content, dict):
             raise ValueError("it is no JSON object")
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         reader.refuse(f"{path.name} beside it cannot be read ({str(error)[:200]}). Fetch it again")
         return {}
     return content

@@ -107,6 +107,15 @@ def test_wrong_settings_are_all_named(tmp_path, capsys):
         "[augmentation] is a table",
     ):
         assert part in str(error.value)
+    for flag in ("--steps", "--learning-rate"):
+        for digits in ("9" * 400, "9" * 5000):
+            with pytest.raises(SystemExit):
+                parse(flag, digits)
+            assert len(capsys.readouterr().err.splitlines()[-1]) < 300
+    for text in ("steps = " + "9" * 400, "mixup = " + "[" * 9999, "seed = 9223372036854775808"):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=r"run\.toml"):
+            read_settings(path)
     path.write_text("steps = = 2")
     with pytest.raises(ValueError, match="is not a TOML file"):
         read_settings(path)

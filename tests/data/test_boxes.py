@@ -86,6 +86,10 @@ def test_every_wrong_box_is_in_one_error(tmp_path):
         r"image 3: boxes of shape \(1, 3\).*expected \(n, 4\)",
     ):
         assert caught.match(text)
+    odd = [[[0, 0, 10**400, 8]], [[1], [1, 2]], "boxes", None]
+    with pytest.raises(ValueError, match="4 problems with boxes") as caught:
+        read_boxes(images, odd, [[0], [10**400], [[1], [1, 2]], None], NAMES)
+    assert str(caught.value).count("expected (n, 4) and n integers") == 4
     assert "image 1, box 1" not in str(caught.value)
     (tmp_path / "b.png").write_bytes(b"no image")
     with pytest.raises(ValueError, match=r"b\.png") as caught:

@@ -101,7 +101,7 @@ def test_labels_beyond_the_classes_are_found_before_or_while_reading(tmp_path):
         ValueError, match=r"(?s)3 masks hold values beyond the 2 classes.*0.png has"
     ):
         read_masks(*folders, NAMES[:2], check="pixels")
-    with pytest.raises(ValueError, match=r"mask of image 0 of .* none of its 2 classes"):
+    with pytest.raises(ValueError, match=r"mask of .*0\.jpg .* none of its 2 classes"):
         read_masks(*folders, NAMES[:2]).pixel_counts()
     batches = mask_batches(read_masks(*folders, NAMES[:2]), InputTransform(SIZE), 2)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"none of its 2 classes"):
@@ -113,6 +113,18 @@ def test_labels_beyond_the_classes_are_found_before_or_while_reading(tmp_path):
     with pytest.raises(ValueError, match=r"3 classes, the model 5"):
         model = type("Model", (), {"output_shape": (None, 4, 4, 5), "inputs": None})
         mask_batches(read_masks(*folders, NAMES), model, 2)
+
+
+def test_damage_that_is_found_while_decoding_names_the_file(tmp_path):
+    folders = write_pairs(tmp_path, count=2)
+    path = folders[1] / "a/1.png"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 255
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=r"1 masks .*damaged:\s+\S*a/1\.png cannot be decoded"):
+        read_masks(*folders, NAMES, check="pixels")
+    with pytest.raises(ValueError, match=r"The mask of \S*a/1\.jpg cannot be decoded"):
+        read_masks(*folders, NAMES).pixel_counts()
 
 
 def test_turned_images_have_masks_as_displayed(tmp_path):

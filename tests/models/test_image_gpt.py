@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import keras
 import numpy as np
@@ -197,9 +198,26 @@ def test_the_published_clusters_file_is_a_palette(tmp_path):
     np.testing.assert_array_equal(layer(model.get_layer("preprocessing")(images)), expected)
     np.testing.assert_array_equal(layer.decode(expected[0, 0]), np.rint(127.5 * (PALETTE + 1))[
         expected[0, 0]])  # fmt: skip
-    for wrong in (PALETTE[:5], PALETTE * 300):
+    (tmp_path / "ragged.json").write_text('{"clusters": [[1], [1, 2], [' + "9" * 30 + "]]}")
+    odd = (PALETTE[:0], PALETTE > 0, PALETTE + 1j, [10**400], "ragged.json")
+    for wrong in (PALETTE[:5], PALETTE * 300, *odd):
+        wrong = tmp_path / wrong if isinstance(wrong, str) else wrong
         with pytest.raises(ValueError, match=r"A palette has 12 colours of 3 values in \[-1, 1\]"):
             models.build_image_gpt(CONFIG, wrong)
+
+
+def test_files_that_hold_no_palette_are_named(tmp_path):
+    layer = models.build_image_gpt(CONFIG, PALETTE).get_layer("palette")
+    for name, content in (
+        ("a.json", b'{"clusters": '),
+        ("b.json", b"[]"),
+        ("c.json", b'{"clusters": ' + b"[" * 9999),
+        ("d.npy", b"\x93NUMPY\1\0"),
+        ("e.npy", b"PK\3\4"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ValueError, match=re.escape(name)):
+            layer.assign(tmp_path / name)
 
 
 def test_errors_say_what_came():

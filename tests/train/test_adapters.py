@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 
 import keras
@@ -117,6 +118,28 @@ def test_what_does_not_fit_is_one_error_and_changes_nothing(tmp_path):
             load_adapter(model, folder)
     with pytest.raises(CheckpointError, match="adapter_config"):
         load_adapter(model, tmp_path)
+    folder = write(tmp_path / "damaged", case)
+    weights, settings = folder / "adapter_model.safetensors", folder / "adapter_config.json"
+    whole = weights.read_bytes()
+    for data in (b"", b"\x00", whole[:-1], b"\x80\x04" + whole, whole.replace(b"dtype", b"DTYPE")):
+        weights.write_bytes(data)
+        with pytest.raises(CheckpointError, match="adapter_model"):
+            load_adapter(model, folder)
+    twice = {**arrays, name.removeprefix("base_model.model."): arrays[name]}
+    weights.write_bytes(safetensors.numpy.save(twice))
+    with pytest.raises(CheckpointError, match=r"blocks\.0\.attn\.qkv\.lora_A.* is there twice"):
+        load_adapter(model, folder)
+    for text in ("[" * 9999, "[]", "null", '{"lora_alpha": ' + "9" * 400 + "}"):
+        settings.write_text(text)
+        with pytest.raises(CheckpointError, match="adapter_config"):
+            load_adapter(model, folder)
+    if hasattr(os, "mkfifo"):
+        for path in (weights, settings):  # a pipe would wait forever
+            folder = write(tmp_path / f"pipe of {path.name}", case)
+            (folder / path.name).unlink()
+            os.mkfifo(folder / path.name)
+            with pytest.raises(CheckpointError, match=f"{path.name} is no regular file"):
+                load_adapter(model, folder)
     assert not lora_layers(model)
     after = [keras.ops.convert_to_numpy(w) for w in model.weights]
     assert all((a == b).all() for a, b in zip(before, after, strict=True))

@@ -8,6 +8,8 @@ import os
 import re
 from typing import Any
 
+from keras_vit.reading import open_text
+
 FOLDER = "gs://vit_models/augreg"
 INDEX = f"{FOLDER}/index.csv"
 
@@ -221,7 +223,7 @@ def read_augreg_index(path: str | os.PathLike[str]) -> list[dict[str, str | floa
     Raises:
         ValueError: If the file lacks a column that the choice of a checkpoint needs.
     """
-    with open(path, newline="", encoding="utf-8") as file:
+    with open_text(path) as file:
         reader = csv.DictReader(file)
         missing = {"ds", "filename", "adapt_filename", "final_val"} - set(reader.fieldnames or ())
         if missing:

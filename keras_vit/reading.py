@@ -1,0 +1,210 @@
+"""Opens files that somebody else may have written: regular files, of bounded size and depth.
+
+Every file is opened here, which `tests/test_reading.py` checks. Content that cannot be read is a
+`ValueError` that names the file, whatever the parser raises.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import stat
+import struct
+import sys
+import tokenize
+import zipfile
+import zlib
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MAX_BYTES = 16_000_000  # of a text; a thousand times the usual, names of 21,843 classes fit
+_MAX_DEPTH = 100  # of lists and objects in each other; configurations have five
+_MAX_BITS = 128  # of an integer; transformers writes some of 100 bits for "no limit"
+# Exceptions of the standard library and NumPy on damaged files.
+DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    KeyError,
+    MemoryError,
+    NotImplementedError,
+    OSError,
+    OverflowError,
+    RecursionError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    tokenize.TokenError,
+)
+
+
+def is_regular(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is a file of bytes: opening a pipe or a device could wait forever.
+
+    Raises:
+        OSError: If there is nothing at the path.
+    """
+    return stat.S_ISREG(os.stat(path).st_mode)
+
+
+def open_regular(path: str | os.PathLike[str]) -> io.BufferedReader:
+    """Opens a file for reading its bytes.
+
+    Raises:
+        OSError: If there is no such file, or it cannot be opened.
+        ValueError: If it is a folder, a pipe, a device or a socket.
+    """
+    if not is_regular(path):
+        raise ValueError(
+            f"{os.fspath(path)} is no regular file, so it is not opened. Copy it to one."
+        )
+    return open(path, "rb")
+
+
+def open_text(
+    path: str | os.PathLike[str], encoding: str = "utf-8", errors: str = "strict"
+) -> io.TextIOWrapper:
+    """Opens a file for reading its text, with its own ends of lines: see `open_regular`."""
+    return io.TextIOWrapper(open_regular(path), encoding, errors, newline="")
+
+
+def read_bytes(path: str | os.PathLike[str], max_bytes: int | None = None) -> bytes:
+    """Reads a file as a whole.
+
+    Raises:
+        OSError: If there is no such file, or it cannot be opened.
+        ValueError: If it is no regular file, or has more than `max_bytes` bytes.
+    """
+    with open_regular(path) as file:
+        content = file.read(-1 if max_bytes is None else max_bytes + 1)
+    if max_bytes is not None and len(content) > max_bytes:
+        raise ValueError(f"{os.fspath(path)} has more than {max_bytes:,} bytes.")
+    return content
+
+
+def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> str:
+    """Reads a file of UTF-8 as a whole; ends of lines are those of Unix.
+
+    Raises:
+        OSError: If there is no such file, or it cannot be opened.
+        ValueError: If it is no regular file, no UTF-8, or has more than `max_bytes` bytes.
+    """
+    try:
+        text = read_bytes(path, max_bytes).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{os.fspath(path)} is not UTF-8: {error}. Save it again as UTF-8."
+        ) from error
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def read_json(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Any:
+    """Reads a file of JSON: see `parse_json`.
+
+    Raises:
+        OSError: If there is no such file, or it cannot be opened.
+        ValueError: If it is no regular file, too large, or no such JSON. The message names it.
+    """
+    text = read_text(path, max_bytes)
+    try:
+        return parse_json(text)
+    except ValueError as error:
+        raise ValueError(f"{os.fspath(path)} is not JSON: {error}.") from error
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Parses JSON without duplicate names, up to 100 levels deep, with integers of 128 bits.
+
+    Raises:
+        ValueError: If it is anything else.
+    """
+    try:
+        content = json.loads(text, object_pairs_hook=_unique)
+    except RecursionError as error:
+        raise ValueError("lists and objects are nested too deep") from error
+    _check_values(content)
+    return content
+
+
+def read_toml(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> dict[str, Any]:
+    """Reads a file of TOML, with the bounds of `parse_json`.
+
+    Raises:
+        OSError: If there is no such file, or it cannot be opened.
+        ValueError: If it is no regular file, too large, or no such TOML. The message names it.
+    """
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+
+    text = read_text(path, max_bytes)
+    try:
+        content: dict[str, Any] = tomllib.loads(text)
+        _check_values(content)
+    except (ValueError, RecursionError) as error:  # a ValueError also of too many digits
+        reason = "lists are nested too deep" if isinstance(error, RecursionError) else error
+        raise ValueError(f"{os.fspath(path)} is not a TOML file: {reason}.") from error
+    return content
+
+
+def read_array_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Reads shape, order (whether Fortran's) and type of an array in NumPy's format."""
+    from numpy.lib import format
+
+    version = format.read_magic(stream)
+    read = format.read_array_header_1_0 if version == (1, 0) else format.read_array_header_2_0
+    return read(stream)
+
+
+def read_array(path: str | os.PathLike[str], mmap_mode: Any = None) -> np.ndarray:
+    """Reads or maps an `.npy` file, whose size must be that of its array.
+
+    Raises:
+        OSError: If there is no such file, or it cannot be opened.
+        ValueError: If it is no regular file, is damaged, or holds Python objects.
+    """
+    import numpy as np
+
+    with open_regular(path) as file:
+        try:
+            shape, _, dtype = read_array_header(file)
+            size = os.fstat(file.fileno()).st_size - file.tell()
+            if math.prod(shape) * dtype.itemsize != size:
+                raise ValueError(f"{size:,} bytes do not hold an array of its type and shape")
+            array: np.ndarray = np.load(path, mmap_mode, allow_pickle=False)
+        except DAMAGE as error:
+            reason = str(error)[:200]
+            raise ValueError(f"{os.fspath(path)} is no array of NumPy: {reason}.") from error
+    return array
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    names = dict(pairs)
+    if len(names) != len(pairs):
+        raise ValueError("a name occurs twice in an object")
+    return names
+
+
+def _check_values(content: Any) -> None:
+    """Raises ValueError for lists and objects that are too deep, and for too large integers.
+
+    Whoever walks through the first ends in a RecursionError, whoever computes with the second in an
+    OverflowError.
+    """
+    level, depth = [content], 0
+    while level:
+        if depth > _MAX_DEPTH:
+            raise ValueError(f"lists and objects are nested more than {_MAX_DEPTH} levels deep")
+        if any(type(each) is int and each.bit_length() > _MAX_BITS for each in level):
+            raise ValueError(f"it holds an integer of more than {_MAX_BITS} bits")
+        rows = (each.values() if isinstance(each, dict) else each for each in level if each
+                and isinstance(each, dict | list))  # fmt: skip
+        level = [value for row in rows for value in row]
+        depth += 1

@@ -1,0 +1,188 @@
+"""The one place where files are opened, and the calls elsewhere that open some."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import pathlib
+import threading
+
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import reading
+
+PACKAGE = pathlib.Path(keras_vit.__file__).parent
+
+# Calls that open or parse a file, as functions and as methods of any object.
+FUNCTIONS = {
+    "open", "io.open", "os.open", "io.FileIO", "json.load", "json.loads", "tomllib.load",
+    "tomllib.loads", "tomli.loads", "np.load", "np.loadtxt", "np.genfromtxt", "np.fromfile",
+    "np.memmap", "h5py.File", "Image.open", "PIL.Image.open", "zipfile.ZipFile", "tarfile.open",
+    "tf.train.load_checkpoint", "keras.saving.load_model", "keras.models.load_model",
+    "tf.saved_model.load", "tf.io.gfile.GFile", "tf.io.read_file", "safe_open", "load_file",
+}  # fmt: skip
+METHODS = {"open", "read_text", "read_bytes", "load_weights"}
+
+CHECKED = "files that were checked when they were found"
+OWN = "a file of this process"
+HELD = "not a file: an archive, a reply or bytes that are open already"
+KERAS = "after `open_regular` or `check_keras_file`"
+FORMAT = "`detect_format` has opened it"
+ALLOWED = {
+    ("cli/main.py", "os.open"): OWN,
+    ("data/batch_cache.py", "os.open"): OWN,
+    ("data/boxes.py", "tf.io.read_file"): CHECKED,
+    ("data/folder.py", "tf.io.read_file"): CHECKED,
+    ("data/masks.py", "tf.io.read_file"): CHECKED,
+    ("data/pixel_range.py", "tf.io.read_file"): CHECKED,
+    ("data/shards.py", "tf.io.gfile.GFile"): "a remote address",
+    ("distribution/rendezvous.py", "json.loads"): "a line of another worker",
+    ("evaluate/feature_store.py", ".open"): HELD,
+    ("export/litert.py", ".read_bytes"): OWN,
+    ("export/litert.py", "zipfile.ZipFile"): OWN,
+    ("export/runners.py", "tf.saved_model.load"): FORMAT,
+    ("files.py", "open"): OWN,
+    ("files.py", "os.open"): OWN,
+    ("hub/connection.py", ".open"): HELD,
+    ("hub/download.py", "open"): OWN,
+    ("hub/checked_download.py", "open"): OWN,
+    ("resume/folder_lock.py", "open"): OWN,
+    ("train/keras_files.py", "keras.saving.load_model"): KERAS,
+    ("train/keras_files.py", "zipfile.ZipFile"): KERAS,
+    ("train/run_folder.py", "json.loads"): OWN,
+    ("trainers/processors.py", "open"): "a table of the kernel",
+    ("trainers/processors.py", ".read_text"): "a table of the kernel",
+    ("weights/formats.py", "zipfile.ZipFile"): KERAS,
+    ("weights/image_gpt.py", "tf.train.load_checkpoint"): "after `is_regular`",
+    ("weights/load.py", ".load_weights"): KERAS,
+    ("weights/load.py", "h5py.File"): KERAS,
+    ("weights/npz_file.py", ".open"): HELD,
+    ("weights/npz_file.py", "zipfile.ZipFile"): HELD,
+}
+
+
+def reading_calls(path):
+    """The calls of a file that open another for reading."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Call):
+            continue
+        name = ast.unparse(node.func)
+        if name not in FUNCTIONS:
+            name = f".{node.func.attr}" if isinstance(node.func, ast.Attribute) else ""
+        values = [*node.args, *(keyword.value for keyword in node.keywords)]
+        writes = any(isinstance(v, ast.Constant) and v.value in ("w", "wb") for v in values)
+        if not writes and (
+            name in FUNCTIONS or (name.removeprefix(".") in METHODS and "." in name)
+        ):
+            yield name
+
+
+def test_files_are_opened_in_one_place():
+    found = {
+        (path.relative_to(PACKAGE).as_posix(), name)
+        for path in PACKAGE.rglob("*.py")
+        if path.name != "reading.py"
+        for name in reading_calls(path)
+    }
+    assert found - ALLOWED.keys() == set(), "use keras_vit.reading, or give a reason in ALLOWED"
+    assert ALLOWED.keys() - found == set(), "these are no longer there"
+
+
+def test_a_call_that_opens_a_file_is_found(tmp_path):
+    path = tmp_path / "a.py"
+    path.write_text("open(p)\np.read_text()\nnp.load(p)\nopen(p, 'wb')\nh5py.File(p)\nloads(p)")
+    assert sorted(reading_calls(path)) == [".read_text", "h5py.File", "np.load", "open"]
+
+
+READERS = (
+    reading.open_regular, reading.open_text, reading.read_bytes, reading.read_text,
+    reading.read_json, reading.read_toml, reading.read_array,
+)  # fmt: skip
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no named pipes")
+@pytest.mark.parametrize("read", READERS)
+def test_pipes_and_folders_are_refused_at_once(read, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path):
+        errors = []
+
+        def call(path=path, errors=errors):
+            with pytest.raises(ValueError, match="is no regular file, so it is not opened"):
+                read(path)
+            errors.append(None)
+
+        thread = threading.Thread(target=call, daemon=True)
+        thread.start()
+        thread.join(10)
+        assert errors == [None], "it waits"
+    with pytest.raises(FileNotFoundError):
+        read(tmp_path / "none")
+
+
+DEEP = 90_000
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[" * DEEP + "]" * DEEP, "nested too deep"),
+        ('{"a":' * 200 + "1" + "}" * 200, "nested more than 100 levels"),
+        ("[" + "9" * 400 + "]", "more than 128 bits"),
+        ("9" * 5000, "digits"),
+        ('{"a": 1, "a": 2}', "twice"),
+        ("{", "Expecting"),
+        (b"\xff{}", "not UTF-8"),
+    ],
+)
+def test_json_is_bounded(text, reason, tmp_path):
+    path = tmp_path / "a.json"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(ValueError, match=rf"(?s)a\.json .*{reason}"):
+        reading.read_json(path)
+    path.write_text("[]")
+    with pytest.raises(ValueError, match="more than 1 bytes"):
+        reading.read_json(path, 1)
+    path.write_text(json.dumps({"a": [1, {"b": 10**30, "c": float("inf")}]}))
+    assert reading.read_json(path) == {"a": [1, {"b": 10**30, "c": float("inf")}]}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("a = " + "[" * DEEP, "nested too deep"),
+        ("a = " + "9" * 400, "128 bits"),
+        ("a = " + "9" * 5000, "digits"),
+        ("a = 0x" + "f" * 5000, "128 bits"),
+        ("a" + ".a" * 200 + " = 1", "nested more than 100 levels"),
+        ("a = = 1", "Invalid value"),
+    ],
+)
+def test_toml_is_bounded(text, reason, tmp_path):
+    path = tmp_path / "a.toml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=f"(?s)a.toml is not a TOML file: .*{reason}"):
+        reading.read_toml(path)
+
+
+def test_arrays_have_the_size_of_their_file(tmp_path):
+    path = tmp_path / "a.npy"
+    np.save(path, np.arange(6.0).reshape(2, 3))
+    np.testing.assert_array_equal(reading.read_array(path), np.arange(6.0).reshape(2, 3))
+    whole = path.read_bytes()
+    for damaged in (
+        whole[:-1],
+        whole[:20],
+        whole.replace(b"(2, 3)", b"(9, 9**9)"),
+        whole.replace(b"(2, 3)", b"(-2,-3)"),
+        whole.replace(b"<f8", b"|O8"),
+        whole.replace(b"(2, 3)", b"((((((("),
+        b"PK\3\4",
+        b"",
+    ):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"a\.npy is no array of NumPy"):
+            reading.read_array(path)
