@@ -38,6 +38,7 @@ INTERPOLATIONS = ("bilinear", "bicubic", "area", "nearest")
 # Whose rules resizing and cropping follow, and how the crop lies in the image.
 LIBRARIES = ("tensorflow", "timm", "transformers")
 CROP_MODES = ("center", "squash", "border")
+_MAX_CHANNELS = 1 << 16
 _PILLOW_INTERPOLATIONS = ("bilinear", "bicubic")
 RESNET_POOLINGS = ("gap",)
 # Masked patch prediction: what is predicted of a patch, and levels per channel of its colours.
@@ -118,6 +119,10 @@ class Preprocessing:
                 f"The preprocessing has statistics for {len(self.mean)} channels, the image has "
                 f"{channels}. Pass preprocessing=Preprocessing(mean, std) with 1 or {channels} "
                 "values each."
+            )
+        if channels > _MAX_CHANNELS:
+            raise ValueError(
+                f"`channels` must be {_MAX_CHANNELS:,} or fewer. Received: {channels}."
             )
         repeats = channels // len(self.mean)
         return self.mean * repeats, self.std * repeats

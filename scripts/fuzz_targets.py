@@ -116,8 +116,10 @@ class Settings:
     def __init__(self, folder):
         from keras_vit.cli import settings
         from keras_vit.train.recipes import RECIPES
+        from keras_vit.variants import find_config
 
         self.module, self.recipes = settings, list(RECIPES.values())
+        self.configs = [find_config(name) for name in ("vit_ti16", "resnetv2_50x1_bit")]
         self.path = folder / "run.toml"
         self.seeds = []
         for recipe in self.recipes:
@@ -127,7 +129,7 @@ class Settings:
     def text(self, name, rng):
         """A value, mostly of the type of the setting, as TOML."""
         kind = str(self.module.SETTINGS[name].kind)
-        if rng.random() < 0.6 and ("int" in kind or "float" in kind):
+        if rng.random() < 0.85 and ("int" in kind or "float" in kind):
             values = LARGE if "int" in kind else (*LARGE, *FLOATS)
             value = values[rng.integers(len(values))]
             return json.dumps([value] * 2 if "tuple" in kind and rng.random() < 0.5 else value)
@@ -137,11 +139,10 @@ class Settings:
 
     def read(self, data, rng):
         from keras_vit.config import Preprocessing
-        from keras_vit.variants import find_config
 
         names = list(self.module.SETTINGS)
         if rng.random() < 0.8:
-            chosen = rng.choice(names, rng.integers(1, 4), replace=False)
+            chosen = rng.choice(names, rng.integers(1, 3), replace=False)
             data = "\n".join(f"{name} = {self.text(name, rng)}" for name in chosen)
             data = data.encode("utf-8", "replace")
         self.path.write_bytes(data)
@@ -158,8 +159,7 @@ class Settings:
                 recipe = recipe.replace(**changes)
             recipe.count_warmup(100)
             recipe.build_optimizer(100)
-            for variant in ("vit_ti16", "resnet50x1"):
-                config = find_config(variant)
+            for config in self.configs:
                 fields = {field.name for field in dataclasses.fields(config)}
                 known = {name: x for name, x in parts.model.items() if name in fields}
                 dataclasses.replace(config, **known)
@@ -229,10 +229,10 @@ class Boxes:
     def read(self, data, rng):
         from keras_vit.data.boxes import read_boxes
 
-        tree = change_tree(json.loads(self.seeds[0]), rng)
-        boxes, labels = tree.get("boxes"), tree.get("labels")
-        if not isinstance(boxes, list) or not isinstance(labels, list):
-            raise RefusedError("not the type that is documented")
+        tree = json.loads(self.seeds[0])
+        kind = rng.integers(3)
+        boxes = change_tree(tree["boxes"], rng) if kind < 2 else tree["boxes"]
+        labels = change_tree(tree["labels"], rng) if kind > 0 else tree["labels"]
         with refusals_of_ours():
             found = read_boxes(self.images, boxes, labels, ["a", "b"])
         assert np.isfinite(found.boxes).all()
@@ -339,20 +339,22 @@ class Layouts:
         self.contents = []
         config = {"classes": 10, **SIZES, "depth": 1}
         for name, (layout, fields) in FOLDERS.items():
+            if name.endswith(("tanh", "oblong", "grey", "headless")):
+                continue
             model = build_resnet(BIT) if name == "bit" else build_vit(
                 ViTConfig(**{**config, **fields}))  # fmt: skip
             own = model.save_pretrained(folder / name, layout)
             sidecars = {p.name: json.loads(p.read_text()) for p in own.glob("*config.json")}
             arrays = safetensors.numpy.load_file(own / "model.safetensors")
             self.contents.append((sidecars, arrays))
-        model = build_vit(ViTConfig(**config))
+        self.configs = ViTConfig(**config), BIT
+        model = build_vit(self.configs[0])
         official = save_weights(model, folder / "a.npz", "official")
         self.contents.append(({}, dict(np.load(official))))
         self.seeds = [json.dumps(each).encode() for each, _ in self.contents]
 
     def read(self, data, rng):
         from keras_vit.pretrained import from_pretrained
-        from keras_vit.variants import find_config
         from keras_vit.weights.inspection import adapt_config, inspect_file
 
         sidecars, arrays = self.contents[rng.integers(len(self.contents))]
@@ -376,7 +378,8 @@ class Layouts:
                 from_pretrained(self.path)
                 return
             info = inspect_file(self.path)
-            base = find_config("resnet50x1" if "stages" in info.sizes else "vit_ti16")
-            fields = {field.name for field in dataclasses.fields(base)}
-            base = dataclasses.replace(base, **{k: v for k, v in info.sizes.items() if k in fields})
+            base = self.configs["stages" in info.sizes]
+            fields = {field.name for field in dataclasses.fields(base)} - {"stem"}
+            sizes = {k: v for k, v in {"num_heads": 1, **info.sizes}.items() if k in fields}
+            base = dataclasses.replace(base, **sizes)
             adapt_config(base, info)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from keras_vit.checks import check_choice, check_positive
+from keras_vit.checks import check_choice, check_positive, check_rate
 from keras_vit.data.augmentation import Augmentation
 
 if TYPE_CHECKING:
@@ -121,6 +122,9 @@ class Recipe:
                 "A recipe needs either `steps` or `epochs`. Received: "
                 f"steps={self.steps}, epochs={self.epochs}."
             )
+        _check_length(vars(self))
+        if self.averaging is not None:
+            check_rate("averaging", self.averaging)
         if self.learning_rate <= 0:
             raise ValueError(f"`learning_rate` must be above 0. Received: {self.learning_rate}.")
         if self.early_stopping < 0:
@@ -165,6 +169,7 @@ class Recipe:
                 average of steps in a number of epochs is not known.
         """
         changes = dict(changes)
+        _check_length(changes)
         own = {field.name for field in dataclasses.fields(self)}
         random = {field.name for field in dataclasses.fields(Augmentation)}
         for name in changes.keys() - own - random:
@@ -315,3 +320,13 @@ class Recipe:
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain values."""
         return dataclasses.asdict(self)
+
+
+def _check_length(fields: Mapping[str, Any]) -> None:
+    """Raises ValueError for runs of no steps or epochs, and warm-ups of less."""
+    for name in ("steps", "epochs"):
+        if fields.get(name) is not None and not fields[name] > 0:
+            raise ValueError(f"`{name}` must be above 0. Received: {name}={fields[name]}.")
+    for name in ("warmup_steps", "warmup_epochs"):
+        if fields.get(name, 0) < 0:
+            raise ValueError(f"`{name}` must be 0 or more. Received: {name}={fields[name]}.")
