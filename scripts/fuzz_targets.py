@@ -16,6 +16,7 @@ from PIL import Image
 import keras_vit
 
 PACKAGE = str(pathlib.Path(keras_vit.__file__).parent)
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 NESTED = "[" * 3000 + "]" * 3000
 # Values of JSON that seldom stand in a file.
 ODD = (
@@ -348,9 +349,10 @@ class Layouts:
             arrays = safetensors.numpy.load_file(own / "model.safetensors")
             self.contents.append((sidecars, arrays))
         self.configs = ViTConfig(**config), BIT
-        model = build_vit(self.configs[0])
-        official = save_weights(model, folder / "a.npz", "official")
-        self.contents.append(({}, dict(np.load(official))))
+        official = dataclasses.replace(BIT, standardization="variance")
+        goldens = (ROOT / "tests/golden").glob("*.checkpoint.npz")
+        bit = save_weights(build_resnet(official), folder / "a.npz", "official")
+        self.contents += [({}, dict(np.load(path))) for path in (*goldens, bit)]
         self.seeds = [json.dumps(each).encode() for each, _ in self.contents]
 
     def read(self, data, rng):

@@ -12,7 +12,11 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import reading
+from keras_vit import models, reading, weights
+from keras_vit.cli.segment import read_classes
+from keras_vit.cli.settings import read_settings
+from keras_vit.data.shards import find_shards
+from keras_vit.weights.load import load_keras_weights
 
 PACKAGE = pathlib.Path(keras_vit.__file__).parent
 
@@ -103,24 +107,61 @@ READERS = (
 )  # fmt: skip
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no named pipes")
+def refusal_of(read, path):
+    """What a reader raises within 30 seconds."""
+    errors = []
+
+    def call():
+        try:
+            read(path)
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert errors, "it waits, or reads something"
+    return errors[0]
+
+
+PIPES = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no named pipes")
+
+
+@PIPES
 @pytest.mark.parametrize("read", READERS)
 def test_pipes_and_folders_are_refused_at_once(read, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path):
-        errors = []
-
-        def call(path=path, errors=errors):
-            with pytest.raises(ValueError, match="is no regular file, so it is not opened"):
-                read(path)
-            errors.append(None)
-
-        thread = threading.Thread(target=call, daemon=True)
-        thread.start()
-        thread.join(10)
-        assert errors == [None], "it waits"
+        error = refusal_of(read, path)
+        assert isinstance(error, ValueError)
+        assert "is no regular file, so it is not opened" in str(error)
     with pytest.raises(FileNotFoundError):
         read(tmp_path / "none")
+
+
+@PIPES
+@pytest.mark.parametrize(
+    "name",
+    ["a.weights.h5", "model.ckpt-1.index", "a.npy", "a.json", "a.tfrecord", "a.toml", "a.txt"],
+)
+def test_no_reader_waits_for_a_pipe(name, tmp_path):
+    model = models.build_image_gpt(
+        models.ImageGPTConfig(4, 1, 1, image_size=(1, 2), colors=2), np.array([[0.0] * 3, [1] * 3])
+    )
+    palette = model.get_layer("palette")
+    readers = {
+        "h5": lambda path: load_keras_weights(model, path),
+        "index": lambda path: weights.load_image_gpt(model, path.with_suffix("")),
+        "npy": palette.assign,
+        "json": palette.assign,
+        "tfrecord": lambda path: find_shards(str(path)),
+        "toml": read_settings,
+        "txt": read_classes,
+    }
+    os.mkfifo(tmp_path / name)
+    error = refusal_of(readers[name.rpartition(".")[2]], tmp_path / name)
+    assert isinstance(error, ValueError)
+    assert f"{name} is no regular file" in str(error)
 
 
 DEEP = 90_000

@@ -14,7 +14,7 @@ import os
 import pathlib
 import re
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import keras
 import numpy as np
@@ -224,7 +224,7 @@ class _Part:
         """Opens an unfinished file for writing; a new one where no rows are there."""
         path = self.path(f"{ending}.unfinished")
         if done:
-            return read_array(path, "r+")
+            return cast(np.memmap, read_array(path, "r+"))
         return np.lib.format.open_memmap(path, "w+", dtype, shape)
 
     def finish(self) -> None:

@@ -160,13 +160,14 @@ def load_keras_weights(
         if isinstance(entry, h5py.Dataset):
             found.append(name)
 
-    try:
-        with open_regular(path) as stream, h5py.File(stream) as file:
-            file.visititems(visit)
-    except FileNotFoundError:
-        raise
-    except DAMAGE as error:
-        raise CheckpointError(f"{os.fspath(path)} is damaged ({error}). Fetch it again.") from error
+    with open_regular(path) as stream:
+        try:
+            with h5py.File(stream) as file:
+                file.visititems(visit)
+        except DAMAGE as error:
+            raise CheckpointError(
+                f"{os.fspath(path)} is damaged ({error}). Fetch it again."
+            ) from error
     model.load_weights(path)
     found = [x for x in found if x.startswith("layers/") and "seed_generator" not in x]
     if len(found) > len(model.weights):  # Keras does not look at what it does not need
