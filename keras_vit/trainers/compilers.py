@@ -244,6 +244,8 @@ def _choose(key: str, block: keras.layers.Layer, batch: int, dtype: str) -> bool
 
 def _read(path: pathlib.Path) -> dict[str, Timing]:
     """The times in a file; none if there is no file or if it is damaged."""
+    if not path.is_file():
+        return {}
     try:
         content = read_json(path)
         times = {str(key): Timing(*map(float, value)) for key, value in content.items()}

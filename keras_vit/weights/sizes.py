@@ -37,7 +37,8 @@ def read_sizes(find: Find, kind: str) -> dict[str, Any]:
         bias = "kernel"  # AIMv2 has no biases
     hidden = find(f"block_0/mlp/hidden/{bias}")
     kernel = find("patch_encoder/projection/kernel")
-    if hidden is None or kernel is None or len(kernel.shape) not in (2, 4):
+    axes = (4,) if kind == "npz" else (2, 4)
+    if hidden is None or kernel is None or len(kernel.shape) not in axes:
         return {}
     rows, columns, channels, width = _axes(kernel, kind)
     if rows * columns * channels == 0:

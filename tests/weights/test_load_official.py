@@ -574,6 +574,12 @@ def test_a_block_that_the_model_lacks_is_named(tmp_path):
         load_weights(tiny_model(), tmp_path / "x.npz")
 
 
+def test_a_patch_kernel_of_two_axes_tells_no_sizes(token, save):
+    kernel = token["embedding/kernel"]
+    path = save({**token, "embedding/kernel": kernel.reshape(-1, kernel.shape[-1])})
+    assert inspect_file(path).sizes == {}
+
+
 def test_names_of_no_layout_are_refused(tmp_path):
     np.savez(tmp_path / "x.npz", weights=np.zeros(3), biases=np.zeros(3))
     with pytest.raises(ValueError, match=r"match no known layout .'weights', 'biases'"):
