@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import io
 import json
@@ -48,7 +49,7 @@ def refusals_of_ours():
 
 
 def odd(rng):
-    return ODD[rng.integers(len(ODD))]
+    return copy.deepcopy(ODD[rng.integers(len(ODD))])  # a change may go into it
 
 
 def change_tree(tree, rng):
