@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from keras_vit.cli.commands import COMMANDS, GROUPS, Command
+from keras_vit.cli.output import complain
 from keras_vit.installation import installed_version, warn_of_other_project
 
 FAILED = 2  # the exit status after an error that the user can correct, as argparse's
@@ -88,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         text = _explain(error)
         if text is None:
             raise
-        print(f"keras-vit: error: {text}", file=sys.stderr)
+        complain(text, "error")
         return FAILED
     return 0
 
@@ -130,7 +131,7 @@ def _hidden_stderr() -> Iterator[None]:
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    print(f"keras-vit: warning: {message}", file=sys.stderr)
+    complain(message, "warning")
 
 
 def _explain(error: Exception) -> str | None:

@@ -194,7 +194,7 @@ def read_settings(path: str | pathlib.Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"There is no file {str(path)!r} with settings (--config).")
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not a TOML file: {error}.") from error
     found, problems = {}, []

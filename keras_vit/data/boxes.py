@@ -20,6 +20,7 @@ from keras_vit.data.headers import read_exif_orientation, read_size
 from keras_vit.data.input_transform import InputTransform, transform_of
 from keras_vit.data.pixel_range import warn_of_small_range
 from keras_vit.data.transforms import normalize, resize
+from keras_vit.errors import printable
 
 if TYPE_CHECKING:
     import keras
@@ -116,7 +117,7 @@ def read_boxes(
             if problem
         ]
     if problems:
-        listed = "\n  ".join(problems[:_LISTED])
+        listed = "\n  ".join(map(printable, problems[:_LISTED]))
         rest = f"\n  and {len(problems) - _LISTED} more" if len(problems) > _LISTED else ""
         raise ValueError(f"{name}: {len(problems)} problems with boxes:\n  {listed}{rest}")
     most = max([1, *(len(ids) for _, ids in rows)])

@@ -7,8 +7,9 @@ sequentially (TFRecords, TFDS) are shuffled through a buffer.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from keras_vit.config import TASKS
 from keras_vit.data.array_checks import check_labels, check_values, check_vectors
 from keras_vit.data.decode import MAX_PIXELS
 from keras_vit.data.shards import Shards, read_part
+from keras_vit.errors import printable
 
 # Reads a part of some of the records. Arguments: positions of the first of these records and after
 # the last, the part of them, number of the epoch or `None`, shuffle buffer.
@@ -79,8 +81,13 @@ class ImageSet:
         """Lists the paths of the image files in their order, `"image 0"`, ... without files."""
         if self.load is not tf.io.read_file:
             return tuple(f"image {index}" for index in range(self.num_images))
-        batches = self.read((0, self.num_images), None, 0).batch(_NAMES).as_numpy_iterator()
-        return tuple(os.fsdecode(path) for paths, _ in batches for path in paths)
+        return tuple(os.fsdecode(path) for path, _ in self.pairs())
+
+    def pairs(self) -> Iterator[tuple[Any, Any]]:
+        """Pairs as of `read` in the stored order, as bytes or arrays."""
+        together = _NAMES if self.load is tf.io.read_file else 1
+        batches = self.read((0, self.num_images), None, 0).batch(together).as_numpy_iterator()
+        return itertools.chain.from_iterable(zip(*batch, strict=True) for batch in batches)
 
     def spread(self, count: int) -> tf.data.Dataset:
         """Pairs as of `read`: at most `count`, spread evenly over the stored order."""
@@ -267,7 +274,8 @@ def indexed(
 
     With `weights`, training draws images with replacement, by these probabilities.
     """
-    held = tf.constant(list(items) if items.dtype == object else items)
+    encoded = [os.fsencode(item) for item in items] if items.dtype == object else items
+    held = tf.constant(encoded)  # file names may be no UTF-8
     held_labels = tf.constant(labels, tf.int64 if task == "single_label" else tf.float32)
 
     def read(part: tuple[int, int], number: Any, shuffle_buffer: int) -> tf.data.Dataset:
@@ -351,8 +359,8 @@ def check_same_classes(
         return
     missing = [name for name in expected if name not in found]
     unknown = [name for name in found if name not in expected]
-    problems = [f"without {', '.join(missing[:10])}"] if missing else []
-    problems += [f"with {', '.join(unknown[:10])}"] if unknown else []
+    problems = [f"without {', '.join(map(printable, missing[:10]))}"] if missing else []
+    problems += [f"with {', '.join(map(printable, unknown[:10]))}"] if unknown else []
     raise ValueError(
         f"{images.name} has other classes than the training images: "
         f"{'; '.join(problems) or 'the same names in another order'}. Labels would mean other "

@@ -26,6 +26,7 @@ from keras_vit.data.headers import read_exif_orientation, read_size
 from keras_vit.data.image_files import files_below
 from keras_vit.data.image_set import Reader
 from keras_vit.data.pixel_range import warn_of_small_range
+from keras_vit.errors import printable
 
 IGNORED = 255  # the label of pixels without one
 INVALID = -1  # in tables from stored values to labels
@@ -302,7 +303,7 @@ def _find_pairs(
         raise ValueError(f"There are no images in {images}.")
     if problems:
         rest = f"\n  and {len(problems) - 20} more" if len(problems) > 20 else ""
-        listed = "\n  ".join(problems[:20]) + rest
+        listed = "\n  ".join(map(printable, problems[:20])) + rest
         raise ValueError(
             f"{len(problems)} files of {images} and {masks} are without their pair, a mask named "
             f"as the image with {suffix + '.png'!r}:\n  {listed}\nAdd or remove them."
@@ -408,7 +409,7 @@ def _check_values(masks: MaskSet, paths: list[pathlib.Path]) -> None:
     if problems:
         raise ValueError(
             f"{len(problems)} masks hold values beyond the {masks.num_classes} classes:\n  "
-            + "\n  ".join(problems[:20])
+            + "\n  ".join(map(printable, problems[:20]))
             + "\nName more classes, or pass `first_value`, `ignored` or `colors`."
         )
 

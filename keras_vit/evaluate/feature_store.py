@@ -224,6 +224,7 @@ class _Part:
         path = self.path(f"{ending}.unfinished")
         if done:
             return np.load(path, mmap_mode="r+", allow_pickle=False)
+        path.unlink(missing_ok=True)  # a symbolic link is not followed
         return np.lib.format.open_memmap(path, "w+", dtype, shape)
 
     def finish(self) -> None:

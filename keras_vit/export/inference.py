@@ -296,7 +296,7 @@ def check_labels(labels: Sequence[str] | None, classes: int | None) -> list[str]
 
     Raises:
         ValueError: If the number of labels is not the number of classes, or a label is not one
-            line: `labels.txt` has one line for each.
+            line without NUL: `labels.txt` has one line for each.
     """
     if labels is None:
         return [str(index) for index in range(classes or 0)]
@@ -307,9 +307,11 @@ def check_labels(labels: Sequence[str] | None, classes: int | None) -> list[str]
             f"Received: {received}."
         )
     labels = [str(label) for label in labels]
-    broken = [label for label in labels if len(label.splitlines()) != 1]
+    broken = [label for label in labels if len(label.splitlines()) != 1 or "\0" in label]
     if broken:
-        raise ValueError(f"A label must be one line that is not empty. Received: {broken[:5]}.")
+        raise ValueError(
+            f"A label must be one line that is not empty, without NUL. Received: {broken[:5]}."
+        )
     twice = [label for label, count in collections.Counter(labels).items() if count > 1]
     if twice:
         warnings.warn(

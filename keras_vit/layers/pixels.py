@@ -55,7 +55,7 @@ class ColorPalette(keras.layers.Layer):
     def assign(self, palette: np.ndarray | str | os.PathLike[str]) -> None:
         """Takes colours in [-1, 1], or a file of them: `.npy`, or `.json` with `clusters`."""
         if isinstance(palette, str | os.PathLike) and os.fspath(palette).endswith(".json"):
-            palette = json.loads(pathlib.Path(palette).read_text(encoding="utf-8"))["clusters"]
+            palette = json.loads(pathlib.Path(palette).read_text(encoding="utf-8-sig"))["clusters"]
         elif isinstance(palette, str | os.PathLike):
             palette = np.load(palette, allow_pickle=False)
         values = np.asarray(palette, "float32")

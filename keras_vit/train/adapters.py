@@ -257,7 +257,7 @@ def _plain_name(name: str, layout: Layout) -> str:
 
 def _read_settings(path: pathlib.Path) -> dict[str, Any]:
     try:
-        settings = json.loads(path.read_text("utf-8"))
+        settings = json.loads(path.read_text("utf-8-sig"))
         assert isinstance(settings, dict)
     except (OSError, ValueError, RecursionError, AssertionError) as error:
         raise CheckpointError(f"{path} is not a configuration of PEFT: {error!r}.") from error

@@ -261,7 +261,7 @@ def _config_problems(path: pathlib.Path, sizes: _Sizes) -> list[str]:
     if not path.exists():
         return []
     try:
-        found = dict(json.loads(path.read_text(encoding="utf-8")))
+        found = dict(json.loads(path.read_text(encoding="utf-8-sig")))
     except (ValueError, TypeError, OSError) as error:
         raise CheckpointError(f"{path} is damaged ({error}). Fetch it again.") from error
     return [

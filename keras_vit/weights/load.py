@@ -12,7 +12,7 @@ import numpy as np
 
 from keras_vit.checks import short_repr
 from keras_vit.config import Preprocessing, ResNetConfig, ViTConfig
-from keras_vit.errors import CheckpointError, CheckpointMismatchError
+from keras_vit.errors import CheckpointError, CheckpointMismatchError, printable
 from keras_vit.resize import resize_patch_kernel, resize_position_bias, resize_positions
 from keras_vit.trainers.model import with_config
 from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
@@ -84,7 +84,7 @@ class LoadReport:
             lines.append(f"started fresh: {', '.join(self.fresh)}")
         if self.left_out:
             lines.append(f"left out: {_some(self.left_out)}")
-        return "\n".join(lines)
+        return "\n".join(map(printable, lines))
 
 
 def load_weights(

@@ -42,7 +42,7 @@ def read_index(path: pathlib.Path) -> dict[str, str]:
     try:
         if path.stat().st_size > _MAX_INDEX:
             raise ValueError(f"it has more than {_MAX_INDEX:,} bytes")
-        shard_of = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+        shard_of = json.loads(path.read_text(encoding="utf-8-sig"))["weight_map"]
         if not shard_of or not all(isinstance(name, str) for name in shard_of.values()):
             raise ValueError("weight_map is no table of names")
     except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
@@ -51,7 +51,7 @@ def read_index(path: pathlib.Path) -> dict[str, str]:
         ) from error
     check_count(path, len(shard_of))
     for name in shard_of.values():
-        if not re.fullmatch(r"[^/\\:]+\.safetensors", name):
+        if not re.fullmatch(r"[^/\\:\x00-\x1f]+\.safetensors", name):
             raise CheckpointError(
                 f"{path} names the file {name[:200]!r}, and the shards of a checkpoint are "
                 ".safetensors files in its own folder. Fetch it from its publisher."

@@ -349,7 +349,7 @@ def _load(path: pathlib.Path, reader: _Reader) -> dict[str, Any]:
             return {}
         if path.stat().st_size > _MAX_BYTES:
             raise ValueError(f"it has more than {_MAX_BYTES:,} bytes")
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
         if not isinstance(content, dict):
             raise ValueError("it is no JSON object")
     except (OSError, ValueError, RecursionError) as error:

@@ -221,7 +221,7 @@ def read_augreg_index(path: str | os.PathLike[str]) -> list[dict[str, str | floa
     Raises:
         ValueError: If the file lacks a column that the choice of a checkpoint needs.
     """
-    with open(path, newline="", encoding="utf-8") as file:
+    with open(path, newline="", encoding="utf-8-sig") as file:
         reader = csv.DictReader(file)
         missing = {"ds", "filename", "adapt_filename", "final_val"} - set(reader.fieldnames or ())
         if missing:
