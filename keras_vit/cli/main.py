@@ -74,6 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command, debug = options.pop("command"), options.pop("debug")
     try:
         if arguments is None:  # not called from another program
+            if options.get("quiet"):
+                os.environ["KERAS_VIT_PROGRESS"] = "0"
             _prepare_process(command, debug or options.get("verbose", False))
         command.function(**options)
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
