@@ -13,10 +13,11 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from keras_vit.cli.commands import COMMANDS, GROUPS, Command
 from keras_vit.cli.output import complain
+from keras_vit.errors import printable
 from keras_vit.installation import installed_version, warn_of_other_project
 
 FAILED = 2  # the exit status after an error that the user can correct, as argparse's
@@ -27,7 +28,7 @@ _EXPECTED_ERRORS = (ValueError, OSError, ImportError, FloatingPointError, Memory
 
 def build_parser(commands: Iterable[Command] = COMMANDS) -> argparse.ArgumentParser:
     """Builds the parser of the command line from the table of commands."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="keras-vit", description="The Vision Transformer for Keras 3, from the command line."
     )
     parser.add_argument("--version", action=_PrintVersion, nargs=0, default=argparse.SUPPRESS)
@@ -51,6 +52,11 @@ def build_parser(commands: Iterable[Command] = COMMANDS) -> argparse.ArgumentPar
         leaf.add_argument("--debug", action="store_true", help="print the traceback of an error")
         leaf.set_defaults(command=command)
     return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        super().error(printable(message))
 
 
 class _PrintVersion(argparse.Action):

@@ -174,7 +174,7 @@ def load_keras_weights(
     _LOGGER.warning(
         "%s holds weights alone. Of the architecture, not of the file, are: %s. Pass them if the "
         "model was made with others, or save it as a .keras file.",
-        path,
+        printable(path),
         ", ".join(taken),
     )
     model.load_report = LoadReport(
@@ -282,7 +282,7 @@ def load_checkpoint(
     if outside:
         _LOGGER.warning(
             "The model in %s has the names after %r; these arrays are left out: %s.",
-            report.path,
+            printable(report.path),
             report.prefix,
             _some(outside),
         )
@@ -531,4 +531,4 @@ def _text(value: Any) -> str:
 
 def _some(names: tuple[str, ...]) -> str:
     rest = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return ", ".join(names[:5]) + rest
+    return ", ".join(map(printable, names[:5])) + rest

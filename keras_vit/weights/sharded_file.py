@@ -8,7 +8,7 @@ import pathlib
 import re
 from collections.abc import Callable
 
-from keras_vit.errors import CheckpointError
+from keras_vit.errors import CheckpointError, printable
 from keras_vit.weights.array_file import ArrayFile, check_count
 
 INDEX_SUFFIX = ".safetensors.index.json"
@@ -118,4 +118,4 @@ def open_shards(path: pathlib.Path, open_file: Callable[[pathlib.Path], ArrayFil
 
 def _some(texts: list[str]) -> str:
     rest = f" and {len(texts) - _MAX_LISTED} more" if len(texts) > _MAX_LISTED else ""
-    return ", ".join(texts[:_MAX_LISTED]) + rest
+    return ", ".join(map(printable, texts[:_MAX_LISTED])) + rest

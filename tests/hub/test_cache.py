@@ -277,7 +277,9 @@ def test_a_full_disk_is_told_and_left_clean(server, monkeypatch):
     class FullDisk(io.FileIO):
         write = write_to_full_disk
 
-    monkeypatch.setattr(download, "open", lambda path, mode: FullDisk(path, "w+"), raising=False)
+    monkeypatch.setattr(
+        download, "open", lambda path, *_, **__: FullDisk(path, "w+"), raising=False
+    )
     with pytest.raises(DownloadError, match=r"is full.*KERAS_VIT_CACHE"):
         quick_fetch(address_of(server))
     assert left_over() == []
