@@ -7,9 +7,8 @@ sequentially (TFRecords, TFDS) are shuffled through a buffer.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,6 @@ from keras_vit.errors import printable
 # the last, the part of them, number of the epoch or `None`, shuffle buffer.
 Reader = Callable[[tuple[int, int], tuple[int, int], Any, int], tf.data.Dataset]
 SHUFFLE_BUFFER = 50_000  # as in the official code; encoded images, or pixels as they are stored
-_NAMES = 1024  # file names that are read together, six times faster than one by one
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -54,6 +52,7 @@ class ImageSet:
             vector of 0 and 1) or `"regression"` (a vector of numbers).
         weights: Weights with which training draws images, one for each; `None` reads each once.
         shards: The files of `read_records`, which stored features and batches know them by.
+        items: Inputs of `load` in the stored order, where they are known before they are read.
     """
 
     name: str
@@ -69,6 +68,7 @@ class ImageSet:
     task: str = "single_label"
     weights: np.ndarray | None = None
     shards: Shards | None = None
+    items: np.ndarray | None = dataclasses.field(default=None, repr=False)
 
     __repr__ = short_repr
 
@@ -81,13 +81,8 @@ class ImageSet:
         """Lists the paths of the image files in their order, `"image 0"`, ... without files."""
         if self.load is not tf.io.read_file:
             return tuple(f"image {index}" for index in range(self.num_images))
-        return tuple(os.fsdecode(path) for path, _ in self.pairs())
-
-    def pairs(self) -> Iterator[tuple[Any, Any]]:
-        """Pairs as of `read` in the stored order, as bytes or arrays."""
-        together = _NAMES if self.load is tf.io.read_file else 1
-        batches = self.read((0, self.num_images), None, 0).batch(together).as_numpy_iterator()
-        return itertools.chain.from_iterable(zip(*batch, strict=True) for batch in batches)
+        assert self.items is not None  # files are always known
+        return tuple(map(os.fsdecode, self.items))
 
     def spread(self, count: int) -> tf.data.Dataset:
         """Pairs as of `read`: at most `count`, spread evenly over the stored order."""
@@ -302,7 +297,9 @@ def indexed(
         return indexed(name, items, labels, class_names, load, skipped, weights)
 
     found = ImageSet(name, len(labels), class_names, read, load, hold_out, skipped)
-    return dataclasses.replace(found, labels=labels, draw=draw, task=task, weights=weights)
+    return dataclasses.replace(
+        found, labels=labels, draw=draw, task=task, weights=weights, items=items
+    )
 
 
 def sequential(

@@ -229,6 +229,7 @@ def test_no_command_connects_unless_it_is_asked_to(tiny, tmp_path, monkeypatch, 
     images = write_folder(tmp_path / "images", ("cats", "dogs"), count=4)
     build_vit(tiny_config(classes=2)).save("m.keras")
     shutil.copy(TOKEN, "m.npz")
+    (tmp_path / "labels.txt").write_text("cats\ndogs\n")
     connected = []
     monkeypatch.setattr(socket.socket, "connect", lambda _, address: connected.append(address))
     monkeypatch.setattr(socket, "getaddrinfo", lambda *words, **_: connected.append(words))
@@ -240,7 +241,7 @@ def test_no_command_connects_unless_it_is_asked_to(tiny, tmp_path, monkeypatch, 
         ["weights", "convert", "m.npz", "n.npz", "--layout", "official", "--variant", "vit_tiny"],
         ["check", str(images)],
         ["predict", str(images), "--model", "m.keras"],
-        ["evaluate", "--data", str(images), "--model", "m.keras"],
+        ["evaluate", "--data", str(images), "--model", "m.keras", "--labels", "labels.txt"],
         ["inspect", "m.keras", "--output", "report.html"],
         ["train", "--dry-run", "--data", str(images), "--model", "m.keras", "--epochs", "1"],
     ):
