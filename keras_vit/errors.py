@@ -10,7 +10,7 @@ import lazy_loader
 # Control characters, ends of lines, marks that reverse the direction of text, and bytes of a file
 # name that are no UTF-8.
 _UNPRINTABLE = "[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
-_IN_NAMES, _IN_TEXT = re.compile(_UNPRINTABLE), re.compile(f"(?!\n){_UNPRINTABLE}")
+_IN_NAMES, _IN_TEXT = re.compile(_UNPRINTABLE), re.compile(rf"(?![\n\t]){_UNPRINTABLE}")
 
 
 def printable(text: object, *, lines: bool = False) -> str:
@@ -18,7 +18,7 @@ def printable(text: object, *, lines: bool = False) -> str:
 
     Args:
         text: A name or path that somebody else may have chosen.
-        lines: Whether it is a text of several lines, whose line feeds stay.
+        lines: Whether it is a text of several lines, whose line feeds and tabs stay.
 
     Returns:
         The text, with `\x1b` in place of an escape character, and the like.

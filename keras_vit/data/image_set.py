@@ -269,8 +269,7 @@ def indexed(
 
     With `weights`, training draws images with replacement, by these probabilities.
     """
-    encoded = [os.fsencode(item) for item in items] if items.dtype == object else items
-    held = tf.constant(encoded)  # file names may be no UTF-8
+    held = to_tensor(items)
     held_labels = tf.constant(labels, tf.int64 if task == "single_label" else tf.float32)
 
     def read(part: tuple[int, int], number: Any, shuffle_buffer: int) -> tf.data.Dataset:
@@ -300,6 +299,14 @@ def indexed(
     return dataclasses.replace(
         found, labels=labels, draw=draw, task=task, weights=weights, items=items
     )
+
+
+def to_tensor(value: Any) -> Any:
+    """`tf.constant` of an array or an item of one, also of file names that are no UTF-8."""
+    if isinstance(value, str):
+        return tf.constant(os.fsencode(value))
+    is_objects = isinstance(value, np.ndarray) and value.dtype == object
+    return tf.constant([os.fsencode(item) for item in value] if is_objects else value)
 
 
 def sequential(

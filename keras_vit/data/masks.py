@@ -24,7 +24,7 @@ from keras_vit.data.decode import MAX_PIXELS, decode
 from keras_vit.data.folder import ENDINGS, find_problems, report_problems
 from keras_vit.data.headers import read_exif_orientation, read_size
 from keras_vit.data.image_files import files_below
-from keras_vit.data.image_set import Reader
+from keras_vit.data.image_set import Reader, to_tensor
 from keras_vit.data.pixel_range import warn_of_small_range
 from keras_vit.errors import printable
 
@@ -110,7 +110,7 @@ class MaskSet:
         if self.read is not None:
             rows: Iterable[Any] = self.read(self.among, (0, self.num_images), None, 0)
         else:
-            rows = (map(tf.constant, row) for row in zip(*self.items, strict=True))
+            rows = (map(to_tensor, row) for row in zip(*self.items, strict=True))
         for row in rows:
             image, labels = self.load(*row)
             yield image, labels.numpy()
