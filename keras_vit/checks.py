@@ -83,7 +83,9 @@ def short_repr(self: Any) -> str:
 
     Functions and fields that are empty or as by default are left out.
     """
-    values = [(field, getattr(self, field.name)) for field in dataclasses.fields(self)]
+    values = [
+        (field, getattr(self, field.name)) for field in dataclasses.fields(self) if field.repr
+    ]
     shown = [f"{field.name}={_shorten(value)}" for field, value in values if _tells(field, value)]
     return f"{type(self).__name__}({', '.join(shown)})"
 

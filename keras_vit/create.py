@@ -11,6 +11,7 @@ from typing import Any
 import keras
 
 from keras_vit.config import ResNetConfig, ViTConfig
+from keras_vit.errors import printable
 from keras_vit.hub.addresses import is_address
 from keras_vit.hub.cards.augreg import is_augreg_name
 from keras_vit.hub.cards.card import OPEN_LICENCES, Card
@@ -200,7 +201,10 @@ def _state_licence(model: Model, card: Card | None) -> None:
         model.load_report = report
     if report.licence and report.licence.lower() not in OPEN_LICENCES:
         note = f" {card.note}" if card is not None and card.note else ""
-        _LOGGER.warning("Licence of the weights: %s (%s).%s", report.licence, report.path, note)
+        _LOGGER.warning(
+            "Licence of the weights: %s (%s).%s",
+            *map(printable, (report.licence, report.path, note)),
+        )
 
 
 def _after_input(

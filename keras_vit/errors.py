@@ -1,14 +1,37 @@
-"""Every exception that this package defines, under one base class."""
+"""Every exception that this package defines, under one base class; names in their messages."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import lazy_loader
 
+# Control characters, ends of lines, marks that reverse the direction of text, and bytes of a file
+# name that are no UTF-8.
+_UNPRINTABLE = "[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+_IN_NAMES, _IN_TEXT = re.compile(_UNPRINTABLE), re.compile(rf"(?![\n\t]){_UNPRINTABLE}")
+
+
+def printable(text: object, *, lines: bool = False) -> str:
+    r"""Escapes the characters of a name that would change what a terminal or a log shows.
+
+    Args:
+        text: A name or path that somebody else may have chosen.
+        lines: Whether it is a text of several lines, whose line feeds and tabs stay.
+
+    Returns:
+        The text, with `\x1b` in place of an escape character, and the like.
+    """
+    found = _IN_TEXT if lines else _IN_NAMES
+    return found.sub(lambda match: match[0].encode("unicode_escape").decode(), str(text))
+
 
 class KerasVitError(Exception):
     """Base class of the exceptions of this package."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__(), lines=True)
 
 
 class CheckpointError(KerasVitError, ValueError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import errno
 import glob
 import os
@@ -116,6 +117,45 @@ def _is_disk_full(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+def no_link(path: str, flags: int) -> int:
+    """An `opener` of `open` for files with names that others can guess: follows no symbolic link.
+
+    Whoever may write to the folder could have this process write to another file by a link.
+    """
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+
+
+_FORMULA = re.compile(r"[\s']*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")  # also in full width
+
+
+def write_csv(path: str | os.PathLike[str], rows: Iterable[Iterable[object]]) -> None:
+    """Writes a table that spreadsheets open without computing any of its cells.
+
+    A name that begins like a formula, as `=1+1` or `@x`, gets an apostrophe before it, which
+    `read_cell` removes; numbers stay as they are. File names that are no UTF-8 keep their bytes.
+    """
+    with (
+        write_atomically(path, replace=True) as unfinished,
+        open(unfinished, "w", newline="", encoding="utf-8", errors="surrogateescape") as file,
+    ):
+        csv.writer(file).writerows(map(_to_cell, row) for row in rows)
+
+
+def _to_cell(value: object) -> object:
+    if not isinstance(value, str) or not _FORMULA.match(value):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value
+
+
+def read_cell(text: str) -> str:
+    """The name in a cell of `write_csv`."""
+    return text[1:] if text[:1] == "'" and _FORMULA.match(text) else text
 
 
 def local_or_remote(path: str | os.PathLike[str]) -> pathlib.Path | str:

@@ -68,7 +68,7 @@ def open_regular(path: str | os.PathLike[str]) -> io.BufferedReader:
 
 
 def open_text(
-    path: str | os.PathLike[str], encoding: str = "utf-8", errors: str = "strict"
+    path: str | os.PathLike[str], encoding: str = "utf-8-sig", errors: str = "strict"
 ) -> io.TextIOWrapper:
     """Opens a file for reading its text, with its own ends of lines: see `open_regular`."""
     return io.TextIOWrapper(open_regular(path), encoding, errors, newline="")
@@ -89,14 +89,14 @@ def read_bytes(path: str | os.PathLike[str], max_bytes: int | None = None) -> by
 
 
 def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> str:
-    """Reads a file of UTF-8 as a whole; ends of lines are those of Unix.
+    """Reads a file of UTF-8 as a whole, without a byte order mark; ends of lines are those of Unix.
 
     Raises:
         OSError: If there is no such file, or it cannot be opened.
         ValueError: If it is no regular file, no UTF-8, or has more than `max_bytes` bytes.
     """
     try:
-        text = read_bytes(path, max_bytes).decode("utf-8")
+        text = read_bytes(path, max_bytes).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(
             f"{os.fspath(path)} is not UTF-8: {error}. Save it again as UTF-8."

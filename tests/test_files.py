@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import pathlib
+import re
 import shutil
 import threading
 
@@ -15,7 +17,9 @@ from keras_vit.files import (
     local_or_remote,
     next_version,
     publish_version,
+    read_cell,
     write_atomically,
+    write_csv,
 )
 from keras_vit.train.keras_files import save_keras_file
 from tests.fixtures import tiny_config
@@ -183,3 +187,29 @@ def test_a_tilde_is_the_home_directory(tmp_path, monkeypatch):
         unfinished.write_text("whole")
     assert (tmp_path / "a.txt").exists()
     assert local_or_remote("C:/models") == pathlib.Path("C:/models")
+
+
+CELLS = [
+    "=1+1",
+    "+x",
+    "-x",
+    "@x",
+    "\tx",
+    "\rx",
+    "\nx",
+    " =x",
+    "'=x",
+    "'x",
+    "x=1",
+    "\uff1d1",
+    "it's",
+]
+
+
+def test_cells_are_no_formulas_and_names_are_read_again(tmp_path):
+    write_csv(tmp_path / "a.csv", [CELLS, ["-1.5", "+3", "-1e-05", -2, 1.5]])
+    with open(tmp_path / "a.csv", newline="", encoding="utf-8") as file:
+        written, numbers = csv.reader(file)
+    assert not [cell for cell in written if re.match(r"\s*[=+\-@\t\r\n\uff1d]", cell)]
+    assert [read_cell(cell) for cell in written] == CELLS
+    assert numbers == ["-1.5", "+3", "-1e-05", "-2", "1.5"]

@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     model = keras.saving.load_model(options.model)
     path = options.labels and pathlib.Path(options.labels)
-    labels = path.read_text(encoding="utf-8").splitlines() if path else None
+    labels = path.read_text(encoding="utf-8-sig").splitlines() if path else None
     images = None
     if options.images:
         images = keras_vit.data.read_images(options.images, model.input_shape[-1], count=100)

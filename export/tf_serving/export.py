@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     compiles = options.jit_compile
     path = options.labels and pathlib.Path(options.labels)
-    labels = path.read_text(encoding="utf-8").splitlines() if path else None
+    labels = path.read_text(encoding="utf-8-sig").splitlines() if path else None
     report = keras_vit.export_saved_model(
         keras.saving.load_model(options.model),
         pathlib.Path(options.to) / options.name,

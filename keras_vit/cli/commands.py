@@ -434,6 +434,11 @@ COMMANDS: tuple[Command, ...] = (
         (
             argument("file", help=CHECKPOINT_FORMS),
             argument("--arrays", action="store_true", help="print every array"),
+            argument(
+                "--download",
+                action="store_true",
+                help="download a file that is not in the cache; otherwise nothing is connected to",
+            ),
             _PREFIX,
             _JSON,
         ),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_vit.cli.progress import print_facts
+from keras_vit.cli.output import print_facts, say
 
 if TYPE_CHECKING:
     from keras_vit.data.image_set import ImageSet
@@ -46,7 +46,7 @@ def check_data(
     share = read_share(validation)
     held_out = validation if share is None else share or None
     report = check_folder(data, held_out, test, seed=seed, decode=not headers_only)
-    print(json.dumps(report.to_dict()) if as_json else report)
+    say(json.dumps(report.to_dict()) if as_json else report)
     count = sum(each.number for each in report.findings if each.kind == UNREADABLE)
     if count and unreadable == "error":
         raise ValueError(f"{count} files in {data} cannot be read: see above.")

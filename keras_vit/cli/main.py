@@ -13,9 +13,11 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from keras_vit.cli.commands import COMMANDS, GROUPS, Command
+from keras_vit.cli.output import complain
+from keras_vit.errors import printable
 from keras_vit.installation import installed_version, warn_of_other_project
 
 FAILED = 2  # the exit status after an error that the user can correct, as argparse's
@@ -26,7 +28,7 @@ _EXPECTED_ERRORS = (ValueError, OSError, ImportError, FloatingPointError, Memory
 
 def build_parser(commands: Iterable[Command] = COMMANDS) -> argparse.ArgumentParser:
     """Builds the parser of the command line from the table of commands."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="keras-vit", description="The Vision Transformer for Keras 3, from the command line."
     )
     parser.add_argument("--version", action=_PrintVersion, nargs=0, default=argparse.SUPPRESS)
@@ -52,6 +54,11 @@ def build_parser(commands: Iterable[Command] = COMMANDS) -> argparse.ArgumentPar
     return parser
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        super().error(printable(message))
+
+
 class _PrintVersion(argparse.Action):
     """Looks the version up when it is asked for: that takes longer than the rest of `--help`."""
 
@@ -73,6 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command, debug = options.pop("command"), options.pop("debug")
     try:
         if arguments is None:  # not called from another program
+            if options.get("quiet"):
+                os.environ["KERAS_VIT_PROGRESS"] = "0"
             _prepare_process(command, debug or options.get("verbose", False))
         command.function(**options)
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
@@ -88,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         text = _explain(error)
         if text is None:
             raise
-        print(f"keras-vit: error: {text}", file=sys.stderr)
+        complain(text, "error")
         return FAILED
     return 0
 
@@ -130,7 +139,7 @@ def _hidden_stderr() -> Iterator[None]:
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    print(f"keras-vit: warning: {message}", file=sys.stderr)
+    complain(message, "warning")
 
 
 def _explain(error: Exception) -> str | None:

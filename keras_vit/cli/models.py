@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import keras
 import numpy as np
 
 from keras_vit.cli.commands import MAX_IMAGES
+from keras_vit.cli.output import complain, say
 from keras_vit.cli.resolve import class_names_of, open_model, resolve_model, task_of
 from keras_vit.train.runs import SEGMENTATION, activation_of, find_exporter, load_run
 
@@ -62,7 +62,7 @@ def export_model(
         options["images"] = _read_some(images, loaded, unreadable)
         if precision == "int8" and to in ("litert", "openvino"):
             options["calibration"] = options["images"]
-    print(find_exporter(to, task)(loaded, output, **options))
+    say(find_exporter(to, task)(loaded, output, **options))
 
 
 def _export_within_budget(
@@ -88,7 +88,7 @@ def _export_within_budget(
     images = open_images(
         data, None, None if data.startswith("tfds:") else names, unreadable, "test"
     )
-    print(export_within_budget(loaded, images, output, budget, to, goal))
+    say(export_within_budget(loaded, images, output, budget, to, goal))
 
 
 def gives_class_maps(model: keras.Model) -> bool:
@@ -122,9 +122,9 @@ def verify_file(
     pixels = _read_some(images, loaded, unreadable) if images else None
     activation = _activation(model)
     report = verify_export(path, loaded, pixels, tolerance=tolerance, activation=activation)
-    print(report)
+    say(report)
     if report.format == "litert":
-        print(litert_kernels(path))
+        say(litert_kernels(path))
 
 
 def optimize_model(
@@ -143,7 +143,7 @@ def optimize_model(
     pixels = _read_some(images, loaded, unreadable) if images else None
     activation = _activation(model)
     limits = (batch, precisions, min_agreement)
-    print(optimize(loaded, pixels, *limits, output=output, activation=activation))
+    say(optimize(loaded, pixels, *limits, output=output, activation=activation))
 
 
 def _activation(model: str) -> str | None:
@@ -178,7 +178,7 @@ def inspect_model(
     if names == [str(number) for number in range(loaded.output_shape[-1])]:
         names = None  # not known
     files = ImageFiles(find_readable(images, unreadable), loaded) if images else None
-    print(write_report(loaded, output, files, names, task_of(model)))
+    say(write_report(loaded, output, files, names, task_of(model)))
 
 
 def report_run(
@@ -201,7 +201,7 @@ def report_run(
         names = None if data.startswith("tfds:") else loaded.class_names
         options = (unreadable or "error", "test", download, loaded.task)
         images = open_test_images(data, data_dir, names, *options)
-    print(loaded.report(images, output, batch_size))
+    say(loaded.report(images, output, batch_size))
 
 
 def report_at_end(folder: pathlib.Path, held_out: tuple[str, ImageSet] | None) -> None:
@@ -213,9 +213,6 @@ def report_at_end(folder: pathlib.Path, held_out: tuple[str, ImageSet] | None) -
     """
     try:
         run = load_run(folder)
-        print(run.report(held_out[1], kind=held_out[0]) if held_out else run.report(False))
+        say(run.report(held_out[1], kind=held_out[0]) if held_out else run.report(False))
     except (ValueError, OSError, RuntimeError) as error:  # the run itself is complete
-        print(
-            f"No report.html: {error} The run is complete; try `keras-vit report {folder}`.",
-            file=sys.stderr,
-        )
+        complain(f"No report.html: {error} The run is complete; try `keras-vit report {folder}`.")

@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 
+from keras_vit.cli.output import complain, say
 from keras_vit.cli.resolve import open_model
 from keras_vit.data.sources import open_training_data, read_share
 from keras_vit.resume.folder_lock import FolderLock
@@ -67,10 +68,9 @@ def probe_model(
         try:
             result = fit_probe(loaded, images, held_out, stored, method, **options)
         except KeyboardInterrupt:
-            print(
+            complain(
                 f"\nThe features that were computed are kept in {stored}, fits are not. The same "
-                "command continues.",
-                file=sys.stderr,
+                "command continues."
             )
             raise
         history = keras.callbacks.History()
@@ -81,4 +81,4 @@ def probe_model(
     if as_json:
         print(json.dumps({**results, "images": result.tested, "setting": result.setting}))
     else:
-        print(f"{result}\n{folder}: the model, for `keras-vit predict`, `export` and `report`.")
+        say(f"{result}\n{folder}: the model, for `keras-vit predict`, `export` and `report`.")

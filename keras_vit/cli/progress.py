@@ -8,13 +8,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from types import FrameType
 from typing import NamedTuple
 
 import keras
 
 from keras_vit.cli.main import INTERRUPTED
+from keras_vit.cli.output import complain, say
 from keras_vit.resume.stop_signal import EXIT_STATUS
 
 
@@ -47,7 +48,7 @@ class PrintEpochs(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         values = "  ".join(f"{name} {value:.4f}" for name, value in (logs or {}).items())
         seconds = time.perf_counter() - self._start
-        print(f"epoch {epoch + 1}/{self.params['epochs']}  {values}  {seconds:.1f} s", flush=True)
+        say(f"epoch {epoch + 1}/{self.params['epochs']}  {values}  {seconds:.1f} s")
 
 
 @contextlib.contextmanager
@@ -84,11 +85,4 @@ def save_when_interrupted(command: str) -> Iterator[None]:
 
 
 def _report(text: str) -> None:
-    print(f"\n{text}", file=sys.stderr, flush=True)
-
-
-def print_facts(facts: Sequence[tuple[str, str]]) -> None:
-    """Prints pairs of a name and a text, one per line."""
-    width = max(len(name) for name, _ in facts) + 2
-    for name, text in facts:
-        print(f"{name + ':':{width}}{text}")
+    complain(f"\n{text}")

@@ -9,12 +9,12 @@ import dataclasses
 import difflib
 import os
 import pathlib
-import sys
 from collections.abc import Iterator
 from typing import Literal
 
 import keras
 
+from keras_vit.cli.output import complain
 from keras_vit.cli.run_settings import CHECKPOINT_FORMS, MODEL_FORMS
 from keras_vit.create import create_model
 from keras_vit.hub.addresses import is_address
@@ -85,21 +85,22 @@ def open_model(name: str) -> keras.Model:
     source = resolve_model(name)
     if source.kind == "keras":
         if pathlib.Path(name).is_dir() and (pathlib.Path(name) / CONFIG).exists():
-            print(load_run(name), file=sys.stderr)
+            complain(load_run(name))
         return load_keras_file(source.path or fetch_weights(name))
     if source.kind == "variant":
-        print(f"{name}: random weights.{hub_advice(name)}", file=sys.stderr)
+        complain(f"{name}: random weights.{hub_advice(name)}")
         keras.utils.set_random_seed(0)
         return create_model(name)
     return from_pretrained(name)
 
 
-def find_checkpoint(name: str, rehash: bool = False) -> pathlib.Path:
+def find_checkpoint(name: str, rehash: bool = False, download: bool = True) -> pathlib.Path:
     """Finds the file of a checkpoint, and downloads it if necessary.
 
     Args:
         name: One of the `CHECKPOINT_FORMS`.
         rehash: Whether to hash a file again that is unchanged in the cache.
+        download: Whether to connect to a server; otherwise the cache alone is used.
 
     Raises:
         ValueError: If nothing has this name, or it is not a checkpoint.
@@ -107,10 +108,10 @@ def find_checkpoint(name: str, rehash: bool = False) -> pathlib.Path:
     """
     kind = resolve_model(name).kind
     if kind == "checkpoint":
-        return fetch_weights(name, rehash=rehash)
+        return fetch_weights(name, rehash=rehash, download=download)
     if kind == "published":
         variant, _, tag = name.rpartition("/")
-        return fetch_weights(tag, variant, rehash=rehash)
+        return fetch_weights(tag, variant, rehash, download)
     if kind == "keras":
         raise ValueError(
             f"{name!r} is a saved model, not a checkpoint. Pass {CHECKPOINT_FORMS}; "
@@ -137,6 +138,8 @@ def class_names_of(name: str, labels: str | None, classes: int) -> list[str]:
     path = resolve_model(name).path
     if labels is not None:
         names = read_text(labels).splitlines()
+        if any("\0" in name for name in names):
+            raise ValueError(f"{labels} holds NUL characters. Save it as text in UTF-8.")
     else:
         names = (read_config(path.parent) if path else {}).get("class_names", [])
         names = names or [str(number) for number in range(classes)]

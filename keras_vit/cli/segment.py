@@ -15,7 +15,7 @@ import numpy as np
 
 from keras_vit.checks import check_positive
 from keras_vit.cli.dry_run import describe_memory, parameters_text
-from keras_vit.cli.progress import print_facts
+from keras_vit.cli.output import print_facts, say
 from keras_vit.cli.resolve import class_names_of, open_model, resolve_model
 from keras_vit.data.decode import decode
 from keras_vit.data.folder import find_readable
@@ -24,6 +24,7 @@ from keras_vit.data.mask_pipeline import mask_batches
 from keras_vit.data.masks import IGNORED, Colour, MaskSet, read_masks
 from keras_vit.data.preview import write_png
 from keras_vit.data.sources import read_share
+from keras_vit.errors import printable
 from keras_vit.evaluate.segmentation import draw_classes, evaluate_masks, predict_masks
 from keras_vit.models.resizing import resize_model
 from keras_vit.models.segmentation import build_segmenter
@@ -159,9 +160,9 @@ def train_segmenter(
             result = evaluate_masks(best, held_out, batch_size=batch_size)
             results |= {"mean IoU": result.mean_iou, "pixel accuracy": result.pixel_accuracy}
             _draw_held_out(best, held_out, folder / "overlays", colors)
-            print(result)
+            say(result)
         write_results(folder, segmenter, results, history)
-    print(f"{folder}: the model, for `keras-vit segment evaluate`, `predict` and `export`.")
+    say(f"{folder}: the model, for `keras-vit segment evaluate`, `predict` and `export`.")
 
 
 def evaluate_segmenter(
@@ -193,7 +194,7 @@ def evaluate_segmenter(
         known = {name: value for name, value in iou.items() if value == value}  # JSON has no NaN
         print(json.dumps({**measures, "iou": known, "images": result.num_images}))
     else:
-        print(result)
+        say(result)
 
 
 def predict_segments(
@@ -217,15 +218,15 @@ def predict_segments(
     if clashing:
         raise ValueError(
             "Images NAME.jpg become NAME.png and NAME_overlay.png, and files of these images would "
-            f"replace one another: {', '.join(clashing[:5])}. Predict them into folders of their "
-            "own with --output."
+            f"replace one another: {', '.join(map(printable, clashing[:5]))}. Predict them into "
+            "folders of their own with --output."
         )
     own = {path.resolve() for path in paths}
     lost = [str(path) for path in written if path.resolve() in own]
     if lost:
         raise ValueError(
-            f"Masks would replace images that they are predicted for: {', '.join(lost[:5])}. "
-            "Choose another --output."
+            "Masks would replace images that they are predicted for: "
+            f"{', '.join(map(printable, lost[:5]))}. Choose another --output."
         )
     loaded, names, settings = _open(model)
     folder.mkdir(parents=True, exist_ok=True)
@@ -237,7 +238,8 @@ def predict_segments(
         write_png(overlay, draw_classes(pixels, found, settings.get("colors")))
         shares = [(names[label], float((found == label).mean())) for label in range(len(names))]
         shown = sorted((item for item in shares if item[1]), key=lambda item: -item[1])
-        print("  ".join([str(path), *(f"{name} {share:.1%}" for name, share in shown)]))
+        texts = [str(path), *(f"{name} {share:.1%}" for name, share in shown)]
+        say("  ".join(map(printable, texts)))
 
 
 def read_classes(path: str) -> tuple[list[str], list[tuple[int, int, int]] | None]:

@@ -17,8 +17,9 @@ import keras
 from keras_vit.cli.data_check import describe_data
 from keras_vit.cli.dry_run import describe_run, describe_weights
 from keras_vit.cli.models import report_at_end
+from keras_vit.cli.output import print_facts, say
 from keras_vit.cli.plan import RunPlan, build_model, make_plan
-from keras_vit.cli.progress import Progress, print_facts, save_when_interrupted, show_progress
+from keras_vit.cli.progress import Progress, save_when_interrupted, show_progress
 from keras_vit.cli.resolve import class_names_of, open_model, resolve_model, task_of
 from keras_vit.cli.settings import (
     read_settings,
@@ -29,6 +30,7 @@ from keras_vit.cli.settings import (
 )
 from keras_vit.data.sources import CSV_ENDING, open_test_images
 from keras_vit.distribution.cluster import find_cluster
+from keras_vit.errors import printable
 from keras_vit.models.lora import add_lora
 from keras_vit.resume.folder_lock import FolderLock
 from keras_vit.train.adapt import adapt_model
@@ -92,9 +94,9 @@ def train_model(
         from keras_vit.data.preview import write_preview
 
         write_preview(images, planned, preview, recipe.augmentation, run.seed)
-        print(f"{preview}: augmented training images.")
+        say(f"{preview}: augmented training images.")
     if find_learning_rate:
-        print(search_learning_rate(planned, images, recipe, run.seed))
+        say(search_learning_rate(planned, images, recipe, run.seed))
     if is_trial:
         return
     if plan.data.transfer_test is None and not recipe.lora_rank:
@@ -120,7 +122,7 @@ def train_model(
     print_facts([(name, f"{value:.4g}") for name, value in results.items()])
     if run.report:
         report_at_end(folder, plan.data.held_out)
-    print(load_run(folder))
+    say(load_run(folder))
 
 
 def _open(folder: pathlib.Path, plan: RunPlan) -> None:
@@ -199,7 +201,7 @@ def predict_files(
             continue
         form = "{} {:.4g}" if task == "regression" else "{} {:.1%}"
         texts = [form.format(*item) for item in shown] or [f"no label from {threshold:g} on"]
-        print("  ".join([str(path), *texts]))
+        say("  ".join(map(printable, [path, *texts])))
 
 
 def _fit(model: Model, plan: RunPlan, shown: Progress) -> TrainingResult:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Sequence
 from typing import Any
 
+from keras_vit.cli.output import print_table, say
 from keras_vit.cli.resolve import find_checkpoint, open_model, resolve_model
+from keras_vit.hub.addresses import is_address
 from keras_vit.hub.cards.card import Card
-from keras_vit.hub.catalog import list_weights
+from keras_vit.hub.catalog import fetch_weights, find_card, list_weights
+from keras_vit.hub.repositories import NotCachedError
 from keras_vit.pretrained import build_pretrained
+from keras_vit.variants import find_variant
 from keras_vit.weights.checkpoint import open_checkpoint
 from keras_vit.weights.inspection import inspect_file
 from keras_vit.weights.save import check_target, save_weights
@@ -25,17 +28,36 @@ def list_published(variant: str | None = None, as_json: bool = False) -> None:
             print(json.dumps(dataclasses.asdict(card)))
         return
     header = ("weights", "pixels", "classes", "top-1", "MiB", "layout", "address")
-    _print_table([header, *map(_row, cards)])
+    print_table([header, *map(_row, cards)])
 
 
 def show_file(
-    file: str, arrays: bool = False, as_json: bool = False, prefix: str | None = None
+    file: str,
+    arrays: bool = False,
+    as_json: bool = False,
+    prefix: str | None = None,
+    download: bool = False,
 ) -> None:
     """Prints the architecture and sizes of a checkpoint, from the names and shapes in it."""
-    if resolve_model(file).kind == "keras":
-        _show_model(file, as_json)
+    kind = resolve_model(file).kind
+    try:
+        if kind == "keras":
+            if is_address(file):
+                file = os.fspath(fetch_weights(file, download=download))
+            _show_model(file, as_json)
+            return
+        path = find_checkpoint(file, download=download)
+    except NotCachedError as error:
+        if download:
+            raise
+        advice = "pass --download to connect to its server"
+        if kind != "published":
+            raise NotCachedError(f"{file} is not in the cache: {advice}.") from error
+        variant, _, tag = file.rpartition("/")
+        facts: dict[str, Any] = dataclasses.asdict(find_card(find_variant(variant), tag))
+        _print_info({**facts, "arrays": f"not in the cache: {advice}"}, as_json)
         return
-    info = inspect_file(find_checkpoint(file), prefix)
+    info = inspect_file(path, prefix)
     sizes = {name: (list(entry.shape), str(entry.dtype)) for name, entry in info.arrays.items()}
     facts = {
         "file": os.fspath(info.path),
@@ -54,10 +76,10 @@ def show_file(
     if as_json:
         print(json.dumps({**facts, "arrays": sizes}, default=_plain))
         return
-    _print_table([(f"{name}:", _text(value)) for name, value in facts.items()])
+    print_table([(f"{name}:", _text(value)) for name, value in facts.items()])
     if arrays:
         print()
-        _print_table([(name, dtype, _text(shape)) for name, (shape, dtype) in sizes.items()])
+        print_table([(name, dtype, _text(shape)) for name, (shape, dtype) in sizes.items()])
 
 
 def _show_model(file: str, as_json: bool) -> None:
@@ -72,15 +94,19 @@ def _show_model(file: str, as_json: bool) -> None:
         "parameters": model.count_params(),
         "options": {} if config is None else config.to_dict(),
     }
+    _print_info(facts, as_json)
+
+
+def _print_info(facts: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print(json.dumps(facts, default=_plain))
         return
-    _print_table([(f"{name}:", _text(value)) for name, value in facts.items()])
+    print_table([(f"{name}:", _text(value)) for name, value in facts.items()])
 
 
 def fetch_file(name: str, rehash: bool = False) -> None:
     """Downloads weights unless they are in the cache, checks them and prints their path."""
-    print(find_checkpoint(name, rehash))
+    say(find_checkpoint(name, rehash))
 
 
 def convert_file(
@@ -108,9 +134,9 @@ def convert_file(
                 channels = checkpoint.sizes.get("channels", 3)
                 options["input_shape"] = (image_size, image_size, channels)
             model = build_pretrained(checkpoint, variant=variant, **options)
-        print(model.load_report)
+        say(model.load_report)
     written = save_weights(model, target, layout)
-    print(f"Wrote {written} ({os.path.getsize(written) / 2**20:.1f} MiB, {layout} layout).")
+    say(f"Wrote {written} ({os.path.getsize(written) / 2**20:.1f} MiB, {layout} layout).")
 
 
 def _row(card: Card) -> tuple[str, ...]:
@@ -139,10 +165,3 @@ def _text(value: object) -> str:
 def _plain(value: Any) -> dict[str, Any] | str:
     """A value that JSON cannot hold: dataclasses as dicts, others as text."""
     return {**vars(value)} if dataclasses.is_dataclass(value) else str(value)
-
-
-def _print_table(rows: Sequence[Sequence[str]]) -> None:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        print("  ".join(cells).rstrip())

@@ -15,7 +15,7 @@ from keras_vit.data.digests import digest_images, digest_transform
 from keras_vit.data.epochs import EpochPlan
 from keras_vit.data.image_set import ImageSet
 from keras_vit.data.input_transform import InputTransform
-from keras_vit.files import local_or_remote
+from keras_vit.files import local_or_remote, no_link
 
 
 def digest_batches(images: ImageSet, transform: InputTransform, one_hot: bool) -> str:
@@ -58,7 +58,7 @@ def _lock(prefix: str) -> int | None:
     try:
         import fcntl
 
-        descriptor = os.open(f"{prefix}.lock", os.O_RDWR | os.O_CREAT)
+        descriptor = no_link(f"{prefix}.lock", os.O_RDWR | os.O_CREAT)
     except (ImportError, OSError):  # Windows, or a folder that is only read
         return None
     with contextlib.suppress(OSError):  # others use the files, or the file system has no locks

@@ -17,9 +17,11 @@ from keras_vit.data.decode import decode
 from keras_vit.data.epochs import EpochPlan, distribute, number_for, read_epochs
 from keras_vit.data.folder import find_problems
 from keras_vit.data.headers import read_exif_orientation, read_size
+from keras_vit.data.image_set import to_tensor
 from keras_vit.data.input_transform import InputTransform, transform_of
 from keras_vit.data.pixel_range import warn_of_small_range
 from keras_vit.data.transforms import normalize, resize
+from keras_vit.errors import printable
 
 if TYPE_CHECKING:
     import keras
@@ -117,7 +119,7 @@ def read_boxes(
             if problem
         ]
     if problems:
-        listed = "\n  ".join(problems[:_LISTED])
+        listed = "\n  ".join(map(printable, problems[:_LISTED]))
         rest = f"\n  and {len(problems) - _LISTED} more" if len(problems) > _LISTED else ""
         raise ValueError(f"{name}: {len(problems)} problems with boxes:\n  {listed}{rest}")
     most = max([1, *(len(ids) for _, ids in rows)])
@@ -219,7 +221,7 @@ def box_batches(
             f"batch_size={boxes.num_images} or less."
         )
     is_file = boxes.images.dtype == object
-    held = tf.constant(list(boxes.images) if is_file else boxes.images)
+    held = to_tensor(boxes.images)
     size = np.array(transform.image_size)
     scales = (size / boxes.sizes)[:, [1, 0, 1, 0]].astype("float32")  # (B, 4)
     is_box = boxes.labels[..., None] != NO_BOX

@@ -23,6 +23,8 @@ from keras_vit.data.folder import check_distinct, find_problems, report_problems
 from keras_vit.data.image_files import IMAGE_ENDINGS
 from keras_vit.data.image_set import ImageSet, indexed
 from keras_vit.data.pixel_range import warn_of_small_range
+from keras_vit.errors import printable
+from keras_vit.files import read_cell
 from keras_vit.reading import open_text
 
 SEPARATORS = "|;"  # of several labels in a cell
@@ -48,7 +50,8 @@ def read_csv(
     targets.
 
     Args:
-        path: The CSV file, UTF-8, with commas, semicolons or tabs.
+        path: The CSV file, UTF-8, with commas, semicolons or tabs. An apostrophe before a name that
+            begins like a formula, as `predictions.csv` has it, is no part of the name.
         folder: Folder of the images; `None` takes that of the file.
         task: `"single_label"`, `"multi_label"` or `"regression"`; `None` decides by the columns. A
             single column of whole numbers can be classes or targets, so it needs `task`.
@@ -124,7 +127,7 @@ def _read_rows(path: pathlib.Path) -> tuple[list[str], list[_Row]]:
             delimiter = max(_DELIMITERS, key=first.count)
             file.seek(0)
             reader = csv.reader(file, delimiter=delimiter, strict=True)
-            table = [(reader.line_num, [cell.strip() for cell in row]) for row in reader]
+            table = [(reader.line_num, [read_cell(cell.strip()) for cell in row]) for row in reader]
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8: {error}. Save it as CSV in UTF-8.") from error
     except csv.Error as error:
@@ -150,6 +153,8 @@ def _check_rows(rows: list[_Row], columns: int, problems: list[tuple[int, str]])
     for row in rows:
         if len(row.cells) + 1 != columns:
             problems.append((row.line, f"{len(row.cells) + 1} cells, and {columns} columns"))
+        elif "\0" in row.image + "".join(row.cells):
+            problems.append((row.line, "a NUL character: save the table as UTF-8"))
         elif not row.image:
             problems.append((row.line, "no image is named"))
         else:
@@ -288,7 +293,7 @@ def _read_names(
 def _raise(path: pathlib.Path, problems: list[tuple[int, str]]) -> None:
     if not problems:
         return
-    lines = [f"line {line}: {text}" for line, text in sorted(problems)]
+    lines = [printable(f"line {line}: {text}") for line, text in sorted(problems)]
     more = [f"and {len(lines) - _MAX_LISTED} more"] if len(lines) > _MAX_LISTED else []
     raise ValueError(
         f"{path} has {len(lines)} problems:\n  " + "\n  ".join([*lines[:_MAX_LISTED], *more])

@@ -29,7 +29,10 @@ def digest_images(images: ImageSet) -> str:
         if images.shards is not None:
             digest.update(_describe(images.shards).encode())
         return digest.hexdigest()
-    for item, label in images.read((0, images.num_images), None, 0).as_numpy_iterator():
+    assert images.items is not None  # as the labels
+    labels = images.labels.astype("int64" if images.task == "single_label" else "float32")
+    for item, label in zip(images.items, labels, strict=True):
+        item = os.fsencode(item) if isinstance(item, str) else item
         if isinstance(item, bytes) and len(item) < 4096 and os.path.isfile(item):
             state = os.stat(item)
             item += f" {state.st_size} {state.st_mtime_ns}".encode()

@@ -9,9 +9,11 @@ import tensorflow as tf
 
 from keras_vit.data.decode import decode
 from keras_vit.data.image_set import ImageSet
+from keras_vit.data.progress import Progress
 
 _SIDE = 16
-_BLOCK = 4096
+_BLOCK = 4096  # images that are compared at a time
+_READ = 256  # images that are read at a time
 
 
 class NearDuplicate(NamedTuple):
@@ -74,8 +76,14 @@ def _thumbnails(images: ImageSet) -> np.ndarray:
         return tf.cast(tf.round(small[..., 0]), tf.uint8)
 
     pairs = images.read((0, images.num_images), None, 0)
-    batches = pairs.map(shrink, tf.data.AUTOTUNE, deterministic=True).batch(_BLOCK)
-    return np.concatenate(list(batches.as_numpy_iterator()))
+    batches = pairs.map(shrink, tf.data.AUTOTUNE, deterministic=True).batch(_READ)
+    thumbnails = np.empty((images.num_images, _SIDE, _SIDE), "uint8")
+    progress, done = Progress("Comparing images", images.num_images), 0
+    for batch in batches.as_numpy_iterator():
+        thumbnails[done : done + len(batch)] = batch
+        done += len(batch)
+        progress.update(done)
+    return thumbnails
 
 
 def _decode(image: Any, max_pixels: int) -> Any:

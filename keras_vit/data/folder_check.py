@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import concurrent.futures
 import dataclasses
 import os
 import pathlib
@@ -18,9 +17,10 @@ from keras_vit.checks import short_repr
 from keras_vit.data import folder as folders
 from keras_vit.data.duplicates import find_near_duplicates
 from keras_vit.data.headers import read_exif_orientation, read_size
-from keras_vit.data.image_files import files_below
+from keras_vit.data.image_files import list_files
 from keras_vit.data.image_set import ImageSet, indexed
 from keras_vit.data.pixel_range import find_black, find_small_range
+from keras_vit.errors import printable
 
 UNREADABLE, SINGLE = "unreadable files", "classes of one image"  # kinds of findings
 _SKEW = 10  # images of the largest class over those of the smallest
@@ -104,7 +104,11 @@ class FolderReport:
         lines += ["", *_table([("finding", "count", ""), *map(_row, self.findings)])]
         for finding in self.findings:
             more = finding.number - _SHOWN
-            lines += ["", f"{finding.kind}:", *(f"  {each}" for each in finding.examples[:_SHOWN])]
+            lines += [
+                "",
+                f"{finding.kind}:",
+                *(f"  {printable(each)}" for each in finding.examples[:_SHOWN]),
+            ]
             lines += [f"  and {more} more"] * (more > 0)
         return "\n".join(lines)
 
@@ -153,10 +157,10 @@ def check_folder(
     if share is not None and "train" in sets:
         sets["train"], sets["validation"] = sets["train"].split(share, seed)
     order = [name for name in ("train", "validation", "test") if name in sets]
-    facts = {str(path): size for each in found.values() for path, size in each.facts.items()}
+    facts = {path: size for each in found.values() for path, size in each.facts.items()}
     parts = tuple(_describe(name, sets[name], facts) for name in order)
     findings = [*_file_findings(found.values()), *_class_findings(parts), *_size_findings(facts)]
-    findings += _range_findings([*map(pathlib.Path, facts)])
+    findings += _range_findings(list(facts))
     if decode:
         findings += _duplicate_findings({name: sets[name] for name in order})
     return FolderReport(parts, tuple(findings))
@@ -171,44 +175,46 @@ class _ImageFacts(NamedTuple):
 
 class _Looked(NamedTuple):
     images: ImageSet | None
-    facts: dict[pathlib.Path, _ImageFacts]  # of readable files
-    unreadable: dict[pathlib.Path, str]
+    facts: dict[str, _ImageFacts]  # of readable files
+    unreadable: dict[str, str]
 
 
 def _look(root: pathlib.Path, decode: bool) -> _Looked:
     """Reads the headers of all images in a folder of classes."""
     if not root.is_dir():
-        raise FileNotFoundError(f"There is no folder {root}.")
+        raise FileNotFoundError(f"There is no folder {printable(root)}.")
     names = folders.folders_in(root)
     if not names:
         raise ValueError(
             f"There are no folders in {root}. Put the images of each class into a folder of its "
             f"own, such as {root / 'cats'} and {root / 'dogs'}."
         )
-    files = {
-        path: i for i, n in enumerate(names) for path in files_below(root / n, folders.ENDINGS)
-    }
-    unreadable = folders.find_problems(list(files), "pixels" if decode else "headers")
-    readable = [path for path in files if path not in unreadable]
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        facts = dict(zip(readable, pool.map(_read_facts, readable, chunksize=64), strict=True))
+    files = {path: i for i, n in enumerate(names) for path in list_files(root / n, folders.ENDINGS)}
+    check = "pixels" if decode else "headers"
+    found = folders.map_files(lambda path: _read_facts(path, check), list(files))
+    facts = {p: each for p, each in zip(files, found, strict=True) if isinstance(each, _ImageFacts)}
+    unreadable = {p: each for p, each in zip(files, found, strict=True) if isinstance(each, str)}
     images = None
-    if readable:
-        paths = np.array([os.fspath(path) for path in readable], object)
-        labels = np.array([files[path] for path in readable], "int64")
+    if facts:
+        labels = np.array([files[path] for path in facts], "int64")
+        paths = np.array(list(facts), object)
         images = indexed(os.fspath(root), paths, labels, tuple(names), tf.io.read_file)
     return _Looked(images, facts, unreadable)
 
 
-def _read_facts(path: pathlib.Path) -> _ImageFacts:
+def _read_facts(path: str, check: str) -> _ImageFacts | str:
+    """What the header of a file says, or why the file cannot be read."""
+    problem = folders.examine(path, check)
+    if problem is not None:
+        return problem
     height, width, name = read_size(path)
     return _ImageFacts(height, width, name, read_exif_orientation(path, name) > 1)
 
 
 def files_of(images: ImageSet) -> list[tuple[str, int]]:
     """Paths and labels of the images of a folder."""
-    pairs = images.read((0, images.num_images), None, 0).as_numpy_iterator()
-    return [(path.decode(), int(label)) for path, label in pairs]
+    assert images.labels is not None
+    return list(zip(images.file_names(), images.labels.tolist(), strict=True))
 
 
 def _describe(name: str, images: ImageSet, facts: dict[str, _ImageFacts]) -> Part:
@@ -226,7 +232,7 @@ def _describe(name: str, images: ImageSet, facts: dict[str, _ImageFacts]) -> Par
 
 def _file_findings(found: Any) -> Iterator[Finding]:
     unreadable = [f"{p} {why}" for each in found for p, why in each.unreadable.items()]
-    rotated = [str(p) for each in found for p, fact in each.facts.items() if fact.is_rotated]
+    rotated = [p for each in found for p, fact in each.facts.items() if fact.is_rotated]
     if unreadable:
         advice = "repair or remove them, or leave them out with --unreadable skip"
         yield Finding(UNREADABLE, len(unreadable), advice, tuple(unreadable))
@@ -276,7 +282,7 @@ def _size_findings(facts: dict[str, _ImageFacts]) -> Iterator[Finding]:
         yield Finding("mixed sizes", len(odd), advice, tuple(odd))
 
 
-def _range_findings(paths: list[pathlib.Path]) -> Iterator[Finding]:
+def _range_findings(paths: list[str]) -> Iterator[Finding]:
     """Findings about the values of some images."""
     small = find_small_range(paths)
     if small is not None:
@@ -330,6 +336,7 @@ def _row(finding: Finding) -> tuple[str, ...]:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    rows = [tuple(map(printable, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -14,6 +14,7 @@ from keras_vit.config import Preprocessing
 from keras_vit.data.decode import MAX_PIXELS, decode, decoding_problem
 from keras_vit.data.pixel_range import warn_of_small_range
 from keras_vit.data.transforms import eval_transform, normalize
+from keras_vit.errors import printable
 from keras_vit.reading import is_regular, read_bytes
 from keras_vit.trainers.model import find_preprocessing
 
@@ -66,14 +67,14 @@ def read_image(
             The message names the file.
     """
     if not is_regular(path):
-        raise OSError(f"{path} is no regular file, so it is not read as an image.")
+        raise OSError(f"{printable(path)} is no regular file, so it is not read as an image.")
     try:
         data = tf.constant(read_bytes(path))
         return decode(data, channels, max_pixels, exif_orientation=exif_orientation).numpy()
     except tf.errors.InvalidArgumentError as error:
         raise OSError(
-            f"{path} cannot be read as an image (JPEG, PNG, BMP, GIF, or WebP that does not move): "
-            f"{decoding_problem(error)}. Remove it or replace it."
+            f"{printable(path)} cannot be read as an image (JPEG, PNG, BMP, GIF, or WebP that does "
+            f"not move): {decoding_problem(error)}. Remove it or replace it."
         ) from error
 
 
@@ -140,14 +141,19 @@ def find_images(
     files = []
     for path in map(pathlib.Path, paths):
         if not path.exists():
-            raise FileNotFoundError(f"There is no image {path}.")
+            raise FileNotFoundError(f"There is no image {printable(path)}.")
         files += files_below(path, endings) if path.is_dir() else [path]
     if not files:
-        raise ValueError(f"There are no images in {', '.join(map(str, paths)) or 'nothing'}.")
+        raise ValueError(f"There are no images in {', '.join(map(printable, paths)) or 'nothing'}.")
     return files
 
 
 def files_below(folder: str | os.PathLike[str], endings: tuple[str, ...]) -> list[pathlib.Path]:
+    """Finds files as `list_files`."""
+    return [pathlib.Path(path) for path in list_files(folder, endings)]
+
+
+def list_files(folder: str | os.PathLike[str], endings: tuple[str, ...]) -> list[str]:
     """Finds files in a folder and its sub-folders, symbolic links included, sorted by path.
 
     A folder that several links lead to is read once, and a link to a folder above is not followed.
@@ -160,7 +166,7 @@ def files_below(folder: str | os.PathLike[str], endings: tuple[str, ...]) -> lis
     if not top.is_dir():
         return []
     seen = {_identity(each) for each in (top, *top.absolute().parents, *top.resolve().parents)}
-    found = []
+    found: list[str] = []
     for parent, folders, names in os.walk(top, followlinks=True):
         inner = [name for name in folders if name[0] != "."]
         inner.sort(key=lambda name: (os.path.islink(os.path.join(parent, name)), name))
@@ -170,12 +176,11 @@ def files_below(folder: str | os.PathLike[str], endings: tuple[str, ...]) -> lis
             if identity not in seen:
                 seen.add(identity)
                 folders.append(name)
+        start = os.fspath(pathlib.Path(parent, "_")).removesuffix("_")
         found += [
-            pathlib.Path(parent, name)
-            for name in names
-            if name[0] != "." and name.lower().endswith(endings)
+            start + name for name in names if name[0] != "." and name.lower().endswith(endings)
         ]
-    return sorted(found)
+    return sorted(found, key=lambda path: os.path.normcase(path).replace(os.sep, "\0"))
 
 
 def _identity(folder: str | os.PathLike[str]) -> tuple[int, int]:

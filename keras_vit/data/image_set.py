@@ -19,12 +19,12 @@ from keras_vit.config import TASKS
 from keras_vit.data.array_checks import check_labels, check_values, check_vectors
 from keras_vit.data.decode import MAX_PIXELS
 from keras_vit.data.shards import Shards, read_part
+from keras_vit.errors import printable
 
 # Reads a part of some of the records. Arguments: positions of the first of these records and after
 # the last, the part of them, number of the epoch or `None`, shuffle buffer.
 Reader = Callable[[tuple[int, int], tuple[int, int], Any, int], tf.data.Dataset]
 SHUFFLE_BUFFER = 50_000  # as in the official code; encoded images, or pixels as they are stored
-_NAMES = 1024  # file names that are read together, six times faster than one by one
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -52,6 +52,7 @@ class ImageSet:
             vector of 0 and 1) or `"regression"` (a vector of numbers).
         weights: Weights with which training draws images, one for each; `None` reads each once.
         shards: The files of `read_records`, which stored features and batches know them by.
+        items: Inputs of `load` in the stored order, where they are known before they are read.
     """
 
     name: str
@@ -67,6 +68,7 @@ class ImageSet:
     task: str = "single_label"
     weights: np.ndarray | None = None
     shards: Shards | None = None
+    items: np.ndarray | None = dataclasses.field(default=None, repr=False)
 
     __repr__ = short_repr
 
@@ -79,8 +81,8 @@ class ImageSet:
         """Lists the paths of the image files in their order, `"image 0"`, ... without files."""
         if self.load is not tf.io.read_file:
             return tuple(f"image {index}" for index in range(self.num_images))
-        batches = self.read((0, self.num_images), None, 0).batch(_NAMES).as_numpy_iterator()
-        return tuple(os.fsdecode(path) for paths, _ in batches for path in paths)
+        assert self.items is not None  # files are always known
+        return tuple(map(os.fsdecode, self.items))
 
     def spread(self, count: int) -> tf.data.Dataset:
         """Pairs as of `read`: at most `count`, spread evenly over the stored order."""
@@ -267,7 +269,7 @@ def indexed(
 
     With `weights`, training draws images with replacement, by these probabilities.
     """
-    held = tf.constant(list(items) if items.dtype == object else items)
+    held = to_tensor(items)
     held_labels = tf.constant(labels, tf.int64 if task == "single_label" else tf.float32)
 
     def read(part: tuple[int, int], number: Any, shuffle_buffer: int) -> tf.data.Dataset:
@@ -294,7 +296,17 @@ def indexed(
         return indexed(name, items, labels, class_names, load, skipped, weights)
 
     found = ImageSet(name, len(labels), class_names, read, load, hold_out, skipped)
-    return dataclasses.replace(found, labels=labels, draw=draw, task=task, weights=weights)
+    return dataclasses.replace(
+        found, labels=labels, draw=draw, task=task, weights=weights, items=items
+    )
+
+
+def to_tensor(value: Any) -> Any:
+    """`tf.constant` of an array or an item of one, also of file names that are no UTF-8."""
+    if isinstance(value, str):
+        return tf.constant(os.fsencode(value))
+    is_objects = isinstance(value, np.ndarray) and value.dtype == object
+    return tf.constant([os.fsencode(item) for item in value] if is_objects else value)
 
 
 def sequential(
@@ -351,8 +363,8 @@ def check_same_classes(
         return
     missing = [name for name in expected if name not in found]
     unknown = [name for name in found if name not in expected]
-    problems = [f"without {', '.join(missing[:10])}"] if missing else []
-    problems += [f"with {', '.join(unknown[:10])}"] if unknown else []
+    problems = [f"without {', '.join(map(printable, missing[:10]))}"] if missing else []
+    problems += [f"with {', '.join(map(printable, unknown[:10]))}"] if unknown else []
     raise ValueError(
         f"{images.name} has other classes than the training images: "
         f"{'; '.join(problems) or 'the same names in another order'}. Labels would mean other "

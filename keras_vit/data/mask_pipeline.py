@@ -20,7 +20,7 @@ import tensorflow as tf
 from keras_vit.checks import check_positive
 from keras_vit.data.decode import decode
 from keras_vit.data.epochs import EpochPlan, distribute, number_for, read_epochs
-from keras_vit.data.image_set import SHUFFLE_BUFFER
+from keras_vit.data.image_set import SHUFFLE_BUFFER, to_tensor
 from keras_vit.data.input_transform import InputTransform, transform_of
 from keras_vit.data.masks import IGNORED, MaskSet
 from keras_vit.data.transforms import normalize, resize
@@ -117,7 +117,7 @@ def mask_batches(
             f"{masks.name} has {masks.num_images} images, fewer than a batch of {batch_size}. Take "
             f"batch_size={masks.num_images} or less."
         )
-    held = [tf.constant(list(item) if item.dtype == object else item) for item in masks.items]
+    held = list(map(to_tensor, masks.items))
 
     def read(index: int, workers: int, replicas: int) -> tuple[EpochPlan, tf.data.Dataset]:
         plan = EpochPlan(masks.num_images, batch_size, index, workers, replicas, training)

@@ -24,8 +24,9 @@ from keras_vit.data.decode import MAX_PIXELS, decode, decoding_problem, name_dam
 from keras_vit.data.folder import ENDINGS, find_problems, report_problems
 from keras_vit.data.headers import read_exif_orientation, read_size
 from keras_vit.data.image_files import files_below
-from keras_vit.data.image_set import Reader
+from keras_vit.data.image_set import Reader, to_tensor
 from keras_vit.data.pixel_range import warn_of_small_range
+from keras_vit.errors import printable
 from keras_vit.reading import open_regular
 
 IGNORED = 255  # the label of pixels without one
@@ -114,7 +115,7 @@ class MaskSet:
         if self.read is not None:
             rows: Iterable[Any] = self.read(self.among, (0, self.num_images), None, 0)
         else:
-            rows = (map(tf.constant, row) for row in zip(*self.items, strict=True))
+            rows = (map(to_tensor, row) for row in zip(*self.items, strict=True))
         for index, row in enumerate(rows):
             with name_damage(f"The mask of {self.name_of(index)}"):
                 image, labels = self.load(*row)
@@ -313,7 +314,7 @@ def _find_pairs(
         raise ValueError(f"There are no images in {images}.")
     if problems:
         rest = f"\n  and {len(problems) - 20} more" if len(problems) > 20 else ""
-        listed = "\n  ".join(problems[:20]) + rest
+        listed = "\n  ".join(map(printable, problems[:20])) + rest
         raise ValueError(
             f"{len(problems)} files of {images} and {masks} are without their pair, a mask named "
             f"as the image with {suffix + '.png'!r}:\n  {listed}\nAdd or remove them."
@@ -425,7 +426,7 @@ def _check_values(masks: MaskSet, paths: list[pathlib.Path]) -> None:
         raise ValueError(
             f"{len(problems)} masks hold values beyond the {masks.num_classes} classes, or are "
             "damaged:\n  "
-            + "\n  ".join(problems[:20])
+            + "\n  ".join(map(printable, problems[:20]))
             + "\nSave damaged ones again. For others name more classes, or pass `first_value`, "
             "`ignored` or `colors`."
         )

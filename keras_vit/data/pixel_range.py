@@ -48,7 +48,7 @@ def bits_of(highest: float) -> int | None:
     return next((bits for bits in _DEPTHS if 0 < highest < 2**bits), None)
 
 
-def find_small_range(paths: Sequence[pathlib.Path]) -> SmallRange | None:
+def find_small_range(paths: Sequence[str | os.PathLike[str]]) -> SmallRange | None:
     """Looks for 16-bit PNG files that hold 14 bits or fewer, in at most 32 of the files."""
     deep = tuple(path for path in _sample(paths) if _has_16_bits(path))
     highest = max((_highest(path, _decode_16_bits) or 0 for path in deep), default=0)
@@ -56,14 +56,16 @@ def find_small_range(paths: Sequence[pathlib.Path]) -> SmallRange | None:
     return None if bits is None else SmallRange(deep, highest, bits)
 
 
-def find_black(paths: Sequence[pathlib.Path]) -> list[pathlib.Path]:
+def find_black(paths: Sequence[str | os.PathLike[str]]) -> list[pathlib.Path]:
     """Looks for images without a value above 31 of 255, in at most 32 of the files."""
     shallow = [path for path in _sample(paths) if not _has_16_bits(path)]
     values = ((path, _highest(path, decode)) for path in shallow)
     return [path for path, value in values if value is not None and value <= _BLACK]
 
 
-def warn_of_small_range(paths: Sequence[pathlib.Path], name: str | os.PathLike[str]) -> None:
+def warn_of_small_range(
+    paths: Sequence[str | os.PathLike[str]], name: str | os.PathLike[str]
+) -> None:
     """Warns of 16-bit files that hold 14 bits or fewer: they are read as nearly black."""
     found = find_small_range(paths)
     if found is not None:
@@ -77,14 +79,14 @@ def _decode_16_bits(data: Any) -> Any:
 def _highest(path: pathlib.Path, decoder: Callable[[Any], Any]) -> int | None:
     """The largest value of an image file, or `None` if it is damaged."""
     try:
-        return int(tf.reduce_max(decoder(tf.io.read_file(os.fspath(path)))))
+        return int(tf.reduce_max(decoder(tf.io.read_file(os.fsencode(path)))))
     except tf.errors.OpError:
         return None
 
 
-def _sample(paths: Sequence[pathlib.Path]) -> list[pathlib.Path]:
+def _sample(paths: Sequence[str | os.PathLike[str]]) -> list[pathlib.Path]:
     count = min(_SAMPLE, len(paths))
-    return [paths[index * len(paths) // count] for index in range(count)]
+    return [pathlib.Path(paths[index * len(paths) // count]) for index in range(count)]
 
 
 def _has_16_bits(path: pathlib.Path) -> bool:

@@ -14,6 +14,7 @@ import tensorflow as tf
 from keras_vit.checks import short_repr
 from keras_vit.data.boxes import NO_BOX, BoxSet, box_batches, check_classes
 from keras_vit.data.input_transform import transform_of
+from keras_vit.errors import printable
 from keras_vit.installation import pip_install
 
 
@@ -52,7 +53,7 @@ class DetectionResult:
 
     def __str__(self) -> str:
         rows = zip(self.class_names, self.ap, strict=True)
-        lines = [f"{name:>20}  {_mean(row):7.2%}" for name, row in rows]
+        lines = [f"{printable(name):>20}  {_mean(row):7.2%}" for name, row in rows]
         end = f"mAP {self.mean_ap:.2%}, AP50 {self.ap50:.2%}, AP75 {self.ap75:.2%}"
         return "\n".join([*lines, f"{end} ({self.num_images} images)"])
 

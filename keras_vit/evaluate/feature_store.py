@@ -225,6 +225,7 @@ class _Part:
         path = self.path(f"{ending}.unfinished")
         if done:
             return cast(np.memmap, read_array(path, "r+"))
+        path.unlink(missing_ok=True)  # a symbolic link is not followed
         return np.lib.format.open_memmap(path, "w+", dtype, shape)
 
     def finish(self) -> None:
@@ -290,4 +291,5 @@ def _rows(images: ImageSet, begin: int, end: int) -> ImageSet | None:
     def read(span: tuple[int, int], number: Any, shuffle_buffer: int) -> Any:
         return images.read((begin + span[0], begin + span[1]), number, shuffle_buffer)
 
-    return dataclasses.replace(images, num_images=end - begin, read=read)
+    items = None if images.items is None else images.items[begin:end]
+    return dataclasses.replace(images, num_images=end - begin, read=read, items=items)

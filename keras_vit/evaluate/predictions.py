@@ -6,7 +6,6 @@ Accuracy with intervals, confusion matrix, calibration, and the images that are 
 from __future__ import annotations
 
 import collections
-import csv
 import dataclasses
 import math
 import os
@@ -17,7 +16,7 @@ import keras
 import numpy as np
 
 from keras_vit.checks import short_repr
-from keras_vit.files import write_atomically
+from keras_vit.files import write_csv
 from keras_vit.models.heads import class_probabilities
 
 if TYPE_CHECKING:  # reading images needs TensorFlow
@@ -141,23 +140,18 @@ class Predictions:
             heads += [
                 f"{what}_{i}" for i in range(2, kept + 1) for what in ("class", "probability")
             ]
-        with (
-            write_atomically(path, replace=True) as unfinished,
-            # Linux allows file names that are no UTF-8; they stay as they are.
-            open(unfinished, "w", newline="", encoding="utf-8", errors="surrogateescape") as file,
-        ):
-            writer = csv.writer(file)
-            writer.writerow(heads)
-            for index, name in enumerate(self.names):
-                classes, shares = self.classes[index], self.probabilities[index]
-                row = [name, self.class_names[self.labels[index]]]
-                row += [self.class_names[classes[0]], f"{shares[0]:.6g}"]
-                if kept == K:
-                    row += [f"{share:.6g}" for share in shares[np.argsort(classes)]]
-                else:
-                    for number, share in zip(classes[1:], shares[1:], strict=True):
-                        row += [self.class_names[number], f"{share:.6g}"]
-                writer.writerow(row)
+        rows = [heads]
+        for index, name in enumerate(self.names):
+            classes, shares = self.classes[index], self.probabilities[index]
+            row = [name, self.class_names[self.labels[index]]]
+            row += [self.class_names[classes[0]], f"{shares[0]:.6g}"]
+            if kept == K:
+                row += [f"{share:.6g}" for share in shares[np.argsort(classes)]]
+            else:
+                for number, share in zip(classes[1:], shares[1:], strict=True):
+                    row += [self.class_names[number], f"{share:.6g}"]
+            rows.append(row)
+        write_csv(path, rows)
 
 
 def predict_set(

@@ -16,6 +16,7 @@ from keras_vit.data.decode import MAX_PIXELS, decode, name_damage
 from keras_vit.data.input_transform import InputTransform, transform_of
 from keras_vit.data.masks import IGNORED, MaskSet
 from keras_vit.data.transforms import normalize
+from keras_vit.errors import printable
 from keras_vit.models.graph import check_head
 
 MODES = ("whole", "slide")
@@ -61,7 +62,7 @@ class SegmentationResult:
 
     def __str__(self) -> str:
         pairs = zip(self.class_names, self.iou, strict=True)
-        lines = [f"{name:>20}  {iou:7.2%}" for name, iou in pairs]
+        lines = [f"{printable(name):>20}  {iou:7.2%}" for name, iou in pairs]
         return "\n".join(
             [
                 *lines,

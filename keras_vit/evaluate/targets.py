@@ -5,17 +5,16 @@ Average precision, precision and recall at thresholds; mean absolute error with 
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import keras
 import numpy as np
 
 from keras_vit.checks import short_repr
-from keras_vit.files import write_atomically
+from keras_vit.files import write_csv
 from keras_vit.models.heads import class_probabilities
 
 if TYPE_CHECKING:  # reading images needs TensorFlow
@@ -140,7 +139,7 @@ class LabelPredictions:
             [name, self._listed(true > 0), self._listed(scores >= 0.5), *map(_short, scores)]
             for name, true, scores in zip(self.names, self.targets, self.outputs, strict=True)
         )
-        _write(path, heads, rows)
+        write_csv(path, [heads, *rows])
 
     def _listed(self, chosen: np.ndarray) -> str:
         return "|".join(name for name, is_in in zip(self.class_names, chosen, strict=True) if is_in)
@@ -221,7 +220,7 @@ class ValuePredictions:
             [name, *map(_short, np.stack([true, found, found - true], axis=1).ravel())]
             for name, true, found in zip(self.names, self.targets, self.outputs, strict=True)
         )
-        _write(path, heads, rows)
+        write_csv(path, [heads, *rows])
 
 
 def predict_targets(
@@ -334,14 +333,3 @@ def _r2(true: np.ndarray, error: np.ndarray) -> float:
 
 def _short(value: Any) -> str:
     return f"{value:.6g}"
-
-
-def _write(path: str | os.PathLike[str], heads: list[str], rows: Iterator[list[str]]) -> None:
-    with (
-        write_atomically(path, replace=True) as unfinished,
-        # Linux allows file names that are no UTF-8; they stay as they are.
-        open(unfinished, "w", newline="", encoding="utf-8", errors="surrogateescape") as file,
-    ):
-        writer = csv.writer(file)
-        writer.writerow(heads)
-        writer.writerows(rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
@@ -296,7 +297,7 @@ def check_labels(labels: Sequence[str] | None, classes: int | None) -> list[str]
 
     Raises:
         ValueError: If the number of labels is not the number of classes, or a label is not one
-            line: `labels.txt` has one line for each.
+            line of UTF-8 without NUL: `labels.txt` has one line for each.
     """
     if labels is None:
         return [str(index) for index in range(classes or 0)]
@@ -307,9 +308,12 @@ def check_labels(labels: Sequence[str] | None, classes: int | None) -> list[str]
             f"Received: {received}."
         )
     labels = [str(label) for label in labels]
-    broken = [label for label in labels if len(label.splitlines()) != 1]
+    broken = [label for label in labels if not _is_one_line(label)]
     if broken:
-        raise ValueError(f"A label must be one line that is not empty. Received: {broken[:5]}.")
+        raise ValueError(
+            "A label must be one line of UTF-8 that is not empty, without NUL. "
+            f"Received: {broken[:5]}."
+        )
     twice = [label for label, count in collections.Counter(labels).items() if count > 1]
     if twice:
         warnings.warn(
@@ -318,6 +322,11 @@ def check_labels(labels: Sequence[str] | None, classes: int | None) -> list[str]
             stacklevel=3,
         )
     return labels
+
+
+def _is_one_line(label: str) -> bool:
+    bad = re.search("[\0\ud800-\udfff]", label)  # surrogates are bytes that are no UTF-8
+    return bad is None and len(label.splitlines()) == 1
 
 
 def check_model(model: keras.Model, any_size: bool = False, any_aspect: bool = False) -> None:

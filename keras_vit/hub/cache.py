@@ -29,7 +29,7 @@ from keras_vit.hub.checked_download import (
     prepare_folder,
 )
 from keras_vit.hub.download import discard
-from keras_vit.hub.repositories import fetch_from_hub
+from keras_vit.hub.repositories import NotCachedError, fetch_from_hub
 from keras_vit.reading import read_json
 
 
@@ -61,6 +61,7 @@ def fetch(
     sha256: str | None = None,
     size: int | None = None,
     rehash: bool = False,
+    download: bool = True,
     attempts: int = 4,
     backoff: float = 1.0,
 ) -> pathlib.Path:
@@ -77,6 +78,7 @@ def fetch(
             and the hash of the first use is recorded and checked from then on.
         size: Size in bytes that its publisher states.
         rehash: Whether an unchanged file in the cache is hashed again.
+        download: Whether to connect to a server; otherwise the cache alone is used.
         attempts: Consecutive failures without a new byte before the download gives up.
         backoff: Seconds before the second attempt, doubled before each further one.
 
@@ -96,7 +98,12 @@ def fetch(
         return _local_file(text, sha256, size)
     if text.startswith("hf://"):
         files = fetch_from_hub(
-            text, is_offline(), sha256=sha256, size=size, attempts=attempts, backoff=backoff
+            text,
+            is_offline() or not download,
+            sha256=sha256,
+            size=size,
+            attempts=attempts,
+            backoff=backoff,
         )
         for path, published in files:  # of a split checkpoint the index, then its parts
             first = path == files[0][0]
@@ -106,8 +113,8 @@ def fetch(
     url = download_url(text)
     path = _cache_folder().joinpath(*cache_name(url).parts)
     if not path.is_file():
-        if is_offline():
-            raise DownloadError(_offline_message(text, path))
+        if is_offline() or not download:
+            raise NotCachedError(_offline_message(text, path))
         prepare_folder(path.parent)
         with locked(path):
             if not path.is_file():  # another process may have downloaded it meanwhile

@@ -81,7 +81,10 @@ def find_card(variant: str, tag: str) -> Card:
 
 
 def fetch_weights(
-    weights: str | os.PathLike[str], variant: str | None = None, rehash: bool = False
+    weights: str | os.PathLike[str],
+    variant: str | None = None,
+    rehash: bool = False,
+    download: bool = True,
 ) -> pathlib.Path:
     """Finds the local file of published weights, and downloads it if needed.
 
@@ -89,6 +92,7 @@ def fetch_weights(
         weights: A tag, an address (`https://`, `gs://`, `hf://owner/name`) or a path.
         variant: Any name of the architecture that a tag belongs to.
         rehash: Whether an unchanged file in the cache is hashed again.
+        download: Whether to connect to a server; otherwise the cache alone is used.
 
     Returns:
         The path of the file.
@@ -97,7 +101,8 @@ def fetch_weights(
         DownloadError: If the file cannot be fetched, or differs from the published one.
         ValueError: If there is no such tag, architecture or file.
     """
-    return find_weights(weights, find_tag(variant, weights) if variant else None, rehash)
+    card = find_tag(variant, weights) if variant else None
+    return find_weights(weights, card, rehash, download)
 
 
 def find_tag(variant: str, weights: str | os.PathLike[str]) -> Card | None:
@@ -120,7 +125,10 @@ def find_tag(variant: str, weights: str | os.PathLike[str]) -> Card | None:
 
 
 def find_weights(
-    weights: str | os.PathLike[str], card: Card | None = None, rehash: bool = False
+    weights: str | os.PathLike[str],
+    card: Card | None = None,
+    rehash: bool = False,
+    download: bool = True,
 ) -> pathlib.Path:
     """Finds the local file of a card, an address or a path, and downloads it if needed.
 
@@ -129,6 +137,7 @@ def find_weights(
             split.
         card: Card of the weights.
         rehash: Whether an unchanged file in the cache is hashed again.
+        download: As for `fetch_weights`.
 
     Returns:
         Path of an existing file.
@@ -138,10 +147,10 @@ def find_weights(
         ValueError: If there is no such file.
     """
     if card is not None:
-        return fetch(card.address, rehash=rehash)
+        return fetch(card.address, rehash=rehash, download=download)
     text = os.fspath(weights)
     if is_address(text):
-        return fetch(text, rehash=rehash)
+        return fetch(text, rehash=rehash, download=download)
     if os.path.isdir(text):
         return find_file(pathlib.Path(text))
     if not os.path.isfile(text):

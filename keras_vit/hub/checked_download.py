@@ -10,7 +10,8 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 
-from keras_vit.errors import CheckpointError, DownloadError
+from keras_vit.errors import CheckpointError, DownloadError, printable
+from keras_vit.files import no_link
 from keras_vit.hub.download import discard, download
 from keras_vit.hub.progress import ProgressLine
 from keras_vit.reading import open_regular
@@ -125,7 +126,7 @@ def prepare_folder(folder: pathlib.Path, setting: str = "KERAS_VIT_CACHE") -> No
 @contextlib.contextmanager
 def locked(path: pathlib.Path) -> Iterator[None]:
     """Locks a file for one process at a time; the lock ends with the process."""
-    with open(path.with_name(path.name + ".lock"), "a+b") as file:
+    with open(path.with_name(path.name + ".lock"), "a+b", opener=no_link) as file:
         if sys.platform == "win32":
             import msvcrt
 
@@ -137,6 +138,7 @@ def locked(path: pathlib.Path) -> Iterator[None]:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                print(f"Another process downloads {path.name}; waiting for it.", file=sys.stderr)
+                name = printable(path.name)
+                print(f"Another process downloads {name}; waiting for it.", file=sys.stderr)
                 fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from typing import NoReturn
 
 from keras_vit.errors import DownloadError
-from keras_vit.files import DISK_FULL
+from keras_vit.files import DISK_FULL, no_link
 from keras_vit.hub.connection import (
     LEAST_SENT,
     TRANSIENT,
@@ -81,6 +81,9 @@ def download(
     Raises:
         DownloadError: If the file cannot be downloaded, has another size, or the disk is full.
     """
+    for path in (part, _state_path(part)):
+        if path.is_symlink():  # not ours: see `no_link`
+            path.unlink()
     failures, furthest = 0, _size(part)
     deadline = time.monotonic() + _LONGEST
     while True:
@@ -264,7 +267,8 @@ def _copy(
     largest: int,
 ) -> int:
     """Writes a reply into the partial file from byte `offset`; returns its new size."""
-    with _disk_errors(part), open(part, "r+b" if part.exists() else "wb") as file:
+    mode = "r+b" if part.exists() else "wb"
+    with _disk_errors(part), open(part, mode, opener=no_link) as file:
         file.truncate(offset)
         file.seek(offset)
         done = offset
@@ -332,4 +336,5 @@ def _read_state(part: pathlib.Path, url: str) -> Remote:
 
 
 def _write_state(part: pathlib.Path, remote: Remote) -> None:
-    _state_path(part).write_text(json.dumps(dataclasses.asdict(remote)))
+    with open(_state_path(part), "w", opener=no_link) as file:
+        json.dump(dataclasses.asdict(remote), file)

@@ -6,6 +6,8 @@ import sys
 import time
 from typing import TextIO
 
+from keras_vit.errors import printable
+
 _MEBIBYTE = 1 << 20
 _SECONDS_BETWEEN_UPDATES = 0.2
 
@@ -21,7 +23,7 @@ class ProgressLine:
     """
 
     def __init__(self, name: str, stream: TextIO | None = None) -> None:
-        self.name = name
+        self.name = printable(name)
         self.stream = stream or sys.stderr
         self.is_terminal = self.stream.isatty()
         self.started = self.shown = time.monotonic()

@@ -33,6 +33,10 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 _FILE_NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,99}")  # of marks that become file names
 
 
+class NotCachedError(DownloadError):
+    """A file that is not in the cache, where nothing may be downloaded."""
+
+
 class _MissingFileError(Exception):
     """A repository without the file."""
 
@@ -270,7 +274,8 @@ def fetch_from_hub(
         is_split = index_name(filename) is not None
         shards = list(_fetch_shards(repository, filename, path)) if is_split else []
     except _UnreachableError as error:
-        raise DownloadError(
+        kind = NotCachedError if repository.offline else DownloadError
+        raise kind(
             f"{address} is not in the cache of the Hugging Face client, and {error}, or pass the "
             "path of a file."
         ) from error

@@ -19,7 +19,7 @@ import numpy as np
 
 from keras_vit.checks import check_choice
 from keras_vit.config import Preprocessing
-from keras_vit.errors import ExportMismatchError
+from keras_vit.errors import ExportMismatchError, printable
 from keras_vit.evaluate.predictions import wilson_interval
 from keras_vit.export.fastest import Candidate, time_in_turns
 from keras_vit.export.inference import EXPORTED, Inference, prepare
@@ -112,7 +112,7 @@ class Certificate:
             ),
         ]
         width = max(len(name) for name, _ in rows)
-        return "\n".join(f"{name:{width}}  {value}" for name, value in rows)
+        return "\n".join(f"{name:{width}}  {printable(value)}" for name, value in rows)
 
 
 def _held_out(count: int) -> str:

@@ -85,7 +85,7 @@ def write_report(
             "list of batches, a tf.data.Dataset or `keras_vit.data.ImageFiles`."
         )
     sections = list(_sections(model, images, class_names, task))
-    path.write_text(render_page(model.name, sections), encoding="utf-8")
+    path.write_text(render_page(model.name, sections), encoding="utf-8", errors="backslashreplace")
     return path
 
 

@@ -11,7 +11,8 @@ import threading
 from collections.abc import Callable
 from typing import IO, ClassVar
 
-from keras_vit.errors import FolderInUseError
+from keras_vit.errors import FolderInUseError, printable
+from keras_vit.files import no_link
 
 
 class FolderLock:
@@ -51,14 +52,18 @@ class FolderLock:
                 holder._close()
             try:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
-                self._file = open(self._path, "a+", encoding="utf-8")  # noqa: SIM115 - held open
-            except OSError:  # a folder that cannot be written to needs no lock
-                return
+                self._file = open(  # noqa: SIM115 - held open
+                    self._path, "a+", encoding="utf-8", opener=no_link
+                )
+            except OSError as error:
+                if error.errno == errno.ELOOP:  # the file that a link leads to would be emptied
+                    raise
+                return  # a folder that cannot be written to needs no lock
             if not _lock_file(self._file):
                 self._file.seek(0)
                 found = self._file.read(200).strip()
                 self._file.close()
-                raise self._refusal(found or "another process")
+                raise self._refusal(printable(found) or "another process")
             self._process = os.getpid()
             self._held[key] = self
             self._file.truncate(0)

@@ -31,7 +31,7 @@ from typing import Any
 
 import keras
 
-from keras_vit.files import remove_unfinished, write_atomically
+from keras_vit.files import remove_unfinished, write_atomically, write_csv
 from keras_vit.installation import pip_install
 from keras_vit.reading import open_text, read_json
 from keras_vit.train.callbacks import averaged_weights
@@ -251,14 +251,9 @@ def write_metrics(
     folder: pathlib.Path, epochs: Sequence[int], metrics: Mapping[str, Sequence[float]]
 ) -> None:
     """Writes `metrics.csv`: a row for every epoch."""
-    with (
-        write_atomically(folder / METRICS, replace=True) as unfinished,
-        open(unfinished, "w", newline="") as file,
-    ):
-        writer = csv.writer(file)
-        writer.writerow(["epoch", *sorted(metrics)])
-        columns = [metrics[name] for name in sorted(metrics)]
-        writer.writerows(zip(epochs, *columns, strict=True))
+    columns = [metrics[name] for name in sorted(metrics)]
+    rows = zip(epochs, *columns, strict=True)
+    write_csv(folder / METRICS, [["epoch", *sorted(metrics)], *rows])
 
 
 def write_results(

@@ -12,7 +12,7 @@ import numpy as np
 
 from keras_vit.checks import short_repr
 from keras_vit.config import Preprocessing, ResNetConfig, ViTConfig
-from keras_vit.errors import CheckpointError, CheckpointMismatchError
+from keras_vit.errors import CheckpointError, CheckpointMismatchError, printable
 from keras_vit.reading import DAMAGE, open_regular
 from keras_vit.resize import resize_patch_kernel, resize_position_bias, resize_positions
 from keras_vit.trainers.model import with_config
@@ -85,7 +85,7 @@ class LoadReport:
             lines.append(f"started fresh: {', '.join(self.fresh)}")
         if self.left_out:
             lines.append(f"left out: {_some(self.left_out)}")
-        return "\n".join(lines)
+        return "\n".join(map(printable, lines))
 
 
 def load_weights(
@@ -187,7 +187,7 @@ def load_keras_weights(
     _LOGGER.warning(
         "%s holds weights alone. Of the architecture, not of the file, are: %s. Pass them if the "
         "model was made with others, or save it as a .keras file.",
-        path,
+        printable(path),
         ", ".join(taken),
     )
     model.load_report = LoadReport(
@@ -295,7 +295,7 @@ def load_checkpoint(
     if outside:
         _LOGGER.warning(
             "The model in %s has the names after %r; these arrays are left out: %s.",
-            report.path,
+            printable(report.path),
             report.prefix,
             _some(outside),
         )
@@ -544,4 +544,4 @@ def _text(value: Any) -> str:
 
 def _some(names: tuple[str, ...]) -> str:
     rest = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return ", ".join(names[:5]) + rest
+    return ", ".join(map(printable, names[:5])) + rest

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from keras_vit.config import ResNetConfig, ResNetStem, ViTConfig
+from keras_vit.errors import printable
 from keras_vit.files import write_atomically
 from keras_vit.reading import read_text
 from keras_vit.resize import sincos_2d
@@ -83,7 +84,7 @@ def save_weights(
             contents = describe(config_of(model), chosen, ())
             check_free(path, contents)
     except ValueError as error:
-        _LOGGER.warning("%s is written without sidecar files. %s", path, error)
+        _LOGGER.warning("%s is written without sidecar files. %s", printable(path), error)
         contents = {}
     return write_file(model, path, layout, contents)
 

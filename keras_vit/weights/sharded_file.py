@@ -7,7 +7,7 @@ import pathlib
 import re
 from collections.abc import Callable
 
-from keras_vit.errors import CheckpointError
+from keras_vit.errors import CheckpointError, printable
 from keras_vit.reading import read_json
 from keras_vit.weights.array_file import ArrayFile, check_count
 
@@ -49,7 +49,7 @@ def read_index(path: pathlib.Path) -> dict[str, str]:
         ) from error
     check_count(path, len(shard_of))
     for name in shard_of.values():
-        if not re.fullmatch(r"[^/\\:]+\.safetensors", name):
+        if not re.fullmatch(r"[^/\\:\x00-\x1f]+\.safetensors", name):
             raise CheckpointError(
                 f"{path} names the file {name[:200]!r}, and the shards of a checkpoint are "
                 ".safetensors files in its own folder. Fetch it from its publisher."
@@ -116,4 +116,4 @@ def open_shards(path: pathlib.Path, open_file: Callable[[pathlib.Path], ArrayFil
 
 def _some(texts: list[str]) -> str:
     rest = f" and {len(texts) - _MAX_LISTED} more" if len(texts) > _MAX_LISTED else ""
-    return ", ".join(texts[:_MAX_LISTED]) + rest
+    return ", ".join(map(printable, texts[:_MAX_LISTED])) + rest

@@ -8,6 +8,7 @@ import json
 import os
 import resource
 import shutil
+import socket
 import subprocess
 import sys
 
@@ -25,6 +26,7 @@ from keras_vit.installation import DISTRIBUTION, pip_install
 from keras_vit.models.vit import build_vit
 from keras_vit.variants import VARIANTS
 from keras_vit.weights.save import WRITABLE
+from tests.data.pictures import write_folder
 from tests.fixtures import tiny_config
 from tests.official import GOLDEN, load_golden
 
@@ -126,7 +128,7 @@ def test_code_in_a_keras_file_is_refused(tmp_path, capsys):
 
 
 def fails(error):
-    def command(**_):
+    def command(*_, **__):
         raise error
 
     return command
@@ -146,6 +148,14 @@ def test_expected_errors_are_one_line(error, status, printed, monkeypatch, capsy
     assert main(["weights", "list"]) == status
     said = capsys.readouterr().err.strip()
     assert printed in said and said.startswith("keras-vit: ") and "\n" not in said
+
+
+def test_names_in_errors_and_warnings_cannot_pass_for_other_lines(monkeypatch, capsys):
+    error = ValueError("a\x1b[2J \udcff\nkeras-vit: warning: b\n  c")
+    monkeypatch.setattr("keras_vit.cli.weights.list_published", fails(error))
+    assert main(["weights", "list"]) == 2
+    said = "keras-vit: error: a\\x1b[2J \\udcff\n  keras-vit: warning: b\n  c\n"
+    assert capsys.readouterr().err == said
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch):
@@ -202,8 +212,49 @@ def test_info_says_what_a_file_is(tiny, capsys):
 def test_info_as_json_of_a_tag(tiny, capsys):
     assert main(["weights", "info", "vit_tiny/in10", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
+    assert facts["classes"] == 10 and facts["address"] == "gs://tests/tiny.npz"
+    assert facts["arrays"] == "not in the cache: pass --download to connect to its server"
+    assert main(["weights", "info", "vit_tiny/in10", "--json", "--download"]) == 0
+    facts = json.loads(capsys.readouterr().out)
     assert facts["classes"] == 10 and facts["options"]["gelu"] == "tanh"
     assert facts["arrays"]["cls"] == [[1, 1, 32], "float32"]
+
+
+class ConnectedError(Exception):
+    """A command has connected to something."""
+
+
+ONLINE = ("hf://o/n", "hf://o/n/m.keras", "https://h.org/a.npz", "https://h.org/a.keras")
+
+
+def test_no_command_connects_unless_it_is_asked_to(tiny, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("KERAS_VIT_MIRROR")
+    images = write_folder(tmp_path / "images", ("cats", "dogs"), count=4)
+    build_vit(tiny_config(classes=2)).save("m.keras")
+    shutil.copy(TOKEN, "m.npz")
+    (tmp_path / "labels.txt").write_text("cats\ndogs\n")
+    for owner, name in ((socket.socket, "connect"), (socket, "getaddrinfo")):
+        monkeypatch.setattr(owner, name, fails(ConnectedError()))
+    for words in (
+        ["weights", "list"],
+        ["weights", "info", "vit_tiny/in10"],
+        ["weights", "info", "m.npz"],
+        ["weights", "info", "m.keras"],
+        ["weights", "convert", "m.npz", "n.npz", "--layout", "official", "--variant", "vit_tiny"],
+        ["check", str(images)],
+        ["predict", str(images), "--model", "m.keras"],
+        ["evaluate", "--data", str(images), "--model", "m.keras", "--labels", "labels.txt"],
+        ["inspect", "m.keras", "--output", "report.html"],
+        ["train", "--dry-run", "--data", str(images), "--model", "m.keras", "--epochs", "1"],
+    ):
+        assert main(words) == 0, words
+    capsys.readouterr()
+    for file in ONLINE:
+        assert main(["weights", "info", file]) == 2
+        assert f"{file} is not in the cache: pass --download" in capsys.readouterr().err
+        with pytest.raises(ConnectedError):
+            main(["weights", "info", file, "--download"])
 
 
 def test_fetch_prints_the_path(tiny, capsys):

@@ -68,7 +68,7 @@ def test_every_field_is_a_setting():
 def test_flags_and_keys_are_the_same(words, line, expected, tmp_path):
     assert parse(*words) == expected
     path = tmp_path / "run.toml"
-    path.write_text(line, encoding="utf-8")
+    path.write_text(line, encoding="utf-8-sig")  # as Windows saves it
     assert read_settings(path) == expected
     write_settings(path, expected)
     assert read_settings(path) == expected

@@ -362,6 +362,13 @@ def test_labels_that_do_not_fit(place, capsys):
     assert "The model has 2 classes, and names.txt names 3" in capsys.readouterr().err
     assert main(command) == 0
     assert capsys.readouterr().out.splitlines()[0].split()[1::2] == ["0", "1"]
+    pathlib.Path("names.txt").write_text("\ufeffa\x1b[2J\nb\n", "utf-8")
+    assert main([*command, "--labels", "names.txt"]) == 0
+    shown = capsys.readouterr().out
+    assert "\ufeff" not in shown and r"a\x1b[2J " in shown and "\x1b" not in shown
+    pathlib.Path("names.txt").write_text("a\0\nb\n")
+    assert main([*command, "--labels", "names.txt"]) == 2
+    assert "names.txt holds NUL characters" in capsys.readouterr().err
     pathlib.Path("names.txt").write_text("crane\ncrane\n")
     assert main([*command, "--labels", "names.txt"]) == 0
     shown = capsys.readouterr().out.splitlines()[0].split("  ")[1:]

@@ -98,6 +98,7 @@ def test_all_problems_are_listed_with_their_lines(folder):
         ("", "needs a line with the names of its columns, and one per image"),
         ("file,label\n", "needs a line with the names"),
         ("file\na.png\n", r"must name every column.*Received: the columns \['file'\]"),
+        ("file,x\na.png,c\0t\nb.png,dog\n", "line 2: a NUL character|line contains NUL"),
         (",file,x\n0,a.png,1.5\n", "pandas wrote needs index=False"),
         ("file,x,x\na.png,1,2\n", "the column x twice"),
         ('file,x\na.png,"1\n', "line 2 is not CSV"),

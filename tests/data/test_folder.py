@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 import io
 import os
+import pathlib
+import re
 import struct
+import sys
 
 import numpy as np
 import PIL.Image
@@ -13,11 +16,14 @@ import pytest
 import tensorflow as tf
 
 from keras_vit.config import Preprocessing
+from keras_vit.data import folder as folders
+from keras_vit.data import progress
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.data.batches import eval_batches, train_batches
 from keras_vit.data.decode import decode
 from keras_vit.data.folder import read_files, read_folder
-from keras_vit.data.image_files import read_images
+from keras_vit.data.folder_check import check_folder
+from keras_vit.data.image_files import list_files, read_images
 from keras_vit.data.input_transform import InputTransform
 from tests.data.kinds import BLUE, RED, encode
 from tests.data.pictures import encoded, pixels, write_folder
@@ -279,3 +285,49 @@ def test_files_to_predict(tmp_path):
         read_files([], ("a",))
     with pytest.raises(FileNotFoundError, match=r"There is no image .*gone.jpg"):
         read_files([tmp_path / "gone.jpg"], ("a",))
+
+
+NAMES = (os.fsdecode(b"\xff.png"), "\x1b[2J.png", "a\nkeras-vit: error: b.png")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere such names cannot be")
+def test_names_are_read_as_they_are_and_shown_escaped(tmp_path):
+    write_folder(tmp_path, ("cats", "dogs"), count=1)
+    for name in NAMES:
+        (tmp_path / "cats" / name).write_bytes(encoded(pixels(), "png"))
+        (tmp_path / "dogs" / name).write_bytes(encoded(pixels(), "png")[:40])
+    with pytest.warns(UserWarning, match="3 files in .* are left out") as caught:
+        images = read_folder(tmp_path, unreadable="skip", check="pixels")
+    shown = str(caught[0].message)
+    assert shown.isprintable() is False and shown.replace("\n  ", "").isprintable()
+    for name in (r"\udcff.png", r"\x1b[2J.png", r"a\nkeras-vit: error: b.png"):
+        assert f"dogs/{name} is cut off" in shown
+    assert set(images.file_names()) >= {str(tmp_path / "cats" / name) for name in NAMES}
+    assert len(seen(images)[0]) == 5 and len(read_files([tmp_path / "cats"], ("a", "b"))[0]) == 4
+    report = check_folder(tmp_path)
+    assert report.parts[0].counts == {"cats": 4, "dogs": 1}
+    assert r"dogs/a\nkeras-vit: error: b.png is cut off" in str(report)
+    assert not set(str(report)) & {"\x1b", "\udcff"}
+
+
+def test_files_are_sorted_by_the_parts_of_their_paths(tmp_path, monkeypatch):
+    for name in ("a-b/1.png", "a/2.png", "a/b/3.png", "a/c.png", "a.png", "b/.x/4.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    monkeypatch.chdir(tmp_path)
+    expected = ["a/2.png", "a/b/3.png", "a/c.png", "a-b/1.png", "a.png"]
+    assert list_files(".", (".png",)) == expected
+    assert list_files(tmp_path, (".png",)) == [str(tmp_path / name) for name in expected]
+    assert expected == [str(path) for path in sorted(map(pathlib.Path, expected))]
+
+
+def test_long_checks_say_how_long_they_take(tmp_path, monkeypatch, capsys):
+    write_folder(tmp_path, ("cats", "dogs"), count=5)
+    monkeypatch.setattr(folders, "_CHUNK", 2)
+    monkeypatch.setattr(progress, "_FIRST", 0)
+    read_folder(tmp_path)
+    first, *_ = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"Checking images: 2 of 10 files, about \d+ seconds left", first)
+    monkeypatch.setenv("KERAS_VIT_PROGRESS", "0")
+    read_folder(tmp_path)
+    assert capsys.readouterr().err == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 
 import numpy as np
 import PIL.Image
@@ -58,7 +59,12 @@ def write_pairs(root, kind="grey", count=3):
 @pytest.mark.parametrize("kind", ["grey", "palette", "2 bits", "colours"])
 def test_masks_of_every_kind_have_the_same_labels(kind, tmp_path):
     options = {"2 bits": {"ignored": (3,)}, "colours": {"colors": COLORS, "ignored": [(7, 7, 7)]}}
-    masks = read_masks(*write_pairs(tmp_path, kind), NAMES, check="pixels", **options.get(kind, {}))
+    masks = read_masks(
+        *write_pairs(tmp_path / os.fsdecode(b"\xff"), kind),
+        NAMES,
+        check="pixels",
+        **options.get(kind, {}),
+    )
     assert masks.num_images == 3
     for index, (_, labels) in enumerate(masks.pairs()):
         np.testing.assert_array_equal(labels, labels_for(index))

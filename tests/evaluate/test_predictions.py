@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from keras_vit.data.csv_file import read_csv
 from keras_vit.data.folder import read_folder
 from keras_vit.data.image_set import read_arrays
 from keras_vit.evaluate.predictions import predict_set, wilson_interval
@@ -108,6 +109,21 @@ def test_the_file_has_a_row_for_every_image(tmp_path):
         assert sum(shares.values()) == pytest.approx(1, abs=1e-5)
         assert row["predicted"] == max(shares, key=shares.get)
         assert float(row["probability"]) == max(shares.values())
+
+
+def test_names_like_formulas_are_text_in_a_spreadsheet(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    images = read_folder(write_folder(tmp_path, ("=1+1", "@x"), count=1)).class_names
+    images = read_folder(".", images)
+    predict_set(classifier(2), images).write_csv("predictions.csv")
+    with open("predictions.csv", newline="") as file:
+        rows = [row[:2] for row in csv.reader(file)][1:]
+    assert rows == [["'=1+1/0.jpeg", "'=1+1"], ["'@x/0.jpeg", "'@x"]]
+    with open("labels.csv", "w", newline="") as file:
+        csv.writer(file).writerows([["file", "class"], *rows])
+    again = read_csv("labels.csv")
+    assert again.class_names == images.class_names
+    assert again.file_names() == images.file_names()
 
 
 def test_of_many_classes_five_are_kept(tmp_path):

@@ -233,6 +233,8 @@ def test_labels_are_one_line_each_in_utf8(tmp_path):
     text = (tmp_path / "assets.extra" / "labels.txt").read_bytes()
     assert text.decode("utf-8").split("\n") == [*labels, ""]
     with pytest.raises(ValueError, match=r"must be one line.*'two\\nlines'"):
-        check_labels([*"abcdefgh", "two\nlines", ""], 10)
+        check_labels([*"abcdefgh", "two\nlines", "a\0"], 10)
+    with pytest.raises(ValueError, match=r"must be one line of UTF-8.*'\\udcff'"):
+        check_labels(["\udcff"], 1)
     with pytest.warns(UserWarning, match=r"same label.*\['a'\]"):
         assert check_labels(["a", "b", "a"], 3) == ["a", "b", "a"]

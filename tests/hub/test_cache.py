@@ -20,6 +20,7 @@ import keras_vit
 from keras_vit.errors import DownloadError
 from keras_vit.files import cache_dir
 from keras_vit.hub import cache, checked_download, connection, download
+from keras_vit.hub.addresses import cache_name
 from keras_vit.hub.cache import fetch
 from keras_vit.weights import npz_file
 from tests.hub.server import File, serve
@@ -126,6 +127,20 @@ def test_a_server_without_etag_is_asked_for_all_again(server, file):
     file.cut_after, file.etag = [50_000], None
     assert quick_fetch(address_of(server)).read_bytes() == CONTENT
     assert [asked for _, asked in server.requests] == [None, None]
+
+
+@pytest.mark.parametrize("suffix", [".part", ".part.json", ".lock"])
+def test_links_in_place_of_temporary_files_are_not_followed(suffix, server, tmp_path):
+    path = cache_dir() / cache_name(server.address("models/B%2016%2Bx.npz"))
+    path.parent.mkdir(parents=True)
+    (tmp_path / "other").write_text("precious")
+    path.with_name(path.name + suffix).symlink_to(tmp_path / "other")
+    if suffix == ".lock":
+        with pytest.raises(OSError, match="symbolic links"):
+            quick_fetch(address_of(server))
+    else:
+        assert quick_fetch(address_of(server)).read_bytes() == CONTENT
+    assert (tmp_path / "other").read_text() == "precious"
 
 
 def test_a_part_longer_than_the_file_is_thrown_away(server, file):
@@ -262,7 +277,9 @@ def test_a_full_disk_is_told_and_left_clean(server, monkeypatch):
     class FullDisk(io.FileIO):
         write = write_to_full_disk
 
-    monkeypatch.setattr(download, "open", lambda path, mode: FullDisk(path, "w+"), raising=False)
+    monkeypatch.setattr(
+        download, "open", lambda path, *_, **__: FullDisk(path, "w+"), raising=False
+    )
     with pytest.raises(DownloadError, match=r"is full.*KERAS_VIT_CACHE"):
         quick_fetch(address_of(server))
     assert left_over() == []

@@ -92,6 +92,14 @@ def test_a_lock_is_released_and_taken_again(tmp_path):
     FolderLock(tmp_path / "new" / ".lock").acquire()
 
 
+def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path):
+    (tmp_path / "other").write_text("precious")
+    (tmp_path / ".lock").symlink_to(tmp_path / "other")
+    with pytest.raises(OSError, match="symbolic links"):
+        FolderLock(tmp_path / ".lock").acquire()
+    assert (tmp_path / "other").read_text() == "precious"
+
+
 class Remove(keras.callbacks.Callback):
     def __init__(self, folder):
         super().__init__()

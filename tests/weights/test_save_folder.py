@@ -54,6 +54,7 @@ def test_names_of_classes_are_in_the_configuration(tmp_path):
     config = json.loads((folder / "config.json").read_text())
     assert [config["id2label"][str(i)] for i in range(10)] == names
     assert config["label2id"]["animal 3"] == 3
+    (folder / "config.json").write_text(json.dumps(config), "utf-8-sig")  # as Windows saves it
     loaded = from_pretrained(folder)
     assert list(loaded.load_report.class_names) == names
     loaded.save_pretrained(tmp_path / "again")

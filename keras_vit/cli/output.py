@@ -1,0 +1,39 @@
+"""What commands print. Control characters in names that others chose are escaped."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+
+from keras_vit.errors import printable
+
+
+def say(text: object) -> None:
+    """Prints a text of one or several lines, whose names have no line feeds."""
+    print(printable(text, lines=True), flush=True)
+
+
+def complain(text: object, kind: str = "") -> None:
+    """Prints an error, a warning or a note to standard error.
+
+    Lines after the first are indented: a line feed in a name cannot begin a line of another kind.
+    """
+    shown = re.sub(r"(?!^)\n(?! |$)", "\n  ", printable(text, lines=True))
+    print(f"keras-vit: {kind}: {shown}" if kind else shown, file=sys.stderr, flush=True)
+
+
+def print_facts(facts: Sequence[tuple[str, object]]) -> None:
+    """Prints pairs of a name and a text, one per line."""
+    width = max(len(name) for name, _ in facts) + 2
+    for name, text in facts:
+        print(f"{printable(name) + ':':{width}}{printable(text)}")
+
+
+def print_table(rows: Sequence[Sequence[str]]) -> None:
+    """Prints rows of cells in columns."""
+    rows = [tuple(map(printable, row)) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        print("  ".join(cells).rstrip())
