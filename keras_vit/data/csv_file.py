@@ -122,7 +122,7 @@ class _Row(NamedTuple):
 def _read_rows(path: pathlib.Path) -> tuple[list[str], list[_Row]]:
     """The names of the columns, and the lines that are not blank."""
     try:
-        with open_text(path, "utf-8-sig") as file:
+        with open_text(path) as file:
             first = file.readline()
             delimiter = max(_DELIMITERS, key=first.count)
             file.seek(0)
