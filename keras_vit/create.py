@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import pathlib
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -16,13 +17,16 @@ from keras_vit.hub.cards.augreg import is_augreg_name
 from keras_vit.hub.cards.card import OPEN_LICENCES, Card
 from keras_vit.hub.catalog import find_tag, find_weights
 from keras_vit.models.heads import shape_of
+from keras_vit.models.resizing import copy_weights
 from keras_vit.models.resnet import build_resnet
 from keras_vit.models.vit import build_vit
 from keras_vit.trainers.model import Model, with_config
-from keras_vit.variants import chosen_fields, configure, find_variant
+from keras_vit.variants import chosen_fields, configure, find_config, find_variant
 from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
 from keras_vit.weights.inspection import adapt_config, inspect_checkpoint
-from keras_vit.weights.load import check_supported, load_checkpoint, load_keras_weights
+from keras_vit.weights.load import check_supported, load_checkpoint
+from keras_vit.weights.matching import HEADS
+from keras_vit.weights.weights_h5 import config_of_file, load_keras_weights
 
 _LOGGER = logging.getLogger("keras_vit")
 
@@ -51,8 +55,8 @@ def create_model(
             official projects, timm or transformers (`.npz`, `.safetensors`) or of Keras
             (`.weights.h5`); its address (`https://`, `gs://`, `hf://owner/name`). The
             configuration follows the checkpoint, except for the options given here, and
-            `model.load_report` lists the outcome for every array. A file of Keras has none: what is
-            not given here is of the architecture.
+            `model.load_report` lists the outcome for every array. A file of Keras has none: only
+            image size and head follow the file, the rest is given here or of the architecture.
         input_tensor: Symbolic images of shape `(B, H, W, C)` to use as the input: a `keras.Input`,
             or the output of layers that follow one. Those layers become part of the model, which
             then has no `config`. Its shape is that of the images where `input_shape` is not given.
@@ -107,10 +111,8 @@ def create_model(
     path = find_weights(weights, card)
     chosen = chosen_fields(variant, include_top, input_shape, pooling, options)
     if path.name.endswith(".weights.h5"):
-        model = build(config, name, input_tensor)
-        part = _after_input(model, input_tensor, config)
-        model.load_report = load_keras_weights(part, path, chosen)
-        return model
+        of_file = config_of_file(config, path, find_config(variant).pooling)
+        return _build_from_keras(path, config, of_file, chosen, name, input_tensor)
     with open_checkpoint(path) as checkpoint:
         return build_from(checkpoint, config, chosen, card, name, input_tensor)
 
@@ -190,6 +192,51 @@ def build_from(
     )
     _state_licence(model, card)
     return model
+
+
+def _build_from_keras(
+    path: pathlib.Path,
+    config: ViTConfig | ResNetConfig,
+    of_file: ViTConfig | ResNetConfig,
+    chosen: set[str],
+    name: str,
+    input_tensor: keras.KerasTensor | None,
+) -> Model:
+    """Builds a model, and loads a `.weights.h5` file of another image size or head."""
+    if "image_size" not in chosen:
+        config = dataclasses.replace(config, image_size=of_file.image_size)
+    leave = () if config.classes == of_file.classes else HEADS
+    if isinstance(config, ViTConfig) and "pre_logits" not in chosen:
+        hidden = None if leave else of_file.pre_logits  # dropped, as the paper fine-tunes
+        config = dataclasses.replace(config, pre_logits=hidden)
+    model = build(config, name, input_tensor)
+    part = _after_input(model, input_tensor, config)
+    if config == of_file:
+        model.load_report = load_keras_weights(part, path, chosen)
+        return model
+    source = build(of_file, name)
+    report = load_keras_weights(source, path, chosen)
+    copy_weights(source, part, leave)
+    old = {weight.path: weight.shape for weight in source.weights}
+    new = {weight.path: weight.shape for weight in part.weights}
+    fresh = tuple(path for path in new if path.split("/")[0] in leave)
+    others = [path for path, shape in new.items() if path not in fresh and shape != old[path]]
+    model.load_report = dataclasses.replace(
+        report,
+        loaded=tuple(path for path in new if path not in fresh),
+        resized=dict.fromkeys(others, _grids(of_file, config)),
+        fresh=fresh,
+        left_out=tuple(path for path in old if path not in new or path in fresh),
+    )
+    return model
+
+
+def _grids(old: ViTConfig | ResNetConfig, new: ViTConfig | ResNetConfig) -> str:
+    """How positions are resized, as the load report says it."""
+    if not isinstance(old, ViTConfig) or not isinstance(new, ViTConfig):
+        return ""  # which has no positions
+    grids = (f"{rows} x {columns}" for rows, columns in (old.grid, new.grid))
+    return f"{' to '.join(grids)} patches ({new.position_resize})"
 
 
 def _state_licence(model: Model, card: Card | None) -> None:

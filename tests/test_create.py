@@ -11,6 +11,7 @@ import pytest
 import keras_vit
 from keras_vit.create import create_model
 from keras_vit.errors import CheckpointMismatchError
+from keras_vit.models.resizing import resize_model
 from keras_vit.variants import configure
 from tests.fixtures import abstract_model, fill_random, images_for
 from tests.official import GOLDEN
@@ -86,6 +87,82 @@ def test_weights_of_a_file_are_loaded(tmp_path):
     loaded = create_model("vit_b16", weights=tmp_path / "model.weights.h5", **TINY)
     images = images_for(model)
     np.testing.assert_array_equal(loaded(images), model(images))
+
+
+@pytest.mark.parametrize(
+    ("options", "shape"),
+    [
+        ({}, (64, 32, 3)),
+        ({"num_registers": 2, "position_on_class_token": False, "pooling": "gap"}, (64, 32, 3)),
+        ({"position_embedding": "learned_2d", "position_resize": "bicubic"}, (64, 32, 3)),
+        ({"position_embedding": "relative_bias"}, (64, 96, 3)),
+        ({"position_embedding": "sincos_2d"}, (64, 32, 3)),
+        ({"pre_logits": 8}, (64, 32, 3)),
+        ({}, (None, None, 3)),
+    ],
+)
+def test_a_file_of_keras_is_resized(options, shape, tmp_path):
+    """As `resize_model` does; without a shape the model has the size of the file."""
+    options = {**TINY, **options, "classes": 3}
+    model = create_model("vit_b16", **options)
+    fill_random(model)
+    model.save_weights(tmp_path / "model.weights.h5")
+    options["weights"] = tmp_path / "model.weights.h5"
+    loaded = create_model("vit_b16", **{**options, "input_shape": shape})
+    expected = resize_model(model, None if shape[0] is None else shape[:2])
+    assert loaded.config == expected.config
+    for ours, theirs in zip(loaded.weights, expected.weights, strict=True):
+        np.testing.assert_array_equal(ours.numpy(), theirs.numpy(), ours.path)
+    report, resized = (
+        loaded.load_report,
+        [
+            ours.path
+            for ours, before in zip(loaded.weights, model.weights, strict=True)
+            if ours.shape != before.shape
+        ],
+    )
+    assert list(report.resized) == resized and not report.fresh
+    assert all("2 x 2 to 4 x" in text for text in report.resized.values())
+    del options["input_shape"]
+    if "sincos_2d" not in options.values():  # which has no weights
+        assert create_model("vit_b16", **options).input_shape == (None, 32, 32, 3)
+
+
+@pytest.mark.parametrize("variant", ["vit_b16", "bit_r50x1"])
+@pytest.mark.parametrize("classes", [None, 5])
+def test_a_head_of_other_classes_in_a_file_of_keras_starts_at_zero(variant, classes, tmp_path):
+    """As of any other file; so does one of a file without a head."""
+    options = TINY if variant == "vit_b16" else {"stages": (1,), "input_shape": (32, 32, 3)}
+    options = {**options, "include_top": classes is not None, "pooling": "gap"}
+    model = create_model(variant, classes=classes or 1, **options)
+    fill_random(model)
+    model.save_weights(tmp_path / "model.weights.h5")
+    options.update(weights=tmp_path / "model.weights.h5", include_top=True)
+    loaded = create_model(variant, classes=7, **options)
+    features = keras.Model(loaded.input, loaded.get_layer("head").input)
+    images = images_for(model)
+    expected = model if classes is None else keras.Model(model.input, model.get_layer("head").input)
+    np.testing.assert_allclose(features(images), expected(images), rtol=0, atol=1e-6)
+    assert not np.any(loaded.get_layer("head").kernel)
+    assert loaded.load_report.fresh == ("head/kernel", "head/bias")
+    options["include_top"] = False
+    headless = create_model(variant, **options)
+    np.testing.assert_allclose(headless(images), expected(images), rtol=0, atol=1e-6)
+    assert not headless.load_report.fresh
+
+
+@pytest.mark.parametrize(
+    ("saved", "asked", "message"),
+    [
+        ((32, 48, 3), (64, 64, 3), "is of no square of patches; the model has 4 x 4"),
+        ((64, 64, 3), (32, 128, 3), "is of 2 x 8 or 4 x 4 patches; the model has 2 x 8"),
+    ],
+)
+def test_a_file_of_keras_of_an_unknown_size_is_refused(saved, asked, message, tmp_path):
+    path = tmp_path / "model.weights.h5"
+    create_model("vit_b16", **{**TINY, "input_shape": saved}).save_weights(path)
+    with pytest.raises(CheckpointMismatchError, match=f"{message}.*resize_model"):
+        create_model("vit_b16", weights=path, **{**TINY, "input_shape": asked})
 
 
 def test_what_a_file_of_keras_does_not_hold_is_told(tmp_path, caplog):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger("keras_vit")
 # What the report states, each with where it comes from.
-_STATED = (
+STATED = (
     "gelu", "norm_epsilon", "pooling", "num_heads", "rope", "position_resize", "preprocessing",
 )  # fmt: skip
 _TOKENS = ("class_token/token", "distillation_token/token", "registers/token")
@@ -131,62 +131,6 @@ def load_weights(
         includes = getattr(model.config, "include_preprocessing", False)
         folded = pixels if includes else None  # otherwise the range of the inputs is unknown
         return load_checkpoint(model, checkpoint, grid, resize_patches, preprocessing=folded)
-
-
-def load_keras_weights(
-    model: Model, path: str | os.PathLike[str], chosen: Collection[str] = ()
-) -> LoadReport:
-    """Loads a `.weights.h5` file, which holds weights alone: no GELU, epsilon or preprocessing.
-
-    Args:
-        model: A model of this package.
-        path: The file, of a model of the same architecture.
-        chosen: Fields of the model's configuration that the caller chose.
-
-    Returns:
-        A `LoadReport`, which the model keeps as `model.load_report`.
-
-    Raises:
-        CheckpointMismatchError: If the file has more weights than the model.
-        ValueError: If it has less, or others.
-    """
-    import h5py
-
-    model.load_weights(path)
-    found: list[str] = []
-    with h5py.File(path) as file:
-        file.visititems(lambda name, x: found.append(name) if isinstance(x, h5py.Dataset) else None)
-    found = [x for x in found if x.startswith("layers/") and "seed_generator" not in x]
-    if len(found) > len(model.weights):  # Keras does not look at what it does not need
-        raise CheckpointMismatchError(
-            f"{os.fspath(path)} has {len(found)} weights, and the model {len(model.weights)}. Pass "
-            "the options that the model in the file was made with, such as `depth` and `classes`."
-        )
-    stated = {
-        field: (
-            getattr(model.config, field),
-            "the caller" if field in chosen else "the architecture",
-        )
-        for field in _STATED
-        if hasattr(model.config, field)
-    }
-    taken = [field for field, (_, origin) in stated.items() if origin == "the architecture"]
-    _LOGGER.warning(
-        "%s holds weights alone. Of the architecture, not of the file, are: %s. Pass them if the "
-        "model was made with others, or save it as a .keras file.",
-        path,
-        ", ".join(taken),
-    )
-    model.load_report = LoadReport(
-        path=os.fspath(path),
-        layout="keras",
-        loaded=tuple(variable.path for variable in model.weights),
-        resized={},
-        fresh=(),
-        left_out=(),
-        settings=stated,
-    )
-    return model.load_report
 
 
 def check_supported(checkpoint: Checkpoint, chosen: Collection[str] | None) -> None:
@@ -309,7 +253,7 @@ def _settings(plan: Plan, origins: Mapping[str, str] | None) -> dict[str, tuple[
     config = plan.config
     stated = {field: setting.origin for field, setting in plan.checkpoint.settings.items()}
     found = {}
-    for field in _STATED:
+    for field in STATED:
         if not hasattr(config, field) or (field == "rope" and getattr(config, field) is None):
             continue
         origin = "the model" if origins is None else origins.get(field, "the architecture")
