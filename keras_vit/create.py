@@ -178,8 +178,9 @@ def build_from(
     origins.update(dict.fromkeys(chosen - set(found), "the caller"))
     if config.pooling is None:
         origins["pooling"] = "include_top=False"
+    part = _after_input(model, input_tensor, config)
     model.load_report = load_checkpoint(
-        _after_input(model, input_tensor, config),
+        part,
         checkpoint,
         resize_patches=(card is not None and card.flexible) or "patch_size" in chosen,
         position_resize=getattr(config, "position_resize", None)
@@ -190,6 +191,7 @@ def build_from(
         if "preprocessing" in chosen
         else known.get("preprocessing", checkpoint.options.get("preprocessing")),
     )
+    model.class_names = part.class_names
     _state_licence(model, card)
     return model
 

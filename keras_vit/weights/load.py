@@ -222,6 +222,8 @@ def load_checkpoint(
         class_names=_class_names(plan, checkpoint.sidecar.class_names),
     )
     model.load_report = report
+    if report.class_names:
+        model.class_names = report.class_names
     outside = tuple(name for name in checkpoint.others if not name.startswith(checkpoint.wrapper))
     if outside:
         _LOGGER.warning(

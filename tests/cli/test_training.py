@@ -354,6 +354,19 @@ def test_errors_are_one_line(place, capsys, words, message):
     assert message in error and error.startswith("keras-vit: error: ") and "Traceback" not in error
 
 
+def test_class_names_of_a_checkpoint_are_used(place, capsys):
+    model = keras_vit.create_model("vit_tiny", classes=2, gelu="exact")
+    model.save_pretrained("pets", class_names=["red", "blue"])
+    assert main(["predict", "test/red/0.png", "--model", "pets"]) == 0
+    assert set(capsys.readouterr().out.split()[1::2]) == {"red", "blue"}
+    assert main(["evaluate", "--data", "test", "--model", "pets", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["images"] == 8
+    pathlib.Path("test/red").rename("test/0")
+    pathlib.Path("test/blue").rename("test/1")
+    assert main(["evaluate", "--data", "test", "--model", "pets", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["images"] == 8
+
+
 def test_labels_that_do_not_fit(place, capsys):
     keras_vit.create_model("vit_tiny", classes=2).save("two.keras")
     pathlib.Path("names.txt").write_text("a\nb\nc\n")
