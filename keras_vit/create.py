@@ -205,12 +205,13 @@ def _build_from_keras(
     input_tensor: keras.KerasTensor | None,
 ) -> Model:
     """Builds a model, and loads a `.weights.h5` file of another image size or head."""
-    if "image_size" not in chosen:
-        config = dataclasses.replace(config, image_size=of_file.image_size)
     leave = () if config.classes == of_file.classes else HEADS
-    if isinstance(config, ViTConfig) and "pre_logits" not in chosen:
-        hidden = None if leave else of_file.pre_logits  # dropped, as the paper fine-tunes
-        config = dataclasses.replace(config, pre_logits=hidden)
+    changes: dict[str, Any] = {}
+    if "image_size" not in chosen:
+        changes["image_size"] = of_file.image_size
+    if isinstance(of_file, ViTConfig) and "pre_logits" not in chosen:
+        changes["pre_logits"] = None if leave else of_file.pre_logits  # as the paper fine-tunes
+    config = dataclasses.replace(config, **changes)
     model = build(config, name, input_tensor)
     part = _after_input(model, input_tensor, config)
     if config == of_file:

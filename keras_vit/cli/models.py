@@ -174,9 +174,8 @@ def inspect_model(
     from keras_vit.report.model_page import write_report
 
     loaded = open_model(model)
-    names: list[str] | None = class_names_of(model, labels, loaded)
-    if names == list(map(str, range(len(names)))):
-        names = None  # not known
+    known = class_names_of(model, labels, loaded)
+    names = None if known == list(map(str, range(len(known)))) else known
     files = ImageFiles(find_readable(images, unreadable), loaded) if images else None
     print(write_report(loaded, output, files, names, task_of(model)))
 
