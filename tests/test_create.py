@@ -229,17 +229,35 @@ def test_an_input_tensor_is_the_input_of_the_model():
     assert resnet.input is images and resnet.output_shape == (None, 2048)
 
 
-@pytest.mark.parametrize("shape", [(64, 96, 3), (48, 48, 5), (None, None, 3)])
-def test_an_input_tensor_alone_gives_the_size(shape):
+@pytest.mark.parametrize(
+    ("title", "shape", "options"),
+    [
+        ("ViTTi16", (64, 96, 3), {"depth": 1}),
+        ("ViTTi16", (48, 48, 5), {"depth": 1}),
+        ("ViTTi16", (None, None, 3), {"depth": 1}),
+        ("BiTR50x1", (64, 48, 3), {"stages": (1,)}),
+        ("BiTR50x1", (None, None, 1), {"stages": (1,)}),
+        ("R26ViTS32", (64, 96, 3), {"depth": 1}),
+        ("RViTTi16", (None, None, 3), {"depth": 1}),
+    ],
+)
+def test_an_input_tensor_alone_gives_the_size(title, shape, options):
     """As in keras.applications."""
-    images = keras.Input(shape)
-    expected = create_model("vit_ti16", input_shape=shape, classes=7, depth=1)
-    for model in (
-        create_model("vit_ti16", input_tensor=images, classes=7, depth=1),
-        keras_vit.ViTTi16(input_tensor=images, classes=7, depth=1),
-    ):
-        assert model.inputs[0] is images
-        assert [w.shape for w in model.weights] == [w.shape for w in expected.weights]
+    images, options = keras.Input(shape), {**options, "classes": 7}
+    constructor = getattr(keras_vit, title)
+    model = abstract_model(lambda: constructor(input_tensor=images, **options))
+    expected = abstract_model(lambda: constructor(input_shape=shape, **options))
+    assert model.inputs[0] is images and model.config == expected.config
+    assert [w.shape for w in model.weights] == [w.shape for w in expected.weights]
+
+
+def test_an_input_tensor_gives_the_size_of_what_is_built_on_the_model():
+    images = keras.layers.RandomFlip()(keras.Input((32, 64, 3)))
+    backbone = create_model("vit_b16", **{**TINY, "input_shape": None}, input_tensor=images)
+    maps = keras_vit.models.build_segmenter(backbone, classes=3)
+    assert maps.output_shape == (None, 32, 64, 3)
+    pyramid = keras_vit.models.build_pyramid(backbone)
+    assert pyramid.output_shape[0][:3] == (None, 8, 16)
     model = keras_vit.from_pretrained(GOLDEN_FILE, input_tensor=keras.Input((64, 48, 3)))
     assert model.input_shape == (None, 64, 48, 3)
 
