@@ -42,6 +42,7 @@ def create_model(
     classifier_activation: str | None = None,
     include_preprocessing: bool = True,
     name: str | None = None,
+    prefix: str | None = None,
     **options: Any,
 ) -> Model:
     """Creates a model by the name of its architecture.
@@ -75,6 +76,7 @@ def create_model(
         include_preprocessing: Whether the model takes pixels in [0, 255]. Otherwise it takes the
             range its architecture was trained on, [-1, 1] in the official code.
         name: Name of the model; `None` takes the variant's.
+        prefix: As in `load_weights`, for `weights` of a checkpoint.
         **options: Other fields of `ViTConfig` or `ResNetConfig`, such as `dropout_rate`.
 
     Returns:
@@ -105,6 +107,12 @@ def create_model(
         **options,
     )
     name = name or find_variant(variant)
+    is_keras = os.fspath(weights or "").endswith(".weights.h5")
+    if prefix is not None and (weights is None or is_keras):
+        raise ValueError(
+            "`prefix` is of names in a checkpoint, an .npz or .safetensors file. Received: prefix="
+            f"{prefix!r}, weights={weights!r}. Leave it out."
+        )
     if weights is None:
         return build(config, name, input_tensor)
     card = find_tag(variant, weights)
@@ -113,7 +121,7 @@ def create_model(
     if path.name.endswith(".weights.h5"):
         of_file = config_of_file(config, path, find_config(variant).pooling)
         return _build_from_keras(path, config, of_file, chosen, name, input_tensor)
-    with open_checkpoint(path) as checkpoint:
+    with open_checkpoint(path, prefix) as checkpoint:
         return build_from(checkpoint, config, chosen, card, name, input_tensor)
 
 

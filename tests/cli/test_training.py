@@ -131,6 +131,12 @@ def test_what_a_run_wrote_evaluates_and_predicts(place, capsys):
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["file"] for line in lines] == [f"test/red/{i}.png" for i in range(4)]
     assert all(0.5 < line["classes"]["red"] <= 1 for line in lines)
+    run = keras_vit.train.load_run("runs/a")
+    run.model.save_pretrained("red-or-blue")
+    loaded = keras_vit.from_pretrained("red-or-blue")
+    assert loaded.class_names == run.class_names
+    pixels = np.random.default_rng(0).uniform(0, 255, (2, 16, 16, 3)).astype("float32")
+    np.testing.assert_allclose(loaded(pixels), run.model(pixels), rtol=0, atol=1e-5)
 
 
 @pytest.mark.slow
