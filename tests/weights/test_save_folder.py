@@ -16,7 +16,10 @@ from keras_vit.config import Preprocessing, ViTConfig
 from keras_vit.create import build
 from keras_vit.models.resizing import resize_model
 from keras_vit.pretrained import from_pretrained
-from keras_vit.weights.save import save_weights
+from keras_vit.variants import find_config
+from keras_vit.weights.save import find_layout, save_weights
+from keras_vit.weights.sidecar_writing import describe
+from keras_vit.weights.timm_names import NAMES, timm_settings
 from tests.checks import quick
 from tests.fixtures import fill_random, images_for, tiny_config
 from tests.weights.folders import BIT, FOLDERS, SIZES, THEIRS
@@ -77,6 +80,32 @@ def test_names_of_classes_are_in_the_configuration(tmp_path):
     with pytest.raises(ValueError, match=r"each of the 10 outputs\. Received: 1 names"):
         model.save_pretrained(tmp_path / "z", class_names=["a"])
     assert not (tmp_path / "z").exists()
+
+
+def config_of_name(name):
+    config = find_config(name)
+    settings = timm_settings(name)
+    fields = {field.name for field in dataclasses.fields(config)} & settings.keys()
+    return dataclasses.replace(config, **{field: settings[field] for field in fields})
+
+
+def test_models_that_timm_has_by_name_alone_get_that_name():
+    """DINOv3, EVA-02, Perception Encoder, AIMv2, NaFlex: the name states all but the size."""
+    found = []
+    for name in sorted(set(NAMES) - {"test_vit", "test_vit2", "test_vit3"}):
+        config = config_of_name(name)
+        content = describe(config, find_layout(config, "timm"), ())["config.json"]
+        if "patch_size" in content["model_args"]:
+            continue  # the arguments state the sizes
+        same = config_of_name(content["architecture"])
+        assert dataclasses.replace(same, image_size=config.image_size) == config, name
+        if not config.takes_patches:
+            assert content["model_args"]["img_size"] == config.image_size[0]
+        found.append(config)
+    assert len(found) > 60
+    other = dataclasses.replace(found[-1], depth=found[-1].depth + 5)
+    with pytest.raises(ValueError, match="none has these sizes and options"):
+        describe(other, find_layout(other, "timm"), ())
 
 
 def test_a_model_keeps_its_class_names(tmp_path):
