@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import pathlib
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -17,13 +18,16 @@ from keras_vit.hub.cards.augreg import is_augreg_name
 from keras_vit.hub.cards.card import OPEN_LICENCES, Card
 from keras_vit.hub.catalog import find_tag, find_weights
 from keras_vit.models.heads import shape_of
+from keras_vit.models.resizing import copy_weights
 from keras_vit.models.resnet import build_resnet
 from keras_vit.models.vit import build_vit
 from keras_vit.trainers.model import Model, with_config
-from keras_vit.variants import chosen_fields, configure, find_variant
+from keras_vit.variants import chosen_fields, configure, find_config, find_variant
 from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
 from keras_vit.weights.inspection import adapt_config, inspect_checkpoint
-from keras_vit.weights.load import check_supported, load_checkpoint, load_keras_weights
+from keras_vit.weights.load import check_supported, load_checkpoint
+from keras_vit.weights.matching import HEADS
+from keras_vit.weights.weights_h5 import config_of_file, load_keras_weights
 
 _LOGGER = logging.getLogger("keras_vit")
 
@@ -39,6 +43,7 @@ def create_model(
     classifier_activation: str | None = None,
     include_preprocessing: bool = True,
     name: str | None = None,
+    prefix: str | None = None,
     **options: Any,
 ) -> Model:
     """Creates a model by the name of its architecture.
@@ -52,8 +57,8 @@ def create_model(
             official projects, timm or transformers (`.npz`, `.safetensors`) or of Keras
             (`.weights.h5`); its address (`https://`, `gs://`, `hf://owner/name`). The
             configuration follows the checkpoint, except for the options given here, and
-            `model.load_report` lists the outcome for every array. A file of Keras has none: what is
-            not given here is of the architecture.
+            `model.load_report` lists the outcome for every array. A file of Keras has none: only
+            image size and head follow the file, the rest is given here or of the architecture.
         input_tensor: Symbolic images of shape `(B, H, W, C)` to use as the input: a `keras.Input`,
             or the output of layers that follow one. Those layers become part of the model, which
             then has no `config`. Its shape is that of the images where `input_shape` is not given.
@@ -72,6 +77,7 @@ def create_model(
         include_preprocessing: Whether the model takes pixels in [0, 255]. Otherwise it takes the
             range its architecture was trained on, [-1, 1] in the official code.
         name: Name of the model; `None` takes the variant's.
+        prefix: As in `load_weights`, for `weights` of a checkpoint.
         **options: Other fields of `ViTConfig` or `ResNetConfig`, such as `dropout_rate`.
 
     Returns:
@@ -102,17 +108,21 @@ def create_model(
         **options,
     )
     name = name or find_variant(variant)
+    is_keras = os.fspath(weights or "").endswith(".weights.h5")
+    if prefix is not None and (weights is None or is_keras):
+        raise ValueError(
+            "`prefix` is of names in a checkpoint, an .npz or .safetensors file. Received: prefix="
+            f"{prefix!r}, weights={weights!r}. Leave it out."
+        )
     if weights is None:
         return build(config, name, input_tensor)
     card = find_tag(variant, weights)
     path = find_weights(weights, card)
     chosen = chosen_fields(variant, include_top, input_shape, pooling, options)
     if path.name.endswith(".weights.h5"):
-        model = build(config, name, input_tensor)
-        part = _after_input(model, input_tensor, config)
-        model.load_report = load_keras_weights(part, path, chosen)
-        return model
-    with open_checkpoint(path) as checkpoint:
+        of_file = config_of_file(config, path, find_config(variant).pooling)
+        return _build_from_keras(path, config, of_file, chosen, name, input_tensor)
+    with open_checkpoint(path, prefix) as checkpoint:
         return build_from(checkpoint, config, chosen, card, name, input_tensor)
 
 
@@ -177,8 +187,9 @@ def build_from(
     origins.update(dict.fromkeys(chosen - set(found), "the caller"))
     if config.pooling is None:
         origins["pooling"] = "include_top=False"
+    part = _after_input(model, input_tensor, config)
     model.load_report = load_checkpoint(
-        _after_input(model, input_tensor, config),
+        part,
         checkpoint,
         resize_patches=(card is not None and card.flexible) or "patch_size" in chosen,
         position_resize=getattr(config, "position_resize", None)
@@ -189,8 +200,55 @@ def build_from(
         if "preprocessing" in chosen
         else known.get("preprocessing", checkpoint.options.get("preprocessing")),
     )
+    model.class_names = part.class_names
     _state_licence(model, card)
     return model
+
+
+def _build_from_keras(
+    path: pathlib.Path,
+    config: ViTConfig | ResNetConfig,
+    of_file: ViTConfig | ResNetConfig,
+    chosen: set[str],
+    name: str,
+    input_tensor: keras.KerasTensor | None,
+) -> Model:
+    """Builds a model, and loads a `.weights.h5` file of another image size or head."""
+    leave = () if config.classes == of_file.classes else HEADS
+    changes: dict[str, Any] = {}
+    if "image_size" not in chosen:
+        changes["image_size"] = of_file.image_size
+    if isinstance(of_file, ViTConfig) and "pre_logits" not in chosen:
+        changes["pre_logits"] = None if leave else of_file.pre_logits  # as the paper fine-tunes
+    config = dataclasses.replace(config, **changes)
+    model = build(config, name, input_tensor)
+    part = _after_input(model, input_tensor, config)
+    if config == of_file:
+        model.load_report = load_keras_weights(part, path, chosen)
+        return model
+    source = build(of_file, name)
+    report = load_keras_weights(source, path, chosen)
+    copy_weights(source, part, leave)
+    old = {weight.path: weight.shape for weight in source.weights}
+    new = {weight.path: weight.shape for weight in part.weights}
+    fresh = tuple(path for path in new if path.split("/")[0] in leave)
+    others = [path for path, shape in new.items() if path not in fresh and shape != old[path]]
+    model.load_report = dataclasses.replace(
+        report,
+        loaded=tuple(path for path in new if path not in fresh),
+        resized=dict.fromkeys(others, _grids(of_file, config)),
+        fresh=fresh,
+        left_out=tuple(path for path in old if path not in new or path in fresh),
+    )
+    return model
+
+
+def _grids(old: ViTConfig | ResNetConfig, new: ViTConfig | ResNetConfig) -> str:
+    """How positions are resized, as the load report says it."""
+    if not isinstance(old, ViTConfig) or not isinstance(new, ViTConfig):
+        return ""  # which has no positions
+    grids = (f"{rows} x {columns}" for rows, columns in (old.grid, new.grid))
+    return f"{' to '.join(grids)} patches ({new.position_resize})"
 
 
 def _state_licence(model: Model, card: Card | None) -> None:

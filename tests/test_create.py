@@ -11,6 +11,7 @@ import pytest
 import keras_vit
 from keras_vit.create import create_model
 from keras_vit.errors import CheckpointMismatchError
+from keras_vit.models.resizing import resize_model
 from keras_vit.variants import configure
 from tests.fixtures import abstract_model, fill_random, images_for
 from tests.official import GOLDEN
@@ -88,6 +89,82 @@ def test_weights_of_a_file_are_loaded(tmp_path):
     np.testing.assert_array_equal(loaded(images), model(images))
 
 
+@pytest.mark.parametrize(
+    ("options", "shape"),
+    [
+        ({}, (64, 32, 3)),
+        ({"num_registers": 2, "position_on_class_token": False, "pooling": "gap"}, (64, 32, 3)),
+        ({"position_embedding": "learned_2d", "position_resize": "bicubic"}, (64, 32, 3)),
+        ({"position_embedding": "relative_bias"}, (64, 96, 3)),
+        ({"position_embedding": "sincos_2d"}, (64, 32, 3)),
+        ({"pre_logits": 8}, (64, 32, 3)),
+        ({}, (None, None, 3)),
+    ],
+)
+def test_a_file_of_keras_is_resized(options, shape, tmp_path):
+    """As `resize_model` does; without a shape the model has the size of the file."""
+    options = {**TINY, **options, "classes": 3}
+    model = create_model("vit_b16", **options)
+    fill_random(model)
+    model.save_weights(tmp_path / "model.weights.h5")
+    options["weights"] = tmp_path / "model.weights.h5"
+    loaded = create_model("vit_b16", **{**options, "input_shape": shape})
+    expected = resize_model(model, None if shape[0] is None else shape[:2])
+    assert loaded.config == expected.config
+    for ours, theirs in zip(loaded.weights, expected.weights, strict=True):
+        np.testing.assert_array_equal(ours.numpy(), theirs.numpy(), ours.path)
+    report, resized = (
+        loaded.load_report,
+        [
+            ours.path
+            for ours, before in zip(loaded.weights, model.weights, strict=True)
+            if ours.shape != before.shape
+        ],
+    )
+    assert list(report.resized) == resized and not report.fresh
+    assert all("2 x 2 to 4 x" in text for text in report.resized.values())
+    del options["input_shape"]
+    if "sincos_2d" not in options.values():  # which has no weights
+        assert create_model("vit_b16", **options).input_shape == (None, 32, 32, 3)
+
+
+@pytest.mark.parametrize("variant", ["vit_b16", "bit_r50x1"])
+@pytest.mark.parametrize("classes", [None, 5])
+def test_a_head_of_other_classes_in_a_file_of_keras_starts_at_zero(variant, classes, tmp_path):
+    """As of any other file; so does one of a file without a head."""
+    options = TINY if variant == "vit_b16" else {"stages": (1,), "input_shape": (32, 32, 3)}
+    options = {**options, "include_top": classes is not None, "pooling": "gap"}
+    model = create_model(variant, classes=classes or 1, **options)
+    fill_random(model)
+    model.save_weights(tmp_path / "model.weights.h5")
+    options.update(weights=tmp_path / "model.weights.h5", include_top=True)
+    loaded = create_model(variant, classes=7, **options)
+    features = keras.Model(loaded.input, loaded.get_layer("head").input)
+    images = images_for(model)
+    expected = model if classes is None else keras.Model(model.input, model.get_layer("head").input)
+    np.testing.assert_allclose(features(images), expected(images), rtol=0, atol=1e-6)
+    assert not np.any(loaded.get_layer("head").kernel)
+    assert loaded.load_report.fresh == ("head/kernel", "head/bias")
+    options["include_top"] = False
+    headless = create_model(variant, **options)
+    np.testing.assert_allclose(headless(images), expected(images), rtol=0, atol=1e-6)
+    assert not headless.load_report.fresh
+
+
+@pytest.mark.parametrize(
+    ("saved", "asked", "message"),
+    [
+        ((32, 48, 3), (64, 64, 3), "is of no square of patches; the model has 4 x 4"),
+        ((64, 64, 3), (32, 128, 3), "is of 2 x 8 or 4 x 4 patches; the model has 2 x 8"),
+    ],
+)
+def test_a_file_of_keras_of_an_unknown_size_is_refused(saved, asked, message, tmp_path):
+    path = tmp_path / "model.weights.h5"
+    create_model("vit_b16", **{**TINY, "input_shape": saved}).save_weights(path)
+    with pytest.raises(CheckpointMismatchError, match=f"{message}.*resize_model"):
+        create_model("vit_b16", weights=path, **{**TINY, "input_shape": asked})
+
+
 def test_what_a_file_of_keras_does_not_hold_is_told(tmp_path, caplog):
     path = tmp_path / "model.weights.h5"
     model = create_model("vit_b16", **{**TINY, "depth": 2})
@@ -152,17 +229,35 @@ def test_an_input_tensor_is_the_input_of_the_model():
     assert resnet.input is images and resnet.output_shape == (None, 2048)
 
 
-@pytest.mark.parametrize("shape", [(64, 96, 3), (48, 48, 5), (None, None, 3)])
-def test_an_input_tensor_alone_gives_the_size(shape):
+@pytest.mark.parametrize(
+    ("title", "shape", "options"),
+    [
+        ("ViTTi16", (64, 96, 3), {"depth": 1}),
+        ("ViTTi16", (48, 48, 5), {"depth": 1}),
+        ("ViTTi16", (None, None, 3), {"depth": 1}),
+        ("BiTR50x1", (64, 48, 3), {"stages": (1,)}),
+        ("BiTR50x1", (None, None, 1), {"stages": (1,)}),
+        ("R26ViTS32", (64, 96, 3), {"depth": 1}),
+        ("RViTTi16", (None, None, 3), {"depth": 1}),
+    ],
+)
+def test_an_input_tensor_alone_gives_the_size(title, shape, options):
     """As in keras.applications."""
-    images = keras.Input(shape)
-    expected = create_model("vit_ti16", input_shape=shape, classes=7, depth=1)
-    for model in (
-        create_model("vit_ti16", input_tensor=images, classes=7, depth=1),
-        keras_vit.ViTTi16(input_tensor=images, classes=7, depth=1),
-    ):
-        assert model.inputs[0] is images
-        assert [w.shape for w in model.weights] == [w.shape for w in expected.weights]
+    images, options = keras.Input(shape), {**options, "classes": 7}
+    constructor = getattr(keras_vit, title)
+    model = abstract_model(lambda: constructor(input_tensor=images, **options))
+    expected = abstract_model(lambda: constructor(input_shape=shape, **options))
+    assert model.inputs[0] is images and model.config == expected.config
+    assert [w.shape for w in model.weights] == [w.shape for w in expected.weights]
+
+
+def test_an_input_tensor_gives_the_size_of_what_is_built_on_the_model():
+    images = keras.layers.RandomFlip()(keras.Input((32, 64, 3)))
+    backbone = create_model("vit_b16", **{**TINY, "input_shape": None}, input_tensor=images)
+    maps = keras_vit.models.build_segmenter(backbone, classes=3)
+    assert maps.output_shape == (None, 32, 64, 3)
+    pyramid = keras_vit.models.build_pyramid(backbone)
+    assert pyramid.output_shape[0][:3] == (None, 8, 16)
     model = keras_vit.from_pretrained(GOLDEN_FILE, input_tensor=keras.Input((64, 48, 3)))
     assert model.input_shape == (None, 64, 48, 3)
 

@@ -61,8 +61,8 @@ ALLOWED = {
     ("trainers/processors.py", ".read_text"): "a table of the kernel",
     ("weights/formats.py", "zipfile.ZipFile"): KERAS,
     ("weights/image_gpt.py", "tf.train.load_checkpoint"): "after `is_regular`",
-    ("weights/load.py", ".load_weights"): KERAS,
-    ("weights/load.py", "h5py.File"): KERAS,
+    ("weights/weights_h5.py", ".load_weights"): KERAS,
+    ("weights/weights_h5.py", "h5py.File"): KERAS,
     ("weights/npz_file.py", ".open"): HELD,
     ("weights/npz_file.py", "zipfile.ZipFile"): HELD,
 }

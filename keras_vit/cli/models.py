@@ -11,7 +11,7 @@ import numpy as np
 
 from keras_vit.cli.commands import MAX_IMAGES
 from keras_vit.cli.output import complain, say
-from keras_vit.cli.resolve import class_names_of, open_model, resolve_model, task_of
+from keras_vit.cli.resolve import class_names_of, names_in_data, open_model, resolve_model, task_of
 from keras_vit.train.runs import SEGMENTATION, activation_of, find_exporter, load_run
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def export_model(
         precision = precision or "float32"
         options["precision"] = precision
     if labels is not None or resolve_model(model).path is not None:
-        options["labels"] = class_names_of(model, labels, loaded.output_shape[-1])
+        options["labels"] = class_names_of(model, labels, loaded)
     task = task or task_of(model)
     if task not in ("single_label", SEGMENTATION):
         options["activation"] = activation_of(task)
@@ -84,7 +84,7 @@ def _export_within_budget(
             f"`--budget` is a share of images, and {model!r} classifies pixels. Leave `--budget` "
             "and `--data` out."
         )
-    names: list[str] | None = class_names_of(model, labels, loaded.output_shape[-1])
+    names = names_in_data(model, labels, loaded, data)
     images = open_images(
         data, None, None if data.startswith("tfds:") else names, unreadable, "test"
     )
@@ -174,9 +174,8 @@ def inspect_model(
     from keras_vit.report.model_page import write_report
 
     loaded = open_model(model)
-    names: list[str] | None = class_names_of(model, labels, loaded.output_shape[-1])
-    if names == [str(number) for number in range(loaded.output_shape[-1])]:
-        names = None  # not known
+    known = class_names_of(model, labels, loaded)
+    names = None if known == list(map(str, range(len(known)))) else known
     files = ImageFiles(find_readable(images, unreadable), loaded) if images else None
     say(write_report(loaded, output, files, names, task_of(model)))
 

@@ -124,31 +124,41 @@ def find_checkpoint(name: str, rehash: bool = False, download: bool = True) -> p
     )
 
 
-def class_names_of(name: str, labels: str | None, classes: int) -> list[str]:
-    """Class names of a model: from a text file, from its run, or numbers.
+def class_names_of(name: str, labels: str | None, model: keras.Model) -> list[str]:
+    """Class names of a model: from a text file, from its run, its own, or numbers.
 
     Args:
         name: As for `open_model`.
         labels: A text file with one class per line, or `None`.
-        classes: Outputs of the model.
+        model: The model.
 
     Raises:
-        ValueError: If the number of names is not `classes`.
+        ValueError: If the number of names is not that of the outputs.
     """
-    path = resolve_model(name).path
+    path, classes = resolve_model(name).path, model.output_shape[-1]
     if labels is not None:
         names = read_text(labels).splitlines()
         if any("\0" in name for name in names):
             raise ValueError(f"{labels} holds NUL characters. Save it as text in UTF-8.")
     else:
         names = (read_config(path.parent) if path else {}).get("class_names", [])
-        names = names or [str(number) for number in range(classes)]
+        names = names or getattr(model, "class_names", None) or list(map(str, range(classes)))
     if len(names) != classes:
         raise ValueError(
             f"The model has {classes} classes, and {labels or path} names {len(names)}. Pass the "
             "class names of the model with --labels, one per line."
         )
     return list(names)
+
+
+def names_in_data(name: str, labels: str | None, model: keras.Model, data: str) -> list[str]:
+    """As `class_names_of`; numbers for a checkpoint where the folders of images are called so."""
+    names = class_names_of(name, labels, model)
+    if labels is None and resolve_model(name).path is None and os.path.isdir(data):
+        numbers = list(map(str, range(len(names))))
+        folders = {entry.name for entry in os.scandir(data) if entry.is_dir()}
+        return numbers if folders <= set(numbers) else names
+    return names
 
 
 def task_of(name: str) -> str:

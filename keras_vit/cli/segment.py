@@ -295,7 +295,7 @@ def _open(model: str) -> tuple[keras.Model, list[str], dict[str, Any]]:
         )
     path = resolve_model(model).path
     config = read_config(path.parent) if path else {}
-    names = class_names_of(model, None, shape[-1])
+    names = class_names_of(model, None, loaded)
     return loaded, names, {name: config[name] for name in _MASKS if name in config}
 
 

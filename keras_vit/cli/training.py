@@ -20,7 +20,7 @@ from keras_vit.cli.models import report_at_end
 from keras_vit.cli.output import print_facts, say
 from keras_vit.cli.plan import RunPlan, build_model, make_plan
 from keras_vit.cli.progress import Progress, save_when_interrupted, show_progress
-from keras_vit.cli.resolve import class_names_of, open_model, resolve_model, task_of
+from keras_vit.cli.resolve import class_names_of, names_in_data, open_model, resolve_model, task_of
 from keras_vit.cli.settings import (
     read_settings,
     settings_of,
@@ -28,7 +28,7 @@ from keras_vit.cli.settings import (
     write_flags,
     write_settings,
 )
-from keras_vit.data.sources import CSV_ENDING, open_test_images
+from keras_vit.data.sources import CSV_ENDING, find_test_part, open_test_images
 from keras_vit.distribution.cluster import find_cluster
 from keras_vit.errors import printable
 from keras_vit.models.lora import add_lora
@@ -154,7 +154,7 @@ def evaluate_model(
     from keras_vit.data.image_set import check_same_classes
 
     loaded = open_model(model)
-    names: list[str] | None = class_names_of(model, labels, loaded.output_shape[-1])
+    names: list[str] | None = names_in_data(model, labels, loaded, find_test_part(data))
     are_known = names != [str(number) for number in range(loaded.output_shape[-1])]
     is_csv = data.lower().endswith(CSV_ENDING)
     if data.startswith("tfds:") or (is_csv and not are_known):
@@ -162,7 +162,7 @@ def evaluate_model(
     task = task or (task_of(model) if are_known or not is_csv else None)
     images = open_test_images(data, data_dir, names, unreadable, "test", download, task)
     if labels is None and resolve_model(model).path is not None:
-        known = class_names_of(model, None, loaded.output_shape[-1])
+        known = class_names_of(model, None, loaded)
         check_same_classes(known, images, images.task)
     metrics = predict_labelled(loaded, images, batch_size).metrics()
     if as_json:
@@ -187,7 +187,7 @@ def predict_files(
 ) -> None:
     """Prints the most probable classes of image files, their labels, or values of targets."""
     loaded = open_model(model)
-    names = class_names_of(model, labels, loaded.output_shape[-1])
+    names = class_names_of(model, labels, loaded)
     task = task or task_of(model)
     for path, found in classify_files(loaded, names, files, batch_size, unreadable, task):
         shown = list(found.items())

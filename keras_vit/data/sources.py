@@ -85,9 +85,14 @@ def open_images(
 
 
 def open_test_images(data: str, *args: Any, **options: Any) -> ImageSet:
-    """As `open_images`; of a folder with parts, its `test`, or else its `validation`."""
+    """As `open_images` of `find_test_part`."""
+    return open_images(find_test_part(data), *args, **options)
+
+
+def find_test_part(data: str) -> str:
+    """Of a folder with parts its `test`, or else its `validation`; otherwise `data` itself."""
     parts = find_parts(data)
-    return open_images(str(parts.get("test", parts.get("validation", data))), *args, **options)
+    return str(parts.get("test", parts.get("validation", data)))
 
 
 def open_training_data(

@@ -57,7 +57,7 @@ def export_adapters(
     Args:
         models: Functional models in float32 by name, with logits as output.
         path: Directory of the versions, or a remote address, as for `export_saved_model`.
-        labels: Class names of each model; `None` takes the class indices.
+        labels: Class names of each model; by default its own, or class indices.
         version: Version number; `None` takes the next.
         top_k: Number of classes in `classes` and `scores`.
         images: Pixels or images for the check, as for `export_saved_model`.
@@ -85,7 +85,7 @@ def export_adapters(
     _check_names(models, labels)
     inferences = {name: _prepare(model) for name, model in models.items()}
     chosen = {
-        name: check_labels(labels.get(name), inference.classes)
+        name: check_labels(labels.get(name), inference.classes, models[name])
         for name, inference in inferences.items()
     }
     saved, reads = _share(inferences)

@@ -290,8 +290,10 @@ def check_precision(precision: str, precisions: Iterable[str]) -> None:
         )
 
 
-def check_labels(labels: Sequence[str] | None, classes: int | None) -> list[str]:
-    """Checks class labels. The default is the class indices.
+def check_labels(
+    labels: Sequence[str] | None, classes: int | None, model: keras.Model | None = None
+) -> list[str]:
+    """Checks class labels. The default is the class names of the model, or else the indices.
 
     Labels of several classes are allowed, as ImageNet has them, with a warning that names them.
 
@@ -299,6 +301,8 @@ def check_labels(labels: Sequence[str] | None, classes: int | None) -> list[str]
         ValueError: If the number of labels is not the number of classes, or a label is not one
             line of UTF-8 without NUL: `labels.txt` has one line for each.
     """
+    if labels is None:
+        labels = getattr(model, "class_names", None)
     if labels is None:
         return [str(index) for index in range(classes or 0)]
     if isinstance(labels, str) or len(labels) != (classes or 0):

@@ -80,7 +80,7 @@ def export_litert(
             in 8 bits after calibration; residual stream, softmax and layer norms float); `"int4"`
             (weights of dense layers in 4 bits, with a scale for each 32 of them, those of
             convolutions in 8 bits; it needs `ai-edge-quantizer`).
-        labels: Class names in order; `None` takes the class indices.
+        labels: Class names in order; `None` takes those of the model, or class indices.
         batch_size: Images per call; `None` allows any number, which needs operators that compute
             shapes. `"int8"` needs 1.
         outputs: Any of `"logits"`, `"probabilities"`, `"features"` and the names of a model that
@@ -125,7 +125,7 @@ def export_litert(
             f"converter={converter!r}."
         )
     outputs = check_outputs(inference, outputs)
-    labels = check_labels(labels, inference.classes)
+    labels = check_labels(labels, inference.classes, model)
     of_task = images is not None
     images = verification_images(images, inference)
     _check_converter(converter, precision, batch_size)

@@ -59,7 +59,7 @@ def export_onnx(
         path: File to write, usually `*.onnx`; it must not exist.
         precision: `"float32"`, `"float16"` (except layer norms and softmax), or `"int8"` (weights
             of dense layers in 8 bits per channel, their inputs quantised at run time).
-        labels: Class names in order; `None` takes the class indices.
+        labels: Class names in order; `None` takes those of the model, or class indices.
         opset: Version of the ONNX operator set, 18 to 23.
         outputs: Any of `"logits"`, `"probabilities"`, `"features"` and the names of a model that
             gives a dict; `None` takes all of the dict, or else the logits, or the features of a
@@ -98,7 +98,7 @@ def export_onnx(
     _check_opset(opset)
     inference = prepare(model, preprocessing=preprocessing, activation=activation, any_aspect=True)
     outputs = check_outputs(inference, outputs)
-    labels = check_labels(labels, inference.classes)
+    labels = check_labels(labels, inference.classes, model)
     of_task = images is not None
     images = verification_images(images, inference)
     with write_atomically(path) as unfinished:

@@ -76,7 +76,7 @@ def export_openvino(
         path: File to write, `*.xml`; it must not exist.
         precision: `"float32"`; `"float16"` or `"bfloat16"` (weights in 16 bits); `"int8"` (dense
             layers and convolutions in 8 bits after calibration, by NNCF for transformers).
-        labels: Class names in order; `None` takes the class indices.
+        labels: Class names in order; `None` takes those of the model, or class indices.
         outputs: As for `export_onnx`.
         calibration: Images for `"int8"`, each of shape `(h, w, C)` and any size, in [0, 255]. A
             hundred images of the task are enough. The model's preprocessing is applied.
@@ -111,7 +111,7 @@ def export_openvino(
         )
     inference = prepare(model, preprocessing=preprocessing, activation=activation)
     outputs = check_outputs(inference, outputs)
-    labels = check_labels(labels, inference.classes)
+    labels = check_labels(labels, inference.classes, model)
     of_task = images is not None
     images = verification_images(images, inference)
     samples = _calibration_pixels(inference, precision, calibration, float_layers)

@@ -93,7 +93,7 @@ def export_saved_model(
         model: A functional model, trained in any precision.
         path: Directory of the versions: the base path of the model in TensorFlow Serving, or a
             remote address, such as `gs://bucket/pets`, if TensorFlow has its file system.
-        labels: Class names in order; `None` takes the class indices.
+        labels: Class names in order; `None` takes those of the model, or class indices.
         version: Version number, 0 or more; `None` takes the next, also beside other exports to
             `path` (on a local disk).
         precision: Precision of the computation: `"float32"`, `"bfloat16"` or `"float16"`. Weights
@@ -152,7 +152,7 @@ def export_saved_model(
             "Received: jit_compile=True. Leave it out."
         )
     _check_names(inference)
-    labels = check_labels(labels, inference.classes)
+    labels = check_labels(labels, inference.classes, model)
     of_task = images is not None
     images = verification_images(images, inference)
     base = local_or_remote(path)

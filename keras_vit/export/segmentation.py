@@ -56,7 +56,8 @@ def export_segmenter(
     Args:
         model: A model of `build_segmenter`, or another to logits of shape `(B, H, W, K)`.
         path: Directory of the versions.
-        labels: Class names in order, written to `assets.extra/labels.txt`; `None` takes indices.
+        labels: Class names in order, written to `assets.extra/labels.txt`; `None` takes those of
+            the model, or indices.
         version: Version number; `None` takes the next.
         images: Images for the check, as for `export_saved_model`.
         preprocessing: Preprocessing of the images; `None` takes the model's own.
@@ -81,7 +82,7 @@ def export_segmenter(
             "`export_saved_model`."
         )
     inference = prepare(model, "float32", preprocessing, activation="linear")
-    names = check_labels(labels, shape[-1])
+    names = check_labels(labels, shape[-1], model)
     pixels = verification_images(images, inference)
     expected = expected_outputs(inference, pixels)
     base = pathlib.Path(path).expanduser()

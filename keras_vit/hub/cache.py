@@ -31,6 +31,7 @@ from keras_vit.hub.checked_download import (
 from keras_vit.hub.download import discard
 from keras_vit.hub.repositories import NotCachedError, fetch_from_hub
 from keras_vit.reading import read_json
+from keras_vit.weights.sharded_file import index_name, read_index
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,8 +73,9 @@ def fetch(
 
     Args:
         address: `https://...`, `gs://bucket/path`, `hf://owner/name[@revision][/file]`,
-            `file://...`, or the path of a file, which is returned as it is. Of a checkpoint that is
-            split on the hub, all files are fetched, and the path of its index is returned.
+            `file://...`, or the path of a file, which is returned as it is. Of a split checkpoint,
+            named by its index or by a part, all files are fetched, and the path of the index is
+            returned.
         sha256: The hash that its publisher states. Without one, size and structure are checked,
             and the hash of the first use is recorded and checked from then on.
         size: Size in bytes that its publisher states.
@@ -110,6 +112,39 @@ def fetch(
             known = (sha256, size) if first else (None, None)
             _check(path, _hub_record(path), text, known[0] or published, known[1], rehash)
         return files[0][0]
+    folder, _, name = text.removesuffix("?download=true").rpartition("/")  # of links on the hub
+    index = index_name(name)
+    if index is None:
+        return _fetch_url(text, download, sha256, size, rehash, attempts, backoff)
+
+    def fetch_part(part: str) -> pathlib.Path:
+        known = (sha256, size) if part == name else (None, None)
+        url = f"{folder}/{urllib.parse.quote(part)}"
+        return _fetch_url(url, download, *known, rehash, attempts, backoff)
+
+    try:
+        path = fetch_part(index)
+    except DownloadError as error:
+        if index == name or isinstance(error, NotCachedError):
+            raise
+        raise DownloadError(
+            f"{text} is a part of a split checkpoint, whose index is needed. {error}"
+        ) from error
+    for shard in dict.fromkeys(read_index(path).values()):
+        fetch_part(shard)
+    return path
+
+
+def _fetch_url(
+    text: str,
+    download: bool,
+    sha256: str | None,
+    size: int | None,
+    rehash: bool,
+    attempts: int,
+    backoff: float,
+) -> pathlib.Path:
+    """Fetches one file into the cache: see `fetch`."""
     url = download_url(text)
     path = _cache_folder().joinpath(*cache_name(url).parts)
     if not path.is_file():

@@ -103,7 +103,8 @@ def made_like(model: Model) -> Iterator[None]:
 def copy_weights(model: Model, new: Model, leave: Collection[str] = ()) -> None:
     """Copies the weights of a model to another of the same architecture; positions are resized.
 
-    What is frozen in the model, is frozen in the other.
+    What is frozen in the model, is frozen in the other, which has its class names too unless
+    layers are left.
 
     Args:
         model: The model.
@@ -154,6 +155,8 @@ def copy_weights(model: Model, new: Model, leave: Collection[str] = ()) -> None:
     for variable in new.weights:
         if variable.path in values:
             variable.assign(values[variable.path])
+    if not leave:
+        new.class_names = model.class_names
     frozen = {layer.name for layer in model.layers if not layer.trainable} - set(leave)
     for layer in new.layers:  # whose flags are saved, those of variables are not
         if layer.name in frozen:

@@ -62,7 +62,7 @@ def write_report(
         images: Array of shape `(B, H, W, C)`, in the value range of the model, or an iterable of
             batches that can be read several times; only one batch is in memory. A few dozen images
             are enough; the pictures show the first six.
-        class_names: Names of the classes or targets.
+        class_names: Names of the classes or targets; `None` takes `model.class_names`.
         task: What the outputs are: `"single_label"`, `"multi_label"` or `"regression"`.
 
     Returns:
@@ -84,6 +84,7 @@ def write_report(
             "`images` are read several times, and an iterator can be read once. Pass an array, a "
             "list of batches, a tf.data.Dataset or `keras_vit.data.ImageFiles`."
         )
+    class_names = class_names or getattr(model, "class_names", None)
     sections = list(_sections(model, images, class_names, task))
     path.write_text(render_page(model.name, sections), encoding="utf-8", errors="backslashreplace")
     return path

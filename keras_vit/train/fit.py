@@ -267,6 +267,8 @@ def _train(
             f"early_stopping={recipe.early_stopping}, validation=None. Pass validation images, "
             "such as those of `images.split(0.1)`."
         )
+    if images.num_classes == model.output_shape[-1]:
+        model.class_names = images.class_names
     model = standardized(model, recipe, images)
     if recipe.lora_rank:
         add_lora(model, recipe.lora_rank, recipe.lora_targets)

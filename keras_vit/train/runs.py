@@ -35,6 +35,7 @@ from keras_vit.train.run_folder import (
 )
 from keras_vit.train.stages import share_of_pixels
 from keras_vit.train.tasks import MONITORS
+from keras_vit.trainers.model import Model
 
 if TYPE_CHECKING:  # reading images and exporting need TensorFlow
     from keras_vit.data.image_set import ImageSet
@@ -79,6 +80,8 @@ class Run:
         """The model, loaded on first use."""
         model = load_keras_file(self.model_path)
         _check_names(self.class_names, model, self.folder)
+        if isinstance(model, Model):
+            model.class_names = self.class_names
         return model
 
     @property

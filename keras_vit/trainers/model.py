@@ -23,7 +23,7 @@ from keras_vit.trainers.losses import check_labels, check_loss, check_metrics
 from keras_vit.trainers.pooled_tokens import pooled_tokens
 from keras_vit.trainers.private_names import flatten_layers, set_initial_epoch
 
-_CONFIG_KEY = "architecture"
+_CONFIG_KEY, _NAMES_KEY = "architecture", "class_names"
 _NUM_CHECKED = 16  # images whose range of values `fit`, `evaluate` and `predict` check
 _NORMALIZED = 10.0  # more than normalised pixels have
 _CONFIGS = {"vit": ViTConfig, "resnet": ResNetConfig}
@@ -46,6 +46,9 @@ class Model(ArrayData, DistributedTraining, keras.Model):
         config: The `ViTConfig` or `ResNetConfig` the model was built from, or `None` for a model
             that users composed. It is saved in `.keras` files.
         load_report: The `LoadReport` of the last checkpoint that was loaded, or `None`.
+        class_names: Names of the outputs, in their order, or `None`: those of the checkpoint or of
+            the images that the model was trained on. Set others, as many. Exports, reports and
+            `save_pretrained` take them, and `.keras` files keep them.
     """
 
     predict_function: Any  # of keras.Model
@@ -64,6 +67,7 @@ class Model(ArrayData, DistributedTraining, keras.Model):
         super().__init__(*args, **kwargs)
         self._architecture: ViTConfig | ResNetConfig | None = None
         self.load_report: Any = None
+        self._class_names: tuple[str, ...] | None = None
         self._process = os.getpid()
         if len(self.inputs) == 1:
             self.input_spec = None  # checked in `call`, with the whole shape in the message
@@ -321,8 +325,7 @@ class Model(ArrayData, DistributedTraining, keras.Model):
             layout: `"transformers"` or `"timm"`; `None` takes timm for a model whose preprocessing
                 is timm's, and transformers otherwise.
             class_names: Names of the classes, in the order of the outputs: `id2label` of
-                transformers, `label_names` of timm. `None` takes those of the checkpoint that was
-                loaded, if it had as many.
+                transformers, `label_names` of timm. `None` takes `model.class_names`.
 
         Returns:
             The folder.
@@ -374,8 +377,26 @@ class Model(ArrayData, DistributedTraining, keras.Model):
         """The configuration that the model was built from, or `None`."""
         return self._architecture
 
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """Names of the outputs, in their order, or `None`."""
+        return self._class_names
+
+    @class_names.setter
+    def class_names(self, names: Sequence[str] | None) -> None:
+        count = self.outputs[0].shape[-1]
+        if names is not None and (isinstance(names, str) or len(names) != count):
+            received = f"the string {names!r}" if isinstance(names, str) else f"{len(names)} names"
+            raise ValueError(
+                f"`class_names` must name each of the {count} outputs of {self.name!r}, in their "
+                f"order. Received: {received}."
+            )
+        self._class_names = None if names is None else tuple(map(str, names))
+
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
+        if self._class_names is not None:
+            config[_NAMES_KEY] = list(self._class_names)
         if self._architecture is not None:
             family = "vit" if isinstance(self._architecture, ViTConfig) else "resnet"
             config[_CONFIG_KEY] = {"family": family, "fields": self._architecture.to_dict()}
@@ -385,6 +406,7 @@ class Model(ArrayData, DistributedTraining, keras.Model):
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Model:
         config = dict(config)
         architecture = config.pop(_CONFIG_KEY, None)
+        names = config.pop(_NAMES_KEY, None)
         if config.get("trainable"):
             config["trainable"] = None  # Keras 3.15 would unfreeze all layers; each has its own
         model = super().from_config(config, custom_objects=custom_objects)
@@ -394,6 +416,7 @@ class Model(ArrayData, DistributedTraining, keras.Model):
                 layer.trainable = False
         if architecture is not None:
             model._architecture = _CONFIGS[architecture["family"]](**architecture["fields"])
+        model.class_names = names
         return model
 
 

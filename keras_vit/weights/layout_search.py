@@ -93,7 +93,7 @@ def find_file_layout(file: ArrayFile, wrapper: str | None = None) -> FileLayout:
         ways = " or ".join(repr(match.wrapper) for match in found)
         raise CheckpointError(
             f"{file.path} holds several models, whose names begin with {ways}. Pass one of them as "
-            "`prefix` to from_pretrained or load_weights (--prefix)."
+            "`prefix` to from_pretrained, create_model or load_weights (--prefix)."
         )
     names = [_current_name(key, file.kind) for key in keys]
     some = ", ".join(repr(key) for key in keys[:4])

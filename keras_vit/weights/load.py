@@ -13,7 +13,6 @@ import numpy as np
 from keras_vit.checks import short_repr
 from keras_vit.config import Preprocessing, ResNetConfig, ViTConfig
 from keras_vit.errors import CheckpointError, CheckpointMismatchError, printable
-from keras_vit.reading import DAMAGE, open_regular
 from keras_vit.resize import resize_patch_kernel, resize_position_bias, resize_positions
 from keras_vit.trainers.model import with_config
 from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger("keras_vit")
 # What the report states, each with where it comes from.
-_STATED = (
+STATED = (
     "gelu", "norm_epsilon", "pooling", "num_heads", "rope", "position_resize", "preprocessing",
 )  # fmt: skip
 _TOKENS = ("class_token/token", "distillation_token/token", "registers/token")
@@ -134,74 +133,6 @@ def load_weights(
         return load_checkpoint(model, checkpoint, grid, resize_patches, preprocessing=folded)
 
 
-def load_keras_weights(
-    model: Model, path: str | os.PathLike[str], chosen: Collection[str] = ()
-) -> LoadReport:
-    """Loads a `.weights.h5` file, which holds weights alone: no GELU, epsilon or preprocessing.
-
-    Args:
-        model: A model of this package.
-        path: The file, of a model of the same architecture.
-        chosen: Fields of the model's configuration that the caller chose.
-
-    Returns:
-        A `LoadReport`, which the model keeps as `model.load_report`.
-
-    Raises:
-        CheckpointError: If the file is damaged.
-        CheckpointMismatchError: If the file has more weights than the model.
-        ValueError: If it has less, or others.
-    """
-    import h5py
-
-    found: list[str] = []
-
-    def visit(name: str, entry: Any) -> None:
-        if isinstance(entry, h5py.Dataset):
-            found.append(name)
-
-    with open_regular(path) as stream:
-        try:
-            with h5py.File(stream) as file:
-                file.visititems(visit)
-        except DAMAGE as error:
-            raise CheckpointError(
-                f"{os.fspath(path)} is damaged ({error}). Fetch it again."
-            ) from error
-    model.load_weights(path)
-    found = [x for x in found if x.startswith("layers/") and "seed_generator" not in x]
-    if len(found) > len(model.weights):  # Keras does not look at what it does not need
-        raise CheckpointMismatchError(
-            f"{os.fspath(path)} has {len(found)} weights, and the model {len(model.weights)}. Pass "
-            "the options that the model in the file was made with, such as `depth` and `classes`."
-        )
-    stated = {
-        field: (
-            getattr(model.config, field),
-            "the caller" if field in chosen else "the architecture",
-        )
-        for field in _STATED
-        if hasattr(model.config, field)
-    }
-    taken = [field for field, (_, origin) in stated.items() if origin == "the architecture"]
-    _LOGGER.warning(
-        "%s holds weights alone. Of the architecture, not of the file, are: %s. Pass them if the "
-        "model was made with others, or save it as a .keras file.",
-        printable(path),
-        ", ".join(taken),
-    )
-    model.load_report = LoadReport(
-        path=os.fspath(path),
-        layout="keras",
-        loaded=tuple(variable.path for variable in model.weights),
-        resized={},
-        fresh=(),
-        left_out=(),
-        settings=stated,
-    )
-    return model.load_report
-
-
 def check_supported(checkpoint: Checkpoint, chosen: Collection[str] | None) -> None:
     """Checks that the models of this package compute what a file and its sidecar files ask for.
 
@@ -291,6 +222,8 @@ def load_checkpoint(
         class_names=_class_names(plan, checkpoint.sidecar.class_names),
     )
     model.load_report = report
+    if report.class_names:
+        model.class_names = report.class_names
     outside = tuple(name for name in checkpoint.others if not name.startswith(checkpoint.wrapper))
     if outside:
         _LOGGER.warning(
@@ -322,7 +255,7 @@ def _settings(plan: Plan, origins: Mapping[str, str] | None) -> dict[str, tuple[
     config = plan.config
     stated = {field: setting.origin for field, setting in plan.checkpoint.settings.items()}
     found = {}
-    for field in _STATED:
+    for field in STATED:
         if not hasattr(config, field) or (field == "rope" and getattr(config, field) is None):
             continue
         origin = "the model" if origins is None else origins.get(field, "the architecture")

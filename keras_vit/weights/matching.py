@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 POSITIONS = "position_embedding/embedding"
 BIASES = "/attention/position_bias"  # what its paths end with
 PATCHES = "patch_encoder/projection/kernel"
-_HEADS = ("head", "head_distillation", "pre_logits")
+HEADS = ("head", "head_distillation", "pre_logits")
 _MAX_LISTED = 30
 Shape = tuple[int, ...]
 
@@ -167,7 +167,7 @@ def _match(plan: Plan) -> None:
     for variable in model_variables(plan.model):
         path = variable.path
         found = layout.find(path, plan.config, plan.checkpoint.entries)
-        head = path.split("/")[0] in _HEADS
+        head = path.split("/")[0] in HEADS
         if head and skip_head and not _fits_pre_logits(plan, path, variable):
             plan.fresh[path] = variable
         elif found is None:
@@ -382,7 +382,7 @@ def _may_be_left_out(plan: Plan, key: str) -> bool:
         layer = rule.path.split("/")[0]
         if key not in rule.keys:
             continue
-        if layer in _HEADS and (headless or _head_starts_fresh(plan)):
+        if layer in HEADS and (headless or _head_starts_fresh(plan)):
             return True
         unread = headless or plan.checkpoint.options.get("pooling") == "gap"
         if layer == "pooling" and unread and config.pooling != "map":

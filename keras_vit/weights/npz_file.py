@@ -33,7 +33,8 @@ _OTHER_ARCHIVES = (
     (
         "model.weights.h5",
         "a whole model of Keras, a .keras file. Load it with `keras.saving.load_model` after "
-        "`import keras_vit`.",
+        "`import keras_vit`; `keras_vit.adapt_model` makes one of other classes or another image "
+        "size of it.",
     ),
 )
 

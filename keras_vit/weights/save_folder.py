@@ -49,8 +49,7 @@ def save_pretrained(
         layout: `"transformers"` or `"timm"`; `None` takes timm for a model whose preprocessing is
             timm's, and transformers otherwise.
         class_names: Names of the classes, in the order of the outputs: `id2label` of transformers,
-            `label_names` of timm. `None` takes those of the checkpoint that was loaded, if it had
-            as many.
+            `label_names` of timm. `None` takes `model.class_names`.
 
     Returns:
         The folder.
@@ -74,10 +73,7 @@ def save_pretrained(
             f"Models of {layout} return logits. Received: classifier_activation="
             f"{config.classifier_activation!r}. Save the model with `model.save`."
         )
-    if class_names is None:
-        class_names = getattr(model.load_report, "class_names", ())
-        class_names = class_names if len(class_names) == config.classes else ()
-    names = _check_names(class_names, config.classes)
+    names = _check_names(class_names or model.class_names or (), config.classes)
     folder = pathlib.Path(folder).expanduser()
     contents = describe(config, find_layout(config, layout), names)
     check_free(folder / FILE, contents)

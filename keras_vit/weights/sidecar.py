@@ -188,14 +188,14 @@ def read_sidecar(path: pathlib.Path, layout: str) -> Sidecar:
 
 
 def _class_names(config: dict[str, Any]) -> tuple[str, ...]:
-    """`id2label` of transformers, or `label_names` of timm, if they name every class."""
+    """`id2label` of transformers, or `label_names` of timm, if they name every class in a line."""
     labels = config.get("id2label")
     if isinstance(labels, dict):
         names = [labels.get(str(number)) for number in range(len(labels))]
     else:
         labels = config.get("label_names")
         names = labels if isinstance(labels, list) else []
-    if not all(isinstance(name, str) for name in names):
+    if not all(isinstance(name, str) and len(name.splitlines()) == 1 for name in names):
         return ()
     is_numbered = names == [f"LABEL_{number}" for number in range(len(names))]  # no names
     return () if is_numbered else tuple(map(str, names))

@@ -218,6 +218,47 @@ _PIXELS: tuple[tuple[Preprocessing, str], ...] = (
     (_SATELLITE, r".*\.sat493m"),
     (Preprocessing(mean=(0.0,), std=(255.0,)), r".*_tipsv2(\..*)?"),
 )
+# Share of the images that is cropped, and how, where it is not 0.9 of the centre: likewise.
+_CROPS: tuple[tuple[float, str, str], ...] = (
+    (
+        1.0,
+        "center",
+        r"(aimv2|naflexvit|vit_pe)_.*|vit_.*_(dinov[23]|dinov3_qkvb|tipsv2)(\..*)?|"
+        r"(beit|deit3?|vit)_.*_(384|512)(\..*)?|deit3_.*\.fb_in22k_ft_in1k|vit_.*_clip_.*|"
+        r"eva02_.*_(336|448)(\..*)?|eva_large_patch14_196.*|vit_huge_patch16_gap_448.*|"
+        r"vit_so150m2_.*|.*\.bamboo",
+    ),
+    (
+        0.9,
+        "center",
+        r".*_siglip_.*|vit_(xsmall|medium|betwixt)_.*_clip_.*|"
+        r"vit_base_patch(16|32)_clip_(quickgelu_)?224\.openai.*|"
+        r"vit_base_patch32_clip_(quickgelu_)?224(\.laion.*)?|"
+        r"vit_base_patch16_clip_224\.laion2b_ft_in12k",
+    ),
+    (
+        1.0,
+        "center",
+        r"vit_so400m_patch14_siglip_gap_(384|448|896)(\..*)?|.*_siglip_gap_378\.webli",
+    ),
+    (
+        0.95,
+        "center",
+        r"flexivit_.*|test_vit.*|beitv2_large_.*(?<!_ft_in22k)|"
+        r"vit_base_patch(16|32)_plus_2\d\d(\..*)?|"
+        r"vit_(?!so150m2|base_patch16_reg)\w+_reg\d_gap_256(\..*)?|"
+        r"vit_base_patch16_clip_224(\..*_in12k_in1k)?",
+    ),
+    (
+        1.0,
+        "squash",
+        r"vit_.*_lingbot.*|eva_(giant|large)_.*_(336|560).*|eva02_.*_448(\.\w*_ft_in22k\w*)?|"
+        r"vit_(?!base_patch32)\w*_clip_(336|384)\..*ft_in1.*|vit_so150m2_.*_448.*|"
+        r"vit_.*_378\.\w*(worldwide|ft_in1k)|vit_(huge|large)_patch14_clip_336|"
+        r"vit_base_patch16_clip_384|vit_gigantic_patch14_clip_378",
+    ),
+    (0.95, "squash", r".*_clip_384\.openai_ft_in12k_in1k"),
+)
 # Names whose arrays are those of a plain ViT, and whose blocks are not.
 _OTHER_BLOCKS = {
     "vit_base_patch16_rpn_224": "norms after attention and MLP (ResPostBlock)",
@@ -260,16 +301,20 @@ def timm_settings(name: str) -> dict[str, Any] | None:
 
 
 def timm_pixels(name: str) -> Preprocessing:
-    """Mean, standard deviation and filter of a name of timm, with or without its tag.
-
-    How images are cropped differs between tags, and is not in the table.
-    """
+    """Preprocessing of a name of timm, with its tag or as timm's default for the name."""
     pixels = Preprocessing()
     for statistics, pattern in _PIXELS:
         if re.fullmatch(pattern, name):
             pixels = statistics
+    ratio: float | None = 0.9
+    mode = "center"
+    for share, how, pattern in _CROPS:
+        if re.fullmatch(pattern, name):
+            ratio, mode = share, how
+    if (ratio, mode) == (1.0, "squash"):  # the whole image
+        ratio, mode = None, "center"
     filter_ = "bilinear" if "_lingbot" in name else "bicubic"
-    return Preprocessing(pixels.mean, pixels.std, filter_, library="timm")
+    return Preprocessing(pixels.mean, pixels.std, filter_, ratio, "timm", mode)
 
 
 def other_blocks(name: str) -> str | None:

@@ -131,6 +131,12 @@ def test_what_a_run_wrote_evaluates_and_predicts(place, capsys):
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["file"] for line in lines] == [f"test/red/{i}.png" for i in range(4)]
     assert all(0.5 < line["classes"]["red"] <= 1 for line in lines)
+    run = keras_vit.train.load_run("runs/a")
+    run.model.save_pretrained("red-or-blue")
+    loaded = keras_vit.from_pretrained("red-or-blue")
+    assert loaded.class_names == run.class_names
+    pixels = np.random.default_rng(0).uniform(0, 255, (2, 16, 16, 3)).astype("float32")
+    np.testing.assert_allclose(loaded(pixels), run.model(pixels), rtol=0, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -352,6 +358,19 @@ def test_errors_are_one_line(place, capsys, words, message):
     assert train(*words) == 2
     error = capsys.readouterr().err
     assert message in error and error.startswith("keras-vit: error: ") and "Traceback" not in error
+
+
+def test_class_names_of_a_checkpoint_are_used(place, capsys):
+    model = keras_vit.create_model("vit_tiny", classes=2, gelu="exact")
+    model.save_pretrained("pets", class_names=["red", "blue"])
+    assert main(["predict", "test/red/0.png", "--model", "pets"]) == 0
+    assert set(capsys.readouterr().out.split()[1::2]) == {"red", "blue"}
+    assert main(["evaluate", "--data", "test", "--model", "pets", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["images"] == 8
+    pathlib.Path("test/red").rename("test/0")
+    pathlib.Path("test/blue").rename("test/1")
+    assert main(["evaluate", "--data", "test", "--model", "pets", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["images"] == 8
 
 
 def test_labels_that_do_not_fit(place, capsys):

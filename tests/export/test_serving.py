@@ -236,5 +236,10 @@ def test_labels_are_one_line_each_in_utf8(tmp_path):
         check_labels([*"abcdefgh", "two\nlines", "a\0"], 10)
     with pytest.raises(ValueError, match=r"must be one line of UTF-8.*'\\udcff'"):
         check_labels(["\udcff"], 1)
+    named = build_vit(tiny_config(classes=2))
+    named.class_names = ["cat", "dog"]
+    assert check_labels(None, 2, named) == ["cat", "dog"]
+    assert check_labels(["a", "b"], 2, named) == ["a", "b"]
+    assert check_labels(None, 2, build_vit(tiny_config(classes=2))) == ["0", "1"]
     with pytest.warns(UserWarning, match=r"same label.*\['a'\]"):
         assert check_labels(["a", "b", "a"], 3) == ["a", "b", "a"]

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
+import zipfile
+
 import keras
 import numpy as np
+import onnx
 import pytest
 import tensorflow as tf
 
@@ -35,6 +40,27 @@ def check_shapes(run, wrong=OTHERS, right=((1, 32, 32, 3),)):
         except Exception:  # each runtime has its own
             continue
         pytest.fail(f"{shape} is answered: {answer}")
+
+
+def test_every_format_has_the_class_names_of_the_model(tmp_path):
+    model = keras_vit.build_vit(tiny_config(depth=1, classes=2))
+    model.class_names = names = ("cat", "dog")
+    served = export_saved_model(model, tmp_path / "served").path
+    answer = tf.saved_model.load(str(served)).signatures["pixels"](tf.zeros((1, 32, 32, 3)))
+    assert {name.decode() for name in answer["classes"].numpy()[0]} == set(names)
+    lite = export_litert(model, tmp_path / "m.tflite").path
+    with zipfile.ZipFile(lite) as archive:
+        assert archive.read("labels.txt").decode().split() == list(names)
+    graph = onnx.load(export_onnx(model, tmp_path / "m.onnx").path)
+    (card,) = (x.value for x in graph.metadata_props if x.key == "model_card")
+    assert json.loads(card)["labels"] == list(names)
+    if importlib.util.find_spec("openvino"):
+        export_openvino(model, tmp_path / "m.xml")
+        assert "cat" in (tmp_path / "m.xml").read_text()
+    segmenter = build_segmenter(model, classes=2)
+    segmenter.class_names = ("sky", "sea")
+    export_segmenter(segmenter, tmp_path / "maps")
+    assert (tmp_path / "maps/1/assets.extra/labels.txt").read_text() == "sky\nsea\n"
 
 
 def signatures_of(path):

@@ -162,6 +162,19 @@ def test_a_split_checkpoint_is_fetched_whole(split, file, monkeypatch):
     assert quick_fetch(f"hf://timm/vit@v1{file}") == path
 
 
+@pytest.mark.parametrize("file", [INDEX, PARTS[1], f"{PARTS[1]}?download=true"])
+def test_a_part_at_a_plain_address_is_fetched_with_its_index(split, file, monkeypatch):
+    folder = split.address(f"timm/vit/resolve/{COMMIT}")
+    path = quick_fetch(f"{folder}/{file}")
+    with open_arrays(path) as opened:
+        assert path.name == INDEX and sorted(opened.entries) == ["0", "1", "2"]
+    del split.files[f"timm/vit/resolve/{COMMIT}/{INDEX}"]
+    assert quick_fetch(f"{folder}/{PARTS[2]}") == path  # of the cache
+    monkeypatch.setenv("KERAS_VIT_CACHE", str(path.parent / "other"))
+    with pytest.raises(DownloadError, match="is a part of a split checkpoint, whose index is need"):
+        quick_fetch(f"{folder}/{PARTS[2]}")
+
+
 def test_a_part_that_is_missing_or_changed_is_named(split):
     lost = split.files.pop(f"timm/vit/resolve/{COMMIT}/{PARTS[2]}")
     with pytest.raises(DownloadError, match=rf"no file '{PARTS[2]}'"):

@@ -61,7 +61,8 @@ def test_predictions_are_those_of_the_model(tmp_path):
     model, images = random_vit()
     names = [f"<{letter}><script>alert(1)</script>" for letter in "abcdefghij"]
     model.load_report = "<img src=x onerror=alert(1)>"
-    page = page_of(model, tmp_path, images, class_names=names)
+    model.class_names = names
+    page = page_of(model, tmp_path, images)
     assert "script" not in page.tags and "x" not in page.addresses
     assert "<img src=x onerror=alert(1)>" in page.text
     logits = np.asarray(model(images))

@@ -189,6 +189,7 @@ def test_fine_tuning_by_low_rank_updates_leaves_the_kernels(pretrained, tmp_path
 def test_fine_tune_equals_twenty_lines_of_keras(pretrained):
     images = two_colours()
     fitted = keras_vit.fine_tune(pretrained, images, RECIPE, verbose=0)
+    assert fitted.model.class_names == tuple(images.class_names)
 
     model = keras_vit.adapt_model(pretrained, classes=2, image_size=16)
     rate = keras.optimizers.schedules.CosineDecay(0.0, 20, warmup_target=0.05, warmup_steps=4)

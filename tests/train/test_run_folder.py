@@ -221,6 +221,7 @@ def test_a_run_as_an_object(whole, tmp_path):
     np.testing.assert_allclose(run.history["learning_rate"], [0.1] * 3)
     assert len(run.history["seconds"]) == 3
     np.testing.assert_array_equal(run.model.weights[0], whole[0][0][0])
+    assert run.model.class_names == ("a", "b")
     final = keras_vit.train.load_run(tmp_path, "final")
     assert "2 classes, 3 epochs, ended. " in str(final)
     probe = dataclasses.replace(final, history={})

@@ -15,6 +15,7 @@ import pytest
 import safetensors.numpy
 import tensorflow as tf
 
+import keras_vit
 from keras_vit.__main__ import main
 from keras_vit.config import ResNetConfig, ResNetStem
 from keras_vit.create import build, create_model
@@ -198,6 +199,13 @@ def test_of_several_models_the_caller_takes_one(save, tmp_path, capsys):
         model = from_pretrained(path, prefix=prefix, num_heads=4)
         np.testing.assert_array_equal(model.get_layer("encoder_norm").gamma, half["norm.weight"])
         assert len(model.load_report.left_out) == len(arrays)
+    sizes = {name: getattr(model.config, name) for name in ("width", "depth", "mlp_dim")}
+    sizes.update(patch_size=model.config.patch_size, num_heads=4, prefix="student.module.backbone.")
+    same = keras_vit.ViTB16(weights=path, include_top=False, pooling="token", **sizes)
+    np.testing.assert_array_equal(same.get_layer("encoder_norm").gamma, arrays["norm.weight"])
+    for other in (None, "model.weights.h5"):
+        with pytest.raises(ValueError, match=r"names in a checkpoint.*prefix='a\.'.*Leave it out"):
+            keras_vit.ViTB16(weights=other, prefix="a.")
     with pytest.raises(CheckpointError, match=r"after the prefix 'ema\.' match no known layout"):
         load_weights(model, path, prefix="ema.")
     load_weights(model, path, prefix="student.module.backbone.")

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import os
 
+import keras
 import numpy as np
 import pytest
 
+import keras_vit
 from keras_vit.config import Preprocessing, ViTConfig
 from keras_vit.create import build
+from keras_vit.models.resizing import resize_model
 from keras_vit.pretrained import from_pretrained
-from keras_vit.weights.save import save_weights
+from keras_vit.variants import find_config
+from keras_vit.weights.save import find_layout, save_weights
+from keras_vit.weights.sidecar_writing import describe
+from keras_vit.weights.timm_names import NAMES, timm_settings
 from tests.checks import quick
 from tests.fixtures import fill_random, images_for, tiny_config
 from tests.weights.folders import BIT, FOLDERS, SIZES, THEIRS
@@ -56,10 +63,16 @@ def test_names_of_classes_are_in_the_configuration(tmp_path):
     assert config["label2id"]["animal 3"] == 3
     (folder / "config.json").write_text(json.dumps(config), "utf-8-sig")  # as Windows saves it
     loaded = from_pretrained(folder)
-    assert list(loaded.load_report.class_names) == names
+    assert loaded.load_report.class_names == loaded.class_names == tuple(names)
     loaded.save_pretrained(tmp_path / "again")
     assert json.loads((tmp_path / "again/config.json").read_text())["id2label"]["3"] == names[3]
     assert from_pretrained(folder, classes=3).load_report.class_names == ()
+    assert from_pretrained(folder, classes=3).class_names is None
+    assert from_pretrained(folder, include_top=False).class_names is None
+    colours = keras.layers.Rescaling(1.0)(keras.Input((16, 16, 3)))
+    assert from_pretrained(folder, input_tensor=colours).class_names == tuple(names)
+    keras_vit.load_weights(model, folder)
+    assert model.class_names == tuple(names)
     model = build(dataclasses.replace(config_of("vit"), norm_epsilon=1e-6))
     timm = model.save_pretrained(tmp_path / "timm", layout="timm", class_names=names)
     assert list(from_pretrained(timm).load_report.class_names) == names
@@ -68,6 +81,54 @@ def test_names_of_classes_are_in_the_configuration(tmp_path):
     with pytest.raises(ValueError, match=r"each of the 10 outputs\. Received: 1 names"):
         model.save_pretrained(tmp_path / "z", class_names=["a"])
     assert not (tmp_path / "z").exists()
+
+
+def config_of_name(name):
+    config = find_config(name)
+    settings = timm_settings(name)
+    fields = {field.name for field in dataclasses.fields(config)} & settings.keys()
+    return dataclasses.replace(config, **{field: settings[field] for field in fields})
+
+
+def test_models_that_timm_has_by_name_alone_get_that_name():
+    """DINOv3, EVA-02, Perception Encoder, AIMv2, NaFlex: the name states all but the size."""
+    found = []
+    for name in sorted(set(NAMES) - {"test_vit", "test_vit2", "test_vit3"}):
+        config = config_of_name(name)
+        content = describe(config, find_layout(config, "timm"), ())["config.json"]
+        if "patch_size" in content["model_args"]:
+            continue  # the arguments state the sizes
+        same = config_of_name(content["architecture"])
+        assert dataclasses.replace(same, image_size=config.image_size) == config, name
+        if not config.takes_patches:
+            assert content["model_args"]["img_size"] == config.image_size[0]
+        found.append(config)
+    assert len(found) > 60
+    other = dataclasses.replace(found[-1], depth=found[-1].depth + 5)
+    with pytest.raises(ValueError, match="none has these sizes and options"):
+        describe(other, find_layout(other, "timm"), ())
+
+
+def test_a_model_keeps_its_class_names(tmp_path):
+    """In files and copies, but not with a new head; wrong ones are refused."""
+    model = build(tiny_config(classes=3))
+    assert model.class_names is None and "class_names" not in model.get_config()
+    model.class_names = ["cat", "dog", "eel"]
+    with pytest.raises(ValueError, match=r"each of the 3 outputs.*Received: the string 'cat'"):
+        model.class_names = "cat"
+    with pytest.raises(ValueError, match="Received: 2 names"):
+        model.class_names = ["cat", "dog"]
+    model.save(tmp_path / "model.keras")
+    for same in (
+        keras.saving.load_model(tmp_path / "model.keras"),
+        copy.deepcopy(model),
+        resize_model(model, 64),
+    ):
+        assert same.class_names == ("cat", "dog", "eel")
+    assert keras_vit.adapt_model(model, 3).class_names is None
+    for names in (["a", "b\nc", "d"], ["a", "", "d"]):  # no labels
+        model.save_pretrained(tmp_path / names[1].strip(), class_names=names)
+        assert from_pretrained(tmp_path / names[1].strip()).class_names is None
 
 
 def test_resizing_of_another_library_is_kept_and_said(tmp_path, caplog):

@@ -19,6 +19,7 @@ import safetensors.numpy
 
 from keras_vit.errors import CheckpointError
 from keras_vit.families import FAMILIES
+from keras_vit.hub.catalog import CARDS
 from keras_vit.pretrained import from_pretrained
 from keras_vit.timm_architectures import TIMM_ARCHITECTURES
 from keras_vit.variants import find_config, find_variant
@@ -167,7 +168,7 @@ def test_names_mean_what_their_files_say(tmp_path, monkeypatch):
             assert found.gelu == named.gelu, name
 
 
-def test_names_of_timm_alone_tell_mean_and_standard_deviation():
+def test_names_of_timm_alone_tell_the_preprocessing():
     """As the `pretrained_cfg` that timm writes for a name without tag."""
     checked = 0
     for case in read_record().values():
@@ -178,9 +179,17 @@ def test_names_of_timm_alone_tell_mean_and_standard_deviation():
         stated = timm_preprocessing(config["pretrained_cfg"])
         ours = timm_pixels(name)
         np.testing.assert_allclose(ours.per_channel(3), stated.per_channel(3), atol=1e-4)
-        assert ours.interpolation == stated.interpolation
+        assert dataclasses.replace(stated, mean=ours.mean, std=ours.std) == ours, name
         checked += 1
     assert checked > 200
+    for card in CARDS.values():  # with their tags
+        found = re.match(r"hf://timm/([^/@]+)", card.address)
+        if found and "_bit" not in found[1]:
+            ours = timm_pixels(found[1])
+            stated = dataclasses.replace(card.preprocessing, mean=ours.mean, std=ours.std)
+            assert stated == ours, found[1]
+            checked += 1
+    assert checked > 400
     assert timm_pixels("vit_base_patch16_224.dino").mean == timm_pixels("deit3_x").mean
     assert timm_pixels("vit_large_patch16_dinov3.sat493m").mean[0] == pytest.approx(0.43 * 255)
 
