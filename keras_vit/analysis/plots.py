@@ -124,7 +124,8 @@ def plot_maps(
     extend = "max" if is_cut else "neither"
     bar = figure.colorbar(drawn, ax=axes[1], shrink=0.9, pad=0.01, extend=extend)
     inches = 1.5 * images.shape[1] / images.shape[2]  # height of a row
-    bar.set_label(textwrap.fill(label, max(8, int(inches / 0.085))))  # of a letter
+    letters = max(8, int(inches / 0.085))
+    bar.set_label(textwrap.fill(label, letters, break_long_words=False))
     return figure
 
 

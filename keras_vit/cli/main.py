@@ -22,6 +22,7 @@ from keras_vit.installation import installed_version, warn_of_other_project
 
 FAILED = 2  # the exit status after an error that the user can correct, as argparse's
 INTERRUPTED = 128 + signal.SIGINT  # the exit status that a shell reports after Ctrl-C
+MODEL_ENDINGS = (".keras", ".npz", ".safetensors", ".h5")
 # Errors that a user can act on; all others are bugs and keep their traceback.
 _EXPECTED_ERRORS = (ValueError, OSError, ImportError, FloatingPointError, MemoryError)
 
@@ -79,6 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = vars(build_parser().parse_args(arguments))
     command, debug = options.pop("command"), options.pop("debug")
     try:
+        _check_paths(options)
         if arguments is None:  # not called from another program
             if options.get("quiet"):
                 os.environ["KERAS_VIT_PROGRESS"] = "0"
@@ -100,6 +102,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         complain(text, "error")
         return FAILED
     return 0
+
+
+def _check_paths(options: dict[str, Any]) -> None:
+    """Raises a `FileNotFoundError` for data or models that can only be paths, and do not exist.
+
+    The commands check this too, but importing what they need takes seconds.
+    """
+    data, model = options.get("data"), options.get("model")
+    if data and not (data.startswith("tfds:") or "://" in data or os.path.exists(data)):
+        kind = "file" if os.path.splitext(data)[1] else "folder"
+        raise FileNotFoundError(f"There is no {kind} {data}.")
+    if model and model.endswith(MODEL_ENDINGS) and not ("://" in model or os.path.exists(model)):
+        folder = os.path.dirname(model) or "."
+        names = os.listdir(folder) if os.path.isdir(folder) else []
+        known = sorted(name for name in names if name.endswith(MODEL_ENDINGS))
+        found = f"has {', '.join(known[:3]) or 'no model'}" if names else "does not exist"
+        raise FileNotFoundError(f"There is no file {model!r}. Its folder {folder!r} {found}.")
 
 
 def _prepare_process(command: Command, verbose: bool) -> None:

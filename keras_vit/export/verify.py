@@ -34,6 +34,11 @@ QUANTIZED = ("dynamic", "int8", "int4")
 # Top-1 agreement on images of the task, below which a file is an error, and a warning.
 REFUSED, WARNED = 0.7, 0.95
 
+_PRECISION_HINT = (  # of the report of an OpenVINO file
+    "; checked in float32: elsewhere OpenVINO computes in 16 bits where the processor can, unless "
+    '`INFERENCE_PRECISION_HINT` of `compile_model` is "f32"'
+)
+
 # One array of pixels of the model's size, or a list of images of any size.
 Images = np.ndarray | Sequence[np.ndarray]
 
@@ -73,7 +78,7 @@ class ExportReport:
         return (
             f"{self.path} ({kind}): {self.size / 2**20:.1f} MiB, "
             f"difference {self.max_difference:.1e}, {agreement}{self.latency_ms:.1f} ms per image "
-            f"({self.images} images)"
+            f"({self.images} images)" + _PRECISION_HINT * (self.format == "openvino")
         )
 
     def to_dict(self) -> dict[str, Any]:

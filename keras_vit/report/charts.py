@@ -38,7 +38,8 @@ def draw_curves(
         return ""
     ticks = find_ticks(min(finite), max(finite))
     low, high = min(ticks[0], *finite), max(ticks[-1], *finite)
-    last = max(2, *map(len, curves.values()))
+    count = max(map(len, curves.values()))
+    last = max(2, count)
 
     def x(epoch: float) -> float:
         return _LEFT + (_WIDTH - _LEFT - _RIGHT) * (epoch - 1) / (last - 1)
@@ -47,9 +48,11 @@ def draw_curves(
         return _HEIGHT - _BOTTOM - (_HEIGHT - _TOP - _BOTTOM) * (value - low) / (high - low)
 
     parts = [_grid_line(y(tick), f"{tick:.5g}") for tick in ticks]
-    whole = [tick for tick in find_ticks(1, last, 5) if tick == round(tick) and 1 <= tick <= last]
+    whole = [tick for tick in find_ticks(1, last, 5) if tick == round(tick) and 1 <= tick <= count]
     whole = [1.0, *(tick for tick in whole if tick - 1 > (last - 1) / 12)]
-    parts += [_text(x(tick), _HEIGHT - _BOTTOM + 15, f"{tick:g}", "middle") for tick in whole]
+    for tick in whole:
+        anchor = "end" if tick == last > 99 else "middle"  # or its digits are cut off
+        parts.append(_text(x(tick), _HEIGHT - _BOTTOM + 15, f"{tick:g}", anchor))
     parts.append(_text((_LEFT + _WIDTH) / 2, _HEIGHT - 4, "epoch", "middle"))
     if marked_epoch is not None:
         at = x(marked_epoch)

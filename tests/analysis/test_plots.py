@@ -66,7 +66,7 @@ def test_one_outlier_does_not_hide_the_other_values():
     assert cut.axes[5].images[0].colorbar.extend == "max"
 
 
-@pytest.mark.parametrize(("count", "height"), [(1, 32), (1, 20), (8, 32)])
+@pytest.mark.parametrize(("count", "height"), [(1, 32), (1, 20), (8, 32), (6, 16)])
 def test_a_long_label_stays_in_the_picture(count, height):
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 

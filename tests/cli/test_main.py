@@ -78,22 +78,32 @@ def test_every_command_says_what_it_does(capsys):
 # The process of the command `keras-vit --help`, which is to answer in 0.3 s on an idle machine.
 HELP = """
 import sys
-sys.argv = ["keras-vit", "--help"]
+sys.argv[0] = "keras-vit"
 from keras_vit.cli.main import main
 try:
-    main()
+    sys.exit(main())
 finally:
     slow = {"keras", "numpy", "tensorflow"} & set(sys.modules)
     assert not slow, slow
 """
 
 
-def test_help_answers_at_once():
+@pytest.mark.parametrize(
+    ("words", "code", "answer"),
+    [
+        (["--help"], 0, "keras-vit [-h]"),
+        (["check", "no/such"], 2, "There is no folder no/such."),
+        (["check", "such.csv"], 2, "There is no file such.csv."),
+        (["predict", "a.png", "--model", "no/such.keras"], 2, "folder 'no' does not exist."),
+        (["export", "such.keras", "--to", "onnx"], 2, "There is no file 'such.keras'. Its folder"),
+    ],
+)
+def test_help_and_what_does_not_exist_answer_at_once(words, code, answer):
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-    done = subprocess.run([sys.executable, "-c", HELP], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", HELP, *words], capture_output=True, text=True)
     seconds = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
-    assert done.returncode == 0, done.stderr
-    assert "keras-vit [-h]" in done.stdout and seconds < 0.3
+    assert done.returncode == code, done.stderr
+    assert answer in done.stdout + done.stderr and seconds < 0.3
 
 
 def test_layouts_are_those_that_can_be_written():
@@ -165,7 +175,7 @@ def test_a_bug_keeps_its_traceback(monkeypatch):
 
 
 def test_a_malformed_variable_is_one_line(monkeypatch, capsys):
-    words = ["train", "--data", "x", "--model", "vit_b16", "--recipe", "finetune_pets"]
+    words = ["train", "--data", ".", "--model", "vit_b16", "--recipe", "finetune_pets"]
     done = subprocess.run(
         [sys.executable, "-m", "keras_vit", *words],
         env={**os.environ, "KERAS_BACKEND": "caffe"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from keras_vit.cli.main import main
 from keras_vit.errors import ExportMismatchError
 from keras_vit.export import fastest as module
-from keras_vit.export.fastest import Candidate, optimize
+from keras_vit.export.fastest import Candidate, OptimizedModel, optimize
 from keras_vit.export.runners import load_openvino
 from keras_vit.models.vit import build_vit
 from tests.fixtures import fill_random, images_for, tiny_config
@@ -163,6 +164,14 @@ def test_the_command_prints_the_table(model, fake, tmp_path, capsys):
     assert main(["optimize", str(tmp_path / "tiny.keras"), "--output", str(folder)]) == 0
     assert "xla       float32    1         100.0%" in capsys.readouterr().out
     assert [path.name for path in folder.iterdir()] == ["model.tflite"]
+
+
+def test_the_choice_is_said_with_its_file(tmp_path):
+    chosen = Candidate("openvino", "float32", None, 1.0, 1e-6, 2**20, 0.5, 40.0)
+    fastest = OptimizedModel(dict, chosen, [chosen], Path("fastest/model.onnx"), tmp_path / "files")
+    table, _, sentence = str(fastest).partition("\n\n")
+    assert sentence == "The fastest is openvino in float32, with the file fastest/model.onnx"
+    assert len(table.splitlines()) == 2
 
 
 def test_the_table_has_three_digits():

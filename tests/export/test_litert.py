@@ -155,6 +155,20 @@ def test_int8_quantises_dense_layers_only_and_measures_their_errors(wide, photog
         litert_errors(wide, photographs, float_layers=[worst, "no such"])
 
 
+def test_int8_is_no_full_integer_model_as_coral_needs(wide, photographs, tmp_path):
+    from ai_edge_litert.interpreter import Interpreter
+
+    path = export_litert(wide, tmp_path / "m.tflite", "int8", calibration=photographs).path
+    interpreter = Interpreter(str(path))
+    ends = [*interpreter.get_input_details(), *interpreter.get_output_details()]
+    assert {end["dtype"] for end in ends} == {np.float32}
+    types = {each["index"]: each["dtype"] for each in interpreter.get_tensor_details()}
+    operators = interpreter._get_ops_details()
+    kinds = {each["op_name"]: types[each["outputs"][0]] for each in operators}
+    assert kinds["FULLY_CONNECTED"] == kinds["CONV_2D"] == np.int8
+    assert {kinds[name] for name in ("SOFTMAX", "GELU", "ADD", "RSQRT")} == {np.float32}
+
+
 def test_int8_needs_calibration_images(model, tmp_path):
     with pytest.raises(ValueError, match='precision="int8" needs `calibration`'):
         export_litert(model, tmp_path / "tiny.tflite", "int8")

@@ -105,6 +105,7 @@ def test_one_rule_for_all_formats(format, precision, difference, agreement, of_t
         if difference > 0.1:
             return
     report = ExportReport("m", format, precision, 1, 20, difference, agreement, 1.0, 1.0)
+    assert ("INFERENCE_PRECISION_HINT" in str(report)) == (format == "openvino")
     if message is FINE:
         assert check(report, of_task) is report
     elif message is UserWarning:

@@ -119,6 +119,13 @@ def test_the_label_of_the_best_epoch_is_above_the_curves():
         assert 22 < float(height) < top + 1
 
 
+@pytest.mark.parametrize(("count", "last", "anchor"), [(1, "1", "middle"), (1000, "1000", "end")])
+def test_epochs_below_the_curves_are_those_there_are(count, last, anchor):
+    drawn = draw_curves("Loss", {"loss": np.linspace(1, 0.5, count).tolist()}, count)
+    ticks = re.findall(r'y="189.0" text-anchor="(\w+)">(\d+)<', drawn)
+    assert ticks[-1] == (anchor, last)
+
+
 def test_ticks_are_round_and_enclose_the_values():
     assert find_ticks(0, 1) == pytest.approx([0, 0.5, 1])
     assert find_ticks(0.11, 0.24) == pytest.approx([0.1, 0.15, 0.2, 0.25])
