@@ -1,6 +1,7 @@
 """Features of a frozen model on the disk, so that each image is computed once.
 
-part-0-of-1.json         what the features are of: digests of weights, preprocessing and images
+part-0-of-1.json         what the features are of: digests of weights, preprocessing and images;
+                         the compiler; how many rows are there
 part-0-of-1.npy          features, one row for every image; `.unfinished` until all are there
 part-0-of-1.labels.npy   labels
 """
@@ -24,6 +25,7 @@ from keras_vit.files import write_atomically
 from keras_vit.models.feature_extraction import features_of, head_input_stage
 from keras_vit.reading import read_array, read_json
 from keras_vit.resume.folder_lock import FolderLock
+from keras_vit.trainers.compilers import ChosenByBatch, xla_for_inference
 
 if TYPE_CHECKING:  # reading images needs TensorFlow
     from keras_vit.data.image_set import ImageSet
@@ -69,6 +71,12 @@ def store_features(
     Images are transformed as for evaluation. A call that was interrupted continues where it
     stopped, also after a kill; a call with everything there computes nothing.
 
+    The compiler is chosen once and kept with the features: on one machine, with the same versions,
+    threads and `batch_size`, a run that was interrupted gives the numbers of an undisturbed one,
+    bit for bit. Other compilers, threads and machines round differently: 1e-6 of the largest value
+    in float32. Runs in two folders may choose two compilers; with the environment variable
+    `KERAS_VIT_TIME_COMPILERS=0` they do not.
+
     Args:
         model: A model of this package, or a functional model that contains one.
         images: Labelled images; their classes need not be those of the head.
@@ -112,6 +120,8 @@ def store_features(
     }
     part = _Part(pathlib.Path(folder).expanduser(), *worker)
     with FolderLock(part.path(".lock")):
+        known = part.facts() if part.path(".json").exists() else {}
+        facts["compiler"] = _fix_compiler(network, batch_size, known.get("compiler"))
         done = part.open(facts)
         begin, end = (images.num_images * i // part.count for i in (part.index, part.index + 1))
         if not part.path(".npy").exists():
@@ -163,6 +173,15 @@ def load_features(folder: str | os.PathLike[str]) -> Features:
     return dataclasses.replace(loaded[0], values=values, labels=labels)
 
 
+def _fix_compiler(network: keras.Model, batch_size: int, known: str | None) -> str:
+    """Makes a model predict with one compiler: that of the rows that are there, or the fastest."""
+    predict = network.make_predict_function()
+    if not isinstance(predict, ChosenByBatch):  # other backends, strategies and open sizes
+        return "graph"
+    predict.always = xla_for_inference(network, batch_size) if known is None else known == "xla"
+    return "xla" if predict.always else "graph"
+
+
 def digest_model(model: keras.Model) -> str:
     """SHA-256 of what a model computes: its layers and its weights, whatever their names."""
     config = json.dumps({**model.get_config(), "name": ""}, sort_keys=True, default=str)
@@ -197,7 +216,7 @@ class _Part:
         path = self.path(".json")
         try:
             facts = read_json(path)
-            return {name: facts[name] for name in (*_FACTS, "done")}
+            return {name: facts[name] for name in (*_FACTS, "compiler", "done")}
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path} is damaged ({error!r}). Remove {self.folder}.") from error
 

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from keras_vit.checks import check_positive
 from keras_vit.config import Preprocessing
@@ -41,6 +42,7 @@ from keras_vit.export.verify import (
 )
 from keras_vit.files import write_atomically
 from keras_vit.trainers.processors import memory_bytes
+from keras_vit.trainers.xla_checks import ChangesMeaningError, accept_all, check_graph
 
 # The export of each runtime and precision, with its options.
 _WAYS: dict[tuple[str, str], tuple[Callable[..., ExportReport], dict[str, Any]]] = {
@@ -302,9 +304,23 @@ class _Files:
         if candidate.runtime == "openvino":
             hint = "bfloat16" if candidate.precision == "bfloat16" else "float32"
             return load_openvino(path, hint)  # int8 is in the file
+        if candidate.runtime == "xla":
+            self._check_xla()
         if candidate.runtime == "graph":
             return load_saved_model(path, PLAIN_PIXELS)
         return LOADERS[find_format(path)](path)
+
+    def _check_xla(self) -> None:
+        """Raises a `ValueError` if XLA may compute something else, such as without an assertion."""
+        (images,) = self._model.inputs
+        function = tf.function(lambda x: self._model(x, training=False), autograph=False)
+        graph = function.get_concrete_function(tf.TensorSpec(images.shape, images.dtype))
+        try:
+            is_same = check_graph(graph) is accept_all  # a file cannot check what it is given
+        except ChangesMeaningError as reason:
+            raise ValueError(f"XLA may mean something else: {reason}") from reason
+        if not is_same:
+            raise ValueError("XLA does not check indices that come from images")
 
 
 def _check_memory(model: keras.Model) -> None:

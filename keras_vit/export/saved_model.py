@@ -108,7 +108,8 @@ def export_saved_model(
         tolerance: Largest difference allowed, relative to the largest value of an output.
         warmup_batch_sizes: Batch sizes of the warm-up requests.
         jit_compile: Whether XLA compiles the model, once per batch size: faster in float32 with one
-            image, and on processors where TensorFlow does not enable oneDNN by default.
+            image, and on processors where TensorFlow does not enable oneDNN by default. XLA ignores
+            assertions of a model, and checks no indices.
             TensorFlow Serving must be started with `--xla_cpu_compilation_enabled`, or asked for
             the signature `plain`.
         max_pixels: Height times width above which an encoded image counts as unreadable. It is

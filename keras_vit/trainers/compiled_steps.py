@@ -51,7 +51,7 @@ class CompiledSteps:
             autograph=False,
             reduce_retracing=True,
         )
-        self._checks: dict[str, Callable[..., bool]] = {}  # by description of a batch
+        self._checks: dict[str, Callable[..., Any]] = {}  # by description of a batch
         self._shapes: set[tuple[Any, ...]] = set()
 
     def __call__(self, iterator: Any) -> Logs:
@@ -75,7 +75,7 @@ class CompiledSteps:
             raise StopIteration
         return logs
 
-    def _check(self, description: Any) -> Callable[..., bool] | None:
+    def _check(self, description: Any) -> Callable[..., Any] | None:
         """The check of batches that a description fits; `None` if XLA may differ."""
         key = repr(description)
         if key not in self._checks:
@@ -93,7 +93,7 @@ class CompiledSteps:
         log_refusal(f"The step of {self._model.name!r}", str(reason).partition("\n")[0])
         self._model._chose_xla = self._model.jit_compile = False
 
-    def _run(self, batch: Any, is_valid: Callable[..., bool]) -> Logs:
+    def _run(self, batch: Any, is_valid: Callable[..., Any]) -> Logs:
         import tensorflow as tf
 
         shapes = tuple(x.shape for x in tf.nest.flatten(batch) if x is not None)
@@ -103,7 +103,7 @@ class CompiledSteps:
             return self._as_keras(iter([batch]))
         try:
             logs = self._compiled(batch)
-        except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
+        except tf.errors.OpError as error:  # InvalidArgument, Unimplemented, Internal
             if not is_new:
                 raise
             # XLA compiles the whole step before it runs: no variable was changed.

@@ -114,8 +114,9 @@ class ChosenByBatch:
         self._graph = tf.function(lambda x: model.predict_step((x,)), **options)
         self._compiled = tf.function(lambda x: self._graph(x), jit_compile=True, **options)
         self._choices: dict[int, bool] = {}
+        self.always: bool | None = None  # XLA or not, as in an earlier run; None chooses
         self._is_refused = False
-        self._are_valid: Callable[..., bool] = lambda x: True
+        self._are_valid: Callable[..., Any] = lambda x: True
         self.start()
 
     def start(self) -> None:
@@ -138,7 +139,7 @@ class ChosenByBatch:
         if self._choices.get(size) and not self._is_refused and self._are_valid(x):
             try:
                 return self._compiled(x)
-            except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as error:
+            except tf.errors.OpError as error:  # InvalidArgument, Unimplemented, Internal
                 self._refuse(str(error).partition("\n")[0])
         return self._graph(x)
 
@@ -156,6 +157,8 @@ class ChosenByBatch:
         except ChangesMeaningError as reason:
             self._refuse(reason)
             return False
+        if self.always is not None:
+            return self.always
         return xla_for_inference(self._model, size, self._measure)
 
     def _refuse(self, reason: object) -> None:

@@ -34,6 +34,7 @@ import keras
 
 from keras_vit.trainers.compiled_steps import CompiledSteps, log_refusal
 from keras_vit.trainers.private_names import Tensor
+from keras_vit.trainers.xla_checks import ChangesMeaningError, accept_all, check_graph
 
 if TYPE_CHECKING:
     from keras import Model as Base
@@ -296,14 +297,40 @@ def depend_on(data: Any) -> contextlib.AbstractContextManager[Any]:
 
 
 def _compiled(model: keras.Model, function: Step) -> Step:
-    """Compiles a part of a replica's step with XLA, if the model is compiled with XLA."""
+    """Compiles a part of a replica's step with XLA, if the model is compiled with XLA.
+
+    Indices of the batch, such as labels, are checked outside of the compiled part, which gives NaN
+    for a label outside of the classes: the graph then raises its error.
+    """
     import tensorflow as tf
 
     # A TPU compiles the whole step by itself.
     on_tpu = isinstance(model.distribute_strategy, tf.distribute.TPUStrategy)
     if not model.jit_compile or model.run_eagerly or on_tpu:
         return function
-    return tf.function(function, jit_compile=True, reduce_retracing=True, autograph=False)
+    graph = tf.function(function, reduce_retracing=True, autograph=False)
+    compiled = tf.function(
+        lambda *args: graph(*args), jit_compile=True, reduce_retracing=True, autograph=False
+    )
+
+    def run(*args: Any) -> Any:
+        try:
+            check = check_graph(graph.get_concrete_function(*args))
+        except ChangesMeaningError:  # XLA was asked for
+            check = accept_all
+        if check is accept_all:
+            return compiled(*args)
+
+        def fail() -> Tensor:
+            outputs = tf.nest.flatten(graph(*args))  # raises the error of a processor
+            text = "Indices of the batch, such as labels, are outside of their range: "
+            tf.raw_ops.Assert(condition=False, data=[text, outputs[0]])
+            return tf.constant(False)
+
+        with depend_on(tf.cond(check(*args), lambda: tf.constant(True), fail)):
+            return compiled(*args)
+
+    return run
 
 
 def _count_images(x: Any) -> Tensor:

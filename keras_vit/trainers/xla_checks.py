@@ -15,7 +15,7 @@ from typing import Any
 from keras_vit.trainers.private_names import Tensor
 
 # Names of operations, without versions ("V2"). Not here, besides what is unknown: `Max` and `Min`,
-# which lose NaN under XLA.
+# which lose NaN under XLA, and those of the tables below. Random numbers of one seed differ.
 _NAMES = """
     Abs Add AddN All Any ApproximateEqual ArgMax ArgMin AssignAddVariableOp AssignSubVariableOp
     AssignVariableOp AvgPool AvgPoolGrad BatchMatMul BiasAdd BiasAddGrad Bitcast BitwiseAnd
@@ -25,9 +25,9 @@ _NAMES = """
     EluGrad Equal Erf Erfc Exp ExpandDims Expm1 Fill Floor FusedBatchNorm FusedBatchNormGrad
     Greater GreaterEqual Identity IdentityN If IsFinite IsInf IsNan L2Loss LeakyRelu
     LeakyReluGrad Less LessEqual LinSpace Log Log1p LogSoftmax LogicalAnd LogicalNot LogicalOr
-    MatMul MatrixDiagPart MaxPool MaxPoolGrad Maximum Mean Minimum MirrorPad MirrorPadGrad Mul
+    MatMul MatrixDiagPart MaxPool MaxPoolGrad Mean MirrorPad MirrorPadGrad Mul
     MulNoNan Neg NoOp NotEqual OneHot OnesLike Pack Pad PartitionedCall Placeholder
-    PlaceholderWithDefault Pow PreventGradient Prod Range Rank ReadVariableOp RealDiv Reciprocal
+    PlaceholderWithDefault PreventGradient Prod Range Rank ReadVariableOp RealDiv Reciprocal
     ReciprocalGrad Relu Relu6 Relu6Grad ReluGrad Reshape ResizeBilinear ResizeBilinearGrad
     ResourceApplyAdam Reverse Round Rsqrt RsqrtGrad Select Selu SeluGrad Shape ShapeN Sigmoid
     SigmoidGrad Sign Sin Size Softmax SoftmaxCrossEntropyWithLogits Softplus SoftplusGrad Split
@@ -38,7 +38,23 @@ _NAMES = """
     ZerosLike
 """
 _SAME = frozenset(_NAMES.split())
-_DIVISIONS = ("FloorDiv", "FloorMod")  # of integers: XLA divides by zero
+# Of integers: the least second input. XLA divides by 0, and gives 0 for negative powers.
+_DIVISIONS = {"FloorDiv": 1, "FloorMod": 1, "Pow": 0}
+_EXTREMES = ("Maximum", "Minimum")  # of floats: XLA loses NaN of the second input
+# Inputs that must be computed from shapes alone: XLA compiles a program for every value of them.
+_ONLY_SHAPES = {
+    "BroadcastTo": (1,),
+    "Fill": (0,),
+    "LinSpace": (2,),
+    "OneHot": (1,),
+    "Pad": (1,),
+    "Range": (0, 1, 2),
+    "Reshape": (1,),
+    "StatelessRandomNormal": (0,),
+    "StatelessRandomUniform": (0,),
+    "Tile": (1,),
+    "TopK": (1,),
+}
 # Inputs that must be computed from shapes and orders alone: TensorFlow checks them, XLA does not.
 _ONLY_POSITIONS = {
     "Assert": (0,),  # of shapes, which XLA knows
@@ -69,21 +85,23 @@ _KEEP_VALUES = {
 }
 # Of floats: indices pass through them, to be chosen or sorted.
 _KEEP_ORDER = frozenset((*_KEEP_VALUES, "Neg", "SelectV2", "TopKV2"))
-_POSITIONS = frozenset(("Const", "Shape", "ShapeN", "Size", "Rank", "ArgMax", "ArgMin"))
+_SHAPES = frozenset(("Const", "Shape", "ShapeN", "Size", "Rank"))
+_ORDERS = frozenset(("ArgMax", "ArgMin"))
 
 
 class ChangesMeaningError(Exception):
     """A graph may mean something else under XLA. The text says which operation is the reason."""
 
 
-def check_graph(function: Any) -> Callable[[Any], bool]:
+def check_graph(function: Any) -> Callable[..., Any]:
     """Checks that a function means the same with XLA, for batches with valid indices.
 
     Args:
         function: A concrete function of TensorFlow.
 
     Returns:
-        A function of the same arguments that tells whether all indices in them are valid.
+        A function of the same arguments that tells whether all indices in them are valid:
+        `accept_all` if there are none.
 
     Raises:
         ChangesMeaningError: If that is not known.
@@ -95,10 +113,11 @@ def check_graph(function: Any) -> Callable[[Any], bool]:
     checker = _Checker({tensor.op.name for tensor in batch})
     for operation in function.graph.get_operations():
         checker.check(operation)
-    return _IndexCheck(batch, checker.ranges, checker.needed()) if checker.ranges else _accept
+    return _IndexCheck(batch, checker.ranges, checker.needed()) if checker.ranges else accept_all
 
 
-def _accept(*args: Any) -> bool:
+def accept_all(*args: Any) -> bool:
+    """The check of batches without indices."""
     return True
 
 
@@ -109,18 +128,19 @@ def _plain(kind: str) -> str:
 
 
 def _inner_operations(function: Any) -> Iterator[tuple[str, str]]:
-    """Names and kinds of operations in called functions, but divisions by constants, of floats."""
+    """Names and kinds of operations in called functions, without those that cannot differ."""
     import tensorflow as tf
 
     for inner in function.graph.as_graph_def().library.function:
         nodes = {node.name: node for node in inner.node_def}
         for node in inner.node_def:
-            if node.op in _DIVISIONS:
-                divisor = nodes.get(node.input[1].partition(":")[0])
-                while divisor is not None and divisor.op in ("Cast", "Identity"):
-                    divisor = nodes.get(divisor.input[0].partition(":")[0])
+            if node.op in _DIVISIONS or node.op in _EXTREMES:
+                second = nodes.get(node.input[1].partition(":")[0])
+                while second is not None and second.op in ("Cast", "Identity"):
+                    second = nodes.get(second.input[0].partition(":")[0])
                 is_float = tf.as_dtype(node.attr["T"].type).is_floating
-                if is_float or (divisor is not None and divisor.op == "Const"):
+                is_constant = second is not None and second.op == "Const"
+                if is_constant or is_float == (node.op in _DIVISIONS):
                     continue
             yield node.name, node.op
 
@@ -178,14 +198,22 @@ class _Checker:
         types = {tensor.dtype.name for tensor in operation.outputs}
         if "variant" in types or ("string" in types and kind != "Const"):  # a message
             raise self._difference(operation)
+        for place in _ONLY_SHAPES.get(_plain(kind), ()):
+            if not self._sources_of(operation.inputs[place]) <= {"shapes"}:
+                raise self._difference(operation)
         if kind in _INDICES:
             place, size_of = _INDICES[kind]
             size = size_of(operation)
             last = None if size is None else size - 1
             self._check_range(operation, operation.inputs[place], 0, last)
         elif kind in _DIVISIONS:
-            if operation.inputs[1].dtype.is_integer:
-                self._check_range(operation, operation.inputs[1], 1, operation.inputs[1].dtype.max)
+            second = operation.inputs[1]
+            if second.dtype.is_integer:
+                self._check_range(operation, second, _DIVISIONS[kind], second.dtype.max)
+        elif kind in _EXTREMES:
+            second = operation.inputs[1]
+            if second.dtype.is_floating and not self._are_positions(second):
+                raise self._difference(operation)
         elif kind in _ONLY_POSITIONS:
             places = _ONLY_POSITIONS[kind]
             for place in range(len(operation.inputs)) if places is None else places:
@@ -206,22 +234,24 @@ class _Checker:
             first = _KEEP_VALUES[kind]
             for part in inputs[:first]:
                 self._check_range(operation, part, least, most)
-        elif most is not None and self._sources_of(values) <= {"batch", "positions"}:
+        elif most is not None and self._sources_of(values) <= {"batch", "shapes", "orders"}:
             low, high = self.ranges.get(values.ref(), (least, most))
             self.ranges[values.ref()] = max(least, low), min(most, high)
         else:
             raise self._difference(operation)
 
     def _are_positions(self, tensor: Tensor) -> bool:
-        return self._sources_of(tensor) <= {"positions"}
+        return self._sources_of(tensor) <= {"shapes", "orders"}
 
     def _sources_of(self, tensor: Tensor) -> frozenset[str]:
-        """What a tensor is computed from: "batch", "positions" (shapes and orders), "others"."""
+        """What a tensor is computed from: "batch", "shapes", "orders" (of values), "others"."""
         operation = tensor.op
-        if operation.type in _POSITIONS or (
+        if operation.type in _SHAPES:
+            return frozenset(("shapes",))
+        if operation.type in _ORDERS or (
             operation.type.startswith("TopK") and tensor.value_index == 1
         ):
-            return frozenset(("positions",))
+            return frozenset(("orders",))
         if operation.name not in self._sources:
             self._sources[operation.name] = self._sources_of_operation(operation)
         return self._sources[operation.name]
@@ -281,10 +311,10 @@ class _IndexCheck:
         ]
         self._function = tf.function(self._are_valid, autograph=False, input_signature=[specs])
 
-    def __call__(self, *args: Any) -> bool:
+    def __call__(self, *args: Any) -> Tensor:
         import tensorflow as tf
 
-        return bool(self._function([x for x in tf.nest.flatten(args) if x is not None]))
+        return self._function([x for x in tf.nest.flatten(args) if x is not None])
 
     def _are_valid(self, batch: list[Tensor]) -> Tensor:
         import tensorflow as tf

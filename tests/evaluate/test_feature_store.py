@@ -85,6 +85,24 @@ def test_an_interrupted_computation_continues(rows, model, images, expected, tmp
     np.testing.assert_array_equal(found.labels, np.arange(10) % 3)
 
 
+def test_a_run_that_continues_has_the_compiler_of_its_first_rows(
+    model, images, tmp_path, monkeypatch
+):
+    """XLA and the graph round differently, and timing may choose another the second time."""
+    monkeypatch.setattr(feature_store, "xla_for_inference", lambda *arguments: True)
+    undisturbed = store_features(model, images, tmp_path / "undisturbed", batch_size=4).values
+    with monkeypatch.context() as context:
+        kill_after(context, 4)
+        with pytest.raises(Killed):
+            store_features(model, images, tmp_path / "killed", batch_size=4)
+    monkeypatch.setattr(feature_store, "xla_for_inference", lambda *arguments: False)
+    continued = store_features(model, images, tmp_path / "killed", batch_size=4)
+    assert continued.computed == 6 and np.array_equal(continued.values, undisturbed)
+    other = store_features(model, images, tmp_path / "graph", batch_size=4).values
+    assert not np.array_equal(other, undisturbed)
+    np.testing.assert_allclose(other, undisturbed, rtol=0, atol=1e-5)
+
+
 def test_workers_compute_a_part_each(model, images, expected, tmp_path):
     parts = [store_features(model, images, tmp_path, batch_size=2, worker=(0, 3))]
     with pytest.raises(FileNotFoundError, match=r"lacks part-1-of-3\.npy, part-2-of-3\.npy"):

@@ -6,9 +6,12 @@ import dataclasses
 import types
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
+import keras_vit
 from keras_vit.cli.main import main
 from keras_vit.errors import ExportMismatchError
 from keras_vit.export import fastest as module
@@ -63,6 +66,28 @@ def test_the_fastest_that_agrees_is_chosen(model, pixels, fake, tmp_path):
     assert optimize(model, pixels).chosen.runtime == "litert"
     with pytest.raises(ExportMismatchError, match=r"No runtime reaches min_agreement=0.95"):
         optimize(model, pixels, min_agreement=0.95, runtimes=("xla",))
+
+
+class Asserting(keras.layers.Layer):
+    def call(self, x):
+        with tf.control_dependencies([tf.debugging.assert_less(x, 300.0)]):
+            return tf.identity(x)
+
+
+class Embedded(keras.layers.Layer):
+    """Looks values of pixels up in a table: XLA checks no index."""
+
+    def call(self, x):
+        return x + keras.ops.take(keras.ops.zeros(256), keras.ops.cast(x, "int32"), axis=0)
+
+
+@pytest.mark.parametrize(("layer", "reason"), [(Asserting, "Assert"), (Embedded, "indices")])
+def test_xla_is_not_tried_where_it_may_mean_something_else(layer, reason, model, pixels, fake):
+    images = keras.Input((32, 32, 3))
+    fastest = optimize(keras_vit.Model(images, model(layer()(images))), pixels, 4)
+    problems = {each.runtime: each.problem for each in fastest.candidates}
+    assert "XLA" in problems["xla"] and reason in problems["xla"]
+    assert fastest.chosen.runtime == "litert"
 
 
 @pytest.mark.slow

@@ -158,6 +158,22 @@ def check_xla():
         assert_same(train(scope, jit_compile=True, thorough=True), expected)
 
 
+def check_labels():
+    """Labels outside of the classes are the error of a single device, with XLA too."""
+    for scope in (replicas, tf.distribute.MultiWorkerMirroredStrategy().scope):
+        for jit_compile in (False, True):
+            with scope():
+                model = build(jit_compile=jit_compile)
+            for function in (model.fit, model.evaluate):
+                message = ""
+                try:
+                    function(IMAGES, LABELS + 1, batch_size=8, verbose=0)
+                except tf.errors.InvalidArgumentError as error:
+                    message = str(error)
+                assert f"Received a label value of {CLASSES}" in message, (jit_compile, message)
+            assert all(np.isfinite(weight).all() for weight in model.get_weights())
+
+
 def check_optimizers():
     cases = {
         "clip": lambda: sgd(global_clipnorm=0.01),

@@ -10,7 +10,7 @@ from tests.trainers.upstream import FAULTS
 from tests.workers import run, run_workers
 
 MODULE = "tests.trainers.distributed"
-QUICK = ("two_replicas",)
+QUICK = ("two_replicas", "labels")
 SLOW = (
     *(
         "validation_and_prediction",
@@ -31,7 +31,7 @@ SLOW = (
 @pytest.fixture(scope="module")
 def quick():
     """What the quick checks print, in one process with two CPUs."""
-    return run(MODULE, "check", *QUICK)
+    return run(MODULE, "check", *QUICK, TF_ENABLE_ONEDNN_OPTS="0")
 
 
 @pytest.fixture(scope="module")
