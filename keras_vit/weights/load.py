@@ -15,7 +15,9 @@ from keras_vit.config import Preprocessing, ResNetConfig, ViTConfig
 from keras_vit.errors import CheckpointError, CheckpointMismatchError
 from keras_vit.resize import resize_patch_kernel, resize_position_bias, resize_positions
 from keras_vit.trainers.model import with_config
+from keras_vit.weights.array_file import all_finite
 from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
+from keras_vit.weights.formats import check_weights_file
 from keras_vit.weights.matching import BIASES, PATCHES, POSITIONS, Plan, explain, make_plan
 from keras_vit.weights.sidecar import Setting
 
@@ -147,12 +149,15 @@ def load_keras_weights(
         A `LoadReport`, which the model keeps as `model.load_report`.
 
     Raises:
-        CheckpointMismatchError: If the file has more weights than the model.
+        CheckpointError: If the file is damaged, its arrays expand, or weights are NaN or infinite.
+        CheckpointMismatchError: If it has more weights than the model.
         ValueError: If it has less, or others.
     """
     import h5py
 
+    check_weights_file(path)
     model.load_weights(path)
+    check_finite(path, model)
     found: list[str] = []
     with h5py.File(path) as file:
         file.visititems(lambda name, x: found.append(name) if isinstance(x, h5py.Dataset) else None)
@@ -187,6 +192,21 @@ def load_keras_weights(
         settings=stated,
     )
     return model.load_report
+
+
+def check_finite(path: str | os.PathLike[str], model: keras.Model) -> None:
+    """Checks the weights that Keras loaded.
+
+    Raises:
+        CheckpointError: If some are NaN or infinite. The message names them.
+    """
+    floats = (each for each in model.weights if "float" in str(each.dtype))
+    bad = tuple(each.path for each in floats if not all_finite(np.asarray(each)))
+    if bad:
+        raise CheckpointError(
+            f"{os.fspath(path)} holds NaN or infinity in {_some(bad)}, so the model would give "
+            "nothing else. Take an earlier file, or train again with a smaller learning rate."
+        )
 
 
 def check_supported(checkpoint: Checkpoint, chosen: Collection[str] | None) -> None:
