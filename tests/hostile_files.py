@@ -134,7 +134,7 @@ def keras_of_long_list(folder, megabytes=3_300):
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in ("metadata.json", "config.json"):
             archive.writestr(name, members[name])
-        with archive.open(WEIGHTS, "w") as file:
+        with archive.open(WEIGHTS, "w", force_zip64=True) as file:
             file.write(members[WEIGHTS])
             for _ in range(megabytes):
                 file.write(bytes(1_000_000))
