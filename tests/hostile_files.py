@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import pathlib
 import struct
 import zipfile
 import zlib
@@ -80,17 +81,21 @@ def keras_members(folder):
         return {name: archive.read(name) for name in archive.namelist()}
 
 
-def write_keras(path, members, listed=1):
-    """Writes an archive; each of its members is listed `listed` times."""
+def write_keras(path, members):
     with zipfile.ZipFile(path, "w") as archive:
         for name, data in members.items():
             archive.writestr(name, data)
-    if listed > 1:
-        whole = path.read_bytes()
-        start, end = whole.index(b"PK\1\2"), whole.rindex(b"PK\5\6")
-        rows = whole[start:end] * listed
-        tail = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, len(rows), start, 0)
-        path.write_bytes(whole[:start] + rows + tail)
+    return path
+
+
+def list_again(path, times):
+    """Makes an archive list its members several times."""
+    whole = path.read_bytes()
+    end = whole.rindex(b"PK\5\6")
+    (start,) = struct.unpack_from("<I", whole, end + 16)
+    rows = whole[start:end] * times
+    tail = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, len(rows), start, 0)
+    path.write_bytes(whole[:start] + rows + tail)
     return path
 
 
@@ -102,6 +107,7 @@ def hdf5(change):
     return buffer.getvalue()
 
 
+GOLDEN = pathlib.Path(__file__).parent / "golden"
 KERNEL = "layers/dense/vars/0"
 
 
@@ -138,8 +144,25 @@ def keras_of_long_list(folder, megabytes=3_300):
             file.write(members[WEIGHTS])
             for _ in range(megabytes):
                 file.write(bytes(1_000_000))
-        for number in range(45_000):
-            archive.writestr(f"{number:075}", b"")
+    return list_again(path, 30_000)
+
+
+def npz_of_zeros(folder, side=27_000):
+    """The official checkpoint of the tests, with a head of 3 GB of zeros."""
+    arrays = dict(np.load(GOLDEN / "vit_token.checkpoint.npz"))
+    path = folder / "zeros.npz"
+    rows = len(arrays["head/kernel"])
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                if not name.startswith("head/"):
+                    np.lib.format.write_array(file, array)
+                    continue
+                shape = (rows, side**2 // rows)[-array.ndim :]
+                header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+                np.lib.format.write_array_header_1_0(file, header)
+                for _ in range(shape[0] if len(shape) > 1 else 1):
+                    file.write(bytes(4 * shape[-1]))
     return path
 
 
@@ -224,6 +247,12 @@ def from_pretrained(path):
     return from_pretrained(path)
 
 
+def from_pretrained_npz(path):
+    from keras_vit.pretrained import from_pretrained
+
+    return from_pretrained(path, num_heads=4)
+
+
 def load_keras_file(path):
     from keras_vit.train.keras_files import load_keras_file
 
@@ -257,6 +286,7 @@ def decode(path):
         return decode(tf.constant(path.read_bytes()))
 
 
+ZEROS = "zeros of 3 GB.npz"
 LONG_LIST = ".keras, a list of members of 5 MB"
 # What writes a file to a folder, and what reads it.
 FILES = {
@@ -270,6 +300,7 @@ FILES = {
     LONG_LIST: (keras_of_long_list, load_keras_file),
     ".keras, compressed HDF5": (keras_of(zipped_zeros), load_keras_file),
     ".keras, HDF5 without data": (keras_of(nothing_stored), load_keras_file),
+    ZEROS: (npz_of_zeros, from_pretrained_npz),
     ".weights.h5, compressed": (h5_of(zipped_zeros), load_h5),
     ".weights.h5 without data": (h5_of(nothing_stored), load_h5),
     **{f"{name}, header": (image_of(name), read_headers) for name in IMAGES},

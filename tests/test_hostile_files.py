@@ -11,11 +11,20 @@ import pytest
 
 from keras_vit.errors import CheckpointError
 from tests.checks import quick
-from tests.hostile_files import FILES, LONG_LIST, keras_of_long_list, load_keras_file
+from tests.hostile_files import FILES, LONG_LIST, ZEROS
 
 MEGABYTES, SECONDS = 400, 8  # at most; most of the seconds are the tracing of `decode`
-REFUSALS = {"CSV": ValueError, "config.json": CheckpointError, ".": CheckpointError}
-CASES = {**FILES, LONG_LIST: (functools.partial(keras_of_long_list, megabytes=1), load_keras_file)}
+REFUSALS = {
+    "CSV": ValueError,
+    "config.json": CheckpointError,
+    "zeros": CheckpointError,
+    ".": CheckpointError,
+}
+SMALLER = {LONG_LIST: {"megabytes": 1}, ZEROS: {"side": 6_000}}  # quicker to write
+CASES = FILES | {
+    name: (functools.partial(FILES[name][0], **options), FILES[name][1])
+    for name, options in SMALLER.items()
+}
 
 
 def memory(key):

@@ -126,6 +126,16 @@ def test_sizes_of_images_that_would_take_gigabytes_are_refused(title, config, sa
     assert from_pretrained(save(title, config), input_shape=(32, 32, 3)).input_shape[1] == 32
 
 
+def test_crops_of_images_that_would_take_gigabytes_are_refused(save):
+    path = save("timm vit", {**TIMM, "pretrained_cfg": {"mean": [0.5] * 3, "crop_pct": 1e-4}})
+    with pytest.raises(CheckpointError, match=r"not understood \('images of 1e\+04 times the size"):
+        from_pretrained(path)
+    size = {"size": {"shortest_edge": 10**9}, "crop_size": 32, "do_center_crop": True}
+    path = save("transformers vit", VIT, {"image_processor_type": "CLIPImageProcessor", **size})
+    with pytest.raises(CheckpointError, match=r"images of 3.13e\+07 times the size of the crop"):
+        from_pretrained(path)
+
+
 def test_biases_between_very_many_patches_are_refused(tmp_path):
     model = build(ViTConfig(**{**SIZES, "depth": 1, **FOLDERS["beit"][1]}))
     path = model.save_pretrained(tmp_path / "beit", "transformers") / "model.safetensors"
