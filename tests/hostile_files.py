@@ -99,16 +99,16 @@ def list_again(path, times):
     return path
 
 
-def hdf5(change):
-    """The bytes of an HDF5 file that `change` writes."""
-    buffer = io.BytesIO()
-    with h5py.File(buffer, "w") as file:
+def hdf5(change, data=None):
+    """The bytes of an HDF5 file that `change` writes, or adds to a file."""
+    buffer = io.BytesIO(data)
+    with h5py.File(buffer, "w" if data is None else "a") as file:
         change(file)
     return buffer.getvalue()
 
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
-KERNEL = "layers/dense/vars/0"
+KERNEL = "layers/dense/vars/0"  # of a dense layer alone, and of the head of a ViT
 
 
 def zipped_zeros(file, side=28_000):
@@ -125,9 +125,18 @@ def nothing_stored(file, side=32_000):
     file.create_dataset(KERNEL, (side, side), "float32", chunks=(100, 100))
 
 
+def in_place_of_kernel(change):
+    def write(file):
+        del file[KERNEL]
+        change(file)
+
+    return write
+
+
 def keras_of(change):
     def make(folder):
-        members = {**keras_members(folder), WEIGHTS: hdf5(change)}
+        members = keras_members(folder)
+        members[WEIGHTS] = hdf5(in_place_of_kernel(change), members[WEIGHTS])
         return write_keras(folder / "hostile.keras", members)
 
     return make
@@ -168,8 +177,11 @@ def npz_of_zeros(folder, side=27_000):
 
 def h5_of(change):
     def make(folder):
+        from keras_vit.models.vit import build_vit
+
         path = folder / "hostile.weights.h5"
-        path.write_bytes(hdf5(change))
+        build_vit(config_of("vit")).save_weights(path)
+        path.write_bytes(hdf5(in_place_of_kernel(change), path.read_bytes()))
         return path
 
     return make
