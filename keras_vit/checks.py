@@ -9,6 +9,7 @@ from typing import Any
 # A shape as Keras passes it: an integer for each axis, or None where the size is unknown, as that
 # of the batch. Layers compute with the axes that they need, and mypy cannot tell those from others.
 Shape = tuple[Any, ...]
+_TRIED_HEADS = 10_000  # on both sides of the number of heads that does not divide the width
 
 
 def pair(field: str, value: object) -> tuple[int, int]:
@@ -41,7 +42,9 @@ def check_whole_patches(image_size: tuple[int, int], patch_size: tuple[int, int]
 def check_heads(width: int, num_heads: int) -> None:
     """Raises ValueError if the heads do not divide the width."""
     if width % num_heads:
-        fitting = [n for n in range(1, width + 1) if width % n == 0]
+        near = min(num_heads, width)
+        tried = range(max(1, near - _TRIED_HEADS), min(width, near + _TRIED_HEADS) + 1)
+        fitting = [n for n in tried if width % n == 0] or [1]
         nearest = sorted(fitting, key=lambda n: abs(n - num_heads))[:3]
         raise ValueError(
             f"`num_heads` must divide `width`. Received: width={width}, num_heads={num_heads}. "

@@ -121,6 +121,7 @@ def build_pretrained(
     info = inspect_checkpoint(checkpoint)
     input_shape = input_shape or shape_of(input_tensor)
     known = {*options, *_known(card)} | ({"pooling"} if pooling is not None else set())
+    known |= {"image_size"} if input_shape is not None and all(input_shape[:2]) else set()
     check_supported(checkpoint, known)
     sizes: dict[str, Any] = {}
     pooled: set[str] = set()

@@ -5,13 +5,15 @@ The first column names the images. The others are classes, labels of several cla
 
 from __future__ import annotations
 
+import collections
 import csv
 import dataclasses
+import itertools
 import math
 import os
 import pathlib
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -30,6 +32,9 @@ from keras_vit.reading import open_text
 SEPARATORS = "|;"  # of several labels in a cell
 _DELIMITERS = ",;\t"
 _MAX_LISTED = 20
+_MAX_SHOWN = 80  # letters of a name in a message, of which there can be one for each line
+_MAX_CLASSES = 100_000  # ImageNet-21k has 21,843
+_MAX_LABELS = 1 << 28  # images times classes: 1 GB of float32
 _MISSING = "does not exist"
 
 
@@ -90,9 +95,10 @@ def read_csv(
     rows = _check_rows(rows, len(columns), problems)
     files = _find_images(rows, root, problems)
     task = task or _guess_task(path, rows, len(columns) - 1)
-    names, values = _read_labels(path, columns[1:], rows, task, class_names, problems)
-    bad = find_problems([f for f in files.values() if f.exists()], check, max_pixels)
-    bad |= {file: _MISSING for file in files.values() if not file.exists()}
+    labels = _read_labels(path, columns[1:], rows, task, class_names, problems)
+    there = {file for file in files.values() if os.path.exists(file)}
+    bad = find_problems([file for file in files.values() if file in there], check, max_pixels)
+    bad |= {file: _MISSING for file in files.values() if file not in there}
     if unreadable == "error" or problems:  # one list of all, also where some could be left out
         problems += [(line, f"{f} {bad[f]}") for line, f in files.items() if f in bad]
     _raise(path, problems)
@@ -107,9 +113,10 @@ def read_csv(
         report_problems(skipped, unreadable, path)
     warn_of_small_range([files[line] for line in kept], path)
     items = np.array([os.fspath(files[line]) for line in kept], object)
-    labels = np.array([values[line] for line in kept])
     load = tf.io.read_file
-    images = indexed(os.fspath(path), items, labels, names, load, skipped, task=task)
+    images = indexed(
+        os.fspath(path), items, labels.of_lines(kept), labels.names, load, skipped, task=task
+    )
     return dataclasses.replace(images, max_pixels=max_pixels)
 
 
@@ -117,6 +124,23 @@ class _Row(NamedTuple):
     line: int
     image: str
     cells: list[str]
+
+
+class _Labels(NamedTuple):
+    """Names of the classes or targets, and for every line the class, its classes, or numbers."""
+
+    names: tuple[str, ...]
+    values: dict[int, Any]
+    are_lists: bool = False
+
+    def of_lines(self, lines: list[int]) -> np.ndarray:
+        """Labels of lines as an array: of lists of classes, a 1 for each that is in it."""
+        if not self.are_lists:
+            return np.array([self.values[line] for line in lines])
+        labels = np.zeros((len(lines), len(self.names)), "float32")
+        for row, line in enumerate(lines):
+            labels[row, self.values[line]] = 1
+        return labels
 
 
 def _read_rows(path: pathlib.Path) -> tuple[list[str], list[_Row]]:
@@ -136,7 +160,7 @@ def _read_rows(path: pathlib.Path) -> tuple[list[str], list[_Row]]:
     if len(table) < 2:
         raise ValueError(f"{path} needs a line with the names of its columns, and one per image.")
     columns = table[0][1]
-    twice = sorted({name for name in columns if columns.count(name) > 1})
+    twice = sorted(name for name, count in collections.Counter(columns).items() if count > 1)
     if len(columns) < 2 or "" in columns or twice:
         problem = f"the column {', '.join(twice)} twice" if twice else f"the columns {columns}"
         raise ValueError(
@@ -170,10 +194,11 @@ def _find_images(
     lines: dict[pathlib.Path, int] = {}
     for row in rows:
         file = root / row.image
-        if not file.exists() and file.suffix.lower() not in IMAGE_ENDINGS:
+        # `Path.exists` raises an error for names that are too long.
+        if not os.path.exists(file) and file.suffix.lower() not in IMAGE_ENDINGS:
             endings = [*IMAGE_ENDINGS, *map(str.upper, IMAGE_ENDINGS)]
             candidates = (file.with_name(file.name + ending) for ending in endings)
-            file = next((each for each in candidates if each.exists()), file)
+            file = next((each for each in candidates if os.path.exists(each)), file)
         if file in lines:
             advice = f"; separate several labels by {SEPARATORS[0]}"
             problems.append((row.line, f"{file} is in line {lines[file]} already{advice}"))
@@ -218,37 +243,46 @@ def _read_labels(
     task: str,
     class_names: Sequence[str] | None,
     problems: list[tuple[int, str]],
-) -> tuple[tuple[str, ...], dict[int, int | list[float]]]:
+) -> _Labels:
     """Names of the classes or targets, and the label of every line."""
     is_list = task == "multi_label" and len(columns) == 1 and not _are_indicators(rows)
     if task == "single_label" and len(columns) > 1:
         raise ValueError(
             f"One class for each image is one column. {path} has {len(columns)}: "
-            f"{', '.join(columns[:_MAX_LISTED])}. Remove the others, or pass another task."
+            f"{_listed(columns)}. Remove the others, or pass another task."
         )
     if task == "single_label" or is_list:
         return _read_names(path, rows, is_list, class_names, problems)
     names = tuple(columns if class_names is None else class_names)
     if set(names) != set(columns):
         raise ValueError(
-            f"{path} has the columns {', '.join(columns[:_MAX_LISTED])}, and the training images "
-            f"{', '.join(names[:_MAX_LISTED])}. Rename, add or remove columns."
+            f"{path} has the columns {_listed(columns)}, and the training images "
+            f"{_listed(names)}. Rename, add or remove columns."
         )
-    order = [columns.index(name) for name in names]
-    values: dict[int, int | list[float]] = {}
+    positions = {name: position for position, name in enumerate(columns)}
+    order = [positions[name] for name in names]
+    values: dict[int, list[float]] = {}
     for row in rows:
         numbers = []
         for position in order:
-            number, name = _number(row.cells[position]), columns[position]
+            number, name = _number(row.cells[position]), _short(columns[position])
             if not row.cells[position]:
                 problems.append((row.line, f"no value for {name}"))
             elif number is None or not math.isfinite(number):
-                problems.append((row.line, f"{name} is no number: {row.cells[position]!r}"))
+                problems.append((row.line, f"{name} is no number: {_short(row.cells[position])!r}"))
             elif task == "multi_label" and number not in (0, 1):
-                problems.append((row.line, f"{name} must be 0 or 1: {row.cells[position]}"))
+                problems.append((row.line, f"{name} must be 0 or 1: {_short(row.cells[position])}"))
             numbers.append(number or 0.0)
         values[row.line] = numbers
-    return names, values
+    return _Labels(names, values)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _MAX_SHOWN else f"{name[:_MAX_SHOWN]}..."
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(_short, itertools.islice(names, _MAX_LISTED)))
 
 
 def _read_names(
@@ -257,7 +291,7 @@ def _read_names(
     several: bool,
     class_names: Sequence[str] | None,
     problems: list[tuple[int, str]],
-) -> tuple[tuple[str, ...], dict[int, int | list[float]]]:
+) -> _Labels:
     """Labels of a column with names of classes, one or several in a cell."""
     found: dict[int, list[str]] = {}
     for row in rows:
@@ -274,20 +308,24 @@ def _read_names(
     if class_names is not None:
         names = tuple(class_names)
     elif len(names) < 2:
-        problems.append((1, f"one class, {', '.join(names)}: telling apart needs two"))
+        problems.append((1, f"one class, {_listed(names)}: telling apart needs two"))
+    if len(names) > _MAX_CLASSES or (several and len(names) * len(rows) > _MAX_LABELS):
+        raise ValueError(
+            f"{path} names {len(names):,} classes for {len(rows):,} images: {_listed(names)}, ... "
+            f"At most {_MAX_CLASSES:,} classes are read, and {_MAX_LABELS:,} labels (images times "
+            "classes) where images have several. Is this the column of the labels? Otherwise "
+            "leave out rare labels, or split the file."
+        )
     position = {name: index for index, name in enumerate(names)}
-    values: dict[int, int | list[float]] = {}
+    known = _listed(names)
+    values: dict[int, int | list[int]] = {}
     for line, parts in found.items():
         unknown = [part for part in parts if part not in position]
         if unknown:
-            known = ", ".join(names[:_MAX_LISTED])
-            problems.append((line, f"{', '.join(unknown)} is none of the classes {known}"))
+            problems.append((line, f"{_listed(unknown)} is none of the classes {known}"))
         chosen = [position[part] for part in parts if part in position]
-        if several:
-            values[line] = [float(index in chosen) for index in range(len(names))]
-        else:
-            values[line] = chosen[0] if chosen else 0
-    return names, values
+        values[line] = chosen if several else chosen[0] if chosen else 0
+    return _Labels(names, values, several)
 
 
 def _raise(path: pathlib.Path, problems: list[tuple[int, str]]) -> None:

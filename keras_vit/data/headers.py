@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
 from keras_vit.reading import is_regular, open_regular
@@ -14,6 +15,8 @@ _PNG_END = b"\0\0\0\0IEND"  # length and name of the last chunk
 _JPEG_END = b"\xff\xd9"
 _TAIL = 4096
 _BLOCK = 1 << 20
+_MAX_PARTS = 1 << 17  # segments or chunks looked at: those of a PNG of 1 GB, whose have 8 KB mostly
+_MAX_EXIF = 1 << 16  # bytes; a segment of a JPEG is not longer
 # Frame headers of JPEG: 0xC0 to 0xCF, except tables (C4, CC) and the reserved C8.
 _FRAMES = set(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
@@ -67,29 +70,30 @@ def read_exif_orientation(path: str | os.PathLike[str], format: str) -> int:
             tag, _, _, value = struct.unpack_from(f"{order}HHIH", tiff, entry)
             if tag == 0x0112 and 1 <= value <= 8:
                 return value
-    except (struct.error, KeyError):
+    except (struct.error, IndexError, KeyError):
         pass
     return 1
 
 
 def _jpeg_exif(file: BinaryIO) -> bytes:
-    file.seek(2)
-    while True:
-        marker, length = struct.unpack(">HH", file.read(4))
-        if marker == 0xFFDA or marker < 0xFFC0:  # the image begins
+    for marker, length in _jpeg_segments(file):
+        if marker == 0xDA or marker < 0xC0:  # the image begins
             return b""
-        data = file.read(length - 2)
-        if marker == 0xFFE1 and data[:6] == b"Exif\0\0":
-            return data
+        if marker == 0xE1:
+            data = file.read(length)
+            if data[:6] == b"Exif\0\0":
+                return data
+    return b""
 
 
 def _png_exif(file: BinaryIO) -> bytes:
     file.seek(len(_PNG))
-    while True:
+    for _ in range(_MAX_PARTS):
         length, name = struct.unpack(">I4s", file.read(8))
         if name in (b"eXIf", b"IEND"):
-            return file.read(length)
+            return file.read(min(length, _MAX_EXIF))
         file.seek(length + 4, os.SEEK_CUR)
+    return b""
 
 
 def _webp_exif(file: BinaryIO) -> bytes:
@@ -97,11 +101,12 @@ def _webp_exif(file: BinaryIO) -> bytes:
     if head[12:16] != b"VP8X" or not head[20] & 8:
         return b""
     file.seek(12)
-    while True:
+    for _ in range(_MAX_PARTS):
         name, length = struct.unpack("<4sI", file.read(8))
         if name == b"EXIF":
-            return file.read(length)
+            return file.read(min(length, _MAX_EXIF))
         file.seek(length + length % 2, os.SEEK_CUR)
+    return b""
 
 
 _EXIF_READERS = {"jpeg": _jpeg_exif, "png": _png_exif, "webp": _webp_exif}
@@ -141,6 +146,9 @@ def _read_header(file: BinaryIO, size: int) -> _Header:
     head = file.read(32)
     if head[:2] == b"\xff\xd8":
         shape = _jpeg_shape(file)  # a thumbnail before it has an end marker too
+        if shape is None:
+            problem = f"is a JPEG with more than {_MAX_PARTS:,} segments before its size"
+            return _Header("jpeg", (0, 0), True, problem)
         return _Header("jpeg", shape, _has_end(file, _JPEG_END, file.tell(), size))
     if head[:8] == _PNG:
         width, height = struct.unpack(">II", head[16:24])
@@ -162,20 +170,40 @@ def _read_header(file: BinaryIO, size: int) -> _Header:
     return _Header("?", (0, 0), False, "is no JPEG, PNG, GIF, BMP or WebP file")
 
 
-def _jpeg_shape(file: BinaryIO) -> tuple[int, int]:
-    """Height and width of a JPEG, from its frame header."""
-    file.seek(2)
-    while True:
-        marker = file.read(2)
-        if marker[0] != 0xFF:
-            raise IndexError
-        while marker[1] == 0xFF:  # fill bytes
-            marker = marker[1:] + file.read(1)
-        (length,) = struct.unpack(">H", file.read(2))
-        if marker[1] in _FRAMES:
+def _jpeg_shape(file: BinaryIO) -> tuple[int, int] | None:
+    """Height and width of a JPEG, from its frame header; `None` if too much precedes it."""
+    for marker, _ in _jpeg_segments(file):
+        if marker in _FRAMES:
             height, width = struct.unpack(">xHH", file.read(5))
             return height, width
-        file.seek(length - 2, os.SEEK_CUR)
+    return None
+
+
+def _jpeg_segments(file: BinaryIO) -> Iterator[tuple[int, int]]:
+    """Marker and length of the segments of a JPEG; the file is at the content of each."""
+    file.seek(2)
+    for _ in range(_MAX_PARTS):
+        first, marker = struct.unpack("BB", file.read(2))
+        if first != 0xFF:
+            raise IndexError
+        if marker == 0xFF:
+            marker = _after_fill(file)
+        (length,) = struct.unpack(">H", file.read(2))
+        if length < 2:
+            raise IndexError
+        after = file.tell() + length - 2
+        yield marker, length - 2
+        file.seek(after)
+
+
+def _after_fill(file: BinaryIO) -> int:
+    """The first byte that is no fill byte, of which any number can precede a marker."""
+    while block := file.read(_TAIL):
+        rest = block.lstrip(b"\xff")
+        if rest:
+            file.seek(1 - len(rest), os.SEEK_CUR)
+            return rest[0]
+    raise IndexError
 
 
 def _webp_shape(head: bytes) -> tuple[int, int]:

@@ -40,6 +40,7 @@ from keras_vit.errors import CheckpointError
 from keras_vit.files import write_atomically
 from keras_vit.reading import open_regular
 from keras_vit.weights.formats import check_keras_file
+from keras_vit.weights.load import check_finite
 
 _MAX_REASON = 300  # characters
 _DAMAGE = (OSError, EOFError, ValueError, NotImplementedError, zipfile.BadZipFile, zlib.error)
@@ -56,15 +57,16 @@ def load_keras_file(path: str | os.PathLike[str]) -> keras.Model:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        CheckpointError: If the file unpacks to much more than it is, or Keras refuses it, whatever
-            the reason. The message gives it in one line; the error of Keras is its cause.
+        CheckpointError: If the file unpacks to much more than it is, weights are NaN or infinite,
+            or Keras refuses it, whatever the reason. The message gives it in one line; the error
+            of Keras is its cause.
     """
     path = pathlib.Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"There is no model file {str(path)!r}.")
     check_keras_file(path)
     try:
-        return keras.saving.load_model(path, safe_mode=True)
+        model = keras.saving.load_model(path, safe_mode=True)
     except Exception as error:  # Keras raises errors of many kinds for damaged files
         text = " ".join(str(error).split()) or "no reason given"
         reason = text if len(text) <= _MAX_REASON else f"{text[:_MAX_REASON]}..."
@@ -72,6 +74,8 @@ def load_keras_file(path: str | os.PathLike[str]) -> keras.Model:
             f"Keras refuses to load {str(path)!r} ({type(error).__name__}): {reason} The file is "
             "damaged, or holds code or layers that neither Keras nor this package defines."
         ) from error
+    check_finite(path, model)
+    return model
 
 
 def save_keras_file(model: keras.Model, path: pathlib.Path) -> None:

@@ -113,7 +113,7 @@ class ArrayFile:
                 f"{name!r} in {self.path} is damaged ({error}). Fetch the file again."
             ) from error
         array = _to_float32(array, dtype)
-        if not _all_finite(array):
+        if not all_finite(array):
             raise CheckpointError(
                 f"{name!r} in {self.path} holds NaN or infinity, so a model with it would give "
                 "nothing else. Fetch the file again, or take an earlier checkpoint."
@@ -140,7 +140,8 @@ def _to_float32(array: np.ndarray, dtype: str) -> np.ndarray:
         return array.astype(np.float32, copy=False)
 
 
-def _all_finite(array: np.ndarray) -> bool:
+def all_finite(array: np.ndarray) -> bool:
+    """Tells whether an array of floats holds neither NaN nor infinity."""
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(array.sum()):  # the sum is not finite if any value is not
             return True

@@ -21,6 +21,9 @@ from keras_vit.weights.sidecar import Refusal, Setting, Sidecar, read_sidecar
 from keras_vit.weights.sizes import guess_variant, read_sizes, size
 from keras_vit.weights.timm_names import timm_pixels
 
+# Patches of an image that a file asks for: a model has constants for each, or for each two of them.
+_MAX_PATCHES, _MAX_BIASED_PATCHES = 1 << 17, 1 << 13  # DINOv3 takes 65,536, BEiT 1,024
+_MAX_POSITIONS = 1 << 28  # patches times width: 1 GB
 _NAFLEX_PATCHES = 256  # of an image, the default of transformers
 
 
@@ -274,6 +277,7 @@ class Checkpoint:
         if found:  # what the file leaves open does not matter then
             return (*found, *(each for each in self.sidecar.refusals if not each.open))
         found += self.sidecar.refusals
+        found += self._too_many_patches()
         if "bit" in self.layout.name:
             return tuple(found)
         for where, field, value in self.sidecar.sizes:
@@ -322,6 +326,22 @@ class Checkpoint:
                 )
             )
         return tuple(found)
+
+    def _too_many_patches(self) -> Iterator[Refusal]:
+        """Sizes of images for which the tables of positions alone would take gigabytes."""
+        stated, most = self._stated_grid(), _MAX_POSITIONS // max(1, self.sizes.get("width", 1))
+        if stated is not None and math.prod(stated) > min(_MAX_PATCHES, most):
+            yield Refusal(
+                f"config.json: images of {self.sidecar.image_size} pixels, which are "
+                f"{math.prod(stated):,} patches, more than {min(_MAX_PATCHES, most):,}",
+                ("image_size",),
+            )
+        for table in self._split_biases(None, None):
+            if math.prod(table.grid) > _MAX_BIASED_PATCHES:
+                yield Refusal(
+                    f"position biases of {math.prod(table.grid):,} patches, more than "
+                    f"{_MAX_BIASED_PATCHES:,}"
+                )
 
     def _unnamed_family(self) -> Iterator[Refusal]:
         """Settings of newer ViTs that no array tells, where the file does not name the model."""

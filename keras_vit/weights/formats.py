@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import math
 import os
 import pathlib
 import re
 import zipfile
+from typing import IO, NoReturn
 
 from keras_vit.errors import CheckpointError
 from keras_vit.reading import DAMAGE, is_regular, open_regular
@@ -18,6 +21,8 @@ DEFAULT_FILE = "model.safetensors"  # on the Hugging Face hub
 _SUFFIXES = (".npz", ".safetensors", INDEX_SUFFIX, ".h5")
 _MAX_MEMBERS = 1000  # of a `.keras` file: it has three, and one for each asset
 _MAX_RATIO = 4  # Keras does not compress; a copy that was zipped again is a little smaller
+_MAX_OBJECTS = 100_000  # of an HDF5 file: a large model has some thousands
+_WEIGHTS = "model.weights.h5"  # in a `.keras` file
 _HEAD = 512  # bytes that tell the format
 _INSTEAD = "Fetch the .safetensors or .npz file of the same checkpoint."
 _UNPACK = "a compressed archive. Unpack it, and pass the .safetensors or .npz file in it."
@@ -86,21 +91,97 @@ def check_keras_file(path: str | os.PathLike[str]) -> None:
 
     Raises:
         FileNotFoundError: If there is no such file.
-        CheckpointError: If it is an archive that grows, or no regular file.
+        CheckpointError: If it is an archive that grows or cannot be checked, or no regular file.
     """
     path = pathlib.Path(path)
     _refuse_special(path)
     try:
         with BoundedFile(path) as file, zipfile.ZipFile(file) as archive:
             members = archive.infolist()
-    except DAMAGE:
-        return  # Keras says what is wrong with it
-    size, unpacked = path.stat().st_size, sum(member.file_size for member in members)
-    if len(members) > _MAX_MEMBERS or unpacked > _MAX_RATIO * size + 1_000_000:
+            size, unpacked = path.stat().st_size, sum(member.file_size for member in members)
+            if len(members) > _MAX_MEMBERS or unpacked > _MAX_RATIO * size + 1_000_000:
+                raise CheckpointError(
+                    f"{path} has {len(members):,} members that unpack from {size:,} to "
+                    f"{unpacked:,} bytes. Files of Keras are not compressed: save the model again "
+                    "with `model.save`."
+                )
+            weights = archive.getinfo(_WEIGHTS)
+            with archive.open(weights) as stored:
+                is_stored = weights.compress_type == zipfile.ZIP_STORED
+                whole = stored if is_stored else io.BytesIO(stored.read())
+                _check_hdf5(path, whole, weights.file_size)
+    except CheckpointError:
+        raise
+    except DAMAGE as error:
         raise CheckpointError(
-            f"{path} has {len(members):,} members that unpack from {size:,} to {unpacked:,} bytes. "
-            "Files of Keras are not compressed: save the model again with `model.save`."
-        )
+            f"{path} is damaged or no .keras file ({error}). Save the model again with "
+            "`model.save`, or fetch the file again."
+        ) from error
+
+
+def check_weights_file(path: str | os.PathLike[str]) -> None:
+    """Checks that the arrays of a `.weights.h5` file are as large as the file.
+
+    Args:
+        path: The file. Keras loads it afterwards.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        CheckpointError: If it is damaged, its arrays expand, or it is no regular file.
+    """
+    path = pathlib.Path(path)
+    _refuse_special(path)
+    try:
+        with open_regular(path) as file:
+            _check_hdf5(path, file, path.stat().st_size)
+    except CheckpointError:
+        raise
+    except DAMAGE as error:
+        raise CheckpointError(
+            f"{path} is damaged or no HDF5 file ({error}). Save the weights again with "
+            "`model.save_weights`, or fetch the file again."
+        ) from error
+
+
+def _check_hdf5(path: pathlib.Path, file: IO[bytes], size: int) -> None:
+    """Checks that the arrays of an HDF5 file lie in it, one after the other, as Keras writes them.
+
+    Arrays in chunks can be compressed, or missing: they expand when they are read. Links, external
+    and virtual arrays read other files.
+    """
+    import h5py
+
+    with h5py.File(file) as root:
+        total, count, seen, waiting = 0, 0, set(), [root]
+        while waiting:
+            group = waiting.pop()
+            for name in group:
+                where = f"{group.name.rstrip('/')}/{name}"[:200]
+                if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+                    _refuse_array(path, where, "a link to elsewhere")
+                found = group[name]
+                address = h5py.h5o.get_info(found.id).addr
+                count += 1
+                if count > _MAX_OBJECTS:
+                    _refuse_array(path, where, f"one of more than {_MAX_OBJECTS:,} objects")
+                if address in seen or isinstance(found, h5py.Datatype):
+                    continue
+                seen.add(address)
+                if isinstance(found, h5py.Group):
+                    waiting.append(found)
+                    continue
+                if found.chunks or found.external or found.is_virtual or found.dtype.hasobject:
+                    _refuse_array(path, where, "an array in chunks or of other files")
+                total += math.prod(found.shape or ()) * found.dtype.itemsize
+                if total > size:
+                    _refuse_array(path, where, f"the array after which {size:,} bytes are too few")
+
+
+def _refuse_array(path: pathlib.Path, name: str, what: str) -> NoReturn:
+    raise CheckpointError(
+        f"{path} holds {name!r}, {what}, which Keras does not write: it may expand to gigabytes. "
+        "Load the model where it was made, and save it again."
+    )
 
 
 def open_arrays(path: str | os.PathLike[str]) -> ArrayFile:

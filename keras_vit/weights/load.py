@@ -15,6 +15,7 @@ from keras_vit.config import Preprocessing, ResNetConfig, ViTConfig
 from keras_vit.errors import CheckpointError, CheckpointMismatchError, printable
 from keras_vit.resize import resize_patch_kernel, resize_position_bias, resize_positions
 from keras_vit.trainers.model import with_config
+from keras_vit.weights.array_file import all_finite
 from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
 from keras_vit.weights.matching import BIASES, PATCHES, POSITIONS, Plan, explain, make_plan
 from keras_vit.weights.sidecar import Setting
@@ -131,6 +132,21 @@ def load_weights(
         includes = getattr(model.config, "include_preprocessing", False)
         folded = pixels if includes else None  # otherwise the range of the inputs is unknown
         return load_checkpoint(model, checkpoint, grid, resize_patches, preprocessing=folded)
+
+
+def check_finite(path: str | os.PathLike[str], model: keras.Model) -> None:
+    """Checks the weights that Keras loaded.
+
+    Raises:
+        CheckpointError: If some are NaN or infinite. The message names them.
+    """
+    floats = (each for each in model.weights if "float" in str(each.dtype))
+    bad = tuple(each.path for each in floats if not all_finite(np.asarray(each)))
+    if bad:
+        raise CheckpointError(
+            f"{os.fspath(path)} holds NaN or infinity in {_some(bad)}, so the model would give "
+            "nothing else. Take an earlier file, or train again with a smaller learning rate."
+        )
 
 
 def check_supported(checkpoint: Checkpoint, chosen: Collection[str] | None) -> None:

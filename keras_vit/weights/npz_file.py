@@ -21,6 +21,7 @@ _CHUNK = 1 << 20  # bytes
 _MAX_DIRECTORY = 1 << 22  # bytes of the list of members; 5,000 names have a fifth of it
 _MAX_HEADER = 1 << 14  # bytes with shape and type of an array; NumPy allows 10,000
 _MAX_DEFLATE = 1032  # to 1: the largest compression ratio of the deflate format
+_MAX_RATIO, _FREE = 20, 1 << 26  # weights shrink to a half; 64 MB of zeros are no matter
 _MAX_VERIFIED = 200  # to 1: `verify` does not expand more, which could take hours; `read` does
 
 # Archives that are no arrays, by how the name of a member ends.
@@ -116,6 +117,12 @@ def _npz_members(path: pathlib.Path, archive: zipfile.ZipFile) -> dict[str, zipf
         if name in members:
             raise CheckpointError(f"{path} holds {name!r} twice. Fetch the file again.")
         members[name] = info
+    total = sum(info.file_size for info in members.values())
+    if total > _MAX_RATIO * size + _FREE:
+        raise CheckpointError(
+            f"{path} unpacks from {size:,} to {total:,} bytes, and weights shrink by little. Fetch "
+            "the file again, or save it again with `numpy.savez`."
+        )
     return members
 
 

@@ -23,6 +23,7 @@ PREPROCESSOR = "preprocessor_config.json"
 NAMES = (CONFIG, PREPROCESSOR)
 
 _MAX_COUNT = 100_000  # of heads, pixels and the like
+_MIN_CROP = 1 / 16  # of the resized image; the smallest known is 0.8
 
 
 class Setting(NamedTuple):
@@ -220,6 +221,8 @@ def _add_images(
         numbers = (*found.mean, *found.std)
         if not all(map(math.isfinite, numbers)):
             raise ValueError(f"statistics of {numbers}")
+        if found.crop_ratio is not None and found.crop_ratio < _MIN_CROP:
+            raise ValueError(f"images of {1 / found.crop_ratio:.3g} times the size of the crop")
     except CheckpointError as error:
         reader.refuse(str(error), "preprocessing", open=True)
     except (ArithmeticError, AttributeError, TypeError, ValueError) as error:

@@ -11,10 +11,10 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from keras_vit.config import ResNetConfig, ViTConfig
-from keras_vit.errors import CheckpointError, CheckpointMismatchError, printable
-from keras_vit.reading import DAMAGE, open_regular
+from keras_vit.errors import CheckpointMismatchError, printable
 from keras_vit.resize import num_biases
-from keras_vit.weights.load import STATED, LoadReport
+from keras_vit.weights.formats import check_weights_file
+from keras_vit.weights.load import STATED, LoadReport, check_finite
 
 if TYPE_CHECKING:
     from keras_vit.trainers.model import Model
@@ -28,7 +28,7 @@ def read_shapes(path: str | os.PathLike[str]) -> dict[str, tuple[int, ...]]:
     """Reads the shape of every weight of a file, by the name of its layer: `"head/vars/0"`.
 
     Raises:
-        CheckpointError: If the file is damaged.
+        CheckpointError: If the file is damaged, or its arrays expand.
     """
     import h5py
 
@@ -44,14 +44,9 @@ def read_shapes(path: str | os.PathLike[str]) -> dict[str, tuple[int, ...]]:
 
             layer.visititems(add)
 
-    with open_regular(path) as stream:
-        try:
-            with h5py.File(stream) as file:
-                visit(file.get("layers", {}))
-        except DAMAGE as error:
-            raise CheckpointError(
-                f"{os.fspath(path)} is damaged ({error}). Fetch it again."
-            ) from error
+    check_weights_file(path)
+    with h5py.File(path) as file:
+        visit(file.get("layers", {}))
     return shapes
 
 
@@ -133,12 +128,13 @@ def load_keras_weights(
         A `LoadReport`, which the model keeps as `model.load_report`.
 
     Raises:
-        CheckpointError: If the file is damaged.
+        CheckpointError: If the file is damaged, its arrays expand, or weights are NaN or infinite.
         CheckpointMismatchError: If the file has more weights than the model.
         ValueError: If it has less, or others.
     """
     found = len(read_shapes(path))
     model.load_weights(path)
+    check_finite(path, model)
     if found > len(model.weights):  # Keras does not look at what it does not need
         raise CheckpointMismatchError(
             f"{os.fspath(path)} has {found} weights, and the model {len(model.weights)}. Pass "

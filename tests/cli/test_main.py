@@ -122,7 +122,7 @@ def test_a_refused_keras_file_is_one_line(content, tmp_path, capsys):
     path.write_bytes(content)
     assert main(["inspect", str(path)]) == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"keras-vit: error: Keras refuses to load {str(path)!r}")
+    assert error.startswith(f"keras-vit: error: {path} is damaged or no .keras file")
     assert error.count("\n") == 1
     assert main(["inspect", str(path), "--debug"]) == 2
     assert "Traceback (most recent call last)" in capsys.readouterr().err

@@ -123,6 +123,23 @@ def test_files_that_are_not_there_or_not_text(folder):
         read_csv(write(folder, "f,a,b\na,1,2\n"), task="single_label")
 
 
+def test_names_of_any_length_and_number_are_refused_briefly(folder, monkeypatch):
+    with pytest.raises(ValueError, match=r"line 2: .*x does not exist\n.*x does not exist$"):
+        read_csv(write(folder, f"f,y\n{'x' * 9000},1.5\n{'y' * 9000}x,1.5\n"))
+    text = f"f,{'x' * 9000},y\n" + "a,,1.5\n" * 30
+    with pytest.raises(ValueError, match=r"no value for x{80}\.\.\.\n") as error:
+        read_csv(write(folder, text))
+    assert len(str(error.value)) < 9000
+    path = write(folder, "f,l\na,u|v\nb,v\nc,w\n")
+    np.testing.assert_array_equal(read_csv(path).labels, [[1, 1, 0], [0, 1, 0], [0, 0, 1]])
+    monkeypatch.setattr("keras_vit.data.csv_file._MAX_LABELS", 8)
+    with pytest.raises(ValueError, match=r"names 3 classes for 3 images: u, v, w, .*or split the"):
+        read_csv(path)
+    monkeypatch.setattr("keras_vit.data.csv_file._MAX_CLASSES", 2)
+    with pytest.raises(ValueError, match="At most 2 classes are read"):
+        read_csv(write(folder, "f,l\na,u\nb,v\nc,w\n"))
+
+
 def test_unreadable_images_can_be_skipped(folder):
     path = write(folder, "file,x\na,1.5\ne.JPG,2\nnone.png,3\n")
     with pytest.warns(UserWarning, match="2 files in .*labels.csv are left out"):

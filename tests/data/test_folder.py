@@ -27,6 +27,7 @@ from keras_vit.data.image_files import list_files, read_images
 from keras_vit.data.input_transform import InputTransform
 from tests.data.kinds import BLUE, RED, encode
 from tests.data.pictures import encoded, pixels, write_folder
+from tests.hostile_files import jpeg_of
 
 TRANSFORM = InputTransform((24, 32), Preprocessing())
 
@@ -111,6 +112,11 @@ BAD = {
     "cut.bmp": (encoded(pixels(), "bmp")[:-500], "is cut off: its end is missing"),
     "header.jpg": (encoded(pixels())[:30], "is cut off in its header"),
     "header.png": (encoded(pixels(), "png")[:20], "is cut off in its header"),
+    "segments.jpg": (
+        jpeg_of(b"\xff\xfe\0\2" * 140_000),
+        "is a JPEG with more than 131,072 segments before its size",
+    ),
+    "fill.jpg": (b"\xff\xd8" + b"\xff" * 9999, "is cut off in its header"),
     "text.jpg": (b"this is a text, and no image" * 9, "is no JPEG, PNG, GIF, BMP or WebP file"),
     "huge.png": (huge_png(), "has 20,000 x 20,000 pixels, more than max_pixels=33,554,432"),
     "huge.jpg": (huge_jpeg(), "has 20,000 x 20,000 pixels, more than max_pixels=33,554,432"),

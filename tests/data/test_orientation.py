@@ -6,6 +6,7 @@ import dataclasses
 import importlib.util
 import io
 import pathlib
+import tracemalloc
 import zlib
 
 import numpy as np
@@ -16,9 +17,9 @@ import tensorflow as tf
 
 from keras_vit.config import Preprocessing
 from keras_vit.data.batches import eval_batches
-from keras_vit.data.decode import decode, decode_window
+from keras_vit.data.decode import MAX_PIXELS, decode, decode_window
 from keras_vit.data.folder import read_folder
-from keras_vit.data.headers import read_exif_orientation
+from keras_vit.data.headers import find_problem, read_exif_orientation, read_size
 from keras_vit.data.image_files import ImageFiles
 from keras_vit.data.orientation import (
     read_orientation,
@@ -30,6 +31,7 @@ from keras_vit.export.inference import prepare
 from keras_vit.export.saved_model import ServingModule
 from keras_vit.models.vit import build_vit
 from tests.fixtures import tiny_config
+from tests.hostile_files import IMAGES
 
 READS_WEBP = tuple(map(int, tf.__version__.split(".")[:2])) >= (2, 19)
 READERS = {"JPEG": read_orientation, "PNG": read_png_orientation, "WEBP": read_webp_orientation}
@@ -82,6 +84,22 @@ def test_files_are_turned_as_by_pillow(orientation, kind, tmp_path):
     path = tmp_path / "photograph"
     path.write_bytes(data)
     assert read_exif_orientation(path, kind.lower()) == orientation
+    if kind == "JPEG":  # fill bytes before a marker, of which there can be any number
+        path.write_bytes(data[:2] + b"\xff" * 9999 + data[2:])
+        assert find_problem(path, MAX_PIXELS) is None and read_size(path)[:2] == (24, 40)
+        assert read_exif_orientation(path, "jpeg") == orientation
+
+
+@pytest.mark.parametrize("name", ["exif.png", "exif.webp"])
+def test_a_block_that_claims_gigabytes_is_not_allocated(name, tmp_path):
+    path = tmp_path / name
+    path.write_bytes(IMAGES[name]())
+    tracemalloc.start()
+    assert read_exif_orientation(path, path.suffix[1:]) == 1
+    assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    tracemalloc.stop()
+    path.write_bytes(b"\xff\xd8\xff\xe1\0\0" + bytes(10**7))  # a length below that of itself
+    assert read_exif_orientation(path, "jpeg") == 1
 
 
 def chunk(name, data):

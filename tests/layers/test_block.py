@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.eager import context
 
+from keras_vit.checks import check_heads
 from keras_vit.layers import attention, fused_attention
 from keras_vit.layers.attention import SelfAttention
 from keras_vit.layers.block import LayerScale, TransformerBlock
@@ -291,6 +292,12 @@ def test_one_function_serves_every_batch_size(jit_compile):
 def test_heads_that_do_not_divide_the_width_are_refused():
     with pytest.raises(ValueError, match=r"width=16, num_heads=5. The nearest that do: 2, 4, 8"):
         SelfAttention(5).build((None, 5, 16))
+    with pytest.raises(ValueError, match=r"width=1000000000001, num_heads=7.* do: 1, 73, 137"):
+        check_heads(10**12 + 1, 7)
+    with pytest.raises(ValueError, match=r"num_heads=1000.* do: 32, 48, 96"):
+        check_heads(96, 1000)
+    with pytest.raises(ValueError, match=r"The nearest that do: 1\.$"):
+        check_heads(2**127 - 1, 10**30)  # a prime
     with pytest.raises(ValueError, match=r"`num_heads` must be a positive integer"):
         TransformerBlock(0, 24)
     with pytest.raises(ValueError, match=r"`dropout_rate` must be a number in \[0, 1\)"):

@@ -13,14 +13,20 @@ import time
 import tracemalloc
 import zipfile
 
+import h5py
 import ml_dtypes
 import numpy as np
 import pytest
 import safetensors.numpy
 
 from keras_vit.errors import CheckpointError
+from keras_vit.models.vit import build_vit
+from keras_vit.train.keras_files import load_keras_file
 from keras_vit.weights.array_file import Entry
-from keras_vit.weights.formats import open_arrays
+from keras_vit.weights.formats import check_keras_file, check_weights_file, open_arrays
+from keras_vit.weights.load import load_keras_weights
+from tests.fixtures import tiny_config
+from tests.hostile_files import KERNEL, WEIGHTS, hdf5, list_again, write_keras
 
 ARRAYS = {
     "a/kernel": np.random.default_rng(0).normal(size=(3, 5)).astype("float32"),
@@ -405,12 +411,7 @@ MANY = 200_000
 
 def many_members(path):
     """An archive of as many members as this test can write quickly: one, listed again and again."""
-    whole = bytearray(zipped(path, [("a.npy", npy("(1,)", bytes(4)))]).read_bytes())
-    listing = whole.index(b"PK\1\2")
-    end = whole.index(b"PK\5\6")
-    rows = bytes(whole[listing:end]) * MANY
-    tail = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, len(rows), listing, 0)
-    path.write_bytes(bytes(whole[:listing]) + rows + tail)
+    list_again(zipped(path, [("a.npy", npy("(1,)", bytes(4)))]), MANY)
 
 
 def names(count):
@@ -468,3 +469,88 @@ def test_memory_that_is_not_there_is_an_error_of_the_file(npz, monkeypatch):
     monkeypatch.setattr(np, "empty", no_memory)
     with pytest.raises(CheckpointError, match=r"is damaged \(Unable to allocate 4"):
         read_all(npz)
+
+
+def other_chunks(file):  # of which a small part is read
+    file.create_dataset(KERNEL, (2,), "float32", chunks=(1 << 28,), maxshape=(None,))
+
+
+def other_file(file):
+    file.create_dataset(KERNEL, (4,), "float32", external=[("/etc/hostname", 0, 16)])
+
+
+def virtual(file):
+    layout = h5py.VirtualLayout((4,), "float32")
+    layout[:] = h5py.VirtualSource("other.h5", "x", (4,))
+    file.create_virtual_dataset(KERNEL, layout)
+
+
+def words(file):
+    file.create_dataset(KERNEL, data=["a" * 99, "b"])
+
+
+def link(file):
+    file[KERNEL] = h5py.ExternalLink("other.h5", "x")
+
+
+def circle(file):  # read once
+    file[KERNEL] = np.zeros((9, 9), "float32")
+    file["layers/dense/again"] = file["layers"]
+
+
+def not_written(file):
+    space, kind = h5py.h5s.create_simple((1 << 30,)), h5py.h5t.IEEE_F32LE
+    h5py.h5d.create(file.create_group("layers").id, b"x", kind, space)
+
+
+HDF5 = {
+    "a link to elsewhere": (link,),
+    "an array in chunks or of other files": (other_chunks, other_file, virtual, words),
+    "bytes are too few": (not_written,),
+}
+
+
+@pytest.mark.parametrize(
+    ("message", "change"), [(text, change) for text, changes in HDF5.items() for change in changes]
+)
+def test_arrays_of_hdf5_that_are_not_in_their_file_are_refused(message, change, tmp_path):
+    archive = write_keras(tmp_path / "x.keras", {"config.json": b"{}", WEIGHTS: hdf5(change)})
+    (tmp_path / "x.weights.h5").write_bytes(hdf5(change))
+    for path in (archive, tmp_path / "x.weights.h5"):
+        with pytest.raises(CheckpointError, match=message):
+            (check_keras_file if path == archive else check_weights_file)(path)
+
+
+def test_what_cannot_be_checked_is_refused(tmp_path):
+    members = {"config.json": b"{}", WEIGHTS: hdf5(circle)}
+    check_keras_file(write_keras(tmp_path / "x.keras", members))
+    with zipfile.ZipFile(tmp_path / "y.keras", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(WEIGHTS, members[WEIGHTS])
+    check_keras_file(tmp_path / "y.keras")
+    for name, content in (("z", b"no zip"), ("z", b"PK\3\4" + bytes(99))):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(CheckpointError, match=r"damaged or no \.keras file"):
+            check_keras_file(tmp_path / name)
+        with pytest.raises(CheckpointError, match="damaged or no HDF5 file"):
+            check_weights_file(tmp_path / name)
+    with pytest.raises(CheckpointError, match=r"There is no item named 'model.weights.h5'"):
+        check_keras_file(write_keras(tmp_path / "a.keras", {"config.json": b"{}"}))
+    with pytest.raises(CheckpointError, match=r"list of members has [456],"):
+        check_keras_file(list_again(tmp_path / "x.keras", 40_000))
+    os.mkfifo(tmp_path / "pipe.weights.h5")
+    with pytest.raises(CheckpointError, match="is no regular file"):
+        check_weights_file(tmp_path / "pipe.weights.h5")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_weights_of_keras_that_are_not_finite_are_named(value, tmp_path):
+    model = build_vit(tiny_config())
+    kernel = next(each for each in model.weights if each.path.endswith("output/kernel"))
+    kernel.assign(np.full(kernel.shape, value))
+    model.save(tmp_path / "x.keras")
+    model.save_weights(tmp_path / "x.weights.h5")
+    match = rf"holds NaN or infinity in {kernel.path}, so the model"
+    with pytest.raises(CheckpointError, match=match):
+        load_keras_file(tmp_path / "x.keras")
+    with pytest.raises(CheckpointError, match=match):
+        load_keras_weights(build_vit(tiny_config()), tmp_path / "x.weights.h5")

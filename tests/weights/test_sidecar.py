@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from keras_vit.config import Preprocessing, ResNetConfig, ResNetStem
+from keras_vit.config import Preprocessing, ResNetConfig, ResNetStem, ViTConfig
 from keras_vit.create import build
 from keras_vit.errors import CheckpointError
 from keras_vit.pretrained import from_pretrained
@@ -20,6 +20,7 @@ from keras_vit.weights.load import load_weights
 from keras_vit.weights.save import save_weights
 from keras_vit.weights.timm_names import timm_settings
 from tests.fixtures import fill_random, tiny_config
+from tests.weights.folders import FOLDERS, SIZES
 from tests.weights.test_load_torch import CASES, weights
 
 TIMM = {"architecture": "vit_tiny_patch16_224", "model_args": {"num_heads": 4}}
@@ -105,6 +106,44 @@ def test_what_is_not_computed_is_refused_by_its_own_name_alone(title, name, what
     arrays.pop("pos_embed", None)
     safetensors.numpy.save_file({**arrays, name: np.zeros((2, 2), "float32")}, path)
     with pytest.raises(CheckpointError, match=rf"loaded:\n  the arrays have [^\n]*{what}[^\n]*$"):
+        from_pretrained(path)
+
+
+@pytest.mark.parametrize(
+    ("title", "config"),
+    [
+        ("transformers vit", {**VIT, "image_size": 99_984}),
+        ("transformers vit", {**VIT, "image_size": [8, 99_984]}),
+        ("timm vit", {**TIMM, "pretrained_cfg": {"input_size": [3, 99_984, 99_984]}}),
+        ("timm vit", {**TIMM, "model_args": {"num_heads": 4, "img_size": 99_984}}),
+    ],
+)
+def test_sizes_of_images_that_would_take_gigabytes_are_refused(title, config, save, monkeypatch):
+    if config.get("image_size") == [8, 99_984]:
+        monkeypatch.setattr("keras_vit.weights.checkpoint._MAX_POSITIONS", 32 * 1000)
+    with pytest.raises(CheckpointError, match=r"pixels, which are [\d,]+ patches, more than"):
+        from_pretrained(save(title, config))
+    assert from_pretrained(save(title, config), input_shape=(32, 32, 3)).input_shape[1] == 32
+
+
+def test_crops_of_images_that_would_take_gigabytes_are_refused(save):
+    path = save("timm vit", {**TIMM, "pretrained_cfg": {"mean": [0.5] * 3, "crop_pct": 1e-4}})
+    with pytest.raises(CheckpointError, match=r"not understood \('images of 1e\+04 times the size"):
+        from_pretrained(path)
+    size = {"size": {"shortest_edge": 10**9}, "crop_size": 32, "do_center_crop": True}
+    path = save("transformers vit", VIT, {"image_processor_type": "CLIPImageProcessor", **size})
+    with pytest.raises(CheckpointError, match=r"images of 3.13e\+07 times the size of the crop"):
+        from_pretrained(path)
+
+
+def test_biases_between_very_many_patches_are_refused(tmp_path):
+    model = build(ViTConfig(**{**SIZES, "depth": 1, **FOLDERS["beit"][1]}))
+    path = model.save_pretrained(tmp_path / "beit", "transformers") / "model.safetensors"
+    arrays = safetensors.numpy.load_file(path)
+    (name,) = (name for name in arrays if name.endswith("relative_position_bias_table"))
+    arrays[name] = np.zeros(((2 * 100 - 1) ** 2 + 3, 4), "float32")
+    safetensors.numpy.save_file(arrays, path)
+    with pytest.raises(CheckpointError, match="position biases of 10,000 patches, more than 8,192"):
         from_pretrained(path)
 
 
