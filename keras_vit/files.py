@@ -85,28 +85,45 @@ def write_atomically(
     staging = _make_staging(path)
     lock = _lock(staging)
     try:
-        yield staging / path.name
-        written = sorted(staging.iterdir(), key=lambda file: file.name == path.name)
-        for file in written:
-            if not replace:
-                _check_free(path.parent / file.name)
-            _sync(file)
-        for file in written:
-            os.replace(file, path.parent / file.name)
-        _sync_directory(path.parent)
-    except Exception as error:
-        if not _is_disk_full(error):
-            raise
-        raise OSError(
-            errno.ENOSPC,
-            f"The disk of {path.parent} is full ({shutil.disk_usage(path.parent).free:,} bytes are "
-            f"free), so {path.name} was not written: {_NO_SPACE}. Free some space, or write to a "
-            "folder of another disk",
-        ) from error
+        with explain_full_disk(path):
+            yield staging / path.name
+            written = sorted(staging.iterdir(), key=lambda file: file.name == path.name)
+            for file in written:
+                if not replace:
+                    _check_free(path.parent / file.name)
+                _sync(file)
+            for file in written:
+                os.replace(file, path.parent / file.name)
+            _sync_directory(path.parent)
     finally:
         if lock is not None:
             os.close(lock)
         shutil.rmtree(staging, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def explain_full_disk(path: pathlib.Path, needed: int | None = None) -> Iterator[None]:
+    """Raises an error that names the folder and its free bytes when the block finds a full disk.
+
+    Args:
+        path: The file that the block writes.
+        needed: Bytes that it needs, for the message.
+
+    Raises:
+        OSError: If the disk is full, whatever library noticed it.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not _is_disk_full(error):
+            raise
+        free = f"{shutil.disk_usage(path.parent).free:,} bytes are free"
+        raise OSError(
+            errno.ENOSPC,
+            f"The disk of {path.parent} is full ({free}"
+            f"{'' if needed is None else f', {needed:,} are needed'}), so {path.name} was not "
+            f"written: {_NO_SPACE}. Free some space, or write to a folder of another disk",
+        ) from error
 
 
 def _is_disk_full(error: BaseException | None) -> bool:
