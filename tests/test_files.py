@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import pathlib
 import shutil
@@ -115,6 +116,8 @@ def test_exports_and_weights_on_a_disk_that_is_really_full(leave, small_disk):
         "a.tflite": lambda path: keras_vit.export_litert(model, path),
         "a.onnx": lambda path: keras_vit.export_onnx(model, path),
     }
+    if importlib.util.find_spec("openvino"):
+        writers["a.xml"] = lambda path: keras_vit.export.export_openvino(model, path)
     for name, write in writers.items():
         folder.mkdir()
         small_disk.fill(leave)

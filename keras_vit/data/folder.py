@@ -302,6 +302,8 @@ def find_problems(
 def _find_damage(path: pathlib.Path, max_pixels: int) -> str | None:
     try:
         decode(tf.io.read_file(os.fspath(path)), max_pixels=max_pixels)
+    except tf.errors.ResourceExhaustedError:  # too little memory is no fault of the file
+        raise
     except tf.errors.OpError as error:
         return f"cannot be decoded ({decoding_problem(error)})"
     return None

@@ -14,7 +14,8 @@ import numpy as np
 
 from keras_vit.errors import CheckpointError
 
-# Exceptions of the standard library and NumPy on damaged files.
+# Exceptions of the standard library and NumPy on damaged files. Python's parser raises MemoryError
+# for deeply nested headers.
 DAMAGE = (
     zipfile.BadZipFile,
     zlib.error,
@@ -50,6 +51,15 @@ class Entry(NamedTuple):
 
     shape: tuple[int, ...]
     dtype: str
+
+
+def lacks_memory(error: BaseException | None) -> bool:
+    """Whether an error, or one that led to it, says that there is too little memory."""
+    while error is not None:
+        if isinstance(error, MemoryError) or type(error).__name__ == "ResourceExhaustedError":
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def check_count(path: pathlib.Path, count: int) -> None:
@@ -118,6 +128,7 @@ class ArrayFile:
 
         Raises:
             CheckpointError: If its bytes are damaged, or its values are not finite floats.
+            MemoryError: If there is too little memory.
         """
         dtype = self.entries[name].dtype
         if dtype not in FLOATS:
@@ -129,6 +140,12 @@ class ArrayFile:
             array = self.read_raw(name)
         except CheckpointError:
             raise
+        except MemoryError as error:
+            reason = str(error) or "no bytes are left"
+            raise MemoryError(
+                f"There is too little memory to read {name!r} of {self.path}: {reason}. Close "
+                "other programs, or use a machine with more memory."
+            ) from error
         except DAMAGE as error:
             raise CheckpointError(
                 f"{name!r} in {self.path} is damaged ({error}). Fetch the file again."

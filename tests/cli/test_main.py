@@ -10,6 +10,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import zipfile
 
 import keras
 import numpy as np
@@ -76,6 +77,7 @@ def test_every_command_says_what_it_does(capsys):
 # The process of the command `keras-vit --help`, which is to answer in 0.3 s on an idle machine.
 HELP = """
 import sys
+import zipfile
 sys.argv = ["keras-vit", "--help"]
 from keras_vit.cli.main import main
 try:
@@ -114,6 +116,26 @@ def test_a_refused_keras_file_is_one_line(content, tmp_path, capsys):
     assert error.count("\n") == 1
     assert main(["inspect", str(path), "--debug"]) == 2
     assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("chained", [False, True])
+def test_too_little_memory_is_no_damaged_file(chained, tmp_path, capsys, monkeypatch):
+    def no_memory(*_, **__):
+        try:
+            raise MemoryError("Unable to allocate 4.00 TiB")
+        except MemoryError as error:
+            if not chained:
+                raise
+            raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating") from error
+
+    path = tmp_path / "model.keras"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("config.json", "{}")
+    monkeypatch.setattr(keras.saving, "load_model", no_memory)
+    assert main(["inspect", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert ("OOM when allocating" if chained else "There is too little memory. Unable") in error
+    assert "damaged" not in error
 
 
 def test_code_in_a_keras_file_is_refused(tmp_path, capsys):
