@@ -11,13 +11,11 @@ import pathlib
 import re
 import shutil
 import tempfile
-import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 DISK_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 _NO_SPACE = os.strerror(errno.ENOSPC)  # in the text of errors of TensorFlow and HDF5
-_ABANDONED_SECONDS = 60  # between the creation of a directory and its lock lie microseconds
 
 
 def cache_dir() -> pathlib.Path:
@@ -83,31 +81,47 @@ def write_atomically(
     if not replace:
         _check_free(path)
     _remove_abandoned(path)
-    staging = _make_staging(path)
-    lock = _lock(staging)
+    staging, lock = _make_staging(path)
     try:
-        yield staging / path.name
-        written = sorted(staging.iterdir(), key=lambda file: file.name == path.name)
-        for file in written:
-            if not replace:
-                _check_free(path.parent / file.name)
-            _sync(file)
-        for file in written:
-            os.replace(file, path.parent / file.name)
-        _sync_directory(path.parent)
-    except Exception as error:
-        if not _is_disk_full(error):
-            raise
-        raise OSError(
-            errno.ENOSPC,
-            f"The disk of {path.parent} is full ({shutil.disk_usage(path.parent).free:,} bytes are "
-            f"free), so {path.name} was not written: {_NO_SPACE}. Free some space, or write to a "
-            "folder of another disk",
-        ) from error
+        with explain_full_disk(path):
+            yield staging / path.name
+            written = sorted(staging.iterdir(), key=lambda file: file.name == path.name)
+            for file in written:
+                if not replace:
+                    _check_free(path.parent / file.name)
+                _sync(file)
+            for file in written:
+                os.replace(file, path.parent / file.name)
+            _sync_directory(path.parent)
     finally:
         if lock is not None:
             os.close(lock)
         shutil.rmtree(staging, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def explain_full_disk(path: pathlib.Path, needed: int | None = None) -> Iterator[None]:
+    """Raises an error that names the folder and its free bytes when the block finds a full disk.
+
+    Args:
+        path: The file that the block writes.
+        needed: Bytes that it needs, for the message.
+
+    Raises:
+        OSError: If the disk is full, whatever library noticed it.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not _is_disk_full(error):
+            raise
+        free = f"{shutil.disk_usage(path.parent).free:,} bytes are free"
+        raise OSError(
+            errno.ENOSPC,
+            f"The disk of {path.parent} is full ({free}"
+            f"{'' if needed is None else f', {needed:,} are needed'}), so {path.name} was not "
+            f"written: {_NO_SPACE}. Free some space, or write to a folder of another disk",
+        ) from error
 
 
 def _is_disk_full(error: BaseException | None) -> bool:
@@ -232,23 +246,36 @@ def _write_remote(address: str, replace: bool) -> Iterator[pathlib.Path]:
 
 
 def _lock(staging: pathlib.Path) -> int | None:
-    """Locks a directory for as long as this process lives, where the system can."""
+    """Locks a directory for as long as this process lives, where the system can.
+
+    Raises:
+        BlockingIOError: If another process has locked it.
+        FileNotFoundError: If another process has removed it.
+    """
     try:
         import fcntl
-
-        descriptor = os.open(staging, os.O_RDONLY)
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (ImportError, OSError):  # Windows, or a file system without locks
+    except ImportError:  # Windows
         return None
+    descriptor = os.open(staging, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        if isinstance(error, BlockingIOError):
+            raise
+        return None  # a file system without locks
     return descriptor
 
 
 def _remove_abandoned(path: pathlib.Path) -> None:
-    """Removes what killed processes left of `path`: directories that no process has locked."""
-    for left in path.parent.glob(f".{glob.escape(path.name)}.unfinished-*"):
+    """Removes what killed processes left of `path`: directories that no process has locked.
+
+    Of a version such as `2`, what they left of other versions, too.
+    """
+    name = "[0-9]*" if path.name.isdecimal() else glob.escape(path.name)
+    for left in path.parent.glob(f".{name}.unfinished-*"):
         with contextlib.suppress(OSError):
-            is_old = time.time() - left.stat().st_mtime > _ABANDONED_SECONDS
-            lock = _lock(left) if is_old else None
+            lock = _lock(left)
             if lock is not None:
                 shutil.rmtree(left, ignore_errors=True)
                 os.close(lock)
@@ -271,10 +298,19 @@ def _check_free(path: pathlib.Path) -> None:
         raise FileExistsError(f"{str(path)!r} already exists. Remove it, or choose another path.")
 
 
-def _make_staging(path: pathlib.Path) -> pathlib.Path:
+def _make_staging(path: pathlib.Path) -> tuple[pathlib.Path, int | None]:
+    """Creates and locks a directory for what is written to `path`."""
+    prefix = f".{path.name}.unfinished-"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return pathlib.Path(tempfile.mkdtemp(prefix=f".{path.name}.unfinished-", dir=path.parent))
+        while True:
+            staging = pathlib.Path(tempfile.mkdtemp(prefix=prefix, dir=path.parent))
+            # Before it was locked, another process may have taken it for abandoned.
+            with contextlib.suppress(BlockingIOError, FileNotFoundError):
+                lock = _lock(staging)
+                if lock is None or staging.exists():
+                    return staging, lock
+                os.close(lock)
     except OSError as error:
         raise type(error)(
             error.errno, f"Cannot write to the directory of {str(path)!r}: {error.strerror}"

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import os
 import pathlib
 import re
 import shutil
+import signal
+import subprocess
+import sys
 import threading
 
 import pytest
 
 import keras_vit
+from keras_vit import files
 from keras_vit.files import (
     list_names,
     local_or_remote,
@@ -115,6 +120,8 @@ def test_exports_and_weights_on_a_disk_that_is_really_full(leave, small_disk):
         "a.tflite": lambda path: keras_vit.export_litert(model, path),
         "a.onnx": lambda path: keras_vit.export_onnx(model, path),
     }
+    if importlib.util.find_spec("openvino"):
+        writers["a.xml"] = lambda path: keras_vit.export.export_openvino(model, path)
     for name, write in writers.items():
         folder.mkdir()
         small_disk.fill(leave)
@@ -126,22 +133,56 @@ def test_exports_and_weights_on_a_disk_that_is_really_full(leave, small_disk):
         shutil.rmtree(folder)
 
 
+KILLED = """
+import os, runpy, signal, sys
+write_atomically = runpy.run_path(sys.argv[2])["write_atomically"]  # without TensorFlow
+with write_atomically(sys.argv[1]) as unfinished:
+    unfinished.write_text("half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows locks no directories")
 def test_the_next_writer_removes_what_a_killed_one_left(tmp_path):
-    left, recent = tmp_path / ".a.txt.unfinished-1", tmp_path / ".a.txt.unfinished-2"
+    command = [sys.executable, "-c", KILLED, tmp_path / "a.txt", files.__file__]
+    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    (left,) = tmp_path.glob(".a.txt.unfinished-*")
     other = tmp_path / ".b.txt.unfinished-1"
-    for folder in (left, recent, other):
-        folder.mkdir()
-        (folder / "a.txt").write_text("half")
-    for folder in (left, other):
-        os.utime(folder, (0, 0))
+    other.mkdir()
     with write_atomically(tmp_path / "a.txt") as unfinished:
-        os.utime(unfinished.parent, (0, 0))  # old, but locked by this process
         with write_atomically(tmp_path / "a.txt", replace=True) as second:
-            second.write_text("second")
-        assert not left.exists() and recent.exists() and other.exists()
+            second.write_text("second")  # the first is locked by this process
+        assert not left.exists() and other.exists()
         (tmp_path / "a.txt").unlink()
         unfinished.write_text("first")
     assert (tmp_path / "a.txt").read_text() == "first"
+
+
+def test_a_later_version_removes_what_is_left_of_an_earlier_one(tmp_path):
+    for name in (".1.unfinished-a", ".12.unfinished-b", ".saved.unfinished-c"):
+        (tmp_path / name).mkdir()
+    with write_atomically(tmp_path / "2") as unfinished:
+        unfinished.mkdir()
+    assert sorted(os.listdir(tmp_path)) == [".saved.unfinished-c", "2"]
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_directory_that_was_taken_for_abandoned_is_made_again(tmp_path, monkeypatch, removed):
+    lock, taken = files._lock, []
+
+    def lock_late(staging):
+        if not taken:
+            taken.append(staging)
+            shutil.rmtree(staging)
+            if not removed:  # another process has its lock, and removes it now
+                raise BlockingIOError
+        return lock(staging)
+
+    monkeypatch.setattr(files, "_lock", lock_late)
+    with write_atomically(tmp_path / "a.txt") as unfinished:
+        unfinished.write_text("whole")
+        assert unfinished.parent != taken[0]
+    assert os.listdir(tmp_path) == ["a.txt"]
 
 
 def test_two_writers_of_versions_take_two_numbers(tmp_path):

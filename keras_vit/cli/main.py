@@ -24,7 +24,7 @@ FAILED = 2  # the exit status after an error that the user can correct, as argpa
 INTERRUPTED = 128 + signal.SIGINT  # the exit status that a shell reports after Ctrl-C
 MODEL_ENDINGS = (".keras", ".npz", ".safetensors", ".h5")
 # Errors that a user can act on; all others are bugs and keep their traceback.
-_EXPECTED_ERRORS = (ValueError, OSError, ImportError, FloatingPointError, MemoryError)
+_EXPECTED_ERRORS = (ValueError, OSError, ImportError, FloatingPointError)
 
 
 def build_parser(commands: Iterable[Command] = COMMANDS) -> argparse.ArgumentParser:
@@ -163,6 +163,8 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 def _explain(error: Exception) -> str | None:
     """What the user has to know about an error; `None` if it is a bug."""
+    if isinstance(error, MemoryError):
+        return f"There is too little memory. {error}".strip()
     if isinstance(error, _EXPECTED_ERRORS):
         return str(error) or type(error).__name__
     if type(error).__module__.startswith("tensorflow."):  # such as ResourceExhaustedError

@@ -331,6 +331,8 @@ def _decode_file(path: Any, max_pixels: Any) -> Any:
 def _find_damage(path: str | os.PathLike[str], max_pixels: int) -> str | None:
     try:
         _decode_file(os.fsencode(path), max_pixels)
+    except tf.errors.ResourceExhaustedError:  # too little memory is no fault of the file
+        raise
     except tf.errors.OpError as error:
         return f"cannot be decoded ({decoding_problem(error)})"
     return None

@@ -80,6 +80,8 @@ def _highest(path: pathlib.Path, decoder: Callable[[Any], Any]) -> int | None:
     """The largest value of an image file, or `None` if it is damaged."""
     try:
         return int(tf.reduce_max(decoder(tf.io.read_file(os.fsencode(path)))))
+    except tf.errors.ResourceExhaustedError:  # too little memory is no fault of the file
+        raise
     except tf.errors.OpError:
         return None
 

@@ -8,12 +8,17 @@ part-0-of-1.labels.npy   labels
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import errno
 import hashlib
+import io
 import json
+import math
 import os
 import pathlib
 import re
+import shutil
 import time
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,7 +26,7 @@ import keras
 import numpy as np
 
 from keras_vit.checks import check_choice, short_repr
-from keras_vit.files import write_atomically
+from keras_vit.files import explain_full_disk, write_atomically
 from keras_vit.models.feature_extraction import features_of, head_input_stage
 from keras_vit.reading import read_array, read_json
 from keras_vit.resume.folder_lock import FolderLock
@@ -95,6 +100,8 @@ def store_features(
         ValueError: If the folder holds features of another model, other weights, preprocessing or
             images; the message says which.
         FolderInUseError: If another process computes the same part.
+        OSError: If the disk of `folder` is full; the message names the bytes that are needed. A
+            later call continues.
 
     Example:
 
@@ -239,13 +246,28 @@ class _Part:
         with write_atomically(self.path(".json"), replace=True) as path:
             path.write_text(json.dumps({**facts, "done": done}, indent=2), encoding="utf-8")
 
-    def create(self, ending: str, shape: tuple[int, ...], dtype: Any, done: int) -> np.memmap:
-        """Opens an unfinished file for writing; a new one where no rows are there."""
+    def create(
+        self, ending: str, shape: tuple[int, ...], dtype: Any, done: int
+    ) -> io.BufferedRandom:
+        """Opens an unfinished file at its first missing row; a new one where no rows are there.
+
+        Rows are written, not mapped: on a full disk, a store to a mapped page ends the process.
+        """
         path = self.path(f"{ending}.unfinished")
-        if done:
-            return cast(np.memmap, read_array(path, "r+"))
-        path.unlink(missing_ok=True)  # a symbolic link is not followed
-        return np.lib.format.open_memmap(path, "w+", dtype, shape)
+        row = math.prod(shape[1:]) * np.dtype(dtype).itemsize
+        needed = row * (shape[0] - done)
+        with explain_full_disk(path, needed):
+            if shutil.disk_usage(self.folder).free < needed:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            if not done:
+                path.unlink(missing_ok=True)  # a symbolic link is not followed
+                np.lib.format.open_memmap(path, "w+", dtype, shape)
+        mapped = cast(np.memmap, read_array(path, "r"))
+        if mapped.shape != shape or mapped.dtype != dtype:
+            raise ValueError(f"{path} is damaged. Remove {self.folder}.")
+        file = open(path, "r+b")  # noqa: SIM115  (closed by `_compute`)
+        file.seek(mapped.offset + done * row)
+        return file
 
     def finish(self) -> None:
         for ending in (".labels.npy", ".npy"):  # the last one says that all is there
@@ -279,24 +301,30 @@ def _compute(
     """Computes the missing rows, and records from time to time how many are there."""
     from keras_vit.data.batches import eval_batches
 
-    values = labels = None
+    files: list[io.BufferedRandom] = []
     saved = time.monotonic()
     batches = () if images is None else eval_batches(
         images, transform, batch_size, one_hot=False, worker=(0, 1)
     )  # fmt: skip
-    for pixels, classes in batches:
-        x = np.asarray(network.predict_on_batch(pixels)[facts["stage"]], facts["dtype"])
-        y = np.asarray(classes)
-        if values is None or labels is None:
-            values = part.create(".npy", (total, *x.shape[1:]), x.dtype, done)
-            labels = part.create(".labels.npy", (total, *y.shape[1:]), y.dtype, done)
-        values[done : done + len(x)], labels[done : done + len(x)] = x, y
-        done += len(x)
-        if time.monotonic() - saved >= _SAVE_SECONDS or done == total:
-            values.flush()
-            labels.flush()
-            part.save(facts, done)
-            saved = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        for pixels, classes in batches:
+            x = np.asarray(network.predict_on_batch(pixels)[facts["stage"]], facts["dtype"])
+            rows = {".npy": x, ".labels.npy": np.asarray(classes)}
+            if not files:
+                for ending, y in rows.items():
+                    file = part.create(ending, (total, *y.shape[1:]), y.dtype, done)
+                    files.append(stack.enter_context(file))
+            done += len(x)
+            is_due = time.monotonic() - saved >= _SAVE_SECONDS or done == total
+            with explain_full_disk(part.path(".npy"), x.nbytes):
+                for file, y in zip(files, rows.values(), strict=True):
+                    file.write(y.tobytes())
+                    if is_due:
+                        file.flush()
+                        os.fsync(file.fileno())
+            if is_due:
+                part.save(facts, done)
+                saved = time.monotonic()
     if done != total:
         raise ValueError(f"{done} of {total} images were read. The images changed meanwhile.")
     part.finish()

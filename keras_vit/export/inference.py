@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import math
 import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -23,6 +24,7 @@ from keras_vit.models.quantized import dequantize, quantized_layers
 from keras_vit.models.resnet import fold_standardization
 from keras_vit.trainers.model import Model, find_preprocessing
 from keras_vit.trainers.private_names import flatten_layers
+from keras_vit.trainers.processors import free_address_space
 
 # Keras dtype policy of each precision.
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
@@ -38,6 +40,9 @@ _KERAS_EXPORT = (
     "and comparison."
 )
 EXPORTED = "exported"  # name of the model with named outputs, in the names of tensors in files
+# Address space of a conversion: tf2onnx and LiteRT took 560 to 760 MB and up to 6.3 times the
+# weights (S/16 and B/16, TensorFlow 2.21, two cores; threads have heaps of their own).
+_CONVERSION, _COPIES = 1 << 30, 7
 _SMALLEST = 1e-12  # in place of 0, where all outputs are
 
 
@@ -177,6 +182,23 @@ class Inference:
             }
         shape = (batch_size, *self.model.inputs[0].shape[1:])
         return tf.TensorSpec(shape, tf.float32, "pixels")
+
+
+def check_address_space(inference: Inference) -> None:
+    """Refuses a conversion that would end the process: C++ libraries abort without memory.
+
+    Raises:
+        MemoryError: If a limit of the process leaves too little address space.
+    """
+    free = free_address_space()
+    weights = sum(math.prod(each.shape) * each.dtype.size for each in inference.variables)
+    needed = _CONVERSION + _COPIES * weights
+    if free is not None and free < needed:
+        raise MemoryError(
+            f"The conversion of {inference.source.name!r} takes about {needed:,} bytes of address "
+            f"space, and the limit of this process leaves {max(free, 0):,}. Raise it (`ulimit -v`, "
+            "RLIMIT_AS), or convert the model elsewhere."
+        )
 
 
 def prepare(

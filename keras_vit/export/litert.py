@@ -23,6 +23,7 @@ from keras_vit.config import Preprocessing
 from keras_vit.export.freeze import constants_of, with_weights
 from keras_vit.export.inference import (
     Inference,
+    check_address_space,
     check_labels,
     check_outputs,
     check_precision,
@@ -107,6 +108,7 @@ def export_litert(
         FileExistsError: If `path` exists.
         ImportError: If `ai_edge_litert`, for `"int4"` `ai_edge_quantizer`, or for the converter
             `"litert"` `litert_converter`, is not installed.
+        MemoryError: If a limit of the process leaves too little address space.
         OSError: If `path` cannot be written.
         ValueError: If the model cannot be exported, the number of labels is wrong, or `"int8"` has
             no calibration images or another batch size than 1.
@@ -196,6 +198,7 @@ def _convert(
     package: str = "tensorflow",
 ) -> tuple[bytes, list[LayerError]]:
     """Converts through a SavedModel with one signature, which names the tensors."""
+    check_address_space(inference)
     if package == "litert":
         data = _convert_stablehlo(inference, outputs, batch_size)
         return _to_int4(data) if precision == "int4" else data, []

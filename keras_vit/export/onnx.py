@@ -80,6 +80,7 @@ def export_onnx(
     Raises:
         FileExistsError: If `path` exists.
         ImportError: If `tf2onnx` or `onnxruntime` is not installed.
+        MemoryError: If a limit of the process leaves too little address space.
         OSError: If `path` cannot be written.
         ValueError: If the model cannot be exported, the number of labels is wrong, or the installed
             `onnx` does not know the opset.

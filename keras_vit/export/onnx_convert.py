@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.export.inference import Inference
+from keras_vit.export.inference import Inference, check_address_space
 from keras_vit.export.onnx_graph import Graph, Replacement, fold_constants, rewrite
 from keras_vit.trainers.private_names import tf2onnx_optimizers
 
@@ -56,6 +56,7 @@ def convert(inference: Inference, outputs: tuple[str, ...], opset: int) -> Graph
     Returns:
         A `Graph` with the input `pixels` of shape `(batch, H, W, C)`, or with `patches` and `grid`.
     """
+    check_address_space(inference)
     function, weights = _trace(inference, outputs)
     model = _run_tf2onnx(function, outputs, opset)
     graph = _read(model, {**_captured(function), **weights}, opset)

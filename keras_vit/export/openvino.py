@@ -94,6 +94,7 @@ def export_openvino(
     Raises:
         FileExistsError: If a file of the two exists.
         ImportError: If `openvino`, `tf2onnx`, or `nncf` for `"int8"`, is not installed.
+        MemoryError: If a limit of the process leaves too little address space.
         OSError: If `path` cannot be written.
         ValueError: If the model cannot be exported, the number of labels is wrong, `path` does not
             end in `.xml`, or `"int8"` has no calibration images.
@@ -266,4 +267,9 @@ def _save(graph: openvino.Model, path: pathlib.Path, precision: str) -> None:
     """Writes graph and weights; only `"float16"` compresses the weights here."""
     import openvino
 
-    openvino.save_model(graph, path, compress_to_fp16=precision == "float16")
+    try:
+        openvino.save_model(graph, path, compress_to_fp16=precision == "float16")
+    except RuntimeError:  # "iostream error": C++ streams do not tell that the disk is full
+        with open(path.with_suffix(".bin"), "ab") as file:
+            file.write(bytes(1 << 20))
+        raise

@@ -26,6 +26,7 @@ from keras_vit.analysis.patch_features import principal_axes, project_patches, t
 from keras_vit.analysis.relevance import class_relevance
 from keras_vit.evaluate.compute import training_memory
 from keras_vit.evaluate.counting import StageCount, count_stages
+from keras_vit.files import write_atomically
 from keras_vit.models.graph import is_headless
 from keras_vit.models.heads import class_probabilities
 from keras_vit.report.page import (
@@ -86,7 +87,10 @@ def write_report(
         )
     class_names = class_names or getattr(model, "class_names", None)
     sections = list(_sections(model, images, class_names, task))
-    path.write_text(render_page(model.name, sections), encoding="utf-8", errors="backslashreplace")
+    page = render_page(model.name, sections)
+    with write_atomically(path, replace=True) as unfinished:
+        # Linux allows file names that are no UTF-8.
+        unfinished.write_text(page, encoding="utf-8", errors="backslashreplace")
     return path
 
 

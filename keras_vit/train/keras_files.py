@@ -39,6 +39,7 @@ import keras_vit.trainers.model  # noqa: F401 - registers `Model`
 from keras_vit.errors import CheckpointError
 from keras_vit.files import write_atomically
 from keras_vit.reading import open_regular
+from keras_vit.weights.array_file import lacks_memory
 from keras_vit.weights.formats import check_keras_file
 from keras_vit.weights.load import check_finite
 
@@ -60,6 +61,8 @@ def load_keras_file(path: str | os.PathLike[str]) -> keras.Model:
         CheckpointError: If the file unpacks to much more than it is, weights are NaN or infinite,
             or Keras refuses it, whatever the reason. The message gives it in one line; the error
             of Keras is its cause.
+        MemoryError: If there is too little memory; `tf.errors.ResourceExhaustedError` if TensorFlow
+            finds it.
     """
     path = pathlib.Path(path)
     if not path.is_file():
@@ -68,6 +71,8 @@ def load_keras_file(path: str | os.PathLike[str]) -> keras.Model:
     try:
         model = keras.saving.load_model(path, safe_mode=True)
     except Exception as error:  # Keras raises errors of many kinds for damaged files
+        if lacks_memory(error):
+            raise
         text = " ".join(str(error).split()) or "no reason given"
         reason = text if len(text) <= _MAX_REASON else f"{text[:_MAX_REASON]}..."
         raise CheckpointError(

@@ -102,6 +102,20 @@ def memory_bytes() -> int:
     return min([machine, *_cgroup_limits()])
 
 
+def free_address_space() -> int | None:
+    """Address space in bytes that this process may still take; `None` without `ulimit -v`."""
+    try:
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if limit == resource.RLIM_INFINITY:
+            return None
+        pages = int(pathlib.Path("/proc/self/statm").read_text().split()[0])
+    except (ImportError, OSError):  # not Linux
+        return None
+    return limit - pages * os.sysconf("SC_PAGE_SIZE")
+
+
 def _cgroup_limits() -> Iterator[int]:
     """Memory limits in bytes of this process's control groups and their parents, v1 and v2."""
     try:

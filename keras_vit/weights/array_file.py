@@ -31,6 +31,15 @@ class Entry(NamedTuple):
     dtype: str
 
 
+def lacks_memory(error: BaseException | None) -> bool:
+    """Whether an error, or one that led to it, says that there is too little memory."""
+    while error is not None:
+        if isinstance(error, MemoryError) or type(error).__name__ == "ResourceExhaustedError":
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 def check_count(path: pathlib.Path, count: int) -> None:
     """Raises CheckpointError if a file claims to hold more arrays than any checkpoint has."""
     if count > MAX_ARRAYS:
@@ -97,6 +106,7 @@ class ArrayFile:
 
         Raises:
             CheckpointError: If its bytes are damaged, or its values are not finite floats.
+            MemoryError: If there is too little memory.
         """
         dtype = self.entries[name].dtype
         if dtype not in FLOATS:
@@ -108,6 +118,12 @@ class ArrayFile:
             array = self.read_raw(name)
         except CheckpointError:
             raise
+        except MemoryError as error:
+            reason = str(error) or "no bytes are left"
+            raise MemoryError(
+                f"There is too little memory to read {name!r} of {self.path}: {reason}. Close "
+                "other programs, or use a machine with more memory."
+            ) from error
         except DAMAGE as error:
             raise CheckpointError(
                 f"{name!r} in {self.path} is damaged ({error}). Fetch the file again."

@@ -16,6 +16,7 @@ import numpy as np
 from keras_vit.errors import CheckpointError, CheckpointMismatchError
 from keras_vit.files import write_atomically
 from keras_vit.reading import DAMAGE, is_regular, read_json
+from keras_vit.weights.array_file import lacks_memory
 from keras_vit.weights.formats import open_arrays
 from keras_vit.weights.load import LoadReport
 from keras_vit.weights.save import Sized, write_safetensors
@@ -290,12 +291,16 @@ def _open_tensorflow(path: pathlib.Path) -> _Opened:
     try:
         reader = tf.train.load_checkpoint(os.fspath(path))
     except (tf.errors.OpError, IndexError, *DAMAGE) as error:
+        if lacks_memory(error):
+            raise
         raise CheckpointError(f"{path} is damaged ({error}). Fetch it again.") from error
 
     def read(name: str) -> np.ndarray:
         try:
             array = np.asarray(reader.get_tensor(name), "float32")
         except (tf.errors.OpError, IndexError, *DAMAGE) as error:
+            if lacks_memory(error):
+                raise
             raise CheckpointError(f"{name!r} in {path} is damaged ({error}).") from error
         if not np.isfinite(array).all():
             raise CheckpointError(f"{name!r} in {path} holds NaN or infinity. Fetch it again.")

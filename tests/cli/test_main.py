@@ -11,6 +11,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import zipfile
 
 import keras
 import numpy as np
@@ -126,6 +127,26 @@ def test_a_refused_keras_file_is_one_line(content, tmp_path, capsys):
     assert error.count("\n") == 1
     assert main(["inspect", str(path), "--debug"]) == 2
     assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("chained", [False, True])
+def test_too_little_memory_is_no_damaged_file(chained, tmp_path, capsys, monkeypatch):
+    def no_memory(*_, **__):
+        try:
+            raise MemoryError("Unable to allocate 4.00 TiB")
+        except MemoryError as error:
+            if not chained:
+                raise
+            raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating") from error
+
+    path = tmp_path / "model.keras"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("config.json", "{}")
+    monkeypatch.setattr(keras.saving, "load_model", no_memory)
+    assert main(["inspect", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert ("OOM when allocating" if chained else "There is too little memory. Unable") in error
+    assert "damaged" not in error
 
 
 def test_code_in_a_keras_file_is_refused(tmp_path, capsys):

@@ -103,6 +103,31 @@ def test_a_run_that_continues_has_the_compiler_of_its_first_rows(
     np.testing.assert_allclose(other, undisturbed, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_full_disk_ends_in_a_message(is_late, images, small_disk, monkeypatch):
+    """Pages of a mapped file that has no space end the process with SIGBUS."""
+    folder, create = small_disk.path / "features", feature_store._Part.create
+    many = make_model(width=256, patch_size=1)  # features of 2.6 MB
+
+    def create_and_fill(part, *arguments):
+        file = create(part, *arguments)
+        if is_late:
+            small_disk.fill()
+        return file
+
+    with monkeypatch.context() as patch:
+        patch.setattr(feature_store._Part, "create", create_and_fill)
+        folder.mkdir()
+        if not is_late:
+            small_disk.fill(leave=20_000)
+        message = r"The disk of .*features is full \([\d,]+ bytes are free, [\d,]+ are needed\)"
+        with pytest.raises(OSError, match=message):
+            store_features(many, images, folder, "encoder_norm")
+    small_disk.make_room()
+    found = store_features(many, images, folder, "encoder_norm")
+    assert found.computed == 10 and np.abs(found.values).sum(axis=(1, 2)).min() > 1
+
+
 def test_workers_compute_a_part_each(model, images, expected, tmp_path):
     parts = [store_features(model, images, tmp_path, batch_size=2, worker=(0, 3))]
     with pytest.raises(FileNotFoundError, match=r"lacks part-1-of-3\.npy, part-2-of-3\.npy"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pathlib
 import sys
 
 import keras
@@ -201,3 +203,21 @@ def test_any_model_with_preprocessing_can_be_exported(tmp_path):
         model, tmp_path / "m.onnx", preprocessing=Preprocessing(100.0, 50.0), images=pixels
     )
     assert report.max_difference < 1e-5
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("export", [export_litert, export_onnx])
+def test_a_conversion_without_address_space_ends_in_a_message(export, tmp_path):
+    """The libraries would end the process with std::bad_alloc."""
+    import resource
+
+    model, before = build_vit(tiny_config()), resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(pathlib.Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * os.sysconf("SC_PAGE_SIZE") + (900 << 20)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, before[1]))
+    try:
+        with pytest.raises(MemoryError, match=r"takes about 1,07.* leaves [\d,]{11}\. Raise it"):
+            export(model, tmp_path / "a.onnx")
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+    assert not list(tmp_path.iterdir())

@@ -143,6 +143,16 @@ def browse(path, folder, width, probe):
     return json.loads(html.unescape(re.search(r'data-seen="([^"]*)"', shown.stdout).group(1)))
 
 
+def test_a_page_is_replaced_whole_or_not_at_all(small_disk):
+    model, _ = random_vit()
+    path = write_report(model, small_disk.path / "report.html")
+    before = path.read_bytes()
+    small_disk.fill(leave=8192)
+    with pytest.raises(OSError, match=r"The disk of .* is full"):
+        write_report(model, path)
+    assert path.read_bytes() == before
+
+
 def test_a_real_browser_shows_the_page(tmp_path):
     model, images = random_vit()
     path = write_report(model, tmp_path / "report.html", images)
