@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 
 import keras
 
+from keras_vit.reading import parse_json
+
 _LOGGER = logging.getLogger("keras_vit")
 _PAUSE = 0.2  # seconds between attempts
 _MESSAGE_SECONDS = 2.0  # for a whole message, with its connection and its answer
@@ -76,10 +78,7 @@ class _Message(NamedTuple):
     @classmethod
     def parse(cls, line: bytes) -> _Message:
         """Reads one line of JSON; a ValueError if it is not the message of a worker."""
-        try:
-            fields = json.loads(line)
-        except RecursionError as error:
-            raise ValueError("too deep") from error
+        fields = parse_json(line)
         if not isinstance(fields, dict) or fields.get("greeting") != _GREETING:
             raise ValueError("another program answers")
         run, index = fields.get("run"), fields.get("index")

@@ -3,14 +3,35 @@
 from __future__ import annotations
 
 import pathlib
+import struct
+import tokenize
+import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from keras_vit.errors import CheckpointError
-from keras_vit.reading import DAMAGE
 
+# Exceptions of the standard library and NumPy on damaged files.
+DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    KeyError,
+    MemoryError,
+    NotImplementedError,
+    OSError,
+    OverflowError,
+    RecursionError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    tokenize.TokenError,
+)
 # Suffixes of pickled files, which can run any code when they are read.
 PICKLE_SUFFIXES = (".bin", ".pth", ".pt", ".ckpt", ".pkl", ".pickle", ".joblib")
 # Arrays in a file: the largest checkpoint that is read here has 2,400, with optimizer states.

@@ -11,8 +11,8 @@ import zipfile
 from typing import IO, NoReturn
 
 from keras_vit.errors import CheckpointError
-from keras_vit.reading import DAMAGE, is_regular, open_regular
-from keras_vit.weights.array_file import PICKLE_SUFFIXES, ArrayFile
+from keras_vit.reading import is_regular, open_regular
+from keras_vit.weights.array_file import DAMAGE, PICKLE_SUFFIXES, ArrayFile
 from keras_vit.weights.npz_file import BoundedFile, open_npz
 from keras_vit.weights.safetensors_file import open_tensors
 from keras_vit.weights.sharded_file import INDEX_SUFFIX, index_name, open_shards

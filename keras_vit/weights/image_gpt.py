@@ -15,8 +15,8 @@ import numpy as np
 
 from keras_vit.errors import CheckpointError, CheckpointMismatchError
 from keras_vit.files import write_atomically
-from keras_vit.reading import DAMAGE, is_regular, read_json
-from keras_vit.weights.array_file import lacks_memory
+from keras_vit.reading import is_regular, read_json
+from keras_vit.weights.array_file import DAMAGE, lacks_memory
 from keras_vit.weights.formats import open_arrays
 from keras_vit.weights.load import LoadReport
 from keras_vit.weights.save import Sized, write_safetensors

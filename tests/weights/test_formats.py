@@ -24,7 +24,7 @@ from keras_vit.models.vit import build_vit
 from keras_vit.train.keras_files import load_keras_file
 from keras_vit.weights.array_file import Entry
 from keras_vit.weights.formats import check_keras_file, check_weights_file, open_arrays
-from keras_vit.weights.load import load_keras_weights
+from keras_vit.weights.weights_h5 import load_keras_weights
 from tests.fixtures import tiny_config
 from tests.hostile_files import KERNEL, WEIGHTS, hdf5, list_again, write_keras
 
