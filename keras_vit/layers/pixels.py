@@ -60,10 +60,10 @@ class ColorPalette(keras.layers.Layer):
         shape = tuple(self.colors.shape)
         try:
             given = np.asarray(palette)
-            values = given.astype("float32")
-        except (TypeError, ValueError, OverflowError):  # lists of different lengths, or no numbers
-            given, values = np.asarray(None), np.zeros(0, "float32")
+        except (TypeError, ValueError, OverflowError):  # lists of different lengths
+            given = np.asarray(None)
         is_number = given.dtype.kind in "fiu"
+        values = given.astype("float32") if is_number else np.zeros(0, "float32")
         if values.shape != shape or not is_number or not (np.abs(values) <= 1 + 1e-6).all():
             found = f"{given.dtype} of shape {given.shape}" if is_number else "no array of numbers"
             if is_number and values.size:
