@@ -233,8 +233,10 @@ def _record_path(path: pathlib.Path) -> pathlib.Path:
 
 def _read_record(path: pathlib.Path) -> Record | None:
     try:
-        return Record(**json.loads(_record_path(path).read_text()))
-    except (OSError, ValueError, TypeError):
+        record = Record(**json.loads(_record_path(path).read_text()))
+        values = dataclasses.astuple(record)
+        return record if tuple(map(type, values)) == (str, str, int, int) else None
+    except (OSError, ValueError, TypeError, RecursionError):
         return None
 
 

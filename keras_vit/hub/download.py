@@ -325,9 +325,11 @@ def _read_state(part: pathlib.Path, url: str) -> Remote:
     """Reads the facts about a partial file; empty if it has another address."""
     try:
         remote = Remote(**json.loads(_state_path(part).read_text()))
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         return Remote(url)
-    return remote if remote.url == url else Remote(url)
+    texts_are_sound = all(isinstance(text, str | None) for text in (remote.validator, remote.md5))
+    is_sound = texts_are_sound and isinstance(remote.total, int | None)
+    return remote if remote.url == url and is_sound else Remote(url)
 
 
 def _write_state(part: pathlib.Path, remote: Remote) -> None:

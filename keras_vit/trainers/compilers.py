@@ -250,7 +250,7 @@ def _read(path: pathlib.Path) -> dict[str, Timing]:
             raise ValueError("seconds outside of (0, 60)")
     except OSError:  # no file, or none that this user may read
         return {}
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         warnings.warn(
             f"The times of compilers in {path} cannot be read ({error}); measuring again.",
             stacklevel=2,
