@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import csv
 import importlib.util
 import os
@@ -254,3 +255,94 @@ def test_cells_are_no_formulas_and_names_are_read_again(tmp_path):
     assert not [cell for cell in written if re.match(r"\s*[=+\-@\t\r\n\uff1d]", cell)]
     assert [read_cell(cell) for cell in written] == CELLS
     assert numbers == ["-1.5", "+3", "-1e-05", "-2", "1.5"]
+
+
+# Functions that write files outside of a block of `write_atomically`, and why they may.
+WRITERS = {
+    "cli/main.py main": "the null device in place of a closed pipe",
+    "data/batch_cache.py _lock": "an empty lock file; tf.data writes the batches and renames them",
+    "evaluate/feature_store.py create": "rows that a later call continues",
+    "evaluate/feature_store.py finish": "renames what is complete",
+    "export/litert.py _convert": "a temporary directory",
+    "export/onnx_graph.py save": "callers pass an unfinished path",
+    "export/onnx_graph.py _write_external": "callers pass an unfinished path",
+    "export/openvino.py _save": "callers pass an unfinished path",
+    "export/serving.py write_version_files": "callers pass an unfinished path",
+    "export/serving.py _write_requests": "callers pass an unfinished path",
+    "files.py _sync": "opened to be forced to the disk",
+    "files.py publish_version": "renames what is complete",
+    "files.py write_atomically": "renames what is complete",
+    "hub/cache.py _move_into_place": "renames a download that was checked",
+    "hub/checked_download.py locked": "an empty lock file",
+    "hub/download.py _copy": "a partial download, which a later call resumes",
+    "hub/download.py _write_state": "facts about a partial download; damaged, it starts again",
+    "hub/repositories.py _link": "renames a download that was checked",
+    "hub/repositories.py _store": "renames a download that was checked",
+    "resume/folder_lock.py __enter__": "a lock file, whose text is for messages",
+}
+WRITES = {"write_text", "write_bytes", "savefig", "save_model", "TFRecordWriter", "open_memmap"}
+WRITES |= {"rename", "symlink_to", "hardlink_to", "touch", "savez", "savez_compressed", "to_csv"}
+WRITES |= {
+    "tofile",
+    "copytree",
+    "copyfile",
+    "copy2",
+    "dump",
+    "imsave",
+    "write_file",
+    "save_weights",
+}
+OF_MODULES = {("os", "replace"), ("shutil", "move"), ("shutil", "copy"), ("np", "save")}
+OF_MODULES |= {("saved_model", "save"), ("model", "save"), ("image", "save")}
+
+
+def writes(call):
+    """Whether a call opens a file for writing, or writes one."""
+    name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+    if name == "open":
+        texts = [n.value for a in call.args[:2] for n in ast.walk(a) if isinstance(n, ast.Constant)]
+        flags = {n.attr for a in call.args for n in ast.walk(a) if isinstance(n, ast.Attribute)}
+        modes = [text for text in texts if re.fullmatch(r"[rwaxbt+]{1,4}", str(text))]
+        return bool(re.search(r"[wax+]", "".join(modes)) or flags & {"O_WRONLY", "O_RDWR"})
+    owner = getattr(call.func, "value", None)
+    of_module = getattr(owner, "attr", getattr(owner, "id", ""))
+    return name in WRITES or (of_module, name) in OF_MODULES
+
+
+def find_writers(node, function="", atomic=False):
+    """Names of the functions below a node that write files, except within `write_atomically`."""
+    if isinstance(node, ast.FunctionDef):
+        function, atomic = node.name, False
+    if isinstance(node, ast.With):
+        calls = [item.context_expr for item in node.items]
+        atomic |= any(getattr(getattr(c, "func", c), "id", "") == "write_atomically" for c in calls)
+    if isinstance(node, ast.Call) and writes(node) and not atomic:
+        yield function
+    for child in ast.iter_child_nodes(node):
+        yield from find_writers(child, function, atomic)
+
+
+def test_every_writer_of_files_is_atomic_or_has_a_reason():
+    """A new one uses `write_atomically`, or stands in the table with its reason."""
+    package = pathlib.Path(keras_vit.__file__).parent
+    found = {
+        f"{path.relative_to(package).as_posix()} {name}"
+        for path in package.rglob("*.py")
+        for name in find_writers(ast.parse(path.read_text(encoding="utf-8")))
+    }
+    assert found == set(WRITERS)
+
+
+@pytest.mark.parametrize(
+    ("code", "is_found"),
+    [
+        ("def f(p): p.write_text('')", True),
+        ("def f(p): open(p, 'r+b' if p else 'ab')", True),
+        ("def f(p): p.open('x')", True),
+        ("def f(p): open(p, 'rb')", False),
+        ("def f(p): open('a.txt', encoding='utf-8')", False),
+        ("def f(p):\n with write_atomically(p) as u, open(u, 'w') as g: g.write('')", False),
+    ],
+)
+def test_a_new_writer_is_found(code, is_found):
+    assert list(find_writers(ast.parse(code))) == ["f"] * is_found

@@ -276,7 +276,9 @@ def _record_path(path: pathlib.Path) -> pathlib.Path:
 
 def _read_record(path: pathlib.Path) -> Record | None:
     try:
-        return Record(**read_json(_record_path(path)))
+        record = Record(**read_json(_record_path(path)))
+        values = dataclasses.astuple(record)
+        return record if tuple(map(type, values)) == (str, str, int, int) else None
     except (OSError, ValueError, TypeError):
         return None
 

@@ -332,7 +332,9 @@ def _read_state(part: pathlib.Path, url: str) -> Remote:
         remote = Remote(**read_json(_state_path(part)))
     except (OSError, ValueError, TypeError):
         return Remote(url)
-    return remote if remote.url == url else Remote(url)
+    texts_are_sound = all(isinstance(text, str | None) for text in (remote.validator, remote.md5))
+    is_sound = texts_are_sound and isinstance(remote.total, int | None)
+    return remote if remote.url == url and is_sound else Remote(url)
 
 
 def _write_state(part: pathlib.Path, remote: Remote) -> None:

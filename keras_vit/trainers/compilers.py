@@ -256,7 +256,7 @@ def _read(path: pathlib.Path) -> dict[str, Timing]:
             raise ValueError("seconds outside of (0, 60)")
     except OSError:  # no file, or none that this user may read
         return {}
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
         warnings.warn(
             f"The times of compilers in {path} cannot be read ({error}); measuring again.",
             stacklevel=2,

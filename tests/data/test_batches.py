@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import gc
+import os
+import tempfile
 
 import keras
 import numpy as np
@@ -99,6 +102,36 @@ def test_cached_files_are_of_these_batches(images, tmp_path):
     assert np.max(next(iter(kept(normalize=True)))[0]) <= 1
     files = set(tmp_path.rglob("*"))
     assert read(kept()) == labels[0] and set(tmp_path.rglob("*")) == files
+
+
+@pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES, errno.ENOSPC])
+def test_a_cache_that_cannot_be_written_fails_no_run(code, images, tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(code, os.strerror(code))
+
+    labels = read(eval_batches(images, TRANSFORM, 4))
+    for name in ("TemporaryFile", "mkdtemp"):
+        monkeypatch.setattr(tempfile, name, refuse)
+    with pytest.warns(UserWarning, match=f"Batches are not cached in .*{os.strerror(code)}"):
+        assert read(eval_batches(images, TRANSFORM, 4, cache=tmp_path / "new" / "val")) == labels
+
+
+def test_too_small_a_disk_for_a_cache_fails_no_run(images, small_disk):
+    small_disk.fill(leave=16_384)
+    with pytest.warns(UserWarning, match=r"they need 34,\d+ bytes, and [\d,]+ are free"):
+        batches = eval_batches(images, TRANSFORM, 4, cache=small_disk.path / "val")
+    assert read(batches) == arrays()[1].tolist()
+
+
+@pytest.mark.parametrize("ending", [".index", ".data-00000-of-00001"])
+def test_a_damaged_cache_is_made_again(ending, images, tmp_path):
+    labels = read(eval_batches(images, TRANSFORM, 4, cache=tmp_path / "val"))
+    gc.collect()
+    (path,) = tmp_path.glob(f"val*{ending}")
+    size = path.stat().st_size
+    os.truncate(path, size // 2)
+    assert read(eval_batches(images, TRANSFORM, 4, cache=tmp_path / "val")) == labels
+    assert path.stat().st_size == size
 
 
 def test_a_kill_while_batches_are_cached_leaves_nothing_in_the_way(images, tmp_path):

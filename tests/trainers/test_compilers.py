@@ -156,7 +156,16 @@ def test_where_xla_cannot_run_nothing_is_timed(model, timer):
 
 
 @pytest.mark.parametrize(
-    "content", [b"\xff", b"[1]", b'{"x": [1]}', b'{"x": [1, -1]}', b"{", b"[" * 99999]
+    "content",
+    [
+        b"\xff",
+        b"[1]",
+        b'{"x": [1]}',
+        b'{"x": [1, -1]}',
+        b'{"x": [1' + b"0" * 400 + b", 1]}",
+        b"{",
+        b"[" * 99999,
+    ],
 )
 def test_a_damaged_cache_is_measured_again(content, model, timer):
     timer.file.parent.mkdir()
