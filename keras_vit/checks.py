@@ -9,6 +9,8 @@ from typing import Any
 # A shape as Keras passes it: an integer for each axis, or None where the size is unknown, as that
 # of the batch. Layers compute with the axes that they need, and mypy cannot tell those from others.
 Shape = tuple[Any, ...]
+# More than normalised pixels have: what reaches beyond is of another range.
+NORMALIZED_LIMIT = 10.0
 
 
 def pair(field: str, value: object) -> tuple[int, int]:
