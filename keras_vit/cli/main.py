@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from keras_vit.cli.commands import COMMANDS, GROUPS, Command
+from keras_vit.errors import needing_tensorflow
 from keras_vit.installation import installed_version, warn_of_other_project
 
 FAILED = 2  # the exit status after an error that the user can correct, as argparse's
@@ -72,9 +73,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = vars(build_parser().parse_args(arguments))
     command, debug = options.pop("command"), options.pop("debug")
     try:
-        if arguments is None:  # not called from another program
-            _prepare_process(command, debug or options.get("verbose", False))
-        command.function(**options)
+        with needing_tensorflow(f"`keras-vit {command.name}`"):
+            if arguments is None:  # not called from another program
+                _prepare_process(command, debug or options.get("verbose", False))
+            command.function(**options)
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:

@@ -8,6 +8,7 @@ import os
 from typing import Any, NamedTuple
 
 from keras_vit.distribution.rendezvous import wait_for_workers
+from keras_vit.errors import needing_tensorflow
 
 _ROLES = ("chief", "worker")  # of the workers that train, in TensorFlow's order
 _EXAMPLE = (
@@ -161,7 +162,8 @@ class Workers:
         """
         if self.count == 1:
             return [number]
-        import tensorflow as tf
+        with needing_tensorflow("Training on several workers"):
+            import tensorflow as tf
 
         own = tf.one_hot(self.index, self.count, tf.cast(number, "float64"), 0.0, dtype="float64")
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import keras
 
+from keras_vit.errors import needing_tensorflow
+
 _PAUSE = 0.2  # seconds between attempts
 _ANSWER_TIMEOUT = 2.0  # seconds
 _MAX_LINE = 1 << 16  # bytes of one line
@@ -58,7 +60,8 @@ def wait_for_workers(addresses: tuple[str, ...], index: int, timeout_seconds: fl
 
 
 def _versions() -> dict[str, str]:
-    import tensorflow as tf
+    with needing_tensorflow("Training on several workers"):
+        import tensorflow as tf
 
     return {"tensorflow": tf.__version__, "keras": keras.__version__}
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from keras_vit.errors import CheckpointError, CheckpointMismatchError
+from keras_vit.errors import CheckpointError, CheckpointMismatchError, needing_tensorflow
 from keras_vit.files import write_atomically
 from keras_vit.weights.array_file import DAMAGE
 from keras_vit.weights.formats import open_arrays
@@ -281,7 +281,8 @@ def _open_safetensors(path: pathlib.Path) -> _Opened:
 
 
 def _open_tensorflow(path: pathlib.Path) -> _Opened:
-    import tensorflow as tf
+    with needing_tensorflow("A checkpoint in TensorFlow's format"):
+        import tensorflow as tf
 
     try:
         reader = tf.train.load_checkpoint(os.fspath(path))
