@@ -10,6 +10,8 @@ from typing import Any
 # of the batch. Layers compute with the axes that they need, and mypy cannot tell those from others.
 Shape = tuple[Any, ...]
 _TRIED_HEADS = 10_000  # on both sides of the number of heads that does not divide the width
+# More than normalised pixels have: what reaches beyond is of another range.
+NORMALIZED_LIMIT = 10.0
 
 
 def pair(field: str, value: object) -> tuple[int, int]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import lazy_loader
@@ -71,6 +73,25 @@ class ExportMismatchError(KerasVitError, ValueError):
         self.report = report
 
 
+@contextlib.contextmanager
+def needing_tensorflow(what: str) -> Iterator[None]:
+    """Names what needs TensorFlow, if an import in this context does not find it.
+
+    Args:
+        what: The subject of the message.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name != "tensorflow":
+            raise
+        raise ModuleNotFoundError(
+            f"{what} needs TensorFlow, with every backend of Keras. Install it: "
+            "pip install tensorflow",
+            name="tensorflow",
+        ) from error
+
+
 def attach_names(package: str, file: str) -> tuple[Any, Any, Any]:
     """`lazy_loader.attach_stub` for packages of which some modules need TensorFlow.
 
@@ -84,15 +105,7 @@ def attach_names(package: str, file: str) -> tuple[Any, Any, Any]:
     find, names, public = lazy_loader.attach_stub(package, file)
 
     def find_name(name: str) -> Any:
-        try:
+        with needing_tensorflow(f"`{package}.{name}`"):
             return find(name)
-        except ModuleNotFoundError as error:
-            if error.name != "tensorflow":
-                raise
-            raise ModuleNotFoundError(
-                f"`{package}.{name}` needs TensorFlow, with every backend of Keras. Install it: "
-                "pip install tensorflow",
-                name="tensorflow",
-            ) from error
 
     return find_name, names, public

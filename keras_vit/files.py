@@ -218,7 +218,13 @@ def list_names(path: pathlib.Path | str) -> list[str]:
 
 def _remote_files(address: str) -> Any:
     """TensorFlow's functions for files, if it has a file system for the address."""
-    import tensorflow as tf
+    try:
+        import tensorflow as tf
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"A remote address needs TensorFlow. Received: {address!r}. Install it: pip install "
+            "tensorflow; or use a local path."
+        ) from error
 
     scheme = address.partition("://")[0]
     if scheme not in tf.io.gfile.get_registered_schemes():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
+import os
 import pathlib
 import shutil
 import subprocess
@@ -17,7 +19,6 @@ import pytest
 import keras_vit
 from keras_vit.checks import short_repr
 from keras_vit.create import build
-from keras_vit.errors import attach_names
 from tests.fixtures import fill_random, images_for, tiny_config
 from tests.import_process import FAMILIES
 from tests.models.test_families import CONFIGS
@@ -144,14 +145,52 @@ def test_what_holds_arrays_prints_as_one_line():
     assert str(masks) == "MaskSet(name='the arrays', class_names=('sky',), items=<2 items>)"
 
 
-@pytest.mark.parametrize(
-    "name", ["read_arrays", "data.box_batches", "export_onnx", "verify_export"]
-)
-def test_without_tensorflow_what_needs_it_says_so(name, monkeypatch):
-    def fail(*arguments):
-        raise ModuleNotFoundError("No module named 'tensorflow'", name="tensorflow")
+# Without TensorFlow, as the JAX backend can do: a message for each call.
+WITHOUT_TENSORFLOW = """
+import sys
 
-    monkeypatch.setattr("lazy_loader.attach_stub", lambda *_: (fail, None, []))
-    find, _, _ = attach_names("keras_vit", "")
-    with pytest.raises(ModuleNotFoundError, match=f"`keras_vit.{name}` needs TensorFlow"):
-        find(name)
+class Hide:
+    def find_spec(self, name, path=None, target=None):
+        if name == "tensorflow":
+            raise ModuleNotFoundError("No module named 'tensorflow'", name=name)
+
+sys.meta_path.insert(0, Hide())
+import keras_vit
+from keras_vit import evaluate, train
+from keras_vit.cli.main import main
+from keras_vit.files import list_names
+from keras_vit.train.runs import find_exporter
+
+for what, call in {
+    "`keras_vit.read_arrays`": lambda: keras_vit.read_arrays,
+    "`keras_vit.data.box_batches`": lambda: keras_vit.data.box_batches,
+    "`keras_vit.export_onnx`": lambda: keras_vit.export_onnx,
+    "`keras_vit.verify_export`": lambda: keras_vit.verify_export,
+    "`store_features`": lambda: evaluate.store_features(None, None, "folder"),
+    "`predict_set`": lambda: evaluate.predict_set(None, None),
+    "`predict_targets`": lambda: evaluate.predict_targets(None, None),
+    "`fit_probe`": lambda: train.fit_probe(None, None, None, "folder"),
+    "Training on images": lambda: keras_vit.fine_tune(None, None, None),
+    "`Run.evaluate`": lambda: train.Run.evaluate(None, "folder"),
+    "An export": lambda: find_exporter("onnx"),
+    "A remote address": lambda: list_names("gs://bucket/folder"),
+    "`keras-vit check`": lambda: main(["check", "folder"]),
+}.items():
+    try:
+        status = call()
+    except ModuleNotFoundError as error:
+        assert str(error).startswith(f"{what} needs TensorFlow"), (what, error)
+        assert "pip install tensorflow" in str(error), error
+    else:
+        assert status == 2, what
+"""
+
+
+def test_without_tensorflow_what_needs_it_says_so():
+    if importlib.util.find_spec("jax") is None:
+        pytest.skip("the JAX backend is not installed")
+    environment = {**os.environ, "KERAS_BACKEND": "jax", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", WITHOUT_TENSORFLOW]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "error: `keras-vit check` needs TensorFlow" in done.stderr

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from keras_vit.cli.commands import COMMANDS, GROUPS, Command
 from keras_vit.cli.output import complain
-from keras_vit.errors import printable
+from keras_vit.errors import needing_tensorflow, printable
 from keras_vit.installation import installed_version, warn_of_other_project
 
 FAILED = 2  # the exit status after an error that the user can correct, as argparse's
@@ -81,11 +81,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command, debug = options.pop("command"), options.pop("debug")
     try:
         _check_paths(options)
-        if arguments is None:  # not called from another program
-            if options.get("quiet"):
-                os.environ["KERAS_VIT_PROGRESS"] = "0"
-            _prepare_process(command, debug or options.get("verbose", False))
-        command.function(**options)
+        with needing_tensorflow(f"`keras-vit {command.name}`"):
+            if arguments is None:  # not called from another program
+                if options.get("quiet"):
+                    os.environ["KERAS_VIT_PROGRESS"] = "0"
+                _prepare_process(command, debug or options.get("verbose", False))
+            command.function(**options)
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:

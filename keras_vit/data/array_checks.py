@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from keras_vit.checks import NORMALIZED_LIMIT
 from keras_vit.data.pixel_range import bits_of
-
-_NORMALIZED = 10.0  # more than normalised pixels have
 
 
 def check_labels(labels: np.ndarray, num_classes: int, name: str) -> None:
@@ -32,7 +31,7 @@ def check_values(x: np.ndarray) -> None:
     elif x.dtype.kind in "iu" and low >= 0 and high > 255:
         bits = bits_of(high) or 16
         advice = f" They look like {bits} bits a channel: multiply by 255 / {2**bits - 1}."
-    elif low < 0 and high <= _NORMALIZED:
+    elif low < 0 and high <= NORMALIZED_LIMIT:
         advice = " They look normalised: undo it, since the model does it itself."
     if not (low >= 0 and high <= 255) or (advice and high <= 1):  # NaN fails too
         raise ValueError(

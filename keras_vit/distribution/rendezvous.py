@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import keras
 
+from keras_vit.errors import needing_tensorflow
 from keras_vit.reading import parse_json
 
 _LOGGER = logging.getLogger("keras_vit")
@@ -258,7 +259,8 @@ class _Meeting:
 
 
 def _versions() -> dict[str, str]:
-    import tensorflow as tf
+    with needing_tensorflow("Training on several workers"):
+        import tensorflow as tf
 
     return {"tensorflow": tf.__version__, "keras": keras.__version__}
 

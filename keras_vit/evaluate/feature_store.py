@@ -26,6 +26,7 @@ import keras
 import numpy as np
 
 from keras_vit.checks import check_choice, short_repr
+from keras_vit.errors import needing_tensorflow
 from keras_vit.files import explain_full_disk, write_atomically
 from keras_vit.models.feature_extraction import features_of, head_input_stage
 from keras_vit.reading import read_array, read_json
@@ -109,8 +110,9 @@ def store_features(
     >>> features.values.shape  # doctest: +SKIP
     (3680, 768)
     """
-    from keras_vit.data.digests import digest_images, digest_transform
-    from keras_vit.data.input_transform import transform_of
+    with needing_tensorflow("`store_features`"):
+        from keras_vit.data.digests import digest_images, digest_transform
+        from keras_vit.data.input_transform import transform_of
 
     check_choice("dtype", dtype, ("float32", "float16"))
     stage = stage or head_input_stage(model)

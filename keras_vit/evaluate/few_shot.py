@@ -14,6 +14,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vit.errors import needing_tensorflow
 from keras_vit.models.feature_extraction import features_of, head_input_stage
 
 # The candidates of the official evaluation of 2020, and the fixed value of big_vision today.
@@ -265,8 +266,9 @@ def _transformed(data: Any, model: keras.Model) -> Any:
     """Batches of an `ImageSet`, whose classes need not be those of the model's head."""
     if not hasattr(data, "num_classes"):
         return data
-    from keras_vit.data.batches import eval_batches  # TensorFlow
-    from keras_vit.data.input_transform import transform_of
+    with needing_tensorflow("An `ImageSet`"):
+        from keras_vit.data.batches import eval_batches
+        from keras_vit.data.input_transform import transform_of
 
     transform = dataclasses.replace(transform_of(model), classes=None)
     return eval_batches(data, transform, _BATCH, one_hot=False)

@@ -16,6 +16,7 @@ import keras
 import numpy as np
 
 from keras_vit.checks import short_repr
+from keras_vit.errors import needing_tensorflow
 from keras_vit.files import write_csv
 from keras_vit.models.heads import class_probabilities
 
@@ -183,7 +184,8 @@ def predict_set(
     >>> predictions = predict_set(model, validation)  # doctest: +SKIP
     >>> predictions.write_csv("predictions.csv")  # doctest: +SKIP
     """
-    from keras_vit.data.batches import eval_batches
+    with needing_tensorflow("`predict_set`"):
+        from keras_vit.data.batches import eval_batches
 
     if images.task != "single_label":
         raise ValueError(f"{images.name} has task={images.task!r}: use `predict_targets`.")

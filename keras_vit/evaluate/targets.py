@@ -14,6 +14,7 @@ import keras
 import numpy as np
 
 from keras_vit.checks import short_repr
+from keras_vit.errors import needing_tensorflow
 from keras_vit.files import write_csv
 from keras_vit.models.heads import class_probabilities
 
@@ -246,7 +247,8 @@ def predict_targets(
     Raises:
         ValueError: If the images have one class each, or do not fit the model.
     """
-    from keras_vit.data.batches import eval_batches
+    with needing_tensorflow("`predict_targets`"):
+        from keras_vit.data.batches import eval_batches
 
     if images.task == "single_label":
         raise ValueError(f"{images.name} has one class for each image: use `predict_set`.")

@@ -109,8 +109,9 @@ class StdConv2D(keras.layers.Layer):
         )
 
     def effective_kernel(self) -> keras.KerasTensor:
-        """The kernel that images are convolved with: `(height, width, in, out)`, float32."""
+        """The kernel of the convolution: `(height, width, in, out)`, at least float32."""
         kernel = ops.convert_to_tensor(self.kernel)
+        kernel = ops.cast(kernel, keras.backend.result_type(kernel.dtype, "float32"))
         return kernel if self.standardization is None else standardize(kernel, self.standardization)
 
     def compute_output_shape(self, images_shape: Shape) -> Shape:
@@ -191,12 +192,16 @@ class GroupNorm(keras.layers.Layer):
         )
 
     def call(self, images: keras.KerasTensor) -> keras.KerasTensor:
-        x = ops.cast(images, "float32")  # also in half precision: sums are over a whole image
+        # Sums are over a whole image: in half precision, they and the weights are float32.
+        dtype = keras.backend.result_type(images.dtype, "float32")
+        x = ops.cast(images, dtype)
         x = x - self._spread(self._group_mean(x))
         variance = self._group_mean(ops.square(x))
-        gamma = ops.reshape(self.gamma, (1, _NUM_GROUPS, -1))  # (1, groups, C / groups)
+        gamma = ops.reshape(
+            ops.cast(self.gamma, dtype), (1, _NUM_GROUPS, -1)
+        )  # (1, groups, C / groups)
         scale = gamma * ops.rsqrt(variance + self.epsilon)  # (B, groups, C / groups)
-        x = x * ops.reshape(scale, (-1, 1, 1, x.shape[-1])) + self.beta
+        x = x * ops.reshape(scale, (-1, 1, 1, x.shape[-1])) + ops.cast(self.beta, dtype)
         return ops.cast(x, self.compute_dtype)
 
     def _group_mean(self, x: keras.KerasTensor) -> keras.KerasTensor:
@@ -208,7 +213,7 @@ class GroupNorm(keras.layers.Layer):
     def _spread(self, groups: keras.KerasTensor) -> keras.KerasTensor:
         """The value of its group for each channel: `(B, 1, 1, C)`."""
         channels = self.gamma.shape[0]
-        each = ops.ones((1, 1, channels // _NUM_GROUPS), "float32")
+        each = ops.ones((1, 1, channels // _NUM_GROUPS), groups.dtype)
         return ops.reshape(groups * each, (-1, 1, 1, channels))
 
     def compute_output_shape(self, images_shape: Shape) -> Shape:

@@ -165,5 +165,6 @@ class GenerativeLoss(keras.layers.Layer):
         if masked is not None:
             count = ops.maximum(ops.sum(masked, axis=1), 1)
             losses = ops.sum(losses * masked, axis=1) / count  # (B,)
-        self.add_loss(ops.mean(losses))
+        # Keras sums it with the other losses, which are of this type.
+        self.add_loss(ops.cast(ops.mean(losses), keras.config.floatx()))
         return outputs

@@ -50,7 +50,8 @@ def build_detector(
     Raises:
         ImportError: If keras-hub is not installed.
         ValueError: If the images are no whole number of the largest stride of the pyramid, the
-            stride of the patches is no power of two, or an argument is out of its range.
+            stride of the patches is no power of two, an argument is out of its range, or Keras's
+            data format is "channels_first".
 
     Example:
 
@@ -67,6 +68,11 @@ def build_detector(
         )
     if not anchor_size > 0:
         raise ValueError(f"`anchor_size` must be above 0. Received: anchor_size={anchor_size!r}.")
+    if keras.config.image_data_format() != "channels_last":  # the heads of keras-hub read it
+        raise ValueError(
+            "Detectors need the data format 'channels_last'. Received: 'channels_first'. Call "
+            "keras.config.set_image_data_format('channels_last') before."
+        )
     try:
         from keras_hub.layers import AnchorGenerator, NonMaxSuppression
         from keras_hub.models import RetinaNetBackbone, RetinaNetObjectDetector

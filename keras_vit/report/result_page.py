@@ -14,6 +14,7 @@ import numpy as np
 
 from keras_vit.analysis.attention import attention_rollout
 from keras_vit.analysis.image_batches import displayed
+from keras_vit.errors import needing_tensorflow
 from keras_vit.evaluate.counting import count_macs, count_parameters
 from keras_vit.evaluate.predictions import Predictions, wilson_interval
 from keras_vit.evaluate.targets import LabelPredictions, ValuePredictions
@@ -247,7 +248,8 @@ def _caption(predictions: Predictions | LabelPredictions | ValuePredictions, ind
 
 def _view(image: np.ndarray, attention: np.ndarray | None = None) -> str:
     """An image, darkened where attention is low: the page multiplies it with the map."""
-    import tensorflow as tf
+    with needing_tensorflow("A page with images"):
+        import tensorflow as tf
 
     is_small = max(image.shape[:2]) < _SMALL
     pixels = np.round(image).astype("uint8")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from keras_vit.errors import needing_tensorflow
 from keras_vit.train.hyperparameters import Recipe
 from keras_vit.trainers.model import Model
 
@@ -20,7 +21,8 @@ def check_types(model: Any, recipe: Any, **sets: Any) -> None:
     Raises:
         TypeError: If they are not; the message says how to make them.
     """
-    from keras_vit.data.image_set import ImageSet  # TensorFlow
+    with needing_tensorflow("Training on images"):
+        from keras_vit.data.image_set import ImageSet
 
     if isinstance(model, str):
         raise TypeError(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import keras
 import numpy as np
 
+from keras_vit.errors import needing_tensorflow
 from keras_vit.models.graph import check_head
 from keras_vit.models.lora import add_lora
 from keras_vit.models.resizing import resize_model
@@ -152,7 +153,8 @@ def evaluate_accuracy(model: Model, images: ImageSet, batch_size: int = 64) -> f
     Raises:
         ValueError: If images have several labels or regression targets, or the model has no head.
     """
-    from keras_vit.data.batches import eval_batches
+    with needing_tensorflow("`evaluate_accuracy`"):
+        from keras_vit.data.batches import eval_batches
 
     check_task(images, "Accuracy")
     check_head(model, "Accuracy")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import keras
 import numpy as np
 
+from keras_vit.errors import needing_tensorflow
 from keras_vit.evaluate.predictions import Predictions, predict_set
 from keras_vit.evaluate.targets import LabelPredictions, ValuePredictions, predict_targets
 from keras_vit.models.heads import class_probabilities
@@ -54,8 +55,9 @@ def classify_files(
     Returns:
         A `Prediction` for every file that can be read.
     """
-    from keras_vit.data.batches import eval_batches
-    from keras_vit.data.folder import read_files
+    with needing_tensorflow("`classify_files`"):
+        from keras_vit.data.batches import eval_batches
+        from keras_vit.data.folder import read_files
 
     if len(model.output_shape) != 2:
         raise ValueError(

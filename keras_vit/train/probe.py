@@ -12,6 +12,7 @@ import keras
 import numpy as np
 
 from keras_vit.config import ResNetConfig, ViTConfig
+from keras_vit.errors import needing_tensorflow
 from keras_vit.evaluate.attentive import batched
 from keras_vit.evaluate.feature_store import Features, store_features
 from keras_vit.evaluate.predictions import wilson_interval
@@ -119,7 +120,8 @@ def fit_probe(
     >>> result = keras_vit.train.fit_probe(model, train, test, "features")  # doctest: +SKIP
     >>> result.model.save("probe.keras")  # doctest: +SKIP
     """
-    from keras_vit.data.image_set import check_same_classes
+    with needing_tensorflow("`fit_probe`"):
+        from keras_vit.data.image_set import check_same_classes
 
     probe = find_probe(method)
     if train.task != "single_label":

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import keras
 
 from keras_vit.checks import check_choice
+from keras_vit.errors import needing_tensorflow
 from keras_vit.evaluate.compute import training_exaflops
 from keras_vit.report.page import human_bytes, human_seconds
 from keras_vit.report.result_page import write_result_page
@@ -130,8 +131,9 @@ class Run:
         Raises:
             ValueError: If the images have classes that the run does not know.
         """
-        from keras_vit.data.image_set import check_same_classes
-        from keras_vit.data.sources import open_images
+        with needing_tensorflow("`Run.evaluate`"):
+            from keras_vit.data.image_set import check_same_classes
+            from keras_vit.data.sources import open_images
 
         if isinstance(images, str | os.PathLike):
             images = open_images(os.fspath(images), None, self.class_names, task=self.task)
@@ -190,7 +192,8 @@ class Run:
             ValueError: If the images have classes that the run does not know, or those of the run
                 have changed: the run may have been trained on what is held out now.
         """
-        from keras_vit.data.image_set import check_same_classes
+        with needing_tensorflow("`Run.report`"):
+            from keras_vit.data.image_set import check_same_classes
 
         if images is None:
             kind, images = self._held_out()
@@ -340,11 +343,12 @@ def find_exporter(to: str, task: str = "single_label") -> Callable[..., ExportRe
     Raises:
         ValueError: If `to` is another format.
     """
-    from keras_vit.export.litert import export_litert
-    from keras_vit.export.onnx import export_onnx
-    from keras_vit.export.openvino import export_openvino
-    from keras_vit.export.saved_model import export_saved_model
-    from keras_vit.export.segmentation import export_segmenter
+    with needing_tensorflow("An export"):
+        from keras_vit.export.litert import export_litert
+        from keras_vit.export.onnx import export_onnx
+        from keras_vit.export.openvino import export_openvino
+        from keras_vit.export.saved_model import export_saved_model
+        from keras_vit.export.segmentation import export_segmenter
 
     exporters: dict[str, Any] = {
         "saved_model": export_saved_model,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import importlib
 import os
 import pathlib
 import warnings
@@ -15,6 +14,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vit.checks import NORMALIZED_LIMIT
 from keras_vit.config import Preprocessing, ResNetConfig, ViTConfig
 from keras_vit.trainers.array_data import ArrayData
 from keras_vit.trainers.compilers import ChosenByBatch, prefers_xla
@@ -25,7 +25,6 @@ from keras_vit.trainers.private_names import flatten_layers, set_initial_epoch
 
 _CONFIG_KEY, _NAMES_KEY = "architecture", "class_names"
 _NUM_CHECKED = 16  # images whose range of values `fit`, `evaluate` and `predict` check
-_NORMALIZED = 10.0  # more than normalised pixels have
 _CONFIGS = {"vit": ViTConfig, "resnet": ResNetConfig}
 
 
@@ -91,22 +90,33 @@ class Model(ArrayData, DistributedTraining, keras.Model):
         """Checks the shape of a batch of images.
 
         Raises:
-            ValueError: If the model does not take images of this shape.
+            ValueError: If the model does not take images of this shape, or takes one tensor and
+                there are several.
         """
-        if len(self.inputs) == 1 and self.input_spec is None:
-            check_shape((None, *self.inputs[0].shape[1:]), self.select_inputs(inputs))
+        if len(self.inputs) != 1 or self.input_spec is not None:
+            return
+        tensors = keras.tree.flatten(self.select_inputs(inputs))
+        if len(tensors) != 1:
+            raise ValueError(
+                f"The model {self.name!r} takes one input, {self.inputs[0].name}. Received: "
+                f"{len(tensors)} tensors. Pass the images alone."
+            )
+        check_shape((None, *self.inputs[0].shape[1:]), tensors)
 
     def select_inputs(self, batch: Any) -> Any:
         """Selects the inputs of the model from a dict, which may have more keys.
 
         Raises:
-            ValueError: If an input is missing.
+            ValueError: If an input is missing. Nested inputs are left to Keras, which warns and
+                takes the tensors of other keys in their order.
         """
         expected = self.input
         if not isinstance(batch, dict):
             return batch
         names = list(expected) if isinstance(expected, dict) else [x.name for x in self.inputs]
         missing = [name for name in names if name not in batch]
+        if missing and isinstance(expected, dict) and len(names) < len(self.inputs):
+            return batch
         if missing:
             raise ValueError(
                 f"The model {self.name!r} takes a batch with the keys {', '.join(names)}. "
@@ -130,7 +140,7 @@ class Model(ArrayData, DistributedTraining, keras.Model):
             return
         self._values_are_checked = True
         low, high = first.min(), first.max()
-        if not high <= _NORMALIZED or (low >= 0 and high > 1):  # NaN too
+        if not high <= NORMALIZED_LIMIT or (low >= 0 and high > 1):  # NaN too
             return
         preprocessing, includes = find_preprocessing(self)
         if preprocessing is None or not includes or max(preprocessing.mean) <= 1:
@@ -334,9 +344,10 @@ class Model(ArrayData, DistributedTraining, keras.Model):
             ValueError: If the project cannot represent the model or its preprocessing, or the
                 folder holds other weights. Nothing is written then.
         """
-        # Files are above this module, which they build on: its only call of them.
-        files = importlib.import_module("keras_vit.weights.save_folder")
-        return files.save_pretrained(self, folder, layout, class_names)
+        # The one import of a higher level, see docs/architecture.md.
+        from keras_vit.weights.save_folder import save_pretrained
+
+        return save_pretrained(self, folder, layout, class_names)
 
     def compute_loss(
         self,
@@ -368,7 +379,15 @@ class Model(ArrayData, DistributedTraining, keras.Model):
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
         """Compiles the model from the configuration in a `.keras` file."""
-        self._compile(**keras.saving.deserialize_keras_object(config))  # of any loss
+        arguments = keras.saving.deserialize_keras_object(config)
+        loss = arguments.get("loss")
+        try:
+            check_loss(self, loss)
+            for key in ("metrics", "weighted_metrics"):
+                arguments[key] = check_metrics(self, loss, arguments.get(key))
+        except ValueError as error:  # a file of plain Keras, or of a version without this check
+            warnings.warn(f"The model was saved as it was compiled. {error}", stacklevel=2)
+        self._compile(**arguments)
         if self.optimizer is not None and self.built:
             self.optimizer.build(self.trainable_variables)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from keras_vit.errors import CheckpointError, CheckpointMismatchError
+from keras_vit.errors import CheckpointError, CheckpointMismatchError, needing_tensorflow
 from keras_vit.files import write_atomically
 from keras_vit.reading import is_regular, read_json
 from keras_vit.weights.array_file import DAMAGE, lacks_memory
@@ -283,7 +283,8 @@ def _open_safetensors(path: pathlib.Path) -> _Opened:
 
 
 def _open_tensorflow(path: pathlib.Path) -> _Opened:
-    import tensorflow as tf
+    with needing_tensorflow("A checkpoint in TensorFlow's format"):
+        import tensorflow as tf
 
     for part in path.parent.glob(f"{glob.escape(path.name)}.*"):
         if not is_regular(part):

@@ -24,7 +24,7 @@ import sys
 class Hide:
     def find_spec(self, name, path=None, target=None):
         if name == "tensorflow":
-            raise ModuleNotFoundError("No module named 'tensorflow'")
+            raise ModuleNotFoundError("No module named 'tensorflow'", name=name)
 
 sys.meta_path.insert(0, Hide())
 """

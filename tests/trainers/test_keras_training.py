@@ -149,6 +149,19 @@ def test_more_keys_than_inputs_are_ignored():
         model({"image": IMAGES, "id": np.arange(8)})
     with pytest.raises(ValueError, match="Missing data for input"):
         two({"images": IMAGES})
+    with pytest.raises(ValueError, match=r"takes one input, images\. Received: 2 tensors"):
+        model.predict([IMAGES, IMAGES], verbose=0)
+
+
+@pytest.mark.parametrize("base", [keras.Model, keras_vit.Model])
+def test_other_keys_of_nested_inputs_are_taken_in_their_order(base):
+    a, b = keras.Input((1,), name="a"), keras.Input((1,), name="b")
+    model = base({"x": [a, b]}, keras.layers.Dense(1, kernel_initializer="ones")(a) + 3 * b)
+    model.compile("sgd", "mse", jit_compile=False)
+    rows = {"k": np.ones((4, 1), "float32"), "l": np.full((4, 1), 2, "float32")}
+    data = tf.data.Dataset.from_tensors((rows, np.zeros((4, 1))))
+    with pytest.warns(UserWarning, match="structure of `inputs` doesn't match"):
+        assert model.fit(data, shuffle=False, verbose=0).history["loss"] == [49.0]
 
 
 def subclass_of(base):

@@ -88,7 +88,9 @@ def test_losses_of_logits_and_others_are_not_refused(tmp_path):
     # A file that was compiled so before loads: it may be for prediction.
     model._compile("sgd", "categorical_crossentropy")
     model.save(tmp_path / "old.keras")
-    assert keras.saving.load_model(tmp_path / "old.keras").loss == "categorical_crossentropy"
+    with pytest.warns(UserWarning, match="saved as it was compiled. The model returns logits"):
+        loaded = keras.saving.load_model(tmp_path / "old.keras")
+    assert loaded.loss == "categorical_crossentropy"
 
 
 def test_labels_of_the_other_form_are_refused():
@@ -279,7 +281,11 @@ def test_the_numbers_of_a_single_logit_are_right(tmp_path, strategy):
     loss = keras.losses.BinaryCrossentropy(from_logits=True)
     model.compile("sgd", loss, metrics=["accuracy", *given])
     model.save(tmp_path / "one.keras")
-    for each in (model, keras.saving.load_model(tmp_path / "one.keras")):
+    model._compile("sgd", loss, metrics=["accuracy", *given])  # as Keras does, with threshold 0.5
+    model.save(tmp_path / "old.keras")
+    model.compile("sgd", loss, metrics=["accuracy", *given])
+    loaded = [keras.saving.load_model(tmp_path / f"{name}.keras") for name in ("one", "old")]
+    for each in (model, *loaded):
         found = each.evaluate(z, y, verbose=0, return_dict=True)
         assert found["accuracy"] == pytest.approx(np.mean((z[:, 0] > 0) == y))
         assert found["auc"] == pytest.approx(1, abs=1e-3) and found["recall"] == 1
