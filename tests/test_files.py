@@ -260,7 +260,6 @@ def test_cells_are_no_formulas_and_names_are_read_again(tmp_path):
 # Functions that write files outside of a block of `write_atomically`, and why they may.
 WRITERS = {
     "cli/main.py main": "the null device in place of a closed pipe",
-    "data/batch_cache.py _lock": "an empty lock file; tf.data writes the batches and renames them",
     "evaluate/feature_store.py create": "rows that a later call continues",
     "evaluate/feature_store.py finish": "renames what is complete",
     "export/litert.py _convert": "a temporary directory",
@@ -268,30 +267,21 @@ WRITERS = {
     "export/onnx_graph.py _write_external": "callers pass an unfinished path",
     "export/openvino.py _save": "callers pass an unfinished path",
     "export/serving.py write_version_files": "callers pass an unfinished path",
-    "export/serving.py _write_requests": "callers pass an unfinished path",
     "files.py _sync": "opened to be forced to the disk",
     "files.py publish_version": "renames what is complete",
     "files.py write_atomically": "renames what is complete",
     "hub/cache.py _move_into_place": "renames a download that was checked",
     "hub/checked_download.py locked": "an empty lock file",
-    "hub/download.py _copy": "a partial download, which a later call resumes",
     "hub/download.py _write_state": "facts about a partial download; damaged, it starts again",
     "hub/repositories.py _link": "renames a download that was checked",
     "hub/repositories.py _store": "renames a download that was checked",
-    "resume/folder_lock.py __enter__": "a lock file, whose text is for messages",
+    "report/model_page.py _figure": "into memory",
+    "resume/folder_lock.py acquire": "a lock file, whose text is for messages",
+    "weights/save.py _write_npz": "into an archive of an unfinished path",
 }
 WRITES = {"write_text", "write_bytes", "savefig", "save_model", "TFRecordWriter", "open_memmap"}
 WRITES |= {"rename", "symlink_to", "hardlink_to", "touch", "savez", "savez_compressed", "to_csv"}
-WRITES |= {
-    "tofile",
-    "copytree",
-    "copyfile",
-    "copy2",
-    "dump",
-    "imsave",
-    "write_file",
-    "save_weights",
-}
+WRITES |= {"tofile", "copytree", "copyfile", "copy2", "dump", "imsave"}
 OF_MODULES = {("os", "replace"), ("shutil", "move"), ("shutil", "copy"), ("np", "save")}
 OF_MODULES |= {("saved_model", "save"), ("model", "save"), ("image", "save")}
 
