@@ -273,7 +273,7 @@ def load_keras_file(path):
 
 def load_h5(path):
     from keras_vit.models.vit import build_vit
-    from keras_vit.weights.load import load_keras_weights
+    from keras_vit.weights.weights_h5 import load_keras_weights
 
     return load_keras_weights(build_vit(config_of("vit")), path)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import struct
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ _TAIL = 4096
 _BLOCK = 1 << 20
 _MAX_PARTS = 1 << 17  # segments or chunks looked at: those of a PNG of 1 GB, whose have 8 KB mostly
 _MAX_EXIF = 1 << 16  # bytes; a segment of a JPEG is not longer
+EXIF_SEGMENTS = 3  # of a JPEG: EXIF is the first segment, or follows the one or two of JFIF
 # Frame headers of JPEG: 0xC0 to 0xCF, except tables (C4, CC) and the reserved C8.
 _FRAMES = set(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
@@ -76,13 +78,14 @@ def read_exif_orientation(path: str | os.PathLike[str], format: str) -> int:
 
 
 def _jpeg_exif(file: BinaryIO) -> bytes:
-    for marker, length in _jpeg_segments(file):
-        if marker == 0xDA or marker < 0xC0:  # the image begins
-            return b""
-        if marker == 0xE1:
-            data = file.read(length)
-            if data[:6] == b"Exif\0\0":
-                return data
+    """Looks where `orientation.read_orientation` does, so that masks are turned as their images."""
+    head = io.BytesIO(file.read(_MAX_EXIF))
+    head.seek(2)
+    for _ in range(EXIF_SEGMENTS):
+        marker, length = struct.unpack(">HH", head.read(4))
+        data = head.read(max(length - 2, 0))
+        if marker == 0xFFE1 and data.startswith(b"Exif"):
+            return data
     return b""
 
 

@@ -415,7 +415,7 @@ def _check_values(masks: MaskSet, paths: list[pathlib.Path]) -> None:
     problems = []
     for path, row in zip(paths, zip(*masks.items, strict=True), strict=True):
         try:
-            _, labels = masks.load(*map(tf.constant, row))
+            _, labels = masks.load(*map(to_tensor, row))
         except tf.errors.InvalidArgumentError as error:
             problems.append(f"{path} cannot be decoded ({decoding_problem(error)})")
             continue

@@ -9,11 +9,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_vit.data.headers import EXIF_SEGMENTS
+
 _HEADER_BYTES = 1 << 16  # a segment of a JPEG is not longer
 _NAMES = 8  # times that the name of the chunk may occur in a PNG: by chance once in 4 GB of data
 _CHUNKS = 32  # of a WebP file that does not move; encoders write at most six
 _NOTHING = bytes(16)  # in place of a block of EXIF
-_SEGMENTS = 3  # EXIF is the first segment, or follows the one or two of JFIF
 _ENTRIES = 64  # of a directory; cameras write about ten
 _ORIENTATION = 0x0112
 _EXIF_SEGMENT = 0xFFE1
@@ -36,7 +37,7 @@ def read_orientation(data: Any) -> Any:
             _number(head, segment + 4, 4) == _EXIF
         )
 
-    for _ in range(_SEGMENTS - 1):
+    for _ in range(EXIF_SEGMENTS - 1):
         after = segment + 2 + _number(head, segment + 2, 2)
         segment = tf.where(is_exif(), segment, after)
     return _of_directory(head, segment + 10, is_exif())

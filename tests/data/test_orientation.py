@@ -87,7 +87,11 @@ def test_files_are_turned_as_by_pillow(orientation, kind, tmp_path):
     if kind == "JPEG":  # fill bytes before a marker, of which there can be any number
         path.write_bytes(data[:2] + b"\xff" * 9999 + data[2:])
         assert find_problem(path, MAX_PIXELS) is None and read_size(path)[:2] == (24, 40)
-        assert read_exif_orientation(path, "jpeg") == orientation
+        segment = b"\xff\xe5\0\4ab"
+        for before in (b"", b"\xff" * 9, segment, segment * 2, segment * 9):
+            path.write_bytes(data[:2] + before + data[2:])
+            seen = int(read_orientation(tf.constant(path.read_bytes())))
+            assert read_exif_orientation(path, "jpeg") == seen
 
 
 @pytest.mark.parametrize("name", ["exif.png", "exif.webp"])
