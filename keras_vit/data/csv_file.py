@@ -278,7 +278,7 @@ def _read_labels(
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= _MAX_SHOWN else f"{name[:_MAX_SHOWN]}..."
+    return printable(name if len(name) <= _MAX_SHOWN else f"{name[:_MAX_SHOWN]}...")
 
 
 def _listed(names: Iterable[str]) -> str:
