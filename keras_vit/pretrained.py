@@ -14,7 +14,7 @@ from keras_vit.hub.cards.card import Card
 from keras_vit.hub.catalog import find_tag, find_weights, hub_advice
 from keras_vit.models.heads import shape_of
 from keras_vit.trainers.model import Model
-from keras_vit.variants import VARIANTS, chosen_fields, configure, find_variant
+from keras_vit.variants import VARIANTS, chosen_fields, configure, find_variant, split_shape
 from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
 from keras_vit.weights.inspection import FileInfo, inspect_checkpoint
 from keras_vit.weights.load import check_supported
@@ -121,7 +121,8 @@ def build_pretrained(
     info = inspect_checkpoint(checkpoint)
     input_shape = input_shape or shape_of(input_tensor)
     known = {*options, *_known(card)} | ({"pooling"} if pooling is not None else set())
-    known |= {"image_size"} if input_shape is not None and all(input_shape[:2]) else set()
+    if input_shape is not None and split_shape(input_shape)[0] is not None:
+        known |= {"image_size"}
     check_supported(checkpoint, known)
     sizes: dict[str, Any] = {}
     pooled: set[str] = set()

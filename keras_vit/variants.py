@@ -297,7 +297,7 @@ def configure(
     _check_options(options, config)
     changes: dict[str, Any] = dict(options, include_preprocessing=include_preprocessing)
     if input_shape is not None:
-        size, changes["channels"] = _split_shape(input_shape)
+        size, changes["channels"] = split_shape(input_shape)
         if size is None and isinstance(config, ViTConfig):
             changes["any_size"] = True
         else:
@@ -346,9 +346,14 @@ def _check_options(options: dict[str, Any], config: ViTConfig | ResNetConfig) ->
             )
 
 
-def _split_shape(
+def split_shape(
     input_shape: tuple[int | None, int | None, int],
 ) -> tuple[tuple[int, int] | None, int]:
+    """Image size, `None` for images of any size, and channels of an `input_shape`.
+
+    Raises:
+        ValueError: If it is no (height, width, channels).
+    """
     if not isinstance(input_shape, (tuple, list)) or len(input_shape) != 3:
         raise ValueError(_SHAPE_ADVICE.format(input_shape))
     height, width, channels = input_shape

@@ -174,7 +174,7 @@ for what, call in {
     "`Run.evaluate`": lambda: train.Run.evaluate(None, "folder"),
     "An export": lambda: find_exporter("onnx"),
     "A remote address": lambda: list_names("gs://bucket/folder"),
-    "`keras-vit check`": lambda: main(["check", "folder"]),
+    "`keras-vit check`": lambda: main(["check", "."]),
 }.items():
     try:
         status = call()

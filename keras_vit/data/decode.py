@@ -7,6 +7,7 @@ decoded.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -160,6 +161,8 @@ def decoding_problem(error: tf.errors.OpError) -> str:
     """The reason why an image could not be decoded, from the error of `decode`."""
     text = error.message.partition("[Op:")[0].partition("\n\t [[")[0]
     reason = text.rstrip().rpartition("\n")[2].rpartition("}}")[2].strip()
+    stated = re.search(r"Summarized data: b'(.*)'$", reason)  # of an assertion outside of a graph
+    reason = stated.group(1) if stated else reason
     return reason.removeprefix("assertion failed: [").removesuffix("]").rstrip(".")
 
 

@@ -121,7 +121,7 @@ def test_wrong_settings_are_all_named(tmp_path, capsys):
         read_settings(path)
     assert main(["train", "--config", str(tmp_path / "none.toml")]) == 2
     assert "There is no file" in capsys.readouterr().err
-    assert main(["train", "--data", "x", "--dry-run", "--find-learning-rate"]) == 2
+    assert main(["train", "--data", str(tmp_path), "--dry-run", "--find-learning-rate"]) == 2
     assert "both train the model" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         parse("--steps", "2.5")

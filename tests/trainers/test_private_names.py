@@ -77,7 +77,7 @@ def own_names() -> set[str]:
     names = set()
     for tree in TREES.values():
         for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 names.add(node.name)
             elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
                 names.add(node.attr)
