@@ -239,7 +239,6 @@ WRITERS = {
     "export/onnx_graph.py _write_external": "callers pass an unfinished path",
     "export/openvino.py _save": "callers pass an unfinished path",
     "export/serving.py write_version_files": "callers pass an unfinished path",
-    "export/serving.py _write_requests": "callers pass an unfinished path",
     "files.py _sync": "opened to be forced to the disk",
     "files.py publish_version": "renames what is complete",
     "files.py write_atomically": "renames what is complete",
@@ -249,20 +248,13 @@ WRITERS = {
     "hub/download.py _write_state": "facts about a partial download; damaged, it starts again",
     "hub/repositories.py _link": "renames a download that was checked",
     "hub/repositories.py _store": "renames a download that was checked",
-    "resume/folder_lock.py __enter__": "a lock file, whose text is for messages",
+    "report/model_page.py _figure": "a buffer in memory",
+    "resume/folder_lock.py acquire": "a lock file, whose text is for messages",
+    "weights/save.py _write_npz": "a member of an archive, of a stream that callers pass",
 }
 WRITES = {"write_text", "write_bytes", "savefig", "save_model", "TFRecordWriter", "open_memmap"}
 WRITES |= {"rename", "symlink_to", "hardlink_to", "touch", "savez", "savez_compressed", "to_csv"}
-WRITES |= {
-    "tofile",
-    "copytree",
-    "copyfile",
-    "copy2",
-    "dump",
-    "imsave",
-    "write_file",
-    "save_weights",
-}
+WRITES |= {"tofile", "copytree", "copyfile", "copy2", "dump", "imsave"}
 OF_MODULES = {("os", "replace"), ("shutil", "move"), ("shutil", "copy"), ("np", "save")}
 OF_MODULES |= {("saved_model", "save"), ("model", "save"), ("image", "save")}
 
