@@ -154,6 +154,33 @@ def test_a_part_longer_than_the_file_is_thrown_away(server, file):
     assert server.requests[0][1] == f"bytes={len(CONTENT) + 5}-"
 
 
+DAMAGED = [b"", b"\xff", b"[" * 99_999, b'{"url": 1}', b"[]"]
+
+
+@pytest.mark.parametrize("content", [*DAMAGED, b'{"url": "URL", "validator": 3, "total": "x"}'])
+def test_damaged_facts_about_a_part_begin_it_again(content, server, file):
+    file.cut_after = [50_000]
+    with pytest.raises(DownloadError):
+        quick_fetch(address_of(server), attempts=1)
+    (state,) = cache_dir().rglob("*.part.json")
+    url = json.loads(state.read_text())["url"]
+    state.write_bytes(content.replace(b"URL", url.encode()))
+    assert quick_fetch(address_of(server)).read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize(
+    "content",
+    [*DAMAGED, b'{"address": "x", "sha256": "x", "size": "x", "modified": null}'],
+)
+def test_a_damaged_record_is_made_again(content, server):
+    path = quick_fetch(address_of(server))
+    record = path.with_name(path.name + ".json")
+    before = record.read_bytes()
+    record.write_bytes(content)
+    assert quick_fetch(address_of(server)) == path
+    assert record.read_bytes() == before
+
+
 def test_a_server_that_states_too_great_a_length(server, file):
     file.stated_length = len(CONTENT) + 100
     with pytest.raises(DownloadError, match="has less than it said before"):
