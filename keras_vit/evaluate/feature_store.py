@@ -27,7 +27,7 @@ import numpy as np
 
 from keras_vit.checks import check_choice, short_repr
 from keras_vit.errors import needing_tensorflow
-from keras_vit.files import explain_full_disk, write_atomically
+from keras_vit.files import explain_full_disk, no_link, write_atomically
 from keras_vit.models.feature_extraction import features_of, head_input_stage
 from keras_vit.reading import read_array, read_json
 from keras_vit.resume.folder_lock import FolderLock
@@ -267,7 +267,7 @@ class _Part:
         mapped = cast(np.memmap, read_array(path, "r"))
         if mapped.shape != shape or mapped.dtype != dtype:
             raise ValueError(f"{path} is damaged. Remove {self.folder}.")
-        file = open(path, "r+b")  # noqa: SIM115  (closed by `_compute`)
+        file = open(path, "r+b", opener=no_link)  # noqa: SIM115  (closed by `_compute`)
         file.seek(mapped.offset + done * row)
         return file
 

@@ -85,6 +85,20 @@ def test_an_interrupted_computation_continues(rows, model, images, expected, tmp
     np.testing.assert_array_equal(found.labels, np.arange(10) % 3)
 
 
+def test_a_link_in_place_of_unfinished_rows_is_not_followed(model, images, tmp_path, monkeypatch):
+    with monkeypatch.context() as context:
+        kill_after(context, 4)
+        with pytest.raises(Killed):
+            store_features(model, images, tmp_path / "features", batch_size=4)
+    (unfinished,) = (tmp_path / "features").glob("*[0-9].npy.unfinished")
+    before = unfinished.read_bytes()
+    unfinished.rename(tmp_path / "other")
+    unfinished.symlink_to(tmp_path / "other")
+    with pytest.raises(OSError, match="symbolic links"):
+        store_features(model, images, tmp_path / "features", batch_size=4)
+    assert (tmp_path / "other").read_bytes() == before
+
+
 def test_a_run_that_continues_has_the_compiler_of_its_first_rows(
     model, images, tmp_path, monkeypatch
 ):
