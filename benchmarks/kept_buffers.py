@@ -1,4 +1,4 @@
-r"""Measures `keras_vit.trainers.keep_buffers`: steps with and without kept buffers.
+r"""Measures `keras_vit.runtime.keep_buffers`: steps with and without kept buffers.
 
     python benchmarks/kept_buffers.py --output docs/benchmarks/kept_buffers.jsonl
     TF_ENABLE_ONEDNN_OPTS=0 python benchmarks/kept_buffers.py --variant vit_ti16 --depth 1 \

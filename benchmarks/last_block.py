@@ -21,7 +21,7 @@ import tensorflow as tf
 from machine import describe_machine
 
 import keras_vit
-from keras_vit.trainers import keep_buffers
+from keras_vit.runtime import keep_buffers
 
 
 def compile_step(model: keras.Model, task: str, jit_compile: bool):

@@ -35,7 +35,7 @@ def measure(variant: str, policy: str, options) -> None:
     from machine import describe_machine
 
     import keras_vit
-    from keras_vit.trainers import compilers
+    from keras_vit.runtime import compilers
 
     keras.config.set_dtype_policy(policy)
     config = dataclasses.replace(keras_vit.find_config(variant), classes=1000)

@@ -64,7 +64,7 @@ def start_tensorflow() -> dict:
     import keras
     import tensorflow as tf
 
-    from keras_vit.trainers import keep_buffers
+    from keras_vit.runtime import keep_buffers
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)

@@ -130,7 +130,7 @@ def work(variant: str, threads: int, arguments) -> None:
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(threads)
     if not arguments.returned:
-        keras_vit.trainers.keep_buffers()
+        keras_vit.runtime.keep_buffers()
     strategy = None
     if "TF_CONFIG" in os.environ:
         strategy = tf.distribute.MultiWorkerMirroredStrategy()

@@ -83,7 +83,7 @@ def make_strategy():
         os.environ["TF_CONFIG"] = json.dumps(
             {"cluster": hosts, "task": {"type": kind, "index": index}}
         )
-    keras_vit.trainers.keep_buffers()  # makes steps on processors faster
+    keras_vit.runtime.keep_buffers()  # makes steps on processors faster
     if "TF_CONFIG" not in os.environ:
         return tf.distribute.MirroredStrategy()  # the devices of this machine
     keras_vit.distribution.check_cluster()  # names missing workers; TensorFlow would wait

@@ -17,8 +17,8 @@ from keras_vit import (
     models,
     report,
     resume,
+    runtime,
     train,
-    trainers,
     weights,
 )
 from keras_vit.errors import attach_names
@@ -44,7 +44,7 @@ __version__ = "0.1.0"
 
 _SUBPACKAGES = (
     *(analysis, data, distribution, evaluate, export, hub),
-    *(layers, models, report, resume, train, trainers, weights),
+    *(layers, models, report, resume, train, runtime, weights),
 )
 
 __getattr__, _, __all__ = attach_names(__name__, __file__)  # the names in __init__.pyi

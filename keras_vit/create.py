@@ -21,7 +21,7 @@ from keras_vit.models.heads import shape_of
 from keras_vit.models.resizing import copy_weights
 from keras_vit.models.resnet import build_resnet
 from keras_vit.models.vit import build_vit
-from keras_vit.trainers.model import Model, with_config
+from keras_vit.runtime.model import Model, with_config
 from keras_vit.variants import chosen_fields, configure, find_config, find_variant
 from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
 from keras_vit.weights.inspection import adapt_config, inspect_checkpoint

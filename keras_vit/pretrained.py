@@ -13,7 +13,7 @@ from keras_vit.create import build_from
 from keras_vit.hub.cards.card import Card
 from keras_vit.hub.catalog import find_tag, find_weights, hub_advice
 from keras_vit.models.heads import shape_of
-from keras_vit.trainers.model import Model
+from keras_vit.runtime.model import Model
 from keras_vit.variants import VARIANTS, chosen_fields, configure, find_variant, split_shape
 from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
 from keras_vit.weights.inspection import FileInfo, inspect_checkpoint

@@ -20,7 +20,7 @@ def main(folder: str) -> None:
     import numpy as np
     import tensorflow  # noqa: F401
 
-    from tests.trainers.other_packages import changes, page_faults, snapshot
+    from tests.runtime.other_packages import changes, page_faults, snapshot
 
     facts: dict[str, object] = {}
     environment, before, modules = dict(os.environ), snapshot(), set(sys.modules)

@@ -24,7 +24,7 @@ LEVELS = {
     4: ("evaluate", "analysis", "export", "hub"),
     3: ("models", "weights"),
     2: ("layers", "data", "resume"),
-    1: ("variants", "resize", "trainers", "distribution"),
+    1: ("variants", "resize", "runtime", "distribution"),
     0: ("config", "families", "timm_architectures"),
     -1: ("checks", "errors", "files", "installation", "reading"),
 }
@@ -40,17 +40,17 @@ IMPORTS_TENSORFLOW_LATE = {
     "layers/mlp.py",
     "layers/norm.py",
     "layers/traced.py",
-    "trainers/array_data.py",
-    "trainers/compiled_steps.py",
-    "trainers/compilers.py",
-    "trainers/distributed.py",
-    "trainers/private_names.py",
-    "trainers/processors.py",
-    "trainers/xla_checks.py",
+    "runtime/array_data.py",
+    "runtime/compiled_steps.py",
+    "runtime/compilers.py",
+    "runtime/distributed.py",
+    "runtime/private_names.py",
+    "runtime/processors.py",
+    "runtime/xla_checks.py",
     "weights/image_gpt.py",  # of checkpoints in TensorFlow's own format
 }
 # Imports in functions of what stands on a higher level, see docs/architecture.md.
-UPWARD = {("trainers/model.py", "keras_vit.weights.save_folder")}
+UPWARD = {("runtime/model.py", "keras_vit.weights.save_folder")}
 PLOT_FILES = {"analysis/plots.py"}
 
 

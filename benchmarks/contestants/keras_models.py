@@ -29,7 +29,7 @@ def load(cell: dict) -> Run:
     if not cell["who"].startswith("keras_hub"):
         import keras_vit
 
-        keras_vit.trainers.keep_buffers()  # before TensorFlow's first operation
+        keras_vit.runtime.keep_buffers()  # before TensorFlow's first operation
     if cell["task"] == "ceiling":
         dtype = tf.as_dtype(cell["precision"])
         return multiply(

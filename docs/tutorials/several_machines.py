@@ -27,7 +27,7 @@ from sklearn.datasets import load_digits
 import keras_vit
 
 cluster = keras_vit.distribution.check_cluster()
-keras_vit.trainers.keep_buffers()  # makes steps on processors faster
+keras_vit.runtime.keep_buffers()  # makes steps on processors faster
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
 keras.utils.set_random_seed(0)
 digits = load_digits()

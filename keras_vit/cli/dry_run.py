@@ -12,13 +12,13 @@ import numpy as np
 
 from keras_vit.evaluate.compute import training_exaflops, training_memory
 from keras_vit.evaluate.counting import count_parameters, count_training_macs
+from keras_vit.runtime.distributed import is_distributed
+from keras_vit.runtime.model import Model
+from keras_vit.runtime.processors import memory_bytes, runs_on_processors_alone
 from keras_vit.train.adapt import scope_of
 from keras_vit.train.hyperparameters import Recipe
 from keras_vit.train.stages import plan_run, share_of_pixels
 from keras_vit.train.tasks import compile_for
-from keras_vit.trainers.distributed import is_distributed
-from keras_vit.trainers.model import Model
-from keras_vit.trainers.processors import memory_bytes, runs_on_processors_alone
 
 if TYPE_CHECKING:
     from keras_vit.data.augmentation import Augmentation

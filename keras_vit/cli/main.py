@@ -130,7 +130,7 @@ def _prepare_process(command: Command, verbose: bool) -> None:
     with contextlib.nullcontext() if verbose else _hidden_stderr():
         command.function  # noqa: B018 - imports its module
         if command.keeps_buffers:
-            from keras_vit.trainers.processors import keep_buffers
+            from keras_vit.runtime.processors import keep_buffers
 
             keep_buffers()
         if "tensorflow" in sys.modules:

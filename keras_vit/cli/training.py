@@ -33,6 +33,7 @@ from keras_vit.distribution.cluster import find_cluster
 from keras_vit.errors import printable
 from keras_vit.models.lora import add_lora
 from keras_vit.resume.folder_lock import FolderLock
+from keras_vit.runtime.model import Model
 from keras_vit.train.adapt import adapt_model
 from keras_vit.train.fit import TrainingResult, fine_tune, pretrain, transfer
 from keras_vit.train.image_lists import IMAGE_LISTS, describe_lists
@@ -49,7 +50,6 @@ from keras_vit.train.run_folder import (
     write_results,
 )
 from keras_vit.train.runs import load_run
-from keras_vit.trainers.model import Model
 
 # Settings that do not change what a run computes.
 _NOT_COMPARED = ("output", "download", "tensorboard", "report")

@@ -30,7 +30,7 @@ from keras_vit.data.input_transform import InputTransform, transform_of
 from keras_vit.data.mixing import erase, mix_images, mix_or_cut
 from keras_vit.data.rand_augment import rand_augment
 from keras_vit.data.transforms import eval_transform, normalize
-from keras_vit.trainers.losses import takes_integers
+from keras_vit.runtime.losses import takes_integers
 
 if TYPE_CHECKING:
     import keras

@@ -14,8 +14,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_vit.trainers.array_data import without_autotune
-from keras_vit.trainers.private_names import set_cardinality
+from keras_vit.runtime.array_data import without_autotune
+from keras_vit.runtime.private_names import set_cardinality
 
 _BATCHES_AHEAD = 2
 _NUMBERS = 1 << 14  # of epochs

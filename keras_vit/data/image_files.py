@@ -16,7 +16,7 @@ from keras_vit.data.pixel_range import warn_of_small_range
 from keras_vit.data.transforms import eval_transform, normalize
 from keras_vit.errors import printable
 from keras_vit.reading import is_regular, read_bytes
-from keras_vit.trainers.model import find_preprocessing
+from keras_vit.runtime.model import find_preprocessing
 
 # TensorFlow decodes all of them, WebP from version 2.19 on.
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp")

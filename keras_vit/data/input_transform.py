@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from keras_vit.checks import pair
 from keras_vit.config import Preprocessing
-from keras_vit.trainers.model import find_preprocessing
+from keras_vit.runtime.model import find_preprocessing
 
 if TYPE_CHECKING:
     import keras

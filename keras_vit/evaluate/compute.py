@@ -18,7 +18,7 @@ from keras_vit.evaluate.counting import (
     count_training_macs,
 )
 from keras_vit.layers.block import TransformerBlock
-from keras_vit.trainers.private_names import flatten_layers
+from keras_vit.runtime.private_names import flatten_layers
 
 if TYPE_CHECKING:
     from keras_vit.config import ResNetConfig, ViTConfig

@@ -27,9 +27,9 @@ from keras_vit.layers.upsampling import ResizeMaps
 from keras_vit.layers.windows import Windows
 from keras_vit.models.image_gpt import ImageGPTConfig, pixel_block
 from keras_vit.resize import num_biases
-from keras_vit.trainers.model import Model
-from keras_vit.trainers.pooled_tokens import pooled_tokens
-from keras_vit.trainers.private_names import call_of, every_call_of
+from keras_vit.runtime.model import Model
+from keras_vit.runtime.pooled_tokens import pooled_tokens
+from keras_vit.runtime.private_names import call_of, every_call_of
 
 # Weights that are only added, or looked up.
 _NO_PRODUCTS = (AddPositionEmbedding, ClassToken, keras.layers.Embedding)

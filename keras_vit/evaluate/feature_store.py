@@ -31,7 +31,7 @@ from keras_vit.files import explain_full_disk, no_link, write_atomically
 from keras_vit.models.feature_extraction import features_of, head_input_stage
 from keras_vit.reading import read_array, read_json
 from keras_vit.resume.folder_lock import FolderLock
-from keras_vit.trainers.compilers import ChosenByBatch, xla_for_inference
+from keras_vit.runtime.compilers import ChosenByBatch, xla_for_inference
 
 if TYPE_CHECKING:  # reading images needs TensorFlow
     from keras_vit.data.image_set import ImageSet

@@ -29,7 +29,7 @@ from keras_vit.export.verify import (
 )
 from keras_vit.files import list_names, local_or_remote, next_version, write_atomically
 from keras_vit.models.lora import lora_layers
-from keras_vit.trainers.private_names import flatten_layers
+from keras_vit.runtime.private_names import flatten_layers
 
 _MIN_SHARED = 0.5  # of the bytes of a model
 _PIXELS = "_pixels"

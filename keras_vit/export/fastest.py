@@ -41,8 +41,8 @@ from keras_vit.export.verify import (
     verification_images,
 )
 from keras_vit.files import write_atomically
-from keras_vit.trainers.processors import memory_bytes
-from keras_vit.trainers.xla_checks import ChangesMeaningError, accept_all, check_graph
+from keras_vit.runtime.processors import memory_bytes
+from keras_vit.runtime.xla_checks import ChangesMeaningError, accept_all, check_graph
 
 # The export of each runtime and precision, with its options.
 _WAYS: dict[tuple[str, str], tuple[Callable[..., ExportReport], dict[str, Any]]] = {

@@ -22,9 +22,9 @@ from keras_vit.models.heads import FLOAT32_LAYERS
 from keras_vit.models.lora import merge_lora
 from keras_vit.models.quantized import dequantize, quantized_layers
 from keras_vit.models.resnet import fold_standardization
-from keras_vit.trainers.model import Model, find_preprocessing
-from keras_vit.trainers.private_names import flatten_layers
-from keras_vit.trainers.processors import free_address_space
+from keras_vit.runtime.model import Model, find_preprocessing
+from keras_vit.runtime.private_names import flatten_layers
+from keras_vit.runtime.processors import free_address_space
 
 # Keras dtype policy of each precision.
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}

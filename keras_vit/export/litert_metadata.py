@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import flatbuffers
 import numpy as np
 
-from keras_vit.trainers.private_names import litert_schema
+from keras_vit.runtime.private_names import litert_schema
 
 LABELS = "labels.txt"
 _NAME, _IDENTIFIER = "TFLITE_METADATA", b"M001"

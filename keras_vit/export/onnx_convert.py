@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from keras_vit.export.inference import Inference, check_address_space
 from keras_vit.export.onnx_graph import Graph, Replacement, fold_constants, rewrite
-from keras_vit.trainers.private_names import tf2onnx_optimizers
+from keras_vit.runtime.private_names import tf2onnx_optimizers
 
 if TYPE_CHECKING:  # an optional package
     import onnx

@@ -15,8 +15,8 @@ import tensorflow as tf
 
 from keras_vit.installation import pip_install
 from keras_vit.reading import open_regular
-from keras_vit.trainers.private_names import litert_operators
-from keras_vit.trainers.processors import count_cores
+from keras_vit.runtime.private_names import litert_operators
+from keras_vit.runtime.processors import count_cores
 
 if TYPE_CHECKING:  # an optional package
     from ai_edge_litert.interpreter import Interpreter

@@ -20,7 +20,7 @@ from keras_vit.layers.norm import make_norm
 from keras_vit.layers.rotary import rotary_tables, rotate
 from keras_vit.layers.windows import Windows
 from keras_vit.resize import num_biases
-from keras_vit.trainers.distributed import depend_on
+from keras_vit.runtime.distributed import depend_on
 
 _PARTS = ("query", "key", "value")
 _LEFT_OUT = -1e9  # logit of a key that is not attended to

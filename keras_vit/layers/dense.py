@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.checks import check_rate
-from keras_vit.trainers.private_names import flatten_layers, replace_policy, unlocked
+from keras_vit.runtime.private_names import flatten_layers, replace_policy, unlocked
 
 
 @keras.saving.register_keras_serializable("keras_vit")

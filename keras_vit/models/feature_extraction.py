@@ -22,8 +22,8 @@ from keras_vit.models.graph import (
     token_norm,
     walk_layers,
 )
-from keras_vit.trainers.model import Model
-from keras_vit.trainers.private_names import call_of
+from keras_vit.runtime.model import Model
+from keras_vit.runtime.private_names import call_of
 
 _SCORES = "attention_scores"
 _HEAD_INPUTS = ("pooling", "encoder_norm", "pre_logits")

@@ -8,8 +8,8 @@ from typing import Any
 import keras
 
 from keras_vit.layers.block import TransformerBlock
-from keras_vit.trainers.model import Model
-from keras_vit.trainers.private_names import call_of, every_call_of
+from keras_vit.runtime.model import Model
+from keras_vit.runtime.private_names import call_of, every_call_of
 
 
 def walk_layers(

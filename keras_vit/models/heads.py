@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_vit.config import ResNetConfig, ViTConfig
 from keras_vit.models.graph import check_head, final_activation
-from keras_vit.trainers.model import Model, Normalization, with_config
+from keras_vit.runtime.model import Model, Normalization, with_config
 
 # Layers that the models of this package keep in float32 under half-precision policies, by name.
 # Exports read it: nothing in a model built in float32 tells which layers these are.

@@ -16,7 +16,7 @@ from keras_vit.layers.norm import RMSNorm
 from keras_vit.layers.pixels import ColorPalette, GenerativeLoss, PixelMask
 from keras_vit.layers.pooling import MeanPooling
 from keras_vit.layers.tokens import AddPositionEmbedding, ClassToken
-from keras_vit.trainers.model import Model, Normalization
+from keras_vit.runtime.model import Model, Normalization
 
 _EPSILON = 1e-5  # as in the official code
 _DENSE = ("query", "key", "value", "projection", "mlp")  # none has a bias

@@ -13,8 +13,8 @@ import numpy as np
 from keras_vit.checks import check_positive, check_rate
 from keras_vit.layers.block import TransformerBlock
 from keras_vit.layers.dense import Dense
-from keras_vit.trainers.distributed import is_distributed
-from keras_vit.trainers.private_names import flatten_layers
+from keras_vit.runtime.distributed import is_distributed
+from keras_vit.runtime.private_names import flatten_layers
 
 # Names of the products of a block: ours, timm's and those of transformers in memory and in files.
 _PRODUCTS = {

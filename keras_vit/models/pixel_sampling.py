@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_vit.checks import Shape, check_positive
 from keras_vit.layers.block import TransformerBlock
-from keras_vit.trainers.model import Model
+from keras_vit.runtime.model import Model
 
 _FIRST = "start_token"
 _UNKNOWN = -1  # colour of a pixel to draw

@@ -25,7 +25,7 @@ from keras_vit.models.graph import (
     token_norm,
     walk_layers,
 )
-from keras_vit.trainers.model import Model, find_preprocessing
+from keras_vit.runtime.model import Model, find_preprocessing
 
 EVENLY = "even"
 _LAST = "channels_last"  # whatever `keras.config.image_data_format()` is

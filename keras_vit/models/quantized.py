@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops, quantizers
 
-from keras_vit.trainers.private_names import flatten_layers
+from keras_vit.runtime.private_names import flatten_layers
 
 _MODES = ("int8", "int4", "float8")
 

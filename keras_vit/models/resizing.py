@@ -16,8 +16,8 @@ from keras_vit.models.lora import lora_layers
 from keras_vit.models.resnet import build_resnet
 from keras_vit.models.vit import build_vit
 from keras_vit.resize import resize_matrix, resize_position_bias, resize_positions
-from keras_vit.trainers.distributed import is_distributed
-from keras_vit.trainers.model import Model
+from keras_vit.runtime.distributed import is_distributed
+from keras_vit.runtime.model import Model
 
 _POSITIONS = "position_embedding"
 _MAX_LISTED = 5

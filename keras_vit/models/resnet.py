@@ -10,8 +10,8 @@ from keras_vit.config import ResNetConfig, ResNetStem
 from keras_vit.layers.convolution import GroupNorm, StdConv2D
 from keras_vit.layers.residual import BiTRoot, ResNetStage, StemRoot
 from keras_vit.models.heads import classify, functional_model, image_input, preprocess
-from keras_vit.trainers.model import Model
-from keras_vit.trainers.private_names import flatten_layers
+from keras_vit.runtime.model import Model
+from keras_vit.runtime.private_names import flatten_layers
 
 _FILTERS = 64  # of the root and of the first stage's 3 x 3 convolutions
 

@@ -17,7 +17,7 @@ from keras_vit.models.pyramid import (
     exact_gelu,
     feature_maps,
 )
-from keras_vit.trainers.model import Model
+from keras_vit.runtime.model import Model
 
 HEADS = ("linear", "mlp", "dpt")
 _LAST = "channels_last"  # whatever `keras.config.image_data_format()` is

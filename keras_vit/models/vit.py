@@ -15,7 +15,7 @@ from keras_vit.layers.pooling import AttentionPooling, MeanPooling, TokenPooling
 from keras_vit.layers.tokens import AddPositionEmbedding, ClassToken
 from keras_vit.models.heads import classify, functional_model, head, image_input, preprocess
 from keras_vit.models.resnet import add_stem
-from keras_vit.trainers.model import Model
+from keras_vit.runtime.model import Model
 
 
 def build_vit(

@@ -23,7 +23,7 @@ from keras_vit.resume.stop_signal import (
     StopSignal,
     fits_in_other_thread,
 )
-from keras_vit.trainers.private_names import EpochIterator, set_initial_epoch
+from keras_vit.runtime.private_names import EpochIterator, set_initial_epoch
 
 LOCK = ".lock"  # file in the folder of states
 

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from keras_vit.trainers.private_names import (
+from keras_vit.runtime.private_names import (
     EpochIterator,
     dataset_functions,
     dataset_inputs,

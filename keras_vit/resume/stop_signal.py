@@ -12,7 +12,7 @@ from typing import Any
 import keras
 
 from keras_vit.distribution.cluster import Workers
-from keras_vit.trainers.private_names import frames_of_other_threads
+from keras_vit.runtime.private_names import frames_of_other_threads
 
 EXIT_STATUS = 128 + signal.SIGTERM  # as a shell reports a process that SIGTERM ended
 

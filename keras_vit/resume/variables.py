@@ -11,8 +11,8 @@ import keras
 import numpy as np
 
 from keras_vit.errors import StateMismatchError
-from keras_vit.trainers.distributed import is_distributed
-from keras_vit.trainers.private_names import build_training_variables, global_seed_generator
+from keras_vit.runtime.distributed import is_distributed
+from keras_vit.runtime.private_names import build_training_variables, global_seed_generator
 
 _MAX_LISTED = 20
 

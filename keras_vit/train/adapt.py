@@ -11,8 +11,8 @@ import keras
 from keras_vit.config import ResNetConfig, ViTConfig
 from keras_vit.create import build
 from keras_vit.models.resizing import copy_weights, with_size
-from keras_vit.trainers.distributed import is_distributed
-from keras_vit.trainers.model import Model
+from keras_vit.runtime.distributed import is_distributed
+from keras_vit.runtime.model import Model
 
 HEADS = ("head", "head_distillation")  # as they are built
 

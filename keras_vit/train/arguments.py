@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from keras_vit.errors import needing_tensorflow
+from keras_vit.runtime.model import Model
 from keras_vit.train.hyperparameters import Recipe
-from keras_vit.trainers.model import Model
 
 if TYPE_CHECKING:  # reading images needs TensorFlow
     from keras_vit.data.image_set import ImageSet

@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_vit.models.graph import check_head, final_activation
-from keras_vit.trainers.model import Model, find_preprocessing
+from keras_vit.runtime.model import Model, find_preprocessing
 
 
 def distillation_model(student: Model, teacher: keras.Model) -> Model:

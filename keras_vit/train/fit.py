@@ -19,6 +19,7 @@ from keras_vit.models.graph import check_head
 from keras_vit.models.lora import add_lora
 from keras_vit.models.resizing import resize_model
 from keras_vit.resume.callback import ResumeTraining
+from keras_vit.runtime.model import Model
 from keras_vit.train.adapt import adapt_model, scope_of
 from keras_vit.train.arguments import check_model, check_task, check_types
 from keras_vit.train.callbacks import EarlyStopping, EvaluateAverages, last_weights
@@ -34,7 +35,6 @@ from keras_vit.train.stages import (
     training_batches,
 )
 from keras_vit.train.tasks import MONITORS, compile_for, in_units, standardized
-from keras_vit.trainers.model import Model
 
 if TYPE_CHECKING:  # reading images needs TensorFlow
     from keras_vit.data.augmentation import Augmentation

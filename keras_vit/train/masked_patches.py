@@ -10,7 +10,7 @@ from keras_vit.checks import check_choice
 from keras_vit.config import COLOR_LEVELS, PATCH_TARGETS, ViTConfig
 from keras_vit.layers.patches import PatchMask
 from keras_vit.models.feature_extraction import token_stage
-from keras_vit.trainers.model import Model
+from keras_vit.runtime.model import Model
 
 
 def masked_patch_model(model: Model, target: str = "mean_color") -> Model:

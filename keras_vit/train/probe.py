@@ -20,8 +20,8 @@ from keras_vit.evaluate.probes import check_possible, cross_validate, find_probe
 from keras_vit.models.feature_extraction import features_of, token_stage
 from keras_vit.models.graph import single_input
 from keras_vit.models.lora import merge_lora
+from keras_vit.runtime.model import Model
 from keras_vit.train.adapt import adapt_model
-from keras_vit.trainers.model import Model
 
 if TYPE_CHECKING:  # reading images needs TensorFlow
     from collections.abc import Sequence

@@ -17,6 +17,7 @@ from keras_vit.errors import needing_tensorflow
 from keras_vit.evaluate.compute import training_exaflops
 from keras_vit.report.page import human_bytes, human_seconds
 from keras_vit.report.result_page import write_result_page
+from keras_vit.runtime.model import Model
 from keras_vit.train.image_lists import IMAGE_LISTS, check_unchanged
 from keras_vit.train.keras_files import load_keras_file
 from keras_vit.train.prediction import Prediction, classify_files, predict_labelled
@@ -36,7 +37,6 @@ from keras_vit.train.run_folder import (
 )
 from keras_vit.train.stages import share_of_pixels
 from keras_vit.train.tasks import MONITORS
-from keras_vit.trainers.model import Model
 
 if TYPE_CHECKING:  # reading images and exporting need TensorFlow
     from keras_vit.data.image_set import ImageSet

@@ -22,7 +22,7 @@ from keras_vit.weights.load import LoadReport
 from keras_vit.weights.save import Sized, write_safetensors
 
 if TYPE_CHECKING:
-    from keras_vit.trainers.model import Model
+    from keras_vit.runtime.model import Model
 
 Arrays = list[np.ndarray]
 

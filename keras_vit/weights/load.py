@@ -14,7 +14,7 @@ from keras_vit.checks import short_repr
 from keras_vit.config import Preprocessing, ResNetConfig, ViTConfig
 from keras_vit.errors import CheckpointError, CheckpointMismatchError, printable
 from keras_vit.resize import resize_patch_kernel, resize_position_bias, resize_positions
-from keras_vit.trainers.model import with_config
+from keras_vit.runtime.model import with_config
 from keras_vit.weights.array_file import all_finite
 from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
 from keras_vit.weights.matching import BIASES, PATCHES, POSITIONS, Plan, explain, make_plan
@@ -23,7 +23,7 @@ from keras_vit.weights.sidecar import Setting
 if TYPE_CHECKING:
     import keras
 
-    from keras_vit.trainers.model import Model
+    from keras_vit.runtime.model import Model
 
 _LOGGER = logging.getLogger("keras_vit")
 # What the report states, each with where it comes from.

@@ -18,7 +18,7 @@ from keras_vit.weights.sizes import size
 if TYPE_CHECKING:
     import keras
 
-    from keras_vit.trainers.model import Model
+    from keras_vit.runtime.model import Model
 
 POSITIONS = "position_embedding/embedding"
 BIASES = "/attention/position_bias"  # what its paths end with

@@ -29,7 +29,7 @@ from keras_vit.weights.sidecar_writing import describe
 if TYPE_CHECKING:
     import keras
 
-    from keras_vit.trainers.model import Model
+    from keras_vit.runtime.model import Model
 
 _LOGGER = logging.getLogger("keras_vit")
 # Suffix of the files of each layout.

@@ -20,7 +20,7 @@ from keras_vit.weights.save import check_free, find_layout, write_file
 from keras_vit.weights.sidecar_writing import describe
 
 if TYPE_CHECKING:
-    from keras_vit.trainers.model import Model
+    from keras_vit.runtime.model import Model
 
 FILE = "model.safetensors"
 # Fields that change no output, or that no file holds and `from_pretrained` takes as arguments.

@@ -17,7 +17,7 @@ from keras_vit.weights.formats import check_weights_file
 from keras_vit.weights.load import STATED, LoadReport, check_finite
 
 if TYPE_CHECKING:
-    from keras_vit.trainers.model import Model
+    from keras_vit.runtime.model import Model
 
 _LOGGER = logging.getLogger("keras_vit")
 _BIASES = "block_0/attention/vars/0"

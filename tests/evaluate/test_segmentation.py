@@ -15,7 +15,7 @@ from keras_vit.config import Preprocessing
 from keras_vit.data.input_transform import InputTransform
 from keras_vit.data.masks import MaskSet, read_mask_arrays, read_masks
 from keras_vit.evaluate.segmentation import evaluate_masks, predict_masks, predict_pixel_logits
-from keras_vit.trainers.model import Model
+from keras_vit.runtime.model import Model
 from tests.data.pictures import encoded
 
 NAMES = ("a", "b", "c")

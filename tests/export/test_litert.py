@@ -19,7 +19,7 @@ from keras_vit.export.runners import (
     load_litert,
 )
 from keras_vit.models.vit import build_vit
-from keras_vit.trainers.private_names import litert_schema
+from keras_vit.runtime.private_names import litert_schema
 from tests.counts import check_counts, script
 from tests.export.conftest import LABELS
 from tests.fixtures import fill_random, tiny_config

@@ -16,7 +16,7 @@ from keras_vit.layers import attention, fused_attention
 from keras_vit.layers.attention import SelfAttention
 from keras_vit.layers.block import LayerScale, TransformerBlock
 from keras_vit.layers.mlp import MLP, gelu
-from keras_vit.trainers.processors import describe_processor
+from keras_vit.runtime.processors import describe_processor
 from tests import reference
 from tests.checks import check_layer
 from tests.fixtures import fill_random

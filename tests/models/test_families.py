@@ -14,7 +14,7 @@ import tensorflow as tf
 from keras_vit.config import ResNetConfig, ResNetStem, ViTConfig
 from keras_vit.create import build, create_model
 from keras_vit.models.feature_extraction import features_of
-from keras_vit.trainers.model import Model
+from keras_vit.runtime.model import Model
 from tests.fixtures import abstract_model, fill_random, images_for, tiny_config
 
 CONFIGS = {

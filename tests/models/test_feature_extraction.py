@@ -11,7 +11,7 @@ from keras import ops
 from keras_vit.models.attention import Attention, Geometry, attention_scores, geometry_of
 from keras_vit.models.feature_extraction import features_of, stage_names
 from keras_vit.models.vit import build_vit
-from keras_vit.trainers.model import Model
+from keras_vit.runtime.model import Model
 from tests import reference
 from tests.fixtures import fill_random, images_for, tiny_config
 

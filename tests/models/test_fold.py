@@ -11,7 +11,7 @@ from keras_vit.config import ResNetConfig, ResNetStem
 from keras_vit.create import build
 from keras_vit.layers import convolution
 from keras_vit.models.resnet import fold_standardization
-from keras_vit.trainers.model import Model
+from keras_vit.runtime.model import Model
 from tests.fixtures import fill_random, images_for, tiny_config
 
 CONFIGS = {

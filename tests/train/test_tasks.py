@@ -30,7 +30,7 @@ RECIPE = keras_vit.train.Recipe(
 @pytest.fixture(autouse=True)
 def without_xla(monkeypatch):
     """Compiling takes most of the time."""
-    monkeypatch.setattr("keras_vit.trainers.model.prefers_xla", lambda model: False)
+    monkeypatch.setattr("keras_vit.runtime.model.prefers_xla", lambda model: False)
 
 
 def coloured(task, count=48):

@@ -16,12 +16,12 @@ import numpy as np
 
 from keras_vit.checks import NORMALIZED_LIMIT
 from keras_vit.config import Preprocessing, ResNetConfig, ViTConfig
-from keras_vit.trainers.array_data import ArrayData
-from keras_vit.trainers.compilers import ChosenByBatch, prefers_xla
-from keras_vit.trainers.distributed import DistributedTraining, Step, is_distributed
-from keras_vit.trainers.losses import check_labels, check_loss, check_metrics
-from keras_vit.trainers.pooled_tokens import pooled_tokens
-from keras_vit.trainers.private_names import flatten_layers, set_initial_epoch
+from keras_vit.runtime.array_data import ArrayData
+from keras_vit.runtime.compilers import ChosenByBatch, prefers_xla
+from keras_vit.runtime.distributed import DistributedTraining, Step, is_distributed
+from keras_vit.runtime.losses import check_labels, check_loss, check_metrics
+from keras_vit.runtime.pooled_tokens import pooled_tokens
+from keras_vit.runtime.private_names import flatten_layers, set_initial_epoch
 
 _CONFIG_KEY, _NAMES_KEY = "architecture", "class_names"
 _NUM_CHECKED = 16  # images whose range of values `fit`, `evaluate` and `predict` check
@@ -35,7 +35,7 @@ class Model(ArrayData, DistributedTraining, keras.Model):
     All models of this package are of this class. It trains under `tf.distribute` with XLA, reads
     arrays without autotuning and chooses XLA on processors: its base classes correct Keras there.
     Where the class token alone is pooled, the last block computes that token alone, unless the
-    output of the block is an output of the model: see `keras_vit.trainers.pooled_tokens`.
+    output of the block is an output of the model: see `keras_vit.runtime.pooled_tokens`.
 
     Args:
         *args: Symbolic inputs and outputs, as for `keras.Model`.
@@ -202,9 +202,9 @@ class Model(ArrayData, DistributedTraining, keras.Model):
             weighted_metrics: As `metrics`.
             *args: As in Keras.
             jit_compile: `"auto"` chooses XLA on processors where it is faster and means the same
-                (`keras_vit.trainers.xla_checks`). Training and inference are separate choices. For
+                (`keras_vit.runtime.xla_checks`). Training and inference are separate choices. For
                 training, processor and dtype decide. For `predict`, one block of the model is timed
-                both ways, once for each batch size up to 8 (`keras_vit.trainers.compilers`).
+                both ways, once for each batch size up to 8 (`keras_vit.runtime.compilers`).
                 `"untimed"` takes the choice of training for both, as does the environment variable
                 `KERAS_VIT_TIME_COMPILERS=0`.
             all_reduce_dtype: Dtype in which replicas exchange gradients under `tf.distribute`:

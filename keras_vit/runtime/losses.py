@@ -12,7 +12,7 @@ from typing import Any
 
 import keras
 
-from keras_vit.trainers.private_names import call_of
+from keras_vit.runtime.private_names import call_of
 
 _SPARSE = ("sparsecategoricalcrossentropy", "sparsecategoricalfocalcrossentropy")
 _ONE_HOT = ("categoricalcrossentropy", "categoricalfocalcrossentropy")

@@ -15,9 +15,9 @@ import tensorflow as tf
 
 import keras_vit
 from keras_vit.export.inference import Inference
-from keras_vit.trainers.distributed import _without_merge_call
+from keras_vit.runtime.distributed import _without_merge_call
 from tests.fixtures import tiny_config
-from tests.trainers.other_packages import changes, snapshot
+from tests.runtime.other_packages import changes, snapshot
 
 RNG = np.random.default_rng(0)
 IMAGES, LABELS = RNG.uniform(0, 255, (12, 16, 16, 3)), RNG.integers(0, 10, 12)

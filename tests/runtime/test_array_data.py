@@ -11,8 +11,8 @@ import tensorflow as tf
 
 import keras_vit
 from keras_vit.config import Preprocessing
-from keras_vit.trainers.array_data import without_autotune
-from keras_vit.trainers.private_names import EpochIterator
+from keras_vit.runtime.array_data import without_autotune
+from keras_vit.runtime.private_names import EpochIterator
 from tests.checks import quick
 from tests.fixtures import fill_random, tiny_config
 

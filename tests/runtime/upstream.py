@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tests.trainers.distributed import replicas, two_cpus
+from tests.runtime.distributed import replicas, two_cpus
 
 
 class CorrectedError(Exception):

@@ -12,13 +12,13 @@ from tensorflow.python.framework import test_util
 
 import keras_vit
 from tests.fixtures import tiny_config
-from tests.trainers.other_packages import page_faults
+from tests.runtime.other_packages import page_faults
 
 
 def check(folder: str) -> None:
     """Trains, predicts, saves and reloads with XLA, which `compile` has chosen itself."""
     assert os.environ["TF_ENABLE_ONEDNN_OPTS"] == "0" and not test_util.IsMklEnabled()
-    assert keras_vit.trainers.keep_buffers()
+    assert keras_vit.runtime.keep_buffers()
     keras.utils.set_random_seed(0)
     rng = np.random.default_rng(0)
     images, labels = rng.uniform(0, 255, (12, 16, 16, 3)), rng.integers(0, 10, 12)
@@ -40,7 +40,7 @@ def check(folder: str) -> None:
 
 
 def fit_one_replica_with_kept_memory() -> None:
-    assert keras_vit.trainers.keep_buffers()
+    assert keras_vit.runtime.keep_buffers()
     fit_one_replica()
 
 

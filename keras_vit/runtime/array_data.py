@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
-from keras_vit.trainers.distributed import is_distributed
-from keras_vit.trainers.private_names import (
+from keras_vit.runtime.distributed import is_distributed
+from keras_vit.runtime.private_names import (
     DeviceData,
     Tensor,
     array_adapter_class,

@@ -16,7 +16,7 @@ from keras_vit.layers.mlp import MLP
 from keras_vit.layers.norm import LayerNormalization
 from keras_vit.layers.pooling import TokenPooling
 from keras_vit.models.vit import build_vit
-from keras_vit.trainers.pooled_tokens import pooled_tokens
+from keras_vit.runtime.pooled_tokens import pooled_tokens
 from tests.fixtures import fill_random, images_for, tiny_config
 
 SHORTENED = {

@@ -64,7 +64,7 @@ def keep_buffers(for_children: bool = False) -> bool:
     Example:
         import keras_vit
 
-        keras_vit.trainers.keep_buffers()
+        keras_vit.runtime.keep_buffers()
     """
     if keras.backend.backend() != "tensorflow":
         return False

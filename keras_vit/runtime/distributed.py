@@ -1,7 +1,7 @@
 """`fit` on several replicas: corrections of Keras 3 under `tf.distribute`.
 
 Without a strategy Keras trains as usual, except for the last point. With a strategy, Keras 3 has
-these faults. `tests/trainers/test_distributed.py` fails when Keras corrects one, so that the
+these faults. `tests/runtime/test_distributed.py` fails when Keras corrects one, so that the
 correction here can go.
 
 - `jit_compile=True` compiles all devices as one program, which fails: here each replica's forward
@@ -32,9 +32,9 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
-from keras_vit.trainers.compiled_steps import CompiledSteps, log_refusal
-from keras_vit.trainers.private_names import Tensor
-from keras_vit.trainers.xla_checks import ChangesMeaningError, accept_all, check_graph
+from keras_vit.runtime.compiled_steps import CompiledSteps, log_refusal
+from keras_vit.runtime.private_names import Tensor
+from keras_vit.runtime.xla_checks import ChangesMeaningError, accept_all, check_graph
 
 if TYPE_CHECKING:
     from keras import Model as Base

@@ -15,15 +15,15 @@ import keras_vit
 from keras_vit.files import cache_dir
 from keras_vit.models.segmentation import build_segmenter
 from keras_vit.models.vit import build_vit
-from keras_vit.trainers import compilers
-from keras_vit.trainers.compilers import (
+from keras_vit.runtime import compilers
+from keras_vit.runtime.compilers import (
     SWITCH,
     Timing,
     compute_dtype,
     time_block,
     xla_for_inference,
 )
-from keras_vit.trainers.xla_checks import check_graph
+from keras_vit.runtime.xla_checks import check_graph
 from tests.fixtures import fill_random, tiny_config
 from tests.workers import run
 
@@ -328,7 +328,7 @@ def test_steps_of_a_users_own_get_what_keras_gives_them():
 def test_what_is_chosen_for_the_user_means_what_keras_does(onednn):
     """Labels outside of the classes, assertions, prints, Python, strings, open sizes."""
     variables = {"TF_ENABLE_ONEDNN_OPTS": onednn, SWITCH: "1"}
-    printed = run("tests.trainers.xla_cases", "check", onednn, **variables)
+    printed = run("tests.runtime.xla_cases", "check", onednn, **variables)
     assert "all mean the same" in printed
 
 

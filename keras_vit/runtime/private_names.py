@@ -1,9 +1,9 @@
 """Private names of other packages that this package uses: the whole list, and access to them.
 
 Checked with Keras 3.15.1 and TensorFlow 2.21.0, and read in the source of Keras 3.11.0.
-`tests/trainers/test_private_names.py` fails when one of the names is gone, and when a module uses a
+`tests/runtime/test_private_names.py` fails when one of the names is gone, and when a module uses a
 private name that is not listed.
-Modules outside of `keras_vit.trainers` use the functions below, or override a listed method.
+Modules outside of `keras_vit.runtime` use the functions below, or override a listed method.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _DEVICE_ITERATORS = "tensorflow.python.data.ops.multi_device_iterator_ops:OwnedM
 PRIVATE_NAMES = tuple(
     PrivateName(*row)
     for row in (
-        # Training under `tf.distribute` (trainers/distributed.py).
+        # Training under `tf.distribute` (runtime/distributed.py).
         (_TRAINER, "_distribute_strategy", "whether a model was made under a strategy"),
         (_TRAINER, "_make_function", "overridden: the step of one replica is compiled alone"),
         (_TRAINER, "_maybe_symbolic_build", "overridden: builds without drawing a batch"),
@@ -79,15 +79,15 @@ PRIVATE_NAMES = tuple(
             "_value_specs",
             "the shape of one replica's share of a batch",
         ),
-        # The compiler of inference (trainers/compilers.py).
+        # The compiler of inference (runtime/compilers.py).
         ("keras.src.trainers.trainer", "model_supports_jit", "whether XLA can compile a model"),
-        # The last block for the tokens that are pooled (trainers/model.py).
+        # The last block for the tokens that are pooled (runtime/model.py).
         ("keras.src.ops.function:Function", "_run_through_graph", "overridden: a block's argument"),
-        # Data in arrays (trainers/array_data.py).
+        # Data in arrays (runtime/array_data.py).
         (f"{_ADAPTERS}.array_data_adapter", "ArrayDataAdapter", "subclassed: without autotuning"),
         (f"{_ADAPTERS}.array_data_adapter", "can_convert_arrays", "what Keras takes for arrays"),
         (f"{_ADAPTERS}.array_slicing", "train_validation_split", "splits before the adapter"),
-        # Data of several devices (trainers/array_data.py).
+        # Data of several devices (runtime/array_data.py).
         (_ITERATOR, "_iterators", "the iterators of the workers"),
         (_WORKER_ITERATOR, "_iterator", "the iterator of a worker's devices"),
         (_DEVICE_ITERATORS, "_device_iterators", "replaced per iterator: without autotuning"),

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from keras_vit.trainers.xla_checks import ChangesMeaningError, check_graph
+from keras_vit.runtime.xla_checks import ChangesMeaningError, check_graph
 
 Logs = dict[str, Any]
 _LOGGER = logging.getLogger("keras_vit")

@@ -16,10 +16,10 @@ import pytest
 import tensorflow as tf
 
 import keras_vit
-from keras_vit.trainers.private_names import PRIVATE_NAMES, PrivateName, frames_of_other_threads
+from keras_vit.runtime.private_names import PRIVATE_NAMES, PrivateName, frames_of_other_threads
 
 PACKAGE = pathlib.Path(keras_vit.__file__).parent
-HOME = PACKAGE / "trainers/private_names.py"
+HOME = PACKAGE / "runtime/private_names.py"
 LISTED = {row.name for row in PRIVATE_NAMES}
 TREES = {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
 PRIVATE = re.compile(r"_[a-zA-Z]\w*")
@@ -99,7 +99,7 @@ def private_accesses(path: pathlib.Path):
 
 @pytest.mark.parametrize("path", TREES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_only_listed_names_are_used(path):
-    """Names that are not this package's own are listed; those that are listed stay in trainers."""
+    """Names that are not this package's own are listed; those that are listed stay in runtime."""
     own = own_names() - LISTED
     optimizers = (":BaseOptimizer", ":Adam")  # the optimizers of train/ derive from them
     overridable = {row.name for row in PRIVATE_NAMES if row.owner.endswith(optimizers)}

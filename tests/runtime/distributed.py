@@ -358,7 +358,7 @@ def check_random_numbers():
     seen = []
 
     def look(images):
-        with keras_vit.trainers.distributed._own_random_numbers(model):
+        with keras_vit.runtime.distributed._own_random_numbers(model):
             seen.append(model(images, training=True))
         return seen[-1]
 
@@ -374,7 +374,7 @@ def check_rematerialization():
 
 
 def check_keras_itself():
-    from tests.trainers import upstream
+    from tests.runtime import upstream
 
     upstream.show_all()
 
@@ -427,7 +427,7 @@ def check_workers(folder, cases="WORKER_CASES"):
         keras.config.set_dtype_policy(name if name.startswith("mixed") else "float32")
         received = train(strategy, thorough=name == "adam", **options)
         np.save(f"{folder}/{name}-{index}.npy", received, allow_pickle=True)
-    from tests.trainers import upstream
+    from tests.runtime import upstream
 
     upstream.show(upstream.several_workers, strategy)
 

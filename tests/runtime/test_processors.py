@@ -11,10 +11,10 @@ import pytest
 import tensorflow as tf
 
 from keras_vit.models.vit import build_vit
-from keras_vit.trainers import processors
-from keras_vit.trainers.processors import count_cores, keep_buffers, xla_pays
+from keras_vit.runtime import processors
+from keras_vit.runtime.processors import count_cores, keep_buffers, xla_pays
 from tests.fixtures import tiny_config
-from tests.trainers.other_packages import pages_are_always_huge
+from tests.runtime.other_packages import pages_are_always_huge
 from tests.workers import run
 
 glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
@@ -218,7 +218,7 @@ def printed(tmp_path_factory):
             patch.delenv(name, raising=False)
         folder = tmp_path_factory.mktemp("default_path")
         try:
-            return run("tests.trainers.default_path", "check", folder, **variables)
+            return run("tests.runtime.default_path", "check", folder, **variables)
         except AssertionError as error:
             if "Unknown flags in XLA_FLAGS: --xla_cpu_max_isa" not in str(error):
                 raise
@@ -237,7 +237,7 @@ def page_faults_of_fit(function: str) -> int:
     with pytest.MonkeyPatch.context() as patch:
         for name in (BUFFERS, LIMIT, *HEAPS):
             patch.delenv(name, raising=False)
-        printed = run("tests.trainers.default_path", function, TF_ENABLE_ONEDNN_OPTS="0")
+        printed = run("tests.runtime.default_path", function, TF_ENABLE_ONEDNN_OPTS="0")
     return int(printed.rpartition(":")[2])
 
 

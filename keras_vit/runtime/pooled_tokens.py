@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from keras_vit.trainers.private_names import every_call_of
+from keras_vit.runtime.private_names import every_call_of
 
 
 def pooled_tokens(model: keras.Model) -> dict[keras.Operation, int]:

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import keras_vit
 from keras_vit.data.image_set import read_arrays
-from keras_vit.trainers import losses as module
+from keras_vit.runtime import losses as module
 from tests.fixtures import tiny_config
 
 

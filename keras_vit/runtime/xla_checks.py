@@ -12,7 +12,7 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from keras_vit.trainers.private_names import Tensor
+from keras_vit.runtime.private_names import Tensor
 
 # Names of operations, without versions ("V2"). Not here, besides what is unknown: `Max` and `Min`,
 # which lose NaN under XLA, and those of the tables below. Random numbers of one seed differ.

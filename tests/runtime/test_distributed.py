@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.trainers import distributed
-from tests.trainers.upstream import FAULTS
+from tests.runtime import distributed
+from tests.runtime.upstream import FAULTS
 from tests.workers import run, run_workers
 
-MODULE = "tests.trainers.distributed"
+MODULE = "tests.runtime.distributed"
 QUICK = ("two_replicas", "labels")
 SLOW = (
     *(

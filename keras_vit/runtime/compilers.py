@@ -26,16 +26,16 @@ import numpy as np
 
 from keras_vit.files import cache_dir, write_atomically
 from keras_vit.reading import read_json
-from keras_vit.trainers.compiled_steps import MOST_SHAPES, log_refusal
-from keras_vit.trainers.private_names import Tensor, flatten_layers, supports_xla
-from keras_vit.trainers.processors import (
+from keras_vit.runtime.compiled_steps import MOST_SHAPES, log_refusal
+from keras_vit.runtime.private_names import Tensor, flatten_layers, supports_xla
+from keras_vit.runtime.processors import (
     FreeCores,
     count_cores,
     describe_processor,
     runs_on_processors_alone,
     xla_pays,
 )
-from keras_vit.trainers.xla_checks import ChangesMeaningError, check_graph
+from keras_vit.runtime.xla_checks import ChangesMeaningError, check_graph
 
 SWITCH = "KERAS_VIT_TIME_COMPILERS"
 _FILE = "compilers.json"
