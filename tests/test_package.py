@@ -104,7 +104,8 @@ def test_import_brings_little_beyond_keras(imported):
 def test_import_registers_every_class_of_a_keras_file(imported):
     """Else a fresh process finds them only if it has built such a model before."""
     _, facts = imported
-    decorated = re.compile(r"^@keras\.saving\.register_keras_serializable.*\n(?:class|def) (\w+)", re.MULTILINE)
+    registered = r"^@keras\.saving\.register_keras_serializable.*\n(?:class|def) (\w+)"
+    decorated = re.compile(registered, re.MULTILINE)
     names = [name for path in PACKAGE.rglob("*.py") for name in decorated.findall(path.read_text())]
     assert len(names) > 40
     assert facts["registered"] == sorted(f"keras_vit>{name}" for name in names)
