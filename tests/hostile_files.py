@@ -44,10 +44,10 @@ def csv_of_columns(folder):
 
 def config_of(family, **changes):
     """A configuration of one small block, as `tests/weights/folders.py` has it."""
-    from keras_vit.config import ViTConfig
+    from keras_vit.config import make_config
     from tests.weights.folders import FOLDERS, SIZES
 
-    return ViTConfig(**{**SIZES, "classes": 10, "depth": 1, **FOLDERS[family][1], **changes})
+    return make_config(**{**SIZES, "classes": 10, "depth": 1, **FOLDERS[family][1], **changes})
 
 
 def sidecar_of(family, **changes):

@@ -253,7 +253,7 @@ def check_whole(model: keras.Model, blocks: Sequence[TransformerBlock]) -> None:
             "no grid that all images share. Build the model for images of one size: "
             "max_num_patches=None."
         )
-    if any(block.num_merged_tokens for block in blocks):
+    if any(block.options.num_merged_tokens for block in blocks):
         raise ValueError(
             f"The blocks of {model.name!r} merge tokens, so tokens have no position of their own "
             "in the image. Use the same model without merging: build_vit(dataclasses.replace("

@@ -45,7 +45,7 @@ def build_vit(
 
     Example:
 
-    >>> config = keras_vit.ViTConfig(
+    >>> config = keras_vit.make_config(
     ...     patch_size=4, width=64, depth=2, num_heads=4, mlp_dim=128, image_size=32, classes=10
     ... )
     >>> keras_vit.build_vit(config).output_shape
@@ -85,7 +85,7 @@ def preprocess_patches(x: keras.KerasTensor, config: ViTConfig) -> keras.KerasTe
 
 def encode_patches(x: keras.KerasTensor, config: ViTConfig) -> keras.KerasTensor:
     """Projects patches to tokens."""
-    bias = "patch" not in config.without_bias
+    bias = "patch" not in config.block.without_bias
     x = PatchEncoder(config.patch_size, config.width, bias, config.any_size, name="patch_encoder")(
         x
     )
@@ -115,7 +115,7 @@ def embed_tokens(
             name="registers",
         )(x)
     stream = keras.config.dtype_policy().variable_dtype  # as in the blocks
-    x = keras.layers.Dropout(config.dropout_rate, dtype=stream, name="embedding_dropout")(x)
+    x = keras.layers.Dropout(config.block.dropout_rate, dtype=stream, name="embedding_dropout")(x)
     if config.patch_dropout_rate:
         x = PatchDropout(config.patch_dropout_rate, config.num_prefix_tokens, name="patch_dropout")(
             x
@@ -126,7 +126,7 @@ def embed_tokens(
 def stream_norm(config: ViTConfig, name: str) -> keras.layers.Layer:
     """A norm whose output is the residual stream, in its precision."""
     dtype = keras.config.dtype_policy().variable_dtype
-    return make_norm(config.norm, config.norm_epsilon, dtype=dtype, name=name)
+    return make_norm(config.block.norm, config.block.norm_epsilon, dtype=dtype, name=name)
 
 
 def add_class_tokens(x: keras.KerasTensor, config: ViTConfig) -> keras.KerasTensor:
@@ -171,11 +171,11 @@ def transform(
     sizes = None
     if grids is not None:
         sizes = PatchCounts(config.num_patches, name="patch_counts")(grids)
-    by_call = {} if maps is None or config.rope is None else {"maps": maps}
+    by_call = {} if maps is None or config.block.rope is None else {"maps": maps}
     for index in range(config.depth):
         block = transformer_block(config, index)
         x = block(x, **by_call) if sizes is None else block(x, sizes=sizes)
-        if config.num_merged_tokens:
+        if config.block.num_merged_tokens:
             x, sizes = x
     return x, sizes
 
@@ -183,45 +183,33 @@ def transform(
 def transformer_block(config: ViTConfig, index: int) -> TransformerBlock:
     """The block at `index`; stochastic depth grows linearly with it."""
     window = config.window_of(index)
-    turned = config.rope is not None and config.rope.register_base is not None
+    turned = config.block.rope is not None and config.block.rope.register_base is not None
     bias = config.position_embedding == "relative_bias"
-    needs_grid = config.rope is not None or config.num_merged_tokens or window is not None or bias
+    needs_grid = (
+        config.block.rope is not None
+        or config.block.num_merged_tokens
+        or window is not None
+        or bias
+    )
     by_grid = config.grid_positions is not None or window is not None or bias
-    by_grid = by_grid or (config.rope is not None and not config.any_size)
+    by_grid = by_grid or (config.block.rope is not None and not config.any_size)
     return TransformerBlock(
-        config.num_heads,
-        config.mlp_dim,
-        gelu=config.gelu,
-        norm_epsilon=config.norm_epsilon,
-        dropout_rate=config.dropout_rate,
-        attention_dropout_rate=config.attention_dropout_rate,
+        **vars(config.block),
         stochastic_depth_rate=config.stochastic_depth_rate * index / max(1, config.depth - 1),
-        layer_scale=config.layer_scale,
-        qk_norm=config.qk_norm,
         relative_positions=config.position_embedding == "relative",
-        rematerialize=config.rematerialize,
-        num_merged_tokens=config.num_merged_tokens,
-        query_chunk_size=config.query_chunk_size,
-        num_prefix_tokens=config.num_prefix_tokens if needs_grid else 0,
-        norm=config.norm,
-        inner_norms=config.inner_norms,
-        swiglu=config.swiglu,
-        without_bias=config.without_bias,
-        rope=config.rope,
-        grid=config.grid if by_grid else None,
-        head_width=config.head_width,
-        post_norm=config.post_norm,
-        grid_positions=config.grid_positions,
-        window_size=window,
-        num_registers=config.num_registers if turned else 0,
         position_bias=bias,
+        grid_positions=config.grid_positions,
+        grid=config.grid if by_grid else None,
+        num_prefix_tokens=config.num_prefix_tokens if needs_grid else 0,
+        num_registers=config.num_registers if turned else 0,
+        window_size=window,
         name=f"block_{index}",
     )
 
 
 def encoder_norm(config: ViTConfig) -> keras.layers.Layer:
     """The last norm."""
-    return make_norm(config.norm, config.norm_epsilon, name="encoder_norm")
+    return make_norm(config.block.norm, config.block.norm_epsilon, name="encoder_norm")
 
 
 def pool(
@@ -242,12 +230,12 @@ def pool(
         return [keras.layers.Concatenate(name="token_and_mean")(parts)]  # (B, 2 D)
     if config.pooling == "map":
         pooling = AttentionPooling(
-            config.map_heads or config.num_heads,
-            config.map_mlp_dim or config.mlp_dim,
-            gelu=config.gelu,
-            norm_epsilon=config.norm_epsilon,
+            config.map_heads or config.block.num_heads,
+            config.map_mlp_dim or config.block.mlp_dim,
+            gelu=config.block.gelu,
+            norm_epsilon=config.block.norm_epsilon,
             num_prefix_tokens=0 if config.map_prefix_tokens else config.num_prefix_tokens,
-            norm=config.norm,
+            norm=config.block.norm,
             name="pooling",
         )
         return [pooling(x, **weighted)]

@@ -10,7 +10,13 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.config import GRID_POSITIONS, ResNetConfig, ResNetStem, RotaryPositions
+from keras_vit.config import (
+    GRID_POSITIONS,
+    ResNetConfig,
+    ResNetStem,
+    RotaryPositions,
+    replace_fields,
+)
 from keras_vit.evaluate.compute import training_memory
 from keras_vit.evaluate.counting import (
     count_activations,
@@ -357,7 +363,7 @@ def test_image_gpt_is_counted_as_its_graph_and_the_published_sizes():
     assert count_parameters(config) == count_parameters(model) == model.count_params()
     millions = {name: count_parameters(size) / 1e6 for name, size in IMAGE_GPT_SIZES.items()}
     assert {name: int(x) for name, x in millions.items()} == {"S": 76, "M": 455, "L": 1362}
-    again = dataclasses.replace(config, rematerialize=True)
+    again = replace_fields(config, rematerialize=True)
     recomputed = build_image_gpt(again, np.zeros((12, 3)))
     assert training_memory(recomputed, 8).step < training_memory(model, 8).step
     small = training_memory(dataclasses.replace(IMAGE_GPT_SIZES["S"], rematerialize=True), 8).total

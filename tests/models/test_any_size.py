@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 import keras_vit
-from keras_vit.config import ResNetStem, RotaryPositions
+from keras_vit.config import ResNetStem, RotaryPositions, replace_fields
 from keras_vit.export.runners import LOADERS
 from keras_vit.models import feature_maps, resize_model
 from keras_vit.variants import VARIANTS
@@ -221,7 +221,7 @@ def test_weights_of_a_checkpoint_keep_its_grid(tmp_path, monkeypatch):
     (tmp_path / "config.json").write_text('{"model_args": {"num_heads": 4}}')
     options = {"input_shape": (None, None, 3), "classes": 10}
     images = pixels((64, 32))
-    later = keras_vit.build_vit(dataclasses.replace(config, any_size=True, gelu="exact"))
+    later = keras_vit.build_vit(replace_fields(config, any_size=True, gelu="exact"))
     later.predict(images, verbose=0)  # traced with the method of the official code
     keras_vit.load_weights(later, file)
     for model in (
