@@ -20,11 +20,11 @@ from keras_vit.checks import (
 # What the outputs of a model mean.
 TASKS = ("single_label", "multi_label", "regression")
 POOLINGS = ("token", "gap", "map", "token_gap")
-# Kinds of `GridAttention`, whose weights come from positions.
-GRID_POSITIONS = ("relative_2d", "offsets", "quadratic")
 # Positions that the blocks take care of.
-BLOCK_POSITIONS = ("relative", "relative_bias", *GRID_POSITIONS)
+BLOCK_POSITIONS = ("relative", "relative_bias")
 POSITION_EMBEDDINGS = ("learned", "none", "learned_2d", "sincos_2d", *BLOCK_POSITIONS)
+# Kinds of `GridAttention`, whose weights come from positions.
+GRID_ATTENTIONS = ("relative_2d", "offsets", "quadratic")
 GELUS = ("tanh", "exact", "quick")
 NORMS = ("layer", "rms")
 # Parts of a model that have a norm inside, or biases to leave out.
@@ -436,9 +436,9 @@ class ViTConfig:
         position_embedding: `"learned"` (a vector per position, the paper's), `"learned_2d"` (a row
             and a column half), `"sincos_2d"` (fixed), `"relative"` (learned key offsets in every
             block), `"relative_bias"` (a learned bias of every head and block for the rows and
-            columns between two patches, as in BEiT, https://arxiv.org/abs/2106.08254), `"none"`, or
-            the encodings of https://arxiv.org/abs/1911.03584, whose attention replaces that of the
-            blocks: `"relative_2d"`, `"offsets"` or `"quadratic"`, see `GridAttention`.
+            columns between two patches, as in BEiT, https://arxiv.org/abs/2106.08254), or `"none"`.
+        grid_attention: Attention of https://arxiv.org/abs/1911.03584 in place of that of the
+            blocks: `"relative_2d"`, `"offsets"` or `"quadratic"`, see `GridAttention`; or `None`.
         position_on_class_token: Whether the class and distillation tokens have positions.
         position_resize: How `adapt_model` and `fine_tune` resize positions to another image size, a
             method of `resize_positions`, or of `resize_position_bias` for `"relative_bias"`.
@@ -491,6 +491,7 @@ class ViTConfig:
     distillation_token: bool = False
     num_registers: int = 0
     position_embedding: str = "learned"
+    grid_attention: str | None = None
     position_on_class_token: bool = True
     position_resize: str = "align_corners"
     pre_logits: int | None = None
@@ -539,6 +540,8 @@ class ViTConfig:
             raise ValueError(f"`num_registers` must be 0 or more. Received: {self.num_registers}.")
         if self.pooling is not None:
             check_choice("pooling", self.pooling, POOLINGS)
+        if self.grid_attention is not None:
+            check_choice("grid_attention", self.grid_attention, GRID_ATTENTIONS)
         check_choice("position_embedding", self.position_embedding, POSITION_EMBEDDINGS)
         bias = self.position_embedding == "relative_bias"
         methods = BIAS_RESIZES if bias else POSITION_RESIZES
@@ -638,11 +641,6 @@ class ViTConfig:
     def ends_in_norm(self) -> bool:
         """Whether the last layer before any pooling is a norm, and not a block."""
         return self.norm_after_blocks and not (self.norm_after_pooling or self.block.post_norm)
-
-    @property
-    def grid_positions(self) -> str | None:
-        """Kind of the `GridAttention` of the blocks, or `None`."""
-        return self.position_embedding if self.position_embedding in GRID_POSITIONS else None
 
     @property
     def input_shape(self) -> tuple[int | None, int | None, int]:
@@ -772,17 +770,24 @@ EXCLUSIONS = (
         "The table of biases has entries for one class token, and none for other tokens.",
     ),
     Exclusion(
-        "position_embedding",
-        GRID_POSITIONS,
+        "grid_attention",
+        (),
         {
+            "position_embedding": ("none",),
             "class_token": (False,),
             "num_registers": (0,),
             "qk_norm": (False,),
             "query_chunk_size": (None,),
             "inner_norms": ((),),
             "without_bias": ((),),
+            "rope": (None,),
+            "patch_dropout_rate": (0,),
+            "num_merged_tokens": (0,),
+            "window_size": (None,),
+            "any_size": (False,),
+            "max_num_patches": (None,),
         },
-        "These positions have an attention of their own, for patches alone.",
+        "Attention by positions on one grid is of all patches, of nothing else, and has no parts.",
     ),
     Exclusion(
         "rope",

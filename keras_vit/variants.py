@@ -92,7 +92,7 @@ _BIT = {
 # The closest relative that the ViT paper names, https://arxiv.org/abs/1911.03584, with the settings
 # of https://github.com/epfml/attention-cnn: patches of 2 x 2 pixels of CIFAR-10, 6 layers of 400
 # channels, 9 heads of 400 channels each, norms after the sums, no class token. It is "SA learned
-# emb. + content" of Table 1; position_embedding="offsets" is "SA learned emb." there, and
+# emb. + content" of Table 1; grid_attention="offsets" is "SA learned emb." there, and
 # "quadratic" is "SA quadratic emb."
 _CORDONNIER = make_config(
     patch_size=(2, 2),
@@ -104,7 +104,8 @@ _CORDONNIER = make_config(
     image_size=(32, 32),
     pooling="gap",
     class_token=False,
-    position_embedding="relative_2d",
+    position_embedding="none",
+    grid_attention="relative_2d",
     gelu="exact",
     post_norm=True,
     norm_epsilon=1e-12,

@@ -11,6 +11,7 @@ import keras
 
 from keras_vit.config import (
     BLOCK_POSITIONS,
+    BlockOptions,
     ResNetConfig,
     ResNetStem,
     ViTConfig,
@@ -283,8 +284,10 @@ def _block(
     rest, pairs = (rest, pairs) if read is None else (read, read * T)
     kept = 2 * T * D + 3 * T * H + Q * (D + H)
     kept += 5 * rest * D + (3 + gated) * rest * M + 2 * A * pairs
-    if config.grid_positions is not None:
-        more, of_attention = _grid_attention(config, T, D)
+    owner: Any = config if isinstance(config, ViTConfig) else config.attention
+    kind = getattr(owner, "grid_attention", getattr(owner, "kind", None))
+    if kind is not None:
+        more, of_attention = _grid_attention(options, kind, owner.grid, T, D)
         parameters += more - 4 * D * H - 3 * H - D
         macs += of_attention - 4 * T * D * H - 2 * T * T * H
         kept += A * T * D  # heads of the full width
@@ -300,17 +303,17 @@ def _block(
     return StageCount("block", parameters, macs, kept, inputs, work=work, constant_macs=constant)
 
 
-def _grid_attention(config: ViTConfig | TransformerBlock, T: int, D: int) -> tuple[int, int]:
+def _grid_attention(
+    options: BlockOptions, kind: str, grid: tuple[int, int], T: int, D: int
+) -> tuple[int, int]:
     """Parameters and multiply-accumulates of a `GridAttention`."""
-    assert config.grid is not None
-    options = config.block if isinstance(config, ViTConfig) else config.options
-    rows, columns = config.grid
+    rows, columns = grid
     A, table = options.num_heads, 2 * (rows + columns) - 2
     parameters = A * D * D + D + D * D + D
     macs = A * T * T * D + T * A * D * D + T * D * D
-    if config.grid_positions == "quadratic":
+    if kind == "quadratic":
         return parameters + 3 * A, macs
-    if config.grid_positions == "offsets":
+    if kind == "offsets":
         return parameters + table * D + 2 * D * A, macs + table * D * A
     d = options.head_width or D
     parameters += 2 * A * d * (D + 1) + table * (d // 2)

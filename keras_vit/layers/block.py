@@ -14,7 +14,6 @@ from keras_vit.config import check_exclusions, merged_of, take_options
 from keras_vit.layers.any_size import grid_of
 from keras_vit.layers.attention import SelfAttention
 from keras_vit.layers.dense import quantized_policies
-from keras_vit.layers.grid_attention import GridAttention
 from keras_vit.layers.merging import TokenMerging
 from keras_vit.layers.mlp import MLP
 from keras_vit.layers.norm import make_norm
@@ -66,7 +65,8 @@ class TransformerBlock(keras.layers.Layer):
         relative_positions: Whether keys get a learned embedding of their distance.
         position_bias: Whether the attention adds learned biases by the rows and columns between two
             patches of `grid`, with at most one token before the patches: see `SelfAttention`.
-        grid_positions: Kind of the `GridAttention` in place of `SelfAttention`, or `None`.
+        attention: Layer in place of `SelfAttention`, such as a `GridAttention`, with its call
+            arguments `return_attention_scores` and `training`; `None` makes a `SelfAttention`.
         causal: Whether a token attends to itself and those before it alone.
         grid: Patches along (height, width), for `rope`; `None` takes those of `maps`.
         num_prefix_tokens: Tokens before the patches, which are not merged and not rotated.
@@ -99,7 +99,7 @@ class TransformerBlock(keras.layers.Layer):
     Raises:
         ValueError: If the heads do not divide the width, a rate is not in [0, 1), or tokens are
             merged under `rematerialize`; for `num_queries` with merged tokens, windows or
-            `grid_positions`.
+            an `attention` of its own.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class TransformerBlock(keras.layers.Layer):
         stochastic_depth_rate: float = 0.0,
         relative_positions: bool = False,
         position_bias: bool = False,
-        grid_positions: str | None = None,
+        attention: keras.Layer | dict[str, Any] | None = None,
         causal: bool = False,
         grid: tuple[int, int] | None = None,
         num_prefix_tokens: int = 0,
@@ -121,15 +121,20 @@ class TransformerBlock(keras.layers.Layer):
         super().__init__(autocast=False, **kwargs)  # the residual stream keeps its precision
         check_rate("stochastic_depth_rate", stochastic_depth_rate)
         check_exclusions({**vars(self.options), "window_size": window_size})
-        if window_size is not None and grid_positions is not None:
+        if window_size is not None and attention is not None:
             raise ValueError(
-                "Windows need attention that compares all patches. Received: window_size="
-                f"{window_size}, grid_positions={grid_positions!r}; leave window_size out."
+                "Windows are of `SelfAttention`. Received: window_size="
+                f"{window_size}, attention={attention!r}; leave window_size out."
             )
         self.stochastic_depth_rate = stochastic_depth_rate
         self.relative_positions = relative_positions
         self.position_bias = position_bias
-        self.grid_positions = grid_positions
+        self.has_own_attention = attention is not None
+        if isinstance(attention, dict):  # of `get_config`
+            fields = {**attention["config"], "dtype": self.dtype_policy}
+            attention = keras.saving.deserialize_keras_object({**attention, "config": fields})
+        if attention is not None:
+            self.attention: Any = attention
         self.causal = causal
         self.grid = None if grid is None else pair("grid", grid)
         self.num_prefix_tokens = num_prefix_tokens
@@ -145,7 +150,9 @@ class TransformerBlock(keras.layers.Layer):
         if maps_shape is not None:  # the number of tokens is that of each call
             tokens_shape = (tokens_shape[0], None, tokens_shape[2])
         self.attention_norm = self._build(self._norm("attention_norm"), tokens_shape)
-        self.attention = self._build(self._attention(), tokens_shape)
+        if not self.has_own_attention:
+            self.attention = self._self_attention()
+        self._build(self.attention, tokens_shape)
         self.mlp_norm = self._build(self._norm("mlp_norm"), tokens_shape)
         self.mlp = self._build(
             MLP(
@@ -178,19 +185,7 @@ class TransformerBlock(keras.layers.Layer):
             self.stochastic_depth_rate, noise_shape=(None, 1, 1), dtype=self.dtype_policy
         )
 
-    def _attention(self) -> keras.Layer:
-        if self.grid_positions is not None:
-            assert self.grid is not None  # `ViTConfig` sees to it
-            return GridAttention(
-                self.options.num_heads,
-                self.grid,
-                self.grid_positions,
-                self.options.head_width,
-                dropout_rate=self.options.dropout_rate,
-                attention_dropout_rate=self.options.attention_dropout_rate,
-                dtype=self.dtype_policy,
-                name="attention",
-            )
+    def _self_attention(self) -> SelfAttention:
         return SelfAttention(
             **vars(self.options),
             relative_positions=self.relative_positions,
@@ -203,6 +198,12 @@ class TransformerBlock(keras.layers.Layer):
             dtype=self.dtype_policy,
             name="attention",
         )
+
+    def _attention_config(self) -> dict[str, Any] | None:
+        if not self.has_own_attention:
+            return None
+        config = keras.saving.serialize_keras_object(self.attention)
+        return {key: value for key, value in config.items() if key != "build_config"}
 
     def _build(self, layer: keras.Layer, tokens_shape: Shape) -> keras.Layer:
         layer.build(tokens_shape)
@@ -231,10 +232,10 @@ class TransformerBlock(keras.layers.Layer):
     ) -> keras.KerasTensor | tuple[keras.KerasTensor, ...]:
         if num_queries is not None and not self.takes_num_queries:
             raise ValueError(
-                "All tokens are computed where they are merged, by windows or by `grid_positions`. "
+                "All tokens are computed where they are merged, by windows or by other attention. "
                 f"Received: num_queries={num_queries}, num_merged_tokens="
                 f"{self.options.num_merged_tokens}, window_size={self.window_size}, "
-                f"grid_positions={self.grid_positions!r}. Leave num_queries out."
+                f"has_own_attention={self.has_own_attention}. Leave num_queries out."
             )
         grid = None if maps is None else grid_of(maps)
         if self.options.rematerialize and training and not return_attention_scores:
@@ -248,7 +249,7 @@ class TransformerBlock(keras.layers.Layer):
     @property
     def takes_num_queries(self) -> bool:
         """Whether the block can compute the first tokens alone."""
-        return not (self.options.num_merged_tokens or self.window_size or self.grid_positions)
+        return not (self.options.num_merged_tokens or self.window_size or self.has_own_attention)
 
     def _transform(
         self,
@@ -263,7 +264,7 @@ class TransformerBlock(keras.layers.Layer):
         tokens = ops.cast(tokens, self.variable_dtype)
         x = self._attention_input(tokens)
         seen: dict[str, Any] = {}
-        if not self.grid_positions:
+        if not self.has_own_attention:
             seen = {"sizes": sizes, "return_keys": bool(self.options.num_merged_tokens)}
             seen |= {"grid": grid, "num_queries": num_queries}
         attended = self.attention(
@@ -300,11 +301,11 @@ class TransformerBlock(keras.layers.Layer):
 
     def step(self, token: keras.KerasTensor, cache: Any, index: keras.KerasTensor) -> Any:
         """One more token through a causal block: as `SelfAttention.step`, with its arguments."""
-        if self.options.post_norm or self.grid_positions is not None:
+        if self.options.post_norm or self.has_own_attention:
             raise ValueError(
                 "Tokens are added one by one to blocks with norms first and attention without "
                 f"positions. Received: post_norm={self.options.post_norm}, "
-                f"grid_positions={self.grid_positions!r}. Call the block with all tokens."
+                f"has_own_attention={self.has_own_attention}. Call the block with all tokens."
             )
         x, cache = self.attention.step(self.attention_norm(token), cache, index)
         if self.options.layer_scale is not None:
@@ -343,7 +344,7 @@ class TransformerBlock(keras.layers.Layer):
             "stochastic_depth_rate": self.stochastic_depth_rate,
             "relative_positions": self.relative_positions,
             "position_bias": self.position_bias,
-            "grid_positions": self.grid_positions,
+            "attention": self._attention_config(),
             "causal": self.causal,
             "grid": self.grid,
             "num_prefix_tokens": self.num_prefix_tokens,

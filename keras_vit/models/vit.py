@@ -9,6 +9,7 @@ import keras
 from keras_vit.config import BLOCK_POSITIONS, ViTConfig
 from keras_vit.layers.any_aspect import PatchCounts
 from keras_vit.layers.block import TransformerBlock
+from keras_vit.layers.grid_attention import GridAttention
 from keras_vit.layers.norm import make_norm
 from keras_vit.layers.patches import PatchDropout, PatchEncoder
 from keras_vit.layers.pooling import AttentionPooling, MeanPooling, TokenPooling
@@ -191,19 +192,34 @@ def transformer_block(config: ViTConfig, index: int) -> TransformerBlock:
         or window is not None
         or bias
     )
-    by_grid = config.grid_positions is not None or window is not None or bias
+    by_grid = window is not None or bias
     by_grid = by_grid or (config.block.rope is not None and not config.any_size)
     return TransformerBlock(
         **vars(config.block),
         stochastic_depth_rate=config.stochastic_depth_rate * index / max(1, config.depth - 1),
         relative_positions=config.position_embedding == "relative",
         position_bias=bias,
-        grid_positions=config.grid_positions,
+        attention=grid_attention(config),
         grid=config.grid if by_grid else None,
         num_prefix_tokens=config.num_prefix_tokens if needs_grid else 0,
         num_registers=config.num_registers if turned else 0,
         window_size=window,
         name=f"block_{index}",
+    )
+
+
+def grid_attention(config: ViTConfig) -> GridAttention | None:
+    """The attention in place of the blocks' own, where there is one."""
+    if config.grid_attention is None:
+        return None
+    return GridAttention(
+        config.block.num_heads,
+        config.grid,
+        config.grid_attention,
+        config.block.head_width,
+        dropout_rate=config.block.dropout_rate,
+        attention_dropout_rate=config.block.attention_dropout_rate,
+        name="attention",
     )
 
 

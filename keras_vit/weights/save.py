@@ -227,7 +227,7 @@ def _check_function(config: ViTConfig | ResNetConfig, layout: Layout) -> None:
             "The table of positions of timm's NaFlex models is a square. Received: a grid of "
             f"{config.grid}. Save the model with `model.save`."
         )
-    for field in ("post_norm", "head_width", "grid_positions", "window_size", "num_merged_tokens"):
+    for field in ("post_norm", "head_width", "grid_attention", "window_size", "num_merged_tokens"):
         if field_value(config, field):
             raise ValueError(
                 f"Models of the {layout.name} layout have no {field}, and would give other "

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from keras_vit.config import (
-    GRID_POSITIONS,
+    GRID_ATTENTIONS,
     ResNetConfig,
     ResNetStem,
     RotaryPositions,
@@ -41,7 +41,10 @@ CONFIGS = {
     "token": {},
     "not_square": {"image_size": (32, 48), "patch_size": (8, 16), "channels": 1},
     "head width": {"head_width": 6, "position_embedding": "relative"},
-    **{kind: {"position_embedding": kind, **GRID} for kind in GRID_POSITIONS},
+    **{
+        kind: {"position_embedding": "none", "grid_attention": kind, **GRID}
+        for kind in GRID_ATTENTIONS
+    },
     "registers": {"num_registers": 3, "distillation_token": True, "pre_logits": 24},
     "gap": {"pooling": "gap", "class_token": False, "norm_after_pooling": True},
     "map": {"pooling": "map", "class_token": False, "position_embedding": "learned_2d"},

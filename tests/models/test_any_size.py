@@ -243,7 +243,12 @@ def test_weights_of_a_checkpoint_keep_its_grid(tmp_path, monkeypatch):
         {"patch_dropout_rate": 0.5},
         {"query_chunk_size": 4},
         {"position_embedding": "relative"},
-        {"position_embedding": "relative_2d", "class_token": False, "pooling": "gap"},
+        {
+            "position_embedding": "none",
+            "grid_attention": "relative_2d",
+            "class_token": False,
+            "pooling": "gap",
+        },
     ],
 )
 def test_options_of_one_size_are_refused(change):
