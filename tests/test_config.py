@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import pathlib
 
 import numpy as np
 import pytest
 
 from keras_vit.config import (
+    EXCLUSIONS,
     IMAGENET_STATISTICS,
     Preprocessing,
     RotaryPositions,
+    field_names,
     make_config,
 )
 from tests.fixtures import tiny_config
@@ -151,3 +154,29 @@ def test_derived_values():
 
 def test_numpy_integers_are_integers():
     assert tiny_config(width=np.int64(32), image_size=np.int32(32)).grid == (4, 4)
+
+
+def exclusions_table() -> str:
+    """The table of docs/configuration.md."""
+    rows = ["| choice | then | because |", "| --- | --- | --- |"]
+    for row in EXCLUSIONS:
+        chosen = " or ".join(f"`{row.field}={value!r}`" for value in row.values)
+        needs = (
+            f"`{field}`: {' or '.join(f'`{value!r}`' for value in values)}"
+            for field, values in row.needs.items()
+        )
+        choice = chosen or f"another `{row.field}`"
+        rows.append(f"| {choice} | {', '.join(needs)} | {row.reason} |")
+    return "\n".join(rows)
+
+
+def test_the_docs_have_the_table_of_what_excludes_what():
+    page = pathlib.Path(__file__).parents[1] / "docs/configuration.md"
+    assert exclusions_table() in page.read_text()
+
+
+def test_every_row_of_the_table_names_fields():
+    names = set(field_names(tiny_config()))
+    for row in EXCLUSIONS:
+        assert {row.field, *row.needs} <= names
+        assert row.needs and row.field not in row.needs

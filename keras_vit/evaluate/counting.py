@@ -284,7 +284,7 @@ def _block(
     rest, pairs = (rest, pairs) if read is None else (read, read * T)
     kept = 2 * T * D + 3 * T * H + Q * (D + H)
     kept += 5 * rest * D + (3 + gated) * rest * M + 2 * A * pairs
-    owner: Any = config if isinstance(config, ViTConfig) else config.attention
+    owner: Any = config if isinstance(config, ViTConfig) else getattr(config, "attention", None)
     kind = getattr(owner, "grid_attention", getattr(owner, "kind", None))
     if kind is not None:
         more, of_attention = _grid_attention(options, kind, owner.grid, T, D)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 
 import pytest
 
 import keras_vit
-from keras_vit.config import ResNetConfig, ViTConfig
+from keras_vit.config import ResNetConfig, ViTConfig, replace_fields
 from keras_vit.hub.addresses import download_url, parse_hub_address
 from keras_vit.hub.cards.card import PAPERS
 from keras_vit.hub.catalog import CARDS, find_card, list_weights
@@ -30,7 +29,7 @@ def config_of(card):
         "classes": card.classes,
         "preprocessing": card.preprocessing,
     }
-    return dataclasses.replace(VARIANTS[card.variant], **changes, **card.options)
+    return replace_fields(VARIANTS[card.variant], **changes, **card.options)
 
 
 def count_values(config: ViTConfig) -> int:

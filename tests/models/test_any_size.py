@@ -244,15 +244,16 @@ def test_weights_of_a_checkpoint_keep_its_grid(tmp_path, monkeypatch):
         {"query_chunk_size": 4},
         {"position_embedding": "relative"},
         {
-            "position_embedding": "none",
             "grid_attention": "relative_2d",
+            "position_embedding": "none",
             "class_token": False,
             "pooling": "gap",
         },
     ],
 )
 def test_options_of_one_size_are_refused(change):
-    with pytest.raises(ValueError, match=f"any_size=True, {next(iter(change))}="):
+    field = next(iter(change))
+    with pytest.raises(ValueError, match=f"any_size=True, {field}=|{field}=.*, any_size=True"):
         tiny_config(any_size=True, **change)
 
 

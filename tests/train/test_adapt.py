@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import keras
 import numpy as np
 import pytest
@@ -77,7 +75,7 @@ def test_the_caller_may_choose_the_method(checkpoint):
 
 
 def test_a_configuration_without_the_field_is_official():
-    fields = dataclasses.asdict(tiny_config())
+    fields = tiny_config().to_dict()
     del fields["position_resize"]  # as in `.keras` files before the field
     assert make_config(**fields).position_resize == "align_corners"
     model = build(tiny_config())
