@@ -29,7 +29,7 @@ def merging_config(name, image_size, share):
     import keras_vit
 
     config = dataclasses.replace(keras_vit.find_config(name), image_size=image_size)
-    return dataclasses.replace(
+    return keras_vit.replace_fields(
         config, num_merged_tokens=round(share * config.num_patches / config.depth)
     )
 

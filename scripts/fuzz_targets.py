@@ -333,8 +333,8 @@ class Layouts:
 
     def __init__(self, folder):
         from keras_vit.config import make_config
+        from keras_vit.create import build
         from keras_vit.models.resnet import build_resnet
-        from keras_vit.models.vit import build_vit
         from keras_vit.weights.save import save_weights
         from tests.weights.folders import BIT, FOLDERS, SIZES
 
@@ -344,8 +344,7 @@ class Layouts:
         for name, (layout, fields) in FOLDERS.items():
             if name.endswith(("tanh", "oblong", "grey", "headless")):
                 continue
-            model = build_resnet(BIT) if name == "bit" else build_vit(
-                make_config(**{**config, **fields}))  # fmt: skip
+            model = build(BIT if name == "bit" else make_config(**{**config, **fields}))
             own = model.save_pretrained(folder / name, layout)
             sidecars = {p.name: json.loads(p.read_text()) for p in own.glob("*config.json")}
             arrays = safetensors.numpy.load_file(own / "model.safetensors")

@@ -54,10 +54,10 @@ def sidecar_of(family, **changes):
     """A checkpoint with sidecar files, some of whose numbers are changed."""
 
     def make(folder):
-        from keras_vit.models.vit import build_vit
+        from keras_vit.create import build
         from tests.weights.folders import FOLDERS
 
-        model = build_vit(config_of(family))
+        model = build(config_of(family))
         path = model.save_pretrained(folder / "hostile", FOLDERS[family][0])
         file = path / "config.json"
         config = json.loads(file.read_text())

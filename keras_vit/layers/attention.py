@@ -71,11 +71,11 @@ def add_sizes(
     """What is added to the logits of keys that stand for several: the logarithm of how many.
 
     Proportional attention, Section 3 of https://arxiv.org/abs/2210.09461: the softmax then is as if
-    each key were there as often. A key of size 0 is padding, and is not attended to.
+    each key were there as often. A mask leaves out the keys where it is False.
 
     Args:
         logits: Other logits to add, or `None`.
-        sizes: Integer tensor of shape `(B, T)`, above 0 for at least one token of an image.
+        sizes: Integer tensor of shape `(B, T)`, or a boolean mask that keeps a token of each image.
         dtype: Type of the result.
 
     Returns:
@@ -137,7 +137,9 @@ class SelfAttention(keras.layers.Layer):
         return_attention_scores: Whether to return the attention weights too.
         training: Whether dropout is on.
         sizes: Optional integer tensor of shape `(B, T)`, how many tokens each stands for; such a
-            token is attended to as often as those, and one of size 0, padding, by no other.
+            token is attended to as often as those.
+        patch_mask: Optional boolean tensor of shape `(B, T)`, False for padding, which no token
+            attends to.
         return_keys: Whether to return the keys too, as they are attended to.
         grid: Patches along (height, width) of these tokens, integers or tensors, for `rope`; `None`
             takes those of the layer.
@@ -295,6 +297,7 @@ class SelfAttention(keras.layers.Layer):
         return_attention_scores: bool = False,
         training: bool | None = None,
         sizes: keras.KerasTensor | None = None,
+        patch_mask: keras.KerasTensor | None = None,
         return_keys: bool = False,
         grid: tuple[Any, Any] | None = None,
         num_queries: int | None = None,
@@ -310,8 +313,9 @@ class SelfAttention(keras.layers.Layer):
             check_positive("num_queries", num_queries)
             queries = queries[:, :, :num_queries]
             logits = None if logits is None else logits[:, :, :num_queries]
-        if sizes is not None:
-            logits = add_sizes(logits, sizes, queries.dtype)
+        for each in (sizes, patch_mask):
+            if each is not None:
+                logits = add_sizes(logits, each, queries.dtype)
         scores = None
         if self._windows is not None and (sizes is not None or num_queries is not None):
             raise ValueError(

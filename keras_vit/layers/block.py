@@ -82,8 +82,9 @@ class TransformerBlock(keras.layers.Layer):
         return_attention_scores: Whether to return the attention weights too.
         training: Whether dropout and stochastic depth are on.
         sizes: Integer tensor of shape `(B, T)`, how many patches each token stands for, with
-            `num_merged_tokens` as the block before returned it; `None` for one each. No other token
-            attends to a token of size 0, padding.
+            `num_merged_tokens` as the block before returned it; `None` for one each.
+        patch_mask: Boolean tensor of shape `(B, T)`, False for padding, which no token attends to;
+            not with `rematerialize`.
         maps: Tensor of shape `(B, rows, columns, ...)` with the grid of the patches, for `rope` and
             images of any size.
         num_queries: How many of the tokens, the first ones, are computed; `None` is all. The others
@@ -145,6 +146,7 @@ class TransformerBlock(keras.layers.Layer):
         self,
         tokens_shape: Shape,
         sizes_shape: Shape | None = None,
+        patch_mask_shape: Shape | None = None,
         maps_shape: Shape | None = None,
     ) -> None:
         if maps_shape is not None:  # the number of tokens is that of each call
@@ -227,6 +229,7 @@ class TransformerBlock(keras.layers.Layer):
         return_attention_scores: bool = False,
         training: bool | None = None,
         sizes: keras.KerasTensor | None = None,
+        patch_mask: keras.KerasTensor | None = None,
         maps: keras.KerasTensor | None = None,
         num_queries: int | None = None,
     ) -> keras.KerasTensor | tuple[keras.KerasTensor, ...]:
@@ -241,10 +244,12 @@ class TransformerBlock(keras.layers.Layer):
         if self.options.rematerialize and training and not return_attention_scores:
             return recompute(
                 self,
-                lambda x: self._transform(x, None, False, training, grid, num_queries),
+                lambda x: self._transform(x, None, None, False, training, grid, num_queries),
                 tokens,
             )
-        return self._transform(tokens, sizes, return_attention_scores, training, grid, num_queries)
+        return self._transform(
+            tokens, sizes, patch_mask, return_attention_scores, training, grid, num_queries
+        )
 
     @property
     def takes_num_queries(self) -> bool:
@@ -255,6 +260,7 @@ class TransformerBlock(keras.layers.Layer):
         self,
         tokens: keras.KerasTensor,
         sizes: keras.KerasTensor | None,
+        patch_mask: keras.KerasTensor | None,
         return_attention_scores: bool,
         training: bool | None,
         grid: tuple[Any, Any] | None,
@@ -266,7 +272,7 @@ class TransformerBlock(keras.layers.Layer):
         seen: dict[str, Any] = {}
         if not self.has_own_attention:
             seen = {"sizes": sizes, "return_keys": bool(self.options.num_merged_tokens)}
-            seen |= {"grid": grid, "num_queries": num_queries}
+            seen |= {"patch_mask": patch_mask, "grid": grid, "num_queries": num_queries}
         attended = self.attention(
             x, return_attention_scores=return_attention_scores, training=training, **seen
         )
@@ -322,6 +328,7 @@ class TransformerBlock(keras.layers.Layer):
         return_attention_scores: bool = False,
         training: bool | None = None,
         sizes: keras.KerasTensor | None = None,
+        patch_mask: keras.KerasTensor | None = None,
         maps: keras.KerasTensor | None = None,
         num_queries: int | None = None,
     ) -> keras.KerasTensor | tuple[keras.KerasTensor, ...]:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 import keras
 
 from keras_vit.config import BLOCK_POSITIONS, ViTConfig
-from keras_vit.layers.any_aspect import PatchCounts
 from keras_vit.layers.block import TransformerBlock
 from keras_vit.layers.grid_attention import GridAttention
 from keras_vit.layers.norm import make_norm
@@ -27,10 +24,6 @@ def build_vit(
     Layers have stable names: `preprocessing`, for a hybrid `stem_root` and `stem_stage_1` and on,
     `patch_encoder`, `patch_norm`, `class_token`, `position_embedding`, `embedding_norm`, `block_0`
     and on, `encoder_norm`, `pooling`, `pre_logits`, `head`.
-
-    With `config.max_num_patches` the model takes a dict of two inputs in place of images, which
-    `keras_vit.data.fit_patches` makes: `patches` of shape `(B, max_num_patches, pixels of a patch *
-    C)`, row by row and then padding, and `grid`, integers of shape `(B, 2)`, rows and columns.
 
     Args:
         config: The architecture.
@@ -52,9 +45,13 @@ def build_vit(
     >>> keras_vit.build_vit(config).output_shape
     (None, 10)
     """
+    if config.takes_patches:
+        raise ValueError(
+            "Images of any aspect ratio have a builder of their own. Received: max_num_patches="
+            f"{config.max_num_patches}. Use `keras_vit.models.build_naflex(config)`."
+        )
     images = image_input(config, input_tensor)
-    grids = keras.Input((2,), dtype="int32", name="grid") if config.takes_patches else None
-    x = preprocess(images, config) if grids is None else preprocess_patches(images, config)
+    x = preprocess(images, config)
     if config.stem is not None:
         x = add_stem(x, config.stem)  # (B, H / stride, W / stride, C)
     x = encode_patches(x, config)  # (B, N, D)
@@ -62,26 +59,9 @@ def build_vit(
     if config.any_size:
         maps = x  # (B, rows, columns, D)
         x = keras.layers.Reshape((-1, config.width), name="patch_tokens")(maps)  # (B, N, D)
-    x = embed_tokens(x, config, maps, grids)  # (B, T, D)
-    x, sizes = transform(x, config, maps, grids)
-    norm = encoder_norm(config)
-    if config.ends_in_norm:
-        x = norm(x)
-    features = pool(x, config, sizes)  # (B, D), two where there is a distillation token
-    if config.norm_after_pooling:
-        features = [norm(feature) for feature in features]
-    inputs = images if grids is None else {"patches": images, "grid": grids}
-    return functional_model(inputs, add_heads(features, config), config, name)
-
-
-def preprocess_patches(x: keras.KerasTensor, config: ViTConfig) -> keras.KerasTensor:
-    """As `preprocess`, of patches whose pixels come one after the other."""
-    if not config.include_preprocessing:
-        return x
-    shape = (config.num_patches, math.prod(config.patch_size), config.channels)
-    pixels = keras.layers.Reshape(shape, dtype="float32", name="patch_pixels")(x)
-    vectors = keras.layers.Reshape(tuple(x.shape[1:]), dtype="float32", name="patch_vectors")
-    return vectors(preprocess(pixels, config))
+    x = embed_tokens(x, config, maps)  # (B, T, D)
+    x, sizes = transform(x, config, maps)
+    return functional_model(images, read_tokens(x, config, sizes), config, name)
 
 
 def encode_patches(x: keras.KerasTensor, config: ViTConfig) -> keras.KerasTensor:
@@ -94,15 +74,10 @@ def encode_patches(x: keras.KerasTensor, config: ViTConfig) -> keras.KerasTensor
 
 
 def embed_tokens(
-    x: keras.KerasTensor,
-    config: ViTConfig,
-    maps: keras.KerasTensor | None = None,
-    grids: keras.KerasTensor | None = None,
+    x: keras.KerasTensor, config: ViTConfig, maps: keras.KerasTensor | None = None
 ) -> keras.KerasTensor:
-    """Adds what the patches lack: class token, places, registers."""
-    if grids is not None:
-        x = AddPositionEmbedding(config.grid, 0, name="position_embedding")(x, image_grids=grids)
-    elif config.position_on_class_token:
+    """Adds what the patches lack: class token, positions, registers."""
+    if config.position_on_class_token:
         x = add_class_tokens(x, config)
         x = add_positions(x, config, config.num_class_tokens, maps)
     else:
@@ -115,6 +90,11 @@ def embed_tokens(
             stddev=1e-6,  # as in DINOv2
             name="registers",
         )(x)
+    return regularize(x, config)
+
+
+def regularize(x: keras.KerasTensor, config: ViTConfig) -> keras.KerasTensor:
+    """What comes between the embedding and the first block: dropout, and a norm in some."""
     stream = keras.config.dtype_policy().variable_dtype  # as in the blocks
     x = keras.layers.Dropout(config.block.dropout_rate, dtype=stream, name="embedding_dropout")(x)
     if config.patch_dropout_rate:
@@ -159,19 +139,13 @@ def add_positions(
 
 
 def transform(
-    x: keras.KerasTensor,
-    config: ViTConfig,
-    maps: keras.KerasTensor | None = None,
-    grids: keras.KerasTensor | None = None,
+    x: keras.KerasTensor, config: ViTConfig, maps: keras.KerasTensor | None = None
 ) -> tuple[keras.KerasTensor, keras.KerasTensor | None]:
     """Through all blocks, and how many patches each token then stands for, where not all one.
 
-    `maps` are of the grid of the patches, for images of any size; `grids` are those of images of
-    any aspect ratio, whose other tokens are padding.
+    `maps` have the grid of the patches, for images of any size.
     """
     sizes = None
-    if grids is not None:
-        sizes = PatchCounts(config.num_patches, name="patch_counts")(grids)
     by_call = {} if maps is None or config.block.rope is None else {"maps": maps}
     for index in range(config.depth):
         block = transformer_block(config, index)
@@ -223,15 +197,23 @@ def grid_attention(config: ViTConfig) -> GridAttention | None:
     )
 
 
-def encoder_norm(config: ViTConfig) -> keras.layers.Layer:
-    """The last norm."""
-    return make_norm(config.block.norm, config.block.norm_epsilon, name="encoder_norm")
+def read_tokens(
+    x: keras.KerasTensor, config: ViTConfig, sizes: keras.KerasTensor | None = None
+) -> keras.KerasTensor:
+    """From the tokens of the last block to the outputs: norm, pooling and head."""
+    norm = make_norm(config.block.norm, config.block.norm_epsilon, name="encoder_norm")
+    if config.ends_in_norm:
+        x = norm(x)
+    features = pool(x, config, sizes)  # (B, D), two where there is a distillation token
+    if config.norm_after_pooling:
+        features = [norm(feature) for feature in features]
+    return add_heads(features, config)
 
 
 def pool(
     x: keras.KerasTensor, config: ViTConfig, sizes: keras.KerasTensor | None = None
 ) -> list[keras.KerasTensor]:
-    """From tokens, and their sizes where some were merged, to what each head reads."""
+    """From tokens, and their sizes or the mask of patches, to the input of each head."""
     weighted = {} if sizes is None else {"sizes": sizes}
     if config.pooling == "token" and config.distillation_token:
         second = TokenPooling(1, name="distillation_pooling")(x)

@@ -17,7 +17,7 @@ from keras_vit.export.runners import LOADERS
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.verify import verify_export
 from keras_vit.families import SIGLIP2_NAFLEX
-from keras_vit.models.vit import build_vit
+from keras_vit.models.naflex import build_naflex
 from tests.fixtures import fill_random
 
 SIZES = {"patch_size": 4, "width": 32, "depth": 2, "num_heads": 4, "mlp_dim": 64, "image_size": 16}
@@ -26,7 +26,7 @@ CONFIG = make_config(**{**SIGLIP2_NAFLEX, **SIZES, "max_num_patches": 20, "class
 
 @pytest.fixture(scope="module")
 def model():
-    model = build_vit(CONFIG)
+    model = build_naflex(CONFIG)
     fill_random(model)
     return model
 

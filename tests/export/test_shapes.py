@@ -101,7 +101,7 @@ def test_a_model_of_patches(tmp_path):
     names = ("patch_size", "width", "depth", "num_heads", "mlp_dim", "image_size")
     fields = {name: getattr(sizes, name) for name in names}
     config = keras_vit.make_config(**{**SIGLIP2_NAFLEX, **fields, "max_num_patches": 16})
-    path = export_litert(keras_vit.build_vit(config), tmp_path / "m.tflite").path
+    path = export_litert(keras_vit.models.build_naflex(config), tmp_path / "m.tflite").path
 
     def run(shape):
         interpreter = _interpreter(path)
