@@ -83,8 +83,8 @@ class TransformerBlock(keras.layers.Layer):
         training: Whether dropout and stochastic depth are on.
         sizes: Integer tensor of shape `(B, T)`, how many patches each token stands for, with
             `num_merged_tokens` as the block before returned it; `None` for one each.
-        padding_mask: Boolean tensor of shape `(B, T)`, False for padding, which no token attends to;
-            not with `rematerialize`.
+        padding_mask: Boolean tensor of shape `(B, T)`, False for padding, which no token attends
+            to; not with `rematerialize`.
         maps: Tensor of shape `(B, rows, columns, ...)` with the grid of the patches, for `rope` and
             images of any size.
         num_queries: How many of the tokens, the first ones, are computed; `None` is all. The others
