@@ -33,6 +33,7 @@ def main(folder: str) -> None:
     facts["changes"] = changes(before)
     new = {name.split(".")[0] for name in set(sys.modules) - modules}
     facts["modules"] = sorted(new - set(sys.stdlib_module_names))
+    facts["registered"] = sorted(keras.saving.get_custom_objects())
     keras.Model._undo = None  # the check can fail
     facts["noticed"] = changes(before)
     del keras.Model._undo

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -98,6 +99,15 @@ def test_import_changes_nothing_outside_of_the_package(imported):
 def test_import_brings_little_beyond_keras(imported):
     _, facts = imported
     assert facts["modules"] == ["keras_vit", "lazy_loader"]
+
+
+def test_import_registers_every_class_of_a_keras_file(imported):
+    """Else a fresh process finds them only if it has built such a model before."""
+    _, facts = imported
+    decorated = re.compile(r"^@keras\.saving\.register_keras_serializable.*\n(?:class|def) (\w+)", re.MULTILINE)
+    names = [name for path in PACKAGE.rglob("*.py") for name in decorated.findall(path.read_text())]
+    assert len(names) > 40
+    assert facts["registered"] == sorted(f"keras_vit>{name}" for name in names)
 
 
 def test_package_imports_no_tensorflow_of_its_own(imported):
