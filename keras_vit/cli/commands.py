@@ -43,7 +43,7 @@ class Command:
 
     Args:
         name: The words.
-        target: `"module:function"` in `keras_vit.cli`.
+        target: `"module:function"` in `keras_vit`.
         summary: What it does: the first line of the function's docstring.
         arguments: Its flags.
         keeps_buffers: Whether it computes with large batches, see `keep_buffers`.
@@ -59,7 +59,7 @@ class Command:
     def function(self) -> Callable[..., None]:
         """The function, imported now."""
         module, _, name = self.target.partition(":")
-        return getattr(importlib.import_module(f"keras_vit.cli.{module}"), name)
+        return getattr(importlib.import_module(f"keras_vit.{module}"), name)
 
 
 def argument(*names: str, **settings: Any) -> Argument:
@@ -154,7 +154,7 @@ _PAIRS = (
 COMMANDS: tuple[Command, ...] = (
     Command(
         "check",
-        "data_check:check_data",
+        "cli.data_check:check_data",
         "Prints what a folder or table of images holds, and what would go wrong in training.",
         (
             argument(
@@ -178,7 +178,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "train",
-        "training:train_model",
+        "cli.training:train_model",
         "Trains a model on images by a recipe; the same command continues an interrupted run.",
         (
             argument("--config", help="TOML file with settings; flags win over it"),
@@ -201,7 +201,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "probe",
-        "probe:probe_model",
+        "cli.probe:probe_model",
         "Fits a classifier to features of a frozen model, and prints its accuracy.",
         (
             argument("model", help=MODEL_FORMS),
@@ -231,7 +231,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "evaluate",
-        "training:evaluate_model",
+        "cli.training:evaluate_model",
         "Prints the accuracy of a model on images, or the metrics of its task.",
         (
             argument("--data", required=True, help=DATA_FORMS),
@@ -248,7 +248,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "predict",
-        "training:predict_files",
+        "cli.training:predict_files",
         "Prints the most probable classes of image files, their labels, or values of targets.",
         (
             argument("files", nargs="+", help="image files, and folders of them"),
@@ -270,7 +270,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "export",
-        "models:export_model",
+        "cli.models:export_model",
         "Exports a model as SavedModel, LiteRT, ONNX or OpenVINO file, checked against the model.",
         (
             argument("model", help=MODEL_FORMS),
@@ -302,7 +302,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "verify",
-        "models:verify_file",
+        "cli.models:verify_file",
         "Compares the outputs of an exported file with those of its model.",
         (
             argument(
@@ -317,7 +317,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "optimize",
-        "models:optimize_model",
+        "cli.models:optimize_model",
         "Finds the fastest runtime for a model on this machine, of those that are installed.",
         (
             argument("model", help=MODEL_FORMS),
@@ -342,7 +342,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "inspect",
-        "models:inspect_model",
+        "cli.models:inspect_model",
         "Writes an HTML report about a model: configuration, cost, weights, attention.",
         (
             argument("model", help=MODEL_FORMS),
@@ -354,7 +354,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "report",
-        "models:report_run",
+        "cli.models:report_run",
         "Writes the result page of a run: curves, accuracy per class, mistakes, calibration.",
         (
             argument("run", help="folder of the run"),
@@ -369,7 +369,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "segment train",
-        "segment:train_segmenter",
+        "segmentation.commands:train_segmenter",
         "Trains a segmentation head on a model, or both, from images and masks.",
         (
             *_PAIRS,
@@ -393,7 +393,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "segment evaluate",
-        "segment:evaluate_segmenter",
+        "segmentation.commands:evaluate_segmenter",
         "Prints the mean IoU of a segmentation model on images with masks.",
         (
             *_PAIRS,
@@ -407,7 +407,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "segment predict",
-        "segment:predict_segments",
+        "segmentation.commands:predict_segments",
         "Writes the class map of image files as PNG masks, and drawn over the images.",
         (
             argument("files", nargs="+", help="image files, and folders of them"),
@@ -423,13 +423,13 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "weights list",
-        "weights:list_published",
+        "cli.weights:list_published",
         "Prints the published weights of an architecture, or of all, one per line.",
         (argument("variant", nargs="?", help='architecture, such as "vit_b16" or "B/16"'), _JSON),
     ),
     Command(
         "weights info",
-        "weights:show_file",
+        "cli.weights:show_file",
         "Prints the architecture and sizes of a checkpoint, from the names and shapes in it.",
         (
             argument("file", help=CHECKPOINT_FORMS),
@@ -445,7 +445,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "weights fetch",
-        "weights:fetch_file",
+        "cli.weights:fetch_file",
         "Downloads weights unless they are in the cache, checks them and prints their path.",
         (
             argument("name", help=CHECKPOINT_FORMS),
@@ -454,7 +454,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "weights convert",
-        "weights:convert_file",
+        "cli.weights:convert_file",
         "Writes a checkpoint, or the model of a run, with the names of another project.",
         (
             argument("source", metavar="IN", help=CHECKPOINT_FORMS),

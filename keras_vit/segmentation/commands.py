@@ -20,17 +20,17 @@ from keras_vit.cli.resolve import class_names_of, open_model, resolve_model
 from keras_vit.data.decode import decode
 from keras_vit.data.folder import find_readable
 from keras_vit.data.image_files import read_image
-from keras_vit.data.mask_pipeline import mask_batches
-from keras_vit.data.masks import IGNORED, Colour, MaskSet, read_masks
 from keras_vit.data.preview import write_png
 from keras_vit.data.sources import read_share
 from keras_vit.errors import printable
-from keras_vit.evaluate.segmentation import draw_classes, evaluate_masks, predict_masks
 from keras_vit.models.resizing import resize_model
-from keras_vit.models.segmentation import build_segmenter
 from keras_vit.reading import read_text
 from keras_vit.resume.callback import ResumeTraining
 from keras_vit.resume.folder_lock import FolderLock
+from keras_vit.segmentation.evaluation import draw_classes, evaluate_masks, predict_masks
+from keras_vit.segmentation.mask_pipeline import mask_batches
+from keras_vit.segmentation.masks import IGNORED, Colour, MaskSet, read_masks
+from keras_vit.segmentation.model import build_segmenter
 from keras_vit.train.image_lists import IMAGE_LISTS, describe_lists
 from keras_vit.train.keras_files import load_keras_file
 from keras_vit.train.optimizers import AdamW, layerwise_decay

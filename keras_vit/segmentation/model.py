@@ -67,7 +67,7 @@ def build_segmenter(
     Example:
 
     >>> backbone = keras_vit.ViTTi16(weights=None, include_top=False, input_shape=(128, 192, 3))
-    >>> model = keras_vit.models.build_segmenter(backbone, classes=21, head="mlp")
+    >>> model = keras_vit.segmentation.build_segmenter(backbone, classes=21, head="mlp")
     >>> model.output_shape
     (None, 128, 192, 21)
     >>> model.compile("adam", keras.losses.SparseCategoricalCrossentropy(

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit import models, weights
+from keras_vit import image_gpt
 from keras_vit.errors import CheckpointError, CheckpointMismatchError
 from tests.fixtures import fill_random
 
 RANDOM = np.random.default_rng(8)
 PALETTE = RANDOM.uniform(-1, 1, (6, 3)).astype("float32")
-CONFIG = models.ImageGPTConfig(12, 2, 3, image_size=(3, 3), colors=6)
+CONFIG = image_gpt.ImageGPTConfig(12, 2, 3, image_size=(3, 3), colors=6)
 COLORS = RANDOM.integers(0, 6, (2, 9))
 
 
@@ -82,15 +82,15 @@ def official(tmp_path):
 def test_both_forms_give_the_official_logits(official, tmp_path):
     arrays, path = official
     expected = official_logits(arrays, COLORS)
-    model = models.build_image_gpt(CONFIG, PALETTE)
-    report = weights.load_image_gpt(model, path)
+    model = image_gpt.build_image_gpt(CONFIG, PALETTE)
+    report = image_gpt.load_image_gpt(model, path)
     np.testing.assert_allclose(logits_of(model), expected, rtol=0, atol=2e-5)
     assert sorted(report.left_out) == ["global_step", "model/clf/wclf"] and not report.fresh
     assert len(report.loaded) == len(model.weights) - 1  # all but the palette
 
-    folder = weights.save_image_gpt(model, tmp_path / "theirs")
-    twin = models.build_image_gpt(CONFIG, folder / "preprocessor_config.json")
-    report = weights.load_image_gpt(twin, folder / "model.safetensors")
+    folder = image_gpt.save_image_gpt(model, tmp_path / "theirs")
+    twin = image_gpt.build_image_gpt(CONFIG, folder / "preprocessor_config.json")
+    report = image_gpt.load_image_gpt(twin, folder / "model.safetensors")
     assert "transformers" in str(report) and not report.left_out
     for ours, again in zip(model.weights, twin.weights, strict=True):
         np.testing.assert_array_equal(ours.numpy(), again.numpy())
@@ -101,24 +101,24 @@ def test_both_forms_give_the_official_logits(official, tmp_path):
 def test_a_backbone_of_transformers_leaves_the_output_matrix_as_it_is(official, tmp_path):
     from safetensors.numpy import load_file, save_file
 
-    model = models.build_image_gpt(CONFIG, PALETTE)
-    weights.load_image_gpt(model, official[1])
-    file = weights.save_image_gpt(model, tmp_path) / "model.safetensors"
+    model = image_gpt.build_image_gpt(CONFIG, PALETTE)
+    image_gpt.load_image_gpt(model, official[1])
+    file = image_gpt.save_image_gpt(model, tmp_path) / "model.safetensors"
     arrays = load_file(file)
     del arrays["lm_head.weight"]
     arrays = {name.removeprefix("transformer."): x for name, x in arrays.items()}
     arrays["h.0.attn.masked_bias"] = np.array(-1e4, "float32")  # older versions store it
     save_file(arrays, file)
-    report = weights.load_image_gpt(model, file)
+    report = image_gpt.load_image_gpt(model, file)
     assert report.fresh == ("pixel_logits/kernel",) and report.left_out == ("h.0.attn.masked_bias",)
 
 
 def test_everything_that_does_not_fit_is_one_error_and_nothing_is_loaded(official, tmp_path):
     from safetensors.numpy import load_file, save_file
 
-    model = models.build_image_gpt(CONFIG, PALETTE)
-    weights.load_image_gpt(model, official[1])
-    folder = weights.save_image_gpt(model, tmp_path)
+    model = image_gpt.build_image_gpt(CONFIG, PALETTE)
+    image_gpt.load_image_gpt(model, official[1])
+    folder = image_gpt.save_image_gpt(model, tmp_path)
     arrays = load_file(folder / "model.safetensors")
     arrays["transformer.wpe.weight"] = arrays["transformer.wpe.weight"][:4]
     arrays["transformer.h.1.mlp.c_fc.bias"] = np.ones(48, "float32")
@@ -130,7 +130,7 @@ def test_everything_that_does_not_fit_is_one_error_and_nothing_is_loaded(officia
     fill_random(model)
     before = model.get_weights()
     with pytest.raises(CheckpointMismatchError) as caught:
-        weights.load_image_gpt(model, folder / "model.safetensors")
+        image_gpt.load_image_gpt(model, folder / "model.safetensors")
     for text in (
         "transformer.ln_f.weight is missing",
         "transformer.wpe.weight has shape (4, 12), and the model needs (9, 12)",
@@ -144,16 +144,16 @@ def test_everything_that_does_not_fit_is_one_error_and_nothing_is_loaded(officia
 
 def test_errors_of_other_files_and_models(official, tmp_path):
     path = official[1]
-    masked = models.ImageGPTConfig(12, 2, 3, image_size=(3, 3), colors=6, mask_rate=0.15)
+    masked = image_gpt.ImageGPTConfig(12, 2, 3, image_size=(3, 3), colors=6, mask_rate=0.15)
     with pytest.raises(CheckpointMismatchError, match="model/sos is unknown"):
-        weights.load_image_gpt(models.build_image_gpt(masked, PALETTE), path)
+        image_gpt.load_image_gpt(image_gpt.build_image_gpt(masked, PALETTE), path)
     with pytest.raises(ValueError, match="with `mask_rate`"):
-        weights.save_image_gpt(models.build_image_gpt(masked, PALETTE), tmp_path)
+        image_gpt.save_image_gpt(image_gpt.build_image_gpt(masked, PALETTE), tmp_path)
     with pytest.raises(ValueError, match="are for models of"):
-        weights.load_image_gpt(keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]), path)
+        image_gpt.load_image_gpt(keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]), path)
     data = path.with_name(f"{path.name}.data-00000-of-00001")
     data.write_bytes(data.read_bytes()[:-9000])
     with pytest.raises(CheckpointError, match="damaged"):
-        weights.load_image_gpt(models.build_image_gpt(CONFIG, PALETTE), path)
+        image_gpt.load_image_gpt(image_gpt.build_image_gpt(CONFIG, PALETTE), path)
     with pytest.raises(FileNotFoundError):
-        weights.load_image_gpt(models.build_image_gpt(CONFIG, PALETTE), tmp_path / "none")
+        image_gpt.load_image_gpt(image_gpt.build_image_gpt(CONFIG, PALETTE), tmp_path / "none")

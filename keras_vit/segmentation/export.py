@@ -46,7 +46,7 @@ def export_segmenter(
     """Exports a segmentation model as a SavedModel for TensorFlow Serving, and checks it.
 
     The whole image is resized to the input of the model, and its logits to the size of the image,
-    as by `keras_vit.evaluate.predict_masks`. Signatures, each for one image of any size:
+    as by `keras_vit.segmentation.predict_masks`. Signatures, each for one image of any size:
 
     - `serving_default`: `image_bytes`, a string; returns `class_map`, uint8 of shape `(h, w)`, and
       `png`, the same as the bytes of a grey PNG;

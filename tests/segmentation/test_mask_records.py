@@ -10,11 +10,11 @@ import tensorflow as tf
 
 from keras_vit.data.decode import MAX_PIXELS
 from keras_vit.data.input_transform import InputTransform
-from keras_vit.data.mask_pipeline import MaskAugmentation, mask_batches
-from keras_vit.data.mask_records import read_mask_records
 from keras_vit.data.shards import find_shards
+from keras_vit.segmentation.mask_pipeline import MaskAugmentation, mask_batches
+from keras_vit.segmentation.mask_records import read_mask_records
 from tests.data.pictures import encoded
-from tests.data.test_masks import NAMES, SIZE, mask_file
+from tests.segmentation.test_masks import NAMES, SIZE, mask_file
 
 COUNT = 7
 

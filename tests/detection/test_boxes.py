@@ -7,8 +7,8 @@ import PIL.Image
 import pytest
 
 from keras_vit.config import Preprocessing
-from keras_vit.data.boxes import box_batches, read_boxes
 from keras_vit.data.input_transform import InputTransform
+from keras_vit.detection.boxes import box_batches, read_boxes
 
 NAMES = ("zero", "one")
 MODEL = InputTransform((32, 64))

@@ -11,6 +11,7 @@ from keras import ops
 
 from keras_vit.checks import check_heads, check_positive, check_rate, pair
 from keras_vit.config import UNIT_RANGE
+from keras_vit.evaluate.counting import StageCount, count_block
 from keras_vit.layers.block import TransformerBlock
 from keras_vit.layers.norm import RMSNorm
 from keras_vit.layers.pixels import ColorPalette, GenerativeLoss, PixelMask
@@ -68,6 +69,22 @@ class ImageGPTConfig:
         height, width = self.image_size
         return height * width
 
+    def count_stages(self) -> list[StageCount]:
+        """Counts the cost of each stage for one image: see `keras_vit.evaluate.count_stages`."""
+        T, D, K = self.num_tokens, self.width, self.colors
+        search = T * K * self.channels  # distances to the colours, without a backward pass
+        start = [StageCount("start_token", D)] if self.mask_rate is None else []
+        blocks = (pixel_block(self, index) for index in range(self.depth))
+        return [
+            StageCount("palette", K * self.channels, search, T, constant_macs=search),
+            StageCount("token_embedding", K * D),
+            *start,
+            StageCount("position_embedding", T * D),
+            *(dataclasses.replace(count_block(x, T, D, False), name=x.name) for x in blocks),
+            StageCount("encoder_norm", D, 0, 2 * T * D),
+            StageCount("pixel_logits", K * D, T * K * D, T * D + T * K),
+        ]
+
 
 IMAGE_GPT_SIZES = {
     "S": ImageGPTConfig(width=512, depth=24, num_heads=8),
@@ -106,9 +123,9 @@ def build_image_gpt(
 
     Example:
 
-    >>> palette = keras_vit.models.fit_palette(images, colors=16)
-    >>> config = keras_vit.models.ImageGPTConfig(64, 4, 4, image_size=8, colors=16)
-    >>> model = keras_vit.models.build_image_gpt(config, palette)
+    >>> palette = keras_vit.image_gpt.fit_palette(images, colors=16)
+    >>> config = keras_vit.image_gpt.ImageGPTConfig(64, 4, 4, image_size=8, colors=16)
+    >>> model = keras_vit.image_gpt.build_image_gpt(config, palette)
     >>> model.compile("adam")
     """
     images = keras.Input((*config.image_size, config.channels), name="images")

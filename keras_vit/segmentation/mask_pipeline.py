@@ -22,8 +22,8 @@ from keras_vit.data.decode import decode
 from keras_vit.data.epochs import EpochPlan, distribute, number_for, read_epochs
 from keras_vit.data.image_set import SHUFFLE_BUFFER, to_tensor
 from keras_vit.data.input_transform import InputTransform, transform_of
-from keras_vit.data.masks import IGNORED, MaskSet
 from keras_vit.data.transforms import normalize, resize
+from keras_vit.segmentation.masks import IGNORED, MaskSet
 
 if TYPE_CHECKING:
     import keras

@@ -11,20 +11,20 @@ import pytest
 import tensorflow as tf
 
 import keras_vit
-from keras_vit import models
+from keras_vit import image_gpt
 from keras_vit.train.probe import fit_probe
 from tests.fixtures import fill_random
 
 RANDOM = np.random.default_rng(3)
 PALETTE = RANDOM.uniform(-1, 1, (12, 3)).astype("float32")
-CONFIG = models.ImageGPTConfig(16, 2, 2, image_size=(4, 6), colors=12)
+CONFIG = image_gpt.ImageGPTConfig(16, 2, 2, image_size=(4, 6), colors=12)
 MASKED = dataclasses.replace(CONFIG, mask_rate=0.4)
 COLORS = RANDOM.integers(0, 12, (3, 24))
 NUMPY = keras.ops.convert_to_numpy
 
 
 def filled(config=CONFIG, stddev=0.2):
-    model = models.build_image_gpt(config, PALETTE)
+    model = image_gpt.build_image_gpt(config, PALETTE)
     fill_random(model, stddev)
     model.get_layer("palette").assign(PALETTE)
     return model
@@ -79,7 +79,7 @@ def test_logits_and_losses_are_the_papers(chunk):
     expected = expected_logits(model, COLORS)
     np.testing.assert_allclose(NUMPY(model(images)), expected, rtol=0, atol=2e-5)
     losses = cross_entropy(expected, COLORS)
-    np.testing.assert_allclose(models.pixel_losses(model, images, 2), losses.mean(1), atol=1e-5)
+    np.testing.assert_allclose(image_gpt.pixel_losses(model, images, 2), losses.mean(1), atol=1e-5)
     model.compile("sgd", jit_compile=False)
     assert model.evaluate(images, verbose=0) == pytest.approx(losses.mean(), abs=1e-5)
     assert len([w for w in model.weights if "bias" in w.path or "beta" in w.path]) == 0
@@ -108,7 +108,7 @@ def test_the_bert_variant_predicts_hidden_pixels_from_all_others():
 def test_drawing_with_kept_keys_and_values_is_drawing_without(temperature):
     model = filled(stddev=0.4)
     images = images_of(model)
-    drawn = models.sample_pixels(model, images, rows=2, temperature=temperature, seed=5)
+    drawn = image_gpt.sample_pixels(model, images, rows=2, temperature=temperature, seed=5)
     chances = np.random.default_rng(5).random((3, 24), np.float32)
     colors = np.where(np.arange(24) < 12, COLORS, 0)
     for index in range(12, 24):  # the whole sequence for every pixel
@@ -120,7 +120,7 @@ def test_drawing_with_kept_keys_and_values_is_drawing_without(temperature):
             colors[:, index] = logits.argmax(-1)
     np.testing.assert_array_equal(drawn, images_of(model, colors))
     assert (colors[:, 12:] != COLORS[:, 12:]).any()
-    other = models.sample_pixels(model, images, rows=2, temperature=temperature, seed=6)
+    other = image_gpt.sample_pixels(model, images, rows=2, temperature=temperature, seed=6)
     assert (drawn[:, :2] == images[:, :2]).all() and (other == drawn).all() == (temperature == 0)
 
 
@@ -128,29 +128,29 @@ def test_fit_learns_to_complete_images_and_keras_files_keep_the_model(tmp_path):
     columns = RANDOM.integers(0, 12, (64, 1, 6))  # every row of an image is alike
     colors = np.broadcast_to(columns, (64, 4, 6)).reshape(64, 24)
     keras.utils.set_random_seed(0)
-    model = models.build_image_gpt(dataclasses.replace(CONFIG, depth=1), PALETTE)
+    model = image_gpt.build_image_gpt(dataclasses.replace(CONFIG, depth=1), PALETTE)
     images = images_of(model, colors)
     model.compile(keras.optimizers.Adam(1e-2), jit_compile=False)
     model.fit(np.tile(images, (60, 1, 1, 1)), batch_size=64, verbose=0)  # 60 steps
     losses = cross_entropy(NUMPY(model(images)), colors).mean(0)
     assert losses[6:].mean() < 0.2 < np.log(12) / 4  # the first row alone is by chance
-    drawn = models.sample_pixels(model, images, rows=1, temperature=0)
+    drawn = image_gpt.sample_pixels(model, images, rows=1, temperature=0)
     assert (drawn == images).all(-1).mean() > 0.95
     model.save(tmp_path / "gpt.keras")
     again = keras.saving.load_model(tmp_path / "gpt.keras")
     np.testing.assert_array_equal(
         again.predict(images, verbose=0), model.predict(images, verbose=0)
     )
-    assert models.sample_pixels(again, count=2).shape == (2, 4, 6, 3)
+    assert image_gpt.sample_pixels(again, count=2).shape == (2, 4, 6, 3)
 
 
 def test_the_joint_objective_is_the_sum_of_both_losses():
     model = filled()
-    classifier = models.pixel_classifier(model, 5)
+    classifier = image_gpt.pixel_classifier(model, 5)
     images, labels = images_of(model), np.array([0, 4, 2])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     classifier.compile("sgd", loss, jit_compile=False)
-    generative = models.pixel_losses(model, images).mean()
+    generative = image_gpt.pixel_losses(model, images).mean()
     assert classifier.evaluate(images, labels, verbose=0) == pytest.approx(
         generative + np.log(5), abs=1e-5
     )
@@ -168,29 +168,29 @@ def test_half_precision_is_close():
     model, images = filled(), images_of(filled())
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:
-        half = models.build_image_gpt(CONFIG, PALETTE)
+        half = image_gpt.build_image_gpt(CONFIG, PALETTE)
     finally:
         keras.config.set_dtype_policy("float32")
     half.set_weights(model.get_weights())
     expected = NUMPY(model(images))
     assert 0 < np.abs(NUMPY(half(images)) - expected).max() < 0.03 * np.abs(expected).max()
-    assert models.sample_pixels(half, images).shape == images.shape
+    assert image_gpt.sample_pixels(half, images).shape == images.shape
 
 
 def test_palettes_by_k_means():
     centers = np.array([[20, 30, 40], [200, 90, 10], [120, 220, 240]])
     pixels = centers[RANDOM.integers(0, 3, (5, 8, 8))] + RANDOM.integers(-9, 10, (5, 8, 8, 3))
-    found = models.fit_palette(pixels.astype("uint8"), 3, seed=1)
+    found = image_gpt.fit_palette(pixels.astype("uint8"), 3, seed=1)
     expected = centers / 127.5 - 1
     distances = np.abs(found[:, None] - expected).max(-1)
     assert sorted(distances.argmin(1)) == [0, 1, 2] and distances.min(1).max() < 0.02
     with pytest.raises(ValueError, match="have 2 colours among 8 pixels"):
-        models.fit_palette(np.array([0, 255] * 4).reshape(1, 2, 4, 1), 3)
+        image_gpt.fit_palette(np.array([0, 255] * 4).reshape(1, 2, 4, 1), 3)
 
 
 def test_the_published_clusters_file_is_a_palette(tmp_path):
     np.save(tmp_path / "kmeans_centers.npy", PALETTE)
-    model = models.build_image_gpt(CONFIG, tmp_path / "kmeans_centers.npy")
+    model = image_gpt.build_image_gpt(CONFIG, tmp_path / "kmeans_centers.npy")
     layer = model.get_layer("palette")
     images = RANDOM.uniform(0, 255, (2, 4, 6, 3)).astype("float32")
     x = images[:, :, :, None] / 127.5 - 1  # as the official code: the nearest of all colours
@@ -203,11 +203,11 @@ def test_the_published_clusters_file_is_a_palette(tmp_path):
     for wrong in (PALETTE[:5], PALETTE * 300, *odd):
         wrong = tmp_path / wrong if isinstance(wrong, str) else wrong
         with pytest.raises(ValueError, match=r"A palette has 12 colours of 3 values in \[-1, 1\]"):
-            models.build_image_gpt(CONFIG, wrong)
+            image_gpt.build_image_gpt(CONFIG, wrong)
 
 
 def test_files_that_hold_no_palette_are_named(tmp_path):
-    layer = models.build_image_gpt(CONFIG, PALETTE).get_layer("palette")
+    layer = image_gpt.build_image_gpt(CONFIG, PALETTE).get_layer("palette")
     for name, content in (
         ("a.json", b'{"clusters": '),
         ("b.json", b"[]"),
@@ -222,16 +222,16 @@ def test_files_that_hold_no_palette_are_named(tmp_path):
 
 def test_errors_say_what_came():
     with pytest.raises(ValueError, match=r"without `mask_rate`\."):
-        models.sample_pixels(models.build_image_gpt(MASKED, PALETTE))
+        image_gpt.sample_pixels(image_gpt.build_image_gpt(MASKED, PALETTE))
     with pytest.raises(ValueError, match=r"`rows` 0 to 4\. Received: temperature=1.0, rows=5"):
-        models.sample_pixels(models.build_image_gpt(CONFIG, PALETTE), rows=5)
+        image_gpt.sample_pixels(image_gpt.build_image_gpt(CONFIG, PALETTE), rows=5)
     with pytest.raises(ValueError, match="mask_rate"):
         dataclasses.replace(CONFIG, mask_rate=1.0)
 
 
 def test_sheets_lay_images_out_row_by_row():
     images = np.arange(5, dtype="uint8")[:, None, None, None] * np.ones((5, 2, 3, 1), "uint8")
-    sheet = models.image_sheet(images, columns=2, scale=2)
+    sheet = image_gpt.image_sheet(images, columns=2, scale=2)
     assert sheet.shape == (3 * 6, 2 * 8, 1)
     assert [sheet[r, c, 0] for r, c in ((0, 0), (0, 8), (6, 0), (12, 0), (12, 8))] == [
         0, 1, 2, 4, 255]  # fmt: skip
@@ -245,7 +245,7 @@ def test_the_probed_classifier_is_exported_as_any_other(tmp_path):
     )
     pixels = pixels.astype("uint8")
     model = filled()
-    model.get_layer("palette").assign(models.fit_palette(pixels, 12))
+    model.get_layer("palette").assign(image_gpt.fit_palette(pixels, 12))
     images = keras_vit.read_arrays(pixels, labels, ["red", "green", "blue"])
     found = fit_probe(model, images, images, tmp_path / "f", "ridge", stage="block_0", folds=2)
     assert found.right >= 22

@@ -13,9 +13,9 @@ import tensorflow as tf
 import keras_vit
 from keras_vit.config import Preprocessing
 from keras_vit.data.input_transform import InputTransform
-from keras_vit.data.masks import MaskSet, read_mask_arrays, read_masks
-from keras_vit.evaluate.segmentation import evaluate_masks, predict_masks, predict_pixel_logits
 from keras_vit.runtime.model import Model
+from keras_vit.segmentation.evaluation import evaluate_masks, predict_masks, predict_pixel_logits
+from keras_vit.segmentation.masks import MaskSet, read_mask_arrays, read_masks
 from tests.data.pictures import encoded
 
 NAMES = ("a", "b", "c")
@@ -148,7 +148,7 @@ def test_images_are_turned_to_their_masks_for_every_model(monkeypatch, tmp_path)
     x = keras.Input((8, 12, 3))
     brightest = Model(x, keras.layers.Identity()(x))  # the class is the channel
     transform = InputTransform((8, 12), Preprocessing(exif_orientation=False))
-    monkeypatch.setattr("keras_vit.evaluate.segmentation.transform_of", lambda _: transform)
+    monkeypatch.setattr("keras_vit.segmentation.evaluation.transform_of", lambda _: transform)
     assert evaluate_masks(brightest, masks).pixel_accuracy == 1
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit.data.boxes import read_boxes
-from keras_vit.evaluate.detection import evaluate_boxes
+from keras_vit.detection.boxes import read_boxes
+from keras_vit.detection.evaluation import evaluate_boxes
 
 NAMES = ("a", "b", "never")
 

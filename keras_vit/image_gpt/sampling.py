@@ -93,8 +93,8 @@ def sample_pixels(
 
     Example:
 
-    >>> drawn = keras_vit.models.sample_pixels(model, images, rows=4)  # doctest: +SKIP
-    >>> sheet = keras_vit.models.image_sheet(drawn)  # doctest: +SKIP
+    >>> drawn = keras_vit.image_gpt.sample_pixels(model, images, rows=4)  # doctest: +SKIP
+    >>> sheet = keras_vit.image_gpt.image_sheet(drawn)  # doctest: +SKIP
     >>> keras.utils.save_img("sheet.png", sheet, scale=False)  # doctest: +SKIP
     """
     if _FIRST not in [layer.name for layer in model.layers]:

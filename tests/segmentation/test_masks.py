@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from keras_vit.config import Preprocessing
 from keras_vit.data.input_transform import InputTransform
-from keras_vit.data.mask_pipeline import MaskAugmentation, mask_batches
-from keras_vit.data.masks import read_mask_arrays, read_masks, value_table
+from keras_vit.segmentation.mask_pipeline import MaskAugmentation, mask_batches
+from keras_vit.segmentation.masks import read_mask_arrays, read_masks, value_table
 from tests.data.pictures import encoded, pixels
 
 NAMES = ("sky", "road", "car")

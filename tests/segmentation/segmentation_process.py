@@ -19,7 +19,7 @@ def masks():
     labels = np.kron(coarse, np.ones((8, 8), int))
     images = np.repeat(labels[..., None] * 100.0, 3, -1)
     labels[:, :4] = 255
-    return keras_vit.data.read_mask_arrays(images, labels, ["a", "b", "c"])
+    return keras_vit.segmentation.read_mask_arrays(images, labels, ["a", "b", "c"])
 
 
 def train(strategy, policy):
@@ -28,7 +28,7 @@ def train(strategy, policy):
     with strategy.scope():
         config = tiny_config(depth=1, image_size=(32, 48), classes=None)
         backbone = keras_vit.build_vit(config)
-        model = keras_vit.models.build_segmenter(backbone, 3, "mlp", [0], 8, dropout_rate=0.0)
+        model = keras_vit.segmentation.build_segmenter(backbone, 3, "mlp", [0], 8, dropout_rate=0.0)
         fill_random(backbone, 0.1)
         for layer in model.layers:
             if layer.name in ("segmentation_block_0", "segmentation_fuse", "segmentation_head"):
@@ -40,7 +40,7 @@ def train(strategy, policy):
             metrics=[keras.metrics.MeanIoU(3, ignore_class=255, sparse_y_pred=False, name="miou")],
             jit_compile=False,
         )
-        batches = keras_vit.data.mask_batches(masks(), model, 4, class_weights=(1, 2, 0.5))
+        batches = keras_vit.segmentation.mask_batches(masks(), model, 4, class_weights=(1, 2, 0.5))
     return model.fit(batches, epochs=3, shuffle=False, verbose=0).history
 
 

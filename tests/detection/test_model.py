@@ -8,9 +8,9 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.data.boxes import box_batches, read_boxes
-from keras_vit.evaluate.detection import evaluate_boxes
-from keras_vit.models.detection import build_detector
+from keras_vit.detection.boxes import box_batches, read_boxes
+from keras_vit.detection.evaluation import evaluate_boxes
+from keras_vit.detection.model import build_detector
 from keras_vit.models.pyramid import build_pyramid
 from keras_vit.models.vit import build_vit
 from tests.fixtures import tiny_config

@@ -8,11 +8,11 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.data.mask_pipeline import mask_batches
-from keras_vit.data.masks import read_mask_arrays
-from keras_vit.models.segmentation import build_segmenter
 from keras_vit.models.vit import build_vit
-from keras_vit.train.segmentation_recipes import SEGMENTATION_RECIPES, find_segmentation_recipe
+from keras_vit.segmentation.mask_pipeline import mask_batches
+from keras_vit.segmentation.masks import read_mask_arrays
+from keras_vit.segmentation.model import build_segmenter
+from keras_vit.segmentation.recipes import SEGMENTATION_RECIPES, find_segmentation_recipe
 from tests.fixtures import tiny_config
 
 FALLS = {"linear": lambda x: 1 - x, "cosine": lambda x: (1 + np.cos(np.pi * x)) / 2}

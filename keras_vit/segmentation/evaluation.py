@@ -14,10 +14,10 @@ import tensorflow as tf
 from keras_vit.checks import check_choice, check_positive, short_repr
 from keras_vit.data.decode import MAX_PIXELS, decode, name_damage
 from keras_vit.data.input_transform import InputTransform, transform_of
-from keras_vit.data.masks import IGNORED, MaskSet
 from keras_vit.data.transforms import normalize
 from keras_vit.errors import printable
 from keras_vit.models.graph import check_head
+from keras_vit.segmentation.masks import IGNORED, MaskSet
 
 MODES = ("whole", "slide")
 

@@ -13,7 +13,7 @@ import pytest
 import keras_vit
 from keras_vit.layers.upsampling import ResizeMaps
 from keras_vit.models.pyramid import build_pyramid, feature_maps
-from keras_vit.models.segmentation import build_segmenter
+from keras_vit.segmentation.model import build_segmenter
 from tests import reference
 from tests.checks import check_layer
 from tests.fixtures import fill_random, images_for, tiny_config
@@ -208,7 +208,7 @@ def test_the_dpt_head_is_the_papers():
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
 def test_two_replicas_train_as_one_with_class_weights(policy):
-    command = [sys.executable, "-m", "tests.models.segmentation_process", policy]
+    command = [sys.executable, "-m", "tests.segmentation.segmentation_process", policy]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     one, two = json.loads(output.splitlines()[-1])
     rtol = 1e-5 if policy == "float32" else 1e-2

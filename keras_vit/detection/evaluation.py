@@ -12,8 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.checks import short_repr
-from keras_vit.data.boxes import NO_BOX, BoxSet, box_batches, check_classes
 from keras_vit.data.input_transform import transform_of
+from keras_vit.detection.boxes import NO_BOX, BoxSet, box_batches, check_classes
 from keras_vit.errors import printable
 from keras_vit.installation import pip_install
 
@@ -66,7 +66,7 @@ def evaluate_boxes(model: keras.Model, boxes: BoxSet, batch_size: int = 8) -> De
     """Compares the boxes of a detector with those of images, in pixels of the images.
 
     Args:
-        model: A detector of `keras_vit.models.build_detector`, or another of keras-hub for boxes
+        model: A detector of `keras_vit.detection.build_detector`, or another of keras-hub for boxes
             in the format `"xyxy"`.
         boxes: Images with boxes.
         batch_size: Images that the model computes at a time.

@@ -51,7 +51,7 @@ def load_image_gpt(model: Model, path: str | os.PathLike[str]) -> LoadReport:
     """Loads a published checkpoint into an Image GPT, completely or not at all.
 
     Args:
-        model: A model of `keras_vit.models.build_image_gpt`.
+        model: A model of `keras_vit.image_gpt.build_image_gpt`.
         path: A TensorFlow checkpoint of the official code, by its prefix (`model.ckpt-1000000`), or
             the `.safetensors` file of transformers' `ImageGPTForCausalImageModeling` or
             `ImageGPTModel`. A `config.json` in its folder is checked, too.
@@ -68,9 +68,9 @@ def load_image_gpt(model: Model, path: str | os.PathLike[str]) -> LoadReport:
 
     Example:
 
-    >>> config = keras_vit.models.IMAGE_GPT_SIZES["S"]
-    >>> model = keras_vit.models.build_image_gpt(config, "kmeans_centers.npy")  # doctest: +SKIP
-    >>> keras_vit.weights.load_image_gpt(model, "igpt-s/model.ckpt-1000000")  # doctest: +SKIP
+    >>> config = keras_vit.image_gpt.IMAGE_GPT_SIZES["S"]
+    >>> model = keras_vit.image_gpt.build_image_gpt(config, "kmeans_centers.npy")  # doctest: +SKIP
+    >>> keras_vit.image_gpt.load_image_gpt(model, "igpt-s/model.ckpt-1000000")  # doctest: +SKIP
     """
     path = pathlib.Path(path)
     sizes = _sizes_of(model)
@@ -124,7 +124,8 @@ def save_image_gpt(model: Model, folder: str | os.PathLike[str]) -> pathlib.Path
     """Writes an Image GPT in the form of transformers, which `from_pretrained` reads.
 
     Args:
-        model: A model of `keras_vit.models.build_image_gpt` for square images, without `mask_rate`.
+        model: A model of `keras_vit.image_gpt.build_image_gpt` for square images, without
+            `mask_rate`.
         folder: Folder for `model.safetensors`, `config.json` and `preprocessor_config.json`, which
             holds the palette.
 
@@ -191,7 +192,7 @@ def _sizes_of(model: Model) -> _Sizes:
     names = [layer.name for layer in model.layers]
     if "palette" not in names or "pixel_logits" not in names:
         raise ValueError(
-            "Checkpoints of Image GPT are for models of `keras_vit.models.build_image_gpt`. "
+            "Checkpoints of Image GPT are for models of `keras_vit.image_gpt.build_image_gpt`. "
             f"Received: {model!r}."
         )
     colors, width = model.get_layer("token_embedding").embeddings.shape

@@ -12,11 +12,11 @@ import tensorflow as tf
 
 import keras_vit
 from keras_vit.errors import ExportMismatchError
-from keras_vit.evaluate.segmentation import predict_masks
-from keras_vit.export import segmentation
-from keras_vit.export.segmentation import export_segmenter
 from keras_vit.models.pyramid import build_pyramid, feature_maps
-from keras_vit.models.segmentation import build_segmenter
+from keras_vit.segmentation import export
+from keras_vit.segmentation.evaluation import predict_masks
+from keras_vit.segmentation.export import export_segmenter
+from keras_vit.segmentation.model import build_segmenter
 from tests.checks import quick
 from tests.data.pictures import encoded, pixels
 from tests.fixtures import fill_random, tiny_config
@@ -78,9 +78,7 @@ def test_a_file_that_differs_is_not_left(model, tmp_path, monkeypatch):
     def other(image):
         return {"class_map": tf.zeros(tf.shape(image)[:2], tf.uint8)}
 
-    monkeypatch.setattr(
-        segmentation._ServingModule, "_from_image", lambda self, image: other(image)
-    )
+    monkeypatch.setattr(export._ServingModule, "_from_image", lambda self, image: other(image))
     with pytest.raises(ExportMismatchError, match=r"\(at least: 99\.9%\).*more than rounding"):
         export_segmenter(model, tmp_path)
     assert not list(tmp_path.iterdir())

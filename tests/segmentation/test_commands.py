@@ -17,7 +17,7 @@ import tensorflow as tf
 
 import keras_vit
 from keras_vit.cli.main import main
-from keras_vit.evaluate import draw_classes, predict_masks
+from keras_vit.segmentation import draw_classes, predict_masks
 from tests.fixtures import fill_random, tiny_config
 
 COLOURS = np.array([(200, 40, 40), (40, 200, 40), (40, 40, 200)], "uint8")
@@ -103,7 +103,9 @@ def test_a_run_is_trained_evaluated_and_applied(folder, tmp_path, capsys):
     assert "%" in capsys.readouterr().out
     mask = np.asarray(PIL.Image.open(out / "3.png"))
     model = keras_vit.train.load_run(run).model
-    np.testing.assert_array_equal(mask, keras_vit.evaluate.predict_masks(model, image.read_bytes()))
+    np.testing.assert_array_equal(
+        mask, keras_vit.segmentation.predict_masks(model, image.read_bytes())
+    )
     overlay = np.asarray(PIL.Image.open(out / "3_overlay.png"))
     pixels = np.asarray(PIL.Image.open(image))
     np.testing.assert_array_equal(overlay, draw_classes(pixels, mask))
@@ -134,7 +136,7 @@ def test_a_run_of_coloured_masks_is_exported_and_serves_class_maps(coloured, tmp
     for data, size in ((image, (32, 32)), (large.numpy(), (50, 70))):
         found = loaded.signatures["serving_default"](image_bytes=tf.constant(data))["class_map"]
         assert found.shape == size
-        assert np.mean(found == keras_vit.evaluate.predict_masks(model, data)) > 0.999
+        assert np.mean(found == keras_vit.segmentation.predict_masks(model, data)) > 0.999
     capsys.readouterr()
     assert main(["verify", str(served), str(run)]) == 0
     assert "saved_model" in capsys.readouterr().out
@@ -147,7 +149,7 @@ def test_a_run_of_coloured_masks_is_exported_and_serves_class_maps(coloured, tmp
 def test_windows_and_scales_are_those_of_python(folder, tmp_path, capsys):
     backbone = keras_vit.build_vit(tiny_config(depth=1, image_size=(16, 24), classes=None))
     fill_random(backbone)
-    model = keras_vit.models.build_segmenter(backbone, 3)
+    model = keras_vit.segmentation.build_segmenter(backbone, 3)
     fill_random(model.get_layer("segmentation_head"))
     path, out = tmp_path / "segmenter.keras", tmp_path / "out"
     model.save(path)
@@ -174,7 +176,7 @@ def test_windows_and_scales_are_those_of_python(folder, tmp_path, capsys):
 def test_exports_without_class_maps_are_refused(folder, tmp_path, capsys):
     backbone = keras_vit.build_vit(tiny_config(depth=1, classes=None))
     path = tmp_path / "segmenter.keras"
-    keras_vit.models.build_segmenter(backbone, 3).save(path)
+    keras_vit.segmentation.build_segmenter(backbone, 3).save(path)
     for to in ("onnx", "litert", "openvino"):
         assert main(["export", str(path), "--to", to, "--output", str(tmp_path / "file")]) == 2
         assert f"as saved_model only. Received: '{to}'" in capsys.readouterr().err
@@ -188,7 +190,7 @@ def test_exports_without_class_maps_are_refused(folder, tmp_path, capsys):
 
 KILLED = """
 import os, signal, sys
-import keras_vit.cli.segment as segment
+import keras_vit.segmentation.commands as segment
 from keras_vit.cli.main import main
 from tests.resume.runs import KillAfter
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from keras_vit.data.mask_pipeline import MaskAugmentation
+from keras_vit.segmentation.mask_pipeline import MaskAugmentation
 from keras_vit.train.optimizers import AdamW
 from keras_vit.train.schedules import cosine, linear
 

@@ -44,8 +44,8 @@ def build_detector(
 
     Returns:
         A `keras_hub.models.RetinaNetObjectDetector` for boxes in pixels as left, top, right and
-        bottom (`"xyxy"`): the batches of `keras_vit.data.box_batches`. It trains with plain `fit`
-        after its `compile(optimizer)`, and `predict` gives boxes.
+        bottom (`"xyxy"`): the batches of `keras_vit.detection.box_batches`. It trains with plain
+        `fit` after its `compile(optimizer)`, and `predict` gives boxes.
 
     Raises:
         ImportError: If keras-hub is not installed.
@@ -57,7 +57,7 @@ def build_detector(
 
     >>> backbone = keras_vit.ViTTi16(
     ...     weights=None, include_top=False, pooling=None, input_shape=(256, 256, 3))
-    >>> detector = keras_vit.models.build_detector(backbone, classes=10)
+    >>> detector = keras_vit.detection.build_detector(backbone, classes=10)
     >>> detector.compile(keras.optimizers.AdamW(1e-4))
     """
     check_positive("classes", classes)

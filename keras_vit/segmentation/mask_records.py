@@ -11,9 +11,9 @@ import tensorflow as tf
 
 from keras_vit.data.decode import MAX_PIXELS
 from keras_vit.data.image_set import Reader
-from keras_vit.data.masks import GREY, IGNORED, INVALID, MaskSet, check_names, value_table
 from keras_vit.data.shards import Shards, read_part
 from keras_vit.data.tfds import examples_of
+from keras_vit.segmentation.masks import GREY, IGNORED, INVALID, MaskSet, check_names, value_table
 
 _HEADER = 26  # bytes of a PNG: signature, length and name of IHDR, width, height, depth, kind
 _BIG_ENDIAN = [1 << 24, 1 << 16, 1 << 8, 1]
