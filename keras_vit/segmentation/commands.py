@@ -6,163 +6,137 @@ import collections
 import dataclasses
 import json
 import pathlib
-import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
-from keras_vit.checks import check_positive
-from keras_vit.cli.dry_run import describe_memory, parameters_text
+from keras_vit.cli.dry_run import describe_memory, describe_time, parameters_text
 from keras_vit.cli.output import print_facts, say
+from keras_vit.cli.progress import show_progress
 from keras_vit.cli.resolve import class_names_of, open_model, resolve_model
+from keras_vit.cli.settings import read_settings
+from keras_vit.cli.training import end_run, open_run
 from keras_vit.data.decode import decode
 from keras_vit.data.folder import find_readable
 from keras_vit.data.image_files import read_image
 from keras_vit.data.preview import write_png
-from keras_vit.data.sources import read_share
 from keras_vit.errors import printable
 from keras_vit.models.resizing import resize_model
 from keras_vit.reading import read_text
 from keras_vit.resume.callback import ResumeTraining
-from keras_vit.resume.folder_lock import FolderLock
+from keras_vit.runtime.model import Model
 from keras_vit.segmentation.evaluation import draw_classes, evaluate_masks, predict_masks
 from keras_vit.segmentation.mask_pipeline import mask_batches
 from keras_vit.segmentation.masks import IGNORED, Colour, MaskSet, read_masks
 from keras_vit.segmentation.model import build_segmenter
+from keras_vit.segmentation.settings import COMMAND, SETTINGS, SegmentSettings
+from keras_vit.train.fit import TrainingResult
 from keras_vit.train.image_lists import IMAGE_LISTS, describe_lists
 from keras_vit.train.keras_files import load_keras_file
 from keras_vit.train.optimizers import AdamW, layerwise_decay
-from keras_vit.train.run_folder import (
-    BEST,
-    LOCK,
-    STATES,
-    callbacks_of,
-    open_folder,
-    read_config,
-    write_results,
-)
+from keras_vit.train.run_folder import BEST, STATES, callbacks_of, read_config
+from keras_vit.train.runs import SEGMENTATION, load_run
 
 _DRAWN = 8  # held-out images that `train` draws
-_VALIDATION = 0.2
 _MASKS = ("first_value", "ignored", "mask_suffix", "colors")  # settings of the masks of a run
 
 
 def train_segmenter(
-    images: str,
-    masks: str,
-    classes: str,
-    model: str,
-    head: str = "linear",
-    output: str = "runs/segment",
-    validation: str | None = None,
-    image_size: int | None = None,
-    epochs: int = 20,
-    batch_size: int = 8,
-    learning_rate: float = 1e-3,
-    layer_decay: float | None = None,
-    freeze: bool = False,
-    first_value: int = 0,
-    ignored: Sequence[int | Colour] = (IGNORED,),
-    mask_suffix: str = "",
-    seed: int = 0,
+    config: str | None = None,
+    dry_run: bool = False,
+    quiet: bool = False,
+    verbose: bool = False,
+    **flags: Any,
 ) -> None:
     """Trains a segmentation head on a model, or both, from images and masks."""
-    check_positive("epochs", epochs)
-    names, colors = read_classes(classes)
-    reading = (first_value, list(ignored), mask_suffix, colors)
-    settings = {"task": "segmentation", **dict(zip(_MASKS, reading, strict=True))}
-    training = _read(images, masks, names, settings)
-    share = read_share(validation or str(_VALIDATION))
-    if share is None:
-        raise ValueError(
-            f"`--validation` is a share of the images to hold out, such as 0.2. Received: "
-            f"{validation!r}."
-        )
-    parts = {"training": training}
-    held_out = None
-    if share:
-        training, held_out = training.split(share, seed)
+    stored = read_settings(config, SETTINGS, COMMAND) if config else {}
+    run = SegmentSettings(**{**stored, **flags})
+    shown = show_progress(quiet, verbose)
+    keras.utils.set_random_seed(run.seed)
+    names, colors = read_classes(str(run.classes))
+    masks = {"task": SEGMENTATION, **_of_masks(dataclasses.asdict(run)), "colors": colors}
+    training = _read(str(run.images), str(run.masks), names, masks)
+    parts, held_out = {"training": training}, None
+    if run.validation:
+        training, held_out = training.split(run.validation, run.seed)
         parts = {"training": training, "validation": held_out}
-    backbone = open_model(model)
-    keras.utils.set_random_seed(seed)
-    if image_size is not None:
-        backbone = resize_model(backbone, image_size)
-    backbone.trainable = not freeze
-    segmenter = build_segmenter(backbone, len(names), head)
-    steps = training.num_images // batch_size * epochs
-    size = " x ".join(map(str, segmenter.input_shape[1:]))
-    try:
-        memory = list(describe_memory(segmenter, batch_size, optimizer_slots=2))
-        parameters = parameters_text(segmenter)
-    except ValueError as error:  # layers of another library
-        memory = [("memory", f"not known: {error}")]
-        parameters = f"{segmenter.name}, {segmenter.count_params():,} parameters"
-    if freeze:
-        memory.append(("memory", "with frozen weights less"))
-    print_facts(
-        [
-            ("model", parameters),
-            ("images", f"{training.num_images:,} to train on"),
-            ("size", size),
-            *memory,
-        ]
-    )
-    segmenter.compile(
-        AdamW(
-            keras.optimizers.schedules.CosineDecay(learning_rate, max(1, steps)),
-            weight_decay=1e-4,
-            rate_factors=layerwise_decay(segmenter, layer_decay) if layer_decay else None,
-        ),
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=IGNORED),
-        metrics=[
-            keras.metrics.MeanIoU(
-                len(names), ignore_class=IGNORED, sparse_y_pred=False, name="mean_iou"
-            )
-        ],
-    )
-    given = {
-        "images": images,
-        "masks": masks,
-        "model": model,
-        "head": head,
-        "validation": share,
-        "image_size": image_size,
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "learning_rate": learning_rate,
-        "layer_decay": layer_decay,
-        "freeze": freeze,
-        "seed": seed,
-        "class_names": names,
-        **settings,
-        IMAGE_LISTS: describe_lists({part: list(each.items[0]) for part, each in parts.items()}),
-        "versions": {"keras": keras.__version__, "python": sys.version.split()[0]},
-    }
-    folder = pathlib.Path(output)
-    with FolderLock(folder / LOCK):
-        open_folder(folder, given)
-        written = callbacks_of(folder, held_out is not None, False, "segmentation")
-        history = segmenter.fit(
-            mask_batches(training, segmenter, batch_size, training=True, seed=seed),
-            epochs=epochs,
-            validation_data=None
-            if held_out is None
-            else mask_batches(held_out, segmenter, batch_size),
+    model = _build(run, len(names))
+    steps = training.num_images // run.batch_size * run.epochs
+    _compile(model, run, steps)
+    batches = mask_batches(training, model, run.batch_size, training=True, seed=run.seed)
+    if not quiet:
+        print_facts([*_describe(model, run, parts, steps)])
+    if dry_run:
+        say(f"time: {describe_time(model, batches, steps)}")
+        return
+    lists = describe_lists({part: list(each.items[0]) for part, each in parts.items()})
+    settings = dataclasses.asdict(run)
+    facts = {**masks, "class_names": names, IMAGE_LISTS: lists}
+    folder, start = pathlib.Path(run.output), time.perf_counter()
+    with open_run(folder, {**settings, **facts}, settings, SETTINGS, COMMAND):
+        written = callbacks_of(folder, held_out is not None, False, SEGMENTATION)
+        evaluation = None if held_out is None else mask_batches(held_out, model, run.batch_size)
+        history = model.fit(
+            batches,
+            epochs=run.epochs,
+            validation_data=evaluation,
             shuffle=False,  # the batches are shuffled
-            callbacks=[*written, ResumeTraining(folder / STATES)],
-            verbose=2,
+            callbacks=[*shown.callbacks, *written, ResumeTraining(folder / STATES)],
+            verbose=shown.verbose,
         )
         results: dict[str, Any] = {name: values[-1] for name, values in history.history.items()}
         if held_out is not None:
             best = load_keras_file(folder / BEST)
-            result = evaluate_masks(best, held_out, batch_size=batch_size)
+            result = evaluate_masks(best, held_out, batch_size=run.batch_size)
             results |= {"mean IoU": result.mean_iou, "pixel accuracy": result.pixel_accuracy}
             _draw_held_out(best, held_out, folder / "overlays", colors)
             say(result)
-        write_results(folder, segmenter, results, history)
-    say(f"{folder}: the model, for `keras-vit segment evaluate`, `predict` and `export`.")
+        end_run(folder, TrainingResult(model, history), results, start)
+    say(load_run(folder))
+
+
+def _build(run: SegmentSettings, classes: int) -> Model:
+    """The model to train: a head on the model that the settings name."""
+    backbone = open_model(str(run.model))
+    keras.utils.set_random_seed(run.seed)
+    if run.image_size is not None:
+        backbone = resize_model(backbone, run.image_size)
+    backbone.trainable = not run.freeze
+    return build_segmenter(backbone, classes, run.head)
+
+
+def _compile(model: Model, run: SegmentSettings, steps: int) -> None:
+    rate = keras.optimizers.schedules.CosineDecay(run.learning_rate, max(1, steps))
+    factors = layerwise_decay(model, run.layer_decay) if run.layer_decay else None
+    classes = model.output_shape[-1]
+    options = {"ignore_class": IGNORED, "sparse_y_pred": False, "name": "mean_iou"}
+    model.compile(
+        AdamW(rate, weight_decay=1e-4, rate_factors=factors),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=IGNORED),
+        metrics=[keras.metrics.MeanIoU(classes, **options)],
+    )
+
+
+def _describe(
+    model: Model, run: SegmentSettings, parts: dict[str, MaskSet], steps: int
+) -> Iterator[tuple[str, str]]:
+    """Model, images, steps and memory of a run, as pairs of a name and a text."""
+    try:
+        memory = list(describe_memory(model, run.batch_size, optimizer_slots=2))
+        yield "model", parameters_text(model)
+    except ValueError as error:  # layers of another library
+        memory = [("memory", f"not known: {error}")]
+        yield "model", f"{model.name}, {model.count_params():,} parameters"
+    held_out = parts["validation"].num_images if "validation" in parts else 0
+    yield "images", f"{parts['training'].num_images:,} to train on, {held_out:,} to evaluate on"
+    yield "size", " x ".join(map(str, model.input_shape[1:]))
+    yield "steps", f"{steps:,} of {run.batch_size:,} images: {run.epochs:,} epochs"
+    yield from memory
+    if run.freeze:
+        yield "memory", "with frozen weights less"
 
 
 def evaluate_segmenter(
@@ -295,8 +269,11 @@ def _open(model: str) -> tuple[keras.Model, list[str], dict[str, Any]]:
         )
     path = resolve_model(model).path
     config = read_config(path.parent) if path else {}
-    names = class_names_of(model, None, loaded)
-    return loaded, names, {name: config[name] for name in _MASKS if name in config}
+    return loaded, class_names_of(model, None, loaded), _of_masks(config)
+
+
+def _of_masks(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: settings[name] for name in _MASKS if name in settings}
 
 
 def _draw_held_out(model: keras.Model, masks: MaskSet, folder: pathlib.Path, colors: Any) -> None:

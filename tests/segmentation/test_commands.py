@@ -42,8 +42,9 @@ def folder(tmp_path_factory):
 
 
 def words_of(folder, run, *more):
-    words = [folder / "images", folder / "masks", "--classes", folder / "classes.txt"]
-    words += ["--model", folder / "tiny.keras", "--output", run, "--first-value", 1]
+    words = ["--images", folder / "images", "--masks", folder / "masks"]
+    words += ["--classes", folder / "classes.txt", "--model", folder / "tiny.keras"]
+    words += ["--output", run, "--first-value", 1]
     words += ["--epochs", 2, "--batch-size", 4, "--learning-rate", 0.05, *more]
     return ["segment", "train", *map(str, words)]
 
@@ -69,12 +70,12 @@ def coloured(folder):
 
 def test_coloured_masks_have_an_ignored_colour(coloured, tmp_path, capsys):
     words = words_of(coloured, tmp_path / "run", "--classes", coloured / "colours.txt")
-    words[3] = str(coloured / "coloured")
+    words += ["--masks", str(coloured / "coloured")]
     assert main(words) == 2
     assert "12 masks hold values beyond the 3 classes" in capsys.readouterr().err
-    masks = [*words, "--ignored", "224,224,192", "--validation", "others"]
+    masks = [*words, "--ignored", "224,224,192", "--validation", "12"]
     assert main(masks) == 2  # the next error, after the masks were read
-    assert "a share of the images to hold out" in capsys.readouterr().err
+    assert "12 images, of which some must be held out" in capsys.readouterr().err
     for value, message in (("255,0", "a colour such as 224,224,192"), ("0", "three integers each")):
         with contextlib.suppress(SystemExit):
             assert main([*words, "--ignored", value]) == 2
@@ -122,7 +123,7 @@ def test_a_run_is_trained_evaluated_and_applied(folder, tmp_path, capsys):
 def test_a_run_of_coloured_masks_is_exported_and_serves_class_maps(coloured, tmp_path, capsys):
     run, served = tmp_path / "run", tmp_path / "served"
     words = words_of(coloured, run, "--classes", coloured / "colours.txt")
-    words[3] = str(coloured / "coloured")
+    words += ["--masks", str(coloured / "coloured")]
     assert main([*words, "--ignored", "224,224,192", "--epochs", "1"]) == 0
     assert json.loads((run / "config.json").read_text())["ignored"] == [list(VOID)]
     pairs = [str(coloured / "images"), str(coloured / "coloured")]
@@ -144,6 +145,62 @@ def test_a_run_of_coloured_masks_is_exported_and_serves_class_maps(coloured, tmp
     assert report.top1_agreement > 0.999
     with pytest.raises(ValueError, match=r"as saved_model only. Received: 'litert'"):
         keras_vit.train.load_run(run).export("litert", tmp_path / "file")
+
+
+@pytest.mark.slow
+def test_a_file_of_settings_and_the_folder_repeat_a_run(coloured, tmp_path, capsys):
+    """Flags win over the file; `run.toml` of the folder trains the same weights."""
+    settings = {name: coloured / name for name in ("images", "masks")}
+    settings |= {"masks": coloured / "coloured", "classes": coloured / "colours.txt"}
+    settings |= {"model": coloured / "tiny.keras", "output": tmp_path / "one"}
+    lines = [f"{name} = {json.dumps(str(value))}" for name, value in settings.items()]
+    more = ["ignored = [[224, 224, 192]]", "epochs = 9", "batch_size = 4", "validation = 0"]
+    (tmp_path / "run.toml").write_text("\n".join([*lines, *more]))
+    words = ["segment", "train", "--config", str(tmp_path / "run.toml"), "--epochs", "1"]
+    assert main(words) == 0
+    again = ["segment", "train", "--config", str(tmp_path / "one/run.toml")]
+    assert main([*again, "--output", str(tmp_path / "two"), "--quiet"]) == 0
+    one, two = (keras_vit.train.load_run(tmp_path / name) for name in ("one", "two"))
+    assert one.config == two.config and one.config["epochs"] == 1
+    assert one.config["ignored"] == [list(VOID)] and one.config["task"] == "segmentation"
+    assert one.results["seconds"] > 0
+    for mine, expected in zip(one.model.get_weights(), two.model.get_weights(), strict=True):
+        np.testing.assert_array_equal(mine, expected)
+    capsys.readouterr()
+    assert main([*words, "--seed", "1"]) == 2
+    assert "holds another run: seed was 0, is 1" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_dry_run_prints_the_plan_and_writes_nothing(folder, tmp_path, capsys):
+    assert train(folder, tmp_path / "run", "--dry-run") == 0
+    printed = capsys.readouterr().out
+    for text in (
+        "model:  model_seg",
+        "10 to train on, 2 to evaluate on",
+        "4 of 4 images: 2 epochs",
+    ):
+        assert text in printed
+    assert "memory: about" in printed and "of training here, from" in printed
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("heads = 3", r"heads is unknown (the nearest is head)"),
+        ('ignored = ["255"]', "ignored must be tuple[int | tuple[int, int, int], ...]"),
+        ("epochs = 0", "`epochs` must be"),
+        ('head = "unet"', "'unet'"),
+        ("", "Pass --images, or `images` in --config"),
+    ],
+)
+def test_wrong_settings_are_named(line, message, tmp_path, capsys):
+    (tmp_path / "run.toml").write_text(line)
+    words = ["segment", "train", "--config", str(tmp_path / "run.toml")]
+    words += [] if not line else ["--images", "a", "--masks", "b", "--classes", "c", "--model", "d"]
+    assert main(words) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_windows_and_scales_are_those_of_python(folder, tmp_path, capsys):
@@ -229,8 +286,9 @@ def test_what_is_wrong_with_masks_is_one_error_before_training(folder, tmp_path,
     error = capsys.readouterr().err
     assert "masks hold values beyond the 3 classes" in error and "pixels of values" in error
     assert not (tmp_path / "run").exists()
-    assert train(folder, tmp_path / "run", "--validation", "others") == 2
-    assert "a share of the images to hold out" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        train(folder, tmp_path / "run", "--validation", "others")
+    assert "validation must be float. Received: 'others'" in capsys.readouterr().err
     (tmp_path / "classes.txt").write_text("sky 70 130 180\nroad\n")
     assert train(folder, tmp_path / "run", "--classes", tmp_path / "classes.txt") == 2
     assert "2 lines, 1 of them with a colour" in capsys.readouterr().err
