@@ -19,6 +19,7 @@ from .image_set import read_arrays as read_arrays
 from .image_set import read_records as read_records
 from .input_transform import InputTransform as InputTransform
 from .input_transform import transform_of as transform_of
+from .labelled_set import LabelledSet as LabelledSet
 from .masking import mask_patches as mask_patches
 from .preview import write_preview as write_preview
 from .shards import Shards as Shards

@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.checks import check_positive, short_repr
 from keras_vit.data.array_checks import check_values
 from keras_vit.data.decode import decode
-from keras_vit.data.epochs import EpochPlan, distribute, number_for, read_epochs
 from keras_vit.data.folder import find_problems
 from keras_vit.data.headers import read_exif_orientation, read_size
-from keras_vit.data.image_set import to_tensor
 from keras_vit.data.input_transform import InputTransform, transform_of
+from keras_vit.data.labelled_set import LabelledSet, make_batches
 from keras_vit.data.pixel_range import warn_of_small_range
 from keras_vit.data.transforms import normalize, resize
 from keras_vit.errors import printable
@@ -30,38 +28,35 @@ NO_BOX = -1  # coordinates and label of the rows that fill up an image with fewe
 _LISTED = 20
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class BoxSet:
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class BoxSet(LabelledSet):
     """Images with boxes, made by `read_boxes`.
 
     Args:
         name: Name of the source, for error messages.
         class_names: Names of the classes, in the order of the labels.
-        images: Pixels of shape `(B, H, W, C)`, or paths of files, an array of strings.
-        sizes: int64 array of shape `(B, 2)`: height and width of every image in pixels.
-        boxes: float32 array of shape `(B, M, 4)`: left, top, right and bottom in pixels, and -1 in
-            the rows that fill up an image of fewer than `M` boxes.
-        labels: int32 array of shape `(B, M)`: classes from 0, and -1 where there is no box.
+        rows: Pixels of shape `(B, H, W, C)` or paths of files, `sizes`, `boxes` and `labels`.
+        load: Maps the first element of a row to an encoded image, or pixels `(h, w, C)`.
+        max_pixels: Height times width above which an encoded image is refused.
     """
 
-    name: str
-    class_names: tuple[str, ...]
-    images: np.ndarray
-    sizes: np.ndarray
-    boxes: np.ndarray
-    labels: np.ndarray
-
-    __repr__ = short_repr
+    @property
+    def sizes(self) -> np.ndarray:
+        """int64 array of shape `(B, 2)`: height and width of every image in pixels."""
+        return self.rows[1]
 
     @property
-    def num_images(self) -> int:
-        """Number of images."""
-        return len(self.images)
+    def boxes(self) -> np.ndarray:
+        """float32 array of shape `(B, M, 4)`: left, top, right and bottom in pixels.
+
+        The rows that fill up an image of fewer than `M` boxes are -1.
+        """
+        return self.rows[2]
 
     @property
-    def num_classes(self) -> int:
-        """Number of classes."""
-        return len(self.class_names)
+    def labels(self) -> np.ndarray:
+        """int32 array of shape `(B, M)`: classes from 0, and -1 where there is no box."""
+        return self.rows[3]
 
 
 def read_boxes(
@@ -127,7 +122,8 @@ def read_boxes(
     filled_labels = np.full((len(rows), most), NO_BOX, "int32")
     for index, (row, ids) in enumerate(rows):
         filled[index, : len(row)], filled_labels[index, : len(ids)] = row, ids
-    return BoxSet(name, names, pixels, sizes, filled, filled_labels)
+    load = tf.io.read_file if pixels.dtype == object else tf.identity
+    return BoxSet(name, names, (pixels, sizes, filled, filled_labels), load)
 
 
 def _to_array(values: Any) -> np.ndarray:
@@ -212,56 +208,36 @@ def box_batches(
     Raises:
         ValueError: If the classes do not fit the model, or there are fewer images than a batch.
     """
-    check_positive("batch_size", batch_size)
     check_classes(boxes, model)
     transform = transform_of(model)
-    if training and boxes.num_images < batch_size:
-        raise ValueError(
-            f"{boxes.name} has {boxes.num_images} images, fewer than a batch of {batch_size}. Take "
-            f"batch_size={boxes.num_images} or less."
-        )
-    is_file = boxes.images.dtype == object
-    held = to_tensor(boxes.images)
     size = np.array(transform.image_size)
-    scales = (size / boxes.sizes)[:, [1, 0, 1, 0]].astype("float32")  # (B, 4)
-    is_box = boxes.labels[..., None] != NO_BOX
-    coordinates = tf.constant(np.where(is_box, boxes.boxes * scales[:, None], NO_BOX))
-    labels = tf.constant(boxes.labels, tf.float32)
-
-    def read(index: int, workers: int, replicas: int) -> tuple[EpochPlan, tf.data.Dataset]:
-        plan = EpochPlan(boxes.num_images, batch_size, index, workers, replicas, training)
-        return plan, read_epochs(plan, read_part, prepare, seed, finish)
-
-    def read_part(part: tuple[int, int], number: Any) -> tf.data.Dataset:
-        order = tf.range(boxes.num_images, dtype=tf.int64)
-        number = number_for(number, seed)
-        if training:
-            order = tf.random.experimental.stateless_shuffle(order, seed=[number, 0])
-        places = tf.data.Dataset.from_tensor_slices(order[part[0] : part[1]])
-        return places.enumerate(part[0]).map(lambda i, place: (place, tf.stack((number, i))))
 
     @tf.autograph.experimental.do_not_convert
-    def prepare(place: Any, own: Any) -> tuple[Any, Any, Any]:
-        image = tf.io.read_file(held[place]) if is_file else held[place]
-        pixels = decode(image, transform.channels)  # turned: boxes are those of the turned image
+    def prepare(row: tuple[Any, ...], own: Any) -> tuple[Any, Any, Any]:
+        image, shape, corners, labels = row
+        # Turned as its EXIF says: boxes are those of the turned image.
+        pixels = decode(boxes.load(image), transform.channels, boxes.max_pixels)
         pixels = resize(pixels, transform.image_size, "bilinear")
-        found = coordinates[place]
+        no_box = labels[:, None] == NO_BOX
+        scale = tf.cast(tf.gather(size / shape, [1, 0, 1, 0]), tf.float32)
+        found = tf.where(no_box, tf.cast(NO_BOX, tf.float32), corners * scale)
         if training and flip:
             left, top, right, bottom = tf.unstack(found, axis=-1)
             turned = tf.stack((size[1] - right, top, size[1] - left, bottom), -1)
-            turned = tf.where(labels[place][:, None] == NO_BOX, found, turned)
+            turned = tf.where(no_box, found, turned)
             mirrored = tf.random.stateless_uniform((), own) < 0.5
             pixels = tf.where(mirrored, tf.reverse(pixels, [1]), pixels)
             found = tf.where(mirrored, turned, found)
         pixels = tf.ensure_shape(pixels, (*transform.image_size, transform.channels))
         if transform.normalize:
             pixels = normalize(pixels, transform.preprocessing)
-        return pixels, found, labels[place]
+        return pixels, found, tf.cast(labels, tf.float32)
 
     def finish(pixels: Any, found: Any, classes: Any) -> tuple[Any, dict[str, Any]]:
         return pixels, {"boxes": found, "labels": classes}
 
-    return distribute(read, worker)
+    options: dict[str, Any] = {"training": training, "drop_remainder": training, "worker": worker}
+    return make_batches(boxes, prepare, finish, batch_size, seed, **options)
 
 
 def check_classes(boxes: BoxSet, model: Any) -> None:

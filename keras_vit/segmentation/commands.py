@@ -72,7 +72,7 @@ def train_segmenter(
     if dry_run:
         say(f"time: {describe_time(model, batches, steps)}")
         return
-    lists = describe_lists({part: list(each.items[0]) for part, each in parts.items()})
+    lists = describe_lists({part: list(each.rows[0]) for part, each in parts.items()})
     settings = dataclasses.asdict(run)
     facts = {**masks, "class_names": names, IMAGE_LISTS: lists}
     folder, start = pathlib.Path(run.output), time.perf_counter()
@@ -279,7 +279,7 @@ def _of_masks(settings: dict[str, Any]) -> dict[str, Any]:
 def _draw_held_out(model: keras.Model, masks: MaskSet, folder: pathlib.Path, colors: Any) -> None:
     """Draws true and predicted classes of some images, one above the other."""
     folder.mkdir(exist_ok=True)
-    few = dataclasses.replace(masks, items=tuple(item[:_DRAWN] for item in masks.items))
+    few = masks.subset(np.arange(min(_DRAWN, masks.num_images)))
     for index, (image, labels) in enumerate(few.pairs()):
         pixels = decode(image, model.inputs[0].shape[-1]).numpy()
         maps = labels, predict_masks(model, pixels)

@@ -17,11 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.checks import check_positive
 from keras_vit.data.decode import decode
-from keras_vit.data.epochs import EpochPlan, distribute, number_for, read_epochs
-from keras_vit.data.image_set import SHUFFLE_BUFFER, to_tensor
 from keras_vit.data.input_transform import InputTransform, transform_of
+from keras_vit.data.labelled_set import SHUFFLE_BUFFER, make_batches
 from keras_vit.data.transforms import normalize, resize
 from keras_vit.segmentation.masks import IGNORED, MaskSet
 
@@ -106,35 +104,10 @@ def mask_batches(
         tf.errors.InvalidArgumentError: When a batch is read, if a mask holds a value that is no
             class, or has another size than its image.
     """
-    check_positive("batch_size", batch_size)
-    check_positive("shuffle_buffer", shuffle_buffer)
     _check_classes(masks, model)
     transform = transform_of(model)
     weights = _check_weights(class_weights, masks)
     chosen = augmentation or MaskAugmentation()
-    if training and masks.num_images < batch_size:
-        raise ValueError(
-            f"{masks.name} has {masks.num_images} images, fewer than a batch of {batch_size}. Take "
-            f"batch_size={masks.num_images} or less."
-        )
-    held = list(map(to_tensor, masks.items))
-
-    def read(index: int, workers: int, replicas: int) -> tuple[EpochPlan, tf.data.Dataset]:
-        plan = EpochPlan(masks.num_images, batch_size, index, workers, replicas, training)
-        return plan, read_epochs(plan, read_part, prepare, seed, finish)
-
-    def read_part(part: tuple[int, int], number: Any) -> tf.data.Dataset:
-        number = number_for(number, seed)
-        if masks.read is not None:
-            epoch = number if training else None
-            rows = masks.read(masks.among, part, epoch, shuffle_buffer)
-        else:
-            order = tf.range(masks.num_images, dtype=tf.int64)
-            if training:
-                order = tf.random.experimental.stateless_shuffle(order, seed=[number, 0])
-            places = tf.data.Dataset.from_tensor_slices(order[part[0] : part[1]])
-            rows = places.map(lambda place: tuple(item[place] for item in held))
-        return rows.enumerate(part[0]).map(lambda i, row: (row, tf.stack((number, i))))
 
     def prepare(row: tuple[Any, ...], own: Any) -> tuple[Any, Any]:
         image, labels = masks.load(*row)
@@ -156,7 +129,13 @@ def mask_batches(
             return pixels, labels
         return pixels, labels, tf.gather(weights, tf.cast(labels, tf.int32))
 
-    return distribute(read, worker)
+    return make_batches(
+        *(masks, prepare, finish, batch_size, seed),
+        training=training,
+        drop_remainder=training,
+        shuffle_buffer=shuffle_buffer,
+        worker=worker,
+    )
 
 
 @tf.autograph.experimental.do_not_convert
@@ -215,7 +194,7 @@ def _checked(labels: Any, size: Any, masks: MaskSet) -> Any:
     is_same = tf.reduce_all(tf.shape(labels) == size)
     sizes = f"A mask of {masks.name} has another size than its image, as it is displayed:"
     known = (labels >= 0) & ((labels < masks.num_classes) | (labels == IGNORED))
-    find = "" if masks.read is not None else ' Find the files with read_masks(..., check="pixels").'
+    find = "" if masks.records else ' Find the files with read_masks(..., check="pixels").'
     values = (
         f"A mask of {masks.name} holds values that are none of its {masks.num_classes} classes."
         f"{find}"

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data.decode import MAX_PIXELS
-from keras_vit.data.image_set import Reader
+from keras_vit.data.labelled_set import Reader
 from keras_vit.data.shards import Shards, read_part
 from keras_vit.data.tfds import examples_of
 from keras_vit.segmentation.masks import GREY, IGNORED, INVALID, MaskSet, check_names, value_table
@@ -123,7 +123,7 @@ def _sequential(
         known = (values >= 0) & (values < 256)
         return image, tf.where(known, tf.gather(table, tf.where(known, values, 0)), INVALID)
 
-    return MaskSet(name, class_names, (np.arange(count),), load, read=read)
+    return MaskSet(name, class_names, (np.arange(count),), load, records=read)
 
 
 def _decode_grey(data: Any, name: str) -> Any:

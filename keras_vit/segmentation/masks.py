@@ -12,19 +12,19 @@ import os
 import pathlib
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.checks import check_choice, short_repr
+from keras_vit.checks import check_choice
 from keras_vit.data.array_checks import check_values
 from keras_vit.data.decode import MAX_PIXELS, decode, decoding_problem, name_damage
 from keras_vit.data.folder import ENDINGS, find_problems, report_problems
 from keras_vit.data.headers import read_exif_orientation, read_size
 from keras_vit.data.image_files import files_below
-from keras_vit.data.image_set import Reader, to_tensor
+from keras_vit.data.labelled_set import LabelledSet, to_tensor
 from keras_vit.data.pixel_range import warn_of_small_range
 from keras_vit.errors import printable
 from keras_vit.reading import open_regular
@@ -37,74 +37,24 @@ _MAX_CLASSES = 255
 Colour = tuple[int, int, int]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class MaskSet:
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class MaskSet(LabelledSet):
     """Images with masks, made by `read_masks`, `read_mask_arrays` or `read_mask_records`.
 
     Args:
         name: Name of the source, for error messages.
         class_names: Names of the classes, in the order of the labels.
-        items: Arrays of the same length, a row of which `load` takes; with `read`, the
-            positions of the records, one after the other.
-        load: Maps a row of `items` to an encoded image, or pixels `(h, w, C)`, and to its labels,
-            an int32 tensor of shape `(h, w)`: classes from 0, `IGNORED` (255), or -1 for a value
-            that is none.
+        rows: Arrays of the same length, a row of which `load` takes; of records their positions.
+        load: Maps a row to an encoded image, or pixels `(h, w, C)`, and to its labels, an int32
+            tensor of shape `(h, w)`: classes from 0, `IGNORED` (255), or -1 for a value that is
+            none.
+        max_pixels: Height times width above which an encoded image is refused.
+        records: Reads records one after the other, what `load` takes.
         turned: Whether encoded images are turned as their EXIF says, to fit their masks, also for
             a model that does not turn others.
-        max_pixels: Height times width above which an encoded image is refused.
-        read: Reads records one after the other, what `load` takes. Arguments: positions of the
-            first of these images and after the last, the part of them to read, the number of the
-            epoch, which decides the order (`None` keeps it), and the size of the shuffle buffer.
     """
 
-    name: str
-    class_names: tuple[str, ...]
-    items: tuple[np.ndarray, ...]
-    load: Callable[..., tuple[Any, Any]]
     turned: bool = False
-    max_pixels: int = MAX_PIXELS
-    read: Reader | None = None
-
-    __repr__ = short_repr
-
-    @property
-    def num_images(self) -> int:
-        """Number of images."""
-        return len(self.items[0])
-
-    @property
-    def num_classes(self) -> int:
-        """Number of classes, without the ignored label."""
-        return len(self.class_names)
-
-    def split(self, share: float, seed: int = 0) -> tuple[MaskSet, MaskSet]:
-        """Splits off held-out images.
-
-        Args:
-            share: Share of the images to hold out, in (0, 1), or their number.
-            seed: Random seed of the choice; of records, the last ones are held out.
-
-        Returns:
-            The images to train on, and the held-out images; they do not overlap.
-
-        Raises:
-            ValueError: If one of the two parts would be empty.
-        """
-        count = round(share * self.num_images) if 0 < share < 1 else int(share)
-        if not 0 < count < self.num_images:
-            raise ValueError(
-                f"{self.name} has {self.num_images} images, of which some must be held out and "
-                f"some left. Received: share={share}, which is {count} of them."
-            )
-        if self.read is not None:
-            every = np.arange(self.num_images)
-            return self._choose(every[:-count]), self._choose(every[-count:])
-        order = np.random.default_rng(seed).permutation(self.num_images)
-        rest, held_out = np.sort(order[count:]), np.sort(order[:count])
-        return self._choose(rest), self._choose(held_out)
-
-    def _choose(self, positions: np.ndarray) -> MaskSet:
-        return dataclasses.replace(self, items=tuple(item[positions] for item in self.items))
 
     def pairs(self) -> Iterable[tuple[Any, np.ndarray]]:
         """Reads the images in their order, each with its labels, int32 of shape `(h, w)`.
@@ -112,24 +62,10 @@ class MaskSet:
         Raises:
             ValueError: If a mask is damaged. The message names its image.
         """
-        if self.read is not None:
-            rows: Iterable[Any] = self.read(self.among, (0, self.num_images), None, 0)
-        else:
-            rows = (map(to_tensor, row) for row in zip(*self.items, strict=True))
-        for index, row in enumerate(rows):
+        for index, row in enumerate(self.read((0, self.num_images), None, 0)):
             with name_damage(f"The mask of {self.name_of(index)}"):
                 image, labels = self.load(*row)
             yield image, labels.numpy()
-
-    def name_of(self, index: int) -> str:
-        """The image at `index` for a message: its file, or its number."""
-        is_file = self.items[0].dtype == object
-        return str(self.items[0][index]) if is_file else f"image {index} of {self.name}"
-
-    @property
-    def among(self) -> tuple[int, int]:
-        """Positions, among all records, of the first of these images and after the last."""
-        return int(self.items[0][0]), int(self.items[0][-1]) + 1
 
     def pixel_counts(self) -> np.ndarray:
         """Counts the pixels of every class, an int64 array of shape `(K,)`; reads all masks.
@@ -226,7 +162,7 @@ def read_masks(
             values = decode(tf.io.read_file(mask), 3, max_pixels, exif_orientation=False)
             return tf.io.read_file(image), _labels_of_colours(values, codes, labels)
 
-    whole = MaskSet(name, names, items, load, turned=True, max_pixels=max_pixels)
+    whole = MaskSet(name, names, items, load, max_pixels, turned=True)
     if check == "pixels":
         _check_values(whole, [mask for _, mask in found])
     return whole
@@ -413,7 +349,7 @@ def _decode_indices(data: Any, header: Any, depth: Any) -> Any:
 
 def _check_values(masks: MaskSet, paths: list[pathlib.Path]) -> None:
     problems = []
-    for path, row in zip(paths, zip(*masks.items, strict=True), strict=True):
+    for path, row in zip(paths, zip(*masks.rows, strict=True), strict=True):
         try:
             _, labels = masks.load(*map(to_tensor, row))
         except tf.errors.InvalidArgumentError as error:

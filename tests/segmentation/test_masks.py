@@ -228,7 +228,7 @@ def test_evaluation_takes_every_pixel_at_its_centre_and_weights_follow_labels():
     masks = painted(3)
     batches = mask_batches(masks, InputTransform((20, 30)), 2, class_weights=(1, 2, 0.5))
     x, y, w = (np.concatenate(parts) for parts in zip(*batches, strict=True))
-    np.testing.assert_array_equal(y, masks.items[1][:, 1::2, 1::2])
+    np.testing.assert_array_equal(y, masks.rows[1][:, 1::2, 1::2])
     np.testing.assert_array_equal(w, np.array([1, 2, 0.5])[y])
     assert x.shape == (3, 20, 30, 3)
     # As predictions and exports resize, whatever classification did.
