@@ -175,16 +175,16 @@ class Palettes:
     refusals = (RefusedError,)
 
     def __init__(self, folder):
-        from keras_vit import models, weights
-        from tests.weights.test_image_gpt import arrays_in_official_names, write_tensorflow
+        from keras_vit import image_gpt
+        from tests.image_gpt.test_weights import arrays_in_official_names, write_tensorflow
 
         self.folder = folder
         colors = np.random.default_rng(0).uniform(-1, 1, (6, 3)).astype("float32")
-        config = models.ImageGPTConfig(12, 2, 3, image_size=(3, 3), colors=6)
-        self.model = models.build_image_gpt(config, colors)
+        config = image_gpt.ImageGPTConfig(12, 2, 3, image_size=(3, 3), colors=6)
+        self.model = image_gpt.build_image_gpt(config, colors)
         file = io.BytesIO()
         np.save(file, colors)
-        weights.save_image_gpt(self.model, folder / "theirs")
+        image_gpt.save_image_gpt(self.model, folder / "theirs")
         self.arrays = safetensors.numpy.load_file(folder / "theirs/model.safetensors")
         self.official = write_tensorflow(folder / "model.ckpt-1", arrays_in_official_names())
         self.parts = {p: p.read_bytes() for p in folder.glob("model.ckpt-1.*")}
@@ -203,14 +203,14 @@ class Palettes:
                 for path, content in self.parts.items():
                     path.write_bytes(content)
                 list(self.parts)[rng.integers(len(self.parts))].write_bytes(data)
-                keras_vit.weights.load_image_gpt(self.model, self.official)
+                keras_vit.image_gpt.load_image_gpt(self.model, self.official)
             else:
                 folder = self.folder / "theirs"
                 arrays = change_arrays(self.arrays, rng) if kind == 3 else self.arrays
                 safetensors.numpy.save_file(arrays, folder / "model.safetensors")
                 config = json_bytes(self.config, rng, data) if kind == 4 else b"{}"
                 (folder / "config.json").write_bytes(config)
-                keras_vit.weights.load_image_gpt(self.model, folder / "model.safetensors")
+                keras_vit.image_gpt.load_image_gpt(self.model, folder / "model.safetensors")
 
 
 class Boxes:
@@ -230,7 +230,7 @@ class Boxes:
         self.images = np.zeros((3, 8, 8, 3), "uint8")
 
     def read(self, data, rng):
-        from keras_vit.data.boxes import read_boxes
+        from keras_vit.detection.boxes import read_boxes
 
         tree = json.loads(self.seeds[0])
         kind = rng.integers(3)
@@ -264,7 +264,7 @@ class Masks:
         Image.fromarray(labels).save(self.image)
 
     def read(self, data, rng):
-        from keras_vit.data.masks import read_masks
+        from keras_vit.segmentation.masks import read_masks
 
         self.mask.write_bytes(data)
         colors = [(0, 0, 0), (255, 0, 0)] if rng.random() < 0.4 else None

@@ -12,7 +12,8 @@ import pathlib
 import runpy
 import sys
 
-FAMILIES = ("vit", "hybrid", "bit")  # test_package.py saves a model of each
+# test_package.py saves a model of each
+FAMILIES = ("vit", "hybrid", "bit", "segmenter", "image_gpt")
 
 
 def main(folder: str) -> None:
@@ -33,6 +34,7 @@ def main(folder: str) -> None:
     facts["changes"] = changes(before)
     new = {name.split(".")[0] for name in set(sys.modules) - modules}
     facts["modules"] = sorted(new - set(sys.stdlib_module_names))
+    facts["registered"] = sorted(keras.saving.get_custom_objects())
     keras.Model._undo = None  # the check can fail
     facts["noticed"] = changes(before)
     del keras.Model._undo
@@ -50,6 +52,10 @@ def main(folder: str) -> None:
         model = keras.saving.load_model(f"{folder}/{family}.keras", safe_mode=True)
         images = np.load(f"{folder}/{family}.npz")["images"]
         np.save(f"{folder}/{family}.npy", keras.ops.convert_to_numpy(model(images)))
+    tasks = ("keras_vit.detection", "keras_vit.image_gpt", "keras_vit.segmentation")
+    facts["tasks"] = [name for name in sys.modules if name.startswith(tasks)]
+    keras_vit.detection  # noqa: B018 - loads on first use
+    facts["used"] = [name for name in sys.modules if name.startswith(tasks)]
     facts["page faults"] = page_faults()
     pathlib.Path(folder, "facts.json").write_text(json.dumps(facts))
     list_weights_to_a_closed_pipe()

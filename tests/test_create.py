@@ -254,7 +254,7 @@ def test_an_input_tensor_alone_gives_the_size(title, shape, options):
 def test_an_input_tensor_gives_the_size_of_what_is_built_on_the_model():
     images = keras.layers.RandomFlip()(keras.Input((32, 64, 3)))
     backbone = create_model("vit_b16", **{**TINY, "input_shape": None}, input_tensor=images)
-    maps = keras_vit.models.build_segmenter(backbone, classes=3)
+    maps = keras_vit.segmentation.build_segmenter(backbone, classes=3)
     assert maps.output_shape == (None, 32, 64, 3)
     pyramid = keras_vit.models.build_pyramid(backbone)
     assert pyramid.output_shape[0][:3] == (None, 8, 16)

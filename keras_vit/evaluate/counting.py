@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import keras
 
@@ -26,7 +26,6 @@ from keras_vit.layers.residual import BiTRoot, ResNetStage, StemRoot
 from keras_vit.layers.tokens import AddPositionEmbedding, ClassToken
 from keras_vit.layers.upsampling import ResizeMaps
 from keras_vit.layers.windows import Windows
-from keras_vit.models.image_gpt import ImageGPTConfig, pixel_block
 from keras_vit.resize import num_biases
 from keras_vit.runtime.model import Model
 from keras_vit.runtime.pooled_tokens import pooled_tokens
@@ -77,8 +76,15 @@ class StageCount:
     in_float32: bool = False
 
 
+@runtime_checkable
+class CountedConfig(Protocol):
+    """A configuration that counts its own stages, such as `ImageGPTConfig`."""
+
+    def count_stages(self) -> list[StageCount]: ...
+
+
 def count_stages(
-    model: keras.Model | ViTConfig | ResNetConfig | ImageGPTConfig, training: bool = False
+    model: keras.Model | ViTConfig | ResNetConfig | CountedConfig, training: bool = False
 ) -> list[StageCount]:
     """Counts the cost of each stage of a model for one image.
 
@@ -86,9 +92,9 @@ def count_stages(
     the shapes of their Keras layers.
 
     Args:
-        model: A `ViTConfig`, `ResNetConfig` or `ImageGPTConfig`, a model of this package, with a
-            segmentation head or a feature pyramid too, or a functional Keras model of
-            convolutions, dense layers and our layers, such as EfficientNet of
+        model: A `ViTConfig`, `ResNetConfig` or `image_gpt.ImageGPTConfig`, a model of this
+            package, with a segmentation head or a feature pyramid too, or a functional Keras model
+            of convolutions, dense layers and our layers, such as EfficientNet of
             `keras.applications`.
         training: Whether patch dropout leaves patches out, as in a training step.
 
@@ -104,8 +110,8 @@ def count_stages(
         return list(_vit_stages(config, training))
     if isinstance(config, ResNetConfig):
         return list(_resnet_stages(config))
-    if isinstance(config, ImageGPTConfig):
-        return list(_image_gpt_stages(config))
+    if isinstance(config, CountedConfig):
+        return config.count_stages()
     if isinstance(model, keras.Model):
         return list(_layer_stages(model, training))
     raise ValueError(
@@ -113,12 +119,12 @@ def count_stages(
     )
 
 
-def count_parameters(model: keras.Model | ViTConfig | ResNetConfig | ImageGPTConfig) -> int:
+def count_parameters(model: keras.Model | ViTConfig | ResNetConfig | CountedConfig) -> int:
     """Counts the parameters of a model or configuration, as for `count_stages`."""
     return sum(stage.parameters for stage in count_stages(model))
 
 
-def count_macs(model: keras.Model | ViTConfig | ResNetConfig | ImageGPTConfig) -> int:
+def count_macs(model: keras.Model | ViTConfig | ResNetConfig | CountedConfig) -> int:
     """Counts the multiply-accumulates of a forward pass for one image.
 
     Takes a model or configuration, as `count_stages`. FLOPs are twice this number. All tokens count
@@ -128,7 +134,7 @@ def count_macs(model: keras.Model | ViTConfig | ResNetConfig | ImageGPTConfig) -
     return sum(stage.macs for stage in count_stages(model))
 
 
-def count_training_macs(model: keras.Model | ViTConfig | ResNetConfig | ImageGPTConfig) -> int:
+def count_training_macs(model: keras.Model | ViTConfig | ResNetConfig | CountedConfig) -> int:
     """Counts the multiply-accumulates of a training step for one image.
 
     Takes a model or configuration, as `count_stages`. Each product of the forward pass has two in
@@ -143,7 +149,7 @@ def count_training_macs(model: keras.Model | ViTConfig | ResNetConfig | ImageGPT
 
 
 def count_activations(
-    model: keras.Model | ViTConfig | ResNetConfig | ImageGPTConfig, rematerialize: bool = False
+    model: keras.Model | ViTConfig | ResNetConfig | CountedConfig, rematerialize: bool = False
 ) -> int:
     """Counts the activations that a training step stores for one image until the backward pass.
 
@@ -207,7 +213,7 @@ def _vit_stages(config: ViTConfig, training: bool) -> Iterator[StageCount]:
         bias = config.position_embedding == "relative_bias"
         rows = num_biases(config.grid, config.class_token) if bias else 0
         read = config.num_class_tokens if index == last_read else None
-        block = _block(config, before, D, relative, before - after, windows, rows, read)
+        block = count_block(config, before, D, relative, before - after, windows, rows, read)
         yield dataclasses.replace(block, name=f"block_{index}")
     vectors = T if config.pooling is None else 1
     normed = vectors if config.norm_after_pooling else T
@@ -242,7 +248,7 @@ def _position_parameters(config: ViTConfig) -> int:
     }.get(config.position_embedding, 0)
 
 
-def _block(
+def count_block(
     config: ViTConfig | TransformerBlock,
     T: int,
     D: int,
@@ -347,21 +353,6 @@ def _head_stages(config: ViTConfig | ResNetConfig, D: int, vectors: int) -> Iter
     yield StageCount("head", D * K + bias, vectors * D * K, vectors * D)
     if getattr(config, "distillation_token", False):
         yield StageCount("head_distillation", width * K + bias, width * K, width)
-
-
-def _image_gpt_stages(config: ImageGPTConfig) -> Iterator[StageCount]:
-    T, D, K = config.num_tokens, config.width, config.colors
-    search = T * K * config.channels  # distances to the colours, without a backward pass
-    yield StageCount("palette", K * config.channels, search, T, constant_macs=search)
-    yield StageCount("token_embedding", K * D)
-    if config.mask_rate is None:
-        yield StageCount("start_token", D)
-    yield StageCount("position_embedding", T * D)
-    for index in range(config.depth):
-        block = _block(pixel_block(config, index), T, D, relative=False)
-        yield dataclasses.replace(block, name=f"block_{index}")
-    yield StageCount("encoder_norm", D, 0, 2 * T * D)
-    yield StageCount("pixel_logits", K * D, T * K * D, T * D + T * K)
 
 
 def _resnet_stages(config: ResNetConfig) -> Iterator[StageCount]:
@@ -527,7 +518,9 @@ def _layer_stage(
         if layer.window_size is not None and layer.grid is not None:
             windows = Windows(layer.grid, layer.window_size, layer.num_prefix_tokens)
         rows = layer.attention.bias_table.shape[0] if layer.position_bias else 0
-        return _block(layer, T, D, layer.relative_positions, T - target[1], windows, rows, read)
+        return count_block(
+            layer, T, D, layer.relative_positions, T - target[1], windows, rows, read
+        )
     if isinstance(layer, AttentionPooling):
         _, T, D = source
         T -= layer.num_prefix_tokens

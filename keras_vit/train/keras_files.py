@@ -13,6 +13,29 @@ import zlib
 
 import keras
 
+import keras_vit.layers.any_aspect
+import keras_vit.layers.any_size
+import keras_vit.layers.attention
+import keras_vit.layers.block
+import keras_vit.layers.convolution
+import keras_vit.layers.grid_attention
+import keras_vit.layers.merging
+import keras_vit.layers.mlp
+import keras_vit.layers.neighbors
+import keras_vit.layers.patches
+import keras_vit.layers.pixels
+import keras_vit.layers.pooling
+import keras_vit.layers.residual
+import keras_vit.layers.tokens
+import keras_vit.layers.upsampling
+import keras_vit.models.attention
+import keras_vit.models.pyramid
+import keras_vit.runtime.model
+import keras_vit.train.distillation
+import keras_vit.train.losses
+import keras_vit.train.metrics
+import keras_vit.train.optimizers
+import keras_vit.train.schedules  # noqa: F401 - registers the classes
 from keras_vit.errors import CheckpointError
 from keras_vit.files import write_atomically
 from keras_vit.reading import open_regular

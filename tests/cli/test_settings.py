@@ -13,7 +13,6 @@ from keras_vit.cli.settings import (
     read_settings,
     settings_of,
     split_settings,
-    write_flags,
     write_settings,
 )
 from keras_vit.config import BlockOptions, ResNetConfig, ViTConfig
@@ -72,7 +71,6 @@ def test_flags_and_keys_are_the_same(words, line, expected, tmp_path):
     assert read_settings(path) == expected
     write_settings(path, expected)
     assert read_settings(path) == expected
-    assert parse(*write_flags(expected)) == expected
 
 
 def test_every_recipe_survives_the_file(tmp_path):

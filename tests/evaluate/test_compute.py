@@ -190,7 +190,7 @@ from training_memory import compiled_memory
 from keras_vit.config import ResNetConfig
 from keras_vit.evaluate.compute import training_memory
 from keras_vit.models.resnet import build_resnet
-from keras_vit.models.segmentation import build_segmenter
+from keras_vit.segmentation.model import build_segmenter
 from keras_vit.models.vit import build_vit
 from tests.fixtures import tiny_config
 

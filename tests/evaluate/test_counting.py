@@ -25,13 +25,13 @@ from keras_vit.evaluate.counting import (
     count_stages,
     count_training_macs,
 )
-from keras_vit.models.image_gpt import IMAGE_GPT_SIZES, ImageGPTConfig, build_image_gpt
+from keras_vit.image_gpt.model import IMAGE_GPT_SIZES, ImageGPTConfig, build_image_gpt
 from keras_vit.models.pyramid import PyramidModel, build_pyramid
 from keras_vit.models.resnet import build_resnet
-from keras_vit.models.segmentation import build_segmenter
 from keras_vit.models.vit import build_vit
 from keras_vit.runtime.model import Model
 from keras_vit.runtime.pooled_tokens import pooled_tokens
+from keras_vit.segmentation.model import build_segmenter
 from keras_vit.variants import find_config
 from tests.checks import quick
 from tests.fixtures import tiny_config

@@ -19,9 +19,9 @@ from keras_vit.export.onnx import export_onnx
 from keras_vit.export.openvino import export_openvino
 from keras_vit.export.runners import _interpreter, load_onnx, load_openvino
 from keras_vit.export.saved_model import export_saved_model
-from keras_vit.export.segmentation import export_segmenter
 from keras_vit.families import SIGLIP2_NAFLEX
-from keras_vit.models.segmentation import build_segmenter
+from keras_vit.segmentation.export import export_segmenter
+from keras_vit.segmentation.model import build_segmenter
 from tests.fixtures import tiny_config
 
 # As many pixels as one image, or some, rows that patches leave out, channels that broadcast.

@@ -273,7 +273,7 @@ def test_what_needs_a_known_size_says_so(tmp_path):
             pixels((32, 32))
         ),
         lambda: keras_vit.models.build_pyramid(flexible),
-        lambda: keras_vit.models.build_segmenter(flexible, 3),
+        lambda: keras_vit.segmentation.build_segmenter(flexible, 3),
         lambda: keras_vit.train.masked_patch_model(flexible),
         lambda: keras_vit.export_litert(flexible, tmp_path / "model.tflite"),
         lambda: keras_vit.export_onnx(flexible, tmp_path / "model.onnx"),
