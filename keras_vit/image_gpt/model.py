@@ -11,7 +11,6 @@ from keras import ops
 
 from keras_vit.checks import check_heads, check_positive, check_rate, pair
 from keras_vit.config import UNIT_RANGE
-from keras_vit.evaluate.counting import StageCount, count_block
 from keras_vit.layers.block import TransformerBlock
 from keras_vit.layers.norm import RMSNorm
 from keras_vit.layers.pixels import ColorPalette, GenerativeLoss, PixelMask
@@ -69,21 +68,9 @@ class ImageGPTConfig:
         height, width = self.image_size
         return height * width
 
-    def count_stages(self) -> list[StageCount]:
-        """Counts the cost of each stage for one image: see `keras_vit.evaluate.count_stages`."""
-        T, D, K = self.num_tokens, self.width, self.colors
-        search = T * K * self.channels  # distances to the colours, without a backward pass
-        start = [StageCount("start_token", D)] if self.mask_rate is None else []
-        blocks = (pixel_block(self, index) for index in range(self.depth))
-        return [
-            StageCount("palette", K * self.channels, search, T, constant_macs=search),
-            StageCount("token_embedding", K * D),
-            *start,
-            StageCount("position_embedding", T * D),
-            *(dataclasses.replace(count_block(x, T, D, False), name=x.name) for x in blocks),
-            StageCount("encoder_norm", D, 0, 2 * T * D),
-            StageCount("pixel_logits", K * D, T * K * D, T * D + T * K),
-        ]
+    def build_model(self) -> Model:
+        """Builds the model with a black palette, such as to count its costs."""
+        return build_image_gpt(self, np.zeros((self.colors, self.channels)))
 
 
 IMAGE_GPT_SIZES = {

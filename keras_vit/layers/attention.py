@@ -14,6 +14,7 @@ from keras import ops
 from keras_vit.checks import Shape, check_heads, check_positive, pair
 from keras_vit.config import take_options
 from keras_vit.layers.any_size import rotary_tables_of, size_of
+from keras_vit.layers.costs import Cost
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.fused_attention import fused_attention, fusion_pays
 from keras_vit.layers.norm import make_norm
@@ -511,6 +512,24 @@ class SelfAttention(keras.layers.Layer):
             "window_size": self.window_size,
         }
         return {**super().get_config(), **config}
+
+    def count_costs(self, tokens_shape: Shape, num_queries: int | None = None) -> Cost:
+        """Cost for one image, with `num_queries` as of `call`."""
+        _, T, D = tokens_shape
+        options, A = self.options, self.options.num_heads
+        H = A * (options.head_width or D // A)  # channels of all heads
+        Q = T if num_queries is None else num_queries
+        pairs = Q * T if self._windows is None else self._windows.num_pairs
+        offsets = 2 * T - 1 if self.relative_positions else 0
+        macs = 3 * T * D * H + Q * D * H + 2 * pairs * H + T * H * offsets
+        # Queries, keys, values and their means; weights before and after they are normalised.
+        kept = (3 + 2 * options.qk_norm) * T * H + Q * H + 2 * A * pairs
+        kept += Q * H * ("attention" in options.inner_norms)
+        if options.dropout_rate:
+            kept += 2 * Q * D  # the mask, and masked values
+        if options.attention_dropout_rate:
+            kept += 2 * A * pairs
+        return Cost(macs, kept)
 
 
 def _without(left_out: keras.KerasTensor, dtype: str) -> keras.KerasTensor:

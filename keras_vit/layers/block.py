@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from keras_vit.checks import Shape, check_rate, pair
 from keras_vit.config import check_exclusions, merged_of, take_options
 from keras_vit.layers.any_size import grid_of
 from keras_vit.layers.attention import SelfAttention
+from keras_vit.layers.costs import Cost, cost_of
 from keras_vit.layers.dense import quantized_policies
 from keras_vit.layers.merging import TokenMerging
 from keras_vit.layers.mlp import MLP
@@ -49,6 +51,10 @@ class LayerScale(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "initial_value": self.initial_value}
+
+    def count_costs(self, tokens_shape: Shape) -> Cost:
+        """Cost for one image."""
+        return Cost(activations=math.prod(tokens_shape[1:]))
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -359,6 +365,30 @@ class TransformerBlock(keras.layers.Layer):
             "window_size": self.window_size,
         }
         return {**super().get_config(), **config, **quantized_policies(self)}
+
+    def count_costs(self, tokens_shape: Shape, *_: Shape, num_queries: int | None = None) -> Cost:
+        """Cost for one image, with `num_queries` as of `call`.
+
+        Activations are those of XLA's list of buffers at the peak, under JAX.
+        """
+        batch, T, D = tokens_shape
+        Q = T if num_queries is None else num_queries
+        merged, options = 0, self.options
+        if self.has_own_attention:
+            cost = cost_of(self.attention, tokens_shape)
+        else:
+            cost = self.attention.count_costs(tokens_shape, num_queries)
+        if options.num_merged_tokens:
+            merged = merged_of(T - self.num_prefix_tokens, options.num_merged_tokens)
+            head_dim = options.head_width or D // options.num_heads
+            cost += self.merging.count_costs(tokens_shape, head_dim)
+        rest = (batch, Q - merged, D)
+        cost += cost_of(self.attention_norm, tokens_shape) + cost_of(self.mlp_norm, rest)
+        cost += cost_of(self.mlp, rest)
+        if options.layer_scale is not None:
+            cost += cost_of(self.attention_scale, (batch, Q, D)) + cost_of(self.mlp_scale, rest)
+        kept = cost.activations + (Q + 3 * (Q - merged)) * D  # the residual stream and its branches
+        return dataclasses.replace(cost, activations=kept, inputs=T * D, work=kept // 2)
 
 
 def recompute(

@@ -10,6 +10,7 @@ from keras import ops
 from keras_vit.checks import Shape, check_heads
 from keras_vit.layers.any_size import size_of
 from keras_vit.layers.attention import add_sizes, attention_scores, merge_heads, split_heads
+from keras_vit.layers.costs import Cost
 from keras_vit.layers.dense import Dense, quantized_policies
 from keras_vit.layers.mlp import MLP
 from keras_vit.layers.norm import make_norm
@@ -201,3 +202,10 @@ class AttentionPooling(keras.layers.Layer):
             "norm": self.norm_kind,
         }
         return {**super().get_config(), **config, **quantized_policies(self)}
+
+    def count_costs(self, tokens_shape: Shape, *_: Shape) -> Cost:
+        """Cost for one image."""
+        _, T, D = tokens_shape
+        T, M = T - self.num_prefix_tokens, self.mlp_dim
+        macs = 2 * T * D * D + 2 * T * D + 2 * D * D + 2 * D * M
+        return Cost(macs, 3 * T * D + self.num_heads * T + 4 * D + 2 * M)
