@@ -38,7 +38,6 @@ FORMAT = "`detect_format` has opened it"
 ALLOWED = {
     ("cli/main.py", "os.open"): OWN,
     ("data/batch_cache.py", "tf.train.load_checkpoint"): OWN,
-    ("detection/boxes.py", "tf.io.read_file"): CHECKED,
     ("data/folder.py", "tf.io.read_file"): CHECKED,
     ("segmentation/masks.py", "tf.io.read_file"): CHECKED,
     ("data/pixel_range.py", "tf.io.read_file"): CHECKED,
