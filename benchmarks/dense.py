@@ -119,7 +119,7 @@ def compose(count, seed, test):
 def vit(task):
     """The Transformer, on patches of 8 pixels."""
     width, depth, heads = SIZES[task]
-    config = keras_vit.ViTConfig(
+    config = keras_vit.make_config(
         patch_size=PATCH, width=width, depth=depth, num_heads=heads, mlp_dim=4 * width,
         image_size=SIZE, classes=None, pooling=None, include_preprocessing=True,
     )  # fmt: skip
@@ -219,14 +219,14 @@ def contestants(task):
     def build(classes, backbone):
         if segments:
             pyramid = keras_vit.models.build_pyramid(backbone, 64)
-            return keras_vit.models.build_segmenter(pyramid, classes, "mlp")
-        return keras_vit.models.build_detector(backbone, classes, channels=128, **DETECTOR)
+            return keras_vit.segmentation.build_segmenter(pyramid, classes, "mlp")
+        return keras_vit.detection.build_detector(backbone, classes, channels=128, **DETECTOR)
 
     if segments:
         others = {"SegFormer": segformer}
     else:
         others = {
-            "RetinaNet, ResNet": lambda classes: keras_vit.models.build_detector(
+            "RetinaNet, ResNet": lambda classes: keras_vit.detection.build_detector(
                 resnet([64, 128, 128, 256]), classes, **DETECTOR
             )
         }
@@ -254,31 +254,32 @@ def measure(task, name, seed, options):
     if task == "segmentation":
         names = ["background", *DIGITS]
         sets = [
-            keras_vit.data.read_mask_arrays(*each, names) for each in ((images, maps), test[:2])
+            keras_vit.segmentation.read_mask_arrays(*each, names)
+            for each in ((images, maps), test[:2])
         ]
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(keras.optimizers.AdamW(1e-3, weight_decay=0.05), loss, jit_compile=False)
-        gentle = keras_vit.data.MaskAugmentation(scale=(1.0, 1.0), flip=False)
-        data = keras_vit.data.mask_batches(
+        gentle = keras_vit.segmentation.MaskAugmentation(scale=(1.0, 1.0), flip=False)
+        data = keras_vit.segmentation.mask_batches(
             sets[0], model, options.batch_size, True, gentle, seed=seed
         )
     else:
         sets = [
-            keras_vit.data.read_boxes(pixels, own, kinds, DIGITS)
+            keras_vit.detection.read_boxes(pixels, own, kinds, DIGITS)
             for pixels, _, own, kinds in ((images, maps, boxes, labels), test)
         ]
         optimizer = keras.optimizers.AdamW(1e-3, weight_decay=0.05, clipnorm=1.0)
         model.compile(optimizer, jit_compile=False)
-        data = keras_vit.data.box_batches(
+        data = keras_vit.detection.box_batches(
             sets[0], model, options.batch_size, True, flip=False, seed=seed
         )
     begin = time.perf_counter()
     timer = fit(model, data, seconds, options.rate)
     wall = time.perf_counter() - begin
     if task == "segmentation":
-        result = keras_vit.evaluate.evaluate_masks(model, sets[1])
+        result = keras_vit.segmentation.evaluate_masks(model, sets[1])
     else:
-        result = keras_vit.evaluate.evaluate_boxes(model, sets[1])
+        result = keras_vit.detection.evaluate_boxes(model, sets[1])
     measures = {each: getattr(result, each) for each in MEASURES[task]}
     row = {
         "task": task, "who": name, "seed": seed, "parameters": model.count_params(),
@@ -302,8 +303,8 @@ def draw(task, model, images, path):
         found = model.predict(images.astype("float32"), batch_size=len(images), verbose=0)
     for index, image in enumerate(images):
         if task == "segmentation":
-            classes = keras_vit.evaluate.predict_masks(model, image)
-            drawn.append(keras_vit.evaluate.draw_classes(image, classes))
+            classes = keras_vit.segmentation.predict_masks(model, image)
+            drawn.append(keras_vit.segmentation.draw_classes(image, classes))
             continue
         picture = PIL.Image.fromarray(image)
         pen = PIL.ImageDraw.Draw(picture)

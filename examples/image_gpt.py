@@ -30,11 +30,11 @@ def adamw(steps):
 
 def train_gpt(train, steps, seed):
     """Predicts pixels one after the other, in 17 shades of grey."""
-    palette = keras_vit.models.fit_palette(train[0], colors=17, seed=seed)
-    config = keras_vit.models.ImageGPTConfig(
+    palette = keras_vit.image_gpt.fit_palette(train[0], colors=17, seed=seed)
+    config = keras_vit.image_gpt.ImageGPTConfig(
         WIDTH, DEPTH, HEADS, image_size=8, channels=1, colors=17
     )
-    model = keras_vit.models.build_image_gpt(config, palette)
+    model = keras_vit.image_gpt.build_image_gpt(config, palette)
     model.compile(adamw(steps), jit_compile=False)  # XLA compiles longer than it saves here
     model.fit(
         digits.batches(train, steps, seed, digits.moving()).map(lambda x, y: x),
@@ -99,8 +99,8 @@ def draw_sheet(model, images, path):
     """Originals, and completions of their upper halves."""
     rows = [np.rint(images).astype("uint8")]
     for temperature in (1.0, 0.7, 0.0):
-        rows.append(keras_vit.models.sample_pixels(model, images, temperature=temperature))
-    sheet = keras_vit.models.image_sheet(np.concatenate(rows), columns=len(images))
+        rows.append(keras_vit.image_gpt.sample_pixels(model, images, temperature=temperature))
+    sheet = keras_vit.image_gpt.image_sheet(np.concatenate(rows), columns=len(images))
     keras.utils.save_img(path, sheet, scale=False)
 
 
@@ -120,7 +120,7 @@ def main():
             for cell, accuracy in zip(rows[name], accuracies, strict=True):
                 cell.append(accuracy)
             if name == "Image GPT":
-                losses.append(float(keras_vit.models.pixel_losses(model, test[0]).mean()))
+                losses.append(float(keras_vit.image_gpt.pixel_losses(model, test[0]).mean()))
                 if seed == 0:
                     draw_sheet(model, test[0][:16], options.output / "sheet.png")
             print(seed, name, *(f"{100 * x:.1f}" for x in accuracies), flush=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
+from typing import Any
 
 # Sub-packages: each imports a module when one of its names is first used.
 from keras_vit import (
@@ -47,8 +49,15 @@ _SUBPACKAGES = (
     *(layers, models, report, resume, train, runtime, weights),
 )
 
-__getattr__, _, __all__ = attach_names(__name__, __file__)  # the names in __init__.pyi
+_TASKS = ("detection", "image_gpt", "segmentation")  # sub-packages that load on first use
+
+_find_name, _, __all__ = attach_names(__name__, __file__)  # the names in __init__.pyi
+
+
+def __getattr__(name: str) -> Any:
+    return importlib.import_module(f"keras_vit.{name}") if name in _TASKS else _find_name(name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *(package.__name__.rpartition(".")[2] for package in _SUBPACKAGES)])
+    packages = [package.__name__.rpartition(".")[2] for package in _SUBPACKAGES]
+    return sorted([*__all__, *packages, *_TASKS])

@@ -6,6 +6,7 @@ Every file is opened here, which `tests/test_reading.py` checks. Content that ca
 
 from __future__ import annotations
 
+import importlib.resources
 import io
 import json
 import math
@@ -80,6 +81,11 @@ def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> str:
             f"{os.fspath(path)} is not UTF-8: {error}. Save it again as UTF-8."
         ) from error
     return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def read_package_file(name: str) -> str:
+    """Reads a text file of this package, such as `report/page.css`."""
+    return importlib.resources.files("keras_vit").joinpath(name).read_text("utf-8")
 
 
 def read_json(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> Any:

@@ -141,7 +141,7 @@ class Settings:
         return json.dumps(odd(rng))
 
     def read(self, data, rng):
-        from keras_vit.config import Preprocessing
+        from keras_vit.config import Preprocessing, field_names, replace_fields
 
         names = list(self.module.SETTINGS)
         if rng.random() < 0.8:
@@ -163,9 +163,9 @@ class Settings:
             recipe.count_warmup(100)
             recipe.build_optimizer(100)
             for config in self.configs:
-                fields = {field.name for field in dataclasses.fields(config)}
+                fields = set(field_names(config))
                 known = {name: x for name, x in parts.model.items() if name in fields}
-                dataclasses.replace(config, **known)
+                replace_fields(config, **known)
             dataclasses.replace(Preprocessing(), **parts.preprocessing)
 
 
@@ -175,16 +175,16 @@ class Palettes:
     refusals = (RefusedError,)
 
     def __init__(self, folder):
-        from keras_vit import models, weights
-        from tests.weights.test_image_gpt import arrays_in_official_names, write_tensorflow
+        from keras_vit import image_gpt
+        from tests.image_gpt.test_weights import arrays_in_official_names, write_tensorflow
 
         self.folder = folder
         colors = np.random.default_rng(0).uniform(-1, 1, (6, 3)).astype("float32")
-        config = models.ImageGPTConfig(12, 2, 3, image_size=(3, 3), colors=6)
-        self.model = models.build_image_gpt(config, colors)
+        config = image_gpt.ImageGPTConfig(12, 2, 3, image_size=(3, 3), colors=6)
+        self.model = image_gpt.build_image_gpt(config, colors)
         file = io.BytesIO()
         np.save(file, colors)
-        weights.save_image_gpt(self.model, folder / "theirs")
+        image_gpt.save_image_gpt(self.model, folder / "theirs")
         self.arrays = safetensors.numpy.load_file(folder / "theirs/model.safetensors")
         self.official = write_tensorflow(folder / "model.ckpt-1", arrays_in_official_names())
         self.parts = {p: p.read_bytes() for p in folder.glob("model.ckpt-1.*")}
@@ -203,14 +203,14 @@ class Palettes:
                 for path, content in self.parts.items():
                     path.write_bytes(content)
                 list(self.parts)[rng.integers(len(self.parts))].write_bytes(data)
-                keras_vit.weights.load_image_gpt(self.model, self.official)
+                keras_vit.image_gpt.load_image_gpt(self.model, self.official)
             else:
                 folder = self.folder / "theirs"
                 arrays = change_arrays(self.arrays, rng) if kind == 3 else self.arrays
                 safetensors.numpy.save_file(arrays, folder / "model.safetensors")
                 config = json_bytes(self.config, rng, data) if kind == 4 else b"{}"
                 (folder / "config.json").write_bytes(config)
-                keras_vit.weights.load_image_gpt(self.model, folder / "model.safetensors")
+                keras_vit.image_gpt.load_image_gpt(self.model, folder / "model.safetensors")
 
 
 class Boxes:
@@ -230,7 +230,7 @@ class Boxes:
         self.images = np.zeros((3, 8, 8, 3), "uint8")
 
     def read(self, data, rng):
-        from keras_vit.data.boxes import read_boxes
+        from keras_vit.detection.boxes import read_boxes
 
         tree = json.loads(self.seeds[0])
         kind = rng.integers(3)
@@ -264,7 +264,7 @@ class Masks:
         Image.fromarray(labels).save(self.image)
 
     def read(self, data, rng):
-        from keras_vit.data.masks import read_masks
+        from keras_vit.segmentation.masks import read_masks
 
         self.mask.write_bytes(data)
         colors = [(0, 0, 0), (255, 0, 0)] if rng.random() < 0.4 else None
@@ -299,11 +299,11 @@ class Adapters:
         self.model = self.build()
 
     def build(self):
-        from keras_vit.config import ViTConfig
+        from keras_vit.config import make_config
         from keras_vit.models.vit import build_vit
 
         sizes = {"image_size": 16, "patch_size": 8, "width": 8, "depth": 1, "mlp_dim": 8}
-        return build_vit(ViTConfig(**sizes, num_heads=2, classes=2, gelu="exact"))
+        return build_vit(make_config(**sizes, num_heads=2, classes=2, gelu="exact"))
 
     def read(self, data, rng):
         from keras_vit.models.lora import lora_layers
@@ -332,9 +332,9 @@ class Layouts:
     refusals = (RefusedError,)
 
     def __init__(self, folder):
-        from keras_vit.config import ViTConfig
+        from keras_vit.config import make_config
+        from keras_vit.create import build
         from keras_vit.models.resnet import build_resnet
-        from keras_vit.models.vit import build_vit
         from keras_vit.weights.save import save_weights
         from tests.weights.folders import BIT, FOLDERS, SIZES
 
@@ -344,13 +344,12 @@ class Layouts:
         for name, (layout, fields) in FOLDERS.items():
             if name.endswith(("tanh", "oblong", "grey", "headless")):
                 continue
-            model = build_resnet(BIT) if name == "bit" else build_vit(
-                ViTConfig(**{**config, **fields}))  # fmt: skip
+            model = build(BIT if name == "bit" else make_config(**{**config, **fields}))
             own = model.save_pretrained(folder / name, layout)
             sidecars = {p.name: json.loads(p.read_text()) for p in own.glob("*config.json")}
             arrays = safetensors.numpy.load_file(own / "model.safetensors")
             self.contents.append((sidecars, arrays))
-        self.configs = ViTConfig(**config), BIT
+        self.configs = make_config(**config), BIT
         official = dataclasses.replace(BIT, standardization="variance")
         goldens = (ROOT / "tests/golden").glob("*.checkpoint.npz")
         bit = save_weights(build_resnet(official), folder / "a.npz", "official")
@@ -358,6 +357,7 @@ class Layouts:
         self.seeds = [json.dumps(each).encode() for each, _ in self.contents]
 
     def read(self, data, rng):
+        from keras_vit.config import field_names, replace_fields
         from keras_vit.pretrained import from_pretrained
         from keras_vit.weights.inspection import adapt_config, inspect_file
 
@@ -383,7 +383,7 @@ class Layouts:
                 return
             info = inspect_file(self.path)
             base = self.configs["stages" in info.sizes]
-            fields = {field.name for field in dataclasses.fields(base)} - {"stem"}
+            fields = set(field_names(base)) - {"stem"}
             sizes = {k: v for k, v in {"num_heads": 1, **info.sizes}.items() if k in fields}
-            base = dataclasses.replace(base, **sizes)
+            base = replace_fields(base, **sizes)
             adapt_config(base, info)

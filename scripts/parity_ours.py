@@ -24,8 +24,8 @@ import numpy as np
 import keras_vit
 from keras_vit.config import ResNetConfig
 from keras_vit.create import build, create_model
-from keras_vit.models.image_gpt import ImageGPTConfig, build_image_gpt
-from keras_vit.weights.image_gpt import load_image_gpt, save_image_gpt
+from keras_vit.image_gpt.model import ImageGPTConfig, build_image_gpt
+from keras_vit.image_gpt.weights import load_image_gpt, save_image_gpt
 from keras_vit.weights.save import save_weights
 from scripts.parity_cases import CASES, Case
 from tests.sweep import patches_of

@@ -12,7 +12,8 @@ import pathlib
 import runpy
 import sys
 
-FAMILIES = ("vit", "hybrid", "bit")  # test_package.py saves a model of each
+# test_package.py saves a model of each
+FAMILIES = ("vit", "hybrid", "bit", "segmenter", "image_gpt")
 
 
 def main(folder: str) -> None:
@@ -39,7 +40,7 @@ def main(folder: str) -> None:
     del keras.Model._undo
 
     size = {"patch_size": 4, "width": 16, "depth": 1, "num_heads": 2, "mlp_dim": 32}
-    model = keras_vit.build_vit(keras_vit.ViTConfig(**size, image_size=8, classes=3))
+    model = keras_vit.build_vit(keras_vit.make_config(**size, image_size=8, classes=3))
     facts["shape"] = list(model(np.zeros((2, 8, 8, 3), "float32")).shape)
     try:
         keras_vit.export_saved_model  # noqa: B018
@@ -51,6 +52,10 @@ def main(folder: str) -> None:
         model = keras.saving.load_model(f"{folder}/{family}.keras", safe_mode=True)
         images = np.load(f"{folder}/{family}.npz")["images"]
         np.save(f"{folder}/{family}.npy", keras.ops.convert_to_numpy(model(images)))
+    tasks = ("keras_vit.detection", "keras_vit.image_gpt", "keras_vit.segmentation")
+    facts["tasks"] = [name for name in sys.modules if name.startswith(tasks)]
+    keras_vit.detection  # noqa: B018 - loads on first use
+    facts["used"] = [name for name in sys.modules if name.startswith(tasks)]
     facts["page faults"] = page_faults()
     pathlib.Path(folder, "facts.json").write_text(json.dumps(facts))
     list_weights_to_a_closed_pipe()

@@ -15,7 +15,8 @@ PAGE = PACKAGE.parent / "docs/architecture.md"
 
 # Modules and sub-packages by level. `docs/architecture.md` shows the same table.
 LEVELS = {
-    10: ("__main__",),
+    11: ("__main__",),
+    10: ("detection", "image_gpt", "segmentation"),
     9: ("cli",),
     8: ("__init__",),
     7: ("train",),
@@ -31,7 +32,9 @@ LEVELS = {
 LEVEL = {name: level for level, names in LEVELS.items() for name in names}
 # Sub-packages that may import TensorFlow at the top of a module. Modules elsewhere import it in
 # the functions that need it, because the other backends of Keras do without.
-USES_TENSORFLOW = {"data", "export", "train", "evaluate", "resume", "distribution"}
+USES_TENSORFLOW = {
+    *("data", "detection", "distribution", "evaluate", "export", "resume", "segmentation", "train")
+}
 IMPORTS_TENSORFLOW_LATE = {
     "analysis/relevance.py",
     "cli/training.py",
@@ -47,10 +50,11 @@ IMPORTS_TENSORFLOW_LATE = {
     "runtime/private_names.py",
     "runtime/processors.py",
     "runtime/xla_checks.py",
-    "weights/image_gpt.py",  # of checkpoints in TensorFlow's own format
+    "image_gpt/weights.py",  # of checkpoints in TensorFlow's own format
 }
 # Imports in functions of what stands on a higher level, see docs/architecture.md.
 UPWARD = {("runtime/model.py", "keras_vit.weights.save_folder")}
+TASKS = {"detection", "image_gpt", "segmentation"}  # vertical folders, beyond classification
 PLOT_FILES = {"analysis/plots.py"}
 
 
@@ -91,6 +95,15 @@ def test_dependencies_point_down(path):
         assert len(parts) > 1, f"{path}:{node.lineno}: import from the defining module"
         if parts[1] != unit:
             assert LEVEL[parts[1]] < LEVEL[unit], f"{path}:{node.lineno} imports {module}"
+
+
+@pytest.mark.parametrize("path", source_files(), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_the_core_and_other_tasks_import_no_task(path):
+    for module, node in imported_modules(path):
+        parts = module.split(".")
+        found = set(parts[1:2]) if len(parts) > 1 else {alias.name for alias in node.names}
+        if parts[0] == "keras_vit":
+            assert not TASKS & found - {unit_of(path)}, f"{path}:{node.lineno} imports {found}"
 
 
 def test_no_module_has_the_name_of_a_public_name():

@@ -8,7 +8,7 @@ import re
 import numpy as np
 
 import keras_vit
-from keras_vit.cli.main import COMMANDS
+from keras_vit.cli.commands import COMMANDS
 from keras_vit.create import build
 from keras_vit.hub.catalog import CARDS
 from tests.fixtures import tiny_config

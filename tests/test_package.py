@@ -72,7 +72,11 @@ def test_wheel_says_what_it_needs(wheel):
 def models():
     """A model of each family, with random weights."""
     configs = {"vit": tiny_config(num_registers=1), **CONFIGS}
-    models = {family: build(configs[family]) for family in FAMILIES}
+    models = {family: build(config) for family, config in configs.items()}
+    backbone = build(tiny_config(classes=None, depth=4))
+    models["segmenter"] = keras_vit.segmentation.build_segmenter(backbone, 3, "dpt", channels=8)
+    pixels = keras_vit.image_gpt.ImageGPTConfig(16, 1, 2, image_size=(4, 4), colors=3)
+    models["image_gpt"] = keras_vit.image_gpt.build_image_gpt(pixels, np.eye(3))
     for model in models.values():
         fill_random(model)
     return models
@@ -104,11 +108,16 @@ def test_import_brings_little_beyond_keras(imported):
 def test_import_registers_every_class_of_a_keras_file(imported):
     """Else a fresh process finds them only if it has built such a model before."""
     _, facts = imported
-    registered = r"^@keras\.saving\.register_keras_serializable.*\n(?:class|def) (\w+)"
-    decorated = re.compile(registered, re.MULTILINE)
-    names = [name for path in PACKAGE.rglob("*.py") for name in decorated.findall(path.read_text())]
+    source = "".join(path.read_text() for path in PACKAGE.rglob("*.py"))
+    names = re.findall(r"@keras\.saving\.register_.*\n(?:class|def) (\w+)", source)
     assert len(names) > 40
     assert facts["registered"] == sorted(f"keras_vit>{name}" for name in names)
+
+
+def test_tasks_beyond_classification_load_on_first_use(imported):
+    """Not by the import, and not by loading `.keras` files of their models."""
+    _, facts = imported
+    assert facts["tasks"] == [] and facts["used"] == ["keras_vit.detection"]
 
 
 def test_package_imports_no_tensorflow_of_its_own(imported):
@@ -148,12 +157,9 @@ def test_what_holds_arrays_prints_as_one_line():
     assert len(arrays) > 3 and {each for each in arrays if each.__repr__ is not short_repr} == set()
     x = np.zeros((300, 8, 8, 3), "uint8")
     images = keras_vit.read_arrays(x, np.arange(300), name="mine")
-    assert repr(images) == (
-        "ImageSet(name='mine', num_images=300, class_names=<300 items>, "
-        "labels=int64 of shape (300,))"
-    )
-    masks = keras_vit.data.read_mask_arrays(x, np.zeros((300, 8, 8), int), ["sky"])
-    assert str(masks) == "MaskSet(name='the arrays', class_names=('sky',), items=<2 items>)"
+    assert repr(images) == ("ImageSet(name='mine', class_names=<300 items>, rows=<2 items>)")
+    masks = keras_vit.segmentation.read_mask_arrays(x, np.zeros((300, 8, 8), int), ["sky"])
+    assert str(masks) == "MaskSet(name='the arrays', class_names=('sky',), rows=<2 items>)"
 
 
 # Without TensorFlow, as the JAX backend can do: a message for each call.
@@ -174,7 +180,7 @@ from keras_vit.train.runs import find_exporter
 
 for what, call in {
     "`keras_vit.read_arrays`": lambda: keras_vit.read_arrays,
-    "`keras_vit.data.box_batches`": lambda: keras_vit.data.box_batches,
+    "`keras_vit.detection.box_batches`": lambda: keras_vit.detection.box_batches,
     "`keras_vit.export_onnx`": lambda: keras_vit.export_onnx,
     "`keras_vit.verify_export`": lambda: keras_vit.verify_export,
     "`store_features`": lambda: evaluate.store_features(None, None, "folder"),

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import models, reading, weights
-from keras_vit.cli.segment import read_classes
+from keras_vit import image_gpt, reading
 from keras_vit.cli.settings import read_settings
 from keras_vit.data.shards import find_shards
+from keras_vit.segmentation.commands import read_classes
 from keras_vit.weights.weights_h5 import load_keras_weights
 
 PACKAGE = pathlib.Path(keras_vit.__file__).parent
@@ -38,9 +38,8 @@ FORMAT = "`detect_format` has opened it"
 ALLOWED = {
     ("cli/main.py", "os.open"): OWN,
     ("data/batch_cache.py", "tf.train.load_checkpoint"): OWN,
-    ("data/boxes.py", "tf.io.read_file"): CHECKED,
     ("data/folder.py", "tf.io.read_file"): CHECKED,
-    ("data/masks.py", "tf.io.read_file"): CHECKED,
+    ("segmentation/masks.py", "tf.io.read_file"): CHECKED,
     ("data/pixel_range.py", "tf.io.read_file"): CHECKED,
     ("data/shards.py", "tf.io.gfile.GFile"): "a remote address",
     ("evaluate/feature_store.py", ".open"): HELD,
@@ -63,7 +62,7 @@ ALLOWED = {
     ("weights/formats.py", ".open"): HELD,
     ("weights/formats.py", "h5py.File"): HELD,
     ("weights/formats.py", "zipfile.ZipFile"): HELD,
-    ("weights/image_gpt.py", "tf.train.load_checkpoint"): "after `is_regular`",
+    ("image_gpt/weights.py", "tf.train.load_checkpoint"): "after `is_regular`",
     ("weights/weights_h5.py", ".load_weights"): KERAS,
     ("weights/weights_h5.py", "h5py.File"): KERAS,
     ("weights/npz_file.py", ".open"): HELD,
@@ -148,13 +147,14 @@ def test_pipes_and_folders_are_refused_at_once(read, tmp_path):
     ["a.weights.h5", "model.ckpt-1.index", "a.npy", "a.json", "a.tfrecord", "a.toml", "a.txt"],
 )
 def test_no_reader_waits_for_a_pipe(name, tmp_path):
-    model = models.build_image_gpt(
-        models.ImageGPTConfig(4, 1, 1, image_size=(1, 2), colors=2), np.array([[0.0] * 3, [1] * 3])
+    model = image_gpt.build_image_gpt(
+        image_gpt.ImageGPTConfig(4, 1, 1, image_size=(1, 2), colors=2),
+        np.array([[0.0] * 3, [1] * 3]),
     )
     palette = model.get_layer("palette")
     readers = {
         "h5": lambda path: load_keras_weights(model, path),
-        "index": lambda path: weights.load_image_gpt(model, path.with_suffix("")),
+        "index": lambda path: image_gpt.load_image_gpt(model, path.with_suffix("")),
         "npy": palette.assign,
         "json": palette.assign,
         "tfrecord": lambda path: find_shards(str(path)),

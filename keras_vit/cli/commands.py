@@ -1,8 +1,9 @@
 """The table of commands of `keras-vit`: names, functions and flags.
 
-A new command is a function that prints its result, and a row of `COMMANDS`. Each flag is a
-parameter of the function; `train` has those of `settings.py` too. This module imports nothing of
-Keras, so that `--help` answers at once: a function is imported when its command runs.
+A new command is a function that prints its result, and a row of `COMMANDS`, here or in the folder
+of a task. Each flag is a parameter of the function; `train` has those of `settings.py` too. This
+module imports nothing of Keras, so that `--help` answers at once: a function is imported when its
+command runs.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -43,7 +45,7 @@ class Command:
 
     Args:
         name: The words.
-        target: `"module:function"` in `keras_vit.cli`.
+        target: `"module:function"` in `keras_vit`.
         summary: What it does: the first line of the function's docstring.
         arguments: Its flags.
         keeps_buffers: Whether it computes with large batches, see `keep_buffers`.
@@ -59,7 +61,7 @@ class Command:
     def function(self) -> Callable[..., None]:
         """The function, imported now."""
         module, _, name = self.target.partition(":")
-        return getattr(importlib.import_module(f"keras_vit.cli.{module}"), name)
+        return getattr(importlib.import_module(f"keras_vit.{module}"), name)
 
 
 def argument(*names: str, **settings: Any) -> Argument:
@@ -67,18 +69,13 @@ def argument(*names: str, **settings: Any) -> Argument:
     return Argument(names, settings)
 
 
-def value_or_colour(text: str) -> int | tuple[int, ...]:
-    """Reads `255` as a number, and `224,224,192` as a colour."""
-    numbers = tuple(map(int, text.split(",")))
-    if len(numbers) not in (1, 3):
-        raise argparse.ArgumentTypeError(
-            f"a value such as 255, or a colour such as 224,224,192, is expected. Received: {text!r}"
-        )
-    return numbers[0] if len(numbers) == 1 else numbers
+def setting_argument(setting: Setting, **changes: Any) -> Argument:
+    """Makes the flag of a setting, without a default: it may be in `--config`.
 
-
-def _setting_argument(setting: Setting) -> Argument:
-    """The flag of a setting. It has no default: what is not given may be in `--config`."""
+    Args:
+        setting: The setting.
+        **changes: Parameters of `add_argument` in place of those that follow from its type.
+    """
 
     def parse(text: str) -> Any:
         try:
@@ -92,7 +89,7 @@ def _setting_argument(setting: Setting) -> Argument:
         options["action"] = argparse.BooleanOptionalAction
     else:
         options |= {"type": parse, "metavar": "VALUE"}
-    return Argument((setting.flag,), options, HEADINGS[setting.group])
+    return Argument((setting.flag,), {**options, **changes}, HEADINGS[setting.group])
 
 
 _LABELS = argument(
@@ -101,7 +98,7 @@ _LABELS = argument(
 _BATCH = argument("--batch-size", type=int, default=32, help="images per step")
 _DATA_DIR = argument("--data-dir", help=DATA_DIR)
 _DOWNLOAD = argument("--download", action="store_true", help="let TFDS download a missing data set")
-_UNREADABLE = argument(
+UNREADABLE_FILES = argument(
     "--unreadable",
     default="error",
     choices=UNREADABLE,
@@ -118,7 +115,7 @@ _SEED = argument("--seed", type=int, default=0, help="random seed of the split")
 _PREFIX = argument(
     "--prefix", help='what stands before the names of the model, such as "teacher.backbone."'
 )
-_JSON = argument("--json", dest="as_json", action="store_true", help="print JSON")
+JSON = argument("--json", dest="as_json", action="store_true", help="print JSON")
 _IMAGES = argument(
     "--images",
     nargs="+",
@@ -127,34 +124,19 @@ _IMAGES = argument(
     f"{MAX_IMAGES} are read, spread evenly",
 )
 
-_MODE = argument(
-    "--mode",
-    default="whole",
-    choices=("whole", "slide"),
-    help="resize the image to the model, or average windows of the model's size",
+TRIALS = (
+    argument("--config", help="TOML file with settings; flags win over it"),
+    argument("--dry-run", action="store_true", help="print plan, memory and time, and stop"),
 )
-_SCALES = argument(
-    "--scales", nargs="+", type=float, default=(1.0,), help="sizes to average, with --mode slide"
-)
-_FLIP = argument("--flip", action="store_true", help="average with the mirrored image")
-_IGNORED: dict[str, Any] = {
-    "type": value_or_colour,
-    "nargs": "*",
-    "help": "values of no class, or colours such as 224,224,192; default: 255, or as in training",
-}
-_CLASSES = (
-    "text file with a class per line, such as `road`, or `road 128 64 128` for coloured masks"
-)
-_FEW = argument("--batch-size", type=int, default=8, help="images per step")
-_PAIRS = (
-    argument("images", help="folder of images"),
-    argument("masks", help="folder of PNG masks of the same names"),
+OUTPUTS = (
+    argument("--quiet", action="store_true", help="print results and errors alone"),
+    argument("--verbose", action="store_true", help="print a progress bar to files and pipes too"),
 )
 
 COMMANDS: tuple[Command, ...] = (
     Command(
         "check",
-        "data_check:check_data",
+        "cli.data_check:check_data",
         "Prints what a folder or table of images holds, and what would go wrong in training.",
         (
             argument(
@@ -173,35 +155,29 @@ COMMANDS: tuple[Command, ...] = (
                 choices=UNREADABLE,
                 help="whether files that cannot be read are an error; they are listed anyway",
             ),
-            _JSON,
+            JSON,
         ),
     ),
     Command(
         "train",
-        "training:train_model",
+        "cli.training:train_model",
         "Trains a model on images by a recipe; the same command continues an interrupted run.",
         (
-            argument("--config", help="TOML file with settings; flags win over it"),
-            argument(
-                "--dry-run", action="store_true", help="print plan, memory and time, and stop"
-            ),
+            *TRIALS,
             argument("--preview", help="PNG file to write augmented training images to, and stop"),
             argument(
                 "--find-learning-rate",
                 action="store_true",
                 help="try rising learning rates, print their losses, and stop",
             ),
-            argument("--quiet", action="store_true", help="print results and errors alone"),
-            argument(
-                "--verbose", action="store_true", help="print a progress bar to files and pipes too"
-            ),
-            *map(_setting_argument, SETTINGS.values()),
+            *OUTPUTS,
+            *map(setting_argument, SETTINGS.values()),
         ),
         keeps_buffers=True,
     ),
     Command(
         "probe",
-        "probe:probe_model",
+        "cli.probe:probe_model",
         "Fits a classifier to features of a frozen model, and prints its accuracy.",
         (
             argument("model", help=MODEL_FORMS),
@@ -224,14 +200,14 @@ COMMANDS: tuple[Command, ...] = (
             _BATCH,
             _DATA_DIR,
             _DOWNLOAD,
-            _UNREADABLE,
-            _JSON,
+            UNREADABLE_FILES,
+            JSON,
         ),
         keeps_buffers=True,
     ),
     Command(
         "evaluate",
-        "training:evaluate_model",
+        "cli.training:evaluate_model",
         "Prints the accuracy of a model on images, or the metrics of its task.",
         (
             argument("--data", required=True, help=DATA_FORMS),
@@ -241,14 +217,14 @@ COMMANDS: tuple[Command, ...] = (
             _BATCH,
             _DATA_DIR,
             _DOWNLOAD,
-            _UNREADABLE,
-            _JSON,
+            UNREADABLE_FILES,
+            JSON,
         ),
         keeps_buffers=True,
     ),
     Command(
         "predict",
-        "training:predict_files",
+        "cli.training:predict_files",
         "Prints the most probable classes of image files, their labels, or values of targets.",
         (
             argument("files", nargs="+", help="image files, and folders of them"),
@@ -263,14 +239,14 @@ COMMANDS: tuple[Command, ...] = (
             ),
             _TASK,
             _BATCH,
-            _UNREADABLE,
-            _JSON,
+            UNREADABLE_FILES,
+            JSON,
         ),
         keeps_buffers=True,
     ),
     Command(
         "export",
-        "models:export_model",
+        "cli.models:export_model",
         "Exports a model as SavedModel, LiteRT, ONNX or OpenVINO file, checked against the model.",
         (
             argument("model", help=MODEL_FORMS),
@@ -297,12 +273,12 @@ COMMANDS: tuple[Command, ...] = (
             _TASK,
             _LABELS,
             _IMAGES,
-            _UNREADABLE,
+            UNREADABLE_FILES,
         ),
     ),
     Command(
         "verify",
-        "models:verify_file",
+        "cli.models:verify_file",
         "Compares the outputs of an exported file with those of its model.",
         (
             argument(
@@ -312,12 +288,12 @@ COMMANDS: tuple[Command, ...] = (
             argument("model", help=MODEL_FORMS),
             argument("--tolerance", type=float, help="largest difference allowed"),
             _IMAGES,
-            _UNREADABLE,
+            UNREADABLE_FILES,
         ),
     ),
     Command(
         "optimize",
-        "models:optimize_model",
+        "cli.models:optimize_model",
         "Finds the fastest runtime for a model on this machine, of those that are installed.",
         (
             argument("model", help=MODEL_FORMS),
@@ -337,24 +313,24 @@ COMMANDS: tuple[Command, ...] = (
             ),
             argument("--output", help="folder to keep the chosen file in"),
             _IMAGES,
-            _UNREADABLE,
+            UNREADABLE_FILES,
         ),
     ),
     Command(
         "inspect",
-        "models:inspect_model",
+        "cli.models:inspect_model",
         "Writes an HTML report about a model: configuration, cost, weights, attention.",
         (
             argument("model", help=MODEL_FORMS),
             argument("images", nargs="*", help="image files, and folders of them"),
             argument("--output", default="report.html", help="the page to write"),
             _LABELS,
-            _UNREADABLE,
+            UNREADABLE_FILES,
         ),
     ),
     Command(
         "report",
-        "models:report_run",
+        "cli.models:report_run",
         "Writes the result page of a run: curves, accuracy per class, mistakes, calibration.",
         (
             argument("run", help="folder of the run"),
@@ -368,68 +344,14 @@ COMMANDS: tuple[Command, ...] = (
         keeps_buffers=True,
     ),
     Command(
-        "segment train",
-        "segment:train_segmenter",
-        "Trains a segmentation head on a model, or both, from images and masks.",
-        (
-            *_PAIRS,
-            argument("--classes", required=True, help=_CLASSES),
-            argument("--model", required=True, help=MODEL_FORMS),
-            argument("--head", default="linear", choices=("linear", "mlp", "dpt"), help="see docs"),
-            argument("--output", default="runs/segment", help="folder of the run"),
-            argument("--validation", help="share of the images to hold out; default 0.2"),
-            argument("--image-size", type=int, help="pixels; by default those of the model"),
-            argument("--epochs", type=int, default=20, help="epochs"),
-            _FEW,
-            argument("--learning-rate", type=float, default=1e-3, help="peak of a cosine schedule"),
-            argument("--layer-decay", type=float, help="ratio of the rates of successive blocks"),
-            argument("--freeze", action="store_true", help="train the head alone"),
-            argument("--first-value", type=int, default=0, help="value of the first class"),
-            argument("--ignored", default=(255,), **_IGNORED),
-            argument("--mask-suffix", default="", help="what follows the image's name in a mask's"),
-            argument("--seed", type=int, default=0, help="random seed"),
-        ),
-        keeps_buffers=True,
-    ),
-    Command(
-        "segment evaluate",
-        "segment:evaluate_segmenter",
-        "Prints the mean IoU of a segmentation model on images with masks.",
-        (
-            *_PAIRS,
-            argument("--model", required=True, help=MODEL_FORMS),
-            *(_MODE, _SCALES, _FLIP, _FEW),
-            argument("--classes", help=f"{_CLASSES}; by default those of the run"),
-            argument("--ignored", **_IGNORED),
-            _JSON,
-        ),
-        keeps_buffers=True,
-    ),
-    Command(
-        "segment predict",
-        "segment:predict_segments",
-        "Writes the class map of image files as PNG masks, and drawn over the images.",
-        (
-            argument("files", nargs="+", help="image files, and folders of them"),
-            argument("--model", required=True, help=MODEL_FORMS),
-            argument(
-                "--output",
-                default="segments",
-                help="folder to write to; the first class is 0, whatever --first-value was",
-            ),
-            *(_MODE, _SCALES, _FLIP, _FEW, _UNREADABLE),
-        ),
-        keeps_buffers=True,
-    ),
-    Command(
         "weights list",
-        "weights:list_published",
+        "cli.weights:list_published",
         "Prints the published weights of an architecture, or of all, one per line.",
-        (argument("variant", nargs="?", help='architecture, such as "vit_b16" or "B/16"'), _JSON),
+        (argument("variant", nargs="?", help='architecture, such as "vit_b16" or "B/16"'), JSON),
     ),
     Command(
         "weights info",
-        "weights:show_file",
+        "cli.weights:show_file",
         "Prints the architecture and sizes of a checkpoint, from the names and shapes in it.",
         (
             argument("file", help=CHECKPOINT_FORMS),
@@ -440,12 +362,12 @@ COMMANDS: tuple[Command, ...] = (
                 help="download a file that is not in the cache; otherwise nothing is connected to",
             ),
             _PREFIX,
-            _JSON,
+            JSON,
         ),
     ),
     Command(
         "weights fetch",
-        "weights:fetch_file",
+        "cli.weights:fetch_file",
         "Downloads weights unless they are in the cache, checks them and prints their path.",
         (
             argument("name", help=CHECKPOINT_FORMS),
@@ -454,7 +376,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "weights convert",
-        "weights:convert_file",
+        "cli.weights:convert_file",
         "Writes a checkpoint, or the model of a run, with the names of another project.",
         (
             argument("source", metavar="IN", help=CHECKPOINT_FORMS),
@@ -472,3 +394,10 @@ GROUPS = {
     "weights": "list, inspect, fetch and convert checkpoints",
     "segment": "train, evaluate and apply models of the classes of pixels",
 }
+_TASKS = ("segmentation.command_table",)  # with `COMMANDS` of tasks beyond classification
+
+
+def all_commands() -> tuple[Command, ...]:
+    """Lists the commands, those of tasks last."""
+    tasks = (importlib.import_module(f"keras_vit.{module}").COMMANDS for module in _TASKS)
+    return (*COMMANDS, *itertools.chain.from_iterable(tasks))

@@ -210,13 +210,12 @@ def _time(
     options: dict[str, Any] = {"image_size": recipe.image_size}
     if model.inputs[0].shape[1]:
         options = {}
-    timer = _TimeSteps()
     with scope_of(model):
         augmented = (recipe.augmentation, seed)
         batches = train_batches(
             images, model, batch, *augmented, repeats=repeats, steps=steps, **options
         )
-    model.fit(batches, callbacks=[timer], shuffle=False, verbose=0)
+    timer = _time_steps(model, batches)
     plan = plan_run(recipe, images.num_images)
     seen = plan.epochs * plan.steps * recipe.batch_size * share_of_pixels(recipe.progressive_sizes)
     seconds = timer.first + timer.each * seen / batch
@@ -234,6 +233,25 @@ def _time(
     if batch == recipe.batch_size:
         return text
     return f"{text}; steps of {recipe.batch_size} are faster for each image on accelerators"
+
+
+def _time_steps(model: Model, batches: Any, epochs: int = 1) -> _TimeSteps:
+    timer = _TimeSteps()
+    model.fit(batches, epochs=epochs, callbacks=[timer], shuffle=False, verbose=0)
+    return timer
+
+
+def describe_time(model: Model, batches: Any, steps: int) -> str:
+    """Estimated duration of a training without evaluation, from its first steps, which train.
+
+    Args:
+        model: The model, compiled.
+        batches: Its batches of training.
+        steps: Number of steps of the training.
+    """
+    timer = _time_steps(model, batches, _FIRST_STEPS + _STEPS[1])
+    seconds = _duration(timer.first + timer.each * steps)
+    return f"about {seconds} of training here, from {len(timer.ends) - 1} steps"
 
 
 def _duration(seconds: float) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shlex
 import signal
 import sys
 import tempfile
@@ -15,7 +16,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
-from keras_vit.cli.commands import COMMANDS, GROUPS, Command
+from keras_vit.cli.commands import GROUPS, Command, all_commands
 from keras_vit.cli.output import complain
 from keras_vit.errors import needing_tensorflow, printable
 from keras_vit.installation import installed_version, warn_of_other_project
@@ -27,8 +28,8 @@ MODEL_ENDINGS = (".keras", ".npz", ".safetensors", ".h5")
 _EXPECTED_ERRORS = (ValueError, OSError, ImportError, FloatingPointError)
 
 
-def build_parser(commands: Iterable[Command] = COMMANDS) -> argparse.ArgumentParser:
-    """Builds the parser of the command line from the table of commands."""
+def build_parser(commands: Iterable[Command] | None = None) -> argparse.ArgumentParser:
+    """Builds the parser of the command line from a table of commands; `None` takes all."""
     parser = _Parser(
         prog="keras-vit", description="The Vision Transformer for Keras 3, from the command line."
     )
@@ -36,7 +37,7 @@ def build_parser(commands: Iterable[Command] = COMMANDS) -> argparse.ArgumentPar
     branches: dict[tuple[str, ...], Any] = {
         (): parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     }
-    for command in commands:
+    for command in all_commands() if commands is None else commands:
         *group, name = command.name.split()
         key = tuple(group)
         if key not in branches:
@@ -77,7 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 0, 2 after an error message, or 130 after Ctrl-C.
     """
-    options = vars(build_parser().parse_args(arguments))
+    words = sys.argv[1:] if arguments is None else arguments
+    options = vars(build_parser().parse_args(words))
     command, debug = options.pop("command"), options.pop("debug")
     try:
         _check_paths(options)
@@ -89,6 +91,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             command.function(**options)
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except SystemExit as stop:
+        if stop.code == INTERRUPTED:  # after the state was saved
+            complain(f"\nContinue with the same command:\n  {shlex.join(['keras-vit', *words])}")
+        raise
     except KeyboardInterrupt:
         print("\nkeras-vit: Ctrl-C", file=sys.stderr)
         return INTERRUPTED

@@ -52,11 +52,8 @@ class PrintEpochs(keras.callbacks.Callback):
 
 
 @contextlib.contextmanager
-def save_when_interrupted(command: str) -> Iterator[None]:
+def save_when_interrupted() -> Iterator[None]:
     """Turns the first Ctrl-C into SIGTERM, at which `ResumeTraining` saves; a second one ends.
-
-    Args:
-        command: The command that continues the run, for the message.
 
     Raises:
         SystemExit: With the status of an interrupted process, after the state was saved.
@@ -69,7 +66,9 @@ def save_when_interrupted(command: str) -> Iterator[None]:
     def interrupt(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, former)
         interrupted.append(number)
-        _report("Ctrl-C: saving after this batch. Press it again to end at once, without saving.")
+        complain(
+            "\nCtrl-C: saving after this batch. Press it again to end at once, without saving."
+        )
         os.kill(os.getpid(), signal.SIGTERM)
 
     former = signal.signal(signal.SIGINT, interrupt)
@@ -77,12 +76,7 @@ def save_when_interrupted(command: str) -> Iterator[None]:
         yield
     except SystemExit as stop:
         if interrupted and stop.code == EXIT_STATUS:
-            _report(f"Continue with the same command:\n  {command}")
             raise SystemExit(INTERRUPTED) from None
         raise
     finally:
         signal.signal(signal.SIGINT, former)
-
-
-def _report(text: str) -> None:
-    complain(f"\n{text}")

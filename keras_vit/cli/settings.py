@@ -16,7 +16,7 @@ import reprlib
 import textwrap
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from keras_vit.cli.run_settings import (
@@ -26,7 +26,7 @@ from keras_vit.cli.run_settings import (
     MODEL_FORMS,
     RunSettings,
 )
-from keras_vit.config import Preprocessing, ResNetConfig, ViTConfig
+from keras_vit.config import BlockOptions, Preprocessing, ResNetConfig, ViTConfig
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.files import write_atomically
 from keras_vit.reading import read_toml
@@ -134,6 +134,12 @@ def _without_none(kind: Any) -> Any:
 
 
 def _is_a(value: Any, kind: Any) -> bool:
+    kinds = typing.get_args(kind)
+    if isinstance(kind, types.UnionType):
+        return any(_is_a(value, each) for each in kinds)
+    if kinds:
+        is_list = isinstance(value, list | tuple)
+        return is_list and len(value) == len(kinds) and all(map(_is_a, value, kinds))
     if kind is bool or isinstance(value, bool):
         return kind is bool and isinstance(value, bool)
     if kind is float:
@@ -142,19 +148,22 @@ def _is_a(value: Any, kind: Any) -> bool:
 
 
 # Fields that follow from the data or the name of the model, or have keys of their own.
-_FIXED = {"classes", "classifier_activation", "stem", "rope", "preprocessing", "any_size"}
+_FIXED = {"classes", "classifier_activation", "stem", "rope", "preprocessing", "any_size", "block"}
 
 
-def _settings() -> dict[str, Setting]:
+def settings_of_fields(
+    *sources: tuple[type, str, str, Collection[str]],
+) -> dict[str, Setting]:
+    """Makes settings of the fields of dataclasses.
+
+    Args:
+        *sources: A dataclass, the group of its settings, what stands before their names, and the
+            fields that are none.
+
+    Returns:
+        Settings by their name; of equal names the first.
+    """
     found: dict[str, Setting] = {}
-    sources: list[tuple[type, str, str, set[str]]] = [
-        (RunSettings, "run", "", set()),
-        (Recipe, "recipe", "", {"augmentation"}),
-        (Augmentation, "augmentation", "", set()),
-        (ViTConfig, "architecture", "", _FIXED),
-        (ResNetConfig, "architecture", "", _FIXED),
-        (Preprocessing, "preprocessing", "preprocessing_", set()),
-    ]
     for source, group, prefix, left_out in sources:
         kinds, texts = typing.get_type_hints(source), _read_arguments(source)
         for field in dataclasses.fields(source):
@@ -180,11 +189,26 @@ def _read_arguments(source: type) -> dict[str, str]:
     return texts
 
 
-SETTINGS = _settings()
+SETTINGS = settings_of_fields(
+    (RunSettings, "run", "", ()),
+    (Recipe, "recipe", "", ("augmentation",)),
+    (Augmentation, "augmentation", "", ()),
+    (ViTConfig, "architecture", "", _FIXED),
+    (BlockOptions, "architecture", "", _FIXED),
+    (ResNetConfig, "architecture", "", _FIXED),
+    (Preprocessing, "preprocessing", "preprocessing_", ()),
+)
 
 
-def read_settings(path: str | pathlib.Path) -> dict[str, Any]:
+def read_settings(
+    path: str | pathlib.Path, known: Mapping[str, Setting] = SETTINGS, command: str = "train"
+) -> dict[str, Any]:
     """Reads the settings of a run from a TOML file.
+
+    Args:
+        path: The file.
+        known: The settings that it may hold.
+        command: The command whose settings these are, for messages.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -195,33 +219,38 @@ def read_settings(path: str | pathlib.Path) -> dict[str, Any]:
         raise FileNotFoundError(f"There is no file {str(path)!r} with settings (--config).")
     found, problems = {}, []
     for name, value in read_toml(path, _MAX_BYTES).items():
-        if name not in SETTINGS:
-            problems.append(_unknown(name, value))
+        if name not in known:
+            problems.append(_unknown(name, value, known))
             continue
         try:
-            found[name] = SETTINGS[name].check(value)
+            found[name] = known[name].check(value)
         except ValueError as error:
             problems.append(str(error).rstrip("."))
     if problems:
         raise ValueError(
             f"{path} has {len(problems)} wrong settings: {'; '.join(problems[:_LISTED])}. "
-            "`keras-vit train --help` lists all; a key has underscores in place of hyphens."
+            f"`keras-vit {command} --help` lists all; a key has underscores in place of hyphens."
         )
     return found
 
 
-def _unknown(name: str, value: Any) -> str:
+def _unknown(name: str, value: Any, known: Mapping[str, Setting]) -> str:
     if isinstance(value, dict):
         return f"[{name[:80]}] is a table, and all keys stand at the top level"
-    near = difflib.get_close_matches(name.replace("-", "_"), SETTINGS, n=1)
+    near = difflib.get_close_matches(name.replace("-", "_"), known, n=1)
     return f"{name[:80]} is unknown" + (f" (the nearest is {near[0]})" if near else "")
 
 
-def write_settings(path: pathlib.Path, settings: Mapping[str, Any]) -> None:
-    """Writes settings as a TOML file, which `--config` reads."""
-    lines = ["# keras-vit train --config THIS_FILE repeats this run."]
+def write_settings(
+    path: pathlib.Path,
+    settings: Mapping[str, Any],
+    known: Mapping[str, Setting] = SETTINGS,
+    command: str = "train",
+) -> None:
+    """Writes settings as a TOML file, which `--config` reads; arguments as of `read_settings`."""
+    lines = [f"# keras-vit {command} --config THIS_FILE repeats this run."]
     group = None
-    for name, setting in SETTINGS.items():
+    for name, setting in known.items():
         if name not in settings:
             continue
         if setting.group != group:
@@ -282,18 +311,3 @@ def settings_of(recipe: Recipe) -> dict[str, Any]:
     }
     augmentation = vars(fields.pop("augmentation"))
     return {**fields, **augmentation}
-
-
-def write_flags(settings: Mapping[str, Any]) -> list[str]:
-    """The words of a command line that give these settings."""
-    words = []
-    for name in SETTINGS:
-        if name not in settings:
-            continue
-        value, flag = settings[name], SETTINGS[name].flag
-        if isinstance(value, bool):
-            words.append(flag if value else flag.replace("--", "--no-", 1))
-        else:
-            values = value if isinstance(value, tuple) else (NONE if value is None else value,)
-            words += [flag, ",".join(map(str, values))]
-    return words

@@ -6,10 +6,9 @@ import contextlib
 import dataclasses
 import json
 import pathlib
-import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -22,10 +21,11 @@ from keras_vit.cli.plan import RunPlan, build_model, make_plan
 from keras_vit.cli.progress import Progress, save_when_interrupted, show_progress
 from keras_vit.cli.resolve import class_names_of, names_in_data, open_model, resolve_model, task_of
 from keras_vit.cli.settings import (
+    SETTINGS,
+    Setting,
     read_settings,
     settings_of,
     split_settings,
-    write_flags,
     write_settings,
 )
 from keras_vit.data.sources import CSV_ENDING, find_test_part, open_test_images
@@ -105,8 +105,7 @@ def train_model(
     folder = pathlib.Path(run.output)
     results: dict[str, Any]
     start = time.perf_counter()
-    with FolderLock(folder / LOCK), save_when_interrupted(_command(config, flags)):
-        _open(folder, plan)
+    with open_run(folder, *_records_of(plan)):
         if plan.data.transfer_test is not None:
             fitted, results = _transfer(model, plan, shown)
         else:
@@ -117,26 +116,57 @@ def train_model(
             chosen = load_keras_file(best) if best is not None else fitted.model
             metrics = predict_labelled(chosen, plan.data.final_test, recipe.batch_size).metrics()
             results |= {f"test {name}": value for name, value in metrics.items()}
-        seconds = round(time.perf_counter() - start, 1)
-        write_results(folder, fitted.model, {**results, "seconds": seconds}, fitted.history)
-    print_facts([(name, f"{value:.4g}") for name, value in results.items()])
+        end_run(folder, fitted, results, start)
     if run.report:
         report_at_end(folder, plan.data.held_out)
     say(load_run(folder))
 
 
-def _open(folder: pathlib.Path, plan: RunPlan) -> None:
-    """Creates the folder of a run with its settings, or checks that it is of the same run."""
+@contextlib.contextmanager
+def open_run(
+    folder: pathlib.Path,
+    config: dict[str, Any],
+    settings: dict[str, Any],
+    known: Mapping[str, Setting] = SETTINGS,
+    command: str = "train",
+) -> Iterator[None]:
+    """Locks the folder of a run, and creates it or checks that it is of the same run.
+
+    Args:
+        folder: The folder.
+        config: What `config.json` holds, and a run that continues must have, without versions.
+        settings: The settings of `run.toml`.
+        known: As for `write_settings`.
+        command: As for `write_settings`.
+    """
+    for name in _NOT_COMPARED:
+        config.pop(name, None)
+        settings.pop(name, None)
+    versions = {"keras": keras.__version__, "python": sys.version.split()[0]}
+    with FolderLock(folder / LOCK), save_when_interrupted():
+        open_folder(folder, {**config, "versions": versions})
+        write_settings(folder / SETTINGS_FILE, settings, known, command)
+        yield
+
+
+def end_run(
+    folder: pathlib.Path, fitted: TrainingResult, results: dict[str, Any], start: float
+) -> None:
+    """Writes model and results of a run that began at `start`, and prints the results."""
+    seconds = round(time.perf_counter() - start, 1)
+    write_results(folder, fitted.model, {**results, "seconds": seconds}, fitted.history)
+    print_facts([(name, f"{value:.4g}") for name, value in results.items()])
+
+
+def _records_of(plan: RunPlan) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What `config.json` and `run.toml` hold of a run."""
     images = plan.data.training
     own = {f"preprocessing_{name}": value for name, value in plan.preprocessing.items()}
     settings = {**dataclasses.asdict(plan.run), **plan.model_options, **own}
-    settings = {name: value for name, value in settings.items() if name not in _NOT_COMPARED}
     found = {"class_names": list(images.class_names), "skipped": list(images.skipped)}
     lists = {IMAGE_LISTS: describe_lists(plan.data.file_names())}
-    versions = {"keras": keras.__version__, "python": sys.version.split()[0]}
-    facts = {**found, **lists, "plan": plan.recipe.to_dict(), "versions": versions}
-    open_folder(folder, {**settings, **facts})
-    write_settings(folder / SETTINGS_FILE, {**settings, **settings_of(plan.recipe)})
+    facts = {**found, **lists, "plan": plan.recipe.to_dict()}
+    return {**settings, **facts}, {**settings, **settings_of(plan.recipe)}
 
 
 def evaluate_model(
@@ -228,12 +258,6 @@ def _transfer(
     }
     results |= {"learning rate": found.learning_rate, "test accuracy": found.test_accuracy}
     return TrainingResult(found.model, found.history), results
-
-
-def _command(config: str | None, flags: dict[str, Any]) -> str:
-    """The command line that continues a run."""
-    words = ["keras-vit", "train", *([] if config is None else ["--config", config])]
-    return shlex.join([*words, *write_flags(flags)])
 
 
 def strategy_scope(name: str) -> contextlib.AbstractContextManager[Any]:

@@ -2,9 +2,6 @@ from .any_aspect import fit_patches as fit_patches
 from .augmentation import Augmentation as Augmentation
 from .batches import eval_batches as eval_batches
 from .batches import train_batches as train_batches
-from .boxes import BoxSet as BoxSet
-from .boxes import box_batches as box_batches
-from .boxes import read_boxes as read_boxes
 from .csv_file import read_csv as read_csv
 from .datasets import find_dataset as find_dataset
 from .datasets import list_datasets as list_datasets
@@ -22,14 +19,8 @@ from .image_set import read_arrays as read_arrays
 from .image_set import read_records as read_records
 from .input_transform import InputTransform as InputTransform
 from .input_transform import transform_of as transform_of
-from .mask_pipeline import MaskAugmentation as MaskAugmentation
-from .mask_pipeline import mask_batches as mask_batches
-from .mask_records import read_mask_records as read_mask_records
-from .mask_records import read_tfds_masks as read_tfds_masks
+from .labelled_set import LabelledSet as LabelledSet
 from .masking import mask_patches as mask_patches
-from .masks import MaskSet as MaskSet
-from .masks import read_mask_arrays as read_mask_arrays
-from .masks import read_masks as read_masks
 from .preview import write_preview as write_preview
 from .shards import Shards as Shards
 from .shards import find_shards as find_shards

@@ -24,9 +24,10 @@ from keras_vit.data.augmentation import Augmentation
 from keras_vit.data.batch_cache import cache_batches, digest_batches
 from keras_vit.data.crops import inception_crop, random_flip, resized_crop
 from keras_vit.data.decode import decode
-from keras_vit.data.epochs import EpochPlan, distribute, number_for, read_epochs
-from keras_vit.data.image_set import SHUFFLE_BUFFER, ImageSet
+from keras_vit.data.epochs import EpochPlan, distribute, read_epochs
+from keras_vit.data.image_set import ImageSet
 from keras_vit.data.input_transform import InputTransform, transform_of
+from keras_vit.data.labelled_set import SHUFFLE_BUFFER, make_batches
 from keras_vit.data.mixing import erase, mix_images, mix_or_cut
 from keras_vit.data.rand_augment import rand_augment
 from keras_vit.data.transforms import eval_transform, normalize
@@ -108,19 +109,8 @@ def train_batches(
             "batch, or `repeats` for several epochs in one."
         )
 
-    def read(index: int, workers: int, replicas: int) -> tuple[EpochPlan, tf.data.Dataset]:
-        plan = EpochPlan(
-            images.num_images, batch_size, index, workers, replicas, drop_remainder, repeats, steps
-        )
-        return plan, read_epochs(plan, read_part, prepare, seed, finish)
-
-    def read_part(part: tuple[int, int], number: Any) -> tf.data.Dataset:
-        pairs = images.read(part, number, shuffle_buffer)
-        # The seed of an image follows from the call's seed, the epoch and the position in it.
-        number = number_for(number, seed)
-        return pairs.enumerate(part[0]).map(lambda index, pair: (*pair, tf.stack((number, index))))
-
-    def prepare(item: Any, label: Any, own: Any) -> tuple[Any, Any, Any]:
+    def prepare(row: tuple[Any, Any], own: Any) -> tuple[Any, Any, Any]:
+        item, label = row
         pixels = _train_transform(images.load(item), chosen, transform, own, images.max_pixels)
         return pixels if chosen.mixes else _in_range(pixels, transform), label, own
 
@@ -136,7 +126,15 @@ def train_batches(
             weights = None if weights is None else mixed[:, -1]
         return (pixels, labels) if weights is None else (pixels, labels, weights)
 
-    return distribute(read, worker)
+    return make_batches(
+        *(images, prepare, finish, batch_size, seed),
+        drop_remainder=drop_remainder,
+        repeats=repeats,
+        steps=steps,
+        shuffle_buffer=shuffle_buffer,
+        worker=worker,
+        seeds_order=False,
+    )
 
 
 def eval_batches(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import collections
 import csv
-import dataclasses
 import itertools
 import math
 import os
@@ -23,7 +22,7 @@ from keras_vit.config import TASKS
 from keras_vit.data.decode import MAX_PIXELS
 from keras_vit.data.folder import check_distinct, find_problems, report_problems
 from keras_vit.data.image_files import IMAGE_ENDINGS
-from keras_vit.data.image_set import ImageSet, indexed
+from keras_vit.data.image_set import ImageSet
 from keras_vit.data.pixel_range import warn_of_small_range
 from keras_vit.errors import printable
 from keras_vit.files import read_cell
@@ -113,11 +112,9 @@ def read_csv(
         report_problems(skipped, unreadable, path)
     warn_of_small_range([files[line] for line in kept], path)
     items = np.array([os.fspath(files[line]) for line in kept], object)
-    load = tf.io.read_file
-    images = indexed(
-        os.fspath(path), items, labels.of_lines(kept), labels.names, load, skipped, task=task
-    )
-    return dataclasses.replace(images, max_pixels=max_pixels)
+    known = (items, labels.of_lines(kept))
+    own = (os.fspath(path), labels.names, known, tf.io.read_file, max_pixels)
+    return ImageSet(*own, skipped=skipped, task=task)
 
 
 class _Row(NamedTuple):

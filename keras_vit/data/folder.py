@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
-import dataclasses
 import os
 import pathlib
 import warnings
@@ -18,7 +17,7 @@ from keras_vit.checks import check_choice
 from keras_vit.data.decode import MAX_PIXELS, decode, decoding_problem
 from keras_vit.data.headers import find_problem
 from keras_vit.data.image_files import IMAGE_ENDINGS, find_images, list_files
-from keras_vit.data.image_set import ImageSet, indexed
+from keras_vit.data.image_set import ImageSet
 from keras_vit.data.pixel_range import warn_of_small_range
 from keras_vit.data.progress import Progress
 from keras_vit.errors import printable
@@ -93,8 +92,8 @@ def read_folder(
     paths, labels = np.array(found, object)[is_whole], np.array(of_files, "int64")[is_whole]
     _check_classes(root, names, set(labels.tolist()), class_names is None)
     warn_of_small_range(paths, root)
-    images = indexed(os.fspath(root), paths, labels, names, tf.io.read_file, skipped)
-    return dataclasses.replace(images, max_pixels=max_pixels)
+    own = (os.fspath(root), names, (paths, labels), tf.io.read_file, max_pixels)
+    return ImageSet(*own, skipped=skipped)
 
 
 def read_files(
@@ -121,8 +120,8 @@ def read_files(
     files = find_readable(paths, unreadable, max_pixels)
     labels = np.zeros(len(files), "int64")
     names = np.array(list(map(os.fspath, files)), object)
-    images = indexed("the files", names, labels, tuple(class_names), tf.io.read_file)
-    return files, dataclasses.replace(images, max_pixels=max_pixels)
+    own = (tuple(class_names), (names, labels), tf.io.read_file, max_pixels)
+    return files, ImageSet("the files", *own)
 
 
 def find_readable(

@@ -18,7 +18,7 @@ from keras_vit.data import folder as folders
 from keras_vit.data.duplicates import find_near_duplicates
 from keras_vit.data.headers import read_exif_orientation, read_size
 from keras_vit.data.image_files import list_files
-from keras_vit.data.image_set import ImageSet, indexed
+from keras_vit.data.image_set import ImageSet
 from keras_vit.data.pixel_range import find_black, find_small_range
 from keras_vit.errors import printable
 
@@ -198,7 +198,7 @@ def _look(root: pathlib.Path, decode: bool) -> _Looked:
     if facts:
         labels = np.array([files[path] for path in facts], "int64")
         paths = np.array(list(facts), object)
-        images = indexed(os.fspath(root), paths, labels, tuple(names), tf.io.read_file)
+        images = ImageSet(os.fspath(root), tuple(names), (paths, labels), tf.io.read_file)
     return _Looked(images, facts, unreadable)
 
 

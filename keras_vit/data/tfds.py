@@ -8,7 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_vit.data.image_set import SHUFFLE_BUFFER, ImageSet, Reader, sequential
+from keras_vit.data.image_set import ImageSet, sequential
+from keras_vit.data.labelled_set import SHUFFLE_BUFFER, Reader
 from keras_vit.data.shards import Shards, read_part
 from keras_vit.installation import pip_install
 

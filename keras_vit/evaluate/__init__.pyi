@@ -10,8 +10,6 @@ from .counting import count_macs as count_macs
 from .counting import count_parameters as count_parameters
 from .counting import count_stages as count_stages
 from .counting import count_training_macs as count_training_macs
-from .detection import DetectionResult as DetectionResult
-from .detection import evaluate_boxes as evaluate_boxes
 from .feature_store import Features as Features
 from .feature_store import load_features as load_features
 from .feature_store import store_features as store_features
@@ -23,10 +21,6 @@ from .predictions import predict_set as predict_set
 from .predictions import wilson_interval as wilson_interval
 from .probes import cross_validate as cross_validate
 from .probes import fit_head as fit_head
-from .segmentation import SegmentationResult as SegmentationResult
-from .segmentation import draw_classes as draw_classes
-from .segmentation import evaluate_masks as evaluate_masks
-from .segmentation import predict_masks as predict_masks
 from .targets import LabelPredictions as LabelPredictions
 from .targets import ValuePredictions as ValuePredictions
 from .targets import predict_targets as predict_targets

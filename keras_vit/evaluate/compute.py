@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 import keras
 
+from keras_vit.config import field_value
 from keras_vit.evaluate.counting import (
+    CountedConfig,
     StageCount,
     count_activations,
     count_macs,
@@ -22,7 +24,6 @@ from keras_vit.runtime.private_names import flatten_layers
 
 if TYPE_CHECKING:
     from keras_vit.config import ResNetConfig, ViTConfig
-    from keras_vit.models.image_gpt import ImageGPTConfig
 
 # Peak FLOP/s of dense matrix products in the precision of training (bfloat16 or float16 with
 # float32 accumulation), without sparsity, from the manufacturers' data sheets.
@@ -43,7 +44,7 @@ _SECONDS_A_DAY = 86_400
 
 
 def training_exaflops(
-    model: keras.Model | ViTConfig | ResNetConfig | ImageGPTConfig, images_seen: float
+    model: keras.Model | ViTConfig | ResNetConfig | CountedConfig, images_seen: float
 ) -> float:
     """Floating-point operations (FLOPs) of a training run, in 10^18.
 
@@ -80,7 +81,7 @@ def device_days(exaflops: float, device: str | float, utilization: float = 1.0) 
 
 
 def utilization(
-    model: keras.Model | ViTConfig | ResNetConfig | ImageGPTConfig,
+    model: keras.Model | ViTConfig | ResNetConfig | CountedConfig,
     images_per_second: float,
     device: str | float,
     training: bool = True,
@@ -126,7 +127,7 @@ class TrainingCost:
 
 
 def training_cost(
-    model: keras.Model | ViTConfig | ResNetConfig | ImageGPTConfig,
+    model: keras.Model | ViTConfig | ResNetConfig | CountedConfig,
     device: str | float,
     utilization: float,
     *,
@@ -217,7 +218,7 @@ class TrainingMemory:
 
 
 def training_memory(
-    model: keras.Model | ViTConfig | ResNetConfig | ImageGPTConfig,
+    model: keras.Model | ViTConfig | ResNetConfig | CountedConfig,
     batch_size: int,
     optimizer_slots: int = 2,
     bytes_per_activation: int = 4,
@@ -260,12 +261,12 @@ def training_memory(
     )
 
 
-def _rematerializes(model: keras.Model | ViTConfig | ResNetConfig | ImageGPTConfig) -> bool:
+def _rematerializes(model: keras.Model | ViTConfig | ResNetConfig | CountedConfig) -> bool:
     """Whether a configuration, or any block of a model, recomputes its activations."""
     if not isinstance(model, keras.Model):
-        return getattr(model, "rematerialize", False)
+        return field_value(model, "rematerialize", False)
     blocks = (x for x in flatten_layers(model) if isinstance(x, TransformerBlock))
-    return any(block.rematerialize for block in blocks)
+    return any(block.options.rematerialize for block in blocks)
 
 
 def _size(stage: StageCount, bytes_per_activation: int) -> int:

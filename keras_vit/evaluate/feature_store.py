@@ -334,11 +334,4 @@ def _compute(
 
 def _rows(images: ImageSet, begin: int, end: int) -> ImageSet | None:
     """The images of a range, in their order; `None` if it is empty."""
-    if begin == end:
-        return None
-
-    def read(span: tuple[int, int], number: Any, shuffle_buffer: int) -> Any:
-        return images.read((begin + span[0], begin + span[1]), number, shuffle_buffer)
-
-    items = None if images.items is None else images.items[begin:end]
-    return dataclasses.replace(images, num_images=end - begin, read=read, items=items)
+    return images.subset(np.arange(begin, end)) if begin < end else None

@@ -8,6 +8,5 @@ from .openvino import export_openvino as export_openvino
 from .runners import LiteRTKernels as LiteRTKernels
 from .runners import litert_kernels as litert_kernels
 from .saved_model import export_saved_model as export_saved_model
-from .segmentation import export_segmenter as export_segmenter
 from .serving import write_server_config as write_server_config
 from .verify import verify_export as verify_export

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from keras import ops
 
 from keras_vit.checks import Shape, check_positive, pair
 from keras_vit.config import STANDARDIZATIONS
+from keras_vit.layers.costs import Cost
 
 _PADDINGS = ("same", "fixed", "valid")
 _VARIANCE_EPSILONS = {"variance": 1e-10, "torch": 1e-8}
@@ -139,6 +141,11 @@ class StdConv2D(keras.layers.Layer):
         }
         return {**super().get_config(), **config}
 
+    def count_costs(self, images_shape: Shape) -> Cost:
+        """Cost for one image."""
+        positions = math.prod(self.compute_output_shape(images_shape)[1:3])
+        return Cost(positions * math.prod(self.kernel.shape), math.prod(images_shape[1:]))
+
 
 def pad_fixed(images: keras.KerasTensor, kernel_size: tuple[int, int]) -> keras.KerasTensor:
     """Images with half a kernel of zeros on every side."""
@@ -221,3 +228,7 @@ class GroupNorm(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "epsilon": self.epsilon, "gamma": self.initial_gamma}
+
+    def count_costs(self, maps_shape: Shape) -> Cost:
+        """Cost for one image: maps before and after they are normalised, and of the ReLU after."""
+        return Cost(activations=3 * math.prod(maps_shape[1:]))

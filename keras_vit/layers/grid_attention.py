@@ -9,8 +9,9 @@ import numpy as np
 from keras import ops
 
 from keras_vit.checks import Shape, check_choice, check_positive, check_rate, pair
-from keras_vit.config import GRID_POSITIONS
+from keras_vit.config import GRID_ATTENTIONS
 from keras_vit.layers.attention import merge_heads, split_heads
+from keras_vit.layers.costs import Cost
 from keras_vit.layers.dense import Dense
 
 
@@ -54,7 +55,7 @@ class GridAttention(keras.layers.Layer):
     ):
         super().__init__(**kwargs)
         check_positive("num_heads", num_heads)
-        check_choice("kind", kind, GRID_POSITIONS)
+        check_choice("kind", kind, GRID_ATTENTIONS)
         check_rate("dropout_rate", dropout_rate)
         check_rate("attention_dropout_rate", attention_dropout_rate)
         self.num_heads = num_heads
@@ -174,3 +175,20 @@ class GridAttention(keras.layers.Layer):
             "attention_dropout_rate": self.attention_dropout_rate,
         }
         return {**super().get_config(), **config}
+
+    def count_costs(self, tokens_shape: Shape) -> Cost:
+        """Cost for one image."""
+        _, T, D = tokens_shape
+        A, sides = self.num_heads, sum(self.grid)
+        macs = A * T * T * D + T * A * D * D + T * D * D
+        if self.kind == "offsets":
+            macs += (2 * sides - 2) * D * A
+        if self.kind == "relative_2d":
+            d = self.head_dim or D
+            macs += 2 * T * D * A * d + A * T * T * d + A * T * sides * d // 2
+        kept = 4 * T * A * (self.head_dim or D // A) + A * T * D + 2 * A * T * T
+        if self.dropout_rate:
+            kept += 2 * T * D  # the mask, and masked values
+        if self.attention_dropout_rate:
+            kept += 2 * A * T * T
+        return Cost(macs, kept)

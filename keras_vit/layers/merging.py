@@ -7,8 +7,9 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.checks import check_positive
+from keras_vit.checks import Shape, check_positive
 from keras_vit.config import merged_of
+from keras_vit.layers.costs import Cost
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -95,6 +96,19 @@ class TokenMerging(keras.layers.Layer):
             "num_prefix_tokens": self.num_prefix_tokens,
         }
         return {**super().get_config(), **config}
+
+    def count_costs(self, tokens_shape: Shape, head_dim: int) -> Cost:
+        """Cost for one image: similarities of the two halves of the patches, and merged sums.
+
+        The choice of the tokens to merge has no gradient; the merged tokens have one.
+        """
+        _, T, D = tokens_shape
+        prefix = self.num_prefix_tokens
+        sources = (T - prefix + (prefix + 1) % 2) // 2
+        targets = T - prefix - sources
+        match = sources * targets * head_dim
+        join = merged_of(T - prefix, self.num_merged_tokens) * targets * D
+        return Cost(match + join, constant_macs=2 * match + join)
 
 
 def _match(

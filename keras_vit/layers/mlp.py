@@ -11,6 +11,7 @@ from keras import ops
 
 from keras_vit.checks import Shape, check_positive, check_rate
 from keras_vit.layers.any_size import size_of
+from keras_vit.layers.costs import Cost
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.norm import make_norm
 from keras_vit.layers.traced import PerThread, shape_to_trace
@@ -182,3 +183,14 @@ class MLP(keras.layers.Layer):
             "norm_epsilon": self.norm_epsilon,
         }
         return {**super().get_config(), **config}
+
+    def count_costs(self, tokens_shape: Shape) -> Cost:
+        """Cost for one image."""
+        _, T, D = tokens_shape
+        M, gated = self.hidden_dim, int(self.swiglu)
+        # The hidden layer before and after its GELU, and the GELU's tanh or erf, or both inputs
+        # of a gate, its sigmoid and its output.
+        kept = (3 + gated + self.inner_norm) * T * M
+        if self.dropout_rate:
+            kept += 2 * T * (M + D)  # masks, and masked values
+        return Cost((2 + gated) * T * D * M, kept)

@@ -11,6 +11,7 @@ from keras import ops
 from keras_vit.checks import Shape, check_positive, check_rate, check_whole_patches, pair
 from keras_vit.config import kept_of
 from keras_vit.layers.any_size import pad_to_patches, size_of
+from keras_vit.layers.costs import Cost
 
 MASKED = -1  # in the sources of `PatchMask`: the mask token
 
@@ -141,6 +142,11 @@ class PatchEncoder(keras.layers.Layer):
             "any_size": self.any_size,
         }
         return {**super().get_config(), **config}
+
+    def count_costs(self, images_shape: Shape) -> Cost:
+        """Cost for one image."""
+        size = math.prod(images_shape[1:])
+        return Cost(size * self.width, size)
 
 
 @keras.saving.register_keras_serializable("keras_vit")

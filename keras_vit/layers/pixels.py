@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.checks import Shape, check_rate
+from keras_vit.layers.costs import Cost
 from keras_vit.reading import read_array, read_json
 
 
@@ -81,6 +83,11 @@ class ColorPalette(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "num_colors": self.num_colors}
+
+    def count_costs(self, images_shape: Shape) -> Cost:
+        """Cost for one image: distances to the colours, without a backward pass."""
+        macs = math.prod(images_shape[1:]) * self.num_colors
+        return Cost(macs, math.prod(images_shape[1:3]), constant_macs=macs)
 
 
 def _read_palette(path: str | os.PathLike[str]) -> Any:
@@ -168,3 +175,7 @@ class GenerativeLoss(keras.layers.Layer):
         # Keras sums it with the other losses, which are of this type.
         self.add_loss(ops.cast(ops.mean(losses), keras.config.floatx()))
         return outputs
+
+    def count_costs(self, outputs_shape: Shape, logits_shape: Shape, *_: Shape) -> Cost:
+        """Cost for one image: the chances of all colours."""
+        return Cost(activations=math.prod(logits_shape[1:]))

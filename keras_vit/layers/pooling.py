@@ -10,6 +10,7 @@ from keras import ops
 from keras_vit.checks import Shape, check_heads
 from keras_vit.layers.any_size import size_of
 from keras_vit.layers.attention import add_sizes, attention_scores, merge_heads, split_heads
+from keras_vit.layers.costs import Cost
 from keras_vit.layers.dense import Dense, quantized_policies
 from keras_vit.layers.mlp import MLP
 from keras_vit.layers.norm import make_norm
@@ -57,7 +58,7 @@ class MeanPooling(keras.layers.Layer):
     Call arguments:
         tokens: Float tensor of shape `(B, num_prefix_tokens + N, D)`.
         sizes: Optional integer tensor of shape `(B, num_prefix_tokens + N)`, how many patches each
-            token stands for, by which they count; 0 for padding.
+            token stands for, by which they count; or a boolean tensor, False for padding.
 
     Returns:
         Float tensor of shape `(B, D)`.
@@ -101,7 +102,8 @@ class AttentionPooling(keras.layers.Layer):
         tokens: Float tensor of shape `(B, T, D)`.
         return_attention_scores: Whether to return the attention weights too.
         sizes: Optional integer tensor of shape `(B, T)`, how many patches each token stands for;
-            it is attended to as often as those, and not at all where it is 0, padding.
+            it is attended to as often as those; or a boolean tensor, False for padding, which is
+            not attended to.
 
     Returns:
         Float tensor of shape `(B, D)`; with `return_attention_scores`, also one of shape
@@ -200,3 +202,10 @@ class AttentionPooling(keras.layers.Layer):
             "norm": self.norm_kind,
         }
         return {**super().get_config(), **config, **quantized_policies(self)}
+
+    def count_costs(self, tokens_shape: Shape, *_: Shape) -> Cost:
+        """Cost for one image."""
+        _, T, D = tokens_shape
+        T, M = T - self.num_prefix_tokens, self.mlp_dim
+        macs = 2 * T * D * D + 2 * T * D + 2 * D * D + 2 * D * M
+        return Cost(macs, 3 * T * D + self.num_heads * T + 4 * D + 2 * M)

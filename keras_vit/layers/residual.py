@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from keras import ops
 
 from keras_vit.checks import Shape, check_positive
 from keras_vit.layers.convolution import GroupNorm, StdConv2D, pad_fixed
+from keras_vit.layers.costs import Cost
 
 _EXPANSION = 4  # channels of a unit's output over those of its 3 x 3 convolution
 
@@ -75,6 +77,11 @@ class StemRoot(keras.layers.Layer):
         }
         return {**super().get_config(), **config}
 
+    def count_costs(self, images_shape: Shape) -> Cost:
+        """Cost for one image."""
+        maps_shape = self.conv.compute_output_shape(images_shape)
+        return self.conv.count_costs(images_shape) + self.norm.count_costs(maps_shape)
+
 
 @keras.saving.register_keras_serializable("keras_vit")
 class BiTRoot(keras.layers.Layer):
@@ -123,6 +130,12 @@ class BiTRoot(keras.layers.Layer):
     def get_config(self) -> dict[str, Any]:
         config = {"filters": self.filters, "standardization": self.standardization}
         return {**super().get_config(), **config}
+
+    def count_costs(self, images_shape: Shape) -> Cost:
+        """Cost for one image."""
+        maps = math.prod(self.conv.compute_output_shape(images_shape)[1:])  # before the pooling
+        kernels = math.prod(self.conv.kernel.shape)
+        return self.conv.count_costs(images_shape) + Cost(activations=maps, kernels=kernels)
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -240,6 +253,24 @@ class ResidualUnit(keras.layers.Layer):
         }
         return {**super().get_config(), **config}
 
+    def count_costs(self, maps_shape: Shape) -> Cost:
+        """Cost for one image."""
+        batch, *size, channels = maps_shape
+        after, F = _divided(size, self.strides), self.filters
+        convs = [(self.conv_1, size, channels), (self.conv_2, size, F), (self.conv_3, after, F)]
+        if self.has_shortcut:
+            convs.append((self.shortcut, size, channels))
+        costs = [conv.count_costs((batch, *sides, width)) for conv, sides, width in convs]
+        # For every norm: its input, its normalised input, and the output of its ReLU.
+        kept = 3 * math.prod(size) * (channels + F) + 3 * math.prod(after) * F
+        kernels = 0
+        if self.pre_activation:  # XLA recomputes the standardised kernels of the stem
+            kernels = sum(math.prod(conv.kernel.shape) for conv, *_ in convs)
+        else:
+            kept += 6 * math.prod(after) * F
+        macs = sum(cost.macs for cost in costs)
+        return Cost(macs, kept, kernels=kernels, work=kept // 2)
+
 
 @keras.saving.register_keras_serializable("keras_vit")
 class ResNetStage(keras.layers.Layer):
@@ -314,6 +345,14 @@ class ResNetStage(keras.layers.Layer):
             "standardization": self.standardization,
         }
         return {**super().get_config(), **config}
+
+    def count_costs(self, maps_shape: Shape) -> Cost:
+        """Cost for one image."""
+        cost = Cost(inputs=math.prod(maps_shape[1:]))
+        for unit in self.units:
+            cost += unit.count_costs(maps_shape)
+            maps_shape = unit.compute_output_shape(maps_shape)
+        return cost
 
 
 def _divided(size: Sequence[int | None], stride: int) -> Shape:

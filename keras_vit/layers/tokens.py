@@ -12,6 +12,7 @@ from keras_vit.checks import Shape, check_choice, check_positive, pair
 from keras_vit.config import POSITION_RESIZES
 from keras_vit.layers.any_aspect import resampled_positions
 from keras_vit.layers.any_size import grid_of, is_known, resampling
+from keras_vit.layers.costs import Cost
 from keras_vit.resize import sincos_2d
 
 _KINDS = ("learned", "learned_2d", "sincos_2d")
@@ -77,6 +78,10 @@ class ClassToken(keras.layers.Layer):
             "stddev": self.stddev,
         }
         return {**super().get_config(), **config}
+
+    def count_costs(self, *_: Shape) -> Cost:
+        """Cost for one image: sums of constants."""
+        return Cost()
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -234,3 +239,7 @@ class AddPositionEmbedding(keras.layers.Layer):
             "resize": self.resize,
         }
         return {**super().get_config(), **config}
+
+    def count_costs(self, *_: Shape) -> Cost:
+        """Cost for one image: sums of constants."""
+        return Cost()

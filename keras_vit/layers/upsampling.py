@@ -8,6 +8,7 @@ import keras
 from keras import ops
 
 from keras_vit.checks import Shape, check_choice, pair
+from keras_vit.layers.costs import Cost
 from keras_vit.resize import resize_matrix
 
 _METHODS = ("bilinear", "align_corners")
@@ -63,3 +64,9 @@ class ResizeMaps(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "size": self.size, "method": self.method}
+
+    def count_costs(self, maps_shape: Shape) -> Cost:
+        """Cost for one image: products with constant matrices."""
+        _, rows, columns, channels = maps_shape
+        macs = self.size[0] * columns * channels * (rows + self.size[1])
+        return Cost(macs, constant_macs=macs)

@@ -1,19 +1,11 @@
 from .attention import attention_scores as attention_scores
 from .attention import geometry_of as geometry_of
-from .detection import build_detector as build_detector
 from .feature_extraction import features_of as features_of
 from .feature_extraction import head_input_stage as head_input_stage
 from .feature_extraction import stage_names as stage_names
-from .image_gpt import IMAGE_GPT_SIZES as IMAGE_GPT_SIZES
-from .image_gpt import ImageGPTConfig as ImageGPTConfig
-from .image_gpt import build_image_gpt as build_image_gpt
-from .image_gpt import pixel_classifier as pixel_classifier
-from .image_gpt import pixel_losses as pixel_losses
 from .lora import add_lora as add_lora
 from .lora import merge_lora as merge_lora
-from .pixel_sampling import fit_palette as fit_palette
-from .pixel_sampling import image_sheet as image_sheet
-from .pixel_sampling import sample_pixels as sample_pixels
+from .naflex import build_naflex as build_naflex
 from .pyramid import PyramidModel as PyramidModel
 from .pyramid import build_pyramid as build_pyramid
 from .pyramid import feature_maps as feature_maps
@@ -21,5 +13,4 @@ from .quantized import dequantize as dequantize
 from .resizing import resize_model as resize_model
 from .resnet import build_resnet as build_resnet
 from .resnet import fold_standardization as fold_standardization
-from .segmentation import build_segmenter as build_segmenter
 from .vit import build_vit as build_vit

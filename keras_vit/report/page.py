@@ -1,6 +1,7 @@
 """Parts of HTML pages: style, sections, tiles, tables and embedded images.
 
 A page is one file that needs no other file, no network and no script: its policy forbids them.
+`page.html` and `page.css` are the frame of every page.
 """
 
 from __future__ import annotations
@@ -8,60 +9,10 @@ from __future__ import annotations
 import base64
 import dataclasses
 import html
+import string
 from collections.abc import Iterable, Sequence
 
-_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
-_STYLE = """
-:root { color-scheme: light dark; --paper: #fff; --ink: #20242b; --soft: #5b6770; --line: #dfe3e8;
-  --panel: #f5f6f8; --first: #2a6fbb; --second: #c8374a; }
-@media (prefers-color-scheme: dark) { :root { --paper: #15181c; --ink: #e6e9ec; --soft: #a3adb6;
-  --line: #323940; --panel: #1e2329; --first: #6cabee; --second: #ff8593; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; padding: 2.5rem 1.5rem 4rem; max-width: 68rem; color: var(--ink);
-  font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif;
-  background: var(--paper); }
-h1 { font-size: 1.9rem; margin: 0 0 .2rem; overflow-wrap: anywhere; }
-h2 { font-size: 1.25rem; margin: 2.8rem 0 .4rem; padding-top: 1rem;
-  border-top: 1px solid var(--line); }
-h3 { font-size: 1rem; margin: 1.6rem 0 .3rem; }
-p { margin: .3rem 0 .9rem; max-width: 46rem; overflow-wrap: anywhere; }
-.soft, figcaption { color: var(--soft); }
-nav a { margin-right: 1.1rem; display: inline-block; }
-a { color: var(--first); text-decoration: none; }
-.tiles { display: flex; flex-wrap: wrap; gap: .8rem; margin: 1.4rem 0; }
-.tile { border: 1px solid var(--line); border-radius: .6rem; padding: .7rem 1rem; min-width: 9rem;
-  flex: 0 1 auto; max-width: 100%; }
-.tile b { display: block; font-size: 1.35rem; font-variant-numeric: tabular-nums; }
-.scroll { overflow-x: auto; } .long { overflow: auto; max-height: 34rem; }
-.long .scroll { overflow: visible; }
-table { border-collapse: collapse; font-size: .92rem; }
-th, td { padding: .28rem .9rem .28rem 0; text-align: left; border-bottom: 1px solid var(--line);
-  vertical-align: top; } td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
-td { overflow-wrap: break-word; } td.n { white-space: nowrap; }
-td.bar { width: 12rem; min-width: 6rem; vertical-align: middle; }
-td.bar i { display: block; height: .65rem; border-radius: .2rem; background: var(--first);
-  min-width: 1px; }
-pre { background: var(--panel); padding: .8rem 1rem; border-radius: .5rem; overflow-x: auto;
-  white-space: pre-wrap; } figure { margin: 1rem 0 1.6rem; }
-figure > img { max-width: 100%; height: auto; display: block; background: #fff; }
-.grid { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(19rem, 100%), 1fr));
-  gap: 1.2rem 1.6rem; margin: 1rem 0; }
-.mistake { margin: 0; font-size: .92rem; overflow-wrap: anywhere; }
-.pair { display: flex; gap: 4px; margin-bottom: .4rem; }
-.view { flex: 1; position: relative; isolation: isolate; } .view img { display: block; width: 100%;
-  height: auto; } .view .mask { position: absolute; inset: 0; height: 100%;
-  mix-blend-mode: multiply; }
-.grid svg { width: 100%; }
-svg { display: block; max-width: 100%; height: auto; }
-td svg { margin-top: .35rem; max-width: none; } th { white-space: nowrap; }
-svg text { font: 11px system-ui, sans-serif; fill: var(--soft); } svg .title { font-size: 13px;
-  font-weight: 600; fill: var(--ink); } svg .grid-line { stroke: var(--line); }
-svg .first { stroke: var(--first); fill: none; } svg .second { stroke: var(--second); fill: none; }
-svg .first-fill { fill: var(--first); } svg .second-fill { fill: var(--second); }
-svg .halo { paint-order: stroke; stroke: var(--paper); stroke-width: 4px; }
-svg .mark { stroke: var(--soft); stroke-dasharray: 3 3; fill: none; }
-svg .on-light { fill: var(--ink); } svg .on-dark { fill: #fff; font-weight: 600; }
-"""
+from keras_vit.reading import read_package_file
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,14 +40,13 @@ def render_page(title: str, sections: Sequence[Section], subtitle: str = "") -> 
         f'<section id="{s.anchor}"><h2>{html.escape(s.title)}</h2>{s.body}</section>'
         for s in sections
     )
-    title, subtitle = html.escape(title), html.escape(subtitle)
-    below = f'<p class="soft">{subtitle}</p>' if subtitle else ""
-    return (
-        '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{title}</title><style>{_STYLE}</style></head><body>"
-        f"<h1>{title}</h1>{below}<nav>{links}</nav>{body}</body></html>\n"
+    below = f'<p class="soft">{html.escape(subtitle)}</p>' if subtitle else ""
+    return string.Template(read_package_file("report/page.html")).substitute(
+        title=html.escape(title),
+        style=read_package_file("report/page.css"),
+        subtitle=below,
+        links=links,
+        body=body,
     )
 
 

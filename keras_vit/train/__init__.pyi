@@ -26,8 +26,6 @@ from .recipes import list_recipes as list_recipes
 from .runs import Run as Run
 from .runs import load_run as load_run
 from .schedules import WarmUp as WarmUp
-from .segmentation_recipes import SegmentationRecipe as SegmentationRecipe
-from .segmentation_recipes import find_segmentation_recipe as find_segmentation_recipe
 from .sizing import TrainingPlan as TrainingPlan
 from .sizing import hyper_rule as hyper_rule
 from .sizing import plan_training as plan_training

@@ -63,7 +63,7 @@ def classify_files(
         raise ValueError(
             "Classes of images need outputs of shape (B, K). Received: a model with outputs of "
             f"shape {model.output_shape}. For classes of pixels, use `keras-vit segment predict` "
-            "or `keras_vit.evaluate.predict_masks`."
+            "or `keras_vit.segmentation.predict_masks`."
         )
     paths, images = read_files(files, class_names, unreadable)
     outputs = [model.predict_on_batch(x) for x, _ in eval_batches(images, model, batch_size)]

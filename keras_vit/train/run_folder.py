@@ -1,7 +1,7 @@
 """The folder of a training run: its settings, metrics, models and results.
 
 config.json   settings with all values of the recipe; class names; lists of images; versions
-run.toml      the settings alone, for `keras-vit train --config`
+run.toml      the settings alone, for `--config` of the same command
 states/       training states, from which an interrupted run continues
 metrics.csv   loss and accuracy, learning rate and seconds of each epoch
 curves.png    the same as a plot (needs matplotlib)

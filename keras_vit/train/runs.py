@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import importlib
 import os
 import pathlib
 from collections.abc import Callable, Sequence
@@ -149,7 +150,7 @@ class Run:
                 `"saved_model"`.
             path: The file or directory to write.
             **options: Arguments of `export_saved_model`, `export_litert`, `export_onnx`,
-                `export.export_openvino` or `export.export_segmenter`.
+                `export.export_openvino` or `segmentation.export_segmenter`.
 
         Returns:
             The `ExportReport`.
@@ -348,7 +349,6 @@ def find_exporter(to: str, task: str = "single_label") -> Callable[..., ExportRe
         from keras_vit.export.onnx import export_onnx
         from keras_vit.export.openvino import export_openvino
         from keras_vit.export.saved_model import export_saved_model
-        from keras_vit.export.segmentation import export_segmenter
 
     exporters: dict[str, Any] = {
         "saved_model": export_saved_model,
@@ -364,7 +364,7 @@ def find_exporter(to: str, task: str = "single_label") -> Callable[..., ExportRe
                 f"{to!r}. For logits at the size of the model, call `export_onnx`, "
                 "`export_litert` or `export.export_openvino` in Python."
             )
-        return export_segmenter
+        return importlib.import_module("keras_vit.segmentation.export").export_segmenter
     return exporters[to]
 
 

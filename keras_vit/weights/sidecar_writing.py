@@ -6,13 +6,19 @@ read, since arrays tell it here, stands in the tables below.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from keras_vit.config import Preprocessing, ResNetConfig, ViTConfig
+from keras_vit.config import (
+    Preprocessing,
+    ResNetConfig,
+    ViTConfig,
+    field_names,
+    field_value,
+    replace_fields,
+)
 from keras_vit.variants import find_config
 from keras_vit.weights import sidecar_keys as keys
 from keras_vit.weights.layout import Layout
@@ -45,8 +51,8 @@ class _Class(NamedTuple):
 
 
 def _dinov2(config: ViTConfig) -> Fields:
-    ratio = _whole_ratio(config, _gated_units if config.swiglu else None)
-    return {"use_swiglu_ffn": config.swiglu, "mlp_ratio": ratio, "use_mask_token": True}
+    ratio = _whole_ratio(config, _gated_units if config.block.swiglu else None)
+    return {"use_swiglu_ffn": config.block.swiglu, "mlp_ratio": ratio, "use_mask_token": True}
 
 
 def _gated_units(width: int, ratio: int) -> int:
@@ -57,21 +63,23 @@ def _whole_ratio(config: ViTConfig, units: Callable[[int, int], int] | None = No
     """The `mlp_ratio` of DINOv2, a whole number there."""
     units = units or (lambda width, ratio: width * ratio)
     for ratio in range(1, 17):
-        if units(config.width, ratio) == config.mlp_dim:
+        if units(config.width, ratio) == config.block.mlp_dim:
             return ratio
     raise ValueError(
         "The `mlp_dim` of transformers' DINOv2 follows from a whole `mlp_ratio`. Received: width="
-        f"{config.width}, mlp_dim={config.mlp_dim}, swiglu={config.swiglu}. Save with "
+        f"{config.width}, mlp_dim={config.block.mlp_dim}, swiglu={config.block.swiglu}. Save with "
         'layout="timm".'
     )
 
 
 def _dinov3(config: ViTConfig) -> Fields:
     parts = {"query": "query", "key": "key", "value": "value", "projection": "proj", "mlp": "mlp"}
-    biases = {f"{theirs}_bias": ours not in config.without_bias for ours, theirs in parts.items()}
-    act = {"hidden_act": "silu"} if config.swiglu else {}
+    biases = {
+        f"{theirs}_bias": ours not in config.block.without_bias for ours, theirs in parts.items()
+    }
+    act = {"hidden_act": "silu"} if config.block.swiglu else {}
     registers = {"num_register_tokens": config.num_registers}
-    return {**biases, **registers, "use_gated_mlp": config.swiglu, **act}
+    return {**biases, **registers, "use_gated_mlp": config.block.swiglu, **act}
 
 
 def _beit(config: ViTConfig) -> Fields:
@@ -79,7 +87,7 @@ def _beit(config: ViTConfig) -> Fields:
         "use_absolute_position_embeddings": config.position_embedding in ("learned", "sincos_2d"),
         "use_relative_position_bias": config.position_embedding == "relative_bias",
         "use_mean_pooling": config.norm_after_pooling,
-        "layer_scale_init_value": config.layer_scale or 0,
+        "layer_scale_init_value": config.block.layer_scale or 0,
     }
 
 
@@ -187,10 +195,10 @@ def _stated(rules: Rules, config: Config) -> Fields:
     """Values of the keys that have a rule, which state fields of the configuration."""
     fields: Fields = {}
     for key, rule in rules.items():
-        if isinstance(rule, Sets) and hasattr(config, rule.field):
-            fields[key] = _theirs(rule, getattr(config, rule.field), key)
-        elif isinstance(rule, Size) and hasattr(config, rule.field):
-            fields[key] = _plain(getattr(config, rule.field))
+        if isinstance(rule, Sets) and rule.field in field_names(config):
+            fields[key] = _theirs(rule, field_value(config, rule.field), key)
+        elif isinstance(rule, Size) and rule.field in field_names(config):
+            fields[key] = _plain(field_value(config, rule.field))
         elif isinstance(rule, Only) and rule.values:
             fields[key] = rule.values[0]
         elif isinstance(rule, Images) and config.image_size is not None:
@@ -294,27 +302,27 @@ def _timm_bit(config: ResNetConfig) -> tuple[str, Fields]:
 
 def _timm_vit(config: ViTConfig, layout: Layout) -> tuple[str, Fields]:
     image = {"img_size": _plain(config.image_size), "in_chans": config.channels}
-    if layout.name not in ("timm", "timm_root") or config.rope or config.norm == "rms":
+    if layout.name not in ("timm", "timm_root") or config.block.rope or config.block.norm == "rms":
         return _timm_name(config), {} if config.takes_patches else image
     sizes = {
         "patch_size": _plain(config.patch_size),
         "embed_dim": config.width,
         "depth": config.depth,
-        "num_heads": config.num_heads,
+        "num_heads": config.block.num_heads,
         "mlp_ratio": _ratio(config),
-        "init_values": config.layer_scale,
+        "init_values": config.block.layer_scale,
     }
     pool = {"global_pool": _POOLS[config.pooling]} if config.pooling else {}
     if config.position_embedding == "relative_bias":
-        if config.norm_epsilon != 1e-6 or config.gelu != "exact":
-            raise _no_such("norm_epsilon, gelu", (config.norm_epsilon, config.gelu))
-        bias = {"qkv_bias": "query" not in config.without_bias}
+        if config.block.norm_epsilon != 1e-6 or config.block.gelu != "exact":
+            raise _no_such("norm_epsilon, gelu", (config.block.norm_epsilon, config.block.gelu))
+        bias = {"qkv_bias": "query" not in config.block.without_bias}
         return _BEIT, {**image, **sizes, **pool, **bias}
     args = {
         **image,
         **sizes,
         **pool,
-        "act_layer": _ACTIVATIONS[config.gelu],
+        "act_layer": _ACTIVATIONS[config.block.gelu],
         "class_token": config.class_token,
         "reg_tokens": config.num_registers,
         "no_embed_class": not (config.class_token and config.position_on_class_token),
@@ -331,14 +339,14 @@ def _timm_vit(config: ViTConfig, layout: Layout) -> tuple[str, Fields]:
         return _check_epsilon(config, _DISTILLED), {
             key: value for key, value in args.items() if key not in ("class_token", "fc_norm")
         }
-    if config.norm_epsilon == 1e-5:
+    if config.block.norm_epsilon == 1e-5:
         return _CLIP, args
     return _check_epsilon(config, _PLAIN), args
 
 
 def _check_epsilon(config: ViTConfig, name: str) -> str:
-    if config.norm_epsilon != 1e-6:
-        raise _no_such("norm_epsilon", config.norm_epsilon)
+    if config.block.norm_epsilon != 1e-6:
+        raise _no_such("norm_epsilon", config.block.norm_epsilon)
     return name
 
 
@@ -356,8 +364,8 @@ def _timm_name(config: ViTConfig) -> str:
             theirs = find_config(name)
         except ValueError:
             continue
-        own = dataclasses.replace(theirs, **_settings_of(name, theirs))
-        if all(getattr(own, field) == getattr(config, field) for field in _TELLING):
+        own = replace_fields(theirs, **_settings_of(name, theirs))
+        if all(field_value(own, field) == field_value(config, field) for field in _TELLING):
             return name
     raise ValueError(
         "timm has models with rotary positions, RMS norms or images of any aspect ratio by name "
@@ -366,14 +374,14 @@ def _timm_name(config: ViTConfig) -> str:
 
 
 def _settings_of(name: str, config: Config) -> Fields:
-    fields = {field.name for field in dataclasses.fields(config)}
+    fields = field_names(config)
     return {key: value for key, value in (timm_settings(name) or {}).items() if key in fields}
 
 
 def _ratio(config: ViTConfig) -> float:
     """The `mlp_ratio` whose product with the width, rounded down, is the hidden dimension."""
-    ratio = config.mlp_dim / config.width
-    while int(config.width * ratio) < config.mlp_dim:
+    ratio = config.block.mlp_dim / config.width
+    while int(config.width * ratio) < config.block.mlp_dim:
         ratio = math.nextafter(ratio, math.inf)
     return int(ratio) if ratio == int(ratio) else ratio
 

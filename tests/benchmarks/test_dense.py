@@ -92,7 +92,7 @@ def test_the_table_has_means_and_the_picture_has_curves(load, tmp_path):
 def test_boxes_of_a_few_images_are_drawn(dense, tmp_path):
     config = tiny_config(patch_size=16, image_size=dense.SIZE, classes=None, pooling=None)
     backbone = dense.keras_vit.build_vit(config)
-    model = dense.keras_vit.models.build_detector(backbone, 10, 16, 5, num_conv_layers=1)
+    model = dense.keras_vit.detection.build_detector(backbone, 10, 16, 5, num_conv_layers=1)
     images = np.zeros((3, dense.SIZE, dense.SIZE, 3), "uint8")
     dense.draw("detection", model, images, tmp_path / "a/boxes.png")
     drawn = keras.utils.load_img(tmp_path / "a/boxes.png")

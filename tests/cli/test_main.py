@@ -18,7 +18,7 @@ import pytest
 import tensorflow as tf
 
 import keras_vit
-from keras_vit.cli.commands import COMMANDS, LAYOUTS
+from keras_vit.cli.commands import LAYOUTS, all_commands
 from keras_vit.cli.main import build_parser, main
 from keras_vit.hub.cards.card import Card
 from keras_vit.hub.catalog import CARDS
@@ -46,7 +46,7 @@ def tiny(tmp_path, monkeypatch):
     monkeypatch.setitem(CARDS, (card.variant, card.tag), card)
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+@pytest.mark.parametrize("command", all_commands(), ids=lambda command: command.name)
 def test_a_flag_is_a_parameter_of_the_function_it_calls(command):
     words = command.name.split()
     parser = build_parser([command])
@@ -67,7 +67,7 @@ def test_a_flag_is_a_parameter_of_the_function_it_calls(command):
 
 
 def test_every_command_says_what_it_does(capsys):
-    for command in COMMANDS:
+    for command in all_commands():
         with pytest.raises(SystemExit) as stop:
             main([*command.name.split(), "--help"])
         assert stop.value.code == 0

@@ -15,8 +15,8 @@ from keras_vit.data.augmentation import Augmentation
 from keras_vit.data.batches import eval_batches, train_batches
 from keras_vit.data.digests import digest_images
 from keras_vit.data.input_transform import InputTransform
-from keras_vit.data.mask_records import read_tfds_masks
 from keras_vit.data.tfds import read_tfds
+from keras_vit.segmentation.mask_records import read_tfds_masks
 from tests.data.pictures import encoded, pixels
 
 TRANSFORM = InputTransform((16, 16), Preprocessing())

@@ -14,8 +14,8 @@ from keras_vit.export import freeze
 from keras_vit.export.inference import prepare
 from keras_vit.export.runners import load_saved_model
 from keras_vit.export.saved_model import ServingModule, export_saved_model
-from keras_vit.models.segmentation import build_segmenter
 from keras_vit.models.vit import build_vit
+from keras_vit.segmentation.model import build_segmenter
 from tests.counts import check_counts, script
 from tests.data.kinds import claim
 from tests.export.conftest import LABELS

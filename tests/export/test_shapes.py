@@ -19,9 +19,9 @@ from keras_vit.export.onnx import export_onnx
 from keras_vit.export.openvino import export_openvino
 from keras_vit.export.runners import _interpreter, load_onnx, load_openvino
 from keras_vit.export.saved_model import export_saved_model
-from keras_vit.export.segmentation import export_segmenter
 from keras_vit.families import SIGLIP2_NAFLEX
-from keras_vit.models.segmentation import build_segmenter
+from keras_vit.segmentation.export import export_segmenter
+from keras_vit.segmentation.model import build_segmenter
 from tests.fixtures import tiny_config
 
 # As many pixels as one image, or some, rows that patches leave out, channels that broadcast.
@@ -99,9 +99,9 @@ def test_a_model_of_any_size_refuses_other_channels_only(tmp_path):
 def test_a_model_of_patches(tmp_path):
     sizes = tiny_config(depth=1, patch_size=4, image_size=16)
     names = ("patch_size", "width", "depth", "num_heads", "mlp_dim", "image_size")
-    fields = {name: getattr(sizes, name) for name in names}
-    config = keras_vit.ViTConfig(**{**SIGLIP2_NAFLEX, **fields, "max_num_patches": 16})
-    path = export_litert(keras_vit.build_vit(config), tmp_path / "m.tflite").path
+    fields = {name: sizes.to_dict()[name] for name in names}
+    config = keras_vit.make_config(**{**SIGLIP2_NAFLEX, **fields, "max_num_patches": 16})
+    path = export_litert(keras_vit.models.build_naflex(config), tmp_path / "m.tflite").path
 
     def run(shape):
         interpreter = _interpreter(path)

@@ -33,12 +33,12 @@ def resnet(**changes):
 
 
 def segmenter(head):
-    return keras_vit.models.build_segmenter(backbone(depth=4), 3, head, channels=16)
+    return keras_vit.segmentation.build_segmenter(backbone(depth=4), 3, head, channels=16)
 
 
 def image_gpt():
-    config = keras_vit.models.ImageGPTConfig(32, 1, 4, image_size=(4, 4), colors=16)
-    return keras_vit.models.build_image_gpt(config, PALETTE)
+    config = keras_vit.image_gpt.ImageGPTConfig(32, 1, 4, image_size=(4, 4), colors=16)
+    return keras_vit.image_gpt.build_image_gpt(config, PALETTE)
 
 
 def attentive_probe():
@@ -68,10 +68,10 @@ BUILDERS = {
     "dpt": lambda: segmenter("dpt"),
     "feature maps": lambda: keras_vit.models.feature_maps(backbone(), 2),
     "image gpt": image_gpt,
-    "pixel classifier": lambda: keras_vit.models.pixel_classifier(image_gpt(), 3),
+    "pixel classifier": lambda: keras_vit.image_gpt.pixel_classifier(image_gpt(), 3),
     "any size": lambda: vit(any_size=True, num_registers=1, **ROPE),
     "any size bit": lambda: resnet(image_size=None),
-    "any aspect": lambda: vit(pooling="map", **ANY_ASPECT),
+    "any aspect": lambda: keras_vit.models.build_naflex(tiny_config(pooling="map", **ANY_ASPECT)),
     "attentive probe": attentive_probe,
     "low rank": with_lora,
     "masked": lambda: keras_vit.train.masked_patch_model(vit()),
@@ -82,7 +82,9 @@ BUILDERS = {
     "merging": lambda: vit(num_merged_tokens=2, pooling="token_gap"),
     "windows": lambda: vit(window_size=2, rematerialize=True),
     "relative": lambda: vit(position_embedding="relative_bias"),
-    "quadratic": lambda: vit(position_embedding="quadratic", **NO_CLASS_TOKEN),
+    "quadratic": lambda: vit(
+        position_embedding="none", grid_attention="quadratic", **NO_CLASS_TOKEN
+    ),
 }
 NAMES = quick(list(BUILDERS), "hybrid", "any aspect", "linear", "attentive probe")
 # Settings, and the largest error of outputs over their largest value.
@@ -151,7 +153,7 @@ def test_data_format(name, tmp_path):
 def test_detectors_need_channels_last():
     match = "need the data format 'channels_last'"
     with setting(image_data_format="channels_first"), pytest.raises(ValueError, match=match):
-        keras_vit.models.build_detector(backbone(), 2)
+        keras_vit.detection.build_detector(backbone(), 2)
 
 
 @pytest.mark.parametrize("floats", quick(list(FLOATS), "float64", "float16"))

@@ -13,7 +13,6 @@ import tensorflow as tf
 
 import keras_vit
 from keras_vit.files import cache_dir
-from keras_vit.models.segmentation import build_segmenter
 from keras_vit.models.vit import build_vit
 from keras_vit.runtime import compilers
 from keras_vit.runtime.compilers import (
@@ -24,6 +23,7 @@ from keras_vit.runtime.compilers import (
     xla_for_inference,
 )
 from keras_vit.runtime.xla_checks import check_graph
+from keras_vit.segmentation.model import build_segmenter
 from tests.fixtures import fill_random, tiny_config
 from tests.workers import run
 

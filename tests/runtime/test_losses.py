@@ -169,7 +169,7 @@ def test_the_outputs_of_a_nested_model_are_told_apart():
 def test_a_segmenter_returns_logits():
     config = tiny_config(image_size=32, depth=1, classes=None)
     backbone = keras_vit.build_vit(config)
-    segmenter = keras_vit.models.build_segmenter(backbone, 3)
+    segmenter = keras_vit.segmentation.build_segmenter(backbone, 3)
     with pytest.raises(ValueError, match="returns logits"):
         segmenter.compile("sgd", "sparse_categorical_crossentropy")
     right = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

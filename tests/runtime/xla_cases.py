@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 import keras_vit
-from keras_vit.models.segmentation import build_segmenter
 from keras_vit.runtime import compilers
+from keras_vit.segmentation.model import build_segmenter
 from tests.fixtures import fill_random, tiny_config
 
 IMAGES = np.random.default_rng(0).uniform(0, 255, (8, 16, 16, 3)).astype("float32")

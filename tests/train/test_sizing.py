@@ -90,7 +90,7 @@ def test_classes_of_unequal_size_count_alike():
     assert next(iter(held_out))[1].numpy()[:, 1].sum() == 2  # evaluation sees all once
     with pytest.raises(ValueError, match="must be 2 numbers of 0 or more"):
         keras_vit.data.train_batches(images, transform, 4, class_weights=[1.0])
-    sequential = dataclasses.replace(images, labels=None)
+    sequential = dataclasses.replace(images, records=lambda *_: None)
     with pytest.raises(ValueError, match=r"images.in_memory\(\)"):
         sequential.balanced()
 

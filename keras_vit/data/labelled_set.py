@@ -1,0 +1,194 @@
+"""Images with labels of any kind (classes, masks, boxes), and the batches that are made of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.checks import check_positive, short_repr
+from keras_vit.data.decode import MAX_PIXELS
+from keras_vit.data.epochs import EpochPlan, distribute, number_for, read_epochs
+
+# Reads a part of some of the records. Arguments: positions of the first of these records and after
+# the last, the part of them, number of the epoch or `None`, shuffle buffer.
+Reader = Callable[[tuple[int, int], tuple[int, int], Any, int], tf.data.Dataset]
+_Set = TypeVar("_Set", bound="LabelledSet")
+SHUFFLE_BUFFER = 50_000  # as in the official code; encoded images, or pixels as they are stored
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LabelledSet:
+    """Images with labels: the base of `ImageSet`, `MaskSet` and `BoxSet`.
+
+    Args:
+        name: Name of the source, for error messages.
+        class_names: Names of the classes, in the order of the labels.
+        rows: Arrays with a row for every image, such as its path and its label; of records their
+            positions, one after the other.
+        load: Makes an image of its row; see the classes.
+        max_pixels: Height times width above which an encoded image is refused.
+        records: Reads records one after the other.
+    """
+
+    name: str
+    class_names: tuple[str, ...]
+    rows: tuple[np.ndarray, ...]
+    load: Callable[..., Any]
+    max_pixels: int = MAX_PIXELS
+    records: Reader | None = None
+
+    __repr__ = short_repr
+
+    @property
+    def num_images(self) -> int:
+        """Number of images."""
+        return len(self.rows[0])
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return len(self.class_names)
+
+    @property
+    def among(self) -> tuple[int, int]:
+        """Positions, among all records, of the first of these images and after the last."""
+        return int(self.rows[0][0]), int(self.rows[0][-1]) + 1
+
+    @functools.cached_property
+    def tensors(self) -> tuple[Any, ...]:
+        """The rows as tensors."""
+        with tf.init_scope():
+            return tuple(map(to_tensor, self.rows))
+
+    def order(self, number: Any) -> Any:
+        """Positions of the images in the epoch of this number; `None` is the stored order."""
+        order = tf.range(self.num_images, dtype=tf.int64)
+        if number is None:
+            return order
+        return tf.random.experimental.stateless_shuffle(order, seed=[number, 0])
+
+    def read(self, part: tuple[int, int], number: Any, shuffle_buffer: int) -> tf.data.Dataset:
+        """Reads rows of a part of the images.
+
+        Args:
+            part: Index of the first image, and of the one after the last.
+            number: Number of the epoch, which decides the order; `None` is the stored order.
+            shuffle_buffer: Size of the shuffle buffer of records; 0 takes the default.
+
+        Returns:
+            A dataset of tuples.
+        """
+        if self.records is not None:
+            return self.records(self.among, part, number, shuffle_buffer)
+        positions = tf.data.Dataset.from_tensor_slices(self.order(number)[part[0] : part[1]])
+        tensors = self.tensors
+        return positions.map(lambda position: tuple(each[position] for each in tensors))
+
+    def subset(self: _Set, positions: np.ndarray) -> _Set:
+        """The images at some positions; those of records follow one another."""
+        return dataclasses.replace(self, rows=tuple(each[positions] for each in self.rows))
+
+    def split(self: _Set, share: float, seed: int = 0) -> tuple[_Set, _Set]:
+        """Splits off held-out images, for example to choose hyperparameters.
+
+        Args:
+            share: Share of the images to hold out, in (0, 1), or their number.
+            seed: Random seed of the choice.
+
+        Returns:
+            The images to train on, and the held-out images; they do not overlap. For TFRecords and
+            TFDS, the last images are held out, as by slices such as `"train[98%:]"`.
+
+        Raises:
+            ValueError: If one of the two parts would be empty.
+        """
+        count = round(share * self.num_images) if 0 < share < 1 else int(share)
+        if not 0 < count < self.num_images:
+            raise ValueError(
+                f"{self.name} has {self.num_images} images, of which some must be held out and "
+                f"some left. Received: share={share}, which is {count} of them."
+            )
+        if self.records is not None:
+            every = np.arange(self.num_images)
+            return self.subset(every[:-count]), self.subset(every[-count:])
+        order = np.random.default_rng(seed).permutation(self.num_images)
+        return self.subset(np.sort(order[count:])), self.subset(np.sort(order[:count]))
+
+    def name_of(self, index: int) -> str:
+        """The image at `index` for a message: its file, or its number."""
+        is_file = self.rows[0].dtype == object
+        return str(self.rows[0][index]) if is_file else f"image {index} of {self.name}"
+
+
+def make_batches(
+    images: LabelledSet,
+    prepare: Callable[..., Any],
+    finish: Callable[..., Any] | None,
+    batch_size: int,
+    seed: int = 0,
+    *,
+    training: bool = True,
+    drop_remainder: bool = True,
+    repeats: int = 1,
+    steps: int | None = None,
+    shuffle_buffer: int = SHUFFLE_BUFFER,
+    worker: tuple[int, int] | None = None,
+    seeds_order: bool = True,
+) -> Any:
+    """Makes batches in which every image has a random seed of its own in every epoch.
+
+    Args:
+        images: The images.
+        prepare: Maps a row and its seed, two int64, to the elements of a batch.
+        finish: As for `read_epochs`.
+        batch_size: Images per step, of all workers together.
+        seed: Random seed.
+        training: Whether every epoch has its own order.
+        drop_remainder: As for `EpochPlan`, like the next two.
+        repeats: See there.
+        steps: See there.
+        shuffle_buffer: Size of the shuffle buffer of records.
+        worker: As for `distribute`.
+        seeds_order: Whether the order of an epoch depends on `seed` besides its number, which does.
+
+    Returns:
+        As of `distribute`.
+
+    Raises:
+        ValueError: If there are fewer images than a batch, and an incomplete one is dropped.
+    """
+    check_positive("batch_size", batch_size)
+    check_positive("shuffle_buffer", shuffle_buffer)
+    if drop_remainder and images.num_images * repeats < batch_size:
+        raise ValueError(
+            f"{images.name} has {images.num_images} images, fewer than a batch of {batch_size}. "
+            f"Take batch_size={images.num_images} or less."
+        )
+
+    def read(index: int, workers: int, replicas: int) -> tuple[EpochPlan, tf.data.Dataset]:
+        shares = (images.num_images, batch_size, index, workers, replicas)
+        plan = EpochPlan(*shares, drop_remainder, repeats, steps)
+        return plan, read_epochs(plan, read_part, prepare, seed, finish)
+
+    def read_part(part: tuple[int, int], number: Any) -> tf.data.Dataset:
+        # The seed of an image follows from the call's seed, the epoch and the position in it.
+        own = number_for(number, seed)
+        epoch = own if seeds_order else number
+        rows = images.read(part, epoch if training else None, shuffle_buffer)
+        return rows.enumerate(part[0]).map(lambda index, row: (row, tf.stack((own, index))))
+
+    return distribute(read, worker)
+
+
+def to_tensor(value: Any) -> Any:
+    """`tf.constant` of an array or an item of one, also of file names that are no UTF-8."""
+    if isinstance(value, str):
+        return tf.constant(os.fsencode(value))
+    is_objects = isinstance(value, np.ndarray) and value.dtype == object
+    return tf.constant([os.fsencode(item) for item in value] if is_objects else value)

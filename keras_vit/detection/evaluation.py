@@ -1,0 +1,160 @@
+"""Evaluation of detection: the mean average precision of COCO, by pycocotools."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.checks import short_repr
+from keras_vit.data.input_transform import transform_of
+from keras_vit.detection.boxes import NO_BOX, BoxSet, box_batches, check_classes
+from keras_vit.errors import printable
+from keras_vit.installation import pip_install
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DetectionResult:
+    """Average precision of a detector, as COCO defines it: https://cocodataset.org/#detection-eval.
+
+    Args:
+        class_names: Names of the classes.
+        ap: float64 array of shape `(K, 10)`: average precision in [0, 1] of every class at the
+            thresholds 0.50, 0.55, ..., 0.95 of intersection over union; `nan` for classes without
+            boxes.
+        num_images: Number of images.
+    """
+
+    class_names: tuple[str, ...]
+    ap: np.ndarray
+    num_images: int
+
+    __repr__ = short_repr
+
+    @property
+    def mean_ap(self) -> float:
+        """Mean over classes and thresholds: COCO's mAP, or AP."""
+        return _mean(self.ap)
+
+    @property
+    def ap50(self) -> float:
+        """Mean over classes at the threshold 0.5."""
+        return _mean(self.ap[:, 0])
+
+    @property
+    def ap75(self) -> float:
+        """Mean over classes at the threshold 0.75."""
+        return _mean(self.ap[:, 5])
+
+    def __str__(self) -> str:
+        rows = zip(self.class_names, self.ap, strict=True)
+        lines = [f"{printable(name):>20}  {_mean(row):7.2%}" for name, row in rows]
+        end = f"mAP {self.mean_ap:.2%}, AP50 {self.ap50:.2%}, AP75 {self.ap75:.2%}"
+        return "\n".join([*lines, f"{end} ({self.num_images} images)"])
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(np.nanmean(values)) if np.isfinite(values).any() else float("nan")
+
+
+def evaluate_boxes(model: keras.Model, boxes: BoxSet, batch_size: int = 8) -> DetectionResult:
+    """Compares the boxes of a detector with those of images, in pixels of the images.
+
+    Args:
+        model: A detector of `keras_vit.detection.build_detector`, or another of keras-hub for boxes
+            in the format `"xyxy"`.
+        boxes: Images with boxes.
+        batch_size: Images that the model computes at a time.
+
+    Returns:
+        A `DetectionResult`. At most 100 boxes of an image count, as in COCO.
+
+    Raises:
+        ImportError: If pycocotools is not installed.
+        ValueError: If the number of classes differs, the detector has another format of boxes, or
+            it is called inside `strategy.scope()`.
+    """
+    check_classes(boxes, model)
+    if getattr(model, "bounding_box_format", "xyxy") != "xyxy":
+        raise ValueError(
+            f"The detector gives boxes as {model.bounding_box_format!r}, and 'xyxy' is needed. "
+            "Build it with bounding_box_format='xyxy'."
+        )
+    if tf.distribute.has_strategy():
+        raise ValueError(
+            "`evaluate_boxes` computes on one device: keras-hub decodes batches of one size alone. "
+            "Call it outside of `strategy.scope()`."
+        )
+    _import_coco()  # before the model computes for hours
+    size = np.array(transform_of(model).image_size)
+
+    def fill(pixels: Any, _: Any) -> Any:
+        missing = batch_size - tf.shape(pixels)[0]
+        return tf.ensure_shape(tf.pad(pixels, [(0, missing), *[(0, 0)] * 3]), shape)
+
+    shape = (batch_size, *model.inputs[0].shape[1:])
+    # keras-hub 0.32 decodes batches of one known size alone, and its predict_on_batch fails.
+    model.make_predict_function(force=True)
+    outputs = model.predict(box_batches(boxes, model, batch_size).map(fill), verbose=0)
+    found = []  # rows of image, left, top, width, height, confidence, class
+    for index, count in enumerate(outputs["num_detections"][: boxes.num_images]):
+        limits = boxes.sizes[index][[1, 0, 1, 0]]
+        corners = outputs["boxes"][index, :count] * (limits / size[[1, 0, 1, 0]])
+        corners = np.clip(corners, 0, limits)
+        image = np.full((count, 1), index)
+        rest = [outputs[name][index, :count, None] for name in ("confidence", "labels")]
+        found.append(np.hstack([image, corners[:, :2], corners[:, 2:] - corners[:, :2], *rest]))
+    return DetectionResult(boxes.class_names, _precision(boxes, found), boxes.num_images)
+
+
+def _precision(boxes: BoxSet, found: list[np.ndarray]) -> np.ndarray:
+    """Average precision by class and threshold, `(K, 10)`."""
+    COCO, COCOeval = _import_coco()
+    truth = COCO()
+    truth.dataset = {
+        "info": {},
+        "images": [{"id": index} for index in range(boxes.num_images)],
+        "categories": [{"id": index} for index in range(boxes.num_classes)],
+        "annotations": [],
+    }
+    for image, number in np.argwhere(boxes.labels != NO_BOX).tolist():
+        left, top, right, bottom = boxes.boxes[image, number].tolist()
+        sides = (right - left, bottom - top)
+        truth.dataset["annotations"].append(
+            {
+                "id": len(truth.dataset["annotations"]) + 1,  # 0 would count as unmatched
+                "image_id": image,
+                "category_id": int(boxes.labels[image, number]),
+                "bbox": [left, top, *sides],
+                "area": sides[0] * sides[1],
+                "iscrowd": 0,
+            }
+        )
+    rows = np.concatenate(found)
+    if not len(rows) or not truth.dataset["annotations"]:
+        counts = np.bincount(boxes.labels[boxes.labels != NO_BOX], minlength=boxes.num_classes)
+        return np.tile(np.where(counts > 0, 0.0, np.nan)[:, None], (1, 10))
+    with contextlib.redirect_stdout(io.StringIO()):
+        truth.createIndex()
+        evaluation = COCOeval(truth, truth.loadRes(rows), "bbox")
+        evaluation.evaluate()
+        evaluation.accumulate()
+    precision = evaluation.eval["precision"][:, :, :, 0, -1]  # (10, recalls, K), all areas
+    values = np.where(precision < 0, np.nan, precision)
+    return values.mean(axis=1).T
+
+
+def _import_coco() -> tuple[Any, Any]:
+    try:
+        from pycocotools.coco import COCO
+        from pycocotools.cocoeval import COCOeval
+    except ImportError as error:
+        raise ImportError(
+            f"The mAP of COCO needs pycocotools. Install it: {pip_install('detection')}."
+        ) from error
+    return COCO, COCOeval

@@ -1,0 +1,130 @@
+"""Object detection: keras-hub's RetinaNet on the feature pyramid of a Vision Transformer."""
+
+from __future__ import annotations
+
+import math
+
+import keras
+
+from keras_vit.checks import check_positive
+from keras_vit.installation import pip_install
+from keras_vit.models.pyramid import PyramidModel, build_pyramid
+
+_LEVELS = (3, 4, 5)  # what RetinaNet reads; it makes the coarser levels itself
+_PRIOR = 0.01  # confidence of a class before training, section 4.1 of the paper of RetinaNet
+_STDDEV = 0.01  # of the kernels of both heads before training, the same section
+_LEAST_CONFIDENCE = 0.05  # COCO's measures need boxes of low confidence too, as in Detectron2
+
+
+def build_detector(
+    backbone: keras.Model,
+    classes: int,
+    channels: int = 256,
+    max_level: int = 7,
+    num_conv_layers: int = 4,
+    anchor_size: float = 4.0,
+) -> keras.Model:
+    """Builds keras-hub's RetinaNet on the feature pyramid of a backbone; needs `keras-hub`.
+
+    Pyramid, anchors, losses and decoding: the simple feature pyramid of ViTDet
+    (https://arxiv.org/abs/2203.16527) at strides of 8, 16 and 32 pixels, keras-hub's FPN on it, and
+    its `RetinaNetObjectDetector` (https://arxiv.org/abs/1708.02002). The weights of the backbone
+    are shared. Set `backbone.trainable = False` before to train on frozen features.
+
+    Args:
+        backbone: A Vision Transformer for images of one size, or a model of `build_pyramid` with
+            the levels 3, 4 and 5.
+        classes: Number of classes.
+        channels: Channels of the levels of ViTDet's pyramid.
+        max_level: Coarsest level of the FPN, of stride `2**max_level` pixels.
+        num_conv_layers: Convolutions before the predictions of boxes and classes.
+        anchor_size: Side of the smallest square anchor of a level, in strides of this level: 4.0 is
+            32 pixels on P3. A box that overlaps no anchor by half is hardly learned, so take a
+            smaller size for smaller objects.
+
+    Returns:
+        A `keras_hub.models.RetinaNetObjectDetector` for boxes in pixels as left, top, right and
+        bottom (`"xyxy"`): the batches of `keras_vit.detection.box_batches`. It trains with plain
+        `fit` after its `compile(optimizer)`, and `predict` gives boxes.
+
+    Raises:
+        ImportError: If keras-hub is not installed.
+        ValueError: If the images are no whole number of the largest stride of the pyramid, the
+            stride of the patches is no power of two, an argument is out of its range, or Keras's
+            data format is "channels_first".
+
+    Example:
+
+    >>> backbone = keras_vit.ViTTi16(
+    ...     weights=None, include_top=False, pooling=None, input_shape=(256, 256, 3))
+    >>> detector = keras_vit.detection.build_detector(backbone, classes=10)
+    >>> detector.compile(keras.optimizers.AdamW(1e-4))
+    """
+    check_positive("classes", classes)
+    check_positive("num_conv_layers", num_conv_layers)
+    if not isinstance(max_level, int) or max_level < _LEVELS[-1]:
+        raise ValueError(
+            f"`max_level` must be {_LEVELS[-1]} or more. Received: max_level={max_level!r}."
+        )
+    if not anchor_size > 0:
+        raise ValueError(f"`anchor_size` must be above 0. Received: anchor_size={anchor_size!r}.")
+    if keras.config.image_data_format() != "channels_last":  # the heads of keras-hub read it
+        raise ValueError(
+            "Detectors need the data format 'channels_last'. Received: 'channels_first'. Call "
+            "keras.config.set_image_data_format('channels_last') before."
+        )
+    try:
+        from keras_hub.layers import AnchorGenerator, NonMaxSuppression
+        from keras_hub.models import RetinaNetBackbone, RetinaNetObjectDetector
+    except ImportError as error:
+        raise ImportError(
+            f"Detectors need keras-hub. Install it: {pip_install('detection')}."
+        ) from error
+    pyramid = backbone
+    if not isinstance(backbone, PyramidModel):
+        pyramid = build_pyramid(backbone, channels, _LEVELS)
+    missing = [f"P{level}" for level in _LEVELS if f"P{level}" not in pyramid.pyramid_outputs]
+    if missing:
+        raise ValueError(
+            f"RetinaNet reads P3, P4 and P5. Received: a pyramid without {', '.join(missing)}. "
+            f"Build it with levels={_LEVELS}."
+        )
+    features = RetinaNetBackbone(
+        pyramid,
+        min_level=_LEVELS[0],
+        max_level=max_level,
+        use_p5=False,
+        image_shape=tuple(pyramid.inputs[0].shape[1:]),
+        data_format="channels_last",
+    )
+    detector = RetinaNetObjectDetector(
+        features,
+        num_classes=classes,
+        bounding_box_format="xyxy",
+        anchor_generator=AnchorGenerator(
+            "xyxy",
+            min_level=_LEVELS[0],
+            max_level=max_level,
+            num_scales=3,
+            aspect_ratios=[0.5, 1.0, 2.0],
+            anchor_size=anchor_size,
+        ),
+        pre_logits_num_conv_layers=num_conv_layers,
+        prediction_decoder=NonMaxSuppression(
+            "xyxy", from_logits=True, confidence_threshold=_LEAST_CONFIDENCE, dtype="float32"
+        ),
+    )
+    # A layer casts its inputs: in bfloat16, coordinates above 256 would be even numbers.
+    for layer in (detector.label_encoder, detector.label_encoder.box_matcher):
+        layer.dtype_policy = keras.DTypePolicy("float32")
+    # keras-hub 0.32 gives the prior of the focal loss to the boxes instead of the classes, and its
+    # kernels have five times the paper's deviation, so that the first loss is about 300.
+    for head, bias in (
+        (detector.box_head, 0.0),
+        (detector.classification_head, -math.log((1 - _PRIOR) / _PRIOR)),
+    ):
+        for layer in (*head.conv_layers, head.prediction_layer):
+            layer.kernel.assign(keras.random.normal(layer.kernel.shape, stddev=_STDDEV))
+        variable = head.prediction_layer.bias
+        variable.assign(keras.ops.full(variable.shape, bias, variable.dtype))
+    return detector

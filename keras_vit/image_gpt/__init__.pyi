@@ -1,0 +1,10 @@
+from .model import IMAGE_GPT_SIZES as IMAGE_GPT_SIZES
+from .model import ImageGPTConfig as ImageGPTConfig
+from .model import build_image_gpt as build_image_gpt
+from .model import pixel_classifier as pixel_classifier
+from .model import pixel_losses as pixel_losses
+from .sampling import fit_palette as fit_palette
+from .sampling import image_sheet as image_sheet
+from .sampling import sample_pixels as sample_pixels
+from .weights import load_image_gpt as load_image_gpt
+from .weights import save_image_gpt as save_image_gpt

@@ -1,0 +1,15 @@
+from .evaluation import SegmentationResult as SegmentationResult
+from .evaluation import draw_classes as draw_classes
+from .evaluation import evaluate_masks as evaluate_masks
+from .evaluation import predict_masks as predict_masks
+from .export import export_segmenter as export_segmenter
+from .mask_pipeline import MaskAugmentation as MaskAugmentation
+from .mask_pipeline import mask_batches as mask_batches
+from .mask_records import read_mask_records as read_mask_records
+from .mask_records import read_tfds_masks as read_tfds_masks
+from .masks import MaskSet as MaskSet
+from .masks import read_mask_arrays as read_mask_arrays
+from .masks import read_masks as read_masks
+from .model import build_segmenter as build_segmenter
+from .recipes import SegmentationRecipe as SegmentationRecipe
+from .recipes import find_segmentation_recipe as find_segmentation_recipe

@@ -1,0 +1,102 @@
+"""The commands `keras-vit segment train`, `evaluate` and `predict`: names, functions and flags.
+
+Like `cli/commands.py`, which lists this module by its name, it imports nothing of Keras.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from keras_vit.cli.commands import (
+    JSON,
+    OUTPUTS,
+    TRIALS,
+    UNREADABLE_FILES,
+    Command,
+    argument,
+    setting_argument,
+)
+from keras_vit.cli.run_settings import MODEL_FORMS
+from keras_vit.segmentation.settings import SETTINGS
+
+
+def value_or_colour(text: str) -> int | tuple[int, ...]:
+    """Reads `255` as a number, and `224,224,192` as a colour."""
+    numbers = tuple(map(int, text.split(",")))
+    if len(numbers) not in (1, 3):
+        raise argparse.ArgumentTypeError(
+            f"a value such as 255, or a colour such as 224,224,192, is expected. Received: {text!r}"
+        )
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
+_IGNORED: dict[str, Any] = {"type": value_or_colour, "nargs": "*"}
+_SHARED = (
+    argument(
+        "--mode",
+        default="whole",
+        choices=("whole", "slide"),
+        help="resize the image to the model, or average windows of the model's size",
+    ),
+    argument(
+        "--scales",
+        nargs="+",
+        type=float,
+        default=(1.0,),
+        help="sizes to average, with --mode slide",
+    ),
+    argument("--flip", action="store_true", help="average with the mirrored image"),
+    argument("--batch-size", type=int, default=8, help="images per step"),
+)
+
+COMMANDS: tuple[Command, ...] = (
+    Command(
+        "segment train",
+        "segmentation.commands:train_segmenter",
+        "Trains a segmentation head on a model, or both, from images and masks.",
+        (
+            *TRIALS,
+            *OUTPUTS,
+            *(
+                setting_argument(each, **(_IGNORED if each.name == "ignored" else {}))
+                for each in SETTINGS.values()
+            ),
+        ),
+        keeps_buffers=True,
+    ),
+    Command(
+        "segment evaluate",
+        "segmentation.commands:evaluate_segmenter",
+        "Prints the mean IoU of a segmentation model on images with masks.",
+        (
+            argument("images", help="folder of images"),
+            argument("masks", help="folder of PNG masks of the same names"),
+            argument("--model", required=True, help=MODEL_FORMS),
+            *_SHARED,
+            argument("--classes", help="as for `segment train`; by default those of the run"),
+            argument(
+                "--ignored", help="as for `segment train`; by default as in training", **_IGNORED
+            ),
+            JSON,
+        ),
+        keeps_buffers=True,
+    ),
+    Command(
+        "segment predict",
+        "segmentation.commands:predict_segments",
+        "Writes the class map of image files as PNG masks, and drawn over the images.",
+        (
+            argument("files", nargs="+", help="image files, and folders of them"),
+            argument("--model", required=True, help=MODEL_FORMS),
+            argument(
+                "--output",
+                default="segments",
+                help="folder to write to; the first class is 0, whatever --first-value was",
+            ),
+            *_SHARED,
+            UNREADABLE_FILES,
+        ),
+        keeps_buffers=True,
+    ),
+)

@@ -1,0 +1,287 @@
+"""`keras-vit segment train`, `evaluate` and `predict`."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+import pathlib
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit.cli.dry_run import describe_memory, describe_time, parameters_text
+from keras_vit.cli.output import print_facts, say
+from keras_vit.cli.progress import show_progress
+from keras_vit.cli.resolve import class_names_of, open_model, resolve_model
+from keras_vit.cli.settings import read_settings
+from keras_vit.cli.training import end_run, open_run
+from keras_vit.data.decode import decode
+from keras_vit.data.folder import find_readable
+from keras_vit.data.image_files import read_image
+from keras_vit.data.preview import write_png
+from keras_vit.errors import printable
+from keras_vit.models.resizing import resize_model
+from keras_vit.reading import read_text
+from keras_vit.resume.callback import ResumeTraining
+from keras_vit.runtime.model import Model
+from keras_vit.segmentation.evaluation import draw_classes, evaluate_masks, predict_masks
+from keras_vit.segmentation.mask_pipeline import mask_batches
+from keras_vit.segmentation.masks import IGNORED, Colour, MaskSet, read_masks
+from keras_vit.segmentation.model import build_segmenter
+from keras_vit.segmentation.settings import COMMAND, SETTINGS, SegmentSettings
+from keras_vit.train.fit import TrainingResult
+from keras_vit.train.image_lists import IMAGE_LISTS, describe_lists
+from keras_vit.train.keras_files import load_keras_file
+from keras_vit.train.optimizers import AdamW, layerwise_decay
+from keras_vit.train.run_folder import BEST, STATES, callbacks_of, read_config
+from keras_vit.train.runs import SEGMENTATION, load_run
+
+_DRAWN = 8  # held-out images that `train` draws
+_MASKS = ("first_value", "ignored", "mask_suffix", "colors")  # settings of the masks of a run
+
+
+def train_segmenter(
+    config: str | None = None,
+    dry_run: bool = False,
+    quiet: bool = False,
+    verbose: bool = False,
+    **flags: Any,
+) -> None:
+    """Trains a segmentation head on a model, or both, from images and masks."""
+    stored = read_settings(config, SETTINGS, COMMAND) if config else {}
+    run = SegmentSettings(**{**stored, **flags})
+    shown = show_progress(quiet, verbose)
+    keras.utils.set_random_seed(run.seed)
+    names, colors = read_classes(str(run.classes))
+    masks = {"task": SEGMENTATION, **_of_masks(dataclasses.asdict(run)), "colors": colors}
+    training = _read(str(run.images), str(run.masks), names, masks)
+    parts, held_out = {"training": training}, None
+    if run.validation:
+        training, held_out = training.split(run.validation, run.seed)
+        parts = {"training": training, "validation": held_out}
+    model = _build(run, len(names))
+    steps = training.num_images // run.batch_size * run.epochs
+    _compile(model, run, steps)
+    batches = mask_batches(training, model, run.batch_size, training=True, seed=run.seed)
+    if not quiet:
+        print_facts([*_describe(model, run, parts, steps)])
+    if dry_run:
+        say(f"time: {describe_time(model, batches, steps)}")
+        return
+    lists = describe_lists({part: list(each.rows[0]) for part, each in parts.items()})
+    settings = dataclasses.asdict(run)
+    facts = {**masks, "class_names": names, IMAGE_LISTS: lists}
+    folder, start = pathlib.Path(run.output), time.perf_counter()
+    with open_run(folder, {**settings, **facts}, settings, SETTINGS, COMMAND):
+        written = callbacks_of(folder, held_out is not None, False, SEGMENTATION)
+        evaluation = None if held_out is None else mask_batches(held_out, model, run.batch_size)
+        history = model.fit(
+            batches,
+            epochs=run.epochs,
+            validation_data=evaluation,
+            shuffle=False,  # the batches are shuffled
+            callbacks=[*shown.callbacks, *written, ResumeTraining(folder / STATES)],
+            verbose=shown.verbose,
+        )
+        results: dict[str, Any] = {name: values[-1] for name, values in history.history.items()}
+        if held_out is not None:
+            best = load_keras_file(folder / BEST)
+            result = evaluate_masks(best, held_out, batch_size=run.batch_size)
+            results |= {"mean IoU": result.mean_iou, "pixel accuracy": result.pixel_accuracy}
+            _draw_held_out(best, held_out, folder / "overlays", colors)
+            say(result)
+        end_run(folder, TrainingResult(model, history), results, start)
+    say(load_run(folder))
+
+
+def _build(run: SegmentSettings, classes: int) -> Model:
+    """The model to train: a head on the model that the settings name."""
+    backbone = open_model(str(run.model))
+    keras.utils.set_random_seed(run.seed)
+    if run.image_size is not None:
+        backbone = resize_model(backbone, run.image_size)
+    backbone.trainable = not run.freeze
+    return build_segmenter(backbone, classes, run.head)
+
+
+def _compile(model: Model, run: SegmentSettings, steps: int) -> None:
+    rate = keras.optimizers.schedules.CosineDecay(run.learning_rate, max(1, steps))
+    factors = layerwise_decay(model, run.layer_decay) if run.layer_decay else None
+    classes = model.output_shape[-1]
+    options = {"ignore_class": IGNORED, "sparse_y_pred": False, "name": "mean_iou"}
+    model.compile(
+        AdamW(rate, weight_decay=1e-4, rate_factors=factors),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=IGNORED),
+        metrics=[keras.metrics.MeanIoU(classes, **options)],
+    )
+
+
+def _describe(
+    model: Model, run: SegmentSettings, parts: dict[str, MaskSet], steps: int
+) -> Iterator[tuple[str, str]]:
+    """Model, images, steps and memory of a run, as pairs of a name and a text."""
+    try:
+        memory = list(describe_memory(model, run.batch_size, optimizer_slots=2))
+        yield "model", parameters_text(model)
+    except ValueError as error:  # layers of another library
+        memory = [("memory", f"not known: {error}")]
+        yield "model", f"{model.name}, {model.count_params():,} parameters"
+    held_out = parts["validation"].num_images if "validation" in parts else 0
+    yield "images", f"{parts['training'].num_images:,} to train on, {held_out:,} to evaluate on"
+    yield "size", " x ".join(map(str, model.input_shape[1:]))
+    yield "steps", f"{steps:,} of {run.batch_size:,} images: {run.epochs:,} epochs"
+    yield from memory
+    if run.freeze:
+        yield "memory", "with frozen weights less"
+
+
+def evaluate_segmenter(
+    images: str,
+    masks: str,
+    model: str,
+    mode: str = "whole",
+    scales: Sequence[float] = (1.0,),
+    flip: bool = False,
+    batch_size: int = 8,
+    classes: str | None = None,
+    ignored: Sequence[int | Colour] | None = None,
+    as_json: bool = False,
+) -> None:
+    """Prints the mean IoU of a segmentation model on images with masks."""
+    loaded, names, settings = _open(model)
+    if classes is not None:
+        had_colours = settings.get("colors") is not None
+        names, settings["colors"] = read_classes(classes)
+        if had_colours != (settings["colors"] is not None):
+            settings.pop("ignored", None)  # colours and values do not fit each other's masks
+    if ignored is not None:
+        settings["ignored"] = ignored
+    found = _read(images, masks, names, settings)
+    result = evaluate_masks(loaded, found, mode, tuple(scales), flip, batch_size=batch_size)
+    if as_json:
+        iou = dict(zip(result.class_names, result.iou.tolist(), strict=True))
+        measures = {"mean_iou": result.mean_iou, "pixel_accuracy": result.pixel_accuracy}
+        known = {name: value for name, value in iou.items() if value == value}  # JSON has no NaN
+        print(json.dumps({**measures, "iou": known, "images": result.num_images}))
+    else:
+        say(result)
+
+
+def predict_segments(
+    files: Sequence[str],
+    model: str,
+    output: str = "segments",
+    mode: str = "whole",
+    scales: Sequence[float] = (1.0,),
+    flip: bool = False,
+    batch_size: int = 8,
+    unreadable: str = "error",
+) -> None:
+    """Writes the class map of image files as PNG masks, and drawn over the images."""
+    paths = find_readable(files, unreadable)
+    folder = pathlib.Path(output)
+    endings = (".png", "_overlay.png")
+    results = {path: [folder / f"{path.stem}{end}" for end in endings] for path in paths}
+    written = [file for files in results.values() for file in files]
+    counts = collections.Counter(written)
+    clashing = [str(path) for path in paths if any(counts[file] > 1 for file in results[path])]
+    if clashing:
+        raise ValueError(
+            "Images NAME.jpg become NAME.png and NAME_overlay.png, and files of these images would "
+            f"replace one another: {', '.join(map(printable, clashing[:5]))}. Predict them into "
+            "folders of their own with --output."
+        )
+    own = {path.resolve() for path in paths}
+    lost = [str(path) for path in written if path.resolve() in own]
+    if lost:
+        raise ValueError(
+            "Masks would replace images that they are predicted for: "
+            f"{', '.join(map(printable, lost[:5]))}. Choose another --output."
+        )
+    loaded, names, settings = _open(model)
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in paths:
+        pixels = read_image(path, loaded.inputs[0].shape[-1])
+        found = predict_masks(loaded, pixels, mode, tuple(scales), flip, batch_size=batch_size)
+        mask, overlay = results[path]
+        write_png(mask, found[..., None])
+        write_png(overlay, draw_classes(pixels, found, settings.get("colors")))
+        shares = [(names[label], float((found == label).mean())) for label in range(len(names))]
+        shown = sorted((item for item in shares if item[1]), key=lambda item: -item[1])
+        texts = [str(path), *(f"{name} {share:.1%}" for name, share in shown)]
+        say("  ".join(map(printable, texts)))
+
+
+def read_classes(path: str) -> tuple[list[str], list[tuple[int, int, int]] | None]:
+    """Reads class names, one per line, each with a colour where masks have colours.
+
+    Args:
+        path: Text file of lines such as `road` or `road 128 64 128`.
+
+    Returns:
+        The names, and their colours or `None`.
+
+    Raises:
+        ValueError: If some lines have a colour and others have none, or there is no line.
+    """
+    text = read_text(path)
+    lines = [line.split() for line in text.splitlines() if line.strip()]
+    coloured = [line for line in lines if len(line) > 3 and all(map(str.isdigit, line[-3:]))]
+    if not lines or 0 < len(coloured) < len(lines):
+        raise ValueError(
+            f"{path} must name a class in each line, and the colour of every class or of none: "
+            f"`road` or `road 128 64 128`. Received: {len(lines)} lines, {len(coloured)} of them "
+            "with a colour."
+        )
+    if not coloured:
+        return [" ".join(line) for line in lines], None
+    colors = [(int(line[-3]), int(line[-2]), int(line[-1])) for line in lines]
+    return [" ".join(line[:-3]) for line in lines], colors
+
+
+def _read(images: str, masks: str, names: Sequence[str], settings: dict[str, Any]) -> MaskSet:
+    """The images and masks, checked to the last pixel."""
+    colors = settings.get("colors")
+    return read_masks(
+        images,
+        masks,
+        names,
+        first_value=settings.get("first_value", 0),
+        ignored=[x if isinstance(x, int) else tuple(x) for x in settings.get("ignored", [IGNORED])],
+        colors=colors and [tuple(color) for color in colors],
+        mask_suffix=settings.get("mask_suffix", ""),
+        check="pixels",
+    )
+
+
+def _open(model: str) -> tuple[keras.Model, list[str], dict[str, Any]]:
+    """A segmentation model, its class names, and what its run says about masks."""
+    loaded = open_model(model)
+    shape = loaded.output_shape
+    if not isinstance(shape, tuple) or len(shape) != 4:
+        raise ValueError(
+            f"{model!r} is no segmentation model: its output has the shape {shape}, and logits of "
+            "pixels (B, H, W, K) are needed. Train one: `keras-vit segment train`."
+        )
+    path = resolve_model(model).path
+    config = read_config(path.parent) if path else {}
+    return loaded, class_names_of(model, None, loaded), _of_masks(config)
+
+
+def _of_masks(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: settings[name] for name in _MASKS if name in settings}
+
+
+def _draw_held_out(model: keras.Model, masks: MaskSet, folder: pathlib.Path, colors: Any) -> None:
+    """Draws true and predicted classes of some images, one above the other."""
+    folder.mkdir(exist_ok=True)
+    few = masks.subset(np.arange(min(_DRAWN, masks.num_images)))
+    for index, (image, labels) in enumerate(few.pairs()):
+        pixels = decode(image, model.inputs[0].shape[-1]).numpy()
+        maps = labels, predict_masks(model, pixels)
+        drawn = [draw_classes(pixels, each, colors) for each in maps]
+        write_png(folder / f"{index}.png", np.concatenate(drawn))

@@ -1,0 +1,256 @@
+"""Images with masks: PNG files of every kind, joint geometry, and what is wrong with files."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+import numpy as np
+import PIL.Image
+import pytest
+import tensorflow as tf
+
+from keras_vit.config import Preprocessing
+from keras_vit.data.input_transform import InputTransform
+from keras_vit.segmentation.mask_pipeline import MaskAugmentation, mask_batches
+from keras_vit.segmentation.masks import read_mask_arrays, read_masks, value_table
+from tests.data.pictures import encoded, pixels
+
+NAMES = ("sky", "road", "car")
+COLORS = [(70, 130, 180), (128, 64, 128), (0, 0, 142)]
+STILL = MaskAugmentation(brightness=0, contrast=0, saturation=0)
+SIZE = (24, 32)
+
+
+def labels_for(index, size=(40, 60)):
+    labels = np.random.default_rng(index).integers(0, 3, size).astype("uint8")
+    labels[:4] = 255
+    return labels
+
+
+def mask_file(labels, kind):
+    """A PNG of labels: grey, with a palette of 8 or 2 bits, or of colours."""
+    if kind == "grey":
+        return encoded(labels, "png")
+    if kind == "colours":
+        table = np.zeros((256, 3), "uint8")
+        table[:3] = COLORS
+        table[255] = 7
+        return encoded(table[labels], "png")
+    image = PIL.Image.fromarray(np.where(labels == 255, 3, labels) if kind == "2 bits" else labels)
+    image = image.convert("P")
+    image.putpalette(np.random.default_rng(0).integers(0, 256, 768).astype("uint8").tobytes())
+    image.putdata(
+        np.where(labels == 255, 3, labels).ravel() if kind == "2 bits" else labels.ravel()
+    )
+    return encoded(image, "png", **({"bits": 2} if kind == "2 bits" else {"transparency": 255}))
+
+
+def write_pairs(root, kind="grey", count=3):
+    for name in ("images", "masks"):
+        (root / name / "a").mkdir(parents=True)
+    for index in range(count):
+        image = encoded(pixels(seed=index))
+        (root / f"images/a/{index}.jpg").write_bytes(image)
+        (root / f"masks/a/{index}.png").write_bytes(mask_file(labels_for(index), kind))
+    return root / "images", root / "masks"
+
+
+@pytest.mark.parametrize("kind", ["grey", "palette", "2 bits", "colours"])
+def test_masks_of_every_kind_have_the_same_labels(kind, tmp_path):
+    options = {"2 bits": {"ignored": (3,)}, "colours": {"colors": COLORS, "ignored": [(7, 7, 7)]}}
+    masks = read_masks(
+        *write_pairs(tmp_path / os.fsdecode(b"\xff"), kind),
+        NAMES,
+        check="pixels",
+        **options.get(kind, {}),
+    )
+    assert masks.num_images == 3
+    for index, (_, labels) in enumerate(masks.pairs()):
+        np.testing.assert_array_equal(labels, labels_for(index))
+    expected = np.bincount(np.ravel([labels_for(i) for i in range(3)]), minlength=256)[:3]
+    np.testing.assert_array_equal(masks.pixel_counts(), expected)
+
+
+def test_problems_of_files_are_listed_together(tmp_path):
+    images, folder = write_pairs(tmp_path, count=5)
+    good = labels_for(0)
+    (folder / "a/0.png").write_bytes(encoded(good[:-1], "png"))
+    (folder / "a/1.png").write_bytes(mask_file(good, "colours"))
+    (folder / "a/2.png").write_bytes(encoded(good.astype("uint16"), "png"))
+    data = mask_file(good, "palette")
+    (folder / "a/3.png").write_bytes(data.replace(b"PLTE", b"abCd"))
+    (folder / "a/4.png").write_bytes(encoded(good, "jpeg"))
+    with pytest.raises(ValueError) as caught:
+        read_masks(images, folder, NAMES)
+    for text in (
+        "0.png has 39 x 60 pixels, and 0.jpg 40 x 60 as it is displayed. Save the mask in that",
+        "1.png has colours. Pass the colour of every class: colors=",
+        "2.png has 16 bits a pixel",
+        "3.png has a palette, and no table of its colours",
+        "4.png is no PNG: other formats change labels",
+    ):
+        assert text in str(caught.value)
+    twin = images / "a/1.png"
+    twin.write_bytes(encoded(good, "png"))
+    with pytest.raises(ValueError, match=r"a/1.png has the name of .*a/1.jpg"):
+        read_masks(images, folder, NAMES)
+    twin.unlink()
+    (folder / "a/4.png").rename(folder / "a/5.png")
+    with pytest.raises(ValueError, match=r"(?s)4.jpg has no mask.*5.png has no image"):
+        read_masks(images, folder, NAMES)
+
+
+def test_labels_beyond_the_classes_are_found_before_or_while_reading(tmp_path):
+    folders = write_pairs(tmp_path)
+    with pytest.raises(
+        ValueError, match=r"(?s)3 masks hold values beyond the 2 classes.*0.png has"
+    ):
+        read_masks(*folders, NAMES[:2], check="pixels")
+    with pytest.raises(ValueError, match=r"mask of .*0\.jpg .* none of its 2 classes"):
+        read_masks(*folders, NAMES[:2]).pixel_counts()
+    batches = mask_batches(read_masks(*folders, NAMES[:2]), InputTransform(SIZE), 2)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"none of its 2 classes"):
+        next(iter(batches))
+    with pytest.raises(ValueError, match=r"hold 2, and the 2 classes are 0 to 1"):
+        read_mask_arrays(np.zeros((1, 4, 4, 3), "uint8"), np.full((1, 4, 4), 2), NAMES[:2])
+    with pytest.raises(ValueError, match=r"colour of its own"):
+        read_masks(*folders, NAMES, colors=[(0, 0, 0)] * 3)
+    with pytest.raises(ValueError, match=r"3 classes, the model 5"):
+        model = type("Model", (), {"output_shape": (None, 4, 4, 5), "inputs": None})
+        mask_batches(read_masks(*folders, NAMES), model, 2)
+
+
+def test_damage_that_is_found_while_decoding_names_the_file(tmp_path):
+    folders = write_pairs(tmp_path, count=2)
+    path = folders[1] / "a/1.png"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 255
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=r"1 masks .*damaged:\s+\S*a/1\.png cannot be decoded"):
+        read_masks(*folders, NAMES, check="pixels")
+    with pytest.raises(ValueError, match=r"The mask of \S*a/1\.jpg cannot be decoded"):
+        read_masks(*folders, NAMES).pixel_counts()
+
+
+def test_turned_images_have_masks_as_displayed(tmp_path):
+    images, folder = write_pairs(tmp_path, count=1)
+    exif = PIL.Image.Exif()
+    exif[0x0112] = 6
+    (images / "a/0.jpg").write_bytes(encoded(pixels(60, 40), exif=exif))
+    (pair,) = read_masks(images, folder, NAMES).pairs()
+    assert pair[1].shape == (40, 60)
+
+
+def test_images_are_turned_to_their_masks_for_every_model(tmp_path):
+    images, folder = write_pairs(tmp_path, count=1)
+    labels = np.zeros((40, 60), "uint8")
+    labels[:, 40:] = 1
+    exif = PIL.Image.Exif()
+    exif[0x0112] = 2  # mirrored when it is displayed, in the same size
+    stored = np.repeat(labels[:, ::-1, None] * np.uint8(200), 3, -1)
+    (images / "a/0.jpg").write_bytes(encoded(stored, exif=exif, quality=95))
+    (folder / "a/0.png").write_bytes(mask_file(labels, "grey"))
+    masks = read_masks(images, folder, NAMES)
+    model = InputTransform((40, 60), Preprocessing(exif_orientation=False), normalize=False)
+    pixels, found = next(iter(mask_batches(masks, model, 1)))
+    np.testing.assert_array_equal(found[0], labels)
+    np.testing.assert_allclose(pixels[0, :, :, 0], labels * 200.0, atol=20)
+
+
+def table(count=3, **options):
+    masks = np.arange(count)[None, None].repeat(2, 1)
+    images = np.zeros((*masks.shape, 3), "uint8")
+    return read_mask_arrays(images, masks, [str(i) for i in range(count)], **options)
+
+
+def test_arrays_of_masks_have_the_size_of_the_images():
+    images, masks = np.zeros((2, 4, 6, 3), "uint8"), np.zeros((2, 4, 6), int)
+    for wrong in (masks[:, :, :5], masks[:1], masks[0], masks[..., None], masks.astype(float)):
+        message = rf"of shape \(B, H, W\). Received: shape \(2, 4, 6, 3\), and {wrong.dtype}"
+        with pytest.raises(ValueError, match=message):
+            read_mask_arrays(images, wrong, ["a"])
+
+
+def test_a_value_is_not_both_a_class_and_ignored(tmp_path):
+    folders = write_pairs(tmp_path)
+    with pytest.raises(ValueError, match="The value 0 is a class, 0 of 3, and cannot be ignored"):
+        read_masks(*folders, NAMES, ignored=(0,))
+    with pytest.raises(ValueError, match="The value 2 is a class, 1 of 3"):
+        read_masks(*folders, NAMES, first_value=1, ignored=(255, 2))
+    with pytest.raises(ValueError, match="The value 2 is a class, 2 of 3"):
+        table(ignored=(2,))
+    with pytest.raises(ValueError, match=r"\[\(128, 64, 128\)\] are colours of classes"):
+        read_masks(*folders, NAMES, colors=COLORS, ignored=[COLORS[1]])
+    with pytest.raises(ValueError, match=r"three integers each. Received: ignored=\[0\]"):
+        read_masks(*folders, NAMES, colors=COLORS, ignored=[0])
+    for value in (-1, 300):
+        with pytest.raises(ValueError, match=rf"values from 0 to 255. Received: \({value},\)"):
+            table(ignored=(value,))
+    assert value_table(255, 1, (255,)).numpy().tolist() == [-1, *range(255)]
+    assert table(ignored=(np.int64(7), 7)).pixel_counts().tolist() == [2, 2, 2]
+
+
+def painted(count=4, size=(40, 60)):
+    """Images whose red channel is 50 times their label, so that both must move together."""
+    coarse = np.random.default_rng(1).integers(0, 3, (count, size[0] // 10, size[1] // 10))
+    labels = np.kron(coarse, np.ones((10, 10), "int32")).astype("uint8")
+    images = np.stack([labels * 50, *[np.full(labels.shape, 90)] * 2], -1).astype("uint8")
+    return read_mask_arrays(images, labels, NAMES)
+
+
+def test_geometry_is_that_of_image_and_mask_alike():
+    batches = mask_batches(painted(), InputTransform(SIZE), 4, training=True, augmentation=STILL)
+    batches = [next(iter(batches)) for _ in range(4)]
+    x, y = (np.concatenate(parts) for parts in zip(*batches, strict=True))
+    assert x.shape == (16, *SIZE, 3) and y.dtype == np.uint8
+    seen = y != 255
+    inside = np.abs(x[..., 0] - 50.0 * y)[seen] < 1e-3  # not between two classes
+    assert inside.mean() > 0.6 and 0.02 < 1 - seen.mean() < 0.6
+    np.testing.assert_allclose(x[..., 1][seen], 90, atol=1e-3)
+    np.testing.assert_allclose(x[~seen], 127.5, atol=1e-3)  # the mean, where it was padded
+    mirrored = [x[i, :, ::-1] for i in range(16)]
+    assert len({np.asarray(each).tobytes() for each in [*x, *mirrored]}) > 28
+
+
+def test_colours_change_in_the_image_alone_and_repeatably():
+    def first(**options):
+        return next(iter(mask_batches(painted(), InputTransform(SIZE), 4, True, **options)))
+
+    (still, labels), (changed, same) = first(augmentation=STILL), first()
+    np.testing.assert_array_equal(labels, same)
+    assert np.abs(still - changed).mean() > 3 and np.min(changed) >= 0 and np.max(changed) <= 255
+    np.testing.assert_array_equal(first()[0], changed)
+    assert not np.array_equal(first(seed=1)[0], changed)
+
+
+def test_evaluation_takes_every_pixel_at_its_centre_and_weights_follow_labels():
+    masks = painted(3)
+    batches = mask_batches(masks, InputTransform((20, 30)), 2, class_weights=(1, 2, 0.5))
+    x, y, w = (np.concatenate(parts) for parts in zip(*batches, strict=True))
+    np.testing.assert_array_equal(y, masks.rows[1][:, 1::2, 1::2])
+    np.testing.assert_array_equal(w, np.array([1, 2, 0.5])[y])
+    assert x.shape == (3, 20, 30, 3)
+    # As predictions and exports resize, whatever classification did.
+    cubic = InputTransform((20, 30), Preprocessing(interpolation="bicubic"))
+    again = np.concatenate([x for x, _ in mask_batches(masks, cubic, 2)])
+    np.testing.assert_array_equal(again, x)
+    with pytest.raises(ValueError, match=r"`class_weights` must be 3 numbers"):
+        mask_batches(masks, InputTransform(SIZE), 2, class_weights=(1, 2))
+    rest, held = masks.split(1)
+    assert (rest.num_images, held.num_images) == (2, 1)
+
+
+def test_hue_turns_the_colours_of_the_image_alone():
+    images = np.zeros((4, 16, 16, 3), "uint8") + np.array([200, 40, 40], "uint8")
+    masks = read_mask_arrays(images, np.zeros((4, 16, 16), int), ["red"])
+    size = InputTransform((16, 16), normalize=False)
+    augmentation = dataclasses.replace(STILL, hue=0.2, scale=(1.0, 1.0))
+    (found, labels), *_ = mask_batches(masks, size, 4, training=True, augmentation=augmentation)
+    found = found.numpy()
+    np.testing.assert_allclose(found.max(-1), 200, atol=1e-3)  # as bright and as saturated
+    np.testing.assert_allclose(found.min(-1), 40, atol=1e-3)
+    assert len(np.unique(found.round(2).reshape(-1, 3), axis=0)) == 4  # another turn each
+    assert set(np.unique(labels)) <= {0, 255}
+    with pytest.raises(ValueError, match=r"`hue` must be in \[0, 0.5\]. Received: 0.6"):
+        MaskAugmentation(hue=0.6)
