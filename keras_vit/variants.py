@@ -15,7 +15,7 @@ from keras_vit.config import (
     ResNetStem,
     ViTConfig,
 )
-from keras_vit.families import FAMILIES, FAMILY_NAMES
+from keras_vit.families.newer import FAMILIES, FAMILY_NAMES
 from keras_vit.timm_architectures import TIMM_ARCHITECTURES
 
 # Fields of the configuration that `create_model` has other arguments for.

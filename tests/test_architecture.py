@@ -25,8 +25,9 @@ LEVELS = {
     3: ("models", "weights"),
     2: ("layers", "data", "resume"),
     1: ("variants", "resize", "runtime", "distribution"),
-    0: ("config", "families", "timm_architectures"),
-    -1: ("checks", "errors", "files", "installation", "reading"),
+    0: ("families", "timm_architectures"),
+    -1: ("config",),
+    -2: ("checks", "errors", "files", "installation", "reading"),
 }
 LEVEL = {name: level for level, names in LEVELS.items() for name in names}
 # Sub-packages that may import TensorFlow at the top of a module. Modules elsewhere import it in

@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 from keras_vit.config import IMAGENET_STATISTICS, Preprocessing, RotaryPositions
-from keras_vit.families import DINOV3, EVA02, PERCEPTION, PERCEPTION_GIGANTIC
+from keras_vit.families.newer import DINOV3, EVA02, PERCEPTION, PERCEPTION_GIGANTIC
 
 # Every name of timm 1.0.31 in vision_transformer, vision_transformer_hybrid, deit, eva and beit
 # that is a ViT of this package, by its number of attention heads. `scripts/sweep` compares each

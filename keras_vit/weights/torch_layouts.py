@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.config import IMAGENET_STATISTICS, Preprocessing, RotaryPositions, ViTConfig
-from keras_vit.families import CLIP, DINOV3, VIT5
+from keras_vit.families.newer import CLIP, DINOV3, VIT5
 from keras_vit.weights.layout import (
     CONVOLUTION,
     GRID_TABLE,

@@ -18,7 +18,7 @@ import pytest
 import safetensors.numpy
 
 from keras_vit.errors import CheckpointError
-from keras_vit.families import FAMILIES
+from keras_vit.families.newer import FAMILIES
 from keras_vit.hub.catalog import CARDS
 from keras_vit.pretrained import from_pretrained
 from keras_vit.timm_architectures import TIMM_ARCHITECTURES
