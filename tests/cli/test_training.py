@@ -152,7 +152,10 @@ def test_a_folder_with_train_and_test_is_understood(place, capsys):
     assert report["parts"][1]["counts"] == {"blue": 4, "red": 4}
     assert train("--steps", "100", "--output", "runs/parts", data="photos") == 0
     printed = capsys.readouterr().out
-    assert printed.startswith("folder:") and "photos/train: blue 16, red 16" in printed
+    assert [line.split(maxsplit=1) for line in printed.splitlines()[:2]] == [
+        ["folder:", "photos/train"],
+        ["training:", "blue 16, red 16"],
+    ]
     [line] = [line for line in printed.splitlines() if line.startswith("epoch 1/1  ")]
     assert "loss" in line
     assert json.loads((place / "runs/parts/results.json").read_text())["test accuracy"] == 1
