@@ -108,3 +108,15 @@ def each(name: str, models: Mapping[str, str], sizes: Mapping[str, tuple[int, ..
         for variant, stated in sizes.items()
         for size in stated
     )
+
+
+def with_top1(
+    name: str, models: Mapping[str, str], top1: Mapping[str, tuple[float | None, ...]]
+) -> Files:
+    """Lists files of 224 and 384 pixels, as `each`, by their top-1; `None` if one is missing."""
+    return tuple(
+        (variant, name.format(models[variant], size), size, accuracy)
+        for variant, accuracies in top1.items()
+        for size, accuracy in zip((224, 384), accuracies, strict=False)
+        if accuracy
+    )

@@ -7,7 +7,16 @@ from typing import Any
 
 from keras_vit.config import UNIT_RANGE, Preprocessing
 from keras_vit.families import keys
-from keras_vit.families.cards import BIG_VISION, EXACT, HUB, HUB_EXACT, TIMM, Origin, Published
+from keras_vit.families.cards import (
+    BIG_VISION,
+    EXACT,
+    HUB,
+    HUB_EXACT,
+    TIMM,
+    Origin,
+    Published,
+    with_top1,
+)
 from keras_vit.families.keys import Fields
 from keras_vit.families.preprocessing import SHORTER_SIDE
 
@@ -55,15 +64,6 @@ _DEIT3 = Origin(
     measured="README_revenge.md of facebookresearch/deit (the weights before conversion)",
 )
 _DEIT3_224 = _DEIT3._replace(preprocessing=Preprocessing(crop_ratio=7 / 8))
-# DeiT III: size, image size, top-1 trained on ImageNet, and pre-trained on ImageNet-22k.
-_DEIT3_FILES = (
-    ("vit_s16", "small", 224, 81.4, 83.1),
-    ("vit_s16", "small", 384, 83.4, 84.8),
-    ("vit_b16", "base", 224, 83.8, 85.7),
-    ("vit_b16", "base", 384, 85.0, 86.7),
-    ("vit_l16", "large", 224, 84.9, 87.0),
-    ("vit_l16", "large", 384, 85.8, 87.7),
-)
 _TIMM_DEIT = Origin(TIMM, _PAPER, EXACT, classes=1000)
 _TIMM_DISTILLED = _TIMM_DEIT._replace(options={**EXACT, "distillation_token": True})
 _TIMM_DEIT3 = Origin(
@@ -81,58 +81,49 @@ _HUB_DEIT = Origin(
     measured="README_deit.md of facebookresearch/deit",
 )
 _HUB_DISTILLED = _HUB_DEIT._replace(options={**HUB_EXACT, "distillation_token": True})
+_MODELS = {
+    "vit_ti16": "tiny", "vit_s16": "small", "vit_m16": "medium", "vit_b16": "base",
+    "vit_l16": "large",
+}  # fmt: skip
 CARDS = (
     *(
         Published(
-            _DEIT3_224 if size == 224 else _DEIT3,
-            f"bv_deit3_{('in1k', 'in21k_ft_in1k')[number]}",
-            ((variant, f"zoo/deit3/bv_deit_3_{name}_{size}_{data}", size, top1[number]),),
+            _DEIT3_224 if size == 224 else _DEIT3, f"bv_deit3_{tag}",
+            ((variant, f"zoo/deit3/bv_deit_3_{_MODELS[variant]}_{size}_{data}", size, top1),),
         )
-        for variant, name, size, *top1 in _DEIT3_FILES
-        for number, data in enumerate(("1k", "21k"))
+        for data, tag, accuracies in (
+            ("1k", "in1k", {"s": (81.4, 83.4), "b": (83.8, 85.0), "l": (84.9, 85.8)}),
+            ("21k", "in21k_ft_in1k", {"s": (83.1, 84.8), "b": (85.7, 86.7), "l": (87.0, 87.7)}),
+        )
+        for variant, both in ((f"vit_{size}16", both) for size, both in accuracies.items())
+        for size, top1 in zip((224, 384), both, strict=True)
     ),
-    Published(_TIMM_DEIT, "deit_in1k", (
-        ("vit_ti16", "deit_tiny_patch16_224.fb_in1k", 224, 72.190),
-        ("vit_s16", "deit_small_patch16_224.fb_in1k", 224, 79.856),
-        ("vit_b16", "deit_base_patch16_224.fb_in1k", 224, 81.980),
-        ("vit_b16", "deit_base_patch16_384.fb_in1k", 384, 83.108),
-    )),
-    Published(_TIMM_DISTILLED, "deit_distilled_in1k", (
-        ("vit_ti16", "deit_tiny_distilled_patch16_224.fb_in1k", 224, 74.538),
-        ("vit_s16", "deit_small_distilled_patch16_224.fb_in1k", 224, 81.204),
-        ("vit_b16", "deit_base_distilled_patch16_224.fb_in1k", 224, 83.384),
-        ("vit_b16", "deit_base_distilled_patch16_384.fb_in1k", 384, 85.438),
+    Published(_TIMM_DEIT, "deit_in1k", with_top1("deit_{}_patch16_{}.fb_in1k", _MODELS, {
+        "vit_ti16": (72.190,), "vit_s16": (79.856,), "vit_b16": (81.980, 83.108),
+    })),
+    Published(_TIMM_DISTILLED, "deit_distilled_in1k", with_top1(
+        "deit_{}_distilled_patch16_{}.fb_in1k", _MODELS,
+        {"vit_ti16": (74.538,), "vit_s16": (81.204,), "vit_b16": (83.384, 85.438)},
     )),
     Published(_TIMM_DEIT3, "deit3_in1k", (
-        ("vit_s16", "deit3_small_patch16_224.fb_in1k", 224, 81.382),
-        ("vit_s16", "deit3_small_patch16_384.fb_in1k", 384, 83.432),
-        ("vit_m16", "deit3_medium_patch16_224.fb_in1k", 224, 83.090),
-        ("vit_b16", "deit3_base_patch16_224.fb_in1k", 224, 83.800),
-        ("vit_b16", "deit3_base_patch16_384.fb_in1k", 384, 85.088),
-        ("vit_l16", "deit3_large_patch16_224.fb_in1k", 224, 84.772),
-        ("vit_l16", "deit3_large_patch16_384.fb_in1k", 384, 85.820),
+        *with_top1("deit3_{}_patch16_{}.fb_in1k", _MODELS, {
+            "vit_s16": (81.382, 83.432), "vit_m16": (83.090,), "vit_b16": (83.800, 85.088),
+            "vit_l16": (84.772, 85.820),
+        }),
         ("vit_h14", "deit3_huge_patch14_224.fb_in1k", 224, 85.204),
     )),
     Published(_TIMM_DEIT3, "deit3_in22k_ft_in1k", (
-        ("vit_s16", "deit3_small_patch16_224.fb_in22k_ft_in1k", 224, 83.082),
-        ("vit_s16", "deit3_small_patch16_384.fb_in22k_ft_in1k", 384, 84.846),
-        ("vit_m16", "deit3_medium_patch16_224.fb_in22k_ft_in1k", 224, 84.550),
-        ("vit_b16", "deit3_base_patch16_224.fb_in22k_ft_in1k", 224, 85.728),
-        ("vit_b16", "deit3_base_patch16_384.fb_in22k_ft_in1k", 384, 86.742),
-        ("vit_l16", "deit3_large_patch16_224.fb_in22k_ft_in1k", 224, 86.990),
-        ("vit_l16", "deit3_large_patch16_384.fb_in22k_ft_in1k", 384, 87.736),
+        *with_top1("deit3_{}_patch16_{}.fb_in22k_ft_in1k", _MODELS, {
+            "vit_s16": (83.082, 84.846), "vit_m16": (84.550,), "vit_b16": (85.728, 86.742),
+            "vit_l16": (86.990, 87.736),
+        }),
         ("vit_h14", "deit3_huge_patch14_224.fb_in22k_ft_in1k", 224, 87.180),
     )),
-    Published(_HUB_DEIT, "deit_in1k", (
-        ("vit_ti16", "facebook/deit-tiny-patch16-224", 224, 72.2),
-        ("vit_s16", "facebook/deit-small-patch16-224", 224, 79.9),
-        ("vit_b16", "facebook/deit-base-patch16-224", 224, 81.8),
-        ("vit_b16", "facebook/deit-base-patch16-384", 384, 82.9),
-    )),
-    Published(_HUB_DISTILLED, "deit_distilled_in1k", (
-        ("vit_ti16", "facebook/deit-tiny-distilled-patch16-224", 224, 74.5),
-        ("vit_s16", "facebook/deit-small-distilled-patch16-224", 224, 81.2),
-        ("vit_b16", "facebook/deit-base-distilled-patch16-224", 224, 83.4),
-        ("vit_b16", "facebook/deit-base-distilled-patch16-384", 384, 85.2),
+    Published(_HUB_DEIT, "deit_in1k", with_top1("facebook/deit-{}-patch16-{}", _MODELS, {
+        "vit_ti16": (72.2,), "vit_s16": (79.9,), "vit_b16": (81.8, 82.9),
+    })),
+    Published(_HUB_DISTILLED, "deit_distilled_in1k", with_top1(
+        "facebook/deit-{}-distilled-patch16-{}", _MODELS,
+        {"vit_ti16": (74.5,), "vit_s16": (81.2,), "vit_b16": (83.4, 85.2)},
     )),
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from keras_vit.config import UNIT_RANGE, Preprocessing
@@ -19,6 +20,7 @@ from keras_vit.families.cards import (
     Published,
     Publisher,
     each,
+    with_top1,
 )
 from keras_vit.families.keys import Fields
 from keras_vit.families.preprocessing import SQUASHED
@@ -136,24 +138,29 @@ _RECOMMENDED = (
     ("R_Ti_16", "none", "0.03", "0.0", 40, "0.03", 384, 75.40),
     ("B_8", "medium2", "0.1", "0.0", None, "0.03", 224, 85.578),
 )
-# What timm chose among the files fine-tuned at 224 pixels, and measured.
+# What timm chose among the files fine-tuned at 224 pixels, and among those trained on ImageNet
+# alone, fine-tuned at 224 and 384.
 _AT_224 = (
-    ("Ti_16", "none", "0.03", "0.0", "0.03", 75.452),
-    ("S_32", "light1", "0.03", "0.0", "0.03", 76.010),
-    ("S_16", "light1", "0.03", "0.0", "0.03", 81.402),
-    ("B_32", "medium1", "0.03", "0.0", "0.03", 80.732),
-    ("B_16", "medium1", "0.1", "0.0", "0.01", 84.534),
-    ("L_16", "medium1", "0.1", "0.1", "0.01", 85.856),
-    ("R_Ti_16", "none", "0.03", "0.0", "0.03", 71.800),
-    ("R26_S_32", "light0", "0.03", "0.1", "0.03", 81.856),
-    ("R50_L_32", "medium1", "0.1", "0.1", "0.01", 84.434),
-)
-# Those trained on ImageNet alone, with their top-1 at 224 and at 384 pixels.
+    ("Ti_16", "none", "0.03", "0.0", "0.03"), ("S_32", "light1", "0.03", "0.0", "0.03"),
+    ("S_16", "light1", "0.03", "0.0", "0.03"), ("B_32", "medium1", "0.03", "0.0", "0.03"),
+    ("B_16", "medium1", "0.1", "0.0", "0.01"), ("L_16", "medium1", "0.1", "0.1", "0.01"),
+    ("R_Ti_16", "none", "0.03", "0.0", "0.03"), ("R26_S_32", "light0", "0.03", "0.1", "0.03"),
+    ("R50_L_32", "medium1", "0.1", "0.1", "0.01"),
+)  # fmt: skip
 _IN1K = (
-    ("S_16", "medium2", "0.1", "0.0", "0.01", 78.842, 81.130),
-    ("B_32", "medium2", "0.1", "0.1", "0.01", 74.908, 78.750),
-    ("B_16", "strong2", "0.1", "0.1", "0.01", 79.154, 81.102),
-)
+    ("S_16", "medium2", "0.1", "0.0", "0.01"), ("B_32", "medium2", "0.1", "0.1", "0.01"),
+    ("B_16", "strong2", "0.1", "0.1", "0.01"),
+)  # fmt: skip
+# Top-1 that timm measured at 224 and at 384 pixels.
+_AUGREG_TOP1 = {
+    "vit_ti16": (75.452, 78.438), "vit_s32": (76.010, 80.476), "vit_s16": (81.402, 83.814),
+    "vit_b32": (80.732, 83.358), "vit_b16": (84.534, 86.010), "vit_b8": (85.838,),
+    "vit_l16": (85.856, 87.096), "r_vit_ti16": (71.800, 75.962), "r26_vit_s32": (81.856, 84.066),
+    "r50_vit_l32": (84.434, 86.188),
+}  # fmt: skip
+_IN1K_TOP1 = {
+    "vit_s16": (78.842, 81.130), "vit_b32": (74.908, 78.750), "vit_b16": (79.154, 81.102),
+}  # fmt: skip
 
 
 def _augreg(
@@ -205,14 +212,14 @@ _OFFICIAL_CARDS = (
             for model, *settings, _, lr, side, top1 in _RECOMMENDED
         ),
         *(
-            (*_augreg(model, "i21k", *settings, 224), top1)
-            for model, *settings, top1 in _AT_224
+            (*(file := _augreg(model, "i21k", *settings, 224)), _AUGREG_TOP1[file[0]][0])
+            for model, *settings in _AT_224
         ),
     )),
     Published(_AUGREG, "augreg_in1k", tuple(
-        (*_augreg(model, "i1k", *settings, side), top1)
-        for model, *settings, small, large in _IN1K
-        for side, top1 in ((224, small), (384, large))
+        (*(file := _augreg(model, "i1k", *settings, side)), _IN1K_TOP1[file[0]][side == 384])
+        for model, *settings in _IN1K
+        for side in (224, 384)
     )),
 )  # fmt: skip
 
@@ -281,18 +288,9 @@ _NAMES = {
 }  # fmt: skip
 
 
-def _timm(origin: Origin, tag: str, *files: tuple[Any, ...]) -> Published:
-    """Files of timm with one tag: variant, top-1 at 224 and at 384 pixels."""
-    return Published(
-        origin,
-        tag,
-        tuple(
-            (variant, f"vit_{_NAMES[variant]}_{size}.{tag}", size, top1)
-            for variant, *accuracies in files
-            for size, top1 in zip((224, 384), accuracies, strict=False)
-            if top1
-        ),
-    )
+def _timm(origin: Origin, tag: str, top1: Mapping[str, tuple[float | None, ...]]) -> Published:
+    """Files of timm with one tag."""
+    return Published(origin, tag, with_top1(f"vit_{{}}_{{}}.{tag}", _NAMES, top1))
 
 
 def _pretrained(origin: Origin, tag: str, variants: str) -> Published:
@@ -302,25 +300,14 @@ def _pretrained(origin: Origin, tag: str, variants: str) -> Published:
 
 
 _TIMM_CARDS = (
-    _timm(_TIMM_AUGREG, "augreg2_in21k_ft_in1k", ("vit_b16", 85.108), ("vit_b8", 86.252)),
-    _timm(
-        _TIMM_AUGREG, "augreg_in21k_ft_in1k",
-        ("vit_ti16", 75.452, 78.438), ("vit_s32", 76.010, 80.476), ("vit_s16", 81.402, 83.814),
-        ("vit_b32", 80.732, 83.358), ("vit_b16", 84.534, 86.010), ("vit_b8", 85.838),
-        ("vit_l16", 85.856, 87.096), ("r_vit_ti16", 71.800, 75.962),
-        ("r26_vit_s32", 81.856, 84.066), ("r50_vit_l32", 84.434, 86.188),
-    ),
-    _timm(
-        _TIMM_AUGREG, "augreg_in1k",
-        ("vit_s16", 78.842, 81.130), ("vit_b32", 74.908, 78.750), ("vit_b16", 79.154, 81.102),
-    ),
-    _timm(
-        _TIMM_VIT, "orig_in21k_ft_in1k",
-        ("vit_b16", 81.782, 84.212), ("vit_l32", None, 81.508), ("r50_vit_b16", None, 84.988),
-    ),
-    _timm(
-        _TIMM_VIT._replace(paper=_SAM_PAPER), "sam_in1k", ("vit_b32", 73.704), ("vit_b16", 80.246)
-    ),
+    _timm(_TIMM_AUGREG, "augreg2_in21k_ft_in1k", {"vit_b16": (85.108,), "vit_b8": (86.252,)}),
+    _timm(_TIMM_AUGREG, "augreg_in21k_ft_in1k", _AUGREG_TOP1),
+    _timm(_TIMM_AUGREG, "augreg_in1k", _IN1K_TOP1),
+    _timm(_TIMM_VIT, "orig_in21k_ft_in1k", {
+        "vit_b16": (81.782, 84.212), "vit_l32": (None, 81.508), "r50_vit_b16": (None, 84.988),
+    }),
+    _timm(_TIMM_VIT._replace(paper=_SAM_PAPER), "sam_in1k",
+          {"vit_b32": (73.704,), "vit_b16": (80.246,)}),
     _pretrained(
         _TIMM_AUGREG._replace(classes=21843), "augreg_in21k",
         "vit_ti16 vit_s32 vit_s16 vit_b32 vit_b16 vit_b8 vit_l16 r_vit_ti16 r26_vit_s32 "

@@ -12,6 +12,7 @@ OPENAI = Preprocessing(
     std=(68.5005327, 66.6321579, 70.32316305),
     interpolation="bicubic",
 )
+OPENAI_CENTER = dataclasses.replace(OPENAI, crop_ratio=1.0, library="transformers")
 # transformers: the whole image, or the centre of one resized to 8/7 of the crop.
 SQUASHED = Preprocessing(library="transformers")
 SHORTER_SIDE = dataclasses.replace(IMAGENET_STATISTICS, crop_ratio=0.875, library="transformers")
