@@ -78,7 +78,7 @@ def pretrain(job: dict) -> dict:
     keras.utils.set_random_seed(0)
     start = time.perf_counter(), time.process_time()
     images = keras_vit.read_folder(job["train"])
-    config = keras_vit.ViTConfig(
+    config = keras_vit.make_config(
         patch_size=8, width=64, depth=4, num_heads=4, mlp_dim=256, image_size=32,
         classes=images.num_classes,
     )  # fmt: skip

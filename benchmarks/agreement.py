@@ -120,7 +120,7 @@ def crop(pixels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def train(data, classes: int, patch_size: int, epochs: int) -> keras.Model:
     images, labels = data
     keras.utils.set_random_seed(0)
-    config = keras_vit.ViTConfig(
+    config = keras_vit.make_config(
         patch_size=patch_size,
         width=96,
         depth=4,

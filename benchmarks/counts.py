@@ -50,7 +50,7 @@ def build(depth, policy="float32"):
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(policy)
     try:
-        model = keras_vit.build_vit(keras_vit.ViTConfig(**SIZE, depth=depth, classes=10))
+        model = keras_vit.build_vit(keras_vit.make_config(**SIZE, depth=depth, classes=10))
     finally:
         keras.config.set_dtype_policy(before)
     random = np.random.default_rng(0)

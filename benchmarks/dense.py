@@ -119,7 +119,7 @@ def compose(count, seed, test):
 def vit(task):
     """The Transformer, on patches of 8 pixels."""
     width, depth, heads = SIZES[task]
-    config = keras_vit.ViTConfig(
+    config = keras_vit.make_config(
         patch_size=PATCH, width=width, depth=depth, num_heads=heads, mlp_dim=4 * width,
         image_size=SIZE, classes=None, pooling=None, include_preprocessing=True,
     )  # fmt: skip

@@ -64,7 +64,7 @@ def count_bytes(arguments) -> None:
     import keras_vit
 
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    config = keras_vit.ViTConfig(
+    config = keras_vit.make_config(
         patch_size=8,
         width=arguments.width,
         depth=arguments.depth,

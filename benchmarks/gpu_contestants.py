@@ -138,7 +138,7 @@ def flax_model(request: dict):
 
     config = keras_vit.find_config(request["variant"])
     fields = {
-        name: getattr(config, name)
+        name: keras_vit.config.field_value(config, name)
         for name in ("patch_size", "width", "depth", "num_heads", "mlp_dim")
     }
     is_half = request["policy"] != "float32"

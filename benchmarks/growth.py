@@ -16,7 +16,6 @@ nobody asked for.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import itertools
 import json
 import pathlib
@@ -42,7 +41,7 @@ def make_config(point: dict):
     """The ViT of a point: heads of 64 channels, patches of 16 pixels."""
     import keras_vit
 
-    return dataclasses.replace(
+    return keras_vit.replace_fields(
         keras_vit.find_config("vit_ti16"),
         classes=1000,
         image_size=(point["image_size"],) * 2,

@@ -176,7 +176,7 @@ def main():
         return measure(*options.measure, options.batch, options.signatures[0])
     import keras_vit
 
-    config = keras_vit.ViTConfig(
+    config = keras_vit.make_config(
         patch_size=16, width=16, depth=1, num_heads=2, mlp_dim=16, image_size=32, classes=3
     )
     with tempfile.TemporaryDirectory() as folder:

@@ -39,7 +39,7 @@ import keras_vit
 
 ROOT = pathlib.Path(__file__).parents[1]
 SIZES = (1, 2, 4, 8, 16, 32)
-TINY = keras_vit.ViTConfig(
+TINY = keras_vit.make_config(
     image_size=32, patch_size=8, width=32, depth=2, num_heads=4, mlp_dim=64, classes=10
 )
 

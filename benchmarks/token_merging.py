@@ -29,7 +29,7 @@ def merging_config(name, image_size, share):
     import keras_vit
 
     config = dataclasses.replace(keras_vit.find_config(name), image_size=image_size)
-    return dataclasses.replace(
+    return keras_vit.replace_fields(
         config, num_merged_tokens=round(share * config.num_patches / config.depth)
     )
 
@@ -85,7 +85,7 @@ def measure(name, image_size, batch, rounds, kinds):
             "batch": batch,
             "contender": kind,
             "share": share,
-            "num_merged_tokens": config.num_merged_tokens,
+            "num_merged_tokens": config.block.num_merged_tokens,
             "tokens": config.num_tokens,
             "macs": keras_vit.evaluate.count_macs(config),
             "seconds": [round(wall, 4) for wall, _ in times],

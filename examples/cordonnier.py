@@ -18,11 +18,11 @@ import keras_vit
 COUNTS = (1300,)  # training images
 OWN = {"width": 32, "depth": 3, "num_heads": 3, "head_width": 32, "mlp_dim": 64}
 PLAIN = {"class_token": False, "pooling": "gap", "gelu": "exact"}
-PARTS = {**PLAIN, "post_norm": True}
+PARTS = {**PLAIN, "position_embedding": "none", "post_norm": True}
 MODELS = {
-    "content and learned": {"position_embedding": "relative_2d", **OWN, **PARTS},
-    "learned": {"position_embedding": "offsets", **OWN, **PARTS},
-    "quadratic": {"position_embedding": "quadratic", **OWN, **PARTS},
+    "content and learned": {"grid_attention": "relative_2d", **OWN, **PARTS},
+    "learned": {"grid_attention": "offsets", **OWN, **PARTS},
+    "quadratic": {"grid_attention": "quadratic", **OWN, **PARTS},
     # As many products as "content and learned".
     "ViT": {"width": 32, "depth": 3, "num_heads": 4, "mlp_dim": 198, **PLAIN},
 }

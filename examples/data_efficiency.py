@@ -19,8 +19,8 @@ SIZE = {"image_size": 32, "channels": 1, "classes": digits.CLASSES}
 TRANSFORMER = {"width": 64, "num_heads": 4, "mlp_dim": 128}
 
 CONFIGS = {
-    "ViT": keras_vit.ViTConfig(patch_size=4, depth=5, **TRANSFORMER, **SIZE),
-    "hybrid": keras_vit.ViTConfig(
+    "ViT": keras_vit.make_config(patch_size=4, depth=5, **TRANSFORMER, **SIZE),
+    "hybrid": keras_vit.make_config(
         patch_size=1, depth=3, stem=keras_vit.config.ResNetStem((1,)), **TRANSFORMER, **SIZE
     ),
     "BiT ResNet": keras_vit.ResNetConfig(stages=(1, 1), **SIZE),

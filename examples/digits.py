@@ -39,7 +39,7 @@ def build_vit(**options):
     """Builds a small ViT for images of 8 x 8 pixels in 16 patches."""
     size = {"width": 64, "depth": 4, "num_heads": 4, "mlp_dim": 128}
     images = {"patch_size": 2, "image_size": 8, "channels": 1, "classes": CLASSES}
-    return keras_vit.build_vit(keras_vit.ViTConfig(**{**size, **images, **options}))
+    return keras_vit.build_vit(keras_vit.make_config(**{**size, **images, **options}))
 
 
 def pick(train, per_class, seed):

@@ -62,7 +62,7 @@ def load_data(count, seed):
 
 
 def build():
-    config = keras_vit.ViTConfig(
+    config = keras_vit.make_config(
         patch_size=PATCH, width=64, depth=4, num_heads=4, mlp_dim=128, image_size=SIZE, classes=10
     )
     return keras_vit.build_vit(config, name="digits")

@@ -99,7 +99,7 @@ def train(strategy, is_chief, args):
         time.sleep(0.1)
     size = {"width": 64, "depth": 1 if args.smoke else 4, "num_heads": 4, "mlp_dim": 128}
     images = {"patch_size": 2, "image_size": 8, "channels": 1, "classes": 10}
-    config = keras_vit.ViTConfig(**size, **images, position_embedding="sincos_2d")
+    config = keras_vit.make_config(**size, **images, position_embedding="sincos_2d")
     with strategy.scope():
         model = keras_vit.build_vit(config, name="digits")
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

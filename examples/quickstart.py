@@ -87,7 +87,7 @@ def build_model(depth):
     size = {"width": 64, "depth": depth, "num_heads": 4, "mlp_dim": 128}
     images = {"patch_size": 2, "image_size": 8, "channels": 1, "classes": 10}
     # Fixed position embeddings: there are too few images to learn them.
-    config = keras_vit.ViTConfig(**size, **images, position_embedding="sincos_2d")
+    config = keras_vit.make_config(**size, **images, position_embedding="sincos_2d")
     return keras_vit.build_vit(config, name="digits")
 
 

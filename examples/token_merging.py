@@ -10,8 +10,6 @@ results.json and accuracy.png; docs/experiments.md shows the accuracies to expec
 
 from __future__ import annotations
 
-import dataclasses
-
 import digits
 import keras
 import numpy as np
@@ -23,7 +21,7 @@ MERGED = (0, 2, 4, 6, 8, 10, 12, 14)
 
 def build(**options):
     """Builds a small ViT with one patch per pixel and fixed sin-cos positions."""
-    config = keras_vit.ViTConfig(
+    config = keras_vit.make_config(
         patch_size=1,
         width=64,
         depth=4,
@@ -40,7 +38,7 @@ def build(**options):
 
 def merge(model, count):
     """Rebuilds a model with `count` merged tokens per block and the same weights."""
-    config = dataclasses.replace(model.config, num_merged_tokens=count)
+    config = keras_vit.replace_fields(model.config, num_merged_tokens=count)
     merging = keras_vit.build_vit(config)
     merging.set_weights(model.get_weights())
     return merging

@@ -1,6 +1,9 @@
+from .config import BlockOptions as BlockOptions
 from .config import Preprocessing as Preprocessing
 from .config import ResNetConfig as ResNetConfig
 from .config import ViTConfig as ViTConfig
+from .config import make_config as make_config
+from .config import replace_fields as replace_fields
 from .create import BiTR50x1 as BiTR50x1
 from .create import BiTR50x2 as BiTR50x2
 from .create import BiTR50x3 as BiTR50x3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from collections.abc import Iterable, Mapping, Sized
 from typing import Any
 
@@ -69,6 +70,16 @@ def check_rate(field: str, value: float) -> None:
 def _is_positive_integer(value: object) -> bool:
     # NumPy's integers too.
     return hasattr(value, "__index__") and not isinstance(value, bool) and int(value) > 0
+
+
+def check_names(what: str, names: Iterable[str], known: Iterable[str]) -> None:
+    """Raises ValueError if one of `names` is not `known`; the message lists the nearest."""
+    known = sorted(known)
+    for name in names:
+        if name not in known:
+            nearest = difflib.get_close_matches(name, known, n=3)
+            advice = f"Did you mean {', '.join(nearest)}? " if nearest else ""
+            raise ValueError(f"There is no {what} `{name}`. {advice}All: {', '.join(known)}.")
 
 
 def check_choice(field: str, value: object, choices: tuple[str, ...]) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
 
 from keras_vit.checks import (
     check_choice,
     check_heads,
+    check_names,
     check_positive,
     check_rate,
     check_whole_patches,
@@ -19,11 +20,11 @@ from keras_vit.checks import (
 # What the outputs of a model mean.
 TASKS = ("single_label", "multi_label", "regression")
 POOLINGS = ("token", "gap", "map", "token_gap")
-# Kinds of `GridAttention`, whose weights come from positions.
-GRID_POSITIONS = ("relative_2d", "offsets", "quadratic")
 # Positions that the blocks take care of.
-BLOCK_POSITIONS = ("relative", "relative_bias", *GRID_POSITIONS)
+BLOCK_POSITIONS = ("relative", "relative_bias")
 POSITION_EMBEDDINGS = ("learned", "none", "learned_2d", "sincos_2d", *BLOCK_POSITIONS)
+# Kinds of `GridAttention`, whose weights come from positions.
+GRID_ATTENTIONS = ("relative_2d", "offsets", "quadratic")
 GELUS = ("tanh", "exact", "quick")
 NORMS = ("layer", "rms")
 # Parts of a model that have a norm inside, or biases to leave out.
@@ -45,6 +46,7 @@ RESNET_POOLINGS = ("gap",)
 PATCH_TARGETS = ("mean_color", "small_patch", "pixels")
 COLOR_LEVELS = 8
 STANDARDIZATIONS = ("std", "variance", "torch")
+Config = TypeVar("Config", bound="ViTConfig | ResNetConfig")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -325,6 +327,87 @@ def merged_of(num_patches: int, num_merged_tokens: int) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
+class BlockOptions:
+    """What a transformer block is made of: of `ViTConfig.block`, and of `TransformerBlock`.
+
+    A switch of the block is declared here alone, and acts in `keras_vit.layers`.
+
+    Args:
+        num_heads: Attention heads, which divide `width` unless there is a `head_width`.
+        mlp_dim: Hidden dimension of the MLP.
+        head_width: Dimension of queries, keys and values of one head; `None` divides `width` among
+            the heads.
+        gelu: `"tanh"` as in the official code, `"exact"` as in timm and transformers, or `"quick"`,
+            `x * sigmoid(1.702 x)` (https://arxiv.org/abs/1606.08415), as in OpenAI's CLIP.
+        swiglu: Whether the MLP of a block has a gate, `silu(a) * b` in place of `gelu(a)`
+            (https://arxiv.org/abs/2002.05202). `mlp_dim` is the dimension after the gate.
+        norm: `"layer"`, or `"rms"` without mean and shift (https://arxiv.org/abs/1910.07467).
+        norm_epsilon: Added to the variance in every norm.
+        inner_norms: Norms before the last product of a branch: `"attention"` and `"mlp"`
+            (https://arxiv.org/abs/2110.09456), as in EVA-02.
+        post_norm: Whether norms follow the sums of the blocks, as in the first transformer
+            (https://arxiv.org/abs/1706.03762), in place of norms before attention and MLP and after
+            the last block.
+        qk_norm: Whether queries and keys are normalised per head (https://arxiv.org/abs/2302.05442).
+        layer_scale: Initial value of the learned scale of every branch, or `None` for no scale.
+        without_bias: Dense layers without bias: any of `"patch"`, `"query"`, `"key"`, `"value"`,
+            `"projection"` (of the attention) and `"mlp"`. The bias of keys changes no output but
+            with `rope` or `qk_norm`.
+        rope: Rotary position embedding of queries and keys, a `RotaryPositions`, in place of
+            `position_embedding` or together with it.
+        dropout_rate: After the position embedding and every dense layer but q, k, v; in [0, 1).
+        attention_dropout_rate: On the attention weights, in [0, 1).
+        num_merged_tokens: Patch tokens that every block merges into their most similar ones, at
+            most half of its input (https://arxiv.org/abs/2210.09461): faster, a little less
+            accurate, with the same weights.
+        rematerialize: Whether training stores only the input of each block and recomputes the rest
+            for the gradient: less memory, about a third more computation.
+        query_chunk_size: Queries whose attention weights are computed at a time, or `None` for all:
+            less memory for large images.
+
+    Raises:
+        ValueError: If a value is out of its range or two do not fit together.
+    """
+
+    num_heads: int
+    mlp_dim: int
+    head_width: int | None = None
+    gelu: str = "tanh"
+    swiglu: bool = False
+    norm: str = "layer"
+    norm_epsilon: float = 1e-6
+    inner_norms: tuple[str, ...] = ()
+    post_norm: bool = False
+    qk_norm: bool = False
+    layer_scale: float | None = None
+    without_bias: tuple[str, ...] = ()
+    rope: RotaryPositions | None = None
+    dropout_rate: float = 0.0
+    attention_dropout_rate: float = 0.0
+    num_merged_tokens: int = 0
+    rematerialize: bool = False
+    query_chunk_size: int | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.rope, dict):
+            object.__setattr__(self, "rope", RotaryPositions(**self.rope))
+        for field, known in (("inner_norms", INNER_NORMS), ("without_bias", BIASES)):
+            object.__setattr__(self, field, _chosen(field, getattr(self, field), known))
+        for field in ("num_heads", "mlp_dim"):
+            check_positive(field, getattr(self, field))
+        for field in ("head_width", "query_chunk_size"):
+            if getattr(self, field) is not None:
+                check_positive(field, getattr(self, field))
+        for field in ("dropout_rate", "attention_dropout_rate"):
+            check_rate(field, getattr(self, field))
+        check_choice("gelu", self.gelu, GELUS)
+        check_choice("norm", self.norm, NORMS)
+        if self.num_merged_tokens:
+            check_positive("num_merged_tokens", self.num_merged_tokens)
+        check_exclusions(vars(self))
+
+
+@dataclasses.dataclass(frozen=True)
 class ViTConfig:
     """A Vision Transformer, https://arxiv.org/abs/2010.11929: Table 1 and what varies around it.
 
@@ -333,8 +416,7 @@ class ViTConfig:
             maps; an integer means a square.
         width: Dimension `D` of a token.
         depth: Number of transformer blocks.
-        num_heads: Attention heads, which divide `width` unless there is a `head_width`.
-        mlp_dim: Hidden dimension of the MLP.
+        block: What the blocks are made of, `BlockOptions` or its fields.
         image_size: Pixels along (height, width); an integer means a square.
         any_size: Whether the model takes images of any size: `image_size` is the size that learned
             positions are for, and they are resized to that of each batch by `position_resize`.
@@ -354,54 +436,25 @@ class ViTConfig:
         position_embedding: `"learned"` (a vector per position, the paper's), `"learned_2d"` (a row
             and a column half), `"sincos_2d"` (fixed), `"relative"` (learned key offsets in every
             block), `"relative_bias"` (a learned bias of every head and block for the rows and
-            columns between two patches, as in BEiT, https://arxiv.org/abs/2106.08254), `"none"`, or
-            the encodings of https://arxiv.org/abs/1911.03584, whose attention replaces that of the
-            blocks: `"relative_2d"`, `"offsets"` or `"quadratic"`, see `GridAttention`.
+            columns between two patches, as in BEiT, https://arxiv.org/abs/2106.08254), or `"none"`.
+        grid_attention: Attention of https://arxiv.org/abs/1911.03584 in place of that of the
+            blocks: `"relative_2d"`, `"offsets"` or `"quadratic"`, see `GridAttention`; or `None`.
         position_on_class_token: Whether the class and distillation tokens have positions.
         position_resize: How `adapt_model` and `fine_tune` resize positions to another image size, a
             method of `resize_positions`, or of `resize_position_bias` for `"relative_bias"`.
             Loading a checkpoint sets the method of its project.
         pre_logits: Width of the tanh layer before the head, or `None` for a linear head.
-        rope: Rotary position embedding of queries and keys, a `RotaryPositions`, in place of
-            `position_embedding` or together with it.
-        gelu: `"tanh"` as in the official code, `"exact"` as in timm and transformers, or `"quick"`,
-            `x * sigmoid(1.702 x)` (https://arxiv.org/abs/1606.08415), as in OpenAI's CLIP.
-        swiglu: Whether the MLP of a block has a gate, `silu(a) * b` in place of `gelu(a)`
-            (https://arxiv.org/abs/2002.05202). `mlp_dim` is the dimension after the gate.
-        norm: `"layer"`, or `"rms"` without mean and shift (https://arxiv.org/abs/1910.07467).
-        norm_epsilon: Added to the variance in every norm.
         norm_patches: Whether patches are normalised before class tokens and positions, as in AIMv2
             (https://arxiv.org/abs/2411.14402).
-        post_norm: Whether norms follow the sums of the blocks, as in the first transformer
-            (https://arxiv.org/abs/1706.03762), in place of norms before attention and MLP and after
-            the last block.
         norm_before_blocks: Whether tokens are normalised before the first block, as in CLIP
             (https://arxiv.org/abs/2103.00020).
-        inner_norms: Norms before the last product of a branch: `"attention"` and `"mlp"`
-            (https://arxiv.org/abs/2110.09456), as in EVA-02.
         norm_after_blocks: Whether the tokens of the last block are normalised; `False` in the
             Perception Encoder for language and for dense prediction
             (https://arxiv.org/abs/2504.13181).
         norm_after_pooling: Whether the last norm follows the pooling, as in timm's `avg` models.
-        qk_norm: Whether queries and keys are normalised per head (https://arxiv.org/abs/2302.05442).
-        layer_scale: Initial value of the learned scale of every branch, or `None` for no scale.
-        without_bias: Dense layers without bias: any of `"patch"`, `"query"`, `"key"`, `"value"`,
-            `"projection"` (of the attention) and `"mlp"`. The bias of keys changes no output but
-            with `rope` or `qk_norm`.
-        dropout_rate: After the position embedding and every dense layer but q, k, v; in [0, 1).
-        attention_dropout_rate: On the attention weights, in [0, 1).
         stochastic_depth_rate: Probability that the last block's branches are dropped, growing
             linearly from 0 at the first block; in [0, 1).
         patch_dropout_rate: Share of the patch tokens left out of each training image, in [0, 1).
-        num_merged_tokens: Patch tokens that every block merges into their most similar ones, at
-            most half of its input (https://arxiv.org/abs/2210.09461): faster, a little less
-            accurate, with the same weights.
-        rematerialize: Whether training stores only the input of each block and recomputes the rest
-            for the gradient: less memory, about a third more computation.
-        query_chunk_size: Queries whose attention weights are computed at a time, or `None` for all:
-            less memory for large images.
-        head_width: Dimension of queries, keys and values of one head; `None` divides `width` among
-            the heads.
         window_size: Patches along (height, width) of the windows that patches attend to, as in
             ViTDet (https://arxiv.org/abs/2203.16527, 14 there), or `None` for all patches. Class
             token and registers attend to everything, and everything to them. The weights are the
@@ -426,8 +479,7 @@ class ViTConfig:
     patch_size: tuple[int, int]
     width: int
     depth: int
-    num_heads: int
-    mlp_dim: int
+    block: BlockOptions
     image_size: tuple[int, int] = (224, 224)
     channels: int = 3
     classes: int | None = 1000
@@ -439,31 +491,16 @@ class ViTConfig:
     distillation_token: bool = False
     num_registers: int = 0
     position_embedding: str = "learned"
+    grid_attention: str | None = None
     position_on_class_token: bool = True
     position_resize: str = "align_corners"
     pre_logits: int | None = None
-    rope: RotaryPositions | None = None
-    gelu: str = "tanh"
-    swiglu: bool = False
-    norm: str = "layer"
-    norm_epsilon: float = 1e-6
     norm_patches: bool = False
-    post_norm: bool = False
     norm_before_blocks: bool = False
-    inner_norms: tuple[str, ...] = ()
     norm_after_blocks: bool = True
     norm_after_pooling: bool = False
-    qk_norm: bool = False
-    layer_scale: float | None = None
-    without_bias: tuple[str, ...] = ()
-    dropout_rate: float = 0.0
-    attention_dropout_rate: float = 0.0
     stochastic_depth_rate: float = 0.0
     patch_dropout_rate: float = 0.0
-    num_merged_tokens: int = 0
-    rematerialize: bool = False
-    query_chunk_size: int | None = None
-    head_width: int | None = None
     window_size: tuple[int, int] | None = None
     global_blocks: tuple[int, ...] | None = None
     classifier_activation: str | None = None
@@ -477,240 +514,72 @@ class ViTConfig:
     def __post_init__(self) -> None:
         for field in ("patch_size", "image_size"):
             object.__setattr__(self, field, pair(field, getattr(self, field)))
-        if isinstance(self.stem, dict):
-            object.__setattr__(self, "stem", ResNetStem(**self.stem))
-        if isinstance(self.rope, dict):
-            object.__setattr__(self, "rope", RotaryPositions(**self.rope))
-        if isinstance(self.preprocessing, dict):
-            object.__setattr__(self, "preprocessing", Preprocessing(**self.preprocessing))
-        for field, known in (("inner_norms", INNER_NORMS), ("without_bias", BIASES)):
-            object.__setattr__(self, field, _chosen(field, getattr(self, field), known))
-        self._check_numbers()
-        self._check_choices()
-        self._check_rope()
-        self._check_tokens()
-        self._check_merging()
-        self._check_any_size()
-        self._check_any_aspect()
-        self._check_windows()
+        for field, kind in (("block", BlockOptions), ("stem", ResNetStem),
+                            ("preprocessing", Preprocessing)):  # fmt: skip
+            if isinstance(getattr(self, field), dict):
+                object.__setattr__(self, field, kind(**getattr(self, field)))
+        if self.window_size is not None:
+            object.__setattr__(self, "window_size", pair("window_size", self.window_size))
+        if self.global_blocks is not None:
+            blocks = tuple(sorted(set(self.global_blocks)))
+            object.__setattr__(self, "global_blocks", blocks)
+        self._check_values()
+        check_exclusions({**vars(self), **vars(self.block)})
+        self._check_sizes()
         self.preprocessing.per_channel(self.channels)
 
-    def _check_numbers(self) -> None:
-        for field in ("width", "depth", "num_heads", "mlp_dim", "channels"):
+    def _check_values(self) -> None:
+        for field in ("width", "depth", "channels"):
             check_positive(field, getattr(self, field))
-        optional = ("classes", "pre_logits", "map_heads", "map_mlp_dim", "query_chunk_size")
-        for field in (*optional, "head_width"):
+        for field in ("classes", "pre_logits", "map_heads", "map_mlp_dim", "max_num_patches"):
             if getattr(self, field) is not None:
                 check_positive(field, getattr(self, field))
-        for field in ("dropout_rate", "attention_dropout_rate", "stochastic_depth_rate"):
+        for field in ("stochastic_depth_rate", "patch_dropout_rate"):
             check_rate(field, getattr(self, field))
-        check_rate("patch_dropout_rate", self.patch_dropout_rate)
         if self.num_registers < 0:
             raise ValueError(f"`num_registers` must be 0 or more. Received: {self.num_registers}.")
-        if self.head_width is None:
-            check_heads(self.width, self.num_heads)
-        if self.head_width is None or self.pooling == "map":
-            check_heads(self.width, self.map_heads or self.num_heads)
-        if self.stem is None:
-            check_whole_patches(self.image_size, self.patch_size)
-        else:
-            _check_stem_patches(self.stem, self.image_size, self.patch_size)
-
-    def _check_choices(self) -> None:
         if self.pooling is not None:
             check_choice("pooling", self.pooling, POOLINGS)
+        if self.grid_attention is not None:
+            check_choice("grid_attention", self.grid_attention, GRID_ATTENTIONS)
         check_choice("position_embedding", self.position_embedding, POSITION_EMBEDDINGS)
         bias = self.position_embedding == "relative_bias"
         methods = BIAS_RESIZES if bias else POSITION_RESIZES
         check_choice("position_resize", self.position_resize, methods)
-        if bias and self.num_prefix_tokens > 1:
-            raise ValueError(
-                'position_embedding="relative_bias" has entries for one class token, and none for '
-                f"other tokens. Received: num_registers={self.num_registers}, distillation_token="
-                f"{self.distillation_token}; leave them out."
-            )
-        check_choice("gelu", self.gelu, GELUS)
-        check_choice("norm", self.norm, NORMS)
+
+    def _check_sizes(self) -> None:
+        """Raises ValueError if sizes do not divide one another."""
+        if self.block.head_width is None:
+            check_heads(self.width, self.block.num_heads)
+        if self.block.head_width is None or self.pooling == "map":
+            check_heads(self.width, self.map_heads or self.block.num_heads)
+        if self.stem is None:
+            check_whole_patches(self.image_size, self.patch_size)
+        else:
+            _check_stem_patches(self.stem, self.image_size, self.patch_size)
         multiple = {"sincos_2d": 4, "learned_2d": 2}.get(self.position_embedding, 1)
         if self.width % multiple:
             raise ValueError(
                 f"position_embedding={self.position_embedding!r} needs a width that {multiple} "
                 f"divides. Received: width={self.width}."
             )
-        self._check_grid_positions()
-        if self.position_embedding in BLOCK_POSITIONS and self.patch_dropout_rate:
-            raise ValueError(
-                "Relative positions need every patch in its place. "
-                f"Received: patch_dropout_rate={self.patch_dropout_rate}; set it to 0, or choose "
-                "another position_embedding."
-            )
-
-    def _check_grid_positions(self) -> None:
-        if self.grid_positions is None:
-            return
-        for field, default in (
-            ("class_token", False),
-            ("num_registers", 0),
-            ("rope", None),
-            ("qk_norm", False),
-            ("num_merged_tokens", 0),
-            ("query_chunk_size", None),
-            ("inner_norms", ()),
-            ("without_bias", ()),
-        ):
-            if getattr(self, field) != default:
-                raise ValueError(
-                    f"position_embedding={self.position_embedding!r} has an attention of its own, "
-                    f"for patches alone. Received: {field}={getattr(self, field)!r}; set it to "
-                    f"{default!r}, or choose another position_embedding."
-                )
-
-    def _check_rope(self) -> None:
-        if self.rope is None:
-            return
-        self.rope.check_registers(self.num_registers)
-        if self.head_dim % 4:
+        if self.block.rope is not None:
+            self.block.rope.check_registers(self.num_registers)
+        if self.block.rope is not None and self.head_dim % 4:
             raise ValueError(
                 "Rotary positions turn pairs of channels for rows and columns, so 4 must divide "
                 f"the dimension of a head. Received: width={self.width}, num_heads="
-                f"{self.num_heads}, {self.head_dim} channels a head. Choose other num_heads."
+                f"{self.block.num_heads}, {self.head_dim} channels a head. Choose other num_heads."
             )
-        for field, value in (
-            ("patch_dropout_rate", self.patch_dropout_rate),
-            ("num_merged_tokens", self.num_merged_tokens),
-            ("position_embedding", self.position_embedding in BLOCK_POSITIONS),
-        ):
-            if value:
-                raise ValueError(
-                    "Rotary positions need every patch in its place, and are positions of their "
-                    f"own in the blocks. Received: rope and {field}={getattr(self, field)!r}; "
-                    "leave one of them out."
-                )
-
-    def _check_tokens(self) -> None:
-        if self.pooling in ("token", "token_gap") and not self.class_token:
-            raise ValueError(
-                f'pooling="{self.pooling}" reads the class token, which class_token=False leaves '
-                'out. Choose pooling="gap" or "map", or class_token=True.'
-            )
-        if self.pooling == "token_gap" and self.norm_after_pooling:
-            raise ValueError(
-                'pooling="token_gap" joins two vectors, each normalised before. Received: '
-                "norm_after_pooling=True; set it to False."
-            )
-        if self.norm_after_pooling and not self.norm_after_blocks:
-            raise ValueError(
-                "The norm after the pooling is the one after the blocks, at another position. "
-                "Received: norm_after_pooling=True, norm_after_blocks=False; leave one of them out."
-            )
-        features = self.classes is None and self.pooling is None
-        if self.distillation_token and self.pooling != "token" and not features:
-            raise ValueError(
-                "A distillation token is read together with the class token, so it needs "
-                f'pooling="token". Received: pooling={self.pooling!r}.'
-            )
-        if self.pre_logits is not None and self.classes is None:
-            raise ValueError(
-                "`pre_logits` is a layer of the head, and classes=None asks for no head. "
-                f"Received: pre_logits={self.pre_logits}. Set pre_logits=None, or give `classes`."
-            )
-
-    def _check_merging(self) -> None:
-        if not self.num_merged_tokens:
-            return
-        check_positive("num_merged_tokens", self.num_merged_tokens)
-        received = f"Received: num_merged_tokens={self.num_merged_tokens}"
-        if self.num_merged_tokens > self.num_patches // 2:
+        if self.block.num_merged_tokens > self.num_patches // 2:
             raise ValueError(
                 f"A block merges at most half of the patch tokens, here {self.num_patches // 2} of "
-                f"{self.num_patches}. {received}."
+                f"{self.num_patches}. Received: num_merged_tokens={self.block.num_merged_tokens}."
             )
-        if self.position_embedding in BLOCK_POSITIONS:
+        if not all(0 <= index < self.depth for index in self.global_blocks or ()):
             raise ValueError(
-                "Relative positions need every patch in its place. "
-                f"{received}; set it to 0, or choose another position_embedding."
-            )
-        if self.pooling is None:
-            raise ValueError(
-                "Merged tokens are of no single patch, so they are not returned one by one. "
-                f'{received}, pooling=None; set it to 0, or choose pooling="token", "gap" or "map".'
-            )
-        if self.rematerialize:
-            raise ValueError(
-                "A block that merges tokens hands on their sizes too, which `rematerialize` cannot "
-                f"keep. {received}, rematerialize=True; choose one of the two."
-            )
-
-    def _check_any_size(self) -> None:
-        for field, default in (
-            ("patch_dropout_rate", 0.0),
-            ("num_merged_tokens", 0),
-            ("query_chunk_size", None),
-        ):
-            if self.any_size and getattr(self, field) != default:
-                raise ValueError(
-                    "The number of patches must be known. Received: any_size=True, "
-                    f"{field}={getattr(self, field)!r}; set it to {default!r}, or build the model "
-                    "for one size: any_size=False, image_size=(height, width)."
-                )
-        if self.any_size and self.position_embedding in BLOCK_POSITIONS:
-            raise ValueError(
-                "The weights of relative positions are of one grid of patches. Received: "
-                f"any_size=True, position_embedding={self.position_embedding!r}; set any_size to "
-                "False, or choose another position_embedding."
-            )
-
-    def _check_any_aspect(self) -> None:
-        if self.max_num_patches is None:
-            return
-        check_positive("max_num_patches", self.max_num_patches)
-        for field, default in (
-            ("position_embedding", "learned"),
-            ("class_token", False),
-            ("num_registers", 0),
-            ("rope", None),
-            ("stem", None),
-            ("num_merged_tokens", 0),
-            ("patch_dropout_rate", 0.0),
-            ("rematerialize", False),
-            ("any_size", False),
-            ("window_size", None),
-        ):
-            if getattr(self, field) != default:
-                raise ValueError(
-                    "Images of any aspect ratio (max_num_patches) are patches and padding, with "
-                    f"learned positions that are resampled for each. Received: {field}="
-                    f"{getattr(self, field)!r}; set it to {default!r}, or max_num_patches=None."
-                )
-
-    def _check_windows(self) -> None:
-        if self.global_blocks is not None:
-            blocks = tuple(sorted(set(self.global_blocks)))
-            object.__setattr__(self, "global_blocks", blocks)
-            if self.window_size is None or not all(0 <= x < self.depth for x in blocks):
-                raise ValueError(
-                    f"`global_blocks` are some of the blocks 0 to {self.depth - 1} of a model with "
-                    f"`window_size`. Received: {blocks}, window_size={self.window_size}."
-                )
-        if self.window_size is None:
-            return
-        object.__setattr__(self, "window_size", pair("window_size", self.window_size))
-        for field, default in (
-            ("any_size", False),
-            ("max_num_patches", None),
-            ("patch_dropout_rate", 0.0),
-            ("num_merged_tokens", 0),
-        ):
-            if getattr(self, field) != default:
-                raise ValueError(
-                    "Windows need every patch in its place on a known grid. Received: window_size="
-                    f"{self.window_size}, {field}={getattr(self, field)!r}; set it to {default!r}."
-                )
-        if self.position_embedding in BLOCK_POSITIONS:
-            raise ValueError(
-                "The weights of relative positions are of the whole grid. Received: window_size="
-                f"{self.window_size}, position_embedding={self.position_embedding!r}; choose "
-                "another position_embedding."
+                f"`global_blocks` are some of the blocks 0 to {self.depth - 1} of a model with "
+                f"`window_size`. Received: {self.global_blocks}, window_size={self.window_size}."
             )
 
     def window_of(self, index: int) -> tuple[int, int] | None:
@@ -760,23 +629,18 @@ class ViTConfig:
     def _tokens_from(self, num_patches: int) -> tuple[int, ...]:
         patches = [num_patches]
         for _ in range(self.depth):
-            patches.append(patches[-1] - merged_of(patches[-1], self.num_merged_tokens))
+            patches.append(patches[-1] - merged_of(patches[-1], self.block.num_merged_tokens))
         return tuple(self.num_prefix_tokens + count for count in patches)
 
     @property
     def head_dim(self) -> int:
         """Dimension of one attention head."""
-        return self.head_width or self.width // self.num_heads
+        return self.block.head_width or self.width // self.block.num_heads
 
     @property
     def ends_in_norm(self) -> bool:
         """Whether the last layer before any pooling is a norm, and not a block."""
-        return self.norm_after_blocks and not (self.norm_after_pooling or self.post_norm)
-
-    @property
-    def grid_positions(self) -> str | None:
-        """Kind of the `GridAttention` of the blocks, or `None`."""
-        return self.position_embedding if self.position_embedding in GRID_POSITIONS else None
+        return self.norm_after_blocks and not (self.norm_after_pooling or self.block.post_norm)
 
     @property
     def input_shape(self) -> tuple[int | None, int | None, int]:
@@ -785,8 +649,250 @@ class ViTConfig:
         return height, width, self.channels
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as plain values, for `ViTConfig(**fields)`."""
-        return dataclasses.asdict(self)
+        """The fields as plain values, those of the block among them, for `make_config`."""
+        fields = dataclasses.asdict(self)
+        block = fields.pop("block")
+        return {**fields, **block}
+
+
+# Fields that stand in `ViTConfig.block`, and by the names of which everybody else asks for them:
+# tables of families, cards, options of `create_model`, keys of files.
+BLOCK_FIELDS = tuple(field.name for field in dataclasses.fields(BlockOptions))
+
+
+def take_options(**kwargs: Any) -> tuple[BlockOptions, dict[str, Any]]:
+    """Makes the options of a block from keywords, and returns the other keywords too."""
+    fields = {name: kwargs.pop(name) for name in BLOCK_FIELDS if name in kwargs}
+    return BlockOptions(**fields), kwargs
+
+
+def field_names(config: Any) -> tuple[str, ...]:
+    """Names of the fields of a configuration, with those of its block in place of `block`."""
+    names = tuple(field.name for field in dataclasses.fields(config))
+    return (*(name for name in names if name != "block"), *BLOCK_FIELDS * ("block" in names))
+
+
+def field_value(config: Any, name: str, *default: Any) -> Any:
+    """The value of a field of a configuration or of its block, as `getattr`."""
+    is_of_block = isinstance(config, ViTConfig) and name in BLOCK_FIELDS
+    return getattr(config.block if is_of_block else config, name, *default)
+
+
+def make_config(**fields: Any) -> ViTConfig:
+    """Makes a `ViTConfig` from its fields and those of its block, `BlockOptions`, by name.
+
+    Args:
+        **fields: Fields of `ViTConfig` but `block`, and fields of `BlockOptions`.
+
+    Returns:
+        The configuration.
+
+    Raises:
+        ValueError: If there is no such field, a value is out of its range or two do not fit
+            together.
+
+    Example:
+
+    >>> config = keras_vit.make_config(patch_size=16, width=192, depth=12, num_heads=3, mlp_dim=768)
+    >>> config.block.num_heads
+    3
+    """
+    check_names("field", fields, field_names(ViTConfig))
+    block, fields = take_options(**fields)
+    return ViTConfig(**fields, block=block)
+
+
+def replace_fields(config: Config, **changes: Any) -> Config:
+    """As `dataclasses.replace`, also for fields of the block.
+
+    Args:
+        config: A `ViTConfig` or a `ResNetConfig`.
+        **changes: New values, by the names of fields.
+
+    Returns:
+        A configuration of the same family.
+
+    Raises:
+        ValueError: If there is no such field, a value is out of its range or two do not fit
+            together.
+    """
+    check_names("field", changes, field_names(config))
+    if isinstance(config, ViTConfig):
+        block = {name: changes.pop(name) for name in BLOCK_FIELDS if name in changes}
+        changes["block"] = dataclasses.replace(config.block, **block)
+    return dataclasses.replace(config, **changes)
+
+
+@dataclasses.dataclass(frozen=True)
+class Exclusion:
+    """What a choice demands of other fields: one row of `EXCLUSIONS`.
+
+    Args:
+        field: The field that is chosen, of `ViTConfig` or its block.
+        values: The values that the row is about; `()` stands for all but the default.
+        needs: The values that other fields may have then.
+        reason: Why, in a sentence.
+    """
+
+    field: str
+    values: tuple[Any, ...]
+    needs: dict[str, tuple[Any, ...]]
+    reason: str
+
+    def applies(self, value: Any) -> bool:
+        """Whether the row is about this value of its field."""
+        return value in self.values if self.values else value != _DEFAULTS[self.field]
+
+
+_DEFAULTS = {
+    field.name: field.default
+    for kind in (BlockOptions, ViTConfig)
+    for field in dataclasses.fields(kind)
+}
+# What excludes what. docs/configuration.md shows the table.
+EXCLUSIONS = (
+    Exclusion(
+        "position_embedding",
+        BLOCK_POSITIONS,
+        {
+            "rope": (None,),
+            "patch_dropout_rate": (0,),
+            "num_merged_tokens": (0,),
+            "window_size": (None,),
+            "any_size": (False,),
+        },
+        "Relative positions need every patch of one grid in its place, and are enough.",
+    ),
+    Exclusion(
+        "position_embedding",
+        ("relative_bias",),
+        {"num_registers": (0,), "distillation_token": (False,)},
+        "The table of biases has entries for one class token, and none for other tokens.",
+    ),
+    Exclusion(
+        "grid_attention",
+        (),
+        {
+            "position_embedding": ("none",),
+            "class_token": (False,),
+            "num_registers": (0,),
+            "qk_norm": (False,),
+            "query_chunk_size": (None,),
+            "inner_norms": ((),),
+            "without_bias": ((),),
+            "rope": (None,),
+            "patch_dropout_rate": (0,),
+            "num_merged_tokens": (0,),
+            "window_size": (None,),
+            "any_size": (False,),
+            "max_num_patches": (None,),
+        },
+        "Attention by positions on one grid is of all patches, of nothing else, and has no parts.",
+    ),
+    Exclusion(
+        "rope",
+        (),
+        {"patch_dropout_rate": (0,), "num_merged_tokens": (0,)},
+        "Rotary positions need every patch in its place.",
+    ),
+    Exclusion(
+        "num_merged_tokens",
+        (),
+        {"pooling": POOLINGS, "rematerialize": (False,)},
+        "A block that merges tokens hands on their sizes, and its tokens are of no single patch.",
+    ),
+    Exclusion(
+        "window_size",
+        (),
+        {
+            "any_size": (False,),
+            "max_num_patches": (None,),
+            "patch_dropout_rate": (0,),
+            "num_merged_tokens": (0,),
+        },
+        "Windows need every patch in its place on a known grid.",
+    ),
+    Exclusion(
+        "window_size",
+        (None,),
+        {"global_blocks": (None,)},
+        "Without windows, all blocks are global.",
+    ),
+    Exclusion(
+        "any_size",
+        (),
+        {"patch_dropout_rate": (0,), "num_merged_tokens": (0,), "query_chunk_size": (None,)},
+        "The number of patches must be known: build the model for one size.",
+    ),
+    Exclusion(
+        "max_num_patches",
+        (),
+        {
+            "position_embedding": ("learned",),
+            "class_token": (False,),
+            "num_registers": (0,),
+            "rope": (None,),
+            "stem": (None,),
+            "num_merged_tokens": (0,),
+            "patch_dropout_rate": (0,),
+            "rematerialize": (False,),
+            "any_size": (False,),
+        },
+        "Images of any aspect ratio (max_num_patches) are patches and padding, with learned "
+        "positions that are resampled for each.",
+    ),
+    Exclusion(
+        "pooling",
+        ("token", "token_gap"),
+        {"class_token": (True,)},
+        'The pooling reads the class token, which pooling="gap" and "map" do not need.',
+    ),
+    Exclusion(
+        "pooling",
+        ("token_gap",),
+        {"norm_after_pooling": (False,)},
+        "The pooling joins two vectors, each normalised before.",
+    ),
+    Exclusion(
+        "norm_after_pooling",
+        (),
+        {"norm_after_blocks": (True,)},
+        "The norm after the pooling is the one after the blocks, at another position.",
+    ),
+    Exclusion(
+        "distillation_token",
+        (),
+        {"pooling": ("token", None)},
+        "A distillation token is read together with the class token.",
+    ),
+    Exclusion(
+        "classes",
+        (None,),
+        {"pre_logits": (None,)},
+        "`pre_logits` is a layer of the head, and classes=None asks for no head.",
+    ),
+)
+
+
+def check_exclusions(values: Mapping[str, Any]) -> None:
+    """Checks fields, or those of them that there are, against `EXCLUSIONS`.
+
+    Raises:
+        ValueError: If two exclude each other.
+    """
+    for row in EXCLUSIONS:
+        if row.field not in values or not row.applies(values[row.field]):
+            continue
+        for field, allowed in row.needs.items():
+            if field in values and values[field] not in allowed:
+                other = f"choose another {row.field}"
+                if not row.values:
+                    other = f"{row.field} to {_DEFAULTS[row.field]!r}"
+                raise ValueError(
+                    f"{row.reason} Received: {row.field}={values[row.field]!r}, "
+                    f"{field}={values[field]!r}; set {field} to "
+                    f"{' or '.join(map(repr, allowed))}, or {other}."
+                )
 
 
 def _chosen(field: str, values: Iterable[str], known: tuple[str, ...]) -> tuple[str, ...]:

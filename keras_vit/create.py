@@ -18,6 +18,7 @@ from keras_vit.hub.augreg import is_augreg_name
 from keras_vit.hub.card import OPEN_LICENCES, Card
 from keras_vit.hub.catalog import find_tag, find_weights
 from keras_vit.models.heads import shape_of
+from keras_vit.models.naflex import build_naflex
 from keras_vit.models.resizing import copy_weights
 from keras_vit.models.resnet import build_resnet
 from keras_vit.models.vit import build_vit
@@ -139,11 +140,18 @@ def build(
         input_tensor: As in `create_model`.
 
     Returns:
-        A `keras_vit.Model`, see `build_vit` and `build_resnet`.
+        A `keras_vit.Model`, see `build_vit`, `build_naflex` and `build_resnet`.
     """
     if isinstance(config, ResNetConfig):
         return build_resnet(config, name, input_tensor)
-    return build_vit(config, name, input_tensor)
+    if not config.takes_patches:
+        return build_vit(config, name, input_tensor)
+    if input_tensor is not None:
+        raise ValueError(
+            "A model of images of any aspect ratio (max_num_patches) has two inputs, `patches` "
+            "and `grid`. Received: input_tensor. Call the model with a dict of both."
+        )
+    return build_naflex(config, name)
 
 
 def build_from(

@@ -200,7 +200,9 @@ def _find_architecture(info: FileInfo, options: dict[str, Any]) -> tuple[str, di
         likely = ""
         if info.variant is not None:
             config = cast(ViTConfig, VARIANTS[info.variant])
-            likely = f" A {info.variant}, of the same sizes, has num_heads={config.num_heads}."
+            likely = (
+                f" A {info.variant}, of the same sizes, has num_heads={config.block.num_heads}."
+            )
         raise ValueError(
             f"{info.path} ({shown}) does not tell the number of attention heads.{likely} Pass "
             "num_heads (--num-heads) or the architecture as `variant` (--variant), or fetch the "

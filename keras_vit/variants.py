@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 from typing import Any
 
-from keras_vit.checks import pair
+from keras_vit.checks import check_names, pair
 from keras_vit.config import (
     POOLINGS,
     RESNET_POOLINGS,
@@ -14,6 +13,9 @@ from keras_vit.config import (
     ResNetConfig,
     ResNetStem,
     ViTConfig,
+    field_names,
+    make_config,
+    replace_fields,
 )
 from keras_vit.families.newer import FAMILIES, FAMILY_NAMES
 from keras_vit.timm_architectures import TIMM_ARCHITECTURES
@@ -90,9 +92,9 @@ _BIT = {
 # The closest relative that the ViT paper names, https://arxiv.org/abs/1911.03584, with the settings
 # of https://github.com/epfml/attention-cnn: patches of 2 x 2 pixels of CIFAR-10, 6 layers of 400
 # channels, 9 heads of 400 channels each, norms after the sums, no class token. It is "SA learned
-# emb. + content" of Table 1; position_embedding="offsets" is "SA learned emb." there, and
+# emb. + content" of Table 1; grid_attention="offsets" is "SA learned emb." there, and
 # "quadratic" is "SA quadratic emb."
-_CORDONNIER = ViTConfig(
+_CORDONNIER = make_config(
     patch_size=(2, 2),
     width=400,
     depth=6,
@@ -102,7 +104,8 @@ _CORDONNIER = ViTConfig(
     image_size=(32, 32),
     pooling="gap",
     class_token=False,
-    position_embedding="relative_2d",
+    position_embedding="none",
+    grid_attention="relative_2d",
     gelu="exact",
     post_norm=True,
     norm_epsilon=1e-12,
@@ -115,11 +118,11 @@ _CORDONNIER = ViTConfig(
 
 
 def _vit(*values: Any) -> ViTConfig:
-    return ViTConfig(**dict(zip(_COLUMNS, values, strict=True)))
+    return make_config(**dict(zip(_COLUMNS, values, strict=True)))
 
 
 def _hybrid(transformer: str, stages: tuple[int, ...], patch: int, dropout: float) -> ViTConfig:
-    return dataclasses.replace(
+    return replace_fields(
         _vit(*_VIT[transformer]),
         patch_size=(patch, patch),
         dropout_rate=dropout,
@@ -132,7 +135,7 @@ VARIANTS: dict[str, ViTConfig | ResNetConfig] = {
     **{name: _hybrid(*values) for name, values in _HYBRIDS.items()},
     **{name: ResNetConfig(*values) for name, values in _BIT.items()},
     "vit_cordonnier2": _CORDONNIER,
-    **{name: ViTConfig(**fields) for name, fields in FAMILIES.items()},
+    **{name: make_config(**fields) for name, fields in FAMILIES.items()},
 }
 
 # The paper's short names, and timm's. Only the short g/14 and G/14 differ by case alone.
@@ -247,12 +250,12 @@ def find_config(name: str) -> ViTConfig | ResNetConfig:
         ValueError: If nothing has that name; the message lists the nearest names.
     """
     variant = find_variant(name)
-    config = VARIANTS.get(variant) or ViTConfig(**TIMM_ARCHITECTURES[variant])
+    config = VARIANTS.get(variant) or make_config(**TIMM_ARCHITECTURES[variant])
     stem, image_size = _split_image_size(name)
     changes = dict(FAMILY_NAMES[stem][1]) if stem in FAMILY_NAMES else {}
     if image_size is not None:
         changes["image_size"] = image_size
-    return dataclasses.replace(config, **changes)
+    return replace_fields(config, **changes)
 
 
 def _split_image_size(name: str) -> tuple[str, tuple[int, int] | None]:
@@ -310,7 +313,7 @@ def configure(
     if pooling is not None or not include_top:
         _check_pooling(pooling, config)
         changes["pooling"] = pooling
-    return dataclasses.replace(config, **changes)
+    return replace_fields(config, **changes)
 
 
 def chosen_fields(
@@ -334,16 +337,10 @@ def chosen_fields(
 
 
 def _check_options(options: dict[str, Any], config: ViTConfig | ResNetConfig) -> None:
-    fields = [field.name for field in dataclasses.fields(config)]
     for option in options:
         if option in _OWN_ARGUMENTS:
             raise ValueError(f"Pass {_OWN_ARGUMENTS[option]} in place of `{option}`.")
-        if option not in fields:
-            nearest = difflib.get_close_matches(option, fields, n=3)
-            advice = f"Did you mean {', '.join(nearest)}? " if nearest else ""
-            raise ValueError(
-                f"There is no option `{option}`. {advice}All: {', '.join(sorted(fields))}."
-            )
+    check_names("option", options, field_names(config))
 
 
 def split_shape(

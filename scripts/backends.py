@@ -54,7 +54,7 @@ def run(folder: pathlib.Path) -> None:
         assert "tensorflow" not in sys.modules, f"TensorFlow was imported under {backend}"
     results = {}
     for name, fields in MODELS.items():
-        model = keras_vit.build_vit(keras_vit.ViTConfig(**fields, classes=10))
+        model = keras_vit.build_vit(keras_vit.make_config(**fields, classes=10))
         fill(model)
         images = np.random.default_rng(1).uniform(0, 255, (4, *model.input_shape[1:]))
         images = images.astype("float32")

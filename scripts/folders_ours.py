@@ -8,7 +8,7 @@ import sys
 import keras
 import numpy as np
 
-from keras_vit.config import ViTConfig
+from keras_vit.config import make_config
 from keras_vit.create import build
 from tests.fixtures import fill_random, images_for
 from tests.weights.folders import BIT, FOLDERS, SIZES
@@ -16,7 +16,7 @@ from tests.weights.folders import BIT, FOLDERS, SIZES
 
 def main() -> None:
     for name, (layout, fields) in FOLDERS.items():
-        config = BIT if name == "bit" else ViTConfig(**{**SIZES, "classes": 10, **fields})
+        config = BIT if name == "bit" else make_config(**{**SIZES, "classes": 10, **fields})
         model = build(config)
         fill_random(model)
         folder = pathlib.Path(sys.argv[1]) / name

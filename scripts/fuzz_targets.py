@@ -141,7 +141,7 @@ class Settings:
         return json.dumps(odd(rng))
 
     def read(self, data, rng):
-        from keras_vit.config import Preprocessing
+        from keras_vit.config import Preprocessing, field_names, replace_fields
 
         names = list(self.module.SETTINGS)
         if rng.random() < 0.8:
@@ -163,9 +163,9 @@ class Settings:
             recipe.count_warmup(100)
             recipe.build_optimizer(100)
             for config in self.configs:
-                fields = {field.name for field in dataclasses.fields(config)}
+                fields = set(field_names(config))
                 known = {name: x for name, x in parts.model.items() if name in fields}
-                dataclasses.replace(config, **known)
+                replace_fields(config, **known)
             dataclasses.replace(Preprocessing(), **parts.preprocessing)
 
 
@@ -299,11 +299,11 @@ class Adapters:
         self.model = self.build()
 
     def build(self):
-        from keras_vit.config import ViTConfig
+        from keras_vit.config import make_config
         from keras_vit.models.vit import build_vit
 
         sizes = {"image_size": 16, "patch_size": 8, "width": 8, "depth": 1, "mlp_dim": 8}
-        return build_vit(ViTConfig(**sizes, num_heads=2, classes=2, gelu="exact"))
+        return build_vit(make_config(**sizes, num_heads=2, classes=2, gelu="exact"))
 
     def read(self, data, rng):
         from keras_vit.models.lora import lora_layers
@@ -332,9 +332,9 @@ class Layouts:
     refusals = (RefusedError,)
 
     def __init__(self, folder):
-        from keras_vit.config import ViTConfig
+        from keras_vit.config import make_config
+        from keras_vit.create import build
         from keras_vit.models.resnet import build_resnet
-        from keras_vit.models.vit import build_vit
         from keras_vit.weights.save import save_weights
         from tests.weights.folders import BIT, FOLDERS, SIZES
 
@@ -344,13 +344,12 @@ class Layouts:
         for name, (layout, fields) in FOLDERS.items():
             if name.endswith(("tanh", "oblong", "grey", "headless")):
                 continue
-            model = build_resnet(BIT) if name == "bit" else build_vit(
-                ViTConfig(**{**config, **fields}))  # fmt: skip
+            model = build(BIT if name == "bit" else make_config(**{**config, **fields}))
             own = model.save_pretrained(folder / name, layout)
             sidecars = {p.name: json.loads(p.read_text()) for p in own.glob("*config.json")}
             arrays = safetensors.numpy.load_file(own / "model.safetensors")
             self.contents.append((sidecars, arrays))
-        self.configs = ViTConfig(**config), BIT
+        self.configs = make_config(**config), BIT
         official = dataclasses.replace(BIT, standardization="variance")
         goldens = (ROOT / "tests/golden").glob("*.checkpoint.npz")
         bit = save_weights(build_resnet(official), folder / "a.npz", "official")
@@ -358,6 +357,7 @@ class Layouts:
         self.seeds = [json.dumps(each).encode() for each, _ in self.contents]
 
     def read(self, data, rng):
+        from keras_vit.config import field_names, replace_fields
         from keras_vit.pretrained import from_pretrained
         from keras_vit.weights.inspection import adapt_config, inspect_file
 
@@ -383,7 +383,7 @@ class Layouts:
                 return
             info = inspect_file(self.path)
             base = self.configs["stages" in info.sizes]
-            fields = {field.name for field in dataclasses.fields(base)} - {"stem"}
+            fields = set(field_names(base)) - {"stem"}
             sizes = {k: v for k, v in {"num_heads": 1, **info.sizes}.items() if k in fields}
-            base = dataclasses.replace(base, **sizes)
+            base = replace_fields(base, **sizes)
             adapt_config(base, info)

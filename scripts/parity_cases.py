@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from keras_vit.config import ResNetStem
+from keras_vit.config import ResNetStem, field_value
 from keras_vit.families.newer import FAMILIES
 from keras_vit.variants import find_config
 
@@ -95,7 +95,7 @@ def untold(variant: str, **more: Any) -> dict[str, Any]:
 
 def told_by(name: str) -> dict[str, Any]:
     config = find_config(name)
-    return {field: getattr(config, field) for field in _UNTOLD}
+    return {field: field_value(config, field) for field in _UNTOLD}
 
 
 TIMM += [

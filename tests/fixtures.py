@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 import numpy as np
 
-from keras_vit.config import ViTConfig
+from keras_vit.config import ViTConfig, make_config
 
 
 def tiny_config(**changes) -> ViTConfig:
@@ -19,7 +19,7 @@ def tiny_config(**changes) -> ViTConfig:
         "image_size": 32,
         "classes": 10,
     }
-    return ViTConfig(**{**fields, **changes})
+    return make_config(**{**fields, **changes})
 
 
 def fill_random(model, stddev=0.2, seed=0) -> None:

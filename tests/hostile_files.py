@@ -44,20 +44,20 @@ def csv_of_columns(folder):
 
 def config_of(family, **changes):
     """A configuration of one small block, as `tests/weights/folders.py` has it."""
-    from keras_vit.config import ViTConfig
+    from keras_vit.config import make_config
     from tests.weights.folders import FOLDERS, SIZES
 
-    return ViTConfig(**{**SIZES, "classes": 10, "depth": 1, **FOLDERS[family][1], **changes})
+    return make_config(**{**SIZES, "classes": 10, "depth": 1, **FOLDERS[family][1], **changes})
 
 
 def sidecar_of(family, **changes):
     """A checkpoint with sidecar files, some of whose numbers are changed."""
 
     def make(folder):
-        from keras_vit.models.vit import build_vit
+        from keras_vit.create import build
         from tests.weights.folders import FOLDERS
 
-        model = build_vit(config_of(family))
+        model = build(config_of(family))
         path = model.save_pretrained(folder / "hostile", FOLDERS[family][0])
         file = path / "config.json"
         config = json.loads(file.read_text())

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import pathlib
 
 import numpy as np
 import pytest
 
-from keras_vit.config import IMAGENET_STATISTICS, Preprocessing, RotaryPositions, ViTConfig
+from keras_vit.config import (
+    EXCLUSIONS,
+    IMAGENET_STATISTICS,
+    Preprocessing,
+    RotaryPositions,
+    field_names,
+    make_config,
+)
 from tests.fixtures import tiny_config
 
 ROPE = RotaryPositions(reference_grid=(16, 16))
@@ -35,7 +43,10 @@ ROPE = RotaryPositions(reference_grid=(16, 16))
         ({"pooling": "mean"}, r"`pooling` must be one of 'token', 'gap', 'map'.*'mean'"),
         ({"position_embedding": "rope"}, r"`position_embedding` must be one of 'learned'"),
         ({"gelu": "erf"}, r"`gelu` must be one of 'tanh', 'exact', 'quick'. Received: 'erf'"),
-        ({"class_token": False}, r'pooling="token" reads the class token.*"gap" or "map"'),
+        (
+            {"class_token": False},
+            r'reads the class token.*"gap" and "map".*set class_token to True',
+        ),
         (
             {"pooling": "gap", "distillation_token": True},
             r"distillation token is read together with the class token",
@@ -53,7 +64,7 @@ ROPE = RotaryPositions(reference_grid=(16, 16))
         ({"inner_norms": "head"}, r"`inner_norms` must be one of 'attention', 'mlp'"),
         ({"without_bias": ("head",)}, r"`without_bias` must be one of 'patch', 'query'"),
         ({"rope": ROPE, "num_heads": 16}, r"4 must divide .*2 channels a head"),
-        ({"rope": ROPE, "patch_dropout_rate": 0.5}, r"Rotary .* and patch_dropout_rate=0.5"),
+        ({"rope": ROPE, "patch_dropout_rate": 0.5}, r"Rotary .* patch_dropout_rate=0.5"),
         ({"rope": ROPE, "num_merged_tokens": 2}, r"Rotary positions need .*num_merged_tokens=2"),
         ({"rope": ROPE, "position_embedding": "relative"}, r"position_embedding='relative'"),
         *(
@@ -63,8 +74,8 @@ ROPE = RotaryPositions(reference_grid=(16, 16))
                 ({"distillation_token": True}, r"entries for one class.*distillation_token=True"),
                 ({"num_merged_tokens": 2}, r"Relative .* every patch .*num_merged_tokens=2"),
                 ({"patch_dropout_rate": 0.5}, r"Relative .* every patch .*patch_dropout_rate"),
-                ({"any_size": True}, r"of one grid of patches.*'relative_bias'"),
-                ({"window_size": 2}, r"of the whole grid.*'relative_bias'"),
+                ({"any_size": True}, r"of one grid.*'relative_bias', any_size=True"),
+                ({"window_size": 2}, r"of one grid.*'relative_bias', window_size=\(2, 2\)"),
                 ({"rope": ROPE}, r"position_embedding='relative_bias'"),
                 ({"max_num_patches": 16, "class_token": False, "pooling": "gap"}, "any aspect"),
             )
@@ -121,8 +132,8 @@ def test_a_configuration_survives_json():
         inner_norms=("mlp",),
         without_bias=("value", "key"),
     )
-    assert config.without_bias == ("key", "value")  # in one order
-    assert ViTConfig(**json.loads(json.dumps(config.to_dict()))) == config
+    assert config.block.without_bias == ("key", "value")  # in one order
+    assert make_config(**json.loads(json.dumps(config.to_dict()))) == config
 
 
 def test_a_configuration_is_frozen_and_hashable():
@@ -143,3 +154,29 @@ def test_derived_values():
 
 def test_numpy_integers_are_integers():
     assert tiny_config(width=np.int64(32), image_size=np.int32(32)).grid == (4, 4)
+
+
+def exclusions_table() -> str:
+    """The table of docs/configuration.md."""
+    rows = ["| choice | then | because |", "| --- | --- | --- |"]
+    for row in EXCLUSIONS:
+        chosen = " or ".join(f"`{row.field}={value!r}`" for value in row.values)
+        needs = (
+            f"`{field}`: {' or '.join(f'`{value!r}`' for value in values)}"
+            for field, values in row.needs.items()
+        )
+        choice = chosen or f"another `{row.field}`"
+        rows.append(f"| {choice} | {', '.join(needs)} | {row.reason} |")
+    return "\n".join(rows)
+
+
+def test_the_docs_have_the_table_of_what_excludes_what():
+    page = pathlib.Path(__file__).parents[1] / "docs/configuration.md"
+    assert exclusions_table() in page.read_text()
+
+
+def test_every_row_of_the_table_names_fields():
+    names = set(field_names(tiny_config()))
+    for row in EXCLUSIONS:
+        assert {row.field, *row.needs} <= names
+        assert row.needs and row.field not in row.needs

@@ -77,7 +77,7 @@ def test_two_workers_train_and_save(tmp_path):
 
 def test_run_exports_works_without_keras_vit_and_measures_differences(tmp_path):
     model = keras_vit.build_vit(
-        keras_vit.ViTConfig(
+        keras_vit.make_config(
             patch_size=4, width=16, depth=1, num_heads=2, mlp_dim=32, image_size=8, classes=3
         )
     )

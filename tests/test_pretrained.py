@@ -59,7 +59,7 @@ def test_official_files_need_no_architecture(name):
     path = official.GOLDEN / f"{name}.checkpoint.npz"
     assert inspect_file(path).variant is None
     model = from_pretrained(path, **PLAIN)
-    assert (model.config.num_heads, model.config.classes) == (4, 10)
+    assert (model.config.block.num_heads, model.config.classes) == (4, 10)
     np.testing.assert_allclose(run(model, outputs["images"]), outputs["logits"], rtol=0, atol=2e-5)
 
 
@@ -94,7 +94,7 @@ def test_the_number_of_heads_is_never_guessed(save):
     path = save("timm vit")
     with pytest.raises(ValueError, match=r"\(patch_size=.* number of attention heads.*num_heads"):
         from_pretrained(path)
-    assert from_pretrained(path, num_heads=4).config.num_heads == 4
+    assert from_pretrained(path, num_heads=4).config.block.num_heads == 4
     path = save("timm vit", {"model_args": {"num_heads": 0}})  # no number of heads
     with pytest.raises(ValueError, match=r"model_args: num_heads = 0 cannot be computed"):
         from_pretrained(path)
@@ -106,7 +106,7 @@ def test_other_heads_than_the_config_says_are_a_mismatch(save, monkeypatch):
     with pytest.raises(CheckpointMismatchError, match="says 4 attention heads, the model has 8"):
         load_weights(model, path)
     monkeypatch.setitem(VARIANTS, "vit_tiny", tiny_config(num_heads=8))
-    assert create_model("vit_tiny", weights=path, classes=5).config.num_heads == 4
+    assert create_model("vit_tiny", weights=path, classes=5).config.block.num_heads == 4
 
 
 def test_the_heads_of_a_file_of_another_width_do_not_hide_what_does_not_fit(save, monkeypatch):
@@ -133,7 +133,7 @@ def test_the_size_of_images_in_the_config_decides_the_grid(save):
 
 def test_a_folder_that_was_copied_from_the_hub_will_do(save, tmp_path):
     folder = save("transformers vit", TRANSFORMERS).parent
-    assert from_pretrained(folder).config.num_heads == 4
+    assert from_pretrained(folder).config.block.num_heads == 4
     (folder / "model.safetensors").rename(folder / "other.safetensors")
     with pytest.raises(ValueError, match=r"is a folder; name the file in it .other\.safetensors."):
         from_pretrained(folder)
@@ -165,7 +165,7 @@ def test_a_head_is_as_in_the_file_unless_asked_for(save):
 def test_options_and_size_of_the_caller_go_first(save):
     path = save("timm vit", TIMM)
     model = from_pretrained(path, input_shape=(48, 32, 3), gelu="tanh", name="mine")
-    assert (model.name, model.config.gelu, model.config.grid) == ("mine", "tanh", (6, 4))
+    assert (model.name, model.config.block.gelu, model.config.grid) == ("mine", "tanh", (6, 4))
 
 
 def test_images_of_other_channels_stay_so(tmp_path):
@@ -207,7 +207,7 @@ def test_a_variant_and_a_tag_name_a_card(monkeypatch):
     monkeypatch.setitem(CARDS, (card.variant, card.tag), card)
     model = from_pretrained("vit_tiny/in10")
     assert model.input_shape == (None, 48, 48, 3)  # what the card says
-    assert model.config.gelu == "exact"
+    assert model.config.block.gelu == "exact"
     assert not model.load_report.fresh
 
 
@@ -245,7 +245,7 @@ def test_a_repository_of_the_hub_says_it_all(save, tmp_path, monkeypatch):
     with serve(files) as server:
         monkeypatch.setattr(constants, "ENDPOINT", server.url)
         model = from_pretrained("hf://me/tiny")
-    assert (model.config.gelu, model.config.num_heads) == ("tanh", 4)
+    assert (model.config.block.gelu, model.config.block.num_heads) == ("tanh", 4)
     assert [path.split("/")[4] for path, _ in server.requests].count("main") == 1
     snapshot = tmp_path / "hf" / "models--me--tiny" / "snapshots" / "0123abc"
     assert pathlib.Path(model.load_report.path).parent == snapshot

@@ -9,6 +9,7 @@ import pytest
 
 import keras_vit
 from keras_vit import create
+from keras_vit.config import field_value
 from keras_vit.evaluate.counting import count_parameters
 from keras_vit.families.newer import FAMILIES
 from keras_vit.models.vit import build_vit
@@ -61,7 +62,7 @@ def test_every_plain_vit_of_timm_has_its_parameters():
     ):
         assert find_variant(name) == variant
     assert find_config("facebook/ijepa_vith16_1k").grid == (28, 28)
-    assert find_config("laion/CLIP-ViT-B-32-laion2B-s34B-b79K").gelu == "exact"
+    assert find_config("laion/CLIP-ViT-B-32-laion2B-s34B-b79K").block.gelu == "exact"
     with pytest.raises(ValueError, match=r"Did you mean .*'vit_medium_patch16_reg4_gap'"):
         find_config("vit_medium_patch16_reg5_gap_256")
     model = keras_vit.create_model("vit_wee_patch16_reg1_gap_256", depth=1, classes=5)
@@ -252,7 +253,7 @@ def test_names_of_the_paper_and_of_timm(alias, name):
 def test_names_of_newer_families(name, variant, fields):
     config = find_config(name)
     assert find_variant(name) == variant
-    assert {field: getattr(config, field) for field in fields} == fields
+    assert {field: field_value(config, field) for field in fields} == fields
 
 
 def test_a_name_of_timm_carries_its_image_size():

@@ -141,7 +141,7 @@ def test_the_relative_of_the_paper():
         ("offsets", 2 * 31 * 400 + 2 * 400 * 9, 12.3),
         ("relative_2d", 2 * 31 * 200 + 2 * 401 * 9 * 400, 29.5),
     ):
-        own_config = dataclasses.replace(config, position_embedding=kind, classes=10)
+        own_config = dataclasses.replace(config, grid_attention=kind, classes=10)
         assert count(own_config) == rest + 6 * (mlp + norms + attention + own)
         assert round(count(own_config) / 1e6, 1) == millions
 

@@ -98,7 +98,7 @@ def build_ours(cell: dict):
     import keras_vit
 
     if "replace" in cell:
-        config = dataclasses.replace(
+        config = keras_vit.replace_fields(
             keras_vit.find_config(cell["variant"]),
             image_size=(cell["size"],) * 2,
             classes=CLASSES,
@@ -159,7 +159,10 @@ def describe(cell: dict, path: pathlib.Path) -> None:
     description = {
         "config": {
             "patch_size": config.patch_size[0],
-            **{name: getattr(config, name) for name in ("width", "depth", "num_heads", "mlp_dim")},
+            "width": config.width,
+            "depth": config.depth,
+            "num_heads": config.block.num_heads,
+            "mlp_dim": config.block.mlp_dim,
         },
         "macs": keras_vit.evaluate.count_macs(config),
         "training_macs": keras_vit.evaluate.count_training_macs(config),

@@ -18,7 +18,7 @@ keras.utils.set_random_seed(0)
 digits = load_digits()
 pixels = digits.images[..., None] * (255 / 16)
 labels = digits.target
-config = keras_vit.ViTConfig(
+config = keras_vit.make_config(
     patch_size=2,
     width=64,
     depth=2,

@@ -29,7 +29,7 @@ for index, (pixels, digit) in enumerate(zip(digits.images, digits.target, strict
     path.parent.mkdir(parents=True, exist_ok=True)
     keras.utils.save_img(path, pixels[..., None] * (255 / 16), scale=False)
 keras.utils.set_random_seed(0)
-config = keras_vit.ViTConfig(
+config = keras_vit.make_config(
     patch_size=2,
     width=64,
     depth=2,

@@ -31,7 +31,7 @@ test_images, corners = make_scenes(digits.images[1500:], seed=2)
 test_labels = digits.target[1500:]
 
 # %%
-config = keras_vit.ViTConfig(
+config = keras_vit.make_config(
     patch_size=4,
     width=64,
     depth=2,

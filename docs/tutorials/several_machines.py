@@ -36,7 +36,7 @@ images = keras_vit.read_arrays(
 )
 train, test = images.split(0.2)
 with strategy.scope():
-    config = keras_vit.ViTConfig(
+    config = keras_vit.make_config(
         patch_size=2,
         width=64,
         depth=2,

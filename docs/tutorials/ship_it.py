@@ -16,7 +16,7 @@ import keras_vit
 keras.utils.set_random_seed(0)
 digits = load_digits()
 images = (digits.images[..., None] * (255 / 16)).astype("float32")
-config = keras_vit.ViTConfig(
+config = keras_vit.make_config(
     patch_size=2,
     width=64,
     depth=2,

@@ -46,7 +46,7 @@ print(images.num_images, "images of", images.num_classes, "classes:", *images.cl
 # embeddings need not be learned from images.
 
 # %%
-config = keras_vit.ViTConfig(
+config = keras_vit.make_config(
     patch_size=2,
     width=64,
     depth=2,

@@ -111,7 +111,7 @@ def mean_attention_distance(
         ValueError: If the model has no transformer blocks, or there are no images.
     """
     attention = Attention(model)
-    depth, num_heads = len(attention.blocks), attention.blocks[0].num_heads
+    depth, num_heads = len(attention.blocks), attention.blocks[0].options.num_heads
     total, count = np.zeros((depth, num_heads)), 0
     for batch in image_batches(images, batch_size):
         tokens = attention.tokens(batch)

@@ -26,7 +26,7 @@ from keras_vit.cli.run_settings import (
     MODEL_FORMS,
     RunSettings,
 )
-from keras_vit.config import Preprocessing, ResNetConfig, ViTConfig
+from keras_vit.config import BlockOptions, Preprocessing, ResNetConfig, ViTConfig
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.files import write_atomically
 from keras_vit.reading import read_toml
@@ -142,7 +142,7 @@ def _is_a(value: Any, kind: Any) -> bool:
 
 
 # Fields that follow from the data or the name of the model, or have keys of their own.
-_FIXED = {"classes", "classifier_activation", "stem", "rope", "preprocessing", "any_size"}
+_FIXED = {"classes", "classifier_activation", "stem", "rope", "preprocessing", "any_size", "block"}
 
 
 def _settings() -> dict[str, Setting]:
@@ -152,6 +152,7 @@ def _settings() -> dict[str, Setting]:
         (Recipe, "recipe", "", {"augmentation"}),
         (Augmentation, "augmentation", "", set()),
         (ViTConfig, "architecture", "", _FIXED),
+        (BlockOptions, "architecture", "", _FIXED),
         (ResNetConfig, "architecture", "", _FIXED),
         (Preprocessing, "preprocessing", "preprocessing_", set()),
     ]

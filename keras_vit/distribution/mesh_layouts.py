@@ -59,7 +59,7 @@ def vit_layout_map(
         )
     devices = device_mesh.shape[list(device_mesh.axis_names).index(model_axis)]
     for field in ("num_heads", "mlp_dim"):
-        _check_even(field, getattr(config, field), devices)
+        _check_even(field, getattr(config.block, field), devices)
     layouts = keras.distribution.LayoutMap(device_mesh)
     for path, axes in _LAYOUTS.items():
         named = tuple(model_axis if axis else None for axis in axes)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import keras
 
+from keras_vit.config import field_value
 from keras_vit.evaluate.counting import (
     StageCount,
     count_activations,
@@ -263,9 +264,9 @@ def training_memory(
 def _rematerializes(model: keras.Model | ViTConfig | ResNetConfig | ImageGPTConfig) -> bool:
     """Whether a configuration, or any block of a model, recomputes its activations."""
     if not isinstance(model, keras.Model):
-        return getattr(model, "rematerialize", False)
+        return field_value(model, "rematerialize", False)
     blocks = (x for x in flatten_layers(model) if isinstance(x, TransformerBlock))
-    return any(block.rematerialize for block in blocks)
+    return any(block.options.rematerialize for block in blocks)
 
 
 def _size(stage: StageCount, bytes_per_activation: int) -> int:

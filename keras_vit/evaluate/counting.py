@@ -11,6 +11,7 @@ import keras
 
 from keras_vit.config import (
     BLOCK_POSITIONS,
+    BlockOptions,
     ResNetConfig,
     ResNetStem,
     ViTConfig,
@@ -181,11 +182,11 @@ def _vit_stages(config: ViTConfig, training: bool) -> Iterator[StageCount]:
         channels = config.stem.channels
     D, N = config.width, config.num_patches
     kernel = math.prod(config.patch_size) * channels * D
-    bias = D * ("patch" not in config.without_bias)
+    bias = D * ("patch" not in config.block.without_bias)
     pixels = N * math.prod(config.patch_size) * channels
     yield StageCount("patch_encoder", kernel + bias, N * kernel, pixels)
     if config.norm_patches:
-        yield StageCount("patch_norm", _norm(config.norm, D), 0, 2 * N * D)
+        yield StageCount("patch_norm", _norm(config.block.norm, D), 0, 2 * N * D)
     if config.class_token:
         yield StageCount("class_token", D)
     if config.distillation_token:
@@ -196,7 +197,7 @@ def _vit_stages(config: ViTConfig, training: bool) -> Iterator[StageCount]:
         yield StageCount("position_embedding", _position_parameters(config))
     tokens = config.num_training_tokens if training else config.num_tokens
     if config.norm_before_blocks:
-        yield StageCount("embedding_norm", _norm(config.norm, D), 0, 2 * tokens[0] * D)
+        yield StageCount("embedding_norm", _norm(config.block.norm, D), 0, 2 * tokens[0] * D)
     *counts, T = tokens
     last_read = config.depth - 1 if _reads_class_token_alone(config) else None
     for index, (before, after) in enumerate(zip(counts, tokens[1:], strict=True)):
@@ -211,18 +212,18 @@ def _vit_stages(config: ViTConfig, training: bool) -> Iterator[StageCount]:
     vectors = T if config.pooling is None else 1
     normed = vectors if config.norm_after_pooling else T
     if config.norm_after_pooling or config.ends_in_norm:
-        yield StageCount("encoder_norm", _norm(config.norm, D), 0, 2 * normed * D)
+        yield StageCount("encoder_norm", _norm(config.block.norm, D), 0, 2 * normed * D)
     if config.pooling == "map":
         left_out = 0 if config.map_prefix_tokens else config.num_prefix_tokens
-        heads = config.map_heads or config.num_heads
-        hidden = config.map_mlp_dim or config.mlp_dim
-        yield _attention_pooling(T - left_out, D, hidden, heads, config.norm)
+        heads = config.map_heads or config.block.num_heads
+        hidden = config.map_mlp_dim or config.block.mlp_dim
+        yield _attention_pooling(T - left_out, D, hidden, heads, config.block.norm)
     yield from _head_stages(config, 2 * D if config.pooling == "token_gap" else D, vectors)
 
 
 def _reads_class_token_alone(config: ViTConfig) -> bool:
     """Whether a model of this configuration computes its last block for the class tokens alone."""
-    whole = config.num_merged_tokens or config.window_of(config.depth - 1)
+    whole = config.block.num_merged_tokens or config.window_of(config.depth - 1)
     return config.pooling == "token" and not whole
 
 
@@ -251,25 +252,26 @@ def _block(
     position_biases: int = 0,
     read: int | None = None,
 ) -> StageCount:
-    """Counts a block of `T` tokens, from fields that `ViTConfig` and `TransformerBlock` share.
+    """Counts a block of `T` tokens, from what `ViTConfig` and `TransformerBlock` share.
 
     Products are counted for all tokens, activations for the first `read` where those are all that
     is read after the block.
     """
+    options = config.block if isinstance(config, ViTConfig) else config.options
     pairs = T * T if windows is None else windows.num_pairs
     rest = T - merged  # tokens of the MLP
-    M, A = config.mlp_dim, config.num_heads
+    M, A = options.mlp_dim, options.num_heads
     offsets = 2 * T - 1 if relative else 0
-    gated = int(config.swiglu)
-    inner = [part in config.inner_norms for part in ("attention", "mlp")]
-    without = config.without_bias
-    d = config.head_width or D // A
+    gated = int(options.swiglu)
+    inner = [part in options.inner_norms for part in ("attention", "mlp")]
+    without = options.without_bias
+    d = options.head_width or D // A
     H = A * d  # channels of all heads
     biases = sum(H for part in ("query", "key", "value") if part not in without)
     biases += D * ("projection" not in without) + (M * (1 + gated) + D) * ("mlp" not in without)
     parameters = 4 * D * H + (2 + gated) * D * M + biases + offsets * d
-    parameters += _norm(config.norm, 2 * D + inner[0] * H + inner[1] * M)
-    parameters += 2 * d * config.qk_norm + 2 * D * (config.layer_scale is not None)
+    parameters += _norm(options.norm, 2 * D + inner[0] * H + inner[1] * M)
+    parameters += 2 * d * options.qk_norm + 2 * D * (options.layer_scale is not None)
     parameters += A * position_biases
     macs = 4 * T * D * H + 2 * pairs * H + (2 + gated) * rest * D * M + T * H * offsets
     match, join = _merging_macs(T, D, d, config.num_prefix_tokens, merged) if merged else (0, 0)
@@ -282,16 +284,18 @@ def _block(
     rest, pairs = (rest, pairs) if read is None else (read, read * T)
     kept = 2 * T * D + 3 * T * H + Q * (D + H)
     kept += 5 * rest * D + (3 + gated) * rest * M + 2 * A * pairs
-    if config.grid_positions is not None:
-        more, of_attention = _grid_attention(config, T, D)
+    owner: Any = config if isinstance(config, ViTConfig) else getattr(config, "attention", None)
+    kind = getattr(owner, "grid_attention", getattr(owner, "kind", None))
+    if kind is not None:
+        more, of_attention = _grid_attention(options, kind, owner.grid, T, D)
         parameters += more - 4 * D * H - 3 * H - D
         macs += of_attention - 4 * T * D * H - 2 * T * T * H
         kept += A * T * D  # heads of the full width
     kept += inner[0] * Q * H + inner[1] * rest * M
-    kept += 2 * T * H * config.qk_norm + (Q + rest) * D * (config.layer_scale is not None)
-    if config.dropout_rate:
+    kept += 2 * T * H * options.qk_norm + (Q + rest) * D * (options.layer_scale is not None)
+    if options.dropout_rate:
         kept += 2 * (Q + rest) * D + 2 * rest * M  # masks, and masked values
-    if config.attention_dropout_rate:
+    if options.attention_dropout_rate:
         kept += 2 * A * pairs
     # The choice of the tokens to merge has no gradient; the merged tokens have one.
     constant = 2 * match + join
@@ -299,18 +303,19 @@ def _block(
     return StageCount("block", parameters, macs, kept, inputs, work=work, constant_macs=constant)
 
 
-def _grid_attention(config: ViTConfig | TransformerBlock, T: int, D: int) -> tuple[int, int]:
+def _grid_attention(
+    options: BlockOptions, kind: str, grid: tuple[int, int], T: int, D: int
+) -> tuple[int, int]:
     """Parameters and multiply-accumulates of a `GridAttention`."""
-    assert config.grid is not None
-    rows, columns = config.grid
-    A, table = config.num_heads, 2 * (rows + columns) - 2
+    rows, columns = grid
+    A, table = options.num_heads, 2 * (rows + columns) - 2
     parameters = A * D * D + D + D * D + D
     macs = A * T * T * D + T * A * D * D + T * D * D
-    if config.grid_positions == "quadratic":
+    if kind == "quadratic":
         return parameters + 3 * A, macs
-    if config.grid_positions == "offsets":
+    if kind == "offsets":
         return parameters + table * D + 2 * D * A, macs + table * D * A
-    d = config.head_width or D
+    d = options.head_width or D
     parameters += 2 * A * d * (D + 1) + table * (d // 2)
     return parameters, macs + 2 * T * D * A * d + A * T * T * d + A * T * (rows + columns) * d // 2
 
@@ -490,7 +495,7 @@ def _tokens_left_out(tensor: Any, known: dict[int, int]) -> int:
             missing = patches - kept_of(patches - missing, layer.rate)
         elif isinstance(layer, TransformerBlock):
             tokens = before[0].shape[1] - missing
-            tokens -= merged_of(tokens - layer.num_prefix_tokens, layer.num_merged_tokens)
+            tokens -= merged_of(tokens - layer.num_prefix_tokens, layer.options.num_merged_tokens)
             missing = tensor.shape[1] - tokens
         elif len(tensor.shape) != 3 or not before or tensor.shape[1] != before[0].shape[1]:
             missing = 0  # pooled, or not made of tokens

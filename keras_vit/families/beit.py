@@ -15,7 +15,7 @@ def _positions(config: Any) -> Fields:
         "use_absolute_position_embeddings": config.position_embedding in ("learned", "sincos_2d"),
         "use_relative_position_bias": config.position_embedding == "relative_bias",
         "use_mean_pooling": config.norm_after_pooling,
-        "layer_scale_init_value": config.layer_scale or 0,
+        "layer_scale_init_value": config.block.layer_scale or 0,
     }
 
 
@@ -45,13 +45,13 @@ PROCESSORS = {"Beit": keys.Processor(3, 224, True)}
 
 # timm
 def _timm_name(config: Any) -> str:
-    if config.norm_epsilon != 1e-6 or config.gelu != "exact":
-        raise keys.no_such("norm_epsilon, gelu", (config.norm_epsilon, config.gelu))
+    if config.block.norm_epsilon != 1e-6 or config.block.gelu != "exact":
+        raise keys.no_such("norm_epsilon, gelu", (config.block.norm_epsilon, config.block.gelu))
     return "beit_base_patch16_224"
 
 
 def _timm_arguments(config: Any) -> Fields:
-    return {**keys.timm_sizes(config), "qkv_bias": "query" not in config.without_bias}
+    return {**keys.timm_sizes(config), "qkv_bias": "query" not in config.block.without_bias}
 
 
 TIMM_MODELS = (

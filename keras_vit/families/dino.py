@@ -20,8 +20,8 @@ DINOV3_IMAGES = dataclasses.replace(
 
 # transformers
 def _dinov2(config: Any) -> Fields:
-    ratio = _whole_ratio(config, _gated_units if config.swiglu else None)
-    return {"use_swiglu_ffn": config.swiglu, "mlp_ratio": ratio, "use_mask_token": True}
+    ratio = _whole_ratio(config, _gated_units if config.block.swiglu else None)
+    return {"use_swiglu_ffn": config.block.swiglu, "mlp_ratio": ratio, "use_mask_token": True}
 
 
 def _gated_units(width: int, ratio: int) -> int:
@@ -32,21 +32,23 @@ def _whole_ratio(config: Any, units: Callable[[int, int], int] | None = None) ->
     """The `mlp_ratio` of DINOv2, a whole number there."""
     units = units or (lambda width, ratio: width * ratio)
     for ratio in range(1, 17):
-        if units(config.width, ratio) == config.mlp_dim:
+        if units(config.width, ratio) == config.block.mlp_dim:
             return ratio
     raise ValueError(
         "The `mlp_dim` of transformers' DINOv2 follows from a whole `mlp_ratio`. Received: width="
-        f"{config.width}, mlp_dim={config.mlp_dim}, swiglu={config.swiglu}. Save with "
+        f"{config.width}, mlp_dim={config.block.mlp_dim}, swiglu={config.block.swiglu}. Save with "
         'layout="timm".'
     )
 
 
 def _dinov3(config: Any) -> Fields:
     parts = {"query": "query", "key": "key", "value": "value", "projection": "proj", "mlp": "mlp"}
-    biases = {f"{theirs}_bias": ours not in config.without_bias for ours, theirs in parts.items()}
-    act = {"hidden_act": "silu"} if config.swiglu else {}
+    biases = {
+        f"{theirs}_bias": ours not in config.block.without_bias for ours, theirs in parts.items()
+    }
+    act = {"hidden_act": "silu"} if config.block.swiglu else {}
     registers = {"num_register_tokens": config.num_registers}
-    return {**biases, **registers, "use_gated_mlp": config.swiglu, **act}
+    return {**biases, **registers, "use_gated_mlp": config.block.swiglu, **act}
 
 
 _ROPE = RotaryPositions(**DINOV3["rope"])

@@ -212,12 +212,12 @@ TIMM_WRITTEN = f"{TIMM_SIZES} act_layer final_norm"
 
 def has_arguments(config: Any) -> bool:
     """Whether timm makes a model by its arguments, not by its name alone."""
-    return not (config.rope or config.norm == "rms" or config.takes_patches)
+    return not (config.block.rope or config.block.norm == "rms" or config.takes_patches)
 
 
 def timm_sizes(config: Any) -> Fields:
     """Arguments of timm about sizes that no rule has, since the arrays tell them."""
-    return {"mlp_ratio": _ratio(config), "init_values": config.layer_scale}
+    return {"mlp_ratio": _ratio(config), "init_values": config.block.layer_scale}
 
 
 def timm_tokens(config: Any) -> Fields:
@@ -235,16 +235,16 @@ def timm_tokens(config: Any) -> Fields:
 
 def _ratio(config: Any) -> float:
     """The `mlp_ratio` whose product with the width, rounded down, is the hidden dimension."""
-    ratio = config.mlp_dim / config.width
-    while int(config.width * ratio) < config.mlp_dim:
+    ratio = config.block.mlp_dim / config.width
+    while int(config.width * ratio) < config.block.mlp_dim:
         ratio = math.nextafter(ratio, math.inf)
     return int(ratio) if ratio == int(ratio) else ratio
 
 
 def check_epsilon(config: Any) -> None:
     """Raises ValueError for an epsilon of the norms that timm's plain ViT has not."""
-    if config.norm_epsilon != 1e-6:
-        raise no_such("norm_epsilon", config.norm_epsilon)
+    if config.block.norm_epsilon != 1e-6:
+        raise no_such("norm_epsilon", config.block.norm_epsilon)
 
 
 def no_such(field: str, value: Any) -> ValueError:

@@ -13,9 +13,9 @@ _PLAIN = {1e-6: "vit_base_patch16_224", 1e-5: "vit_base_patch16_clip_quickgelu_2
 
 
 def _plain_name(config: Any) -> str:
-    if config.norm_epsilon not in _PLAIN:
-        raise keys.no_such("norm_epsilon", config.norm_epsilon)
-    return _PLAIN[config.norm_epsilon]
+    if config.block.norm_epsilon not in _PLAIN:
+        raise keys.no_such("norm_epsilon", config.block.norm_epsilon)
+    return _PLAIN[config.block.norm_epsilon]
 
 
 def _is_plain(config: Any) -> bool:

@@ -16,10 +16,8 @@ from keras_vit.checks import Shape, check_positive
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class PatchCounts(keras.layers.Layer):
-    """Tells patches from padding: how many patches each token of an image stands for, 1 or 0.
-
-    Attention and pooling take the result as `sizes`, and leave padding out.
+class PatchMask(keras.layers.Layer):
+    """Tells patches from padding, which attention and pooling leave out.
 
     Args:
         num_tokens: Tokens of an image, patches and padding.
@@ -28,7 +26,7 @@ class PatchCounts(keras.layers.Layer):
         image_grids: Integer tensor of shape `(B, 2)`, rows and columns of patches of each image.
 
     Returns:
-        int32 tensor of shape `(B, num_tokens)`, 1 for patches and 0 for padding.
+        Boolean tensor of shape `(B, num_tokens)`, False for padding.
     """
 
     def __init__(self, num_tokens: int, **kwargs: Any):
@@ -39,10 +37,10 @@ class PatchCounts(keras.layers.Layer):
     def call(self, image_grids: keras.KerasTensor) -> keras.KerasTensor:
         grids = ops.cast(image_grids, "int32")
         index = ops.arange(self.num_tokens, dtype="int32")[None]  # (1, T)
-        return ops.cast(index < grids[:, :1] * grids[:, 1:], "int32")
+        return index < grids[:, :1] * grids[:, 1:]
 
     def compute_output_spec(self, image_grids: keras.KerasTensor) -> keras.KerasTensor:
-        return keras.KerasTensor((image_grids.shape[0], self.num_tokens), dtype="int32")
+        return keras.KerasTensor((image_grids.shape[0], self.num_tokens), dtype="bool")
 
     def compute_output_shape(self, image_grids_shape: Shape) -> Shape:
         return (image_grids_shape[0], self.num_tokens)

@@ -11,8 +11,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.checks import Shape, check_heads, check_positive, check_rate, pair
-from keras_vit.config import RotaryPositions
+from keras_vit.checks import Shape, check_heads, check_positive, pair
+from keras_vit.config import take_options
 from keras_vit.layers.any_size import rotary_tables_of, size_of
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.fused_attention import fused_attention, fusion_pays
@@ -71,11 +71,11 @@ def add_sizes(
     """What is added to the logits of keys that stand for several: the logarithm of how many.
 
     Proportional attention, Section 3 of https://arxiv.org/abs/2210.09461: the softmax then is as if
-    each key were there as often. A key of size 0 is padding, and is not attended to.
+    each key were there as often. A mask leaves out the keys where it is False.
 
     Args:
         logits: Other logits to add, or `None`.
-        sizes: Integer tensor of shape `(B, T)`, above 0 for at least one token of an image.
+        sizes: Integer tensor of shape `(B, T)`, or a boolean mask that keeps a token of each image.
         dtype: Type of the result.
 
     Returns:
@@ -117,38 +117,29 @@ class SelfAttention(keras.layers.Layer):
 
     Args:
         num_heads: Attention heads, which divide the width.
-        dropout_rate: Dropout after the output product, in [0, 1).
-        attention_dropout_rate: Dropout on the attention weights, in [0, 1).
-        qk_norm: Whether queries and keys are normalised per head, with a learned scale
-            (https://arxiv.org/abs/2302.05442).
         relative_positions: Whether learned embeddings of the distance between two tokens in the
             sequence are added to the keys (Appendix D.4).
-        query_chunk_size: Queries whose attention weights are computed at a time, or `None` for
-            all: less memory for many tokens. Not used with `return_attention_scores`.
-        norm_epsilon: Added to the variance in the norms.
-        norm: `"layer"` or `"rms"`, the norm of queries, keys and the output.
-        inner_norm: Whether a norm comes before the output product
-            (https://arxiv.org/abs/2110.09456).
-        without_bias: Products without bias: any of `"query"`, `"key"`, `"value"`, `"projection"`.
-        rope: Rotary position embedding of queries and keys, a `RotaryPositions` or its fields.
-        grid: Patches along (height, width), for `rope`; `None` takes those of each call.
-        num_prefix_tokens: Tokens before the patches, which `rope` leaves as they are.
-        causal: Whether a token attends to itself and those before it alone.
-        head_width: Dimension `d` of a head; `None` divides the width among the heads.
-        window_size: Patches along (height, width) of the windows that patches attend to, see
-            `Windows`; `None` is the whole `grid`.
-        num_registers: How many of the tokens before the patches, the last of them, are registers,
-            which `rope` turns where it has a `register_base`.
         position_bias: Whether learned biases of every head are added to the logits, by the rows and
             columns between two patches of `grid` (https://arxiv.org/abs/2106.08254). At most one
             token precedes the patches.
+        causal: Whether a token attends to itself and those before it alone.
+        grid: Patches along (height, width), for `rope`; `None` takes those of each call.
+        num_prefix_tokens: Tokens before the patches, which `rope` leaves as they are.
+        num_registers: How many of the tokens before the patches, the last of them, are registers,
+            which `rope` turns where it has a `register_base`.
+        window_size: Patches along (height, width) of the windows that patches attend to, see
+            `Windows`; `None` is the whole `grid`.
+        **kwargs: Other fields of `keras_vit.config.BlockOptions`; those of the MLP have no effect.
+            `query_chunk_size` is not used with `return_attention_scores`.
 
     Call arguments:
         tokens: Float tensor of shape `(B, T, D)`.
         return_attention_scores: Whether to return the attention weights too.
         training: Whether dropout is on.
         sizes: Optional integer tensor of shape `(B, T)`, how many tokens each stands for; such a
-            token is attended to as often as those, and one of size 0, padding, by no other.
+            token is attended to as often as those.
+        patch_mask: Optional boolean tensor of shape `(B, T)`, False for padding, which no token
+            attends to.
         return_keys: Whether to return the keys too, as they are attended to.
         grid: Patches along (height, width) of these tokens, integers or tensors, for `rope`; `None`
             takes those of the layer.
@@ -167,59 +158,35 @@ class SelfAttention(keras.layers.Layer):
     def __init__(
         self,
         num_heads: int,
-        dropout_rate: float = 0.0,
-        attention_dropout_rate: float = 0.0,
-        qk_norm: bool = False,
         relative_positions: bool = False,
-        norm_epsilon: float = 1e-6,
-        query_chunk_size: int | None = None,
-        norm: str = "layer",
-        inner_norm: bool = False,
-        without_bias: tuple[str, ...] = (),
-        rope: RotaryPositions | dict[str, Any] | None = None,
+        position_bias: bool = False,
+        causal: bool = False,
         grid: tuple[int, int] | None = None,
         num_prefix_tokens: int = 0,
-        causal: bool = False,
-        head_width: int | None = None,
-        window_size: int | tuple[int, int] | None = None,
         num_registers: int = 0,
-        position_bias: bool = False,
+        window_size: int | tuple[int, int] | None = None,
         **kwargs: Any,
     ):
+        self.options, kwargs = take_options(num_heads=num_heads, **{"mlp_dim": 1, **kwargs})
         super().__init__(**kwargs)
-        check_rate("dropout_rate", dropout_rate)
-        check_rate("attention_dropout_rate", attention_dropout_rate)
-        if query_chunk_size is not None:
-            check_positive("query_chunk_size", query_chunk_size)
-        self.num_heads = num_heads
-        self.dropout_rate = dropout_rate
-        self.attention_dropout_rate = attention_dropout_rate
-        self.qk_norm = qk_norm
         self.relative_positions = relative_positions
-        self.norm_epsilon = norm_epsilon
-        self.query_chunk_size = query_chunk_size
-        self.norm_kind = norm
-        self.inner_norm = inner_norm
-        self.without_bias = tuple(without_bias)
-        self.rope = RotaryPositions(**rope) if isinstance(rope, dict) else rope
+        self.position_bias = position_bias
+        self.causal = causal
         self.grid = None if grid is None else pair("grid", grid)
         self.num_prefix_tokens = num_prefix_tokens
-        self.causal = causal
-        self.head_width = head_width
-        self.window_size = None if window_size is None else pair("window_size", window_size)
         self.num_registers = num_registers
-        self.position_bias = position_bias
-        if self.rope is not None:
-            self.rope.check_registers(num_registers)
+        self.window_size = None if window_size is None else pair("window_size", window_size)
+        if self.options.rope is not None:
+            self.options.rope.check_registers(num_registers)
         self._tables: Any = None
         self._windows: Windows | None = None
 
     def build(self, tokens_shape: Shape) -> None:
         _, num_tokens, width = tokens_shape
-        if self.head_width is None:
-            check_heads(width, self.num_heads)
-        head_dim = self.head_width or width // self.num_heads
-        inner = self.num_heads * head_dim
+        if self.options.head_width is None:
+            check_heads(width, self.options.num_heads)
+        head_dim = self.options.head_width or width // self.options.num_heads
+        inner = self.options.num_heads * head_dim
         # Xavier on each of the three (D, D) matrices, as in the official code.
         limit = (6 / (width + inner)) ** 0.5
         self.qkv = Dense(
@@ -237,16 +204,16 @@ class SelfAttention(keras.layers.Layer):
             }
         self.output_projection = Dense(
             width,
-            use_bias="projection" not in self.without_bias,
+            use_bias="projection" not in self.options.without_bias,
             dtype=self.dtype_policy,
             name="output",
         )
         self.output_projection.build((None, inner))
         self.attention_dropout = keras.layers.Dropout(
-            self.attention_dropout_rate, dtype=self.dtype_policy
+            self.options.attention_dropout_rate, dtype=self.dtype_policy
         )
-        self.dropout = keras.layers.Dropout(self.dropout_rate, dtype=self.dtype_policy)
-        if self.qk_norm:
+        self.dropout = keras.layers.Dropout(self.options.dropout_rate, dtype=self.dtype_policy)
+        if self.options.qk_norm:
             self.query_norm = self._build_norm("query_norm", head_dim)
             self.key_norm = self._build_norm("key_norm", head_dim)
         if self.relative_positions:
@@ -258,28 +225,32 @@ class SelfAttention(keras.layers.Layer):
         if self.position_bias:
             self.bias_table = self.add_weight(
                 name="position_bias",
-                shape=(self._num_biases(num_tokens), self.num_heads),
+                shape=(self._num_biases(num_tokens), self.options.num_heads),
                 initializer="zeros",  # as in BEiT
                 autocast=False,
             )
-        if self.inner_norm:
+        if "attention" in self.options.inner_norms:
             self.norm = make_norm(
-                self.norm_kind, self.norm_epsilon, dtype=self.dtype_policy, name="norm"
+                self.options.norm, self.options.norm_epsilon, dtype=self.dtype_policy, name="norm"
             )
             self.norm.build((None, inner))
         if self.window_size is not None:
             self._windows = self._make_windows(num_tokens, self.window_size)
-        if self.rope is not None and (num_tokens is not None or self.grid is not None):
+        if self.options.rope is not None and (num_tokens is not None or self.grid is not None):
             self._tables = self._rotary_tables(num_tokens, head_dim)
 
     @property
     def _with_bias(self) -> tuple[str, ...]:
-        return tuple(part for part in _PARTS if part not in self.without_bias)
+        return tuple(part for part in _PARTS if part not in self.options.without_bias)
 
     def _build_norm(self, name: str, head_dim: int) -> keras.layers.Layer:
-        options = {"center": False} if self.norm_kind == "layer" else {}
+        options = {"center": False} if self.options.norm == "layer" else {}
         norm = make_norm(
-            self.norm_kind, self.norm_epsilon, dtype=self.dtype_policy, name=name, **options
+            self.options.norm,
+            self.options.norm_epsilon,
+            dtype=self.dtype_policy,
+            name=name,
+            **options,
         )
         norm.build((None, None, None, head_dim))
         return norm
@@ -291,9 +262,9 @@ class SelfAttention(keras.layers.Layer):
                 f"{num_tokens} tokens, grid={self.grid}, num_prefix_tokens="
                 f"{self.num_prefix_tokens}. Set `grid` and `num_prefix_tokens` to what comes in."
             )
-        assert self.rope is not None
+        assert self.options.rope is not None
         prefix = (self.num_prefix_tokens, self.num_registers)
-        return rotary_tables(self.rope, self.grid, head_dim, *prefix)
+        return rotary_tables(self.options.rope, self.grid, head_dim, *prefix)
 
     def _num_biases(self, num_tokens: int) -> int:
         prefix = self.num_prefix_tokens
@@ -326,6 +297,7 @@ class SelfAttention(keras.layers.Layer):
         return_attention_scores: bool = False,
         training: bool | None = None,
         sizes: keras.KerasTensor | None = None,
+        patch_mask: keras.KerasTensor | None = None,
         return_keys: bool = False,
         grid: tuple[Any, Any] | None = None,
         num_queries: int | None = None,
@@ -341,8 +313,9 @@ class SelfAttention(keras.layers.Layer):
             check_positive("num_queries", num_queries)
             queries = queries[:, :, :num_queries]
             logits = None if logits is None else logits[:, :, :num_queries]
-        if sizes is not None:
-            logits = add_sizes(logits, sizes, queries.dtype)
+        for each in (sizes, patch_mask):
+            if each is not None:
+                logits = add_sizes(logits, each, queries.dtype)
         scores = None
         if self._windows is not None and (sizes is not None or num_queries is not None):
             raise ValueError(
@@ -371,8 +344,8 @@ class SelfAttention(keras.layers.Layer):
         training: bool | None,
     ) -> keras.KerasTensor:
         """Means of the values, `(B, A, T, d)`, by a kernel of the backend where it has one."""
-        dropped = training and self.attention_dropout_rate > 0
-        plain = self.query_chunk_size is None and logits is None and not dropped
+        dropped = training and self.options.attention_dropout_rate > 0
+        plain = self.options.query_chunk_size is None and logits is None and not dropped
         if plain and queries.shape[2] == keys.shape[2] and fusion_pays(queries):
             return fused_attention(queries, keys, values)
         return self._attend(queries, keys, values, logits, training)
@@ -420,13 +393,13 @@ class SelfAttention(keras.layers.Layer):
         Raises:
             ValueError: If the layer is not causal, or adds positions.
         """
-        positions = self.relative_positions or self.position_bias or self.rope is not None
+        positions = self.relative_positions or self.position_bias or self.options.rope is not None
         if not self.causal or positions:
             raise ValueError(
                 "Tokens are added one by one to causal attention without positions of its own. "
                 f"Received: causal={self.causal}, relative_positions={self.relative_positions}, "
-                f"position_bias={self.position_bias}, rope={self.rope}. Call the layer with all "
-                "tokens."
+                f"position_bias={self.position_bias}, rope={self.options.rope}. Call the layer "
+                "with all tokens."
             )
         queries, key, value = self._project(token)  # (B, A, 1, d) each
         keys = ops.slice_update(cache[0], (0, 0, index, 0), key)
@@ -439,7 +412,7 @@ class SelfAttention(keras.layers.Layer):
         """Output `(B, T, D)` of heads of shape `(B, A, T, d)`."""
         num_tokens = size_of(x, 2)
         x = merge_heads(x)  # (B * T, D)
-        if self.inner_norm:
+        if "attention" in self.options.inner_norms:
             x = self.norm(x)
         x = self.output_projection(x)
         return ops.reshape(x, (-1, num_tokens, x.shape[-1]))
@@ -454,7 +427,7 @@ class SelfAttention(keras.layers.Layer):
     ) -> keras.KerasTensor:
         """Means of the values, `(B, A, T, d)`, for one chunk of the queries after another."""
         num_tokens = queries.shape[2]
-        size = self.query_chunk_size
+        size = self.options.query_chunk_size
         if size is None or size >= num_tokens:
             scores = attention_scores(queries, keys, logits)
             return ops.matmul(self.attention_dropout(scores, training=training), values)
@@ -479,13 +452,16 @@ class SelfAttention(keras.layers.Layer):
         if 0 < len(self._with_bias) < len(_PARTS):
             x = x + self._joined_bias(x)
         queries, keys, values = (
-            split_heads(part, num_tokens, self.num_heads) for part in ops.split(x, 3, axis=-1)
+            split_heads(part, num_tokens, self.options.num_heads)
+            for part in ops.split(x, 3, axis=-1)
         )
-        if self.qk_norm:
+        if self.options.qk_norm:
             queries, keys = self.query_norm(queries), self.key_norm(keys)
-        if self.rope is not None:
+        if self.options.rope is not None:
             tables = self._tables_of(grid, queries.shape[-1])
-            queries, keys = (rotate(x, tables, self.rope.interleaved) for x in (queries, keys))
+            queries, keys = (
+                rotate(x, tables, self.options.rope.interleaved) for x in (queries, keys)
+            )
         return queries, keys, values
 
     def _tables_of(self, grid: tuple[Any, Any] | None, head_dim: int) -> Any:
@@ -497,9 +473,9 @@ class SelfAttention(keras.layers.Layer):
                 "these: the block takes it from `maps`. Build the model for one size: "
                 "keras_vit.models.resize_model(model, (height, width))."
             )
-        assert self.rope is not None
+        assert self.options.rope is not None
         prefix = (self.num_prefix_tokens, self.num_registers)
-        return rotary_tables_of(self.rope, grid, head_dim, *prefix)
+        return rotary_tables_of(self.options.rope, grid, head_dim, *prefix)
 
     def _joined_bias(self, x: keras.KerasTensor) -> keras.KerasTensor:
         """Biases of queries, keys and values in one vector, `(3 D,)`; zeros for those without."""
@@ -525,24 +501,14 @@ class SelfAttention(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         config = {
-            "num_heads": self.num_heads,
-            "dropout_rate": self.dropout_rate,
-            "attention_dropout_rate": self.attention_dropout_rate,
-            "qk_norm": self.qk_norm,
+            **dataclasses.asdict(self.options),
             "relative_positions": self.relative_positions,
-            "norm_epsilon": self.norm_epsilon,
-            "query_chunk_size": self.query_chunk_size,
-            "norm": self.norm_kind,
-            "inner_norm": self.inner_norm,
-            "without_bias": self.without_bias,
-            "rope": None if self.rope is None else dataclasses.asdict(self.rope),
+            "position_bias": self.position_bias,
+            "causal": self.causal,
             "grid": self.grid,
             "num_prefix_tokens": self.num_prefix_tokens,
-            "causal": self.causal,
-            "head_width": self.head_width,
-            "window_size": self.window_size,
             "num_registers": self.num_registers,
-            "position_bias": self.position_bias,
+            "window_size": self.window_size,
         }
         return {**super().get_config(), **config}
 

@@ -9,12 +9,11 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.checks import Shape, check_positive, check_rate, pair
-from keras_vit.config import RotaryPositions, merged_of
+from keras_vit.checks import Shape, check_rate, pair
+from keras_vit.config import check_exclusions, merged_of, take_options
 from keras_vit.layers.any_size import grid_of
 from keras_vit.layers.attention import SelfAttention
 from keras_vit.layers.dense import quantized_policies
-from keras_vit.layers.grid_attention import GridAttention
 from keras_vit.layers.merging import TokenMerging
 from keras_vit.layers.mlp import MLP
 from keras_vit.layers.norm import make_norm
@@ -61,48 +60,31 @@ class TransformerBlock(keras.layers.Layer):
     Args:
         num_heads: Attention heads, which divide the width.
         mlp_dim: Hidden dimension of the MLP.
-        gelu: `"tanh"`, as in the official code, `"exact"`, as in timm and transformers, or
-            `"quick"`, as in OpenAI's CLIP.
-        norm_epsilon: Added to the variance in the norms.
-        dropout_rate: After every dense layer but queries, keys and values; in [0, 1).
-        attention_dropout_rate: On the attention weights, in [0, 1).
         stochastic_depth_rate: Probability that a branch is left out for an image in training,
             the others scaled up to keep the mean (https://arxiv.org/abs/1603.09382); in [0, 1).
-        layer_scale: Start of a learned scale of each branch, or `None` for no scale.
-        qk_norm: Whether queries and keys are normalised per head.
         relative_positions: Whether keys get a learned embedding of their distance.
-        rematerialize: Whether training keeps only the block's input and computes the rest again
-            for the gradient: less memory, about a third more computation.
-        num_merged_tokens: Tokens merged into others between attention and MLP, at most half of
-            the patches that come in: see `TokenMerging`. The block then takes and returns sizes.
-        num_prefix_tokens: Tokens before the patches, which are not merged and not rotated.
-        query_chunk_size: Queries whose attention weights are computed at a time, or `None` for
-            all: less memory for many tokens.
-        norm: `"layer"` or `"rms"`.
-        inner_norms: Norms before the last product of a branch, `"attention"` and `"mlp"`.
-        swiglu: Whether the MLP has a gate, see `MLP`.
-        without_bias: Products without bias: any of `"query"`, `"key"`, `"value"`, `"projection"`
-            and `"mlp"`.
-        rope: Rotary position embedding of queries and keys, a `RotaryPositions` or its fields.
-        grid: Patches along (height, width), for `rope`; `None` takes those of `maps`.
-        causal: Whether a token attends to itself and those before it alone.
-        head_width: Dimension of a head; `None` divides the width among the heads.
-        post_norm: Whether the norms follow the sums instead.
-        grid_positions: Kind of the `GridAttention` in place of `SelfAttention`, or `None`.
-        window_size: Patches along (height, width) of the windows that patches attend to
-            (https://arxiv.org/abs/2203.16527), or `None` for all patches; it needs `grid`.
-        num_registers: How many of the tokens before the patches, the last of them, are registers,
-            which `rope` turns where it has a `register_base`.
         position_bias: Whether the attention adds learned biases by the rows and columns between two
             patches of `grid`, with at most one token before the patches: see `SelfAttention`.
+        attention: Layer in place of `SelfAttention`, such as a `GridAttention`, with its call
+            arguments `return_attention_scores` and `training`; `None` makes a `SelfAttention`.
+        causal: Whether a token attends to itself and those before it alone.
+        grid: Patches along (height, width), for `rope`; `None` takes those of `maps`.
+        num_prefix_tokens: Tokens before the patches, which are not merged and not rotated.
+        num_registers: How many of the tokens before the patches, the last of them, are registers,
+            which `rope` turns where it has a `register_base`.
+        window_size: Patches along (height, width) of the windows that patches attend to
+            (https://arxiv.org/abs/2203.16527), or `None` for all patches; it needs `grid`.
+        **kwargs: Other fields of `keras_vit.config.BlockOptions`, such as `norm="rms"`, and
+            arguments of every Keras layer, such as `name`.
 
     Call arguments:
         tokens: Float tensor of shape `(B, T, D)`.
         return_attention_scores: Whether to return the attention weights too.
         training: Whether dropout and stochastic depth are on.
         sizes: Integer tensor of shape `(B, T)`, how many patches each token stands for, with
-            `num_merged_tokens` as the block before returned it; `None` for one each. No other token
-            attends to a token of size 0, padding.
+            `num_merged_tokens` as the block before returned it; `None` for one each.
+        patch_mask: Boolean tensor of shape `(B, T)`, False for padding, which no token attends to;
+            not with `rematerialize`.
         maps: Tensor of shape `(B, rows, columns, ...)` with the grid of the patches, for `rope` and
             images of any size.
         num_queries: How many of the tokens, the first ones, are computed; `None` is all. The others
@@ -118,165 +100,112 @@ class TransformerBlock(keras.layers.Layer):
     Raises:
         ValueError: If the heads do not divide the width, a rate is not in [0, 1), or tokens are
             merged under `rematerialize`; for `num_queries` with merged tokens, windows or
-            `grid_positions`.
+            an `attention` of its own.
     """
 
     def __init__(
         self,
         num_heads: int,
         mlp_dim: int,
-        gelu: str = "tanh",
-        norm_epsilon: float = 1e-6,
-        dropout_rate: float = 0.0,
-        attention_dropout_rate: float = 0.0,
         stochastic_depth_rate: float = 0.0,
-        layer_scale: float | None = None,
-        qk_norm: bool = False,
         relative_positions: bool = False,
-        rematerialize: bool = False,
-        num_merged_tokens: int = 0,
-        num_prefix_tokens: int = 0,
-        query_chunk_size: int | None = None,
-        norm: str = "layer",
-        inner_norms: tuple[str, ...] = (),
-        swiglu: bool = False,
-        without_bias: tuple[str, ...] = (),
-        rope: RotaryPositions | dict[str, Any] | None = None,
-        grid: tuple[int, int] | None = None,
-        causal: bool = False,
-        head_width: int | None = None,
-        post_norm: bool = False,
-        grid_positions: str | None = None,
-        window_size: int | tuple[int, int] | None = None,
-        num_registers: int = 0,
         position_bias: bool = False,
+        attention: keras.Layer | dict[str, Any] | None = None,
+        causal: bool = False,
+        grid: tuple[int, int] | None = None,
+        num_prefix_tokens: int = 0,
+        num_registers: int = 0,
+        window_size: int | tuple[int, int] | None = None,
         **kwargs: Any,
     ):
+        self.options, kwargs = take_options(num_heads=num_heads, mlp_dim=mlp_dim, **kwargs)
         super().__init__(autocast=False, **kwargs)  # the residual stream keeps its precision
-        check_positive("num_heads", num_heads)
-        check_positive("mlp_dim", mlp_dim)
-        check_rate("dropout_rate", dropout_rate)
-        check_rate("attention_dropout_rate", attention_dropout_rate)
         check_rate("stochastic_depth_rate", stochastic_depth_rate)
-        if num_merged_tokens and rematerialize:
+        check_exclusions({**vars(self.options), "window_size": window_size})
+        if window_size is not None and attention is not None:
             raise ValueError(
-                "`rematerialize` keeps tokens alone, and a block that merges them hands on their "
-                f"sizes too. Received: rematerialize=True, num_merged_tokens={num_merged_tokens}."
+                "Windows are of `SelfAttention`. Received: window_size="
+                f"{window_size}, attention={attention!r}; leave window_size out."
             )
-        if window_size is not None and (num_merged_tokens or grid_positions is not None):
-            raise ValueError(
-                "Windows need every patch in its place, and attention that compares all patches. "
-                f"Received: window_size={window_size}, num_merged_tokens={num_merged_tokens}, "
-                f"grid_positions={grid_positions!r}; leave window_size out."
-            )
-        if num_merged_tokens and rope is not None:
-            raise ValueError(
-                "Rotary positions need every patch in its place. Received: rope and "
-                f"num_merged_tokens={num_merged_tokens}; leave one of them out."
-            )
-        self.num_heads = num_heads
-        self.mlp_dim = mlp_dim
-        self.gelu = gelu
-        self.norm_epsilon = norm_epsilon
-        self.dropout_rate = dropout_rate
-        self.attention_dropout_rate = attention_dropout_rate
         self.stochastic_depth_rate = stochastic_depth_rate
-        self.layer_scale = layer_scale
-        self.qk_norm = qk_norm
         self.relative_positions = relative_positions
-        self.rematerialize = rematerialize
-        self.num_merged_tokens = num_merged_tokens
-        self.num_prefix_tokens = num_prefix_tokens
-        self.query_chunk_size = query_chunk_size
-        self.norm = norm
-        self.inner_norms = tuple(inner_norms)
-        self.swiglu = swiglu
-        self.without_bias = tuple(without_bias)
-        self.rope = RotaryPositions(**rope) if isinstance(rope, dict) else rope
-        self.grid = None if grid is None else pair("grid", grid)
-        self.causal = causal
-        self.head_width = head_width
-        self.post_norm = post_norm
-        self.grid_positions = grid_positions
-        self.window_size = None if window_size is None else pair("window_size", window_size)
-        self.num_registers = num_registers
         self.position_bias = position_bias
+        self.has_own_attention = attention is not None
+        if isinstance(attention, dict):  # of `get_config`
+            fields = {**attention["config"], "dtype": self.dtype_policy}
+            attention = keras.saving.deserialize_keras_object({**attention, "config": fields})
+        if attention is not None:
+            self.attention: Any = attention
+        self.causal = causal
+        self.grid = None if grid is None else pair("grid", grid)
+        self.num_prefix_tokens = num_prefix_tokens
+        self.num_registers = num_registers
+        self.window_size = None if window_size is None else pair("window_size", window_size)
 
     def build(
         self,
         tokens_shape: Shape,
         sizes_shape: Shape | None = None,
+        patch_mask_shape: Shape | None = None,
         maps_shape: Shape | None = None,
     ) -> None:
         if maps_shape is not None:  # the number of tokens is that of each call
             tokens_shape = (tokens_shape[0], None, tokens_shape[2])
         self.attention_norm = self._build(self._norm("attention_norm"), tokens_shape)
-        self.attention = self._build(self._attention(), tokens_shape)
+        if not self.has_own_attention:
+            self.attention = self._self_attention()
+        self._build(self.attention, tokens_shape)
         self.mlp_norm = self._build(self._norm("mlp_norm"), tokens_shape)
         self.mlp = self._build(
             MLP(
-                self.mlp_dim,
-                gelu=self.gelu,
-                dropout_rate=self.dropout_rate,
-                swiglu=self.swiglu,
-                inner_norm="mlp" in self.inner_norms,
-                use_bias="mlp" not in self.without_bias,
-                norm=self.norm,
-                norm_epsilon=self.norm_epsilon,
+                self.options.mlp_dim,
+                gelu=self.options.gelu,
+                dropout_rate=self.options.dropout_rate,
+                swiglu=self.options.swiglu,
+                inner_norm="mlp" in self.options.inner_norms,
+                use_bias="mlp" not in self.options.without_bias,
+                norm=self.options.norm,
+                norm_epsilon=self.options.norm_epsilon,
                 dtype=self.dtype_policy,
                 name="mlp",
             ),
             tokens_shape,
         )
-        if self.layer_scale is not None:
+        if self.options.layer_scale is not None:
             self.attention_scale = self._build(
-                self._scale("attention_scale", self.layer_scale), tokens_shape
+                self._scale("attention_scale", self.options.layer_scale), tokens_shape
             )
-            self.mlp_scale = self._build(self._scale("mlp_scale", self.layer_scale), tokens_shape)
-        if self.num_merged_tokens:
+            self.mlp_scale = self._build(
+                self._scale("mlp_scale", self.options.layer_scale), tokens_shape
+            )
+        if self.options.num_merged_tokens:
             self.merging = TokenMerging(
-                self.num_merged_tokens, self.num_prefix_tokens, dtype=self.variable_dtype
+                self.options.num_merged_tokens, self.num_prefix_tokens, dtype=self.variable_dtype
             )
         # Dropout with one decision an image is stochastic depth.
         self.stochastic_depth = keras.layers.Dropout(
             self.stochastic_depth_rate, noise_shape=(None, 1, 1), dtype=self.dtype_policy
         )
 
-    def _attention(self) -> keras.Layer:
-        if self.grid_positions is not None:
-            assert self.grid is not None  # `ViTConfig` sees to it
-            return GridAttention(
-                self.num_heads,
-                self.grid,
-                self.grid_positions,
-                self.head_width,
-                dropout_rate=self.dropout_rate,
-                attention_dropout_rate=self.attention_dropout_rate,
-                dtype=self.dtype_policy,
-                name="attention",
-            )
+    def _self_attention(self) -> SelfAttention:
         return SelfAttention(
-            self.num_heads,
-            dropout_rate=self.dropout_rate,
-            attention_dropout_rate=self.attention_dropout_rate,
-            qk_norm=self.qk_norm,
+            **vars(self.options),
             relative_positions=self.relative_positions,
-            norm_epsilon=self.norm_epsilon,
-            query_chunk_size=self.query_chunk_size,
-            norm=self.norm,
-            inner_norm="attention" in self.inner_norms,
-            without_bias=self.without_bias,
-            rope=self.rope,
+            position_bias=self.position_bias,
+            causal=self.causal,
             grid=self.grid,
             num_prefix_tokens=self.num_prefix_tokens,
-            causal=self.causal,
-            head_width=self.head_width,
-            window_size=self.window_size,
             num_registers=self.num_registers,
-            position_bias=self.position_bias,
+            window_size=self.window_size,
             dtype=self.dtype_policy,
             name="attention",
         )
+
+    def _attention_config(self) -> dict[str, Any] | None:
+        if not self.has_own_attention:
+            return None
+        config = keras.saving.serialize_keras_object(self.attention)
+        return {key: value for key, value in config.items() if key != "build_config"}
 
     def _build(self, layer: keras.Layer, tokens_shape: Shape) -> keras.Layer:
         layer.build(tokens_shape)
@@ -284,7 +213,11 @@ class TransformerBlock(keras.layers.Layer):
 
     def _norm(self, name: str) -> keras.layers.Layer:
         return make_norm(
-            self.norm, self.norm_epsilon, dtype=self.dtype_policy, autocast=False, name=name
+            self.options.norm,
+            self.options.norm_epsilon,
+            dtype=self.dtype_policy,
+            autocast=False,
+            name=name,
         )
 
     def _scale(self, name: str, initial_value: float) -> LayerScale:
@@ -296,34 +229,38 @@ class TransformerBlock(keras.layers.Layer):
         return_attention_scores: bool = False,
         training: bool | None = None,
         sizes: keras.KerasTensor | None = None,
+        patch_mask: keras.KerasTensor | None = None,
         maps: keras.KerasTensor | None = None,
         num_queries: int | None = None,
     ) -> keras.KerasTensor | tuple[keras.KerasTensor, ...]:
         if num_queries is not None and not self.takes_num_queries:
             raise ValueError(
-                "All tokens are computed where they are merged, by windows or by `grid_positions`. "
-                f"Received: num_queries={num_queries}, num_merged_tokens={self.num_merged_tokens}, "
-                f"window_size={self.window_size}, grid_positions={self.grid_positions!r}. Leave "
-                "num_queries out."
+                "All tokens are computed where they are merged, by windows or by other attention. "
+                f"Received: num_queries={num_queries}, num_merged_tokens="
+                f"{self.options.num_merged_tokens}, window_size={self.window_size}, "
+                f"has_own_attention={self.has_own_attention}. Leave num_queries out."
             )
         grid = None if maps is None else grid_of(maps)
-        if self.rematerialize and training and not return_attention_scores:
+        if self.options.rematerialize and training and not return_attention_scores:
             return recompute(
                 self,
-                lambda x: self._transform(x, None, False, training, grid, num_queries),
+                lambda x: self._transform(x, None, None, False, training, grid, num_queries),
                 tokens,
             )
-        return self._transform(tokens, sizes, return_attention_scores, training, grid, num_queries)
+        return self._transform(
+            tokens, sizes, patch_mask, return_attention_scores, training, grid, num_queries
+        )
 
     @property
     def takes_num_queries(self) -> bool:
         """Whether the block can compute the first tokens alone."""
-        return not (self.num_merged_tokens or self.window_size or self.grid_positions)
+        return not (self.options.num_merged_tokens or self.window_size or self.has_own_attention)
 
     def _transform(
         self,
         tokens: keras.KerasTensor,
         sizes: keras.KerasTensor | None,
+        patch_mask: keras.KerasTensor | None,
         return_attention_scores: bool,
         training: bool | None,
         grid: tuple[Any, Any] | None,
@@ -333,35 +270,35 @@ class TransformerBlock(keras.layers.Layer):
         tokens = ops.cast(tokens, self.variable_dtype)
         x = self._attention_input(tokens)
         seen: dict[str, Any] = {}
-        if not self.grid_positions:
-            seen = {"sizes": sizes, "return_keys": bool(self.num_merged_tokens)}
-            seen |= {"grid": grid, "num_queries": num_queries}
+        if not self.has_own_attention:
+            seen = {"sizes": sizes, "return_keys": bool(self.options.num_merged_tokens)}
+            seen |= {"patch_mask": patch_mask, "grid": grid, "num_queries": num_queries}
         attended = self.attention(
             x, return_attention_scores=return_attention_scores, training=training, **seen
         )
         x, *more = attended if isinstance(attended, tuple) else (attended,)
         if num_queries is not None:
             tokens = tokens[:, :num_queries]  # the others are keys and values alone
-        if self.layer_scale is not None:
+        if self.options.layer_scale is not None:
             x = self.attention_scale(x)
         x = self.stochastic_depth(x, training=training)
         tokens = tokens + ops.cast(x, tokens.dtype)  # (B, T, D)
-        if self.post_norm:
+        if self.options.post_norm:
             tokens = ops.cast(self.attention_norm(tokens), tokens.dtype)
-        if self.num_merged_tokens:
+        if self.options.num_merged_tokens:
             tokens, sizes = self.merging(tokens, more.pop(), sizes)  # (B, T - merged, D)
-        x = self.mlp(tokens if self.post_norm else self.mlp_norm(tokens), training=training)
-        if self.layer_scale is not None:
+        x = self.mlp(tokens if self.options.post_norm else self.mlp_norm(tokens), training=training)
+        if self.options.layer_scale is not None:
             x = self.mlp_scale(x)
         x = self.stochastic_depth(x, training=training)
         tokens = tokens + ops.cast(x, tokens.dtype)  # (B, T - merged, D)
-        if self.post_norm:
+        if self.options.post_norm:
             tokens = ops.cast(self.mlp_norm(tokens), tokens.dtype)
-        outputs = [tokens] + [sizes] * bool(self.num_merged_tokens) + more
+        outputs = [tokens] + [sizes] * bool(self.options.num_merged_tokens) + more
         return tuple(outputs) if len(outputs) > 1 else tokens
 
     def _attention_input(self, tokens: keras.KerasTensor) -> keras.KerasTensor:
-        return tokens if self.post_norm else self.attention_norm(tokens)
+        return tokens if self.options.post_norm else self.attention_norm(tokens)
 
     def attention_scores(self, tokens: keras.KerasTensor) -> keras.KerasTensor:
         """Attention weights `(B, A, T, T)` of the block, without computing the rest of it."""
@@ -370,18 +307,18 @@ class TransformerBlock(keras.layers.Layer):
 
     def step(self, token: keras.KerasTensor, cache: Any, index: keras.KerasTensor) -> Any:
         """One more token through a causal block: as `SelfAttention.step`, with its arguments."""
-        if self.post_norm or self.grid_positions is not None:
+        if self.options.post_norm or self.has_own_attention:
             raise ValueError(
                 "Tokens are added one by one to blocks with norms first and attention without "
-                f"positions. Received: post_norm={self.post_norm}, "
-                f"grid_positions={self.grid_positions!r}. Call the block with all tokens."
+                f"positions. Received: post_norm={self.options.post_norm}, "
+                f"has_own_attention={self.has_own_attention}. Call the block with all tokens."
             )
         x, cache = self.attention.step(self.attention_norm(token), cache, index)
-        if self.layer_scale is not None:
+        if self.options.layer_scale is not None:
             x = self.attention_scale(x)
         token = token + ops.cast(x, token.dtype)  # (B, 1, D)
         x = self.mlp(self.mlp_norm(token))
-        if self.layer_scale is not None:
+        if self.options.layer_scale is not None:
             x = self.mlp_scale(x)
         return token + ops.cast(x, token.dtype), cache
 
@@ -391,51 +328,35 @@ class TransformerBlock(keras.layers.Layer):
         return_attention_scores: bool = False,
         training: bool | None = None,
         sizes: keras.KerasTensor | None = None,
+        patch_mask: keras.KerasTensor | None = None,
         maps: keras.KerasTensor | None = None,
         num_queries: int | None = None,
     ) -> keras.KerasTensor | tuple[keras.KerasTensor, ...]:
         # Without it Keras traces the block for its shapes, most of the time of building a model.
         batch, num_tokens, width = tokens.shape
         kept = computed = num_tokens if num_queries is None else num_queries
-        if self.num_merged_tokens:
-            kept -= merged_of(num_tokens - self.num_prefix_tokens, self.num_merged_tokens)
+        if self.options.num_merged_tokens:
+            kept -= merged_of(num_tokens - self.num_prefix_tokens, self.options.num_merged_tokens)
         outputs = [keras.KerasTensor((batch, kept, width), dtype=self.variable_dtype)]
-        if self.num_merged_tokens:
+        if self.options.num_merged_tokens:
             outputs.append(keras.KerasTensor((batch, kept), dtype="int32"))
         if return_attention_scores:
-            scores_shape = (batch, self.num_heads, computed, num_tokens)
+            scores_shape = (batch, self.options.num_heads, computed, num_tokens)
             outputs.append(keras.KerasTensor(scores_shape, dtype=self.compute_dtype))
         return tuple(outputs) if len(outputs) > 1 else outputs[0]
 
     def get_config(self) -> dict[str, Any]:
         config = {
-            "num_heads": self.num_heads,
-            "mlp_dim": self.mlp_dim,
-            "gelu": self.gelu,
-            "norm_epsilon": self.norm_epsilon,
-            "dropout_rate": self.dropout_rate,
-            "attention_dropout_rate": self.attention_dropout_rate,
+            **dataclasses.asdict(self.options),
             "stochastic_depth_rate": self.stochastic_depth_rate,
-            "layer_scale": self.layer_scale,
-            "qk_norm": self.qk_norm,
             "relative_positions": self.relative_positions,
-            "rematerialize": self.rematerialize,
-            "num_merged_tokens": self.num_merged_tokens,
-            "num_prefix_tokens": self.num_prefix_tokens,
-            "query_chunk_size": self.query_chunk_size,
-            "norm": self.norm,
-            "inner_norms": self.inner_norms,
-            "swiglu": self.swiglu,
-            "without_bias": self.without_bias,
-            "rope": None if self.rope is None else dataclasses.asdict(self.rope),
-            "grid": self.grid,
-            "causal": self.causal,
-            "head_width": self.head_width,
-            "post_norm": self.post_norm,
-            "grid_positions": self.grid_positions,
-            "window_size": self.window_size,
-            "num_registers": self.num_registers,
             "position_bias": self.position_bias,
+            "attention": self._attention_config(),
+            "causal": self.causal,
+            "grid": self.grid,
+            "num_prefix_tokens": self.num_prefix_tokens,
+            "num_registers": self.num_registers,
+            "window_size": self.window_size,
         }
         return {**super().get_config(), **config, **quantized_policies(self)}
 

@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.checks import Shape, check_choice, check_positive, check_rate, pair
-from keras_vit.config import GRID_POSITIONS
+from keras_vit.config import GRID_ATTENTIONS
 from keras_vit.layers.attention import merge_heads, split_heads
 from keras_vit.layers.dense import Dense
 
@@ -54,7 +54,7 @@ class GridAttention(keras.layers.Layer):
     ):
         super().__init__(**kwargs)
         check_positive("num_heads", num_heads)
-        check_choice("kind", kind, GRID_POSITIONS)
+        check_choice("kind", kind, GRID_ATTENTIONS)
         check_rate("dropout_rate", dropout_rate)
         check_rate("attention_dropout_rate", attention_dropout_rate)
         self.num_heads = num_heads

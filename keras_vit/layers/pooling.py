@@ -57,7 +57,7 @@ class MeanPooling(keras.layers.Layer):
     Call arguments:
         tokens: Float tensor of shape `(B, num_prefix_tokens + N, D)`.
         sizes: Optional integer tensor of shape `(B, num_prefix_tokens + N)`, how many patches each
-            token stands for, by which they count; 0 for padding.
+            token stands for, by which they count; or a boolean tensor, False for padding.
 
     Returns:
         Float tensor of shape `(B, D)`.
@@ -101,7 +101,8 @@ class AttentionPooling(keras.layers.Layer):
         tokens: Float tensor of shape `(B, T, D)`.
         return_attention_scores: Whether to return the attention weights too.
         sizes: Optional integer tensor of shape `(B, T)`, how many patches each token stands for;
-            it is attended to as often as those, and not at all where it is 0, padding.
+            it is attended to as often as those; or a boolean tensor, False for padding, which is
+            not attended to.
 
     Returns:
         Float tensor of shape `(B, D)`; with `return_attention_scores`, also one of shape

@@ -11,6 +11,7 @@ from .image_gpt import pixel_classifier as pixel_classifier
 from .image_gpt import pixel_losses as pixel_losses
 from .lora import add_lora as add_lora
 from .lora import merge_lora as merge_lora
+from .naflex import build_naflex as build_naflex
 from .pixel_sampling import fit_palette as fit_palette
 from .pixel_sampling import image_sheet as image_sheet
 from .pixel_sampling import sample_pixels as sample_pixels

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.layers.any_aspect import PatchCounts
+from keras_vit.layers.any_aspect import PatchMask
 from keras_vit.layers.block import TransformerBlock
 from keras_vit.layers.patches import PatchEncoder
 from keras_vit.layers.pooling import AttentionPooling, MeanPooling, TokenPooling
@@ -247,16 +247,16 @@ def geometry_of(model: keras.Model) -> Geometry:
 
 def check_whole(model: keras.Model, blocks: Sequence[TransformerBlock]) -> None:
     """Raises a `ValueError` if tokens are merged or padding: not each has its place on one grid."""
-    if find_layer(model, PatchCounts) is not None:
+    if find_layer(model, PatchMask) is not None:
         raise ValueError(
             f"The images of {model.name!r} have any aspect ratio (max_num_patches), and so patches "
             "no grid that all images share. Build the model for images of one size: "
             "max_num_patches=None."
         )
-    if any(block.num_merged_tokens for block in blocks):
+    if any(block.options.num_merged_tokens for block in blocks):
         raise ValueError(
             f"The blocks of {model.name!r} merge tokens, so tokens have no position of their own "
-            "in the image. Use the same model without merging: build_vit(dataclasses.replace("
+            "in the image. Use the same model without merging: build_vit(keras_vit.replace_fields("
             "model.config, num_merged_tokens=0)), then set_weights(model.get_weights())."
         )
 

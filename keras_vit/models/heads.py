@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import keras
 import numpy as np
 
@@ -38,14 +36,6 @@ def image_input(
     Raises:
         ValueError: If `input_tensor` is not symbolic, or its shape does not fit `config`.
     """
-    if isinstance(config, ViTConfig) and config.max_num_patches is not None:
-        if input_tensor is not None:
-            raise ValueError(
-                "A model of images of any aspect ratio (max_num_patches) has two inputs, `patches` "
-                "and `grid`. Received: input_tensor. Call the model with a dict of both."
-            )
-        pixels = math.prod(config.patch_size) * config.channels
-        return keras.Input((config.max_num_patches, pixels), name="patches")
     if input_tensor is None:
         return keras.Input(config.input_shape, name="images")
     if not isinstance(input_tensor, keras.KerasTensor):

@@ -145,7 +145,7 @@ class _Sampling(keras.layers.Layer):
         batch, num_tokens = ops.shape(colors)[0], colors.shape[1]
         first = find(_FIRST).token
         first = ops.broadcast_to(first, (batch, 1, first.shape[-1]))
-        heads = blocks[0].num_heads
+        heads = blocks[0].options.num_heads
         empty = ops.zeros((batch, heads, num_tokens, first.shape[-1] // heads), embed.compute_dtype)
 
         def draw(index: Any, drawn: Any, token: Any, caches: Any) -> Any:

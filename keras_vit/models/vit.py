@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import keras
 
 from keras_vit.config import BLOCK_POSITIONS, ViTConfig
-from keras_vit.layers.any_aspect import PatchCounts
 from keras_vit.layers.block import TransformerBlock
+from keras_vit.layers.grid_attention import GridAttention
 from keras_vit.layers.norm import make_norm
 from keras_vit.layers.patches import PatchDropout, PatchEncoder
 from keras_vit.layers.pooling import AttentionPooling, MeanPooling, TokenPooling
@@ -27,10 +25,6 @@ def build_vit(
     `patch_encoder`, `patch_norm`, `class_token`, `position_embedding`, `embedding_norm`, `block_0`
     and on, `encoder_norm`, `pooling`, `pre_logits`, `head`.
 
-    With `config.max_num_patches` the model takes a dict of two inputs in place of images, which
-    `keras_vit.data.fit_patches` makes: `patches` of shape `(B, max_num_patches, pixels of a patch *
-    C)`, row by row and then padding, and `grid`, integers of shape `(B, 2)`, rows and columns.
-
     Args:
         config: The architecture.
         name: Name of the model.
@@ -45,15 +39,19 @@ def build_vit(
 
     Example:
 
-    >>> config = keras_vit.ViTConfig(
+    >>> config = keras_vit.make_config(
     ...     patch_size=4, width=64, depth=2, num_heads=4, mlp_dim=128, image_size=32, classes=10
     ... )
     >>> keras_vit.build_vit(config).output_shape
     (None, 10)
     """
+    if config.takes_patches:
+        raise ValueError(
+            "Images of any aspect ratio have a builder of their own. Received: max_num_patches="
+            f"{config.max_num_patches}. Use `keras_vit.models.build_naflex(config)`."
+        )
     images = image_input(config, input_tensor)
-    grids = keras.Input((2,), dtype="int32", name="grid") if config.takes_patches else None
-    x = preprocess(images, config) if grids is None else preprocess_patches(images, config)
+    x = preprocess(images, config)
     if config.stem is not None:
         x = add_stem(x, config.stem)  # (B, H / stride, W / stride, C)
     x = encode_patches(x, config)  # (B, N, D)
@@ -61,31 +59,14 @@ def build_vit(
     if config.any_size:
         maps = x  # (B, rows, columns, D)
         x = keras.layers.Reshape((-1, config.width), name="patch_tokens")(maps)  # (B, N, D)
-    x = embed_tokens(x, config, maps, grids)  # (B, T, D)
-    x, sizes = transform(x, config, maps, grids)
-    norm = encoder_norm(config)
-    if config.ends_in_norm:
-        x = norm(x)
-    features = pool(x, config, sizes)  # (B, D), two where there is a distillation token
-    if config.norm_after_pooling:
-        features = [norm(feature) for feature in features]
-    inputs = images if grids is None else {"patches": images, "grid": grids}
-    return functional_model(inputs, add_heads(features, config), config, name)
-
-
-def preprocess_patches(x: keras.KerasTensor, config: ViTConfig) -> keras.KerasTensor:
-    """As `preprocess`, of patches whose pixels come one after the other."""
-    if not config.include_preprocessing:
-        return x
-    shape = (config.num_patches, math.prod(config.patch_size), config.channels)
-    pixels = keras.layers.Reshape(shape, dtype="float32", name="patch_pixels")(x)
-    vectors = keras.layers.Reshape(tuple(x.shape[1:]), dtype="float32", name="patch_vectors")
-    return vectors(preprocess(pixels, config))
+    x = embed_tokens(x, config, maps)  # (B, T, D)
+    x, sizes = transform(x, config, maps)
+    return functional_model(images, read_tokens(x, config, sizes), config, name)
 
 
 def encode_patches(x: keras.KerasTensor, config: ViTConfig) -> keras.KerasTensor:
     """Projects patches to tokens."""
-    bias = "patch" not in config.without_bias
+    bias = "patch" not in config.block.without_bias
     x = PatchEncoder(config.patch_size, config.width, bias, config.any_size, name="patch_encoder")(
         x
     )
@@ -93,15 +74,10 @@ def encode_patches(x: keras.KerasTensor, config: ViTConfig) -> keras.KerasTensor
 
 
 def embed_tokens(
-    x: keras.KerasTensor,
-    config: ViTConfig,
-    maps: keras.KerasTensor | None = None,
-    grids: keras.KerasTensor | None = None,
+    x: keras.KerasTensor, config: ViTConfig, maps: keras.KerasTensor | None = None
 ) -> keras.KerasTensor:
-    """Adds what the patches lack: class token, places, registers."""
-    if grids is not None:
-        x = AddPositionEmbedding(config.grid, 0, name="position_embedding")(x, image_grids=grids)
-    elif config.position_on_class_token:
+    """Adds what the patches lack: class token, positions, registers."""
+    if config.position_on_class_token:
         x = add_class_tokens(x, config)
         x = add_positions(x, config, config.num_class_tokens, maps)
     else:
@@ -114,8 +90,13 @@ def embed_tokens(
             stddev=1e-6,  # as in DINOv2
             name="registers",
         )(x)
+    return regularize(x, config)
+
+
+def regularize(x: keras.KerasTensor, config: ViTConfig) -> keras.KerasTensor:
+    """What comes between the embedding and the first block: dropout, and a norm in some."""
     stream = keras.config.dtype_policy().variable_dtype  # as in the blocks
-    x = keras.layers.Dropout(config.dropout_rate, dtype=stream, name="embedding_dropout")(x)
+    x = keras.layers.Dropout(config.block.dropout_rate, dtype=stream, name="embedding_dropout")(x)
     if config.patch_dropout_rate:
         x = PatchDropout(config.patch_dropout_rate, config.num_prefix_tokens, name="patch_dropout")(
             x
@@ -126,7 +107,7 @@ def embed_tokens(
 def stream_norm(config: ViTConfig, name: str) -> keras.layers.Layer:
     """A norm whose output is the residual stream, in its precision."""
     dtype = keras.config.dtype_policy().variable_dtype
-    return make_norm(config.norm, config.norm_epsilon, dtype=dtype, name=name)
+    return make_norm(config.block.norm, config.block.norm_epsilon, dtype=dtype, name=name)
 
 
 def add_class_tokens(x: keras.KerasTensor, config: ViTConfig) -> keras.KerasTensor:
@@ -158,24 +139,18 @@ def add_positions(
 
 
 def transform(
-    x: keras.KerasTensor,
-    config: ViTConfig,
-    maps: keras.KerasTensor | None = None,
-    grids: keras.KerasTensor | None = None,
+    x: keras.KerasTensor, config: ViTConfig, maps: keras.KerasTensor | None = None
 ) -> tuple[keras.KerasTensor, keras.KerasTensor | None]:
     """Through all blocks, and how many patches each token then stands for, where not all one.
 
-    `maps` are of the grid of the patches, for images of any size; `grids` are those of images of
-    any aspect ratio, whose other tokens are padding.
+    `maps` have the grid of the patches, for images of any size.
     """
     sizes = None
-    if grids is not None:
-        sizes = PatchCounts(config.num_patches, name="patch_counts")(grids)
-    by_call = {} if maps is None or config.rope is None else {"maps": maps}
+    by_call = {} if maps is None or config.block.rope is None else {"maps": maps}
     for index in range(config.depth):
         block = transformer_block(config, index)
         x = block(x, **by_call) if sizes is None else block(x, sizes=sizes)
-        if config.num_merged_tokens:
+        if config.block.num_merged_tokens:
             x, sizes = x
     return x, sizes
 
@@ -183,51 +158,62 @@ def transform(
 def transformer_block(config: ViTConfig, index: int) -> TransformerBlock:
     """The block at `index`; stochastic depth grows linearly with it."""
     window = config.window_of(index)
-    turned = config.rope is not None and config.rope.register_base is not None
+    turned = config.block.rope is not None and config.block.rope.register_base is not None
     bias = config.position_embedding == "relative_bias"
-    needs_grid = config.rope is not None or config.num_merged_tokens or window is not None or bias
-    by_grid = config.grid_positions is not None or window is not None or bias
-    by_grid = by_grid or (config.rope is not None and not config.any_size)
+    needs_grid = (
+        config.block.rope is not None
+        or config.block.num_merged_tokens
+        or window is not None
+        or bias
+    )
+    by_grid = window is not None or bias
+    by_grid = by_grid or (config.block.rope is not None and not config.any_size)
     return TransformerBlock(
-        config.num_heads,
-        config.mlp_dim,
-        gelu=config.gelu,
-        norm_epsilon=config.norm_epsilon,
-        dropout_rate=config.dropout_rate,
-        attention_dropout_rate=config.attention_dropout_rate,
+        **vars(config.block),
         stochastic_depth_rate=config.stochastic_depth_rate * index / max(1, config.depth - 1),
-        layer_scale=config.layer_scale,
-        qk_norm=config.qk_norm,
         relative_positions=config.position_embedding == "relative",
-        rematerialize=config.rematerialize,
-        num_merged_tokens=config.num_merged_tokens,
-        query_chunk_size=config.query_chunk_size,
-        num_prefix_tokens=config.num_prefix_tokens if needs_grid else 0,
-        norm=config.norm,
-        inner_norms=config.inner_norms,
-        swiglu=config.swiglu,
-        without_bias=config.without_bias,
-        rope=config.rope,
-        grid=config.grid if by_grid else None,
-        head_width=config.head_width,
-        post_norm=config.post_norm,
-        grid_positions=config.grid_positions,
-        window_size=window,
-        num_registers=config.num_registers if turned else 0,
         position_bias=bias,
+        attention=grid_attention(config),
+        grid=config.grid if by_grid else None,
+        num_prefix_tokens=config.num_prefix_tokens if needs_grid else 0,
+        num_registers=config.num_registers if turned else 0,
+        window_size=window,
         name=f"block_{index}",
     )
 
 
-def encoder_norm(config: ViTConfig) -> keras.layers.Layer:
-    """The last norm."""
-    return make_norm(config.norm, config.norm_epsilon, name="encoder_norm")
+def grid_attention(config: ViTConfig) -> GridAttention | None:
+    """The attention in place of the blocks' own, where there is one."""
+    if config.grid_attention is None:
+        return None
+    return GridAttention(
+        config.block.num_heads,
+        config.grid,
+        config.grid_attention,
+        config.block.head_width,
+        dropout_rate=config.block.dropout_rate,
+        attention_dropout_rate=config.block.attention_dropout_rate,
+        name="attention",
+    )
+
+
+def read_tokens(
+    x: keras.KerasTensor, config: ViTConfig, sizes: keras.KerasTensor | None = None
+) -> keras.KerasTensor:
+    """From the tokens of the last block to the outputs: norm, pooling and head."""
+    norm = make_norm(config.block.norm, config.block.norm_epsilon, name="encoder_norm")
+    if config.ends_in_norm:
+        x = norm(x)
+    features = pool(x, config, sizes)  # (B, D), two where there is a distillation token
+    if config.norm_after_pooling:
+        features = [norm(feature) for feature in features]
+    return add_heads(features, config)
 
 
 def pool(
     x: keras.KerasTensor, config: ViTConfig, sizes: keras.KerasTensor | None = None
 ) -> list[keras.KerasTensor]:
-    """From tokens, and their sizes where some were merged, to what each head reads."""
+    """From tokens, and their sizes or the mask of patches, to the input of each head."""
     weighted = {} if sizes is None else {"sizes": sizes}
     if config.pooling == "token" and config.distillation_token:
         second = TokenPooling(1, name="distillation_pooling")(x)
@@ -242,12 +228,12 @@ def pool(
         return [keras.layers.Concatenate(name="token_and_mean")(parts)]  # (B, 2 D)
     if config.pooling == "map":
         pooling = AttentionPooling(
-            config.map_heads or config.num_heads,
-            config.map_mlp_dim or config.mlp_dim,
-            gelu=config.gelu,
-            norm_epsilon=config.norm_epsilon,
+            config.map_heads or config.block.num_heads,
+            config.map_mlp_dim or config.block.mlp_dim,
+            gelu=config.block.gelu,
+            norm_epsilon=config.block.norm_epsilon,
             num_prefix_tokens=0 if config.map_prefix_tokens else config.num_prefix_tokens,
-            norm=config.norm,
+            norm=config.block.norm,
             name="pooling",
         )
         return [pooling(x, **weighted)]

@@ -144,10 +144,11 @@ def _configuration(model: keras.Model) -> str:
         return f"<p>A model of its own, of the layers {html.escape(layers)}.</p>"
     kind = type(config).__name__
     rows = []
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if field.default is dataclasses.MISSING or value != field.default:
-            rows.append((field.name, html.escape(str(value))))
+    for owner in (config, *([config.block] if hasattr(config, "block") else [])):
+        for field in dataclasses.fields(owner):
+            value = getattr(owner, field.name)
+            if field.name != "block" and value != field.default:
+                rows.append((field.name, html.escape(str(value))))
     note = f"<p class='soft'>What differs from the defaults of <code>{kind}</code>.</p>"
     return note + render_table((), rows)
 

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 
 from keras_vit.checks import NORMALIZED_LIMIT
-from keras_vit.config import Preprocessing, ResNetConfig, ViTConfig
+from keras_vit.config import Preprocessing, ResNetConfig, ViTConfig, make_config
 from keras_vit.runtime.array_data import ArrayData
 from keras_vit.runtime.compilers import ChosenByBatch, prefers_xla
 from keras_vit.runtime.distributed import DistributedTraining, Step, is_distributed
@@ -25,7 +25,10 @@ from keras_vit.runtime.private_names import flatten_layers, set_initial_epoch
 
 _CONFIG_KEY, _NAMES_KEY = "architecture", "class_names"
 _NUM_CHECKED = 16  # images whose range of values `fit`, `evaluate` and `predict` check
-_CONFIGS = {"vit": ViTConfig, "resnet": ResNetConfig}
+_CONFIGS: dict[str, Callable[..., ViTConfig | ResNetConfig]] = {
+    "vit": make_config,
+    "resnet": ResNetConfig,
+}
 
 
 @keras.saving.register_keras_serializable("keras_vit")

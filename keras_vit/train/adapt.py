@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from typing import Any
 
 import keras
 
-from keras_vit.config import ResNetConfig, ViTConfig
+from keras_vit.config import ResNetConfig, ViTConfig, replace_fields
 from keras_vit.create import build
 from keras_vit.models.resizing import copy_weights, with_size
 from keras_vit.runtime.distributed import is_distributed
@@ -88,4 +87,4 @@ def _new_config(
             changes["pooling"] = "token" if old.class_token else "gap"
     if image_size is not None:
         old = with_size(old, image_size)
-    return dataclasses.replace(old, **changes)
+    return replace_fields(old, **changes)

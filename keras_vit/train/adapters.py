@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
+from keras_vit.config import field_value
 from keras_vit.errors import CheckpointError
 from keras_vit.files import write_atomically
 from keras_vit.layers.dense import Dense
@@ -179,7 +180,7 @@ def _unit_orders(layer: Dense, rule: Rule, keys: tuple[str, ...], config: Any) -
     A gated MLP is one product here, and two arrays in some files, the gate first or second.
     """
     shape = (layer.frozen_kernel.shape[0], layer.units)
-    heads = getattr(config, "num_heads", 1)
+    heads = field_value(config, "num_heads", 1)
     units = rule.to_file(np.broadcast_to(np.arange(shape[1], dtype="float32"), shape), heads)
     rows = np.broadcast_to(np.arange(shape[0], dtype="float32")[:, None], shape)
     inputs = rule.to_file(rows, heads)
@@ -357,7 +358,7 @@ def _rules(model: keras.Model, layout: Layout) -> Iterator[tuple[Any, Rule, tupl
 def _trained_layers(model: keras.Model, layout: Layout) -> dict[str, np.ndarray]:
     """The arrays of the layers that train as a whole, by their names in memory."""
     arrays = {}
-    heads = getattr(config_of(model), "num_heads", 1)
+    heads = field_value(config_of(model), "num_heads", 1)
     for variable, rule, keys in _rules(model, layout):
         if variable.trainable:
             for key, value in zip(keys, rule.to_file(np.asarray(variable), heads), strict=True):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from keras_vit.config import field_names, field_value
 from keras_vit.errors import needing_tensorflow
 from keras_vit.runtime.model import Model
 from keras_vit.train.hyperparameters import Recipe
@@ -74,9 +75,9 @@ def check_model(model: Model, recipe: Recipe) -> None:
     if config is None:
         return
     wrong = [
-        f"{field}={getattr(config, field)}, not {value}"
+        f"{field}={field_value(config, field)}, not {value}"
         for field, value in recipe.model_options.items()
-        if hasattr(config, field) and getattr(config, field) != value
+        if field in field_names(config) and field_value(config, field) != value
     ]
     size = recipe.image_size
     own = config.input_shape[:2]

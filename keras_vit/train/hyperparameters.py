@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from keras_vit.checks import check_choice, check_positive, check_rate
+from keras_vit.config import field_names, field_value
 from keras_vit.data.augmentation import Augmentation
 
 if TYPE_CHECKING:
@@ -233,7 +234,9 @@ class Recipe:
         Args:
             config: Configuration of the model; a rate that it does not have is 0.
         """
-        rates = {name: getattr(config, name, 0.0) for name in _RATES if getattr(self, name) is None}
+        rates = {
+            name: field_value(config, name, 0.0) for name in _RATES if getattr(self, name) is None
+        }
         return self.replace(**rates)
 
     def options_for(self, config: Any) -> dict[str, Any]:
@@ -247,7 +250,7 @@ class Recipe:
         """
         if config is None:
             return self.model_options
-        missing = [name for name in self.model_options if not hasattr(config, name)]
+        missing = [name for name in self.model_options if name not in field_names(config)]
         needed = [f"{name}={self.model_options[name]}" for name in missing if getattr(self, name)]
         if needed:
             raise ValueError(

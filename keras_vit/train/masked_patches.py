@@ -47,11 +47,11 @@ def masked_patch_model(model: Model, target: str = "mean_color") -> Model:
             "Masked patch prediction needs a Vision Transformer of this package with "
             f"`include_preprocessing=True`. Received: {model!r}."
         )
-    if config.num_merged_tokens:
+    if config.block.num_merged_tokens:
         raise ValueError(
             "Masked patch prediction needs one token per patch. Received: a model with "
-            f"num_merged_tokens={config.num_merged_tokens}. Pre-train it with 0; the weights are "
-            "the same."
+            f"num_merged_tokens={config.block.num_merged_tokens}. Pre-train it with 0; the "
+            "weights are the same."
         )
     if config.takes_patches:
         raise ValueError(
@@ -61,8 +61,8 @@ def masked_patch_model(model: Model, target: str = "mean_color") -> Model:
     if config.patch_dropout_rate:
         raise ValueError(
             "Masked patch prediction needs every patch. Received: a model with "
-            f"patch_dropout_rate={config.patch_dropout_rate}. Pre-train it with 0; the weights are "
-            "the same."
+            f"patch_dropout_rate={config.patch_dropout_rate}. Pre-train it with 0; the "
+            "weights are the same."
         )
     if config.any_size:
         raise ValueError(

@@ -196,7 +196,7 @@ def _sizes_of(model: Model) -> _Sizes:
         )
     colors, width = model.get_layer("token_embedding").embeddings.shape
     depth = sum(name.startswith("block_") for name in names)
-    heads = model.get_layer("block_0").num_heads
+    heads = model.get_layer("block_0").options.num_heads
     pixels = model.get_layer("position_embedding").embedding.shape[1]
     return _Sizes(width, depth, heads, pixels, colors, "start_token" in names)
 

@@ -9,7 +9,7 @@ import pathlib
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from keras_vit.config import Preprocessing, ResNetConfig, ViTConfig
+from keras_vit.config import Preprocessing, ResNetConfig, ViTConfig, field_names, replace_fields
 from keras_vit.errors import CheckpointError
 from keras_vit.weights.array_file import Entry
 from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
@@ -131,7 +131,7 @@ def adapt_config(
         CheckpointError: If the file's statistics are of neither one, three nor the model's number
             of channels.
     """
-    fields = {field.name for field in dataclasses.fields(config)}
+    fields = field_names(config)
     wanted = {
         "image_size": _image_size(config, info, chosen),
         **info.options,
@@ -152,7 +152,7 @@ def adapt_config(
     changes = {
         field: value for field, value in wanted.items() if field in fields and field not in chosen
     }
-    return dataclasses.replace(config, **changes)
+    return replace_fields(config, **changes)
 
 
 def _image_size(

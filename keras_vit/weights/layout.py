@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_vit.config import field_value
+
 Arrays = list[np.ndarray]
 
 
@@ -131,7 +133,7 @@ class Rule:
 
     def holds(self, config: Any) -> bool:
         """Whether a configuration has the value of `when`."""
-        return self.when is None or getattr(config, self.when[0], None) == self.when[1]
+        return self.when is None or field_value(config, self.when[0], None) == self.when[1]
 
     def is_written(self, config: Any) -> bool:
         """Whether a model of a configuration is written by this rule."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from keras_vit.checks import short_repr
-from keras_vit.config import Preprocessing, ResNetConfig, ViTConfig
+from keras_vit.config import Preprocessing, ResNetConfig, ViTConfig, field_names, field_value
 from keras_vit.errors import CheckpointError, CheckpointMismatchError, printable
 from keras_vit.resize import resize_patch_kernel, resize_position_bias, resize_positions
 from keras_vit.runtime.model import with_config
@@ -272,10 +272,12 @@ def _settings(plan: Plan, origins: Mapping[str, str] | None) -> dict[str, tuple[
     stated = {field: setting.origin for field, setting in plan.checkpoint.settings.items()}
     found = {}
     for field in STATED:
-        if not hasattr(config, field) or (field == "rope" and getattr(config, field) is None):
+        if field not in field_names(config):
             continue
         origin = "the model" if origins is None else origins.get(field, "the architecture")
-        value = getattr(config, field)
+        value = field_value(config, field)
+        if field == "rope" and value is None:
+            continue
         if field == "position_resize":
             value = plan.resize_method
             if plan.position_resize is None:
@@ -289,7 +291,7 @@ def _differences(plan: Plan) -> Iterator[str]:
     fields = ("gelu", "norm_epsilon", "pooling", "norm_after_pooling", "map_prefix_tokens", "rope")
     for field in fields:
         setting = plan.checkpoint.settings.get(field)
-        ours = getattr(plan.config, field, None)
+        ours = field_value(plan.config, field, None)
         headless = plan.config.classes is None and "pooling" in field
         if setting is None or headless or ours == setting.value:
             continue
@@ -310,10 +312,10 @@ def _map_difference(plan: Plan) -> Iterator[str]:
     config, stated = plan.config, plan.checkpoint.settings.get("map_heads")
     if not isinstance(config, ViTConfig) or config.pooling != "map":
         return
-    if stated is None and config.rope is not None:
+    if stated is None and config.block.rope is not None:
         return  # timm's models with rotary positions have heads of their own
     theirs = stated or Setting(None, _default(plan))
-    ours, heads = (x or config.num_heads for x in (config.map_heads, theirs.value))
+    ours, heads = (x or config.block.num_heads for x in (config.map_heads, theirs.value))
     if ours != heads:
         yield _difference("map_heads", ours, Setting(heads, theirs.origin))
 

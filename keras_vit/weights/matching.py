@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 
-from keras_vit.config import ResNetConfig, ViTConfig
+from keras_vit.config import ResNetConfig, ViTConfig, field_value
 from keras_vit.resize import num_biases
 from keras_vit.weights.array_file import FLOATS
 from keras_vit.weights.checkpoint import Checkpoint, PositionTable, position_rows
@@ -185,7 +185,7 @@ def _match_one(plan: Plan, variable: keras.Variable, rule: Rule, keys: tuple[str
         text = f"{names}, for {path} {tuple(variable.shape)}"
         plan.problems.append(Problem("missing", text, tuple(map(plan.checkpoint.original, keys))))
         return
-    shapes = rule.file_shapes(tuple(variable.shape), getattr(plan.config, "num_heads", 1))
+    shapes = rule.file_shapes(tuple(variable.shape), field_value(plan.config, "num_heads", 1))
     if path == POSITIONS:
         shapes = [_match_positions(plan, variable, keys[0], shapes[0])]
     if path.endswith(BIASES):
@@ -365,7 +365,7 @@ def _check_rest(plan: Plan) -> None:
 def _check_heads(plan: Plan) -> None:
     """Compares the number of attention heads, which no shape of timm and transformers tells."""
     stated = plan.checkpoint.options.get("num_heads")
-    ours = getattr(plan.config, "num_heads", None)
+    ours = field_value(plan.config, "num_heads", None)
     if plan.checkpoint.file.kind != "npz" and stated and ours and stated != ours:
         text = (
             f"the file's config.json says {stated} attention heads, the model has {ours}; pass "

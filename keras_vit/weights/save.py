@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from keras_vit.config import ResNetConfig, ResNetStem, ViTConfig
+from keras_vit.config import ResNetConfig, ResNetStem, ViTConfig, field_value
 from keras_vit.errors import printable
 from keras_vit.files import write_atomically
 from keras_vit.reading import read_text
@@ -176,7 +176,7 @@ def find_layout(config: ViTConfig | ResNetConfig, layout: str) -> Layout:
     if layout == "timm":
         if isinstance(config, ViTConfig) and config.takes_patches:
             return torch_layouts.TIMM_NAFLEX
-        if isinstance(config, ViTConfig) and config.rope and config.rope.register_base:
+        if isinstance(config, ViTConfig) and config.block.rope and config.block.rope.register_base:
             return torch_layouts.VIT5_AUTHORS
         root = isinstance(config, ViTConfig) and config.stem is not None and not config.stem.stages
         return (
@@ -196,15 +196,15 @@ def _transformers_layout(config: ViTConfig | ResNetConfig) -> Layout:
         return torch_layouts.HF_DEIT
     if config.position_embedding == "relative_bias":
         return torch_layouts.HF_BEIT
-    if config.norm == "rms":
+    if config.block.norm == "rms":
         return torch_layouts.HF_AIMV2
     if config.norm_before_blocks:
         return torch_layouts.HF_CLIP
-    if config.rope is not None:
+    if config.block.rope is not None:
         return torch_layouts.HF_DINOV3
     if config.pooling == "map" or config.takes_patches:
         return torch_layouts.HF_SIGLIP
-    if config.layer_scale is None:
+    if config.block.layer_scale is None:
         return torch_layouts.HF_VIT
     return torch_layouts.HF_REGISTERS if config.num_registers else torch_layouts.HF_DINOV2
 
@@ -227,11 +227,11 @@ def _check_function(config: ViTConfig | ResNetConfig, layout: Layout) -> None:
             "The table of positions of timm's NaFlex models is a square. Received: a grid of "
             f"{config.grid}. Save the model with `model.save`."
         )
-    for field in ("post_norm", "head_width", "grid_positions", "window_size", "num_merged_tokens"):
-        if getattr(config, field):
+    for field in ("post_norm", "head_width", "grid_attention", "window_size", "num_merged_tokens"):
+        if field_value(config, field):
             raise ValueError(
                 f"Models of the {layout.name} layout have no {field}, and would give other "
-                f"numbers. Received: {field}={getattr(config, field)!r}. Save the model with "
+                f"numbers. Received: {field}={field_value(config, field)!r}. Save the model with "
                 "`model.save`."
             )
     reads = {
@@ -263,13 +263,13 @@ def _check_function(config: ViTConfig | ResNetConfig, layout: Layout) -> None:
             f"is no square, and would give other numbers. Received: a grid of {config.grid}. Save "
             'with layout="timm".'
         )
-    if layout is torch_layouts.VIT5_AUTHORS and config.norm != "rms":
+    if layout is torch_layouts.VIT5_AUTHORS and config.block.norm != "rms":
         raise ValueError(
             "The norms of ViT-5 are RMS norms, and files in its names would give other numbers. "
-            f"Received: norm={config.norm!r}. Save the model with `model.save`."
+            f"Received: norm={config.block.norm!r}. Save the model with `model.save`."
         )
     timm = (torch_layouts.TIMM, torch_layouts.TIMM_ROOT, torch_layouts.TIMM_NAFLEX)
-    if not config.norm_after_blocks and not config.post_norm and layout not in timm:
+    if not config.norm_after_blocks and not config.block.post_norm and layout not in timm:
         raise ValueError(
             f"Models of the {layout.name} layout have a norm after the last block, and would give "
             'other numbers. Received: norm_after_blocks=False. Save with layout="timm".'
@@ -290,20 +290,22 @@ def _check_function(config: ViTConfig | ResNetConfig, layout: Layout) -> None:
 def _check_map(config: ViTConfig, layout: Layout) -> None:
     """Raises ValueError if the project's pooling has other heads, or attends to other tokens."""
     # timm's class of models with rotary positions has no choice, as its plain one has another.
-    theirs = layout is torch_layouts.TIMM and config.rope is not None
+    theirs = layout is torch_layouts.TIMM and config.block.rope is not None
     same = config.map_prefix_tokens == theirs or not config.num_prefix_tokens
     if config.pooling != "map":
         return
-    if config.map_mlp_dim not in (None, config.mlp_dim) and not theirs:
+    if config.map_mlp_dim not in (None, config.block.mlp_dim) and not theirs:
         raise ValueError(
             f"In the {layout.name} layout the MLP of the pooling is as wide as those of the "
-            f"blocks. Received: map_mlp_dim={config.map_mlp_dim}, mlp_dim={config.mlp_dim}. Save "
+            f"blocks. Received: map_mlp_dim={config.map_mlp_dim}, mlp_dim="
+            f"{config.block.mlp_dim}. Save "
             "the model with `model.save`."
         )
-    if config.map_heads not in (None, config.num_heads) and not theirs:
+    if config.map_heads not in (None, config.block.num_heads) and not theirs:
         raise ValueError(
             f"In the {layout.name} layout the pooling has as many heads as the blocks. Received: "
-            f"map_heads={config.map_heads}, num_heads={config.num_heads}. Save the model with "
+            f"map_heads={config.map_heads}, num_heads={config.block.num_heads}. Save the model "
+            "with "
             "`model.save`."
         )
     if same:
@@ -317,17 +319,17 @@ def _check_map(config: ViTConfig, layout: Layout) -> None:
 
 def _check_rope(config: ViTConfig, layout: Layout) -> None:
     """Raises ValueError if the project has no such rotary positions, of which no array tells."""
-    if config.rope is None:
+    if config.block.rope is None:
         return
-    centered = config.rope.coordinates == "centered"
-    still = config.rope.register_base is None
+    centered = config.block.rope.coordinates == "centered"
+    still = config.block.rope.register_base is None
     if still and (layout is torch_layouts.TIMM or (layout is torch_layouts.HF_DINOV3 and centered)):
         return
-    if layout is torch_layouts.VIT5_AUTHORS and config.rope == layout.options["rope"]:
+    if layout is torch_layouts.VIT5_AUTHORS and config.block.rope == layout.options["rope"]:
         return
     raise ValueError(
         f"Models of the {layout.name} layout have no such rotary positions, and would give other "
-        f"numbers. Received: rope={config.rope}. "
+        f"numbers. Received: rope={config.block.rope}. "
         + (
             "Save the model with `model.save`."
             if layout is torch_layouts.VIT5_AUTHORS
@@ -355,7 +357,7 @@ def _check_standardization(config: ViTConfig | ResNetConfig, layout: Layout) -> 
 def _file_arrays(model: Model, layout: Layout) -> dict[str, Sized]:
     """Lists the arrays of the file by their names in it."""
     config = config_of(model)
-    heads = getattr(config, "num_heads", 1)
+    heads = field_value(config, "num_heads", 1)
     pieces: dict[str, list[Piece]] = {}
     unnamed = []
     shapes: dict[str, tuple[int, ...]] = {}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_vit.config import Preprocessing, ResNetConfig, ViTConfig
+from keras_vit.config import Preprocessing, ResNetConfig, ViTConfig, field_names, field_value
 from keras_vit.errors import CheckpointError
 from keras_vit.weights.checkpoint import open_checkpoint
 from keras_vit.weights.inspection import adapt_config, inspect_checkpoint
@@ -114,8 +114,8 @@ def _check_readable(path: pathlib.Path, config: ViTConfig | ResNetConfig) -> Non
 def _differences(
     ours: ViTConfig | ResNetConfig, theirs: ViTConfig | ResNetConfig
 ) -> Iterator[tuple[str, Any, Any]]:
-    for field in (field.name for field in dataclasses.fields(ours)):
-        mine, read = getattr(ours, field), getattr(theirs, field)
+    for field in field_names(ours):
+        mine, read = field_value(ours, field), field_value(theirs, field)
         if mine == read or field in _FREE:
             continue
         if field == "preprocessing" and _same_images(mine, read, ours.channels):

@@ -5,13 +5,19 @@ The inverse of `sidecar.py`, from the same tables of keys.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from keras_vit.config import Preprocessing, ResNetConfig, ViTConfig
+from keras_vit.config import (
+    Preprocessing,
+    ResNetConfig,
+    ViTConfig,
+    field_names,
+    field_value,
+    replace_fields,
+)
 from keras_vit.families.keys import (
     COMMON,
     TIMM_ARGS,
@@ -87,10 +93,10 @@ def _stated(rules: Rules, config: Config) -> Fields:
     """Values of the keys that have a rule, which state fields of the configuration."""
     fields: Fields = {}
     for key, rule in rules.items():
-        if isinstance(rule, Sets) and getattr(config, rule.field, None) is not None:
-            fields[key] = _theirs(rule, getattr(config, rule.field), key)
-        elif isinstance(rule, Size) and hasattr(config, rule.field):
-            fields[key] = _plain(getattr(config, rule.field))
+        if isinstance(rule, Sets) and field_value(config, rule.field, None) is not None:
+            fields[key] = _theirs(rule, field_value(config, rule.field), key)
+        elif isinstance(rule, Size) and rule.field in field_names(config):
+            fields[key] = _plain(field_value(config, rule.field))
         elif isinstance(rule, Only) and rule.values:
             fields[key] = rule.values[0]
         elif isinstance(rule, Images) and config.image_size is not None:
@@ -174,8 +180,8 @@ def _timm_name(config: Config) -> str:
             theirs = find_config(name)
         except ValueError:
             continue
-        own = dataclasses.replace(theirs, **_settings_of(name, theirs))
-        if all(getattr(own, field) == getattr(config, field) for field in _TELLING):
+        own = replace_fields(theirs, **_settings_of(name, theirs))
+        if all(field_value(own, field) == field_value(config, field) for field in _TELLING):
             return name
     raise ValueError(
         "timm has models with rotary positions, RMS norms or images of any aspect ratio by name "
@@ -184,7 +190,7 @@ def _timm_name(config: Config) -> str:
 
 
 def _settings_of(name: str, config: Config) -> Fields:
-    fields = {field.name for field in dataclasses.fields(config)}
+    fields = field_names(config)
     return {key: value for key, value in (timm_settings(name) or {}).items() if key in fields}
 
 

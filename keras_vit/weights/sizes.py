@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from keras_vit.config import ResNetConfig, ResNetStem, ViTConfig
+from keras_vit.config import ResNetConfig, ResNetStem, ViTConfig, field_value
 from keras_vit.variants import VARIANTS
 from keras_vit.weights.array_file import Entry
 
@@ -94,7 +94,7 @@ def _is_of(config: ViTConfig | ResNetConfig, sizes: dict[str, Any]) -> bool:
             return False
         if stem is not None and config.stem is not None and stem.stages != config.stem.stages:
             return False
-    return all(sizes.get(field) == getattr(config, field) for field in fields)
+    return all(sizes.get(field) == field_value(config, field) for field in fields)
 
 
 def _resnet_sizes(find: Find, kind: str) -> dict[str, Any]:

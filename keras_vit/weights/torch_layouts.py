@@ -71,7 +71,7 @@ def _timm_stem(backbone: str) -> tuple[Rule, ...]:
 
 def _is_eva(config: ViTConfig) -> bool:
     """Whether timm has such a model in `eva.py`, whose names differ."""
-    return config.rope is not None
+    return config.block.rope is not None
 
 
 def _has_gammas(config: ViTConfig) -> bool:
@@ -81,13 +81,15 @@ def _has_gammas(config: ViTConfig) -> bool:
 
 def _splits_products(config: ViTConfig) -> bool:
     """Whether timm has one layer each for queries, keys and values: EVA-02 B and L."""
-    return _is_eva(config) and config.swiglu and "mlp" in config.inner_norms
+    return _is_eva(config) and config.block.swiglu and "mlp" in config.block.inner_norms
 
 
 def _splits_gate(config: ViTConfig) -> bool:
     """Whether timm has a layer for each input of a gate; in EVA-02 Ti and S one makes both."""
-    centered = config.rope is not None and config.rope.coordinates == "centered"
-    return config.swiglu and ("mlp" in config.inner_norms or config.norm == "rms" or centered)
+    centered = config.block.rope is not None and config.block.rope.coordinates == "centered"
+    return config.block.swiglu and (
+        "mlp" in config.block.inner_norms or config.block.norm == "rms" or centered
+    )
 
 
 def _gate(path: str, gate: str, value: str, **more: Any) -> tuple[Rule, ...]:

@@ -10,7 +10,7 @@ import pathlib
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from keras_vit.config import ResNetConfig, ViTConfig
+from keras_vit.config import ResNetConfig, ViTConfig, field_names, field_value
 from keras_vit.errors import CheckpointMismatchError, printable
 from keras_vit.resize import num_biases
 from keras_vit.weights.formats import check_weights_file
@@ -142,11 +142,11 @@ def load_keras_weights(
         )
     stated = {
         field: (
-            getattr(model.config, field),
+            field_value(model.config, field),
             "the caller" if field in chosen else "the architecture",
         )
         for field in STATED
-        if hasattr(model.config, field)
+        if field in field_names(model.config)
     }
     taken = [field for field, (_, origin) in stated.items() if origin == "the architecture"]
     _LOGGER.warning(

@@ -57,7 +57,7 @@ def numpy_stages(model, images):
     x = x + w["position_embedding/embedding"]
     for index in range(config.depth):
         yield index, w, x
-        x = reference.block(x, w, f"block_{index}", config.num_heads)
+        x = reference.block(x, w, f"block_{index}", config.block.num_heads)
 
 
 def numpy_rollout(model, images):
@@ -67,7 +67,7 @@ def numpy_rollout(model, images):
     for index, w, x in numpy_stages(model, images):
         norm = f"block_{index}/attention_norm"
         x = reference.layer_norm(x, w[f"{norm}/gamma"], w[f"{norm}/beta"])
-        _, scores = reference.attention(x, w, f"block_{index}/attention", config.num_heads)
+        _, scores = reference.attention(x, w, f"block_{index}/attention", config.block.num_heads)
         mixed = (scores.mean(axis=1) + np.eye(scores.shape[-1])) / 2
         product = mixed @ product if index else mixed
     row = product[:, 0, 1:] if config.class_token else product.mean(axis=1)

@@ -331,8 +331,8 @@ def test_the_settings_of_a_run_repeat_it(place, capsys):
     for name in ("run.toml", "config.json"):
         assert (one / name).read_text() == (two / name).read_text()
     first, second = (keras.saving.load_model(run / "model.keras") for run in (one, two))
-    assert first.config == second.config and first.config.dropout_rate == 0.1
-    assert (first.config.mlp_dim, first.config.preprocessing.mean) == (48, (100.0,))
+    assert first.config == second.config and first.config.block.dropout_rate == 0.1
+    assert (first.config.block.mlp_dim, first.config.preprocessing.mean) == (48, (100.0,))
     for weight, same in zip(first.weights, second.weights, strict=True):
         np.testing.assert_array_equal(weight, same)
     assert main(["train", *config, "runs/one", "--steps", "5"]) == 2  # flags win over the file

@@ -155,7 +155,7 @@ def test_classes_of_validation_are_checked_in_python(photos):
     os.remove(photos / "train/cat/cut.png")
     training = keras_vit.read_folder(photos / "train")
     other = keras_vit.read_folder(photos / "test")
-    config = keras_vit.ViTConfig(
+    config = keras_vit.make_config(
         patch_size=8, width=16, depth=1, num_heads=2, mlp_dim=16, image_size=16, classes=3
     )
     model, recipe = keras_vit.build_vit(config), keras_vit.train.find_recipe("finetune_pets")

@@ -11,7 +11,7 @@ import sys
 import keras
 import pytest
 
-from keras_vit.config import ViTConfig
+from keras_vit.config import replace_fields
 from keras_vit.evaluate.compute import (
     device_days,
     peak_flops,
@@ -160,15 +160,9 @@ def test_rematerialized_activations_are_those_of_one_block_and_inputs():
     assert rematerialized.step < memory.step / 2
 
 
-@dataclasses.dataclass(frozen=True)
-class Rematerialized(ViTConfig):
-    rematerialize: bool = True
-
-
 def test_memory_follows_the_configuration():
     config = find_config("vit_ti16")
-    fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    again = Rematerialized(**{**fields, "rematerialize": True})
+    again = replace_fields(config, rematerialize=True)
     assert training_memory(again, 8) == training_memory(config, 8, rematerialize=True)
     assert training_memory(again, 8, rematerialize=False) == training_memory(config, 8)
 

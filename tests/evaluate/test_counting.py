@@ -10,7 +10,13 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.config import GRID_POSITIONS, ResNetConfig, ResNetStem, RotaryPositions
+from keras_vit.config import (
+    GRID_ATTENTIONS,
+    ResNetConfig,
+    ResNetStem,
+    RotaryPositions,
+    replace_fields,
+)
 from keras_vit.evaluate.compute import training_memory
 from keras_vit.evaluate.counting import (
     count_activations,
@@ -35,7 +41,10 @@ CONFIGS = {
     "token": {},
     "not_square": {"image_size": (32, 48), "patch_size": (8, 16), "channels": 1},
     "head width": {"head_width": 6, "position_embedding": "relative"},
-    **{kind: {"position_embedding": kind, **GRID} for kind in GRID_POSITIONS},
+    **{
+        kind: {"position_embedding": "none", "grid_attention": kind, **GRID}
+        for kind in GRID_ATTENTIONS
+    },
     "registers": {"num_registers": 3, "distillation_token": True, "pre_logits": 24},
     "gap": {"pooling": "gap", "class_token": False, "norm_after_pooling": True},
     "map": {"pooling": "map", "class_token": False, "position_embedding": "learned_2d"},
@@ -357,7 +366,7 @@ def test_image_gpt_is_counted_as_its_graph_and_the_published_sizes():
     assert count_parameters(config) == count_parameters(model) == model.count_params()
     millions = {name: count_parameters(size) / 1e6 for name, size in IMAGE_GPT_SIZES.items()}
     assert {name: int(x) for name, x in millions.items()} == {"S": 76, "M": 455, "L": 1362}
-    again = dataclasses.replace(config, rematerialize=True)
+    again = replace_fields(config, rematerialize=True)
     recomputed = build_image_gpt(again, np.zeros((12, 3)))
     assert training_memory(recomputed, 8).step < training_memory(model, 8).step
     small = training_memory(dataclasses.replace(IMAGE_GPT_SIZES["S"], rematerialize=True), 8).total

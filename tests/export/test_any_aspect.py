@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit.config import ViTConfig
+from keras_vit.config import make_config
 from keras_vit.data.any_aspect import fit_patches
 from keras_vit.export.litert import export_litert
 from keras_vit.export.onnx import export_onnx
@@ -17,16 +17,16 @@ from keras_vit.export.runners import LOADERS
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.verify import verify_export
 from keras_vit.families.newer import SIGLIP2_NAFLEX
-from keras_vit.models.vit import build_vit
+from keras_vit.models.naflex import build_naflex
 from tests.fixtures import fill_random
 
 SIZES = {"patch_size": 4, "width": 32, "depth": 2, "num_heads": 4, "mlp_dim": 64, "image_size": 16}
-CONFIG = ViTConfig(**{**SIGLIP2_NAFLEX, **SIZES, "max_num_patches": 20, "classes": 5})
+CONFIG = make_config(**{**SIGLIP2_NAFLEX, **SIZES, "max_num_patches": 20, "classes": 5})
 
 
 @pytest.fixture(scope="module")
 def model():
-    model = build_vit(CONFIG)
+    model = build_naflex(CONFIG)
     fill_random(model)
     return model
 

@@ -100,8 +100,8 @@ def test_a_model_of_patches(tmp_path):
     sizes = tiny_config(depth=1, patch_size=4, image_size=16)
     names = ("patch_size", "width", "depth", "num_heads", "mlp_dim", "image_size")
     fields = {name: getattr(sizes, name) for name in names}
-    config = keras_vit.ViTConfig(**{**SIGLIP2_NAFLEX, **fields, "max_num_patches": 16})
-    path = export_litert(keras_vit.build_vit(config), tmp_path / "m.tflite").path
+    config = keras_vit.make_config(**{**SIGLIP2_NAFLEX, **fields, "max_num_patches": 16})
+    path = export_litert(keras_vit.models.build_naflex(config), tmp_path / "m.tflite").path
 
     def run(shape):
         interpreter = _interpreter(path)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 
 import pytest
 
 import keras_vit
-from keras_vit.config import ResNetConfig, ViTConfig
+from keras_vit.config import ResNetConfig, ViTConfig, replace_fields
 from keras_vit.families.family import FAMILIES
 from keras_vit.hub.addresses import download_url, parse_hub_address
 from keras_vit.hub.catalog import CARDS, find_card, list_weights
@@ -30,12 +29,12 @@ def config_of(card):
         "classes": card.classes,
         "preprocessing": card.preprocessing,
     }
-    return dataclasses.replace(VARIANTS[card.variant], **changes, **card.options)
+    return replace_fields(VARIANTS[card.variant], **changes, **card.options)
 
 
 def count_values(config: ViTConfig) -> int:
     """Values of a ViT with class token and learned positions, by the paper's own arithmetic."""
-    D, M = config.width, config.mlp_dim
+    D, M = config.width, config.block.mlp_dim
     patch = config.patch_size[0] * config.patch_size[1]
     stem, channels, tokens = 0, 3, config.num_patches + 1
     if config.stem is not None:
@@ -77,11 +76,11 @@ def test_every_card_fits_its_architecture():
 def test_every_card_has_the_gelu_of_its_source():
     for card in ALL:
         if card.layout in ("official", "big_vision"):
-            assert config_of(card).gelu == "tanh", card.name
+            assert config_of(card).block.gelu == "tanh", card.name
         elif re.search("openai|dfn(?!2b_s39b)|metaclip", card.tag):
-            assert config_of(card).gelu == "quick", card.name
+            assert config_of(card).block.gelu == "quick", card.name
         elif "siglip" not in card.name and card.variant[:4] != "bit_":
-            assert config_of(card).gelu == "exact", card.name
+            assert config_of(card).block.gelu == "exact", card.name
 
 
 def test_licences_that_restrict_use_say_so():

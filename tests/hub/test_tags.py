@@ -46,7 +46,7 @@ def test_a_tag_gives_the_published_model(tiny_tag):
 def test_a_card_decides_what_the_caller_leaves_open(tiny_tag):
     config = keras_vit.create_model("vit_tiny", weights="in10", classes=10).config
     assert config.preprocessing == PREPROCESSING
-    assert (config.norm_epsilon, config.image_size) == (1e-5, (32, 32))
+    assert (config.block.norm_epsilon, config.image_size) == (1e-5, (32, 32))
 
 
 def test_the_caller_goes_before_the_card(tiny_tag):
@@ -54,7 +54,7 @@ def test_the_caller_goes_before_the_card(tiny_tag):
         "vit_tiny", weights="in10", input_shape=(48, 48, 3), norm_epsilon=1e-6, classes=5
     )
     assert model.config.image_size == (48, 48)
-    assert model.config.norm_epsilon == 1e-6
+    assert model.config.block.norm_epsilon == 1e-6
     assert model.load_report.fresh == ("head/kernel", "head/bias")
 
 

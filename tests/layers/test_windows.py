@@ -109,10 +109,13 @@ def test_the_cost_of_windows_is_counted():
     ("change", "message"),
     [
         ({"global_blocks": (7,), "window_size": 2}, r"some of the blocks 0 to 1.*\(7,\)"),
-        ({"global_blocks": (0,)}, r"with `window_size`.*window_size=None"),
+        ({"global_blocks": (0,)}, r"Without windows.*window_size=None"),
         ({"window_size": 0}, "`window_size` must be a positive integer"),
-        ({"window_size": 2, "num_merged_tokens": 2}, "num_merged_tokens=2; set it to 0"),
-        ({"window_size": 2, "any_size": True}, "any_size=True; set it to False"),
+        (
+            {"window_size": 2, "num_merged_tokens": 2},
+            "num_merged_tokens=2; set num_merged_tokens to 0",
+        ),
+        ({"window_size": 2, "any_size": True}, "any_size=True; set any_size to False"),
         ({"window_size": 2, "patch_dropout_rate": 0.5}, "patch_dropout_rate=0.5"),
         ({"window_size": 2, "position_embedding": "relative"}, "choose another position"),
     ],

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import keras
 import numpy as np
 import pytest
 
-from keras_vit.config import GRID_POSITIONS
+from keras_vit.config import GRID_ATTENTIONS, replace_fields
 from keras_vit.create import build
 from keras_vit.layers.attention import SelfAttention
+from keras_vit.layers.block import TransformerBlock
 from keras_vit.layers.grid_attention import GridAttention
 from keras_vit.variants import find_config
 from keras_vit.weights.save import save_weights
@@ -63,7 +62,7 @@ def expected_logits(model, images):
         of = {
             p.split("/", 2)[2]: v for p, v in w.items() if p.startswith(f"block_{block}/attention/")
         }
-        scores = scores_of(config.position_embedding, x, of, config.num_heads, config.head_dim)
+        scores = scores_of(config.grid_attention, x, of, config.block.num_heads, config.head_dim)
         flat = reference.softmax(scores.reshape(*scores.shape[:4], -1))
         probs = np.broadcast_to(flat.reshape(scores.shape), (len(x), *scores.shape[1:]))
         y = np.einsum("bijakl,bkld->bijad", probs, x).reshape(*x.shape[:3], -1)
@@ -74,27 +73,36 @@ def expected_logits(model, images):
     return x.mean((1, 2)) @ w["head/kernel"] + w["head/bias"]
 
 
-@pytest.mark.parametrize("kind", GRID_POSITIONS)
+@pytest.mark.parametrize("kind", GRID_ATTENTIONS)
 def test_logits_are_those_of_the_published_code(kind):
     config = find_config("vit_cordonnier2")
-    assert config.position_embedding == "relative_2d" and config.head_dim == config.width == 400
-    config = dataclasses.replace(config, **SIZES, image_size=(6, 8), position_embedding=kind)
+    assert config.grid_attention == "relative_2d" and config.head_dim == config.width == 400
+    config = replace_fields(config, **SIZES, image_size=(6, 8), grid_attention=kind)
     model = build(config)
     fill_random(model, stddev=0.3)
     images = images_for(model, 2)
     expected = expected_logits(model, images.astype("float64"))
     np.testing.assert_allclose(NUMPY(model(images)), expected, rtol=0, atol=1e-5)
     assert not [w for w in model.weights if w.path.startswith("encoder_norm")]
-    pre_norm = build(dataclasses.replace(config, post_norm=False))
+    pre_norm = build(replace_fields(config, post_norm=False))
     for weight in pre_norm.weights:
         twin = [w for w in model.weights if w.path == weight.path]
         weight.assign(twin[0] if twin else weight)
     assert np.abs(NUMPY(pre_norm(images)) - expected).max() > 1e-2  # the switch is seen
 
 
-@pytest.mark.parametrize("kind", GRID_POSITIONS)
+@pytest.mark.parametrize("kind", GRID_ATTENTIONS)
 def test_grid_attention_passes_check_layer(kind):
     check_layer(GridAttention(3, (2, 3), kind, dropout_rate=0.1), (6, 8), atol=2e-5)
+
+
+def test_a_block_takes_the_attention_that_it_is_handed():
+    attention = GridAttention(3, (2, 3), "quadratic", name="attention")
+    block = TransformerBlock(2, 24, attention=attention, name="block")
+    check_layer(block, (6, 8), atol=2e-5)
+    assert "block/attention/centers" in {weight.path for weight in block.weights}
+    with pytest.raises(ValueError, match="Windows are of `SelfAttention`"):
+        TransformerBlock(2, 24, attention=attention, window_size=2, grid=(2, 3))
 
 
 def test_heads_of_another_width_than_their_share():
@@ -112,10 +120,16 @@ def test_heads_of_another_width_than_their_share():
 
 
 def test_what_grid_positions_cannot_have_is_an_error():
-    with pytest.raises(ValueError, match="class_token=True; set it to False"):
-        tiny_config(position_embedding="quadratic")
+    with pytest.raises(ValueError, match="class_token=True; set class_token to False"):
+        tiny_config(grid_attention="quadratic", position_embedding="none")
     with pytest.raises(ValueError, match="num_registers=2"):
-        tiny_config(position_embedding="offsets", class_token=False, pooling="gap", num_registers=2)
+        tiny_config(
+            grid_attention="offsets",
+            position_embedding="none",
+            class_token=False,
+            pooling="gap",
+            num_registers=2,
+        )
     with pytest.raises(ValueError, match=r"12 tokens\. Received: 6"):
         GridAttention(2, (3, 4)).build((None, 6, 8))
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit.config import ResNetConfig, ResNetStem, ViTConfig
+from keras_vit.config import ResNetConfig, ResNetStem, make_config
 from keras_vit.create import build, create_model
 from keras_vit.models.feature_extraction import features_of
 from keras_vit.runtime.model import Model
@@ -178,7 +178,7 @@ def test_one_resnet_takes_images_of_every_size():
 @pytest.mark.parametrize("patch_size", [1, 2, 4])
 def test_small_patches_on_small_images_train(patch_size):
     """One to four pixels on 32 x 32 images: up to 1,024 tokens."""
-    config = ViTConfig(
+    config = make_config(
         patch_size=patch_size,
         width=16,
         depth=1,

@@ -80,7 +80,12 @@ def test_rows_of_attention_sum_to_1_in_models_of_every_kind(kind):
 
 
 POST_NORM = {"post_norm": True}
-GRID_ATTENTION = {"position_embedding": "relative_2d", "class_token": False, "pooling": "gap"}
+GRID_ATTENTION = {
+    "position_embedding": "none",
+    "grid_attention": "relative_2d",
+    "class_token": False,
+    "pooling": "gap",
+}
 
 
 @pytest.mark.parametrize(

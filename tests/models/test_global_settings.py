@@ -82,7 +82,9 @@ BUILDERS = {
     "merging": lambda: vit(num_merged_tokens=2, pooling="token_gap"),
     "windows": lambda: vit(window_size=2, rematerialize=True),
     "relative": lambda: vit(position_embedding="relative_bias"),
-    "quadratic": lambda: vit(position_embedding="quadratic", **NO_CLASS_TOKEN),
+    "quadratic": lambda: vit(
+        position_embedding="none", grid_attention="quadratic", **NO_CLASS_TOKEN
+    ),
 }
 NAMES = quick(list(BUILDERS), "hybrid", "any aspect", "linear", "attentive probe")
 # Settings, and the largest error of outputs over their largest value.

@@ -63,8 +63,9 @@ def test_the_update_is_that_of_the_paper(targets, parts):
 
 def test_the_products_of_grid_attention():
     def updates(targets, kind="relative_2d"):
-        options = {"class_token": False, "pooling": "gap", "post_norm": True, "head_width": 12}
-        model = keras_vit.build_vit(tiny_config(depth=1, position_embedding=kind, **options))
+        options = {"position_embedding": "none", "class_token": False, "pooling": "gap"}
+        options |= {"post_norm": True, "head_width": 12}
+        model = keras_vit.build_vit(tiny_config(depth=1, grid_attention=kind, **options))
         layers = lora_layers(add_lora(model, 2, targets))
         return {layer.path.split("/", 1)[1]: layer.lora_parts for layer in layers}
 

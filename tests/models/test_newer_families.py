@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from keras_vit.analysis.attention import attention_rollout
+from keras_vit.config import replace_fields
+from keras_vit.create import build
 from keras_vit.evaluate.few_shot import evaluate_few_shot
 from keras_vit.families.newer import FAMILIES as VARIED
 from keras_vit.models.lora import add_lora, lora_layers, merge_lora
@@ -50,11 +52,11 @@ REPLICAS = ("pe_spatial_b16", "dinov3_splus16", "clip_b16", "vit5_s16", "beitv2_
 
 
 def config_of(family, **changes):
-    return dataclasses.replace(VARIANTS[family], **SMALL, **changes)
+    return replace_fields(VARIANTS[family], **SMALL, **changes)
 
 
 def filled(family):
-    model = build_vit(config_of(family))
+    model = build(config_of(family))
     fill_random(model)
     return model
 
@@ -124,7 +126,7 @@ def train_two_replicas():
         ends = []
         for strategy in (tf.distribute.OneDeviceStrategy("CPU:0"), mirrored):
             with strategy.scope():
-                model = build_vit(dataclasses.replace(config_of(family), depth=1))
+                model = build(dataclasses.replace(config_of(family), depth=1))
                 fill_random(model, stddev=0.05)
                 start = model.get_weights()
                 loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

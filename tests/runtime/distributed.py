@@ -43,7 +43,7 @@ def build(
     optimizer=adam, jit_compile=False, compile_options=None, prepare=None, depth=1, **options
 ):
     """The same model with the same weights every time."""
-    config = keras_vit.ViTConfig(
+    config = keras_vit.make_config(
         patch_size=4,
         width=16,
         depth=depth,

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import keras
 import numpy as np
 import pytest
 import safetensors.numpy
 
 import keras_vit
-from keras_vit.config import POSITION_RESIZES, ViTConfig
+from keras_vit.config import POSITION_RESIZES, make_config
 from keras_vit.create import build
 from tests.fixtures import fill_random, tiny_config
 from tests.official import GOLDEN
@@ -77,9 +75,9 @@ def test_the_caller_may_choose_the_method(checkpoint):
 
 
 def test_a_configuration_without_the_field_is_official():
-    fields = dataclasses.asdict(tiny_config())
+    fields = tiny_config().to_dict()
     del fields["position_resize"]  # as in `.keras` files before the field
-    assert ViTConfig(**fields).position_resize == "align_corners"
+    assert make_config(**fields).position_resize == "align_corners"
     model = build(tiny_config())
     saved = model.get_config()
     del saved["architecture"]["fields"]["position_resize"]

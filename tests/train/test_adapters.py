@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from keras_vit.config import replace_fields
 from keras_vit.create import build
 from keras_vit.errors import CheckpointError
 from keras_vit.models.lora import add_lora, lora_layers, merged_kernel
@@ -155,7 +155,7 @@ def with_updates(name):
         changes = {"depth": 1, "width": 32, "num_heads": 2, "mlp_dim": 48, "classes": 3}
         config = find_config(name)
         side = 2 * np.ravel(config.patch_size)[0].item()
-        config = dataclasses.replace(config, image_size=side, **changes)
+        config = replace_fields(config, image_size=side, **changes)
     model, plain = build(config), build(config)
     fill_random(model)
     fill_random(plain)
@@ -188,7 +188,9 @@ def test_newer_families_have_the_updates_of_their_kernels(name, layout, tmp_path
     for layer in lora_layers(model):  # what the kernel gains, in the order of the file
         rule, keys = chosen.find(f"{layer.path}/kernel", model.config)
         gain = merged_kernel(layer) - np.asarray(layer.frozen_kernel)
-        for key, expected in zip(keys, rule.to_file(gain, model.config.num_heads), strict=True):
+        for key, expected in zip(
+            keys, rule.to_file(gain, model.config.block.num_heads), strict=True
+        ):
             (a,) = (x for n, x in arrays.items() if key.removesuffix("weight") + "lora_A" in n)
             (b,) = (x for n, x in arrays.items() if key.removesuffix("weight") + "lora_B" in n)
             np.testing.assert_allclose(b @ a, expected, rtol=0, atol=1e-5, err_msg=key)

@@ -82,7 +82,7 @@ def test_steps_are_divided_into_epochs(steps, images, batch, expected):
 def test_adapted_models_have_a_new_head_and_resized_positions(pretrained):
     before = [weight.numpy() for weight in pretrained.weights]
     model = keras_vit.adapt_model(pretrained, classes=3, image_size=16, dropout_rate=0.1)
-    assert model.output_shape == (None, 3) and model.config.dropout_rate == 0.1
+    assert model.output_shape == (None, 3) and model.config.block.dropout_rate == 0.1
     assert model.config.pre_logits is None
     weights = {weight.path: weight.numpy() for weight in model.weights}
     assert not any(weights[path].any() for path in ("head/kernel", "head/bias"))
@@ -208,7 +208,7 @@ def test_fine_tune_equals_twenty_lines_of_keras(pretrained):
 @pytest.mark.slow
 def test_fine_tuning_keeps_the_rates_of_the_model_unless_the_recipe_has_some(monkeypatch):
     def rates(config):
-        return config.dropout_rate, config.stochastic_depth_rate
+        return config.block.dropout_rate, config.stochastic_depth_rate
 
     monkeypatch.setattr("keras_vit.train.fit._train", lambda model, *_: model)
     options = {"image_size": 8, "patch_size": 4, "depth": 1}

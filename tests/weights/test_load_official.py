@@ -627,7 +627,7 @@ def test_create_model_follows_the_file():
 def test_create_model_keeps_what_the_caller_chose():
     path = golden_file("vit_token")
     model = create_model("vit_b16", weights=path, classes=10, gelu="exact", **TINY)
-    assert model.config.gelu == "exact"
+    assert model.config.block.gelu == "exact"
 
 
 def test_create_model_names_a_file_that_is_not_there():

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 import keras_vit
 from keras_vit.__main__ import main
-from keras_vit.config import ResNetConfig, ResNetStem
+from keras_vit.config import ResNetConfig, ResNetStem, field_value
 from keras_vit.create import build, create_model
 from keras_vit.errors import CheckpointError, CheckpointMismatchError
 from keras_vit.pretrained import from_pretrained
@@ -199,7 +199,7 @@ def test_of_several_models_the_caller_takes_one(save, tmp_path, capsys):
         model = from_pretrained(path, prefix=prefix, num_heads=4)
         np.testing.assert_array_equal(model.get_layer("encoder_norm").gamma, half["norm.weight"])
         assert len(model.load_report.left_out) == len(arrays)
-    sizes = {name: getattr(model.config, name) for name in ("width", "depth", "mlp_dim")}
+    sizes = {name: field_value(model.config, name) for name in ("width", "depth", "mlp_dim")}
     sizes.update(patch_size=model.config.patch_size, num_heads=4, prefix="student.module.backbone.")
     same = keras_vit.ViTB16(weights=path, include_top=False, pooling="token", **sizes)
     np.testing.assert_array_equal(same.get_layer("encoder_norm").gamma, arrays["norm.weight"])
@@ -239,7 +239,7 @@ def test_a_split_checkpoint_gives_the_model_of_its_folder(save, tmp_path):
     target = tmp_path / "whole.safetensors"
     for path in (tmp_path, tmp_path / file):
         model = from_pretrained(path)
-        assert model.config.norm_epsilon == 1e-3
+        assert model.config.block.norm_epsilon == 1e-3
         assert load_weights(model, path).path.endswith("index.json")
         main(["weights", "convert", str(path), str(target), "--layout", "transformers"])
         written = safetensors.numpy.load_file(target)
@@ -359,10 +359,10 @@ def test_positions_of_transformers_are_resized_as_its_models_do(title, method, s
 
 def test_files_of_the_papers_project_alone_have_its_dropout(save):
     info, config = inspect_file(save(weights(CASES["timm vit"]["shapes"]))), find_config("vit_l16")
-    assert adapt_config(config, info).dropout_rate == 0
-    assert adapt_config(config, info, {"dropout_rate"}).dropout_rate == 0.1
+    assert adapt_config(config, info).block.dropout_rate == 0
+    assert adapt_config(config, info, {"dropout_rate"}).block.dropout_rate == 0.1
     official = dataclasses.replace(info, layout="official")
-    assert adapt_config(config, official).dropout_rate == 0.1
+    assert adapt_config(config, official).block.dropout_rate == 0.1
 
 
 def test_class_tokens_without_places_are_told_by_the_number_of_rows(save):
@@ -459,7 +459,7 @@ def test_create_model_reads_timm_files(save):
         include_preprocessing=False,
     )
     assert model.config.distillation_token
-    assert model.config.gelu == "exact"
+    assert model.config.block.gelu == "exact"
     expected = np.array(CASES["timm distilled"]["outputs"])
     outputs = keras.ops.convert_to_numpy(model(images(32)))
     np.testing.assert_allclose(outputs, expected, rtol=0, atol=2e-5)

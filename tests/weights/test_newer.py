@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from keras_vit.config import RotaryPositions
+from keras_vit.config import RotaryPositions, replace_fields
 from keras_vit.create import create_model
 from keras_vit.errors import CheckpointError, CheckpointMismatchError
 from keras_vit.models.vit import build_vit
@@ -80,7 +80,7 @@ def test_a_variant_and_its_settings_take_such_a_file(tmp_path):
 def test_the_rotation_of_a_model_that_was_there_is_compared(tmp_path):
     folder = write_files(CASES[DINOV3], tmp_path)
     config = from_pretrained(folder, **PLAIN).config
-    still = build_vit(dataclasses.replace(config, rope=None))
+    still = build_vit(replace_fields(config, rope=None))
     report = load_weights(still, folder / "model.safetensors")
     assert any(text.startswith("rope is None in the model") for text in report.differs)
 
@@ -92,7 +92,9 @@ def converted(model, layout, tmp_path, name="x.safetensors"):
 def test_files_of_aimv2_in_the_names_of_transformers_are_written_back(tmp_path):
     folder = write_files(CASES["transformers Aimv2VisionModel"], tmp_path)
     model = from_pretrained(folder, **PLAIN)
-    assert model.config.norm == "rms" and model.config.swiglu and model.config.norm_patches
+    assert (
+        model.config.block.norm == "rms" and model.config.block.swiglu and model.config.norm_patches
+    )
     written, theirs = (
         converted(model, "transformers", tmp_path),
         safetensors.numpy.load_file(folder / "model.safetensors"),
@@ -190,8 +192,8 @@ def test_vit_5_is_told_by_the_rotation_of_its_registers(tmp_path):
     arrays = weights(TORCH["timm vit5"]["shapes"])
     safetensors.numpy.save_file(arrays, tmp_path / "model.safetensors")
     config = from_pretrained(tmp_path, **PLAIN).config
-    assert (config.rope, config.num_heads) == (RotaryPositions(register_base=100.0), 4)
-    assert (config.norm, config.qk_norm, config.pooling) == ("rms", True, "token")
+    assert (config.block.rope, config.block.num_heads) == (RotaryPositions(register_base=100.0), 4)
+    assert (config.block.norm, config.block.qk_norm, config.pooling) == ("rms", True, "token")
     name = "blocks.1.attn.rope_reg.freqs"
     arrays[name] = arrays[name] * np.float32(1.1)
     safetensors.numpy.save_file(arrays, tmp_path / "model.safetensors")
@@ -229,7 +231,7 @@ def test_the_index_in_older_files_of_beit_is_left_out(tmp_path):
     model = from_pretrained(tmp_path, **PLAIN)  # which its arrays tell, without a name
     assert model.load_report.left_out == (name,)
     config = model.config
-    assert (config.position_embedding, config.num_heads) == ("relative_bias", 4)
+    assert (config.position_embedding, config.block.num_heads) == ("relative_bias", 4)
     assert (config.position_resize, config.image_size) == ("geometric", (32, 32))
     with pytest.raises(CheckpointMismatchError, match=r"the 52 rows .*no grid of 3 x 5"):
         load_weights(model, tmp_path / "model.safetensors", grid=(3, 5))
@@ -257,4 +259,4 @@ def test_two_configurations_of_a_tower_are_read_as_transformers_does(tmp_path):
     assert difference(case, from_pretrained(folder, **PLAIN)) <= TOLERANCE
     both["vision_config_dict"] = {"hidden_act": "gelu", "num_attention_heads": 4}
     (folder / "config.json").write_text(json.dumps(both))
-    assert from_pretrained(folder, **PLAIN).config.gelu == "exact"
+    assert from_pretrained(folder, **PLAIN).config.block.gelu == "exact"

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.config import Preprocessing, ViTConfig
+from keras_vit.config import Preprocessing, field_names, make_config, replace_fields
 from keras_vit.create import build
 from keras_vit.models.resizing import resize_model
 from keras_vit.pretrained import from_pretrained
@@ -26,7 +26,7 @@ from tests.weights.folders import BIT, FOLDERS, SIZES, THEIRS
 
 
 def config_of(name):
-    return BIT if name == "bit" else ViTConfig(**{**SIZES, "classes": 10, **FOLDERS[name][1]})
+    return BIT if name == "bit" else make_config(**{**SIZES, "classes": 10, **FOLDERS[name][1]})
 
 
 def outputs_of(model, pixels):
@@ -73,7 +73,7 @@ def test_names_of_classes_are_in_the_configuration(tmp_path):
     assert from_pretrained(folder, input_tensor=colours).class_names == tuple(names)
     keras_vit.load_weights(model, folder)
     assert model.class_names == tuple(names)
-    model = build(dataclasses.replace(config_of("vit"), norm_epsilon=1e-6))
+    model = build(replace_fields(config_of("vit"), norm_epsilon=1e-6))
     timm = model.save_pretrained(tmp_path / "timm", layout="timm", class_names=names)
     assert list(from_pretrained(timm).load_report.class_names) == names
     model.save_pretrained(tmp_path / "numbers")  # LABEL_0, LABEL_1, ...
@@ -86,8 +86,8 @@ def test_names_of_classes_are_in_the_configuration(tmp_path):
 def config_of_name(name):
     config = find_config(name)
     settings = timm_settings(name)
-    fields = {field.name for field in dataclasses.fields(config)} & settings.keys()
-    return dataclasses.replace(config, **{field: settings[field] for field in fields})
+    fields = set(field_names(config)) & settings.keys()
+    return replace_fields(config, **{field: settings[field] for field in fields})
 
 
 def test_models_that_timm_has_by_name_alone_get_that_name():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from keras_vit.config import Preprocessing, ResNetConfig, ResNetStem, ViTConfig
+from keras_vit.config import Preprocessing, ResNetConfig, ResNetStem, field_names, make_config
 from keras_vit.create import build
 from keras_vit.errors import CheckpointError
 from keras_vit.families import keys
@@ -85,7 +85,7 @@ def test_what_cannot_be_computed_is_refused_by_its_key(title, config, message, s
 )  # fmt: skip
 def test_keys_that_change_no_number_are_no_reason_to_refuse(key, save):
     for title, config in (("transformers vit", VIT), ("timm vit", TIMM)):
-        assert from_pretrained(save(title, {**config, key: "sdpa"})).config.num_heads == 4
+        assert from_pretrained(save(title, {**config, key: "sdpa"})).config.block.num_heads == 4
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_crops_of_images_that_would_take_gigabytes_are_refused(save):
 
 
 def test_biases_between_very_many_patches_are_refused(tmp_path):
-    model = build(ViTConfig(**{**SIZES, "depth": 1, **FOLDERS["beit"][1]}))
+    model = build(make_config(**{**SIZES, "depth": 1, **FOLDERS["beit"][1]}))
     path = model.save_pretrained(tmp_path / "beit", "transformers") / "model.safetensors"
     arrays = safetensors.numpy.load_file(path)
     (name,) = (name for name in arrays if name.endswith("relative_position_bias_table"))
@@ -156,7 +156,7 @@ def test_all_refusals_are_in_one_error_and_choices_of_the_caller_end_some(save):
     with pytest.raises(CheckpointError, match="'relu'"):
         load_weights(build(tiny_config(classes=5)), path)
     path = save("transformers vit", {**VIT, "hidden_act": "relu"})
-    assert from_pretrained(path, gelu="exact").config.gelu == "exact"
+    assert from_pretrained(path, gelu="exact").config.block.gelu == "exact"
 
 
 @pytest.mark.parametrize(
@@ -198,11 +198,11 @@ def test_an_image_processor_is_read_whole(processor, message, save):
 
 def test_settings_of_a_run_of_ours_say_nothing_of_a_checkpoint(save):
     path = save("timm vit", {"recipe": "finetune_pets", "versions": {}, "model": "vit_b16"})
-    assert from_pretrained(path, num_heads=4).config.gelu == "exact"
+    assert from_pretrained(path, num_heads=4).config.block.gelu == "exact"
 
 
 def test_every_rule_of_the_tables_has_a_field_or_a_size_that_exists():
-    fields = {field.name for field in dataclasses.fields(tiny_config())}
+    fields = set(field_names(tiny_config()))
     tables = [
         keys.TIMM,
         keys.TIMM_PRETRAINED,
@@ -267,7 +267,7 @@ def test_the_heads_of_the_table_are_not_taken_for_those_of_a_file(save, monkeypa
     assert inspect_file(path).variant == "vit_tiny"
     with pytest.raises(ValueError, match=r"heads. A vit_tiny, .* has num_heads=8\. Pass num_heads"):
         from_pretrained(path)
-    assert from_pretrained(path, "vit_tiny").config.num_heads == 8
+    assert from_pretrained(path, "vit_tiny").config.block.num_heads == 8
     assert timm_settings("vit_base_patch16_gap_224")["num_heads"] == 16
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from keras_vit.config import field_value
 from keras_vit.errors import CheckpointError
 from keras_vit.families.newer import FAMILIES
 from keras_vit.hub.catalog import CARDS
@@ -158,14 +159,14 @@ def test_names_mean_what_their_files_say(tmp_path, monkeypatch):
     for name in names:
         found, named = config_of(CASES[name], tmp_path, monkeypatch), find_config(name[5:])
         for field in _SHARED:
-            assert getattr(found, field, None) == getattr(named, field, None), (name, field)
+            assert field_value(found, field, None) == field_value(named, field, None), (name, field)
         if getattr(named, "rope", None) is not None:
             fixed = {"reference_grid": None}
-            one, other = (dataclasses.replace(x.rope, **fixed) for x in (found, named))
+            one, other = (dataclasses.replace(x.block.rope, **fixed) for x in (found, named))
             assert one == other, name
         # The paper's models, which timm has with another GELU, keep theirs.
         if find_variant(name[5:]) in {**FAMILIES, **TIMM_ARCHITECTURES}:
-            assert found.gelu == named.gelu, name
+            assert found.block.gelu == named.block.gelu, name
 
 
 def test_names_of_timm_alone_tell_the_preprocessing():
