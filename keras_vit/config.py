@@ -658,10 +658,19 @@ class ViTConfig:
 # Fields that stand in `ViTConfig.block`, and by the names of which everybody else asks for them:
 # tables of families, cards, options of `create_model`, keys of files.
 BLOCK_FIELDS = tuple(field.name for field in dataclasses.fields(BlockOptions))
+_OF_LAYERS = ("name", "dtype", "trainable", "activity_regularizer")  # arguments of Keras layers
 
 
 def take_options(**kwargs: Any) -> tuple[BlockOptions, dict[str, Any]]:
-    """Makes the options of a block from keywords, and returns the other keywords too."""
+    """Makes the options of a block from the keywords of a layer.
+
+    Returns:
+        The options, and the keywords of every Keras layer.
+
+    Raises:
+        ValueError: If a keyword is of neither, or a value is out of its range.
+    """
+    check_names("option", kwargs, (*BLOCK_FIELDS, *_OF_LAYERS))
     fields = {name: kwargs.pop(name) for name in BLOCK_FIELDS if name in kwargs}
     return BlockOptions(**fields), kwargs
 
@@ -698,8 +707,8 @@ def make_config(**fields: Any) -> ViTConfig:
     3
     """
     check_names("field", fields, field_names(ViTConfig))
-    block, fields = take_options(**fields)
-    return ViTConfig(**fields, block=block)
+    block = {name: fields.pop(name) for name in BLOCK_FIELDS if name in fields}
+    return ViTConfig(**fields, block=BlockOptions(**block))
 
 
 def replace_fields(config: Config, **changes: Any) -> Config:
@@ -749,129 +758,81 @@ _DEFAULTS = {
     for kind in (BlockOptions, ViTConfig)
     for field in dataclasses.fields(kind)
 }
+
+
+def _off(*fields: str) -> dict[str, tuple[Any, ...]]:
+    """The defaults of fields, as `needs`."""
+    return {field: (_DEFAULTS[field],) for field in fields}
+
+
+_NO_LOSS = _off("patch_dropout_rate", "num_merged_tokens")  # every patch is in its place
 # What excludes what. docs/configuration.md shows the table.
 EXCLUSIONS = (
     Exclusion(
-        "position_embedding",
-        BLOCK_POSITIONS,
-        {
-            "rope": (None,),
-            "patch_dropout_rate": (0,),
-            "num_merged_tokens": (0,),
-            "window_size": (None,),
-            "any_size": (False,),
-        },
+        "position_embedding", BLOCK_POSITIONS,
+        {**_NO_LOSS, **_off("rope", "window_size", "any_size")},
         "Relative positions need every patch of one grid in its place, and are enough.",
     ),
     Exclusion(
-        "position_embedding",
-        ("relative_bias",),
-        {"num_registers": (0,), "distillation_token": (False,)},
+        "position_embedding", ("relative_bias",), _off("num_registers", "distillation_token"),
         "The table of biases has entries for one class token, and none for other tokens.",
     ),
     Exclusion(
-        "grid_attention",
-        (),
+        "grid_attention", (),
         {
-            "position_embedding": ("none",),
-            "class_token": (False,),
-            "num_registers": (0,),
-            "qk_norm": (False,),
-            "query_chunk_size": (None,),
-            "inner_norms": ((),),
-            "without_bias": ((),),
-            "rope": (None,),
-            "patch_dropout_rate": (0,),
-            "num_merged_tokens": (0,),
-            "window_size": (None,),
-            "any_size": (False,),
-            "max_num_patches": (None,),
+            "position_embedding": ("none",), "class_token": (False,), **_NO_LOSS,
+            **_off("num_registers", "qk_norm", "query_chunk_size", "inner_norms", "without_bias"),
+            **_off("rope", "window_size", "any_size", "max_num_patches"),
         },
         "Attention by positions on one grid is of all patches, of nothing else, and has no parts.",
     ),
+    Exclusion("rope", (), _NO_LOSS, "Rotary positions need every patch in its place."),
     Exclusion(
-        "rope",
-        (),
-        {"patch_dropout_rate": (0,), "num_merged_tokens": (0,)},
-        "Rotary positions need every patch in its place.",
-    ),
-    Exclusion(
-        "num_merged_tokens",
-        (),
-        {"pooling": POOLINGS, "rematerialize": (False,)},
+        "num_merged_tokens", (), {"pooling": POOLINGS, **_off("rematerialize")},
         "A block that merges tokens hands on their sizes, and its tokens are of no single patch.",
     ),
     Exclusion(
-        "window_size",
-        (),
-        {
-            "any_size": (False,),
-            "max_num_patches": (None,),
-            "patch_dropout_rate": (0,),
-            "num_merged_tokens": (0,),
-        },
+        "window_size", (), {**_NO_LOSS, **_off("any_size", "max_num_patches")},
         "Windows need every patch in its place on a known grid.",
     ),
     Exclusion(
-        "window_size",
-        (None,),
-        {"global_blocks": (None,)},
-        "Without windows, all blocks are global.",
+        "window_size", (None,), _off("global_blocks"), "Without windows, all blocks are global."
     ),
     Exclusion(
-        "any_size",
-        (),
-        {"patch_dropout_rate": (0,), "num_merged_tokens": (0,), "query_chunk_size": (None,)},
+        "any_size", (), {**_NO_LOSS, **_off("query_chunk_size")},
         "The number of patches must be known: build the model for one size.",
     ),
     Exclusion(
-        "max_num_patches",
-        (),
+        "max_num_patches", (),
         {
-            "position_embedding": ("learned",),
-            "class_token": (False,),
-            "num_registers": (0,),
-            "rope": (None,),
-            "stem": (None,),
-            "num_merged_tokens": (0,),
-            "patch_dropout_rate": (0,),
-            "rematerialize": (False,),
-            "any_size": (False,),
+            "class_token": (False,), **_NO_LOSS,
+            **_off("position_embedding", "num_registers", "rope", "stem", "rematerialize"),
+            **_off("any_size"),
         },
         "Images of any aspect ratio (max_num_patches) are patches and padding, with learned "
         "positions that are resampled for each.",
     ),
     Exclusion(
-        "pooling",
-        ("token", "token_gap"),
-        {"class_token": (True,)},
+        "pooling", ("token", "token_gap"), {"class_token": (True,)},
         'The pooling reads the class token, which pooling="gap" and "map" do not need.',
     ),
     Exclusion(
-        "pooling",
-        ("token_gap",),
-        {"norm_after_pooling": (False,)},
+        "pooling", ("token_gap",), _off("norm_after_pooling"),
         "The pooling joins two vectors, each normalised before.",
     ),
     Exclusion(
-        "norm_after_pooling",
-        (),
-        {"norm_after_blocks": (True,)},
+        "norm_after_pooling", (), {"norm_after_blocks": (True,)},
         "The norm after the pooling is the one after the blocks, at another position.",
     ),
     Exclusion(
-        "distillation_token",
-        (),
-        {"pooling": ("token", None)},
+        "distillation_token", (), {"pooling": ("token", None)},
         "A distillation token is read together with the class token.",
     ),
     Exclusion(
-        "classes",
-        (None,),
-        {"pre_logits": (None,)},
+        "classes", (None,), _off("pre_logits"),
         "`pre_logits` is a layer of the head, and classes=None asks for no head.",
     ),
-)
+)  # fmt: skip
 
 
 def check_exclusions(values: Mapping[str, Any]) -> None:

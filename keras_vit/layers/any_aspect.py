@@ -16,7 +16,7 @@ from keras_vit.checks import Shape, check_positive
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class PatchMask(keras.layers.Layer):
+class PaddingMask(keras.layers.Layer):
     """Tells patches from padding, which attention and pooling leave out.
 
     Args:

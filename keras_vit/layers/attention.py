@@ -138,7 +138,7 @@ class SelfAttention(keras.layers.Layer):
         training: Whether dropout is on.
         sizes: Optional integer tensor of shape `(B, T)`, how many tokens each stands for; such a
             token is attended to as often as those.
-        patch_mask: Optional boolean tensor of shape `(B, T)`, False for padding, which no token
+        padding_mask: Optional boolean tensor of shape `(B, T)`, False for padding, which no token
             attends to.
         return_keys: Whether to return the keys too, as they are attended to.
         grid: Patches along (height, width) of these tokens, integers or tensors, for `rope`; `None`
@@ -297,7 +297,7 @@ class SelfAttention(keras.layers.Layer):
         return_attention_scores: bool = False,
         training: bool | None = None,
         sizes: keras.KerasTensor | None = None,
-        patch_mask: keras.KerasTensor | None = None,
+        padding_mask: keras.KerasTensor | None = None,
         return_keys: bool = False,
         grid: tuple[Any, Any] | None = None,
         num_queries: int | None = None,
@@ -313,7 +313,7 @@ class SelfAttention(keras.layers.Layer):
             check_positive("num_queries", num_queries)
             queries = queries[:, :, :num_queries]
             logits = None if logits is None else logits[:, :, :num_queries]
-        for each in (sizes, patch_mask):
+        for each in (sizes, padding_mask):
             if each is not None:
                 logits = add_sizes(logits, each, queries.dtype)
         scores = None

@@ -83,7 +83,7 @@ class TransformerBlock(keras.layers.Layer):
         training: Whether dropout and stochastic depth are on.
         sizes: Integer tensor of shape `(B, T)`, how many patches each token stands for, with
             `num_merged_tokens` as the block before returned it; `None` for one each.
-        patch_mask: Boolean tensor of shape `(B, T)`, False for padding, which no token attends to;
+        padding_mask: Boolean tensor of shape `(B, T)`, False for padding, which no token attends to;
             not with `rematerialize`.
         maps: Tensor of shape `(B, rows, columns, ...)` with the grid of the patches, for `rope` and
             images of any size.
@@ -146,7 +146,7 @@ class TransformerBlock(keras.layers.Layer):
         self,
         tokens_shape: Shape,
         sizes_shape: Shape | None = None,
-        patch_mask_shape: Shape | None = None,
+        padding_mask_shape: Shape | None = None,
         maps_shape: Shape | None = None,
     ) -> None:
         if maps_shape is not None:  # the number of tokens is that of each call
@@ -229,7 +229,7 @@ class TransformerBlock(keras.layers.Layer):
         return_attention_scores: bool = False,
         training: bool | None = None,
         sizes: keras.KerasTensor | None = None,
-        patch_mask: keras.KerasTensor | None = None,
+        padding_mask: keras.KerasTensor | None = None,
         maps: keras.KerasTensor | None = None,
         num_queries: int | None = None,
     ) -> keras.KerasTensor | tuple[keras.KerasTensor, ...]:
@@ -248,7 +248,7 @@ class TransformerBlock(keras.layers.Layer):
                 tokens,
             )
         return self._transform(
-            tokens, sizes, patch_mask, return_attention_scores, training, grid, num_queries
+            tokens, sizes, padding_mask, return_attention_scores, training, grid, num_queries
         )
 
     @property
@@ -260,7 +260,7 @@ class TransformerBlock(keras.layers.Layer):
         self,
         tokens: keras.KerasTensor,
         sizes: keras.KerasTensor | None,
-        patch_mask: keras.KerasTensor | None,
+        padding_mask: keras.KerasTensor | None,
         return_attention_scores: bool,
         training: bool | None,
         grid: tuple[Any, Any] | None,
@@ -272,7 +272,7 @@ class TransformerBlock(keras.layers.Layer):
         seen: dict[str, Any] = {}
         if not self.has_own_attention:
             seen = {"sizes": sizes, "return_keys": bool(self.options.num_merged_tokens)}
-            seen |= {"patch_mask": patch_mask, "grid": grid, "num_queries": num_queries}
+            seen |= {"padding_mask": padding_mask, "grid": grid, "num_queries": num_queries}
         attended = self.attention(
             x, return_attention_scores=return_attention_scores, training=training, **seen
         )
@@ -328,7 +328,7 @@ class TransformerBlock(keras.layers.Layer):
         return_attention_scores: bool = False,
         training: bool | None = None,
         sizes: keras.KerasTensor | None = None,
-        patch_mask: keras.KerasTensor | None = None,
+        padding_mask: keras.KerasTensor | None = None,
         maps: keras.KerasTensor | None = None,
         num_queries: int | None = None,
     ) -> keras.KerasTensor | tuple[keras.KerasTensor, ...]:

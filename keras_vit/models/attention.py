@@ -10,7 +10,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.layers.any_aspect import PatchMask
+from keras_vit.layers.any_aspect import PaddingMask
 from keras_vit.layers.block import TransformerBlock
 from keras_vit.layers.patches import PatchEncoder
 from keras_vit.layers.pooling import AttentionPooling, MeanPooling, TokenPooling
@@ -247,7 +247,7 @@ def geometry_of(model: keras.Model) -> Geometry:
 
 def check_whole(model: keras.Model, blocks: Sequence[TransformerBlock]) -> None:
     """Raises a `ValueError` if tokens are merged or padding: not each has its place on one grid."""
-    if find_layer(model, PatchMask) is not None:
+    if find_layer(model, PaddingMask) is not None:
         raise ValueError(
             f"The images of {model.name!r} have any aspect ratio (max_num_patches), and so patches "
             "no grid that all images share. Build the model for images of one size: "

@@ -7,7 +7,7 @@ import math
 import keras
 
 from keras_vit.config import ViTConfig
-from keras_vit.layers.any_aspect import PatchMask
+from keras_vit.layers.any_aspect import PaddingMask
 from keras_vit.layers.tokens import AddPositionEmbedding
 from keras_vit.models.heads import functional_model, preprocess
 from keras_vit.models.vit import encode_patches, read_tokens, regularize, transformer_block
@@ -34,9 +34,9 @@ def build_naflex(config: ViTConfig, name: str | None = None) -> Model:
     x = encode_patches(_preprocess_patches(patches, config), config)  # (B, N, D)
     x = AddPositionEmbedding(config.grid, 0, name="position_embedding")(x, image_grids=grid)
     x = regularize(x, config)
-    mask = PatchMask(config.num_patches, name="patch_mask")(grid)  # (B, N)
+    mask = PaddingMask(config.num_patches, name="padding_mask")(grid)  # (B, N)
     for index in range(config.depth):
-        x = transformer_block(config, index)(x, patch_mask=mask)
+        x = transformer_block(config, index)(x, padding_mask=mask)
     outputs = read_tokens(x, config, mask)
     return functional_model({"patches": patches, "grid": grid}, outputs, config, name)
 

@@ -37,6 +37,9 @@ def build_vit(
         `(B, T, K)` without pooling. With `config.classes=None` it ends in features instead, of
         shape `(B, D)` or `(B, T, D)`.
 
+    Raises:
+        ValueError: If `input_tensor` does not fit, or `config.max_num_patches` is not `None`.
+
     Example:
 
     >>> config = keras_vit.make_config(
@@ -157,27 +160,16 @@ def transform(
 
 def transformer_block(config: ViTConfig, index: int) -> TransformerBlock:
     """The block at `index`; stochastic depth grows linearly with it."""
-    window = config.window_of(index)
-    turned = config.block.rope is not None and config.block.rope.register_base is not None
-    bias = config.position_embedding == "relative_bias"
-    needs_grid = (
-        config.block.rope is not None
-        or config.block.num_merged_tokens
-        or window is not None
-        or bias
-    )
-    by_grid = window is not None or bias
-    by_grid = by_grid or (config.block.rope is not None and not config.any_size)
     return TransformerBlock(
         **vars(config.block),
         stochastic_depth_rate=config.stochastic_depth_rate * index / max(1, config.depth - 1),
         relative_positions=config.position_embedding == "relative",
-        position_bias=bias,
+        position_bias=config.position_embedding == "relative_bias",
         attention=grid_attention(config),
-        grid=config.grid if by_grid else None,
-        num_prefix_tokens=config.num_prefix_tokens if needs_grid else 0,
-        num_registers=config.num_registers if turned else 0,
-        window_size=window,
+        grid=None if config.any_size else config.grid,
+        num_prefix_tokens=config.num_prefix_tokens,
+        num_registers=config.num_registers,
+        window_size=config.window_of(index),
         name=f"block_{index}",
     )
 

@@ -302,6 +302,8 @@ def test_heads_that_do_not_divide_the_width_are_refused():
         TransformerBlock(0, 24)
     with pytest.raises(ValueError, match=r"`dropout_rate` must be a number in \[0, 1\)"):
         TransformerBlock(4, 24, dropout_rate=1)
+    with pytest.raises(ValueError, match=r"no option `qk_nrm`. Did you mean qk_norm"):
+        TransformerBlock(4, 24, qk_nrm=True)
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])

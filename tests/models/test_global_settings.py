@@ -71,7 +71,7 @@ BUILDERS = {
     "pixel classifier": lambda: keras_vit.models.pixel_classifier(image_gpt(), 3),
     "any size": lambda: vit(any_size=True, num_registers=1, **ROPE),
     "any size bit": lambda: resnet(image_size=None),
-    "any aspect": lambda: vit(pooling="map", **ANY_ASPECT),
+    "any aspect": lambda: keras_vit.models.build_naflex(tiny_config(pooling="map", **ANY_ASPECT)),
     "attentive probe": attentive_probe,
     "low rank": with_lora,
     "masked": lambda: keras_vit.train.masked_patch_model(vit()),
