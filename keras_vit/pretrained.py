@@ -10,7 +10,7 @@ import keras
 
 from keras_vit.config import ViTConfig
 from keras_vit.create import build_from
-from keras_vit.hub.cards.card import Card
+from keras_vit.hub.card import Card
 from keras_vit.hub.catalog import find_tag, find_weights, hub_advice
 from keras_vit.models.heads import shape_of
 from keras_vit.runtime.model import Model

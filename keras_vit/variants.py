@@ -17,7 +17,7 @@ from keras_vit.config import (
     make_config,
     replace_fields,
 )
-from keras_vit.families import FAMILIES, FAMILY_NAMES
+from keras_vit.families.newer import FAMILIES, FAMILY_NAMES
 from keras_vit.timm_architectures import TIMM_ARCHITECTURES
 
 # Fields of the configuration that `create_model` has other arguments for.

@@ -50,7 +50,7 @@ def compare_ours(folder: pathlib.Path) -> None:
     import keras
 
     import keras_vit
-    from keras_vit.families import FAMILIES
+    from keras_vit.families.newer import FAMILIES
     from scripts.parity_cases import untold
 
     print("| model | timm under autocast | ours | ratio of largest | ratio of RMS |")

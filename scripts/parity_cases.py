@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from keras_vit.config import ResNetStem, field_value
-from keras_vit.families import FAMILIES
+from keras_vit.families.newer import FAMILIES
 from keras_vit.variants import find_config
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import pathlib
 import re
+import tokenize
 
 import pytest
 
@@ -26,8 +27,9 @@ LEVELS = {
     3: ("models", "weights"),
     2: ("layers", "data", "resume"),
     1: ("variants", "resize", "runtime", "distribution"),
-    0: ("config", "families", "timm_architectures"),
-    -1: ("checks", "errors", "files", "installation", "reading"),
+    0: ("families", "timm_architectures"),
+    -1: ("config",),
+    -2: ("checks", "errors", "files", "installation", "reading"),
 }
 LEVEL = {name: level for level, names in LEVELS.items() for name in names}
 # Sub-packages that may import TensorFlow at the top of a module. Modules elsewhere import it in
@@ -55,6 +57,13 @@ IMPORTS_TENSORFLOW_LATE = {
 # Imports in functions of what stands on a higher level, see docs/architecture.md.
 UPWARD = {("runtime/model.py", "keras_vit.weights.save_folder")}
 TASKS = {"detection", "image_gpt", "segmentation"}  # vertical folders, beyond classification
+# Families are data to these files: they name none. timm is a project too.
+NAMES_NO_FAMILY = (
+    "hub/catalog.py",
+    "weights/processors.py",
+    "weights/sidecar.py",
+    "weights/sidecar_writing.py",
+)
 PLOT_FILES = {"analysis/plots.py"}
 
 
@@ -149,6 +158,20 @@ def test_tensorflow_and_matplotlib_are_imported_where_they_may_be(path):
         assert "tensorflow" not in modules
     if name not in PLOT_FILES:
         assert "matplotlib" not in modules
+
+
+@pytest.mark.parametrize("name", NAMES_NO_FAMILY)
+def test_engines_name_no_family(name):
+    from keras_vit.families import family
+
+    files = {value.__name__.split(".")[-1] for value in vars(family).values()
+             if isinstance(value, type(family))} - {"dataclasses", "timm"}  # fmt: skip
+    assert {"beit", "google"} <= files
+    named = re.compile(rf"(?<![a-z])({'|'.join(files)})(v?\d+)?(?![a-z])", re.IGNORECASE)
+    with open(PACKAGE / name) as file:
+        for token in tokenize.generate_tokens(file.readline):
+            if token.type in (tokenize.NAME, tokenize.STRING):
+                assert not named.search(token.string), f"{name}:{token.start[0]}: {token.string}"
 
 
 def test_every_module_has_a_level():

@@ -16,8 +16,8 @@ import keras_vit
 from keras_vit.config import ResNetConfig, ResNetStem
 from keras_vit.create import build, create_model
 from keras_vit.errors import CheckpointError, CheckpointMismatchError
-from keras_vit.families import CLIP
-from keras_vit.hub.cards.card import Card
+from keras_vit.families.newer import CLIP
+from keras_vit.hub.card import Card
 from keras_vit.hub.catalog import CARDS
 from keras_vit.pretrained import from_pretrained
 from keras_vit.variants import VARIANTS

@@ -11,7 +11,7 @@ import keras_vit
 from keras_vit import create
 from keras_vit.config import ViTConfig, field_value
 from keras_vit.evaluate.counting import count_parameters
-from keras_vit.families import FAMILIES
+from keras_vit.families.newer import FAMILIES
 from keras_vit.models.vit import build_vit
 from keras_vit.variants import ALIASES, VARIANTS, find_config, find_variant, list_variants
 from tests.checks import quick

@@ -10,7 +10,7 @@ from typing import Any
 from keras_vit.cli.output import print_table, say
 from keras_vit.cli.resolve import find_checkpoint, open_model, resolve_model
 from keras_vit.hub.addresses import is_address
-from keras_vit.hub.cards.card import Card
+from keras_vit.hub.card import Card
 from keras_vit.hub.catalog import fetch_weights, find_card, list_weights
 from keras_vit.hub.repositories import NotCachedError
 from keras_vit.pretrained import build_pretrained

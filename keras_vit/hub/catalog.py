@@ -5,25 +5,52 @@ from __future__ import annotations
 import difflib
 import os
 import pathlib
+from collections.abc import Iterator, Mapping
 
+from keras_vit.families.cards import File, Published
+from keras_vit.families.family import FAMILIES
 from keras_vit.hub.addresses import is_address
+from keras_vit.hub.augreg import INDEX, read_augreg_index
 from keras_vit.hub.cache import fetch
-from keras_vit.hub.cards.augreg import INDEX, read_augreg_index
-from keras_vit.hub.cards.big_vision import BIG_VISION_CARDS
-from keras_vit.hub.cards.card import Card
-from keras_vit.hub.cards.huggingface import HUGGING_FACE_CARDS
-from keras_vit.hub.cards.newer import NEWER_CARDS
-from keras_vit.hub.cards.official import OFFICIAL_CARDS
-from keras_vit.hub.cards.timm import TIMM_CARDS
+from keras_vit.hub.card import Card
 from keras_vit.variants import find_variant
 from keras_vit.weights.formats import find_file
+from keras_vit.weights.timm_names import timm_pixels
+
+
+def _cards(published: Published) -> Iterator[Card]:
+    origin, publisher = published.origin, published.origin.publisher
+    for row in published.files:
+        file = File(*row)
+        size, classes = file.image_size, origin.classes
+        yield Card(
+            file.variant,
+            f"{publisher.prefix}{published.tag}" + ("" if size == 224 else f"_{size}"),
+            publisher.address.format(file.name),
+            publisher.layout,
+            image_size=(size, size),
+            classes=classes.get(file.variant) if isinstance(classes, Mapping) else classes,
+            preprocessing=origin.preprocessing or timm_pixels(file.name),
+            options=dict(origin.options),
+            flexible=origin.flexible,
+            paper=origin.paper,
+            licence=origin.licence,
+            source=publisher.page.format(file.name),
+            top1=file.top1,
+            top1_source=(file.measured or origin.measured or publisher.measured)
+            if file.top1
+            else None,
+            mebibytes=file.mebibytes,
+            note=origin.note,
+        )
+
 
 CARDS: dict[tuple[str, str], Card] = {
     (card.variant, card.tag): card
-    for card in (
-        *OFFICIAL_CARDS, *BIG_VISION_CARDS, *TIMM_CARDS, *HUGGING_FACE_CARDS, *NEWER_CARDS,
-    )
-}  # fmt: skip
+    for family in FAMILIES
+    for published in family.cards
+    for card in _cards(published)
+}
 
 
 def list_weights(variant: str | None = None) -> list[Card]:

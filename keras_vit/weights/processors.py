@@ -8,42 +8,20 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from keras_vit.config import CROP_MODES, IMAGENET_STATISTICS, Preprocessing
 from keras_vit.errors import CheckpointError
+from keras_vit.families.family import FAMILIES
+from keras_vit.families.keys import Processor
+
+# By name without its ending; transformers 5.23, and 4 for what left it.
+PROCESSORS = {name: each for family in FAMILIES for name, each in family.processors.items()}
+# Names of those that are written, by how images are cropped.
+WRITTEN = {each.writes: name for name, each in PROCESSORS.items() if each.writes}
 
 _RESAMPLES = {2: "bilinear", 3: "bicubic"}  # numbers of Pillow
 _FILTERS = {0: "nearest", 1: "Lanczos", 4: "box", 5: "Hamming"}
-_CLIP_STATISTICS = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
-_HALF = ((0.5,) * 3, (0.5,) * 3)
-_IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-
-
-class _Processor(NamedTuple):
-    """Defaults of an image processor of transformers, for keys that a file lacks."""
-
-    resample: int
-    size: Any
-    square: bool  # whether one number means both sides; otherwise the shorter one
-    crop_size: int | None = None
-    statistics: tuple[tuple[float, ...], tuple[float, ...]] = _HALF
-
-
-_BIT = _Processor(3, 224, False, 224, _CLIP_STATISTICS)
-# By name without its ending; transformers 5.23 and, for ViTHybrid, 4.
-_PROCESSORS = {
-    "ViT": _Processor(2, 224, True),
-    "DeiT": _Processor(3, 256, True, 224),
-    "Beit": _Processor(3, 224, True),
-    "Siglip": _Processor(3, {"height": 224, "width": 224}, False),
-    "Siglip2": _Processor(2, {"height": 256, "width": 256}, False),  # the aspect ratio is kept
-    "Bit": _BIT,
-    "CLIP": _BIT,
-    "ViTHybrid": _BIT,
-    # It resizes floats, of which Pillow rounds the result: up to half a level.
-    "DINOv3ViT": _Processor(2, 224, True, None, _IMAGENET),
-}
 _ENDINGS = ("Fast", "Pil", "ImageProcessor", "FeatureExtractor")
 # Keys that are followed, and keys that do not change the pixels of an image file.
 _FOLLOWED = {
@@ -52,7 +30,6 @@ _FOLLOWED = {
 }  # fmt: skip
 # Fields of `Preprocessing` that these formats cannot say, as `save_pretrained` writes them.
 OWN = "keras_vit"
-_NAFLEX = {"max_num_patches", "patch_size"}  # of Siglip2, which `sidecar.py` follows
 _HARMLESS = {
     "image_processor_type", "feature_extractor_type", "processor_class", "do_convert_rgb",
     "data_format", "input_data_format", "return_tensors", "device", "disable_grouping",
@@ -114,9 +91,9 @@ def transformers_preprocessing(fields: Mapping[str, Any]) -> Preprocessing:
     Raises:
         CheckpointError: If a key or value cannot be followed. The message lists all.
     """
-    default = _find_processor(fields)
+    default = find_processor(fields)
     read = {key: value for key, value in fields.items() if value is not None}
-    followed = _FOLLOWED | (_NAFLEX if default is _PROCESSORS["Siglip2"] else set())
+    followed = _FOLLOWED | (default.rules.keys() if default else set())
     problems = [
         f"{key}={value!r}"
         for key, value in read.items()
@@ -124,8 +101,8 @@ def transformers_preprocessing(fields: Mapping[str, Any]) -> Preprocessing:
     ]
     if default is None:
         name = fields.get("image_processor_type") or fields.get("feature_extractor_type")
-        problems.append(f"the image processor {name!r}, not one of {', '.join(_PROCESSORS)}")
-        default = _PROCESSORS["ViT"]
+        problems.append(f"the image processor {name!r}, not one of {', '.join(PROCESSORS)}")
+        default = PROCESSORS[WRITTEN["whole"]]
     resample = read.get("resample", default.resample)
     if resample not in _RESAMPLES:
         problems.append(f"resample={resample!r} ({_FILTERS.get(resample, 'unknown')})")
@@ -135,8 +112,9 @@ def transformers_preprocessing(fields: Mapping[str, Any]) -> Preprocessing:
     scale = 255.0 if abs(factor * 255 - 1) < 1e-6 else 1 / factor
     mean, std = (0.0,), (1.0,)
     if read.get("do_normalize", True):
-        mean = read.get("image_mean", default.statistics[0])
-        std = read.get("image_std", default.statistics[1])
+        ours = default.statistics
+        mean = read.get("image_mean", [value / 255 for value in ours.mean])
+        std = read.get("image_std", [value / 255 for value in ours.std])
         if not _are_numbers(mean) or not _are_numbers(std) or min(std) <= 0:
             problems.append(f"image_mean={mean!r} and image_std={std!r}")
     mode, ratio = _find_crop(read, default, problems)
@@ -158,16 +136,17 @@ def _with_own(fields: Mapping[str, Any], found: Preprocessing) -> Preprocessing:
     return dataclasses.replace(found, **(fields.get(OWN) or {}))
 
 
-def _find_processor(fields: Mapping[str, Any]) -> _Processor | None:
-    """The processor that a file names; a file without a name has to state its sizes in full."""
-    name = fields.get("image_processor_type") or fields.get("feature_extractor_type") or "ViT"
+def find_processor(fields: Mapping[str, Any]) -> Processor | None:
+    """Finds the image processor of a file; one without a name has to state its sizes in full."""
+    name = fields.get("image_processor_type") or fields.get("feature_extractor_type")
+    name = str(name or WRITTEN["whole"])
     for ending in _ENDINGS:
-        name = str(name).removesuffix(ending)
-    return _PROCESSORS.get(name)
+        name = name.removesuffix(ending)
+    return PROCESSORS.get(name)
 
 
 def _find_crop(
-    read: Mapping[str, Any], default: _Processor, problems: list[str]
+    read: Mapping[str, Any], default: Processor, problems: list[str]
 ) -> tuple[str, float | None]:
     """Crop mode and ratio: how the resized image and the crop in its centre relate."""
     size, crop = read.get("size", default.size), read.get("crop_size", default.crop_size)

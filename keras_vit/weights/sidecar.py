@@ -1,26 +1,46 @@
 """Sidecar files of a checkpoint: the JSON that timm and transformers publish with it.
 
-`sidecar_keys.py` is the table of their keys.
+Each family of `keras_vit/families` has the table of its keys.
 """
 
 from __future__ import annotations
 
 import math
 import pathlib
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from keras_vit.config import Preprocessing
 from keras_vit.errors import CheckpointError
+from keras_vit.families.family import FAMILIES
+from keras_vit.families.keys import (
+    TIMM,
+    TIMM_ARGS,
+    TIMM_PRETRAINED,
+    Images,
+    ModelType,
+    Only,
+    Part,
+    Rules,
+    Sets,
+    Size,
+)
 from keras_vit.reading import read_json
-from keras_vit.weights import sidecar_keys as keys
-from keras_vit.weights.processors import OWN, timm_preprocessing, transformers_preprocessing
-from keras_vit.weights.sidecar_keys import Images, Only, Rules, Sets, Size
+from keras_vit.weights.processors import (
+    OWN,
+    find_processor,
+    timm_preprocessing,
+    transformers_preprocessing,
+)
 from keras_vit.weights.timm_names import name_in_path, other_blocks, timm_settings
 
 CONFIG = "config.json"
 PREPROCESSOR = "preprocessor_config.json"
 NAMES = (CONFIG, PREPROCESSOR)
+MODEL_TYPES = {name: kind for family in FAMILIES for name, kind in family.model_types.items()}
+TIMM_MODELS = tuple(model for family in FAMILIES for model in family.timm_models)
+_DOUBTS = tuple(doubt for family in FAMILIES for doubt in family.doubts)
 
 _MAX_COUNT = 100_000  # of heads, pixels and the like
 _MIN_CROP = 1 / 16  # of the resized image; the smallest known is 0.8
@@ -103,16 +123,34 @@ class _Reader:
                 continue
             rule = rules[key]
             if isinstance(rule, Sets):
-                self._follow(rule, value, where)
+                self.follow(rule, value, where)
             elif isinstance(rule, Only) and not _is_one_of(value, (None, *rule.values)):
                 fields = (rule.field,) if rule.field else ()
                 self.refuse(f"{where} = {_short(value)}: {rule.feature}", *fields)
             elif isinstance(rule, Size) and value is not None:
                 self.sizes.append((where, rule.field, value))
+            elif isinstance(rule, Part):
+                self.read(self.part(section, key), rule.rules, where)
             elif isinstance(rule, Images) and key in ("image_size", "img_size", "input_size"):
                 self._read_image_size(value, where)
 
-    def _follow(self, rule: Sets, value: Any, where: str) -> None:
+    def part(self, config: dict[str, Any], key: str) -> dict[str, Any]:
+        """Returns an object within an object, empty if it is not there."""
+        value = config.get(key)
+        if value is None or isinstance(value, dict):
+            return value or {}
+        self.refuse(f"{CONFIG}: {key} = {_short(value)} is no object")
+        return {}
+
+    def doubt(self, where: str, name: str | None, notes: Any = None) -> None:
+        """Refuses a name of timm that does not tell a setting of the checkpoint."""
+        for doubt in _DOUBTS:
+            if notes is not None and doubt.notes not in str(notes):
+                continue
+            if name is not None and re.fullmatch(doubt.names, name):
+                self.refuse(f"{where}: {doubt.text.format(name)}", doubt.field)
+
+    def follow(self, rule: Sets, value: Any, where: str) -> None:
         if value is None:
             return  # the default
         if isinstance(rule.values, type):
@@ -168,15 +206,15 @@ def read_sidecar(path: pathlib.Path, layout: str) -> Sidecar:
         if layout.startswith("timm"):
             found = name_in_path(path)
             _use_name(found, "the address", reader)
-            _ask_for_gelu("the address", found, reader)
+            reader.doubt("the address", found)
         if config:
             _read_transformers(config, reader, layout)
     if processor:
         _add_images(transformers_preprocessing, processor, PREPROCESSOR, reader)
-        if _is_count(processor.get("max_num_patches")):
-            reader.set("max_num_patches", processor["max_num_patches"], PREPROCESSOR)
-            side = processor.get("patch_size", 16)
-            reader.sizes.append((f"{PREPROCESSOR}: patch_size", "patch_size", side))
+        known = find_processor(processor)
+        if known is not None:
+            stated = {key: processor[key] for key in known.rules if key in processor}
+            reader.read({**known.defaults, **stated}, known.rules, PREPROCESSOR)
     return Sidecar(
         reader.settings,
         reader.image_size,
@@ -235,8 +273,8 @@ def _add_images(
 
 def _read_timm(config: dict[str, Any], reader: _Reader, path: pathlib.Path, layout: str) -> None:
     """Reads a configuration of timm, also within transformers' TimmWrapper."""
-    pretrained = _part(config, "pretrained_cfg", reader) if "pretrained_cfg" in config else None
-    args = _part(config, "model_args", reader)
+    pretrained = reader.part(config, "pretrained_cfg") if "pretrained_cfg" in config else None
+    args = reader.part(config, "model_args")
     name = config.get("architecture", (pretrained or {}).get("architecture"))
     if name is None:
         name = name_in_path(path)
@@ -244,34 +282,22 @@ def _read_timm(config: dict[str, Any], reader: _Reader, path: pathlib.Path, layo
         reader.refuse(f"{CONFIG}: architecture = {_short(name)} is no name")
         name = None
     _use_name(name, f"{CONFIG}: architecture", reader)
-    if any("QuickGELU" in str(note) for note in (pretrained or {}).get("notes") or ()):
-        _ask_for_gelu(f"{CONFIG}: pretrained_cfg: notes", name, reader)
-    rules = {**keys.TIMM, **_wrapper_rules(config)}
+    notes = (pretrained or {}).get("notes")
+    if notes is not None:
+        reader.doubt(f"{CONFIG}: pretrained_cfg: notes", name, notes)
     if pretrained is None:  # before timm 0.9 in one level
-        pretrained = {key: config[key] for key in config if key in keys.TIMM_PRETRAINED}
-        config = {key: config[key] for key in config if key not in keys.TIMM_PRETRAINED}
-    family = "bit" if "bit" in layout else "vit"
-    if family == "bit":
-        rules["global_pool"] = keys.TIMM_ARGS["bit"]["global_pool"]
-    reader.read(pretrained, {**keys.TIMM_PRETRAINED, "global_pool": rules["global_pool"]},
-                f"{CONFIG}: pretrained_cfg")  # fmt: skip
-    reader.read(config, rules, CONFIG)
-    reader.read(args, keys.TIMM_ARGS[family], f"{CONFIG}: model_args")
+        pretrained = {key: config[key] for key in config if key in TIMM_PRETRAINED}
+        config = {key: config[key] for key in config if key not in TIMM_PRETRAINED}
+    rules = next((model.rules for model in TIMM_MODELS if layout in model.layouts), TIMM_ARGS)
+    pool = {"global_pool": rules["global_pool"]}
+    reader.read(pretrained, {**TIMM_PRETRAINED, **pool}, f"{CONFIG}: pretrained_cfg")
+    reader.read(config, {**TIMM, **_wrapper_rules(config), **pool}, CONFIG)
+    reader.read(args, rules, f"{CONFIG}: model_args")
     if isinstance(pretrained.get("license"), str):
         reader.licence = pretrained["license"][:80]
     if "mean" in pretrained:
         images = {**pretrained, OWN: config.get(OWN)}
         _add_images(timm_preprocessing, images, f"{CONFIG}: pretrained_cfg", reader)
-
-
-def _ask_for_gelu(where: str, name: str | None, reader: _Reader) -> None:
-    """Refuses a model of CLIP that was trained with another GELU than timm computes by its name."""
-    if name is not None and "_clip_" in name and "quickgelu" not in name:
-        reader.refuse(
-            f'{where}: the model may have been trained with gelu="quick", and timm computes '
-            f'"exact" for the name {name}',
-            "gelu",
-        )
 
 
 def _wrapper_rules(config: dict[str, Any]) -> Rules:
@@ -298,51 +324,46 @@ def _use_name(name: str | None, where: str, reader: _Reader) -> None:
         reader.set(field, value, f"timm's {name}")
 
 
+def type_of(layout: str, holds: Callable[[ModelType], bool] = lambda kind: True) -> str | None:
+    """Name of the first model type of a layout, of those for which a function holds."""
+    fitting = (name for name, kind in MODEL_TYPES.items() if layout in kind.layouts and holds(kind))
+    return next(fitting, None)
+
+
 def _read_transformers(config: dict[str, Any], reader: _Reader, layout: str) -> None:
     """Reads a configuration of transformers; of two towers, that of the images."""
-    model_type = config.get("model_type")
-    name = CONFIG
+    where, name = CONFIG, config.get("model_type")
+    again: dict[str, Any] = {}
     if "vision_config" in config:
-        both = model_type if model_type in keys.TOWERS else "siglip"
-        reader.read(config, keys.TRANSFORMERS[both], CONFIG)
-        again = _part(config, "vision_config_dict", reader)
-        config, name = _part(config, "vision_config", reader), f"{CONFIG}: vision_config"
-        tower = f"{both}_vision_model" if model_type in (both, None) else model_type
-        model_type = config.get("model_type", tower)
-        if again:  # it overrides the other, with its defaults
-            config = {**config, **keys.TRANSFORMERS_DEFAULTS.get(model_type, {}), **again}
-    if model_type is None:
-        model_type = keys.MODEL_TYPES.get(layout)
-    if not isinstance(model_type, str) or model_type not in keys.TRANSFORMERS:
-        reader.refuse(
-            f"{name}: model_type = {_short(model_type)}: no model that this package knows"
-        )
+        images = type_of(layout)
+        if name is None:
+            name = next((name for name, kind in MODEL_TYPES.items() if kind.images == images), None)
+        both = _find_type(name, where, reader)
+        if both is None:
+            return
+        reader.read(config, both.rules, CONFIG)
+        again = reader.part(config, "vision_config_dict")
+        config, where = reader.part(config, "vision_config"), f"{CONFIG}: vision_config"
+        name = config.get("model_type", both.images)
+    kind = _find_type(type_of(layout) if name is None else name, where, reader)
+    if kind is None:
         return
-    rules = keys.TRANSFORMERS[model_type]
-    gate, activation = keys.GATES.get(model_type, ("", None))
-    if config.get(gate):
-        rules = {**rules, "hidden_act": activation}
-    for key, value in keys.TRANSFORMERS_DEFAULTS.get(model_type, {}).items():
-        rule = keys.TRANSFORMERS[model_type][key]
+    if again:  # it overrides the other, with its defaults
+        config = {**config, **kind.defaults, **again}
+    for key, value in kind.defaults.items():
+        rule = kind.rules[key]
         if key not in config and isinstance(rule, Sets):
-            found = value
-            if isinstance(rule.values, Mapping):
-                found = rule.values[value]
-            elif not isinstance(rule.values, type):
-                found = rule.values(value)
-            reader.set(rule.field, found, f"the default of transformers for {model_type}")
-    reader.read(config, rules, name)
-    if "backbone_config" in config:
-        stem = _part(config, "backbone_config", reader)
-        reader.read(stem, keys.HYBRID_STEM, f"{CONFIG}: backbone_config")
+            reader.follow(rule, value, f"the default of transformers for {name}")
+    gated = kind.gate is not None and config.get(kind.gate[0])
+    activation = {"hidden_act": kind.gate[1]} if kind.gate is not None and gated else {}
+    reader.read(config, {**kind.rules, **activation}, where)
 
 
-def _part(config: dict[str, Any], key: str, reader: _Reader) -> dict[str, Any]:
-    value = config.get(key)
-    if value is None or isinstance(value, dict):
-        return value or {}
-    reader.refuse(f"{CONFIG}: {key} = {_short(value)} is no object")
-    return {}
+def _find_type(name: Any, where: str, reader: _Reader) -> ModelType | None:
+    kind = MODEL_TYPES.get(name) if isinstance(name, str) else None
+    if kind is None:
+        reader.refuse(f"{where}: model_type = {_short(name)}: no model that this package knows")
+    return kind
 
 
 def _load(path: pathlib.Path, reader: _Reader) -> dict[str, Any]:

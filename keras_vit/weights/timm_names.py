@@ -8,7 +8,8 @@ import re
 from typing import Any
 
 from keras_vit.config import IMAGENET_STATISTICS, Preprocessing, RotaryPositions
-from keras_vit.families import DINOV3, EVA02, PERCEPTION, PERCEPTION_GIGANTIC
+from keras_vit.families.newer import DINOV3, EVA02, PERCEPTION, PERCEPTION_GIGANTIC
+from keras_vit.families.preprocessing import OPENAI
 
 # Every name of timm 1.0.31 in vision_transformer, vision_transformer_hybrid, deit, eva and beit
 # that is a ViT of this package, by its number of attention heads. `scripts/sweep` compares each
@@ -198,14 +199,11 @@ _DIFFERENT: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"beit(v2)?_.*", {"pooling": "gap"}),
     (r"aimv2_.*", {"norm": "rms", "norm_epsilon": 1e-5, "pooling": "gap"}),
 )  # fmt: skip
-_CLIP_PIXELS = Preprocessing(
-    mean=(122.7709383, 116.7460125, 104.09373615), std=(68.5005327, 66.6321579, 70.32316305)
-)
 _SATELLITE = Preprocessing(mean=(109.65, 104.805, 75.48), std=(54.315, 39.78, 36.465))
 # Mean and standard deviation where they are not 127.5, by name and tag; the last that fits counts.
 _PIXELS: tuple[tuple[Preprocessing, str], ...] = (
     (
-        _CLIP_PIXELS,
+        OPENAI,
         r"(aimv2|eva|eva02)_.*|vit_.*_clip_.*|vit_betwixt_patch16_rope_reg4_gap_256.*|.*\.bamboo",
     ),
     (Preprocessing(), r"vit_large_patch14_clip_(224|336)(\.laion2b.*)?"),

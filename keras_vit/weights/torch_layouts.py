@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from keras_vit.config import IMAGENET_STATISTICS, Preprocessing, RotaryPositions, ViTConfig
-from keras_vit.families import CLIP, DINOV3, VIT5
+from keras_vit.families import deit, dino, siglip
+from keras_vit.families.newer import CLIP, DINOV3, VIT5
+from keras_vit.families.preprocessing import OPENAI_CENTER, SHORTER_SIDE, SQUASHED
 from keras_vit.weights.layout import (
     CONVOLUTION,
     GRID_TABLE,
@@ -30,20 +32,6 @@ _PATCHES = (("kernel", ".weight", CONVOLUTION), ("bias", ".bias", SAME))
 
 # Preprocessing of these families; a sidecar file overrides it.
 _TIMM_IMAGES = Preprocessing(interpolation="bicubic", library="timm")
-_VIT_IMAGES = Preprocessing(library="transformers")
-_SIGLIP_IMAGES = Preprocessing(interpolation="bicubic", library="transformers")
-_SHORTER_SIDE = dataclasses.replace(IMAGENET_STATISTICS, crop_ratio=0.875, library="transformers")
-_SQUASHED = dataclasses.replace(_SHORTER_SIDE, crop_mode="squash")
-_DINOV3_IMAGES = dataclasses.replace(
-    IMAGENET_STATISTICS, interpolation="bilinear", library="transformers"
-)
-_CLIP_IMAGES = Preprocessing(
-    mean=(122.7709383, 116.7460125, 104.09373615),
-    std=(68.5005327, 66.6321579, 70.32316305),
-    interpolation="bicubic",
-    crop_ratio=1.0,
-    library="transformers",
-)
 
 
 def _attention(ours: str, theirs: str, parts: tuple[str, ...]) -> tuple[Rule, ...]:
@@ -276,7 +264,7 @@ VIT5_AUTHORS = _torch(  # timm's names of 2021, when it had no such models, and 
     needs=r"\.attn\.rope_reg\.freqs$",
     constants=_frequencies,
 )
-_BIT_OPTIONS = {"standardization": "torch", "preprocessing": _VIT_IMAGES}
+_BIT_OPTIONS = {"standardization": "torch", "preprocessing": SQUASHED}
 TIMM_BIT = _torch(
     "timm_bit",
     (
@@ -338,7 +326,7 @@ HF_VIT = _torch(
         ),
         *_vit(("head", "classifier")),
     ),
-    {**_HF_OPTIONS, "preprocessing": _VIT_IMAGES, "stem": _STEM},
+    {**_HF_OPTIONS, "preprocessing": SQUASHED, "stem": _STEM},
     prefixes=("vit.", "", "ijepa."),
     others=("decoder\\.", "embeddings\\.mask_token$"),  # of models that fill masked patches
     unprefixed=("classifier\\.",),
@@ -350,7 +338,7 @@ HF_DEIT = _torch(
         *_vit(("head", "cls_classifier"), ("head_distillation", "distillation_classifier")),
         Rule("distillation_token/token", _DISTILLATION),
     ),
-    {**_HF_OPTIONS, "preprocessing": _SQUASHED},
+    {**_HF_OPTIONS, "preprocessing": deit.IMAGES},
     prefixes=("deit.", ""),
     unprefixed=("cls_classifier\\.", "distillation_classifier\\."),
 )
@@ -362,7 +350,7 @@ HF_DEIT_TOKEN = _torch(
         Rule("distillation_token/token", _DISTILLATION),
         Rule("registers/token", _DISTILLATION),
     ),
-    {**_HF_OPTIONS, "preprocessing": _SQUASHED},
+    {**_HF_OPTIONS, "preprocessing": deit.IMAGES},
     prefixes=("deit.", ""),
     others=("decoder\\.", "embeddings\\.mask_token$"),
     unprefixed=("classifier\\.",),
@@ -389,7 +377,7 @@ _DINOV2 = (
     *pairs("encoder_norm", "layernorm", _NORM),
     *pairs("head", "classifier", _LINEAR),  # of the class token and the mean of the patches
 )
-_DINOV2_OPTIONS = {"gelu": "exact", "norm_epsilon": 1e-6, "preprocessing": _SHORTER_SIDE}
+_DINOV2_OPTIONS = {"gelu": "exact", "norm_epsilon": 1e-6, "preprocessing": SHORTER_SIDE}
 _DINOV2_PARTS: dict[str, Any] = {
     "others": ("embeddings\\.mask_token$",),
     "unprefixed": ("classifier\\.",),
@@ -454,7 +442,7 @@ HF_SIGLIP = _torch(
         *pairs("pooling/mlp/output", "head.mlp.fc2", _LINEAR),
         *pairs("head", "classifier", _LINEAR),  # of the mean of the tokens, not of the pooling
     ),
-    {"gelu": "tanh", "norm_epsilon": 1e-6, "preprocessing": _SIGLIP_IMAGES},
+    {"gelu": "tanh", "norm_epsilon": 1e-6, "preprocessing": siglip.IMAGES},
     prefixes=("vision_model.", ""),
     class_token_positions="never",
     others=("text_model\\.", "logit_(scale|bias)$", "embeddings\\.position_ids$"),
@@ -473,7 +461,7 @@ HF_CLIP = _torch(
         *_siglip_blocks(),
         Rule("head/kernel", ("visual_projection.weight",), LINEAR),
     ),
-    {**{k: v for k, v in CLIP.items() if k != "without_bias"}, "preprocessing": _CLIP_IMAGES},
+    {**{k: v for k, v in CLIP.items() if k != "without_bias"}, "preprocessing": OPENAI_CENTER},
     prefixes=("vision_model.", ""),
     others=(
         "text_model\\.",
@@ -526,7 +514,7 @@ HF_DINOV3 = _torch(
         "norm_epsilon": 1e-5,
         "position_embedding": "none",
         "rope": RotaryPositions(**DINOV3["rope"]),
-        "preprocessing": _DINOV3_IMAGES,
+        "preprocessing": dino.DINOV3_IMAGES,
     },
     prefixes=("", "dinov3_vit."),
     others=("embeddings\\.mask_token$",),
@@ -553,7 +541,7 @@ HF_AIMV2 = _torch(
         *pairs("block_{i}/mlp/output", f"{_AIMV2_BLOCK}.ffn.down_proj", _LINEAR),
         *pairs("encoder_norm", "rms_norm", _GAMMA),
     ),
-    {"gelu": "exact", "norm": "rms", "norm_epsilon": 1e-5, "preprocessing": _CLIP_IMAGES},
+    {"gelu": "exact", "norm": "rms", "norm_epsilon": 1e-5, "preprocessing": OPENAI_CENTER},
     class_token_positions="never",
 )
 _BEIT_ATTENTION = "encoder.layer.{i}.attention.attention"
@@ -568,7 +556,7 @@ HF_BEIT = _torch(
         Rule("encoder_norm/beta", ("pooler.layernorm.bias",), when=("norm_after_pooling", True)),
         *_vit(("head", "classifier")),
     ),
-    {**_HF_OPTIONS, "preprocessing": _VIT_IMAGES},
+    {**_HF_OPTIONS, "preprocessing": SQUASHED},
     prefixes=("beit.", "", "data2vec_vision."),
     others=("embeddings\\.mask_token$", "lm_head\\.", _BIAS_INDEX),
     unprefixed=("classifier\\.",),

@@ -12,7 +12,7 @@ import pytest
 import keras_vit
 from keras_vit.cli.main import main
 from keras_vit.cli.resolve import resolve_model
-from keras_vit.hub.cards.card import Card
+from keras_vit.hub.card import Card
 from keras_vit.hub.catalog import CARDS
 from keras_vit.train.fit import TrainingResult
 from keras_vit.variants import VARIANTS

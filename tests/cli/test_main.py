@@ -20,7 +20,7 @@ import tensorflow as tf
 import keras_vit
 from keras_vit.cli.commands import LAYOUTS, all_commands
 from keras_vit.cli.main import build_parser, main
-from keras_vit.hub.cards.card import Card
+from keras_vit.hub.card import Card
 from keras_vit.hub.catalog import CARDS
 from keras_vit.installation import DISTRIBUTION, pip_install
 from keras_vit.models.vit import build_vit

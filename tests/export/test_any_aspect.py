@@ -16,7 +16,7 @@ from keras_vit.export.openvino import export_openvino
 from keras_vit.export.runners import LOADERS
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.verify import verify_export
-from keras_vit.families import SIGLIP2_NAFLEX
+from keras_vit.families.newer import SIGLIP2_NAFLEX
 from keras_vit.models.naflex import build_naflex
 from tests.fixtures import fill_random
 

@@ -9,13 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keras_vit
-from keras_vit.hub.cards.augreg import (
-    ADAPTED_TO,
-    AUGMENTATIONS,
-    DATASETS,
-    MODELS,
-    is_augreg_name,
-)
+from keras_vit.families.augreg_files import ADAPTED_TO, AUGMENTATIONS, DATASETS, MODELS
+from keras_vit.hub.augreg import is_augreg_name
 from keras_vit.hub.catalog import list_weights
 from keras_vit.variants import VARIANTS, find_variant
 

@@ -9,7 +9,7 @@ import pytest
 
 import keras_vit
 from keras_vit.config import Preprocessing
-from keras_vit.hub.cards.card import Card
+from keras_vit.hub.card import Card
 from keras_vit.hub.catalog import CARDS
 from keras_vit.variants import VARIANTS
 from tests.fixtures import tiny_config

@@ -12,7 +12,7 @@ from keras_vit.analysis.attention import attention_rollout
 from keras_vit.config import replace_fields
 from keras_vit.create import build
 from keras_vit.evaluate.few_shot import evaluate_few_shot
-from keras_vit.families import FAMILIES as VARIED
+from keras_vit.families.newer import FAMILIES as VARIED
 from keras_vit.models.lora import add_lora, lora_layers, merge_lora
 from keras_vit.models.resizing import resize_model
 from keras_vit.models.vit import build_vit

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from keras_vit.config import IMAGENET_STATISTICS, Preprocessing, ResNetConfig, ResNetStem
-from keras_vit.families import AIMV2, BEIT, CLIP, DINOV3
+from keras_vit.families.newer import AIMV2, BEIT, CLIP, DINOV3
 
 EXACT = {"gelu": "exact"}
 THEIRS = {"preprocessing": Preprocessing(library="transformers"), **EXACT}

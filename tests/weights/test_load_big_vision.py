@@ -9,7 +9,7 @@ import pytest
 from keras_vit.config import IMAGENET_STATISTICS
 from keras_vit.create import build, create_model
 from keras_vit.errors import CheckpointMismatchError
-from keras_vit.hub.cards.card import Card
+from keras_vit.hub.card import Card
 from keras_vit.hub.catalog import CARDS
 from keras_vit.variants import VARIANTS
 from keras_vit.weights.inspection import inspect_file

@@ -13,11 +13,13 @@ import safetensors.numpy
 from keras_vit.config import Preprocessing, ResNetConfig, ResNetStem, field_names, make_config
 from keras_vit.create import build
 from keras_vit.errors import CheckpointError
+from keras_vit.families import keys
 from keras_vit.pretrained import from_pretrained
-from keras_vit.weights import sidecar_keys
 from keras_vit.weights.inspection import inspect_file
 from keras_vit.weights.load import load_weights
+from keras_vit.weights.processors import PROCESSORS
 from keras_vit.weights.save import save_weights
+from keras_vit.weights.sidecar import MODEL_TYPES, TIMM_MODELS
 from keras_vit.weights.timm_names import timm_settings
 from tests.fixtures import fill_random, tiny_config
 from tests.weights.folders import FOLDERS, SIZES
@@ -199,23 +201,29 @@ def test_settings_of_a_run_of_ours_say_nothing_of_a_checkpoint(save):
     assert from_pretrained(path, num_heads=4).config.block.gelu == "exact"
 
 
-def test_every_rule_of_the_table_has_a_field_or_a_size_that_exists():
+def test_every_rule_of_the_tables_has_a_field_or_a_size_that_exists():
     fields = set(field_names(tiny_config()))
     tables = [
-        sidecar_keys.TIMM,
-        sidecar_keys.TIMM_PRETRAINED,
-        *sidecar_keys.TIMM_ARGS.values(),
-        *sidecar_keys.TRANSFORMERS.values(),
-        sidecar_keys.HYBRID_STEM,
+        keys.TIMM,
+        keys.TIMM_PRETRAINED,
+        keys.TIMM_ARGS,
+        *(model.rules for model in TIMM_MODELS),
+        *(kind.rules for kind in MODEL_TYPES.values()),
+        *(processor.rules for processor in PROCESSORS.values()),
     ]
     sizes = {"patch_size", "width", "depth", "mlp_dim", "channels"}
     for rules in tables:
         for rule in rules.values():
-            if isinstance(rule, sidecar_keys.Sets):
+            if isinstance(rule, keys.Part):
+                tables.append(rule.rules)
+            if isinstance(rule, keys.Sets):
                 assert rule.field in fields
-            if isinstance(rule, sidecar_keys.Size):
+            if isinstance(rule, keys.Size):
                 assert rule.field in sizes
-    assert set(sidecar_keys.TRANSFORMERS_DEFAULTS) <= set(sidecar_keys.TRANSFORMERS)
+    for kind in MODEL_TYPES.values():
+        assert set(kind.defaults) <= set(kind.rules)
+        assert kind.images is None or kind.images in MODEL_TYPES
+        assert kind.parent is None or MODEL_TYPES[MODEL_TYPES[kind.parent].images] is kind
 
 
 def test_the_report_says_where_each_setting_comes_from(save):

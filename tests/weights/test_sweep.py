@@ -19,7 +19,7 @@ import safetensors.numpy
 
 from keras_vit.config import field_value
 from keras_vit.errors import CheckpointError
-from keras_vit.families import FAMILIES
+from keras_vit.families.newer import FAMILIES
 from keras_vit.hub.catalog import CARDS
 from keras_vit.pretrained import from_pretrained
 from keras_vit.timm_architectures import TIMM_ARCHITECTURES

@@ -7,35 +7,6 @@ from typing import Any
 
 from keras_vit.config import UNIT_RANGE, Preprocessing
 
-PAPERS = {
-    "vit": "https://arxiv.org/abs/2010.11929",
-    "augreg": "https://arxiv.org/abs/2106.10270",
-    "sam": "https://arxiv.org/abs/2106.01548",
-    "bit": "https://arxiv.org/abs/1912.11370",
-    "bit_distilled": "https://arxiv.org/abs/2106.05237",
-    "plain": "https://arxiv.org/abs/2205.01580",
-    "flexivit": "https://arxiv.org/abs/2212.08013",
-    "siglip": "https://arxiv.org/abs/2303.15343",
-    "siglip2": "https://arxiv.org/abs/2502.14786",
-    "deit": "https://arxiv.org/abs/2012.12877",
-    "deit3": "https://arxiv.org/abs/2204.07118",
-    "mae": "https://arxiv.org/abs/2111.06377",
-    "dino": "https://arxiv.org/abs/2104.14294",
-    "dinov2": "https://arxiv.org/abs/2304.07193",
-    "registers": "https://arxiv.org/abs/2309.16588",
-    "clip": "https://arxiv.org/abs/2103.00020",
-    "open_clip": "https://arxiv.org/abs/2212.07143",
-    "datacomp": "https://arxiv.org/abs/2304.14108",
-    "dfn": "https://arxiv.org/abs/2309.17425",
-    "metaclip": "https://arxiv.org/abs/2309.16671",
-    "dinov3": "https://arxiv.org/abs/2508.10104",
-    "eupe": "https://huggingface.co/timm/vit_base_patch16_dinov3_qkvb.eupe_lvd1689m",
-    "eva02": "https://arxiv.org/abs/2303.11331",
-    "perception": "https://arxiv.org/abs/2504.13181",
-    "aimv2": "https://arxiv.org/abs/2411.14402",
-    "beit": "https://arxiv.org/abs/2106.08254",
-    "beitv2": "https://arxiv.org/abs/2208.06366",
-}
 # Licences that ask for no more than to be named; what the others ask for is said when loading.
 OPEN_LICENCES = ("apache-2.0", "mit", "bsd-3-clause", "cc-by-4.0")
 

@@ -1,0 +1,1 @@
+"""Families of Vision Transformers: one file of plain tables each."""

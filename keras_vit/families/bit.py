@@ -1,0 +1,127 @@
+"""Big Transfer, BiT: ResNets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from keras_vit.config import UNIT_RANGE, Preprocessing, ResNetConfig
+from keras_vit.families import keys
+from keras_vit.families.cards import TIMM, Origin, Published, Publisher
+from keras_vit.families.keys import Fields
+from keras_vit.families.preprocessing import OPENAI
+
+
+# transformers
+def _sizes(config: Any) -> Fields:
+    root = 64 * config.width_factor
+    return {
+        "depths": list(config.stages),
+        "hidden_sizes": [4 * root * 2**stage for stage in range(len(config.stages))],
+        "embedding_size": root,
+    }
+
+
+BIT_KEYS: keys.Rules = {
+    **keys.COMMON,
+    "padding": keys.Only((None,), "another padding"),
+    **keys.BACKBONE,
+    "num_channels": keys.Size("channels"),
+    "hidden_act": keys.Only(("relu",), "another activation"),
+    "num_groups": keys.Only((32,), "another number of groups"),
+    "output_stride": keys.Only((32,), "dilated convolutions"),
+    "layer_type": keys.Only(("preactivation",), "units of another kind"),
+    "global_padding": keys.Only((None,), "another padding"),
+    "embedding_dynamic_padding": keys.Only((False,), "another padding of the root"),
+    "image_size": keys.Images(),
+    **keys.harmless("embedding_size hidden_sizes depths drop_path_rate width_factor"),
+}
+MODEL_TYPES = {
+    "bit": keys.ModelType(
+        BIT_KEYS, layouts=("transformers_bit",), headless="BitModel",
+        head="BitForImageClassification", more=_sizes,
+    ),
+}  # fmt: skip
+BIT_PROCESSOR = keys.Processor(3, 224, False, 224, OPENAI)
+PROCESSORS = {"Bit": BIT_PROCESSOR}
+
+# timm
+_BITS = {
+    ((3, 4, 6, 3), 1): "50x1", ((3, 4, 6, 3), 3): "50x3", ((3, 4, 23, 3), 1): "101x1",
+    ((3, 4, 23, 3), 3): "101x3", ((3, 8, 36, 3), 2): "152x2", ((3, 8, 36, 3), 4): "152x4",
+}  # fmt: skip
+
+
+def _timm_name(config: Any) -> str:
+    size = _BITS.get((config.stages, config.width_factor))
+    if size is None:
+        raise ValueError(
+            f"timm has no BiT of these sizes. Received: stages={config.stages}, width_factor="
+            f'{config.width_factor}. Save with layout="transformers".'
+        )
+    return f"resnetv2_{size}_bit"
+
+
+TIMM_MODELS = (
+    keys.TimmModel(
+        lambda config: isinstance(config, ResNetConfig),
+        _timm_name,
+        "in_chans",
+        rules={
+            "global_pool": keys.Only(("avg",), "another pooling"),
+            "output_stride": keys.Only((32,), "dilated convolutions"),
+            "act_layer": keys.Only(("relu",), "another activation"),
+            "in_chans": keys.Size("channels"),
+            **keys.harmless("num_classes img_size drop_rate drop_path_rate zero_init_last"),
+        },
+        layouts=("timm_bit", "transformers_bit"),
+    ),
+)
+
+# Published checkpoints. Images are squashed to [-1, 1], as in the project's own evaluation.
+_PAPER = "https://arxiv.org/abs/1912.11370"
+# By size: what BiT-M was fine-tuned at on ImageNet, and its top-1.
+_FINE_TUNED = {
+    "50x1": (448, 80.386), "50x3": (448, 83.982), "101x1": (448, 82.332),
+    "101x3": (448, 84.430), "152x2": (448, 84.468), "152x4": (480, 84.936),
+}  # fmt: skip
+_BIT = Origin(
+    Publisher(
+        "bit",
+        "gs://bit_models/{}.npz",
+        "https://github.com/google-research/big_transfer",
+        measured=TIMM.measured,
+    ),
+    _PAPER,
+    preprocessing=UNIT_RANGE,
+    classes=1000,
+)
+_DISTILLED = _BIT._replace(paper="https://arxiv.org/abs/2106.05237")
+_TIMM_1K = Origin(TIMM, _PAPER, {}, Preprocessing(crop_ratio=1.0, library="timm"), 1000)
+_TIMM_21K = Origin(TIMM, _PAPER, {}, Preprocessing(crop_ratio=0.875, library="timm"), 21843)
+
+
+def _all(name: str, fine_tuned: bool = False) -> tuple[tuple[Any, ...], ...]:
+    """Files of all sizes, whose names have the size in place of `{}`."""
+    return tuple(
+        (f"bit_r{size}", name.format(size), *(facts if fine_tuned else ()))
+        for size, facts in _FINE_TUNED.items()
+    )
+
+
+CARDS = (
+    Published(_BIT, "bit_in1k", _all("BiT-S-R{}")),
+    Published(_BIT._replace(classes=21843), "bit_in21k", _all("BiT-M-R{}")),
+    Published(_BIT, "bit_in21k_ft_in1k", _all("BiT-M-R{}-ILSVRC2012", fine_tuned=True)),
+    Published(_DISTILLED._replace(measured="the project's README"), "distilled_in1k", (
+        ("bit_r50x1", "distill/R50x1_224", 224, 82.8),
+        ("bit_r50x1", "distill/R50x1_160", 160, 80.5),
+    )),
+    Published(_DISTILLED, "teacher_in21k_ft_in1k", (
+        ("bit_r152x2", "distill/R152x2_T_224", 224, 82.918),
+        ("bit_r152x2", "distill/R152x2_T_384", 384, 83.858),
+    )),
+    Published(
+        _TIMM_1K, "bit_in21k_ft_in1k", _all("resnetv2_{}_bit.goog_in21k_ft_in1k", fine_tuned=True)
+    ),
+    Published(_TIMM_21K, "bit_in21k", _all("resnetv2_{}_bit.goog_in21k")),
+)  # fmt: skip

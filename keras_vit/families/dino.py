@@ -1,0 +1,193 @@
+"""DINO, DINOv2, DINOv3 and EUPE."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from keras_vit.config import IMAGENET_STATISTICS, RotaryPositions
+from keras_vit.families import keys
+from keras_vit.families.cards import EXACT, HUB, HUB_EXACT, TIMM, Origin, Published
+from keras_vit.families.keys import Fields
+from keras_vit.families.newer import DINOV3
+from keras_vit.families.preprocessing import SHORTER_SIDE, TORCHVISION
+
+DINOV3_IMAGES = dataclasses.replace(
+    IMAGENET_STATISTICS, interpolation="bilinear", library="transformers"
+)
+
+
+# transformers
+def _dinov2(config: Any) -> Fields:
+    ratio = _whole_ratio(config, _gated_units if config.block.swiglu else None)
+    return {"use_swiglu_ffn": config.block.swiglu, "mlp_ratio": ratio, "use_mask_token": True}
+
+
+def _gated_units(width: int, ratio: int) -> int:
+    return (int(width * ratio * 2 / 3) + 7) // 8 * 8  # as `Dinov2SwiGLUFFN`
+
+
+def _whole_ratio(config: Any, units: Callable[[int, int], int] | None = None) -> int:
+    """The `mlp_ratio` of DINOv2, a whole number there."""
+    units = units or (lambda width, ratio: width * ratio)
+    for ratio in range(1, 17):
+        if units(config.width, ratio) == config.block.mlp_dim:
+            return ratio
+    raise ValueError(
+        "The `mlp_dim` of transformers' DINOv2 follows from a whole `mlp_ratio`. Received: width="
+        f"{config.width}, mlp_dim={config.block.mlp_dim}, swiglu={config.block.swiglu}. Save with "
+        'layout="timm".'
+    )
+
+
+def _dinov3(config: Any) -> Fields:
+    parts = {"query": "query", "key": "key", "value": "value", "projection": "proj", "mlp": "mlp"}
+    biases = {
+        f"{theirs}_bias": ours not in config.block.without_bias for ours, theirs in parts.items()
+    }
+    act = {"hidden_act": "silu"} if config.block.swiglu else {}
+    registers = {"num_register_tokens": config.num_registers}
+    return {**biases, **registers, "use_gated_mlp": config.block.swiglu, **act}
+
+
+_ROPE = RotaryPositions(**DINOV3["rope"])
+_DINOV2_KEYS: keys.Rules = {
+    **keys.ENCODER,
+    **keys.BACKBONE,
+    **keys.harmless("use_swiglu_ffn mlp_ratio layerscale_value num_register_tokens"),
+}
+_DINOV2_DEFAULTS = {**keys.DEFAULTS, "layer_norm_eps": 1e-6}
+MODEL_TYPES = {
+    "dinov2": keys.ModelType(
+        _DINOV2_KEYS,
+        _DINOV2_DEFAULTS,
+        gate=("use_swiglu_ffn", keys.HARMLESS),
+        layouts=("transformers_dinov2",),
+        headless="Dinov2Model",
+        head="Dinov2ForImageClassification",
+        more=_dinov2,
+    ),
+    "dinov2_with_registers": keys.ModelType(
+        _DINOV2_KEYS,
+        _DINOV2_DEFAULTS,
+        gate=("use_swiglu_ffn", keys.HARMLESS),
+        layouts=("transformers_registers",),
+        headless="Dinov2WithRegistersModel",
+        head="Dinov2WithRegistersForImageClassification",
+        more=lambda config: {**_dinov2(config), "num_register_tokens": config.num_registers},
+    ),
+    "dinov3_vit": keys.ModelType(
+        {
+            **keys.ENCODER,
+            **keys.BACKBONE,
+            "intermediate_size": keys.Size("mlp_dim"),
+            "rope_theta": keys.Sets(
+                "rope", lambda base: dataclasses.replace(_ROPE, base=base)
+            ),
+            **keys.harmless(
+                "query_bias key_bias value_bias proj_bias mlp_bias layerscale_value use_gated_mlp "
+                "num_register_tokens pos_embed_shift pos_embed_jitter pos_embed_rescale"
+            ),
+        },
+        {
+            "hidden_act": "gelu", "layer_norm_eps": 1e-5, "num_attention_heads": 6,
+            "rope_theta": 100.0,
+        },
+        gate=("use_gated_mlp", keys.Only(("silu",), "another activation of the gate")),
+        layouts=("transformers_dinov3",),
+        headless="DINOv3ViTModel",
+        more=_dinov3,
+        square=True,
+    ),
+}  # fmt: skip
+# It resizes floats, of which Pillow rounds the result: up to half a level.
+PROCESSORS = {"DINOv3ViT": keys.Processor(2, 224, True, None, IMAGENET_STATISTICS)}
+
+# Published checkpoints. The authors of DINO evaluate with torchvision.
+_REGISTERS_PAPER = "https://arxiv.org/abs/2309.16588"
+_TIMM_DINO = Origin(TIMM, "https://arxiv.org/abs/2104.14294", EXACT)
+_DINOV2 = Origin(TIMM, "https://arxiv.org/abs/2304.07193", {**EXACT, "layer_scale": 1e-5})
+_FOUR = {"num_registers": 4, "position_on_class_token": False}
+_DINOV2_REGISTERS = Origin(TIMM, _REGISTERS_PAPER, {**_DINOV2.options, **_FOUR})
+_NOT_COMMERCIAL = "Not for commercial use."
+_DINOV3 = Origin(
+    TIMM,
+    "https://arxiv.org/abs/2508.10104",
+    {"without_bias": ("query", "key", "value"), "pooling": "token"},
+    licence="DINOv3 License",
+    note="The DINOv3 License is no open-source licence: whoever passes the weights on, or models "
+    "made from them, must include the agreement, https://ai.meta.com/resources/models-and-libraries"
+    "/dinov3-license/.",
+)
+_EUPE = Origin(
+    TIMM,
+    "https://huggingface.co/timm/vit_base_patch16_dinov3_qkvb.eupe_lvd1689m",
+    {"pooling": "token"},
+    licence="FAIR Noncommercial Research License",
+    note=_NOT_COMMERCIAL,
+)
+_HUB_DINO = _TIMM_DINO._replace(publisher=HUB, options=HUB_EXACT, preprocessing=TORCHVISION)
+_HUB_REGISTERS = Origin(  # positions of the class token are stored, unlike in timm's copy
+    HUB, _REGISTERS_PAPER, {**_DINOV2.options, "num_registers": 4}, SHORTER_SIDE
+)
+_HUB_DINOV3 = _DINOV3._replace(
+    publisher=HUB, options={"pooling": "token"}, preprocessing=DINOV3_IMAGES
+)
+CARDS = (
+    Published(_TIMM_DINO, "dino", (
+        ("vit_s16", "vit_small_patch16_224.dino"),
+        ("vit_s8", "vit_small_patch8_224.dino"),
+        ("vit_b16", "vit_base_patch16_224.dino"),
+        ("vit_b8", "vit_base_patch8_224.dino"),
+    )),
+    Published(_DINOV2, "dinov2_lvd142m", (
+        ("vit_s14", "vit_small_patch14_dinov2.lvd142m", 518),
+        ("vit_b14", "vit_base_patch14_dinov2.lvd142m", 518),
+        ("vit_l14", "vit_large_patch14_dinov2.lvd142m", 518),
+    )),
+    Published(_DINOV2_REGISTERS, "dinov2_reg4_lvd142m", (
+        ("vit_s14", "vit_small_patch14_reg4_dinov2.lvd142m", 518),
+        ("vit_b14", "vit_base_patch14_reg4_dinov2.lvd142m", 518),
+        ("vit_l14", "vit_large_patch14_reg4_dinov2.lvd142m", 518),
+    )),
+    # The architecture has GELU and layer scale of the giant.
+    Published(_DINOV2._replace(options={}), "lvd142m",
+              (("dinov2_giant14", "vit_giant_patch14_dinov2.lvd142m", 518),)),
+    Published(_DINOV2_REGISTERS._replace(options=_FOUR), "reg4_lvd142m",
+              (("dinov2_giant14", "vit_giant_patch14_reg4_dinov2.lvd142m", 518),)),
+    Published(_DINOV3, "lvd1689m", tuple(
+        (f"dinov3_{size}16", f"vit_{name}_patch16_dinov3.lvd1689m", 256)
+        for size, name in (
+            ("s", "small"), ("splus", "small_plus"), ("b", "base"), ("l", "large"),
+            ("hplus", "huge_plus"), ("7b", "7b"),
+        )
+    )),
+    Published(_DINOV3, "sat493m", (("dinov3_l16", "vit_large_patch16_dinov3.sat493m", 256),)),
+    Published(_EUPE, "eupe", (
+        ("dinov3_s16", "vit_small_patch16_dinov3_qkvb.eupe_lvd1689m", 256),
+        ("dinov3_b16", "vit_base_patch16_dinov3_qkvb.eupe_lvd1689m", 256),
+    )),
+    Published(_HUB_DINO, "dino", (
+        ("vit_s16", "facebook/dino-vits16"),
+        ("vit_s8", "facebook/dino-vits8"),
+        ("vit_b16", "facebook/dino-vitb16"),
+        ("vit_b8", "facebook/dino-vitb8"),
+    )),
+    Published(_DINOV2._replace(publisher=HUB, preprocessing=SHORTER_SIDE), "dinov2_lvd142m", (
+        ("vit_s14", "facebook/dinov2-small", 518),
+        ("vit_b14", "facebook/dinov2-base", 518),
+        ("vit_l14", "facebook/dinov2-large", 518),
+    )),
+    Published(_HUB_REGISTERS, "dinov2_reg4_lvd142m", (
+        ("vit_s14", "facebook/dinov2-with-registers-small", 518),
+        ("vit_b14", "facebook/dinov2-with-registers-base", 518),
+        ("vit_l14", "facebook/dinov2-with-registers-large", 518),
+    )),
+    Published(_HUB_DINOV3, "lvd1689m", tuple(
+        (f"dinov3_{size}16", f"facebook/dinov3-vit{name}-pretrain-lvd1689m")
+        for size, name in (
+            ("s", "s16"), ("splus", "s16plus"), ("b", "b16"), ("l", "l16"), ("hplus", "h16plus"),
+        )
+    )),
+)  # fmt: skip

@@ -1,0 +1,353 @@
+"""The ViTs of Google: the paper's, AugReg, SAM, FlexiViT, hybrids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from keras_vit.config import UNIT_RANGE, Preprocessing
+from keras_vit.families import keys
+from keras_vit.families.augreg_files import AugRegFile
+from keras_vit.families.bit import BIT_KEYS, BIT_PROCESSOR
+from keras_vit.families.cards import (
+    BIG_VISION,
+    EXACT,
+    HUB,
+    HUB_EXACT,
+    TIMM,
+    TIMM_AS_EXACT,
+    Origin,
+    Published,
+    Publisher,
+    each,
+    with_top1,
+)
+from keras_vit.families.keys import Fields
+from keras_vit.families.preprocessing import SQUASHED
+
+
+# transformers. Hybrids left it with version 5, so that none are written.
+def _check_stem(config: Any) -> Fields:
+    if config.stem is not None:
+        raise ValueError('transformers has no hybrids since version 5. Save with layout="timm".')
+    return {}
+
+
+MODEL_TYPES = {
+    "vit": keys.ModelType(
+        keys.VIT, keys.DEFAULTS, layouts=("transformers_vit",), headless="ViTModel",
+        head="ViTForImageClassification", more=_check_stem,
+    ),
+    "vit-hybrid": keys.ModelType(
+        {
+            **keys.VIT,
+            "patch_size": keys.HARMLESS,  # of the maps of the stem
+            **keys.harmless(
+                "backbone backbone_featmap_shape backbone_kwargs use_pretrained_backbone "
+                "use_timm_backbone"
+            ),
+            "backbone_config": keys.Part(
+                {
+                    **BIT_KEYS,
+                    "layer_type": keys.Only(("bottleneck",), "units of another kind"),
+                    "global_padding": keys.Only(("same", "SAME"), "another padding"),
+                    "embedding_dynamic_padding": keys.Only((True,), "another padding of the root"),
+                }
+            ),
+        },
+        keys.DEFAULTS,
+    ),
+}  # fmt: skip
+PROCESSORS = {
+    "ViT": keys.Processor(2, 224, True, writes="whole"),
+    "ViTHybrid": BIT_PROCESSOR,
+}
+
+# timm, by the units of the stem's stages.
+_HYBRIDS = {
+    (): "vit_tiny_r_s16_p8_224",
+    (2, 2, 2, 2): "vit_base_r26_s32_224",
+    (3, 4, 9): "vit_base_r50_s16_224",
+    (3, 4, 6, 3): "vit_large_r50_s32_224",
+}
+
+
+def _hybrid_name(config: Any) -> str:
+    if config.stem.stages not in _HYBRIDS or config.stem.width_factor != 1:
+        raise keys.no_such("stem", config.stem)
+    keys.check_epsilon(config)
+    return _HYBRIDS[config.stem.stages]
+
+
+TIMM_MODELS = (
+    keys.TimmModel(
+        lambda config: getattr(config, "stem", None) is not None and keys.has_arguments(config),
+        _hybrid_name, keys.TIMM_WRITTEN, keys.timm_tokens,
+    ),
+)  # fmt: skip
+
+# Published checkpoints: google-research/vision_transformer and big_vision, then copies.
+_VIT_PAPER = "https://arxiv.org/abs/2010.11929"
+_AUGREG_PAPER = "https://arxiv.org/abs/2106.10270"
+_SAM_PAPER = "https://arxiv.org/abs/2106.01548"
+_FLEXIVIT_PAPER = "https://arxiv.org/abs/2212.08013"
+_README = "the project's README"
+_TABLE_5 = "Table 5 of the paper (a model trained the same way)"
+_VIT_MODELS = Publisher(
+    "official",
+    "gs://vit_models/{}.npz",
+    "https://github.com/google-research/vision_transformer",
+    measured=TIMM_AS_EXACT,
+)
+_VIT_OFFICIAL = Origin(_VIT_MODELS, _VIT_PAPER, {}, UNIT_RANGE, 1000)
+# Heads of 21,843 classes, with the hidden layer of the pre-training, by its width: file, MiB.
+_IN21K = {
+    768: (
+        ("vit_b16", "ViT-B_16", 393.69),
+        ("vit_b32", "ViT-B_32", 400.01),
+        ("vit_b8", "ViT-B_8", 393.72),
+        ("r50_vit_b16", "R50+ViT-B_16", 439.85),
+        ("r26_vit_b32", "R26+ViT-B_32", 450.23),
+    ),
+    1024: (
+        ("vit_l16", "ViT-L_16", 1.22 * 1024),
+        ("vit_l32", "ViT-L_32", 1.23 * 1024),
+        ("r50_vit_l32", "R50+ViT-L_32", 1.31 * 1024),
+    ),
+    1280: (("vit_h14", "ViT-H_14", 2.46 * 1024),),
+}
+_NO_HEAD = _VIT_OFFICIAL._replace(
+    classes=21843,
+    note="All weights of its head are zero, on purpose: it is there to be fine-tuned and predicts "
+    "nothing.",
+)
+_FINE_TUNED = "imagenet21k+imagenet2012"
+
+# The table of recommended files in the README of AugReg: model, augmentation, weight decay, dropout
+# and stochastic depth, MiB; then the learning rate of fine-tuning at 384 pixels and its top-1. B_8
+# is recommended by big_vision, which fine-tuned it at 224.
+_RECOMMENDED = (
+    ("L_16", "strong1", "0.1", "0.0", 1243, "0.01", 384, 85.59),
+    ("B_16", "medium1", "0.1", "0.0", 391, "0.03", 384, 85.49),
+    ("S_16", "light1", "0.03", "0.0", 115, "0.03", 384, 83.73),
+    ("R50_L_32", "medium1", "0.1", "0.1", 1337, "0.01", 384, 85.99),
+    ("R26_S_32", "light1", "0.1", "0.0", 170, "0.01", 384, 83.85),
+    ("Ti_16", "none", "0.03", "0.0", 37, "0.03", 384, 78.22),
+    ("B_32", "light1", "0.1", "0.0", 398, "0.01", 384, 83.59),
+    ("S_32", "none", "0.1", "0.0", 118, "0.01", 384, 79.58),
+    ("R_Ti_16", "none", "0.03", "0.0", 40, "0.03", 384, 75.40),
+    ("B_8", "medium2", "0.1", "0.0", None, "0.03", 224, 85.578),
+)
+# What timm chose among the files fine-tuned at 224 pixels, and among those trained on ImageNet
+# alone, fine-tuned at 224 and 384.
+_AT_224 = (
+    ("Ti_16", "none", "0.03", "0.0", "0.03"), ("S_32", "light1", "0.03", "0.0", "0.03"),
+    ("S_16", "light1", "0.03", "0.0", "0.03"), ("B_32", "medium1", "0.03", "0.0", "0.03"),
+    ("B_16", "medium1", "0.1", "0.0", "0.01"), ("L_16", "medium1", "0.1", "0.1", "0.01"),
+    ("R_Ti_16", "none", "0.03", "0.0", "0.03"), ("R26_S_32", "light0", "0.03", "0.1", "0.03"),
+    ("R50_L_32", "medium1", "0.1", "0.1", "0.01"),
+)  # fmt: skip
+_IN1K = (
+    ("S_16", "medium2", "0.1", "0.0", "0.01"), ("B_32", "medium2", "0.1", "0.1", "0.01"),
+    ("B_16", "strong2", "0.1", "0.1", "0.01"),
+)  # fmt: skip
+# Top-1 that timm measured at 224 and at 384 pixels.
+_AUGREG_TOP1 = {
+    "vit_ti16": (75.452, 78.438), "vit_s32": (76.010, 80.476), "vit_s16": (81.402, 83.814),
+    "vit_b32": (80.732, 83.358), "vit_b16": (84.534, 86.010), "vit_b8": (85.838,),
+    "vit_l16": (85.856, 87.096), "r_vit_ti16": (71.800, 75.962), "r26_vit_s32": (81.856, 84.066),
+    "r50_vit_l32": (84.434, 86.188),
+}  # fmt: skip
+_IN1K_TOP1 = {
+    "vit_s16": (78.842, 81.130), "vit_b32": (74.908, 78.750), "vit_b16": (79.154, 81.102),
+}  # fmt: skip
+
+
+def _augreg(
+    model: str, data: str, augmentation: str, decay: str, rate: str, *adapted: Any
+) -> tuple[Any, ...]:
+    """Variant, name and image size of an AugReg file: see `AugRegFile`."""
+    settings = (model, data, 300, "0.001", augmentation, decay, rate, rate)
+    file = AugRegFile(*settings, *(("imagenet2012", "20k", *adapted) if adapted else ()))
+    return file.variant, f"augreg/{file.name.removesuffix('.npz')}", file.image_size
+
+
+_AUGREG = Origin(_VIT_MODELS, _AUGREG_PAPER, {"dropout_rate": 0.0}, UNIT_RANGE, 1000)
+_PRETRAINED_AUGREG = _AUGREG._replace(classes=21843)
+_OFFICIAL_CARDS = (
+    *(
+        Published(_NO_HEAD._replace(options={"pre_logits": width}), "orig_in21k", tuple(
+            (variant, f"imagenet21k/{name}", 224, None, size) for variant, name, size in files
+        ))
+        for width, files in _IN21K.items()
+    ),
+    Published(_VIT_OFFICIAL, "orig_in21k_ft_in1k", (
+        ("vit_b16", f"{_FINE_TUNED}/ViT-B_16-224", 224, 81.2, 330.29, _README),
+        ("vit_b16", f"{_FINE_TUNED}/ViT-B_16", 384, 84.212, 331.4),
+        ("vit_b32", f"{_FINE_TUNED}/ViT-B_32", 384, 81.28, 336.89, _TABLE_5),
+        ("vit_b8", f"{_FINE_TUNED}/ViT-B_8", 384, None, 334.78),
+        ("vit_l16", f"{_FINE_TUNED}/ViT-L_16-224", 224, 82.7, None, _README),
+        ("vit_l16", f"{_FINE_TUNED}/ViT-L_16", 384, 85.15, None, _TABLE_5),
+        ("vit_l32", f"{_FINE_TUNED}/ViT-L_32", 384, 81.508),
+        ("r50_vit_b16", f"{_FINE_TUNED}/R50+ViT-B_16", 384, 84.988, 377.57),
+    )),
+    # trained on ImageNet from scratch with sharpness-aware minimisation
+    Published(_VIT_OFFICIAL._replace(paper=_SAM_PAPER), "sam_in1k", (
+        ("vit_b16", "sam/ViT-B_16", 224, 80.246, 330.3),
+        ("vit_b32", "sam/ViT-B_32", 224, 73.704, 336.61),
+        ("vit_l16", "sam/ViT-L_16"),
+        ("vit_l32", "sam/ViT-L_32"),
+        ("vit_s16", "sam/ViT-S_16", 224, None, 252.57),
+    )),
+    Published(_PRETRAINED_AUGREG, "augreg_in21k", tuple(
+        (*_augreg(model, "i21k", *settings), None, size)
+        for model, *settings, size, _, _, _ in _RECOMMENDED
+    )),
+    Published(_AUGREG, "augreg_in21k_ft_in1k", (
+        *(
+            (
+                *_augreg(model, "i21k", *settings, lr, side), top1, None,
+                _README if side == 384 else "the table of google-research/big_vision",
+            )
+            for model, *settings, _, lr, side, top1 in _RECOMMENDED
+        ),
+        *(
+            (*(file := _augreg(model, "i21k", *settings, 224)), _AUGREG_TOP1[file[0]][0])
+            for model, *settings in _AT_224
+        ),
+    )),
+    Published(_AUGREG, "augreg_in1k", tuple(
+        (*(file := _augreg(model, "i1k", *settings, side)), _IN1K_TOP1[file[0]][side == 384])
+        for model, *settings in _IN1K
+        for side in (224, 384)
+    )),
+)  # fmt: skip
+
+# Hidden layer before the head, fixed positions, mean of the patch tokens.
+_PLAIN = Origin(
+    BIG_VISION,
+    "https://arxiv.org/abs/2205.01580",
+    {"pooling": "gap", "class_token": False, "position_embedding": "sincos_2d", "pre_logits": 384},
+    Preprocessing(interpolation="area", crop_ratio=224 / 256),
+    1000,
+    measured="the paper",
+)
+# Positions have no row for the class token there.
+_FLEXIVIT = Origin(
+    BIG_VISION,
+    _FLEXIVIT_PAPER,
+    {"position_on_class_token": False},
+    Preprocessing(interpolation="bilinear", crop_ratio=7 / 8),
+    1000,
+    flexible=True,
+    measured=TIMM_AS_EXACT,
+)
+# Top-1 of L, B and S by epochs, of which 1,200 are recommended.
+_FLEXIVIT_TOP1 = {
+    1200: (85.646, 84.678, 82.576), 600: (85.530, 84.564, 82.388), 300: (85.284, 84.402, 82.170),
+}  # fmt: skip
+_FLEXIVIT_IN21K = _FLEXIVIT._replace(classes=21843)
+_BASELINE = _FLEXIVIT_IN21K._replace(flexible=False)
+_THIRTY = _BASELINE._replace(options={**_FLEXIVIT.options, "patch_size": (30, 30)})
+_BIG_VISION_CARDS = (
+    *(
+        Published(
+            _PLAIN, f"plain_in1k_{epochs}ep", (("vit_s16", f"vit_s16_i1k_{epochs}ep", 224, top1),)
+        )
+        for epochs, top1 in ((90, 76.5), (150, None), (300, 80.0))
+    ),
+    *(
+        Published(_FLEXIVIT, f"flexivit_in1k_{epochs}ep", tuple(
+            (f"vit_{size}16", f"flexivit/flexivit_{size}_i1k{ending}", 240, top1)
+            for size, top1 in zip("lbs", _FLEXIVIT_TOP1.get(epochs, [None] * 3), strict=True)
+        ))
+        for epochs, ending in ((1200, ""), (600, "_600ep"), (300, "_300ep"), (90, "_90ep"))
+    ),
+    *(
+        Published(_FLEXIVIT_IN21K, f"flexivit_in21k_{epochs}ep",
+                  (("vit_b16", f"flexivit/flexivit_b_i21k_{epochs}ep", 240),))
+        for epochs in (1000, 300, 90)
+    ),
+    Published(_BASELINE, "flexivit_baseline_in21k_300ep",
+              (("vit_b16", "flexivit/vit_b16_i21k_300ep", 240),)),
+    Published(_THIRTY, "flexivit_baseline_in21k_300ep",
+              (("vit_b32", "flexivit/vit_b30_i21k_300ep", 240),)),
+)  # fmt: skip
+
+_TIMM_VIT = Origin(TIMM, _VIT_PAPER, EXACT, classes=1000)
+_TIMM_AUGREG = _TIMM_VIT._replace(paper=_AUGREG_PAPER)
+_TIMM_FLEXIVIT = Origin(
+    TIMM, _FLEXIVIT_PAPER, {**EXACT, **_FLEXIVIT.options}, classes=1000, flexible=True
+)
+_NAMES = {
+    "vit_ti16": "tiny_patch16", "vit_s32": "small_patch32", "vit_s16": "small_patch16",
+    "vit_b32": "base_patch32", "vit_b16": "base_patch16", "vit_b8": "base_patch8",
+    "vit_l32": "large_patch32", "vit_l16": "large_patch16", "vit_h14": "huge_patch14",
+    "r_vit_ti16": "tiny_r_s16_p8", "r26_vit_s32": "small_r26_s32", "r50_vit_l32": "large_r50_s32",
+    "r50_vit_b16": "base_r50_s16",
+}  # fmt: skip
+
+
+def _timm(origin: Origin, tag: str, top1: Mapping[str, tuple[float | None, ...]]) -> Published:
+    """Files of timm with one tag."""
+    return Published(origin, tag, with_top1(f"vit_{{}}_{{}}.{tag}", _NAMES, top1))
+
+
+def _pretrained(origin: Origin, tag: str, variants: str) -> Published:
+    """Files of timm without top-1, of 224 pixels."""
+    sizes = dict.fromkeys(variants.split(), (224,))
+    return Published(origin, tag, each(f"vit_{{}}_{{}}.{tag}", _NAMES, sizes))
+
+
+_TIMM_CARDS = (
+    _timm(_TIMM_AUGREG, "augreg2_in21k_ft_in1k", {"vit_b16": (85.108,), "vit_b8": (86.252,)}),
+    _timm(_TIMM_AUGREG, "augreg_in21k_ft_in1k", _AUGREG_TOP1),
+    _timm(_TIMM_AUGREG, "augreg_in1k", _IN1K_TOP1),
+    _timm(_TIMM_VIT, "orig_in21k_ft_in1k", {
+        "vit_b16": (81.782, 84.212), "vit_l32": (None, 81.508), "r50_vit_b16": (None, 84.988),
+    }),
+    _timm(_TIMM_VIT._replace(paper=_SAM_PAPER), "sam_in1k",
+          {"vit_b32": (73.704,), "vit_b16": (80.246,)}),
+    _pretrained(
+        _TIMM_AUGREG._replace(classes=21843), "augreg_in21k",
+        "vit_ti16 vit_s32 vit_s16 vit_b32 vit_b16 vit_b8 vit_l16 r_vit_ti16 r26_vit_s32 "
+        "r50_vit_l32",
+    ),
+    _pretrained(
+        _TIMM_VIT._replace(classes=None), "orig_in21k",
+        "vit_b32 vit_b16 vit_l32 vit_l16 vit_h14 r50_vit_b16",
+    ),
+    *(
+        Published(_TIMM_FLEXIVIT, f"flexivit_{epochs}ep_in1k", tuple(
+            (f"vit_{name[0]}16", f"flexivit_{name}.{epochs}ep_in1k", 240, top1)
+            for name, top1 in zip(("large", "base", "small"), accuracies, strict=True)
+        ))
+        for epochs, accuracies in _FLEXIVIT_TOP1.items()
+    ),
+)  # fmt: skip
+
+_HUB_VIT = Origin(HUB, _VIT_PAPER, HUB_EXACT, SQUASHED, 1000)
+_HUB_HYBRID = _HUB_VIT._replace(  # as timm, from which it was converted
+    preprocessing=Preprocessing(interpolation="bicubic", crop_ratio=1.0, library="transformers")
+)
+_HUB_NAMES = {variant: name.replace("_", "-") for variant, name in _NAMES.items()}
+_POOLER = (
+    "The file has no head. Its pooler, the hidden layer of pre-training, is not part of the "
+    "features."
+)
+CARDS = (
+    *_OFFICIAL_CARDS,
+    *_BIG_VISION_CARDS,
+    *_TIMM_CARDS,
+    Published(_HUB_VIT, "orig_in21k_ft_in1k", each("google/vit-{}-{}", _HUB_NAMES, {
+        "vit_b16": (224, 384), "vit_b32": (384,), "vit_l16": (224, 384), "vit_l32": (384,),
+    })),
+    Published(_HUB_HYBRID, "orig_in21k_ft_in1k",
+              (("r50_vit_b16", "google/vit-hybrid-base-bit-384", 384),)),
+    Published(
+        _HUB_VIT._replace(classes=None, note=_POOLER), "orig_in21k",
+        each("google/vit-{}-{}-in21k", _HUB_NAMES, dict.fromkeys(
+            ("vit_b16", "vit_b32", "vit_l16", "vit_l32", "vit_h14"), (224,)
+        )),
+    ),
+)  # fmt: skip

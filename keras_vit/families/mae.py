@@ -1,0 +1,39 @@
+"""MAE and other ViTs pre-trained on hidden patches: I-JEPA, MSN."""
+
+from __future__ import annotations
+
+from keras_vit.families import keys
+from keras_vit.families.cards import EXACT, HUB, HUB_EXACT, TIMM, Origin, Published
+from keras_vit.families.preprocessing import TORCHVISION
+
+# transformers; I-JEPA is https://arxiv.org/abs/2301.08243, MSN https://arxiv.org/abs/2204.07141.
+MODEL_TYPES = {
+    "vit_mae": keys.ModelType(
+        {
+            **keys.VIT,
+            **keys.harmless(
+                "decoder_num_attention_heads decoder_hidden_size decoder_num_hidden_layers "
+                "decoder_intermediate_size mask_ratio norm_pix_loss"
+            ),
+        },
+        keys.DEFAULTS,
+    ),
+    "ijepa": keys.ModelType(keys.VIT, keys.DEFAULTS),
+    "vit_msn": keys.ModelType(keys.VIT, {**keys.DEFAULTS, "layer_norm_eps": 1e-6}),
+}
+
+# Published checkpoints. The authors evaluate with torchvision.
+_TIMM_MAE = Origin(TIMM, "https://arxiv.org/abs/2111.06377", EXACT, licence="CC-BY-NC-4.0")
+_HUB_MAE = _TIMM_MAE._replace(publisher=HUB, options=HUB_EXACT, preprocessing=TORCHVISION)
+CARDS = (
+    Published(_TIMM_MAE, "mae", (
+        ("vit_b16", "vit_base_patch16_224.mae"),
+        ("vit_l16", "vit_large_patch16_224.mae"),
+        ("vit_h14", "vit_huge_patch14_224.mae"),
+    )),
+    Published(_HUB_MAE, "mae", (
+        ("vit_b16", "facebook/vit-mae-base"),
+        ("vit_l16", "facebook/vit-mae-large"),
+        ("vit_h14", "facebook/vit-mae-huge"),
+    )),
+)  # fmt: skip

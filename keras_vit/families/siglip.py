@@ -1,0 +1,180 @@
+"""SigLIP and SigLIP 2."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from keras_vit.config import UNIT_RANGE
+from keras_vit.families import keys
+from keras_vit.families.cards import BIG_VISION, EXACT, HUB, TIMM, Files, Origin, Published, each
+from keras_vit.families.keys import Fields
+from keras_vit.families.preprocessing import SQUASHED
+
+IMAGES = dataclasses.replace(SQUASHED, interpolation="bicubic")
+
+
+# transformers. NaFlex has the same names of arrays.
+_SIGLIP_KEYS: keys.Rules = {
+    **keys.ENCODER,
+    "intermediate_size": keys.Size("mlp_dim"),
+    **keys.harmless("vision_use_head"),
+}
+_SIGLIP_DEFAULTS = {**keys.DEFAULTS, "layer_norm_eps": 1e-6, "hidden_act": "gelu_pytorch_tanh"}
+_TWO_TOWERS: keys.Rules = {
+    **keys.COMMON,
+    **keys.harmless("text_config vision_config projection_dim"),
+}
+
+
+def _siglip(config: Any) -> Fields:
+    return {"vision_use_head": config.pooling == "map"}
+
+
+def _siglip2(config: Any) -> Fields:
+    return {**_siglip(config), "num_patches": config.grid[0] * config.grid[1]}
+
+
+MODEL_TYPES = {
+    "siglip_vision_model": keys.ModelType(
+        _SIGLIP_KEYS,
+        _SIGLIP_DEFAULTS,
+        layouts=("transformers_siglip",),
+        holds=lambda config: not config.takes_patches,
+        headless="SiglipVisionModel",
+        head="SiglipForImageClassification",
+        parent="siglip",
+        more=_siglip,
+        square=True,
+    ),
+    "siglip": keys.ModelType(_TWO_TOWERS, images="siglip_vision_model"),
+    "siglip2_vision_model": keys.ModelType(
+        {**_SIGLIP_KEYS, **keys.harmless("num_patches")},  # of the table of positions
+        _SIGLIP_DEFAULTS,
+        layouts=("transformers_siglip",),
+        holds=lambda config: config.takes_patches,
+        headless="Siglip2VisionModel",
+        head="Siglip2ForImageClassification",
+        parent="siglip2",
+        more=_siglip2,
+        square=True,
+        processor="Siglip2",
+    ),
+    "siglip2": keys.ModelType(_TWO_TOWERS, images="siglip2_vision_model"),
+}
+PROCESSORS = {
+    "Siglip": keys.Processor(3, {"height": 224, "width": 224}, False),
+    "Siglip2": keys.Processor(  # the aspect ratio is kept
+        2,
+        {"height": 256, "width": 256},
+        False,
+        rules={
+            "max_num_patches": keys.Sets("max_num_patches", int),
+            "patch_size": keys.Size("patch_size"),
+        },
+        defaults={"patch_size": 16},
+    ),
+}
+
+# Published checkpoints
+_PAPER = "https://arxiv.org/abs/2303.15343"
+_SIGLIP2_PAPER = "https://arxiv.org/abs/2502.14786"
+_MAP: Fields = {"pooling": "map", "class_token": False, "position_on_class_token": False}
+# The encoder without its pooling, which timm calls "gap".
+_GAP: Fields = {**_MAP, "pooling": "gap"}
+_TWO = "The file holds a text tower too, which is left out."
+_CUT_OFF = (
+    "Made for 384 pixels, of which patches of 14 cover 378: the official code leaves the last six "
+    "rows and columns out."
+)
+_OFFICIAL = Origin(BIG_VISION, _PAPER, _MAP, UNIT_RANGE, note=_TWO)
+_OFFICIAL2 = _OFFICIAL._replace(paper=_SIGLIP2_PAPER)
+_TIMM_SIGLIP = Origin(TIMM, _PAPER, {**EXACT, **_MAP})
+_TIMM_TANH = _TIMM_SIGLIP._replace(options={"gelu": "tanh", **_MAP})
+_TIMM_SIGLIP2 = _TIMM_TANH._replace(paper=_SIGLIP2_PAPER)
+# timm runs some with either GELU.
+_TIMM_SIGLIP2_EXACT = _TIMM_SIGLIP._replace(paper=_SIGLIP2_PAPER)
+_TIMM_GAP = Origin(TIMM, _PAPER, {**EXACT, **_GAP})
+_TIMM_GAP2 = _TIMM_GAP._replace(paper=_SIGLIP2_PAPER)
+_HUB_SIGLIP = Origin(HUB, _PAPER, {"gelu": "tanh", **_MAP}, IMAGES, note=_TWO)
+_HUB_SIGLIP2 = _HUB_SIGLIP._replace(paper=_SIGLIP2_PAPER, preprocessing=SQUASHED)
+
+_MODELS = {
+    "vit_b32": "base-patch32", "vit_b16": "base-patch16", "vit_l16": "large-patch16",
+    "vit_so400m14": "so400m-patch14", "vit_so400m16": "so400m-patch16",
+    "vit_giantopt16": "giant-opt-patch16", "siglip2_naflex_b16": "base-patch16",
+    "siglip2_naflex_so400m16": "so400m-patch16",
+}  # fmt: skip
+_TIMM_MODELS = {
+    variant: model.replace("giant-opt", "giantopt").replace("-", "_")
+    for variant, model in _MODELS.items()
+}
+
+
+def _timm(ending: str, **sizes: tuple[int, ...]) -> Files:
+    return each(f"vit_{{}}_siglip_{ending}", _TIMM_MODELS, sizes)
+
+
+def _hub(name: str, **sizes: tuple[int, ...]) -> Files:
+    return each(f"google/{name}", _MODELS, sizes)
+
+
+CARDS = (
+    Published(_OFFICIAL, "siglip_webli", (
+        ("vit_b16", "siglip/webli_en_b16_224_63724782", 224),
+        ("vit_b16", "siglip/webli_en_b16_256_60500360", 256),
+        ("vit_b16", "siglip/webli_en_b16_384_68578854", 384),
+        ("vit_b16", "siglip/webli_en_b16_512_68580893", 512),
+        ("vit_l16", "siglip/webli_en_l16_256_60552751", 256),
+        ("vit_l16", "siglip/webli_en_l16_384_63634585", 384),
+        ("vit_so400m14", "siglip/webli_en_so400m_224_57633886", 224),
+    )),
+    Published(_OFFICIAL, "siglip_webli_i18n", (
+        ("vit_b16", "siglip/webli_i18n_b16_256_66117334", 256),
+        ("vit_so400m16", "siglip/webli_i18n_so400m_16_256_78061115", 256),
+    )),
+    Published(_OFFICIAL._replace(note=f"{_TWO} {_CUT_OFF}"), "siglip_webli",
+              (("vit_so400m14", "siglip/webli_en_so400m_384_58765454", 378),)),
+    Published(_OFFICIAL2, "siglip2_webli", each("siglip2/siglip2_{}_{}", {
+        variant: variant.removeprefix("vit_").replace("giantopt", "g-opt") for variant in _MODELS
+    }, {
+        "vit_b32": (256,), "vit_b16": (224, 256, 384, 512), "vit_l16": (256, 384, 512),
+        "vit_so400m14": (224,), "vit_so400m16": (256, 384, 512), "vit_giantopt16": (256, 384),
+    })),
+    Published(_OFFICIAL2._replace(note=f"{_TWO} {_CUT_OFF}"), "siglip2_webli",
+              (("vit_so400m14", "siglip2/siglip2_so400m14_384", 378),)),
+    Published(_TIMM_SIGLIP, "siglip_webli", _timm(
+        "{}.webli", vit_b16=(224, 256, 384, 512), vit_l16=(256, 384), vit_so400m14=(224, 378)
+    )),
+    Published(_TIMM_SIGLIP, "siglip_webli_i18n", _timm("{}.webli_i18n", vit_b16=(256,))),
+    Published(_TIMM_SIGLIP._replace(classes=1000), "siglip_webli_ft_in1k",
+              (("vit_so400m14", "vit_so400m_patch14_siglip_378.webli_ft_in1k", 378, 89.410),)),
+    Published(_TIMM_TANH, "siglip_webli_i18n", _timm("{}.webli_i18n", vit_so400m16=(256,))),
+    Published(_TIMM_SIGLIP2_EXACT, "siglip2_webli", _timm(
+        "{}.v2_webli", vit_b16=(224, 256, 384, 512), vit_l16=(256, 384), vit_so400m14=(224, 378)
+    )),
+    Published(_TIMM_SIGLIP2, "siglip2_webli", _timm(
+        "{}.v2_webli", vit_b32=(256,), vit_l16=(512,), vit_so400m16=(256, 384, 512),
+        vit_giantopt16=(256, 384),
+    )),
+    Published(_TIMM_GAP, "siglip_gap_webli", _timm(
+        "gap_{}.webli", vit_b16=(224, 256, 384), vit_l16=(256, 384), vit_so400m14=(224,)
+    )),
+    Published(_TIMM_GAP2, "siglip2_gap_webli", _timm(
+        "gap_{}.v2_webli", vit_b16=(224, 256), vit_l16=(256,), vit_so400m14=(224,)
+    )),
+    Published(_TIMM_GAP2._replace(options={"gelu": "tanh", **_GAP}), "siglip2_gap_webli",
+              _timm("gap_{}.v2_webli", vit_b32=(256,))),
+    Published(_HUB_SIGLIP, "siglip_webli", _hub(
+        "siglip-{}-{}", vit_b16=(224, 256, 384, 512), vit_l16=(256, 384), vit_so400m14=(224,)
+    )),
+    Published(_HUB_SIGLIP, "siglip_webli_i18n",
+              _hub("siglip-{}-{}-multilingual", vit_b16=(256,))),
+    Published(_HUB_SIGLIP2, "siglip2_webli", _hub(
+        "siglip2-{}-{}", vit_b32=(256,), vit_b16=(224, 256, 384, 512), vit_l16=(384, 512),
+        vit_so400m14=(224,), vit_so400m16=(512,), vit_giantopt16=(256, 384),
+    )),
+    Published(Origin(HUB, _SIGLIP2_PAPER, {}, SQUASHED), "webli", _hub(
+        "siglip2-{}-naflex", siglip2_naflex_b16=(256,), siglip2_naflex_so400m16=(256,)
+    )),
+)  # fmt: skip
