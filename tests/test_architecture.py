@@ -26,7 +26,7 @@ LEVELS = {
     2: ("layers", "data", "resume"),
     1: ("variants", "resize", "runtime", "distribution"),
     0: ("config", "families", "timm_architectures"),
-    -1: ("checks", "errors", "files", "installation", "reading"),
+    -1: ("checks", "errors", "files", "installation", "intervals", "reading"),
 }
 LEVEL = {name: level for level, names in LEVELS.items() for name in names}
 # Sub-packages that may import TensorFlow at the top of a module. Modules elsewhere import it in

@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from keras_vit.checks import check_choice
 from keras_vit.config import Preprocessing
+from keras_vit.export.formats import FORMATS
 from keras_vit.export.freeze import constants_of, with_weights
 from keras_vit.export.inference import (
     Inference,
@@ -34,7 +35,6 @@ from keras_vit.export.litert_metadata import LABELS, add_metadata
 from keras_vit.export.runners import count_litert_operators, load_litert
 from keras_vit.export.serving import model_card
 from keras_vit.export.verify import (
-    LIMITS,
     ExportReport,
     Images,
     check,
@@ -118,7 +118,7 @@ def export_litert(
 
     >>> print(keras_vit.export_litert(model, "model.tflite"))
     """
-    check_precision(precision, LIMITS["litert"])
+    check_precision(precision, FORMATS["litert"].tolerances)
     inference = prepare(model, preprocessing=preprocessing, activation=activation, any_aspect=True)
     if inference.takes_patches and (precision.startswith("int") or converter != "tensorflow"):
         raise ValueError(

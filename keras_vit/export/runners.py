@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
+from keras_vit.export.formats import FORMATS
 from keras_vit.installation import pip_install
 from keras_vit.reading import open_regular
 from keras_vit.runtime.private_names import litert_operators
@@ -255,7 +256,7 @@ def newest_version(path: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def find_format(path: str | os.PathLike[str]) -> str:
-    """Detects the format of an exported file, a key of `LOADERS`.
+    """Detects the format of an exported file, a key of `FORMATS`.
 
     Raises:
         FileNotFoundError: If `path` does not exist.
@@ -269,21 +270,10 @@ def find_format(path: str | os.PathLike[str]) -> str:
     if path.is_file():
         with open_regular(path) as file:
             head = file.read(8)
-        if head[4:] == b"TFL3":
-            return "litert"
-        if head[:1] == b"\x08":  # the field ir_version of an ONNX model
-            return "onnx"
-        if head[:5] == b"<?xml" and path.suffix == ".xml":
-            return "openvino"
+        for name, format in FORMATS.items():
+            if format.is_file(head, path.suffix):
+                return name
     raise ValueError(
         "An exported file must be a SavedModel version (a directory with saved_model.pb), a LiteRT "
         f"file, an ONNX file or the .xml file of OpenVINO. Received: {str(path)!r}."
     )
-
-
-LOADERS = {
-    "saved_model": load_saved_model,
-    "litert": load_litert,
-    "onnx": load_onnx,
-    "openvino": load_openvino,
-}

@@ -19,17 +19,11 @@ import tensorflow as tf
 from keras_vit.config import Preprocessing
 from keras_vit.data.transforms import eval_transform
 from keras_vit.errors import ExportMismatchError
+from keras_vit.export.formats import FORMATS
 from keras_vit.export.inference import Inference, prepare
-from keras_vit.export.runners import LOADERS, Runner, find_format, newest_version
+from keras_vit.export.runners import Runner, find_format, newest_version
 from keras_vit.models.quantized import quantized_layers
 
-# Largest difference allowed, relative to the largest value of an output.
-LIMITS: dict[str, dict[str, float]] = {
-    "saved_model": {"float32": 1e-4, "bfloat16": 0.1, "float16": 2e-2},
-    "litert": {"float32": 1e-4, "float16": 2e-2, "dynamic": 0.5, "int8": 0.5, "int4": 0.5},
-    "onnx": {"float32": 1e-5, "float16": 2e-2, "int8": 0.5},
-    "openvino": {"float32": 1e-5, "float16": 2e-2, "bfloat16": 0.1, "int8": 0.5},
-}
 QUANTIZED = ("dynamic", "int8", "int4")
 # Top-1 agreement on images of the task, below which a file is an error, and a warning.
 REFUSED, WARNED = 0.7, 0.95
@@ -126,7 +120,7 @@ def verify_export(
     )
     of_task = images is not None
     images = verification_images(images, inference)
-    runner = of_images(LOADERS[format](path), inference)
+    runner = of_images(FORMATS[format].load(path), inference)
     if quantized_layers(model):
         expected = _quantized_outputs(inference, images)
     else:
@@ -238,7 +232,7 @@ def check(
     tolerance: float | None = None,
     min_agreement: float | None = None,
 ) -> ExportReport:
-    """Raises an error if an export differs from its model by more than `LIMITS` allow.
+    """Raises an error if an export differs from its model by more than its format allows.
 
     Top-1 agreement counts on images of the task alone: below `REFUSED` it is an error, below
     `WARNED` a warning, in all formats and precisions. Synthetic images say little about it.
@@ -255,7 +249,8 @@ def check(
     Raises:
         ExportMismatchError: If a limit is exceeded.
     """
-    known = LIMITS[report.format].get(report.precision)  # `verify_export` knows no precision
+    tolerances = FORMATS[report.format].tolerances
+    known = tolerances.get(report.precision)  # `verify_export` knows no precision
     allowed = known if tolerance is None else tolerance
     agreement = report.top1_agreement
     if tolerance is not None or known is None or agreement is None:
@@ -294,7 +289,7 @@ def _advice(report: ExportReport, known: float | None, of_task: bool) -> str:
             "openvino": "Keep layers in float by `float_layers`",
         }.get(report.format, "Take another format, whose int8 is calibrated")
         return (
-            f'{floats}, or "float16"; `keras_vit.report.export_within_budget` finds the smallest '
+            f'{floats}, or "float16"; `keras_vit.export.export_within_budget` finds the smallest '
             f"file for a budget of accuracy.{images}"
         )
     is_near = report.max_difference <= math.sqrt(known or 0.5)  # half of the digits
