@@ -18,6 +18,9 @@ import numpy as np
 
 from keras_vit.checks import check_choice
 from keras_vit.config import Preprocessing
+from keras_vit.data.batches import eval_batches
+from keras_vit.data.decode import decode
+from keras_vit.data.input_transform import InputTransform
 from keras_vit.errors import ExportMismatchError, printable
 from keras_vit.export.formats import FORMATS
 from keras_vit.export.inference import EXPORTED, Inference, prepare
@@ -163,7 +166,7 @@ def export_within_budget(
         if calibration is None:
             images, calibration = images.split(min(_CALIBRATION, max(1, images.num_images // 5)))
         samples = list(_decoded(calibration, inference))
-    batches = _Batches(images, inference)
+    batches = _read_batches(images, inference)
     before = _answers(inference.run, batches, inference)
     answers: dict[Candidate, _Answers] = {}
 
@@ -178,7 +181,7 @@ def export_within_budget(
         "preprocessing": inference.preprocessing,
     }
     with tempfile.TemporaryDirectory() as folder:
-        pixels = next(iter(batches))[0][:1]
+        pixels = next(batches.as_numpy_iterator())[0][:1]
         search = Search(model, pathlib.Path(folder), pixels, measure, samples, **options)
         for precision in FORMATS[to].searched:
             if precision != "int4" or _has_int4(model):
@@ -322,11 +325,11 @@ def part_of_name(tensor: str) -> str:
     return first[first.find("/") :] if first.startswith(EXPORTED) else first
 
 
-def _answers(run: Runner, batches: _Batches, inference: Inference) -> _Answers:
+def _answers(run: Runner, batches: Any, inference: Inference) -> _Answers:
     """The most probable class of every image, and the probability of its own."""
     own = [name for name, same in inference.names.items() if same == "logits"]
     parts = []
-    for pixels, labels in batches:
+    for pixels, labels in batches.as_numpy_iterator():
         outputs = run(pixels)
         logits = outputs["logits" if "logits" in outputs else own[0]].astype("float64")
         shares = np.exp(logits - logits.max(axis=-1, keepdims=True))
@@ -335,42 +338,20 @@ def _answers(run: Runner, batches: _Batches, inference: Inference) -> _Answers:
     return _Answers(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
 
-class _Batches:
+def _read_batches(images: ImageSet, inference: Inference) -> Any:
     """Pixels in [0, 255] of the model's size, preprocessed as in evaluation, and labels.
 
     They are kept where that takes little memory, as each file is measured on all of them.
     """
-
-    def __init__(self, images: ImageSet, inference: Inference):
-        self._images, self._inference = images, inference
-        self._kept: list[tuple[np.ndarray, np.ndarray]] = []
-
-    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        if self._kept:
-            yield from self._kept
-            return
-        from keras_vit.data.batches import eval_batches
-        from keras_vit.data.input_transform import InputTransform
-
-        height, width, channels = self._inference.input_shape
-        transform = InputTransform((height, width), self._inference.preprocessing, False, channels)
-        count = self._images.num_images
-        is_small = 4 * count * height * width * channels <= _KEPT_BYTES
-        found = []
-        for pixels, labels in eval_batches(
-            self._images, transform, min(_BATCH, count), one_hot=False
-        ):
-            batch = np.asarray(pixels), np.asarray(labels)
-            if is_small:
-                found.append(batch)
-            yield batch
-        self._kept = found
+    height, width, channels = inference.input_shape
+    transform = InputTransform((height, width), inference.preprocessing, False, channels)
+    is_small = 4 * images.num_images * height * width * channels <= _KEPT_BYTES
+    batch_size = min(_BATCH, images.num_images)
+    return eval_batches(images, transform, batch_size, one_hot=False, cache=is_small)
 
 
 def _decoded(images: ImageSet, inference: Inference) -> Iterator[np.ndarray]:
     """At most 100 images in their own sizes, of all classes: folders are sorted by class."""
-    from keras_vit.data.decode import decode
-
     turn = inference.preprocessing.exif_orientation
     for item, _ in images.spread(_CALIBRATION):
         yield decode(
