@@ -108,15 +108,8 @@ def export_onnx(
         _write(graph, unfinished, precision, external_data, {"model_card": card})
         runner = of_images(load_onnx(unfinished), inference)
         expected = expected_outputs(inference, images)
-        report = compare(
-            unfinished,
-            "onnx",
-            precision,
-            runner,
-            expected,
-            images,
-            smallest_scale=inference.smallest_scale,
-        )
+        kind, scale = (unfinished, "onnx", precision), inference.smallest_scale
+        report = compare(*kind, runner, expected, images, smallest_scale=scale)
         inference.check_unchanged()
         check(report, of_task, tolerance)
     return dataclasses.replace(report, path=local_or_remote(path))

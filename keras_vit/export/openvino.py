@@ -130,15 +130,8 @@ def export_openvino(
         )
         _save(graph, unfinished, precision)
         expected, runner = expected_outputs(inference, images), load_openvino(unfinished)
-        report = compare(
-            unfinished,
-            "openvino",
-            precision,
-            runner,
-            expected,
-            images,
-            smallest_scale=inference.smallest_scale,
-        )
+        kind, scale = (unfinished, "openvino", precision), inference.smallest_scale
+        report = compare(*kind, runner, expected, images, smallest_scale=scale)
         inference.check_unchanged()
         check(report, of_task, tolerance)
     return dataclasses.replace(report, path=local_or_remote(path))

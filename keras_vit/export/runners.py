@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.export.formats import FORMATS
-from keras_vit.installation import pip_install
+from keras_vit.installation import needing
 from keras_vit.reading import open_regular
 from keras_vit.runtime.private_names import litert_operators
 from keras_vit.runtime.processors import count_cores
@@ -147,12 +147,8 @@ def litert_kernels(path: str | os.PathLike[str]) -> LiteRTKernels:
 
 
 def _interpreter(path: str | os.PathLike[str]) -> Interpreter:
-    try:
+    with needing("litert", "LiteRT files need ai-edge-litert"):
         from ai_edge_litert.interpreter import Interpreter
-    except ImportError as error:
-        raise ImportError(
-            f"LiteRT files need ai-edge-litert. Install it with `{pip_install('litert')}`."
-        ) from error
     return Interpreter(model_path=os.fspath(path), num_threads=count_cores())
 
 
@@ -216,16 +212,11 @@ def import_openvino(with_nncf: bool = False) -> types.ModuleType:
     Raises:
         ImportError: If a package is missing. The message says how to install it.
     """
-    try:
+    with needing("openvino", "OpenVINO needs openvino, and its int8 needs nncf"):
         import openvino
 
         if with_nncf:
             import nncf  # noqa: F401 - only whether it is there
-    except ImportError as error:
-        raise ImportError(
-            "OpenVINO needs openvino, and its int8 needs nncf. Install both with "
-            f"`{pip_install('openvino')}`."
-        ) from error
     return openvino
 
 
@@ -235,14 +226,10 @@ def import_onnx() -> types.ModuleType:
     Raises:
         ImportError: If a package is missing. The message says how to install it.
     """
-    try:
+    with needing("onnx", "ONNX exports need tf2onnx and onnxruntime"):
         import onnx
         import onnxruntime  # noqa: F401 - only whether it is there
         import tf2onnx  # noqa: F401 - only whether it is there
-    except ImportError as error:
-        raise ImportError(
-            f"ONNX exports need tf2onnx and onnxruntime. Install both with `{pip_install('onnx')}`."
-        ) from error
     return onnx
 
 
