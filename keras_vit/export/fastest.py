@@ -16,7 +16,7 @@ import numpy as np
 from keras_vit.checks import check_positive
 from keras_vit.config import Preprocessing
 from keras_vit.errors import ExportMismatchError
-from keras_vit.export.formats import PRECISIONS, RUNTIMES, runtimes_of
+from keras_vit.export.formats import PRECISIONS, RUNTIMES, list_runs
 from keras_vit.export.inference import check_model, prepare
 from keras_vit.export.runners import Runner
 from keras_vit.export.search import Candidate, Search, table
@@ -115,16 +115,10 @@ def optimize(
     check_positive("batch_size", batch_size)
     _check_names("precisions", precisions, PRECISIONS)
     _check_names("runtimes", runtimes, RUNTIMES)
-    candidates = [
-        Candidate(format.name, precision, runtime)
-        for precision in PRECISIONS
-        for format, runtime in runtimes_of(precision)
-        if precision in precisions and runtime in runtimes
-    ]
+    candidates = [Candidate(*run) for run in list_runs() if run[1] in precisions]
+    candidates = [candidate for candidate in candidates if candidate.runtime in runtimes]
     if not candidates:
-        pairs = ", ".join(
-            f"{runtime} in {each}" for each in PRECISIONS for _, runtime in runtimes_of(each)
-        )
+        pairs = ", ".join(f"{runtime} in {precision}" for _, precision, runtime in list_runs())
         raise ValueError(
             f"No runtime of {tuple(runtimes)} has one of the precisions {tuple(precisions)}. There "
             f"are: {pairs}."

@@ -129,10 +129,11 @@ RUNTIMES = tuple(dict.fromkeys(name for format in FORMATS.values() for name in f
 PRECISIONS = ("float32", "bfloat16", "int8")
 
 
-def runtimes_of(precision: str) -> list[tuple[Format, str]]:
-    """Lists the formats and runtimes that compute in a precision."""
+def list_runs() -> list[tuple[str, str, str]]:
+    """Lists what `optimize` can run: format, precision of the computation, and runtime."""
     return [
-        (format, name)
+        (format.name, precision, name)
+        for precision in PRECISIONS
         for format in FORMATS.values()
         for name, runtime in format.runtimes.items()
         if precision in runtime.precisions

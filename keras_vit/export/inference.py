@@ -30,7 +30,7 @@ from keras_vit.models.quantized import (
 )
 from keras_vit.models.resnet import folded_config, folded_values, standardized_layers
 from keras_vit.runtime.model import Model, find_preprocessing
-from keras_vit.runtime.private_names import flatten_layers
+from keras_vit.runtime.private_names import call_of, every_call_of, flatten_layers
 from keras_vit.runtime.processors import free_address_space
 
 # Keras dtype policy of each precision.
@@ -445,17 +445,10 @@ def _gives_classes(model: keras.Model, head: str, activation: str | None) -> boo
     return len(model.outputs) == 1 and known and head_input(model) is not None
 
 
-def _last_layer(model: keras.Model) -> keras.layers.Layer | None:
-    """The layer that computes the output, or `None` if an operation does."""
-    output = model.outputs[0]
-    return next((layer for layer in model.layers[::-1] if _computes(layer, output)), None)
-
-
-def _computes(layer: keras.layers.Layer, output: keras.KerasTensor) -> bool:
-    try:
-        return layer.output is output
-    except (AttributeError, ValueError):  # several calls, or none
-        return False
+def _last_layer(model: keras.Model) -> keras.Operation | None:
+    """What computes the output, or `None` if it is called elsewhere in the model too."""
+    last, _ = call_of(model.outputs[0])
+    return last if len(every_call_of(model)[last]) == 1 else None
 
 
 def _clone(model: keras.Model, policy: str, linear_head: bool) -> keras.Model:

@@ -104,7 +104,7 @@ class Search:
     ):
         self.candidates: list[Candidate] = []
         self.runners: dict[Candidate, Runner] = {}
-        self.samples = samples
+        self._samples = samples
         self._model, self._folder, self._batch, self._measure = model, folder, batch, measure
         # The images decide here, not the tolerance of the format.
         self._options = {**options, "tolerance": float("inf")}
@@ -155,7 +155,7 @@ class Search:
         if "constant_weights" in changes:
             self._check_memory()
         if is_calibrated:
-            changes["calibration"] = self.samples
+            changes["calibration"] = self._samples
         if format.name == "litert":
             changes["batch_size"] = 1 if is_calibrated else len(self._batch)
         path = self._folder / str(len(self._written)) / format.file
