@@ -73,7 +73,8 @@ class BudgetReport:
     def __str__(self) -> str:
         figures = self.figures
         before, after, worst = figures["before"], figures["after"], figures["worst_image"]
-        kept = figures["float_layers"]
+        kept, others = figures["float_layers"], figures["calibration_images"]
+        calibrated = f", {others} others for the calibration of int8" if others else ""
         floats = f", in float: {', '.join(kept)}" if kept else ""
         rows = [
             ("file", f"{self.path}, {figures['bytes'] / 2**20:.1f} MiB"),
@@ -81,7 +82,7 @@ class BudgetReport:
             ("accuracy before", _with_interval(before["accuracy"], before["interval"])),
             ("accuracy after", _with_interval(after["accuracy"], after["interval"])),
             ("drop", _with_interval(figures["drop"], figures["drop_interval"])),
-            ("images", f"{figures['images']} measured{_held_out(figures['calibration_images'])}"),
+            ("images", f"{figures['images']} measured{calibrated}"),
             ("budget", f"{figures['budget']:.2%}, one image is {1 / figures['images']:.2%}"),
             ("one image", f"{figures['latency_ms']:.2f} ms, before {figures['float32_ms']:.2f} ms"),
             (
@@ -92,10 +93,6 @@ class BudgetReport:
         ]
         width = max(len(name) for name, _ in rows)
         return "\n".join(f"{name:{width}}  {printable(value)}" for name, value in rows)
-
-
-def _held_out(count: int) -> str:
-    return f", {count} others for the calibration of int8" if count else ""
 
 
 def _with_interval(share: float, interval: Sequence[float]) -> str:
@@ -327,11 +324,11 @@ def part_of_name(tensor: str) -> str:
 
 def _answers(run: Runner, batches: Any, inference: Inference) -> _Answers:
     """The most probable class of every image, and the probability of its own."""
-    own = [name for name, same in inference.names.items() if same == "logits"]
+    names = [name for name, same in inference.names.items() if same == "logits"]
     parts = []
     for pixels, labels in batches.as_numpy_iterator():
         outputs = run(pixels)
-        logits = outputs["logits" if "logits" in outputs else own[0]].astype("float64")
+        logits = outputs["logits" if "logits" in outputs else names[0]].astype("float64")
         shares = np.exp(logits - logits.max(axis=-1, keepdims=True))
         shares /= shares.sum(axis=-1, keepdims=True)
         parts.append((labels, logits.argmax(-1), shares[np.arange(len(labels)), labels]))

@@ -41,6 +41,8 @@ class Format:
         calibrated: Precisions whose ranges are measured on images.
         runtimes: What `optimize` runs the files in, by name.
         is_file: Whether a file has the format, by its first 8 bytes and its suffix.
+        advice: What to do where 8 bits change too many answers.
+        note: What the report of a file says at its end.
     """
 
     name: str
@@ -52,6 +54,8 @@ class Format:
     runtimes: Mapping[str, Runtime]
     calibrated: tuple[str, ...] = ()
     is_file: Callable[[bytes, str], bool] = lambda head, suffix: False  # a directory
+    advice: str = "Take another format, whose int8 is calibrated"
+    note: str = ""
 
     @property
     def export(self) -> Callable[..., Any]:
@@ -96,6 +100,8 @@ FORMATS = {
             runtimes={"litert": Runtime(("float32", "int8"))},
             calibrated=("int8",),
             is_file=lambda head, suffix: head[4:] == b"TFL3",
+            advice='Take "int8" with layers in float (`float_layers`, the worst of '
+            "`keras_vit.export.litert_errors`)",
         ),
         Format(
             "onnx",
@@ -121,6 +127,9 @@ FORMATS = {
             runtimes={"openvino": Runtime(("int8",))},
             calibrated=("int8",),
             is_file=lambda head, suffix: head[:5] == b"<?xml" and suffix == ".xml",
+            advice="Keep layers in float by `float_layers`",
+            note="; checked in float32: elsewhere OpenVINO computes in 16 bits where the processor "
+            'can, unless `INFERENCE_PRECISION_HINT` of `compile_model` is "f32"',
         ),
     )
 }

@@ -28,11 +28,6 @@ QUANTIZED = ("dynamic", "int8", "int4")
 # Top-1 agreement on images of the task, below which a file is an error, and a warning.
 REFUSED, WARNED = 0.7, 0.95
 
-_PRECISION_HINT = (  # of the report of an OpenVINO file
-    "; checked in float32: elsewhere OpenVINO computes in 16 bits where the processor can, unless "
-    '`INFERENCE_PRECISION_HINT` of `compile_model` is "f32"'
-)
-
 # One array of pixels of the model's size, or a list of images of any size.
 Images = np.ndarray | Sequence[np.ndarray]
 
@@ -72,7 +67,7 @@ class ExportReport:
         return (
             f"{self.path} ({kind}): {self.size / 2**20:.1f} MiB, "
             f"difference {self.max_difference:.1e}, {agreement}{self.latency_ms:.1f} ms per image "
-            f"({self.images} images)" + _PRECISION_HINT * (self.format == "openvino")
+            f"({self.images} images)" + FORMATS[self.format].note
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -281,11 +276,7 @@ def _advice(report: ExportReport, known: float | None, of_task: bool) -> str:
     """What to do about a file that differs: rounding of its precision, or a wrong file."""
     if report.precision in QUANTIZED:
         images = "" if of_task else " Pass images of the task as `images`, for a fair comparison."
-        floats = {
-            "litert": 'Take "int8" with layers in float (`float_layers`, the worst of '
-            "`keras_vit.export.litert_errors`)",
-            "openvino": "Keep layers in float by `float_layers`",
-        }.get(report.format, "Take another format, whose int8 is calibrated")
+        floats = FORMATS[report.format].advice
         return (
             f'{floats}, or "float16"; `keras_vit.export.export_within_budget` finds the smallest '
             f"file for a budget of accuracy.{images}"
