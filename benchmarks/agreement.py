@@ -204,7 +204,7 @@ def errors(model: keras.Model, calibration: np.ndarray, count: int = 5) -> list[
 BUDGETS = (("litert", 0.0), ("litert", 0.005), ("onnx", 0.0), ("openvino", 0.0))
 
 
-def certificates(
+def within_budgets(
     model: keras.Model, calibration: np.ndarray, test, formats: list[str]
 ) -> list[dict]:
     """A row for each budget: the smallest file that keeps it."""
@@ -216,16 +216,16 @@ def certificates(
         if to not in formats:
             continue
         with tempfile.TemporaryDirectory() as folder:
-            card = keras_vit.report.export_within_budget(
+            found = keras_vit.export.export_within_budget(
                 model, images, pathlib.Path(folder) / "a", budget, to, calibration=samples
-            ).card
-        row = {"certificate": to, "budget": budget, "precision": card["precision"]}
-        row["float_layers"] = len(card["float_layers"])
-        row["size"] = round(card["bytes"] / card["float32_bytes"], 3)
-        row["accuracy"] = round(card["after"]["accuracy"], 4)
-        row |= {"lost": card["lost"], "gained": card["gained"]}
-        row["drop_interval"] = [round(value, 4) for value in card["drop_interval"]]
-        row["exports"] = len(card["attempts"])
+            ).figures
+        row = {"to": to, "budget": budget, "precision": found["precision"]}
+        row["float_layers"] = len(found["float_layers"])
+        row["size"] = round(found["bytes"] / found["float32_bytes"], 3)
+        row["accuracy"] = round(found["after"]["accuracy"], 4)
+        row |= {"lost": found["lost"], "gained": found["gained"]}
+        row["drop_interval"] = [round(value, 4) for value in found["drop_interval"]]
+        row["exports"] = len(found["candidates"])
         rows.append(row)
     return rows
 
@@ -275,7 +275,7 @@ def main(arguments: list[str] | None = None) -> None:
         test = images, labels
         rows = [row, *measure(model, calibration, test, formats)]
         rows += errors(model, calibration) if "litert" in formats else []
-        rows += certificates(model, calibration, test, formats)
+        rows += within_budgets(model, calibration, test, formats)
         for row in rows:
             print(json.dumps({"task": name, **row, **versions()}), flush=True)
         keras.backend.clear_session()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
+from collections.abc import Iterator
 
 DISTRIBUTION = "keras-vision-transformer"
 _OTHER = "keras-vit"  # another project, which installs an import package `keras_vit` too
@@ -15,6 +17,20 @@ def pip_install(extra: str) -> str:
         extra: Name of the extra, as in `setup.cfg`.
     """
     return f'pip install "{DISTRIBUTION}[{extra}]"'
+
+
+@contextlib.contextmanager
+def needing(extra: str, need: str) -> Iterator[None]:
+    """Says in an `ImportError` how to install the packages of an extra.
+
+    Args:
+        extra: Name of the extra, as in `setup.cfg`.
+        need: What needs which packages.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise ImportError(f"{need}. Install it with `{pip_install(extra)}`.") from error
 
 
 def installed_version(distribution: str = DISTRIBUTION) -> str | None:

@@ -21,6 +21,7 @@ import tensorflow as tf
 from sklearn.datasets import load_digits
 
 import keras_vit
+from keras_vit.intervals import wilson_interval
 
 names = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 digits = load_digits()
@@ -174,7 +175,7 @@ predictions = keras_vit.evaluate.predict_set(model, validation)
 predictions.write_csv("predictions.csv")
 keras_vit.report.write_result_page("report.html", model, predictions, history, title="Digits")
 right = int(predictions.is_right.sum())
-low, high = keras_vit.evaluate.wilson_interval(right, len(predictions.labels))
+low, high = wilson_interval(right, len(predictions.labels))
 print(f"{predictions.accuracy:.1%} of {validation.num_images}, with {low:.1%} to {high:.1%}")
 for true, predicted, count in predictions.confused_pairs()[:3]:
     print(f"{count} x {training.class_names[true]} taken for {training.class_names[predicted]}")

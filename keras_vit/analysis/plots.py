@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import numpy.typing as npt
 
-from keras_vit.installation import pip_install
+from keras_vit.installation import needing
 
 if TYPE_CHECKING:  # an optional package
     from matplotlib.axes import Axes
@@ -344,10 +344,8 @@ def _check_count(what: str, received: int, expected: int) -> None:
 
 
 def _import_matplotlib() -> types.ModuleType:
-    try:
+    with needing("plot", "Plots need matplotlib"):
         import matplotlib
         import matplotlib.cm
         import matplotlib.figure
-    except ImportError as error:
-        raise ImportError(f"Plots need matplotlib: {pip_install('plot')}.") from error
     return matplotlib

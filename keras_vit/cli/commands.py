@@ -24,8 +24,8 @@ from keras_vit.cli.run_settings import (
 )
 from keras_vit.cli.settings import HEADINGS, SETTINGS, Setting
 from keras_vit.config import TASKS
+from keras_vit.export.formats import FORMATS, PRECISIONS, Format
 
-EXPORT_FORMATS = ("saved_model", "litert", "onnx", "openvino")
 MAX_IMAGES = 100  # that exports are checked and calibrated with
 LAYOUTS = ("official", "big_vision", "timm", "transformers")  # as in `weights/save.py`
 
@@ -90,6 +90,13 @@ def setting_argument(setting: Setting, **changes: Any) -> Argument:
     else:
         options |= {"type": parse, "metavar": "VALUE"}
     return Argument((setting.flag,), {**options, **changes}, HEADINGS[setting.group])
+
+
+def _precisions(format: Format) -> str:
+    """The precisions of a format for the help: `onnx: float16, int8`."""
+    names = [name for name in format.tolerances if name != "float32"]
+    needing = {name: f"{name} (with --images)" for name in format.calibrated}
+    return f"{format.name}: {', '.join(needing.get(name, name) for name in names)}"
 
 
 _LABELS = argument(
@@ -250,18 +257,16 @@ COMMANDS: tuple[Command, ...] = (
         "Exports a model as SavedModel, LiteRT, ONNX or OpenVINO file, checked against the model.",
         (
             argument("model", help=MODEL_FORMS),
-            argument("--to", "--format", required=True, choices=EXPORT_FORMATS),
+            argument("--to", "--format", required=True, choices=tuple(FORMATS)),
             argument("--output", default="exported", help="the file, or directory, to write"),
             argument(
                 "--precision",
-                help="float32 (default); saved_model: bfloat16, float16; litert: float16, dynamic, "
-                "int4, int8 (with --images); onnx: float16, int8; openvino: float16, bfloat16, "
-                "int8 (with --images)",
+                help=f"float32 (default); {'; '.join(map(_precisions, FORMATS.values()))}",
             ),
             argument(
                 "--budget",
                 help="largest drop of the accuracy on --data, such as 0.5%%: exports the smallest "
-                "file that keeps it, of all precisions, and card.json with it",
+                "file that keeps it, of all precisions, and budget.json with it",
             ),
             argument("--data", help="labelled images for --budget, not those of training"),
             argument(
@@ -302,7 +307,7 @@ COMMANDS: tuple[Command, ...] = (
                 "--precisions",
                 nargs="+",
                 default=("float32",),
-                choices=("float32", "bfloat16", "int8"),
+                choices=PRECISIONS,
                 help="precisions that are allowed; default: float32",
             ),
             argument(

@@ -12,6 +12,7 @@ import numpy as np
 from keras_vit.cli.commands import MAX_IMAGES
 from keras_vit.cli.output import complain, say
 from keras_vit.cli.resolve import class_names_of, names_in_data, open_model, resolve_model, task_of
+from keras_vit.export.formats import FORMATS
 from keras_vit.train.runs import SEGMENTATION, activation_of, find_exporter, load_run
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def export_model(
         options["activation"] = activation_of(task)
     if images:
         options["images"] = _read_some(images, loaded, unreadable)
-        if precision == "int8" and to in ("litert", "openvino"):
+        if precision in FORMATS[to].calibrated:
             options["calibration"] = options["images"]
     say(find_exporter(to, task)(loaded, output, **options))
 
@@ -76,7 +77,7 @@ def _export_within_budget(
     goal: str,
 ) -> None:
     from keras_vit.data.sources import open_images
-    from keras_vit.report.certificate import export_within_budget
+    from keras_vit.export.budget import export_within_budget
 
     loaded = open_model(model)
     if gives_class_maps(loaded):

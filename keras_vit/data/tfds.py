@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras_vit.data.image_set import ImageSet, sequential
 from keras_vit.data.labelled_set import SHUFFLE_BUFFER, Reader
 from keras_vit.data.shards import Shards, read_part
-from keras_vit.installation import pip_install
+from keras_vit.installation import needing
 
 _IMAGE, _LABEL = "image", "label"
 
@@ -108,13 +108,8 @@ def examples_of(
 
 
 def _import_tfds() -> Any:
-    try:
+    with needing("tfds", "Reading TensorFlow Datasets needs tensorflow-datasets"):
         import tensorflow_datasets
-    except ImportError as error:
-        raise ImportError(
-            "Reading TensorFlow Datasets needs tensorflow-datasets. Install it: "
-            f"{pip_install('tfds')}."
-        ) from error
     if not hasattr(tensorflow_datasets, "builder"):  # it only prints what went wrong
         raise ImportError(
             "tensorflow-datasets could not be imported as a whole; it printed the reason. Where "

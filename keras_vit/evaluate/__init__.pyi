@@ -18,7 +18,6 @@ from .few_shot import few_shot_accuracy as few_shot_accuracy
 from .few_shot import rank_regularizations as rank_regularizations
 from .predictions import Predictions as Predictions
 from .predictions import predict_set as predict_set
-from .predictions import wilson_interval as wilson_interval
 from .probes import cross_validate as cross_validate
 from .probes import fit_head as fit_head
 from .targets import LabelPredictions as LabelPredictions

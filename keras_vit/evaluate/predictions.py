@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import math
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -25,7 +24,6 @@ if TYPE_CHECKING:  # reading images needs TensorFlow
 
 _ALL_CLASSES = 100  # up to which the probabilities of all classes are kept
 _KEPT = 5  # most probable classes that are kept of more
-_Z = 1.959964  # of 95 % of a normal distribution
 
 
 class Bin(NamedTuple):
@@ -217,13 +215,3 @@ def predict_set(
         worst=tuple(index for _, index, _ in worst),
         worst_images=np.stack([pixels for *_, pixels in worst]) if worst else None,
     )
-
-
-def wilson_interval(right: int, total: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a proportion, such as an accuracy; (0, 1) without images."""
-    if not total:
-        return 0.0, 1.0
-    share, square = right / total, _Z**2 / total
-    middle = share + square / 2
-    half = math.sqrt(share * (1 - share) * square + square**2 / 4)
-    return max(0.0, (middle - half) / (1 + square)), min(1.0, (middle + half) / (1 + square))

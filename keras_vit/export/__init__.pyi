@@ -1,4 +1,6 @@
 from .adapters import export_adapters as export_adapters
+from .budget import BudgetReport as BudgetReport
+from .budget import export_within_budget as export_within_budget
 from .fastest import OptimizedModel as OptimizedModel
 from .fastest import optimize as optimize
 from .litert import export_litert as export_litert

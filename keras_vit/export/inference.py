@@ -8,6 +8,7 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, cast
 
 import keras
@@ -17,13 +18,19 @@ import tensorflow as tf
 from keras_vit.config import Preprocessing
 from keras_vit.data.any_aspect import fit_patches
 from keras_vit.data.transforms import normalize
+from keras_vit.models.cloning import change_config, clone
 from keras_vit.models.graph import final_activation, head_input
 from keras_vit.models.heads import FLOAT32_LAYERS
-from keras_vit.models.lora import merge_lora
-from keras_vit.models.quantized import dequantize, quantized_layers
-from keras_vit.models.resnet import fold_standardization
+from keras_vit.models.lora import lora_layers
+from keras_vit.models.quantized import (
+    check_quantized,
+    float_config,
+    float_values,
+    quantized_layers,
+)
+from keras_vit.models.resnet import folded_config, folded_values, standardized_layers
 from keras_vit.runtime.model import Model, find_preprocessing
-from keras_vit.runtime.private_names import flatten_layers
+from keras_vit.runtime.private_names import call_of, every_call_of, flatten_layers
 from keras_vit.runtime.processors import free_address_space
 
 # Keras dtype policy of each precision.
@@ -221,8 +228,8 @@ def prepare(
         preprocessing: Preprocessing of the images; `None` takes the model's own.
         activation: Function from logits to probabilities; `None` takes the activation of the head,
             or softmax if the head has none; `"linear"` gives no probabilities.
-        merge: Whether low-rank updates are added to the kernels, and quantised kernels become
-            floats. If not, a quantised model stays as it is, in its own precision.
+        merge: Whether the layers are changed for inference. If not, low-rank updates and quantised
+            kernels stay as they are, and the model computes in its own precision.
         any_size: Whether the format takes images of any size, if the model does.
         any_aspect: Whether it takes the inputs of models of images of any aspect ratio.
 
@@ -236,9 +243,6 @@ def prepare(
     """
     check_model(model, any_size, any_aspect)
     source, steps = model, _count_steps(model)
-    is_kept = not merge and bool(quantized_layers(model))
-    if not is_kept:
-        model = fold_standardization(merge_lora(dequantize(model)) if merge else model)
     known = (*_ACTIVATIONS, _NO_ACTIVATION)
     if activation not in (None, *known):
         raise ValueError(
@@ -258,9 +262,11 @@ def prepare(
         )
     if not classifies:
         head = "linear"  # nothing is known about these outputs, so they stay as they are
-    name = "probabilities" if is_kept and head != "linear" else "logits"
-    if not is_kept:
-        model = _rebuild(model, POLICIES[precision], linear_head=head != "linear")
+    name = "logits"
+    if merge:
+        model = _clone(model, POLICIES[precision], linear_head=head != "linear")
+    elif head != "linear":
+        name = "probabilities"
     named = _with_named_outputs(model, name) if classifies else model
     return Inference(
         model=named,
@@ -439,56 +445,40 @@ def _gives_classes(model: keras.Model, head: str, activation: str | None) -> boo
     return len(model.outputs) == 1 and known and head_input(model) is not None
 
 
-def _last_layer(model: keras.Model) -> keras.layers.Layer | None:
-    """The layer that computes the output, or `None` if an operation does."""
-    output = model.outputs[0]
-    return next((layer for layer in model.layers[::-1] if _computes(layer, output)), None)
+def _last_layer(model: keras.Model) -> keras.Operation | None:
+    """What computes the output, or `None` if it is called elsewhere in the model too."""
+    last, _ = call_of(model.outputs[0])
+    return last if len(every_call_of(model)[last]) == 1 else None
 
 
-def _computes(layer: keras.layers.Layer, output: keras.KerasTensor) -> bool:
-    try:
-        return layer.output is output
-    except (AttributeError, ValueError):  # several calls, or none
-        return False
+def _clone(model: keras.Model, policy: str, linear_head: bool) -> keras.Model:
+    """Copies a model with all changes of its layers for inference, or returns it if it needs none.
 
-
-def _rebuild(model: keras.Model, policy: str, linear_head: bool) -> keras.Model:
-    """Rebuilds a model under one dtype policy with a copy of its weights."""
+    Layers compute under one dtype policy, except those that are always float32. Quantised kernels
+    become floats, low-rank updates are added to theirs, and weight standardisation is folded.
+    """
+    folded = standardized_layers(model)
     policies = {layer.dtype_policy.name for layer in flatten_layers(model)}
-    if not linear_head and policies == {"float32"} and policy == "float32":
+    is_plain = not (quantized_layers(model) or lora_layers(model) or folded)
+    if is_plain and not linear_head and policies == {policy} == {"float32"}:
         return model
-    last = _last_layer(model)
-    config = model.get_config()
-    layers = [
-        _as_head(layer, linear_head)
-        if last is not None and layer["name"] == last.name and not isinstance(last, keras.Model)
-        else _with_policy(layer, policy)
-        for layer in config.pop("layers", [])
-    ]
-    config = _with_policy(config, policy)
-    rebuilt = type(model).from_config({**config, "layers": layers} if layers else config)
-    rebuilt.set_weights([np.asarray(weight, "float32") for weight in model.get_weights()])
-    return rebuilt
+    check_quantized(model)
 
-
-def _as_head(config: dict[str, Any], linear: bool) -> dict[str, Any]:
-    """Config of the last layer in float32; `linear` removes its activation."""
-    config = _with_policy(config, "float32")
-    if linear and "activation" in config["config"]:
-        return {**config, "config": {**config["config"], "activation": "linear"}}
-    return config
-
-
-def _with_policy(config: Any, policy: str, name: str = "") -> Any:
-    """Replaces the dtype policy in a config, except in layers that are always float32."""
-    if isinstance(config, list | tuple):
-        return [_with_policy(value, policy, name) for value in config]
-    if not isinstance(config, dict):
+    def change(config: dict[str, Any], policy: str = policy) -> dict[str, Any]:
+        config = float_config(folded_config(config) if folded else config)
+        dtype = config.get("dtype")
+        if isinstance(dtype, dict) and dtype.get("class_name") == "DTypePolicy":
+            name = "float32" if config.get("name") in FLOAT32_LAYERS else policy
+            config["dtype"] = {**dtype, "config": {"name": name}}
         return config
-    name = config.get("name", name) if "dtype" in config else name
-    if config.get("class_name") == "DTypePolicy":
-        return {**config, "config": {"name": "float32" if name in FLOAT32_LAYERS else policy}}
-    return {key: _with_policy(value, policy, name) for key, value in config.items()}
+
+    config, last = change_config(model.get_config(), change), _last_layer(model)
+    for layer in config.get("layers", []):
+        if last is not None and layer["name"] == last.name and not isinstance(last, keras.Model):
+            layer["config"] = change_config(layer["config"], partial(change, policy="float32"))
+            if linear_head and "activation" in layer["config"]:
+                layer["config"]["activation"] = "linear"
+    return clone(model, config, lambda layer: float_values(layer) or folded_values(layer))
 
 
 def _with_named_outputs(model: keras.Model, name: str) -> keras.Model:

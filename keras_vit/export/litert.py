@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from keras_vit.checks import check_choice
 from keras_vit.config import Preprocessing
+from keras_vit.export.formats import FORMATS
 from keras_vit.export.freeze import constants_of, with_weights
 from keras_vit.export.inference import (
     Inference,
@@ -34,7 +35,6 @@ from keras_vit.export.litert_metadata import LABELS, add_metadata
 from keras_vit.export.runners import count_litert_operators, load_litert
 from keras_vit.export.serving import model_card
 from keras_vit.export.verify import (
-    LIMITS,
     ExportReport,
     Images,
     check,
@@ -45,7 +45,7 @@ from keras_vit.export.verify import (
     verification_images,
 )
 from keras_vit.files import local_or_remote, write_atomically
-from keras_vit.installation import pip_install
+from keras_vit.installation import needing
 
 _ERF = r"chlo.erf \1 : \2 -> \2"
 _BLOCK = 32  # weights that share a scale in int4
@@ -118,7 +118,7 @@ def export_litert(
 
     >>> print(keras_vit.export_litert(model, "model.tflite"))
     """
-    check_precision(precision, LIMITS["litert"])
+    check_precision(precision, FORMATS["litert"].tolerances)
     inference = prepare(model, preprocessing=preprocessing, activation=activation, any_aspect=True)
     if inference.takes_patches and (precision.startswith("int") or converter != "tensorflow"):
         raise ValueError(
@@ -153,10 +153,8 @@ def export_litert(
         _check_operators(unfinished)
         expected = expected_outputs(inference, images)
         runner = of_images(load_litert(unfinished), inference)
-        report = compare(
-            *(unfinished, "litert", precision, runner, expected, images, batch_size or 4),
-            smallest_scale=inference.smallest_scale,
-        )
+        kind, scale = (unfinished, "litert", precision), inference.smallest_scale
+        report = compare(*kind, runner, expected, images, batch_size or 4, scale)
         inference.check_unchanged()
         check(report, of_task, tolerance)
     return dataclasses.replace(report, path=local_or_remote(path))
@@ -272,13 +270,8 @@ def _convert_stablehlo(
 
 
 def _import_converter() -> types.ModuleType:
-    try:
+    with needing("litert-converter", 'converter="litert" needs litert-converter'):
         return importlib.import_module("litert_converter.converter_api_ext")
-    except ImportError as error:
-        raise ImportError(
-            'converter="litert" needs litert-converter. Install it with '
-            f"`{pip_install('litert-converter')}`."
-        ) from error
 
 
 def _check_converter(converter: str, precision: str, batch_size: int | None) -> None:
@@ -299,12 +292,8 @@ def import_quantizer() -> types.ModuleType:
     Raises:
         ImportError: If it is not installed.
     """
-    try:
+    with needing("int4", 'precision="int4" needs ai-edge-quantizer'):
         return importlib.import_module("ai_edge_quantizer.quantizer")
-    except ImportError as error:
-        raise ImportError(
-            f'precision="int4" needs ai-edge-quantizer. Install it with `{pip_install("int4")}`.'
-        ) from error
 
 
 def _to_int4(data: bytes) -> bytes:

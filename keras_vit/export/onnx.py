@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import keras
 
 from keras_vit.config import Preprocessing
+from keras_vit.export.formats import FORMATS
 from keras_vit.export.inference import check_labels, check_outputs, check_precision, prepare
 from keras_vit.export.onnx_convert import convert
 from keras_vit.export.onnx_graph import OPSETS, Graph, save
@@ -18,7 +19,6 @@ from keras_vit.export.onnx_precision import to_float16, to_int8
 from keras_vit.export.runners import import_onnx, load_onnx
 from keras_vit.export.serving import model_card
 from keras_vit.export.verify import (
-    LIMITS,
     ExportReport,
     Images,
     check,
@@ -90,7 +90,7 @@ def export_onnx(
 
     >>> print(keras_vit.export_onnx(model, "model.onnx"))
     """
-    check_precision(precision, LIMITS["onnx"])
+    check_precision(precision, FORMATS["onnx"].tolerances)
     if opset not in OPSETS:
         raise ValueError(
             f"`opset` must be one of {', '.join(map(str, OPSETS))}. Received: {opset}."
@@ -108,15 +108,8 @@ def export_onnx(
         _write(graph, unfinished, precision, external_data, {"model_card": card})
         runner = of_images(load_onnx(unfinished), inference)
         expected = expected_outputs(inference, images)
-        report = compare(
-            unfinished,
-            "onnx",
-            precision,
-            runner,
-            expected,
-            images,
-            smallest_scale=inference.smallest_scale,
-        )
+        kind, scale = (unfinished, "onnx", precision), inference.smallest_scale
+        report = compare(*kind, runner, expected, images, smallest_scale=scale)
         inference.check_unchanged()
         check(report, of_task, tolerance)
     return dataclasses.replace(report, path=local_or_remote(path))

@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.config import Preprocessing
+from keras_vit.export.formats import FORMATS
 from keras_vit.export.inference import (
     Inference,
     check_labels,
@@ -30,7 +31,6 @@ from keras_vit.export.onnx_graph import save
 from keras_vit.export.runners import import_onnx, import_openvino, load_openvino
 from keras_vit.export.serving import model_card
 from keras_vit.export.verify import (
-    LIMITS,
     ExportReport,
     Images,
     check,
@@ -104,7 +104,7 @@ def export_openvino(
 
     >>> print(keras_vit.export.export_openvino(model, "model.xml"))
     """
-    check_precision(precision, LIMITS["openvino"])
+    check_precision(precision, FORMATS["openvino"].tolerances)
     if not os.fspath(path).endswith(".xml"):
         raise ValueError(
             "The path of an OpenVINO file must end in .xml; its weights get the same name with "
@@ -130,15 +130,8 @@ def export_openvino(
         )
         _save(graph, unfinished, precision)
         expected, runner = expected_outputs(inference, images), load_openvino(unfinished)
-        report = compare(
-            unfinished,
-            "openvino",
-            precision,
-            runner,
-            expected,
-            images,
-            smallest_scale=inference.smallest_scale,
-        )
+        kind, scale = (unfinished, "openvino", precision), inference.smallest_scale
+        report = compare(*kind, runner, expected, images, smallest_scale=scale)
         inference.check_unchanged()
         check(report, of_task, tolerance)
     return dataclasses.replace(report, path=local_or_remote(path))

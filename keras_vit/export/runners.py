@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.installation import pip_install
+from keras_vit.export.formats import FORMATS
+from keras_vit.installation import needing
 from keras_vit.reading import open_regular
 from keras_vit.runtime.private_names import litert_operators
 from keras_vit.runtime.processors import count_cores
@@ -146,12 +147,8 @@ def litert_kernels(path: str | os.PathLike[str]) -> LiteRTKernels:
 
 
 def _interpreter(path: str | os.PathLike[str]) -> Interpreter:
-    try:
+    with needing("litert", "LiteRT files need ai-edge-litert"):
         from ai_edge_litert.interpreter import Interpreter
-    except ImportError as error:
-        raise ImportError(
-            f"LiteRT files need ai-edge-litert. Install it with `{pip_install('litert')}`."
-        ) from error
     return Interpreter(model_path=os.fspath(path), num_threads=count_cores())
 
 
@@ -215,16 +212,11 @@ def import_openvino(with_nncf: bool = False) -> types.ModuleType:
     Raises:
         ImportError: If a package is missing. The message says how to install it.
     """
-    try:
+    with needing("openvino", "OpenVINO needs openvino, and its int8 needs nncf"):
         import openvino
 
         if with_nncf:
             import nncf  # noqa: F401 - only whether it is there
-    except ImportError as error:
-        raise ImportError(
-            "OpenVINO needs openvino, and its int8 needs nncf. Install both with "
-            f"`{pip_install('openvino')}`."
-        ) from error
     return openvino
 
 
@@ -234,14 +226,10 @@ def import_onnx() -> types.ModuleType:
     Raises:
         ImportError: If a package is missing. The message says how to install it.
     """
-    try:
+    with needing("onnx", "ONNX exports need tf2onnx and onnxruntime"):
         import onnx
         import onnxruntime  # noqa: F401 - only whether it is there
         import tf2onnx  # noqa: F401 - only whether it is there
-    except ImportError as error:
-        raise ImportError(
-            f"ONNX exports need tf2onnx and onnxruntime. Install both with `{pip_install('onnx')}`."
-        ) from error
     return onnx
 
 
@@ -255,7 +243,7 @@ def newest_version(path: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def find_format(path: str | os.PathLike[str]) -> str:
-    """Detects the format of an exported file, a key of `LOADERS`.
+    """Detects the format of an exported file, a key of `FORMATS`.
 
     Raises:
         FileNotFoundError: If `path` does not exist.
@@ -269,21 +257,10 @@ def find_format(path: str | os.PathLike[str]) -> str:
     if path.is_file():
         with open_regular(path) as file:
             head = file.read(8)
-        if head[4:] == b"TFL3":
-            return "litert"
-        if head[:1] == b"\x08":  # the field ir_version of an ONNX model
-            return "onnx"
-        if head[:5] == b"<?xml" and path.suffix == ".xml":
-            return "openvino"
+        for name, format in FORMATS.items():
+            if format.is_file(head, path.suffix):
+                return name
     raise ValueError(
         "An exported file must be a SavedModel version (a directory with saved_model.pb), a LiteRT "
         f"file, an ONNX file or the .xml file of OpenVINO. Received: {str(path)!r}."
     )
-
-
-LOADERS = {
-    "saved_model": load_saved_model,
-    "litert": load_litert,
-    "onnx": load_onnx,
-    "openvino": load_openvino,
-}

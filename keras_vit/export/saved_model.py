@@ -30,7 +30,6 @@ from keras_vit.export.verify import (
     Images,
     check,
     compare,
-    compare_resizing,
     compare_sizes,
     expected_outputs,
     verification_images,
@@ -172,7 +171,6 @@ def export_saved_model(
         runner = load_saved_model(unfinished)
         kind = (unfinished, "saved_model", precision)
         report = compare(*kind, runner, expected, images, smallest_scale=inference.smallest_scale)
-        report = compare_resizing(report, runner, reference)
         report = compare_sizes(report, runner, reference)
         if jit_compile:
             plain = load_saved_model(unfinished, PLAIN_PIXELS)

@@ -15,8 +15,9 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data.decode import DECODED_CHANNELS
+from keras_vit.export.formats import FORMATS
 from keras_vit.export.inference import Inference
-from keras_vit.export.verify import LIMITS, synthetic_images
+from keras_vit.export.verify import synthetic_images
 from keras_vit.files import local_or_remote, write_atomically
 
 EXTRA = "assets.extra"
@@ -65,7 +66,7 @@ def model_card(
 
     Args:
         inference: The exported model.
-        format: Format of the file, a key of `LIMITS`.
+        format: Format of the file, a key of `FORMATS`.
         precision: Precision of the file.
         labels: Class names in order.
 
@@ -87,7 +88,7 @@ def model_card(
     return {
         "name": inference.model.name,
         "precision": precision,
-        "tolerance": LIMITS[format][precision],
+        "tolerance": FORMATS[format].tolerances[precision],
         "input_shape": list(inference.input_shape),
         "preprocessing": {
             key: list(value) if isinstance(value, tuple) else value

@@ -19,25 +19,14 @@ import tensorflow as tf
 from keras_vit.config import Preprocessing
 from keras_vit.data.transforms import eval_transform
 from keras_vit.errors import ExportMismatchError
+from keras_vit.export.formats import FORMATS
 from keras_vit.export.inference import Inference, prepare
-from keras_vit.export.runners import LOADERS, Runner, find_format, newest_version
+from keras_vit.export.runners import Runner, find_format, newest_version
 from keras_vit.models.quantized import quantized_layers
 
-# Largest difference allowed, relative to the largest value of an output.
-LIMITS: dict[str, dict[str, float]] = {
-    "saved_model": {"float32": 1e-4, "bfloat16": 0.1, "float16": 2e-2},
-    "litert": {"float32": 1e-4, "float16": 2e-2, "dynamic": 0.5, "int8": 0.5, "int4": 0.5},
-    "onnx": {"float32": 1e-5, "float16": 2e-2, "int8": 0.5},
-    "openvino": {"float32": 1e-5, "float16": 2e-2, "bfloat16": 0.1, "int8": 0.5},
-}
 QUANTIZED = ("dynamic", "int8", "int4")
 # Top-1 agreement on images of the task, below which a file is an error, and a warning.
 REFUSED, WARNED = 0.7, 0.95
-
-_PRECISION_HINT = (  # of the report of an OpenVINO file
-    "; checked in float32: elsewhere OpenVINO computes in 16 bits where the processor can, unless "
-    '`INFERENCE_PRECISION_HINT` of `compile_model` is "f32"'
-)
 
 # One array of pixels of the model's size, or a list of images of any size.
 Images = np.ndarray | Sequence[np.ndarray]
@@ -78,7 +67,7 @@ class ExportReport:
         return (
             f"{self.path} ({kind}): {self.size / 2**20:.1f} MiB, "
             f"difference {self.max_difference:.1e}, {agreement}{self.latency_ms:.1f} ms per image "
-            f"({self.images} images)" + _PRECISION_HINT * (self.format == "openvino")
+            f"({self.images} images)" + FORMATS[self.format].note
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -126,7 +115,7 @@ def verify_export(
     )
     of_task = images is not None
     images = verification_images(images, inference)
-    runner = of_images(LOADERS[format](path), inference)
+    runner = of_images(FORMATS[format].load(path), inference)
     if quantized_layers(model):
         expected = _quantized_outputs(inference, images)
     else:
@@ -137,7 +126,6 @@ def verify_export(
     report = compare(
         path, format, "unknown", run, expected, images, smallest_scale=inference.smallest_scale
     )
-    report = compare_resizing(report, runner, inference)
     report = compare_sizes(report, runner, inference)
     return check(report, of_task, tolerance)
 
@@ -182,8 +170,7 @@ def compare(
     parts = [runner(images[i : i + batch_size]) for i in range(0, len(images), batch_size)]
     outputs = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     latency_ms, processor_ms = measure_latency(runner, images[:1])
-    shared = [name for name in outputs if name in expected]
-    if not shared:
+    if not outputs.keys() & expected:
         raise ValueError(
             "The file must have an output of the model. Expected one of: "
             f"{', '.join(expected)}. Received: {path} with {', '.join(outputs)}."
@@ -194,19 +181,18 @@ def compare(
         precision=precision,
         size=size_of(path),
         images=len(images),
-        max_difference=max(
-            _difference(outputs[name], expected[name], smallest_scale) for name in shared
-        ),
+        max_difference=_largest_difference(outputs, expected, smallest_scale),
         top1_agreement=_agreement(outputs, expected),
         latency_ms=latency_ms,
         processor_ms=processor_ms,
     )
 
 
-def compare_resizing(report: ExportReport, runner: Runner, inference: Inference) -> ExportReport:
-    """Includes the signature `images` of a SavedModel in a report.
+def compare_sizes(report: ExportReport, runner: Runner, inference: Inference) -> ExportReport:
+    """Includes images of other sizes in a report, of a SavedModel that takes them.
 
-    Two images that are larger than the model's are resized by the file, and by `eval_transform`.
+    Two images that are larger than the model's are resized by the signature `images`, and by
+    `eval_transform`. A model of any size takes pixels of two other sizes.
 
     Args:
         report: The comparison of pixels of the model's size.
@@ -214,22 +200,23 @@ def compare_resizing(report: ExportReport, runner: Runner, inference: Inference)
         inference: The model.
 
     Returns:
-        The report with the larger difference; as it is for a file without that signature.
+        The report with the largest difference; as it is where the file takes no other sizes.
     """
-    signatures = getattr(getattr(runner, "loaded", None), "signatures", {})
-    if "images" not in signatures or inference.takes_patches:  # whose check resizes
-        return report
     height, width, channels = inference.input_shape
-    images = synthetic_images((height * 3 // 2 + 1, width * 4 // 3 + 1, channels), count=2)
-    images = images.astype("uint8")
-    outputs = signatures["images"](images=tf.constant(images))
-    expected = inference.run(resize_images(list(images), inference))
-    differences = [
-        _difference(outputs[name].numpy(), expected[name], inference.smallest_scale)
-        for name in expected
-        if name in outputs
-    ]
-    return dataclasses.replace(report, max_difference=max(report.max_difference, *differences))
+    pairs = []
+    signatures = getattr(getattr(runner, "loaded", None), "signatures", {})
+    if "images" in signatures and not inference.takes_patches:  # whose check resizes
+        shape = (height * 3 // 2 + 1, width * 4 // 3 + 1, channels)
+        images = synthetic_images(shape, count=2).astype("uint8")
+        outputs = signatures["images"](images=tf.constant(images))
+        outputs = {name: value.numpy() for name, value in outputs.items()}
+        pairs.append((outputs, inference.run(resize_images(list(images), inference))))
+    if inference.any_size:
+        for size in ((height * 3 // 2, width), (height, width // 2 + 1)):  # the second is padded
+            pixels = synthetic_images((*size, channels), count=2)
+            pairs.append((runner(pixels), expected_outputs(inference, pixels)))
+    worst = [_largest_difference(*pair, inference.smallest_scale) for pair in pairs]
+    return dataclasses.replace(report, max_difference=max([report.max_difference, *worst]))
 
 
 def check(
@@ -238,7 +225,7 @@ def check(
     tolerance: float | None = None,
     min_agreement: float | None = None,
 ) -> ExportReport:
-    """Raises an error if an export differs from its model by more than `LIMITS` allow.
+    """Raises an error if an export differs from its model by more than its format allows.
 
     Top-1 agreement counts on images of the task alone: below `REFUSED` it is an error, below
     `WARNED` a warning, in all formats and precisions. Synthetic images say little about it.
@@ -255,7 +242,8 @@ def check(
     Raises:
         ExportMismatchError: If a limit is exceeded.
     """
-    known = LIMITS[report.format].get(report.precision)  # `verify_export` knows no precision
+    tolerances = FORMATS[report.format].tolerances
+    known = tolerances.get(report.precision)  # `verify_export` knows no precision
     allowed = known if tolerance is None else tolerance
     agreement = report.top1_agreement
     if tolerance is not None or known is None or agreement is None:
@@ -288,13 +276,9 @@ def _advice(report: ExportReport, known: float | None, of_task: bool) -> str:
     """What to do about a file that differs: rounding of its precision, or a wrong file."""
     if report.precision in QUANTIZED:
         images = "" if of_task else " Pass images of the task as `images`, for a fair comparison."
-        floats = {
-            "litert": 'Take "int8" with layers in float (`float_layers`, the worst of '
-            "`keras_vit.export.litert_errors`)",
-            "openvino": "Keep layers in float by `float_layers`",
-        }.get(report.format, "Take another format, whose int8 is calibrated")
+        floats = FORMATS[report.format].advice
         return (
-            f'{floats}, or "float16"; `keras_vit.report.export_within_budget` finds the smallest '
+            f'{floats}, or "float16"; `keras_vit.export.export_within_budget` finds the smallest '
             f"file for a budget of accuracy.{images}"
         )
     is_near = report.max_difference <= math.sqrt(known or 0.5)  # half of the digits
@@ -351,10 +335,7 @@ def _warn_of_quantized(
         return
     modes = ", ".join(sorted({str(layer.quantization_mode) for layer in quantized}))
     expected = _quantized_outputs(inference, images)
-    difference = max(
-        _difference(outputs[name], values, inference.smallest_scale)
-        for name, values in expected.items()
-    )
+    difference = _largest_difference(outputs, expected, inference.smallest_scale)
     agreement = _agreement(outputs, expected)
     warnings.warn(
         f"Keras quantised {len(quantized)} layers of {inference.source.name!r} ({modes}). The file "
@@ -364,29 +345,6 @@ def _warn_of_quantized(
         f"{'' if agreement is None else f', top-1 agreement {agreement:.2%}'}.",
         stacklevel=4,
     )
-
-
-def compare_sizes(report: ExportReport, runner: Runner, inference: Inference) -> ExportReport:
-    """Includes pixels of two other sizes in the report of a model that takes any, or nothing.
-
-    Args:
-        report: The comparison of pixels of the size that the positions are for.
-        runner: Function that runs the file.
-        inference: The model.
-    """
-    if not inference.any_size:
-        return report
-    height, width, channels = inference.input_shape
-    worst = report.max_difference
-    for size in ((height * 3 // 2, width), (height, width // 2 + 1)):  # the second is padded
-        pixels = synthetic_images((*size, channels), count=2)
-        outputs, expected = runner(pixels), expected_outputs(inference, pixels)
-        shared = [name for name in outputs if name in expected]
-        differences = [
-            _difference(outputs[x], expected[x], inference.smallest_scale) for x in shared
-        ]
-        worst = max(worst, *differences)
-    return dataclasses.replace(report, max_difference=worst)
 
 
 def _quantized_outputs(inference: Inference, images: np.ndarray) -> dict[str, np.ndarray]:
@@ -514,14 +472,18 @@ def size_of(path: str | os.PathLike[str]) -> int:
     return sum(file.stat().st_size for file in files)
 
 
-def _difference(output: np.ndarray, expected: np.ndarray, smallest_scale: float) -> float:
-    """Largest absolute difference over the largest absolute value, at least `smallest_scale`."""
-    if output.shape != expected.shape:
-        return float("inf")
-    difference = np.max(np.abs(output.astype("float64") - expected)) / max(
-        smallest_scale, np.max(np.abs(expected))
-    )
-    return float("inf") if np.isnan(difference) else float(difference)
+def _largest_difference(
+    outputs: dict[str, np.ndarray], expected: dict[str, np.ndarray], smallest_scale: float
+) -> float:
+    """Largest difference of an output over its largest value, at least `smallest_scale`."""
+    worst = 0.0
+    for name in outputs.keys() & expected:
+        if outputs[name].shape != expected[name].shape:
+            return float("inf")
+        difference = np.max(np.abs(outputs[name].astype("float64") - expected[name]))
+        difference /= max(smallest_scale, np.max(np.abs(expected[name])))
+        worst = max(worst, float("inf") if np.isnan(difference) else float(difference))
+    return worst
 
 
 def _agreement(outputs: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> float | None:

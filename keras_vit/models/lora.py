@@ -8,11 +8,12 @@ from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import keras
-import numpy as np
 
 from keras_vit.checks import check_positive, check_rate
 from keras_vit.layers.block import TransformerBlock
 from keras_vit.layers.dense import Dense
+from keras_vit.models.cloning import change_config, clone
+from keras_vit.models.quantized import float_config, float_values
 from keras_vit.runtime.distributed import is_distributed
 from keras_vit.runtime.private_names import flatten_layers
 
@@ -150,29 +151,7 @@ def merge_lora(model: keras.Model) -> keras.Model:
             "`keras_vit.models.dequantize(model)` merges into float kernels; `model.save` "
             "quantises the sum again."
         )
-    # By identity: two models within another one have the same paths.
-    merged = {id(layer.frozen_kernel): merged_kernel(layer) for layer in layers}
-    updates = {id(v) for layer in layers for v in _updates(layer)}
-    values = [merged.get(id(v), v) for v in model.variables if id(v) not in updates]
-    copy = type(model).from_config(model.get_config())
-    for variable, value in zip(copy.variables, values, strict=True):
-        variable.assign(value)
-    return copy
-
-
-def merged_kernel(layer: Dense) -> np.ndarray:
-    """Computes the kernel of a layer with its update, in float64 and rounded once."""
-    a, b = (np.asarray(v, "float64") for v in (layer.lora_kernel_a, layer.lora_kernel_b))
-    mask = layer.lora_mask()
-    b = b if mask is None else b * mask
-    kernel = np.asarray(keras.ops.convert_to_numpy(layer.frozen_kernel), "float64")
-    return (kernel + layer.lora_scale * (a @ b)).astype("float32")
-
-
-def _updates(layer: Dense) -> Iterator[Any]:
-    yield from (layer.lora_kernel_a, layer.lora_kernel_b)
-    if layer.lora_seed is not None:
-        yield layer.lora_seed.state
+    return clone(model, change_config(model.get_config(), float_config), float_values)
 
 
 def dense_layers(model: keras.Model) -> Iterator[Dense]:

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 from keras import ops, quantizers
 
+from keras_vit.models.cloning import change_config, clone
 from keras_vit.runtime.private_names import flatten_layers
 
 _MODES = ("int8", "int4", "float8")
@@ -43,12 +44,17 @@ def dequantize(model: keras.Model) -> keras.Model:
     >>> model.quantize("int8")  # doctest: +SKIP
     >>> keras_vit.save_weights(keras_vit.models.dequantize(model), "model.npz")  # doctest: +SKIP
     """
-    layers = quantized_layers(model)
-    if not layers:
+    check_quantized(model)
+    if not quantized_layers(model):
         return model
+    return clone(model, change_config(model.get_config(), float_config), float_values)
+
+
+def check_quantized(model: keras.Model) -> None:
+    """Raises a `ValueError` if `dequantize` cannot make a layer float."""
     unknown = [
         f"{layer.path} ({type(layer).__name__}, {layer.quantization_mode})"
-        for layer in layers
+        for layer in quantized_layers(model)
         if layer.quantization_mode not in _MODES or not isinstance(layer, keras.layers.Dense)
     ]
     if unknown:
@@ -56,24 +62,14 @@ def dequantize(model: keras.Model) -> keras.Model:
             f"Only dense layers in {', '.join(_MODES)} become float layers. {model.name!r} has "
             f"{', '.join(unknown)}. Quantise without these: `model.quantize(mode, filters=...)`."
         )
-    copy = type(model).from_config(_float_config(model.get_config()))
-    for theirs, ours in zip(flatten_layers(model), flatten_layers(copy), strict=True):
-        values = {v.name: v for v in _own_variables(theirs)}
-        if isinstance(theirs, keras.layers.Dense):
-            values |= _float_values(theirs)
-        for variable in _own_variables(ours):
-            variable.assign(values[variable.name])
-    return copy
 
 
-def _own_variables(layer: keras.layers.Layer) -> list[Any]:
-    """The variables of a layer without those of the layers inside of it."""
-    inner = {id(v) for x in flatten_layers(layer) if x is not layer for v in x.variables}
-    return [v for v in layer.variables if id(v) not in inner]
-
-
-def _float_values(layer: keras.layers.Dense) -> dict[str, np.ndarray]:
-    """Kernel and bias that a dense layer computes with."""
+def float_values(layer: keras.layers.Layer) -> dict[str, np.ndarray]:
+    """Kernel and bias that a quantised or updated dense layer computes with; empty for others."""
+    if not isinstance(layer, keras.layers.Dense):
+        return {}
+    if not (layer.quantization_mode or layer.lora_enabled):
+        return {}
     variables = {v.name: v for v in layer.variables}
     kernel, scale = variables["kernel"], variables.get("kernel_scale")
     mode = layer.quantization_mode
@@ -105,20 +101,16 @@ def _numpy(x: Any) -> np.ndarray:
     return ops.convert_to_numpy(ops.cast(x, "float32")).astype("float64")
 
 
-def _float_config(config: Any) -> Any:
-    """Replaces the policies of quantised layers in a configuration, and leaves updates out."""
-    if isinstance(config, list | tuple):
-        return [_float_config(value) for value in config]
-    if not isinstance(config, dict):
-        return config
+def float_config(config: dict[str, Any]) -> dict[str, Any]:
+    """Replaces the policy of a quantised layer by that from before, and leaves updates out."""
     policy = config.get("config")
     if isinstance(policy, dict) and config.get("class_name") == "DTypePolicyMap":
-        return _float_config(policy["default_policy"])
+        return policy["default_policy"]
     if isinstance(policy, dict) and "source_name" in policy:
         source = keras.dtype_policies.DTypePolicy(policy["source_name"])
         return keras.dtype_policies.serialize(source)
-    left_out = ("lora_rank", "lora_alpha") if "kernel_initializer" in config else ()
-    changed = {k: _float_config(v) for k, v in config.items() if k not in left_out}
+    left_out = ("lora_rank", "lora_alpha") if "units" in config else ()
+    changed = {key: value for key, value in config.items() if key not in left_out}
     if "quantization_config" in changed:
         changed["quantization_config"] = None
     return changed

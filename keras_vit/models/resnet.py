@@ -9,6 +9,7 @@ import keras
 from keras_vit.config import ResNetConfig, ResNetStem
 from keras_vit.layers.convolution import GroupNorm, StdConv2D
 from keras_vit.layers.residual import BiTRoot, ResNetStage, StemRoot
+from keras_vit.models.cloning import change_config, clone
 from keras_vit.models.heads import classify, functional_model, image_input, preprocess
 from keras_vit.runtime.model import Model
 from keras_vit.runtime.private_names import flatten_layers
@@ -94,26 +95,22 @@ def fold_standardization(model: keras.Model) -> keras.Model:
         A new model of the same class, not compiled, with variables of the same paths; `model`
         itself where it has nothing to fold.
     """
-    kernels = {
-        layer.kernel.path: layer.effective_kernel()
-        for layer in flatten_layers(model)
-        if isinstance(layer, StdConv2D) and layer.standardization is not None
-    }
-    if not kernels:
+    if not standardized_layers(model):
         return model
-    folded = type(model).from_config(_without_standardization(model.get_config()))
-    for ours, theirs in zip(folded.variables, model.variables, strict=True):
-        ours.assign(kernels.get(theirs.path, theirs))
-    return folded
+    return clone(model, change_config(model.get_config(), folded_config), folded_values)
 
 
-def _without_standardization(config: Any) -> Any:
-    """A nested configuration with the field set to `None` wherever it occurs."""
-    if isinstance(config, dict):
-        return {
-            key: None if key == "standardization" else _without_standardization(value)
-            for key, value in config.items()
-        }
-    if isinstance(config, list | tuple):
-        return type(config)(_without_standardization(value) for value in config)
-    return config
+def standardized_layers(model: keras.Model) -> list[StdConv2D]:
+    """Lists the convolutions of a model that standardise their kernels."""
+    layers = (layer for layer in flatten_layers(model) if isinstance(layer, StdConv2D))
+    return [layer for layer in layers if layer.standardization is not None]
+
+
+def folded_values(layer: keras.layers.Layer) -> dict[str, Any]:
+    """The kernel that a convolution computes with; empty for other layers."""
+    return {"kernel": layer.effective_kernel()} if isinstance(layer, StdConv2D) else {}
+
+
+def folded_config(config: dict[str, Any]) -> dict[str, Any]:
+    """A configuration without weight standardisation."""
+    return {**config, "standardization": None} if "standardization" in config else config

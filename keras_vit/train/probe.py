@@ -15,8 +15,8 @@ from keras_vit.config import ResNetConfig, ViTConfig
 from keras_vit.errors import needing_tensorflow
 from keras_vit.evaluate.attentive import batched
 from keras_vit.evaluate.feature_store import Features, store_features
-from keras_vit.evaluate.predictions import wilson_interval
 from keras_vit.evaluate.probes import check_possible, cross_validate, find_probe, fit_head
+from keras_vit.intervals import wilson_interval
 from keras_vit.models.feature_extraction import features_of, token_stage
 from keras_vit.models.graph import single_input
 from keras_vit.models.lora import merge_lora

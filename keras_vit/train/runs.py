@@ -16,6 +16,7 @@ import keras
 from keras_vit.checks import check_choice
 from keras_vit.errors import needing_tensorflow
 from keras_vit.evaluate.compute import training_exaflops
+from keras_vit.export.formats import FORMATS
 from keras_vit.report.page import human_bytes, human_seconds
 from keras_vit.report.result_page import write_result_page
 from keras_vit.runtime.model import Model
@@ -334,38 +335,27 @@ def activation_of(task: str) -> str:
 
 
 def find_exporter(to: str, task: str = "single_label") -> Callable[..., ExportReport]:
-    """Finds the function that exports to `"saved_model"`, `"litert"`, `"onnx"` or `"openvino"`.
+    """Finds the function that exports to a format.
 
     Args:
-        to: The format.
+        to: The format, a name in `FORMATS`.
         task: What the model predicts; `"segmentation"` has one format, with class maps at the size
             of the image.
 
     Raises:
         ValueError: If `to` is another format.
     """
+    check_choice("to", to, tuple(FORMATS))
+    if task == SEGMENTATION and to != "saved_model":
+        raise ValueError(
+            "Class maps at the size of the image are exported as saved_model only. Received: "
+            f"{to!r}. For logits at the size of the model, call `export_onnx`, `export_litert` or "
+            "`export.export_openvino` in Python."
+        )
     with needing_tensorflow("An export"):
-        from keras_vit.export.litert import export_litert
-        from keras_vit.export.onnx import export_onnx
-        from keras_vit.export.openvino import export_openvino
-        from keras_vit.export.saved_model import export_saved_model
-
-    exporters: dict[str, Any] = {
-        "saved_model": export_saved_model,
-        "litert": export_litert,
-        "onnx": export_onnx,
-        "openvino": export_openvino,
-    }
-    check_choice("to", to, tuple(exporters))
-    if task == SEGMENTATION:
-        if to != "saved_model":
-            raise ValueError(
-                "Class maps at the size of the image are exported as saved_model only. Received: "
-                f"{to!r}. For logits at the size of the model, call `export_onnx`, "
-                "`export_litert` or `export.export_openvino` in Python."
-            )
-        return importlib.import_module("keras_vit.segmentation.export").export_segmenter
-    return exporters[to]
+        if task == SEGMENTATION:
+            return importlib.import_module("keras_vit.segmentation.export").export_segmenter
+        return FORMATS[to].export
 
 
 def _check_names(names: tuple[str, ...], model: keras.Model, folder: pathlib.Path) -> None:

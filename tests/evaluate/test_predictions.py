@@ -7,12 +7,11 @@ import csv
 import keras
 import numpy as np
 import pytest
-import scipy.stats
 
 from keras_vit.data.csv_file import read_csv
 from keras_vit.data.folder import read_folder
 from keras_vit.data.image_set import read_arrays
-from keras_vit.evaluate.predictions import predict_set, wilson_interval
+from keras_vit.evaluate.predictions import predict_set
 from keras_vit.models.vit import build_vit
 from keras_vit.train.fit import evaluate_accuracy
 from tests.data.pictures import write_folder
@@ -86,13 +85,6 @@ def test_counts_and_calibration():
         expected += abs(right[own].sum() - confidence[own].sum()) / 50
     assert found.calibration_error() == pytest.approx(expected, abs=1e-6)
     assert sum(each.images for each in found.calibration()) == 50
-
-
-@pytest.mark.parametrize(("right", "total"), [(0, 5), (5, 5), (8, 10), (930, 1000)])
-def test_wilsons_interval_is_that_of_scipy(right, total):
-    expected = scipy.stats.binomtest(right, total).proportion_ci(method="wilson")
-    assert wilson_interval(right, total) == pytest.approx(tuple(expected), abs=1e-6)
-    assert wilson_interval(0, 0) == (0, 1)
 
 
 def test_the_file_has_a_row_for_every_image(tmp_path):

@@ -10,10 +10,10 @@ import tensorflow as tf
 
 from keras_vit.config import make_config
 from keras_vit.data.any_aspect import fit_patches
+from keras_vit.export.formats import FORMATS
 from keras_vit.export.litert import export_litert
 from keras_vit.export.onnx import export_onnx
 from keras_vit.export.openvino import export_openvino
-from keras_vit.export.runners import LOADERS
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.verify import verify_export
 from keras_vit.families.newer import SIGLIP2_NAFLEX
@@ -79,7 +79,7 @@ def test_files_take_patches_and_grid(export, name, precision, model, tmp_path):
     assert report.max_difference < {"float32": 1e-5, "float16": 2e-2}.get(precision, 0.3)
     fitted = [fit_patches(photo(*size, 0), model) for size in ((37, 90), (80, 21), (33, 33))]
     batch = {name: np.stack([x[name] for x in fitted]) for name in fitted[0]}
-    outputs = LOADERS[report.format](path)(batch)["logits"]
+    outputs = FORMATS[report.format].load(path)(batch)["logits"]
     expected = model(batch).numpy()
     assert (
         np.abs(outputs - expected).max() < 2 * report.max_difference * np.abs(expected).max() + 1e-5

@@ -15,19 +15,32 @@ import keras_vit
 from keras_vit.cli.main import main
 from keras_vit.errors import ExportMismatchError
 from keras_vit.export import fastest as module
-from keras_vit.export.fastest import Candidate, OptimizedModel, optimize
+from keras_vit.export import search
+from keras_vit.export.fastest import OptimizedModel, optimize
+from keras_vit.export.formats import FORMATS, Runtime
 from keras_vit.export.runners import load_openvino
+from keras_vit.export.search import Candidate, time_in_turns
 from keras_vit.models.vit import build_vit
 from tests.fixtures import fill_random, images_for, tiny_config
 
 pytestmark = pytest.mark.xdist_group("saved_model")
 
 
+def use_only(monkeypatch, format):
+    """Leaves one format in the table."""
+    for name in set(FORMATS) - {format.name}:
+        monkeypatch.delitem(FORMATS, name)
+    monkeypatch.setitem(FORMATS, format.name, format)
+
+
 @pytest.fixture
 def fake(monkeypatch):
     """A fake timer and one quick file for three runtimes: speeds and agreements by runtime."""
     pytest.importorskip("ai_edge_litert")
-    ways = {(name, "float32"): (module.export_litert, {}) for name in ("xla", "litert", "openvino")}
+    quick = dataclasses.replace(
+        FORMATS["litert"],
+        runtimes={name: Runtime(("float32",)) for name in ("xla", "litert", "openvino")},
+    )
     fake = types.SimpleNamespace(speeds={}, agreements={})
     compare = module.compare
 
@@ -43,10 +56,10 @@ def fake(monkeypatch):
     def missing(*arguments):
         raise ImportError("OpenVINO is not installed. Install it.")
 
-    monkeypatch.setattr(module, "_WAYS", ways)
-    monkeypatch.setattr(module, "time_in_turns", time)
+    use_only(monkeypatch, quick)
+    monkeypatch.setattr(search, "time_in_turns", time)
     monkeypatch.setattr(module, "compare", agree)
-    monkeypatch.setattr(module, "load_openvino", missing)
+    monkeypatch.setattr(search, "load_openvino", missing)
     return fake
 
 
@@ -127,11 +140,12 @@ def runner_of(monkeypatch):
         def export_nothing(model, path, **options):
             path.parent.mkdir(parents=True)
             path.touch()
-            return types.SimpleNamespace(path=path)
+            return types.SimpleNamespace(path=path, size=0, max_difference=0.0)
 
-        monkeypatch.setattr(module, "_WAYS", {("litert", "float32"): (export_nothing, {})})
-        monkeypatch.setitem(module._NAMES, "export_nothing", "model")
-        monkeypatch.setattr(module._Files, "load", lambda files, candidate: runner)
+        format = types.SimpleNamespace(name="litert", export=export_nothing, file="model")
+        format.load, format.calibrated = (lambda path: runner), ()
+        format.runtimes = {"litert": Runtime(("float32",))}
+        use_only(monkeypatch, format)
 
     return replace
 
@@ -154,19 +168,20 @@ def test_a_regression_is_judged_by_its_values(outputs, activation, runner_of):
 
 
 def test_constant_weights_are_not_tried_without_memory_for_them(model, pixels, monkeypatch):
-    monkeypatch.setattr(module, "memory_bytes", lambda: 99 * model.count_params())
+    monkeypatch.setattr(search, "memory_bytes", lambda: 99 * model.count_params())
     with pytest.raises(ExportMismatchError, match=r"constants +bfloat16 .* may take 0 GB"):
         optimize(model, pixels, 1, ("bfloat16",), runtimes=("constants",), seconds=0)
 
 
 def test_candidates_take_turns_of_three_calls_after_a_pause(monkeypatch):
     calls = []
-    monkeypatch.setattr(module.time, "sleep", lambda seconds: calls.append(seconds >= 0.1))
+    monkeypatch.setattr(search.time, "sleep", lambda seconds: calls.append(seconds >= 0.1))
     names = ("graph", "xla")
     candidates = {
-        module.Candidate(name, "float32"): lambda _, name=name: calls.append(name) for name in names
+        Candidate("saved_model", "float32", name): lambda _, name=name: calls.append(name)
+        for name in names
     }
-    module.time_in_turns(candidates, np.zeros((2, 1)), seconds=0)
+    time_in_turns(candidates, np.zeros((2, 1)), seconds=0)
     assert calls == 2 * [call for name in names for call in (True, name, name, name)]
     assert all(each.images_per_second > 0 for each in candidates)
 
@@ -174,7 +189,7 @@ def test_candidates_take_turns_of_three_calls_after_a_pause(monkeypatch):
 def test_wrong_arguments_are_errors(model, pixels, tmp_path):
     with pytest.raises(ValueError, match=r"No runtime of \('constants',\).*constants in bfloat16"):
         optimize(model, pixels, runtimes=("constants",))
-    with pytest.raises(ValueError, match="`runtimes` must be some of 'graph', 'xla', 'litert'"):
+    with pytest.raises(ValueError, match="`runtimes` must be some of 'graph', 'xla', 'constants'"):
         optimize(model, pixels, runtimes=("tensorrt",))
     with pytest.raises(ValueError, match="`precisions` must be some of 'float32', 'bfloat16'"):
         optimize(model, pixels, precisions="int8")
@@ -192,7 +207,7 @@ def test_the_command_prints_the_table(model, fake, tmp_path, capsys):
 
 
 def test_the_choice_is_said_with_its_file(tmp_path):
-    chosen = Candidate("openvino", "float32", None, 1.0, 1e-6, 2**20, 0.5, 40.0)
+    chosen = Candidate("onnx", "float32", "openvino", top1_agreement=1.0, images_per_second=40.0)
     fastest = OptimizedModel(dict, chosen, [chosen], Path("fastest/model.onnx"), tmp_path / "files")
     table, _, sentence = str(fastest).partition("\n\n")
     assert sentence == "The fastest is openvino in float32, with the file fastest/model.onnx"
@@ -200,5 +215,8 @@ def test_the_choice_is_said_with_its_file(tmp_path):
 
 
 def test_the_table_has_three_digits():
-    rows = [Candidate("litert", "float32", images_per_second=x).row()[2] for x in (4.7891, 1234.5)]
+    rows = [
+        Candidate("litert", "float32", "litert", images_per_second=x).row()[2]
+        for x in (4.7891, 1234.5)
+    ]
     assert rows == ["4.79", "1234"]

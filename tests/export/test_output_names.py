@@ -11,10 +11,10 @@ import pytest
 import tensorflow as tf
 
 import keras_vit
+from keras_vit.export.formats import FORMATS
 from keras_vit.export.inference import check_outputs, prepare
 from keras_vit.export.litert import export_litert
 from keras_vit.export.onnx import export_onnx
-from keras_vit.export.runners import LOADERS
 from keras_vit.export.saved_model import export_saved_model
 from tests.checks import quick
 from tests.export.conftest import LABELS
@@ -48,7 +48,7 @@ def test_names_and_values_stay(make, format, model, pixels, tmp_path):
     model = make(model)
     pixels = pixels[:2]
     report = EXPORTS[format](model, tmp_path / "m", images=pixels)
-    outputs = LOADERS[format](report.path)(pixels)
+    outputs = FORMATS[format].load(report.path)(pixels)
     expected = {name: np.asarray(value) for name, value in model(pixels).items()}
     if format != "saved_model":
         assert set(outputs) == set(expected)
@@ -62,7 +62,7 @@ def test_names_and_values_stay(make, format, model, pixels, tmp_path):
 @pytest.mark.slow
 def test_a_named_output_of_a_head_has_labels_too(model, pixels, tmp_path):
     report = export_saved_model(named(model, "softmax"), tmp_path / "m", labels=LABELS)
-    outputs = LOADERS["saved_model"](report.path)(pixels)
+    outputs = FORMATS["saved_model"].load(report.path)(pixels)
     np.testing.assert_allclose(outputs["logits"], model(pixels), rtol=0, atol=1e-5)
     np.testing.assert_array_equal(outputs["species"], outputs["probabilities"])
     best = outputs["species"].argmax(-1)

@@ -9,9 +9,10 @@ import tensorflow as tf
 import keras_vit
 from keras_vit.cli.main import main
 from keras_vit.errors import ExportMismatchError
+from keras_vit.export.formats import FORMATS
 from keras_vit.export.onnx import export_onnx
 from keras_vit.export.runners import find_format, newest_version
-from keras_vit.export.verify import LIMITS, ExportReport, check, compare, verify_export
+from keras_vit.export.verify import ExportReport, check, compare, verify_export
 from tests.fixtures import fill_random, images_for, tiny_config
 
 
@@ -82,7 +83,7 @@ def test_verify_export_detects_another_model(model, tmp_path):
 FINE, ADVICE = None, "export_within_budget"
 
 
-@pytest.mark.parametrize("format", LIMITS)
+@pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize(
     ("precision", "difference", "agreement", "of_task", "message"),
     [
@@ -100,7 +101,7 @@ FINE, ADVICE = None, "export_within_budget"
     ],
 )
 def test_one_rule_for_all_formats(format, precision, difference, agreement, of_task, message):
-    if precision not in LIMITS[format]:
+    if precision not in FORMATS[format].tolerances:
         precision = "bfloat16"  # of a SavedModel, in place of int8
         if difference > 0.1:
             return

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 import keras_vit
 from keras_vit.config import ResNetStem, RotaryPositions, replace_fields
-from keras_vit.export.runners import LOADERS
+from keras_vit.export.formats import FORMATS
 from keras_vit.models import feature_maps, resize_model
 from keras_vit.variants import VARIANTS
 from tests.checks import quick
@@ -292,7 +292,7 @@ def test_files_of_one_size_equal_the_model_of_any_size(export, tmp_path):
     _, flexible = pair_of("timm")
     report = export(resize_model(flexible, (24, 48)), tmp_path / "file")
     images = pixels((24, 48))
-    close(LOADERS[report.format](report.path)(images)["logits"], flexible(images))
+    close(FORMATS[report.format].load(report.path)(images)["logits"], flexible(images))
 
 
 @pytest.mark.slow

@@ -18,7 +18,8 @@ import safetensors.numpy
 from keras_vit.config import replace_fields
 from keras_vit.create import build
 from keras_vit.errors import CheckpointError
-from keras_vit.models.lora import add_lora, lora_layers, merged_kernel
+from keras_vit.models.lora import add_lora, lora_layers
+from keras_vit.models.quantized import float_values
 from keras_vit.train.adapters import load_adapter, save_adapter
 from keras_vit.variants import find_config
 from keras_vit.weights.inspection import adapt_config, inspect_file
@@ -187,7 +188,7 @@ def test_newer_families_have_the_updates_of_their_kernels(name, layout, tmp_path
     count = 0
     for layer in lora_layers(model):  # what the kernel gains, in the order of the file
         rule, keys = chosen.find(f"{layer.path}/kernel", model.config)
-        gain = merged_kernel(layer) - np.asarray(layer.frozen_kernel)
+        gain = float_values(layer)["kernel"] - np.asarray(layer.frozen_kernel)
         for key, expected in zip(
             keys, rule.to_file(gain, model.config.block.num_heads), strict=True
         ):

@@ -42,7 +42,7 @@ def test_a_probe_is_one_model(method, tmp_path, monkeypatch):
     found = fit_probe(model, train, test, tmp_path / "features", method, folds=3, batch_size=12)
     predictions = keras_vit.evaluate.predict_set(found.model, test)
     assert found.right == int(predictions.is_right.sum()) >= 11 and found.tested == 12
-    assert found.interval == keras_vit.evaluate.wilson_interval(found.right, 12)
+    assert found.interval == keras_vit.intervals.wilson_interval(found.right, 12)
     assert f"{method} probe, " in str(found) and "95 % interval" in str(found)
     assert (found.model.config is None) == (method in ("knn", "attentive"))
     if method in ("logistic", "ridge"):  # an ordinary dense head, which other tests export

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import types
 
 import keras
 import numpy as np
@@ -11,13 +12,14 @@ import pytest
 from keras_vit.cli.main import main
 from keras_vit.data.image_set import read_arrays
 from keras_vit.errors import ExportMismatchError
+from keras_vit.export import budget as module
+from keras_vit.export import search
+from keras_vit.export.budget import export_within_budget
+from keras_vit.export.formats import FORMATS
 from keras_vit.export.litert import export_litert
 from keras_vit.export.litert_int8 import LayerError
-from keras_vit.export.runners import LOADERS
 from keras_vit.export.verify import ExportReport
 from keras_vit.models.vit import build_vit
-from keras_vit.report import certificate
-from keras_vit.report.certificate import drop_interval, export_within_budget
 from tests.fixtures import fill_random, tiny_config
 
 COUNT = 40
@@ -70,13 +72,13 @@ def made(model, monkeypatch):
 
         return run
 
-    monkeypatch.setattr(
-        certificate, "_EXPORTS", {"litert": (export, "model", ("float32", "dynamic", "int8"))}
-    )
-    monkeypatch.setattr(certificate, "LOADERS", {"litert": load})
+    for name, calibrated in (("litert", ("int8",)), ("onnx", ())):
+        format = types.SimpleNamespace(name=name, export=export, load=load, file="model")
+        format.searched, format.calibrated = ("float32", "dynamic", "int8"), calibrated
+        monkeypatch.setitem(FORMATS, name, format)
     errors = [LayerError("FULLY_CONNECTED", name, 1.0, 1.0) for name in LAYERS]
-    monkeypatch.setattr(certificate, "litert_errors", lambda *args, **options: errors)
-    monkeypatch.setattr(certificate, "time_in_turns", take_times)
+    monkeypatch.setattr(module, "litert_errors", lambda *args, **options: errors)
+    monkeypatch.setattr(search, "time_in_turns", take_times)
     return tried
 
 
@@ -87,10 +89,10 @@ def take_times(candidates, pixels, seconds):
 
 def test_calibration_images_are_of_all_classes(model, monkeypatch):
     """Folders are sorted by class: the first images are of one."""
-    monkeypatch.setattr(certificate, "_CALIBRATION", 4)
+    monkeypatch.setattr(module, "_CALIBRATION", 4)
     pixels = np.arange(40, dtype="uint8")[:, None, None, None] + np.zeros((1, 8, 8, 3), "uint8")
     images = read_arrays(pixels, np.arange(40) // 10)
-    found = [x[0, 0, 0] for x in certificate._decoded(images, certificate.prepare(model))]
+    found = [x[0, 0, 0] for x in module._decoded(images, module.prepare(model))]
     assert found == [0, 10, 20, 30]
 
 
@@ -114,40 +116,40 @@ def test_the_best_within_the_budget_is_written(
     result = export_within_budget(model, images, output, budget, goal=goal, calibration=others)
     assert made[:3] == [("float32", 0), ("dynamic", 0), ("int8", 0)]
     assert [number for _, number in made[3:]] == tried
-    card = json.loads((output / "card.json").read_text())
-    assert (card["precision"], card["float_layers"]) == (precision, LAYERS[:kept])
+    figures = json.loads((output / "budget.json").read_text())
+    assert (figures["precision"], figures["float_layers"]) == (precision, LAYERS[:kept])
     wrong = 6 - kept
-    assert (card["lost"], card["gained"], card["images"]) == (wrong, 0, COUNT)
-    assert card["before"]["accuracy"] == 1 and card["after"]["accuracy"] == 1 - wrong / COUNT
-    assert card["drop"] <= budget and card["drop_interval"][0] < card["drop"]
+    assert (figures["lost"], figures["gained"], figures["images"]) == (wrong, 0, COUNT)
+    assert figures["before"]["accuracy"] == 1 and figures["after"]["accuracy"] == 1 - wrong / COUNT
+    assert figures["drop"] <= budget and figures["drop_interval"][0] < figures["drop"]
     assert (output / "model").read_text() == str(wrong) and result.path == output / "model"
-    assert not wrong or card["worst_image"]["predicted"] != card["worst_image"]["true"]
+    assert not wrong or figures["worst_image"]["predicted"] != figures["worst_image"]["true"]
     assert f"{COUNT} measured, 8 others for the calibration of int8" in str(result)
-    assert f"{card['drop']:.2%}" in str(result) and not list(tmp_path.glob(".*"))
+    assert f"{figures['drop']:.2%}" in str(result) and not list(tmp_path.glob(".*"))
 
 
 def test_layers_are_not_searched_where_a_smaller_file_will_do(
     model, images, others, made, tmp_path
 ):
-    certificate._EXPORTS["litert"] = (*certificate._EXPORTS["litert"][:2], ("tiny", "int8"))
+    FORMATS["litert"].searched = ("tiny", "int8")
     result = export_within_budget(model, images, tmp_path / "a", 0.1, calibration=others)
-    assert result.card["precision"] == "tiny" and [kind for kind, _ in made] == ["tiny", "int8"]
+    assert result.figures["precision"] == "tiny" and [kind for kind, _ in made] == ["tiny", "int8"]
     result = export_within_budget(
         model, images, tmp_path / "b", 0.1, goal="latency", calibration=others
     )
-    assert len(made) > 4 and result.card["precision"] == "tiny"
+    assert len(made) > 4 and result.figures["precision"] == "tiny"
 
 
-def test_formats_without_calibration_measure_all_images(model, images, made, tmp_path, monkeypatch):
-    export, *_ = certificate._EXPORTS["litert"]
-    monkeypatch.setitem(certificate._EXPORTS, "onnx", (export, "model", ("float32",)))
-    monkeypatch.setitem(certificate.LOADERS, "onnx", certificate.LOADERS["litert"])
+def test_formats_without_calibration_measure_all_images(model, images, made, tmp_path):
+    FORMATS["onnx"].searched = ("float32",)
     result = export_within_budget(model, images, tmp_path / "a", to="onnx")
-    assert (result.card["images"], result.card["calibration_images"]) == (COUNT, 0)
+    assert (result.figures["images"], result.figures["calibration_images"]) == (COUNT, 0)
     assert f"{COUNT} measured\n" in str(result)
 
 
-def test_what_cannot_be_certified_is_an_error(model, images, others, made, tmp_path, monkeypatch):
+def test_what_cannot_be_within_a_budget_is_an_error(
+    model, images, others, made, tmp_path, monkeypatch
+):
     with pytest.raises(ValueError, match=r"in \[0, 1\): 0.005 is 0.5 %. Received: 5"):
         export_within_budget(model, images, tmp_path / "a", 5)
     (tmp_path / "there").mkdir()
@@ -156,31 +158,21 @@ def test_what_cannot_be_certified_is_an_error(model, images, others, made, tmp_p
     few = read_arrays(np.zeros((4, 32, 32, 3), "uint8"), [0, 1, 2, 0], ["a", "b", "c"])
     with pytest.raises(ValueError, match=r"of the 10 classes of the model.* and 3 classes"):
         export_within_budget(model, few, tmp_path / "b")
-    export, *rest = certificate._EXPORTS["litert"]
-    monkeypatch.setitem(certificate._EXPORTS, "litert", (export, rest[0], ("int8",)))
-    monkeypatch.setattr(certificate, "litert_errors", lambda *args, **options: [])
+    FORMATS["litert"].searched = ("int8",)
+    monkeypatch.setattr(module, "litert_errors", lambda *args, **options: [])
     with pytest.raises(ExportMismatchError, match=r"No precision keeps a budget of 1\.00%"):
         export_within_budget(model, images, tmp_path / "c", 0.01, calibration=others)
     assert not (tmp_path / "c").exists()
 
 
-def test_intervals_of_matched_pairs():
-    # Agresti and Min's formula in whole numbers: (4.5 - 1.5) / 102, and its standard error.
-    low, high = drop_interval(4, 1, 100)
-    half = 1.959964 * np.sqrt(6 - 9 / 102) / 102
-    np.testing.assert_allclose([low, high], [3 / 102 - half, 3 / 102 + half], rtol=1e-12)
-    low, high = drop_interval(0, 0, 10)
-    assert low == -high and high > 0.1  # ten images that agree do not show much
-
-
 @pytest.mark.slow
 def test_names_of_layers_hold_for_the_next_export(model, tmp_path):
     images = [np.random.default_rng(0).integers(0, 256, (32, 32, 3), "uint8")] * 4
-    error = certificate.litert_errors(model, images)[0]
-    part = certificate.part_of_name(error.tensor)
+    error = module.litert_errors(model, images)[0]
+    part = module.part_of_name(error.tensor)
     path = tmp_path / "model.tflite"
     export_litert(model, path, "int8", calibration=images, float_layers=[part], tolerance=1e9)
-    rest = certificate.litert_errors(model, images, float_layers=[part])
+    rest = module.litert_errors(model, images, float_layers=[part])
     assert not any(part in row.tensor for row in rest) and rest
 
 
@@ -193,7 +185,7 @@ def test_names_of_layers_hold_for_the_next_export(model, tmp_path):
         ("openvino", ["model.bin", "model.xml"], {"float32", "float16", "int8"}, 0.9),
     ],
 )
-def test_the_command_certifies_a_real_file(
+def test_the_command_measures_a_real_file(
     to, files, precisions, share, model, images, tmp_path, capsys
 ):
     if to == "openvino":
@@ -215,13 +207,13 @@ def test_the_command_certifies_a_real_file(
     assert "leave `--precision`" in capsys.readouterr().err
     assert main([*words, "--budget", "2.5%"]) == 0
     printed = capsys.readouterr().out
-    card = json.loads((tmp_path / "shipped/card.json").read_text())
-    assert card["drop"] <= 0.025 and card["bytes"] < share * card["float32_bytes"]
-    assert card["images"] == COUNT - 8 and "accuracy before" in printed
+    figures = json.loads((tmp_path / "shipped/budget.json").read_text())
+    assert figures["drop"] <= 0.025 and figures["bytes"] < share * figures["float32_bytes"]
+    assert figures["images"] == COUNT - 8 and "accuracy before" in printed
     written = sorted((tmp_path / "shipped").glob("model*"))
     assert [file.name for file in written] == files
-    assert sum(file.stat().st_size for file in written) == card["bytes"]
-    assert {row["precision"] for row in card["attempts"]} >= precisions
-    loaded = LOADERS[to](tmp_path / "shipped" / files[-1])
+    assert sum(file.stat().st_size for file in written) == figures["bytes"]
+    assert {row["precision"] for row in figures["candidates"]} >= precisions
+    loaded = FORMATS[to].load(tmp_path / "shipped" / files[-1])
     pixels = next(iter(images.read((0, COUNT), None, 0).batch(COUNT).as_numpy_iterator()))[0]
     assert loaded(pixels.astype("float32"))["logits"].shape == (COUNT, 10)
