@@ -12,7 +12,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.py"))
-CONVERTER = runpy.run_path(str(ROOT / "scripts" / "site_tutorials.py"))
+CONVERTER = runpy.run_path(str(ROOT / "scripts/site/tutorials.py"))
 
 
 def words(text):

@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from keras_vit.config import Preprocessing
 from keras_vit.data.transforms import eval_transform
-from scripts.eval_cases import all_images, image_of
-from scripts.eval_transforms import equal_images, logit_difference, read_cases, transformed
+from scripts.golden.eval_cases import all_images, image_of
+from scripts.golden.eval_transforms import equal_images, logit_difference, read_cases, transformed
 
 CASES = read_cases()
 # Wide, tall, a strip, smaller than the result; both orders of Pillow's passes.
