@@ -3,7 +3,7 @@
 Run with the interpreter of `scripts/parity`'s environment:
 `PYTHONPATH=. .venv-parity/bin/python scripts/golden/make_eval.py`. The images follow a formula, so
 the file holds checksums of pixels, and logits of two small models. `eval_transforms.py`
-compares all of them with ours, tests/data/test_eval_golden.py some. Takes a minute.
+compares all of them with ours, tests/data/test_transforms.py some. Takes a minute.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Turns the scripts of docs/tutorials into pages and notebooks.
 
 A script is in the percent format that Jupyter, VS Code and PyCharm read: `# %%` begins a cell of
-code, `# %% [markdown]` one of text. `tests/test_tutorials.py` runs the scripts.
+code, `# %% [markdown]` one of text. `tests/scripts/test_tutorials.py` runs the scripts.
 """
 
 from __future__ import annotations

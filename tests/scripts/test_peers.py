@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-SCRIPTS = pathlib.Path(__file__).parents[1] / "scripts/peers"
+SCRIPTS = pathlib.Path(__file__).parents[2] / "scripts/peers"
 
 
 @pytest.mark.parametrize("name", ["parity_theirs.py", "parity_flax.py", "parity_answers.py"])

@@ -13,7 +13,6 @@ from keras_vit.config import RotaryPositions
 from keras_vit.layers.attention import SelfAttention
 from keras_vit.layers.block import TransformerBlock
 from keras_vit.layers.mlp import MLP, gelu
-from keras_vit.layers.norm import RMSNorm
 from keras_vit.layers.pooling import AttentionPooling, MeanPooling
 from keras_vit.layers.rotary import rotary_tables
 from tests import reference
@@ -231,10 +230,6 @@ def test_a_block_with_position_biases_passes_check_layer():
 @pytest.mark.parametrize("options", [SWITCHES["eva02"], SWITCHES["everything"], VIT5])
 def test_blocks_with_switches_pass_check_layer(options):
     check_layer(TransformerBlock(HEADS, 24, **options), TOKENS.shape[1:], atol=2e-5)
-
-
-def test_rms_norm_passes_check_layer():
-    check_layer(RMSNorm(1e-5), (5, 16))
 
 
 def test_quick_gelu_is_far_from_the_others():

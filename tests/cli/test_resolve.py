@@ -16,7 +16,7 @@ from keras_vit.hub.cards.card import Card
 from keras_vit.hub.catalog import CARDS
 from keras_vit.train.fit import TrainingResult
 from keras_vit.variants import VARIANTS
-from tests.cli.test_training import write_colours
+from tests.data.pictures import write_colours
 from tests.fixtures import fill_random, tiny_config
 
 TRAIN = ("--data", "train", "--recipe", "finetune_pets", "--image-size", "16", "--batch-size", "4")

@@ -10,7 +10,7 @@ import runpy
 import matplotlib.pyplot as plt
 import pytest
 
-ROOT = pathlib.Path(__file__).parent.parent
+ROOT = pathlib.Path(__file__).parents[2]
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.py"))
 CONVERTER = runpy.run_path(str(ROOT / "scripts/site/tutorials.py"))
 

@@ -13,7 +13,7 @@ import pytest
 import keras_vit
 from keras_vit.cli.data_check import describe_data
 from keras_vit.cli.main import main
-from tests.cli.test_training import write_colours
+from tests.data.pictures import write_colours
 from tests.fixtures import tiny_config
 
 
