@@ -12,11 +12,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit.data.headers import read_exif_orientation
-from keras_vit.data.orientation import (
-    read_orientation,
-    read_png_orientation,
-    read_webp_orientation,
-)
+from keras_vit.data.orientation import read_orientation, read_png_orientation, read_webp_orientation
 from tests.data.test_orientation import PHOTOGRAPH, classify, photograph
 from tests.hostile_files import IMAGES
 

@@ -19,9 +19,7 @@ from keras_vit.data.decode import MAX_PIXELS, decode, decode_window
 from keras_vit.data.folder import read_folder
 from keras_vit.data.headers import find_problem, read_exif_orientation, read_size
 from keras_vit.data.image_files import ImageFiles
-from keras_vit.data.orientation import (
-    read_orientation,
-)
+from keras_vit.data.orientation import read_orientation
 from keras_vit.data.transforms import eval_transform
 from keras_vit.export.inference import prepare
 from keras_vit.export.saved_model import ServingModule

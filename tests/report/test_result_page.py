@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 
 from keras_vit.evaluate.predictions import Predictions
-from keras_vit.evaluate.targets import LabelPredictions, ValuePredictions
 from keras_vit.report.page import human_seconds
 from keras_vit.report.result_page import write_result_page
-from keras_vit.report.target_sections import label_tiles, value_sections, value_tiles
 from tests.models.test_feature_extraction import random_vit
 from tests.report.test_model_page import Page, browse
 
@@ -89,16 +87,6 @@ def test_without_predictions_the_page_says_so(tmp_path):
     page = Page(write_result_page(tmp_path / "page.html", model).read_text())
     assert "accuracy is unknown" in page.text and "Confusion" not in page.text
     assert f"{model.count_params():,}" in page.text
-
-
-def test_an_interval_of_one_image_is_unknown():
-    one = np.ones((1, 1))
-    values = ValuePredictions("photos", ("a.jpg",), ("age",), one, 2 * one)
-    labels = LabelPredictions("photos", ("a.jpg",), ("dog",), one, one)
-    for tiles in (value_tiles(values), label_tiles(labels)):
-        assert [text for name, text in tiles if "interval" in name] == ["unknown"]
-    text = next(value_sections(values)).body
-    assert "unknown" in text and "nan" not in text
 
 
 @pytest.mark.parametrize("width", [400, 1280])

@@ -11,12 +11,7 @@ import pytest
 import keras_vit
 from keras_vit.data.augmentation import AUGREG
 from keras_vit.train.hyperparameters import Recipe
-from keras_vit.train.recipes import (
-    AUGREG_FINE_TUNING,
-    AUGREG_PRETRAINING,
-    FINE_TUNING,
-    RECIPES,
-)
+from keras_vit.train.recipes import AUGREG_FINE_TUNING, AUGREG_PRETRAINING, FINE_TUNING, RECIPES
 
 SGD = Recipe("a test", "sgd", 0.1, 8, steps=20, warmup_steps=5)
 
