@@ -6,7 +6,7 @@
 Times say how fast a machine is, and jump; these numbers say what it is asked to do: operations of
 the traced graphs, by kind, for a block and for the rest of the model; kernels and copies that XLA
 compiles for one block; operators of exported files, and their bytes beyond the weights; how often
-a step is traced. `tests/test_counts.py` compares them on every run of the tests.
+a step is traced. `tests/benchmarks/test_counts.py` compares them on every run of the tests.
 
 The numbers belong to the versions of the libraries that are written beside them. With those, a
 test fails on any change: on more, because something became slower, and on less, so that the gain

@@ -1,8 +1,8 @@
 """The record of many small models of timm and transformers, and their files made from it.
 
-`scripts/sweep_torch.py` writes the record: names and shapes of arrays, sidecar files, outputs. The
-values of an array follow from its name, so they are not stored. No Keras here: that script reads
-this module with PyTorch alone.
+`scripts/peers/sweep_theirs.py` writes the record: names and shapes of arrays, sidecar files and
+outputs. The values of an array follow from its name, so they are not stored. No Keras here: that
+script reads this module with PyTorch alone.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def patches_of(pixels: np.ndarray, side: int, limit: int) -> tuple[np.ndarray, n
 
 
 def read_record() -> dict[str, dict[str, Any]]:
-    """The cases by title; see `scripts/sweep_torch.py`."""
+    """The cases by title; see `scripts/peers/sweep_theirs.py`."""
     return json.loads(gzip.decompress(RECORD.read_bytes()))
 
 

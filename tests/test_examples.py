@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import pathlib
@@ -96,3 +97,52 @@ def test_run_exports_works_without_keras_vit_and_measures_differences(tmp_path):
         "try:\n    import keras_vit\nexcept ImportError:\n    print('refused')"
     )
     assert run("-c", blocked).strip() == "refused"
+
+
+EXPERIMENTS = [
+    "cordonnier",
+    "data_efficiency",
+    "image_gpt",
+    "masked_digits",
+    "position_ablation",
+    "token_merging",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_experiments_run(name, tmp_path):
+    run(ROOT / f"examples/{name}.py", "--smoke", "--output", tmp_path)
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert all(0 <= x[0] <= 1 for row in results["accuracies"].values() for x in row)
+    assert (tmp_path / "accuracy.png").stat().st_size > 10_000
+
+
+def test_seeds_are_kept_when_a_later_one_fails(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    digits, image_gpt = (importlib.import_module(name) for name in ("digits", "image_gpt"))
+
+    def read(split):
+        if split:
+            raise MemoryError
+        return None, None
+
+    monkeypatch.setattr(digits, "read_digits", read)
+    monkeypatch.setattr(image_gpt, "MODELS", {"one": lambda *_: None})
+    monkeypatch.setattr(image_gpt, "probe", lambda *_: [0.5] * len(image_gpt.STAGES))
+    monkeypatch.setattr(sys, "argv", ["image_gpt.py", "--output", str(tmp_path)])
+    with pytest.raises(MemoryError):
+        image_gpt.main()
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["accuracies"] == {"one": [[0.5]] * 7}
+
+
+@pytest.mark.slow
+def test_the_script_that_draws_everything_runs(tmp_path):
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("sklearn")
+    script = runpy.run_path(str(ROOT / "examples" / "look_inside.py"))
+    accuracy = script["main"](["--smoke", "--pictures", str(tmp_path)])
+    assert 0 <= accuracy <= 1
+    names = ("filters", "positions", "distance", "rollout", "relevance", "components", "norms")
+    assert {path.name for path in tmp_path.iterdir()} == {f"{name}.png" for name in names}

@@ -22,7 +22,7 @@ from keras_vit.checks import short_repr
 from keras_vit.create import build
 from tests.fixtures import fill_random, images_for, tiny_config
 from tests.import_process import FAMILIES
-from tests.models.test_families import CONFIGS
+from tests.models.test_hybrids import CONFIGS
 from tests.runtime.other_packages import pages_are_always_huge
 from tests.workers import run
 

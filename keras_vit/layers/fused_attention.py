@@ -81,7 +81,7 @@ def fusion_pays(queries: keras.KerasTensor) -> bool:
     """Tells whether Keras's backend has a kernel for attention as a whole, for these queries.
 
     PyTorch has, JAX on TPUs, and on GPUs in half precision. In TensorFlow, and elsewhere in JAX,
-    `keras.ops.dot_product_attention` computes all scores too (`benchmarks/attention.py`).
+    `keras.ops.dot_product_attention` computes all scores too.
 
     Args:
         queries: Float tensor of shape `(B, A, T, d)`.

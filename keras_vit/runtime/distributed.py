@@ -223,7 +223,7 @@ class DistributedTraining(Base):
         """Creates the variables of optimizer and metrics before TensorFlow traces a step.
 
         Keras leaves that to the step, and TensorFlow traces a function that creates variables
-        twice: the first step of Ti/16 then takes 1.7 times as long (benchmarks/first_fit.py).
+        twice: the first step of Ti/16 then takes 1.7 times as long.
         """
         alone = not is_distributed(self)
         compiled = keras.backend.backend() == "tensorflow" and self.jit_compile

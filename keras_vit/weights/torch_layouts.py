@@ -521,7 +521,7 @@ HF_DINOV3 = _torch(
     zeros=(("embeddings.mask_token", 3),),
 )
 _AIMV2_BLOCK, _GAMMA = "encoder.layers.{i}", _NORM[:1]
-# Without the pooling of the models with a text tower, which `sidecar_keys.py` refuses.
+# Without the pooling of the models with a text tower, which `families/` refuses.
 HF_AIMV2 = _torch(
     "transformers_aimv2",
     (

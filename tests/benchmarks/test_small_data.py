@@ -1,4 +1,4 @@
-"""benchmarks/small_data.py and benchmarks/effort.py: what is timed, compared and counted."""
+"""benchmarks/small_data.py: what is timed and compared."""
 
 from __future__ import annotations
 
@@ -36,16 +36,6 @@ def test_too_few_images_are_an_error(load, tmp_path):
     assert sorted(file.name for file in (some / "cat").iterdir()) == ["1.png", "2.png"]
     with pytest.raises(ValueError, match="no images 2 to 4"):
         copy_images(tmp_path / "all", tmp_path / "none", ["cat"], 2, 2)
-
-
-def test_lines_flags_names_and_numbers_are_counted(load, tmp_path):
-    count = load("effort").count
-    (tmp_path / "a.sh").write_text("# why\npython train.py --lr 1e-3 --opt adamw\nls x --lr 2\n")
-    expected = {"lines": 2, "commands": 1, "flags": 2, "names": 0, "numbers": 2}
-    assert count(tmp_path / "a.sh") == expected
-    (tmp_path / "b.py").write_text('"""Why."""\n\nimport keras\nkeras.ops.exp(keras.ops.exp(2))\n')
-    expected = {"lines": 2, "commands": 0, "flags": 0, "names": 1, "numbers": 1}
-    assert count(tmp_path / "b.py") == expected
 
 
 def test_differences_are_of_the_same_seed(load):

@@ -7,8 +7,6 @@ import pathlib
 import re
 import sys
 
-import numpy as np
-
 ROOT = pathlib.Path(__file__).parents[2]
 FAKE = """
 import os, time
@@ -144,11 +142,3 @@ def test_a_machine_is_described(load, tmp_path, capsys):
     json.dumps(described)
     load("machine").print_machine(path)
     assert re.fullmatch(r"first, \d+ cores: amx_bf16, avx2\n", capsys.readouterr().out)
-
-
-def test_exponents_are_slopes_of_logarithms(load):
-    sizes = [128, 256, 512]
-    rows = [{"image_size": s, "seconds": 3 * s**4, "macs": s**2} for s in sizes]
-    slopes = load("growth").exponents(rows, "image_size", "seconds", "macs")
-    np.testing.assert_allclose([slopes["measured"], slopes["measured_last"]], 4, rtol=1e-9)
-    np.testing.assert_allclose([slopes["expected"], slopes["expected_last"]], 2, rtol=1e-9)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import inspect
-import json
 import os
 import resource
 import shutil
@@ -13,37 +12,18 @@ import subprocess
 import sys
 
 import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 
-import keras_vit
-from keras_vit.cli.commands import LAYOUTS, all_commands
+from keras_vit.cli.commands import all_commands
 from keras_vit.cli.main import build_parser, main
-from keras_vit.hub.card import Card
-from keras_vit.hub.catalog import CARDS
 from keras_vit.installation import DISTRIBUTION, pip_install
 from keras_vit.models.vit import build_vit
-from keras_vit.variants import VARIANTS
-from keras_vit.weights.save import WRITABLE
 from tests.data.pictures import write_folder
 from tests.fixtures import tiny_config
-from tests.official import GOLDEN, load_golden
+from tests.official import GOLDEN
 
 TOKEN = GOLDEN / "vit_token.checkpoint.npz"
-
-
-@pytest.fixture
-def tiny(tmp_path, monkeypatch):
-    """An architecture of the size of the small official checkpoints, with one on a card."""
-    monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("KERAS_VIT_MIRROR", str(tmp_path / "mirror"))
-    bucket = tmp_path / "mirror" / "storage.googleapis.com" / "tests"
-    bucket.mkdir(parents=True)
-    shutil.copy(TOKEN, bucket / "tiny.npz")
-    card = Card("vit_tiny", "in10", "gs://tests/tiny.npz", "official", (32, 32), 10)
-    monkeypatch.setitem(VARIANTS, "vit_tiny", tiny_config())
-    monkeypatch.setitem(CARDS, (card.variant, card.tag), card)
 
 
 @pytest.mark.parametrize("command", all_commands(), ids=lambda command: command.name)
@@ -104,10 +84,6 @@ def test_help_and_what_does_not_exist_answer_at_once(words, code, answer):
     seconds = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
     assert done.returncode == code, done.stderr
     assert answer in done.stdout + done.stderr and seconds < 0.5
-
-
-def test_layouts_are_those_that_can_be_written():
-    assert LAYOUTS == WRITABLE
 
 
 DAMAGED = {
@@ -209,46 +185,6 @@ def test_a_malformed_variable_is_one_line(monkeypatch, capsys):
     assert "TF_CONFIG is wrong: it is not JSON" in error and error.count("\n") == 1
 
 
-def test_list_names_the_weights_of_an_architecture(capsys):
-    assert main(["weights", "list", "R26+B/32"]) == 0
-    header, row = capsys.readouterr().out.splitlines()
-    assert header.split() == ["weights", "pixels", "classes", "top-1", "MiB", "layout", "address"]
-    address = "gs://vit_models/imagenet21k/R26+ViT-B_32.npz"
-    assert row.split() == [
-        "r26_vit_b32/orig_in21k", "224", "21,843", "-", "450", "official", address
-    ]  # fmt: skip
-
-
-def test_list_as_json_is_every_card(capsys):
-    assert main(["weights", "list", "--json"]) == 0
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert len(lines) == len(CARDS)
-    assert {(line["variant"], line["tag"]) for line in lines} == set(CARDS)
-
-
-def test_info_says_what_a_file_is(tiny, capsys):
-    assert main(["weights", "info", str(TOKEN), "--arrays"]) == 0
-    text = capsys.readouterr().out
-    facts = dict(line.split(":", 1) for line in text.split("\n\n")[0].splitlines())
-    assert facts["layout"].strip() == "official (npz)"
-    assert facts["variant"].strip() == "vit_tiny"
-    assert facts["image_size"].strip() == "32 x 32"
-    assert "width=32, depth=2" in facts["sizes"]
-    assert facts["parameters"].strip() == "24,234"
-    assert "embedding/kernel" in text and "8 x 8 x 3 x 32" in text
-
-
-def test_info_as_json_of_a_tag(tiny, capsys):
-    assert main(["weights", "info", "vit_tiny/in10", "--json"]) == 0
-    facts = json.loads(capsys.readouterr().out)
-    assert facts["classes"] == 10 and facts["address"] == "gs://tests/tiny.npz"
-    assert facts["arrays"] == "not in the cache: pass --download to connect to its server"
-    assert main(["weights", "info", "vit_tiny/in10", "--json", "--download"]) == 0
-    facts = json.loads(capsys.readouterr().out)
-    assert facts["classes"] == 10 and facts["options"]["gelu"] == "tanh"
-    assert facts["arrays"]["cls"] == [[1, 1, 32], "float32"]
-
-
 class ConnectedError(Exception):
     """A command has connected to something."""
 
@@ -284,71 +220,6 @@ def test_no_command_connects_unless_it_is_asked_to(tiny, tmp_path, monkeypatch, 
         assert f"{file} is not in the cache: pass --download" in capsys.readouterr().err
         with pytest.raises(ConnectedError):
             main(["weights", "info", file, "--download"])
-
-
-def test_fetch_prints_the_path(tiny, capsys):
-    assert main(["weights", "fetch", "vit_tiny/in10", "--rehash"]) == 0
-    path = capsys.readouterr().out.strip()
-    with open(path, "rb") as file:
-        assert file.read() == TOKEN.read_bytes()
-
-
-@pytest.mark.parametrize("layout", ["official", "big_vision", "timm", "transformers"])
-def test_convert_writes_what_loads_to_the_same_numbers(layout, tiny, tmp_path, capsys):
-    kind = "npz" if layout in ("official", "big_vision") else "safetensors"
-    target = tmp_path / f"out.{kind}"
-    assert main(["weights", "convert", str(TOKEN), str(target), "--layout", layout]) == 0
-    assert f"{layout} layout" in capsys.readouterr().out.splitlines()[-1]
-    settings = {"gelu": "tanh", "norm_epsilon": 1e-6, "include_preprocessing": False}
-    model = keras_vit.create_model("vit_tiny", weights=target, classes=10, **settings)
-    _, outputs = load_golden("vit_token")
-    logits = model.predict(outputs["images"], verbose=0)
-    np.testing.assert_allclose(logits, outputs["logits"], rtol=0, atol=2e-5)
-
-
-def test_convert_to_another_image_size(tiny, tmp_path):
-    target = tmp_path / "out.npz"
-    line = ["weights", "convert", str(TOKEN), str(target), "--layout", "official"]
-    assert main([*line, "--image-size", "48"]) == 0
-    assert keras_vit.inspect_file(target).image_size == (48, 48)
-
-
-def test_convert_needs_no_architecture_in_the_table(tmp_path, capsys):
-    target = tmp_path / "out.safetensors"
-    assert main(["weights", "convert", str(TOKEN), str(target), "--layout", "timm"]) == 0
-    line = ["weights", "convert", str(target), str(tmp_path / "again.npz"), "--layout", "official"]
-    assert main(line) == 0  # its config.json was written beside it
-    (tmp_path / "config.json").unlink()
-    assert main(line) == 2  # shapes do not tell the number of heads
-    error = capsys.readouterr().err
-    assert "does not tell the number of attention heads" in error
-    assert main([*line, "--num-heads", "4"]) == 0
-    (tmp_path / "config.json").write_text('{"model_args": {"num_heads": 4}}')
-    assert main(line) == 0
-    with np.load(tmp_path / "again.npz") as arrays:
-        for name, array in load_golden("vit_token")[0].items():
-            np.testing.assert_array_equal(arrays[name], array, err_msg=name)
-
-
-def test_convert_keeps_the_channels_of_the_images(tiny, tmp_path):
-    arrays, _ = load_golden("vit_token")
-    arrays["embedding/kernel"] = arrays["embedding/kernel"].sum(axis=2, keepdims=True)
-    np.savez(tmp_path / "grey.npz", **arrays)
-    line = ["weights", "convert", str(tmp_path / "grey.npz")]
-    assert main([*line, str(tmp_path / "a.npz"), "--layout", "official"]) == 0
-    assert main([*line, str(tmp_path / "b.npz"), "--layout", "official", "--image-size", "48"]) == 0
-    for name in ("a.npz", "b.npz"):
-        with np.load(tmp_path / name) as written:
-            np.testing.assert_array_equal(written["embedding/kernel"], arrays["embedding/kernel"])
-
-
-def test_convert_refuses_what_would_not_be_the_same(tiny, tmp_path, capsys):
-    target = tmp_path / "out.npz"
-    line = ["weights", "convert", str(TOKEN), str(target), "--layout", "official"]
-    assert main([*line, "--variant", "vit_b16"]) == 2
-    error = capsys.readouterr().err
-    assert "does not fit the model 'vit_b16'" in error and "looks like a vit_tiny" in error
-    assert not target.exists()
 
 
 @pytest.mark.parametrize(
@@ -393,29 +264,3 @@ def test_the_command_is_installed_under_its_name():
         pytest.skip("run from a checkout")
     [entry] = [each for each in entries if each.group == "console_scripts"]
     assert (entry.name, entry.load()) == ("keras-vit", main)
-
-
-def test_inspect_writes_a_page_about_a_model(tiny, tmp_path, capsys):
-    pytest.importorskip("matplotlib")
-    image = tmp_path / "images" / "one.png"
-    image.parent.mkdir()
-    keras.utils.save_img(image, np.random.default_rng(0).uniform(0, 255, (40, 50, 3)))
-    page = tmp_path / "page.html"
-    words = ["inspect", "vit_tiny/in10", str(image.parent), "--output", str(page)]
-    assert main(words) == 0
-    assert capsys.readouterr().out.strip() == str(page)
-    text = page.read_text(encoding="utf-8")
-    assert "weights from" in text and "tiny.npz" in text  # the load report
-    assert text.count("data:image/png;base64,") == 8 and "Left out" not in text
-
-
-def test_inspect_opens_files_and_names_and_explains_what_is_wrong(tiny, tmp_path, capsys):
-    pytest.importorskip("matplotlib")
-    build_vit(tiny_config(classes=3), name="mine").save(tmp_path / "mine.keras")
-    page = tmp_path / "page.html"
-    assert main(["inspect", str(tmp_path / "mine.keras"), "--output", str(page)]) == 0
-    assert "<h1>mine</h1>" in page.read_text(encoding="utf-8")
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    assert main(["inspect", "vit_tiny", str(empty), "--output", str(page)]) == 2
-    assert "There are no images in" in capsys.readouterr().err

@@ -14,52 +14,18 @@ import signal
 import subprocess
 import sys
 import time
-import types
 
 import keras
 import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.cli import dry_run
 from keras_vit.cli.main import main
-from keras_vit.cli.progress import show_progress
-from keras_vit.evaluate.compute import training_memory
 from keras_vit.train.recipes import FINE_TUNING, RECIPES
 from keras_vit.train.run_folder import callbacks_of
-from keras_vit.variants import VARIANTS
-from tests.data.pictures import encoded
-from tests.fixtures import fill_random, tiny_config
 
 ROOT = pathlib.Path(keras_vit.__file__).parents[1]
 SIZE = ("--image-size", "16", "--batch-size", "8", "--steps", "24", "--learning-rate", "0.05")
-
-
-def write_colours(root, count=16, seed=0):
-    """Reddish and bluish images in one folder a class."""
-    rng = np.random.default_rng(seed)
-    for channel, name in ((0, "red"), (2, "blue")):
-        (root / name).mkdir(parents=True)
-        for i in range(count):
-            x = rng.uniform(0, 60, (20, 24, 3))
-            x[..., channel] += 150
-            (root / name / f"{i}.png").write_bytes(encoded(x.astype("uint8"), "png"))
-    return str(root)
-
-
-@pytest.fixture
-def place(tmp_path, monkeypatch):
-    """A tiny architecture, weights for it, images, and a folder to be in."""
-    tiny = tiny_config(image_size=16, patch_size=8, depth=1, stochastic_depth_rate=0.1)
-    monkeypatch.setitem(VARIANTS, "vit_tiny", tiny)  # whose first block drops nothing
-    model = keras_vit.create_model("vit_tiny", classes=10)
-    fill_random(model, 0.1)
-    keras_vit.save_weights(model, tmp_path / "tiny.npz", "official")
-    write_colours(tmp_path / "train")
-    write_colours(tmp_path / "test", 4, seed=1)
-    monkeypatch.chdir(tmp_path)
-    yield tmp_path
-    keras.config.set_dtype_policy("float32")
 
 
 def train(*words, data="train"):
@@ -177,71 +143,6 @@ def test_a_folder_with_train_and_test_is_understood(place, capsys):
     assert 0 <= grey.results["test accuracy"] <= 1 and "val_accuracy" in grey.history
 
 
-def test_a_dry_run_describes_the_run(place, capsys):
-    words = ["--validation", "test", "--output", "runs/none", "--preview", "sheet.png"]
-    assert train("--dry-run", *words) == 0
-    assert (place / "sheet.png").read_bytes().startswith(b"\x89PNG")
-    facts = dict(line.split(":", 1) for line in capsys.readouterr().out.splitlines())
-    assert facts["images"].strip() == "32 to train on, 8 to evaluate on"
-    assert (
-        facts["steps"]
-        .strip()
-        .startswith("24 of 8 images: 1 epochs of 24 steps, 6.0 times every image")
-    )
-    assert facts["size"].strip() == "16 x 16 x 3" and "crop=inception" in facts["augmentation"]
-    assert "GiB on one device" in facts["memory"] and "exaFLOPs" in facts["computation"]
-    assert re.search(r"about \d+ (seconds|minutes) here, from 53 steps of 8 images$", facts["time"])
-    assert not (place / "runs").exists()
-
-
-def test_a_plan_beyond_the_memory_of_the_machine_says_what_to_change(monkeypatch):
-    model = keras_vit.create_model("vit_ti16")
-    needed = training_memory(model, 64).total
-    for there, expected in ((needed, 1), (needed - 1, 2), (2**30, 2)):
-        monkeypatch.setattr(dry_run, "memory_bytes", lambda there=there: there)
-        flags = ("--rematerialize", "--precision mixed_bfloat16")
-        texts = [text for _, text in dry_run.describe_memory(model, 64, 2, 1, flags)]
-        assert len(texts) == expected
-        if there == needed - 1:
-            half, remat, mixed = (
-                training_memory(model, *options).total / 2**30
-                for options in ((32,), (64, 2, 4, True), (64, 2, 2))
-            )
-            assert texts[1].startswith(
-                f"more than the {needed / 2**30:.1f} GiB of this machine. --batch-size 32 needs "
-                f"{half:.1f} GiB, --rematerialize needs {remat:.1f} GiB, --precision "
-                f"mixed_bfloat16 needs {mixed:.1f} GiB, a smaller --image-size less. In Python"
-            )
-    (size,) = re.findall(r"--batch-size (\d+) needs", texts[1])
-    fitting, more = (training_memory(model, int(size) * n).total for n in (1, 2))
-    assert fitting <= 2**30 < more
-    assert len(list(dry_run.describe_memory(model, 64, 2, replicas=64))) == 2  # all of one machine
-
-
-@pytest.mark.parametrize("words", [(), ("--test", "test")])
-def test_a_plan_of_low_rank_updates_counts_what_trains(place, capsys, monkeypatch, words):
-    def stop(model, *_):
-        raise ValueError(f"enough: {model.output_shape}")
-
-    monkeypatch.setattr("keras_vit.cli.training._fit", stop)
-    monkeypatch.setattr("keras_vit.cli.training._transfer", stop)
-    assert train("--lora-rank", "2", "--output", "runs/lora", *words) == 2
-    printed = capsys.readouterr()
-    assert "enough: (None, 2)" in printed.err
-    facts = dict(line.split(":", 1) for line in printed.out.splitlines())
-    width = keras_vit.find_config("vit_tiny").width
-    trained = 2 * (width + 3 * width) + 2 * width + 2
-    end = f", of which {trained:,} train: updates of rank 2 for qkv; the head"
-    assert facts["model"].endswith(end)
-    assert facts["classes"].strip() == "2"
-
-
-def test_files_and_pipes_get_no_progress_bar(monkeypatch):
-    for is_terminal, expected in ((False, (0, 2)), (True, (1, 1))):
-        monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)  # noqa: B023
-        assert tuple(show_progress(False, verbose).verbose for verbose in (False, True)) == expected
-
-
 @pytest.mark.slow
 def test_a_learning_rate_is_suggested(place, capsys):
     assert train("--find-learning-rate", "--output", "runs/none") == 0
@@ -300,19 +201,6 @@ def test_the_papers_way_with_a_test_set(place, capsys, monkeypatch):
     assert results["learning rate"] in short.learning_rates
     assert "test accuracy:" in printed and 0 <= results["test accuracy"] <= 1
     assert sum("held-out" in name for name in results) == 2
-
-
-def test_the_dry_run_times_steps_after_the_first_ones(monkeypatch):
-    """The first steps trace and compile: extrapolated, they gave 3.3 hours for 71 seconds."""
-    times = iter([0, 8, 10, 11, *np.arange(11.1, 50, 0.1)])
-    monkeypatch.setattr(dry_run.time, "perf_counter", lambda: next(times))
-    timer = dry_run._TimeSteps()
-    timer.set_model(types.SimpleNamespace(stop_training=False))
-    steps = 0
-    while not timer.model.stop_training:
-        timer.on_train_batch_end(steps)
-        steps += 1
-    assert (steps, timer.first) == (53, 11) and timer.each == pytest.approx(0.1)
 
 
 @pytest.mark.slow

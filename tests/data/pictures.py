@@ -33,3 +33,15 @@ def write_folder(root, classes=("cats", "dogs"), count=6, size=(40, 60)):
             data = encoded(pixels(*size, seed=10 * label + i), kind)
             (root / name / f"{i}.{kind}").write_bytes(data)
     return root
+
+
+def write_colours(root, count=16, seed=0):
+    """Reddish and bluish images in one folder a class."""
+    rng = np.random.default_rng(seed)
+    for channel, name in ((0, "red"), (2, "blue")):
+        (root / name).mkdir(parents=True)
+        for i in range(count):
+            x = rng.uniform(0, 60, (20, 24, 3))
+            x[..., channel] += 150
+            (root / name / f"{i}.png").write_bytes(encoded(x.astype("uint8"), "png"))
+    return str(root)

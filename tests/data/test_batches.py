@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
-import gc
-import os
-import tempfile
 
 import keras
 import numpy as np
@@ -88,65 +84,6 @@ def test_evaluation_sees_every_image_once_in_order(images):
     kept = eval_batches(images, TRANSFORM, 4, cache=True)
     for _ in range(2):
         assert read(kept) == y.tolist()
-
-
-def test_cached_files_are_of_these_batches(images, tmp_path):
-    def kept(seed=0, batch_size=4, **changes):
-        transform = dataclasses.replace(TRANSFORM, **changes)
-        return eval_batches(parts[seed], transform, batch_size, cache=tmp_path / "new/val")
-
-    parts = [images.split(5, seed)[1] for seed in (0, 1)]
-    labels = [read(eval_batches(part, TRANSFORM, 4)) for part in parts]
-    assert labels[0] != labels[1] and [read(kept(seed)) for seed in (0, 1)] == labels
-    assert [len(x) for x, _ in kept(batch_size=3)] == [3, 2]
-    assert np.max(next(iter(kept(normalize=True)))[0]) <= 1
-    files = set(tmp_path.rglob("*"))
-    assert read(kept()) == labels[0] and set(tmp_path.rglob("*")) == files
-
-
-@pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES, errno.ENOSPC])
-def test_a_cache_that_cannot_be_written_fails_no_run(code, images, tmp_path, monkeypatch):
-    def refuse(*_, **__):
-        raise OSError(code, os.strerror(code))
-
-    labels = read(eval_batches(images, TRANSFORM, 4))
-    for name in ("TemporaryFile", "mkdtemp"):
-        monkeypatch.setattr(tempfile, name, refuse)
-    with pytest.warns(UserWarning, match=f"Batches are not cached in .*{os.strerror(code)}"):
-        assert read(eval_batches(images, TRANSFORM, 4, cache=tmp_path / "new" / "val")) == labels
-
-
-def test_too_small_a_disk_for_a_cache_fails_no_run(images, small_disk):
-    small_disk.fill(leave=16_384)
-    with pytest.warns(UserWarning, match=r"they need 34,\d+ bytes, and [\d,]+ are free"):
-        batches = eval_batches(images, TRANSFORM, 4, cache=small_disk.path / "val")
-    assert read(batches) == arrays()[1].tolist()
-
-
-@pytest.mark.parametrize("ending", [".index", ".data-00000-of-00001"])
-def test_a_damaged_cache_is_made_again(ending, images, tmp_path):
-    labels = read(eval_batches(images, TRANSFORM, 4, cache=tmp_path / "val"))
-    gc.collect()
-    (path,) = tmp_path.glob(f"val*{ending}")
-    size = path.stat().st_size
-    os.truncate(path, size // 2)
-    assert read(eval_batches(images, TRANSFORM, 4, cache=tmp_path / "val")) == labels
-    assert path.stat().st_size == size
-
-
-def test_a_kill_while_batches_are_cached_leaves_nothing_in_the_way(images, tmp_path):
-    batches = eval_batches(images, TRANSFORM, 4, cache=tmp_path / "val")
-    labels = read(batches)
-    (index,) = tmp_path.glob("*.index")
-    left = [index.with_name(f"{index.stem}_0.{name}") for name in ("lockfile", "index")]
-    index.unlink()
-    for file in left:
-        file.touch()
-    eval_batches(images, TRANSFORM, 4, cache=tmp_path / "val")
-    assert all(file.exists() for file in left)  # the first batches may still be written
-    del batches
-    gc.collect()
-    assert read(eval_batches(images, TRANSFORM, 4, cache=tmp_path / "val")) == labels
 
 
 def test_training_shuffles_all_and_epochs_differ(images):
@@ -328,22 +265,6 @@ def test_labels_in_records_are_checked_as_they_are_read(tmp_path):
         list(eval_batches(wrong, TRANSFORM, 4))
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [
-        ("crop", "circle", "`crop` must be one of 'inception'"),
-        ("area_range", (0.5, 0.1), "`area_range` must be shares of the area, the least first"),
-        ("rand_augment", (2, 30), r"a magnitude in \[0, 20\]. Received: \(2, 30\)"),
-        ("mixup", -1.0, "`mixup` must be 0 or more"),
-        ("label_smoothing", 1.0, "`label_smoothing` must be a number in"),
-        ("cutmix", 1.0, 'CutMix needs mixing="timm"'),
-    ],
-)
-def test_augmentations_are_checked(field, value, message):
-    with pytest.raises(ValueError, match=message):
-        Augmentation(**{field: value})
-
-
 @pytest.mark.slow
 def test_resumed_training_reads_the_same_pixels(images, tmp_path):
     """`ResumeTraining` over this pipeline: bit for bit, and without a warning."""
@@ -365,19 +286,3 @@ def test_resumed_training_reads_the_same_pixels(images, tmp_path):
     assert history.history == again.history
     for one, other in zip(whole.weights, parts.weights, strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-def test_a_preview_shows_what_the_model_gets(tmp_path):
-    """Here of a model that normalises outside: the sheet has pixels again."""
-    x = np.arange(6, dtype="uint8")[:, None, None, None] * 40 + np.zeros((1, 8, 8, 3), "uint8")
-    transform = InputTransform((8, 8), Preprocessing(), normalize=True)
-    path = tmp_path / "sheet.png"
-    options = {"rows": 2, "columns": 3}
-    keras_vit.data.write_preview(
-        read_arrays(x, np.arange(6)), transform, path, PLAIN, seed=1, **options
-    )
-    sheet = tf.io.decode_png(path.read_bytes()).numpy()
-    assert sheet.shape == (24, 36, 3)  # 8 pixels and a gap of 4
-    tiles = sheet.reshape(2, 12, 3, 12, 3)[:, :8, :, :8]
-    assert sorted(tiles[:, 0, :, 0, 0].ravel()) == [0, 40, 80, 120, 160, 200]
-    assert (tiles == tiles[:, :1, :, :1]).all() and (sheet[8:12] == 255).all()

@@ -180,7 +180,7 @@ def test_stale_features_are_refused_by_name(model, images, tmp_path):
 
 
 def test_a_changed_file_makes_features_stale(model, tmp_path):
-    from tests.cli.test_training import write_colours
+    from tests.data.pictures import write_colours
 
     folder = write_colours(tmp_path / "images", 2)
     stored = store_features(model, keras_vit.read_folder(folder), tmp_path / "features")

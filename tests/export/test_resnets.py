@@ -14,7 +14,7 @@ from keras_vit.export.runners import load_litert, load_onnx
 from keras_vit.layers.convolution import StdConv2D
 from tests.checks import quick
 from tests.fixtures import fill_random, images_for
-from tests.models.test_families import CONFIGS
+from tests.models.test_hybrids import CONFIGS
 
 
 @pytest.fixture(scope="module", params=quick(CONFIGS, "bit"))

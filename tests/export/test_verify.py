@@ -16,7 +16,7 @@ from keras_vit.export.verify import ExportReport, check, compare, verify_export
 from tests.fixtures import fill_random, images_for, tiny_config
 
 
-# tests/cli/test_chain.py exports a SavedModel, the test below a LiteRT file.
+# tests/cli/test_resolve.py exports a SavedModel, the test below a LiteRT file.
 @pytest.mark.parametrize(
     "format",
     [pytest.param(f, marks=pytest.mark.slow) for f in ("saved_model", "litert")] + ["onnx"],

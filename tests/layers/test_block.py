@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
-import os
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.python.eager import context
 
 from keras_vit.checks import check_heads
-from keras_vit.layers import attention, fused_attention
 from keras_vit.layers.attention import SelfAttention
 from keras_vit.layers.block import LayerScale, TransformerBlock
-from keras_vit.layers.mlp import MLP, gelu
-from keras_vit.runtime.processors import describe_processor
 from tests import reference
-from tests.checks import check_layer
+from tests.checks import check_layer, quick
 from tests.fixtures import fill_random
 
 TOKENS = np.random.default_rng(7).normal(size=(2, 5, 16)).astype("float32")
@@ -34,15 +27,6 @@ def built(layer, seed=0):
     return layer, {w.path: np.asarray(w.numpy(), "float64") for w in layer.weights}
 
 
-@pytest.mark.parametrize("form", ["tanh", "exact"])
-def test_gelu_is_the_form_it_says(form):
-    x = np.linspace(-6, 6, 1001)
-    value = numpy(gelu(keras.ops.convert_to_tensor(x, "float32"), form))
-    np.testing.assert_allclose(value, reference.gelu(x, form), rtol=0, atol=1e-6)
-    other = reference.gelu(x, {"tanh": "exact", "exact": "tanh"}[form])
-    assert np.abs(value - other).max() == pytest.approx(4.73e-4, rel=0.01)
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -53,29 +37,6 @@ def test_gelu_is_the_form_it_says(form):
 )
 def test_attention_passes_check_layer(options):
     check_layer(SelfAttention(4, **options), (5, 16))
-
-
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
-@pytest.mark.parametrize("form", ["tanh", "exact"])
-def test_onednn_joins_product_bias_and_gelu(form, policy):
-    if os.environ["TF_ENABLE_ONEDNN_OPTS"] != "1":
-        pytest.skip("oneDNN is off")
-    units = set(describe_processor().split())
-    if policy == "mixed_bfloat16" and not units & {"avx512f", "avx_ne_convert"}:
-        pytest.skip("oneDNN has no bfloat16 on this processor")
-    layer, _ = built(MLP(24, gelu=form, dtype=policy, name="mlp"))
-    context.enable_run_metadata()
-    tf.function(layer)(TOKENS)
-    graphs = context.export_run_metadata().partition_graphs
-    context.disable_run_metadata()
-    found = [tuple(node.attr["fused_ops"].list.s) for graph in graphs for node in graph.node]
-    gelu = {"tanh": b"GeluApproximate", "exact": b"GeluExact"}[form]
-    assert found.count((b"BiasAdd", gelu)) == found.count((b"BiasAdd",)) == 1
-
-
-@pytest.mark.parametrize("options", [{}, {"gelu": "exact"}])
-def test_mlp_passes_check_layer(options):
-    check_layer(MLP(24, **options), (5, 16))
 
 
 def test_layer_scale_passes_check_layer():
@@ -103,84 +64,6 @@ def test_attention_is_the_papers():
     np.testing.assert_allclose(numpy(scores), expected_scores, rtol=0, atol=1e-6)
     np.testing.assert_allclose(numpy(scores).sum(-1), 1, rtol=0, atol=1e-6)
     np.testing.assert_array_equal(numpy(layer(TOKENS)), numpy(out))
-
-
-def outputs_and_gradients(layer):
-    tokens = tf.constant(TOKENS)
-    weights = [weight.value for weight in layer.trainable_weights]
-    with tf.GradientTape() as tape:
-        tape.watch(tokens)
-        out = layer(tokens)
-        loss = tf.reduce_sum(out * tf.reshape(tf.range(160.0), (2, 5, 16)))
-    return [out, *tape.gradient(loss, [tokens, *weights])]
-
-
-@pytest.mark.parametrize("way", ["fused", "chunks of 1", "chunks of 2"])
-@pytest.mark.parametrize("options", [{}, {"qk_norm": True}, {"relative_positions": True}], ids=str)
-def test_fused_and_chunked_attention_equal_the_papers(way, options, monkeypatch):
-    expected = outputs_and_gradients(built(SelfAttention(4, **options))[0])
-    monkeypatch.setattr(attention, "fusion_pays", lambda queries: way == "fused")
-    size = None if way == "fused" else int(way[-1])
-    products = []
-    original = keras.ops.dot_product_attention
-    monkeypatch.setattr(
-        fused_attention.ops,
-        "dot_product_attention",
-        lambda *args: products.append(args) or original(*args),
-    )
-    layer = built(SelfAttention(4, query_chunk_size=size, **options))[0]
-    for received, value in zip(outputs_and_gradients(layer), expected, strict=True):
-        scale = np.abs(value).max()
-        np.testing.assert_allclose(received / scale, value / scale, rtol=0, atol=2e-6)
-    assert len(products) == (way == "fused" and "relative_positions" not in options)
-    layer(TOKENS, return_attention_scores=True)
-    assert len(products) <= 1  # scores need the product itself
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("num_tokens", [4, 5])
-def test_cudnn_gets_an_even_number_of_tokens_and_the_numbers_stay(num_tokens, monkeypatch):
-    # By XLA's kernel of the same function of JAX: there is no cuDNN without a GPU.
-    jax = pytest.importorskip("jax")
-    kernel, counts = jax.nn.dot_product_attention, []
-
-    def counted(queries, *args, **options):
-        counts.append(queries.shape[1])
-        return kernel(queries, *args, **options)
-
-    monkeypatch.setattr(jax.nn, "dot_product_attention", counted)
-    parts = np.random.default_rng(0).normal(size=(3, 2, num_tokens, 3, 8)).astype("float32")
-
-    def plain(queries, keys, values):  # (B, T, A, d)
-        logits = jax.numpy.einsum("bqad,bkad->baqk", queries, keys) * 8**-0.5
-        return jax.numpy.einsum("baqk,bkad->bqad", jax.nn.softmax(logits), values)
-
-    def results(function):
-        def total(parts):
-            return (function(*parts) ** 3).sum()
-
-        return [function(*parts), *jax.grad(total)(tuple(parts))]
-
-    received = results(lambda *parts: fused_attention._cudnn_attention(*parts, kernel="xla"))
-    for value, expected in zip(received, results(plain), strict=True):
-        np.testing.assert_allclose(value, expected, rtol=0, atol=2e-5)
-    assert set(counts) == {num_tokens + num_tokens % 2}
-    assert not fused_attention._cudnn_takes(num_tokens, 3, 8, "bfloat16")  # on a processor
-
-
-def test_a_chunk_of_queries_waits_for_the_one_before():
-    layer = built(SelfAttention(4, query_chunk_size=2))[0]
-    graph = tf.function(layer).get_concrete_function(tf.TensorSpec((None, 5, 16))).graph
-    softmaxes = [op for op in graph.get_operations() if op.type == "Softmax"]
-    assert len(softmaxes) == 3
-    for first, second in itertools.pairwise(softmaxes):
-        before, found = [second], set()
-        while before:
-            op = before.pop()
-            inputs = {x.op.name: x.op for x in op.inputs} | {x.name: x for x in op.control_inputs}
-            before += [value for name, value in inputs.items() if name not in found]
-            found |= inputs.keys()
-        assert first.name in found
 
 
 def test_relative_positions_add_a_key_for_every_distance():
@@ -323,3 +206,66 @@ def test_a_step_that_would_leave_something_out_is_refused(options):
     block.build((None, 4, 8))
     with pytest.raises(ValueError, match="Tokens are added one by one"):
         block.step(np.zeros((1, 1, 8)), (np.zeros((1, 2, 4, 4)),) * 2, 0)
+
+
+RATES = {"dropout_rate": 0.2, "attention_dropout_rate": 0.1, "stochastic_depth_rate": 0.3}
+
+
+def steps(rematerialize, jit_compile):
+    """Outputs, gradients and random states of two training steps."""
+    keras.utils.set_random_seed(1)
+    block = TransformerBlock(2, 32, rematerialize=rematerialize, **RATES)
+    block.build((None, 5, 16))
+    tokens = tf.constant(np.random.default_rng(0).normal(size=(3, 5, 16)), "float32")
+
+    def step():
+        with tf.GradientTape() as tape:
+            tape.watch(tokens)
+            outputs = block(tokens, training=True)
+            loss = tf.reduce_sum(outputs**2)
+        return outputs, tape.gradient(loss, [tokens, *(v.value for v in block.trainable_variables)])
+
+    if jit_compile is not None:
+        step = tf.function(step, jit_compile=jit_compile)
+    return [(step(), [v.numpy() for v in block.non_trainable_variables]) for _ in range(2)]
+
+
+@pytest.mark.parametrize(
+    "jit_compile", quick([None, False, True], None, False), ids=["eager", "graph", "xla"]
+)
+def test_gradients_are_those_without_it(jit_compile):
+    expected, received = steps(False, jit_compile), steps(True, jit_compile)
+    tf.nest.map_structure(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-4), received, expected
+    )
+    (first, _), (second, states) = received
+    assert np.abs(first[0] - second[0]).max() > 0.1  # the random numbers went on
+    assert [state[1] for state in states] == [2, 2, 2, 2, 4]
+
+
+def test_products_are_recomputed():
+    def products(rematerialize):
+        block = TransformerBlock(2, 32, rematerialize=rematerialize)
+        block.build((None, 5, 16))
+
+        @tf.function
+        def forward(tokens):
+            with tf.GradientTape() as tape:
+                outputs = block(tokens, training=True)
+            return tape.gradient(outputs, [v.value for v in block.trainable_variables])
+
+        graph = forward.get_concrete_function(tf.TensorSpec((3, 5, 16))).graph
+        return sum(
+            operation.type in ("BatchMatMulV2", "MatMul") for operation in graph.get_operations()
+        )
+
+    assert products(True) > products(False) + 4  # its products are there twice
+
+
+def test_inference_and_scores_do_without():
+    block = TransformerBlock(2, 32, rematerialize=True)
+    block.build((None, 5, 16))
+    tokens = np.ones((1, 5, 16), "float32")
+    outputs, scores = block(tokens, return_attention_scores=True, training=True)
+    np.testing.assert_allclose(block(tokens), outputs, atol=1e-6)
+    assert scores.shape == (1, 2, 5, 5)

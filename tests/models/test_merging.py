@@ -142,7 +142,7 @@ def test_masked_patches_are_not_predicted_from_merged_ones():
 
 @pytest.mark.parametrize("merged", [7, pytest.param(20, marks=slow)])
 def test_the_numbers_of_the_authors_code(merged, tmp_path):
-    """scripts/make_tome_golden.py: timm's model, patched by the code of the paper."""
+    """scripts/golden/make_tome.py: timm's model, patched by the code of the paper."""
     golden = np.load(pathlib.Path(__file__).parents[1] / "golden/tome.npz")
     weights = {k.removeprefix("weights/"): golden[k] for k in golden if k.startswith("weights/")}
     save_file(weights, tmp_path / "model.safetensors")

@@ -15,17 +15,8 @@ import keras_vit
 from keras_vit.files import cache_dir
 from keras_vit.models.vit import build_vit
 from keras_vit.runtime import compilers
-from keras_vit.runtime.compilers import (
-    SWITCH,
-    Timing,
-    compute_dtype,
-    time_block,
-    xla_for_inference,
-)
-from keras_vit.runtime.xla_checks import check_graph
-from keras_vit.segmentation.model import build_segmenter
+from keras_vit.runtime.compilers import SWITCH, Timing, compute_dtype, time_block, xla_for_inference
 from tests.fixtures import fill_random, tiny_config
-from tests.workers import run
 
 IMAGES = np.random.default_rng(0).uniform(0, 255, (4, 16, 16, 3)).astype("float32")
 
@@ -286,86 +277,3 @@ def test_a_block_is_timed_both_ways_in_turns(model):
     times = iter(np.cumsum([*readings, 0]))
     timing = time_block(model.get_layer("block_0"), 2, lambda: float(next(times)))
     assert timing == Timing(graph=3, xla=1)
-
-
-class Counting(keras.layers.Layer):
-    """Counts how often TensorFlow traces a step of training, and Python thereby runs the layer."""
-
-    traced = 0
-
-    def call(self, x, training=False):
-        self.traced += bool(training)
-        return x
-
-
-def count_traces(model_class):
-    inputs = keras.Input((2,))
-    layer = Counting()
-    model = model_class(inputs, keras.layers.Dense(2)(layer(inputs)))
-    model.compile("adam", "mse", metrics=["mae"], jit_compile=False)
-    model.fit(np.zeros((4, 2)), np.ones((4, 2)), verbose=0)
-    return layer.traced
-
-
-def test_a_step_is_traced_once():
-    assert count_traces(keras_vit.Model) == 1
-    assert count_traces(keras.Model) == 2, "Keras creates variables before the step: remove ours."
-
-
-def test_steps_of_a_users_own_get_what_keras_gives_them():
-    def train_step(self, data):  # labels that fit no metric
-        return {"labels": keras.ops.max(data[1]["class"])}
-
-    members = {"train_step": train_step}
-    inputs = keras.Input((2,))
-    model = type("Model", (keras_vit.Model,), members)(inputs, keras.layers.Dense(2)(inputs))
-    model.compile("adam", "mse", jit_compile=False)
-    data = tf.data.Dataset.from_tensors((tf.zeros((4, 2)), {"class": tf.ones(4)}))
-    assert model.fit(data, shuffle=False, verbose=0).history["labels"] == [1.0]
-
-
-@pytest.mark.parametrize("onednn", ["0", "1"])
-def test_what_is_chosen_for_the_user_means_what_keras_does(onednn):
-    """Labels outside of the classes, assertions, prints, Python, strings, open sizes."""
-    variables = {"TF_ENABLE_ONEDNN_OPTS": onednn, SWITCH: "1"}
-    printed = run("tests.runtime.xla_cases", "check", onednn, **variables)
-    assert "all mean the same" in printed
-
-
-OWN_GRAPHS = {
-    "merging": {"num_merged_tokens": 2},
-    "chunks of queries": {"query_chunk_size": 2},
-    "dropout": {"dropout_rate": 0.1, "stochastic_depth_rate": 0.1, "patch_dropout_rate": 0.5},
-    "relative biases": {"position_embedding": "relative_bias", "position_on_class_token": False},
-}
-
-
-@pytest.mark.parametrize("changes", OWN_GRAPHS.values(), ids=OWN_GRAPHS)
-def test_our_own_models_may_be_compiled(changes):
-    """A new operation in a layer, or in TensorFlow, would cost XLA's speed without an error."""
-    optimizer = keras.optimizers.AdamW(1e-3, clipnorm=1.0, gradient_accumulation_steps=2)
-    model = build_vit(tiny_config(image_size=16, patch_size=4, depth=1, **changes))
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=255)
-    check_steps(model, loss, ["accuracy"], (None,), optimizer)
-
-
-def test_a_segmenter_may_be_compiled():
-    model = build_segmenter(build_vit(tiny_config(depth=1, classes=None)), 4)
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=255)
-    metrics = [keras.metrics.MeanIoU(4, ignore_class=255, sparse_y_pred=False)]
-    check_steps(model, loss, metrics, model.output.shape[:3], "sgd")
-
-
-def check_steps(model, loss, metrics, label_shape, optimizer):
-    model.compile(optimizer, loss, metrics=metrics, jit_compile=False)
-    shapes = model.input.shape[1:], label_shape[1:]
-    model._symbolic_build(data_batch=tuple(np.zeros((2, *shape), "float32") for shape in shapes))
-    specs = tf.TensorSpec((None, *shapes[0])), tf.TensorSpec(label_shape, "uint8")
-    for step in (model.train_step, model.test_step):
-        is_valid = check_graph(tf.function(step, autograph=False).get_concrete_function(specs))
-        batch = [tf.zeros((2, *shapes[0])), tf.zeros((2, *shapes[1]), "uint8")]
-        assert is_valid(tuple(batch))
-        batch[1] += np.uint8(255)  # the class that is ignored
-        assert is_valid(tuple(batch))
-        batch[1] -= np.uint8(1)
-        assert not is_valid(tuple(batch))

@@ -1,6 +1,6 @@
 """Files of PEFT: its models' outputs, and files that it reads.
 
-`tests/golden/peft_outputs.json` is from `scripts/make_peft_golden.py`, which also reads what
+`tests/golden/peft_outputs.json` is from `scripts/golden/make_peft.py`, which also reads what
 `save_adapter` writes; the weights follow a formula.
 """
 

@@ -13,7 +13,7 @@ from keras_vit.cli.main import main
 from keras_vit.train.probe import fit_probe
 from keras_vit.train.run_folder import read_results
 from tests.checks import quick
-from tests.cli.test_training import write_colours
+from tests.data.pictures import write_colours
 from tests.fixtures import fill_random, images_for, tiny_config
 
 

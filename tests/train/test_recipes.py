@@ -11,13 +11,7 @@ import pytest
 import keras_vit
 from keras_vit.data.augmentation import AUGREG
 from keras_vit.train.hyperparameters import Recipe
-from keras_vit.train.recipes import (
-    AUGREG_FINE_TUNING,
-    AUGREG_PRETRAINING,
-    FINE_TUNING,
-    RECIPES,
-)
-from keras_vit.train.schedules import WarmUp, cosine, linear, staircase
+from keras_vit.train.recipes import AUGREG_FINE_TUNING, AUGREG_PRETRAINING, FINE_TUNING, RECIPES
 
 SGD = Recipe("a test", "sgd", 0.1, 8, steps=20, warmup_steps=5)
 
@@ -35,41 +29,6 @@ def official(base, steps, warmup, kind, end=1e-5):
         "linear": end + (base - end) * (1 - progress),
     }
     return falls[kind] * np.minimum(1, t / warmup)
-
-
-def test_schedules_match_the_official_ones():
-    for steps, warmup in ((40, 10), (100, 1)):
-        np.testing.assert_allclose(
-            rates(cosine(0.03, steps, warmup), steps),
-            official(0.03, steps, warmup, "cosine"),
-            rtol=1e-5,
-            atol=1e-8,
-        )
-        np.testing.assert_allclose(
-            rates(linear(0.03, steps, warmup), steps),
-            official(0.03, steps, warmup, "linear"),
-            rtol=1e-5,
-        )
-    assert float(cosine(0.03, 40, 10)(0)) == float(linear(0.03, 40, 10)(0)) == 0  # the first step
-    assert float(linear(0.03, 40, 10)(40)) == pytest.approx(1e-5)
-    assert float(cosine(0.03, 40, 10, end=1e-3)(40)) == pytest.approx(1e-3)
-    assert float(cosine(0.03, 40)(0)) == pytest.approx(0.03)
-
-
-def test_the_staircase_matches_bit():
-    found = rates(staircase(0.003, 500, 100, (0.4, 0.6, 0.8)), 501)
-    t = np.arange(501)
-    expected = 0.003 * np.minimum(1, t / 100) / 10.0 ** sum(t > drop for drop in (200, 300, 400))
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
-
-
-def test_a_schedule_can_be_saved_and_needs_steps_after_warm_up():
-    schedule = linear(0.01, 20, 5)
-    again = keras.optimizers.schedules.deserialize(keras.optimizers.schedules.serialize(schedule))
-    assert isinstance(again, WarmUp)
-    np.testing.assert_array_equal(rates(schedule, 20), rates(again, 20))
-    with pytest.raises(ValueError, match=r"more steps than its warm-up.* steps=5, warmup_steps=5"):
-        linear(0.01, 5, 5)
 
 
 class Weights(keras.layers.Layer):

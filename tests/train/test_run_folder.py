@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import json
 import shutil
 
 import keras
@@ -13,7 +12,6 @@ import pytest
 
 import keras_vit
 from keras_vit import files
-from keras_vit.train.image_lists import describe_lists
 from keras_vit.train.run_folder import (
     callbacks_of,
     open_folder,
@@ -192,24 +190,6 @@ def test_settings_of_a_run_that_trained_nothing_are_replaced(tmp_path):
     (tmp_path / "states/epoch-000000-batch-000000002.worker-0.state").touch()
     with pytest.raises(ValueError, match="holds another run: model was 'right', is 'other'"):
         open_folder(tmp_path, {"model": "other"})
-
-
-def test_a_run_goes_on_with_the_same_images_alone(tmp_path):
-    now = {"image_lists": describe_lists({"training": "abc", "validation": "d"})}
-    (tmp_path / "states").mkdir()
-    (tmp_path / "states/epoch-000000-batch-000000002.worker-0.state").touch()
-    (tmp_path / "config.json").write_text("{}")
-    with pytest.warns(UserWarning, match="Whether they have changed is not checked"):
-        open_folder(tmp_path, now)  # of an older version
-    (tmp_path / "config.json").write_text(json.dumps(now))
-    open_folder(tmp_path, now)
-    for names, message in (
-        ({"training": "abce", "validation": "d"}, "were 3 training images, there are 4"),
-        ({"training": "abc", "validation": "e"}, "run: some of the 1 validation images are others"),
-        ({"training": "abc"}, "were 1 validation images, there are 0"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            open_folder(tmp_path, {"image_lists": describe_lists(names)})
 
 
 def test_a_run_as_an_object(whole, tmp_path):

@@ -10,10 +10,8 @@ import keras_vit
 from keras_vit.data.batches import eval_batches
 from keras_vit.evaluate.targets import predict_targets
 from keras_vit.train.losses import RegressionLoss
-from keras_vit.train.metrics import AveragePrecision, TargetError
 from keras_vit.train.run_folder import SaveBest
 from keras_vit.train.tasks import MONITORS, in_units, standardized
-from tests.evaluate.test_targets import average_precision
 from tests.fixtures import fill_random, tiny_config
 
 RECIPE = keras_vit.train.Recipe(
@@ -51,41 +49,6 @@ def tiny(classes=2, **options):
     return keras_vit.build_vit(
         tiny_config(image_size=8, patch_size=4, depth=1, classes=classes, **options)
     )
-
-
-@pytest.mark.parametrize("loss", ["mse", "huber"])
-def test_the_regression_loss_is_kerass_on_standardised_targets(loss):
-    rng = np.random.default_rng(0)
-    mean, stddev = np.array([5.0, -100.0]), np.array([0.1, 30.0])
-    true, z = mean + stddev * rng.normal(size=(8, 2)), 2 * rng.normal(size=(8, 2))
-    of_keras = {"mse": keras.losses.MeanSquaredError(), "huber": keras.losses.Huber()}[loss]
-    expected = float(of_keras((true - mean) / stddev, z))
-    own = RegressionLoss(("a", "b"), mean, stddev, loss)
-    assert float(own(true, z)) == pytest.approx(expected, rel=1e-4)
-    units = RegressionLoss.from_config({**own.get_config(), "predicts_units": True})
-    assert float(units(true, mean + stddev * z)) == pytest.approx(expected, rel=1e-4)
-    error = TargetError(1, -100.0, 30.0)
-    error.update_state(true, z)
-    assert float(error.result()) == pytest.approx(
-        np.abs(true - mean - stddev * z)[:, 1].mean(), rel=1e-5
-    )
-
-
-def test_average_precision_of_training_is_near_the_exact_one():
-    rng = np.random.default_rng(0)
-    true = rng.integers(0, 2, (80, 3)).astype("float32")
-    true[:, 2] = 0
-    logits = (true + rng.normal(size=true.shape) - 4).astype("float32")
-    metric = AveragePrecision(3)
-    for part in (slice(0, 30), slice(30, 80)):
-        metric.update_state(true[part], logits[part])
-    expected = np.mean([average_precision(true[:, k], logits[:, k]) for k in range(2)])
-    assert float(metric.result()) == pytest.approx(expected, abs=0.01)
-    again = AveragePrecision.from_config(metric.get_config())
-    again.update_state(true, logits, np.arange(80) < 30)
-    metric.reset_state()
-    metric.update_state(true[:30], logits[:30])
-    assert float(again.result()) == pytest.approx(float(metric.result()))
 
 
 def test_regression_trains_and_predicts_in_units(tmp_path):

@@ -1,7 +1,7 @@
 """Files of timm and transformers: their outputs, and the same file written back, without torch.
 
 `tests/golden/torch_outputs.json` has names, shapes and outputs of their small models, made by
-`scripts/make_torch_golden.py`; the weights follow a formula.
+`scripts/golden/make_torch.py`; the weights follow a formula.
 """
 
 from __future__ import annotations

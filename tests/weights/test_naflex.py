@@ -28,7 +28,7 @@ from keras_vit.train.adapt import adapt_model
 from keras_vit.train.masked_patches import masked_patch_model
 from keras_vit.weights.load import load_weights
 from keras_vit.weights.save import save_weights
-from scripts.eval_cases import is_scale, values
+from scripts.golden.eval_cases import is_scale, values
 
 GOLDEN = json.loads(
     (pathlib.Path(__file__).parent.parent / "golden" / "naflex.json").read_text("utf-8")

@@ -1,0 +1,471 @@
+"""Writes tests/golden/sweep.json.gz: small models of every plain-ViT name of timm, and classes.
+
+The first half of `scripts/sweep`, run with PyTorch, timm and transformers. Every model has two
+blocks (a head of 10 classes where its project allows one), and the number of heads, the activation
+and the options of its name. The sidecar files are those that the projects write. Words on the
+command line choose titles that contain them; the others stay.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pathlib
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+from safetensors import safe_open
+
+from scripts.peers.parity_theirs import transformers  # first: it makes timm importable
+from tests.sweep import RECORD, images, patches_of, read_record, values
+
+import timm  # isort: skip
+from timm.models._hub import save_config_for_hf  # isort: skip
+
+MODULES = (
+    "vision_transformer", "vision_transformer_hybrid", "vision_transformer_relpos",
+    "vision_transformer_sam", "deit", "eva", "beit", "naflexvit",
+)  # fmt: skip
+BIT = "resnetv2_50x1_bit"
+HEAD = {"num_classes": 10}
+TINY, BEIT = "vit_tiny_patch16_224", "beit_base_patch16_224"
+SMALL = {"depth": 2, "embed_dim": 24, "img_size": 48, **HEAD}
+# Options of timm, one by one: what `create_model` gets besides the name.
+TIMM_OPTIONS: tuple[dict[str, Any], ...] = (
+    *({"act_layer": act} for act in ("gelu", "gelu_tanh", "quick_gelu", "relu", "silu")),
+    *({"global_pool": pool} for pool in ("avg", "max", "avgmax", "map", "", "prr")),
+    {"global_pool": "avg", "fc_norm": False},
+    {"global_pool": "token", "fc_norm": True},
+    {"global_pool": "avg", "fc_norm": False, "pool_include_prefix": True},
+    {"global_pool": "avg", "class_token": False},
+    {"global_pool": "map", "class_token": False},
+    {"global_pool": "map", "reg_tokens": 2},
+    {"global_pool": "map", "pool_include_prefix": True},
+    {"global_pool": "map", "class_token": False, "reg_tokens": 2},
+    *({"norm_layer": norm} for norm in ("layernorm", "rmsnorm", "layernormfp32")),
+    {"num_heads": 6},
+    {"num_heads": 2, "mlp_ratio": 2},
+    {"qkv_bias": False},
+    {"proj_bias": False},
+    {"qk_norm": True},
+    {"scale_attn_norm": True},
+    {"scale_mlp_norm": True},
+    {"pre_norm": True},
+    {"final_norm": False},
+    {"init_values": 0.1},
+    {"reg_tokens": 3},
+    {"no_embed_class": True},
+    {"no_embed_class": True, "reg_tokens": 3},
+    {"pos_embed": "none"},
+    {"dynamic_img_size": True},
+    {"in_chans": 1},
+    {"img_size": (32, 64)},
+    {"num_classes": 0},
+    {"attn_layer": "diff"},
+)
+BEIT_OPTIONS: tuple[dict[str, Any], ...] = (
+    {"global_pool": "token"},
+    {"init_values": None, "qkv_bias": False},
+    {"img_size": (32, 64)},
+    {"use_abs_pos_emb": True},
+    {"use_abs_pos_emb": True, "use_rel_pos_bias": False},
+    {"use_rel_pos_bias": False, "use_shared_rel_pos_bias": True},
+)
+ENCODER = {
+    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64,
+    "image_size": 32, "patch_size": 8, "num_labels": 10, "mlp_ratio": 2,
+}  # fmt: skip
+TEXT = {
+    "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16,
+    "vocab_size": 20, "max_position_embeddings": 8, "projection_size": 16,
+}  # fmt: skip
+TOWER = {key: value for key, value in ENCODER.items() if key not in ("mlp_ratio", "num_labels")}
+TWO_TOWERS = {"vision_config": TOWER, "text_config": TEXT, "num_labels": 10}
+# Class, class of its configuration, changes. Backbones have the files of their models.
+CLASSES: tuple[tuple[str, str, dict[str, Any]], ...] = tuple(
+    (name, f"{family}Config", changes)
+    for family, names, changes in (
+        ("ViT", "ViTModel ViTForImageClassification ViTForMaskedImageModeling", {}),
+        (
+            "DeiT", "DeiTModel DeiTForImageClassification DeiTForImageClassificationWithTeacher "
+            "DeiTForMaskedImageModeling", {},
+        ),
+        ("ViTMAE", "ViTMAEModel ViTMAEForPreTraining", {"mask_ratio": 0.0}),
+        ("ViTMSN", "ViTMSNModel ViTMSNForImageClassification", {}),
+        ("IJepa", "IJepaModel IJepaForImageClassification", {}),
+        ("Dinov2", "Dinov2Model Dinov2ForImageClassification", {}),
+        (
+            "Dinov2WithRegisters", "Dinov2WithRegistersModel "
+            "Dinov2WithRegistersForImageClassification", {},
+        ),
+        ("SiglipVision", "SiglipVisionModel", {}),
+        ("Siglip", "SiglipModel SiglipForImageClassification", {"two": True}),
+        ("Siglip2Vision", "Siglip2VisionModel", {}),
+        ("Siglip2", "Siglip2ForImageClassification", {"two": True}),
+        (
+            "Bit", "BitModel BitForImageClassification",
+            {"hidden_sizes": [256, 512], "depths": [1, 2], "image_size": 64},
+        ),
+        (
+            "Beit", "BeitModel BeitForImageClassification BeitForMaskedImageModeling",
+            {"use_relative_position_bias": True},
+        ),
+        (
+            "Data2VecVision", "Data2VecVisionModel Data2VecVisionForImageClassification",
+            {"use_relative_position_bias": True},
+        ),
+        ("DINOv3ViT", "DINOv3ViTModel", {"num_register_tokens": 2}),
+        ("CLIPVision", "CLIPVisionModel CLIPVisionModelWithProjection", {}),
+        ("CLIP", "CLIPModel CLIPForImageClassification", {"two": True}),
+        ("MetaClip2Vision", "MetaClip2VisionModel", {}),
+        ("AltCLIPVision", "AltCLIPVisionModel", {}),
+        ("ChineseCLIPVision", "ChineseCLIPVisionModel", {}),
+        ("Aimv2Vision", "Aimv2VisionModel", {"use_head": False}),
+        ("BlipVision", "BlipVisionModel", {}),
+        ("Blip2Vision", "Blip2VisionModel", {}),
+        ("InstructBlipVision", "InstructBlipVisionModel", {}),
+        ("GitVision", "GitVisionModel", {}),
+        ("InternVLVision", "InternVLVisionModel", {}),
+        ("Pixio", "PixioModel", {}),
+        ("PixtralVision", "PixtralVisionModel", {}),
+        ("VitDet", "VitDetModel", {}),
+        ("Yolos", "YolosModel YolosForObjectDetection", {"image_size": [32, 32]}),
+        ("DPT", "DPTModel", {}),
+        ("SamVision", "SamVisionModel", {"mlp_ratio": 2.0}),
+        ("VideoMAE", "VideoMAEModel", {}),
+        ("Vivit", "VivitModel", {}),
+        ("AST", "ASTModel", {}),
+        ("VitPoseBackbone", "VitPoseBackbone", {"image_size": [32, 32], "patch_size": [8, 8]}),
+    )
+    for name in names.split()
+)  # fmt: skip
+# Options of transformers, one by one.
+CLASS_OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    *(
+        ("ViTForImageClassification", "ViTConfig", {"hidden_act": act})
+        for act in ("gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu", "silu",
+                    "quick_gelu", "gelu_10")
+    ),
+    ("ViTForImageClassification", "ViTConfig", {"layer_norm_eps": 1e-3}),
+    ("ViTForImageClassification", "ViTConfig", {"num_attention_heads": 8}),
+    ("ViTForImageClassification", "ViTConfig", {"qkv_bias": False}),
+    ("ViTForImageClassification", "ViTConfig", {"image_size": [32, 64]}),
+    ("ViTForImageClassification", "ViTConfig", {"num_channels": 1}),
+    ("ViTForImageClassification", "ViTConfig", {"num_labels": 3}),
+    ("ViTModel", "ViTConfig", {"pooler_act": "relu"}),
+    ("Dinov2Model", "Dinov2Config", {"use_swiglu_ffn": True}),
+    ("Dinov2Model", "Dinov2Config", {"layerscale_value": 0.5, "hidden_act": "gelu_new"}),
+    ("DINOv3ViTModel", "DINOv3ViTConfig", {"use_gated_mlp": True, "hidden_act": "silu"}),
+    ("DINOv3ViTModel", "DINOv3ViTConfig", {"use_gated_mlp": True, "hidden_act": "gelu"}),
+    ("DINOv3ViTModel", "DINOv3ViTConfig", {"rope_theta": 50.0, "key_bias": True}),
+    ("DINOv3ViTModel", "DINOv3ViTConfig", {"value_bias": False, "proj_bias": False}),
+    ("DINOv3ViTModel", "DINOv3ViTConfig", {"mlp_bias": False, "image_size": [32, 48]}),
+    ("BeitModel", "BeitConfig", {"use_relative_position_bias": False}),
+    ("BeitModel", "BeitConfig", {"use_absolute_position_embeddings": True}),
+    ("BeitModel", "BeitConfig", {"use_shared_relative_position_bias": True}),
+    (
+        "BeitForImageClassification", "BeitConfig",
+        {"use_mean_pooling": False, "use_relative_position_bias": True, "image_size": [32, 48]},
+    ),
+    ("CLIPVisionModel", "CLIPVisionConfig", {"hidden_act": "gelu"}),
+    ("SiglipVisionModel", "SiglipVisionConfig", {"hidden_act": "gelu", "layer_norm_eps": 1e-4}),
+    ("SiglipVisionModel", "SiglipVisionConfig", {"vision_use_head": False}),
+    ("BitForImageClassification", "BitConfig", {"global_padding": "SAME", "depths": [1, 1],
+                                                "hidden_sizes": [256, 512], "image_size": 64}),
+)  # fmt: skip
+MEMORY = ("ViTForImageClassification", "DeiTForImageClassification", "IJepaForImageClassification",
+          "Dinov2ForImageClassification", "SiglipVisionModel", "ViTMAEModel",
+          "CLIPVisionModelWithProjection", "DINOv3ViTModel",
+          "BeitForImageClassification")  # fmt: skip
+
+
+def fill(model: torch.nn.Module) -> dict[str, list[int]]:
+    """Gives every array the values of its name; returns their shapes."""
+    state = model.state_dict()
+    for name, value in state.items():
+        if value.is_floating_point():
+            value.copy_(torch.from_numpy(values(name, tuple(value.shape))))
+    return {name: list(v.shape) for name, v in state.items() if v.is_floating_point()}
+
+
+def run_timm(model: torch.nn.Module, size: tuple[int, int], channels: int) -> list[Any] | None:
+    return listed(model.double()(pixels_of(size, channels)))
+
+
+def pixels_of(size: tuple[int, int], channels: int) -> torch.Tensor:
+    """The images in float64: in float32 timm's hybrids are 2e-5 from their own float64."""
+    return torch.from_numpy(images(size, channels).transpose(0, 3, 1, 2).copy()).double()
+
+
+def listed(output: torch.Tensor) -> list[Any] | None:
+    """Outputs of a vector an image, rounded; others have no place here."""
+    rounded = np.round(output.numpy().astype("float64"), 6)
+    return rounded.tolist() if output.ndim == 2 else None
+
+
+def timm_case(name: str, options: dict[str, Any], change: Callable[..., Any] | None = None) -> dict:
+    model = timm.create_model(name, **options).eval()
+    if change is not None:
+        change(model)
+    shapes = fill(model)
+    size = model.pretrained_cfg["input_size"][1:]
+    if hasattr(model, "patch_embed") and getattr(model.patch_embed, "img_size", None):
+        size = model.patch_embed.img_size
+    with tempfile.TemporaryDirectory() as folder:
+        save_config_for_hf(model, f"{folder}/config.json")
+        config = json.loads((pathlib.Path(folder) / "config.json").read_text())
+    case = {"config": config, "shapes": shapes}
+    if name == BIT:  # for images of any size
+        size = (64, 64)
+        case["ours"] = {"input_shape": [64, 64, 3]}
+    if name.startswith("naflexvit"):  # 24 x 24 patches, of which SigLIP's model takes any number
+        siglip = name.endswith("siglip")
+        case["ours"] = {"max_num_patches": 576} if siglip else {"input_shape": [*size, 3]}
+    outputs = run_timm(model, tuple(size), options.get("in_chans", 3))
+    return {**case, "size": list(size), "outputs": outputs}
+
+
+def small_options(name: str) -> dict[str, Any]:
+    """Two blocks, narrow ones with as many heads as the name has, and images of nine patches."""
+    whole = timm.create_model(name, depth=1)
+    blocks = getattr(whole, "blocks", None)
+    if blocks is None or "mci" in name:
+        return {"depth": 2, **HEAD}
+    heads = next(
+        (
+            part.num_heads
+            for part in blocks.modules()
+            if isinstance(getattr(part, "num_heads", None), int)
+        ),
+        4,
+    )
+    patch = getattr(whole, "patch_embed", None)
+    options = {"depth": 2, "embed_dim": 8 * heads, **HEAD}
+    grid = getattr(patch, "grid_size", None)
+    if grid is not None:
+        step = patch.img_size[0] // grid[0]
+        options["img_size"] = (4 if "sam" in name else 3) * step
+    return options
+
+
+def timm_cases() -> Iterator[tuple[str, Callable[[], dict]]]:
+    names = [name for module in MODULES for name in timm.list_models(module=module)]
+    for name in dict.fromkeys(names):
+        yield f"timm {name}", lambda name=name: timm_case(name, small_options(name))
+    for options in ({}, {"act_layer": "silu"}, {"output_stride": 16}):
+        yield (
+            f"timm {BIT} {shown(options)}".strip(),
+            lambda options=options: timm_case(BIT, {**HEAD, **options}),
+        )
+    for options in TIMM_OPTIONS:
+        yield (
+            f"timm {TINY} {shown(options)}",
+            lambda options=options: timm_case(TINY, {**SMALL, **options}),
+        )
+    for options in BEIT_OPTIONS:
+        yield (
+            f"timm {BEIT} {shown(options)}",
+            lambda options=options: timm_case(BEIT, {**SMALL, "embed_dim": 48, **options}),
+        )
+    for pool in ("avg", "max"):
+        yield (
+            f"timm {TINY} reset to {pool}",
+            lambda pool=pool: timm_case(
+                TINY, SMALL, lambda model: model.reset_classifier(10, pool)
+            ),
+        )
+    yield (
+        "timm vit_base_r26_s32_224 img_size=112",
+        lambda: timm_case(
+            "vit_base_r26_s32_224", {"depth": 1, "embed_dim": 24, "img_size": 112, **HEAD}
+        ),
+    )
+    yield from resized_cases()
+
+
+def resized_cases() -> Iterator[tuple[str, Callable[[], dict]]]:
+    """The same weights at another image or patch size, as timm itself loads them."""
+    for name in ("flexivit_small", TINY, BEIT):
+        sizes = ({"img_size": 64}, {"img_size": 32}, {"img_size": 48, "patch_size": 12})
+        for more in sizes[: 2 if name == BEIT else 3]:
+            yield f"timm {name} to {shown(more)}", lambda name=name, more=more: resized(name, more)
+
+
+def resized(name: str, more: dict[str, Any]) -> dict:
+    options = {**SMALL, "embed_dim": 48}
+    case = timm_case(name, options)
+    with tempfile.TemporaryDirectory() as folder:
+        source = timm.create_model(name, **options).eval()
+        fill(source)
+        torch.save(source.state_dict(), f"{folder}/x.pth")
+        overlay = {"file": f"{folder}/x.pth", **HEAD}
+        model = timm.create_model(
+            name, pretrained=True, pretrained_cfg_overlay=overlay, **{**options, **more}
+        ).eval()
+    size = (more["img_size"],) * 2
+    case["outputs"] = run_timm(model, size, 3)
+    ours = {"input_shape": [*size, 3]}
+    if "patch_size" in more:
+        ours["patch_size"] = more["patch_size"]
+    return {**case, "ours": ours, "size": list(size)}
+
+
+def shown(options: dict[str, Any]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in options.items())
+
+
+def class_config(config: str, changes: dict[str, Any]) -> Any:
+    """A small configuration, of the fields that its class knows."""
+    make = getattr(transformers, config)
+    changes = dict(changes)
+    fields = TWO_TOWERS if changes.pop("two", False) else ENCODER
+    default = make()
+    known = {*vars(default), *getattr(default, "attribute_map", {}), "num_labels"}
+    known |= {"vision_config", "text_config"}
+    made = make(**{key: value for key, value in fields.items() if key in known} | changes)
+    made._attn_implementation = "eager"
+    return made
+
+
+def class_case(name: str, config: str, changes: dict[str, Any], memory: bool = False) -> dict:
+    settings = class_config(config, changes)
+    model = getattr(transformers, name)(settings).eval()
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        config_json = json.loads((pathlib.Path(folder) / "config.json").read_text())
+        with safe_open(f"{folder}/model.safetensors", "pt") as file:
+            shapes = {key: file.get_slice(key).get_shape() for key in file.keys()}  # noqa: SIM118
+        if memory:
+            shapes = {key: list(value.shape) for key, value in model.state_dict().items()}
+            fill(model)
+        else:
+            state = {
+                key: torch.from_numpy(values(key, tuple(shape))) for key, shape in shapes.items()
+            }
+            safetensors.torch.save_file(state, f"{folder}/model.safetensors", {"format": "pt"})
+            loaded = type(model).from_pretrained(folder, attn_implementation="eager")
+            model = loaded.eval()
+    case = {"config": config_json, "shapes": shapes, "outputs": None}
+    tower = getattr(settings, "vision_config", settings)
+    size = getattr(tower, "image_size", 32)
+    case["size"] = list(size) if isinstance(size, (list, tuple)) else [size, size]
+    channels = changes.get("num_channels", 3)
+    pixels = pixels_of(tuple(case["size"]), channels)
+    case["outputs"] = class_outputs(name, model.double(), pixels)
+    return case
+
+
+def class_outputs(name: str, model: torch.nn.Module, pixels: torch.Tensor) -> list[Any] | None:
+    """Logits; pooled output of SigLIP and CLIP; else the class token, or the mean without one."""
+    arguments: dict[str, Any] = {}
+    if name == "BeitForMaskedImageModeling":  # its norm belongs to no child with blocks
+        return listed(model.layernorm(model.beit(pixels).last_hidden_state)[:, 0])
+    if name.endswith(("ForMaskedImageModeling", "ForPreTraining")):
+        model = next(model.children())
+    if name.startswith("ViTMAE"):
+        rows = (pixels.shape[2] // 8) * (pixels.shape[3] // 8)
+        arguments["noise"] = torch.arange(rows).expand(len(pixels), -1).float()
+    if name == "SiglipModel":
+        model = model.vision_model
+    if name == "CLIPModel":
+        embedding = model.get_image_features(pixel_values=pixels)
+        return listed(getattr(embedding, "pooler_output", embedding))
+    if name.startswith("Siglip2"):  # patches of images of any aspect ratio, and padding
+        patches, grids = patches_of(pixels.numpy().transpose(0, 2, 3, 1), 8, 20)
+        pixels = torch.from_numpy(patches).to(pixels.dtype)
+        arguments["spatial_shapes"] = torch.from_numpy(grids)
+        mask = torch.arange(20) < arguments["spatial_shapes"].prod(1, keepdim=True)
+        arguments["pixel_attention_mask"] = mask.int()
+    try:
+        output = model(pixel_values=pixels, **arguments)
+    except Exception as error:  # of another kind of images: refused anyway
+        print(f"  no outputs: {error!r:.120}")
+        return None
+    if hasattr(output, "logits"):
+        return listed(output.logits)
+    if hasattr(output, "image_embeds"):
+        return listed(output.image_embeds)
+    if "CLIP" in name or name.startswith(("MetaClip", "Beit")):  # after the last norm
+        return listed(output.pooler_output)
+    if name.startswith("Siglip") and output.pooler_output is not None:
+        return listed(output.pooler_output)
+    if name.startswith("Bit"):
+        return listed(output.pooler_output.flatten(1))
+    tokens = getattr(output, "last_hidden_state", None)
+    if tokens is None or tokens.ndim != 3:
+        return None
+    no_token = name.startswith(("IJepa", "Siglip", "Aimv2"))
+    return listed(tokens.mean(1) if no_token else tokens[:, 0])
+
+
+def wrapped_case(name: str) -> dict:
+    """A model of timm within transformers."""
+    case = timm_case(TINY, SMALL)
+    config = transformers.TimmWrapperConfig(
+        architecture=TINY, model_args={k: v for k, v in SMALL.items() if k != "num_classes"},
+        num_labels=10,
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        getattr(transformers, name)(config).save_pretrained(folder)
+        text = (pathlib.Path(folder) / "config.json").read_text()
+        with safe_open(f"{folder}/model.safetensors", "pt") as file:
+            written = list(file.keys())
+    del case["outputs"]
+    model = timm.create_model(TINY, **SMALL).eval()
+    state = {
+        n.removeprefix("timm_model."): torch.from_numpy(values(n, tuple(s)))
+        for n, s in ((w, case["shapes"][w.removeprefix("timm_model.")]) for w in written)
+    }
+    model.load_state_dict(state, strict=False)
+    shapes = {w: case["shapes"][w.removeprefix("timm_model.")] for w in written}
+    if "head.weight" not in {w.removeprefix("timm_model.") for w in written}:
+        model.reset_classifier(0)
+    outputs = run_timm(model, (48, 48), 3)
+    return {**case, "config": json.loads(text), "shapes": shapes, "outputs": outputs}
+
+
+def transformers_cases() -> Iterator[tuple[str, Callable[[], dict]]]:
+    for name, config, changes in CLASSES:
+        yield f"transformers {name}", lambda n=name, c=config, o=changes: class_case(n, c, o)
+    for name, config, changes in CLASS_OPTIONS:
+        title = f"transformers {name} {shown(changes)}"
+        yield title, lambda n=name, c=config, o=changes: class_case(n, c, o)
+    configs = {name: (config, changes) for name, config, changes in CLASSES}
+    for name in MEMORY:
+        config, changes = configs[name]
+        yield (
+            f"transformers {name} names in memory",
+            lambda n=name, c=config, o=changes: class_case(n, c, o, memory=True),
+        )
+    for name in ("TimmWrapperForImageClassification",):
+        yield f"transformers {name}", lambda n=name: wrapped_case(n)
+
+
+def main() -> None:
+    torch.set_grad_enabled(False)
+    words = sys.argv[1:]
+    cases = dict((*timm_cases(), *transformers_cases()))
+    record = read_record() if words and RECORD.exists() else {}
+    record = {title: case for title, case in record.items() if title in cases}
+    failed = {}
+    for title, make in cases.items():
+        if words and not any(word in title for word in words):
+            continue
+        try:
+            record[title] = make()
+        except Exception as error:
+            failed[title] = f"{error!r:.160}"
+    for title, error in failed.items():
+        print(f"not made: {title}: {error}")
+    text = json.dumps(record, separators=(",", ":"), sort_keys=True)
+    RECORD.write_bytes(gzip.compress(text.encode(), mtime=0))
+    print(f"{len(record)} cases, {len(failed)} not made, {RECORD.stat().st_size:,} bytes")
+
+
+if __name__ == "__main__":
+    main()
