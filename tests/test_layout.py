@@ -40,7 +40,6 @@ ACROSS = {
     "export/test_preprocessing.py": "preprocessing in every format",
     "export/test_resnets.py": "hybrids and ResNets in every format",
     "export/test_shapes.py": "shapes that files refuse, in every format",
-    "hub/test_augreg.py": "names of the AugReg files",
     "hub/test_cards.py": "cards of published checkpoints",
     "hub/test_published.py": "from the name of published weights to a file",
     "hub/test_tags.py": "models from tags",
