@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from keras_vit.families import keys
+from keras_vit.families import keys, parts, rules
 from keras_vit.families.cards import EXACT, TIMM, Files, Origin, Published, each
 from keras_vit.families.family import Family
 from keras_vit.families.keys import Fields
-from keras_vit.families.preprocessing import OPENAI
+from keras_vit.families.newer import CLIP
+from keras_vit.families.preprocessing import OPENAI, OPENAI_CENTER
+from keras_vit.families.rules import Rule
+from keras_vit.families.siglip import siglip_blocks
 
 # transformers: relatives whose image tower is CLIP's.
 _TOWER: keys.Rules = {
@@ -55,6 +58,43 @@ DOUBTS = (
         "name {}",
     ),
 )
+
+# layouts of arrays
+# The image tower of CLIP and its relatives; the head is the projection.
+HF_CLIP = parts.torch_layout(
+    "transformers_clip",
+    (
+        Rule("class_token/token", ("embeddings.class_embedding",), rules.VECTOR),
+        Rule(
+            "patch_encoder/projection/kernel",
+            ("embeddings.patch_embedding.weight",),
+            rules.CONVOLUTION,
+        ),
+        Rule(
+            "position_embedding/embedding", ("embeddings.position_embedding.weight",), rules.TABLE
+        ),
+        *parts.norm("embedding_norm", "pre_layrnorm"),  # misspelt there
+        *siglip_blocks(),
+        Rule("head/kernel", ("visual_projection.weight",), rules.LINEAR),
+    ),
+    {**{k: v for k, v in CLIP.items() if k != "without_bias"}, "preprocessing": OPENAI_CENTER},
+    writes=lambda config: config.norm_before_blocks,
+    pooling="token",
+    prefixes=("vision_model.", ""),
+    others=(
+        "text_model\\.",
+        "text_projection\\.",
+        "logit_(scale|bias)$",
+        "(vision_model\\.)?embeddings\\.position_ids$",
+    ),
+    unprefixed=("visual_projection\\.",),
+)
+
+
+FEATURES = (
+    (r"(^|\.)norm_pre\.|pre_layrnorm|pre_layernorm|ln_pre\.", "a norm before the blocks (CLIP)"),
+)
+
 
 # Published checkpoints, by timm. Classes are dimensions of the projection.
 _DIMENSIONS = {
@@ -106,4 +146,6 @@ CARDS = (
     )),
 )  # fmt: skip
 
-FAMILY = Family(CARDS, MODEL_TYPES, PROCESSORS, doubts=DOUBTS)
+FAMILY = Family(
+    CARDS, MODEL_TYPES, PROCESSORS, doubts=DOUBTS, layouts=(HF_CLIP,), features=FEATURES
+)

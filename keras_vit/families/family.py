@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from keras_vit.families.cards import Published
 from keras_vit.families.keys import Doubt, ModelType, Processor, TimmModel
+from keras_vit.families.rules import Layout
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,6 +20,9 @@ class Family:
         processors: Its image processors in transformers, by name without the ending.
         timm_models: Its models that timm makes by arguments.
         doubts: What its names in timm leave open.
+        layouts: Names and conventions of its files' arrays.
+        features: What models of this package do not compute, by patterns of names of arrays that
+            their layout does not know.
     """
 
     cards: tuple[Published, ...] = ()
@@ -26,3 +30,5 @@ class Family:
     processors: Mapping[str, Processor] = dataclasses.field(default_factory=dict)
     timm_models: tuple[TimmModel, ...] = ()
     doubts: tuple[Doubt, ...] = ()
+    layouts: tuple[Layout, ...] = ()
+    features: tuple[tuple[str, str], ...] = ()

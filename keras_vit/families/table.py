@@ -16,11 +16,12 @@ from keras_vit.families import (
     perception,
     siglip,
     timm,
+    vit5,
 )
 
 FAMILIES = tuple(
     module.FAMILY
     for module in (
-        google, bit, deit, mae, dino, clip, siglip, eva, beit, perception, aimv2, timm,
+        google, bit, deit, mae, dino, clip, siglip, eva, beit, perception, aimv2, timm, vit5,
     )
 )  # fmt: skip

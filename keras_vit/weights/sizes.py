@@ -34,7 +34,7 @@ def read_sizes(find: Find, kind: str) -> dict[str, Any]:
         return _resnet_sizes(find, kind)
     bias = "bias"
     if kind != "npz" and find("block_0/mlp/hidden/bias") is None:
-        bias = "kernel"  # AIMv2 has no biases
+        bias = "kernel"  # some have no biases
     hidden = find(f"block_0/mlp/hidden/{bias}")
     kernel = find("patch_encoder/projection/kernel")
     axes = (4,) if kind == "npz" else (2, 4)
