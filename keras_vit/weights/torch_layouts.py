@@ -10,8 +10,10 @@ import numpy as np
 
 from keras_vit.config import IMAGENET_STATISTICS, Preprocessing, RotaryPositions, ViTConfig
 from keras_vit.families import deit, dino, siglip
-from keras_vit.families.newer import CLIP, DINOV3, VIT5
+from keras_vit.families.clip import CLIP
+from keras_vit.families.dino import DINOV3
 from keras_vit.families.preprocessing import OPENAI_CENTER, SHORTER_SIDE, SQUASHED
+from keras_vit.families.vit5 import VIT5
 from keras_vit.weights.layout import (
     CONVOLUTION,
     GRID_TABLE,
