@@ -27,7 +27,7 @@ LEVELS = {
     3: ("models", "weights"),
     2: ("layers", "data", "resume"),
     1: ("variants", "resize", "runtime", "distribution"),
-    0: ("families", "timm_architectures"),
+    0: ("families",),
     -1: ("config",),
     -2: ("checks", "errors", "files", "installation", "intervals", "reading"),
 }

@@ -16,7 +16,7 @@ import keras_vit
 from keras_vit.config import ResNetConfig, ResNetStem
 from keras_vit.create import build, create_model
 from keras_vit.errors import CheckpointError, CheckpointMismatchError
-from keras_vit.families.newer import CLIP
+from keras_vit.families.clip import CLIP
 from keras_vit.hub.card import Card
 from keras_vit.hub.catalog import CARDS
 from keras_vit.pretrained import from_pretrained

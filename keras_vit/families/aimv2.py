@@ -5,8 +5,39 @@ from __future__ import annotations
 from keras_vit.families import keys, parts, rules
 from keras_vit.families.cards import TIMM, Origin, Published
 from keras_vit.families.family import Family
+from keras_vit.families.keys import Fields
+from keras_vit.families.names import Name, Names, architectures, of_timm, sized
 from keras_vit.families.preprocessing import OPENAI_CENTER
 from keras_vit.families.rules import Rule, pairs
+
+# https://arxiv.org/abs/2411.14402
+AIMV2: Fields = {
+    "norm": "rms",
+    "norm_epsilon": 1e-5,
+    "norm_patches": True,
+    "swiglu": True,
+    "without_bias": ("query", "key", "value", "projection", "mlp"),
+    "class_token": False,
+    "pooling": "gap",
+    "gelu": "exact",
+}
+VARIANTS: dict[str, Fields] = {
+    "aimv2_l14": sized((1024, 24, 8, 2816), 14, AIMV2),
+    "aimv2_h14": sized((1536, 24, 12, 4096), 14, AIMV2),
+}
+NAMES: Names = {
+    **of_timm("aimv2_large_patch14_224", "aimv2_l14"),
+    **of_timm("aimv2_huge_patch14_224", "aimv2_h14"),
+    **architectures("aimv2_{}_patch14_224", "1b 3b", AIMV2),
+    **{
+        f"apple/aimv2-{hub}-patch14-{side}": Name(variant, {"image_size": side})
+        for hub, variant in (
+            ("large", "aimv2_l14"), ("huge", "aimv2_h14"), ("1B", "aimv2_1b_patch14"),
+            ("3B", "aimv2_3b_patch14"),
+        )
+        for side in (224, 336, 448)
+    },
+}  # fmt: skip
 
 # transformers
 _NO_BIAS = keys.Only((False,), "dense layers with bias")
@@ -88,4 +119,4 @@ CARDS = (
     ),
 )  # fmt: skip
 
-FAMILY = Family(CARDS, MODEL_TYPES, layouts=(HF_AIMV2,))
+FAMILY = Family(VARIANTS, NAMES, CARDS, MODEL_TYPES, layouts=(HF_AIMV2,))

@@ -8,8 +8,43 @@ from keras_vit.families import keys, parts
 from keras_vit.families.cards import TIMM, Origin, Published
 from keras_vit.families.family import Family
 from keras_vit.families.keys import Fields
+from keras_vit.families.names import WORDS, Name, Names, of_timm, sized
 from keras_vit.families.preprocessing import SQUASHED
 from keras_vit.families.rules import Rule
+
+# https://arxiv.org/abs/2106.08254 and https://arxiv.org/abs/2208.06366, `beit/` and `beit2/` in
+# github.com/microsoft/unilm: the fine-tuned models, which have one architecture.
+BEIT: Fields = {
+    "position_embedding": "relative_bias",
+    "without_bias": ("key",),
+    "layer_scale": 1e-5,
+    "gelu": "exact",
+    "pooling": "gap",
+    "norm_after_pooling": True,
+}
+VARIANTS: dict[str, Fields] = {
+    "beit_b16": sized("b", 16, BEIT, {"layer_scale": 0.1}),
+    "beit_l16": sized("l", 16, BEIT),
+    "beitv2_b16": sized("b", 16, BEIT),
+    "beitv2_l16": sized("l", 16, BEIT),
+}
+
+
+def _hub(size: str, side: int, ending: str = "") -> Names:
+    name = f"microsoft/beit-{WORDS[size]}-patch16-{side}{ending}"
+    return {name: Name(f"beit_{size}16", {"image_size": side})}
+
+
+NAMES: Names = {
+    name: value
+    for size in ("b", "l")
+    for names in (
+        of_timm(f"beit_{WORDS[size]}_patch16_224", f"beit_{size}16"),
+        of_timm(f"beitv2_{WORDS[size]}_patch16_224", f"beitv2_{size}16"),
+        _hub(size, 224), _hub(size, 224, "-pt22k-ft22k"), _hub(size, 384),
+    )
+    for name, value in names.items()
+} | _hub("l", 512)  # fmt: skip
 
 
 # transformers
@@ -139,4 +174,13 @@ CARDS = (
     ),
 )  # fmt: skip
 
-FAMILY = Family(CARDS, MODEL_TYPES, PROCESSORS, TIMM_MODELS, layouts=(HF_BEIT,), features=FEATURES)
+FAMILY = Family(
+    VARIANTS,
+    NAMES,
+    CARDS,
+    MODEL_TYPES,
+    PROCESSORS,
+    TIMM_MODELS,
+    layouts=(HF_BEIT,),
+    features=FEATURES,
+)

@@ -9,8 +9,40 @@ from keras_vit.families import keys, parts, rules
 from keras_vit.families.cards import TIMM, Origin, Published, Publisher
 from keras_vit.families.family import Family
 from keras_vit.families.keys import Fields
+from keras_vit.families.names import Name, Names
 from keras_vit.families.preprocessing import OPENAI, SQUASHED
 from keras_vit.families.rules import Rule, pairs
+
+# Section 3.2 of https://arxiv.org/abs/1912.11370, and the baselines of the ViT paper's Table 6:
+# units of the stages, and the width factor.
+VARIANTS: dict[str, Fields] = {
+    f"bit_r{size}": {"stages": stages, "width_factor": factor}
+    for size, stages, factor in (
+        ("50x1", (3, 4, 6, 3), 1),
+        ("50x2", (3, 4, 6, 3), 2),
+        ("50x3", (3, 4, 6, 3), 3),
+        ("101x1", (3, 4, 23, 3), 1),
+        ("101x3", (3, 4, 23, 3), 3),
+        ("152x1", (3, 8, 36, 3), 1),
+        ("152x2", (3, 8, 36, 3), 2),
+        ("152x4", (3, 8, 36, 3), 4),
+        ("200x3", (3, 24, 36, 3), 3),
+    )
+}
+_OF_TIMM = ("50x1", "50x3", "101x1", "101x3", "152x2", "152x4")
+
+
+def _names(variant: str) -> Names:
+    size = variant.removeprefix("bit_r")
+    timm = f"resnetv2_{size}_bit"
+    files = (f"BiT-R{size}", f"BiT-S-R{size}", f"BiT-M-R{size}")  # stems of the official ones
+    return {
+        **dict.fromkeys((f"R{size}", *files), Name(variant)),
+        timm: Name(variant, timm=timm if size in _OF_TIMM else None),
+    }
+
+
+NAMES: Names = {name: value for each in VARIANTS for name, value in _names(each).items()}
 
 
 # transformers
@@ -46,21 +78,17 @@ MODEL_TYPES = {
 BIT_PROCESSOR = keys.Processor(3, 224, False, 224, OPENAI)
 PROCESSORS = {"Bit": BIT_PROCESSOR}
 
+
 # timm
-_BITS = {
-    ((3, 4, 6, 3), 1): "50x1", ((3, 4, 6, 3), 3): "50x3", ((3, 4, 23, 3), 1): "101x1",
-    ((3, 4, 23, 3), 3): "101x3", ((3, 8, 36, 3), 2): "152x2", ((3, 8, 36, 3), 4): "152x4",
-}  # fmt: skip
-
-
 def _timm_name(config: Any) -> str:
-    size = _BITS.get((config.stages, config.width_factor))
-    if size is None:
-        raise ValueError(
-            f"timm has no BiT of these sizes. Received: stages={config.stages}, width_factor="
-            f'{config.width_factor}. Save with layout="transformers".'
-        )
-    return f"resnetv2_{size}_bit"
+    for size in _OF_TIMM:
+        sizes = VARIANTS[f"bit_r{size}"]
+        if (config.stages, config.width_factor) == (sizes["stages"], sizes["width_factor"]):
+            return f"resnetv2_{size}_bit"
+    raise ValueError(
+        f"timm has no BiT of these sizes. Received: stages={config.stages}, width_factor="
+        f'{config.width_factor}. Save with layout="transformers".'
+    )
 
 
 TIMM_MODELS = (
@@ -225,5 +253,11 @@ CARDS = (
 )  # fmt: skip
 
 FAMILY = Family(
-    CARDS, MODEL_TYPES, PROCESSORS, TIMM_MODELS, layouts=(BIT, BIT_BIG_VISION, TIMM_BIT, HF_BIT)
+    VARIANTS,
+    NAMES,
+    CARDS,
+    MODEL_TYPES,
+    PROCESSORS,
+    TIMM_MODELS,
+    layouts=(BIT, BIT_BIG_VISION, TIMM_BIT, HF_BIT),
 )

@@ -5,13 +5,57 @@ from __future__ import annotations
 from typing import Any
 
 from keras_vit.families import keys, parts, rules
-from keras_vit.families.cards import EXACT, TIMM, Files, Origin, Published, each
+from keras_vit.families.cards import TIMM, Files, Origin, Published, each
 from keras_vit.families.family import Family
 from keras_vit.families.keys import Fields
-from keras_vit.families.newer import CLIP
+from keras_vit.families.names import EXACT, WORDS, Name, Names, architectures, of_timm, sized
 from keras_vit.families.preprocessing import OPENAI, OPENAI_CENTER
 from keras_vit.families.rules import Rule
 from keras_vit.families.siglip import siglip_blocks
+
+# https://arxiv.org/abs/2103.00020, `VisionTransformer` in github.com/openai/CLIP. The head is its
+# projection to the space of images and texts.
+CLIP: Fields = {
+    "norm_before_blocks": True,
+    "without_bias": ("patch",),
+    "norm_epsilon": 1e-5,
+    "gelu": "quick",
+}
+_SIZES = {
+    f"clip_{size}{patch}": (size, patch)
+    for size, patch in (
+        ("b", 32), ("b", 16), ("l", 14), ("h", 14), ("giant", 14), ("gigantic", 14)
+    )
+}  # fmt: skip
+VARIANTS: dict[str, Fields] = {name: sized(*sizes, CLIP) for name, sizes in _SIZES.items()}
+_PLUS: Fields = {"width": 896, "num_heads": 14, "mlp_dim": 3584}
+NAMES: Names = {
+    name: value
+    for names in (
+        *(
+            of_timm(f"vit_{WORDS[size]}_patch{patch}_clip_{gelu}224", variant, fields)
+            for variant, (size, patch) in _SIZES.items()
+            for gelu, fields in (("", EXACT), ("quickgelu_", {}))
+            if (size, gelu) != ("giant", "quickgelu_")
+        ),
+        architectures("vit_{}_patch16_clip_224", "xsmall medium", CLIP, EXACT),
+        architectures("vit_{}_patch32_clip_224", "medium betwixt", CLIP, EXACT),
+        architectures("vit_{}_patch16_plus_clip_240", "base", CLIP, EXACT, _PLUS),
+    )
+    for name, value in names.items()
+} | {
+    "openai/clip-vit-base-patch32": Name("clip_b32"),
+    "openai/clip-vit-base-patch16": Name("clip_b16"),
+    "openai/clip-vit-large-patch14": Name("clip_l14"),
+    "openai/clip-vit-large-patch14-336": Name("clip_l14", {"image_size": 336}),
+    **{f"facebook/metaclip-{size}-400m": Name(f"clip_{size}") for size in ("b32", "b16", "l14")},
+    "laion/CLIP-ViT-B-32-laion2B-s34B-b79K": Name("clip_b32", EXACT),
+    "laion/CLIP-ViT-B-16-laion2B-s34B-b88K": Name("clip_b16", EXACT),
+    "laion/CLIP-ViT-L-14-laion2B-s32B-b82K": Name("clip_l14", EXACT),
+    "laion/CLIP-ViT-H-14-laion2B-s32B-b79K": Name("clip_h14", EXACT),
+    "laion/CLIP-ViT-g-14-laion2B-s12B-b42K": Name("clip_giant14", EXACT),
+    "laion/CLIP-ViT-bigG-14-laion2B-39B-b160k": Name("clip_gigantic14", EXACT),
+}  # fmt: skip
 
 # transformers: relatives whose image tower is CLIP's.
 _TOWER: keys.Rules = {
@@ -147,5 +191,12 @@ CARDS = (
 )  # fmt: skip
 
 FAMILY = Family(
-    CARDS, MODEL_TYPES, PROCESSORS, doubts=DOUBTS, layouts=(HF_CLIP,), features=FEATURES
+    VARIANTS,
+    NAMES,
+    CARDS,
+    MODEL_TYPES,
+    PROCESSORS,
+    doubts=DOUBTS,
+    layouts=(HF_CLIP,),
+    features=FEATURES,
 )

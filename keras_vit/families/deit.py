@@ -9,7 +9,6 @@ from keras_vit.config import UNIT_RANGE, Preprocessing
 from keras_vit.families import keys, parts
 from keras_vit.families.cards import (
     BIG_VISION,
-    EXACT,
     HUB,
     HUB_EXACT,
     TIMM,
@@ -19,10 +18,20 @@ from keras_vit.families.cards import (
 )
 from keras_vit.families.family import Family
 from keras_vit.families.keys import Fields
+from keras_vit.families.names import EXACT, PATCHES, SCALED, Names, architectures
 from keras_vit.families.preprocessing import SHORTER_SIDE
 from keras_vit.families.rules import Rule
 
 IMAGES = dataclasses.replace(SHORTER_SIDE, crop_mode="squash")
+
+NAMES: Names = {
+    **architectures("deit_{}_patch16_224", "tiny small base", EXACT),
+    **architectures(
+        "deit_{}_distilled_patch16_224", "tiny small base", EXACT, {"distillation_token": True}
+    ),
+    **architectures("deit3_{}_patch16_224", "small medium base large", SCALED, PATCHES),
+    **architectures("deit3_{}_patch14_224", "huge", SCALED, PATCHES),
+}
 
 
 # transformers
@@ -164,4 +173,6 @@ CARDS = (
     )),
 )  # fmt: skip
 
-FAMILY = Family(CARDS, MODEL_TYPES, PROCESSORS, TIMM_MODELS, layouts=(HF_DEIT_TOKEN, HF_DEIT))
+FAMILY = Family(
+    {}, NAMES, CARDS, MODEL_TYPES, PROCESSORS, TIMM_MODELS, layouts=(HF_DEIT_TOKEN, HF_DEIT)
+)

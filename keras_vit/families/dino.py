@@ -8,16 +8,99 @@ from typing import Any
 
 from keras_vit.config import IMAGENET_STATISTICS, RotaryPositions
 from keras_vit.families import keys, parts, rules
-from keras_vit.families.cards import EXACT, HUB, HUB_EXACT, TIMM, Origin, Published
+from keras_vit.families.cards import HUB, HUB_EXACT, TIMM, Origin, Published
 from keras_vit.families.family import Family
 from keras_vit.families.keys import Fields
-from keras_vit.families.newer import DINOV3
+from keras_vit.families.names import (
+    EXACT,
+    NO_KEY_BIAS,
+    NO_QKV_BIAS,
+    SCALED,
+    Name,
+    Names,
+    architectures,
+    of_timm,
+    sized,
+)
 from keras_vit.families.preprocessing import SHORTER_SIDE, TORCHVISION
 from keras_vit.families.rules import Rule
 
 DINOV3_IMAGES = dataclasses.replace(
     IMAGENET_STATISTICS, interpolation="bilinear", library="transformers"
 )
+
+# The largest of https://arxiv.org/abs/2304.07193.
+DINOV2_GIANT: Fields = {"swiglu": True, "layer_scale": 1e-5, "gelu": "exact"}
+# https://arxiv.org/abs/2508.10104, `hub/backbones.py` in github.com/facebookresearch/dinov3. timm
+# and transformers compute the periods in float32, which the authors round to bfloat16.
+DINOV3: Fields = {
+    "position_embedding": "none",
+    "rope": {"coordinates": "centered", "base": 100.0, "interleaved": False},
+    "num_registers": 4,
+    "layer_scale": 1e-5,
+    "norm_epsilon": 1e-5,
+    "gelu": "exact",
+}
+_GATED: Fields = {"swiglu": True}
+_GIANT = (1536, 40, 24, 4096)
+_HUGE_PLUS = (1280, 32, 20, 5120)
+VARIANTS: dict[str, Fields] = {
+    "dinov3_s16": sized("s", 16, DINOV3, NO_KEY_BIAS),
+    "dinov3_splus16": sized("s", 16, DINOV3, NO_KEY_BIAS, _GATED),
+    "dinov3_b16": sized("b", 16, DINOV3, NO_KEY_BIAS),
+    "dinov3_l16": sized("l", 16, DINOV3, NO_KEY_BIAS),
+    "dinov3_hplus16": sized(_HUGE_PLUS, 16, DINOV3, NO_KEY_BIAS, _GATED),
+    "dinov3_7b16": sized((4096, 40, 32, 8192), 16, DINOV3, NO_QKV_BIAS, _GATED),
+    "dinov2_giant14": sized(_GIANT, 14, DINOV2_GIANT),
+}
+_GAP: Fields = {"pooling": "gap"}
+_FOUR: Fields = {"num_registers": 4, "position_on_class_token": False}
+
+
+def _dinov3_names(size: str, timm: str, hub: str) -> Names:
+    """Names of DINOv3, and of EUPE, whose queries and values have biases."""
+    variant = f"dinov3_{size}16"
+    return {
+        **of_timm(f"vit_{timm}_patch16_dinov3", variant, {**NO_QKV_BIAS, **_GAP}),
+        **of_timm(f"vit_{timm}_patch16_dinov3_qkvb", variant, _GAP),
+        f"facebook/dinov3-vit{hub}-pretrain-lvd1689m": Name(variant),
+    }
+
+
+NAMES: Names = {
+    **architectures("vit_{}_patch14_dinov2", "small base large", SCALED, {"image_size": 518}),
+    **architectures(
+        "vit_{}_patch14_reg4_dinov2", "small base large", SCALED, _FOUR, {"image_size": 518}
+    ),
+    **{
+        f"facebook/dinov2-{hub}{size}": Name(f"vit_{size}_patch14_{timm}dinov2")
+        for size in ("small", "base", "large")
+        for timm, hub in (("", ""), ("reg4_", "with-registers-"))
+    },
+    **of_timm("vit_giant_patch14_dinov2", "dinov2_giant14", {"image_size": 518}),
+    **of_timm("vit_giant_patch14_reg4_dinov2", "dinov2_giant14", {**_FOUR, "image_size": 518}),
+    "facebook/dinov2-giant": Name("dinov2_giant14"),
+    "facebook/dinov2-with-registers-giant": Name("dinov2_giant14", _FOUR),
+    **_dinov3_names("s", "small", "s16"),
+    **_dinov3_names("splus", "small_plus", "s16plus"),
+    **_dinov3_names("b", "base", "b16"),
+    **_dinov3_names("l", "large", "l16"),
+    **_dinov3_names("hplus", "huge_plus", "h16plus"),
+    **of_timm("vit_7b_patch16_dinov3", "dinov3_7b16", _GAP),
+    "facebook/dinov3-vit7b16-pretrain-lvd1689m": Name("dinov3_7b16"),
+    "facebook/dinov3-vit7b16-pretrain-sat493m": Name("dinov3_7b16"),
+    "facebook/dinov3-vitl16-pretrain-sat493m": Name("dinov3_l16"),
+    **architectures(
+        "vit_{}_patch16_dinov3_qkvb", "tiny", DINOV3, NO_KEY_BIAS, _GAP, {"image_size": 256}
+    ),
+    **architectures(  # LingBot
+        "vit_{}_patch16_lingbot", "small base large", DINOV3, NO_KEY_BIAS, {"image_size": 512}
+    ),
+    **of_timm(
+        "vit_giant_patch16_lingbot", None,
+        {**sized(_GIANT, 16, DINOV3, NO_QKV_BIAS, _GATED), "image_size": 512},
+    ),
+}  # fmt: skip
 
 
 # transformers
@@ -209,7 +292,6 @@ HF_DINOV3 = parts.torch_layout(
 _REGISTERS_PAPER = "https://arxiv.org/abs/2309.16588"
 _TIMM_DINO = Origin(TIMM, "https://arxiv.org/abs/2104.14294", EXACT)
 _DINOV2 = Origin(TIMM, "https://arxiv.org/abs/2304.07193", {**EXACT, "layer_scale": 1e-5})
-_FOUR = {"num_registers": 4, "position_on_class_token": False}
 _DINOV2_REGISTERS = Origin(TIMM, _REGISTERS_PAPER, {**_DINOV2.options, **_FOUR})
 _NOT_COMMERCIAL = "Not for commercial use."
 _DINOV3 = Origin(
@@ -293,4 +375,6 @@ CARDS = (
     )),
 )  # fmt: skip
 
-FAMILY = Family(CARDS, MODEL_TYPES, PROCESSORS, layouts=(HF_DINOV2, HF_REGISTERS, HF_DINOV3))
+FAMILY = Family(
+    VARIANTS, NAMES, CARDS, MODEL_TYPES, PROCESSORS, layouts=(HF_DINOV2, HF_REGISTERS, HF_DINOV3)
+)

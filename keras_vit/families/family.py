@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 
 from keras_vit.families.cards import Published
-from keras_vit.families.keys import Doubt, ModelType, Processor, TimmModel
+from keras_vit.families.keys import Doubt, Fields, ModelType, Processor, TimmModel
+from keras_vit.families.names import Name
 from keras_vit.families.rules import Layout
 
 
@@ -15,6 +16,8 @@ class Family:
     """Tables of a family.
 
     Args:
+        variants: Fields of its architectures, by the names of this package.
+        names: Its names elsewhere, without image sizes.
         cards: Its published checkpoints.
         model_types: Its models in transformers, by `model_type`.
         processors: Its image processors in transformers, by name without the ending.
@@ -25,6 +28,8 @@ class Family:
             their layout does not know.
     """
 
+    variants: Mapping[str, Fields] = dataclasses.field(default_factory=dict)
+    names: Mapping[str, Name] = dataclasses.field(default_factory=dict)
     cards: tuple[Published, ...] = ()
     model_types: Mapping[str, ModelType] = dataclasses.field(default_factory=dict)
     processors: Mapping[str, Processor] = dataclasses.field(default_factory=dict)

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from keras_vit.families import keys
-from keras_vit.families.cards import EXACT, HUB, HUB_EXACT, TIMM, Origin, Published
+from keras_vit.families.cards import HUB, HUB_EXACT, TIMM, Origin, Published
 from keras_vit.families.family import Family
+from keras_vit.families.names import EXACT, GAP, Name, Names, architectures
 from keras_vit.families.preprocessing import TORCHVISION
 
-# transformers; I-JEPA is https://arxiv.org/abs/2301.08243, MSN https://arxiv.org/abs/2204.07141.
+# I-JEPA is https://arxiv.org/abs/2301.08243, MSN https://arxiv.org/abs/2204.07141.
+NAMES: Names = {
+    **architectures("vit_{}_patch14_gap_224", "huge", EXACT, GAP),
+    **architectures("vit_{}_patch16_gap_448", "huge", EXACT, GAP),
+    **architectures("vit_{}_patch16_gap_224", "giant", EXACT, GAP),
+    "facebook/ijepa_vith14_1k": Name("vit_huge_patch14_gap"),
+    "facebook/ijepa_vith14_22k": Name("vit_huge_patch14_gap"),
+    "facebook/ijepa_vith16_1k": Name("vit_huge_patch16_gap", {"image_size": 448}),
+    "facebook/ijepa_vitg16_22k": Name("vit_giant_patch16_gap"),
+}
+
+# transformers
 MODEL_TYPES = {
     "vit_mae": keys.ModelType(
         {
@@ -39,4 +51,4 @@ CARDS = (
     )),
 )  # fmt: skip
 
-FAMILY = Family(CARDS, MODEL_TYPES)
+FAMILY = Family({}, NAMES, CARDS, MODEL_TYPES)

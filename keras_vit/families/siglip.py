@@ -8,13 +8,70 @@ from typing import Any
 
 from keras_vit.config import UNIT_RANGE, Preprocessing
 from keras_vit.families import keys, parts, rules
-from keras_vit.families.cards import BIG_VISION, EXACT, HUB, TIMM, Files, Origin, Published, each
+from keras_vit.families.cards import BIG_VISION, HUB, TIMM, Files, Origin, Published, each
 from keras_vit.families.family import Family
 from keras_vit.families.keys import Fields
+from keras_vit.families.names import (
+    EXACT,
+    GAP,
+    MAP,
+    WORDS,
+    Name,
+    Names,
+    architectures,
+    of_timm,
+    sized,
+)
 from keras_vit.families.preprocessing import SQUASHED
 from keras_vit.families.rules import Rule
 
 IMAGES = dataclasses.replace(SQUASHED, interpolation="bicubic")
+
+# The models of https://arxiv.org/abs/2502.14786 for images of any aspect ratio (NaFlex), whose 16 x
+# 16 positions transformers, big_vision and timm resample for each image, bilinearly.
+SIGLIP2_NAFLEX: Fields = {
+    "max_num_patches": 256,
+    "class_token": False,
+    "pooling": "map",
+    "preprocessing": {"library": "transformers"},
+}
+_NAFLEX: Fields = {**SIGLIP2_NAFLEX, "image_size": 256}
+VARIANTS: dict[str, Fields] = {
+    "siglip2_naflex_b16": sized("b", 16, _NAFLEX),
+    "siglip2_naflex_so400m16": sized("so400m", 16, _NAFLEX),
+}
+
+
+def _of_timm(pooling: str, fields: Fields) -> Names:
+    """timm's names with one pooling. It sets big_vision's tanh GELU in the newer names alone."""
+    exact = {**EXACT, **fields}
+    name = "vit_{}_patch{}_siglip{}_{}".format
+    return {
+        **architectures(name("{}", 16, pooling, 256), "base large", exact),
+        **architectures(name("{}", 16, pooling, 512), "large", fields, {"image_size": 512}),
+        **architectures(name("{}", 16, pooling, 256), "so400m giantopt", fields),
+        **architectures(name("{}", 14, pooling, 224), "so400m", exact),
+        **architectures(name("{}", 14, pooling, 384), "so400m", exact, {"image_size": 378}),
+        **architectures(name("{}", 32, pooling, 256), "base", fields),
+    }
+
+
+def _naflex(size: str) -> Names:
+    name, variant = f"naflexvit_{WORDS[size]}_patch16_siglip", f"siglip2_naflex_{size}16"
+    settings = {"position_resize": "linear", "map_prefix_tokens": False}
+    return of_timm(name, variant, settings=settings)
+
+
+NAMES: Names = {
+    **_of_timm("", MAP),
+    **_of_timm("_gap", GAP),
+    **{
+        f"google/siglip2-{WORDS[size]}-patch16-naflex": Name(f"siglip2_naflex_{size}16")
+        for size in ("b", "so400m")
+    },
+    **_naflex("b"),
+    **_naflex("so400m"),
+}
 
 
 # transformers. NaFlex has the same names of arrays.
@@ -255,4 +312,4 @@ CARDS = (
     )),
 )  # fmt: skip
 
-FAMILY = Family(CARDS, MODEL_TYPES, PROCESSORS, layouts=(HF_SIGLIP,))
+FAMILY = Family(VARIANTS, NAMES, CARDS, MODEL_TYPES, PROCESSORS, layouts=(HF_SIGLIP,))

@@ -8,6 +8,7 @@ from keras_vit.families import (
     beit,
     bit,
     clip,
+    cordonnier,
     deit,
     dino,
     eva,
@@ -22,6 +23,7 @@ from keras_vit.families import (
 FAMILIES = tuple(
     module.FAMILY
     for module in (
-        google, bit, deit, mae, dino, clip, siglip, eva, beit, perception, aimv2, timm, vit5,
+        google, bit, cordonnier, deit, mae, dino, clip, siglip, eva, beit, perception, aimv2, vit5,
+        timm,
     )
 )  # fmt: skip

@@ -11,7 +11,75 @@ from keras_vit.families import keys, parts, rules
 from keras_vit.families.cards import TIMM, Origin, Published
 from keras_vit.families.family import Family
 from keras_vit.families.keys import Fields
+from keras_vit.families.names import (
+    EXACT,
+    GAP,
+    MAP,
+    NO_KEY_BIAS,
+    NO_QKV_BIAS,
+    NORM_LAST,
+    PATCHES,
+    SCALED,
+    Names,
+    architectures,
+    of_timm,
+    sized,
+)
 from keras_vit.families.rules import Rule
+
+_SBB: Fields = {**SCALED, **GAP, **NORM_LAST}
+_ROPE: Fields = {**SCALED, "rope": {"base": 100.0, "order": "wh"}}
+_NO_POSITIONS: Fields = {"position_embedding": "none"}
+_SBB_ROPE: Fields = {**_SBB, **NO_KEY_BIAS, **_NO_POSITIONS, "rope": {"reference_grid": (16, 16)}}
+_ONE: Fields = {"num_registers": 1}
+_FOUR: Fields = {"num_registers": 4}
+_PLUS: Fields = {**SCALED, "width": 896, "num_heads": 14, "mlp_dim": 3584}
+_NAFLEX: Fields = {"image_size": 256}
+# Those of NaFlex resample positions bicubically and have registers, and are loaded for images of
+# one size.
+_RESIZE: Fields = {"position_resize": "bicubic"}
+_TEST: Fields = {"image_size": 160}
+NAMES: Names = {
+    **of_timm("test_vit", None, sized((64, 6, 2, 192), 16, EXACT, _TEST)),
+    **of_timm("test_vit2", None, sized((64, 8, 2, 192), 16, SCALED, GAP, _ONE, _TEST)),
+    **of_timm(
+        "test_vit3", None,
+        sized((96, 9, 3, 192), 16, SCALED, MAP, {"map_prefix_tokens": True}, _ONE, _TEST),
+    ),
+    **architectures("vit_{}_patch16_gap_224", "base", EXACT, GAP, {"num_heads": 16}),
+    **architectures(
+        "vit_{}_patch16_reg1_gap_256", "wee little medium betwixt", _SBB, _ONE
+    ),
+    **architectures(
+        "vit_{}_patch16_reg4_gap_256", "little medium mediumd betwixt", _SBB, _FOUR
+    ),
+    **architectures("vit_{}_patch16_reg4_gap_256", "base", EXACT, GAP, NORM_LAST, _FOUR),
+    **architectures("vit_{}_patch16_reg1_gap_256", "so150m2", _SBB, NO_QKV_BIAS, _ONE),
+    **architectures("vit_{}_patch16_reg4_gap_256", "so150m", EXACT, GAP, _FOUR),
+    **architectures("vit_{}_patch16_reg4_map_256", "so150m", EXACT, MAP, _FOUR),
+    **architectures("vit_{}_patch16_rope_reg1_gap_256", "medium base", _SBB_ROPE, _ONE),
+    **architectures("vit_{}_patch16_rope_reg1_gap_256", "mediumd", _SBB_ROPE, NO_QKV_BIAS, _ONE),
+    **architectures("vit_{}_patch16_rope_reg4_gap_256", "betwixt", _SBB_ROPE, _FOUR),
+    **architectures("vit_{}_patch16_rope_224", "small base large", _ROPE, _NO_POSITIONS),
+    **architectures("vit_{}_patch16_rope_ape_224", "small base large", _ROPE, PATCHES),
+    **architectures("vit_{}_patch16_36x1_224", "small", SCALED, {"depth": 36}),
+    **architectures("vit_{}_patch16_plus_240", "base", _PLUS),
+    **architectures("vit_{}_patch32_plus_256", "base", _PLUS),
+    **architectures(
+        "naflexvit_{}_patch16_gap", "base", _SBB, _FOUR, _NAFLEX, settings=_RESIZE
+    ),
+    **architectures(
+        "naflexvit_{}_patch16_map", "base", SCALED, MAP, _ONE, _NAFLEX, settings=_RESIZE
+    ),
+    **architectures(
+        "naflexvit_{}_patch16_reg1_gap", "so150m2", _SBB, NO_QKV_BIAS, _ONE, _NAFLEX,
+        settings=_RESIZE,
+    ),
+    **architectures(
+        "naflexvit_{}_patch16_reg1_map", "so150m2", SCALED, MAP, NO_QKV_BIAS, _ONE, _NAFLEX,
+        settings=_RESIZE,
+    ),
+}  # fmt: skip
 
 # The plain ViT by its arguments, by the epsilon of its norms.
 _PLAIN = {1e-6: "vit_base_patch16_224", 1e-5: "vit_base_patch16_clip_quickgelu_224"}
@@ -201,16 +269,12 @@ _LACKS = (
         what="have a pooling that attends to all tokens",
         advice="Build the model with map_prefix_tokens=True.",
     ),
-    rules.LACKS[0]._replace(
-        is_met=lambda config: config.block.rope and config.block.rope.register_base,
-        advice=rules.KEEP,
-    ),
 )  # fmt: skip
 PLAIN = parts.torch_layout(
     "timm",
     (*_stem("patch_embed.backbone"), *REST),
     {**_OPTIONS, "stem": parts.STEM},
-    writes=rules.always,
+    writes=lambda config: not (config.block.rope and config.block.rope.register_base),
     computes=("rope", "map", "norm_after_blocks", "norm_after_pooling"),
     lacks=_LACKS,
     settings=_pooling_settings,
@@ -293,7 +357,7 @@ FEATURES = (
 )
 
 # Published checkpoints: its own recipe for small models, "sbb".
-_SBB = Origin(
+_RECIPE = Origin(
     TIMM,
     "https://arxiv.org/abs/2309.16588",
     {
@@ -303,12 +367,14 @@ _SBB = Origin(
     classes=1000,
 )  # fmt: skip
 CARDS = (
-    Published(_SBB, "sbb_reg4_in12k_ft_in1k",
+    Published(_RECIPE, "sbb_reg4_in12k_ft_in1k",
               (("vit_m16", "vit_medium_patch16_reg4_gap_256.sbb_in12k_ft_in1k", 256),)),
-    Published(_SBB, "sbb_reg4_in1k",
+    Published(_RECIPE, "sbb_reg4_in1k",
               (("vit_m16", "vit_medium_patch16_reg4_gap_256.sbb_in1k", 256),)),
-    Published(_SBB._replace(options={**_SBB.options, "num_registers": 1}), "sbb_reg1_in1k",
+    Published(_RECIPE._replace(options={**_RECIPE.options, "num_registers": 1}), "sbb_reg1_in1k",
               (("vit_m16", "vit_medium_patch16_reg1_gap_256.sbb_in1k", 256),)),
 )  # fmt: skip
 
-FAMILY = Family(CARDS, timm_models=TIMM_MODELS, layouts=(PLAIN, ROOT, NAFLEX), features=FEATURES)
+FAMILY = Family(
+    {}, NAMES, CARDS, timm_models=TIMM_MODELS, layouts=(PLAIN, ROOT, NAFLEX), features=FEATURES
+)

@@ -21,7 +21,7 @@ from keras_vit.weights.layout_search import (
 )
 from keras_vit.weights.sidecar import Refusal, Setting, Sidecar, read_sidecar
 from keras_vit.weights.sizes import guess_variant, read_sizes, size
-from keras_vit.weights.timm_names import timm_pixels
+from keras_vit.weights.timm_settings import timm_pixels
 
 # Patches of an image that a file asks for: a model has constants for each, or for each two of them.
 _MAX_PATCHES, _MAX_BIASED_PATCHES = 1 << 17, 1 << 13  # models take 65,536 and 1,024

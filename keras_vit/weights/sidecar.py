@@ -34,7 +34,7 @@ from keras_vit.weights.processors import (
     timm_preprocessing,
     transformers_preprocessing,
 )
-from keras_vit.weights.timm_names import name_in_path, other_blocks, timm_settings
+from keras_vit.weights.timm_settings import name_in_path, other_blocks, timm_settings
 
 CONFIG = "config.json"
 PREPROCESSOR = "preprocessor_config.json"

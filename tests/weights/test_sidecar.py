@@ -20,7 +20,7 @@ from keras_vit.weights.load import load_weights
 from keras_vit.weights.processors import PROCESSORS
 from keras_vit.weights.save import save_weights
 from keras_vit.weights.sidecar import MODEL_TYPES, TIMM_MODELS
-from keras_vit.weights.timm_names import timm_settings
+from keras_vit.weights.timm_settings import timm_settings
 from tests.fixtures import fill_random, tiny_config
 from tests.weights.folders import FOLDERS, SIZES
 from tests.weights.test_load_torch import CASES, weights
