@@ -280,7 +280,7 @@ HF_DINOV3 = parts.torch_layout(
     },
     writes=lambda config: config.block.rope is not None,
     computes=("rope", "norm_after_pooling"),
-    lacks=(rules.LACKS[0]._replace(is_met=_turns_otherwise),),
+    lacks=(rules.ROPE._replace(is_met=_turns_otherwise),),
     in_memory=(("model.layer", "layer"),),
     prefixes=("", "dinov3_vit."),
     others=("embeddings\\.mask_token$",),

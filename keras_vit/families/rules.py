@@ -228,11 +228,11 @@ def _pools(field: str, others: str) -> Callable[[Any], bool]:
 
 
 # What models of the paper's projects do not have, and most others neither.
+ROPE = Lack(
+    lambda config: config.block.rope, "have no such rotary positions", ("rope",), AS_TIMM, "rope"
+)
 LACKS = (
-    Lack(
-        lambda config: config.block.rope, "have no such rotary positions", ("rope",), AS_TIMM,
-        "rope",
-    ),
+    ROPE,
     Lack(
         lambda config: config.takes_patches, "take images of one size", ("max_num_patches",),
         'Save with layout="transformers" or "timm".', "max_num_patches",
@@ -318,7 +318,7 @@ class Layout:
             those of variables: files that are read must agree with them.
         pooling: Input of the head, where the project's have one alone, or a function that says it
             of a configuration.
-        computes: Names of what is among `LACKS`, and is computed.
+        computes: Names of what is among `LACKS`, and is computed; or a function of a configuration.
         lacks: Further rows of the kind.
         settings: Fields of the configuration that the arrays tell in such files alone, from a
             function like `Checkpoint.find` and the sizes.
@@ -349,7 +349,7 @@ class Layout:
     needs: str = ""
     constants: Callable[[Any], dict[str, np.ndarray]] = lambda config: {}
     pooling: str | Callable[[Any], str] = ""
-    computes: tuple[str, ...] = ()
+    computes: tuple[str, ...] | Callable[[Any], tuple[str, ...]] = ()
     lacks: tuple[Lack, ...] = ()
     settings: Callable[[Find, Mapping[str, Any]], dict[str, Any]] = lambda find, sizes: {}
     unsaid: tuple[Unsaid, ...] = ()
@@ -375,8 +375,10 @@ class Layout:
     def all_lacks(self, config: Any) -> Iterator[Lack]:
         """What its models compute otherwise than some of a configuration's kind."""
         reads = self.pooling(config) if callable(self.pooling) else self.pooling
-        computed = {*self.computes, "token_gap"} if reads else {*self.computes}
-        yield from (lack for lack in LACKS if lack.name not in computed)
+        computes = self.computes(config) if callable(self.computes) else self.computes
+        for lack in LACKS:
+            if lack.name not in (*computes, "token_gap" if reads else None):
+                yield lack
         if reads:
             yield Lack(
                 lambda config: reads != "gap" and not config.class_token,

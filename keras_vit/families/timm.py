@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -105,15 +106,25 @@ TIMM_MODELS = (
 
 
 # layouts of arrays
-def _stem(backbone: str) -> tuple[Rule, ...]:
-    """ResNet stem of timm's hybrids; a root without stages has shorter names."""
-    return (
-        parts.conv("stem_root/conv", f"{backbone}.stem.conv"),
-        *parts.norm("stem_root/norm", f"{backbone}.stem.norm"),
-        *parts.units(
-            parts.OURS_HYBRID, f"{backbone}.stages.{{i-1}}.blocks.{{j-1}}", shortcut_norm=True
-        ),
+def _is_root(config: ViTConfig) -> bool:
+    """Whether the ResNet of a hybrid is a root alone, as in R+Ti/16."""
+    return config.stem is not None and not config.stem.stages
+
+
+def _stem(root: str) -> tuple[Rule, ...]:
+    return parts.conv("stem_root/conv", f"{root}.conv"), *parts.norm(
+        "stem_root/norm", f"{root}.norm"
     )
+
+
+_BACKBONE = "patch_embed.backbone"
+_STEM = (
+    *(dataclasses.replace(rule, written=_is_root) for rule in _stem(_BACKBONE)),
+    *_stem(f"{_BACKBONE}.stem"),
+    *parts.units(
+        parts.OURS_HYBRID, f"{_BACKBONE}.stages.{{i-1}}.blocks.{{j-1}}", shortcut_norm=True
+    ),
+)
 
 
 def _is_eva(config: ViTConfig) -> bool:
@@ -250,53 +261,39 @@ _UNSAID = (
         ("gelu", "norm_epsilon", "rope"),
     ),
 )
-# Its plain ViT has no choice of what the pooling attends to, and its class of models with rotary
-# positions has another one.
-_MAP = tuple(lack for lack in rules.LACKS if lack.name == "map")
+_NORMS = ("norm_after_blocks", "norm_after_pooling")
 
 
-def _without_rope(lack: rules.Lack) -> rules.Lack:
-    return lack._replace(is_met=lambda config: not config.block.rope and lack.is_met(config))
+def _computes(config: Any) -> tuple[str, ...]:
+    """Its class of models with rotary positions has another pooling than its plain ViT."""
+    return ("rope", "map", *_NORMS) if _is_eva(config) else _NORMS
 
 
-_LACKS = (
-    *map(_without_rope, _MAP),
-    _MAP[-1]._replace(
-        is_met=lambda config: (
-            config.block.rope and config.pooling == "map"
-            and not config.map_prefix_tokens and config.num_prefix_tokens
-        ),
-        what="have a pooling that attends to all tokens",
-        advice="Build the model with map_prefix_tokens=True.",
-    ),
-)  # fmt: skip
 PLAIN = parts.torch_layout(
     "timm",
-    (*_stem("patch_embed.backbone"), *REST),
+    (*_STEM, *REST),
     {**_OPTIONS, "stem": parts.STEM},
     writes=lambda config: not (config.block.rope and config.block.rope.register_base),
-    computes=("rope", "map", "norm_after_blocks", "norm_after_pooling"),
-    lacks=_LACKS,
+    computes=_computes,
+    lacks=(
+        rules.Lack(
+            lambda config: (
+                _is_eva(config)
+                and config.pooling == "map"
+                and not config.map_prefix_tokens
+                and config.num_prefix_tokens
+            ),
+            "have a pooling that attends to all tokens",
+            ("map_prefix_tokens",),
+            "Build the model with map_prefix_tokens=True.",
+        ),
+    ),
     settings=_pooling_settings,
     unsaid=_UNSAID,
     resize_biases="geometric",
     class_token_positions="either",
     # Of MAE and DINOv2 of their authors, too, whose encoders have timm's names.
     others=(parts.BIAS_INDEX, "decoder_", "mask_token$"),
-)
-ROOT = parts.torch_layout(  # a hybrid whose ResNet is a root alone, R+Ti/16
-    "timm_root",
-    (
-        parts.conv("stem_root/conv", "patch_embed.backbone.conv"),
-        *parts.norm("stem_root/norm", "patch_embed.backbone.norm"),
-        *REST,
-    ),
-    {**_OPTIONS, "stem": parts.STEM},
-    writes=lambda config: config.stem is not None and not config.stem.stages,
-    computes=("norm_after_blocks", "norm_after_pooling"),
-    settings=_pooling_settings,
-    unsaid=_UNSAID,
-    class_token_positions="either",
 )
 NAFLEX = parts.torch_layout(  # `naflexvit.py`: patches are vectors, positions have rows and columns
     "timm_naflex",
@@ -310,7 +307,7 @@ NAFLEX = parts.torch_layout(  # `naflexvit.py`: patches are vectors, positions h
     ),
     _OPTIONS,
     writes=lambda config: config.takes_patches,
-    computes=("max_num_patches", "norm_after_blocks", "norm_after_pooling"),
+    computes=("max_num_patches", *_NORMS),
     lacks=(
         rules.Lack(
             lambda config: config.grid[0] != config.grid[1],
@@ -376,5 +373,5 @@ CARDS = (
 )  # fmt: skip
 
 FAMILY = Family(
-    {}, NAMES, CARDS, timm_models=TIMM_MODELS, layouts=(PLAIN, ROOT, NAFLEX), features=FEATURES
+    {}, NAMES, CARDS, timm_models=TIMM_MODELS, layouts=(PLAIN, NAFLEX), features=FEATURES
 )

@@ -80,9 +80,7 @@ AUTHORS = parts.torch_layout(  # timm's names of 2021, when it had no such model
     pooling="token",
     computes=("rope", "norm_after_pooling"),
     lacks=(
-        rules.LACKS[0]._replace(
-            is_met=lambda config: config.block.rope != _ROPE, advice=rules.KEEP
-        ),
+        rules.ROPE._replace(is_met=lambda config: config.block.rope != _ROPE, advice=rules.KEEP),
         rules.Lack(
             lambda config: config.block.norm != "rms", "have RMS norms", ("norm",), rules.KEEP
         ),

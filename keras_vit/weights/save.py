@@ -60,7 +60,7 @@ def save_weights(
         model: A model of `build_vit`, `build_resnet` or `create_model`.
         path: Where to write; `.npz` for `"official"` and `"big_vision"`, `.safetensors` for the
             others.
-        layout: `"official"` (vision_transformer, and big_transfer for BiT), `"big_vision"`,
+        layout: `"official"` (vision_transformer, and big_transfer for ResNets), `"big_vision"`,
             `"timm"` or `"transformers"` (the family follows from the architecture). With `"timm"`
             ViT-5, which timm has not, gets its authors' names.
 

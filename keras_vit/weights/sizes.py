@@ -27,7 +27,7 @@ def read_sizes(find: Find, kind: str) -> dict[str, Any]:
     Returns:
         For a ViT `patch_size`, `width`, `depth`, `mlp_dim`, `channels`, the `stem` of a hybrid,
         and `num_heads` where kernels are split by heads, as in official files, or where heads have
-        norms or position biases. For a BiT `stages`, `width_factor` and `channels`. Empty if the
+        norms or position biases. For a ResNet `stages`, `width_factor` and `channels`. Empty if the
         arrays that tell it are missing.
     """
     if find("root/conv/kernel") is not None:
