@@ -7,6 +7,7 @@ from keras_vit.families.cards import TIMM, Origin, Published
 from keras_vit.families.family import Family
 from keras_vit.families.keys import Fields
 from keras_vit.families.names import Name, Names, architectures, of_timm, sized
+from keras_vit.families.preprocessing import CENTER, OPENAI_PIXELS, TimmImages
 
 # https://arxiv.org/abs/2411.14402
 AIMV2: Fields = {
@@ -36,6 +37,7 @@ NAMES: Names = {
         for side in (224, 336, 448)
     },
 }  # fmt: skip
+TIMM_IMAGES: TimmImages = ((r"aimv2_.*", {**OPENAI_PIXELS, **CENTER}),)
 
 # transformers
 _NO_BIAS = keys.Only((False,), "dense layers with bias")
@@ -79,4 +81,4 @@ CARDS = (
     ),
 )  # fmt: skip
 
-FAMILY = Family(VARIANTS, NAMES, CARDS, MODEL_TYPES)
+FAMILY = Family(VARIANTS, NAMES, CARDS, MODEL_TYPES, timm_images=TIMM_IMAGES)

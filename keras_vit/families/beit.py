@@ -9,6 +9,7 @@ from keras_vit.families.cards import TIMM, Origin, Published
 from keras_vit.families.family import Family
 from keras_vit.families.keys import Fields
 from keras_vit.families.names import WORDS, Name, Names, of_timm, sized
+from keras_vit.families.preprocessing import CENTER, IMAGENET, TimmImages
 
 # https://arxiv.org/abs/2106.08254 and https://arxiv.org/abs/2208.06366, `beit/` and `beit2/` in
 # github.com/microsoft/unilm: the fine-tuned models, which have one architecture.
@@ -43,6 +44,11 @@ NAMES: Names = {
     )
     for name, value in names.items()
 } | _hub("l", 512)  # fmt: skip
+TIMM_IMAGES: TimmImages = (
+    (r"beit_.*_(384|512)(\..*)?", CENTER),
+    (r"beitv2_.*", IMAGENET),
+    (r"beitv2_large_.*(?<!_ft_in22k)", {"crop_ratio": 0.95}),
+)
 
 
 # transformers
@@ -127,4 +133,6 @@ CARDS = (
     ),
 )  # fmt: skip
 
-FAMILY = Family(VARIANTS, NAMES, CARDS, MODEL_TYPES, PROCESSORS, TIMM_MODELS)
+FAMILY = Family(
+    VARIANTS, NAMES, CARDS, MODEL_TYPES, PROCESSORS, TIMM_MODELS, timm_images=TIMM_IMAGES
+)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from keras_vit.families.cards import Published
 from keras_vit.families.keys import Doubt, Fields, ModelType, Processor, TimmModel
 from keras_vit.families.names import Name
+from keras_vit.families.preprocessing import TimmImages
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,6 +23,8 @@ class Family:
         processors: Its image processors in transformers, by name without the ending.
         timm_models: Its models that timm makes by arguments.
         doubts: What its names in timm leave open.
+        timm_images: Preprocessing of its names in timm.
+        timm_others: What is unlike a plain ViT in names of timm whose arrays do not show it.
     """
 
     variants: Mapping[str, Fields] = dataclasses.field(default_factory=dict)
@@ -31,3 +34,5 @@ class Family:
     processors: Mapping[str, Processor] = dataclasses.field(default_factory=dict)
     timm_models: tuple[TimmModel, ...] = ()
     doubts: tuple[Doubt, ...] = ()
+    timm_images: TimmImages = ()
+    timm_others: Mapping[str, str] = dataclasses.field(default_factory=dict)
