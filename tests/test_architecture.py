@@ -60,9 +60,11 @@ TASKS = {"detection", "image_gpt", "segmentation"}  # vertical folders, beyond c
 # Families are data to these files: they name none. timm is a project too.
 NAMES_NO_FAMILY = (
     "hub/catalog.py",
+    "variants.py",
     "weights/processors.py",
     "weights/sidecar.py",
     "weights/sidecar_writing.py",
+    "weights/timm_settings.py",
 )
 PLOT_FILES = {"analysis/plots.py"}
 

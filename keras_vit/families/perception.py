@@ -49,8 +49,8 @@ def _fields(part: str, size: str, patch: int, image: int, more: Fields) -> Field
 
 
 VARIANTS: dict[str, Fields] = {
-    f"pe_{part}_{size}{patch}": _fields(part, size, patch, *rest)
-    for part, size, patch, *rest in _MODELS
+    f"pe_{part}_{size}{patch}": _fields(part, size, patch, image, more)
+    for part, size, patch, image, more in _MODELS
 }
 
 _TIMM = {
