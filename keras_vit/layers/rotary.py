@@ -102,7 +102,7 @@ def rotate(x: keras.KerasTensor, tables: Any, interleaved: bool) -> keras.KerasT
     """Turns every pair of channels by the angle of its token, in float32.
 
     Prefix tokens are multiplied by 1 and stay as they are. The channels of interleaved pairs come
-    out as two halves: products of queries and keys that are both rotated do not depend on the order.
+    out as two halves: products of queries and keys both rotated do not depend on the order.
 
     Args:
         x: Queries or keys, float tensor of shape `(B, A, T, d)`.
