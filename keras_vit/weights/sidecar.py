@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from keras_vit.config import Preprocessing
 from keras_vit.errors import CheckpointError
-from keras_vit.families.family import FAMILIES
 from keras_vit.families.keys import (
     TIMM,
     TIMM_ARGS,
@@ -26,6 +25,7 @@ from keras_vit.families.keys import (
     Sets,
     Size,
 )
+from keras_vit.families.table import FAMILIES
 from keras_vit.reading import read_json
 from keras_vit.weights.processors import (
     OWN,
