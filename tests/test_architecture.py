@@ -59,7 +59,7 @@ UPWARD = {("runtime/model.py", "keras_vit.weights.save_folder")}
 TASKS = {"detection", "image_gpt", "segmentation"}  # vertical folders, beyond classification
 # Families are data to these files: they name none. timm is a project too.
 NAMES_NO_FAMILY = (
-    "hub/catalog.py",
+    *(f"hub/{path.name}" for path in sorted(PACKAGE.glob("hub/*.py"))),
     "weights/processors.py",
     "weights/sidecar.py",
     "weights/sidecar_writing.py",
