@@ -15,8 +15,8 @@ import numpy as np
 from keras_vit.analysis.attention import attention_rollout
 from keras_vit.analysis.image_batches import displayed
 from keras_vit.errors import needing_tensorflow
+from keras_vit.evaluate.class_predictions import Predictions
 from keras_vit.evaluate.counting import count_macs, count_parameters
-from keras_vit.evaluate.predictions import Predictions
 from keras_vit.evaluate.targets import LabelPredictions, ValuePredictions
 from keras_vit.files import write_atomically
 from keras_vit.intervals import wilson_interval

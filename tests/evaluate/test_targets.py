@@ -11,7 +11,7 @@ import scipy.stats
 
 import keras_vit
 from keras_vit.data.image_set import read_arrays
-from keras_vit.evaluate.predictions import predict_set
+from keras_vit.evaluate.class_predictions import predict_set
 from keras_vit.evaluate.targets import LabelPredictions, ValuePredictions, predict_targets
 
 
