@@ -29,7 +29,7 @@ LEVELS = {
     1: ("variants", "resize", "runtime", "distribution"),
     0: ("families",),
     -1: ("config",),
-    -2: ("checks", "errors", "files", "installation", "intervals", "reading"),
+    -2: ("checks", "errors", "fields", "files", "installation", "intervals", "reading"),
 }
 LEVEL = {name: level for level, names in LEVELS.items() for name in names}
 # Sub-packages that may import TensorFlow at the top of a module. Modules elsewhere import it in
@@ -59,12 +59,12 @@ UPWARD = {("runtime/model.py", "keras_vit.weights.save_folder")}
 TASKS = {"detection", "image_gpt", "segmentation"}  # vertical folders, beyond classification
 # Families are data to these files: they name none. timm is a project too.
 NAMES_NO_FAMILY = (
-    "hub/catalog.py",
     *(
-        f"weights/{path.name}"
-        for path in sorted(PACKAGE.glob("weights/*.py"))
-        if path.name != "timm_settings.py"
+        path.relative_to(PACKAGE).as_posix()
+        for folder in ("hub", "weights")
+        for path in sorted(PACKAGE.glob(f"{folder}/*.py"))
     ),
+    "variants.py",
 )
 PLOT_FILES = {"analysis/plots.py"}
 

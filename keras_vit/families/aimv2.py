@@ -7,7 +7,7 @@ from keras_vit.families.cards import TIMM, Origin, Published
 from keras_vit.families.family import Family
 from keras_vit.families.keys import Fields
 from keras_vit.families.names import Name, Names, architectures, of_timm, sized
-from keras_vit.families.preprocessing import OPENAI_CENTER
+from keras_vit.families.preprocessing import CENTER, OPENAI_CENTER, OPENAI_PIXELS, TimmImages
 from keras_vit.families.rules import Rule, pairs
 
 # https://arxiv.org/abs/2411.14402
@@ -38,6 +38,7 @@ NAMES: Names = {
         for side in (224, 336, 448)
     },
 }  # fmt: skip
+TIMM_IMAGES: TimmImages = ((r"aimv2_.*", {**OPENAI_PIXELS, **CENTER}),)
 
 # transformers
 _NO_BIAS = keys.Only((False,), "dense layers with bias")
@@ -119,4 +120,4 @@ CARDS = (
     ),
 )  # fmt: skip
 
-FAMILY = Family(VARIANTS, NAMES, CARDS, MODEL_TYPES, layouts=(HF_AIMV2,))
+FAMILY = Family(VARIANTS, NAMES, CARDS, MODEL_TYPES, timm_images=TIMM_IMAGES, layouts=(HF_AIMV2,))

@@ -9,7 +9,7 @@ from keras_vit.families.cards import TIMM, Origin, Published
 from keras_vit.families.family import Family
 from keras_vit.families.keys import Fields
 from keras_vit.families.names import WORDS, Name, Names, of_timm, sized
-from keras_vit.families.preprocessing import SQUASHED
+from keras_vit.families.preprocessing import CENTER, IMAGENET, SQUASHED, TimmImages
 from keras_vit.families.rules import Rule
 
 # https://arxiv.org/abs/2106.08254 and https://arxiv.org/abs/2208.06366, `beit/` and `beit2/` in
@@ -45,6 +45,11 @@ NAMES: Names = {
     )
     for name, value in names.items()
 } | _hub("l", 512)  # fmt: skip
+TIMM_IMAGES: TimmImages = (
+    (r"beit_.*_(384|512)(\..*)?", CENTER),
+    (r"beitv2_.*", IMAGENET),
+    (r"beitv2_large_.*(?<!_ft_in22k)", {"crop_ratio": 0.95}),
+)
 
 
 # transformers
@@ -181,6 +186,7 @@ FAMILY = Family(
     MODEL_TYPES,
     PROCESSORS,
     TIMM_MODELS,
+    timm_images=TIMM_IMAGES,
     layouts=(HF_BEIT,),
     features=FEATURES,
 )

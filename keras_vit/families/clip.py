@@ -9,7 +9,15 @@ from keras_vit.families.cards import TIMM, Files, Origin, Published, each
 from keras_vit.families.family import Family
 from keras_vit.families.keys import Fields
 from keras_vit.families.names import EXACT, WORDS, Name, Names, architectures, of_timm, sized
-from keras_vit.families.preprocessing import OPENAI, OPENAI_CENTER
+from keras_vit.families.preprocessing import (
+    CENTER,
+    HALF,
+    OPENAI,
+    OPENAI_CENTER,
+    OPENAI_PIXELS,
+    WHOLE,
+    TimmImages,
+)
 from keras_vit.families.rules import Rule
 from keras_vit.families.siglip import siglip_blocks
 
@@ -56,6 +64,25 @@ NAMES: Names = {
     "laion/CLIP-ViT-g-14-laion2B-s12B-b42K": Name("clip_giant14", EXACT),
     "laion/CLIP-ViT-bigG-14-laion2B-39B-b160k": Name("clip_gigantic14", EXACT),
 }  # fmt: skip
+TIMM_IMAGES: TimmImages = (
+    (r"vit_.*_clip_.*", {**OPENAI_PIXELS, **CENTER}),
+    (r"vit_large_patch14_clip_(224|336)(\.laion2b.*)?", HALF),
+    (
+        r"vit_(xsmall|medium|betwixt)_.*_clip_.*|"
+        r"vit_base_patch(16|32)_clip_(quickgelu_)?224\.openai.*|"
+        r"vit_base_patch32_clip_(quickgelu_)?224(\.laion.*)?|"
+        r"vit_base_patch16_clip_224\.laion2b_ft_in12k",
+        {"crop_ratio": 0.9},
+    ),
+    (r"vit_base_patch16_clip_224(\..*_in12k_in1k)?", {"crop_ratio": 0.95}),
+    (
+        r"vit_(?!base_patch32)\w*_clip_(336|384)\..*ft_in1.*|vit_.*_clip_378\.\w*worldwide|"
+        r"vit_(huge|large)_patch14_clip_336|vit_base_patch16_clip_384|"
+        r"vit_gigantic_patch14_clip_378",
+        WHOLE,
+    ),
+    (r".*_clip_384\.openai_ft_in12k_in1k", {"crop_ratio": 0.95, "crop_mode": "squash"}),
+)
 
 # transformers: relatives whose image tower is CLIP's.
 _TOWER: keys.Rules = {
@@ -197,6 +224,7 @@ FAMILY = Family(
     MODEL_TYPES,
     PROCESSORS,
     doubts=DOUBTS,
+    timm_images=TIMM_IMAGES,
     layouts=(HF_CLIP,),
     features=FEATURES,
 )

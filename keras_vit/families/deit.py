@@ -19,7 +19,7 @@ from keras_vit.families.cards import (
 from keras_vit.families.family import Family
 from keras_vit.families.keys import Fields
 from keras_vit.families.names import EXACT, PATCHES, SCALED, Names, architectures
-from keras_vit.families.preprocessing import SHORTER_SIDE
+from keras_vit.families.preprocessing import CENTER, IMAGENET, SHORTER_SIDE, TimmImages
 from keras_vit.families.rules import Rule
 
 IMAGES = dataclasses.replace(SHORTER_SIDE, crop_mode="squash")
@@ -32,6 +32,10 @@ NAMES: Names = {
     **architectures("deit3_{}_patch16_224", "small medium base large", SCALED, PATCHES),
     **architectures("deit3_{}_patch14_224", "huge", SCALED, PATCHES),
 }
+TIMM_IMAGES: TimmImages = (
+    (r"deit.*", IMAGENET),
+    (r"deit.*_384(\..*)?|deit3_.*\.fb_in22k_ft_in1k", CENTER),
+)
 
 
 # transformers
@@ -174,5 +178,12 @@ CARDS = (
 )  # fmt: skip
 
 FAMILY = Family(
-    {}, NAMES, CARDS, MODEL_TYPES, PROCESSORS, TIMM_MODELS, layouts=(HF_DEIT_TOKEN, HF_DEIT)
+    {},
+    NAMES,
+    CARDS,
+    MODEL_TYPES,
+    PROCESSORS,
+    TIMM_MODELS,
+    timm_images=TIMM_IMAGES,
+    layouts=(HF_DEIT_TOKEN, HF_DEIT),
 )

@@ -22,7 +22,14 @@ from keras_vit.families.names import (
     of_timm,
     sized,
 )
-from keras_vit.families.preprocessing import SHORTER_SIDE, TORCHVISION
+from keras_vit.families.preprocessing import (
+    CENTER,
+    IMAGENET,
+    SHORTER_SIDE,
+    TORCHVISION,
+    WHOLE,
+    TimmImages,
+)
 from keras_vit.families.rules import Rule
 
 DINOV3_IMAGES = dataclasses.replace(
@@ -101,6 +108,13 @@ NAMES: Names = {
         {**sized(_GIANT, 16, DINOV3, NO_QKV_BIAS, _GATED), "image_size": 512},
     ),
 }  # fmt: skip
+_SATELLITE: Fields = {"mean": (109.65, 104.805, 75.48), "std": (54.315, 39.78, 36.465)}
+TIMM_IMAGES: TimmImages = (
+    (r"vit_small_patch8_224.*|.*\.dino", IMAGENET),
+    (r"vit_.*_(dinov[23]|dinov3_qkvb)(\..*)?", {**IMAGENET, **CENTER}),
+    (r".*\.sat493m", _SATELLITE),
+    (r".*_lingbot.*", {**IMAGENET, **WHOLE, "interpolation": "bilinear"}),
+)
 
 
 # transformers
@@ -376,5 +390,11 @@ CARDS = (
 )  # fmt: skip
 
 FAMILY = Family(
-    VARIANTS, NAMES, CARDS, MODEL_TYPES, PROCESSORS, layouts=(HF_DINOV2, HF_REGISTERS, HF_DINOV3)
+    VARIANTS,
+    NAMES,
+    CARDS,
+    MODEL_TYPES,
+    PROCESSORS,
+    timm_images=TIMM_IMAGES,
+    layouts=(HF_DINOV2, HF_REGISTERS, HF_DINOV3),
 )

@@ -15,6 +15,7 @@ from keras_vit.families.names import (
     of_timm,
     sized,
 )
+from keras_vit.families.preprocessing import CENTER, IMAGENET, OPENAI_PIXELS, WHOLE, TimmImages
 
 # https://arxiv.org/abs/2303.11331; positions are learned, too.
 EVA02: Fields = {
@@ -50,6 +51,13 @@ NAMES: Names = {
     **architectures("eva02_{}_patch16_clip_224", "base", _CLIP, {"mlp_dim": 2048}),
     **architectures("eva02_{}_patch14_clip_224", "large", _CLIP, {"mlp_dim": 2730}),
 }
+TIMM_IMAGES: TimmImages = (
+    (r"eva(02)?_.*", OPENAI_PIXELS),
+    (r"eva_giant_patch14_560.*|eva_giant_.*\.m30m.*", IMAGENET),
+    (r"eva02_.*_(336|448)(\..*)?|eva_large_patch14_196.*", CENTER),
+    (r"eva_(giant|large)_.*_(336|560).*|eva02_.*_448(\.\w*_ft_in22k\w*)?", WHOLE),
+)
+TIMM_OTHERS = {"eva02_enormous_patch14_clip_224": "norms after attention and MLP"}
 
 # Published checkpoints, by timm
 _EVA02 = Origin(TIMM, "https://arxiv.org/abs/2303.11331", classes=1000, licence="MIT")
@@ -72,4 +80,4 @@ CARDS = (
     Published(_PRETRAINED, "mim_m38m", (("eva02_l14", "eva02_large_patch14_224.mim_m38m"),)),
 )  # fmt: skip
 
-FAMILY = Family(VARIANTS, NAMES, CARDS)
+FAMILY = Family(VARIANTS, NAMES, CARDS, timm_images=TIMM_IMAGES, timm_others=TIMM_OTHERS)

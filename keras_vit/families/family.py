@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from keras_vit.families.cards import Published
 from keras_vit.families.keys import Doubt, Fields, ModelType, Processor, TimmModel
 from keras_vit.families.names import Name
+from keras_vit.families.preprocessing import TimmImages
 from keras_vit.families.rules import Layout
 
 
@@ -26,6 +27,8 @@ class Family:
         layouts: Names and conventions of its files' arrays.
         features: What models of this package do not compute, by patterns of names of arrays that
             their layout does not know.
+        timm_images: Preprocessing of its names in timm.
+        timm_others: What is unlike a plain ViT in names of timm whose arrays do not show it.
     """
 
     variants: Mapping[str, Fields] = dataclasses.field(default_factory=dict)
@@ -37,3 +40,5 @@ class Family:
     doubts: tuple[Doubt, ...] = ()
     layouts: tuple[Layout, ...] = ()
     features: tuple[tuple[str, str], ...] = ()
+    timm_images: TimmImages = ()
+    timm_others: Mapping[str, str] = dataclasses.field(default_factory=dict)

@@ -34,7 +34,7 @@ from keras_vit.families.names import (
     of_timm,
     sized,
 )
-from keras_vit.families.preprocessing import SQUASHED
+from keras_vit.families.preprocessing import CENTER, OPENAI_PIXELS, SQUASHED, TimmImages
 from keras_vit.families.rules import Rule, pairs
 
 # Patches of 8 and 14 pixels are DINO's and DINOv2's. The published fine-tuning configs drop out 0.1
@@ -129,6 +129,14 @@ NAMES: Names = {
     )
     for name, value in names.items()
 }  # fmt: skip
+# A pixel of 1 is 255.
+_UNSCALED: Fields = {"mean": (0.0,), "std": (255.0,)}
+TIMM_IMAGES: TimmImages = (
+    (r"vit_(\w+_)?(patch\d+|s32|s16|p8)_384(\..*)?", CENTER),
+    (r".*\.bamboo", {**OPENAI_PIXELS, **CENTER}),
+    (r"flexivit_.*", {"crop_ratio": 0.95}),
+    (r".*_tipsv2(\..*)?", {**_UNSCALED, **CENTER}),
+)
 
 
 # transformers. Hybrids left it with version 5, so that none are written.
@@ -605,5 +613,6 @@ FAMILY = Family(
     MODEL_TYPES,
     PROCESSORS,
     TIMM_MODELS,
+    timm_images=TIMM_IMAGES,
     layouts=(OFFICIAL, LINEN, OF_BIG_VISION, HF_VIT),
 )

@@ -6,6 +6,7 @@ from keras_vit.families.cards import TIMM, Origin, Published
 from keras_vit.families.family import Family
 from keras_vit.families.keys import Fields
 from keras_vit.families.names import WORDS, Names, of_timm, sized
+from keras_vit.families.preprocessing import CENTER, TimmImages
 
 # https://arxiv.org/abs/2504.13181: the image towers with a projection ("core"), and those tuned for
 # language models ("lang") and dense prediction ("spatial"), whose outputs are tokens.
@@ -48,8 +49,8 @@ def _fields(part: str, size: str, patch: int, image: int, more: Fields) -> Field
 
 
 VARIANTS: dict[str, Fields] = {
-    f"pe_{part}_{size}{patch}": _fields(part, size, patch, *rest)
-    for part, size, patch, *rest in _MODELS
+    f"pe_{part}_{size}{patch}": _fields(part, size, patch, image, more)
+    for part, size, patch, image, more in _MODELS
 }
 
 _TIMM = {
@@ -59,6 +60,7 @@ _TIMM = {
 NAMES: Names = {
     stem: name for variant, timm in _TIMM.items() for stem, name in of_timm(timm, variant).items()
 }
+TIMM_IMAGES: TimmImages = ((r"vit_pe_.*", CENTER),)
 
 # Published checkpoints, by timm. Classes of the core models are dimensions of their projection.
 _DIMENSIONS = {
@@ -77,4 +79,4 @@ CARDS = (
     )),
 )  # fmt: skip
 
-FAMILY = Family(VARIANTS, NAMES, CARDS)
+FAMILY = Family(VARIANTS, NAMES, CARDS, timm_images=TIMM_IMAGES)

@@ -22,7 +22,7 @@ from keras_vit.families.names import (
     of_timm,
     sized,
 )
-from keras_vit.families.preprocessing import SQUASHED
+from keras_vit.families.preprocessing import CENTER, SQUASHED, WHOLE, TimmImages
 from keras_vit.families.rules import Rule
 
 IMAGES = dataclasses.replace(SQUASHED, interpolation="bicubic")
@@ -72,6 +72,14 @@ NAMES: Names = {
     **_naflex("b"),
     **_naflex("so400m"),
 }
+TIMM_IMAGES: TimmImages = (
+    (
+        r"vit_so400m_patch14_siglip_gap_(384|448|896)(\..*)?|.*_siglip_gap_378\.webli|"
+        r"naflexvit_.*_siglip(\..*)?",
+        CENTER,
+    ),
+    (r".*_siglip_(gap_)?378\.\w*ft_in1k", WHOLE),
+)
 
 
 # transformers. NaFlex has the same names of arrays.
@@ -312,4 +320,6 @@ CARDS = (
     )),
 )  # fmt: skip
 
-FAMILY = Family(VARIANTS, NAMES, CARDS, MODEL_TYPES, PROCESSORS, layouts=(HF_SIGLIP,))
+FAMILY = Family(
+    VARIANTS, NAMES, CARDS, MODEL_TYPES, PROCESSORS, timm_images=TIMM_IMAGES, layouts=(HF_SIGLIP,)
+)

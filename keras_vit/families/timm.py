@@ -26,6 +26,7 @@ from keras_vit.families.names import (
     of_timm,
     sized,
 )
+from keras_vit.families.preprocessing import CENTER, IMAGENET, OPENAI_PIXELS, WHOLE, TimmImages
 from keras_vit.families.rules import Rule
 
 _SBB: Fields = {**SCALED, **GAP, **NORM_LAST}
@@ -80,6 +81,31 @@ NAMES: Names = {
         "naflexvit_{}_patch16_reg1_map", "so150m2", SCALED, MAP, NO_QKV_BIAS, _ONE, _NAFLEX,
         settings=_RESIZE,
     ),
+}  # fmt: skip
+TIMM_IMAGES: TimmImages = (
+    (r"test_vit.*|vit_base_patch(16|32)_plus_2\d\d(\..*)?", {"crop_ratio": 0.95}),
+    (r"vit_(?!base_patch16_reg)\w+_reg\d_gap_256(\..*)?", {"crop_ratio": 0.95}),
+    (r"vit_.*_reg\d_gap_384(\..*)?|naflexvit_.*_(gap|map)(\..*)?|vit_so150m2_.*", CENTER),
+    (r"vit_so150m2_.*_448.*", WHOLE),
+    (r"vit_.*_rope(_ape)?_224.*", IMAGENET),
+    (r"vit_betwixt_patch16_rope_reg4_gap_256.*", OPENAI_PIXELS),
+)
+# Names whose arrays are those of a plain ViT, and whose blocks or positions are not.
+_KEEPS_RATIO = "keep the aspect ratio when they are resampled"
+TIMM_OTHERS = {
+    "vit_base_patch16_rpn_224": "norms after attention and MLP (ResPostBlock)",
+    **dict.fromkeys(
+        ("naflexvit_base_patch16_par_gap", *(
+            f"naflexvit_{size}_patch16_radio_{version}"
+            for size, version in (
+                ("base", "v3"), ("large", "v3"), ("huge", "v3"), ("giant", "v3"),
+                ("so400m", "v4"), ("huge", "v4"),
+            )
+        )),
+        f"positions that {_KEEPS_RATIO} (pos_embed_ar_preserving)",
+    ),
+    "naflexvit_base_patch16_parfac_gap": "positions that are sums of a row and a column part, and "
+    f"{_KEEPS_RATIO} (factorized)",
 }  # fmt: skip
 
 # The plain ViT by its arguments, by the epsilon of its norms.
@@ -373,5 +399,12 @@ CARDS = (
 )  # fmt: skip
 
 FAMILY = Family(
-    {}, NAMES, CARDS, timm_models=TIMM_MODELS, layouts=(PLAIN, NAFLEX), features=FEATURES
+    {},
+    NAMES,
+    CARDS,
+    timm_models=TIMM_MODELS,
+    timm_images=TIMM_IMAGES,
+    timm_others=TIMM_OTHERS,
+    layouts=(PLAIN, NAFLEX),
+    features=FEATURES,
 )

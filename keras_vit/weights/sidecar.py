@@ -64,7 +64,7 @@ class Refusal(NamedTuple):
 
     Args:
         text: What it is, and where it stands.
-        fields: Fields of the configuration. A caller who sets them all goes on without it.
+        fields: Fields of the configuration. A caller who sets all of them does not need it.
         open: Whether nothing says what the fields are, so that a given model may have any.
     """
 
@@ -375,7 +375,7 @@ def _load(path: pathlib.Path, reader: _Reader) -> dict[str, Any]:
         if not isinstance(content, dict):
             raise ValueError("it is no JSON object")
     except (OSError, ValueError) as error:
-        reader.refuse(f"{path.name} beside it cannot be read ({str(error)[:200]}). Fetch it again")
+        reader.refuse(f"{path.name} next to it cannot be read ({str(error)[:200]}). Fetch it again")
         return {}
     return content
 
