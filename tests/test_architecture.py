@@ -170,7 +170,7 @@ def test_engines_name_no_family(name):
     named = re.compile(rf"(?<![a-z])({'|'.join(files)})(v?\d+)?(?![a-z])", re.IGNORECASE)
     with open(PACKAGE / name) as file:
         for token in tokenize.generate_tokens(file.readline):
-            if token.type != tokenize.COMMENT:
+            if token.type != tokenize.COMMENT and not token.string.startswith('"""'):
                 assert not named.search(token.string), f"{name}:{token.start[0]}: {token.string}"
 
 
