@@ -8,6 +8,7 @@ import keras
 
 from keras_vit.config import ViTConfig
 from keras_vit.layers.any_aspect import PaddingMask
+from keras_vit.layers.float32 import Float32Policy
 from keras_vit.layers.tokens import AddPositionEmbedding
 from keras_vit.models.heads import functional_model, preprocess
 from keras_vit.models.vit import encode_patches, read_tokens, regularize, transformer_block
@@ -46,6 +47,6 @@ def _preprocess_patches(x: keras.KerasTensor, config: ViTConfig) -> keras.KerasT
     if not config.include_preprocessing:
         return x
     shape = (config.num_patches, math.prod(config.patch_size), config.channels)
-    pixels = keras.layers.Reshape(shape, dtype="float32", name="patch_pixels")(x)
-    vectors = keras.layers.Reshape(tuple(x.shape[1:]), dtype="float32", name="patch_vectors")
+    pixels = keras.layers.Reshape(shape, dtype=Float32Policy(), name="patch_pixels")(x)
+    vectors = keras.layers.Reshape(x.shape[1:], dtype=Float32Policy(), name="patch_vectors")
     return vectors(preprocess(pixels, config))
