@@ -16,7 +16,7 @@ HEADS = ["head", "head_distillation", "mean_logits", "predictions"]
 def distilled():
     return keras_vit.create_model(
         "vit_ti16",
-        image_size=16,
+        input_shape=(16, 16, 3),
         classes=3,
         depth=1,
         distillation_token=True,
