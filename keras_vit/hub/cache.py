@@ -99,14 +99,7 @@ def fetch(
     if not is_address(text) or text.startswith("file://"):
         return _local_file(text, sha256, size)
     if text.startswith("hf://"):
-        files = fetch_from_hub(
-            text,
-            is_offline() or not download,
-            sha256=sha256,
-            size=size,
-            attempts=attempts,
-            backoff=backoff,
-        )
+        files = fetch_from_hub(text, is_offline() or not download)
         for path, published in files:  # of a split checkpoint the index, then its parts
             first = path == files[0][0]
             known = (sha256, size) if first else (None, None)
@@ -241,8 +234,8 @@ def _check(
                 _write_record(recorded_at, _record_of(path, address))
     if fault is not None:
         raise DownloadError(
-            f"{path} is not the file that it should be: {fault}. Delete it, to have {address} "
-            "fetched again."
+            f"{path} is not the file that it should be: {fault}. Delete {path.resolve()}, to have "
+            f"{address} fetched again."
         )
 
 

@@ -8,12 +8,12 @@ import os
 import pathlib
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from keras_vit.errors import CheckpointError, DownloadError, printable
 from keras_vit.files import no_link
 from keras_vit.hub.download import discard, download
-from keras_vit.hub.progress import ProgressLine
+from keras_vit.hub.progress import progress_line
 from keras_vit.reading import open_regular
 from keras_vit.weights.formats import open_file
 
@@ -29,7 +29,6 @@ def download_checked(
     size: int | None = None,
     attempts: int = 4,
     backoff: float = 1.0,
-    headers: Mapping[str, str] | None = None,
 ) -> None:
     """Downloads and checks a file, once more if it is damaged.
 
@@ -41,12 +40,11 @@ def download_checked(
         size: Size in bytes that its publisher states.
         attempts: Consecutive failures without a new byte before it gives up.
         backoff: Seconds before the second attempt, doubled before each further one.
-        headers: Headers to send.
 
     Raises:
         DownloadError: If it cannot be downloaded, or is damaged both times.
     """
-    progress = None if os.environ.get("KERAS_VIT_PROGRESS") == "0" else ProgressLine(name)
+    progress = progress_line(name)
     fault: str | None = None
     for _ in range(2):
         remote = download(
@@ -56,7 +54,6 @@ def download_checked(
             attempts=attempts,
             backoff=backoff,
             progress=progress,
-            headers=headers,
         )
         fault = find_fault(part, name, sha256, size, remote.md5)
         if fault is None:
@@ -106,11 +103,11 @@ def hash_file(path: str | os.PathLike[str], algorithm: str = "sha256") -> str:
     return digest.hexdigest()
 
 
-def prepare_folder(folder: pathlib.Path, setting: str = "KERAS_VIT_CACHE") -> None:
-    """Creates a folder of a cache, and checks that files can be written there.
+def prepare_folder(folder: pathlib.Path) -> None:
+    """Creates a folder of the cache, and checks that files can be written there.
 
     Raises:
-        DownloadError: If not; the message names `setting`, which chooses another.
+        DownloadError: If not; the message says how to choose another.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -118,7 +115,7 @@ def prepare_folder(folder: pathlib.Path, setting: str = "KERAS_VIT_CACHE") -> No
             pass
     except OSError as error:
         raise DownloadError(
-            f"Nothing can be written to {folder} ({error}). Set {setting} to a folder that "
+            f"Nothing can be written to {folder} ({error}). Set KERAS_VIT_CACHE to a folder that "
             "this user may write to."
         ) from error
 

@@ -15,7 +15,7 @@ import shutil
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import NoReturn
 
 from keras_vit.errors import DownloadError
@@ -62,7 +62,6 @@ def download(
     attempts: int = 4,
     backoff: float = 1.0,
     progress: ProgressLine | None = None,
-    headers: Mapping[str, str] | None = None,
 ) -> Remote:
     """Downloads a file into `part`, and resumes what an earlier call left there.
 
@@ -73,7 +72,6 @@ def download(
         attempts: Consecutive failures without a new byte before it gives up.
         backoff: Seconds before the second attempt, doubled before each further one.
         progress: Progress line to update.
-        headers: Headers to send; a login goes to the host of `url` alone.
 
     Returns:
         Facts from the server about the file.
@@ -89,7 +87,7 @@ def download(
     while True:
         try:
             with SpeedWatch(deadline) as watch:
-                return _attempt(url, part, size, progress, watch, headers or {})
+                return _attempt(url, part, size, progress, watch)
         except CutError as cut:
             enough = LEAST_SENT if cut.is_slow else 0
             failures = 1 if _size(part) - furthest > enough else failures + 1
@@ -115,13 +113,12 @@ def _attempt(
     size: int | None,
     progress: ProgressLine | None,
     watch: SpeedWatch,
-    headers: Mapping[str, str],
 ) -> Remote:
     known = _read_state(part, url)
     offset = _size(part) if known.validator else 0
     if known.total is not None and 0 < known.total == offset:
         return known  # an earlier call ended between the last byte and the check
-    with contextlib.closing(_open(url, part, offset, known.validator, watch, headers)) as response:
+    with contextlib.closing(_open(url, part, offset, known.validator, watch)) as response:
         remote, offset = _read_headers(url, response, part, offset, known)
         _check_size(remote, size)
         _check_space(remote, part, offset)
@@ -151,9 +148,8 @@ def _open(
     offset: int,
     validator: str | None,
     watch: SpeedWatch,
-    headers: Mapping[str, str],
 ) -> http.client.HTTPResponse:
-    headers = {"User-Agent": "keras-vit", **headers, "Accept-Encoding": "identity"}
+    headers = {"User-Agent": "keras-vit", "Accept-Encoding": "identity"}
     if offset and validator:
         headers |= {"Range": f"bytes={offset}-", "If-Range": validator}
     try:
@@ -252,8 +248,8 @@ def _check_space(remote: Remote, part: pathlib.Path, offset: int) -> None:
 
 def _full_message(part: pathlib.Path, reason: str) -> str:
     return (
-        f"The disk of {part.parent} is full: {reason}. Free some space, or set KERAS_VIT_CACHE "
-        "(for hf:// HF_HOME) to a folder of another disk."
+        f"The disk of {part.parent} is full: {reason}. Free some space, or set KERAS_VIT_CACHE to "
+        "a folder of another disk."
     )
 
 
