@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Iterator, Mapping
 
 from keras_vit.families.cards import File, Published
-from keras_vit.families.family import FAMILIES
+from keras_vit.families.table import FAMILIES
 from keras_vit.hub.addresses import is_address
 from keras_vit.hub.cache import fetch
 from keras_vit.hub.card import Card

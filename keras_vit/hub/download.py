@@ -34,7 +34,7 @@ from keras_vit.reading import read_json
 
 _CHUNK = 1 << 18  # bytes read at a time
 _LONGEST = 24 * 3600.0  # seconds for a download, with all its attempts
-_LARGEST = 1 << 36  # bytes of a file whose size nobody states
+_LARGEST = 1 << 36  # bytes of a file without a Content-Length
 
 
 @dataclasses.dataclass

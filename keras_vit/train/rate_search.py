@@ -9,9 +9,9 @@ import keras
 import numpy as np
 
 from keras_vit.runtime.model import Model
-from keras_vit.train.adapt import scope_of
 from keras_vit.train.arguments import check_types
 from keras_vit.train.hyperparameters import Recipe
+from keras_vit.train.new_head import scope_of
 from keras_vit.train.stages import Epochs, training_batches
 from keras_vit.train.tasks import build_loss
 
@@ -63,7 +63,7 @@ def search_learning_rate(
 
     Args:
         model: A model for the classes of the images, such as of `adapt_model`. It is compiled
-            anew and trained; the weights are put back afterwards.
+            again and trained; the weights are put back afterwards.
         images: Training images.
         recipe: Optimizer, batch size, loss and augmentation.
         seed: Seed of shuffling and augmentation.
