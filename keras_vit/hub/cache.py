@@ -59,30 +59,22 @@ def is_offline() -> bool:
 def fetch(
     address: str | os.PathLike[str],
     *,
-    sha256: str | None = None,
-    size: int | None = None,
     rehash: bool = False,
     download: bool = True,
-    attempts: int = 4,
-    backoff: float = 1.0,
 ) -> pathlib.Path:
     """Finds the local file of an address, and downloads it if needed.
 
     A download resumes an earlier one that was interrupted, is checked, and is then moved into the
-    cache atomically. Several processes download a file once.
+    cache atomically. Several processes download a file once. Where its publisher states no hash,
+    the hash of the first use is recorded and checked from then on.
 
     Args:
         address: `https://...`, `gs://bucket/path`, `hf://owner/name[@revision][/file]`,
             `file://...`, or the path of a file, which is returned as it is. Of a split checkpoint,
             named by its index or by a part, all files are fetched, and the path of the index is
             returned.
-        sha256: The hash that its publisher states. Without one, size and structure are checked,
-            and the hash of the first use is recorded and checked from then on.
-        size: Size in bytes that its publisher states.
         rehash: Whether an unchanged file in the cache is hashed again.
         download: Whether to connect to a server; otherwise the cache alone is used.
-        attempts: Consecutive failures without a new byte before the download gives up.
-        backoff: Seconds before the second attempt, doubled before each further one.
 
     Returns:
         The path of the file.
@@ -97,26 +89,18 @@ def fetch(
     """
     text = os.fspath(address)
     if not is_address(text) or text.startswith("file://"):
-        return _local_file(text, sha256, size)
+        return _local_file(text)
     if text.startswith("hf://"):
         files = fetch_from_hub(text, is_offline() or not download)
         for path, published in files:  # of a split checkpoint the index, then its parts
-            first = path == files[0][0]
-            known = (sha256, size) if first else (None, None)
-            _check(path, _hub_record(path), text, known[0] or published, known[1], rehash)
+            _check(path, _hub_record(path), text, published, rehash)
         return files[0][0]
     folder, _, name = text.removesuffix("?download=true").rpartition("/")  # of links on the hub
     index = index_name(name)
     if index is None:
-        return _fetch_url(text, download, sha256, size, rehash, attempts, backoff)
-
-    def fetch_part(part: str) -> pathlib.Path:
-        known = (sha256, size) if part == name else (None, None)
-        url = f"{folder}/{urllib.parse.quote(part)}"
-        return _fetch_url(url, download, *known, rehash, attempts, backoff)
-
+        return _fetch_url(text, download, rehash)
     try:
-        path = fetch_part(index)
+        path = _fetch_url(f"{folder}/{urllib.parse.quote(index)}", download, rehash)
     except DownloadError as error:
         if index == name or isinstance(error, NotCachedError):
             raise
@@ -124,19 +108,11 @@ def fetch(
             f"{text} is a part of a split checkpoint, whose index is needed. {error}"
         ) from error
     for shard in dict.fromkeys(read_index(path).values()):
-        fetch_part(shard)
+        _fetch_url(f"{folder}/{urllib.parse.quote(shard)}", download, rehash)
     return path
 
 
-def _fetch_url(
-    text: str,
-    download: bool,
-    sha256: str | None,
-    size: int | None,
-    rehash: bool,
-    attempts: int,
-    backoff: float,
-) -> pathlib.Path:
+def _fetch_url(text: str, download: bool, rehash: bool) -> pathlib.Path:
     """Fetches one file into the cache: see `fetch`."""
     url = download_url(text)
     path = _cache_folder().joinpath(*cache_name(url).parts)
@@ -149,17 +125,9 @@ def _fetch_url(
                 mirror = os.environ.get("KERAS_VIT_MIRROR")
                 source = mirror_url(mirror, url) if mirror else url
                 part = path.with_name(path.name + ".part")
-                download_checked(
-                    source,
-                    part,
-                    path.name,
-                    sha256=sha256,
-                    size=size,
-                    attempts=attempts,
-                    backoff=backoff,
-                )
+                download_checked(source, part, path.name)
                 _move_into_place(part, path, text)
-    _check(path, path, text, sha256, size, rehash)
+    _check(path, path, text, None, rehash)
     return path
 
 
@@ -176,13 +144,13 @@ def _hub_record(path: pathlib.Path) -> pathlib.Path:
     return _cache_folder().joinpath("hub", *path.parts[starts[-1] if starts else -1 :])
 
 
-def _local_file(text: str, sha256: str | None, size: int | None) -> pathlib.Path:
+def _local_file(text: str) -> pathlib.Path:
     if text.startswith("file://"):
         text = urllib.request.url2pathname(urllib.parse.urlsplit(text).path)
     path = pathlib.Path(text).expanduser()
     if not path.is_file():
         raise DownloadError(f"There is no file {str(path)!r}.")
-    fault = find_fault(path, path.name, sha256, size)
+    fault = find_fault(path, path.name)
     if fault:
         raise DownloadError(f"{path} is not the file that it should be: {fault}.")
     return path
@@ -215,18 +183,17 @@ def _check(
     recorded_at: pathlib.Path,
     address: str,
     sha256: str | None,
-    size: int | None,
     rehash: bool,
 ) -> None:
     """Checks a file of the cache against published facts and its record."""
     record = _read_record(recorded_at)
     status = path.stat()
     if record is None:
-        fault = find_fault(path, path.name, sha256, size)
+        fault = find_fault(path, path.name, sha256)
         if fault is None:
             _write_record(recorded_at, _record_of(path, address))
     else:
-        fault = _find_record_fault(record, address, sha256, size)
+        fault = _find_record_fault(record, address, sha256)
         changed = (status.st_size, status.st_mtime_ns) != (record.size, record.modified)
         if fault is None and (changed or rehash):
             fault = find_fault(path, path.name, record.sha256, record.size)
@@ -239,15 +206,11 @@ def _check(
         )
 
 
-def _find_record_fault(
-    record: Record, address: str, sha256: str | None, size: int | None
-) -> str | None:
+def _find_record_fault(record: Record, address: str, sha256: str | None) -> str | None:
     if record.address != address and not _same_file(record.address, address):
         return f"it came from {record.address}"
-    if sha256 is not None and record.sha256 != sha256.lower():
-        return f"its sha256 is {record.sha256}, expected {sha256.lower()}"
-    if size is not None and record.size != size:
-        return f"it has {record.size:,} bytes, expected {size:,}"
+    if sha256 is not None and record.sha256 != sha256:
+        return f"its sha256 is {record.sha256}, expected {sha256}"
     return None
 
 

@@ -20,26 +20,13 @@ from keras_vit.weights.formats import open_file
 _CHUNK = 1 << 20  # bytes read at a time
 
 
-def download_checked(
-    url: str,
-    part: pathlib.Path,
-    name: str,
-    *,
-    sha256: str | None = None,
-    size: int | None = None,
-    attempts: int = 4,
-    backoff: float = 1.0,
-) -> None:
+def download_checked(url: str, part: pathlib.Path, name: str) -> None:
     """Downloads and checks a file, once more if it is damaged.
 
     Args:
         url: Address of the file.
         part: Where to write. What an interrupted call left there is resumed.
         name: Name of the file, whose suffix tells its format.
-        sha256: The hash that its publisher states.
-        size: Size in bytes that its publisher states.
-        attempts: Consecutive failures without a new byte before it gives up.
-        backoff: Seconds before the second attempt, doubled before each further one.
 
     Raises:
         DownloadError: If it cannot be downloaded, or is damaged both times.
@@ -47,15 +34,8 @@ def download_checked(
     progress = progress_line(name)
     fault: str | None = None
     for _ in range(2):
-        remote = download(
-            url,
-            part,
-            size=size,
-            attempts=attempts,
-            backoff=backoff,
-            progress=progress,
-        )
-        fault = find_fault(part, name, sha256, size, remote.md5)
+        remote = download(url, part, progress)
+        fault = find_fault(part, name, md5=remote.md5)
         if fault is None:
             return
         discard(part)
@@ -67,14 +47,18 @@ def download_checked(
 
 
 def find_fault(
-    path: pathlib.Path, name: str, sha256: str | None, size: int | None, md5: str | None = None
+    path: pathlib.Path,
+    name: str,
+    sha256: str | None = None,
+    size: int | None = None,
+    md5: str | None = None,
 ) -> str | None:
     """Compares a file with its known hash, size and structure; returns the first difference."""
     if size is not None and path.stat().st_size != size:
         return f"it has {path.stat().st_size:,} bytes, expected {size:,}"
     for algorithm, expected in (("sha256", sha256), ("md5", md5)):
-        if expected is not None and (found := hash_file(path, algorithm)) != expected.lower():
-            return f"its {algorithm} is {found}, expected {expected.lower()}"
+        if expected is not None and (found := hash_file(path, algorithm)) != expected:
+            return f"its {algorithm} is {found}, expected {expected}"
     return None if sha256 else _find_damage(path, pathlib.Path(name).suffix)
 
 

@@ -35,6 +35,8 @@ from keras_vit.reading import read_json
 _CHUNK = 1 << 18  # bytes read at a time
 _LONGEST = 24 * 3600.0  # seconds for a download, with all its attempts
 _LARGEST = 1 << 36  # bytes of a file without a Content-Length
+ATTEMPTS = 4  # consecutive failures without a new byte before a download gives up
+BACKOFF = 1.0  # seconds before the second attempt, doubled before each further one
 
 
 @dataclasses.dataclass
@@ -57,10 +59,6 @@ class Remote:
 def download(
     url: str,
     part: pathlib.Path,
-    *,
-    size: int | None = None,
-    attempts: int = 4,
-    backoff: float = 1.0,
     progress: ProgressLine | None = None,
 ) -> Remote:
     """Downloads a file into `part`, and resumes what an earlier call left there.
@@ -68,16 +66,13 @@ def download(
     Args:
         url: Address of the file.
         part: Partial file. After a failure it is kept, and the next call resumes it.
-        size: Size in bytes that the file must have, or `None`.
-        attempts: Consecutive failures without a new byte before it gives up.
-        backoff: Seconds before the second attempt, doubled before each further one.
         progress: Progress line to update.
 
     Returns:
         Facts from the server about the file.
 
     Raises:
-        DownloadError: If the file cannot be downloaded, has another size, or the disk is full.
+        DownloadError: If the file cannot be downloaded, or the disk is full.
     """
     for path in (part, _state_path(part)):
         if path.is_symlink():  # not ours: see `no_link`
@@ -87,19 +82,19 @@ def download(
     while True:
         try:
             with SpeedWatch(deadline) as watch:
-                return _attempt(url, part, size, progress, watch)
+                return _attempt(url, part, progress, watch)
         except CutError as cut:
             enough = LEAST_SENT if cut.is_slow else 0
             failures = 1 if _size(part) - furthest > enough else failures + 1
             furthest = max(furthest, _size(part))
-            if failures >= attempts or time.monotonic() > deadline:
+            if failures >= ATTEMPTS or time.monotonic() > deadline:
                 raise DownloadError(
                     f"{url} could not be downloaded: {cut}. Tried {failures} times without "
                     f"progress. {_kept(part)}Check the connection and call again, download the "
                     "file by other means and pass its path, or name another server with "
                     "KERAS_VIT_MIRROR."
                 ) from cut
-            time.sleep(pause(cut, failures, backoff))
+            time.sleep(pause(cut, failures, BACKOFF))
 
 
 def _kept(part: pathlib.Path) -> str:
@@ -110,7 +105,6 @@ def _kept(part: pathlib.Path) -> str:
 def _attempt(
     url: str,
     part: pathlib.Path,
-    size: int | None,
     progress: ProgressLine | None,
     watch: SpeedWatch,
 ) -> Remote:
@@ -120,17 +114,12 @@ def _attempt(
         return known  # an earlier call ended between the last byte and the check
     with contextlib.closing(_open(url, part, offset, known.validator, watch)) as response:
         remote, offset = _read_headers(url, response, part, offset, known)
-        _check_size(remote, size)
         _check_space(remote, part, offset)
         with _disk_errors(part):
             _write_state(part, remote)
-        largest = _LARGEST if size is None else size + _CHUNK
-        done = _copy(response, part, offset, remote.total, progress, watch, largest)
+        done = _copy(response, part, offset, remote.total, progress, watch)
     if remote.total is not None and done < remote.total:
         raise CutError(f"the connection was cut after {done:,} of {remote.total:,} bytes")
-    if size is not None and done != size:
-        discard(part)
-        raise DownloadError(_size_message(url, done, size))
     if progress:
         progress.finish(done)
     return remote
@@ -227,18 +216,6 @@ def _md5(headers: email.message.Message) -> str | None:
     return None
 
 
-def _check_size(remote: Remote, size: int | None) -> None:
-    if size is not None and remote.total is not None and remote.total != size:
-        raise DownloadError(_size_message(remote.url, remote.total, size))
-
-
-def _size_message(url: str, got: int, size: int) -> str:
-    return (
-        f"The file at {url} has {got:,} bytes, expected {size:,}. It is another file than the "
-        "published one; nothing was kept."
-    )
-
-
 def _check_space(remote: Remote, part: pathlib.Path, offset: int) -> None:
     free = shutil.disk_usage(part.parent).free + (_size(part) - offset)
     missing = (remote.total or 0) - offset
@@ -260,7 +237,6 @@ def _copy(
     total: int | None,
     progress: ProgressLine | None,
     watch: SpeedWatch,
-    largest: int,
 ) -> int:
     """Writes a reply into the partial file from byte `offset`; returns its new size."""
     mode = "r+b" if part.exists() else "wb"
@@ -272,16 +248,16 @@ def _copy(
             file.write(chunk)
             done += len(chunk)
             watch.received += len(chunk)
-            if done > largest:
+            if done > _LARGEST:
                 break
             if progress:
                 progress.update(done, total)
         file.flush()
         os.fsync(file.fileno())  # or a power cut could leave half a file under its name
-    if done > largest:
+    if done > _LARGEST:
         discard(part)
         raise DownloadError(
-            f"The server sends more than {largest:,} bytes, without an end. Nothing was kept."
+            f"The server sends more than {_LARGEST:,} bytes, without an end. Nothing was kept."
         )
     return done
 
