@@ -26,11 +26,9 @@ from keras_vit.hub.checked_download import (
     find_fault,
     hash_file,
     locked,
-    prepare_folder,
 )
-from keras_vit.hub.download import discard
+from keras_vit.hub.download import discard, facts_path, read_facts
 from keras_vit.hub.repositories import NotCachedError, fetch_from_hub
-from keras_vit.reading import read_json
 from keras_vit.weights.sharded_file import index_name, read_index
 
 
@@ -119,14 +117,22 @@ def _fetch_url(text: str, download: bool, rehash: bool) -> pathlib.Path:
     if not path.is_file():
         if is_offline() or not download:
             raise NotCachedError(_offline_message(text, path))
-        prepare_folder(path.parent)
-        with locked(path):
-            if not path.is_file():  # another process may have downloaded it meanwhile
-                mirror = os.environ.get("KERAS_VIT_MIRROR")
-                source = mirror_url(mirror, url) if mirror else url
-                part = path.with_name(path.name + ".part")
-                download_checked(source, part, path.name)
-                _move_into_place(part, path, text)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with locked(path):
+                if not path.is_file():  # another process may have downloaded it meanwhile
+                    mirror = os.environ.get("KERAS_VIT_MIRROR")
+                    source = mirror_url(mirror, url) if mirror else url
+                    part = path.with_name(path.name + ".part")
+                    download_checked(source, part, path.name)
+                    _move_into_place(part, path, text)
+        except DownloadError:
+            raise
+        except OSError as error:
+            raise DownloadError(
+                f"{path} cannot be written ({error}). Set KERAS_VIT_CACHE to a folder that this "
+                "user may write to."
+            ) from error
     _check(path, path, text, None, rehash)
     return path
 
@@ -164,14 +170,14 @@ def _offline_message(address: str, path: pathlib.Path) -> str:
 
 
 def _move_into_place(part: pathlib.Path, path: pathlib.Path, address: str) -> None:
-    earlier = _read_record(path)
+    earlier = read_facts(path, Record)
     record = _record_of(part, address)
     if earlier is not None and earlier.sha256 != record.sha256:
         discard(part)
         raise DownloadError(
             f"The file at {address} is another one than when it was first used: its sha256 is "
             f"{record.sha256}, then {earlier.sha256}. Nothing was kept. If the change is meant, "
-            f"delete {_record_path(path)}."
+            f"delete {facts_path(path)}."
         )
     os.replace(part, path)  # no `write_atomically`: an interrupted download keeps its `.part`
     discard(part)
@@ -186,7 +192,7 @@ def _check(
     rehash: bool,
 ) -> None:
     """Checks a file of the cache against published facts and its record."""
-    record = _read_record(recorded_at)
+    record = read_facts(recorded_at, Record)
     status = path.stat()
     if record is None:
         fault = find_fault(path, path.name, sha256)
@@ -226,21 +232,8 @@ def _record_of(path: pathlib.Path, address: str) -> Record:
     return Record(address, hash_file(path), status.st_size, status.st_mtime_ns)
 
 
-def _record_path(path: pathlib.Path) -> pathlib.Path:
-    return path.with_name(path.name + ".json")
-
-
-def _read_record(path: pathlib.Path) -> Record | None:
-    try:
-        record = Record(**read_json(_record_path(path)))
-        values = dataclasses.astuple(record)
-        return record if tuple(map(type, values)) == (str, str, int, int) else None
-    except (OSError, ValueError, TypeError):
-        return None
-
-
 def _write_record(path: pathlib.Path, record: Record) -> None:
     """Writes a record; a read-only cache has none."""
-    target = _record_path(path)
+    target = facts_path(path)
     with contextlib.suppress(OSError), write_atomically(target, replace=True) as unfinished:
         unfinished.write_text(json.dumps(dataclasses.asdict(record), indent=2))

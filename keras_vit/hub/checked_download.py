@@ -7,7 +7,6 @@ import hashlib
 import os
 import pathlib
 import sys
-import tempfile
 from collections.abc import Iterator
 
 from keras_vit.errors import CheckpointError, DownloadError, printable
@@ -85,23 +84,6 @@ def hash_file(path: str | os.PathLike[str], algorithm: str = "sha256") -> str:
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
-
-
-def prepare_folder(folder: pathlib.Path) -> None:
-    """Creates a folder of the cache, and checks that files can be written there.
-
-    Raises:
-        DownloadError: If not; the message says how to choose another.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise DownloadError(
-            f"Nothing can be written to {folder} ({error}). Set KERAS_VIT_CACHE to a folder that "
-            "this user may write to."
-        ) from error
 
 
 @contextlib.contextmanager

@@ -62,11 +62,6 @@ class SpeedWatch:
     def __exit__(self, *error: object) -> None:
         self._is_over.set()
 
-    def open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
-        """Opens a request; redirects never lead from https to anything else."""
-        opener = urllib.request.build_opener(_SafeRedirects, _Watched(self))
-        return opener.open(request, timeout=_TIMEOUT)
-
     def connected(self, connected: socket.socket) -> None:
         """Takes the socket to end."""
         self._socket = connected
@@ -120,7 +115,7 @@ class _SafeRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def send(request: urllib.request.Request, watch: SpeedWatch) -> http.client.HTTPResponse:
-    """Sends a request, and waits for the headers of the reply.
+    """Sends a request, follows safe redirects, and waits for the headers of the reply.
 
     Raises:
         HTTPError: If the status is no success.
@@ -129,7 +124,8 @@ def send(request: urllib.request.Request, watch: SpeedWatch) -> http.client.HTTP
     """
     url = request.full_url
     try:
-        response = watch.open(request)
+        opener = urllib.request.build_opener(_SafeRedirects, _Watched(watch))
+        response = opener.open(request, timeout=_TIMEOUT)
         if watch.problem:  # headers that were ended by the watch look whole
             response.close()
             raise CutError(watch.problem, is_slow=True)

@@ -13,10 +13,10 @@ import os
 import pathlib
 import shutil
 import time
+import typing
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from typing import NoReturn
 
 from keras_vit.errors import DownloadError
 from keras_vit.files import DISK_FULL, no_link
@@ -37,6 +37,9 @@ _LONGEST = 24 * 3600.0  # seconds for a download, with all its attempts
 _LARGEST = 1 << 36  # bytes of a file without a Content-Length
 ATTEMPTS = 4  # consecutive failures without a new byte before a download gives up
 BACKOFF = 1.0  # seconds before the second attempt, doubled before each further one
+
+
+_Facts = typing.TypeVar("_Facts")
 
 
 @dataclasses.dataclass
@@ -74,7 +77,7 @@ def download(
     Raises:
         DownloadError: If the file cannot be downloaded, or the disk is full.
     """
-    for path in (part, _state_path(part)):
+    for path in (part, facts_path(part)):
         if path.is_symlink():  # not ours: see `no_link`
             path.unlink()
     failures, furthest = 0, _size(part)
@@ -108,7 +111,9 @@ def _attempt(
     progress: ProgressLine | None,
     watch: SpeedWatch,
 ) -> Remote:
-    known = _read_state(part, url)
+    known = read_facts(part, Remote)
+    if known is None or known.url != url:
+        known = Remote(url)
     offset = _size(part) if known.validator else 0
     if known.total is not None and 0 < known.total == offset:
         return known  # an earlier call ended between the last byte and the check
@@ -128,7 +133,7 @@ def _attempt(
 def discard(part: pathlib.Path) -> None:
     """Removes a partial file and the facts about it."""
     part.unlink(missing_ok=True)
-    _state_path(part).unlink(missing_ok=True)
+    facts_path(part).unlink(missing_ok=True)
 
 
 def _open(
@@ -148,7 +153,7 @@ def _open(
             _refuse(url, part, error)
 
 
-def _refuse(url: str, part: pathlib.Path, error: urllib.error.HTTPError) -> NoReturn:
+def _refuse(url: str, part: pathlib.Path, error: urllib.error.HTTPError) -> typing.NoReturn:
     if error.code == 416:  # the part is at least as long as the file: another one was there before
         discard(part)
         raise CutError("the server has less than it said before")
@@ -294,21 +299,29 @@ def _size(path: pathlib.Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _state_path(part: pathlib.Path) -> pathlib.Path:
-    return part.with_name(part.name + ".json")
+def facts_path(path: pathlib.Path) -> pathlib.Path:
+    """Path of the facts about a file, next to it."""
+    return path.with_name(path.name + ".json")
 
 
-def _read_state(part: pathlib.Path, url: str) -> Remote:
-    """Reads the facts about a partial file; empty if it has another address."""
+def read_facts(path: pathlib.Path, kind: type[_Facts]) -> _Facts | None:
+    """Reads the facts about a file.
+
+    Args:
+        path: The file.
+        kind: A dataclass of texts and numbers.
+
+    Returns:
+        The facts, or `None` where there are none, or damaged ones.
+    """
     try:
-        remote = Remote(**read_json(_state_path(part)))
+        facts = kind(**read_json(facts_path(path)))
     except (OSError, ValueError, TypeError):
-        return Remote(url)
-    texts_are_sound = all(isinstance(text, str | None) for text in (remote.validator, remote.md5))
-    is_sound = texts_are_sound and isinstance(remote.total, int | None)
-    return remote if remote.url == url and is_sound else Remote(url)
+        return None
+    types = typing.get_type_hints(kind).items()
+    return facts if all(isinstance(getattr(facts, name), type_) for name, type_ in types) else None
 
 
 def _write_state(part: pathlib.Path, remote: Remote) -> None:
-    with open(_state_path(part), "w", opener=no_link) as file:
+    with open(facts_path(part), "w", opener=no_link) as file:
         json.dump(dataclasses.asdict(remote), file)

@@ -327,7 +327,7 @@ def test_a_disk_that_is_really_full(chunked, leave, small_disk, monkeypatch):
 def test_a_cache_that_cannot_be_written_to(server, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "file"))
-    with pytest.raises(DownloadError, match=r"Nothing can be written.*Set KERAS_VIT_CACHE"):
+    with pytest.raises(DownloadError, match=r"cannot be written.*Set KERAS_VIT_CACHE"):
         quick_fetch(address_of(server))
 
 
