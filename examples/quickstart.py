@@ -49,10 +49,10 @@ def main():
     if args.smoke:
         train_x, train_y, args.epochs = train_x[:140], train_y[:140], 2
     model = build_model(depth=2 if args.smoke else 4)
-    history = fit(model, (train_x, train_y), (test_x, test_y), args.epochs)
+    fit(model, (train_x, train_y), (test_x, test_y), args.epochs)
     trained = time.perf_counter() - start
     logits = model.predict(test_x, batch_size=len(test_x), verbose=0)
-    draw(model, history, test_x, test_y, logits, args.output)
+    draw(model, test_x, test_y, logits, args.output)
     report = {
         "accuracy": float(np.mean(logits.argmax(-1) == test_y)),
         "seed": args.seed,
@@ -121,12 +121,11 @@ def fit(model, train, test, epochs):
 
     show = keras.callbacks.LambdaCallback(on_epoch_end=show_epoch)
     options = {"shuffle": False, "verbose": 0, "validation_batch_size": len(test[0])}
-    return model.fit(data, epochs=epochs, validation_data=test, callbacks=[show], **options)
+    model.fit(data, epochs=epochs, validation_data=test, callbacks=[show], **options)
 
 
-def draw(model, history, images, digits, logits, output):
-    """Writes curves.png, and predictions.png: images with attention rollout, mistakes first."""
-    keras_vit.analysis.plot_training(history).savefig(output / "curves.png", dpi=120)
+def draw(model, images, digits, logits, output):
+    """Writes predictions.png: images with attention rollout, mistakes first."""
     answers = logits.argmax(-1)
     shown = np.argsort(answers == digits, kind="stable")[:10]
     titles = [

@@ -68,9 +68,9 @@ from .pretrained import from_pretrained as from_pretrained
 from .report.model_page import write_report as write_report
 from .resume.callback import ResumeTraining as ResumeTraining
 from .runtime.model import Model as Model
-from .train.adapt import adapt_model as adapt_model
 from .train.fit import fine_tune as fine_tune
 from .train.fit import pretrain as pretrain
+from .train.new_head import adapt_model as adapt_model
 from .variants import find_config as find_config
 from .variants import list_variants as list_variants
 from .weights.inspection import inspect_file as inspect_file

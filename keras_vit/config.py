@@ -16,6 +16,7 @@ from keras_vit.checks import (
     check_whole_patches,
     pair,
 )
+from keras_vit.fields import described, documented
 
 # What the outputs of a model mean.
 TASKS = ("single_label", "multi_label", "regression")
@@ -49,39 +50,49 @@ STANDARDIZATIONS = ("std", "variance", "torch")
 Config = TypeVar("Config", bound="ViTConfig | ResNetConfig")
 
 
+@documented
 @dataclasses.dataclass(frozen=True)
 class Preprocessing:
     """Preprocessing of pixels in [0, 255] for the first layer.
 
     The model, the input pipeline and every export use this object.
 
-    Args:
-        mean: Per-channel mean in [0, 255]. One value serves all channels.
-        std: Per-channel standard deviation in [0, 255], above 0.
-        interpolation: How images are resized: `"bilinear"`, `"bicubic"`, `"area"` or `"nearest"`.
-        crop_ratio: Side of the centre crop over the shorter side of the resized image, in (0, 1].
-            `None` squashes the whole image to the model's size, as the official code does.
-        library: Whose code resizes and crops in evaluation: `"tensorflow"`, as the official code
-            and big_vision, or `"timm"` or `"transformers"`, whose resampling is Pillow's and whose
-            sizes and offsets round differently. The pixels are theirs.
-        crop_mode: What is resized to the model's size divided by `crop_ratio`: `"center"` the
-            shorter side, `"squash"` both sides, or `"border"` the longer side, with a border of the
-            mean colour. Names and meaning are timm's.
-        exif_orientation: Whether JPEG, PNG and WebP files are turned as their EXIF orientation
-            says, in training too.
-
     Raises:
         ValueError: If a value is out of its range, values do not fit together, or the lengths of
             `mean` and `std` differ.
     """
 
-    mean: tuple[float, ...] = (127.5,)
-    std: tuple[float, ...] = (127.5,)
-    interpolation: str = "bilinear"
-    crop_ratio: float | None = None
-    library: str = "tensorflow"
-    crop_mode: str = "center"
-    exif_orientation: bool = True
+    mean: tuple[float, ...] = described(
+        (127.5,), "Per-channel mean in [0, 255]. One value serves all channels."
+    )
+    std: tuple[float, ...] = described(
+        (127.5,), "Per-channel standard deviation in [0, 255], above 0."
+    )
+    interpolation: str = described(
+        "bilinear", 'How images are resized: `"bilinear"`, `"bicubic"`, `"area"` or `"nearest"`.'
+    )
+    crop_ratio: float | None = described(
+        None,
+        "Side of the centre crop over the shorter side of the resized image, in (0, 1]. `None` "
+        "squashes the whole image to the model's size, as the official code does.",
+    )
+    library: str = described(
+        "tensorflow",
+        'Whose code resizes and crops in evaluation: `"tensorflow"`, as the official code and '
+        'big_vision, or `"timm"` or `"transformers"`, whose resampling is Pillow\'s and whose '
+        "sizes and offsets round differently. The pixels are theirs.",
+    )
+    crop_mode: str = described(
+        "center",
+        'What is resized to the model\'s size divided by `crop_ratio`: `"center"` the shorter '
+        'side, `"squash"` both sides, or `"border"` the longer side, with a border of the mean '
+        "colour. Names and meaning are timm's.",
+    )
+    exif_orientation: bool = described(
+        True,
+        "Whether JPEG, PNG and WebP files are turned as their EXIF orientation says, in training "
+        "too.",
+    )
 
     def __post_init__(self) -> None:
         for field in ("mean", "std"):
@@ -175,45 +186,51 @@ class ResNetStem:
         return -(-height // self.stride), -(-width // self.stride)  # rounded up
 
 
+@documented
 @dataclasses.dataclass(frozen=True)
 class ResNetConfig:
     """A BiT ResNet (https://arxiv.org/abs/1912.11370), the baseline of the ViT paper.
 
     Pre-activation units, group norm in place of batch norm, and standardised kernels.
 
-    Args:
-        stages: Units in each stage, `(3, 4, 6, 3)` in the R50.
-        width_factor: Multiple of the channels of a ResNet, 64 after the root.
-        image_size: Pixels along (height, width); an integer means a square. `None` makes a model
-            for images of any size.
-        channels: Channels of an image.
-        classes: Outputs of the head, or `None` for a backbone without one.
-        pooling: `"gap"` (mean over positions), or `None` (the feature maps; without a head only).
-        norm_epsilon: Added to the variance in every group norm.
-        standardization: `"variance"` standardises the kernels of the convolutions as the
-            official code does, `"torch"` as timm and transformers do; `None` is for kernels that
-            are so already, see `fold_standardization`.
-        classifier_activation: Activation of the head by its name in Keras; `None` gives logits.
-        head_bias: Initial bias of the head.
-        preprocessing: From pixels to the model's range; used by the data pipeline and exports too.
-        include_preprocessing: Whether the model applies it, and so takes pixels in [0, 255].
-
     Raises:
         ValueError: If a value is out of its range or two do not fit together.
     """
 
-    stages: tuple[int, ...]
-    width_factor: int = 1
-    image_size: tuple[int, int] | None = (224, 224)
-    channels: int = 3
-    classes: int | None = 1000
-    pooling: str | None = "gap"
-    norm_epsilon: float = 1e-5
-    standardization: str | None = "variance"
-    classifier_activation: str | None = None
-    head_bias: float = 0.0
-    preprocessing: Preprocessing = dataclasses.field(default_factory=Preprocessing)
-    include_preprocessing: bool = True
+    stages: tuple[int, ...] = dataclasses.field(
+        metadata={"description": "Units in each stage, `(3, 4, 6, 3)` in the R50."}
+    )
+    width_factor: int = described(1, "Multiple of the channels of a ResNet, 64 after the root.")
+    image_size: tuple[int, int] | None = described(
+        (224, 224),
+        "Pixels along (height, width); an integer means a square. `None` makes a model for images "
+        "of any size.",
+    )
+    channels: int = described(3, "Channels of an image.")
+    classes: int | None = described(
+        1000, "Outputs of the head, or `None` for a backbone without one."
+    )
+    pooling: str | None = described(
+        "gap", '`"gap"` (mean over positions), or `None` (the feature maps; without a head only).'
+    )
+    norm_epsilon: float = described(1e-5, "Added to the variance in every group norm.")
+    standardization: str | None = described(
+        "variance",
+        '`"variance"` standardises the kernels of the convolutions as the official code does, '
+        '`"torch"` as timm and transformers do; `None` is for kernels that are so already, see '
+        "`fold_standardization`.",
+    )
+    classifier_activation: str | None = described(
+        None, "Activation of the head by its name in Keras; `None` gives logits."
+    )
+    head_bias: float = described(0.0, "Initial bias of the head.")
+    preprocessing: Preprocessing = described(
+        Preprocessing(),
+        "From pixels to the model's range; used by the data pipeline and exports too.",
+    )
+    include_preprocessing: bool = described(
+        True, "Whether the model applies it, and so takes pixels in [0, 255]."
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stages", tuple(self.stages))
@@ -326,67 +343,91 @@ def merged_of(num_patches: int, num_merged_tokens: int) -> int:
     return min(num_merged_tokens, num_patches // 2)
 
 
+@documented
 @dataclasses.dataclass(frozen=True)
 class BlockOptions:
     """What a transformer block is made of: of `ViTConfig.block`, and of `TransformerBlock`.
 
     A switch of the block is declared here alone, and acts in `keras_vit.layers`.
 
-    Args:
-        num_heads: Attention heads, which divide `width` unless there is a `head_width`.
-        mlp_dim: Hidden dimension of the MLP.
-        head_width: Dimension of queries, keys and values of one head; `None` divides `width` among
-            the heads.
-        gelu: `"tanh"` as in the official code, `"exact"` as in timm and transformers, or `"quick"`,
-            `x * sigmoid(1.702 x)` (https://arxiv.org/abs/1606.08415), as in OpenAI's CLIP.
-        swiglu: Whether the MLP of a block has a gate, `silu(a) * b` in place of `gelu(a)`
-            (https://arxiv.org/abs/2002.05202). `mlp_dim` is the dimension after the gate.
-        norm: `"layer"`, or `"rms"` without mean and shift (https://arxiv.org/abs/1910.07467).
-        norm_epsilon: Added to the variance in every norm.
-        inner_norms: Norms before the last product of a branch: `"attention"` and `"mlp"`
-            (https://arxiv.org/abs/2110.09456), as in EVA-02.
-        post_norm: Whether norms follow the sums of the blocks, as in the first transformer
-            (https://arxiv.org/abs/1706.03762), in place of norms before attention and MLP and after
-            the last block.
-        qk_norm: Whether queries and keys are normalised per head (https://arxiv.org/abs/2302.05442).
-        layer_scale: Initial value of the learned scale of every branch, or `None` for no scale.
-        without_bias: Dense layers without bias: any of `"patch"`, `"query"`, `"key"`, `"value"`,
-            `"projection"` (of the attention) and `"mlp"`. The bias of keys changes no output but
-            with `rope` or `qk_norm`.
-        rope: Rotary position embedding of queries and keys, a `RotaryPositions`, in place of
-            `position_embedding` or together with it.
-        dropout_rate: After the position embedding and every dense layer but q, k, v; in [0, 1).
-        attention_dropout_rate: On the attention weights, in [0, 1).
-        num_merged_tokens: Patch tokens that every block merges into their most similar ones, at
-            most half of its input (https://arxiv.org/abs/2210.09461): faster, a little less
-            accurate, with the same weights.
-        rematerialize: Whether training stores only the input of each block and recomputes the rest
-            for the gradient: less memory, about a third more computation.
-        query_chunk_size: Queries whose attention weights are computed at a time, or `None` for all:
-            less memory for large images.
-
     Raises:
         ValueError: If a value is out of its range or two do not fit together.
     """
 
-    num_heads: int
-    mlp_dim: int
-    head_width: int | None = None
-    gelu: str = "tanh"
-    swiglu: bool = False
-    norm: str = "layer"
-    norm_epsilon: float = 1e-6
-    inner_norms: tuple[str, ...] = ()
-    post_norm: bool = False
-    qk_norm: bool = False
-    layer_scale: float | None = None
-    without_bias: tuple[str, ...] = ()
-    rope: RotaryPositions | None = None
-    dropout_rate: float = 0.0
-    attention_dropout_rate: float = 0.0
-    num_merged_tokens: int = 0
-    rematerialize: bool = False
-    query_chunk_size: int | None = None
+    num_heads: int = dataclasses.field(
+        metadata={
+            "description": "Attention heads, which divide `width` unless there is a `head_width`."
+        }
+    )
+    mlp_dim: int = dataclasses.field(metadata={"description": "Hidden dimension of the MLP."})
+    head_width: int | None = described(
+        None,
+        "Dimension of queries, keys and values of one head; `None` divides `width` among the "
+        "heads.",
+    )
+    gelu: str = described(
+        "tanh",
+        '`"tanh"` as in the official code, `"exact"` as in timm and transformers, or `"quick"`, `x '
+        "* sigmoid(1.702 x)` (https://arxiv.org/abs/1606.08415), as in OpenAI's CLIP.",
+    )
+    swiglu: bool = described(
+        False,
+        "Whether the MLP of a block has a gate, `silu(a) * b` in place of `gelu(a)` "
+        "(https://arxiv.org/abs/2002.05202). `mlp_dim` is the dimension after the gate.",
+    )
+    norm: str = described(
+        "layer", '`"layer"`, or `"rms"` without mean and shift (https://arxiv.org/abs/1910.07467).'
+    )
+    norm_epsilon: float = described(1e-6, "Added to the variance in every norm.")
+    inner_norms: tuple[str, ...] = described(
+        (),
+        'Norms before the last product of a branch: `"attention"` and `"mlp"` '
+        "(https://arxiv.org/abs/2110.09456), as in EVA-02.",
+    )
+    post_norm: bool = described(
+        False,
+        "Whether norms follow the sums of the blocks, as in the first transformer "
+        "(https://arxiv.org/abs/1706.03762), in place of norms before attention and MLP and after "
+        "the last block.",
+    )
+    qk_norm: bool = described(
+        False,
+        "Whether queries and keys are normalised per head (https://arxiv.org/abs/2302.05442).",
+    )
+    layer_scale: float | None = described(
+        None, "Initial value of the learned scale of every branch, or `None` for no scale."
+    )
+    without_bias: tuple[str, ...] = described(
+        (),
+        'Dense layers without bias: any of `"patch"`, `"query"`, `"key"`, `"value"`, '
+        '`"projection"` (of the attention) and `"mlp"`. The bias of keys changes no output but '
+        "with `rope` or `qk_norm`.",
+    )
+    rope: RotaryPositions | None = described(
+        None,
+        "Rotary position embedding of queries and keys, a `RotaryPositions`, in place of "
+        "`position_embedding` or together with it.",
+    )
+    dropout_rate: float = described(
+        0.0, "After the position embedding and every dense layer but q, k, v; in [0, 1)."
+    )
+    attention_dropout_rate: float = described(0.0, "On the attention weights, in [0, 1).")
+    num_merged_tokens: int = described(
+        0,
+        "Patch tokens that every block merges into their most similar ones, at most half of its "
+        "input (https://arxiv.org/abs/2210.09461): faster, a little less accurate, with the same "
+        "weights.",
+    )
+    rematerialize: bool = described(
+        False,
+        "Whether training stores only the input of each block and recomputes the rest for the "
+        "gradient: less memory, about a third more computation.",
+    )
+    query_chunk_size: int | None = described(
+        None,
+        "Queries whose attention weights are computed at a time, or `None` for all: less memory "
+        "for large images.",
+    )
 
     def __post_init__(self) -> None:
         if isinstance(self.rope, dict):
@@ -407,109 +448,144 @@ class BlockOptions:
         check_exclusions(vars(self))
 
 
+@documented
 @dataclasses.dataclass(frozen=True)
 class ViTConfig:
     """A Vision Transformer, https://arxiv.org/abs/2010.11929: Table 1 and what varies around it.
-
-    Args:
-        patch_size: Pixels along (height, width) of a patch, or positions of the stem's feature
-            maps; an integer means a square.
-        width: Dimension `D` of a token.
-        depth: Number of transformer blocks.
-        block: What the blocks are made of, `BlockOptions` or its fields.
-        image_size: Pixels along (height, width); an integer means a square.
-        any_size: Whether the model takes images of any size: `image_size` is the size that learned
-            positions are for, and they are resized to that of each batch by `position_resize`.
-            Zeros after the preprocessing fill images up to whole patches, at the bottom and at the
-            right.
-        channels: Channels of an image.
-        classes: Outputs of the head, or `None` for a backbone without one.
-        pooling: Input of the head: the class `"token"`, `"gap"` (mean of the patch tokens),
-            `"map"` (attention with a learned query), `"token_gap"` (the class token, then the mean
-            of the patch tokens, as DINOv2's classifier), or `None` (every token).
-        map_prefix_tokens: Whether `"map"` also attends to the class token and registers.
-        map_heads: Attention heads of `"map"`; `None` takes `num_heads`.
-        map_mlp_dim: Hidden dimension of the MLP of `"map"`; `None` takes `mlp_dim`.
-        class_token: Whether a learned token precedes the patches.
-        distillation_token: Whether DeiT's second learned token follows the class token.
-        num_registers: Learned tokens after the class token that no head reads.
-        position_embedding: `"learned"` (a vector per position, the paper's), `"learned_2d"` (a row
-            and a column half), `"sincos_2d"` (fixed), `"relative"` (learned key offsets in every
-            block), `"relative_bias"` (a learned bias of every head and block for the rows and
-            columns between two patches, as in BEiT, https://arxiv.org/abs/2106.08254), or `"none"`.
-        grid_attention: Attention of https://arxiv.org/abs/1911.03584 in place of that of the
-            blocks: `"relative_2d"`, `"offsets"` or `"quadratic"`, see `GridAttention`; or `None`.
-        position_on_class_token: Whether the class and distillation tokens have positions.
-        position_resize: How `adapt_model` and `fine_tune` resize positions to another image size, a
-            method of `resize_positions`, or of `resize_position_bias` for `"relative_bias"`.
-            Loading a checkpoint sets the method of its project.
-        pre_logits: Width of the tanh layer before the head, or `None` for a linear head.
-        norm_patches: Whether patches are normalised before class tokens and positions, as in AIMv2
-            (https://arxiv.org/abs/2411.14402).
-        norm_before_blocks: Whether tokens are normalised before the first block, as in CLIP
-            (https://arxiv.org/abs/2103.00020).
-        norm_after_blocks: Whether the tokens of the last block are normalised; `False` in the
-            Perception Encoder for language and for dense prediction
-            (https://arxiv.org/abs/2504.13181).
-        norm_after_pooling: Whether the last norm follows the pooling, as in timm's `avg` models.
-        stochastic_depth_rate: Probability that the last block's branches are dropped, growing
-            linearly from 0 at the first block; in [0, 1).
-        patch_dropout_rate: Share of the patch tokens left out of each training image, in [0, 1).
-        window_size: Patches along (height, width) of the windows that patches attend to, as in
-            ViTDet (https://arxiv.org/abs/2203.16527, 14 there), or `None` for all patches. Class
-            token and registers attend to everything, and everything to them. The weights are the
-            same, and so are the outputs where one window covers the image.
-        global_blocks: Indices of the blocks whose patches attend to all patches in spite of
-            `window_size`; `None` takes the last of each quarter of the blocks.
-        classifier_activation: Activation of the head by its name in Keras; `None` gives logits.
-        head_bias: Initial bias of the head; -10 in the official ImageNet-21k pre-training. `None`
-            leaves it out, as in the projection of CLIP.
-        stem: A ResNet whose feature maps are split into patches, the paper's hybrid.
-        max_num_patches: Tokens of an image of any aspect ratio, its patches and padding, as in the
-            NaFlex models of SigLIP 2 (https://arxiv.org/abs/2502.14786): the model takes what
-            `keras_vit.data.fit_patches` makes of an image, and `image_size` is that of the table
-            of positions. `None` for images of one size.
-        preprocessing: From pixels to the model's range; used by the data pipeline and exports too.
-        include_preprocessing: Whether the model applies it, and so takes pixels in [0, 255].
 
     Raises:
         ValueError: If a value is out of its range or two do not fit together.
     """
 
-    patch_size: tuple[int, int]
-    width: int
-    depth: int
-    block: BlockOptions
-    image_size: tuple[int, int] = (224, 224)
-    channels: int = 3
-    classes: int | None = 1000
-    pooling: str | None = "token"
-    map_prefix_tokens: bool = True
-    map_heads: int | None = None
-    map_mlp_dim: int | None = None
-    class_token: bool = True
-    distillation_token: bool = False
-    num_registers: int = 0
-    position_embedding: str = "learned"
-    grid_attention: str | None = None
-    position_on_class_token: bool = True
-    position_resize: str = "align_corners"
-    pre_logits: int | None = None
-    norm_patches: bool = False
-    norm_before_blocks: bool = False
-    norm_after_blocks: bool = True
-    norm_after_pooling: bool = False
-    stochastic_depth_rate: float = 0.0
-    patch_dropout_rate: float = 0.0
-    window_size: tuple[int, int] | None = None
-    global_blocks: tuple[int, ...] | None = None
-    classifier_activation: str | None = None
-    head_bias: float | None = 0.0
-    stem: ResNetStem | None = None
-    max_num_patches: int | None = None
-    preprocessing: Preprocessing = dataclasses.field(default_factory=Preprocessing)
-    include_preprocessing: bool = True
-    any_size: bool = False
+    patch_size: tuple[int, int] = dataclasses.field(
+        metadata={
+            "description": "Pixels along (height, width) of a patch, or positions of the stem's "
+            "feature maps; an integer means a square."
+        }
+    )
+    width: int = dataclasses.field(metadata={"description": "Dimension `D` of a token."})
+    depth: int = dataclasses.field(metadata={"description": "Number of transformer blocks."})
+    block: BlockOptions = dataclasses.field(
+        metadata={"description": "What the blocks are made of, `BlockOptions` or its fields."}
+    )
+    image_size: tuple[int, int] = described(
+        (224, 224), "Pixels along (height, width); an integer means a square."
+    )
+    channels: int = described(3, "Channels of an image.")
+    classes: int | None = described(
+        1000, "Outputs of the head, or `None` for a backbone without one."
+    )
+    pooling: str | None = described(
+        "token",
+        'Input of the head: the class `"token"`, `"gap"` (mean of the patch tokens), `"map"` '
+        '(attention with a learned query), `"token_gap"` (the class token, then the mean of the '
+        "patch tokens, as DINOv2's classifier), or `None` (every token).",
+    )
+    map_prefix_tokens: bool = described(
+        True, 'Whether `"map"` also attends to the class token and registers.'
+    )
+    map_heads: int | None = described(None, 'Attention heads of `"map"`; `None` takes `num_heads`.')
+    map_mlp_dim: int | None = described(
+        None, 'Hidden dimension of the MLP of `"map"`; `None` takes `mlp_dim`.'
+    )
+    class_token: bool = described(True, "Whether a learned token precedes the patches.")
+    distillation_token: bool = described(
+        False, "Whether DeiT's second learned token follows the class token."
+    )
+    num_registers: int = described(0, "Learned tokens after the class token that no head reads.")
+    position_embedding: str = described(
+        "learned",
+        '`"learned"` (a vector per position, the paper\'s), `"learned_2d"` (a row and a column '
+        'half), `"sincos_2d"` (fixed), `"relative"` (learned key offsets in every block), '
+        '`"relative_bias"` (a learned bias of every head and block for the rows and columns '
+        'between two patches, as in BEiT, https://arxiv.org/abs/2106.08254), or `"none"`.',
+    )
+    grid_attention: str | None = described(
+        None,
+        "Attention of https://arxiv.org/abs/1911.03584 in place of that of the blocks: "
+        '`"relative_2d"`, `"offsets"` or `"quadratic"`, see `GridAttention`; or `None`.',
+    )
+    position_on_class_token: bool = described(
+        True, "Whether the class and distillation tokens have positions."
+    )
+    position_resize: str = described(
+        "align_corners",
+        "How `adapt_model` and `fine_tune` resize positions to another image size, a method of "
+        '`resize_positions`, or of `resize_position_bias` for `"relative_bias"`. Loading a '
+        "checkpoint sets the method of its project.",
+    )
+    pre_logits: int | None = described(
+        None, "Width of the tanh layer before the head, or `None` for a linear head."
+    )
+    norm_patches: bool = described(
+        False,
+        "Whether patches are normalised before class tokens and positions, as in AIMv2 "
+        "(https://arxiv.org/abs/2411.14402).",
+    )
+    norm_before_blocks: bool = described(
+        False,
+        "Whether tokens are normalised before the first block, as in CLIP "
+        "(https://arxiv.org/abs/2103.00020).",
+    )
+    norm_after_blocks: bool = described(
+        True,
+        "Whether the tokens of the last block are normalised; `False` in the Perception Encoder "
+        "for language and for dense prediction (https://arxiv.org/abs/2504.13181).",
+    )
+    norm_after_pooling: bool = described(
+        False, "Whether the last norm follows the pooling, as in timm's `avg` models."
+    )
+    stochastic_depth_rate: float = described(
+        0.0,
+        "Probability that the last block's branches are dropped, growing linearly from 0 at the "
+        "first block; in [0, 1).",
+    )
+    patch_dropout_rate: float = described(
+        0.0, "Share of the patch tokens left out of each training image, in [0, 1)."
+    )
+    window_size: tuple[int, int] | None = described(
+        None,
+        "Patches along (height, width) of the windows that patches attend to, as in ViTDet "
+        "(https://arxiv.org/abs/2203.16527, 14 there), or `None` for all patches. Class token and "
+        "registers attend to everything, and everything to them. The weights are the same, and so "
+        "are the outputs where one window covers the image.",
+    )
+    global_blocks: tuple[int, ...] | None = described(
+        None,
+        "Indices of the blocks whose patches attend to all patches in spite of `window_size`; "
+        "`None` takes the last of each quarter of the blocks.",
+    )
+    classifier_activation: str | None = described(
+        None, "Activation of the head by its name in Keras; `None` gives logits."
+    )
+    head_bias: float | None = described(
+        0.0,
+        "Initial bias of the head; -10 in the official ImageNet-21k pre-training. `None` leaves it "
+        "out, as in the projection of CLIP.",
+    )
+    stem: ResNetStem | None = described(
+        None, "A ResNet whose feature maps are split into patches, the paper's hybrid."
+    )
+    max_num_patches: int | None = described(
+        None,
+        "Tokens of an image of any aspect ratio, its patches and padding, as in the NaFlex models "
+        "of SigLIP 2 (https://arxiv.org/abs/2502.14786): the model takes what "
+        "`keras_vit.data.fit_patches` makes of an image, and `image_size` is that of the table of "
+        "positions. `None` for images of one size.",
+    )
+    preprocessing: Preprocessing = described(
+        Preprocessing(),
+        "From pixels to the model's range; used by the data pipeline and exports too.",
+    )
+    include_preprocessing: bool = described(
+        True, "Whether the model applies it, and so takes pixels in [0, 255]."
+    )
+    any_size: bool = described(
+        False,
+        "Whether the model takes images of any size: `image_size` is the size that learned "
+        "positions are for, and they are resized to that of each batch by `position_resize`. Zeros "
+        "after the preprocessing fill images up to whole patches, at the bottom and at the right.",
+    )
 
     def __post_init__(self) -> None:
         for field in ("patch_size", "image_size"):

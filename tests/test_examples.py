@@ -45,9 +45,8 @@ def test_quickstart_trains_plots_and_exports(tmp_path, monkeypatch, capsys):
         assert file["agreement"] == 1
         assert file["bytes"] > 100_000
         assert f"{name} loaded without keras_vit" in printed
-    for picture in ("curves.png", "predictions.png"):
-        pixels = keras.utils.img_to_array(keras.utils.load_img(tmp_path / picture))
-        assert pixels.shape[1] > 500 and pixels.std() > 10, picture
+    pixels = keras.utils.img_to_array(keras.utils.load_img(tmp_path / "predictions.png"))
+    assert pixels.shape[1] > 500 and pixels.std() > 10
 
     # The saved model has the accuracy and logits of the report.
     held_out = np.load(tmp_path / "held_out.npz")

@@ -16,5 +16,4 @@ from .plots import plot_components as plot_components
 from .plots import plot_maps as plot_maps
 from .plots import plot_patch_filters as plot_patch_filters
 from .plots import plot_position_similarity as plot_position_similarity
-from .plots import plot_training as plot_training
 from .relevance import class_relevance as class_relevance

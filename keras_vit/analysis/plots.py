@@ -1,13 +1,12 @@
-"""Plots of attention, features, learned weights and training; needs matplotlib."""
+"""Plots of attention, features and learned weights; needs matplotlib."""
 
 from __future__ import annotations
 
 import textwrap
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import keras
 import numpy as np
 import numpy.typing as npt
 
@@ -229,39 +228,6 @@ def plot_attention_distance(distances: npt.ArrayLike) -> Figure:
     axis.locator_params(axis="x", integer=True)
     if distances.shape[1] <= 6:
         figure.legend(loc="outside right upper", frameon=False, fontsize=8)
-    return figure
-
-
-def plot_training(history: keras.callbacks.History | Mapping[str, Sequence[float]]) -> Figure:
-    """Plots training curves, with one panel for the loss and for each metric.
-
-    Args:
-        history: The return value of `fit`, or a dict of lists with one value per epoch. A name with
-            the prefix `val_` shares the panel of the name without it.
-
-    Returns:
-        A `matplotlib.figure.Figure`.
-
-    Raises:
-        ValueError: If there are no curves.
-    """
-    curves: Mapping[str, Sequence[float]] = getattr(history, "history", history)
-    names = [name for name in curves if f"val_{name}" in curves or not name.startswith("val_")]
-    if not names:
-        raise ValueError(
-            f"There are no curves to plot. Received: {dict(curves)}. Pass the history of `fit`."
-        )
-    figure = new_figure(4.2 * len(names), 3.0)
-    for axis, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
-        labels = {name: "training", f"val_{name}": "validation"}
-        for (key, label), color in zip(labels.items(), SERIES, strict=False):
-            if key in curves:
-                epochs = np.arange(1, len(curves[key]) + 1)
-                axis.plot(epochs, curves[key], color=color, label=label, linewidth=1.8)
-        style_axis(axis, "epoch", name.replace("_", " "))
-        axis.locator_params(axis="x", integer=True)
-        if f"val_{name}" in curves:
-            axis.legend(frameon=False)
     return figure
 
 

@@ -15,8 +15,8 @@ from keras_vit.evaluate.counting import count_parameters, count_training_macs
 from keras_vit.runtime.distributed import is_distributed
 from keras_vit.runtime.model import Model
 from keras_vit.runtime.processors import memory_bytes, runs_on_processors_alone
-from keras_vit.train.adapt import scope_of
 from keras_vit.train.hyperparameters import Recipe
+from keras_vit.train.new_head import scope_of
 from keras_vit.train.stages import plan_run, share_of_pixels
 from keras_vit.train.tasks import compile_for
 

@@ -13,8 +13,8 @@ from keras_vit.config import Preprocessing
 from keras_vit.create import create_model
 from keras_vit.data.sources import TrainingData, open_training_data
 from keras_vit.runtime.model import Model
-from keras_vit.train.adapt import adapt_model
 from keras_vit.train.hyperparameters import LOSSES, Recipe
+from keras_vit.train.new_head import adapt_model
 from keras_vit.train.recipes import find_recipe
 from keras_vit.train.sizing import plan_training
 from keras_vit.train.tasks import build_loss

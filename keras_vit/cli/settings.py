@@ -13,21 +13,15 @@ import json
 import pathlib
 import re
 import reprlib
-import textwrap
 import types
 import typing
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
-from keras_vit.cli.run_settings import (
-    CHECKPOINT_FORMS,
-    DATA_DIR,
-    DATA_FORMS,
-    MODEL_FORMS,
-    RunSettings,
-)
+from keras_vit.cli.run_settings import RunSettings
 from keras_vit.config import BlockOptions, Preprocessing, ResNetConfig, ViTConfig
 from keras_vit.data.augmentation import Augmentation
+from keras_vit.fields import descriptions_of
 from keras_vit.files import write_atomically
 from keras_vit.reading import read_toml
 from keras_vit.train.hyperparameters import Recipe
@@ -56,7 +50,7 @@ class Setting:
         name: The key; the flag has hyphens.
         group: Heading in `--help` and in the file.
         kind: Its type, with `None` where that is a value.
-        summary: What it is, from the docstring of its dataclass.
+        summary: What it is, from the description of its field.
     """
 
     name: str
@@ -165,28 +159,17 @@ def settings_of_fields(
     """
     found: dict[str, Setting] = {}
     for source, group, prefix, left_out in sources:
-        kinds, texts = typing.get_type_hints(source), _read_arguments(source)
+        kinds, texts = typing.get_type_hints(source), descriptions_of(source)
         for field in dataclasses.fields(source):
             name = prefix + field.name
             if field.name not in left_out and name not in found:
-                found[name] = Setting(name, group, kinds[field.name], texts[field.name])
+                found[name] = Setting(name, group, kinds[field.name], _plain(texts[field.name]))
     return found
 
 
-def _read_arguments(source: type) -> dict[str, str]:
-    """Texts of the arguments in a docstring."""
-    block = (source.__doc__ or "").partition("Args:\n")[2].partition("\n\n")[0]
-    entries = re.split(r"\n(?=\w+: )", textwrap.dedent(block))
-    pairs = (entry.partition(": ") for entry in entries)
-    forms = {"{MODEL_FORMS}": MODEL_FORMS, "{CHECKPOINT_FORMS}": CHECKPOINT_FORMS}
-    forms |= {"{DATA_FORMS}": f"{DATA_FORMS}.", "{DATA_DIR}": f"{DATA_DIR}."}
-    texts = {}
-    for name, _, text in pairs:
-        text = re.sub(r"\bNone\b", NONE, " ".join(text.split()).replace("`", "").replace('"', ""))
-        for key, form in forms.items():
-            text = text.replace(key, form)
-        texts[name.strip()] = text
-    return texts
+def _plain(text: str) -> str:
+    """A text of a docstring as it is printed in `--help`."""
+    return re.sub(r"\bNone\b", NONE, text.replace("`", "").replace('"', ""))
 
 
 SETTINGS = settings_of_fields(

@@ -34,11 +34,11 @@ from keras_vit.errors import printable
 from keras_vit.models.lora import add_lora
 from keras_vit.resume.folder_lock import FolderLock
 from keras_vit.runtime.model import Model
-from keras_vit.train.adapt import adapt_model
+from keras_vit.train.file_predictions import classify_files, predict_labelled
 from keras_vit.train.fit import TrainingResult, fine_tune, pretrain, transfer
 from keras_vit.train.image_lists import IMAGE_LISTS, describe_lists
 from keras_vit.train.keras_files import load_keras_file
-from keras_vit.train.prediction import classify_files, predict_labelled
+from keras_vit.train.new_head import adapt_model
 from keras_vit.train.rate_search import search_learning_rate
 from keras_vit.train.run_folder import (
     LOCK,

@@ -1,3 +1,5 @@
+from .class_predictions import Predictions as Predictions
+from .class_predictions import predict_set as predict_set
 from .compute import TrainingCost as TrainingCost
 from .compute import TrainingMemory as TrainingMemory
 from .compute import device_days as device_days
@@ -16,8 +18,6 @@ from .feature_store import store_features as store_features
 from .few_shot import evaluate_few_shot as evaluate_few_shot
 from .few_shot import few_shot_accuracy as few_shot_accuracy
 from .few_shot import rank_regularizations as rank_regularizations
-from .predictions import Predictions as Predictions
-from .predictions import predict_set as predict_set
 from .probes import cross_validate as cross_validate
 from .probes import fit_head as fit_head
 from .targets import LabelPredictions as LabelPredictions

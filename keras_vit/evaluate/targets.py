@@ -6,6 +6,7 @@ Average precision, precision and recall at thresholds; mean absolute error with 
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,11 +23,6 @@ if TYPE_CHECKING:  # reading images needs TensorFlow
     from keras_vit.data.image_set import ImageSet
 
 _RESAMPLES, _MOST_WORK = (100, 500), 1e8  # of the images for an interval, times images and labels
-_Z = 1.959964  # of 95 % of a normal distribution
-# The same of Student's t with 1 to 4 degrees of freedom; for more, the coefficients of its
-# expansion in powers of 1 / degrees, highest first: 26.7.5 in Abramowitz and Stegun's handbook.
-_T = (12.706205, 4.302653, 3.182446, 2.776445)
-_T_COEFFICIENTS = (1.58953, 2.55585, 2.82250, 2.37227, _Z)
 _INTERVAL = (2.5, 97.5)  # percentiles
 
 
@@ -152,7 +148,8 @@ class TargetScore(NamedTuple):
     Args:
         name: The target.
         mae: Mean absolute error.
-        mae_interval: Its 95 % interval by Student's t distribution; NaN for one image.
+        mae_interval: Its 95 % interval by Student's t distribution; NaN for one image, or without
+            SciPy, which `pip install "keras-vision-transformer[probe]"` installs.
         rmse: Root of the mean squared error.
         r2: Share of the variance that is explained: 1 is perfect, 0 as good as the mean.
         errors: Range that holds the middle 95 % of the errors, predicted less true.
@@ -314,18 +311,13 @@ def _f1(right: Any, predicted: Any, true: Any) -> float:
 
 
 def _half_width(values: np.ndarray) -> float:
-    """Half the 95 % interval of the mean of values; NaN for one value."""
+    """Half the 95 % interval of the mean of values; NaN for one value, or without SciPy."""
     count = len(values)
-    if count == 1:
+    if count == 1 or importlib.util.find_spec("scipy") is None:
         return float("nan")
-    return float(_t_quantile(count - 1) * values.std(ddof=1) / np.sqrt(count))
+    from scipy.special import stdtrit
 
-
-def _t_quantile(degrees: int) -> float:
-    """The 97.5 % quantile of Student's t distribution, to 0.02 %."""
-    if degrees <= len(_T):
-        return _T[degrees - 1]
-    return float(np.polyval(_T_COEFFICIENTS, 1 / degrees))
+    return float(stdtrit(count - 1, 0.975) * values.std(ddof=1) / np.sqrt(count))
 
 
 def _r2(true: np.ndarray, error: np.ndarray) -> float:

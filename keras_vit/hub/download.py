@@ -220,7 +220,7 @@ def _validator(headers: email.message.Message) -> str | None:
 
 
 def _md5(headers: email.message.Message) -> str | None:
-    """Google's storage publishes `x-goog-hash: md5=...`, others `Content-MD5`, in base 64."""
+    """Cloud Storage publishes `x-goog-hash: md5=...`, others `Content-MD5`, in base 64."""
     values = [v.strip() for text in headers.get_all("x-goog-hash", []) for v in text.split(",")]
     values = [v.removeprefix("md5=") for v in values if v.startswith("md5=")]
     for value in [*values, headers.get("Content-MD5", "")]:

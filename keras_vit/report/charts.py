@@ -1,4 +1,7 @@
-"""Charts as inline SVG, in the colours of the page: curves, calibration, confusion, scatter."""
+"""Charts as inline SVG, in the colours of the page: curves, calibration, confusion, scatter.
+
+They need no other package. Figures of images and weights are in `keras_vit.analysis.plots`.
+"""
 
 from __future__ import annotations
 
@@ -176,6 +179,17 @@ def draw_confusion(matrix: np.ndarray, class_names: Sequence[str]) -> str:
         style = "on-dark" if shares[row, column] > 0.45 else "on-light"
         parts.append(_text(x, y, f"{matrix[row, column]:,}", "middle", style))
     return _svg(width, height, "Confusion matrix: rows true, columns predicted", parts, width)
+
+
+def draw_interval(share: float, low: float, high: float) -> str:
+    """Draws a share and its interval on a line from 0 to 100 %."""
+    return (
+        '<svg class="interval" viewBox="0 0 160 14" width="160" aria-hidden="true">'
+        '<path class="grid-line" d="M4 7H156"/>'
+        f'<path class="first" stroke-width="4" opacity=".5" '
+        f'd="M{4 + 152 * low:.1f} 7H{4 + 152 * high:.1f}"/>'
+        f'<circle class="first-fill" cx="{4 + 152 * share:.1f}" cy="7" r="4"/></svg>'
+    )
 
 
 def find_ticks(low: float, high: float, count: int = 4) -> list[float]:

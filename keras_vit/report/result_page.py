@@ -15,12 +15,12 @@ import numpy as np
 from keras_vit.analysis.attention import attention_rollout
 from keras_vit.analysis.image_batches import displayed
 from keras_vit.errors import needing_tensorflow
+from keras_vit.evaluate.class_predictions import Predictions
 from keras_vit.evaluate.counting import count_macs, count_parameters
-from keras_vit.evaluate.predictions import Predictions
 from keras_vit.evaluate.targets import LabelPredictions, ValuePredictions
 from keras_vit.files import write_atomically
 from keras_vit.intervals import wilson_interval
-from keras_vit.report.charts import draw_calibration, draw_confusion, draw_curves
+from keras_vit.report.charts import draw_calibration, draw_confusion, draw_curves, draw_interval
 from keras_vit.report.page import (
     Section,
     data_address,
@@ -165,22 +165,12 @@ def _classes(predictions: Predictions) -> str:
     for name, right, total in pairs:
         low, high = wilson_interval(right, total)
         texts = (f"{right / total:.1%}", f"{low:.1%} to {high:.1%}") if total else ("", "no images")
-        bar = _interval(right / total, low, high) if total else ""
+        bar = draw_interval(right / total, low, high) if total else ""
         rows.append((html.escape(name), f"{right:,} of {total:,}", *texts, bar))
     head = ("class", "correct", "accuracy", "95 % interval", "0 to 100 %")
     table = render_table(head, rows, " nnn ")
     table = f"<div class='long'>{table}</div>" if len(rows) > _TALL_TABLE else table
     return f"<p class='soft'>The lowest accuracy first. Intervals are Wilson's.</p>{table}"
-
-
-def _interval(share: float, low: float, high: float) -> str:
-    return (
-        '<svg class="interval" viewBox="0 0 160 14" width="160" aria-hidden="true">'
-        '<path class="grid-line" d="M4 7H156"/>'
-        f'<path class="first" stroke-width="4" opacity=".5" '
-        f'd="M{4 + 152 * low:.1f} 7H{4 + 152 * high:.1f}"/>'
-        f'<circle class="first-fill" cx="{4 + 152 * share:.1f}" cy="7" r="4"/></svg>'
-    )
 
 
 def _confusion(predictions: Predictions) -> str:

@@ -94,7 +94,8 @@ def value_sections(predictions: ValuePredictions) -> Iterator[Section]:
         "Errors",
         "<p class='soft'>In the units of each target. “Of the mean” is the error of predicting the "
         "mean for every image. The last column is the range of the middle 95 % of predicted less "
-        "true values: what to expect of a single image.</p>"
+        "true values: what to expect of a single image. The 95 % interval of the mean error is "
+        "Student's; it is unknown for one image, or where SciPy is not installed.</p>"
         f"{render_table(head, rows, ' nnnnnn')}",
     )
     charts = "".join(

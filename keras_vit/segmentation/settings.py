@@ -8,53 +8,42 @@ from __future__ import annotations
 import dataclasses
 
 from keras_vit.checks import check_choice, check_positive
+from keras_vit.cli.run_settings import MODEL_FORMS
 from keras_vit.cli.settings import settings_of_fields
+from keras_vit.fields import described, documented
 
 COMMAND = "segment train"
 
 
+@documented
 @dataclasses.dataclass(frozen=True)
 class SegmentSettings:
-    """Settings of a run that trains a segmentation head.
+    """Settings of a run that trains a segmentation head."""
 
-    Args:
-        images: Folder of images.
-        masks: Folder of PNG masks of the same names.
-        classes: Text file with a class per line, such as `road`, or `road 128 64 128` for coloured
-            masks.
-        model: Model to train a head on: {MODEL_FORMS}.
-        head: linear, mlp or dpt, see docs/dense.md.
-        output: Folder of the run.
-        validation: Share of the images to hold out, or 0.
-        image_size: Pixels along both sides; by default those of the model.
-        epochs: Number of epochs.
-        batch_size: Images per step.
-        learning_rate: Peak of a cosine schedule.
-        layer_decay: Ratio of the learning rates of successive blocks.
-        freeze: Whether to train the head alone.
-        first_value: Value of the first class in the masks.
-        ignored: Values of no class, or colours such as 224,224,192.
-        mask_suffix: What follows the name of an image in that of its mask.
-        seed: Random seed.
-    """
-
-    images: str | None = None
-    masks: str | None = None
-    classes: str | None = None
-    model: str | None = None
-    head: str = "linear"
-    output: str = "runs/segment"
-    validation: float = 0.2
-    image_size: int | None = None
-    epochs: int = 20
-    batch_size: int = 8
-    learning_rate: float = 1e-3
-    layer_decay: float | None = None
-    freeze: bool = False
-    first_value: int = 0
-    ignored: tuple[int | tuple[int, int, int], ...] = (255,)
-    mask_suffix: str = ""
-    seed: int = 0
+    images: str | None = described(None, "Folder of images.")
+    masks: str | None = described(None, "Folder of PNG masks of the same names.")
+    classes: str | None = described(
+        None,
+        "Text file with a class per line, such as `road`, or `road 128 64 128` for coloured masks.",
+    )
+    model: str | None = described(None, f"Model to train a head on: {MODEL_FORMS}.")
+    head: str = described("linear", "linear, mlp or dpt, see docs/dense.md.")
+    output: str = described("runs/segment", "Folder of the run.")
+    validation: float = described(0.2, "Share of the images to hold out, or 0.")
+    image_size: int | None = described(
+        None, "Pixels along both sides; by default those of the model."
+    )
+    epochs: int = described(20, "Number of epochs.")
+    batch_size: int = described(8, "Images per step.")
+    learning_rate: float = described(1e-3, "Peak of a cosine schedule.")
+    layer_decay: float | None = described(None, "Ratio of the learning rates of successive blocks.")
+    freeze: bool = described(False, "Whether to train the head alone.")
+    first_value: int = described(0, "Value of the first class in the masks.")
+    ignored: tuple[int | tuple[int, int, int], ...] = described(
+        (255,), "Values of no class, or colours such as 224,224,192."
+    )
+    mask_suffix: str = described("", "What follows the name of an image in that of its mask.")
+    seed: int = described(0, "Random seed.")
 
     def __post_init__(self) -> None:
         missing = [x for x in ("images", "masks", "classes", "model") if getattr(self, x) is None]

@@ -1,8 +1,6 @@
-from .adapt import adapt_model as adapt_model
-from .adapters import load_adapter as load_adapter
-from .adapters import save_adapter as save_adapter
 from .callbacks import EarlyStopping as EarlyStopping
 from .distillation import distillation_model as distillation_model
+from .file_predictions import Prediction as Prediction
 from .fit import TrainingResult as TrainingResult
 from .fit import TransferResult as TransferResult
 from .fit import fine_tune as fine_tune
@@ -13,10 +11,12 @@ from .losses import DistillationLoss as DistillationLoss
 from .losses import RegressionLoss as RegressionLoss
 from .losses import SigmoidCrossentropy as SigmoidCrossentropy
 from .masked_patches import masked_patch_model as masked_patch_model
+from .new_head import adapt_model as adapt_model
 from .optimizers import SGD as SGD
 from .optimizers import AdamW as AdamW
 from .optimizers import layerwise_decay as layerwise_decay
-from .prediction import Prediction as Prediction
+from .peft_files import load_adapter as load_adapter
+from .peft_files import save_adapter as save_adapter
 from .probe import ProbeResult as ProbeResult
 from .probe import fit_probe as fit_probe
 from .rate_search import LearningRateSearch as LearningRateSearch

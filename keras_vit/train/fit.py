@@ -20,10 +20,10 @@ from keras_vit.models.lora import add_lora
 from keras_vit.models.resizing import resize_model
 from keras_vit.resume.callback import ResumeTraining
 from keras_vit.runtime.model import Model
-from keras_vit.train.adapt import adapt_model, scope_of
 from keras_vit.train.arguments import check_model, check_task, check_types
 from keras_vit.train.callbacks import EarlyStopping, EvaluateAverages, last_weights
 from keras_vit.train.hyperparameters import Recipe
+from keras_vit.train.new_head import adapt_model, scope_of
 from keras_vit.train.run_folder import SaveBest
 from keras_vit.train.stages import (
     EarlierEpochs,

@@ -21,7 +21,7 @@ from keras_vit.models.feature_extraction import features_of, token_stage
 from keras_vit.models.graph import single_input
 from keras_vit.models.lora import merge_lora
 from keras_vit.runtime.model import Model
-from keras_vit.train.adapt import adapt_model
+from keras_vit.train.new_head import adapt_model
 
 if TYPE_CHECKING:  # reading images needs TensorFlow
     from collections.abc import Sequence

@@ -9,9 +9,9 @@ import keras
 import numpy as np
 
 from keras_vit.runtime.model import Model
-from keras_vit.train.adapt import scope_of
 from keras_vit.train.arguments import check_types
 from keras_vit.train.hyperparameters import Recipe
+from keras_vit.train.new_head import scope_of
 from keras_vit.train.stages import Epochs, training_batches
 from keras_vit.train.tasks import build_loss
 

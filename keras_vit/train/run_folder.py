@@ -4,12 +4,11 @@ config.json   settings with all values of the recipe; class names; lists of imag
 run.toml      the settings alone, for `--config` of the same command
 states/       training states, from which an interrupted run continues
 metrics.csv   loss and accuracy, learning rate and seconds of each epoch
-curves.png    the same as a plot (needs matplotlib)
 logs/         the same for TensorBoard (needs tensorboard)
 best.keras    the model of the best validation accuracy (or `MONITORS`), if there is validation
 model.keras   the model at the end
 results.json  accuracies, seconds, steps of an epoch, peak memory
-report.html   the result page, see `Run.report`
+report.html   the result page, with curves, see `Run.report`
 predictions.csv  class probabilities of the test or validation images
 
 Files are complete or absent: they are written under another name, forced to the disk and renamed.
@@ -39,7 +38,7 @@ from keras_vit.train.image_lists import IMAGE_LISTS, find_changes
 from keras_vit.train.keras_files import is_whole, save_keras_file
 from keras_vit.train.tasks import MONITORS, Monitor, in_units
 
-CONFIG, METRICS, RESULTS, CURVES = "config.json", "metrics.csv", "results.json", "curves.png"
+CONFIG, METRICS, RESULTS = "config.json", "metrics.csv", "results.json"
 BEST, FINAL = "best.keras", "model.keras"
 REPORT, PREDICTIONS = "report.html", "predictions.csv"
 STEPS, PEAK_MEMORY = "steps_per_epoch", "peak_memory_bytes"  # in results.json
@@ -49,7 +48,7 @@ STATES = "states"
 _STATES = f"{STATES}/**/*.state"
 LOCK = ".lock"
 _WRITTEN = (
-    *(CONFIG, SETTINGS_FILE, METRICS, RESULTS, CURVES),
+    *(CONFIG, SETTINGS_FILE, METRICS, RESULTS),
     *(BEST, FINAL, REPORT, PREDICTIONS),
 )
 
@@ -262,12 +261,11 @@ def write_results(
     results: dict[str, Any],
     history: keras.callbacks.History,
 ) -> None:
-    """Writes the model, the metrics, the curves and, last, the results of a finished run."""
+    """Writes the model, the metrics and, last, the results of a finished run."""
     save_keras_file(model, folder / FINAL)
     metrics = {name: list(values) for name, values in history.history.items()}
     if len(_read_rows(folder)) != len(history.epoch):  # not written epoch by epoch
         write_metrics(folder, history.epoch, metrics)
-    _write_curves(folder, metrics)
     params = getattr(history, "params", {})
     measured = {STEPS: params.get("steps"), FIRST_EPOCH: params.get("first_epoch") or None}
     measured[PEAK_MEMORY] = _peak_memory()
@@ -283,18 +281,6 @@ def _peak_memory() -> int | None:
         return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024  # KiB elsewhere
-
-
-def _write_curves(folder: pathlib.Path, metrics: dict[str, list[float]]) -> None:
-    if not metrics:
-        return
-    if importlib.util.find_spec("matplotlib") is None:
-        print(f"No curves.png: {pip_install('plot')}.", file=sys.stderr)
-        return
-    from keras_vit.analysis.plots import plot_training
-
-    with write_atomically(folder / CURVES, replace=True) as unfinished:
-        plot_training(metrics).savefig(unfinished, dpi=120)
 
 
 def find_saved_model(folder: pathlib.Path) -> pathlib.Path | None:

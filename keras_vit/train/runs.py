@@ -20,9 +20,9 @@ from keras_vit.export.formats import FORMATS
 from keras_vit.report.page import human_bytes, human_seconds
 from keras_vit.report.result_page import write_result_page
 from keras_vit.runtime.model import Model
+from keras_vit.train.file_predictions import Prediction, classify_files, predict_labelled
 from keras_vit.train.image_lists import IMAGE_LISTS, check_unchanged
 from keras_vit.train.keras_files import load_keras_file
-from keras_vit.train.prediction import Prediction, classify_files, predict_labelled
 from keras_vit.train.run_folder import (
     BEST,
     CONFIG,

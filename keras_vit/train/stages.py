@@ -18,8 +18,8 @@ import numpy as np
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.models.resizing import resize_table
 from keras_vit.runtime.model import Model
-from keras_vit.train.adapt import scope_of
 from keras_vit.train.hyperparameters import Recipe
+from keras_vit.train.new_head import scope_of
 
 if TYPE_CHECKING:  # reading images needs TensorFlow
     from keras_vit.data.image_set import ImageSet

@@ -15,10 +15,10 @@ import numpy as np
 
 from keras_vit.models.lora import merge_lora
 from keras_vit.runtime.model import Model
-from keras_vit.train.adapt import HEADS, scope_of
 from keras_vit.train.hyperparameters import LOSSES, Recipe
 from keras_vit.train.losses import RegressionLoss
 from keras_vit.train.metrics import AveragePrecision, TargetError
+from keras_vit.train.new_head import HEADS, scope_of
 
 if TYPE_CHECKING:  # reading images needs TensorFlow
     from keras_vit.data.image_set import ImageSet

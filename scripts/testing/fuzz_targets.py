@@ -285,7 +285,7 @@ class Adapters:
 
     def __init__(self, folder):
         from keras_vit.models.lora import add_lora
-        from keras_vit.train.adapters import save_adapter
+        from keras_vit.train.peft_files import save_adapter
 
         self.folder, self.contents = folder, []
         for layout in ("timm", "transformers"):
@@ -307,7 +307,7 @@ class Adapters:
 
     def read(self, data, rng):
         from keras_vit.models.lora import lora_layers
-        from keras_vit.train.adapters import load_adapter
+        from keras_vit.train.peft_files import load_adapter
 
         config, arrays = self.contents[rng.integers(2)]
         kind = rng.integers(5)

@@ -11,8 +11,8 @@ from keras_vit.analysis.plots import (
     as_rgb,
     overlay_attention,
     plot_attention,
+    plot_attention_distance,
     plot_maps,
-    plot_training,
 )
 
 pytest.importorskip("matplotlib")
@@ -83,15 +83,6 @@ def test_a_long_label_stays_in_the_picture(count, height):
     assert figure.axes[-1].get_ylabel().replace("\n", " ") == label
 
 
-def test_training_curves_have_a_panel_for_each_metric():
-    history = {"loss": [2, 1], "accuracy": [0.1, 0.2], "val_accuracy": [0.1, 0.3]}
-    figure = plot_training(history)
-    assert [len(axis.lines) for axis in figure.axes] == [1, 2]
-    np.testing.assert_array_equal(figure.axes[1].lines[1].get_ydata(), [0.1, 0.3])
-    with pytest.raises(ValueError, match="no curves"):
-        plot_training({})
-
-
 def test_images_of_every_range_become_the_same_picture():
     pixels = np.array([[0, 51], [102, 255]], "uint8")
     expected = np.repeat(pixels[:, :, None] / np.float32(255), 3, axis=2)
@@ -104,4 +95,4 @@ def test_images_of_every_range_become_the_same_picture():
 def test_without_matplotlib_the_message_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ImportError, match=r"keras-vision-transformer\[plot\]"):
-        plot_training({"loss": [1]})
+        plot_attention_distance([[1]])

@@ -85,6 +85,17 @@ def test_help_and_what_does_not_exist_answer_at_once(words, code, answer):
     assert answer in done.stdout + done.stderr and seconds < 0.5
 
 
+def test_flags_are_described_without_docstrings():
+    command = ["-m", "keras_vit", "train", "--help"]
+    plain, stripped = (
+        subprocess.run([sys.executable, *flags, *command], capture_output=True, text=True)
+        for flags in ((), ("-OO",))
+    )
+    assert stripped.returncode == 0, stripped.stderr
+    assert stripped.stdout == plain.stdout
+    assert "Whether half of the images are mirrored" in plain.stdout
+
+
 DAMAGED = {
     "not an archive": b"no model",
     "cut": b"PK\x03\x04" + b"\0" * 100,

@@ -49,8 +49,6 @@ def test_a_run_writes_its_files_and_resumes(place, capsys):
     rows = list(csv.DictReader((run / "metrics.csv").read_text().splitlines()))
     assert len(rows) == 1 and float(rows[0]["val_accuracy"]) == 1
     assert list((run / "logs").rglob("events*")) and list((run / "states").glob("*.state"))
-    pixels = keras.utils.img_to_array(keras.utils.load_img(run / "curves.png"))
-    assert pixels.std() > 10
     results = json.loads((run / "results.json").read_text())
     assert results["val_accuracy"] == 1 and results["seconds"] > 0
     best, final = (keras.saving.load_model(run / name) for name in ("best.keras", "model.keras"))

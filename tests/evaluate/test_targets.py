@@ -11,7 +11,7 @@ import scipy.stats
 
 import keras_vit
 from keras_vit.data.image_set import read_arrays
-from keras_vit.evaluate.predictions import predict_set
+from keras_vit.evaluate.class_predictions import predict_set
 from keras_vit.evaluate.targets import LabelPredictions, ValuePredictions, predict_targets
 
 
@@ -107,7 +107,13 @@ def test_the_interval_of_an_error_is_students(count):
     found = ValuePredictions("test", ("",) * count, ("x",), np.zeros_like(errors), errors)
     size = np.abs(errors[:, 0])
     low, high = scipy.stats.t.interval(0.95, count - 1, size.mean(), scipy.stats.sem(size))
-    assert found.score()[0].mae_interval == pytest.approx((max(0, low), high), rel=1e-3)
+    assert found.score()[0].mae_interval == pytest.approx((max(0, low), high), rel=1e-6)
+
+
+def test_without_scipy_the_interval_of_an_error_is_unknown(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    found = ValuePredictions("test", ("",) * 2, ("x",), np.zeros((2, 1)), np.ones((2, 1)))
+    assert np.isnan(found.score()[0].mae_interval).all() and found.score()[0].mae == 1
 
 
 @pytest.mark.parametrize("task", ["multi_label", "regression"])

@@ -14,7 +14,7 @@ from keras_vit.models.attention import attention_scores
 from keras_vit.models.lora import add_lora
 from keras_vit.models.vit import build_vit
 from keras_vit.runtime.model import Model
-from keras_vit.train.adapt import adapt_model
+from keras_vit.train.new_head import adapt_model
 from tests.checks import quick
 from tests.fixtures import fill_random, images_for, tiny_config
 

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from keras_vit.evaluate.predictions import Predictions
+from keras_vit.evaluate.class_predictions import Predictions
 from keras_vit.report.page import human_seconds
 from keras_vit.report.result_page import write_result_page
 from tests.models.test_feature_extraction import random_vit

@@ -76,25 +76,7 @@ def contents(folder):
     assert all(row.pop("seconds") for row in rows)
     results = read_results(folder)
     assert results.pop("peak_memory_bytes") > 1e8
-    assert (folder / "curves.png").read_text() == "3 epochs"
     return weights, [rows, (folder / "config.json").read_text(), results]
-
-
-class Figure:
-    """Takes the place of a figure of matplotlib, which takes longer than the rest."""
-
-    def __init__(self, metrics):
-        self.text = f"{len(metrics['loss'])} epochs"
-
-    def savefig(self, path, dpi):
-        path.write_text(self.text)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def quick_plots():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("keras_vit.analysis.plots.plot_training", Figure)
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +89,7 @@ def whole(tmp_path_factory):
     states = sum(name.endswith(".state") for name in names)
     assert names.count("metrics.csv") == EPOCHS and names.count("best.keras") == 2
     assert states == EPOCHS + 1
-    assert set(names) >= {"config.json", "model.keras", "curves.png", "results.json"}
+    assert set(names) >= {"config.json", "model.keras", "results.json"}
     return contents(folder), names
 
 

@@ -24,8 +24,8 @@ from keras_vit.models.naflex import build_naflex
 from keras_vit.models.resizing import resize_model
 from keras_vit.pretrained import from_pretrained
 from keras_vit.resize import resize_positions
-from keras_vit.train.adapt import adapt_model
 from keras_vit.train.masked_patches import masked_patch_model
+from keras_vit.train.new_head import adapt_model
 from keras_vit.weights.load import load_weights
 from keras_vit.weights.save import save_weights
 from scripts.golden.eval_cases import is_scale, values

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 from keras_vit.errors import needing_tensorflow
-from keras_vit.evaluate.predictions import Predictions, predict_set
+from keras_vit.evaluate.class_predictions import Predictions, predict_set
 from keras_vit.evaluate.targets import LabelPredictions, ValuePredictions, predict_targets
 from keras_vit.models.heads import class_probabilities
 

@@ -20,7 +20,7 @@ from keras_vit.create import build
 from keras_vit.errors import CheckpointError
 from keras_vit.models.lora import add_lora, lora_layers
 from keras_vit.models.quantized import float_values
-from keras_vit.train.adapters import load_adapter, save_adapter
+from keras_vit.train.peft_files import load_adapter, save_adapter
 from keras_vit.variants import find_config
 from keras_vit.weights.inspection import adapt_config, inspect_file
 from keras_vit.weights.load import load_weights

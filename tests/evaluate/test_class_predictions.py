@@ -11,7 +11,7 @@ import pytest
 from keras_vit.data.csv_file import read_csv
 from keras_vit.data.folder import read_folder
 from keras_vit.data.image_set import read_arrays
-from keras_vit.evaluate.predictions import predict_set
+from keras_vit.evaluate.class_predictions import predict_set
 from keras_vit.models.vit import build_vit
 from keras_vit.train.fit import evaluate_accuracy
 from tests.data.pictures import write_folder
