@@ -275,7 +275,7 @@ class RotaryPositions:
 
     The channels of a head form pairs, and the position of a patch turns the pairs of its query and
     key: half of them by angles that grow with the row, half with the column. Pair `k` of `n` in a
-    half has the frequency `base ** (-k / n)`. Class tokens are not turned.
+    half has the frequency `base ** (-k / n)`. Class tokens are not rotated.
 
     Args:
         coordinates: `"index"` counts rows and columns (EVA-02, https://arxiv.org/abs/2303.11331),
@@ -289,7 +289,7 @@ class RotaryPositions:
         reference_grid: Patches along (height, width) that indices are scaled to, so that images of
             another size have the angles of the pre-training; `None` leaves them as they are.
         order: `"hw"` if the row turns the first half of the pairs, `"wh"` if the column does.
-        register_base: Base of the frequencies of registers, which are turned as the patches of a
+        register_base: Base of the frequencies of registers, which are rotated as the patches of a
             square grid of their own, as in ViT-5 (https://arxiv.org/abs/2602.08071); `None` leaves
             them as they are.
 
@@ -323,11 +323,11 @@ class RotaryPositions:
             )
 
     def check_registers(self, num_registers: int) -> None:
-        """Raises ValueError if registers are turned and are not a square grid."""
+        """Raises ValueError if rotated registers do not form a square grid."""
         square = num_registers > 0 and math.isqrt(num_registers) ** 2 == num_registers
         if self.register_base is not None and not square:
             raise ValueError(
-                "Registers that are turned are a square grid: 1, 4, 9, ... Received: "
+                "Rotated registers must form a square grid: 1, 4, 9, ... Received: "
                 f"num_registers={num_registers}, register_base={self.register_base}. Change "
                 "num_registers, or set register_base to None."
             )

@@ -13,8 +13,8 @@ import keras
 
 from keras_vit.config import ResNetConfig, ViTConfig
 from keras_vit.errors import printable
+from keras_vit.families.augreg import is_augreg_name
 from keras_vit.hub.addresses import is_address
-from keras_vit.hub.augreg import is_augreg_name
 from keras_vit.hub.card import OPEN_LICENCES, Card
 from keras_vit.hub.catalog import find_tag, find_weights
 from keras_vit.models.heads import shape_of

@@ -97,7 +97,7 @@ def attach_names(package: str, file: str) -> tuple[Any, Any, Any]:
 
     Args:
         package: `__name__` of the package.
-        file: Its `__file__`; the names stand in the `.pyi` file beside it.
+        file: Its `__file__`; the names are in the `.pyi` file next to it.
 
     Returns:
         `__getattr__`, `__dir__` and `__all__` of the package.

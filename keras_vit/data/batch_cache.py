@@ -99,7 +99,7 @@ def _lock(prefix: str) -> int | None:
     `tf.data` writes to `PREFIX_0.*`, of which one is a lock file, and renames the files at the end.
     It refuses to write if there are such files, also of a process that was killed. All who may
     write share a lock of the system, which ends with the process; whoever can have it alone knows
-    that nobody writes.
+    that no process writes.
     """
     try:
         import fcntl

@@ -83,7 +83,7 @@ def batched(model: keras.Layer, x: np.ndarray) -> np.ndarray:
 
 
 class _Trainer:
-    """One probe on standardised tokens, trained anew for each learning rate."""
+    """One probe on standardised tokens, trained from the start for each learning rate."""
 
     def __init__(self, tokens: np.ndarray, labels: np.ndarray, classes: int):
         width = tokens.shape[-1]

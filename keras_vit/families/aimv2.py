@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from keras_vit.families import keys
 from keras_vit.families.cards import TIMM, Origin, Published
+from keras_vit.families.family import Family
 
 # transformers
 _NO_BIAS = keys.Only((False,), "dense layers with bias")
@@ -46,3 +47,5 @@ CARDS = (
         ),
     ),
 )  # fmt: skip
+
+FAMILY = Family(CARDS, MODEL_TYPES)

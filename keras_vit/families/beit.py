@@ -6,6 +6,7 @@ from typing import Any
 
 from keras_vit.families import keys
 from keras_vit.families.cards import TIMM, Origin, Published
+from keras_vit.families.family import Family
 from keras_vit.families.keys import Fields
 
 
@@ -90,3 +91,5 @@ CARDS = (
         )
     ),
 )  # fmt: skip
+
+FAMILY = Family(CARDS, MODEL_TYPES, PROCESSORS, TIMM_MODELS)

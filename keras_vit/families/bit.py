@@ -7,6 +7,7 @@ from typing import Any
 from keras_vit.config import UNIT_RANGE, Preprocessing, ResNetConfig
 from keras_vit.families import keys
 from keras_vit.families.cards import TIMM, Origin, Published, Publisher
+from keras_vit.families.family import Family
 from keras_vit.families.keys import Fields
 from keras_vit.families.preprocessing import OPENAI
 
@@ -125,3 +126,5 @@ CARDS = (
     ),
     Published(_TIMM_21K, "bit_in21k", _all("resnetv2_{}_bit.goog_in21k")),
 )  # fmt: skip
+
+FAMILY = Family(CARDS, MODEL_TYPES, PROCESSORS, TIMM_MODELS)

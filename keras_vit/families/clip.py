@@ -6,6 +6,7 @@ from typing import Any
 
 from keras_vit.families import keys
 from keras_vit.families.cards import EXACT, TIMM, Files, Origin, Published, each
+from keras_vit.families.family import Family
 from keras_vit.families.keys import Fields
 from keras_vit.families.preprocessing import OPENAI
 
@@ -104,3 +105,5 @@ CARDS = (
         "metaclip_2pt5b", b32=_ONE, b16=_ONE, l14=_ONE, h14=_ONE
     )),
 )  # fmt: skip
+
+FAMILY = Family(CARDS, MODEL_TYPES, PROCESSORS, doubts=DOUBTS)

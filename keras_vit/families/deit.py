@@ -17,6 +17,7 @@ from keras_vit.families.cards import (
     Published,
     with_top1,
 )
+from keras_vit.families.family import Family
 from keras_vit.families.keys import Fields
 from keras_vit.families.preprocessing import SHORTER_SIDE
 
@@ -127,3 +128,5 @@ CARDS = (
         {"vit_ti16": (74.5,), "vit_s16": (81.2,), "vit_b16": (83.4, 85.2)},
     )),
 )  # fmt: skip
+
+FAMILY = Family(CARDS, MODEL_TYPES, PROCESSORS, TIMM_MODELS)

@@ -9,6 +9,7 @@ from typing import Any
 from keras_vit.config import IMAGENET_STATISTICS, RotaryPositions
 from keras_vit.families import keys
 from keras_vit.families.cards import EXACT, HUB, HUB_EXACT, TIMM, Origin, Published
+from keras_vit.families.family import Family
 from keras_vit.families.keys import Fields
 from keras_vit.families.newer import DINOV3
 from keras_vit.families.preprocessing import SHORTER_SIDE, TORCHVISION
@@ -191,3 +192,5 @@ CARDS = (
         )
     )),
 )  # fmt: skip
+
+FAMILY = Family(CARDS, MODEL_TYPES, PROCESSORS)

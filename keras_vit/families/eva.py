@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from keras_vit.families.cards import TIMM, Origin, Published
+from keras_vit.families.family import Family
 
 # Published checkpoints, by timm
 _EVA02 = Origin(TIMM, "https://arxiv.org/abs/2303.11331", classes=1000, licence="MIT")
@@ -24,3 +25,5 @@ CARDS = (
     )),
     Published(_PRETRAINED, "mim_m38m", (("eva02_l14", "eva02_large_patch14_224.mim_m38m"),)),
 )  # fmt: skip
+
+FAMILY = Family(CARDS)

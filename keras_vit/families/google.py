@@ -22,6 +22,7 @@ from keras_vit.families.cards import (
     each,
     with_top1,
 )
+from keras_vit.families.family import Family
 from keras_vit.families.keys import Fields
 from keras_vit.families.preprocessing import SQUASHED
 
@@ -351,3 +352,5 @@ CARDS = (
         )),
     ),
 )  # fmt: skip
+
+FAMILY = Family(CARDS, MODEL_TYPES, PROCESSORS, TIMM_MODELS)

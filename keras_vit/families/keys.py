@@ -164,7 +164,7 @@ class Doubt(NamedTuple):
     Args:
         names: Pattern of the names.
         notes: What timm's notes on such a checkpoint say, if the file has any.
-        field: Field of the configuration. A caller who sets it goes on.
+        field: Field of the configuration. If the caller sets it, the key is ignored.
         text: What is in doubt, with `{}` for the name.
     """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from keras_vit.families import keys
 from keras_vit.families.cards import EXACT, HUB, HUB_EXACT, TIMM, Origin, Published
+from keras_vit.families.family import Family
 from keras_vit.families.preprocessing import TORCHVISION
 
 # transformers; I-JEPA is https://arxiv.org/abs/2301.08243, MSN https://arxiv.org/abs/2204.07141.
@@ -37,3 +38,5 @@ CARDS = (
         ("vit_h14", "facebook/vit-mae-huge"),
     )),
 )  # fmt: skip
+
+FAMILY = Family(CARDS, MODEL_TYPES)

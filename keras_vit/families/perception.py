@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from keras_vit.families.cards import TIMM, Origin, Published
+from keras_vit.families.family import Family
 
 # Published checkpoints, by timm. Classes of the core models are dimensions of their projection.
 _DIMENSIONS = {
@@ -33,3 +34,5 @@ CARDS = (
         ("pe_lang_gigantic14", "vit_pe_lang_gigantic_patch14_448.fb_tiling", 448),
     )),
 )  # fmt: skip
+
+FAMILY = Family(CARDS)

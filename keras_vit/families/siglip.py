@@ -8,6 +8,7 @@ from typing import Any
 from keras_vit.config import UNIT_RANGE
 from keras_vit.families import keys
 from keras_vit.families.cards import BIG_VISION, EXACT, HUB, TIMM, Files, Origin, Published, each
+from keras_vit.families.family import Family
 from keras_vit.families.keys import Fields
 from keras_vit.families.preprocessing import SQUASHED
 
@@ -178,3 +179,5 @@ CARDS = (
         "siglip2-{}-naflex", siglip2_naflex_b16=(256,), siglip2_naflex_so400m16=(256,)
     )),
 )  # fmt: skip
+
+FAMILY = Family(CARDS, MODEL_TYPES, PROCESSORS)

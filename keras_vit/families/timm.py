@@ -7,6 +7,7 @@ from typing import Any
 from keras_vit.config import ViTConfig
 from keras_vit.families import keys
 from keras_vit.families.cards import TIMM, Origin, Published
+from keras_vit.families.family import Family
 
 # The plain ViT by its arguments, by the epsilon of its norms.
 _PLAIN = {1e-6: "vit_base_patch16_224", 1e-5: "vit_base_patch16_clip_quickgelu_224"}
@@ -48,3 +49,5 @@ CARDS = (
     Published(_SBB._replace(options={**_SBB.options, "num_registers": 1}), "sbb_reg1_in1k",
               (("vit_m16", "vit_medium_patch16_reg1_gap_256.sbb_in1k", 256),)),
 )  # fmt: skip
+
+FAMILY = Family(CARDS, timm_models=TIMM_MODELS)

@@ -11,10 +11,10 @@ import urllib.parse
 
 SCHEMES = ("https", "http", "gs", "hf", "file")
 
-# Of a path in a URL everything else is percent-encoded, "+" too: Google's bucket names use it, and
+# Of a path in a URL everything else is percent-encoded, "+" too: bucket names use it, and
 # some servers read a raw "+" as a space. "%" stays, for a path may be encoded already.
 _SAFE_IN_PATH = "/%-._~!$&'()*,;=:@"
-_GOOGLE = "https://storage.googleapis.com/"
+_PUBLIC_BUCKETS = "https://storage.googleapis.com/"
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _OWNER_OR_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _PATH_PART = re.compile(r'(?!\.{1,2}$)[^\x00-\x1f<>:"\\|?*]+')
@@ -86,7 +86,7 @@ def download_url(address: str) -> str:
     """
     scheme, _, rest = address.partition("://")
     if scheme == "gs":
-        return _GOOGLE + urllib.parse.quote(rest, safe=_SAFE_IN_PATH)
+        return _PUBLIC_BUCKETS + urllib.parse.quote(rest, safe=_SAFE_IN_PATH)
     parts = urllib.parse.urlsplit(address)
     if scheme not in ("https", "http") or not parts.hostname:
         raise ValueError(

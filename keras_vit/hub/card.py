@@ -20,8 +20,7 @@ class Card:
         tag: Its name among the checkpoints of that architecture. It ends in a number of pixels if
             the image size is not the architecture's own.
         address: `gs://...` or `hf://...`.
-        layout: Layout of its arrays: `"official"`, `"bit"`, `"big_vision"`, `"timm"` or
-            `"transformers"`.
+        layout: Layout of its arrays, such as `"official"`, `"timm"` or `"transformers"`.
         image_size: Pixels along (height, width) of its images.
         classes: Outputs of its head, or `None` without one.
         preprocessing: Preprocessing of its images for evaluation.

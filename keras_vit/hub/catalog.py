@@ -8,9 +8,8 @@ import pathlib
 from collections.abc import Iterator, Mapping
 
 from keras_vit.families.cards import File, Published
-from keras_vit.families.family import FAMILIES
+from keras_vit.families.table import FAMILIES
 from keras_vit.hub.addresses import is_address
-from keras_vit.hub.augreg import INDEX, read_augreg_index
 from keras_vit.hub.cache import fetch
 from keras_vit.hub.card import Card
 from keras_vit.variants import find_variant
@@ -193,16 +192,3 @@ def hub_advice(text: str) -> str:
     """Suggests `hf://` for a name of the form `owner/name`."""
     is_name = text.count("/") == 1 and not text.startswith((".", "/", "~"))
     return f" On the Hugging Face hub it is hf://{text}." if is_name else ""
-
-
-def load_augreg_index() -> list[dict[str, str | float]]:
-    """Downloads and reads the index of the more than 50,000 AugReg files.
-
-    Returns:
-        One row for each fine-tuned file, by the names of the index's columns. What
-        `find_best_augreg` takes.
-
-    Raises:
-        DownloadError: If it cannot be fetched.
-    """
-    return read_augreg_index(fetch(INDEX))

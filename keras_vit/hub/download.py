@@ -34,7 +34,7 @@ from keras_vit.reading import read_json
 
 _CHUNK = 1 << 18  # bytes read at a time
 _LONGEST = 24 * 3600.0  # seconds for a download, with all its attempts
-_LARGEST = 1 << 36  # bytes of a file whose size nobody states
+_LARGEST = 1 << 36  # bytes of a file without a Content-Length
 
 
 @dataclasses.dataclass
@@ -220,7 +220,7 @@ def _validator(headers: email.message.Message) -> str | None:
 
 
 def _md5(headers: email.message.Message) -> str | None:
-    """Google's storage publishes `x-goog-hash: md5=...`, others `Content-MD5`, in base 64."""
+    """Cloud Storage publishes `x-goog-hash: md5=...`, others `Content-MD5`, in base 64."""
     values = [v.strip() for text in headers.get_all("x-goog-hash", []) for v in text.split(",")]
     values = [v.removeprefix("md5=") for v in values if v.startswith("md5=")]
     for value in [*values, headers.get("Content-MD5", "")]:

@@ -66,7 +66,7 @@ def rotary_tables(
 def prefix_angles(
     rope: RotaryPositions, head_dim: int, num_prefix_tokens: int, num_registers: int
 ) -> np.ndarray:
-    """Angles of the tokens before the patches: 0, but for registers that are turned.
+    """Angles of the tokens before the patches: 0, except for rotated registers.
 
     Args:
         rope: As for `rotary_tables`, and so are the others.
@@ -102,7 +102,7 @@ def rotate(x: keras.KerasTensor, tables: Any, interleaved: bool) -> keras.KerasT
     """Turns every pair of channels by the angle of its token, in float32.
 
     Prefix tokens are multiplied by 1 and stay as they are. The channels of interleaved pairs come
-    out as two halves: products of queries and keys that are both turned do not depend on the order.
+    out as two halves: products of queries and keys both rotated do not depend on the order.
 
     Args:
         x: Queries or keys, float tensor of shape `(B, A, T, d)`.
@@ -112,13 +112,13 @@ def rotate(x: keras.KerasTensor, tables: Any, interleaved: bool) -> keras.KerasT
     Returns:
         Tensor of the shape and type of `x`.
     """
-    turned = ops.cast(x, "float32")
+    rotated = ops.cast(x, "float32")
     if interleaved:
-        first, second = turned[..., 0::2], turned[..., 1::2]  # (B, A, T, d / 2) each
+        first, second = rotated[..., 0::2], rotated[..., 1::2]  # (B, A, T, d / 2) each
     else:
-        first, second = ops.split(turned, 2, axis=-1)
+        first, second = ops.split(rotated, 2, axis=-1)
     cosine, sine = (ops.convert_to_tensor(table) for table in tables)
-    turned = ops.concatenate(
+    rotated = ops.concatenate(
         [first * cosine - second * sine, second * cosine + first * sine], axis=-1
     )
-    return ops.cast(turned, x.dtype)
+    return ops.cast(rotated, x.dtype)

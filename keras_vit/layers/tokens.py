@@ -1,4 +1,4 @@
-"""What is learned beside the patches: class tokens, registers and position embeddings."""
+"""Learned tokens and position embeddings: class tokens, registers and positions."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import Any
 def shape_to_trace(x: Any) -> tuple[int | None, ...]:
     """Shape for the signature of a traced function: open without a graph, where it is run at once.
 
-    In a graph, gradients keep the known sizes of `x`. Elsewhere every size would be traced anew.
+    In a graph, gradients keep the known sizes of `x`. Elsewhere each new size would be traced.
     """
     import tensorflow as tf
 

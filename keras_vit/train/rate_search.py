@@ -63,7 +63,7 @@ def search_learning_rate(
 
     Args:
         model: A model for the classes of the images, such as of `adapt_model`. It is compiled
-            anew and trained; the weights are put back afterwards.
+            again and trained; the weights are put back afterwards.
         images: Training images.
         recipe: Optimizer, batch size, loss and augmentation.
         seed: Seed of shuffling and augmentation.

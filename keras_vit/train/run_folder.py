@@ -264,7 +264,7 @@ def write_results(
     """Writes the model, the metrics and, last, the results of a finished run."""
     save_keras_file(model, folder / FINAL)
     metrics = {name: list(values) for name, values in history.history.items()}
-    if len(_read_rows(folder)) != len(history.epoch):  # nobody wrote them epoch by epoch
+    if len(_read_rows(folder)) != len(history.epoch):  # not written epoch by epoch
         write_metrics(folder, history.epoch, metrics)
     params = getattr(history, "params", {})
     measured = {STEPS: params.get("steps"), FIRST_EPOCH: params.get("first_epoch") or None}

@@ -184,7 +184,7 @@ def _for_channels(preprocessing: Preprocessing, channels: int, info: FileInfo) -
         raise CheckpointError(
             f"{info.path} comes with mean and standard deviation of {count} channels, and the "
             f"model has {channels}. Pass preprocessing=keras_vit.Preprocessing(mean, std) with 1 "
-            f"or {channels} values each, or correct image_mean and image_std beside the file."
+            f"or {channels} values each, or correct image_mean and image_std next to the file."
         )
     mean, std = ((sum(values) / len(values),) for values in (preprocessing.mean, preprocessing.std))
     return dataclasses.replace(preprocessing, mean=mean, std=std)

@@ -12,8 +12,8 @@ from typing import Any
 
 from keras_vit.config import CROP_MODES, IMAGENET_STATISTICS, Preprocessing
 from keras_vit.errors import CheckpointError
-from keras_vit.families.family import FAMILIES
 from keras_vit.families.keys import Processor
+from keras_vit.families.table import FAMILIES
 
 # By name without its ending; transformers 5.23, and 4 for what left it.
 PROCESSORS = {name: each for family in FAMILIES for name, each in family.processors.items()}

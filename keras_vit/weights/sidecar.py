@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from keras_vit.config import Preprocessing
 from keras_vit.errors import CheckpointError
-from keras_vit.families.family import FAMILIES
 from keras_vit.families.keys import (
     TIMM,
     TIMM_ARGS,
@@ -26,6 +25,7 @@ from keras_vit.families.keys import (
     Sets,
     Size,
 )
+from keras_vit.families.table import FAMILIES
 from keras_vit.reading import read_json
 from keras_vit.weights.processors import (
     OWN,
@@ -63,7 +63,7 @@ class Refusal(NamedTuple):
 
     Args:
         text: What it is, and where it stands.
-        fields: Fields of the configuration. A caller who sets them all goes on without it.
+        fields: Fields of the configuration. A caller who sets all of them does not need it.
         open: Whether nothing says what the fields are, so that a given model may have any.
     """
 
@@ -374,7 +374,7 @@ def _load(path: pathlib.Path, reader: _Reader) -> dict[str, Any]:
         if not isinstance(content, dict):
             raise ValueError("it is no JSON object")
     except (OSError, ValueError) as error:
-        reader.refuse(f"{path.name} beside it cannot be read ({str(error)[:200]}). Fetch it again")
+        reader.refuse(f"{path.name} next to it cannot be read ({str(error)[:200]}). Fetch it again")
         return {}
     return content
 

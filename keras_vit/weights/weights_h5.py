@@ -150,8 +150,9 @@ def load_keras_weights(
     }
     taken = [field for field, (_, origin) in stated.items() if origin == "the architecture"]
     _LOGGER.warning(
-        "%s holds weights alone. Of the architecture, not of the file, are: %s. Pass them if the "
-        "model was made with others, or save it as a .keras file.",
+        "%s holds weights alone. The file does not contain these settings, so the architecture's "
+        "defaults are used: %s. Pass them if the model was made with others, or save it as a "
+        ".keras file.",
         printable(path),
         ", ".join(taken),
     )

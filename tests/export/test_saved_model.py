@@ -14,6 +14,7 @@ from keras_vit.export import freeze
 from keras_vit.export.inference import prepare
 from keras_vit.export.runners import load_saved_model
 from keras_vit.export.saved_model import ServingModule, export_saved_model
+from keras_vit.models.naflex import build_naflex
 from keras_vit.models.vit import build_vit
 from keras_vit.segmentation.model import build_segmenter
 from tests.counts import check_counts, script
@@ -196,7 +197,9 @@ def tiny_vit(**changes):
 MADE = {
     "distilled": lambda: tiny_vit(distillation_token=True, classifier_activation="softmax"),
     "norms": lambda: tiny_vit(norm_before_blocks=True, norm_patches=True),
-    "any aspect": lambda: tiny_vit(max_num_patches=20, pooling="gap", class_token=False),
+    "any aspect": lambda: build_naflex(
+        tiny_config(depth=1, max_num_patches=20, pooling="gap", class_token=False)
+    ),
     "segmenter": lambda: build_segmenter(tiny_vit(), classes=3),
 }
 

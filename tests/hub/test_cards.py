@@ -8,7 +8,7 @@ import pytest
 
 import keras_vit
 from keras_vit.config import ResNetConfig, ViTConfig, replace_fields
-from keras_vit.families.family import FAMILIES
+from keras_vit.families.table import FAMILIES
 from keras_vit.hub.addresses import download_url, parse_hub_address
 from keras_vit.hub.catalog import CARDS, find_card, list_weights
 from keras_vit.variants import VARIANTS

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 import keras_vit
 from keras_vit.runtime.compilers import SWITCH
+from tests.checks import quick
 from tests.workers import run
 
 
@@ -48,9 +49,12 @@ def test_steps_of_a_users_own_get_what_keras_gives_them():
     assert model.fit(data, shuffle=False, verbose=0).history["labels"] == [1.0]
 
 
-@pytest.mark.parametrize("onednn", ["0", "1"])
-def test_what_is_chosen_for_the_user_means_what_keras_does(onednn):
+CASES = [("0", "few"), ("0", "all"), ("1", "all")]
+
+
+@pytest.mark.parametrize(("onednn", "extent"), quick(CASES, ("0", "few")))
+def test_what_is_chosen_for_the_user_means_what_keras_does(onednn, extent):
     """Labels outside of the classes, assertions, prints, Python, strings, open sizes."""
     variables = {"TF_ENABLE_ONEDNN_OPTS": onednn, SWITCH: "1"}
-    printed = run("tests.runtime.xla_cases", "check", onednn, **variables)
+    printed = run("tests.runtime.xla_cases", "check", onednn, extent, **variables)
     assert "all mean the same" in printed

@@ -19,6 +19,7 @@ SLOW = (
     *(
         "validation_and_prediction",
         "class_weights",
+        "labels_with_xla",
         "single_batches",
         "own_models",
         "keras_itself",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import types
 
 import keras
@@ -214,7 +215,7 @@ def printed(tmp_path_factory):
         "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_max_isa=AVX2",
     }
     with pytest.MonkeyPatch.context() as patch:
-        for name in (BUFFERS, LIMIT):
+        for name in (BUFFERS, LIMIT, *HEAPS):
             patch.delenv(name, raising=False)
         folder = tmp_path_factory.mktemp("default_path")
         try:
@@ -225,30 +226,30 @@ def printed(tmp_path_factory):
             pytest.skip("XLA of this TensorFlow takes whatever instructions there are")
 
 
+def page_faults(printed: str, what: str) -> int:
+    return int(re.search(rf"page faults {what}: (\d+)", printed).group(1))
+
+
 def test_a_processor_without_onednn_trains_predicts_and_saves_with_xla(printed):
     assert "trained, predicted, saved" in printed
 
 
 def test_one_call_keeps_the_buffers(printed):
-    assert int(printed.rpartition(":")[2]) < 10_000
-
-
-def page_faults_of_fit(function: str) -> int:
-    with pytest.MonkeyPatch.context() as patch:
-        for name in (BUFFERS, LIMIT, *HEAPS):
-            patch.delenv(name, raising=False)
-        printed = run("tests.runtime.default_path", function, TF_ENABLE_ONEDNN_OPTS="0")
-    return int(printed.rpartition(":")[2])
+    assert page_faults(printed, "of products") < 10_000
 
 
 @glibc
-def test_a_replica_keeps_the_memory_of_its_threads():
-    assert page_faults_of_fit("fit_one_replica_with_kept_memory") < 20_000
+def test_a_replica_keeps_the_memory_of_its_threads(printed):
+    assert page_faults(printed, "of a replica") < 20_000
 
 
 @glibc
+@pytest.mark.slow
 @pytest.mark.skipif(tf.__version__ < "2.21", reason="not known before")
 @pytest.mark.skipif(pages_are_always_huge(), reason="a page fault brings 2 MiB")
-def test_tensorflow_still_returns_the_memory_of_its_threads():
+def test_tensorflow_still_returns_the_memory_of_its_threads(monkeypatch):
     """When this fails, TensorFlow no longer lowers glibc's trim threshold: see `keep_buffers`."""
-    assert page_faults_of_fit("fit_one_replica") > 100_000
+    for name in (BUFFERS, LIMIT, *HEAPS):
+        monkeypatch.delenv(name, raising=False)
+    printed = run("tests.runtime.default_path", "fit_one_replica", TF_ENABLE_ONEDNN_OPTS="0")
+    assert page_faults(printed, "of a replica") > 100_000

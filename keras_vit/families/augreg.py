@@ -134,7 +134,7 @@ def read_augreg_index(path: str | os.PathLike[str]) -> list[dict[str, str | floa
     """Reads the `index.csv` of the AugReg files: one row a fine-tuned file.
 
     Args:
-        path: The file, as `keras_vit.hub.fetch_weights(keras_vit.hub.augreg.INDEX)` finds it.
+        path: The file, as `keras_vit.hub.fetch_weights(INDEX)` fetches it.
 
     Returns:
         Its rows, by the names of its columns; columns of numbers as floats.

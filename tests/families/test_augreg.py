@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keras_vit
+from keras_vit.families import augreg
 from keras_vit.families.augreg_files import ADAPTED_TO, AUGMENTATIONS, DATASETS, MODELS
-from keras_vit.hub.augreg import is_augreg_name
 from keras_vit.hub.catalog import list_weights
 from keras_vit.variants import VARIANTS, find_variant
 
@@ -57,10 +57,10 @@ COLUMNS = [
     )
 )
 def test_a_name_is_read_as_it_was_written(options):
-    name = keras_vit.hub.augreg_file_name(**options)
-    file = keras_vit.hub.parse_augreg_name(name)
+    name = augreg.augreg_file_name(**options)
+    file = augreg.parse_augreg_name(name)
     assert file.name == name
-    assert file == keras_vit.hub.parse_augreg_name(file.address.removesuffix(".npz"))
+    assert file == augreg.parse_augreg_name(file.address.removesuffix(".npz"))
     assert file.variant == find_variant(MODELS.get(options["model"], options["model"]))
     assert (file.dataset, file.augmentation) == (options["dataset"], options["augmentation"])
     assert file.image_size == (options["image_size"] if options["adapted_to"] else 224)
@@ -68,7 +68,7 @@ def test_a_name_is_read_as_it_was_written(options):
 
 
 def test_the_recommended_name_of_the_readme():
-    name = keras_vit.hub.augreg_file_name(
+    name = augreg.augreg_file_name(
         "R26_S_32",
         augmentation="light1",
         adapted_to="imagenet2012",
@@ -78,7 +78,7 @@ def test_the_recommended_name_of_the_readme():
         "R26_S_32-i21k-300ep-lr_0.001-aug_light1-wd_0.1-do_0.0-sd_0.0"
         "--imagenet2012-steps_20k-lr_0.01-res_384.npz"
     )
-    file = keras_vit.hub.parse_augreg_name(name)
+    file = augreg.parse_augreg_name(name)
     assert (file.variant, file.classes, file.image_size) == ("r26_vit_s32", 1000, 384)
 
 
@@ -86,8 +86,8 @@ def test_every_card_of_augreg_has_a_name_that_is_read():
     cards = [card for card in list_weights() if "/augreg/" in card.address]
     assert len(cards) > 30
     for card in cards:
-        file = keras_vit.hub.parse_augreg_name(card.address)
-        assert card.options["dropout_rate"] == 0 and is_augreg_name(card.address)
+        file = augreg.parse_augreg_name(card.address)
+        assert card.options["dropout_rate"] == 0 and augreg.is_augreg_name(card.address)
         assert (file.address, file.variant) == (card.address, card.variant)
         assert (file.classes, file.image_size) == (card.classes, card.image_size[0])
 
@@ -109,17 +109,17 @@ def test_models_are_architectures():
 )
 def test_settings_that_augreg_does_not_have(options, message):
     with pytest.raises(ValueError, match=message):
-        keras_vit.hub.augreg_file_name(**{"model": "B_16", **options})
+        augreg.augreg_file_name(**{"model": "B_16", **options})
 
 
 @pytest.mark.parametrize("name", ["ViT-B_16.npz", "X_16-i21k-300ep-lr_0.001", "B_16-i21k.npz", ""])
 def test_other_names_are_refused(name):
     with pytest.raises(ValueError, match="is not the name of an AugReg file"):
-        keras_vit.hub.parse_augreg_name(name)
+        augreg.parse_augreg_name(name)
 
 
 def index_row(model, dataset, augmentation, final_val):
-    name = keras_vit.hub.augreg_file_name(model, dataset, augmentation=augmentation)
+    name = augreg.augreg_file_name(model, dataset, augmentation=augmentation)
     stem = name.removesuffix(".npz")
     adapted = f"{stem}--imagenet2012-steps_20k-lr_0.03-res_384"
     row = dict.fromkeys(COLUMNS, "0")
@@ -146,25 +146,25 @@ def index_path(tmp_path):
 
 
 def test_the_default_pick_is_the_best_of_its_own_task(index_path):
-    rows = keras_vit.hub.read_augreg_index(index_path)
-    assert keras_vit.hub.find_best_augreg(rows, "vit_b16").augmentation == "medium1"
-    assert keras_vit.hub.find_best_augreg(rows, "Ti_16").variant == "vit_ti16"
-    assert keras_vit.hub.find_best_augreg(rows, "r_vit_ti16").model == "R_Ti_16"
+    rows = augreg.read_augreg_index(index_path)
+    assert augreg.find_best_augreg(rows, "vit_b16").augmentation == "medium1"
+    assert augreg.find_best_augreg(rows, "Ti_16").variant == "vit_ti16"
+    assert augreg.find_best_augreg(rows, "r_vit_ti16").model == "R_Ti_16"
     assert rows[1]["final_val"] == 0.47
     with pytest.raises(ValueError, match=r"no file of 'vit_l16'.*It has: B_16, R_Ti_16, Ti_16"):
-        keras_vit.hub.find_best_augreg(rows, "vit_l16")
+        augreg.find_best_augreg(rows, "vit_l16")
 
 
 def test_the_index_comes_through_the_cache(index_path, tmp_path, monkeypatch):
     monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("KERAS_VIT_MIRROR", str(tmp_path / "mirror"))
-    assert len(keras_vit.hub.load_augreg_index()) == 5
+    assert len(augreg.read_augreg_index(keras_vit.hub.fetch_weights(augreg.INDEX))) == 5
     monkeypatch.setenv("KERAS_VIT_OFFLINE", "1")
-    assert len(keras_vit.hub.load_augreg_index()) == 5
+    assert len(augreg.read_augreg_index(keras_vit.hub.fetch_weights(augreg.INDEX))) == 5
 
 
 def test_another_table_is_not_the_index(tmp_path):
     path = tmp_path / "other.csv"
     path.write_text("a,b\n1,2\n")
     with pytest.raises(ValueError, match="lacks the columns adapt_filename, ds, filename"):
-        keras_vit.hub.read_augreg_index(path)
+        augreg.read_augreg_index(path)

@@ -1,0 +1,26 @@
+"""The list of families.
+
+A new family is a file with its `FAMILY`, and a word in both lists below.
+"""
+
+from keras_vit.families import (
+    aimv2,
+    beit,
+    bit,
+    clip,
+    deit,
+    dino,
+    eva,
+    google,
+    mae,
+    perception,
+    siglip,
+    timm,
+)
+
+FAMILIES = tuple(
+    module.FAMILY
+    for module in (
+        google, bit, deit, mae, dino, clip, siglip, eva, beit, perception, aimv2, timm,
+    )
+)  # fmt: skip
