@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -87,6 +88,10 @@ def resize_positions(
 def num_biases(grid: tuple[int, int], class_token: bool) -> int:
     """Rows of a table of biases of distances between patches, with those of a class token."""
     return (2 * grid[0] - 1) * (2 * grid[1] - 1) + 3 * class_token
+
+
+def _side_of_biases(rows: int, class_token: bool) -> int:
+    return (math.isqrt(max(rows - 3 * class_token, 0)) + 1) // 2
 
 
 def resize_position_bias(
@@ -248,3 +253,34 @@ def _keys(x: Any, xp: Any, a: float = -0.5) -> Any:
     near = ((a + 2) * x - (a + 3)) * x * x + 1
     far = ((x - 5) * x + 8) * x * a - 4 * a
     return xp.where(x < 1, near, xp.where(x < 2, far, 0.0))
+
+
+class BlockTable(NamedTuple):
+    """A table of positions that every block has, with a row for each distance between patches.
+
+    Args:
+        kind: The `position_embedding` of models with such a table.
+        path: Path of the variable in a block; its last axis are the heads.
+        count_rows: Rows for a grid of patches, with or without those of a class token.
+        find_side: The square grid of so many rows, likewise; any number where there is none.
+        resize: Resizes a table from a grid to another, by a method.
+    """
+
+    kind: str
+    path: str
+    count_rows: Callable[[tuple[int, int], bool], int]
+    find_side: Callable[[int, bool], int]
+    resize: Callable[[np.ndarray, tuple[int, int], tuple[int, int], str], np.ndarray]
+
+
+BLOCK_TABLES = (
+    BlockTable(
+        "relative_bias", "attention/position_bias", num_biases, _side_of_biases,
+        resize_position_bias,
+    ),
+)  # fmt: skip
+
+
+def block_table(path: str) -> BlockTable | None:
+    """The table that a path of a variable, or the `position_embedding` of a model, names."""
+    return next((t for t in BLOCK_TABLES if path == t.kind or path.endswith(f"/{t.path}")), None)

@@ -112,7 +112,8 @@ HF_BEIT = parts.torch_layout(
     (
         *parts.split_products(_BEIT_ATTENTION, ("query", "key", "value")),
         Rule(
-            parts.BIAS, (f"{_BEIT_ATTENTION}.relative_position_bias.relative_position_bias_table",)
+            "block_{i}/attention/position_bias",
+            (f"{_BEIT_ATTENTION}.relative_position_bias.relative_position_bias_table",),
         ),
         Rule("block_{i}/attention_scale/gamma", ("encoder.layer.{i}.lambda_1",)),
         Rule("block_{i}/mlp_scale/gamma", ("encoder.layer.{i}.lambda_2",)),
@@ -124,7 +125,7 @@ HF_BEIT = parts.torch_layout(
     writes=lambda config: config.position_embedding == "relative_bias",
     pooling=lambda config: "gap" if config.norm_after_pooling else "token",
     no_positions="none",
-    square_biases=True,
+    square_grids=True,
     in_memory=(
         (
             "layers.{i}.relative_position_bias",
@@ -133,7 +134,7 @@ HF_BEIT = parts.torch_layout(
         *parts.IN_MEMORY,
     ),
     prefixes=("beit.", "", "data2vec_vision."),
-    others=("embeddings\\.mask_token$", "lm_head\\.", parts.BIAS_INDEX),
+    others=("embeddings\\.mask_token$", "lm_head\\.", ".*\\.relative_position_index$"),
     unprefixed=("classifier\\.",),
 )
 FEATURES = (

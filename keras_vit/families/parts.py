@@ -7,9 +7,6 @@ from typing import Any
 
 from keras_vit.families.rules import CONVOLUTION, LINEAR, SAME, Layout, Rule, pairs
 
-BIAS = "block_{i}/attention/position_bias"
-# What files hold besides position biases in timm before 2023; it follows from the grid.
-BIAS_INDEX = ".*\\.relative_position_index$"
 OURS_HYBRID, OURS_BIT = "stem_stage_{i}/unit_{j}", "stage_{i}/unit_{j}"
 # How PyTorch's ports standardise kernels and norm groups, unlike the official code.
 STEM = {"standardization": "torch", "norm_epsilon": 1e-5}

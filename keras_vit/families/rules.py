@@ -302,9 +302,9 @@ class Layout:
             `"never"`, or `"either"`.
         no_positions: The `position_embedding` of models without an array of positions; empty where
             the file must say.
-        square_biases: Whether position biases are right in square grids alone.
+        square_grids: Whether positions in the blocks are right in square grids alone.
         resize: How the project resizes positions, a method of `resize_positions`.
-        resize_biases: The same for position biases.
+        resize_block_tables: The same for the tables of positions in the blocks.
         resize_flexible: The same for models of flexible patch sizes, where it differs.
         resize_patches: How it resizes patch kernels, a method of `resize_patch_kernel`.
         others: Patterns of names outside the image model: optimizer states, text towers, decoders.
@@ -337,9 +337,9 @@ class Layout:
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     class_token_positions: str = "always"
     no_positions: str = ""
-    square_biases: bool = False
+    square_grids: bool = False
     resize: str = "align_corners"
-    resize_biases: str = "bilinear"
+    resize_block_tables: str = "bilinear"
     resize_flexible: str | None = None
     resize_patches: str = "bilinear"
     others: tuple[str, ...] = ()
@@ -389,7 +389,7 @@ class Layout:
                 f"have a head that reads pooling={reads!r}", ("pooling",),
                 "Save in another layout, or the model without its head.",
             )  # fmt: skip
-        if self.square_biases:
+        if self.square_grids:
             yield _SQUARE
         yield from self.lacks
 

@@ -203,7 +203,7 @@ _BLOCKS = (
     *parts.norm("embedding_norm", "norm_pre"),
     *parts.norm("block_{i}/attention_norm", f"{BLOCK}.norm1"),
     *_products(),
-    Rule(parts.BIAS, (f"{BLOCK}.attn.relative_position_bias_table",)),
+    Rule("block_{i}/attention/position_bias", (f"{BLOCK}.attn.relative_position_bias_table",)),
     *parts.norm("block_{i}/attention/norm", f"{BLOCK}.attn.norm"),
     *parts.dense("block_{i}/attention/output", f"{BLOCK}.attn.proj"),
     Rule("block_{i}/attention_scale/gamma", (f"{BLOCK}.gamma_1",), written=_has_gammas),
@@ -316,10 +316,10 @@ PLAIN = parts.torch_layout(
     ),
     settings=_pooling_settings,
     unsaid=_UNSAID,
-    resize_biases="geometric",
+    resize_block_tables="geometric",
     class_token_positions="either",
     # Of MAE and DINOv2 of their authors, too, whose encoders have timm's names.
-    others=(parts.BIAS_INDEX, "decoder_", "mask_token$"),
+    others=(".*\\.relative_position_index$", "decoder_", "mask_token$"),
 )
 NAFLEX = parts.torch_layout(  # `naflexvit.py`: patches are vectors, positions have rows and columns
     "timm_naflex",

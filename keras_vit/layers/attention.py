@@ -10,8 +10,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.checks import Shape, check_heads, check_positive, pair
-from keras_vit.config import take_options
+from keras_vit.checks import Shape, check_choice, check_heads, check_positive, pair
+from keras_vit.config import BLOCK_POSITIONS, take_options
 from keras_vit.layers.any_size import rotary_tables_of, size_of
 from keras_vit.layers.costs import Cost
 from keras_vit.layers.dense import Dense
@@ -118,11 +118,10 @@ class SelfAttention(Layer):
 
     Args:
         num_heads: Attention heads, which divide the width.
-        relative_positions: Whether learned embeddings of the distance between two tokens in the
-            sequence are added to the keys (Appendix D.4).
-        position_bias: Whether learned biases of every head are added to the logits, by the rows and
-            columns between two patches of `grid` (https://arxiv.org/abs/2106.08254). At most one
-            token precedes the patches.
+        positions: `"relative"` adds learned embeddings of the distance between two tokens in the
+            sequence to the keys (Appendix D.4); `"relative_bias"` adds learned biases of every head
+            to the logits, by the rows and columns between two patches of `grid`
+            (https://arxiv.org/abs/2106.08254), with at most one token before the patches.
         causal: Whether a token attends to itself and those before it alone.
         grid: Patches along (height, width), for `rope`; `None` takes those of each call.
         num_prefix_tokens: Tokens before the patches, which `rope` leaves as they are.
@@ -159,8 +158,7 @@ class SelfAttention(Layer):
     def __init__(
         self,
         num_heads: int,
-        relative_positions: bool = False,
-        position_bias: bool = False,
+        positions: str | None = None,
         causal: bool = False,
         grid: tuple[int, int] | None = None,
         num_prefix_tokens: int = 0,
@@ -170,8 +168,9 @@ class SelfAttention(Layer):
     ):
         self.options, kwargs = take_options(num_heads=num_heads, **{"mlp_dim": 1, **kwargs})
         super().__init__(**kwargs)
-        self.relative_positions = relative_positions
-        self.position_bias = position_bias
+        if positions is not None:
+            check_choice("positions", positions, BLOCK_POSITIONS)
+        self.positions = positions
         self.causal = causal
         self.grid = None if grid is None else pair("grid", grid)
         self.num_prefix_tokens = num_prefix_tokens
@@ -217,13 +216,13 @@ class SelfAttention(Layer):
         if self.options.qk_norm:
             self.query_norm = self._build_norm("query_norm", head_dim)
             self.key_norm = self._build_norm("key_norm", head_dim)
-        if self.relative_positions:
+        if self.positions == "relative":
             self.relative_keys = self.add_weight(
                 name="relative_keys",
                 shape=(head_dim, 2 * num_tokens - 1),
                 initializer=keras.initializers.RandomNormal(stddev=0.02),
             )
-        if self.position_bias:
+        if self.positions == "relative_bias":
             self.bias_table = self.add_weight(
                 name="position_bias",
                 shape=(self._num_biases(num_tokens), self.options.num_heads),
@@ -279,11 +278,11 @@ class SelfAttention(Layer):
 
     def _make_windows(self, num_tokens: int, window_size: tuple[int, int]) -> Windows:
         grid = self._known_grid(num_tokens, "Windows need the grid of the patches")
-        if self.relative_positions or self.position_bias or self.causal:
+        if self.positions is not None or self.causal:
             raise ValueError(
                 "Attention in windows has no relative positions and no order. Received: "
-                f"window_size={window_size}, relative_positions={self.relative_positions}, "
-                f"position_bias={self.position_bias}, causal={self.causal}. Leave one of them out."
+                f"window_size={window_size}, positions={self.positions!r}, causal={self.causal}. "
+                "Leave one of them out."
             )
         return Windows(grid, window_size, self.num_prefix_tokens)
 
@@ -389,13 +388,11 @@ class SelfAttention(Layer):
         Raises:
             ValueError: If the layer is not causal, or adds positions.
         """
-        positions = self.relative_positions or self.position_bias or self.options.rope is not None
-        if not self.causal or positions:
+        if not self.causal or self.positions is not None or self.options.rope is not None:
             raise ValueError(
                 "Tokens are added one by one to causal attention without positions of its own. "
-                f"Received: causal={self.causal}, relative_positions={self.relative_positions}, "
-                f"position_bias={self.position_bias}, rope={self.options.rope}. Call the layer "
-                "with all tokens."
+                f"Received: causal={self.causal}, positions={self.positions!r}, rope="
+                f"{self.options.rope}. Call the layer with all tokens."
             )
         queries, key, value = self._project(token)  # (B, A, 1, d) each
         keys = ops.slice_update(cache[0], (0, 0, index, 0), key)
@@ -481,13 +478,13 @@ class SelfAttention(Layer):
 
     def _position_logits(self, queries: keras.KerasTensor) -> keras.KerasTensor | None:
         """Logits by the distance of each key: products `(B, A, T, T)`, or biases `(1, A, T, T)`."""
-        if self.position_bias:
+        if self.positions == "relative_bias":
             assert self.grid is not None  # `build` sees to it
             # Reshaped to what it is, a variable gets a dense gradient; it is a sum in float32.
             table = ops.reshape(self.bias_table, self.bias_table.shape)
             biases = ops.take(table, bias_index(self.grid, self.num_prefix_tokens == 1), axis=0)
             return ops.cast(ops.transpose(biases, (2, 0, 1))[None], queries.dtype)
-        if not self.relative_positions:
+        if self.positions != "relative":
             return None
         _, num_heads, num_tokens, head_dim = queries.shape
         relative_keys = ops.cast(self.relative_keys, queries.dtype) * head_dim**-0.5
@@ -502,7 +499,7 @@ class SelfAttention(Layer):
         H = A * (options.head_width or D // A)  # channels of all heads
         Q = T if num_queries is None else num_queries
         pairs = Q * T if self._windows is None else self._windows.num_pairs
-        offsets = 2 * T - 1 if self.relative_positions else 0
+        offsets = 2 * T - 1 if self.positions == "relative" else 0
         macs = 3 * T * D * H + Q * D * H + 2 * pairs * H + T * H * offsets
         # Queries, keys, values and their means; weights before and after they are normalised.
         kept = (3 + 2 * options.qk_norm) * T * H + Q * H + 2 * A * pairs

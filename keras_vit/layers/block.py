@@ -66,9 +66,8 @@ class TransformerBlock(Layer):
         mlp_dim: Hidden dimension of the MLP.
         stochastic_depth_rate: Probability that a branch is left out for an image in training,
             the others scaled up to keep the mean (https://arxiv.org/abs/1603.09382); in [0, 1).
-        relative_positions: Whether keys get a learned embedding of their distance.
-        position_bias: Whether the attention adds learned biases by the rows and columns between two
-            patches of `grid`, with at most one token before the patches: see `SelfAttention`.
+        positions: Positions that the attention adds, `"relative"` or `"relative_bias"`, or `None`:
+            see `SelfAttention`.
         attention: Layer in place of `SelfAttention`, such as a `GridAttention`, with its call
             arguments `return_attention_scores` and `training`; `None` makes a `SelfAttention`.
         causal: Whether a token attends to itself and those before it alone.
@@ -112,8 +111,7 @@ class TransformerBlock(Layer):
         num_heads: int,
         mlp_dim: int,
         stochastic_depth_rate: float = 0.0,
-        relative_positions: bool = False,
-        position_bias: bool = False,
+        positions: str | None = None,
         attention: keras.Layer | dict[str, Any] | None = None,
         causal: bool = False,
         grid: tuple[int, int] | None = None,
@@ -132,8 +130,7 @@ class TransformerBlock(Layer):
                 f"{window_size}, attention={attention!r}; leave window_size out."
             )
         self.stochastic_depth_rate = stochastic_depth_rate
-        self.relative_positions = relative_positions
-        self.position_bias = position_bias
+        self.positions = positions
         self.has_own_attention = attention is not None
         if isinstance(attention, dict):  # of `get_config`
             fields = {**attention["config"], "dtype": self.dtype_policy}
@@ -191,8 +188,7 @@ class TransformerBlock(Layer):
     def _self_attention(self) -> SelfAttention:
         return SelfAttention(
             **vars(self.options),
-            relative_positions=self.relative_positions,
-            position_bias=self.position_bias,
+            positions=self.positions,
             causal=self.causal,
             grid=self.grid,
             num_prefix_tokens=self.num_prefix_tokens,

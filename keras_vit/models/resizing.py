@@ -15,7 +15,7 @@ from keras_vit.config import ResNetConfig, ViTConfig
 from keras_vit.models.lora import lora_layers
 from keras_vit.models.resnet import build_resnet
 from keras_vit.models.vit import build_vit
-from keras_vit.resize import resize_matrix, resize_position_bias, resize_positions
+from keras_vit.resize import BLOCK_TABLES, block_table, resize_matrix, resize_positions
 from keras_vit.runtime.distributed import is_distributed
 from keras_vit.runtime.model import Model
 
@@ -138,10 +138,8 @@ def copy_weights(model: Model, new: Model, leave: Collection[str] = ()) -> None:
             problems.append(f"{path} is not in the model")
             continue
         value = np.asarray(keras.ops.convert_to_numpy(source[path]))
-        if value.shape != shape and path.startswith(f"{_POSITIONS}/"):
-            value = resize_table(path.split("/")[1], value, model.config, new.config)
-        if value.shape != shape and path.endswith("/attention/position_bias"):
-            value = resize_table("position_bias", value, model.config, new.config)
+        if value.shape != shape and (path.startswith(f"{_POSITIONS}/") or block_table(path)):
+            value = resize_table(path, value, model.config, new.config)
         values[path] = value
         if value.shape != shape:
             problems.append(f"{path} is {value.shape}, and must be {shape}")
@@ -150,7 +148,8 @@ def copy_weights(model: Model, new: Model, leave: Collection[str] = ()) -> None:
         raise ValueError(
             f"The weights of {model.name!r} do not fit the new configuration: "
             f"{'; '.join(problems[:_MAX_LISTED])}{rest}. Change nothing but classes, image_size "
-            'and rates; relative positions keep their image size, but for "relative_bias".'
+            "and rates; relative positions keep their image size, but for "
+            f"{', '.join(repr(table.kind) for table in BLOCK_TABLES)}."
         )
     for variable in new.weights:
         if variable.path in values:
@@ -166,17 +165,18 @@ def copy_weights(model: Model, new: Model, leave: Collection[str] = ()) -> None:
             variable.trainable = source[variable.path].trainable
 
 
-def resize_table(name: str, table: np.ndarray, old: Any, new: Any) -> np.ndarray:
-    """Resizes one of the tables of `AddPositionEmbedding`, `(1, positions, D)`, or biases.
+def resize_table(path: str, table: np.ndarray, old: Any, new: Any) -> np.ndarray:
+    """Resizes a table of `AddPositionEmbedding`, `(1, positions, D)`, or one of `BLOCK_TABLES`.
 
     Args:
-        name: `"embedding"`, `"rows"`, `"columns"` or `"position_bias"`.
+        path: Path of its variable.
         table: Its values, or a moment of them in an optimizer.
         old: Configuration of the model that it belongs to.
         new: Configuration of the other model, whose method of resizing is used.
     """
-    if name == "position_bias":
-        return resize_position_bias(table, old.grid, new.grid, new.position_resize)
+    in_block, name = block_table(path), path.rpartition("/")[2]
+    if in_block is not None:
+        return in_block.resize(table, old.grid, new.grid, new.position_resize)
     if name in ("rows", "columns"):  # halves of "learned_2d": the resizing of a grid by axes
         axis = ("rows", "columns").index(name)
         matrix = resize_matrix(old.grid[axis], new.grid[axis], new.position_resize)

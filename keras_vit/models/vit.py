@@ -165,11 +165,11 @@ def transform(
 
 def transformer_block(config: ViTConfig, index: int) -> TransformerBlock:
     """The block at `index`; stochastic depth grows linearly with it."""
+    positions = config.position_embedding
     return TransformerBlock(
         **vars(config.block),
         stochastic_depth_rate=config.stochastic_depth_rate * index / max(1, config.depth - 1),
-        relative_positions=config.position_embedding == "relative",
-        position_bias=config.position_embedding == "relative_bias",
+        positions=positions if positions in BLOCK_POSITIONS else None,
         attention=grid_attention(config),
         grid=None if config.any_size else config.grid,
         num_prefix_tokens=config.num_prefix_tokens,

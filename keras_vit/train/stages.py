@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ import numpy as np
 
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.models.resizing import resize_table
+from keras_vit.resize import BLOCK_TABLES
 from keras_vit.runtime.model import Model
 from keras_vit.train.hyperparameters import Recipe
 from keras_vit.train.new_head import scope_of
@@ -26,7 +26,9 @@ if TYPE_CHECKING:  # reading images needs TensorFlow
 
 # In shorter epochs, most of the time would go into their overhead.
 _MIN_STEPS = 100
-_TABLES = "embedding|rows|columns|position_bias"  # what `resize_table` resizes
+# What `resize_table` resizes, by the end of its path.
+_TABLES = (*(f"position_embedding/{name}" for name in ("embedding", "rows", "columns")),
+           *(table.path for table in BLOCK_TABLES))  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,12 +171,13 @@ def _resized(source: Any, target: Any, old: Model, new: Model) -> list[tuple[Any
         value = np.asarray(keras.ops.convert_to_numpy(one))
         if value.shape != tuple(other.shape):
             # The optimizer's variables have the path of the weight with "_" in place of "/".
-            table = re.search(r"(?:position_embedding|attention)[/_](" + _TABLES + ")", other.path)
-            if table is None:
+            path = other.path.replace("_", "/")
+            tables = [table for table in _TABLES if table.replace("_", "/") in path]
+            if not tables:
                 problems.append(f"{other.path}: {value.shape}, {tuple(other.shape)}")
                 continue
             is_positive = value.min() >= 0
-            value = resize_table(table[1], value, old.config, new.config)
+            value = resize_table(f"block_0/{tables[0]}", value, old.config, new.config)
             if is_positive:  # second moments stay so: bicubic resizing overshoots
                 value = np.maximum(value, 0)
         found.append((other, value))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_vit.resize import num_biases
+from keras_vit.resize import BLOCK_TABLES, BlockTable
 from keras_vit.weights.array_file import ArrayFile, Entry
 from keras_vit.weights.formats import open_arrays
 from keras_vit.weights.layout_search import (
@@ -24,7 +24,7 @@ from keras_vit.weights.sizes import guess_variant, read_sizes, size
 from keras_vit.weights.timm_settings import timm_pixels
 
 # Patches of an image that a file asks for: a model has constants for each, or for each two of them.
-_MAX_PATCHES, _MAX_BIASED_PATCHES = 1 << 17, 1 << 13  # models take 65,536 and 1,024
+_MAX_PATCHES, _MAX_TABLE_PATCHES = 1 << 17, 1 << 13  # models take 65,536 and 1,024
 _MAX_POSITIONS = 1 << 28  # patches times width: 1 GB
 
 
@@ -180,9 +180,9 @@ class Checkpoint:
             layer_scale=1e-5 if has("block_0/attention_scale/gamma") else None,
             pooling=self._pooling(class_token and not after),
         )
-        if has("block_0/attention/position_bias") is not None:
-            options["position_embedding"] = "relative_bias"
-            options["position_resize"] = self.layout.resize_biases
+        if self._block_table is not None:
+            options["position_embedding"] = self._block_table.kind
+            options["position_resize"] = self.layout.resize_block_tables
         elif has("position_embedding/embedding") is not None:
             options["position_embedding"] = "learned"
         elif self.layout.no_positions:
@@ -318,11 +318,11 @@ class Checkpoint:
                 f"{math.prod(stated):,} patches, more than {min(_MAX_PATCHES, most):,}",
                 ("image_size",),
             )
-        for table in self._split_biases(None, None):
-            if math.prod(table.grid) > _MAX_BIASED_PATCHES:
+        for table in self._split_block_table(None, None):
+            if math.prod(table.grid) > _MAX_TABLE_PATCHES:
                 yield Refusal(
-                    f"position biases of {math.prod(table.grid):,} patches, more than "
-                    f"{_MAX_BIASED_PATCHES:,}"
+                    f"a table of positions in every block for {math.prod(table.grid):,} patches, "
+                    f"more than {_MAX_TABLE_PATCHES:,}"
                 )
 
     def position_tables(
@@ -362,7 +362,7 @@ class Checkpoint:
     ) -> list[PositionTable]:
         entry = self.find("position_embedding/embedding")
         if entry is None:
-            return self._split_biases(grid, model_grid)
+            return self._split_block_table(grid, model_grid)
         if len(entry.shape) < 2:
             return []
         tables: list[PositionTable] = []
@@ -377,20 +377,26 @@ class Checkpoint:
                         tables.append(table)
         return tables
 
-    def _split_biases(
+    @cached_property
+    def _block_table(self) -> BlockTable | None:
+        """The kind of table that the blocks have, or `None`."""
+        return next((t for t in BLOCK_TABLES if self.find(f"block_0/{t.path}")), None)
+
+    def _split_block_table(
         self, grid: tuple[int, int] | None, model_grid: tuple[int, int] | None
     ) -> list[PositionTable]:
-        """Grids that a table of biases of the distances between patches can be of."""
-        entry = self.find("block_0/attention/position_bias")
+        """Grids that the table of distances in every block can be of."""
+        kind = self._block_table
+        if kind is None:
+            return []
         class_token = self.find("class_token/token") is not None
-        count = size(entry, -2) - 3 * class_token
-        side = (math.isqrt(max(count, 0)) + 1) // 2
+        rows = size(self.find(f"block_0/{kind.path}"), -2)
+        side = kind.find_side(rows, class_token)
         grids = [grid] if grid else [model_grid, (side, side)]
-        tables = [PositionTable(0, found) for found in grids if found]
         return [
-            table
-            for table in dict.fromkeys(tables)
-            if count > 0 and num_biases(table.grid, class_token) == size(entry, -2)
+            PositionTable(0, found)
+            for found in dict.fromkeys(grids)
+            if found and min(found) > 0 and kind.count_rows(found, class_token) == rows
         ]
 
     def possible_token_rows(self) -> set[int]:

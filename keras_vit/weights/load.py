@@ -13,11 +13,11 @@ import numpy as np
 from keras_vit.checks import short_repr
 from keras_vit.config import Preprocessing, ResNetConfig, ViTConfig, field_names, field_value
 from keras_vit.errors import CheckpointError, CheckpointMismatchError, printable
-from keras_vit.resize import resize_patch_kernel, resize_position_bias, resize_positions
+from keras_vit.resize import block_table, resize_patch_kernel, resize_positions
 from keras_vit.runtime.model import with_config
 from keras_vit.weights.array_file import all_finite
 from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
-from keras_vit.weights.matching import BIASES, PATCHES, POSITIONS, Plan, explain, make_plan
+from keras_vit.weights.matching import PATCHES, POSITIONS, Plan, explain, make_plan
 from keras_vit.weights.sidecar import Setting
 
 if TYPE_CHECKING:
@@ -362,9 +362,10 @@ def _read(plan: Plan, path: str) -> np.ndarray:
         array = array.reshape(variable.shape)
     if path == PATCHES and path in plan.resized:
         array = resize_patch_kernel(array, variable.shape[:2], plan.patch_method)
-    if path.endswith(BIASES) and plan.table is not None:
+    table = block_table(path)
+    if table is not None and plan.table is not None:
         grid = cast(ViTConfig, plan.config).grid
-        array = resize_position_bias(array, plan.table.grid, grid, plan.resize_method)
+        array = table.resize(array, plan.table.grid, grid, plan.resize_method)
     return array
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_vit.config import ResNetConfig, ViTConfig, field_value
 from keras_vit.families.rules import Rule
-from keras_vit.resize import num_biases
+from keras_vit.resize import BlockTable, block_table
 from keras_vit.weights.array_file import FLOATS
 from keras_vit.weights.checkpoint import Checkpoint, PositionTable, position_rows
 from keras_vit.weights.sizes import size
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from keras_vit.runtime.model import Model
 
 POSITIONS = "position_embedding/embedding"
-BIASES = "/attention/position_bias"  # what its paths end with
 PATCHES = "patch_encoder/projection/kernel"
 HEADS = ("head", "head_distillation", "pre_logits")
 _MAX_LISTED = 30
@@ -188,8 +187,9 @@ def _match_one(plan: Plan, variable: keras.Variable, rule: Rule, keys: tuple[str
     shapes = rule.file_shapes(tuple(variable.shape), field_value(plan.config, "num_heads", 1))
     if path == POSITIONS:
         shapes = [_match_positions(plan, variable, keys[0], shapes[0])]
-    if path.endswith(BIASES):
-        shapes = [_match_biases(plan, variable, keys[0], shapes[0])]
+    table = block_table(path)
+    if table is not None:
+        shapes = [_match_block_table(plan, variable, keys[0], shapes[0], table)]
     if path == PATCHES:
         shapes = [_match_patches(plan, variable, rule, entries[keys[0]].shape, shapes[0])]
     for key, shape in zip(keys, shapes, strict=True):
@@ -240,8 +240,10 @@ def _match_positions(plan: Plan, variable: keras.Variable, key: str, expected: S
     return (*expected[:-2], rows, variable.shape[-1])
 
 
-def _match_biases(plan: Plan, variable: keras.Variable, key: str, expected: Shape) -> Shape:
-    """Notes how position biases are resized; returns the shape that they should have."""
+def _match_block_table(
+    plan: Plan, variable: keras.Variable, key: str, expected: Shape, kind: BlockTable
+) -> Shape:
+    """Notes how a table of distances is resized; returns the shape that it should have."""
     config = cast(ViTConfig, plan.config)
     tables = plan.checkpoint.position_tables(plan.grid, config.grid)
     entry = plan.checkpoint.entries[key]
@@ -251,7 +253,7 @@ def _match_biases(plan: Plan, variable: keras.Variable, key: str, expected: Shap
         return entry.shape
     plan.table = tables[0]
     square = plan.table.grid[0] == plan.table.grid[1]
-    if not square and plan.checkpoint.layout.square_biases:
+    if not square and plan.checkpoint.layout.square_grids:
         text = (
             f"{plan.checkpoint.original(key)!r} is of a grid of {plan.table.grid}, whose rows and "
             f"columns {plan.checkpoint.layout.project} exchanges: it computes no distances there"
@@ -261,9 +263,9 @@ def _match_biases(plan: Plan, variable: keras.Variable, key: str, expected: Shap
         return expected
     (rows, columns), (height, width) = plan.table.grid, config.grid
     plan.resized[variable.path] = (
-        f"biases of {rows} x {columns} to {height} x {width} patches ({plan.resize_method})"
+        f"distances in {rows} x {columns} to {height} x {width} patches ({plan.resize_method})"
     )
-    return num_biases(plan.table.grid, config.class_token), expected[-1]
+    return kind.count_rows(plan.table.grid, config.class_token), expected[-1]
 
 
 def _position_problem(

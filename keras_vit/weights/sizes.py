@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_vit.config import ResNetConfig, ResNetStem, ViTConfig, field_value
+from keras_vit.resize import BLOCK_TABLES
 from keras_vit.variants import VARIANTS
 from keras_vit.weights.array_file import Entry
 
@@ -65,9 +66,10 @@ def read_sizes(find: Find, kind: str) -> dict[str, Any]:
     head = size(find("block_0/attention/query_norm/gamma"), -1)
     if kind != "npz" and head:
         sizes["num_heads"] = width // head
-    biases = size(find("block_0/attention/position_bias"), -1)
-    if biases:
-        sizes["num_heads"] = biases
+    for table in BLOCK_TABLES:
+        heads = size(find(f"block_0/{table.path}"), -1)
+        if heads:
+            sizes["num_heads"] = heads
     return sizes
 
 

@@ -201,7 +201,7 @@ def biases(table, class_token):
 def test_position_biases_are_of_rows_and_columns_between_two_patches(class_token):
     places = {"grid": GRID, "num_prefix_tokens": class_token}
     tokens = TOKENS[:, : 12 + class_token]
-    layer = SelfAttention(HEADS, name="attention", position_bias=True, **places)
+    layer = SelfAttention(HEADS, name="attention", positions="relative_bias", **places)
     layer.build(tokens.shape)
     fill_random(layer, 0.5)
     w = {w.path: np.asarray(w.numpy(), "float64") for w in layer.weights}
@@ -212,14 +212,14 @@ def test_position_biases_are_of_rows_and_columns_between_two_patches(class_token
     np.testing.assert_allclose(numpy(layer(tokens)), expected, rtol=0, atol=2e-5)
     other = attention(x, w, "attention", biases=biases(table, class_token).swapaxes(0, 1))
     assert np.abs(other - expected).max() > 1e-2  # towards the key, not from it
-    chunks = SelfAttention(HEADS, position_bias=True, query_chunk_size=5, **places)
+    chunks = SelfAttention(HEADS, positions="relative_bias", query_chunk_size=5, **places)
     chunks.build(tokens.shape)
     chunks.set_weights(layer.get_weights())
     np.testing.assert_allclose(numpy(chunks(tokens)), expected, rtol=0, atol=2e-5)
 
 
 def test_a_block_with_position_biases_passes_check_layer():
-    options = {"position_bias": True, "grid": GRID, "num_prefix_tokens": 1}
+    options = {"positions": "relative_bias", "grid": GRID, "num_prefix_tokens": 1}
     check_layer(TransformerBlock(HEADS, 24, **options), (13, WIDTH), atol=2e-5)
 
 
@@ -298,8 +298,8 @@ def test_the_gate_comes_first():
         ({"rope": dataclasses.asdict(DINOV3), "grid": (3, 4)}, r"grid=\(3, 4\), num_prefix"),
         ({**VIT5, "num_registers": 3}, r"square grid: 1, 4, 9, .*num_registers=3, register_base"),
         ({**VIT5, "num_registers": 0}, "num_registers=0, register_base=100.0"),
-        ({"position_bias": True}, "14 tokens, grid=None, num_prefix_tokens=0. Set `grid`"),
-        ({"position_bias": True, **PLACES}, "at most one token before them.*num_prefix_tokens=2"),
+        ({"positions": "relative_bias"}, "14 tokens, grid=None, num_prefix_tokens=0. Set `grid`"),
+        ({"positions": "relative_bias", **PLACES}, "at most one token before them.*num_prefix_tokens=2"),
     ],
 )
 def test_positions_need_grids(options, message):

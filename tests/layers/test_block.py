@@ -31,7 +31,7 @@ def built(layer, seed=0):
     "options",
     [
         {},
-        {"relative_positions": True},
+        {"positions": "relative"},
         {"qk_norm": True, "query_chunk_size": 2},
     ],
 )
@@ -49,7 +49,7 @@ def test_layer_scale_passes_check_layer():
         {},
         {"gelu": "exact", "norm_epsilon": 1e-5},
         {"layer_scale": 0.1, "qk_norm": True},
-        {"relative_positions": True},
+        {"positions": "relative"},
     ],
 )
 def test_block_passes_check_layer(options):
@@ -67,7 +67,7 @@ def test_attention_is_the_papers():
 
 
 def test_relative_positions_add_a_key_for_every_distance():
-    layer, w = built(SelfAttention(4, relative_positions=True, name="attention"))
+    layer, w = built(SelfAttention(4, positions="relative", name="attention"))
     _, scores = layer(TOKENS, return_attention_scores=True)
     x = TOKENS.astype("float64")
     qkv = x @ w["attention/qkv/kernel"] + w["attention/qkv/bias"]
@@ -200,7 +200,7 @@ def test_the_symbolic_outputs_are_those_of_the_call(policy):
     assert block(keras.Input((5, 16))).shape == (None, 5, 16)
 
 
-@pytest.mark.parametrize("options", [{}, {"post_norm": True}, {"relative_positions": True}])
+@pytest.mark.parametrize("options", [{}, {"post_norm": True}, {"positions": "relative"}])
 def test_a_step_that_would_leave_something_out_is_refused(options):
     block = TransformerBlock(2, 8, causal=bool(options), **options)
     block.build((None, 4, 8))

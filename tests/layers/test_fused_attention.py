@@ -25,7 +25,7 @@ def outputs_and_gradients(layer):
 
 
 @pytest.mark.parametrize("way", ["fused", "chunks of 1", "chunks of 2"])
-@pytest.mark.parametrize("options", [{}, {"qk_norm": True}, {"relative_positions": True}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"qk_norm": True}, {"positions": "relative"}], ids=str)
 def test_fused_and_chunked_attention_equal_the_papers(way, options, monkeypatch):
     expected = outputs_and_gradients(built(SelfAttention(4, **options))[0])
     monkeypatch.setattr(attention, "fusion_pays", lambda queries: way == "fused")
@@ -41,7 +41,7 @@ def test_fused_and_chunked_attention_equal_the_papers(way, options, monkeypatch)
     for received, value in zip(outputs_and_gradients(layer), expected, strict=True):
         scale = np.abs(value).max()
         np.testing.assert_allclose(received / scale, value / scale, rtol=0, atol=2e-6)
-    assert len(products) == (way == "fused" and "relative_positions" not in options)
+    assert len(products) == (way == "fused" and "positions" not in options)
     layer(TOKENS, return_attention_scores=True)
     assert len(products) <= 1  # scores need the product itself
 
