@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from keras_vit.config import UNIT_RANGE, Preprocessing, ResNetConfig
-from keras_vit.families import keys
+from keras_vit.families import keys, parts, rules
 from keras_vit.families.cards import TIMM, Origin, Published, Publisher
 from keras_vit.families.family import Family
 from keras_vit.families.keys import Fields
 from keras_vit.families.names import Name, Names
-from keras_vit.families.preprocessing import OPENAI
+from keras_vit.families.preprocessing import OPENAI, SQUASHED
+from keras_vit.families.rules import Rule, pairs
 
 # Section 3.2 of https://arxiv.org/abs/1912.11370, and the baselines of the ViT paper's Table 6:
 # units of the stages, and the width factor.
@@ -106,6 +107,102 @@ TIMM_MODELS = (
     ),
 )
 
+
+# layouts of arrays
+def flax_conv(ours: str, theirs: str) -> Rule:
+    """A convolution in Flax and TensorFlow."""
+    return Rule(f"{ours}/kernel", (f"{theirs}/kernel",))
+
+
+def _bit(
+    root: str,
+    unit: str,
+    parts: tuple[tuple[str, str], ...],
+    shortcut: str,
+    norms: tuple[tuple[str, str, rules.Transform], ...],
+    rest: tuple[Rule, ...],
+) -> tuple[Rule, ...]:
+    rules = [flax_conv("root/conv", root)]
+    for number, (part, norm) in enumerate(parts, start=1):
+        rules.append(flax_conv(f"stage_{{i}}/unit_{{j}}/conv_{number}", f"{unit}/{part}"))
+        rules.extend(pairs(f"stage_{{i}}/unit_{{j}}/norm_{number}", f"{unit}/{norm}", norms))
+    rules.append(flax_conv("stage_{i}/unit_{j}/shortcut", f"{unit}/{shortcut}"))
+    return (*rules, *rest)
+
+
+# Parts of layers in Flax.
+GROUP_NORM = (("gamma", "/scale", rules.CHANNELS), ("beta", "/bias", rules.CHANNELS))
+FLAX_DENSE = (("kernel", "/kernel", rules.SAME), ("bias", "/bias", rules.SAME))
+_TF_NORM = (("gamma", "/gamma", rules.SAME), ("beta", "/beta", rules.SAME))
+# gs://bit_models, names of its TensorFlow 1 code.
+BIT = rules.Layout(
+    "bit",
+    _bit(
+        "resnet/root_block/standardized_conv2d",
+        "resnet/block{i}/unit{j:02}",
+        tuple((f"{part}/standardized_conv2d", f"{part}/group_norm") for part in "abc"),
+        "a/proj/standardized_conv2d",
+        _TF_NORM,
+        (
+            *pairs("norm", "resnet/group_norm", _TF_NORM),
+            Rule("head/kernel", ("resnet/head/conv2d/kernel",), rules.POINTWISE),
+            Rule("head/bias", ("resnet/head/conv2d/bias",)),
+        ),
+    ),
+    project="official",
+    writes=rules.always,
+    options={"preprocessing": UNIT_RANGE},
+)
+# The same network in big_vision (its `bit_paper`).
+BIT_BIG_VISION = rules.Layout(
+    "bit_big_vision",
+    _bit(
+        "root_block/conv_root",
+        "block{i}/unit{j:02}",
+        tuple((f"conv{n}", f"gn{n}") for n in (1, 2, 3)),
+        "conv_proj",
+        GROUP_NORM,
+        (
+            *pairs("norm", "norm-pre-head", GROUP_NORM),
+            *pairs("head", "head", FLAX_DENSE),
+        ),
+    ),
+    project="big_vision",
+    writes=rules.always,
+    prefixes=("params/", "opt/target/", ""),
+    options={"preprocessing": UNIT_RANGE},
+    others=("opt/",),
+)
+
+# The same network in PyTorch
+_BIT_OPTIONS = {"standardization": "torch", "preprocessing": SQUASHED}
+TIMM_BIT = parts.torch_layout(
+    "timm_bit",
+    (
+        parts.conv("root/conv", "stem.conv"),
+        *parts.units(parts.OURS_BIT, "stages.{i-1}.blocks.{j-1}", shortcut_norm=False),
+        *parts.norm("norm", "norm"),
+        Rule("head/kernel", ("head.fc.weight",), rules.POINTWISE_CONVOLUTION),
+        Rule("head/bias", ("head.fc.bias",)),
+    ),
+    _BIT_OPTIONS,
+    writes=rules.always,
+)
+HF_BIT = parts.torch_layout(
+    "transformers_bit",
+    (
+        parts.conv("root/conv", "embedder.convolution"),
+        *parts.units(parts.OURS_BIT, "encoder.stages.{i-1}.layers.{j-1}", shortcut_norm=False),
+        *parts.norm("norm", "norm"),
+        *parts.dense("head", "classifier.1"),
+    ),
+    _BIT_OPTIONS,
+    writes=rules.always,
+    prefixes=("bit.", ""),
+    unprefixed=("classifier\\.",),
+)
+
+
 # Published checkpoints. Images are squashed to [-1, 1], as in the project's own evaluation.
 _PAPER = "https://arxiv.org/abs/1912.11370"
 # By size: what BiT-M was fine-tuned at on ImageNet, and its top-1.
@@ -155,4 +252,12 @@ CARDS = (
     Published(_TIMM_21K, "bit_in21k", _all("resnetv2_{}_bit.goog_in21k")),
 )  # fmt: skip
 
-FAMILY = Family(VARIANTS, NAMES, CARDS, MODEL_TYPES, PROCESSORS, TIMM_MODELS)
+FAMILY = Family(
+    VARIANTS,
+    NAMES,
+    CARDS,
+    MODEL_TYPES,
+    PROCESSORS,
+    TIMM_MODELS,
+    layouts=(BIT, BIT_BIG_VISION, TIMM_BIT, HF_BIT),
+)

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from keras_vit.families import keys
+from keras_vit.families import keys, parts, rules
 from keras_vit.families.cards import TIMM, Files, Origin, Published, each
 from keras_vit.families.family import Family
 from keras_vit.families.keys import Fields
 from keras_vit.families.names import EXACT, WORDS, Name, Names, architectures, of_timm, sized
-from keras_vit.families.preprocessing import CENTER, HALF, OPENAI, OPENAI_PIXELS, WHOLE, TimmImages
+from keras_vit.families.preprocessing import (
+    CENTER,
+    HALF,
+    OPENAI,
+    OPENAI_CENTER,
+    OPENAI_PIXELS,
+    WHOLE,
+    TimmImages,
+)
+from keras_vit.families.rules import Rule
+from keras_vit.families.siglip import siglip_blocks
 
 # https://arxiv.org/abs/2103.00020, `VisionTransformer` in github.com/openai/CLIP. The head is its
 # projection to the space of images and texts.
@@ -120,6 +130,43 @@ DOUBTS = (
     ),
 )
 
+# layouts of arrays
+# The image tower of CLIP and its relatives; the head is the projection.
+HF_CLIP = parts.torch_layout(
+    "transformers_clip",
+    (
+        Rule("class_token/token", ("embeddings.class_embedding",), rules.VECTOR),
+        Rule(
+            "patch_encoder/projection/kernel",
+            ("embeddings.patch_embedding.weight",),
+            rules.CONVOLUTION,
+        ),
+        Rule(
+            "position_embedding/embedding", ("embeddings.position_embedding.weight",), rules.TABLE
+        ),
+        *parts.norm("embedding_norm", "pre_layrnorm"),  # misspelt there
+        *siglip_blocks(),
+        Rule("head/kernel", ("visual_projection.weight",), rules.LINEAR),
+    ),
+    {**{k: v for k, v in CLIP.items() if k != "without_bias"}, "preprocessing": OPENAI_CENTER},
+    writes=lambda config: config.norm_before_blocks,
+    pooling="token",
+    prefixes=("vision_model.", ""),
+    others=(
+        "text_model\\.",
+        "text_projection\\.",
+        "logit_(scale|bias)$",
+        "(vision_model\\.)?embeddings\\.position_ids$",
+    ),
+    unprefixed=("visual_projection\\.",),
+)
+
+
+FEATURES = (
+    (r"(^|\.)norm_pre\.|pre_layrnorm|pre_layernorm|ln_pre\.", "a norm before the blocks (CLIP)"),
+)
+
+
 # Published checkpoints, by timm. Classes are dimensions of the projection.
 _DIMENSIONS = {
     "clip_b32": 512, "clip_b16": 512, "clip_l14": 768, "clip_h14": 1024, "clip_giant14": 1024,
@@ -167,5 +214,13 @@ CARDS = (
 )  # fmt: skip
 
 FAMILY = Family(
-    VARIANTS, NAMES, CARDS, MODEL_TYPES, PROCESSORS, doubts=DOUBTS, timm_images=TIMM_IMAGES
+    VARIANTS,
+    NAMES,
+    CARDS,
+    MODEL_TYPES,
+    PROCESSORS,
+    doubts=DOUBTS,
+    timm_images=TIMM_IMAGES,
+    layouts=(HF_CLIP,),
+    features=FEATURES,
 )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from keras_vit.config import IMAGENET_STATISTICS, RotaryPositions
-from keras_vit.families import keys
+from keras_vit.families import keys, parts, rules
 from keras_vit.families.cards import HUB, HUB_EXACT, TIMM, Origin, Published
 from keras_vit.families.family import Family
 from keras_vit.families.keys import Fields
@@ -30,6 +30,7 @@ from keras_vit.families.preprocessing import (
     WHOLE,
     TimmImages,
 )
+from keras_vit.families.rules import Rule
 
 DINOV3_IMAGES = dataclasses.replace(
     IMAGENET_STATISTICS, interpolation="bilinear", library="transformers"
@@ -202,6 +203,105 @@ MODEL_TYPES = {
 # It resizes floats, of which Pillow rounds the result: up to half a level.
 PROCESSORS = {"DINOv3ViT": keys.Processor(2, 224, True, None, IMAGENET_STATISTICS)}
 
+
+# layouts of arrays
+def _dinov2_mlp(path: str, plain: str, gated: str) -> Iterator[Rule]:
+    """A layer of the MLP; that of the giant has a gate, and other names."""
+    theirs = "encoder.layer.{i}.mlp"
+    for rule in parts.dense(path, f"{theirs}.{gated}"):
+        yield dataclasses.replace(rule, when=("swiglu", True))
+    yield from parts.dense(path, f"{theirs}.{plain}")
+
+
+_DINOV2_RULES = (
+    *parts.embeddings(),
+    *parts.norm("block_{i}/attention_norm", "encoder.layer.{i}.norm1"),
+    *parts.self_attention("encoder.layer.{i}"),
+    Rule("block_{i}/attention_scale/gamma", ("encoder.layer.{i}.layer_scale1.lambda1",)),
+    *parts.norm("block_{i}/mlp_norm", "encoder.layer.{i}.norm2"),
+    *_dinov2_mlp("block_{i}/mlp/hidden", "fc1", "weights_in"),
+    *_dinov2_mlp("block_{i}/mlp/output", "fc2", "weights_out"),
+    Rule("block_{i}/mlp_scale/gamma", ("encoder.layer.{i}.layer_scale2.lambda1",)),
+    *parts.norm("encoder_norm", "layernorm"),
+    *parts.dense("head", "classifier"),  # of the class token and the mean of the patches
+)
+_DINOV2_OPTIONS = {"gelu": "exact", "norm_epsilon": 1e-6, "preprocessing": SHORTER_SIDE}
+_DINOV2_PARTS: dict[str, Any] = {
+    "pooling": "token_gap",
+    "others": ("embeddings\\.mask_token$",),
+    "unprefixed": ("classifier\\.",),
+    "zeros": (("embeddings.mask_token", 2),),
+}
+
+
+def _is_dinov2(config: Any) -> bool:
+    return config.block.layer_scale is not None and not config.distillation_token
+
+
+HF_DINOV2 = parts.torch_layout(
+    "transformers_dinov2",
+    _DINOV2_RULES,
+    _DINOV2_OPTIONS,
+    writes=lambda config: _is_dinov2(config) and not config.num_registers,
+    prefixes=("", "dinov2."),
+    **_DINOV2_PARTS,
+)
+HF_REGISTERS = parts.torch_layout(
+    "transformers_registers",
+    (*_DINOV2_RULES, Rule("registers/token", ("embeddings.register_tokens",))),
+    _DINOV2_OPTIONS,
+    writes=lambda config: _is_dinov2(config) and config.num_registers,
+    prefixes=("", "dinov2_with_registers."),
+    resize="bicubic",  # antialiased, in this model alone
+    **_DINOV2_PARTS,
+)
+
+
+def _turns_otherwise(config: Any) -> bool:
+    """Whether rotary positions are others than those of DINOv3, but for their base."""
+    rope = config.block.rope
+    return rope is not None and (rope.coordinates != "centered" or rope.register_base is not None)
+
+
+HF_DINOV3 = parts.torch_layout(
+    "transformers_dinov3",
+    (
+        *parts.patches("embeddings.patch_embeddings"),
+        Rule("class_token/token", ("embeddings.cls_token",)),
+        Rule("registers/token", ("embeddings.register_tokens",)),
+        *parts.norm("block_{i}/attention_norm", "layer.{i}.norm1"),
+        *parts.split_products("layer.{i}.attention"),
+        *parts.dense("block_{i}/attention/output", "layer.{i}.attention.o_proj"),
+        Rule("block_{i}/attention_scale/gamma", ("layer.{i}.layer_scale1.lambda1",)),
+        *parts.norm("block_{i}/mlp_norm", "layer.{i}.norm2"),
+        *parts.gate(
+            "block_{i}/mlp/hidden",
+            "layer.{i}.mlp.gate_proj",
+            "layer.{i}.mlp.up_proj",
+            when=("swiglu", True),
+        ),
+        *parts.dense("block_{i}/mlp/hidden", "layer.{i}.mlp.up_proj"),
+        *parts.dense("block_{i}/mlp/output", "layer.{i}.mlp.down_proj"),
+        Rule("block_{i}/mlp_scale/gamma", ("layer.{i}.layer_scale2.lambda1",)),
+        *parts.norm("encoder_norm", "norm"),
+    ),
+    {
+        "gelu": "exact",
+        "norm_epsilon": 1e-5,
+        "position_embedding": "none",
+        "rope": _ROPE,
+        "preprocessing": DINOV3_IMAGES,
+    },
+    writes=lambda config: config.block.rope is not None,
+    computes=("rope", "norm_after_pooling"),
+    lacks=(rules.ROPE._replace(is_met=_turns_otherwise),),
+    in_memory=(("model.layer", "layer"),),
+    prefixes=("", "dinov3_vit."),
+    others=("embeddings\\.mask_token$",),
+    zeros=(("embeddings.mask_token", 3),),
+)
+
+
 # Published checkpoints. The authors of DINO evaluate with torchvision.
 _REGISTERS_PAPER = "https://arxiv.org/abs/2309.16588"
 _TIMM_DINO = Origin(TIMM, "https://arxiv.org/abs/2104.14294")
@@ -289,4 +389,12 @@ CARDS = (
     )),
 )  # fmt: skip
 
-FAMILY = Family(VARIANTS, NAMES, CARDS, MODEL_TYPES, PROCESSORS, timm_images=TIMM_IMAGES)
+FAMILY = Family(
+    VARIANTS,
+    NAMES,
+    CARDS,
+    MODEL_TYPES,
+    PROCESSORS,
+    timm_images=TIMM_IMAGES,
+    layouts=(HF_DINOV2, HF_REGISTERS, HF_DINOV3),
+)

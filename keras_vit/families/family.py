@@ -9,6 +9,7 @@ from keras_vit.families.cards import Published
 from keras_vit.families.keys import Doubt, Fields, ModelType, Processor, TimmModel
 from keras_vit.families.names import Name
 from keras_vit.families.preprocessing import TimmImages
+from keras_vit.families.rules import Layout
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +24,9 @@ class Family:
         processors: Its image processors in transformers, by name without the ending.
         timm_models: Its models that timm makes by arguments.
         doubts: What its names in timm leave open.
+        layouts: Names and conventions of its files' arrays.
+        features: What models of this package do not compute, by patterns of names of arrays that
+            their layout does not know.
         timm_images: Preprocessing of its names in timm.
         timm_others: What is unlike a plain ViT in names of timm whose arrays do not show it.
     """
@@ -34,5 +38,7 @@ class Family:
     processors: Mapping[str, Processor] = dataclasses.field(default_factory=dict)
     timm_models: tuple[TimmModel, ...] = ()
     doubts: tuple[Doubt, ...] = ()
+    layouts: tuple[Layout, ...] = ()
+    features: tuple[tuple[str, str], ...] = ()
     timm_images: TimmImages = ()
     timm_others: Mapping[str, str] = dataclasses.field(default_factory=dict)

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_vit.config import UNIT_RANGE, Preprocessing, ResNetStem
-from keras_vit.families import keys
+from keras_vit.families import keys, parts, rules
 from keras_vit.families.augreg_files import AugRegFile
-from keras_vit.families.bit import BIT_KEYS, BIT_PROCESSOR
+from keras_vit.families.bit import BIT_KEYS, BIT_PROCESSOR, FLAX_DENSE, GROUP_NORM, flax_conv
 from keras_vit.families.cards import (
     BIG_VISION,
     HUB,
@@ -35,6 +35,7 @@ from keras_vit.families.names import (
     sized,
 )
 from keras_vit.families.preprocessing import CENTER, OPENAI_PIXELS, SQUASHED, TimmImages
+from keras_vit.families.rules import Rule, pairs
 
 # Patches of 8 and 14 pixels are DINO's and DINOv2's. The published fine-tuning configs drop out 0.1
 # in L/16 and H/14 and nothing elsewhere.
@@ -197,6 +198,147 @@ TIMM_MODELS = (
         _hybrid_name, keys.TIMM_WRITTEN, keys.timm_tokens,
     ),
 )  # fmt: skip
+
+# layouts of arrays: parts of layers in Flax
+_NORM = (("gamma", "/scale", rules.SAME), ("beta", "/bias", rules.SAME))
+_OUTPUT = (("kernel", "/kernel", rules.HEADS_OUTPUT), ("bias", "/bias", rules.SAME))
+
+
+def _attention(ours: str, theirs: str, parts: tuple[str, ...]) -> tuple[Rule, ...]:
+    """One variable from queries, keys and values, or some of them."""
+    return (
+        Rule(
+            f"{ours}/kernel", tuple(f"{theirs}/{part}/kernel" for part in parts), rules.HEADS_KERNEL
+        ),
+        Rule(f"{ours}/bias", tuple(f"{theirs}/{part}/bias" for part in parts), rules.HEADS_BIAS),
+    )
+
+
+def _mlp(ours: str, theirs: str) -> tuple[Rule, ...]:
+    return (
+        *pairs(f"{ours}/hidden", f"{theirs}/Dense_0", FLAX_DENSE),
+        *pairs(f"{ours}/output", f"{theirs}/Dense_1", FLAX_DENSE),
+    )
+
+
+def _blocks(attention: str, norm: str, mlp: str) -> tuple[Rule, ...]:
+    """The encoder blocks; generations of Flax number their layers differently."""
+    block = "Transformer/encoderblock_{i}"
+    return (
+        *pairs("block_{i}/attention_norm", f"{block}/LayerNorm_0", _NORM),
+        *_attention("block_{i}/attention/qkv", f"{block}/{attention}", ("query", "key", "value")),
+        *pairs("block_{i}/attention/output", f"{block}/{attention}/out", _OUTPUT),
+        *pairs("block_{i}/mlp_norm", f"{block}/{norm}", _NORM),
+        *_mlp("block_{i}/mlp", f"{block}/{mlp}"),
+    )
+
+
+# The ResNet stem of a hybrid.
+_STEM = (
+    flax_conv("stem_root/conv", "conv_root"),
+    *pairs("stem_root/norm", "gn_root", _NORM),
+    *(
+        rule
+        for n in (1, 2, 3)
+        for rule in (
+            flax_conv(f"stem_stage_{{i}}/unit_{{j}}/conv_{n}", f"block{{i}}/unit{{j}}/conv{n}"),
+            *pairs(
+                f"stem_stage_{{i}}/unit_{{j}}/norm_{n}", f"block{{i}}/unit{{j}}/gn{n}", GROUP_NORM
+            ),
+        )
+    ),
+    flax_conv("stem_stage_{i}/unit_{j}/shortcut", "block{i}/unit{j}/conv_proj"),
+    *pairs("stem_stage_{i}/unit_{j}/shortcut_norm", "block{i}/unit{j}/gn_proj", GROUP_NORM),
+)
+
+_MAP = "MAPHead_0"
+_TOKEN_AND_HEAD = (
+    Rule("class_token/token", ("cls",)),
+    *pairs("encoder_norm", "Transformer/encoder_norm", _NORM),
+    *pairs("pre_logits", "pre_logits", FLAX_DENSE),
+    *pairs("head", "head", FLAX_DENSE),
+)
+_MAP_HEAD = (
+    Rule("pooling/probe", (f"{_MAP}/probe",)),
+    *_attention("pooling/query", f"{_MAP}/MultiHeadDotProductAttention_0", ("query",)),
+    *_attention("pooling/key_value", f"{_MAP}/MultiHeadDotProductAttention_0", ("key", "value")),
+    *pairs("pooling/output", f"{_MAP}/MultiHeadDotProductAttention_0/out", _OUTPUT),
+    *pairs("pooling/norm", f"{_MAP}/LayerNorm_0", _NORM),
+    *_mlp("pooling/mlp", f"{_MAP}/MlpBlock_0"),
+)
+
+
+def _vit(positions: str, blocks: tuple[Rule, ...]) -> tuple[Rule, ...]:
+    return (
+        *_STEM,
+        *pairs("patch_encoder/projection", "embedding", FLAX_DENSE),
+        Rule("position_embedding/embedding", (positions,)),
+        *blocks,
+        *_TOKEN_AND_HEAD,
+    )
+
+
+_OPTIONS = {"gelu": "tanh", "norm_epsilon": 1e-6, "preprocessing": UNIT_RANGE}
+_LINEN = _blocks("MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0")
+_POSITIONS = "Transformer/posembed_input/pos_embedding"
+
+# As published in gs://vit_models, whose layers are numbered across all classes of layers.
+OFFICIAL = rules.Layout(
+    "official",
+    _vit(_POSITIONS, _blocks("MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3")),
+    "official",
+    writes=rules.always,
+    prefixes=("", "opt/target/", "params/"),
+    options=_OPTIONS,
+    others=("opt/",),
+)
+# As the official code of today names them, where each class of layers is numbered by itself.
+LINEN = rules.Layout(
+    "linen",
+    _vit(_POSITIONS, _LINEN),
+    "official",
+    no_positions="sincos_2d",
+    prefixes=("", "opt/target/", "params/"),
+    options=_OPTIONS,
+    others=("opt/",),
+)
+# gs://big_vision: positions are added before the class token; two towers in one file.
+OF_BIG_VISION = rules.Layout(
+    "big_vision",
+    (*_vit("pos_embedding", _LINEN), *_MAP_HEAD),
+    "big_vision",
+    writes=rules.always,
+    no_positions="sincos_2d",
+    prefixes=("params/", "params/img/", "opt/target/", "opt/target/img/", "img/", ""),
+    options=_OPTIONS,
+    class_token_positions="never",
+    resize_flexible="linear",
+    others=("opt/", "params/(txt/|t$|b$|bias_init$)", "(txt/|t$|b$|bias_init$)"),
+)
+
+
+_HF_STEM = "embeddings.patch_embeddings.backbone.bit"
+HF_VIT = parts.torch_layout(
+    "transformers_vit",
+    (
+        parts.conv("stem_root/conv", f"{_HF_STEM}.embedder.convolution"),
+        *parts.norm("stem_root/norm", f"{_HF_STEM}.embedder.norm"),
+        *parts.units(
+            parts.OURS_HYBRID,
+            f"{_HF_STEM}.encoder.stages.{{i-1}}.layers.{{j-1}}",
+            shortcut_norm=True,
+        ),
+        *parts.encoder(("head", "classifier")),
+    ),
+    {**parts.HF_OPTIONS, "preprocessing": SQUASHED, "stem": parts.STEM},
+    writes=lambda config: config.block.layer_scale is None,
+    pooling="token",
+    in_memory=parts.IN_MEMORY,
+    prefixes=("vit.", "", "ijepa."),
+    others=("decoder\\.", "embeddings\\.mask_token$"),  # of models that fill masked patches
+    unprefixed=("classifier\\.",),
+)
+
 
 # Published checkpoints: google-research/vision_transformer and big_vision, then copies.
 _VIT_PAPER = "https://arxiv.org/abs/2010.11929"
@@ -461,5 +603,12 @@ CARDS = (
 )  # fmt: skip
 
 FAMILY = Family(
-    VARIANTS, NAMES, CARDS, MODEL_TYPES, PROCESSORS, TIMM_MODELS, timm_images=TIMM_IMAGES
+    VARIANTS,
+    NAMES,
+    CARDS,
+    MODEL_TYPES,
+    PROCESSORS,
+    TIMM_MODELS,
+    timm_images=TIMM_IMAGES,
+    layouts=(OFFICIAL, LINEN, OF_BIG_VISION, HF_VIT),
 )

@@ -29,8 +29,8 @@ from keras_vit.families.keys import (
     Sets,
     Size,
 )
+from keras_vit.families.rules import Layout
 from keras_vit.variants import NAMES, find_config
-from keras_vit.weights.layout import Layout
 from keras_vit.weights.processors import (
     OWN,
     PROCESSORS,
@@ -59,7 +59,7 @@ def describe(config: Config, layout: Layout, class_names: Sequence[str]) -> dict
     Raises:
         ValueError: If the project has no such model or preprocessing; the message names what.
     """
-    if layout.name.startswith("transformers"):
+    if layout.project == "transformers":
         return _describe_transformers(config, layout, class_names)
     return {CONFIG: _describe_timm(config, class_names)}
 

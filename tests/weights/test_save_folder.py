@@ -148,7 +148,7 @@ def test_resizing_of_another_library_is_kept_and_said(tmp_path, caplog):
     [
         ({"classifier_activation": "softmax"}, None, "classifier_activation='softmax'"),
         ({"norm_epsilon": 1e-12}, "timm", "norm_epsilon=1e-12"),
-        ({"pooling": "gap", "class_token": False}, None, "needs a class token"),
+        ({"pooling": "gap", "class_token": False}, None, "have a class token"),
         ({"without_bias": ("query",)}, None, "without_bias"),
         ({"qk_norm": True}, None, "no array for"),
         ({"preprocessing": Preprocessing(interpolation="area")}, None, "interpolation='area'"),
