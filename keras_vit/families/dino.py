@@ -301,7 +301,6 @@ HF_DINOV3 = parts.torch_layout(
     zeros=(("embeddings.mask_token", 3),),
 )
 
-
 # Published checkpoints. The authors of DINO evaluate with torchvision.
 _REGISTERS_PAPER = "https://arxiv.org/abs/2309.16588"
 _TIMM_DINO = Origin(TIMM, "https://arxiv.org/abs/2104.14294", EXACT)
@@ -390,11 +389,6 @@ CARDS = (
 )  # fmt: skip
 
 FAMILY = Family(
-    VARIANTS,
-    NAMES,
-    CARDS,
-    MODEL_TYPES,
-    PROCESSORS,
-    timm_images=TIMM_IMAGES,
-    layouts=(HF_DINOV2, HF_REGISTERS, HF_DINOV3),
-)
+    VARIANTS, NAMES, CARDS, MODEL_TYPES, PROCESSORS, timm_images=TIMM_IMAGES, layouts=(HF_DINOV2,
+    HF_REGISTERS, HF_DINOV3),
+)  # fmt: skip
