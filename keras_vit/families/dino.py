@@ -228,6 +228,7 @@ _DINOV2_RULES = (
 _DINOV2_OPTIONS = {"gelu": "exact", "norm_epsilon": 1e-6, "preprocessing": SHORTER_SIDE}
 _DINOV2_PARTS: dict[str, Any] = {
     "pooling": "token_gap",
+    "in_memory": parts.attention_in_memory("encoder.layer.{i}"),
     "others": ("embeddings\\.mask_token$",),
     "unprefixed": ("classifier\\.",),
     "zeros": (("embeddings.mask_token", 2),),
