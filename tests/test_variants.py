@@ -11,7 +11,7 @@ import pytest
 import keras_vit
 from keras_vit import create
 from keras_vit.config import ViTConfig, field_value
-from keras_vit.evaluate.counting import count_parameters
+from keras_vit.evaluate.counting import count_parameters, count_stages
 from keras_vit.families.table import FAMILIES
 from keras_vit.models.vit import build_vit
 from keras_vit.variants import NAMES, VARIANTS, find_config, find_variant, list_variants
@@ -49,11 +49,11 @@ TIMM_PARAMETERS = json.loads((GOLDEN / "timm_parameters.json").read_text())
 
 
 def parameters_by_depth(config):
-    """As `count_parameters`, of models of one and two blocks: the other blocks equal the second."""
+    """As `count_parameters`, of a model of one block: the other blocks equal it."""
     if not isinstance(config, ViTConfig):
         return count_parameters(config)
-    one, two = (count_parameters(dataclasses.replace(config, depth=depth)) for depth in (1, 2))
-    return one + (config.depth - 1) * (two - one)
+    parts = {s.name: s.parameters for s in count_stages(dataclasses.replace(config, depth=1))}
+    return sum(parts.values()) + (config.depth - 1) * parts["block_0"]
 
 
 def test_every_plain_vit_of_timm_has_its_parameters():

@@ -18,9 +18,9 @@ import tensorflow as tf
 from keras_vit.config import Preprocessing
 from keras_vit.data.any_aspect import fit_patches
 from keras_vit.data.transforms import normalize
+from keras_vit.layers.float32 import Float32Policy
 from keras_vit.models.cloning import change_config, clone
 from keras_vit.models.graph import final_activation, head_input
-from keras_vit.models.heads import FLOAT32_LAYERS
 from keras_vit.models.lora import lora_layers
 from keras_vit.models.quantized import (
     check_quantized,
@@ -417,8 +417,8 @@ def _find_preprocessing(
     model: keras.Model, preprocessing: Preprocessing | None
 ) -> tuple[Preprocessing, bool]:
     """Returns the preprocessing, and whether the model lacks its normalisation."""
-    own, normalizes_itself = find_preprocessing(model)
-    if preprocessing is None and own is None:
+    stored, normalizes_itself = find_preprocessing(model)
+    if preprocessing is None and stored is None:
         known = (
             "it normalises pixels itself, but how images are resized before is"
             if normalizes_itself
@@ -430,7 +430,7 @@ def _find_preprocessing(
             "preprocessing=keras_vit.Preprocessing(mean, std, interpolation=..., crop_ratio=...), "
             "with mean=0 and std=1 for a model that takes pixels in [0, 255]."
         )
-    return cast("Preprocessing", preprocessing or own), not normalizes_itself
+    return cast("Preprocessing", preprocessing or stored), not normalizes_itself
 
 
 def _head_activation(model: keras.Model) -> str:
@@ -467,9 +467,10 @@ def _clone(model: keras.Model, policy: str, linear_head: bool) -> keras.Model:
     def change(config: dict[str, Any], policy: str = policy) -> dict[str, Any]:
         config = float_config(folded_config(config) if folded else config)
         dtype = config.get("dtype")
-        if isinstance(dtype, dict) and dtype.get("class_name") == "DTypePolicy":
-            name = "float32" if config.get("name") in FLOAT32_LAYERS else policy
-            config["dtype"] = {**dtype, "config": {"name": name}}
+        kind = dtype.get("class_name") if isinstance(dtype, dict) else None
+        if kind in ("DTypePolicy", "Float32Policy"):
+            kept = Float32Policy() if kind == "Float32Policy" else keras.DTypePolicy(policy)
+            config["dtype"] = keras.dtype_policies.serialize(kept)
         return config
 
     config, last = change_config(model.get_config(), change), _last_layer(model)

@@ -117,10 +117,10 @@ def _trace(
         return [tf.identity(results[name]) for name in outputs]
 
     concrete = tf.function(function).get_concrete_function(inference.inputs(), *specs)
-    own = len(inference.model.inputs)
+    count = len(inference.model.inputs)
     weights = {
         tensor.name: np.asarray(variable)
-        for tensor, variable in zip(concrete.inputs[own:], variables, strict=False)  # then captures
+        for tensor, variable in zip(concrete.inputs[count:], variables, strict=False)  # + captures
     }
     return concrete, weights
 
@@ -321,8 +321,3 @@ def _order(node: onnx.NodeProto | None) -> tuple[int, ...]:
     if node is None or node.op_type != "Transpose":
         return ()
     return tuple(next(a.ints for a in node.attribute if a.name == "perm"))
-
-
-def count_operators(graph: Graph) -> collections.Counter[str]:
-    """Counts the nodes of each operator type."""
-    return collections.Counter(node.op_type for node in graph.nodes)

@@ -112,12 +112,12 @@ _DEIT3 = Origin(
     measured="README_revenge.md of facebookresearch/deit (the weights before conversion)",
 )
 _DEIT3_224 = _DEIT3._replace(preprocessing=Preprocessing(crop_ratio=7 / 8))
-_TIMM_DEIT = Origin(TIMM, _PAPER, EXACT, classes=1000)
-_TIMM_DISTILLED = _TIMM_DEIT._replace(options={**EXACT, "distillation_token": True})
+_TIMM_DEIT = Origin(TIMM, _PAPER, classes=1000)
+_TIMM_DISTILLED = _TIMM_DEIT._replace(options={"distillation_token": True})
 _TIMM_DEIT3 = Origin(
     TIMM,
     _DEIT3_PAPER,
-    {**EXACT, "layer_scale": 1e-6, "position_on_class_token": False},
+    {"layer_scale": 1e-6, "position_on_class_token": False},
     classes=1000,
 )
 _HUB_DEIT = Origin(

@@ -304,7 +304,7 @@ HF_DINOV3 = parts.torch_layout(
 
 # Published checkpoints. The authors of DINO evaluate with torchvision.
 _REGISTERS_PAPER = "https://arxiv.org/abs/2309.16588"
-_TIMM_DINO = Origin(TIMM, "https://arxiv.org/abs/2104.14294", EXACT)
+_TIMM_DINO = Origin(TIMM, "https://arxiv.org/abs/2104.14294")
 _DINOV2 = Origin(TIMM, "https://arxiv.org/abs/2304.07193", {**EXACT, "layer_scale": 1e-5})
 _DINOV2_REGISTERS = Origin(TIMM, _REGISTERS_PAPER, {**_DINOV2.options, **_FOUR})
 _NOT_COMMERCIAL = "Not for commercial use."

@@ -381,7 +381,7 @@ _RECIPE = Origin(
     TIMM,
     "https://arxiv.org/abs/2309.16588",
     {
-        "gelu": "exact", "pooling": "gap", "class_token": False, "position_on_class_token": False,
+        "pooling": "gap", "class_token": False, "position_on_class_token": False,
         "num_registers": 4, "layer_scale": 1e-5,
     },
     classes=1000,

@@ -375,10 +375,10 @@ class Model(ArrayData, DistributedTraining, keras.Model):
         config = super().get_compile_config()
         if not config:
             return config
-        own: dict[str, Any] = {"jit_compile": self._requested_jit_compile}
+        added: dict[str, Any] = {"jit_compile": self._requested_jit_compile}
         if self._all_reduce_dtype is not None:
-            own["all_reduce_dtype"] = self._all_reduce_dtype  # kept, also without a strategy
-        return {**config, **own}
+            added["all_reduce_dtype"] = self._all_reduce_dtype  # kept, also without a strategy
+        return {**config, **added}
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
         """Compiles the model from the configuration in a `.keras` file."""
@@ -462,7 +462,7 @@ class Normalization(keras.layers.Normalization):
 
     Args:
         preprocessing: Preprocessing of the model's images, or its fields.
-        channels: Channels of the images.
+        channels: Channels of the images; patches have a multiple of them.
     """
 
     def __init__(self, preprocessing: Preprocessing | dict[str, Any], channels: int, **kwargs: Any):
@@ -474,21 +474,24 @@ class Normalization(keras.layers.Normalization):
         self.channels = channels
 
     def build(self, input_shape: Any) -> None:
-        super().build(input_shape)
+        repeats, rest = divmod(input_shape[-1], self.channels)  # of a patch: pixel after pixel
+        repeats = 1 if rest else repeats
+        super().build((*input_shape[:-1], input_shape[-1] // repeats))
         # Arrays become constants of a graph. Tensors become inputs of the ONNX file that Keras's
         # own `export` writes, without values.
         for name in ("mean", "variance"):
-            setattr(self, name, keras.ops.convert_to_numpy(getattr(self, name)))
+            array = keras.ops.convert_to_numpy(getattr(self, name))
+            setattr(self, name, np.tile(array, repeats))
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
         for key in ("axis", "mean", "variance", "invert"):
             config.pop(key, None)
-        own = {
+        preprocessing = {
             key: list(value) if isinstance(value, tuple) else value
             for key, value in dataclasses.asdict(self.preprocessing).items()
         }
-        return {**config, "preprocessing": own, "channels": self.channels}
+        return {**config, "preprocessing": preprocessing, "channels": self.channels}
 
 
 # Layers before a model that change its images.

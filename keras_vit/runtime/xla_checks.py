@@ -182,11 +182,7 @@ def _are_clipped(values: Tensor, least: int, most: int | None) -> bool:
 
 
 class _Checker:
-    """Checks operations of one graph, and collects the indices that come from the batch.
-
-    Args:
-        batch: Names of the operations that are the batch.
-    """
+    """Checks operations of one graph, and collects the indices that come from the batch."""
 
     def __init__(self, batch: set[str]):
         self._batch = batch
@@ -215,9 +211,9 @@ class _Checker:
             if second.dtype.is_floating and not self._are_positions(second):
                 raise self._difference(operation)
         elif kind in _ONLY_POSITIONS:
-            places = _ONLY_POSITIONS[kind]
-            for place in range(len(operation.inputs)) if places is None else places:
-                if not self._are_positions(operation.inputs[place]):
+            input_numbers = _ONLY_POSITIONS[kind]
+            for number in range(len(operation.inputs)) if input_numbers is None else input_numbers:
+                if not self._are_positions(operation.inputs[number]):
                     raise self._difference(operation)
         elif _plain(kind) not in _SAME:
             raise self._difference(operation)
@@ -283,13 +279,7 @@ class _Checker:
 
 
 class _IndexCheck:
-    """Tells whether integers that are computed from a batch, such as indices, are valid.
-
-    Args:
-        batch: The tensors of the graph that stand for a batch.
-        ranges: Least and most valid integer, by reference to their tensor.
-        operations: Those that compute the integers.
-    """
+    """Tells whether integers that `operations` compute from a batch are within their `ranges`."""
 
     def __init__(
         self, batch: list[Tensor], ranges: dict[Any, tuple[int, int]], operations: list[Any]

@@ -18,7 +18,7 @@ from keras_vit.models.vit import build_vit
 from keras_vit.variants import VARIANTS
 from tests import workers
 from tests.checks import quick
-from tests.fixtures import fill_random, images_for
+from tests.fixtures import fill_random, images_for, numpy
 from tests.test_variants import NEWER
 
 CLASSES = 3
@@ -59,10 +59,6 @@ def filled(family):
     model = build(config_of(family))
     fill_random(model)
     return model
-
-
-def numpy(x):
-    return keras.ops.convert_to_numpy(x)
 
 
 def test_every_newer_family_is_here():
