@@ -166,7 +166,6 @@ FEATURES = (
     (r"(^|\.)norm_pre\.|pre_layrnorm|pre_layernorm|ln_pre\.", "a norm before the blocks (CLIP)"),
 )
 
-
 # Published checkpoints, by timm. Classes are dimensions of the projection.
 _DIMENSIONS = {
     "clip_b32": 512, "clip_b16": 512, "clip_l14": 768, "clip_h14": 1024, "clip_giant14": 1024,
@@ -214,13 +213,6 @@ CARDS = (
 )  # fmt: skip
 
 FAMILY = Family(
-    VARIANTS,
-    NAMES,
-    CARDS,
-    MODEL_TYPES,
-    PROCESSORS,
-    doubts=DOUBTS,
-    timm_images=TIMM_IMAGES,
-    layouts=(HF_CLIP,),
-    features=FEATURES,
-)
+    VARIANTS, NAMES, CARDS, MODEL_TYPES, PROCESSORS, doubts=DOUBTS, timm_images=TIMM_IMAGES,
+    layouts=(HF_CLIP,), features=FEATURES,
+)  # fmt: skip

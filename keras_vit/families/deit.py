@@ -99,7 +99,6 @@ HF_DEIT_TOKEN = parts.torch_layout(
     unprefixed=("classifier\\.",),
 )
 
-
 # Published checkpoints
 _PAPER = "https://arxiv.org/abs/2012.12877"
 _DEIT3_PAPER = "https://arxiv.org/abs/2204.07118"
@@ -178,12 +177,6 @@ CARDS = (
 )  # fmt: skip
 
 FAMILY = Family(
-    {},
-    NAMES,
-    CARDS,
-    MODEL_TYPES,
-    PROCESSORS,
-    TIMM_MODELS,
-    timm_images=TIMM_IMAGES,
+    {}, NAMES, CARDS, MODEL_TYPES, PROCESSORS, TIMM_MODELS, timm_images=TIMM_IMAGES,
     layouts=(HF_DEIT_TOKEN, HF_DEIT),
-)
+)  # fmt: skip

@@ -339,7 +339,6 @@ HF_VIT = parts.torch_layout(
     unprefixed=("classifier\\.",),
 )
 
-
 # Published checkpoints: google-research/vision_transformer and big_vision, then copies.
 _VIT_PAPER = "https://arxiv.org/abs/2010.11929"
 _AUGREG_PAPER = "https://arxiv.org/abs/2106.10270"
@@ -603,12 +602,6 @@ CARDS = (
 )  # fmt: skip
 
 FAMILY = Family(
-    VARIANTS,
-    NAMES,
-    CARDS,
-    MODEL_TYPES,
-    PROCESSORS,
-    TIMM_MODELS,
-    timm_images=TIMM_IMAGES,
+    VARIANTS, NAMES, CARDS, MODEL_TYPES, PROCESSORS, TIMM_MODELS, timm_images=TIMM_IMAGES,
     layouts=(OFFICIAL, LINEN, OF_BIG_VISION, HF_VIT),
-)
+)  # fmt: skip

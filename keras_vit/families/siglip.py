@@ -216,7 +216,6 @@ HF_SIGLIP = parts.torch_layout(
     unprefixed=("classifier\\.",),
 )
 
-
 # Published checkpoints
 _PAPER = "https://arxiv.org/abs/2303.15343"
 _SIGLIP2_PAPER = "https://arxiv.org/abs/2502.14786"
@@ -314,5 +313,5 @@ CARDS = (
 )  # fmt: skip
 
 FAMILY = Family(
-    VARIANTS, NAMES, CARDS, MODEL_TYPES, PROCESSORS, timm_images=TIMM_IMAGES, layouts=(HF_SIGLIP,)
-)
+    VARIANTS, NAMES, CARDS, MODEL_TYPES, PROCESSORS, timm_images=TIMM_IMAGES, layouts=(HF_SIGLIP,),
+)  # fmt: skip
