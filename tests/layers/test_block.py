@@ -16,13 +16,9 @@ from keras_vit.layers.attention import SelfAttention
 from keras_vit.layers.block import LayerScale, TransformerBlock
 from tests import reference
 from tests.checks import check_layer, quick
-from tests.fixtures import fill_random
+from tests.fixtures import fill_random, numpy
 
 TOKENS = np.random.default_rng(7).normal(size=(2, 5, 16)).astype("float32")
-
-
-def numpy(x):
-    return keras.ops.convert_to_numpy(x)
 
 
 def built(layer, seed=0):
