@@ -27,7 +27,7 @@ _INTERVAL = (2.5, 97.5)  # percentiles
 
 
 class LabelScore(NamedTuple):
-    """How well one label is predicted at a threshold.
+    """Quality of the predictions of one label at a threshold.
 
     Args:
         name: The label.
@@ -143,7 +143,7 @@ class LabelPredictions:
 
 
 class TargetScore(NamedTuple):
-    """How well one regression target is predicted, in its units.
+    """Error of the predictions of one regression target, in its units.
 
     Args:
         name: The target.

@@ -97,7 +97,7 @@ def embed_tokens(
 
 
 def regularize(x: keras.KerasTensor, config: ViTConfig) -> keras.KerasTensor:
-    """What comes between the embedding and the first block: dropout, and a norm in some."""
+    """Applies dropout, and in some models a norm, between embedding and first block."""
     stream = keras.config.dtype_policy().variable_dtype  # as in the blocks
     x = keras.layers.Dropout(config.block.dropout_rate, dtype=stream, name="embedding_dropout")(x)
     if config.patch_dropout_rate:
