@@ -23,7 +23,7 @@ from keras_vit.create import build
 from keras_vit.evaluate.compute import training_memory
 from keras_vit.evaluate.counting import count_parameters
 from keras_vit.hub.catalog import CARDS, list_weights
-from keras_vit.variants import ALIASES, VARIANTS, find_config
+from keras_vit.variants import VARIANTS, find_config, find_variant
 from tests.data.pictures import write_folder
 from tests.evaluate.test_compute import TABLE_6, TABLE_6_RESNETS, pretraining_exaflops
 from tests.fixtures import fill_random, images_for, tiny_config
@@ -447,7 +447,7 @@ def test_variants_of_hybrids_and_resnets_are_as_the_page_says():
         names = re.findall(r"`([^`]+)`", row[1])
         assert set(names) <= set(VARIANTS)
         for alias in re.findall(r"`([^`]+)`", row[2]):
-            assert ALIASES[alias] == names[0]
+            assert find_variant(alias) == names[0]
         counts = {count_parameters(VARIANTS[name]) for name in names}
         written = {int(n.replace(",", "")) for n in re.findall(r"\d[\d,]{6,}", row[-2])}
         assert written <= counts

@@ -19,7 +19,7 @@ from keras_vit.export.onnx import export_onnx
 from keras_vit.export.openvino import export_openvino
 from keras_vit.export.runners import _interpreter, load_onnx, load_openvino
 from keras_vit.export.saved_model import export_saved_model
-from keras_vit.families.newer import SIGLIP2_NAFLEX
+from keras_vit.families.siglip import SIGLIP2_NAFLEX
 from keras_vit.segmentation.export import export_segmenter
 from keras_vit.segmentation.model import build_segmenter
 from tests.checks import quick
