@@ -240,11 +240,11 @@ def _build_from_keras(
     old = {weight.path: weight.shape for weight in source.weights}
     new = {weight.path: weight.shape for weight in part.weights}
     fresh = tuple(path for path in new if path.split("/")[0] in leave)
-    others = [path for path, shape in new.items() if path not in fresh and shape != old[path]]
+    resized = [path for path, shape in new.items() if path not in fresh and shape != old[path]]
     model.load_report = dataclasses.replace(
         report,
         loaded=tuple(path for path in new if path not in fresh),
-        resized=dict.fromkeys(others, _grids(of_file, config)),
+        resized=dict.fromkeys(resized, _grids(of_file, config)),
         fresh=fresh,
         left_out=tuple(path for path in old if path not in new or path in fresh),
     )

@@ -141,10 +141,10 @@ def build_pretrained(
         and "stages" not in info.sizes
     )
     if input_shape is None or any_size:
-        own = _input_shape(info, bool(sizes))
-        if own is not None and input_shape is not None:
-            own = (*own[:2], input_shape[2])
-        input_shape = own or input_shape
+        file_shape = _input_shape(info, bool(sizes))
+        if file_shape is not None and input_shape is not None:
+            file_shape = (*file_shape[:2], input_shape[2])
+        input_shape = file_shape or input_shape
     found = (sizes.keys() | pooled) - options.keys()
     options = {**sizes, **options}
     config = configure(

@@ -32,8 +32,8 @@ def sincos_2d(
     """
     if width % 4 or width < 8:
         raise ValueError(f"`width` must be a multiple of 4 from 8 on. Received: width={width}.")
-    places = xp.meshgrid(*(_real(xp.arange(count), xp) for count in grid), indexing="ij")
-    y, x = (xp.reshape(axis, (-1, 1)) for axis in places)  # (N, 1)
+    coordinates = xp.meshgrid(*(_real(xp.arange(count), xp) for count in grid), indexing="ij")
+    y, x = (xp.reshape(axis, (-1, 1)) for axis in coordinates)  # (N, 1)
     frequencies = _real(temperature ** -np.linspace(0.0, 1.0, width // 4), xp)
     x, y = x * frequencies, y * frequencies  # (N, D / 4)
     table = xp.concatenate([xp.sin(x), xp.cos(x), xp.sin(y), xp.cos(y)], axis=1)
@@ -115,12 +115,12 @@ def resize_position_bias(
     """
     sides, new_sides = ([2 * side - 1 for side in each] for each in (grid, new_grid))
     count = sides[0] * sides[1]
-    distances, others = table[:count], table[count:].astype("float32")
+    distances, token_biases = table[:count], table[count:].astype("float32")
     if method == "geometric" and len(distances) == count:
         distances = _resize_grid(distances, sides, new_sides, _geometric)
     else:
         distances = resize_positions(distances, sides, new_sides, method)
-    return np.concatenate([distances, others])
+    return np.concatenate([distances, token_biases])
 
 
 def _geometric(old: int, new: int) -> np.ndarray:
@@ -202,11 +202,11 @@ def resize_matrix(old: int, new: Any, method: str, xp: Any = np) -> Any:
     Returns:
         float64 array, or float32 tensor, of shape `(new, old)`, rows summing to 1.
     """
-    places, size = _real(xp.arange(new), xp), _real(new, xp)
+    coordinates, size = _real(xp.arange(new), xp), _real(new, xp)
     if method == "align_corners":
-        positions = places * ((old - 1) / xp.maximum(size - 1, 1))
+        positions = coordinates * ((old - 1) / xp.maximum(size - 1, 1))
         return _weights(_tent, positions, old, 1.0, xp)
-    positions = (places + 0.5) * (old / size) - 0.5
+    positions = (coordinates + 0.5) * (old / size) - 0.5
     if method == "bilinear":
         return _weights(_tent, xp.clip(positions, 0, old - 1), old, 1.0, xp)
     if method == "bicubic_plain":

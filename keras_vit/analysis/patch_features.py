@@ -69,18 +69,20 @@ def nearest_neighbors(
     queries = _unit(image_features(model, images, stage, batch_size))
     indices = np.zeros((len(queries), 0), "int64")
     similarities = np.zeros((len(queries), 0), "float32")
-    seen = 0
+    num_images = 0
     for features in _feature_batches(model, gallery, stage, batch_size):
         new = queries @ _unit(features).T  # (Q, b)
-        new_indices = np.broadcast_to(np.arange(seen, seen + len(features)), new.shape)
+        new_indices = np.broadcast_to(np.arange(num_images, num_images + len(features)), new.shape)
         similarities = np.concatenate([similarities, new], axis=1)
         indices = np.concatenate([indices, new_indices], axis=1)
         best = np.argsort(-similarities, axis=1, kind="stable")[:, :count]
         similarities = np.take_along_axis(similarities, best, axis=1)
         indices = np.take_along_axis(indices, best, axis=1)
-        seen += len(features)
-    if count < 1 or seen < count:
-        raise ValueError(f"A gallery of {seen} images has 1 to {seen} neighbours, not {count}.")
+        num_images += len(features)
+    if count < 1 or num_images < count:
+        raise ValueError(
+            f"A gallery of {num_images} images has 1 to {num_images} neighbours, not {count}."
+        )
     return indices, similarities
 
 

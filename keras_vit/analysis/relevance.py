@@ -60,13 +60,13 @@ def class_relevance(
         )
     check_head(model, "`class_relevance`")
     maps: list[np.ndarray] = []
-    seen = 0
+    num_images = 0
     for batch in image_batches(images, batch_size):
-        chosen = _choose(classes, seen, len(batch))
+        chosen = _choose(classes, num_images, len(batch))
         maps.append(_relevance(attention, batch, chosen))
-        seen += len(batch)
-    if classes is not None and np.ndim(classes) and np.size(classes) != seen:
-        raise ValueError(f"There are {seen} images and {np.size(classes)} classes.")
+        num_images += len(batch)
+    if classes is not None and np.ndim(classes) and np.size(classes) != num_images:
+        raise ValueError(f"There are {num_images} images and {np.size(classes)} classes.")
     return np.concatenate(maps)
 
 

@@ -50,7 +50,7 @@ def describe_run(
     num_images, num_validation = images.num_images, validation.num_images if validation else 0
     steps = recipe.count_steps(num_images)
     epochs = plan_run(recipe, num_images)
-    seen = steps * recipe.batch_size
+    trained_images = steps * recipe.batch_size
     lora = f": updates of rank {recipe.lora_rank} for {', '.join(recipe.lora_targets)}; the head"
     yield "model", parameters_text(model) + (lora if recipe.lora_rank else "")
     yield "images", f"{num_images:,} to train on, {num_validation:,} to evaluate on"
@@ -62,7 +62,7 @@ def describe_run(
         "steps",
         (
             f"{steps:,} of {recipe.batch_size:,} images: {epochs.epochs:,} epochs of "
-            f"{epochs.steps:,} steps, {seen / num_images:,.1f} times every image"
+            f"{epochs.steps:,} steps, {trained_images / num_images:,.1f} times every image"
         ),
     )
     yield (
@@ -80,7 +80,7 @@ def describe_run(
     flags = ("--rematerialize", "--precision mixed_bfloat16")
     yield from describe_memory(model, recipe.batch_size, slots, replicas, flags)
     share = share_of_pixels(recipe.progressive_sizes)
-    yield "computation", f"{training_exaflops(model, seen) * share:,.4g} exaFLOPs"
+    yield "computation", f"{training_exaflops(model, trained_images) * share:,.4g} exaFLOPs"
     if is_timed:
         yield "time", _time(model, recipe, images, validation, seed)
 
@@ -217,8 +217,9 @@ def _time(
         )
     timer = _time_steps(model, batches)
     plan = plan_run(recipe, images.num_images)
-    seen = plan.epochs * plan.steps * recipe.batch_size * share_of_pixels(recipe.progressive_sizes)
-    seconds = timer.first + timer.each * seen / batch
+    trained_images = plan.epochs * plan.steps * recipe.batch_size
+    share = share_of_pixels(recipe.progressive_sizes)
+    seconds = timer.first + timer.each * trained_images * share / batch
     if validation is not None:
         part = validation
         limit = (_FIRST_STEPS + _STEPS[0]) * batch

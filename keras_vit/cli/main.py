@@ -150,18 +150,18 @@ def _hidden_stderr() -> Iterator[None]:
     TensorFlow's C++ code writes its banners to the file descriptor, whatever its log level.
     """
     sys.stderr.flush()
-    own = os.dup(2)
+    stderr = os.dup(2)
     with tempfile.TemporaryFile() as hidden:
         os.dup2(hidden.fileno(), 2)
         try:
             yield
         except BaseException:
             hidden.seek(0)
-            os.write(own, hidden.read())
+            os.write(stderr, hidden.read())
             raise
         finally:
-            os.dup2(own, 2)
-            os.close(own)
+            os.dup2(stderr, 2)
+            os.close(stderr)
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:

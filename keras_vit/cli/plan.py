@@ -95,8 +95,8 @@ def make_plan(settings: Settings) -> RunPlan:
             f"learning_rates={recipe.learning_rates}, held_out={recipe.held_out}. Leave out "
             "--validation, or pass --held-out 0 to train once, with --learning-rate."
         )
-    others = (run.validation, data.validation, data.transfer_test)
-    if run.recipe == AUTO and recipe.held_out and others == (None, None, None):
+    held_out_sets = (run.validation, data.validation, data.transfer_test)
+    if run.recipe == AUTO and recipe.held_out and held_out_sets == (None, None, None):
         training, held_out = data.training.split(recipe.held_out, run.seed)
         data = data._replace(training=training, validation=held_out)
         run = dataclasses.replace(run, validation=str(recipe.held_out))

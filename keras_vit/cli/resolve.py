@@ -182,8 +182,8 @@ def _similar(name: str) -> str:
     if not named:
         candidates = [*list_variants(), *(card.name for card in cards), *_paths_near(name)]
         named = difflib.get_close_matches(name, candidates, n=_SHOWN)
-    more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
-    return f"Similar names: {', '.join(named[:_SHOWN])}{more}. " if named else ""
+    rest = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
+    return f"Similar names: {', '.join(named[:_SHOWN])}{rest}. " if named else ""
 
 
 def _paths_near(name: str) -> Iterator[str]:

@@ -161,8 +161,8 @@ def end_run(
 def _records_of(plan: RunPlan) -> tuple[dict[str, Any], dict[str, Any]]:
     """The settings of a run for `config.json` and `run.toml`."""
     images = plan.data.training
-    own = {f"preprocessing_{name}": value for name, value in plan.preprocessing.items()}
-    settings = {**dataclasses.asdict(plan.run), **plan.model_options, **own}
+    preprocessing = {f"preprocessing_{name}": value for name, value in plan.preprocessing.items()}
+    settings = {**dataclasses.asdict(plan.run), **plan.model_options, **preprocessing}
     found = {"class_names": list(images.class_names), "skipped": list(images.skipped)}
     lists = {IMAGE_LISTS: describe_lists(plan.data.file_names())}
     facts = {**found, **lists, "plan": plan.recipe.to_dict()}

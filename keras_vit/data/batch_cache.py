@@ -42,8 +42,8 @@ def cache_batches(
         digest: As from `digest_batches`.
         plan: The records and batches of this worker.
     """
-    own = hashlib.sha256(f"{digest} {plan}".encode()).hexdigest()[:16]
-    prefix = f"{local_or_remote(path)}.{own}.{plan.index}-of-{plan.workers}"
+    key = hashlib.sha256(f"{digest} {plan}".encode()).hexdigest()[:16]
+    prefix = f"{local_or_remote(path)}.{key}.{plan.index}-of-{plan.workers}"
     if "://" in prefix:
         return batches.cache(prefix)
     lock = _lock(prefix)

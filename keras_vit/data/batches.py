@@ -109,10 +109,10 @@ def train_batches(
             "batch, or `repeats` for several epochs in one."
         )
 
-    def prepare(row: tuple[Any, Any], own: Any) -> tuple[Any, Any, Any]:
+    def prepare(row: tuple[Any, Any], seed: Any) -> tuple[Any, Any, Any]:
         item, label = row
-        pixels = _train_transform(images.load(item), chosen, transform, own, images.max_pixels)
-        return pixels if chosen.mixes else _in_range(pixels, transform), label, own
+        pixels = _train_transform(images.load(item), chosen, transform, seed, images.max_pixels)
+        return pixels if chosen.mixes else _in_range(pixels, transform), label, seed
 
     def finish(pixels: Any, labels: Any, seeds: Any) -> tuple[Any, ...]:
         labels = _checked(labels, images)

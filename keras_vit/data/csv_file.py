@@ -113,8 +113,8 @@ def read_csv(
     warn_of_small_range([files[line] for line in kept], path)
     items = np.array([os.fspath(files[line]) for line in kept], object)
     known = (items, labels.of_lines(kept))
-    own = (os.fspath(path), labels.names, known, tf.io.read_file, max_pixels)
-    return ImageSet(*own, skipped=skipped, task=task)
+    arguments = (os.fspath(path), labels.names, known, tf.io.read_file, max_pixels)
+    return ImageSet(*arguments, skipped=skipped, task=task)
 
 
 class _Row(NamedTuple):
@@ -329,7 +329,7 @@ def _raise(path: pathlib.Path, problems: list[tuple[int, str]]) -> None:
     if not problems:
         return
     lines = [printable(f"line {line}: {text}") for line, text in sorted(problems)]
-    more = [f"and {len(lines) - _MAX_LISTED} more"] if len(lines) > _MAX_LISTED else []
+    rest = [f"and {len(lines) - _MAX_LISTED} more"] if len(lines) > _MAX_LISTED else []
     raise ValueError(
-        f"{path} has {len(lines)} problems:\n  " + "\n  ".join([*lines[:_MAX_LISTED], *more])
+        f"{path} has {len(lines)} problems:\n  " + "\n  ".join([*lines[:_MAX_LISTED], *rest])
     )

@@ -92,8 +92,8 @@ def read_folder(
     paths, labels = np.array(found, object)[is_whole], np.array(of_files, "int64")[is_whole]
     _check_classes(root, names, set(labels.tolist()), class_names is None)
     warn_of_small_range(paths, root)
-    own = (os.fspath(root), names, (paths, labels), tf.io.read_file, max_pixels)
-    return ImageSet(*own, skipped=skipped)
+    arguments = (os.fspath(root), names, (paths, labels), tf.io.read_file, max_pixels)
+    return ImageSet(*arguments, skipped=skipped)
 
 
 def read_files(
@@ -120,8 +120,8 @@ def read_files(
     files = find_readable(paths, unreadable, max_pixels)
     labels = np.zeros(len(files), "int64")
     names = np.array(list(map(os.fspath, files)), object)
-    own = (tuple(class_names), (names, labels), tf.io.read_file, max_pixels)
-    return files, ImageSet("the files", *own)
+    arguments = (tuple(class_names), (names, labels), tf.io.read_file, max_pixels)
+    return files, ImageSet("the files", *arguments)
 
 
 def find_readable(
@@ -215,12 +215,12 @@ def read_parts(folder: str | os.PathLike[str], unreadable: str = "error") -> dic
             "a folder of classes with `read_folder`."
         )
     training = read_folder(parts["train"], unreadable=unreadable)
-    others = {
+    other_parts = {
         part: read_folder(path, training.class_names, unreadable)
         for part, path in parts.items()
         if part != "train"
     }
-    return {"train": training, **others}
+    return {"train": training, **other_parts}
 
 
 def folders_in(path: pathlib.Path) -> list[str]:

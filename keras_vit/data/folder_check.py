@@ -103,13 +103,13 @@ class FolderReport:
             return "\n".join([*lines, "", "No problems found."])
         lines += ["", *_table([("finding", "count", ""), *map(_row, self.findings)])]
         for finding in self.findings:
-            more = finding.number - _SHOWN
+            rest = finding.number - _SHOWN
             lines += [
                 "",
                 f"{finding.kind}:",
                 *(f"  {printable(each)}" for each in finding.examples[:_SHOWN]),
             ]
-            lines += [f"  and {more} more"] * (more > 0)
+            lines += [f"  and {rest} more"] * (rest > 0)
         return "\n".join(lines)
 
 
@@ -146,13 +146,13 @@ def check_folder(
 
     >>> print(keras_vit.data.check_folder("photos"))  # doctest: +SKIP
     """
-    places = folders.find_parts(folder) or {"train": pathlib.Path(folder)}
+    part_paths = folders.find_parts(folder) or {"train": pathlib.Path(folder)}
     share = validation if isinstance(validation, float) else None
     if validation is not None and share is None:
-        places["validation"] = pathlib.Path(str(validation))
+        part_paths["validation"] = pathlib.Path(str(validation))
     if test is not None:
-        places["test"] = pathlib.Path(test)
-    found = {name: _look(path, decode) for name, path in places.items()}
+        part_paths["test"] = pathlib.Path(test)
+    found = {name: _look(path, decode) for name, path in part_paths.items()}
     sets = {name: each.images for name, each in found.items() if each.images is not None}
     if share is not None and "train" in sets:
         sets["train"], sets["validation"] = sets["train"].split(share, seed)
@@ -222,11 +222,11 @@ def _describe(name: str, images: ImageSet, facts: dict[str, _ImageFacts]) -> Par
     counts = dict.fromkeys(images.class_names, 0)
     for _, label in files:
         counts[images.class_names[label]] += 1
-    own = [facts[path] for path, _ in files]
-    ordered = sorted((each.height, each.width) for each in own)
+    image_facts = [facts[path] for path, _ in files]
+    ordered = sorted((each.height, each.width) for each in image_facts)
     ordered.sort(key=lambda size: size[0] * size[1])
     sizes = (ordered[0], ordered[len(ordered) // 2], ordered[-1])
-    formats = dict(collections.Counter(each.format for each in own).most_common())
+    formats = dict(collections.Counter(each.format for each in image_facts).most_common())
     return Part(name, images.name, counts, formats, sizes)
 
 

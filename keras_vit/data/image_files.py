@@ -113,8 +113,8 @@ class ImageFiles:
 
 
 def _model_input(path: pathlib.Path, model: keras.Model) -> np.ndarray:
-    own, normalizes_itself = find_preprocessing(model)
-    preprocessing = own or Preprocessing()
+    stored, normalizes_itself = find_preprocessing(model)
+    preprocessing = stored or Preprocessing()
     height, width, channels = model.inputs[0].shape[1:]
     image = read_image(path, channels, exif_orientation=preprocessing.exif_orientation)
     pixels = eval_transform(tf.constant(image), preprocessing, (height, width))
@@ -165,7 +165,7 @@ def list_files(folder: str | os.PathLike[str], endings: tuple[str, ...]) -> list
     top = pathlib.Path(folder)
     if not top.is_dir():
         return []
-    seen = {_identity(each) for each in (top, *top.absolute().parents, *top.resolve().parents)}
+    visited = {_identity(each) for each in (top, *top.absolute().parents, *top.resolve().parents)}
     found: list[str] = []
     for parent, folders, names in os.walk(top, followlinks=True):
         inner = [name for name in folders if name[0] != "."]
@@ -173,8 +173,8 @@ def list_files(folder: str | os.PathLike[str], endings: tuple[str, ...]) -> list
         folders.clear()
         for name in inner:
             identity = _identity(os.path.join(parent, name))
-            if identity not in seen:
-                seen.add(identity)
+            if identity not in visited:
+                visited.add(identity)
                 folders.append(name)
         start = os.fspath(pathlib.Path(parent, "_")).removesuffix("_")
         found += [

@@ -101,8 +101,8 @@ class ImageSet(LabelledSet):
         if count >= self.num_images:
             return self.read((0, self.num_images), None, 0)
         positions = np.arange(count) * self.num_images // count
-        places = tf.data.Dataset.from_tensor_slices(positions)
-        return places.flat_map(lambda place: self.read((place, place + 1), None, 0))
+        indices = tf.data.Dataset.from_tensor_slices(positions)
+        return indices.flat_map(lambda index: self.read((index, index + 1), None, 0))
 
     def class_weights(self) -> np.ndarray:
         """Weights that make all classes count alike: `images / (classes * images of the class)`.
@@ -233,8 +233,8 @@ def read_records(
     def read(
         among: tuple[int, int], part: tuple[int, int], number: Any, shuffle_buffer: int
     ) -> tf.data.Dataset:
-        own = shards.slice(*among)
-        records = read_part(own, part, number, shuffle_buffer or SHUFFLE_BUFFER)
+        selected = shards.slice(*among)
+        records = read_part(selected, part, number, shuffle_buffer or SHUFFLE_BUFFER)
         return records.map(lambda record: _int_label(*parse(record)))
 
     return sequential(name, shards.num_records, tuple(class_names), read, shards=shards)

@@ -53,7 +53,7 @@ def transform_of(
     """
     if isinstance(model, InputTransform):
         return model
-    own: dict[str, Any]
+    settings: dict[str, Any]
     config = getattr(model, "config", model)
     if getattr(config, "max_num_patches", None) is not None:
         raise ValueError(
@@ -62,12 +62,12 @@ def transform_of(
         )
     if hasattr(config, "preprocessing"):
         *size, channels = config.input_shape
-        own = {"preprocessing": config.preprocessing, "classes": config.classes}
+        settings = {"preprocessing": config.preprocessing, "classes": config.classes}
         normalizes = not config.include_preprocessing
     else:  # a model built on one of this package, or from elsewhere
         *size, channels = cast("keras.Model", model).inputs[0].shape[1:]
         preprocessing, includes = find_preprocessing(cast("keras.Model", model))
-        own = {} if preprocessing is None else {"preprocessing": preprocessing}
+        settings = {} if preprocessing is None else {"preprocessing": preprocessing}
         normalizes = includes is False
     if image_size is not None:
         wanted = pair("image_size", image_size)
@@ -79,4 +79,4 @@ def transform_of(
         size = list(wanted)
     if None in size:
         raise ValueError("The model takes images of any size. Pass `image_size`.")
-    return InputTransform(tuple(size), normalize=normalizes, channels=channels, **own)
+    return InputTransform(tuple(size), normalize=normalizes, channels=channels, **settings)

@@ -178,10 +178,10 @@ def make_batches(
 
     def read_part(part: tuple[int, int], number: Any) -> tf.data.Dataset:
         # The seed of an image follows from the call's seed, the epoch and the position in it.
-        own = number_for(number, seed)
-        epoch = own if seeds_order else number
+        epoch_seed = number_for(number, seed)
+        epoch = epoch_seed if seeds_order else number
         rows = images.read(part, epoch if training else None, shuffle_buffer)
-        return rows.enumerate(part[0]).map(lambda index, row: (row, tf.stack((own, index))))
+        return rows.enumerate(part[0]).map(lambda index, row: (row, tf.stack((epoch_seed, index))))
 
     return distribute(read, worker)
 

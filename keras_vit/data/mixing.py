@@ -57,14 +57,14 @@ def mix_or_cut(
     Returns:
         Images and labels of the same shapes.
     """
-    coin, own = tf.unstack(tf.random.split(seed, 2))
+    coin, mix_seed = tf.unstack(tf.random.split(seed, 2))
 
     def mix() -> tuple[Any, Any]:
-        share = _beta(mixup_alpha, own)
+        share = _beta(mixup_alpha, mix_seed)
         return share * images + (1 - share) * images[::-1], share
 
     def cut() -> tuple[Any, Any]:
-        return _cut(images, cutmix_alpha, own)
+        return _cut(images, cutmix_alpha, mix_seed)
 
     if not (mixup_alpha and cutmix_alpha):
         mixed, share = cut() if cutmix_alpha else mix()
@@ -75,13 +75,13 @@ def mix_or_cut(
 
 def _cut(images: Any, alpha: float, seed: Any) -> tuple[Any, Any]:
     """Pastes a rectangle of the partner into each image; also returns the share that is kept."""
-    first, *own = tf.unstack(tf.random.split(seed, 3))
+    ratio_seed, *centre_seeds = tf.unstack(tf.random.split(seed, 3))
     shape = tf.shape(images)
-    ratio = tf.sqrt(1 - _beta(alpha, first))
+    ratio = tf.sqrt(1 - _beta(alpha, ratio_seed))
     inside = []
-    for side, place in zip(tf.unstack(shape[1:3]), own, strict=True):
+    for side, centre_seed in zip(tf.unstack(shape[1:3]), centre_seeds, strict=True):
         length = tf.cast(tf.cast(side, tf.float32) * ratio, tf.int32)
-        centre = tf.random.stateless_uniform((), place, 0, side, tf.int32)
+        centre = tf.random.stateless_uniform((), centre_seed, 0, side, tf.int32)
         start = tf.clip_by_value(centre - length // 2, 0, side)
         end = tf.clip_by_value(centre + length // 2, 0, side)
         inside.append((tf.range(side) >= start) & (tf.range(side) < end))

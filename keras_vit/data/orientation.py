@@ -120,8 +120,8 @@ def _to_numbers(text: Any) -> Any:
 
 def _number(head: Any, position: Any, count: int, little: Any = False) -> Any:
     """Reads unsigned numbers of `count` bytes at positions, which are cut to the data."""
-    places = tf.expand_dims(position, -1) + tf.range(count)
-    values = tf.gather(head, tf.clip_by_value(places, 0, tf.size(head) - 1))
+    offsets = tf.expand_dims(position, -1) + tf.range(count)
+    values = tf.gather(head, tf.clip_by_value(offsets, 0, tf.size(head) - 1))
     powers = [256**i for i in range(count)]
     return tf.reduce_sum(values * tf.where(little, powers, powers[::-1]), -1)
 
@@ -129,7 +129,7 @@ def _number(head: Any, position: Any, count: int, little: Any = False) -> Any:
 def orient(pixels: Any, orientation: Any) -> Any:
     """Turns stored pixels of shape `(h, w, C)` as they are displayed."""
 
-    def turned() -> Any:
+    def transformed() -> Any:
         x = tf.cond(
             _is_one_of(orientation, _TRANSPOSED),
             lambda: tf.transpose(pixels, (1, 0, 2)),
@@ -143,13 +143,13 @@ def orient(pixels: Any, orientation: Any) -> Any:
             )
         return x
 
-    return tf.cond(orientation > 1, turned, lambda: pixels)
+    return tf.cond(orientation > 1, transformed, lambda: pixels)
 
 
 def displayed_shape(shape: Any, orientation: Any) -> Any:
     """Height, width and channels as displayed, from those that are stored."""
-    turned = tf.gather(shape, (1, 0, 2))
-    return tf.where(_is_one_of(orientation, _TRANSPOSED), turned, shape)
+    transposed = tf.gather(shape, (1, 0, 2))
+    return tf.where(_is_one_of(orientation, _TRANSPOSED), transposed, shape)
 
 
 def stored_window(window: Any, shape: Any, orientation: Any) -> Any:
@@ -164,8 +164,8 @@ def stored_window(window: Any, shape: Any, orientation: Any) -> Any:
     left = tf.where(_is_one_of(orientation, _MIRRORED_X), shape[1] - left - width, left)
     top = tf.where(_is_one_of(orientation, _MIRRORED_Y), shape[0] - top - height, top)
     stored = tf.stack((top, left, height, width))
-    turned = tf.stack((left, top, width, height))
-    return tf.where(_is_one_of(orientation, _TRANSPOSED), turned, stored)
+    transposed = tf.stack((left, top, width, height))
+    return tf.where(_is_one_of(orientation, _TRANSPOSED), transposed, stored)
 
 
 def _is_one_of(orientation: Any, orientations: tuple[int, ...]) -> Any:

@@ -30,9 +30,9 @@ def resample(image: Any, size: Any, begin: Any, window: Any, interpolation: str)
     Returns:
         float32 tensor of shape `(*window, C)`, integers in [0, 255].
     """
-    own, channels = tf.shape(image), image.shape[-1]
-    top, below, rows = _kernel_weights(own[0], size[0], begin[0], window[0], interpolation)
-    left, right, columns = _kernel_weights(own[1], size[1], begin[1], window[1], interpolation)
+    source, channels = tf.shape(image), image.shape[-1]
+    top, below, rows = _kernel_weights(source[0], size[0], begin[0], window[0], interpolation)
+    left, right, columns = _kernel_weights(source[1], size[1], begin[1], window[1], interpolation)
     image = image[top:below, left:right]  # the pixels that the window needs
 
     def rows_first() -> Any:
@@ -44,22 +44,22 @@ def resample(image: Any, size: Any, begin: Any, window: Any, interpolation: str)
         x = _weighted_sums(columns, tf.transpose(image, (1, 0, 2)))  # (W, h, C)
         return _weighted_sums(rows, tf.transpose(x, (1, 0, 2)))  # (H, W, C)
 
-    fewer, narrower = own[0] - size[0], own[1] - size[1]
+    fewer, narrower = source[0] - size[0], source[1] - size[1]
     pixels = tf.cond((fewer > 0) & (fewer > 2 * narrower), rows_first, columns_first)
     return tf.reshape(tf.cast(pixels, tf.float32), (window[0], window[1], channels))
 
 
 def _kernel_weights(
-    own: Any, size: Any, begin: Any, count: Any, interpolation: str
+    source: Any, size: Any, begin: Any, count: Any, interpolation: str
 ) -> tuple[Any, Any, Any]:
     """Computes the kernel's weights along one axis: first pixel, end, sparse weights."""
     radius, kernel = _KERNELS[interpolation]
-    own_side, scale = tf.cast(own, tf.float64), tf.cast(own / size, tf.float64)
+    source_side, scale = tf.cast(source, tf.float64), tf.cast(source / size, tf.float64)
     stretch = tf.maximum(scale, 1.0)
     support = radius * stretch
     centre = (tf.cast(begin + tf.range(count), tf.float64) + 0.5) * scale  # (count,)
     first = tf.maximum(tf.floor(centre - support + 0.5), 0.0)
-    end = tf.minimum(tf.floor(centre + support + 0.5), own_side)
+    end = tf.minimum(tf.floor(centre + support + 0.5), source_side)
     num_weights = tf.cast(tf.math.ceil(support), tf.int32) * 2 + 1
     pixel = first[:, None] + tf.cast(tf.range(num_weights), tf.float64)  # (count, num_weights)
     weight = kernel(tf.abs((pixel - centre[:, None] + 0.5) * (1.0 / stretch)))

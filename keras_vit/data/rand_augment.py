@@ -31,10 +31,10 @@ def rand_augment(image: Any, num_layers: int, magnitude: float, seed: Any) -> An
         uint8 tensor of the same shape.
     """
     for layer in tf.unstack(tf.random.split(seed, num_layers)) if num_layers else ():
-        choice, own = tf.unstack(tf.random.split(layer, 2))
+        choice, operation_seed = tf.unstack(tf.random.split(layer, 2))
         index = tf.random.stateless_uniform((), choice, 0, len(OPERATIONS), tf.int32)
         branches = [
-            lambda x=image, apply=apply, s=own: apply(x, magnitude, s)
+            lambda x=image, apply=apply, s=operation_seed: apply(x, magnitude, s)
             for apply in OPERATIONS.values()
         ]
         augmented = tf.switch_case(index, branches)
@@ -191,10 +191,10 @@ def _cutout(image: Any, magnitude: float, seed: Any) -> Any:
     """Fills a square around a random centre with grey, clipped at the borders."""
     reach = int(magnitude / 10 * 40)
     is_covered = []
-    for side, own in zip(
+    for side, centre_seed in zip(
         tf.unstack(tf.shape(image)[:2]), tf.unstack(tf.random.split(seed, 2)), strict=True
     ):
-        centre = tf.random.stateless_uniform((), own, 0, side, tf.int32)
+        centre = tf.random.stateless_uniform((), centre_seed, 0, side, tf.int32)
         place = tf.range(side)
         is_covered.append((place >= centre - reach) & (place < centre + reach))
     rows, columns = is_covered

@@ -51,8 +51,8 @@ def _pillow_transform(image: Any, preprocessing: Preprocessing, image_size: tupl
     """`eval_transform` as timm's `create_transform` or an image processor of transformers."""
     if image.dtype != tf.uint8:
         image = tf.cast(tf.round(tf.clip_by_value(image, 0, 255)), tf.uint8)
-    own = tf.shape(image)[:2]
-    resized = _pillow_size(own, preprocessing, image_size)
+    source = tf.shape(image)[:2]
+    resized = _pillow_size(source, preprocessing, image_size)
     excess = resized - image_size
     begin = excess // 2
     if preprocessing.library == "timm":  # Python's round: halves to even numbers
@@ -69,8 +69,8 @@ def _pillow_transform(image: Any, preprocessing: Preprocessing, image_size: tupl
     return tf.ensure_shape(pixels + colour, (*image_size, image.shape[-1]))
 
 
-def _pillow_size(own: Any, preprocessing: Preprocessing, image_size: tuple[int, int]) -> Any:
-    """The size to which timm and transformers resize an image of `own` pixels before the crop."""
+def _pillow_size(source: Any, preprocessing: Preprocessing, image_size: tuple[int, int]) -> Any:
+    """The size to which timm and transformers resize an image before the crop."""
     if preprocessing.crop_ratio is None:
         return tf.constant(image_size)
     larger = [math.floor(side / preprocessing.crop_ratio) for side in image_size]
@@ -78,10 +78,10 @@ def _pillow_size(own: Any, preprocessing: Preprocessing, image_size: tuple[int, 
         return tf.constant(larger)
     if preprocessing.crop_mode == "center" and larger[0] == larger[1]:
         # torchvision's Resize: the longer side is rounded down.
-        exact = tf.cast(own, tf.int64)
+        exact = tf.cast(source, tf.int64)
         return tf.cast(exact * larger[0] // tf.reduce_min(exact), tf.int32)
     # timm's ResizeKeepRatio: sides are rounded, halves to even numbers.
-    sides = tf.cast(own, tf.float64)
+    sides = tf.cast(source, tf.float64)
     ratios = sides / tf.constant(larger, tf.float64)
     fits = tf.reduce_max if preprocessing.crop_mode == "border" else tf.reduce_min
     return tf.maximum(tf.cast(tf.round(sides / fits(ratios)), tf.int32), 1)

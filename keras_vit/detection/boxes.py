@@ -93,9 +93,9 @@ def read_boxes(
             f"at least one name. Received: {counts}, class_names={class_names!r}."
         )
     rows = []
-    for index, (own, classes) in enumerate(zip(boxes, labels, strict=True)):
+    for index, (image_boxes, classes) in enumerate(zip(boxes, labels, strict=True)):
         where = f"image {index}" if pixels.dtype != object else str(pixels[index])
-        row, ids = _to_array(own), _to_array(classes).reshape(-1)
+        row, ids = _to_array(image_boxes), _to_array(classes).reshape(-1)
         row = row if row.size else np.zeros((0, 4))
         fits = row.ndim == 2 and row.shape[1] == 4 and len(row) == len(ids)
         if not fits or row.dtype.kind not in "iuf" or (len(ids) and ids.dtype.kind not in "iu"):
@@ -142,8 +142,8 @@ def _read_images(images: Any) -> tuple[np.ndarray, np.ndarray, list[str]]:
         sizes = []
         for path in paths:
             height, width, kind = (0, 0, "") if path in problems else read_size(path)
-            turned = kind and read_exif_orientation(path, kind) >= 5
-            sizes.append((width, height) if turned else (height, width))
+            is_transposed = kind and read_exif_orientation(path, kind) >= 5
+            sizes.append((width, height) if is_transposed else (height, width))
         warn_of_small_range([path for path in paths if path not in problems], "the boxes")
         listed = [f"{path} {reason}" for path, reason in problems.items()]
         return np.array(list(map(str, paths)), object), np.array(sizes, "int64"), listed
@@ -213,7 +213,7 @@ def box_batches(
     size = np.array(transform.image_size)
 
     @tf.autograph.experimental.do_not_convert
-    def prepare(row: tuple[Any, ...], own: Any) -> tuple[Any, Any, Any]:
+    def prepare(row: tuple[Any, ...], seed: Any) -> tuple[Any, Any, Any]:
         image, shape, corners, labels = row
         # Turned as its EXIF says: boxes are those of the turned image.
         pixels = decode(boxes.load(image), transform.channels, boxes.max_pixels)
@@ -223,11 +223,11 @@ def box_batches(
         found = tf.where(no_box, tf.cast(NO_BOX, tf.float32), corners * scale)
         if training and flip:
             left, top, right, bottom = tf.unstack(found, axis=-1)
-            turned = tf.stack((size[1] - right, top, size[1] - left, bottom), -1)
-            turned = tf.where(no_box, found, turned)
-            mirrored = tf.random.stateless_uniform((), own) < 0.5
+            flipped = tf.stack((size[1] - right, top, size[1] - left, bottom), -1)
+            flipped = tf.where(no_box, found, flipped)
+            mirrored = tf.random.stateless_uniform((), seed) < 0.5
             pixels = tf.where(mirrored, tf.reverse(pixels, [1]), pixels)
-            found = tf.where(mirrored, turned, found)
+            found = tf.where(mirrored, flipped, found)
         pixels = tf.ensure_shape(pixels, (*transform.image_size, transform.channels))
         if transform.normalize:
             pixels = normalize(pixels, transform.preprocessing)

@@ -165,11 +165,13 @@ class Workers:
         with needing_tensorflow("Training on several workers"):
             import tensorflow as tf
 
-        own = tf.one_hot(self.index, self.count, tf.cast(number, "float64"), 0.0, dtype="float64")
+        summand = tf.one_hot(
+            self.index, self.count, tf.cast(number, "float64"), 0.0, dtype="float64"
+        )
 
         def value_of(context: Any) -> Any:
             is_first = context.replica_id_in_sync_group % self._replicas_here == 0
-            return own if is_first else tf.zeros_like(own)
+            return summand if is_first else tf.zeros_like(summand)
 
         values = self._strategy.experimental_distribute_values_from_function(value_of)
         total = self._strategy.reduce("SUM", values, axis=None)

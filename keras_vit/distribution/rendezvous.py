@@ -251,10 +251,10 @@ class _Meeting:
             if messages[i].settings[field] != self.own.settings[field]
         ]
         if different:
-            own = self.own.settings
+            settings = self.own.settings
             raise RuntimeError(
                 f"All workers must have the same addresses and versions. Worker {self.index} has "
-                f"{own['addresses']} and {own['versions']}, but {'; '.join(different)}."
+                f"{settings['addresses']} and {settings['versions']}, but {'; '.join(different)}."
             )
 
 

@@ -114,10 +114,11 @@ class Predictions:
         numbers = np.clip(np.ceil(confidence * num_bins).astype(int) - 1, 0, num_bins - 1)
         bins = []
         for number in range(num_bins):
-            own = numbers == number
-            means = (confidence[own].mean(), self.is_right[own].mean()) if own.any() else (0, 0)
+            in_bin = numbers == number
+            columns = (confidence, self.is_right)
+            means = [column[in_bin].mean() if in_bin.any() else 0 for column in columns]
             limits = (number / num_bins, (number + 1) / num_bins)
-            bins.append(Bin(*limits, int(own.sum()), *map(float, means)))
+            bins.append(Bin(*limits, int(in_bin.sum()), *map(float, means)))
         return bins
 
     def calibration_error(self, num_bins: int = 10) -> float:
@@ -187,7 +188,7 @@ def predict_set(
 
     if images.task != "single_label":
         raise ValueError(f"{images.name} has task={images.task!r}: use `predict_targets`.")
-    labels, classes, shares, own = [], [], [], []
+    labels, classes, shares, label_probabilities = [], [], [], []
     worst: list[tuple[float, int, np.ndarray]] = []
     size = min(batch_size, images.num_images)
     for batch, (x, y) in enumerate(eval_batches(images, model, size, one_hot=False)):
@@ -199,7 +200,7 @@ def predict_set(
         labels.append(true)
         classes.append(order)
         shares.append(np.take_along_axis(probabilities, order, axis=1).astype("float32"))
-        own.append(of_label.astype("float32"))
+        label_probabilities.append(of_label.astype("float32"))
         wrong = np.flatnonzero(order[:, 0] != true)
         pixels = np.asarray(x)
         worst += [(float(of_label[i]), batch * size + int(i), pixels[i].copy()) for i in wrong]
@@ -211,7 +212,7 @@ def predict_set(
         labels=np.concatenate(labels),
         classes=np.concatenate(classes),
         probabilities=np.concatenate(shares),
-        label_probabilities=np.concatenate(own),
+        label_probabilities=np.concatenate(label_probabilities),
         worst=tuple(index for _, index, _ in worst),
         worst_images=np.stack([pixels for *_, pixels in worst]) if worst else None,
     )

@@ -250,8 +250,8 @@ def training_memory(
         gradients = 4 * sum(later.parameters for later in stages[index:])
         step = max(step, sum(waiting[:index]) + at_work + gradients)
     weights = 4 * count_parameters(model)
-    more = sum(stage.activations for stage in stages if stage.in_float32) * (4 - size)
-    activations = size * count_activations(model, rematerialize) + more
+    float32_bytes = sum(stage.activations for stage in stages if stage.in_float32) * (4 - size)
+    activations = size * count_activations(model, rematerialize) + float32_bytes
     return TrainingMemory(
         weights=weights,
         optimizer=optimizer_slots * weights,

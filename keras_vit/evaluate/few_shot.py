@@ -88,8 +88,8 @@ def pick_shots(labels: np.ndarray, shots: int, seed: int | None = None) -> np.nd
     labels = np.asarray(labels)
     if shots < 1:
         raise ValueError(f"`shots` must be positive. Received: {shots}.")
-    places = [np.flatnonzero(labels == label) for label in np.unique(labels)]
-    few = [f"{labels[p[0]]} ({len(p)})" for p in places if len(p) < shots]
+    images_by_class = [np.flatnonzero(labels == label) for label in np.unique(labels)]
+    few = [f"{labels[p[0]]} ({len(p)})" for p in images_by_class if len(p) < shots]
     if few:
         raise ValueError(
             f"{shots} shots need as many images of each class. Classes with fewer, and how many "
@@ -97,8 +97,8 @@ def pick_shots(labels: np.ndarray, shots: int, seed: int | None = None) -> np.nd
         )
     if seed is not None:
         random = np.random.default_rng(seed)
-        places = [random.permutation(p) for p in places]
-    return np.concatenate([p[:shots] for p in places])
+        images_by_class = [random.permutation(p) for p in images_by_class]
+    return np.concatenate([p[:shots] for p in images_by_class])
 
 
 def few_shot_accuracy(

@@ -190,9 +190,9 @@ def _fold_numbers(labels: np.ndarray, classes: int, folds: int, seed: int) -> np
     numbers = np.zeros(len(labels), int)
     begin = 0
     for label in range(classes):
-        own = random.permutation(np.flatnonzero(labels == label))
-        numbers[own] = (begin + np.arange(len(own))) % folds
-        begin += len(own)
+        members = random.permutation(np.flatnonzero(labels == label))
+        numbers[members] = (begin + np.arange(len(members))) % folds
+        begin += len(members)
     return numbers
 
 

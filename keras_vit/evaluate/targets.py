@@ -97,8 +97,8 @@ class LabelPredictions:
         random = np.random.default_rng(seed)
         values = []
         for _ in range(int(np.clip(_MOST_WORK / self.targets.size, *_RESAMPLES))):
-            own = random.integers(len(self.targets), size=len(self.targets))
-            values.append(_mean(_average_precision(self.targets[own], self.outputs[own])))
+            sample = random.integers(len(self.targets), size=len(self.targets))
+            values.append(_mean(_average_precision(self.targets[sample], self.outputs[sample])))
         known = [value for value in values if not np.isnan(value)] or [float("nan")]
         low, high = np.percentile(known, _INTERVAL)
         return float(low), float(high)
@@ -252,7 +252,7 @@ def predict_targets(
     outputs, targets = [], []
     worst: list[tuple[float, int, np.ndarray]] = []
     scale = np.maximum(np.std(np.asarray(images.labels, "float64"), axis=0), 1e-12)
-    size, seen = min(batch_size, images.num_images), 0
+    size, offset = min(batch_size, images.num_images), 0
     for x, y in eval_batches(images, model, size):
         raw = np.asarray(model.predict_on_batch(x), "float64")
         true, found = np.asarray(y, "float64"), class_probabilities(model, raw, images.task)
@@ -262,11 +262,11 @@ def predict_targets(
         else:
             losses = np.abs((found - true) / scale).max(axis=1)
         pixels = np.asarray(x)
-        worst += [(-float(loss), seen + i, pixels[i].copy()) for i, loss in enumerate(losses)]
+        worst += [(-float(loss), offset + i, pixels[i].copy()) for i, loss in enumerate(losses)]
         worst = sorted(worst, key=lambda item: item[:2])[:num_worst]
         outputs.append(found)
         targets.append(true)
-        seen += len(true)
+        offset += len(true)
     make = LabelPredictions if images.task == "multi_label" else ValuePredictions
     return make(
         source=images.name,

@@ -100,10 +100,10 @@ def export_adapters(
             module = ServingModule(
                 inference, chosen[name], top_k, max_pixels=max_pixels, read=reads[name]
             )
-            own = module.signatures()
-            signatures[name] = own["serving_default"]
-            signatures[f"{name}{_PIXELS}"] = own["pixels"]
-            signatures.setdefault("serving_default", own["serving_default"])
+            module_signatures = module.signatures()
+            signatures[name] = module_signatures["serving_default"]
+            signatures[f"{name}{_PIXELS}"] = module_signatures["pixels"]
+            signatures.setdefault("serving_default", module_signatures["serving_default"])
         tf.saved_model.save(root, os.fspath(unfinished), signatures)
         for name, model in models.items():
             reference = prepare(model)

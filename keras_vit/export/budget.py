@@ -73,8 +73,8 @@ class BudgetReport:
     def __str__(self) -> str:
         figures = self.figures
         before, after, worst = figures["before"], figures["after"], figures["worst_image"]
-        kept, others = figures["float_layers"], figures["calibration_images"]
-        calibrated = f", {others} others for the calibration of int8" if others else ""
+        kept, count = figures["float_layers"], figures["calibration_images"]
+        calibrated = f", {count} others for the calibration of int8" if count else ""
         floats = f", in float: {', '.join(kept)}" if kept else ""
         rows = [
             ("file", f"{self.path}, {figures['bytes'] / 2**20:.1f} MiB"),

@@ -417,8 +417,8 @@ def _find_preprocessing(
     model: keras.Model, preprocessing: Preprocessing | None
 ) -> tuple[Preprocessing, bool]:
     """Returns the preprocessing, and whether the model lacks its normalisation."""
-    own, normalizes_itself = find_preprocessing(model)
-    if preprocessing is None and own is None:
+    stored, normalizes_itself = find_preprocessing(model)
+    if preprocessing is None and stored is None:
         known = (
             "it normalises pixels itself, but how images are resized before is"
             if normalizes_itself
@@ -430,7 +430,7 @@ def _find_preprocessing(
             "preprocessing=keras_vit.Preprocessing(mean, std, interpolation=..., crop_ratio=...), "
             "with mean=0 and std=1 for a model that takes pixels in [0, 255]."
         )
-    return cast("Preprocessing", preprocessing or own), not normalizes_itself
+    return cast("Preprocessing", preprocessing or stored), not normalizes_itself
 
 
 def _head_activation(model: keras.Model) -> str:

@@ -117,10 +117,10 @@ def _trace(
         return [tf.identity(results[name]) for name in outputs]
 
     concrete = tf.function(function).get_concrete_function(inference.inputs(), *specs)
-    own = len(inference.model.inputs)
+    count = len(inference.model.inputs)
     weights = {
         tensor.name: np.asarray(variable)
-        for tensor, variable in zip(concrete.inputs[own:], variables, strict=False)  # then captures
+        for tensor, variable in zip(concrete.inputs[count:], variables, strict=False)  # + captures
     }
     return concrete, weights
 

@@ -90,11 +90,11 @@ def load_image_gpt(model: Model, path: str | os.PathLike[str]) -> LoadReport:
             for name, shape in wanted.items()
             if name in shapes and shapes[name] not in (shape, (1, *shape))
         ]
-        others = [name for name in shapes if name not in wanted]
-        left_out = [name for name in others if re.search(_NOT_OURS[official], name)]
-        biases = [name for name in others if re.search(r"c_(attn|proj|fc)\.bias$", name)]
+        unused = [name for name in shapes if name not in wanted]
+        left_out = [name for name in unused if re.search(_NOT_OURS[official], name)]
+        biases = [name for name in unused if re.search(r"c_(attn|proj|fc)\.bias$", name)]
         problems += [f"{name} is not zero" for name in biases if read(name).any()]
-        problems += [f"{name} is unknown" for name in others if name not in {*left_out, *biases}]
+        problems += [f"{name} is unknown" for name in unused if name not in {*left_out, *biases}]
         problems += [] if official else _config_problems(path.parent / "config.json", sizes)
         if problems:
             lines = "".join(f"\n  {problem}" for problem in problems)

@@ -123,9 +123,9 @@ def in_one_graph(model: keras.Model, wanted: dict[str, tuple[Chain, Any]]) -> di
         count = len(inner.outputs)
         replaced += zip(call.outputs, results[:count], strict=True)
         found.update(zip(tensors, results[count:], strict=True))
-    own = {name: tensor for name, (chain, tensor) in wanted.items() if len(chain) == 1}
-    rerouted = _reroute(model, list(own.values()), replaced)
-    return {**found, **dict(zip(own, rerouted, strict=True))}
+    outer = {name: tensor for name, (chain, tensor) in wanted.items() if len(chain) == 1}
+    rerouted = _reroute(model, list(outer.values()), replaced)
+    return {**found, **dict(zip(outer, rerouted, strict=True))}
 
 
 def _reroute(model: keras.Model, tensors: list[Any], replaced: list[tuple[Any, Any]]) -> list[Any]:
@@ -147,13 +147,13 @@ def _reroute(model: keras.Model, tensors: list[Any], replaced: list[tuple[Any, A
 
 def _follows(tensor: Any, source: Any, stop: Set[int] = frozenset()) -> bool:
     """Tells whether a tensor is computed from another, not only through those in `stop`."""
-    tensors, seen = [tensor], set[int]()
+    tensors, visited = [tensor], set[int]()
     while tensors:
         x = tensors.pop()
         if x is source:
             return True
-        if id(x) not in seen and id(x) not in stop:
-            seen.add(id(x))
+        if id(x) not in visited and id(x) not in stop:
+            visited.add(id(x))
             tensors.extend(call_of(x)[1].input_tensors)
     return False
 

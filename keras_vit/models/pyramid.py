@@ -201,8 +201,8 @@ def build_pyramid(
     check_includes_preprocessing(backbone)
     x, stride = last_map(backbone)
     height, width = backbone.inputs[0].shape[1:3]
-    own = stride.bit_length() - 1
-    if 2**own != stride:
+    base = stride.bit_length() - 1
+    if 2**base != stride:
         raise ValueError(
             f"The levels of a pyramid have strides of 4, 8, 16, 32, ... pixels. Received: patches "
             f"of {stride} pixels, from which no power of two leads there. Choose a model of patch "
@@ -215,15 +215,15 @@ def build_pyramid(
             f"Images must be whole numbers of the largest stride, {largest} pixels. Received: "
             f"{height} x {width}. Use keras_vit.models.resize_model(model, {fitting}) first."
         )
-    outputs = {f"P{level}": _level(x, level, own, channels) for level in sorted(set(levels))}
+    outputs = {f"P{level}": _level(x, level, base, channels) for level in sorted(set(levels))}
     return PyramidModel(single_input(backbone), outputs, name=f"{backbone.name}_pyramid")
 
 
 def _level(
-    x: keras.KerasTensor, level: int, own: int, channels: int
+    x: keras.KerasTensor, level: int, base: int, channels: int
 ) -> keras.KerasTensor:  # (B, rows, columns, channels)
     name = f"pyramid_{level}"
-    for step in range(own - level):  # finer: twice the size, half the channels
+    for step in range(base - level):  # finer: twice the size, half the channels
         if step:
             x = keras.layers.LayerNormalization(epsilon=_EPSILON, name=f"{name}_up_norm_{step}")(x)
             x = keras.layers.Activation(exact_gelu, name=f"{name}_up_gelu_{step}")(x)
@@ -231,8 +231,8 @@ def _level(
             x.shape[-1] // 2, 2, 2, data_format=_LAST, name=f"{name}_up_{step}"
         )
         x = up(x)
-    if level > own:
-        size = 2 ** (level - own)
+    if level > base:
+        size = 2 ** (level - base)
         x = keras.layers.MaxPooling2D(size, data_format=_LAST, name=f"{name}_down")(x)
     for part, kernel in (("project", 1), ("smooth", 3)):
         x = keras.layers.Conv2D(

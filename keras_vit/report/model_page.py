@@ -212,32 +212,32 @@ def _learned(model: keras.Model) -> Iterator[str]:
 def _looks(
     model: keras.Model, images: Any, few: np.ndarray, titles: list[str] | None
 ) -> Iterator[str]:
-    seen = displayed(model, few)
+    pictures = displayed(model, few)
     yield _figure(
         "Attention rollout: how much each patch contributes to the pooled output.",
-        lambda: plots.plot_attention(seen, attention_rollout(model, few), titles),
+        lambda: plots.plot_attention(pictures, attention_rollout(model, few), titles),
     )
     yield _figure(
         "Attention in the last block, mean over heads.",
         lambda: plots.plot_maps(
-            seen, attention_maps(model, few).mean(axis=1), "share of attention", titles
+            pictures, attention_maps(model, few).mean(axis=1), "share of attention", titles
         ),
     )
     yield _figure(
         "Relevance for the likeliest class, by the gradient of its logit; each map by itself.",
         lambda: plots.plot_maps(
-            seen, _relative(class_relevance(model, few)), "relevance, of the highest", titles
+            pictures, _relative(class_relevance(model, few)), "relevance, of the highest", titles
         ),
     )
     yield _figure(
         "Patches in the colours of the first three principal components of all patches.",
         lambda: plots.plot_components(
-            seen, project_patches(model, few, *principal_axes(model, images))
+            pictures, project_patches(model, few, *principal_axes(model, images))
         ),
     )
     yield _figure(
         "Length of the patch tokens after the last block; single bright ones are outliers.",
-        lambda: plots.plot_maps(seen, token_norms(model, few), "length of token", titles),
+        lambda: plots.plot_maps(pictures, token_norms(model, few), "length of token", titles),
     )
     yield _figure(
         "Mean attention distance of every head, over all images.",

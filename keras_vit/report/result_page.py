@@ -295,8 +295,8 @@ def _settings(settings: Mapping[str, Any]) -> str:
 def _values(values: Mapping[str, Any]) -> str:
     def text(value: Any) -> str:
         if isinstance(value, list | tuple) and any(isinstance(each, str) for each in value):
-            more = [f"and {len(value) - _MOST_LINES} more"] * (len(value) > _MOST_LINES)
-            return "<br>".join(html.escape(str(each)) for each in [*value[:_MOST_LINES], *more])
+            rest = [f"and {len(value) - _MOST_LINES} more"] * (len(value) > _MOST_LINES)
+            return "<br>".join(html.escape(str(each)) for each in [*value[:_MOST_LINES], *rest])
         return html.escape(value if isinstance(value, str) else json.dumps(value, default=str))
 
     return render_table((), [(html.escape(name), text(value)) for name, value in values.items()])

@@ -74,8 +74,8 @@ class StateFolder:
 
     def _newest_undamaged(self, ceiling: int | None) -> tuple[int, State | None]:
         """Reads the newest undamaged state of this worker: its number, and the state."""
-        own = self._own_positions()
-        for epoch, batch in reversed(own):
+        positions = self._own_positions()
+        for epoch, batch in reversed(positions):
             number = epoch * _BATCHES + batch
             if ceiling is not None and number > ceiling:
                 continue
@@ -83,7 +83,7 @@ class StateFolder:
                 return number, self._read((epoch, batch))
             except DamagedStateError as error:
                 warnings.warn(f"{error} The state before it is used.", stacklevel=2)
-        return (ALL_DAMAGED if own else NOTHING), None
+        return (ALL_DAMAGED if positions else NOTHING), None
 
     def _read(self, position: tuple[int, int]) -> State:
         chief = self._file(position, 0)

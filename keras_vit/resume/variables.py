@@ -45,11 +45,11 @@ def find_variables(model: keras.Model) -> dict[str, list[Any]]:
         "metrics": model.metrics_variables,
         "random": _global_generator(),
     }
-    seen: set[int] = set()
+    visited: set[int] = set()
     unique: dict[str, list[Any]] = {}
     for group, variables in groups.items():
-        unique[group] = [v for v in variables if id(v) not in seen]
-        seen.update(map(id, variables))
+        unique[group] = [v for v in variables if id(v) not in visited]
+        visited.update(map(id, variables))
     return unique
 
 

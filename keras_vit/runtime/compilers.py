@@ -222,8 +222,8 @@ def _key(block: keras.layers.Layer, dtype: str, batch: int) -> str:
         "block": [type(block).__name__, repr(_input_shape(block)), repr(config)],
     }
     digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
-    own = sys.modules[__name__.partition(".")[0]].__version__  # of a higher level: not imported
-    versions = f"keras_vit {own}, tensorflow {tf.__version__}, keras {keras.__version__}"
+    version = sys.modules[__name__.partition(".")[0]].__version__  # of a higher level: not imported
+    versions = f"keras_vit {version}, tensorflow {tf.__version__}, keras {keras.__version__}"
     return f"{versions}, {dtype}, batch {batch}, {digest}"
 
 

@@ -269,8 +269,8 @@ class DistributedTraining(Base):
 
     def _has_own_steps(self) -> bool:
         """Tells whether batches are what Keras expects: steps of a user's own may read others."""
-        own, ours = type(self), DistributedTraining
-        return own.train_step is ours.train_step and own.test_step is ours.test_step
+        cls, ours = type(self), DistributedTraining
+        return cls.train_step is ours.train_step and cls.test_step is ours.test_step
 
     def predict_on_batch(self, x: Any) -> Any:
         if not is_distributed(self):

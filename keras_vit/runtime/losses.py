@@ -99,8 +99,8 @@ def _map_outputs(model: keras.Model, given: Any, change: Callable[[Any, Any], An
     """Applies a function to every output and each of its losses or metrics, paired as by Keras."""
     outputs: list[Any] = list(getattr(model, "outputs", None) or ())
     if isinstance(given, dict) and len(outputs) != 1:
-        own = getattr(model, "output", None)
-        named = own if isinstance(own, dict) else None
+        structure = getattr(model, "output", None)
+        named = structure if isinstance(structure, dict) else None
         if named is None:
             named = dict(zip(getattr(model, "output_names", ()), outputs, strict=False))
         return {

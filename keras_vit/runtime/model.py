@@ -375,10 +375,10 @@ class Model(ArrayData, DistributedTraining, keras.Model):
         config = super().get_compile_config()
         if not config:
             return config
-        own: dict[str, Any] = {"jit_compile": self._requested_jit_compile}
+        added: dict[str, Any] = {"jit_compile": self._requested_jit_compile}
         if self._all_reduce_dtype is not None:
-            own["all_reduce_dtype"] = self._all_reduce_dtype  # kept, also without a strategy
-        return {**config, **own}
+            added["all_reduce_dtype"] = self._all_reduce_dtype  # kept, also without a strategy
+        return {**config, **added}
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
         """Compiles the model from the configuration in a `.keras` file."""
@@ -487,11 +487,11 @@ class Normalization(keras.layers.Normalization):
         config = super().get_config()
         for key in ("axis", "mean", "variance", "invert"):
             config.pop(key, None)
-        own = {
+        preprocessing = {
             key: list(value) if isinstance(value, tuple) else value
             for key, value in dataclasses.asdict(self.preprocessing).items()
         }
-        return {**config, "preprocessing": own, "channels": self.channels}
+        return {**config, "preprocessing": preprocessing, "channels": self.channels}
 
 
 # Layers before a model that change its images.

@@ -193,9 +193,9 @@ class FreeCores:
         """Cores, between 0 and `os.cpu_count()`, on average since the object was made."""
         cores = os.cpu_count() or 1
         pairs = zip(self._begin, _read_clocks(), strict=True)
-        wall, busy, own = (end - begin for begin, end in pairs)
-        others = max(0.0, busy - own) / max(wall, 0.01)
-        return max(0.0, cores - others)
+        wall, busy, this_process = (end - begin for begin, end in pairs)
+        other_processes = max(0.0, busy - this_process) / max(wall, 0.01)
+        return max(0.0, cores - other_processes)
 
 
 def _read_clocks(path: str | os.PathLike[str] = "/proc/stat") -> tuple[float, float, float]:

@@ -211,9 +211,9 @@ class _Checker:
             if second.dtype.is_floating and not self._are_positions(second):
                 raise self._difference(operation)
         elif kind in _ONLY_POSITIONS:
-            places = _ONLY_POSITIONS[kind]
-            for place in range(len(operation.inputs)) if places is None else places:
-                if not self._are_positions(operation.inputs[place]):
+            input_numbers = _ONLY_POSITIONS[kind]
+            for number in range(len(operation.inputs)) if input_numbers is None else input_numbers:
+                if not self._are_positions(operation.inputs[number]):
                     raise self._difference(operation)
         elif _plain(kind) not in _SAME:
             raise self._difference(operation)

@@ -107,7 +107,7 @@ def evaluate_masks(
             f"classes={count}."
         )
     transform = transform_of(model)
-    turn = masks.turned or transform.preprocessing.exif_orientation
+    turn = masks.exif_orientation or transform.preprocessing.exif_orientation
     for index, (image, labels) in enumerate(masks.pairs()):
         with name_damage(masks.name_of(index)):
             image = decode(
@@ -294,11 +294,11 @@ def _windows(
         [*range(0, side - width, step), side - width]
         for side, width, step in zip(pixels.shape[:2], window, steps, strict=True)
     ]
-    places = list(itertools.product(*starts))
+    corners = list(itertools.product(*starts))
     total = np.zeros((*pixels.shape[:2], model.output_shape[-1]), "float32")
     counts = np.zeros((*pixels.shape[:2], 1), "float32")
-    for first in range(0, len(places), batch_size):
-        chosen = places[first : first + batch_size]
+    for first in range(0, len(corners), batch_size):
+        chosen = corners[first : first + batch_size]
         crops = [pixels[y : y + window[0], x : x + window[1]] for y, x in chosen]
         outputs = keras.ops.convert_to_numpy(model.predict_on_batch(np.stack(crops)))
         for (y, x), output in zip(chosen, outputs, strict=True):

@@ -111,7 +111,7 @@ def mask_batches(
 
     def prepare(row: tuple[Any, ...], own: Any) -> tuple[Any, Any]:
         image, labels = masks.load(*row)
-        turn = masks.turned or transform.preprocessing.exif_orientation
+        turn = masks.exif_orientation or transform.preprocessing.exif_orientation
         pixels = decode(image, transform.channels, masks.max_pixels, exif_orientation=turn)
         labels = _checked(labels, tf.shape(pixels)[:2], masks)
         if training:

@@ -50,11 +50,11 @@ class MaskSet(LabelledSet):
             none.
         max_pixels: Height times width above which an encoded image is refused.
         records: Reads records one after the other, what `load` takes.
-        turned: Whether encoded images are turned as their EXIF says, to fit their masks, also for
+        exif_orientation: Whether encoded images are turned as it says, to fit their masks, also for
             a model that does not turn others.
     """
 
-    turned: bool = False
+    exif_orientation: bool = False
 
     def pairs(self) -> Iterable[tuple[Any, np.ndarray]]:
         """Reads the images in their order, each with its labels, int32 of shape `(h, w)`.
@@ -162,7 +162,7 @@ def read_masks(
             values = decode(tf.io.read_file(mask), 3, max_pixels, exif_orientation=False)
             return tf.io.read_file(image), _labels_of_colours(values, codes, labels)
 
-    whole = MaskSet(name, names, items, load, max_pixels, turned=True)
+    whole = MaskSet(name, names, items, load, max_pixels, exif_orientation=True)
     if check == "pixels":
         _check_values(whole, [mask for _, mask in found])
     return whole
@@ -316,18 +316,18 @@ def _colour_table(
     colors: Sequence[Colour], ignored: Sequence[int | Colour]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Sorted codes of colours, and the label of each."""
-    others = [colour for colour in ignored if not isinstance(colour, int)]
-    if len(others) < len(ignored) and tuple(ignored) != (IGNORED,):  # the default
+    ignored_colors = [colour for colour in ignored if not isinstance(colour, int)]
+    if len(ignored_colors) < len(ignored) and tuple(ignored) != (IGNORED,):  # the default
         raise ValueError(
             "Masks of colours have ignored colours, three integers each. Received: "
             f"ignored={list(ignored)}."
         )
-    both = {*map(tuple, colors)} & {*map(tuple, others)}
+    both = {*map(tuple, colors)} & {*map(tuple, ignored_colors)}
     if both:
         raise ValueError(f"{sorted(both)} are colours of classes, and cannot be ignored too.")
-    every = np.array([*colors, *others], "int32").reshape(-1, 3)
+    every = np.array([*colors, *ignored_colors], "int32").reshape(-1, 3)
     codes = every @ np.array([1 << 16, 1 << 8, 1], "int32")
-    labels = np.array([*range(len(colors)), *[IGNORED] * len(others)], "int32")
+    labels = np.array([*range(len(colors)), *[IGNORED] * len(ignored_colors)], "int32")
     order = np.argsort(codes)
     return codes[order], labels[order]
 
@@ -369,5 +369,5 @@ def _check_values(masks: MaskSet, paths: list[pathlib.Path]) -> None:
 
 
 def _list(values: np.ndarray) -> str:
-    more = ", ..." if len(values) > 10 else ""
-    return ", ".join(map(str, values[:10].tolist())) + more
+    rest = ", ..." if len(values) > 10 else ""
+    return ", ".join(map(str, values[:10].tolist())) + rest

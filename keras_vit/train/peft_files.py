@@ -315,14 +315,14 @@ def _read_updates(
     problems: list[str],
 ) -> dict[Dense, dict[int | None, _Update]]:
     """Takes the updates out of the arrays, by layer and part."""
-    places: dict[tuple[str, str], tuple[Dense, int | None, np.ndarray]] = {}
+    targets: dict[tuple[str, str], tuple[Dense, int | None, np.ndarray]] = {}
     for layout in _layouts(model):
         for layer in dense_layers(model):
             found = layout.find(f"{layer.path}/kernel", config_of(model))
             orders = _unit_orders(layer, *found, config_of(model)) if found else []
             for key, order in zip(found[1] if found else (), orders, strict=True):
                 number, within = divmod(order, len(order))
-                places[layout.name, key] = (
+                targets[layout.name, key] = (
                     layer,
                     int(number[0]) if len(orders) > 1 else None,
                     within,
@@ -332,11 +332,11 @@ def _read_updates(
         module = name.removesuffix(".lora_A.weight")
         a, b = arrays.pop(name), arrays.pop(f"{module}.lora_B.weight", np.zeros(()))
         names = [(x.name, _plain_name(f"{module}.weight", x)) for x in _layouts(model)]
-        found_place = next((places[key] for key in names if key in places), None)
-        if found_place is None:
+        target = next((targets[key] for key in names if key in targets), None)
+        if target is None:
             problems.append(f"{module} is no product of a block")
             continue
-        layer, part, order = found_place
+        layer, part, order = target
         units, inputs = len(order), layer.frozen_kernel.shape[0]
         if a.ndim != 2 or not len(a) or a.shape[1] != inputs or b.shape != (units, len(a)):
             expected = f"(rank, {inputs}) and ({units}, rank)"

@@ -229,9 +229,9 @@ class Run:
         keys = ("data_dir", "unreadable", "task")
         names = [name for name in keys if config.get(name) is not None]
         options = {name: config[name] for name in names}
-        others = config.get("validation"), config.get("test"), config.get("seed", 0)
+        split_options = config.get("validation"), config.get("test"), config.get("seed", 0)
         try:
-            data = open_training_data(config["data"], *others, options)
+            data = open_training_data(config["data"], *split_options, options)
         except FileNotFoundError as error:
             raise FileNotFoundError(
                 f"{error} The images of the run are no longer there. Pass other images."
@@ -251,13 +251,14 @@ class Run:
         plan, steps = self.config.get("plan", {}), self.results.get(STEPS)
         batch, sizes = plan.get("batch_size"), plan.get("progressive_sizes", ())
         if batch and steps:
-            seen = steps * epochs * batch
-            facts |= {"steps": f"{steps * epochs:,} of {batch:,} images", "images": f"{seen:,}"}
+            trained_images = steps * epochs * batch
+            facts["steps"] = f"{steps * epochs:,} of {batch:,} images"
+            facts["images"] = f"{trained_images:,}"
             if seconds:
-                rate = seen / seconds
+                rate = trained_images / seconds
                 facts["images a second"] = f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
             with contextlib.suppress(ValueError):  # a layer that cannot be counted
-                exaflops = training_exaflops(self.model, seen) * share_of_pixels(sizes)
+                exaflops = training_exaflops(self.model, trained_images) * share_of_pixels(sizes)
                 facts["FLOPs of training"] = f"{exaflops * 1e18:.3g}"
         if PEAK_MEMORY in self.results:
             facts["peak memory of the process"] = human_bytes(self.results[PEAK_MEMORY])
