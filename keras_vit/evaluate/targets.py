@@ -27,7 +27,7 @@ _INTERVAL = (2.5, 97.5)  # percentiles
 
 
 class LabelScore(NamedTuple):
-    """How well one label is predicted at a threshold.
+    """Quality of the predictions of one label at a threshold.
 
     Args:
         name: The label.
@@ -148,7 +148,7 @@ class LabelPredictions(TargetPredictions):
 
 
 class TargetScore(NamedTuple):
-    """How well one regression target is predicted, in its units.
+    """Error of the predictions of one regression target, in its units.
 
     Args:
         name: The target.

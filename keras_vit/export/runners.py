@@ -80,7 +80,7 @@ def count_litert_operators(path: str | os.PathLike[str]) -> collections.Counter[
 
 @dataclasses.dataclass(frozen=True)
 class LiteRTKernels:
-    """Which operators of a LiteRT file XNNPACK computes on this machine.
+    """Operators of a LiteRT file that XNNPACK computes on this machine.
 
     Args:
         xnnpack: Operators that XNNPACK computes, counted by name.

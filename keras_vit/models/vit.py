@@ -98,7 +98,7 @@ def embed_tokens(
 
 
 def regularize(x: keras.KerasTensor, config: ViTConfig) -> keras.KerasTensor:
-    """What comes between the embedding and the first block: dropout, and a norm in some."""
+    """Applies dropout, and in some models a norm, between embedding and first block."""
     rate, dtype = config.block.dropout_rate, stream_policy()
     x = keras.layers.Dropout(rate, dtype=dtype, name="embedding_dropout")(x)
     if config.patch_dropout_rate:
