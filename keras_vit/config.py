@@ -695,15 +695,7 @@ class ViTConfig:
     @property
     def num_tokens(self) -> tuple[int, ...]:
         """Number of tokens in the input of each block, and in the output of the last."""
-        return self._tokens_from(self.num_patches)
-
-    @property
-    def num_training_tokens(self) -> tuple[int, ...]:
-        """As `num_tokens`, in training, where `patch_dropout_rate` leaves patches out."""
-        return self._tokens_from(kept_of(self.num_patches, self.patch_dropout_rate))
-
-    def _tokens_from(self, num_patches: int) -> tuple[int, ...]:
-        patches = [num_patches]
+        patches = [self.num_patches]
         for _ in range(self.depth):
             patches.append(patches[-1] - merged_of(patches[-1], self.block.num_merged_tokens))
         return tuple(self.num_prefix_tokens + count for count in patches)

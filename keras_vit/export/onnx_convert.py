@@ -321,8 +321,3 @@ def _order(node: onnx.NodeProto | None) -> tuple[int, ...]:
     if node is None or node.op_type != "Transpose":
         return ()
     return tuple(next(a.ints for a in node.attribute if a.name == "perm"))
-
-
-def count_operators(graph: Graph) -> collections.Counter[str]:
-    """Counts the nodes of each operator type."""
-    return collections.Counter(node.op_type for node in graph.nodes)
