@@ -41,6 +41,11 @@ def abstract_model(build):
         keras.utils.clear_session(free_memory=False)  # a full garbage collection takes a second
 
 
+def numpy(x) -> np.ndarray:
+    """A tensor as an array."""
+    return keras.ops.convert_to_numpy(x)
+
+
 def images_for(model, count=4, seed=0) -> np.ndarray:
     """Random images in [0, 255] of the size that a model takes."""
     rng = np.random.default_rng(seed)

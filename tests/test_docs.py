@@ -23,7 +23,7 @@ from keras_vit.create import build
 from keras_vit.evaluate.compute import training_memory
 from keras_vit.evaluate.counting import count_parameters
 from keras_vit.hub.catalog import CARDS, list_weights
-from keras_vit.variants import ALIASES, VARIANTS, find_config
+from keras_vit.variants import VARIANTS, find_config, find_variant
 from tests.data.pictures import write_folder
 from tests.evaluate.test_compute import TABLE_6, TABLE_6_RESNETS, pretraining_exaflops
 from tests.fixtures import fill_random, images_for, tiny_config
@@ -129,6 +129,37 @@ def test_commands_of_the_command_line_parse():
         build_parser().parse_args(shlex.split(line, comments=True)[1:])  # exits with an error
 
 
+# A small model with random weights takes the place of the published ones, which need a network.
+SMALL = {
+    'ViTS16(weights="augreg_in21k",': "ViTTi16(input_shape=(32, 32, 3), depth=1,",
+    "batch_size=64": "batch_size=4",
+    "epochs=5": "epochs=1",
+}
+
+
+def test_code_of_the_readme_runs_and_prints_the_output_below_it(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    write_folder(tmp_path / "photos", count=10, size=(32, 32))
+    readme = (ROOT / "README.md").read_text()
+    examples = re.findall(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", readme, re.DOTALL)
+    assert len(examples) == 3
+    for old in SMALL:
+        assert old in readme, old
+    namespace: dict = {}
+    printed = []
+    for code, expected in examples:
+        for old, new in SMALL.items():
+            code = code.replace(old, new)
+        exec(code, namespace)
+        printed.append(capsys.readouterr().out)
+        assert not expected or printed[-1] == expected
+    assert "accuracy" in printed[0]  # of `fit`
+    assert printed[1].count("top-1") == 4  # four reports
+    names = {path.name for path in tmp_path.iterdir()}
+    assert {"pets.keras", "pets.tflite", "pets.onnx"} < names
+    assert (tmp_path / "serving/pets/1/saved_model.pb").exists()
+
+
 @pytest.mark.slow
 def test_analysis_runs(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
@@ -156,6 +187,7 @@ def test_analysis_runs(tmp_path, monkeypatch):
     assert (tmp_path / "stages.keras").exists()
 
 
+@pytest.mark.slow  # the numbers are those of quick tests
 def test_the_table_of_analysis_is_what_the_counter_says():
     found = re.findall(r"^\| \S+ \| (\d+) \| ([\d.]+) \| (\d+) \|$", read("analysis"), re.MULTILINE)
     expected = [
@@ -216,7 +248,7 @@ def test_coming_from_runs_on_a_local_checkpoint(tmp_path, monkeypatch):
 
 
 def stub_exports(monkeypatch):
-    """Replaces the exports, which tests/test_readme.py runs, by checks of their arguments."""
+    """Replaces the exports, which the README's code runs, by checks of their arguments."""
     paths: list[str] = []
     for name in ("export_saved_model", "export_litert", "export_onnx"):
         signature = inspect.signature(getattr(keras_vit, name))
@@ -407,6 +439,7 @@ def test_hybrids_and_resnets_run():
     assert names["features"].output_shape == (None, 2048)
 
 
+@pytest.mark.slow  # the numbers are those of quick tests
 def test_variants_of_hybrids_and_resnets_are_as_the_page_says():
     lines = read("hybrids-and-resnets").splitlines()
     rows = [line.split("|") for line in lines if line.startswith("| `")]
@@ -414,7 +447,7 @@ def test_variants_of_hybrids_and_resnets_are_as_the_page_says():
         names = re.findall(r"`([^`]+)`", row[1])
         assert set(names) <= set(VARIANTS)
         for alias in re.findall(r"`([^`]+)`", row[2]):
-            assert ALIASES[alias] == names[0]
+            assert find_variant(alias) == names[0]
         counts = {count_parameters(VARIANTS[name]) for name in names}
         written = {int(n.replace(",", "")) for n in re.findall(r"\d[\d,]{6,}", row[-2])}
         assert written <= counts

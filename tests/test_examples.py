@@ -29,7 +29,7 @@ def run(*command):
     return done.stdout
 
 
-@pytest.mark.slow  # tests/test_readme.py and the next one run its steps
+@pytest.mark.slow  # the README's code and the next test run its steps
 def test_quickstart_trains_plots_and_exports(tmp_path, monkeypatch, capsys):
     words = ["quickstart.py", "--smoke", "--output", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", words)

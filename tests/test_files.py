@@ -273,8 +273,6 @@ WRITERS = {
     "hub/cache.py _move_into_place": "renames a download that was checked",
     "hub/checked_download.py locked": "an empty lock file",
     "hub/download.py _write_state": "facts about a partial download; damaged, it starts again",
-    "hub/repositories.py _link": "renames a download that was checked",
-    "hub/repositories.py _store": "renames a download that was checked",
     "report/model_page.py _figure": "a buffer in memory",
     "resume/folder_lock.py acquire": "a lock file, whose text is for messages",
     "weights/save.py _write_npz": "a member of an archive, of a stream that callers pass",

@@ -24,7 +24,6 @@ ACROSS = {
     "test_hostile_files.py": "memory and time of small files of all kinds",
     "test_layout.py": "this layout",
     "test_package.py": "the wheel, and what `import keras_vit` does",
-    "test_readme.py": "the README",
     "test_supply.py": "dependencies, and code from files",
     "test_variants_resnet.py": "the hybrids and ResNets among the variants",
     "scripts/test_peers.py": "scripts/peers",

@@ -16,7 +16,7 @@ import keras_vit
 from keras_vit.config import ResNetConfig, ResNetStem
 from keras_vit.create import build, create_model
 from keras_vit.errors import CheckpointError, CheckpointMismatchError
-from keras_vit.families.newer import CLIP
+from keras_vit.families.clip import CLIP
 from keras_vit.hub.card import Card
 from keras_vit.hub.catalog import CARDS
 from keras_vit.pretrained import from_pretrained
@@ -26,7 +26,7 @@ from keras_vit.weights.load import load_weights
 from keras_vit.weights.save import save_weights
 from tests import official
 from tests.fixtures import fill_random, tiny_config
-from tests.hub.server import File, serve
+from tests.hub.server import File, point_client_to, serve
 from tests.weights.test_load_torch import CASES, images, weights
 
 PLAIN = {"include_preprocessing": False}
@@ -243,10 +243,11 @@ def test_a_repository_of_the_hub_says_it_all(save, tmp_path, monkeypatch):
         for revision in ("main", "0123abc")
     }
     with serve(files) as server:
-        monkeypatch.setattr(constants, "ENDPOINT", server.url)
+        point_client_to(server.url, monkeypatch)
         model = from_pretrained("hf://me/tiny")
     assert (model.config.block.gelu, model.config.block.num_heads) == ("tanh", 4)
-    assert [path.split("/")[4] for path, _ in server.requests].count("main") == 1
+    asked = {path.rpartition("/")[2] for path, _ in server.requests if "/main/" in path}
+    assert asked == {"model.safetensors"}
     snapshot = tmp_path / "hf" / "models--me--tiny" / "snapshots" / "0123abc"
     assert pathlib.Path(model.load_report.path).parent == snapshot
     assert keras_vit.from_pretrained is from_pretrained

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 
 import pytest
@@ -10,10 +11,10 @@ import pytest
 import keras_vit
 from keras_vit import create
 from keras_vit.config import ViTConfig, field_value
-from keras_vit.evaluate.counting import count_parameters
-from keras_vit.families.newer import FAMILIES
+from keras_vit.evaluate.counting import count_parameters, count_stages
+from keras_vit.families.table import FAMILIES
 from keras_vit.models.vit import build_vit
-from keras_vit.variants import ALIASES, VARIANTS, find_config, find_variant, list_variants
+from keras_vit.variants import NAMES, VARIANTS, find_config, find_variant, list_variants
 from tests.checks import quick
 from tests.fixtures import abstract_model
 from tests.official import GOLDEN
@@ -42,16 +43,17 @@ PARAMETERS = {
 }
 
 
+NEWER = {name for name in VARIANTS if not name.startswith(("vit_", "bit_")) and "_vit_" not in name}
 # Classes, or none, and parameters of timm's own models.
 TIMM_PARAMETERS = json.loads((GOLDEN / "timm_parameters.json").read_text())
 
 
 def parameters_by_depth(config):
-    """As `count_parameters`, of models of one and two blocks: the other blocks equal the second."""
+    """As `count_parameters`, of a model of one block: the other blocks equal it."""
     if not isinstance(config, ViTConfig):
         return count_parameters(config)
-    one, two = (count_parameters(dataclasses.replace(config, depth=depth)) for depth in (1, 2))
-    return one + (config.depth - 1) * (two - one)
+    parts = {s.name: s.parameters for s in count_stages(dataclasses.replace(config, depth=1))}
+    return sum(parts.values()) + (config.depth - 1) * parts["block_0"]
 
 
 def test_every_plain_vit_of_timm_has_its_parameters():
@@ -174,7 +176,7 @@ FAMILY_PARAMETERS = {
 
 
 def test_parameter_counts_of_newer_families_are_timms():
-    configs = {name: VARIANTS[name] for name in FAMILIES}
+    configs = {name: VARIANTS[name] for name in NEWER}
     configs["dinov2_giant14"] = find_config("vit_giant_patch14_dinov2")
     assert {x: parameters_by_depth(each) for x, each in configs.items()} == FAMILY_PARAMETERS
 
@@ -206,7 +208,7 @@ def test_the_official_model_without_class_token():
 
 
 def test_every_variant_has_its_constructor():
-    titles = {name.replace("_", ""): name for name in VARIANTS if name not in FAMILIES}
+    titles = {name.replace("_", ""): name for name in VARIANTS if name not in NEWER}
     for lowered, name in titles.items():
         [title] = [public for public in keras_vit.__all__ if public.lower() == lowered]
         assert getattr(create, title).__name__ == title
@@ -270,7 +272,9 @@ def test_a_name_of_timm_carries_its_image_size():
 
 
 def test_names_are_not_ambiguous():
-    assert not set(ALIASES) & set(VARIANTS)
+    assert not set(NAMES) & set(VARIANTS)
+    for family, other in itertools.permutations(FAMILIES, 2):
+        assert not family.variants.keys() & other.variants and not family.names.keys() & other.names
     assert list_variants("vit_b") == ["vit_b14", "vit_b16", "vit_b32", "vit_b8"]
 
 

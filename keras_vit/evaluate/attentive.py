@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import keras
 import numpy as np
 
+from keras_vit.layers.float32 import Float32Policy
 from keras_vit.layers.pooling import AttentionPooling
 
 STEPS = 300  # of AdamW, with cosine decay of the rate
@@ -92,9 +93,9 @@ class _Trainer:
         self.x = ((tokens - self.moments[0]) / self.moments[1]).astype("float32")
         self.y = labels
         heads = next(n for n in range(max(width // _HEAD_DIM, 1), 0, -1) if width % n == 0)
-        options = {"mlp_dim": width, "dtype": "float32", "name": "probe_pooling"}
+        options = {"mlp_dim": width, "dtype": Float32Policy(), "name": "probe_pooling"}
         pooling = AttentionPooling(heads, **options)
-        head = keras.layers.Dense(classes, dtype="float32", name="head")
+        head = keras.layers.Dense(classes, dtype=Float32Policy(), name="head")
         self.model = keras.Sequential([keras.Input(tokens.shape[1:]), pooling, head])
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         self.model.compile(keras.optimizers.AdamW(1e-3, weight_decay=_WEIGHT_DECAY), loss)

@@ -19,6 +19,7 @@ from keras_vit.checks import check_choice
 from keras_vit.evaluate.attentive import attentive_head, attentive_scores
 from keras_vit.evaluate.few_shot import few_shot_scores
 from keras_vit.installation import pip_install
+from keras_vit.layers.float32 import Float32Policy
 from keras_vit.layers.neighbors import NearestNeighbors
 
 _STDDEV_FLOOR = 1e-5  # as in few-shot evaluation
@@ -270,7 +271,7 @@ def _neighbor_scores(
 def _neighbor_head(
     features: np.ndarray, labels: np.ndarray, classes: int, count: float
 ) -> keras.Layer:
-    head = NearestNeighbors(classes, len(features), int(count), dtype="float32", name="head")
+    head = NearestNeighbors(classes, len(features), int(count), dtype=Float32Policy(), name="head")
     head.build((None, features.shape[1]))
     head.examples.assign(_unit(features).astype("float32"))
     head.labels.assign(labels)
@@ -282,7 +283,7 @@ def _unit(x: np.ndarray) -> Any:
 
 
 def _dense(kernel: np.ndarray, bias: np.ndarray) -> keras.layers.Dense:
-    head = keras.layers.Dense(kernel.shape[1], dtype="float32", name="head")
+    head = keras.layers.Dense(kernel.shape[1], dtype=Float32Policy(), name="head")
     head.build((None, len(kernel)))
     head.set_weights([kernel.astype("float32"), bias.astype("float32")])
     return head

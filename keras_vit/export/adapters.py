@@ -120,14 +120,7 @@ def export_adapters(
 def _share(
     inferences: Mapping[str, Inference],
 ) -> tuple[list[tf.Variable], dict[str, Callable[[], list[tf.Tensor]]]]:
-    """Makes one variable for all that have the same values, and stacks those of the same models.
-
-    Returns:
-        The variables, and for each model a function that reads its weights from them.
-
-    Raises:
-        ValueError: If a model has less than half of its bytes in common with the others.
-    """
+    """Stores equal variables once; returns them, and a function that reads each model's."""
     pool: dict[str, tf.Variable] = {}
     users: dict[str, set[str]] = {}
     found: dict[str, list[str]] = {}
@@ -171,11 +164,7 @@ def _share(
 
 
 def _prepare(model: keras.Model) -> Inference:
-    """Prepares a model with its updates as they are.
-
-    Raises:
-        ValueError: If the model has updates and would have to be rebuilt.
-    """
+    """Prepares a model with its updates as they are."""
     if not lora_layers(model):
         return prepare(model)
     policies = {layer.dtype_policy.name for layer in flatten_layers(model)}

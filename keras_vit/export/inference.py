@@ -18,9 +18,9 @@ import tensorflow as tf
 from keras_vit.config import Preprocessing
 from keras_vit.data.any_aspect import fit_patches
 from keras_vit.data.transforms import normalize
+from keras_vit.layers.float32 import Float32Policy
 from keras_vit.models.cloning import change_config, clone
 from keras_vit.models.graph import final_activation, head_input
-from keras_vit.models.heads import FLOAT32_LAYERS
 from keras_vit.models.lora import lora_layers
 from keras_vit.models.quantized import (
     check_quantized,
@@ -467,9 +467,10 @@ def _clone(model: keras.Model, policy: str, linear_head: bool) -> keras.Model:
     def change(config: dict[str, Any], policy: str = policy) -> dict[str, Any]:
         config = float_config(folded_config(config) if folded else config)
         dtype = config.get("dtype")
-        if isinstance(dtype, dict) and dtype.get("class_name") == "DTypePolicy":
-            name = "float32" if config.get("name") in FLOAT32_LAYERS else policy
-            config["dtype"] = {**dtype, "config": {"name": name}}
+        kind = dtype.get("class_name") if isinstance(dtype, dict) else None
+        if kind in ("DTypePolicy", "Float32Policy"):
+            kept = Float32Policy() if kind == "Float32Policy" else keras.DTypePolicy(policy)
+            config["dtype"] = keras.dtype_policies.serialize(kept)
         return config
 
     config, last = change_config(model.get_config(), change), _last_layer(model)

@@ -16,6 +16,7 @@ import zipfile
 from collections.abc import Sequence
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from keras_vit.checks import check_choice
@@ -37,11 +38,8 @@ from keras_vit.export.serving import model_card
 from keras_vit.export.verify import (
     ExportReport,
     Images,
-    check,
-    compare,
-    expected_outputs,
-    of_images,
-    resize_images,
+    calibration_pixels,
+    check_file,
     verification_images,
 )
 from keras_vit.files import local_or_remote, write_atomically
@@ -84,18 +82,13 @@ def export_litert(
         labels: Class names in order; `None` takes those of the model, or class indices.
         batch_size: Images per call; `None` allows any number, which needs operators that compute
             shapes. `"int8"` needs 1.
-        outputs: Any of `"logits"`, `"probabilities"`, `"features"` and the names of a model that
-            gives a dict; `None` takes all of the dict, or else the logits, or the features of a
-            model without a head.
+        outputs: As for `export_onnx`.
         calibration: Images for `"int8"`, each of shape `(h, w, C)` and any size, in [0, 255]. A
             hundred images of the task are enough. The model's preprocessing is applied.
         float_layers: Parts of the names of tensors that `"int8"` keeps float: see `litert_errors`.
-        images: Pixels of shape `(B, H, W, C)` in [0, 255] for the check, or a list of images of
-            any size, as `read_images` returns; `None` takes synthetic images.
+        images: Images for the check, as for `export_onnx`.
         preprocessing: Preprocessing of the images; `None` takes the model's own.
-        activation: Function from logits to probabilities, `"softmax"` or `"sigmoid"`; `None` takes
-            the activation of the head, or softmax if the head has none; `"linear"` leaves
-            probabilities out, as for regression.
+        activation: As for `export_onnx`.
         tolerance: Largest difference allowed, relative to the largest logit.
         converter: `"tensorflow"`, TensorFlow's converter; or `"litert"`, the package
             `litert-converter`, which takes its place: for `"float32"` and `"int4"`, with a fixed
@@ -128,22 +121,17 @@ def export_litert(
         )
     outputs = check_outputs(inference, outputs)
     labels = check_labels(labels, inference.classes, model)
-    of_task = images is not None
-    images = verification_images(images, inference)
+    pixels, of_task = verification_images(images, inference), images is not None
     _check_converter(converter, precision, batch_size)
     if precision == "int4":
         import_quantizer()  # before any work
         _check_int4(inference.source)
-    if precision == "int8":
-        _check_int8(calibration, batch_size)
-    elif float_layers:
-        raise ValueError(
-            '`float_layers` needs precision="int8": other precisions quantise no activations. '
-            f"Received: precision={precision!r}, float_layers={list(float_layers)}."
-        )
+    samples = calibration_pixels(inference, precision, calibration, float_layers)
+    if samples is not None and batch_size != 1:
+        raise ValueError(f'precision="int8" needs batch_size=1. Received: {batch_size}.')
     with write_atomically(path) as unfinished:
         data, _ = _convert(
-            inference, outputs, precision, batch_size, calibration, float_layers, converter
+            inference, outputs, precision, batch_size, samples, float_layers, converter
         )
         if not inference.takes_patches:
             classes = [name for name in outputs if _has_classes(inference, name)]
@@ -151,12 +139,8 @@ def export_litert(
         unfinished.write_bytes(data)
         _pack(unfinished, inference, precision, labels)
         _check_operators(unfinished)
-        expected = expected_outputs(inference, images)
-        runner = of_images(load_litert(unfinished), inference)
-        kind, scale = (unfinished, "litert", precision), inference.smallest_scale
-        report = compare(*kind, runner, expected, images, batch_size or 4, scale)
-        inference.check_unchanged()
-        check(report, of_task, tolerance)
+        kind = unfinished, "litert", precision, load_litert(unfinished)
+        report = check_file(*kind, inference, pixels, of_task, tolerance, batch_size or 4)
     return dataclasses.replace(report, path=local_or_remote(path))
 
 
@@ -180,10 +164,10 @@ def litert_errors(
     Returns:
         A `LayerError` for every quantised operator.
     """
-    _check_int8(calibration, 1)
     inference = prepare(model, preprocessing=preprocessing)
+    samples = calibration_pixels(inference, "int8", calibration, float_layers)
     outputs = check_outputs(inference, None)
-    return _convert(inference, outputs, "int8", 1, calibration, float_layers)[1]
+    return _convert(inference, outputs, "int8", 1, samples, float_layers)[1]
 
 
 def _convert(
@@ -191,7 +175,7 @@ def _convert(
     outputs: Sequence[str],
     precision: str,
     batch_size: int | None,
-    calibration: Images | None,
+    samples: np.ndarray | None,
     float_layers: Sequence[str],
     package: str = "tensorflow",
 ) -> tuple[bytes, list[LayerError]]:
@@ -219,8 +203,8 @@ def _convert(
             converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
             return converter
 
-        if precision == "int8" and calibration is not None:
-            return quantize(make_converter, resize_images(calibration, inference), float_layers)
+        if samples is not None:
+            return quantize(make_converter, samples, float_layers)
         converter = make_converter()
         if precision == "int4":
             return _to_int4(converter.convert()), []
@@ -336,16 +320,6 @@ def _check_int4(model: keras.Model) -> None:
             f'precision="int4" needs dense layers whose inputs are a multiple of {_BLOCK}. '
             f'Received: {", ".join(odd[:3])}. Take "dynamic" or "int8".'
         )
-
-
-def _check_int8(calibration: Images | None, batch_size: int | None) -> None:
-    if calibration is None or not len(calibration):
-        raise ValueError(
-            'precision="int8" needs `calibration`: about a hundred images of the task, each of '
-            f"shape (h, w, C), in [0, 255]. Received: {calibration!r}."
-        )
-    if batch_size != 1:
-        raise ValueError(f'precision="int8" needs batch_size=1. Received: {batch_size}.')
 
 
 def _check_operators(path: pathlib.Path) -> None:

@@ -18,15 +18,7 @@ from keras_vit.export.onnx_graph import OPSETS, Graph, save
 from keras_vit.export.onnx_precision import to_float16, to_int8
 from keras_vit.export.runners import import_onnx, load_onnx
 from keras_vit.export.serving import model_card
-from keras_vit.export.verify import (
-    ExportReport,
-    Images,
-    check,
-    compare,
-    expected_outputs,
-    of_images,
-    verification_images,
-)
+from keras_vit.export.verify import ExportReport, Images, check_file, verification_images
 from keras_vit.files import local_or_remote, write_atomically
 
 _PROTOBUF_LIMIT = 2**31 - 2**24  # bytes of constants; the rest of the 2 GB is for the nodes
@@ -100,18 +92,13 @@ def export_onnx(
     inference = prepare(model, preprocessing=preprocessing, activation=activation, any_aspect=True)
     outputs = check_outputs(inference, outputs)
     labels = check_labels(labels, inference.classes, model)
-    of_task = images is not None
-    images = verification_images(images, inference)
+    pixels, of_task = verification_images(images, inference), images is not None
     with write_atomically(path) as unfinished:
         graph = convert(inference, outputs, opset)
         card = json.dumps(model_card(inference, "onnx", precision, labels))
         _write(graph, unfinished, precision, external_data, {"model_card": card})
-        runner = of_images(load_onnx(unfinished), inference)
-        expected = expected_outputs(inference, images)
-        kind, scale = (unfinished, "onnx", precision), inference.smallest_scale
-        report = compare(*kind, runner, expected, images, smallest_scale=scale)
-        inference.check_unchanged()
-        check(report, of_task, tolerance)
+        kind = unfinished, "onnx", precision, load_onnx(unfinished)
+        report = check_file(*kind, inference, pixels, of_task, tolerance)
     return dataclasses.replace(report, path=local_or_remote(path))
 
 

@@ -33,10 +33,8 @@ from keras_vit.export.serving import model_card
 from keras_vit.export.verify import (
     ExportReport,
     Images,
-    check,
-    compare,
-    expected_outputs,
-    resize_images,
+    calibration_pixels,
+    check_file,
     verification_images,
 )
 from keras_vit.files import local_or_remote, write_atomically
@@ -82,8 +80,7 @@ def export_openvino(
             hundred images of the task are enough. The model's preprocessing is applied.
         float_layers: Parts of the names of operators that `"int8"` keeps float, such as
             `"block_11_1/mlp"`.
-        images: Pixels of shape `(B, H, W, C)` in [0, 255] for the check, or a list of images of
-            any size, as `read_images` returns; `None` takes synthetic images.
+        images: Images for the check, as for `export_onnx`.
         preprocessing: Preprocessing of the images; `None` takes the model's own.
         activation: As for `export_onnx`.
         tolerance: Largest difference allowed, relative to the largest logit.
@@ -113,9 +110,8 @@ def export_openvino(
     inference = prepare(model, preprocessing=preprocessing, activation=activation)
     outputs = check_outputs(inference, outputs)
     labels = check_labels(labels, inference.classes, model)
-    of_task = images is not None
-    images = verification_images(images, inference)
-    samples = _calibration_pixels(inference, precision, calibration, float_layers)
+    pixels, of_task = verification_images(images, inference), images is not None
+    samples = calibration_pixels(inference, precision, calibration, float_layers)
     import_openvino(with_nncf=precision == "int8")
     import_onnx()
     # OpenVINO reads the weights of large models only when they are needed: for saving.
@@ -129,34 +125,9 @@ def export_openvino(
             json.dumps(model_card(inference, "openvino", precision, labels)), "model_card"
         )
         _save(graph, unfinished, precision)
-        expected, runner = expected_outputs(inference, images), load_openvino(unfinished)
-        kind, scale = (unfinished, "openvino", precision), inference.smallest_scale
-        report = compare(*kind, runner, expected, images, smallest_scale=scale)
-        inference.check_unchanged()
-        check(report, of_task, tolerance)
+        kind = unfinished, "openvino", precision, load_openvino(unfinished)
+        report = check_file(*kind, inference, pixels, of_task, tolerance)
     return dataclasses.replace(report, path=local_or_remote(path))
-
-
-def _calibration_pixels(
-    inference: Inference,
-    precision: str,
-    calibration: Images | None,
-    float_layers: Sequence[str],
-) -> np.ndarray | None:
-    """The calibration images in the model's size; `None` for other precisions than int8."""
-    if precision != "int8":
-        if float_layers:
-            raise ValueError(
-                '`float_layers` needs precision="int8": other precisions quantise nothing. '
-                f"Received: precision={precision!r}, float_layers={list(float_layers)}."
-            )
-        return None
-    if calibration is None or not len(calibration):
-        raise ValueError(
-            'precision="int8" needs `calibration`: about a hundred images of the task, each of '
-            f"shape (h, w, C), in [0, 255]. Received: {calibration!r}."
-        )
-    return resize_images(calibration, inference)
 
 
 def _convert(inference: Inference, outputs: tuple[str, ...], path: pathlib.Path) -> openvino.Model:

@@ -261,6 +261,6 @@ def find_format(path: str | os.PathLike[str]) -> str:
             if format.is_file(head, path.suffix):
                 return name
     raise ValueError(
-        "An exported file must be a SavedModel version (a directory with saved_model.pb), a LiteRT "
-        f"file, an ONNX file or the .xml file of OpenVINO. Received: {str(path)!r}."
+        f"An exported file must have one of the formats {', '.join(FORMATS)}; saved_model is a "
+        f"directory with saved_model.pb. Received: {str(path)!r}."
     )

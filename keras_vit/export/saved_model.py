@@ -98,12 +98,9 @@ def export_saved_model(
         precision: Precision of the computation: `"float32"`, `"bfloat16"` or `"float16"`. Weights
             that are read in half precision are saved in it: half the bytes, and faster.
         top_k: Number of classes in `classes` and `scores`, at least 1.
-        images: Pixels of shape `(B, H, W, C)` in [0, 255] for the check, or a list of images of
-            any size, as `read_images` returns; `None` takes synthetic images.
+        images: Images for the check, as for `export_onnx`.
         preprocessing: Preprocessing of the images; `None` takes the model's own.
-        activation: Function from logits to probabilities, `"softmax"` or `"sigmoid"`; `None` takes
-            the activation of the head, or softmax if the head has none; `"linear"` leaves
-            probabilities out, as for regression.
+        activation: As for `export_onnx`.
         tolerance: Largest difference allowed, relative to the largest value of an output.
         warmup_batch_sizes: Batch sizes of the warm-up requests.
         jit_compile: Whether XLA compiles the model, once per batch size: faster in float32 with one

@@ -188,6 +188,47 @@ def compare(
     )
 
 
+def check_file(
+    path: pathlib.Path,
+    format: str,
+    precision: str,
+    runner: Runner,
+    inference: Inference,
+    images: np.ndarray,
+    of_task: bool,
+    tolerance: float | None,
+    batch_size: int = 8,
+) -> ExportReport:
+    """Compares a new file with its model, and checks the differences: `compare`, then `check`."""
+    expected, scale = expected_outputs(inference, images), inference.smallest_scale
+    runner = of_images(runner, inference)
+    report = compare(path, format, precision, runner, expected, images, batch_size, scale)
+    inference.check_unchanged()
+    return check(report, of_task, tolerance)
+
+
+def calibration_pixels(
+    inference: Inference,
+    precision: str,
+    calibration: Images | None,
+    float_layers: Sequence[str],
+) -> np.ndarray | None:
+    """The calibration images in the model's size; `None` for other precisions than int8."""
+    if precision != "int8":
+        if float_layers:
+            raise ValueError(
+                '`float_layers` needs precision="int8": other precisions quantise no activations. '
+                f"Received: precision={precision!r}, float_layers={list(float_layers)}."
+            )
+        return None
+    if calibration is None or not len(calibration):
+        raise ValueError(
+            'precision="int8" needs `calibration`: about a hundred images of the task, each of '
+            f"shape (h, w, C), in [0, 255]. Received: {calibration!r}."
+        )
+    return resize_images(calibration, inference)
+
+
 def compare_sizes(report: ExportReport, runner: Runner, inference: Inference) -> ExportReport:
     """Includes images of other sizes in a report, of a SavedModel that takes them.
 

@@ -2,9 +2,43 @@
 
 from __future__ import annotations
 
-from keras_vit.families import keys
+from keras_vit.families import keys, parts, rules
 from keras_vit.families.cards import TIMM, Origin, Published
 from keras_vit.families.family import Family
+from keras_vit.families.keys import Fields
+from keras_vit.families.names import Name, Names, architectures, of_timm, sized
+from keras_vit.families.preprocessing import CENTER, OPENAI_CENTER, OPENAI_PIXELS, TimmImages
+from keras_vit.families.rules import Rule, pairs
+
+# https://arxiv.org/abs/2411.14402
+AIMV2: Fields = {
+    "norm": "rms",
+    "norm_epsilon": 1e-5,
+    "norm_patches": True,
+    "swiglu": True,
+    "without_bias": ("query", "key", "value", "projection", "mlp"),
+    "class_token": False,
+    "pooling": "gap",
+    "gelu": "exact",
+}
+VARIANTS: dict[str, Fields] = {
+    "aimv2_l14": sized((1024, 24, 8, 2816), 14, AIMV2),
+    "aimv2_h14": sized((1536, 24, 12, 4096), 14, AIMV2),
+}
+NAMES: Names = {
+    **of_timm("aimv2_large_patch14_224", "aimv2_l14"),
+    **of_timm("aimv2_huge_patch14_224", "aimv2_h14"),
+    **architectures("aimv2_{}_patch14_224", "1b 3b", AIMV2),
+    **{
+        f"apple/aimv2-{hub}-patch14-{side}": Name(variant, {"image_size": side})
+        for hub, variant in (
+            ("large", "aimv2_l14"), ("huge", "aimv2_h14"), ("1B", "aimv2_1b_patch14"),
+            ("3B", "aimv2_3b_patch14"),
+        )
+        for side in (224, 336, 448)
+    },
+}  # fmt: skip
+TIMM_IMAGES: TimmImages = ((r"aimv2_.*", {**OPENAI_PIXELS, **CENTER}),)
 
 # transformers
 _NO_BIAS = keys.Only((False,), "dense layers with bias")
@@ -29,6 +63,44 @@ MODEL_TYPES = {
     ),
 }
 
+# layouts of arrays
+_BLOCK, _GAMMA = "encoder.layers.{i}", (("gamma", ".weight", rules.SAME),)
+# Without the pooling of the models with a text tower, which `families/` refuses.
+HF_AIMV2 = parts.torch_layout(
+    "transformers_aimv2",
+    (
+        *parts.patches("embeddings.patch_embed"),
+        *pairs("patch_norm", "embeddings.rms_norm", _GAMMA),
+        Rule(
+            "position_embedding/embedding", ("embeddings.position_embedding.weight",), rules.TABLE
+        ),
+        *pairs("block_{i}/attention_norm", f"{_BLOCK}.rms_norm1", _GAMMA),
+        *parts.split_products(f"{_BLOCK}.attention"),
+        *parts.dense("block_{i}/attention/output", f"{_BLOCK}.attention.out_proj"),
+        *pairs("block_{i}/mlp_norm", f"{_BLOCK}.rms_norm2", _GAMMA),
+        *parts.gate(
+            "block_{i}/mlp/hidden",
+            f"{_BLOCK}.ffn.gate_proj",
+            f"{_BLOCK}.ffn.up_proj",
+            when=("swiglu", True),
+        ),
+        *parts.dense("block_{i}/mlp/output", f"{_BLOCK}.ffn.down_proj"),
+        *pairs("encoder_norm", "rms_norm", _GAMMA),
+    ),
+    {"gelu": "exact", "norm": "rms", "norm_epsilon": 1e-5, "preprocessing": OPENAI_CENTER},
+    writes=lambda config: config.block.norm == "rms",
+    lacks=(
+        rules.Lack(
+            lambda config: not config.norm_patches,
+            "have a norm after the patches",
+            ("norm_patches",),
+            rules.AS_TIMM,
+        ),
+    ),
+    class_token_positions="never",
+)
+
+
 # Published checkpoints, by timm
 CARDS = (
     Published(
@@ -48,4 +120,4 @@ CARDS = (
     ),
 )  # fmt: skip
 
-FAMILY = Family(CARDS, MODEL_TYPES)
+FAMILY = Family(VARIANTS, NAMES, CARDS, MODEL_TYPES, timm_images=TIMM_IMAGES, layouts=(HF_AIMV2,))

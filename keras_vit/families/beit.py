@@ -4,10 +4,52 @@ from __future__ import annotations
 
 from typing import Any
 
-from keras_vit.families import keys
+from keras_vit.families import keys, parts
 from keras_vit.families.cards import TIMM, Origin, Published
 from keras_vit.families.family import Family
 from keras_vit.families.keys import Fields
+from keras_vit.families.names import WORDS, Name, Names, of_timm, sized
+from keras_vit.families.preprocessing import CENTER, IMAGENET, SQUASHED, TimmImages
+from keras_vit.families.rules import Rule
+
+# https://arxiv.org/abs/2106.08254 and https://arxiv.org/abs/2208.06366, `beit/` and `beit2/` in
+# github.com/microsoft/unilm: the fine-tuned models, which have one architecture.
+BEIT: Fields = {
+    "position_embedding": "relative_bias",
+    "without_bias": ("key",),
+    "layer_scale": 1e-5,
+    "gelu": "exact",
+    "pooling": "gap",
+    "norm_after_pooling": True,
+}
+VARIANTS: dict[str, Fields] = {
+    "beit_b16": sized("b", 16, BEIT, {"layer_scale": 0.1}),
+    "beit_l16": sized("l", 16, BEIT),
+    "beitv2_b16": sized("b", 16, BEIT),
+    "beitv2_l16": sized("l", 16, BEIT),
+}
+
+
+def _hub(size: str, side: int, ending: str = "") -> Names:
+    name = f"microsoft/beit-{WORDS[size]}-patch16-{side}{ending}"
+    return {name: Name(f"beit_{size}16", {"image_size": side})}
+
+
+NAMES: Names = {
+    name: value
+    for size in ("b", "l")
+    for names in (
+        of_timm(f"beit_{WORDS[size]}_patch16_224", f"beit_{size}16"),
+        of_timm(f"beitv2_{WORDS[size]}_patch16_224", f"beitv2_{size}16"),
+        _hub(size, 224), _hub(size, 224, "-pt22k-ft22k"), _hub(size, 384),
+    )
+    for name, value in names.items()
+} | _hub("l", 512)  # fmt: skip
+TIMM_IMAGES: TimmImages = (
+    (r"beit_.*_(384|512)(\..*)?", CENTER),
+    (r"beitv2_.*", IMAGENET),
+    (r"beitv2_large_.*(?<!_ft_in22k)", {"crop_ratio": 0.95}),
+)
 
 
 # transformers
@@ -63,6 +105,51 @@ TIMM_MODELS = (
     ),
 )  # fmt: skip
 
+# layouts of arrays
+_BEIT_ATTENTION = "encoder.layer.{i}.attention.attention"
+HF_BEIT = parts.torch_layout(
+    "transformers_beit",
+    (
+        *parts.split_products(_BEIT_ATTENTION, ("query", "key", "value")),
+        Rule(
+            parts.BIAS, (f"{_BEIT_ATTENTION}.relative_position_bias.relative_position_bias_table",)
+        ),
+        Rule("block_{i}/attention_scale/gamma", ("encoder.layer.{i}.lambda_1",)),
+        Rule("block_{i}/mlp_scale/gamma", ("encoder.layer.{i}.lambda_2",)),
+        Rule("encoder_norm/gamma", ("pooler.layernorm.weight",), when=("norm_after_pooling", True)),
+        Rule("encoder_norm/beta", ("pooler.layernorm.bias",), when=("norm_after_pooling", True)),
+        *parts.encoder(("head", "classifier")),
+    ),
+    {**parts.HF_OPTIONS, "preprocessing": SQUASHED},
+    writes=lambda config: config.position_embedding == "relative_bias",
+    pooling=lambda config: "gap" if config.norm_after_pooling else "token",
+    no_positions="none",
+    square_biases=True,
+    in_memory=(
+        (
+            "layers.{i}.relative_position_bias",
+            "encoder.layer.{i}.attention.attention.relative_position_bias",
+        ),
+        *parts.IN_MEMORY,
+    ),
+    prefixes=("beit.", "", "data2vec_vision."),
+    others=("embeddings\\.mask_token$", "lm_head\\.", parts.BIAS_INDEX),
+    unprefixed=("classifier\\.",),
+)
+FEATURES = (
+    (
+        r"^(\w+\.)?(rel_pos_bias|encoder\.relative_position_bias|shared_(rel_pos|position_bias))\b",
+        "relative positions that all blocks share (BEiT for masked images, timm's srelpos)",
+    ),
+    (r"(attn|attention)\.[qv]_bias$", "separate biases of queries and values (BEiT, EVA)"),
+    (
+        r"(decode|auxiliary|segmentation)_head\.|(^|\.)fpn\d",
+        "a head that segments images (UPerNet, BEiT for segmentation)",
+    ),
+    (r"\.(gamma|lambda)_[12]$", "layer scales of BEiT and CaiT"),
+)
+
+
 # Published checkpoints, by timm
 _BEIT = Origin(TIMM, "https://arxiv.org/abs/2106.08254", classes=1000)
 _BEITV2 = _BEIT._replace(paper="https://arxiv.org/abs/2208.06366")
@@ -92,4 +179,14 @@ CARDS = (
     ),
 )  # fmt: skip
 
-FAMILY = Family(CARDS, MODEL_TYPES, PROCESSORS, TIMM_MODELS)
+FAMILY = Family(
+    VARIANTS,
+    NAMES,
+    CARDS,
+    MODEL_TYPES,
+    PROCESSORS,
+    TIMM_MODELS,
+    timm_images=TIMM_IMAGES,
+    layouts=(HF_BEIT,),
+    features=FEATURES,
+)

@@ -5,11 +5,44 @@ from __future__ import annotations
 from typing import Any
 
 from keras_vit.config import UNIT_RANGE, Preprocessing, ResNetConfig
-from keras_vit.families import keys
+from keras_vit.families import keys, parts, rules
 from keras_vit.families.cards import TIMM, Origin, Published, Publisher
 from keras_vit.families.family import Family
 from keras_vit.families.keys import Fields
-from keras_vit.families.preprocessing import OPENAI
+from keras_vit.families.names import Name, Names
+from keras_vit.families.preprocessing import OPENAI, SQUASHED
+from keras_vit.families.rules import Rule, pairs
+
+# Section 3.2 of https://arxiv.org/abs/1912.11370, and the baselines of the ViT paper's Table 6:
+# units of the stages, and the width factor.
+VARIANTS: dict[str, Fields] = {
+    f"bit_r{size}": {"stages": stages, "width_factor": factor}
+    for size, stages, factor in (
+        ("50x1", (3, 4, 6, 3), 1),
+        ("50x2", (3, 4, 6, 3), 2),
+        ("50x3", (3, 4, 6, 3), 3),
+        ("101x1", (3, 4, 23, 3), 1),
+        ("101x3", (3, 4, 23, 3), 3),
+        ("152x1", (3, 8, 36, 3), 1),
+        ("152x2", (3, 8, 36, 3), 2),
+        ("152x4", (3, 8, 36, 3), 4),
+        ("200x3", (3, 24, 36, 3), 3),
+    )
+}
+_OF_TIMM = ("50x1", "50x3", "101x1", "101x3", "152x2", "152x4")
+
+
+def _names(variant: str) -> Names:
+    size = variant.removeprefix("bit_r")
+    timm = f"resnetv2_{size}_bit"
+    files = (f"BiT-R{size}", f"BiT-S-R{size}", f"BiT-M-R{size}")  # stems of the official ones
+    return {
+        **dict.fromkeys((f"R{size}", *files), Name(variant)),
+        timm: Name(variant, timm=timm if size in _OF_TIMM else None),
+    }
+
+
+NAMES: Names = {name: value for each in VARIANTS for name, value in _names(each).items()}
 
 
 # transformers
@@ -45,21 +78,17 @@ MODEL_TYPES = {
 BIT_PROCESSOR = keys.Processor(3, 224, False, 224, OPENAI)
 PROCESSORS = {"Bit": BIT_PROCESSOR}
 
+
 # timm
-_BITS = {
-    ((3, 4, 6, 3), 1): "50x1", ((3, 4, 6, 3), 3): "50x3", ((3, 4, 23, 3), 1): "101x1",
-    ((3, 4, 23, 3), 3): "101x3", ((3, 8, 36, 3), 2): "152x2", ((3, 8, 36, 3), 4): "152x4",
-}  # fmt: skip
-
-
 def _timm_name(config: Any) -> str:
-    size = _BITS.get((config.stages, config.width_factor))
-    if size is None:
-        raise ValueError(
-            f"timm has no BiT of these sizes. Received: stages={config.stages}, width_factor="
-            f'{config.width_factor}. Save with layout="transformers".'
-        )
-    return f"resnetv2_{size}_bit"
+    for size in _OF_TIMM:
+        sizes = VARIANTS[f"bit_r{size}"]
+        if (config.stages, config.width_factor) == (sizes["stages"], sizes["width_factor"]):
+            return f"resnetv2_{size}_bit"
+    raise ValueError(
+        f"timm has no BiT of these sizes. Received: stages={config.stages}, width_factor="
+        f'{config.width_factor}. Save with layout="transformers".'
+    )
 
 
 TIMM_MODELS = (
@@ -77,6 +106,102 @@ TIMM_MODELS = (
         layouts=("timm_bit", "transformers_bit"),
     ),
 )
+
+
+# layouts of arrays
+def flax_conv(ours: str, theirs: str) -> Rule:
+    """A convolution in Flax and TensorFlow."""
+    return Rule(f"{ours}/kernel", (f"{theirs}/kernel",))
+
+
+def _bit(
+    root: str,
+    unit: str,
+    parts: tuple[tuple[str, str], ...],
+    shortcut: str,
+    norms: tuple[tuple[str, str, rules.Transform], ...],
+    rest: tuple[Rule, ...],
+) -> tuple[Rule, ...]:
+    rules = [flax_conv("root/conv", root)]
+    for number, (part, norm) in enumerate(parts, start=1):
+        rules.append(flax_conv(f"stage_{{i}}/unit_{{j}}/conv_{number}", f"{unit}/{part}"))
+        rules.extend(pairs(f"stage_{{i}}/unit_{{j}}/norm_{number}", f"{unit}/{norm}", norms))
+    rules.append(flax_conv("stage_{i}/unit_{j}/shortcut", f"{unit}/{shortcut}"))
+    return (*rules, *rest)
+
+
+# Parts of layers in Flax.
+GROUP_NORM = (("gamma", "/scale", rules.CHANNELS), ("beta", "/bias", rules.CHANNELS))
+FLAX_DENSE = (("kernel", "/kernel", rules.SAME), ("bias", "/bias", rules.SAME))
+_TF_NORM = (("gamma", "/gamma", rules.SAME), ("beta", "/beta", rules.SAME))
+# gs://bit_models, names of its TensorFlow 1 code.
+BIT = rules.Layout(
+    "bit",
+    _bit(
+        "resnet/root_block/standardized_conv2d",
+        "resnet/block{i}/unit{j:02}",
+        tuple((f"{part}/standardized_conv2d", f"{part}/group_norm") for part in "abc"),
+        "a/proj/standardized_conv2d",
+        _TF_NORM,
+        (
+            *pairs("norm", "resnet/group_norm", _TF_NORM),
+            Rule("head/kernel", ("resnet/head/conv2d/kernel",), rules.POINTWISE),
+            Rule("head/bias", ("resnet/head/conv2d/bias",)),
+        ),
+    ),
+    project="official",
+    writes=rules.always,
+    options={"preprocessing": UNIT_RANGE},
+)
+# The same network in big_vision (its `bit_paper`).
+BIT_BIG_VISION = rules.Layout(
+    "bit_big_vision",
+    _bit(
+        "root_block/conv_root",
+        "block{i}/unit{j:02}",
+        tuple((f"conv{n}", f"gn{n}") for n in (1, 2, 3)),
+        "conv_proj",
+        GROUP_NORM,
+        (
+            *pairs("norm", "norm-pre-head", GROUP_NORM),
+            *pairs("head", "head", FLAX_DENSE),
+        ),
+    ),
+    project="big_vision",
+    writes=rules.always,
+    prefixes=("params/", "opt/target/", ""),
+    options={"preprocessing": UNIT_RANGE},
+    others=("opt/",),
+)
+
+# The same network in PyTorch
+_BIT_OPTIONS = {"standardization": "torch", "preprocessing": SQUASHED}
+TIMM_BIT = parts.torch_layout(
+    "timm_bit",
+    (
+        parts.conv("root/conv", "stem.conv"),
+        *parts.units(parts.OURS_BIT, "stages.{i-1}.blocks.{j-1}", shortcut_norm=False),
+        *parts.norm("norm", "norm"),
+        Rule("head/kernel", ("head.fc.weight",), rules.POINTWISE_CONVOLUTION),
+        Rule("head/bias", ("head.fc.bias",)),
+    ),
+    _BIT_OPTIONS,
+    writes=rules.always,
+)
+HF_BIT = parts.torch_layout(
+    "transformers_bit",
+    (
+        parts.conv("root/conv", "embedder.convolution"),
+        *parts.units(parts.OURS_BIT, "encoder.stages.{i-1}.layers.{j-1}", shortcut_norm=False),
+        *parts.norm("norm", "norm"),
+        *parts.dense("head", "classifier.1"),
+    ),
+    _BIT_OPTIONS,
+    writes=rules.always,
+    prefixes=("bit.", ""),
+    unprefixed=("classifier\\.",),
+)
+
 
 # Published checkpoints. Images are squashed to [-1, 1], as in the project's own evaluation.
 _PAPER = "https://arxiv.org/abs/1912.11370"
@@ -127,4 +252,12 @@ CARDS = (
     Published(_TIMM_21K, "bit_in21k", _all("resnetv2_{}_bit.goog_in21k")),
 )  # fmt: skip
 
-FAMILY = Family(CARDS, MODEL_TYPES, PROCESSORS, TIMM_MODELS)
+FAMILY = Family(
+    VARIANTS,
+    NAMES,
+    CARDS,
+    MODEL_TYPES,
+    PROCESSORS,
+    TIMM_MODELS,
+    layouts=(BIT, BIT_BIG_VISION, TIMM_BIT, HF_BIT),
+)

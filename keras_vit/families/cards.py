@@ -39,7 +39,6 @@ BIG_VISION = Publisher(
     "big_vision", "gs://big_vision/{}.npz", "https://github.com/google-research/big_vision"
 )
 # Fields of plain ViTs in which these copies differ from Google's.
-EXACT: dict[str, Any] = {"gelu": "exact"}
 HUB_EXACT: dict[str, Any] = {"gelu": "exact", "norm_epsilon": 1e-12}
 # Who measured models of Google in PyTorch, where their GELU and resizing are others.
 TIMM_AS_EXACT = "timm's results-imagenet.csv (exact GELU, bicubic, centre crop)"

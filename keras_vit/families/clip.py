@@ -4,11 +4,85 @@ from __future__ import annotations
 
 from typing import Any
 
-from keras_vit.families import keys
-from keras_vit.families.cards import EXACT, TIMM, Files, Origin, Published, each
+from keras_vit.families import keys, parts, rules
+from keras_vit.families.cards import TIMM, Files, Origin, Published, each
 from keras_vit.families.family import Family
 from keras_vit.families.keys import Fields
-from keras_vit.families.preprocessing import OPENAI
+from keras_vit.families.names import EXACT, WORDS, Name, Names, architectures, of_timm, sized
+from keras_vit.families.preprocessing import (
+    CENTER,
+    HALF,
+    OPENAI,
+    OPENAI_CENTER,
+    OPENAI_PIXELS,
+    WHOLE,
+    TimmImages,
+)
+from keras_vit.families.rules import Rule
+from keras_vit.families.siglip import siglip_blocks
+
+# https://arxiv.org/abs/2103.00020, `VisionTransformer` in github.com/openai/CLIP. The head is its
+# projection to the space of images and texts.
+CLIP: Fields = {
+    "norm_before_blocks": True,
+    "without_bias": ("patch",),
+    "norm_epsilon": 1e-5,
+    "gelu": "quick",
+}
+_SIZES = {
+    f"clip_{size}{patch}": (size, patch)
+    for size, patch in (
+        ("b", 32), ("b", 16), ("l", 14), ("h", 14), ("giant", 14), ("gigantic", 14)
+    )
+}  # fmt: skip
+VARIANTS: dict[str, Fields] = {name: sized(*sizes, CLIP) for name, sizes in _SIZES.items()}
+_PLUS: Fields = {"width": 896, "num_heads": 14, "mlp_dim": 3584}
+NAMES: Names = {
+    name: value
+    for names in (
+        *(
+            of_timm(f"vit_{WORDS[size]}_patch{patch}_clip_{gelu}224", variant, fields)
+            for variant, (size, patch) in _SIZES.items()
+            for gelu, fields in (("", EXACT), ("quickgelu_", {}))
+            if (size, gelu) != ("giant", "quickgelu_")
+        ),
+        architectures("vit_{}_patch16_clip_224", "xsmall medium", CLIP, EXACT),
+        architectures("vit_{}_patch32_clip_224", "medium betwixt", CLIP, EXACT),
+        architectures("vit_{}_patch16_plus_clip_240", "base", CLIP, EXACT, _PLUS),
+    )
+    for name, value in names.items()
+} | {
+    "openai/clip-vit-base-patch32": Name("clip_b32"),
+    "openai/clip-vit-base-patch16": Name("clip_b16"),
+    "openai/clip-vit-large-patch14": Name("clip_l14"),
+    "openai/clip-vit-large-patch14-336": Name("clip_l14", {"image_size": 336}),
+    **{f"facebook/metaclip-{size}-400m": Name(f"clip_{size}") for size in ("b32", "b16", "l14")},
+    "laion/CLIP-ViT-B-32-laion2B-s34B-b79K": Name("clip_b32", EXACT),
+    "laion/CLIP-ViT-B-16-laion2B-s34B-b88K": Name("clip_b16", EXACT),
+    "laion/CLIP-ViT-L-14-laion2B-s32B-b82K": Name("clip_l14", EXACT),
+    "laion/CLIP-ViT-H-14-laion2B-s32B-b79K": Name("clip_h14", EXACT),
+    "laion/CLIP-ViT-g-14-laion2B-s12B-b42K": Name("clip_giant14", EXACT),
+    "laion/CLIP-ViT-bigG-14-laion2B-39B-b160k": Name("clip_gigantic14", EXACT),
+}  # fmt: skip
+TIMM_IMAGES: TimmImages = (
+    (r"vit_.*_clip_.*", {**OPENAI_PIXELS, **CENTER}),
+    (r"vit_large_patch14_clip_(224|336)(\.laion2b.*)?", HALF),
+    (
+        r"vit_(xsmall|medium|betwixt)_.*_clip_.*|"
+        r"vit_base_patch(16|32)_clip_(quickgelu_)?224\.openai.*|"
+        r"vit_base_patch32_clip_(quickgelu_)?224(\.laion.*)?|"
+        r"vit_base_patch16_clip_224\.laion2b_ft_in12k",
+        {"crop_ratio": 0.9},
+    ),
+    (r"vit_base_patch16_clip_224(\..*_in12k_in1k)?", {"crop_ratio": 0.95}),
+    (
+        r"vit_(?!base_patch32)\w*_clip_(336|384)\..*ft_in1.*|vit_.*_clip_378\.\w*worldwide|"
+        r"vit_(huge|large)_patch14_clip_336|vit_base_patch16_clip_384|"
+        r"vit_gigantic_patch14_clip_378",
+        WHOLE,
+    ),
+    (r".*_clip_384\.openai_ft_in12k_in1k", {"crop_ratio": 0.95, "crop_mode": "squash"}),
+)
 
 # transformers: relatives whose image tower is CLIP's.
 _TOWER: keys.Rules = {
@@ -55,6 +129,43 @@ DOUBTS = (
         "name {}",
     ),
 )
+
+# layouts of arrays
+# The image tower of CLIP and its relatives; the head is the projection.
+HF_CLIP = parts.torch_layout(
+    "transformers_clip",
+    (
+        Rule("class_token/token", ("embeddings.class_embedding",), rules.VECTOR),
+        Rule(
+            "patch_encoder/projection/kernel",
+            ("embeddings.patch_embedding.weight",),
+            rules.CONVOLUTION,
+        ),
+        Rule(
+            "position_embedding/embedding", ("embeddings.position_embedding.weight",), rules.TABLE
+        ),
+        *parts.norm("embedding_norm", "pre_layrnorm"),  # misspelt there
+        *siglip_blocks(),
+        Rule("head/kernel", ("visual_projection.weight",), rules.LINEAR),
+    ),
+    {**{k: v for k, v in CLIP.items() if k != "without_bias"}, "preprocessing": OPENAI_CENTER},
+    writes=lambda config: config.norm_before_blocks,
+    pooling="token",
+    prefixes=("vision_model.", ""),
+    others=(
+        "text_model\\.",
+        "text_projection\\.",
+        "logit_(scale|bias)$",
+        "(vision_model\\.)?embeddings\\.position_ids$",
+    ),
+    unprefixed=("visual_projection\\.",),
+)
+
+
+FEATURES = (
+    (r"(^|\.)norm_pre\.|pre_layrnorm|pre_layernorm|ln_pre\.", "a norm before the blocks (CLIP)"),
+)
+
 
 # Published checkpoints, by timm. Classes are dimensions of the projection.
 _DIMENSIONS = {
@@ -106,4 +217,14 @@ CARDS = (
     )),
 )  # fmt: skip
 
-FAMILY = Family(CARDS, MODEL_TYPES, PROCESSORS, doubts=DOUBTS)
+FAMILY = Family(
+    VARIANTS,
+    NAMES,
+    CARDS,
+    MODEL_TYPES,
+    PROCESSORS,
+    doubts=DOUBTS,
+    timm_images=TIMM_IMAGES,
+    layouts=(HF_CLIP,),
+    features=FEATURES,
+)

@@ -6,10 +6,9 @@ import dataclasses
 from typing import Any
 
 from keras_vit.config import UNIT_RANGE, Preprocessing
-from keras_vit.families import keys
+from keras_vit.families import keys, parts
 from keras_vit.families.cards import (
     BIG_VISION,
-    EXACT,
     HUB,
     HUB_EXACT,
     TIMM,
@@ -19,9 +18,24 @@ from keras_vit.families.cards import (
 )
 from keras_vit.families.family import Family
 from keras_vit.families.keys import Fields
-from keras_vit.families.preprocessing import SHORTER_SIDE
+from keras_vit.families.names import EXACT, PATCHES, SCALED, Names, architectures
+from keras_vit.families.preprocessing import CENTER, IMAGENET, SHORTER_SIDE, TimmImages
+from keras_vit.families.rules import Rule
 
 IMAGES = dataclasses.replace(SHORTER_SIDE, crop_mode="squash")
+
+NAMES: Names = {
+    **architectures("deit_{}_patch16_224", "tiny small base", EXACT),
+    **architectures(
+        "deit_{}_distilled_patch16_224", "tiny small base", EXACT, {"distillation_token": True}
+    ),
+    **architectures("deit3_{}_patch16_224", "small medium base large", SCALED, PATCHES),
+    **architectures("deit3_{}_patch14_224", "huge", SCALED, PATCHES),
+}
+TIMM_IMAGES: TimmImages = (
+    (r"deit.*", IMAGENET),
+    (r"deit.*_384(\..*)?|deit3_.*\.fb_in22k_ft_in1k", CENTER),
+)
 
 
 # transformers
@@ -51,6 +65,40 @@ TIMM_MODELS = (
         _timm_name, keys.TIMM_WRITTEN, _timm_arguments,
     ),
 )  # fmt: skip
+
+# layouts of arrays
+_DISTILLATION = ("embeddings.distillation_token",)
+HF_DEIT = parts.torch_layout(
+    "transformers_deit",
+    (
+        *parts.encoder(
+            ("head", "cls_classifier"), ("head_distillation", "distillation_classifier")
+        ),
+        Rule("distillation_token/token", _DISTILLATION),
+    ),
+    {**parts.HF_OPTIONS, "preprocessing": IMAGES},
+    writes=lambda config: config.distillation_token,
+    pooling="token",
+    in_memory=parts.IN_MEMORY,
+    prefixes=("deit.", ""),
+    unprefixed=("cls_classifier\\.", "distillation_classifier\\."),
+)
+# Without a second head nothing reads the distillation token: it is a register with a position.
+HF_DEIT_TOKEN = parts.torch_layout(
+    "transformers_deit_token",
+    (
+        *parts.encoder(("head", "classifier")),
+        Rule("distillation_token/token", _DISTILLATION),
+        Rule("registers/token", _DISTILLATION),
+    ),
+    {**parts.HF_OPTIONS, "preprocessing": IMAGES},
+    settings=lambda find, sizes: {"distillation_token": False},
+    in_memory=parts.IN_MEMORY,
+    prefixes=("deit.", ""),
+    others=("decoder\\.", "embeddings\\.mask_token$"),
+    unprefixed=("classifier\\.",),
+)
+
 
 # Published checkpoints
 _PAPER = "https://arxiv.org/abs/2012.12877"
@@ -129,4 +177,13 @@ CARDS = (
     )),
 )  # fmt: skip
 
-FAMILY = Family(CARDS, MODEL_TYPES, PROCESSORS, TIMM_MODELS)
+FAMILY = Family(
+    {},
+    NAMES,
+    CARDS,
+    MODEL_TYPES,
+    PROCESSORS,
+    TIMM_MODELS,
+    timm_images=TIMM_IMAGES,
+    layouts=(HF_DEIT_TOKEN, HF_DEIT),
+)

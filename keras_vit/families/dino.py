@@ -3,19 +3,117 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from keras_vit.config import IMAGENET_STATISTICS, RotaryPositions
-from keras_vit.families import keys
-from keras_vit.families.cards import EXACT, HUB, HUB_EXACT, TIMM, Origin, Published
+from keras_vit.families import keys, parts, rules
+from keras_vit.families.cards import HUB, HUB_EXACT, TIMM, Origin, Published
 from keras_vit.families.family import Family
 from keras_vit.families.keys import Fields
-from keras_vit.families.newer import DINOV3
-from keras_vit.families.preprocessing import SHORTER_SIDE, TORCHVISION
+from keras_vit.families.names import (
+    EXACT,
+    NO_KEY_BIAS,
+    NO_QKV_BIAS,
+    SCALED,
+    Name,
+    Names,
+    architectures,
+    of_timm,
+    sized,
+)
+from keras_vit.families.preprocessing import (
+    CENTER,
+    IMAGENET,
+    SHORTER_SIDE,
+    TORCHVISION,
+    WHOLE,
+    TimmImages,
+)
+from keras_vit.families.rules import Rule
 
 DINOV3_IMAGES = dataclasses.replace(
     IMAGENET_STATISTICS, interpolation="bilinear", library="transformers"
+)
+
+# The largest of https://arxiv.org/abs/2304.07193.
+DINOV2_GIANT: Fields = {"swiglu": True, "layer_scale": 1e-5, "gelu": "exact"}
+# https://arxiv.org/abs/2508.10104, `hub/backbones.py` in github.com/facebookresearch/dinov3. timm
+# and transformers compute the periods in float32, which the authors round to bfloat16.
+DINOV3: Fields = {
+    "position_embedding": "none",
+    "rope": {"coordinates": "centered", "base": 100.0, "interleaved": False},
+    "num_registers": 4,
+    "layer_scale": 1e-5,
+    "norm_epsilon": 1e-5,
+    "gelu": "exact",
+}
+_GATED: Fields = {"swiglu": True}
+_GIANT = (1536, 40, 24, 4096)
+_HUGE_PLUS = (1280, 32, 20, 5120)
+VARIANTS: dict[str, Fields] = {
+    "dinov3_s16": sized("s", 16, DINOV3, NO_KEY_BIAS),
+    "dinov3_splus16": sized("s", 16, DINOV3, NO_KEY_BIAS, _GATED),
+    "dinov3_b16": sized("b", 16, DINOV3, NO_KEY_BIAS),
+    "dinov3_l16": sized("l", 16, DINOV3, NO_KEY_BIAS),
+    "dinov3_hplus16": sized(_HUGE_PLUS, 16, DINOV3, NO_KEY_BIAS, _GATED),
+    "dinov3_7b16": sized((4096, 40, 32, 8192), 16, DINOV3, NO_QKV_BIAS, _GATED),
+    "dinov2_giant14": sized(_GIANT, 14, DINOV2_GIANT),
+}
+_GAP: Fields = {"pooling": "gap"}
+_FOUR: Fields = {"num_registers": 4, "position_on_class_token": False}
+
+
+def _dinov3_names(size: str, timm: str, hub: str) -> Names:
+    """Names of DINOv3, and of EUPE, whose queries and values have biases."""
+    variant = f"dinov3_{size}16"
+    return {
+        **of_timm(f"vit_{timm}_patch16_dinov3", variant, {**NO_QKV_BIAS, **_GAP}),
+        **of_timm(f"vit_{timm}_patch16_dinov3_qkvb", variant, _GAP),
+        f"facebook/dinov3-vit{hub}-pretrain-lvd1689m": Name(variant),
+    }
+
+
+NAMES: Names = {
+    **architectures("vit_{}_patch14_dinov2", "small base large", SCALED, {"image_size": 518}),
+    **architectures(
+        "vit_{}_patch14_reg4_dinov2", "small base large", SCALED, _FOUR, {"image_size": 518}
+    ),
+    **{
+        f"facebook/dinov2-{hub}{size}": Name(f"vit_{size}_patch14_{timm}dinov2")
+        for size in ("small", "base", "large")
+        for timm, hub in (("", ""), ("reg4_", "with-registers-"))
+    },
+    **of_timm("vit_giant_patch14_dinov2", "dinov2_giant14", {"image_size": 518}),
+    **of_timm("vit_giant_patch14_reg4_dinov2", "dinov2_giant14", {**_FOUR, "image_size": 518}),
+    "facebook/dinov2-giant": Name("dinov2_giant14"),
+    "facebook/dinov2-with-registers-giant": Name("dinov2_giant14", _FOUR),
+    **_dinov3_names("s", "small", "s16"),
+    **_dinov3_names("splus", "small_plus", "s16plus"),
+    **_dinov3_names("b", "base", "b16"),
+    **_dinov3_names("l", "large", "l16"),
+    **_dinov3_names("hplus", "huge_plus", "h16plus"),
+    **of_timm("vit_7b_patch16_dinov3", "dinov3_7b16", _GAP),
+    "facebook/dinov3-vit7b16-pretrain-lvd1689m": Name("dinov3_7b16"),
+    "facebook/dinov3-vit7b16-pretrain-sat493m": Name("dinov3_7b16"),
+    "facebook/dinov3-vitl16-pretrain-sat493m": Name("dinov3_l16"),
+    **architectures(
+        "vit_{}_patch16_dinov3_qkvb", "tiny", DINOV3, NO_KEY_BIAS, _GAP, {"image_size": 256}
+    ),
+    **architectures(  # LingBot
+        "vit_{}_patch16_lingbot", "small base large", DINOV3, NO_KEY_BIAS, {"image_size": 512}
+    ),
+    **of_timm(
+        "vit_giant_patch16_lingbot", None,
+        {**sized(_GIANT, 16, DINOV3, NO_QKV_BIAS, _GATED), "image_size": 512},
+    ),
+}  # fmt: skip
+_SATELLITE: Fields = {"mean": (109.65, 104.805, 75.48), "std": (54.315, 39.78, 36.465)}
+TIMM_IMAGES: TimmImages = (
+    (r"vit_small_patch8_224.*|.*\.dino", IMAGENET),
+    (r"vit_.*_(dinov[23]|dinov3_qkvb)(\..*)?", {**IMAGENET, **CENTER}),
+    (r".*\.sat493m", _SATELLITE),
+    (r".*_lingbot.*", {**IMAGENET, **WHOLE, "interpolation": "bilinear"}),
 )
 
 
@@ -105,11 +203,109 @@ MODEL_TYPES = {
 # It resizes floats, of which Pillow rounds the result: up to half a level.
 PROCESSORS = {"DINOv3ViT": keys.Processor(2, 224, True, None, IMAGENET_STATISTICS)}
 
+
+# layouts of arrays
+def _dinov2_mlp(path: str, plain: str, gated: str) -> Iterator[Rule]:
+    """A layer of the MLP; that of the giant has a gate, and other names."""
+    theirs = "encoder.layer.{i}.mlp"
+    for rule in parts.dense(path, f"{theirs}.{gated}"):
+        yield dataclasses.replace(rule, when=("swiglu", True))
+    yield from parts.dense(path, f"{theirs}.{plain}")
+
+
+_DINOV2_RULES = (
+    *parts.embeddings(),
+    *parts.norm("block_{i}/attention_norm", "encoder.layer.{i}.norm1"),
+    *parts.self_attention("encoder.layer.{i}"),
+    Rule("block_{i}/attention_scale/gamma", ("encoder.layer.{i}.layer_scale1.lambda1",)),
+    *parts.norm("block_{i}/mlp_norm", "encoder.layer.{i}.norm2"),
+    *_dinov2_mlp("block_{i}/mlp/hidden", "fc1", "weights_in"),
+    *_dinov2_mlp("block_{i}/mlp/output", "fc2", "weights_out"),
+    Rule("block_{i}/mlp_scale/gamma", ("encoder.layer.{i}.layer_scale2.lambda1",)),
+    *parts.norm("encoder_norm", "layernorm"),
+    *parts.dense("head", "classifier"),  # of the class token and the mean of the patches
+)
+_DINOV2_OPTIONS = {"gelu": "exact", "norm_epsilon": 1e-6, "preprocessing": SHORTER_SIDE}
+_DINOV2_PARTS: dict[str, Any] = {
+    "pooling": "token_gap",
+    "others": ("embeddings\\.mask_token$",),
+    "unprefixed": ("classifier\\.",),
+    "zeros": (("embeddings.mask_token", 2),),
+}
+
+
+def _is_dinov2(config: Any) -> bool:
+    return config.block.layer_scale is not None and not config.distillation_token
+
+
+HF_DINOV2 = parts.torch_layout(
+    "transformers_dinov2",
+    _DINOV2_RULES,
+    _DINOV2_OPTIONS,
+    writes=lambda config: _is_dinov2(config) and not config.num_registers,
+    prefixes=("", "dinov2."),
+    **_DINOV2_PARTS,
+)
+HF_REGISTERS = parts.torch_layout(
+    "transformers_registers",
+    (*_DINOV2_RULES, Rule("registers/token", ("embeddings.register_tokens",))),
+    _DINOV2_OPTIONS,
+    writes=lambda config: _is_dinov2(config) and config.num_registers,
+    prefixes=("", "dinov2_with_registers."),
+    resize="bicubic",  # antialiased, in this model alone
+    **_DINOV2_PARTS,
+)
+
+
+def _turns_otherwise(config: Any) -> bool:
+    """Whether rotary positions are others than those of DINOv3, but for their base."""
+    rope = config.block.rope
+    return rope is not None and (rope.coordinates != "centered" or rope.register_base is not None)
+
+
+HF_DINOV3 = parts.torch_layout(
+    "transformers_dinov3",
+    (
+        *parts.patches("embeddings.patch_embeddings"),
+        Rule("class_token/token", ("embeddings.cls_token",)),
+        Rule("registers/token", ("embeddings.register_tokens",)),
+        *parts.norm("block_{i}/attention_norm", "layer.{i}.norm1"),
+        *parts.split_products("layer.{i}.attention"),
+        *parts.dense("block_{i}/attention/output", "layer.{i}.attention.o_proj"),
+        Rule("block_{i}/attention_scale/gamma", ("layer.{i}.layer_scale1.lambda1",)),
+        *parts.norm("block_{i}/mlp_norm", "layer.{i}.norm2"),
+        *parts.gate(
+            "block_{i}/mlp/hidden",
+            "layer.{i}.mlp.gate_proj",
+            "layer.{i}.mlp.up_proj",
+            when=("swiglu", True),
+        ),
+        *parts.dense("block_{i}/mlp/hidden", "layer.{i}.mlp.up_proj"),
+        *parts.dense("block_{i}/mlp/output", "layer.{i}.mlp.down_proj"),
+        Rule("block_{i}/mlp_scale/gamma", ("layer.{i}.layer_scale2.lambda1",)),
+        *parts.norm("encoder_norm", "norm"),
+    ),
+    {
+        "gelu": "exact",
+        "norm_epsilon": 1e-5,
+        "position_embedding": "none",
+        "rope": _ROPE,
+        "preprocessing": DINOV3_IMAGES,
+    },
+    writes=lambda config: config.block.rope is not None,
+    computes=("rope", "norm_after_pooling"),
+    lacks=(rules.ROPE._replace(is_met=_turns_otherwise),),
+    in_memory=(("model.layer", "layer"),),
+    prefixes=("", "dinov3_vit."),
+    others=("embeddings\\.mask_token$",),
+    zeros=(("embeddings.mask_token", 3),),
+)
+
+
 # Published checkpoints. The authors of DINO evaluate with torchvision.
 _REGISTERS_PAPER = "https://arxiv.org/abs/2309.16588"
 _TIMM_DINO = Origin(TIMM, "https://arxiv.org/abs/2104.14294", EXACT)
 _DINOV2 = Origin(TIMM, "https://arxiv.org/abs/2304.07193", {**EXACT, "layer_scale": 1e-5})
-_FOUR = {"num_registers": 4, "position_on_class_token": False}
 _DINOV2_REGISTERS = Origin(TIMM, _REGISTERS_PAPER, {**_DINOV2.options, **_FOUR})
 _NOT_COMMERCIAL = "Not for commercial use."
 _DINOV3 = Origin(
@@ -193,4 +389,12 @@ CARDS = (
     )),
 )  # fmt: skip
 
-FAMILY = Family(CARDS, MODEL_TYPES, PROCESSORS)
+FAMILY = Family(
+    VARIANTS,
+    NAMES,
+    CARDS,
+    MODEL_TYPES,
+    PROCESSORS,
+    timm_images=TIMM_IMAGES,
+    layouts=(HF_DINOV2, HF_REGISTERS, HF_DINOV3),
+)

@@ -6,7 +6,10 @@ import dataclasses
 from collections.abc import Mapping
 
 from keras_vit.families.cards import Published
-from keras_vit.families.keys import Doubt, ModelType, Processor, TimmModel
+from keras_vit.families.keys import Doubt, Fields, ModelType, Processor, TimmModel
+from keras_vit.families.names import Name
+from keras_vit.families.preprocessing import TimmImages
+from keras_vit.families.rules import Layout
 
 
 @dataclasses.dataclass(frozen=True)
@@ -14,15 +17,28 @@ class Family:
     """Tables of a family.
 
     Args:
+        variants: Fields of its architectures, by the names of this package.
+        names: Its names elsewhere, without image sizes.
         cards: Its published checkpoints.
         model_types: Its models in transformers, by `model_type`.
         processors: Its image processors in transformers, by name without the ending.
         timm_models: Its models that timm makes by arguments.
         doubts: What its names in timm leave open.
+        layouts: Names and conventions of its files' arrays.
+        features: What models of this package do not compute, by patterns of names of arrays that
+            their layout does not know.
+        timm_images: Preprocessing of its names in timm.
+        timm_others: What is unlike a plain ViT in names of timm whose arrays do not show it.
     """
 
+    variants: Mapping[str, Fields] = dataclasses.field(default_factory=dict)
+    names: Mapping[str, Name] = dataclasses.field(default_factory=dict)
     cards: tuple[Published, ...] = ()
     model_types: Mapping[str, ModelType] = dataclasses.field(default_factory=dict)
     processors: Mapping[str, Processor] = dataclasses.field(default_factory=dict)
     timm_models: tuple[TimmModel, ...] = ()
     doubts: tuple[Doubt, ...] = ()
+    layouts: tuple[Layout, ...] = ()
+    features: tuple[tuple[str, str], ...] = ()
+    timm_images: TimmImages = ()
+    timm_others: Mapping[str, str] = dataclasses.field(default_factory=dict)

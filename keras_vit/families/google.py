@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from keras_vit.config import UNIT_RANGE, Preprocessing
-from keras_vit.families import keys
+from keras_vit.config import UNIT_RANGE, Preprocessing, ResNetStem
+from keras_vit.families import keys, parts, rules
 from keras_vit.families.augreg_files import AugRegFile
-from keras_vit.families.bit import BIT_KEYS, BIT_PROCESSOR
+from keras_vit.families.bit import BIT_KEYS, BIT_PROCESSOR, FLAX_DENSE, GROUP_NORM, flax_conv
 from keras_vit.families.cards import (
     BIG_VISION,
-    EXACT,
     HUB,
     HUB_EXACT,
     TIMM,
@@ -24,7 +23,120 @@ from keras_vit.families.cards import (
 )
 from keras_vit.families.family import Family
 from keras_vit.families.keys import Fields
-from keras_vit.families.preprocessing import SQUASHED
+from keras_vit.families.names import (
+    EXACT,
+    PATCHES,
+    SCALED,
+    WORDS,
+    Name,
+    Names,
+    architectures,
+    of_timm,
+    sized,
+)
+from keras_vit.families.preprocessing import CENTER, OPENAI_PIXELS, SQUASHED, TimmImages
+from keras_vit.families.rules import Rule, pairs
+
+# Patches of 8 and 14 pixels are DINO's and DINOv2's. The published fine-tuning configs drop out 0.1
+# in L/16 and H/14 and nothing elsewhere.
+_PATCHES = {
+    "ti": (16,), "s": (8, 14, 16, 32), "m": (16,), "b": (8, 14, 16, 32), "l": (14, 16, 32),
+    "so400m": (14, 16), "h": (14,), "giantopt": (16,), "giant": (14,), "gigantic": (14,),
+}  # fmt: skip
+_DROPOUT = {("l", 16): 0.1, ("h", 14): 0.1}
+# Sections 3.1 and 4.1 of https://arxiv.org/abs/2010.11929 and the configs published with it: stem,
+# transformer, the stages of its stem, patches on the stem's maps, dropout. The number of a name is
+# what stem and patch shrink the image by together; but R+Ti/16 shrinks it by 32, in the official
+# code as here, for its root has a stride of 4. R50+B/32 and R50+L/16 were trained on JFT and never
+# published; their dropout is that of the two published R50.
+_HYBRIDS = (
+    ("r", "ti", 16, (), 8, 0.0),
+    ("r26", "s", 32, (2, 2, 2, 2), 1, 0.0),
+    ("r26", "b", 32, (2, 2, 2, 2), 1, 0.0),
+    ("r50", "b", 16, (3, 4, 9), 1, 0.1),
+    ("r50", "b", 32, (3, 4, 6, 3), 1, 0.1),
+    ("r50", "l", 16, (3, 4, 9), 1, 0.1),
+    ("r50", "l", 32, (3, 4, 6, 3), 1, 0.1),
+)
+VARIANTS: dict[str, Fields] = {
+    **{
+        f"vit_{size}{patch}": sized(size, patch, {"dropout_rate": _DROPOUT.get((size, patch), 0.0)})
+        for size, patches in _PATCHES.items()
+        for patch in patches
+    },
+    **{
+        f"{stem}_vit_{size}{number}": sized(
+            size, patch, {"stem": ResNetStem(stages), "dropout_rate": dropout}
+        )
+        for stem, size, number, stages, patch, dropout in _HYBRIDS
+    },
+}
+# The paper's short names. Only those of g/14 and G/14 differ by case alone.
+_SHORT = {"so400m": "So400m", "giantopt": "g-opt", "giant": "g", "gigantic": "G", "ti": "Ti"}
+_NOT_OF_TIMM = (
+    "vit_s14", "vit_m16", "vit_b14", "vit_so400m14", "vit_so400m16", "vit_giantopt16",
+    "r50_vit_b32", "r50_vit_l16",
+)  # fmt: skip
+
+
+def _names(variant: str, timm: str, *names: str) -> Names:
+    """Names of a plain ViT or a hybrid, of which timm computes the exact GELU."""
+    [(stem, name)] = of_timm(timm, variant, settings=EXACT).items()
+    if variant in _NOT_OF_TIMM:
+        name = Name(variant)
+    return {stem: name, **{other: Name(variant) for other in names if other != variant}}
+
+
+def _plain_names(size: str, patch: int) -> Names:
+    short = _SHORT.get(size, size.upper())
+    return _names(
+        f"vit_{size}{patch}",
+        f"vit_{WORDS[size]}_patch{patch}_224",
+        f"{short}/{patch}",
+        f"vit_{short if short in 'gG' else size}{patch}",
+        f"ViT-{short}/{patch}",
+        f"ViT-{short}_{patch}",  # stem of the official file
+        f"{short}_{patch}",  # stem of the AugReg files
+    )
+
+
+def _hybrid_names(resnet: str, size: str, patch: int) -> Names:
+    stem, short = resnet.upper(), _SHORT.get(size, size.upper())
+    timm = f"{resnet}_s16_p8" if resnet == "r" else f"{resnet}_s{patch}"
+    return _names(
+        f"{resnet}_vit_{size}{patch}",
+        f"vit_{WORDS[size]}_{timm}_224",
+        f"{stem}+{short}/{patch}",
+        f"{stem}+ViT-{short}/{patch}",
+        f"{stem}+ViT-{short}_{patch}",  # stem of the official file
+        f"{stem}_{short}_{patch}",  # stem of the AugReg files
+    )
+
+
+NAMES: Names = {
+    name: value
+    for names in (
+        *(_plain_names(size, patch) for size, each in _PATCHES.items() for patch in each),
+        *(_hybrid_names(*row[:3]) for row in _HYBRIDS),
+        architectures(
+            "flexivit_{}", "small base large", EXACT, PATCHES, {"image_size": 240},
+            settings={"position_resize": "bilinear"},
+        ),
+        architectures(  # TIPSv2, https://github.com/google-deepmind/tips
+            "vit_{}_patch14_reg1_tipsv2", "base large so400m", SCALED, PATCHES,
+            {"num_registers": 1, "image_size": 448},
+        ),
+    )
+    for name, value in names.items()
+}  # fmt: skip
+# A pixel of 1 is 255.
+_UNSCALED: Fields = {"mean": (0.0,), "std": (255.0,)}
+TIMM_IMAGES: TimmImages = (
+    (r"vit_(\w+_)?(patch\d+|s32|s16|p8)_384(\..*)?", CENTER),
+    (r".*\.bamboo", {**OPENAI_PIXELS, **CENTER}),
+    (r"flexivit_.*", {"crop_ratio": 0.95}),
+    (r".*_tipsv2(\..*)?", {**_UNSCALED, **CENTER}),
+)
 
 
 # transformers. Hybrids left it with version 5, so that none are written.
@@ -65,7 +177,7 @@ PROCESSORS = {
 }
 
 # timm, by the units of the stem's stages.
-_HYBRIDS = {
+_STEMS = {
     (): "vit_tiny_r_s16_p8_224",
     (2, 2, 2, 2): "vit_base_r26_s32_224",
     (3, 4, 9): "vit_base_r50_s16_224",
@@ -74,10 +186,10 @@ _HYBRIDS = {
 
 
 def _hybrid_name(config: Any) -> str:
-    if config.stem.stages not in _HYBRIDS or config.stem.width_factor != 1:
+    if config.stem.stages not in _STEMS or config.stem.width_factor != 1:
         raise keys.no_such("stem", config.stem)
     keys.check_epsilon(config)
-    return _HYBRIDS[config.stem.stages]
+    return _STEMS[config.stem.stages]
 
 
 TIMM_MODELS = (
@@ -86,6 +198,147 @@ TIMM_MODELS = (
         _hybrid_name, keys.TIMM_WRITTEN, keys.timm_tokens,
     ),
 )  # fmt: skip
+
+# layouts of arrays: parts of layers in Flax
+_NORM = (("gamma", "/scale", rules.SAME), ("beta", "/bias", rules.SAME))
+_OUTPUT = (("kernel", "/kernel", rules.HEADS_OUTPUT), ("bias", "/bias", rules.SAME))
+
+
+def _attention(ours: str, theirs: str, parts: tuple[str, ...]) -> tuple[Rule, ...]:
+    """One variable from queries, keys and values, or some of them."""
+    return (
+        Rule(
+            f"{ours}/kernel", tuple(f"{theirs}/{part}/kernel" for part in parts), rules.HEADS_KERNEL
+        ),
+        Rule(f"{ours}/bias", tuple(f"{theirs}/{part}/bias" for part in parts), rules.HEADS_BIAS),
+    )
+
+
+def _mlp(ours: str, theirs: str) -> tuple[Rule, ...]:
+    return (
+        *pairs(f"{ours}/hidden", f"{theirs}/Dense_0", FLAX_DENSE),
+        *pairs(f"{ours}/output", f"{theirs}/Dense_1", FLAX_DENSE),
+    )
+
+
+def _blocks(attention: str, norm: str, mlp: str) -> tuple[Rule, ...]:
+    """The encoder blocks; generations of Flax number their layers differently."""
+    block = "Transformer/encoderblock_{i}"
+    return (
+        *pairs("block_{i}/attention_norm", f"{block}/LayerNorm_0", _NORM),
+        *_attention("block_{i}/attention/qkv", f"{block}/{attention}", ("query", "key", "value")),
+        *pairs("block_{i}/attention/output", f"{block}/{attention}/out", _OUTPUT),
+        *pairs("block_{i}/mlp_norm", f"{block}/{norm}", _NORM),
+        *_mlp("block_{i}/mlp", f"{block}/{mlp}"),
+    )
+
+
+# The ResNet stem of a hybrid.
+_STEM = (
+    flax_conv("stem_root/conv", "conv_root"),
+    *pairs("stem_root/norm", "gn_root", _NORM),
+    *(
+        rule
+        for n in (1, 2, 3)
+        for rule in (
+            flax_conv(f"stem_stage_{{i}}/unit_{{j}}/conv_{n}", f"block{{i}}/unit{{j}}/conv{n}"),
+            *pairs(
+                f"stem_stage_{{i}}/unit_{{j}}/norm_{n}", f"block{{i}}/unit{{j}}/gn{n}", GROUP_NORM
+            ),
+        )
+    ),
+    flax_conv("stem_stage_{i}/unit_{j}/shortcut", "block{i}/unit{j}/conv_proj"),
+    *pairs("stem_stage_{i}/unit_{j}/shortcut_norm", "block{i}/unit{j}/gn_proj", GROUP_NORM),
+)
+
+_MAP = "MAPHead_0"
+_TOKEN_AND_HEAD = (
+    Rule("class_token/token", ("cls",)),
+    *pairs("encoder_norm", "Transformer/encoder_norm", _NORM),
+    *pairs("pre_logits", "pre_logits", FLAX_DENSE),
+    *pairs("head", "head", FLAX_DENSE),
+)
+_MAP_HEAD = (
+    Rule("pooling/probe", (f"{_MAP}/probe",)),
+    *_attention("pooling/query", f"{_MAP}/MultiHeadDotProductAttention_0", ("query",)),
+    *_attention("pooling/key_value", f"{_MAP}/MultiHeadDotProductAttention_0", ("key", "value")),
+    *pairs("pooling/output", f"{_MAP}/MultiHeadDotProductAttention_0/out", _OUTPUT),
+    *pairs("pooling/norm", f"{_MAP}/LayerNorm_0", _NORM),
+    *_mlp("pooling/mlp", f"{_MAP}/MlpBlock_0"),
+)
+
+
+def _vit(positions: str, blocks: tuple[Rule, ...]) -> tuple[Rule, ...]:
+    return (
+        *_STEM,
+        *pairs("patch_encoder/projection", "embedding", FLAX_DENSE),
+        Rule("position_embedding/embedding", (positions,)),
+        *blocks,
+        *_TOKEN_AND_HEAD,
+    )
+
+
+_OPTIONS = {"gelu": "tanh", "norm_epsilon": 1e-6, "preprocessing": UNIT_RANGE}
+_LINEN = _blocks("MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0")
+_POSITIONS = "Transformer/posembed_input/pos_embedding"
+
+# As published in gs://vit_models, whose layers are numbered across all classes of layers.
+OFFICIAL = rules.Layout(
+    "official",
+    _vit(_POSITIONS, _blocks("MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3")),
+    "official",
+    writes=rules.always,
+    prefixes=("", "opt/target/", "params/"),
+    options=_OPTIONS,
+    others=("opt/",),
+)
+# As the official code of today names them, where each class of layers is numbered by itself.
+LINEN = rules.Layout(
+    "linen",
+    _vit(_POSITIONS, _LINEN),
+    "official",
+    no_positions="sincos_2d",
+    prefixes=("", "opt/target/", "params/"),
+    options=_OPTIONS,
+    others=("opt/",),
+)
+# gs://big_vision: positions are added before the class token; two towers in one file.
+OF_BIG_VISION = rules.Layout(
+    "big_vision",
+    (*_vit("pos_embedding", _LINEN), *_MAP_HEAD),
+    "big_vision",
+    writes=rules.always,
+    no_positions="sincos_2d",
+    prefixes=("params/", "params/img/", "opt/target/", "opt/target/img/", "img/", ""),
+    options=_OPTIONS,
+    class_token_positions="never",
+    resize_flexible="linear",
+    others=("opt/", "params/(txt/|t$|b$|bias_init$)", "(txt/|t$|b$|bias_init$)"),
+)
+
+
+_HF_STEM = "embeddings.patch_embeddings.backbone.bit"
+HF_VIT = parts.torch_layout(
+    "transformers_vit",
+    (
+        parts.conv("stem_root/conv", f"{_HF_STEM}.embedder.convolution"),
+        *parts.norm("stem_root/norm", f"{_HF_STEM}.embedder.norm"),
+        *parts.units(
+            parts.OURS_HYBRID,
+            f"{_HF_STEM}.encoder.stages.{{i-1}}.layers.{{j-1}}",
+            shortcut_norm=True,
+        ),
+        *parts.encoder(("head", "classifier")),
+    ),
+    {**parts.HF_OPTIONS, "preprocessing": SQUASHED, "stem": parts.STEM},
+    writes=lambda config: config.block.layer_scale is None,
+    pooling="token",
+    in_memory=parts.IN_MEMORY,
+    prefixes=("vit.", "", "ijepa."),
+    others=("decoder\\.", "embeddings\\.mask_token$"),  # of models that fill masked patches
+    unprefixed=("classifier\\.",),
+)
+
 
 # Published checkpoints: google-research/vision_transformer and big_vision, then copies.
 _VIT_PAPER = "https://arxiv.org/abs/2010.11929"
@@ -280,7 +533,7 @@ _TIMM_AUGREG = _TIMM_VIT._replace(paper=_AUGREG_PAPER)
 _TIMM_FLEXIVIT = Origin(
     TIMM, _FLEXIVIT_PAPER, {**EXACT, **_FLEXIVIT.options}, classes=1000, flexible=True
 )
-_NAMES = {
+_TIMM_MODELS = {
     "vit_ti16": "tiny_patch16", "vit_s32": "small_patch32", "vit_s16": "small_patch16",
     "vit_b32": "base_patch32", "vit_b16": "base_patch16", "vit_b8": "base_patch8",
     "vit_l32": "large_patch32", "vit_l16": "large_patch16", "vit_h14": "huge_patch14",
@@ -291,13 +544,13 @@ _NAMES = {
 
 def _timm(origin: Origin, tag: str, top1: Mapping[str, tuple[float | None, ...]]) -> Published:
     """Files of timm with one tag."""
-    return Published(origin, tag, with_top1(f"vit_{{}}_{{}}.{tag}", _NAMES, top1))
+    return Published(origin, tag, with_top1(f"vit_{{}}_{{}}.{tag}", _TIMM_MODELS, top1))
 
 
 def _pretrained(origin: Origin, tag: str, variants: str) -> Published:
     """Files of timm without top-1, of 224 pixels."""
     sizes = dict.fromkeys(variants.split(), (224,))
-    return Published(origin, tag, each(f"vit_{{}}_{{}}.{tag}", _NAMES, sizes))
+    return Published(origin, tag, each(f"vit_{{}}_{{}}.{tag}", _TIMM_MODELS, sizes))
 
 
 _TIMM_CARDS = (
@@ -331,7 +584,7 @@ _HUB_VIT = Origin(HUB, _VIT_PAPER, HUB_EXACT, SQUASHED, 1000)
 _HUB_HYBRID = _HUB_VIT._replace(  # as timm, from which it was converted
     preprocessing=Preprocessing(interpolation="bicubic", crop_ratio=1.0, library="transformers")
 )
-_HUB_NAMES = {variant: name.replace("_", "-") for variant, name in _NAMES.items()}
+_HUB_MODELS = {variant: name.replace("_", "-") for variant, name in _TIMM_MODELS.items()}
 _POOLER = (
     "The file has no head. Its pooler, the hidden layer of pre-training, is not part of the "
     "features."
@@ -340,17 +593,26 @@ CARDS = (
     *_OFFICIAL_CARDS,
     *_BIG_VISION_CARDS,
     *_TIMM_CARDS,
-    Published(_HUB_VIT, "orig_in21k_ft_in1k", each("google/vit-{}-{}", _HUB_NAMES, {
+    Published(_HUB_VIT, "orig_in21k_ft_in1k", each("google/vit-{}-{}", _HUB_MODELS, {
         "vit_b16": (224, 384), "vit_b32": (384,), "vit_l16": (224, 384), "vit_l32": (384,),
     })),
     Published(_HUB_HYBRID, "orig_in21k_ft_in1k",
               (("r50_vit_b16", "google/vit-hybrid-base-bit-384", 384),)),
     Published(
         _HUB_VIT._replace(classes=None, note=_POOLER), "orig_in21k",
-        each("google/vit-{}-{}-in21k", _HUB_NAMES, dict.fromkeys(
+        each("google/vit-{}-{}-in21k", _HUB_MODELS, dict.fromkeys(
             ("vit_b16", "vit_b32", "vit_l16", "vit_l32", "vit_h14"), (224,)
         )),
     ),
 )  # fmt: skip
 
-FAMILY = Family(CARDS, MODEL_TYPES, PROCESSORS, TIMM_MODELS)
+FAMILY = Family(
+    VARIANTS,
+    NAMES,
+    CARDS,
+    MODEL_TYPES,
+    PROCESSORS,
+    TIMM_MODELS,
+    timm_images=TIMM_IMAGES,
+    layouts=(OFFICIAL, LINEN, OF_BIG_VISION, HF_VIT),
+)

@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 from keras_vit.families import keys
-from keras_vit.families.cards import EXACT, HUB, HUB_EXACT, TIMM, Origin, Published
+from keras_vit.families.cards import HUB, HUB_EXACT, TIMM, Origin, Published
 from keras_vit.families.family import Family
-from keras_vit.families.preprocessing import TORCHVISION
+from keras_vit.families.names import EXACT, GAP, Name, Names, architectures
+from keras_vit.families.preprocessing import CENTER, IMAGENET, TORCHVISION, TimmImages
 
-# transformers; I-JEPA is https://arxiv.org/abs/2301.08243, MSN https://arxiv.org/abs/2204.07141.
+# I-JEPA is https://arxiv.org/abs/2301.08243, MSN https://arxiv.org/abs/2204.07141.
+NAMES: Names = {
+    **architectures("vit_{}_patch14_gap_224", "huge", EXACT, GAP),
+    **architectures("vit_{}_patch16_gap_448", "huge", EXACT, GAP),
+    **architectures("vit_{}_patch16_gap_224", "giant", EXACT, GAP),
+    "facebook/ijepa_vith14_1k": Name("vit_huge_patch14_gap"),
+    "facebook/ijepa_vith14_22k": Name("vit_huge_patch14_gap"),
+    "facebook/ijepa_vith16_1k": Name("vit_huge_patch16_gap", {"image_size": 448}),
+    "facebook/ijepa_vitg16_22k": Name("vit_giant_patch16_gap"),
+}
+TIMM_IMAGES: TimmImages = (
+    (r"vit_(huge_patch1[46]|giant_patch16)_gap_.*|.*\.mae", IMAGENET),
+    (r"vit_huge_patch16_gap_448.*", CENTER),
+)
+
+# transformers
 MODEL_TYPES = {
     "vit_mae": keys.ModelType(
         {
@@ -39,4 +55,4 @@ CARDS = (
     )),
 )  # fmt: skip
 
-FAMILY = Family(CARDS, MODEL_TYPES)
+FAMILY = Family({}, NAMES, CARDS, MODEL_TYPES, timm_images=TIMM_IMAGES)

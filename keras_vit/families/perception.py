@@ -4,6 +4,63 @@ from __future__ import annotations
 
 from keras_vit.families.cards import TIMM, Origin, Published
 from keras_vit.families.family import Family
+from keras_vit.families.keys import Fields
+from keras_vit.families.names import WORDS, Names, of_timm, sized
+from keras_vit.families.preprocessing import CENTER, TimmImages
+
+# https://arxiv.org/abs/2504.13181: the image towers with a projection ("core"), and those tuned for
+# language models ("lang") and dense prediction ("spatial"), whose outputs are tokens.
+_CORE: Fields = {
+    "norm_before_blocks": True,
+    "without_bias": ("patch",),
+    "norm_epsilon": 1e-5,
+    "gelu": "exact",
+    "pooling": "map",
+    "map_heads": 8,
+}
+_TOKENS: Fields = {**_CORE, "pooling": "gap", "norm_after_blocks": False}
+_SCALED: Fields = {"layer_scale": 0.1}
+_SIZES = {"gigantic": (1536, 50, 16, 8960)}
+# Part, size, patch and image in pixels.
+_MODELS: tuple[tuple[str, str, int, int, Fields], ...] = (
+    ("core", "ti", 16, 384, {}),
+    ("core", "s", 16, 384, {}),
+    ("core", "b", 16, 224, {}),
+    ("core", "l", 14, 336, {}),
+    ("core", "gigantic", 14, 448, {"map_mlp_dim": 6144}),
+    ("lang", "l", 14, 448, {**_SCALED, "depth": 23}),
+    ("lang", "gigantic", 14, 448, {**_SCALED, "depth": 47}),
+    ("spatial", "ti", 16, 512, {}),
+    ("spatial", "s", 16, 512, {}),
+    ("spatial", "b", 16, 512, {}),
+    ("spatial", "l", 14, 448, {}),
+    ("spatial", "gigantic", 14, 448, _SCALED),
+)
+
+
+def _fields(part: str, size: str, patch: int, image: int, more: Fields) -> Fields:
+    """The largest of each part have no class token, and count patches from 0."""
+    grid = image // patch
+    rope = {"order": "wh", "reference_grid": (grid, grid)}
+    others = {"class_token": False} if size == "gigantic" else {"rope": {**rope, "offset": 1.0}}
+    family = _CORE if part == "core" else _TOKENS
+    common: Fields = {**family, "rope": rope, "image_size": image}
+    return sized(_SIZES.get(size, size), patch, common, others, more)
+
+
+VARIANTS: dict[str, Fields] = {
+    f"pe_{part}_{size}{patch}": _fields(part, size, patch, image, more)
+    for part, size, patch, image, more in _MODELS
+}
+
+_TIMM = {
+    variant: f"vit_pe_{part}_{WORDS[size]}_patch{patch}_{image}"
+    for variant, (part, size, patch, image, _) in zip(VARIANTS, _MODELS, strict=True)
+}
+NAMES: Names = {
+    stem: name for variant, timm in _TIMM.items() for stem, name in of_timm(timm, variant).items()
+}
+TIMM_IMAGES: TimmImages = ((r"vit_pe_.*", CENTER),)
 
 # Published checkpoints, by timm. Classes of the core models are dimensions of their projection.
 _DIMENSIONS = {
@@ -13,21 +70,8 @@ _DIMENSIONS = {
 _PE = Origin(TIMM, "https://arxiv.org/abs/2504.13181", classes=_DIMENSIONS)
 CARDS = (
     Published(_PE, "fb", tuple(
-        (f"pe_{part}_{size}{patch}", f"vit_pe_{part}_{name}_patch{patch}_{side}.fb", side)
-        for part, size, name, patch, side in (
-            ("core", "ti", "tiny", 16, 384),
-            ("core", "s", "small", 16, 384),
-            ("core", "b", "base", 16, 224),
-            ("core", "l", "large", 14, 336),
-            ("core", "gigantic", "gigantic", 14, 448),
-            ("lang", "l", "large", 14, 448),
-            ("lang", "gigantic", "gigantic", 14, 448),
-            ("spatial", "ti", "tiny", 16, 512),
-            ("spatial", "s", "small", 16, 512),
-            ("spatial", "b", "base", 16, 512),
-            ("spatial", "l", "large", 14, 448),
-            ("spatial", "gigantic", "gigantic", 14, 448),
-        )
+        (variant, f"{_TIMM[variant]}.fb", fields["image_size"])
+        for variant, fields in VARIANTS.items()
     )),
     Published(_PE, "fb_tiling", (
         ("pe_lang_l14", "vit_pe_lang_large_patch14_448.fb_tiling", 448),
@@ -35,4 +79,4 @@ CARDS = (
     )),
 )  # fmt: skip
 
-FAMILY = Family(CARDS)
+FAMILY = Family(VARIANTS, NAMES, CARDS, timm_images=TIMM_IMAGES)

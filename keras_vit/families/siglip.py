@@ -3,16 +3,83 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
-from keras_vit.config import UNIT_RANGE
-from keras_vit.families import keys
-from keras_vit.families.cards import BIG_VISION, EXACT, HUB, TIMM, Files, Origin, Published, each
+from keras_vit.config import UNIT_RANGE, Preprocessing
+from keras_vit.families import keys, parts, rules
+from keras_vit.families.cards import BIG_VISION, HUB, TIMM, Files, Origin, Published, each
 from keras_vit.families.family import Family
 from keras_vit.families.keys import Fields
-from keras_vit.families.preprocessing import SQUASHED
+from keras_vit.families.names import (
+    EXACT,
+    GAP,
+    MAP,
+    WORDS,
+    Name,
+    Names,
+    architectures,
+    of_timm,
+    sized,
+)
+from keras_vit.families.preprocessing import CENTER, SQUASHED, WHOLE, TimmImages
+from keras_vit.families.rules import Rule
 
 IMAGES = dataclasses.replace(SQUASHED, interpolation="bicubic")
+
+# The models of https://arxiv.org/abs/2502.14786 for images of any aspect ratio (NaFlex), whose 16 x
+# 16 positions transformers, big_vision and timm resample for each image, bilinearly.
+SIGLIP2_NAFLEX: Fields = {
+    "max_num_patches": 256,
+    "class_token": False,
+    "pooling": "map",
+    "preprocessing": {"library": "transformers"},
+}
+_NAFLEX: Fields = {**SIGLIP2_NAFLEX, "image_size": 256}
+VARIANTS: dict[str, Fields] = {
+    "siglip2_naflex_b16": sized("b", 16, _NAFLEX),
+    "siglip2_naflex_so400m16": sized("so400m", 16, _NAFLEX),
+}
+
+
+def _of_timm(pooling: str, fields: Fields) -> Names:
+    """timm's names with one pooling. It sets big_vision's tanh GELU in the newer names alone."""
+    exact = {**EXACT, **fields}
+    name = "vit_{}_patch{}_siglip{}_{}".format
+    return {
+        **architectures(name("{}", 16, pooling, 256), "base large", exact),
+        **architectures(name("{}", 16, pooling, 512), "large", fields, {"image_size": 512}),
+        **architectures(name("{}", 16, pooling, 256), "so400m giantopt", fields),
+        **architectures(name("{}", 14, pooling, 224), "so400m", exact),
+        **architectures(name("{}", 14, pooling, 384), "so400m", exact, {"image_size": 378}),
+        **architectures(name("{}", 32, pooling, 256), "base", fields),
+    }
+
+
+def _naflex(size: str) -> Names:
+    name, variant = f"naflexvit_{WORDS[size]}_patch16_siglip", f"siglip2_naflex_{size}16"
+    settings = {"position_resize": "linear", "map_prefix_tokens": False}
+    return of_timm(name, variant, settings=settings)
+
+
+NAMES: Names = {
+    **_of_timm("", MAP),
+    **_of_timm("_gap", GAP),
+    **{
+        f"google/siglip2-{WORDS[size]}-patch16-naflex": Name(f"siglip2_naflex_{size}16")
+        for size in ("b", "so400m")
+    },
+    **_naflex("b"),
+    **_naflex("so400m"),
+}
+TIMM_IMAGES: TimmImages = (
+    (
+        r"vit_so400m_patch14_siglip_gap_(384|448|896)(\..*)?|.*_siglip_gap_378\.webli|"
+        r"naflexvit_.*_siglip(\..*)?",
+        CENTER,
+    ),
+    (r".*_siglip_(gap_)?378\.\w*ft_in1k", WHOLE),
+)
 
 
 # transformers. NaFlex has the same names of arrays.
@@ -76,6 +143,79 @@ PROCESSORS = {
         defaults={"patch_size": 16},
     ),
 }
+
+
+# layouts of arrays
+def _joined(path: str, first: int, last: int) -> tuple[Rule, ...]:
+    """Shares of the one kernel that PyTorch's own attention keeps for all three."""
+    rows = (first, last, 3)
+    return (
+        Rule(f"{path}/kernel", ("head.attention.in_proj_weight",), rules.LINEAR, rows),
+        Rule(f"{path}/bias", ("head.attention.in_proj_bias",), rules.SAME, rows),
+    )
+
+
+def siglip_blocks() -> tuple[Rule, ...]:
+    """The encoder's blocks, which CLIP shares."""
+    block = "encoder.layers.{i}"
+    products = ("q_proj", "k_proj", "v_proj")
+    return (
+        *parts.norm("block_{i}/attention_norm", f"{block}.layer_norm1"),
+        *parts.attention("block_{i}/attention/qkv", f"{block}.self_attn", products),
+        *parts.dense("block_{i}/attention/output", f"{block}.self_attn.out_proj"),
+        *parts.norm("block_{i}/mlp_norm", f"{block}.layer_norm2"),
+        *parts.dense("block_{i}/mlp/hidden", f"{block}.mlp.fc1"),
+        *parts.dense("block_{i}/mlp/output", f"{block}.mlp.fc2"),
+        *parts.norm("encoder_norm", "post_layernorm"),
+    )
+
+
+def _tower_settings(find: rules.Find, sizes: Mapping[str, Any]) -> Fields:
+    """NaFlex, where patches come as vectors."""
+    kernel = find("patch_encoder/projection/kernel")
+    if kernel is None or len(kernel.shape) != 2:
+        return {}
+    patches = 256  # of an image, the default of transformers
+    return {"max_num_patches": patches, "preprocessing": Preprocessing(library="transformers")}
+
+
+HF_SIGLIP = parts.torch_layout(
+    "transformers_siglip",
+    (
+        Rule(  # SigLIP 2 NaFlex, whose other names are the same
+            "patch_encoder/projection/kernel",
+            ("embeddings.patch_embedding.weight",),
+            rules.PATCH_VECTORS,
+            when=("takes_patches", True),
+        ),
+        *parts.patches("embeddings.patch_embedding"),
+        Rule(
+            "position_embedding/embedding", ("embeddings.position_embedding.weight",), rules.TABLE
+        ),
+        *siglip_blocks(),
+        Rule("pooling/probe", ("head.probe",)),
+        *_joined("pooling/query", 0, 1),
+        *_joined("pooling/key_value", 1, 3),
+        *parts.dense("pooling/output", "head.attention.out_proj"),
+        *parts.norm("pooling/norm", "head.layernorm"),
+        *parts.dense("pooling/mlp/hidden", "head.mlp.fc1"),
+        *parts.dense("pooling/mlp/output", "head.mlp.fc2"),
+        *parts.dense("head", "classifier"),  # of the mean of the tokens, not of the pooling
+    ),
+    {"gelu": "tanh", "norm_epsilon": 1e-6, "preprocessing": IMAGES},
+    writes=lambda config: (
+        (config.pooling == "map" or config.takes_patches)
+        and not (config.norm_before_blocks or config.block.rope)
+    ),
+    pooling="gap",
+    computes=("max_num_patches",),
+    settings=_tower_settings,
+    prefixes=("vision_model.", ""),
+    class_token_positions="never",
+    others=("text_model\\.", "logit_(scale|bias)$", "embeddings\\.position_ids$"),
+    unprefixed=("classifier\\.",),
+)
+
 
 # Published checkpoints
 _PAPER = "https://arxiv.org/abs/2303.15343"
@@ -180,4 +320,6 @@ CARDS = (
     )),
 )  # fmt: skip
 
-FAMILY = Family(CARDS, MODEL_TYPES, PROCESSORS)
+FAMILY = Family(
+    VARIANTS, NAMES, CARDS, MODEL_TYPES, PROCESSORS, timm_images=TIMM_IMAGES, layouts=(HF_SIGLIP,)
+)

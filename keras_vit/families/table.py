@@ -8,6 +8,7 @@ from keras_vit.families import (
     beit,
     bit,
     clip,
+    cordonnier,
     deit,
     dino,
     eva,
@@ -16,11 +17,13 @@ from keras_vit.families import (
     perception,
     siglip,
     timm,
+    vit5,
 )
 
 FAMILIES = tuple(
     module.FAMILY
     for module in (
-        google, bit, deit, mae, dino, clip, siglip, eva, beit, perception, aimv2, timm,
+        google, bit, cordonnier, deit, mae, dino, clip, siglip, eva, beit, perception, aimv2, vit5,
+        timm,
     )
 )  # fmt: skip

@@ -26,11 +26,9 @@ from keras_vit.hub.checked_download import (
     find_fault,
     hash_file,
     locked,
-    prepare_folder,
 )
-from keras_vit.hub.download import discard
+from keras_vit.hub.download import discard, facts_path, read_facts
 from keras_vit.hub.repositories import NotCachedError, fetch_from_hub
-from keras_vit.reading import read_json
 from keras_vit.weights.sharded_file import index_name, read_index
 
 
@@ -59,30 +57,22 @@ def is_offline() -> bool:
 def fetch(
     address: str | os.PathLike[str],
     *,
-    sha256: str | None = None,
-    size: int | None = None,
     rehash: bool = False,
     download: bool = True,
-    attempts: int = 4,
-    backoff: float = 1.0,
 ) -> pathlib.Path:
     """Finds the local file of an address, and downloads it if needed.
 
     A download resumes an earlier one that was interrupted, is checked, and is then moved into the
-    cache atomically. Several processes download a file once.
+    cache atomically. Several processes download a file once. Where its publisher states no hash,
+    the hash of the first use is recorded and checked from then on.
 
     Args:
         address: `https://...`, `gs://bucket/path`, `hf://owner/name[@revision][/file]`,
             `file://...`, or the path of a file, which is returned as it is. Of a split checkpoint,
             named by its index or by a part, all files are fetched, and the path of the index is
             returned.
-        sha256: The hash that its publisher states. Without one, size and structure are checked,
-            and the hash of the first use is recorded and checked from then on.
-        size: Size in bytes that its publisher states.
         rehash: Whether an unchanged file in the cache is hashed again.
         download: Whether to connect to a server; otherwise the cache alone is used.
-        attempts: Consecutive failures without a new byte before the download gives up.
-        backoff: Seconds before the second attempt, doubled before each further one.
 
     Returns:
         The path of the file.
@@ -97,33 +87,18 @@ def fetch(
     """
     text = os.fspath(address)
     if not is_address(text) or text.startswith("file://"):
-        return _local_file(text, sha256, size)
+        return _local_file(text)
     if text.startswith("hf://"):
-        files = fetch_from_hub(
-            text,
-            is_offline() or not download,
-            sha256=sha256,
-            size=size,
-            attempts=attempts,
-            backoff=backoff,
-        )
+        files = fetch_from_hub(text, is_offline() or not download)
         for path, published in files:  # of a split checkpoint the index, then its parts
-            first = path == files[0][0]
-            known = (sha256, size) if first else (None, None)
-            _check(path, _hub_record(path), text, known[0] or published, known[1], rehash)
+            _check(path, _hub_record(path), text, published, rehash)
         return files[0][0]
     folder, _, name = text.removesuffix("?download=true").rpartition("/")  # of links on the hub
     index = index_name(name)
     if index is None:
-        return _fetch_url(text, download, sha256, size, rehash, attempts, backoff)
-
-    def fetch_part(part: str) -> pathlib.Path:
-        known = (sha256, size) if part == name else (None, None)
-        url = f"{folder}/{urllib.parse.quote(part)}"
-        return _fetch_url(url, download, *known, rehash, attempts, backoff)
-
+        return _fetch_url(text, download, rehash)
     try:
-        path = fetch_part(index)
+        path = _fetch_url(f"{folder}/{urllib.parse.quote(index)}", download, rehash)
     except DownloadError as error:
         if index == name or isinstance(error, NotCachedError):
             raise
@@ -131,42 +106,34 @@ def fetch(
             f"{text} is a part of a split checkpoint, whose index is needed. {error}"
         ) from error
     for shard in dict.fromkeys(read_index(path).values()):
-        fetch_part(shard)
+        _fetch_url(f"{folder}/{urllib.parse.quote(shard)}", download, rehash)
     return path
 
 
-def _fetch_url(
-    text: str,
-    download: bool,
-    sha256: str | None,
-    size: int | None,
-    rehash: bool,
-    attempts: int,
-    backoff: float,
-) -> pathlib.Path:
+def _fetch_url(text: str, download: bool, rehash: bool) -> pathlib.Path:
     """Fetches one file into the cache: see `fetch`."""
     url = download_url(text)
     path = _cache_folder().joinpath(*cache_name(url).parts)
     if not path.is_file():
         if is_offline() or not download:
             raise NotCachedError(_offline_message(text, path))
-        prepare_folder(path.parent)
-        with locked(path):
-            if not path.is_file():  # another process may have downloaded it meanwhile
-                mirror = os.environ.get("KERAS_VIT_MIRROR")
-                source = mirror_url(mirror, url) if mirror else url
-                part = path.with_name(path.name + ".part")
-                download_checked(
-                    source,
-                    part,
-                    path.name,
-                    sha256=sha256,
-                    size=size,
-                    attempts=attempts,
-                    backoff=backoff,
-                )
-                _move_into_place(part, path, text)
-    _check(path, path, text, sha256, size, rehash)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with locked(path):
+                if not path.is_file():  # another process may have downloaded it meanwhile
+                    mirror = os.environ.get("KERAS_VIT_MIRROR")
+                    source = mirror_url(mirror, url) if mirror else url
+                    part = path.with_name(path.name + ".part")
+                    download_checked(source, part, path.name)
+                    _move_into_place(part, path, text)
+        except DownloadError:
+            raise
+        except OSError as error:
+            raise DownloadError(
+                f"{path} cannot be written ({error}). Set KERAS_VIT_CACHE to a folder that this "
+                "user may write to."
+            ) from error
+    _check(path, path, text, None, rehash)
     return path
 
 
@@ -183,13 +150,13 @@ def _hub_record(path: pathlib.Path) -> pathlib.Path:
     return _cache_folder().joinpath("hub", *path.parts[starts[-1] if starts else -1 :])
 
 
-def _local_file(text: str, sha256: str | None, size: int | None) -> pathlib.Path:
+def _local_file(text: str) -> pathlib.Path:
     if text.startswith("file://"):
         text = urllib.request.url2pathname(urllib.parse.urlsplit(text).path)
     path = pathlib.Path(text).expanduser()
     if not path.is_file():
         raise DownloadError(f"There is no file {str(path)!r}.")
-    fault = find_fault(path, path.name, sha256, size)
+    fault = find_fault(path, path.name)
     if fault:
         raise DownloadError(f"{path} is not the file that it should be: {fault}.")
     return path
@@ -203,14 +170,14 @@ def _offline_message(address: str, path: pathlib.Path) -> str:
 
 
 def _move_into_place(part: pathlib.Path, path: pathlib.Path, address: str) -> None:
-    earlier = _read_record(path)
+    earlier = read_facts(path, Record)
     record = _record_of(part, address)
     if earlier is not None and earlier.sha256 != record.sha256:
         discard(part)
         raise DownloadError(
             f"The file at {address} is another one than when it was first used: its sha256 is "
             f"{record.sha256}, then {earlier.sha256}. Nothing was kept. If the change is meant, "
-            f"delete {_record_path(path)}."
+            f"delete {facts_path(path)}."
         )
     os.replace(part, path)  # no `write_atomically`: an interrupted download keeps its `.part`
     discard(part)
@@ -222,18 +189,17 @@ def _check(
     recorded_at: pathlib.Path,
     address: str,
     sha256: str | None,
-    size: int | None,
     rehash: bool,
 ) -> None:
     """Checks a file of the cache against published facts and its record."""
-    record = _read_record(recorded_at)
+    record = read_facts(recorded_at, Record)
     status = path.stat()
     if record is None:
-        fault = find_fault(path, path.name, sha256, size)
+        fault = find_fault(path, path.name, sha256)
         if fault is None:
             _write_record(recorded_at, _record_of(path, address))
     else:
-        fault = _find_record_fault(record, address, sha256, size)
+        fault = _find_record_fault(record, address, sha256)
         changed = (status.st_size, status.st_mtime_ns) != (record.size, record.modified)
         if fault is None and (changed or rehash):
             fault = find_fault(path, path.name, record.sha256, record.size)
@@ -241,20 +207,16 @@ def _check(
                 _write_record(recorded_at, _record_of(path, address))
     if fault is not None:
         raise DownloadError(
-            f"{path} is not the file that it should be: {fault}. Delete it, to have {address} "
-            "fetched again."
+            f"{path} is not the file that it should be: {fault}. Delete {path.resolve()}, to have "
+            f"{address} fetched again."
         )
 
 
-def _find_record_fault(
-    record: Record, address: str, sha256: str | None, size: int | None
-) -> str | None:
+def _find_record_fault(record: Record, address: str, sha256: str | None) -> str | None:
     if record.address != address and not _same_file(record.address, address):
         return f"it came from {record.address}"
-    if sha256 is not None and record.sha256 != sha256.lower():
-        return f"its sha256 is {record.sha256}, expected {sha256.lower()}"
-    if size is not None and record.size != size:
-        return f"it has {record.size:,} bytes, expected {size:,}"
+    if sha256 is not None and record.sha256 != sha256:
+        return f"its sha256 is {record.sha256}, expected {sha256}"
     return None
 
 
@@ -270,21 +232,8 @@ def _record_of(path: pathlib.Path, address: str) -> Record:
     return Record(address, hash_file(path), status.st_size, status.st_mtime_ns)
 
 
-def _record_path(path: pathlib.Path) -> pathlib.Path:
-    return path.with_name(path.name + ".json")
-
-
-def _read_record(path: pathlib.Path) -> Record | None:
-    try:
-        record = Record(**read_json(_record_path(path)))
-        values = dataclasses.astuple(record)
-        return record if tuple(map(type, values)) == (str, str, int, int) else None
-    except (OSError, ValueError, TypeError):
-        return None
-
-
 def _write_record(path: pathlib.Path, record: Record) -> None:
     """Writes a record; a read-only cache has none."""
-    target = _record_path(path)
+    target = facts_path(path)
     with contextlib.suppress(OSError), write_atomically(target, replace=True) as unfinished:
         unfinished.write_text(json.dumps(dataclasses.asdict(record), indent=2))

@@ -14,7 +14,7 @@ from keras_vit.hub.cache import fetch
 from keras_vit.hub.card import Card
 from keras_vit.variants import find_variant
 from keras_vit.weights.formats import find_file
-from keras_vit.weights.timm_names import timm_pixels
+from keras_vit.weights.timm_settings import timm_pixels
 
 
 def _cards(published: Published) -> Iterator[Card]:

@@ -7,58 +7,34 @@ import hashlib
 import os
 import pathlib
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from keras_vit.errors import CheckpointError, DownloadError, printable
 from keras_vit.files import no_link
 from keras_vit.hub.download import discard, download
-from keras_vit.hub.progress import ProgressLine
+from keras_vit.hub.progress import progress_line
 from keras_vit.reading import open_regular
 from keras_vit.weights.formats import open_file
 
 _CHUNK = 1 << 20  # bytes read at a time
 
 
-def download_checked(
-    url: str,
-    part: pathlib.Path,
-    name: str,
-    *,
-    sha256: str | None = None,
-    size: int | None = None,
-    attempts: int = 4,
-    backoff: float = 1.0,
-    headers: Mapping[str, str] | None = None,
-) -> None:
+def download_checked(url: str, part: pathlib.Path, name: str) -> None:
     """Downloads and checks a file, once more if it is damaged.
 
     Args:
         url: Address of the file.
         part: Where to write. What an interrupted call left there is resumed.
         name: Name of the file, whose suffix tells its format.
-        sha256: The hash that its publisher states.
-        size: Size in bytes that its publisher states.
-        attempts: Consecutive failures without a new byte before it gives up.
-        backoff: Seconds before the second attempt, doubled before each further one.
-        headers: Headers to send.
 
     Raises:
         DownloadError: If it cannot be downloaded, or is damaged both times.
     """
-    progress = None if os.environ.get("KERAS_VIT_PROGRESS") == "0" else ProgressLine(name)
+    progress = progress_line(name)
     fault: str | None = None
     for _ in range(2):
-        remote = download(
-            url,
-            part,
-            size=size,
-            attempts=attempts,
-            backoff=backoff,
-            progress=progress,
-            headers=headers,
-        )
-        fault = find_fault(part, name, sha256, size, remote.md5)
+        remote = download(url, part, progress)
+        fault = find_fault(part, name, md5=remote.md5)
         if fault is None:
             return
         discard(part)
@@ -70,14 +46,18 @@ def download_checked(
 
 
 def find_fault(
-    path: pathlib.Path, name: str, sha256: str | None, size: int | None, md5: str | None = None
+    path: pathlib.Path,
+    name: str,
+    sha256: str | None = None,
+    size: int | None = None,
+    md5: str | None = None,
 ) -> str | None:
     """Compares a file with its known hash, size and structure; returns the first difference."""
     if size is not None and path.stat().st_size != size:
         return f"it has {path.stat().st_size:,} bytes, expected {size:,}"
     for algorithm, expected in (("sha256", sha256), ("md5", md5)):
-        if expected is not None and (found := hash_file(path, algorithm)) != expected.lower():
-            return f"its {algorithm} is {found}, expected {expected.lower()}"
+        if expected is not None and (found := hash_file(path, algorithm)) != expected:
+            return f"its {algorithm} is {found}, expected {expected}"
     return None if sha256 else _find_damage(path, pathlib.Path(name).suffix)
 
 
@@ -104,23 +84,6 @@ def hash_file(path: str | os.PathLike[str], algorithm: str = "sha256") -> str:
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
-
-
-def prepare_folder(folder: pathlib.Path, setting: str = "KERAS_VIT_CACHE") -> None:
-    """Creates a folder of a cache, and checks that files can be written there.
-
-    Raises:
-        DownloadError: If not; the message names `setting`, which chooses another.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise DownloadError(
-            f"Nothing can be written to {folder} ({error}). Set {setting} to a folder that "
-            "this user may write to."
-        ) from error
 
 
 @contextlib.contextmanager

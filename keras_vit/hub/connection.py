@@ -7,9 +7,7 @@ in the headers or in the body, would hold a download forever.
 from __future__ import annotations
 
 import contextlib
-import email.message
 import http.client
-import math
 import random
 import re
 import socket
@@ -19,7 +17,6 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from keras_vit.errors import DownloadError
@@ -29,9 +26,6 @@ WINDOW = 60.0  # seconds in which a server must send at least
 LEAST_SENT = 1 << 16  # bytes: 1 KiB a second
 TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
 _LONGEST_WAIT = 60  # seconds between two attempts
-_REDIRECTS = (301, 302, 303, 307, 308)
-_MOST_REDIRECTS = 10
-_LONGEST_TEXT = 1 << 24  # bytes of a reply that is read into memory
 
 
 class CutError(Exception):
@@ -68,12 +62,6 @@ class SpeedWatch:
     def __exit__(self, *error: object) -> None:
         self._is_over.set()
 
-    def open(self, request: urllib.request.Request, follow: bool) -> http.client.HTTPResponse:
-        """Opens a request; redirects never lead from https to anything else."""
-        redirects = _SafeRedirects if follow else _NoRedirects
-        opener = urllib.request.build_opener(redirects, _Plain(self), _Secure(self))
-        return opener.open(request, timeout=_TIMEOUT)
-
     def connected(self, connected: socket.socket) -> None:
         """Takes the socket to end."""
         self._socket = connected
@@ -93,32 +81,22 @@ class SpeedWatch:
                     socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
 
-class _Plain(urllib.request.HTTPHandler):
-    def __init__(self, watch: SpeedWatch):
-        class Connection(http.client.HTTPConnection):
+class _Watched(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
+    """Shows the socket of each connection to a watch."""
+
+    def __init__(self, watch: SpeedWatch) -> None:
+        urllib.request.HTTPSHandler.__init__(self)
+        self._watch = watch
+
+    def do_open(self, http_class: Any, req: Any, **options: Any) -> http.client.HTTPResponse:
+        watch = self._watch
+
+        class Connection(http_class):
             def connect(self) -> None:
                 super().connect()
                 watch.connected(self.sock)
 
-        super().__init__()
-        self._connection = Connection
-
-    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(self._connection, req)
-
-
-class _Secure(urllib.request.HTTPSHandler):
-    def __init__(self, watch: SpeedWatch):
-        class Connection(http.client.HTTPSConnection):
-            def connect(self) -> None:
-                super().connect()
-                watch.connected(self.sock)
-
-        super().__init__()
-        self._connection = Connection
-
-    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(self._connection, req)
+        return super().do_open(Connection, req, **options)
 
 
 class _SafeRedirects(urllib.request.HTTPRedirectHandler):
@@ -133,37 +111,21 @@ class _SafeRedirects(urllib.request.HTTPRedirectHandler):
                 f"{req.full_url} leads to {newurl[:200]}, which is not https. Nothing was "
                 "downloaded."
             )
-        request = super().redirect_request(req, fp, code, msg, headers, newurl)
-        if request is not None and not _same_host(req.full_url, newurl):
-            request.remove_header("Authorization")
-        return request
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Makes a redirect an `HTTPError` like other statuses."""
-
-    def redirect_request(self, *reply: Any) -> None:
-        return None
-
-
-def _same_host(first: str, second: str) -> bool:
-    parts = urllib.parse.urlsplit(first), urllib.parse.urlsplit(second)
-    return parts[0][:2] == parts[1][:2]
-
-
-def send(
-    request: urllib.request.Request, watch: SpeedWatch, follow: bool = True
-) -> http.client.HTTPResponse:
-    """Sends a request, and waits for the headers of the reply.
+def send(request: urllib.request.Request, watch: SpeedWatch) -> http.client.HTTPResponse:
+    """Sends a request, follows safe redirects, and waits for the headers of the reply.
 
     Raises:
-        HTTPError: If the status is no success; with `follow=False` a redirect too.
+        HTTPError: If the status is no success.
         CutError: If the connection fails, or the server is too slow.
         DownloadError: If another attempt would fail too.
     """
     url = request.full_url
     try:
-        response = watch.open(request, follow)
+        opener = urllib.request.build_opener(_SafeRedirects, _Watched(watch))
+        response = opener.open(request, timeout=_TIMEOUT)
         if watch.problem:  # headers that were ended by the watch look whole
             response.close()
             raise CutError(watch.problem, is_slow=True)
@@ -201,72 +163,3 @@ def pause(cut: CutError, failures: int, backoff: float) -> float:
 def count(text: str) -> int | None:
     """A number in a header, or `None`: `int` takes signs, and `isdigit` more than digits."""
     return int(text) if re.fullmatch("[0-9]{1,15}", text) else None
-
-
-def head(
-    url: str, headers: Mapping[str, str], attempts: int, backoff: float
-) -> tuple[int, email.message.Message]:
-    """Asks for the status and headers of a file; follows redirects on the same host alone.
-
-    Raises:
-        DownloadError: If there is no answer after all attempts.
-    """
-    failures = 0
-    while True:
-        try:
-            status, found = _head(url, headers)
-            if status not in TRANSIENT:
-                return status, found
-            raise CutError(f"the server answered {status}", count(found.get("Retry-After", "")))
-        except CutError as cut:
-            failures += 1
-            if failures >= attempts:
-                raise DownloadError(
-                    f"{url} does not answer as it should: {cut}. Tried {failures} times."
-                ) from cut
-            time.sleep(pause(cut, failures, backoff))
-
-
-def _head(url: str, headers: Mapping[str, str]) -> tuple[int, email.message.Message]:
-    with SpeedWatch(math.inf) as watch:  # ends after a window: headers are small
-        for _ in range(_MOST_REDIRECTS):
-            request = urllib.request.Request(url, headers=dict(headers), method="HEAD")
-            try:
-                with contextlib.closing(send(request, watch, follow=False)) as response:
-                    return response.status, response.headers
-            except urllib.error.HTTPError as error:
-                with contextlib.closing(error):
-                    target = _target(url, error)
-                    if target is None:
-                        return error.code, error.headers
-                    url = target
-    raise DownloadError(f"{url} leads to other addresses without an end.")
-
-
-def _target(url: str, error: urllib.error.HTTPError) -> str | None:
-    """Address on the same host that a reply leads to, if it does."""
-    location = error.headers.get("Location")
-    if error.code not in _REDIRECTS or location is None:
-        return None
-    try:
-        target = urllib.parse.urljoin(url, location)
-        return target if _same_host(url, target) else None
-    except ValueError as problem:
-        raise DownloadError(f"{url} leads to an address that is none: {problem}.") from problem
-
-
-def read_text(url: str, headers: Mapping[str, str]) -> str:
-    """Reads a short reply.
-
-    Raises:
-        DownloadError: If it cannot be read, or is not short.
-    """
-    request = urllib.request.Request(url, headers=dict(headers))
-    try:
-        with SpeedWatch(math.inf) as watch, send(request, watch) as response:
-            content = response.read(_LONGEST_TEXT + 1)
-    except (CutError, OSError, ValueError, http.client.HTTPException) as error:
-        raise DownloadError(f"{url} could not be read: {error}.") from error
-    if len(content) > _LONGEST_TEXT:
-        raise DownloadError(f"{url} is longer than {_LONGEST_TEXT:,} bytes.")
-    return content.decode(errors="replace")

@@ -13,10 +13,10 @@ import os
 import pathlib
 import shutil
 import time
+import typing
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
-from typing import NoReturn
+from collections.abc import Iterator
 
 from keras_vit.errors import DownloadError
 from keras_vit.files import DISK_FULL, no_link
@@ -35,6 +35,11 @@ from keras_vit.reading import read_json
 _CHUNK = 1 << 18  # bytes read at a time
 _LONGEST = 24 * 3600.0  # seconds for a download, with all its attempts
 _LARGEST = 1 << 36  # bytes of a file without a Content-Length
+ATTEMPTS = 4  # consecutive failures without a new byte before a download gives up
+BACKOFF = 1.0  # seconds before the second attempt, doubled before each further one
+
+
+_Facts = typing.TypeVar("_Facts")
 
 
 @dataclasses.dataclass
@@ -57,31 +62,22 @@ class Remote:
 def download(
     url: str,
     part: pathlib.Path,
-    *,
-    size: int | None = None,
-    attempts: int = 4,
-    backoff: float = 1.0,
     progress: ProgressLine | None = None,
-    headers: Mapping[str, str] | None = None,
 ) -> Remote:
     """Downloads a file into `part`, and resumes what an earlier call left there.
 
     Args:
         url: Address of the file.
         part: Partial file. After a failure it is kept, and the next call resumes it.
-        size: Size in bytes that the file must have, or `None`.
-        attempts: Consecutive failures without a new byte before it gives up.
-        backoff: Seconds before the second attempt, doubled before each further one.
         progress: Progress line to update.
-        headers: Headers to send; a login goes to the host of `url` alone.
 
     Returns:
         Facts from the server about the file.
 
     Raises:
-        DownloadError: If the file cannot be downloaded, has another size, or the disk is full.
+        DownloadError: If the file cannot be downloaded, or the disk is full.
     """
-    for path in (part, _state_path(part)):
+    for path in (part, facts_path(part)):
         if path.is_symlink():  # not ours: see `no_link`
             path.unlink()
     failures, furthest = 0, _size(part)
@@ -89,19 +85,19 @@ def download(
     while True:
         try:
             with SpeedWatch(deadline) as watch:
-                return _attempt(url, part, size, progress, watch, headers or {})
+                return _attempt(url, part, progress, watch)
         except CutError as cut:
             enough = LEAST_SENT if cut.is_slow else 0
             failures = 1 if _size(part) - furthest > enough else failures + 1
             furthest = max(furthest, _size(part))
-            if failures >= attempts or time.monotonic() > deadline:
+            if failures >= ATTEMPTS or time.monotonic() > deadline:
                 raise DownloadError(
                     f"{url} could not be downloaded: {cut}. Tried {failures} times without "
                     f"progress. {_kept(part)}Check the connection and call again, download the "
                     "file by other means and pass its path, or name another server with "
                     "KERAS_VIT_MIRROR."
                 ) from cut
-            time.sleep(pause(cut, failures, backoff))
+            time.sleep(pause(cut, failures, BACKOFF))
 
 
 def _kept(part: pathlib.Path) -> str:
@@ -112,28 +108,23 @@ def _kept(part: pathlib.Path) -> str:
 def _attempt(
     url: str,
     part: pathlib.Path,
-    size: int | None,
     progress: ProgressLine | None,
     watch: SpeedWatch,
-    headers: Mapping[str, str],
 ) -> Remote:
-    known = _read_state(part, url)
+    known = read_facts(part, Remote)
+    if known is None or known.url != url:
+        known = Remote(url)
     offset = _size(part) if known.validator else 0
     if known.total is not None and 0 < known.total == offset:
         return known  # an earlier call ended between the last byte and the check
-    with contextlib.closing(_open(url, part, offset, known.validator, watch, headers)) as response:
+    with contextlib.closing(_open(url, part, offset, known.validator, watch)) as response:
         remote, offset = _read_headers(url, response, part, offset, known)
-        _check_size(remote, size)
         _check_space(remote, part, offset)
         with _disk_errors(part):
             _write_state(part, remote)
-        largest = _LARGEST if size is None else size + _CHUNK
-        done = _copy(response, part, offset, remote.total, progress, watch, largest)
+        done = _copy(response, part, offset, remote.total, progress, watch)
     if remote.total is not None and done < remote.total:
         raise CutError(f"the connection was cut after {done:,} of {remote.total:,} bytes")
-    if size is not None and done != size:
-        discard(part)
-        raise DownloadError(_size_message(url, done, size))
     if progress:
         progress.finish(done)
     return remote
@@ -142,7 +133,7 @@ def _attempt(
 def discard(part: pathlib.Path) -> None:
     """Removes a partial file and the facts about it."""
     part.unlink(missing_ok=True)
-    _state_path(part).unlink(missing_ok=True)
+    facts_path(part).unlink(missing_ok=True)
 
 
 def _open(
@@ -151,9 +142,8 @@ def _open(
     offset: int,
     validator: str | None,
     watch: SpeedWatch,
-    headers: Mapping[str, str],
 ) -> http.client.HTTPResponse:
-    headers = {"User-Agent": "keras-vit", **headers, "Accept-Encoding": "identity"}
+    headers = {"User-Agent": "keras-vit", "Accept-Encoding": "identity"}
     if offset and validator:
         headers |= {"Range": f"bytes={offset}-", "If-Range": validator}
     try:
@@ -163,7 +153,7 @@ def _open(
             _refuse(url, part, error)
 
 
-def _refuse(url: str, part: pathlib.Path, error: urllib.error.HTTPError) -> NoReturn:
+def _refuse(url: str, part: pathlib.Path, error: urllib.error.HTTPError) -> typing.NoReturn:
     if error.code == 416:  # the part is at least as long as the file: another one was there before
         discard(part)
         raise CutError("the server has less than it said before")
@@ -231,18 +221,6 @@ def _md5(headers: email.message.Message) -> str | None:
     return None
 
 
-def _check_size(remote: Remote, size: int | None) -> None:
-    if size is not None and remote.total is not None and remote.total != size:
-        raise DownloadError(_size_message(remote.url, remote.total, size))
-
-
-def _size_message(url: str, got: int, size: int) -> str:
-    return (
-        f"The file at {url} has {got:,} bytes, expected {size:,}. It is another file than the "
-        "published one; nothing was kept."
-    )
-
-
 def _check_space(remote: Remote, part: pathlib.Path, offset: int) -> None:
     free = shutil.disk_usage(part.parent).free + (_size(part) - offset)
     missing = (remote.total or 0) - offset
@@ -252,8 +230,8 @@ def _check_space(remote: Remote, part: pathlib.Path, offset: int) -> None:
 
 def _full_message(part: pathlib.Path, reason: str) -> str:
     return (
-        f"The disk of {part.parent} is full: {reason}. Free some space, or set KERAS_VIT_CACHE "
-        "(for hf:// HF_HOME) to a folder of another disk."
+        f"The disk of {part.parent} is full: {reason}. Free some space, or set KERAS_VIT_CACHE to "
+        "a folder of another disk."
     )
 
 
@@ -264,7 +242,6 @@ def _copy(
     total: int | None,
     progress: ProgressLine | None,
     watch: SpeedWatch,
-    largest: int,
 ) -> int:
     """Writes a reply into the partial file from byte `offset`; returns its new size."""
     mode = "r+b" if part.exists() else "wb"
@@ -276,16 +253,16 @@ def _copy(
             file.write(chunk)
             done += len(chunk)
             watch.received += len(chunk)
-            if done > largest:
+            if done > _LARGEST:
                 break
             if progress:
                 progress.update(done, total)
         file.flush()
         os.fsync(file.fileno())  # or a power cut could leave half a file under its name
-    if done > largest:
+    if done > _LARGEST:
         discard(part)
         raise DownloadError(
-            f"The server sends more than {largest:,} bytes, without an end. Nothing was kept."
+            f"The server sends more than {_LARGEST:,} bytes, without an end. Nothing was kept."
         )
     return done
 
@@ -322,21 +299,29 @@ def _size(path: pathlib.Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _state_path(part: pathlib.Path) -> pathlib.Path:
-    return part.with_name(part.name + ".json")
+def facts_path(path: pathlib.Path) -> pathlib.Path:
+    """Path of the facts about a file, next to it."""
+    return path.with_name(path.name + ".json")
 
 
-def _read_state(part: pathlib.Path, url: str) -> Remote:
-    """Reads the facts about a partial file; empty if it has another address."""
+def read_facts(path: pathlib.Path, kind: type[_Facts]) -> _Facts | None:
+    """Reads the facts about a file.
+
+    Args:
+        path: The file.
+        kind: A dataclass of texts and numbers.
+
+    Returns:
+        The facts, or `None` where there are none, or damaged ones.
+    """
     try:
-        remote = Remote(**read_json(_state_path(part)))
+        facts = kind(**read_json(facts_path(path)))
     except (OSError, ValueError, TypeError):
-        return Remote(url)
-    texts_are_sound = all(isinstance(text, str | None) for text in (remote.validator, remote.md5))
-    is_sound = texts_are_sound and isinstance(remote.total, int | None)
-    return remote if remote.url == url and is_sound else Remote(url)
+        return None
+    types = typing.get_type_hints(kind).items()
+    return facts if all(isinstance(getattr(facts, name), type_) for name, type_ in types) else None
 
 
 def _write_state(part: pathlib.Path, remote: Remote) -> None:
-    with open(_state_path(part), "w", opener=no_link) as file:
+    with open(facts_path(part), "w", opener=no_link) as file:
         json.dump(dataclasses.asdict(remote), file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from typing import TextIO
@@ -55,3 +56,8 @@ class ProgressLine:
         if self.is_terminal:
             text = f"\r{text}\x1b[K"  # erases what a longer line left
         print(text, end=end, file=self.stream, flush=True)
+
+
+def progress_line(name: str) -> ProgressLine | None:
+    """The progress line of a file, unless `KERAS_VIT_PROGRESS=0` turns them off."""
+    return None if os.environ.get("KERAS_VIT_PROGRESS") == "0" else ProgressLine(name)

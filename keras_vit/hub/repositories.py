@@ -1,27 +1,17 @@
-"""Files of repositories on the Hugging Face hub, kept in the cache of its own client.
-
-The client names the cache, the endpoint and the login. The download is that of all other files, so
-that it is resumed, ends when a server is too slow, and no reply names a path.
-"""
+"""Files of repositories on the Hugging Face hub, which its own client downloads and keeps."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pathlib
 import re
-import urllib.parse
-from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any
 
 from keras_vit.errors import DownloadError
-from keras_vit.files import write_atomically
-from keras_vit.hub.addresses import HubAddress, parse_hub_address
-from keras_vit.hub.checked_download import download_checked, locked, prepare_folder
-from keras_vit.hub.connection import count, head, read_text
-from keras_vit.hub.download import discard
-from keras_vit.installation import pip_install
-from keras_vit.reading import parse_json
+from keras_vit.files import DISK_FULL
+from keras_vit.hub.addresses import parse_hub_address
+from keras_vit.hub.progress import ProgressLine, progress_line
+from keras_vit.installation import needing
 from keras_vit.weights.array_file import PICKLE_SUFFIXES
 from keras_vit.weights.formats import DEFAULT_FILE
 from keras_vit.weights.sharded_file import index_name, read_index
@@ -29,8 +19,8 @@ from keras_vit.weights.sidecar import NAMES
 
 _READABLE = (".safetensors", ".npz", ".weights.h5")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_COMMIT = re.compile(r"[0-9a-f]{40}")
-_FILE_NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{0,99}")  # of marks that become file names
+_CERTIFICATES = "SSL_CERT_FILE (before huggingface_hub 1.0 REQUESTS_CA_BUNDLE)"
+_TIMEOUT = 10  # seconds for a list of files, which only a message needs
 
 
 class NotCachedError(DownloadError):
@@ -42,237 +32,165 @@ class _MissingFileError(Exception):
 
 
 class _UnreachableError(Exception):
-    """No answer of the hub about a file."""
-
-
-class _HubFile(NamedTuple):
-    """Facts of the hub about a file.
-
-    Args:
-        commit: The commit that the revision is now.
-        mark: Name of its content in the cache: the sha256 of a large file, git's hash of another.
-        size: Size in bytes, or `None`.
-    """
-
-    commit: str
-    mark: str
-    size: int | None
+    """A file that is not in the cache, and no answer of the hub about it."""
 
 
 class _Repository:
-    """A repository on the hub, and its folder in the cache of the client.
+    """A repository on the hub, and the client that fetches its files.
 
     Args:
-        address: The address, for messages.
-        wanted: The same in parts.
-        offline: Whether only the cache is used.
-        attempts: As in `download_checked`.
-        backoff: As in `download_checked`.
+        address: The address.
+        offline: Whether only the client's cache is used.
     """
 
-    def __init__(
-        self, address: str, wanted: HubAddress, offline: bool, attempts: int, backoff: float
-    ) -> None:
-        try:
+    def __init__(self, address: str, offline: bool) -> None:
+        with needing("hub", f"{address} needs the client of the Hugging Face hub"):
             import huggingface_hub
-            from huggingface_hub import constants
-        except ImportError as error:
-            raise ImportError(
-                f"{address} needs the client of the Hugging Face hub. "
-                f"Install it with `{pip_install('hub')}`."
-            ) from error
-        self.address, self.wanted, self.name = address, wanted, wanted.repository
+            from huggingface_hub import constants, errors
+        wanted = parse_hub_address(address)
+        self.address, self.name, self.filename = address, wanted.repository, wanted.filename
+        self.revision = wanted.revision or "main"
         self.offline = offline or constants.HF_HUB_OFFLINE
         self.forbids = "KERAS_VIT_OFFLINE" if offline else "HF_HUB_OFFLINE"
-        self.attempts, self.backoff = attempts, backoff
-        self.cache = pathlib.Path(constants.HF_HUB_CACHE)
-        self.folder = self.cache / f"models--{self.name.replace('/', '--')}"
-        self.endpoint = constants.ENDPOINT
-        token = None if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN else huggingface_hub.get_token()
-        self.headers = {"User-Agent": "keras-vit"}
-        self.headers |= {"Authorization": f"Bearer {token}"} if token else {}
-        self._find = huggingface_hub.try_to_load_from_cache
+        self._errors, self._cache = errors, constants.HF_HUB_CACHE
+        self._client: Any = huggingface_hub
 
     def fetch(
-        self, filename: str, revision: str, sha256: str | None = None, size: int | None = None
+        self, filename: str, revision: str | None = None, offline: bool = False
     ) -> pathlib.Path:
-        """Returns the path of a file in the cache, downloaded if needed.
+        """Returns the path of a file in the client's cache, downloaded if needed.
+
+        Args:
+            filename: Path in the repository.
+            revision: Branch, tag or commit; `None` takes that of the address.
+            offline: Whether only the cache is used.
 
         Raises:
             _MissingFileError: If the repository has no such file.
             _UnreachableError: If it is not in the cache, and the hub does not answer.
             DownloadError: If the hub refuses it, or the download fails.
         """
-        known = self._find(self.name, filename, cache_dir=self.cache, revision=revision)
-        path = pathlib.Path(known) if isinstance(known, str) else None
-        if path is not None and (self.offline or _COMMIT.fullmatch(revision)):
-            return path
-        if self.offline:
-            raise _UnreachableError(f"{self.forbids} forbids to download it. Unset that")
+        wanted = {"filename": filename, "revision": revision or self.revision}
+        is_offline = offline or self.offline
         try:
-            found = self._ask(filename, revision, 1 if path is not None else self.attempts)
-        except (_UnreachableError, DownloadError):
-            if path is None:
-                raise
-            return path
-        return self._store(found, filename, revision, sha256, size)
-
-    def url(self, filename: str, revision: str) -> str:
-        quoted = urllib.parse.quote(revision, safe=""), urllib.parse.quote(filename)
-        return f"{self.endpoint}/{self.name}/resolve/{quoted[0]}/{quoted[1]}"
-
-    def _ask(self, filename: str, revision: str, attempts: int) -> _HubFile:
-        """Asks the hub about a file."""
-        url = self.url(filename, revision)
-        identity = {**self.headers, "Accept-Encoding": "identity"}  # or the size is another
-        try:
-            status, headers = head(url, identity, attempts, self.backoff)
-        except DownloadError as error:
-            raise _UnreachableError(
-                f"the hub does not answer. Check the connection ({str(error).rstrip('.')})"
-            ) from error
-        code = headers.get("X-Error-Code", "")
-        if status >= 400:
-            self._refuse(status, code)
-        mark = headers.get("X-Linked-Etag") or headers.get("ETag") or ""
-        mark = mark.removeprefix("W/").strip('"')
-        commit = headers.get("X-Repo-Commit") or ""
-        if not _FILE_NAME.fullmatch(mark) or not _FILE_NAME.fullmatch(commit):
-            raise DownloadError(
-                f"{url} is no file of a hub: its commit is {commit[:80]!r} and its mark "
-                f"{mark[:80]!r}. If HF_ENDPOINT is set, check that it names a hub."
+            line = None if is_offline else self._progress_line(**wanted)
+            if line:
+                line.update(0, None)
+            path = pathlib.Path(
+                self._client.hf_hub_download(
+                    self.name, **wanted, local_files_only=is_offline, library_name="keras-vit"
+                )
             )
-        length = headers.get("X-Linked-Size") or (
-            headers.get("Content-Length") if status < 300 else None
-        )
-        return _HubFile(commit, mark, count(length or ""))
+            if line:
+                line.finish(path.stat().st_size)
+            return path
+        except MemoryError:
+            raise
+        except Exception as error:  # whatever an answer of a server makes the client raise
+            raise self._explain(error, filename) from error
 
-    def _refuse(self, status: int, code: str) -> None:
-        if code == "EntryNotFound" or (status in (404, 410) and not code):
-            raise _MissingFileError
-        if code == "GatedRepo":
-            raise DownloadError(
+    def _progress_line(self, filename: str, revision: str) -> ProgressLine | None:
+        """A progress line for a log, where the client shows nothing; a terminal has its bar."""
+        line = progress_line(filename.rpartition("/")[2])
+        if line is None:
+            self._client.utils.disable_progress_bars()
+        elif line.is_terminal or filename.endswith(".json"):
+            return None
+        known = self._client.try_to_load_from_cache(self.name, filename, revision=revision)
+        return None if isinstance(known, str) else line
+
+    def fetch_beside(self, path: pathlib.Path, filename: str, name: str) -> pathlib.Path:
+        """Fetches a file of the folder and commit of another: the branch may move meanwhile."""
+        if path.with_name(name).exists():
+            return path.with_name(name)
+        commit = path.parts[-2 - filename.count("/")]  # snapshots/COMMIT/filename
+        return self.fetch(f"{filename.rpartition('/')[0]}/{name}".lstrip("/"), commit)
+
+    def _explain(self, error: Exception, filename: str) -> Exception:
+        """What an exception of the client means, and what to do."""
+        errors = self._errors
+        is_unreachable = isinstance(error, errors.LocalEntryNotFoundError)
+        if is_unreachable and (self.offline or not error.__cause__):
+            return _UnreachableError(f"{self.forbids} forbids to download it. Unset that")
+        cause = error.__cause__ if is_unreachable and error.__cause__ else error
+        status = getattr(getattr(cause, "response", None), "status_code", 0)
+        number = getattr(cause, "errno", None)
+        told = (str(cause).strip() or type(cause).__name__).splitlines()[0].rstrip(".")
+        if isinstance(cause, errors.GatedRepoError):
+            return DownloadError(
                 f"{self.address} is given out after its licence is accepted, on the page of "
                 f"{self.name}. Accept it there, then log in with `hf auth login`."
             )
-        if status in (401, 404) or code in ("RepoNotFound", "RevisionNotFound"):
-            named = self.wanted.revision
-            revision = f" at revision {named!r}" if named else ""
-            raise DownloadError(
-                f"The hub has no repository {self.name!r}{revision}, or keeps it private. "
-                "Check the name; for a private one log in with `hf auth login`."
+        of_repository = (errors.RepositoryNotFoundError, errors.RevisionNotFoundError)
+        if isinstance(cause, of_repository) or status == 401:
+            return DownloadError(
+                f"The hub has no repository {self.name!r} at revision {self.revision!r}, or keeps "
+                "it private. Check the name; for a private one log in with `hf auth login`."
             )
-        raise DownloadError(f"{self.address} could not be downloaded: the hub answered {status}.")
-
-    def _store(
-        self, found: _HubFile, filename: str, revision: str, sha256: str | None, size: int | None
-    ) -> pathlib.Path:
-        """Downloads a file into the cache, in the layout that the client documents."""
-        blob = self.folder / "blobs" / found.mark
-        lock = self.cache / ".locks" / self.folder.name / found.mark  # the client's own
-        path = self.folder / "snapshots" / found.commit / filename
-        try:
-            if not path.exists():
-                prepare_folder(blob.parent, "HF_HOME")
-                for folder in (path.parent, lock.parent):
-                    folder.mkdir(parents=True, exist_ok=True)
-                with contextlib.suppress(FileNotFoundError):
-                    path.lstat()  # finds a name that is too long, before the download
-                with locked(lock):
-                    if not blob.exists():
-                        published = found.mark if _SHA256.fullmatch(found.mark) else None
-                        part = blob.with_name(blob.name + ".part")
-                        download_checked(
-                            self.url(filename, found.commit),
-                            part,
-                            pathlib.PurePosixPath(filename).name,
-                            sha256=sha256 or published,
-                            size=size or found.size,
-                            attempts=self.attempts,
-                            backoff=self.backoff,
-                            headers=self.headers,
-                        )
-                        os.replace(part, blob)
-                        discard(part)
-                    _link(blob, path)
-        except OSError as error:
-            if isinstance(error, DownloadError):
-                raise
-            raise DownloadError(
-                f"{self.address} cannot be written to {self.folder}: {error}. Set HF_HOME to "
-                "another folder."
-            ) from error
-        reference = self.folder / "refs" / revision
-        if revision != found.commit:
-            with (
-                contextlib.suppress(OSError),  # a cache that is read alone
-                write_atomically(reference, replace=True) as unfinished,
-            ):
-                unfinished.write_text(found.commit)
-        return path
+        if isinstance(cause, errors.EntryNotFoundError) or status in (404, 410):
+            return _MissingFileError(filename)
+        is_unknown = "CERTIFICATE_VERIFY_FAILED" in told
+        if is_unknown or (is_unreachable and status in (0, 408, 429, *range(500, 600))):
+            advice = "Check the connection"
+            if is_unknown:
+                advice = f"Behind a proxy, set {_CERTIFICATES} to its certificate"
+            return _UnreachableError(f"the hub does not answer as it should ({told}). {advice}")
+        if number in DISK_FULL:
+            return DownloadError(
+                f"The disk of {self._cache} is full, so {filename} of {self.address} was not "
+                "downloaded. Free some space, or set HF_HOME to a folder of another disk."
+            )
+        if number:
+            return DownloadError(
+                f"{filename} of {self.address} cannot be written to {self._cache}: {told}. Set "
+                "HF_HOME to a folder that this user may write to."
+            )
+        answer = f"the hub answered {status}" if status else f"{type(cause).__name__}: {told}"
+        return DownloadError(
+            f"{filename} of {self.address} could not be downloaded: {answer}. Try again, download "
+            "the file by other means and pass its path, or name another hub with HF_ENDPOINT."
+        )
 
     def list_files(self) -> list[str]:
         """Names of the files, for a message; empty if the hub does not tell."""
-        revision = urllib.parse.quote(self.wanted.revision or "main", safe="")
-        url = f"{self.endpoint}/api/models/{self.name}/revision/{revision}"
         try:
-            siblings = parse_json(read_text(url, self.headers))["siblings"]
-            names = [file["rfilename"] for file in siblings]
+            found = self._client.HfApi().model_info(
+                self.name, revision=self.revision, timeout=_TIMEOUT
+            )
+            names = [file.rfilename for file in found.siblings]
             return [name for name in names if name.isprintable() and len(name) < 200]
-        except (DownloadError, LookupError, TypeError, ValueError, AttributeError):
+        except Exception:  # the message says less
             return []
 
 
-def fetch_from_hub(
-    address: str,
-    offline: bool = False,
-    *,
-    sha256: str | None = None,
-    size: int | None = None,
-    attempts: int = 4,
-    backoff: float = 1.0,
-) -> list[tuple[pathlib.Path, str | None]]:
-    """Fetches `hf://owner/name[@revision][/file]` into the cache of `huggingface_hub`.
+def fetch_from_hub(address: str, offline: bool = False) -> list[tuple[pathlib.Path, str | None]]:
+    """Fetches `hf://owner/name[@revision][/file]` by the client of the hub, into its cache.
 
     A `.safetensors` file is fetched with its sidecar files `config.json` and
     `preprocessor_config.json`, if the repository has them, and a part of a split checkpoint with
-    its index and all other parts. The client's settings hold: `HF_HOME`, `HF_ENDPOINT`, `HF_TOKEN`,
-    `HF_HUB_OFFLINE`.
+    its index and all other parts, all of one commit. The client's settings hold: `HF_HOME`,
+    `HF_ENDPOINT`, `HF_TOKEN`, `HF_HUB_OFFLINE`.
 
     Args:
         address: The address; without a file it means `model.safetensors`, whole or split.
         offline: Whether only the client's cache is used.
-        sha256: As in `fetch`, and so are the rest.
-        size: Size in bytes.
-        attempts: Consecutive failures without a new byte before it gives up.
-        backoff: Seconds before the second attempt.
 
     Returns:
         The paths of the files, the first that of the file or the index, each with the sha256 that
-        the hub publishes of it or `None`.
+        the hub publishes of it or `None`. Their content is not checked.
 
     Raises:
         DownloadError: If a file cannot be fetched; the message lists the files of the repository.
         ImportError: If `huggingface_hub` is not installed.
         ValueError: If the address has another form.
     """
-    wanted = parse_hub_address(address)
-    repository = _Repository(address, wanted, offline, attempts, backoff)
-    revision, filename = wanted.revision or "main", wanted.filename or DEFAULT_FILE
-    filename = index_name(filename) or filename
+    repository = _Repository(address, offline)
+    filename = repository.filename or DEFAULT_FILE
     try:
-        try:
-            path = repository.fetch(filename, revision, sha256, size)
-        except (_MissingFileError, _UnreachableError) as error:
-            if wanted.filename is not None:
-                raise
-            filename = f"{DEFAULT_FILE}.index.json"
-            try:
-                path = repository.fetch(filename, revision, sha256, size)
-            except (_MissingFileError, _UnreachableError):
-                raise error from None
+        filename, path = _fetch_first(repository, index_name(filename) or filename)
         is_split = index_name(filename) is not None
-        shards = list(_fetch_shards(repository, filename, path)) if is_split else []
+        names = dict.fromkeys(read_index(path).values()) if is_split else ()
+        shards = [repository.fetch_beside(path, filename, name) for name in names]
     except _UnreachableError as error:
         kind = NotCachedError if repository.offline else DownloadError
         raise kind(
@@ -281,36 +199,31 @@ def fetch_from_hub(
         ) from error
     except _MissingFileError as error:
         files = repository.list_files()
-        missing = str(error) or wanted.filename or DEFAULT_FILE
-        raise DownloadError(_missing_message(address, missing, files)) from error
+        raise DownloadError(_missing_message(address, str(error), files)) from error
     if path.suffix == ".safetensors" or shards:
         _fetch_sidecar_files(repository, filename, path)
     return [(each, _published_hash(each)) for each in (path, *shards)]
 
 
-def _fetch_shards(
-    repository: _Repository, filename: str, path: pathlib.Path
-) -> Iterator[pathlib.Path]:
-    """Fetches the files that an index lists, of the same commit."""
-    revision = _commit(path) or repository.wanted.revision or "main"
-    folder = filename.rpartition("/")[0]
-    for name in dict.fromkeys(read_index(path).values()):
-        shard = f"{folder}/{name}" if folder else name
-        try:
-            yield repository.fetch(shard, revision)
-        except _MissingFileError:
-            raise _MissingFileError(shard) from None
+def _fetch_first(repository: _Repository, filename: str) -> tuple[str, pathlib.Path]:
+    """Fetches the file of an address, or where it names none and there is none, the index."""
+    try:
+        return filename, repository.fetch(filename)
+    except (_MissingFileError, _UnreachableError) as error:
+        if repository.filename is not None:
+            raise
+        try:  # without the hub, what is in the cache
+            is_offline = isinstance(error, _UnreachableError)
+            index = f"{DEFAULT_FILE}.index.json"
+            return index, repository.fetch(index, offline=is_offline)
+        except (_MissingFileError, _UnreachableError):
+            raise error from None
 
 
 def _fetch_sidecar_files(repository: _Repository, filename: str, path: pathlib.Path) -> None:
-    """Fetches the sidecar files of a file, of the same commit: the branch may move meanwhile."""
-    revision = _commit(path) or repository.wanted.revision or "main"
-    folder = filename.rpartition("/")[0]
     for name in NAMES:
-        if path.with_name(name).exists():
-            continue
         try:
-            repository.fetch(f"{folder}/{name}" if folder else name, revision)
+            repository.fetch_beside(path, filename, name)
         except _MissingFileError:
             continue
         except (DownloadError, _UnreachableError) as error:
@@ -322,24 +235,9 @@ def _fetch_sidecar_files(repository: _Repository, filename: str, path: pathlib.P
             ) from error
 
 
-def _link(blob: pathlib.Path, path: pathlib.Path) -> None:
-    """Makes a path in a snapshot mean a file of `blobs`."""
-    path.unlink(missing_ok=True)  # a link to a file that is gone
-    try:
-        path.symlink_to(os.path.relpath(blob, path.parent))
-    except (OSError, NotImplementedError):  # a system without links
-        os.replace(blob, path)
-
-
-def _commit(path: pathlib.Path) -> str | None:
-    """Commit of a file in the client's cache: the folder below `snapshots`."""
-    parts = path.parts[::-1]  # the last such folder: the user's own may be called so too
-    return parts[parts.index("snapshots") - 1] if "snapshots" in parts[1:] else None
-
-
 def _published_hash(path: pathlib.Path) -> str | None:
     """Hash that the hub states; the client names large files by it, and links to them."""
-    name = path.resolve().name
+    name = os.path.basename(os.readlink(path)) if path.is_symlink() else ""
     return name if _SHA256.fullmatch(name) else None
 
 

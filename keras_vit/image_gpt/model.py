@@ -12,6 +12,7 @@ from keras import ops
 from keras_vit.checks import check_heads, check_positive, check_rate, pair
 from keras_vit.config import UNIT_RANGE
 from keras_vit.layers.block import TransformerBlock
+from keras_vit.layers.float32 import Float32Policy
 from keras_vit.layers.norm import RMSNorm
 from keras_vit.layers.pixels import ColorPalette, GenerativeLoss, PixelMask
 from keras_vit.layers.pooling import MeanPooling
@@ -116,7 +117,10 @@ def build_image_gpt(
     >>> model.compile("adam")
     """
     images = keras.Input((*config.image_size, config.channels), name="images")
-    x = Normalization(UNIT_RANGE, config.channels, dtype="float32", name="preprocessing")(images)
+    preprocessing = Normalization(
+        UNIT_RANGE, config.channels, dtype=Float32Policy(), name="preprocessing"
+    )
+    x = preprocessing(images)
     quantizer = ColorPalette(config.colors, name="palette")
     colors = quantizer(x)  # (B, T)
     quantizer.assign(palette)
@@ -139,7 +143,7 @@ def build_image_gpt(
         config.colors,
         use_bias=False,
         kernel_initializer="zeros",  # as in the official code
-        dtype="float32",
+        dtype=Float32Policy(),
         name="pixel_logits",
     )(x)
     outputs = GenerativeLoss(name="generative_loss")(logits, logits, colors, **masks)
@@ -186,7 +190,7 @@ def pixel_classifier(model: Model, classes: int) -> Model:
     x = GenerativeLoss(name="generative_loss")(tokens, logits, colors, **masks)
     x = MeanPooling(name="pooling")(x)  # (B, D)
     head = keras.layers.Dense(
-        classes, use_bias=False, kernel_initializer="zeros", dtype="float32", name="head"
+        classes, use_bias=False, kernel_initializer="zeros", dtype=Float32Policy(), name="head"
     )
     return Model(model.inputs[0], head(x), name=f"{model.name}_classifier")
 

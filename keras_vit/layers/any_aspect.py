@@ -13,10 +13,11 @@ import keras
 from keras import ops
 
 from keras_vit.checks import Shape, check_positive
+from keras_vit.layers.layer import Layer
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class PaddingMask(keras.layers.Layer):
+class PaddingMask(Layer):
     """Tells patches from padding, which attention and pooling leave out.
 
     Args:
@@ -44,9 +45,6 @@ class PaddingMask(keras.layers.Layer):
 
     def compute_output_shape(self, image_grids_shape: Shape) -> Shape:
         return (image_grids_shape[0], self.num_tokens)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "num_tokens": self.num_tokens}
 
 
 def resampled_positions(

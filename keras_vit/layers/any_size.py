@@ -13,6 +13,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.config import RotaryPositions
+from keras_vit.layers.layer import Layer
 from keras_vit.layers.rotary import prefix_angles, rotary_angles, rotary_tables
 from keras_vit.resize import resize_matrix
 
@@ -66,7 +67,7 @@ def rotary_tables_of(
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class TokensToMaps(keras.layers.Layer):
+class TokensToMaps(Layer):
     """Patch tokens as feature maps of the grid of other maps, for images of any size.
 
     Args:
@@ -92,6 +93,3 @@ class TokensToMaps(keras.layers.Layer):
         self, tokens: keras.KerasTensor, maps: keras.KerasTensor
     ) -> keras.KerasTensor:
         return keras.KerasTensor((*maps.shape[:3], tokens.shape[-1]), dtype=tokens.dtype)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "num_prefix_tokens": self.num_prefix_tokens}

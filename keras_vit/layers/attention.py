@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from functools import lru_cache
 from typing import Any
@@ -17,6 +16,7 @@ from keras_vit.layers.any_size import rotary_tables_of, size_of
 from keras_vit.layers.costs import Cost
 from keras_vit.layers.dense import Dense
 from keras_vit.layers.fused_attention import fused_attention, fusion_pays
+from keras_vit.layers.layer import Layer
 from keras_vit.layers.norm import make_norm
 from keras_vit.layers.rotary import rotary_tables, rotate
 from keras_vit.layers.windows import Windows
@@ -110,7 +110,7 @@ def bias_index(grid: tuple[int, int], class_token: bool) -> np.ndarray:
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class SelfAttention(keras.layers.Layer):
+class SelfAttention(Layer):
     """Multi-head self-attention over tokens.
 
     Appendix A of https://arxiv.org/abs/2010.11929. Tokens are flattened to two dimensions for the
@@ -256,41 +256,36 @@ class SelfAttention(keras.layers.Layer):
         norm.build((None, None, None, head_dim))
         return norm
 
-    def _rotary_tables(self, num_tokens: int, head_dim: int) -> tuple[np.ndarray, np.ndarray]:
-        if self.grid is None or num_tokens != self.num_prefix_tokens + math.prod(self.grid):
+    def _known_grid(self, num_tokens: int, what: str, allowed: bool = True) -> tuple[int, int]:
+        """The grid of the patches, if it fits the number of tokens."""
+        prefix = self.num_prefix_tokens
+        if not allowed or self.grid is None or num_tokens != prefix + math.prod(self.grid):
             raise ValueError(
-                "Rotary positions need the grid of the patches. Received: "
-                f"{num_tokens} tokens, grid={self.grid}, num_prefix_tokens="
-                f"{self.num_prefix_tokens}. Set `grid` and `num_prefix_tokens` to what comes in."
+                f"{what}. Received: {num_tokens} tokens, grid={self.grid}, "
+                f"num_prefix_tokens={prefix}. Set `grid` and `num_prefix_tokens` to what comes in."
             )
+        return self.grid
+
+    def _rotary_tables(self, num_tokens: int, head_dim: int) -> tuple[np.ndarray, np.ndarray]:
+        grid = self._known_grid(num_tokens, "Rotary positions need the grid of the patches")
         assert self.options.rope is not None
         prefix = (self.num_prefix_tokens, self.num_registers)
-        return rotary_tables(self.options.rope, self.grid, head_dim, *prefix)
+        return rotary_tables(self.options.rope, grid, head_dim, *prefix)
 
     def _num_biases(self, num_tokens: int) -> int:
+        what = "Position biases need the grid of the patches, and at most one token before them"
         prefix = self.num_prefix_tokens
-        if self.grid is None or prefix > 1 or num_tokens != prefix + math.prod(self.grid):
-            raise ValueError(
-                "Position biases need the grid of the patches, and at most one token before them. "
-                f"Received: {num_tokens} tokens, grid={self.grid}, num_prefix_tokens={prefix}. "
-                "Set `grid` and `num_prefix_tokens` to what comes in."
-            )
-        return num_biases(self.grid, prefix == 1)
+        return num_biases(self._known_grid(num_tokens, what, allowed=prefix <= 1), prefix == 1)
 
     def _make_windows(self, num_tokens: int, window_size: tuple[int, int]) -> Windows:
-        if self.grid is None or num_tokens != self.num_prefix_tokens + math.prod(self.grid):
-            raise ValueError(
-                f"Windows need the grid of the patches. Received: {num_tokens} tokens, "
-                f"grid={self.grid}, num_prefix_tokens={self.num_prefix_tokens}. Set `grid` and "
-                "`num_prefix_tokens` to what comes in."
-            )
+        grid = self._known_grid(num_tokens, "Windows need the grid of the patches")
         if self.relative_positions or self.position_bias or self.causal:
             raise ValueError(
                 "Attention in windows has no relative positions and no order. Received: "
                 f"window_size={window_size}, relative_positions={self.relative_positions}, "
                 f"position_bias={self.position_bias}, causal={self.causal}. Leave one of them out."
             )
-        return Windows(self.grid, window_size, self.num_prefix_tokens)
+        return Windows(grid, window_size, self.num_prefix_tokens)
 
     def call(
         self,
@@ -499,19 +494,6 @@ class SelfAttention(keras.layers.Layer):
         x = ops.matmul(ops.reshape(queries, (-1, head_dim)), relative_keys)
         x = ops.reshape(x, (-1, num_heads, num_tokens, 2 * num_tokens - 1))
         return _shift_rows(x, num_tokens)
-
-    def get_config(self) -> dict[str, Any]:
-        config = {
-            **dataclasses.asdict(self.options),
-            "relative_positions": self.relative_positions,
-            "position_bias": self.position_bias,
-            "causal": self.causal,
-            "grid": self.grid,
-            "num_prefix_tokens": self.num_prefix_tokens,
-            "num_registers": self.num_registers,
-            "window_size": self.window_size,
-        }
-        return {**super().get_config(), **config}
 
     def count_costs(self, tokens_shape: Shape, num_queries: int | None = None) -> Cost:
         """Cost for one image, with `num_queries` as of `call`."""

@@ -16,13 +16,14 @@ from keras_vit.layers.any_size import grid_of
 from keras_vit.layers.attention import SelfAttention
 from keras_vit.layers.costs import Cost, cost_of
 from keras_vit.layers.dense import quantized_policies
+from keras_vit.layers.layer import Layer
 from keras_vit.layers.merging import TokenMerging
 from keras_vit.layers.mlp import MLP
 from keras_vit.layers.norm import make_norm
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class LayerScale(keras.layers.Layer):
+class LayerScale(Layer):
     """Multiplies every channel by a learned scale (https://arxiv.org/abs/2103.17239).
 
     Args:
@@ -49,16 +50,13 @@ class LayerScale(keras.layers.Layer):
     def call(self, tokens: keras.KerasTensor) -> keras.KerasTensor:
         return tokens * self.gamma
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "initial_value": self.initial_value}
-
     def count_costs(self, tokens_shape: Shape) -> Cost:
         """Cost for one image."""
         return Cost(activations=math.prod(tokens_shape[1:]))
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class TransformerBlock(keras.layers.Layer):
+class TransformerBlock(Layer):
     """One encoder block: attention, then MLP, each of normalised tokens and added to what came in.
 
     Eq. 2 and 3 in https://arxiv.org/abs/2010.11929.
@@ -178,12 +176,9 @@ class TransformerBlock(keras.layers.Layer):
             tokens_shape,
         )
         if self.options.layer_scale is not None:
-            self.attention_scale = self._build(
-                self._scale("attention_scale", self.options.layer_scale), tokens_shape
-            )
-            self.mlp_scale = self._build(
-                self._scale("mlp_scale", self.options.layer_scale), tokens_shape
-            )
+            for name in ("attention_scale", "mlp_scale"):
+                scale = LayerScale(self.options.layer_scale, dtype=self.dtype_policy, name=name)
+                setattr(self, name, self._build(scale, tokens_shape))
         if self.options.num_merged_tokens:
             self.merging = TokenMerging(
                 self.options.num_merged_tokens, self.num_prefix_tokens, dtype=self.variable_dtype
@@ -225,9 +220,6 @@ class TransformerBlock(keras.layers.Layer):
             autocast=False,
             name=name,
         )
-
-    def _scale(self, name: str, initial_value: float) -> LayerScale:
-        return LayerScale(initial_value, dtype=self.dtype_policy, name=name)
 
     def call(
         self,
@@ -285,23 +277,25 @@ class TransformerBlock(keras.layers.Layer):
         x, *more = attended if isinstance(attended, tuple) else (attended,)
         if num_queries is not None:
             tokens = tokens[:, :num_queries]  # the others are keys and values alone
-        if self.options.layer_scale is not None:
-            x = self.attention_scale(x)
-        x = self.stochastic_depth(x, training=training)
-        tokens = tokens + ops.cast(x, tokens.dtype)  # (B, T, D)
-        if self.options.post_norm:
-            tokens = ops.cast(self.attention_norm(tokens), tokens.dtype)
+        tokens = self._add(tokens, x, "attention", training)  # (B, T, D)
         if self.options.num_merged_tokens:
             tokens, sizes = self.merging(tokens, more.pop(), sizes)  # (B, T - merged, D)
         x = self.mlp(tokens if self.options.post_norm else self.mlp_norm(tokens), training=training)
-        if self.options.layer_scale is not None:
-            x = self.mlp_scale(x)
-        x = self.stochastic_depth(x, training=training)
-        tokens = tokens + ops.cast(x, tokens.dtype)  # (B, T - merged, D)
-        if self.options.post_norm:
-            tokens = ops.cast(self.mlp_norm(tokens), tokens.dtype)
+        tokens = self._add(tokens, x, "mlp", training)  # (B, T - merged, D)
         outputs = [tokens] + [sizes] * bool(self.options.num_merged_tokens) + more
         return tuple(outputs) if len(outputs) > 1 else tokens
+
+    def _add(
+        self, tokens: keras.KerasTensor, x: keras.KerasTensor, branch: str, training: bool | None
+    ) -> keras.KerasTensor:
+        """Adds the output of a branch, `"attention"` or `"mlp"`, to the residual stream."""
+        if self.options.layer_scale is not None:
+            x = getattr(self, f"{branch}_scale")(x)
+        x = self.stochastic_depth(x, training=training)
+        tokens = tokens + ops.cast(x, tokens.dtype)
+        if self.options.post_norm:
+            tokens = ops.cast(getattr(self, f"{branch}_norm")(tokens), tokens.dtype)
+        return tokens
 
     def _attention_input(self, tokens: keras.KerasTensor) -> keras.KerasTensor:
         return tokens if self.options.post_norm else self.attention_norm(tokens)
@@ -320,13 +314,8 @@ class TransformerBlock(keras.layers.Layer):
                 f"has_own_attention={self.has_own_attention}. Call the block with all tokens."
             )
         x, cache = self.attention.step(self.attention_norm(token), cache, index)
-        if self.options.layer_scale is not None:
-            x = self.attention_scale(x)
-        token = token + ops.cast(x, token.dtype)  # (B, 1, D)
-        x = self.mlp(self.mlp_norm(token))
-        if self.options.layer_scale is not None:
-            x = self.mlp_scale(x)
-        return token + ops.cast(x, token.dtype), cache
+        token = self._add(token, x, "attention", training=False)  # (B, 1, D)
+        return self._add(token, self.mlp(self.mlp_norm(token)), "mlp", training=False), cache
 
     def compute_output_spec(
         self,
@@ -352,19 +341,8 @@ class TransformerBlock(keras.layers.Layer):
         return tuple(outputs) if len(outputs) > 1 else outputs[0]
 
     def get_config(self) -> dict[str, Any]:
-        config = {
-            **dataclasses.asdict(self.options),
-            "stochastic_depth_rate": self.stochastic_depth_rate,
-            "relative_positions": self.relative_positions,
-            "position_bias": self.position_bias,
-            "attention": self._attention_config(),
-            "causal": self.causal,
-            "grid": self.grid,
-            "num_prefix_tokens": self.num_prefix_tokens,
-            "num_registers": self.num_registers,
-            "window_size": self.window_size,
-        }
-        return {**super().get_config(), **config, **quantized_policies(self)}
+        config = {**super().get_config(), "attention": self._attention_config()}
+        return {**config, **quantized_policies(self)}
 
     def count_costs(self, tokens_shape: Shape, *_: Shape, num_queries: int | None = None) -> Cost:
         """Cost for one image, with `num_queries` as of `call`.

@@ -12,6 +12,7 @@ from keras import ops
 from keras_vit.checks import Shape, check_positive, pair
 from keras_vit.config import STANDARDIZATIONS
 from keras_vit.layers.costs import Cost
+from keras_vit.layers.layer import Layer
 
 _PADDINGS = ("same", "fixed", "valid")
 _VARIANCE_EPSILONS = {"variance": 1e-10, "torch": 1e-8}
@@ -41,7 +42,7 @@ def standardize(kernel: keras.KerasTensor, form: str) -> keras.KerasTensor:
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class StdConv2D(keras.layers.Layer):
+class StdConv2D(Layer):
     """A convolution without bias whose kernel is standardised each time it is used.
 
     https://arxiv.org/abs/1903.10520. The kernel is standardised in float32 under every dtype
@@ -130,16 +131,6 @@ class StdConv2D(keras.layers.Layer):
             None if pixels is None else -(-(pixels - less) // stride)
             for pixels, less, stride in zip(size, lost, self.strides, strict=True)
         )
-
-    def get_config(self) -> dict[str, Any]:
-        config = {
-            "filters": self.filters,
-            "kernel_size": self.kernel_size,
-            "strides": self.strides,
-            "padding": self.padding,
-            "standardization": self.standardization,
-        }
-        return {**super().get_config(), **config}
 
     def count_costs(self, images_shape: Shape) -> Cost:
         """Cost for one image."""

@@ -13,10 +13,11 @@ from keras_vit.config import GRID_ATTENTIONS
 from keras_vit.layers.attention import merge_heads, split_heads
 from keras_vit.layers.costs import Cost
 from keras_vit.layers.dense import Dense
+from keras_vit.layers.layer import Layer
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class GridAttention(keras.layers.Layer):
+class GridAttention(Layer):
     """Multi-head self-attention whose weights come from rows and columns between two patches.
 
     Section 4 of https://arxiv.org/abs/1911.03584 and the code published with it. Every head takes
@@ -164,17 +165,6 @@ class GridAttention(keras.layers.Layer):
         """The same from every patch to every row or column of the grid."""
         columns = self.grid[1]
         return self._indices(axis)[:, ::columns] if axis == 0 else self._indices(axis)[:, :columns]
-
-    def get_config(self) -> dict[str, Any]:
-        config = {
-            "num_heads": self.num_heads,
-            "grid": self.grid,
-            "kind": self.kind,
-            "head_dim": self.head_dim,
-            "dropout_rate": self.dropout_rate,
-            "attention_dropout_rate": self.attention_dropout_rate,
-        }
-        return {**super().get_config(), **config}
 
     def count_costs(self, tokens_shape: Shape) -> Cost:
         """Cost for one image."""

@@ -10,10 +10,11 @@ from keras import ops
 from keras_vit.checks import Shape, check_positive
 from keras_vit.config import merged_of
 from keras_vit.layers.costs import Cost
+from keras_vit.layers.layer import Layer
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class TokenMerging(keras.layers.Layer):
+class TokenMerging(Layer):
     """Merges a fixed number of patch tokens into those that are most like them.
 
     Bipartite soft matching of https://arxiv.org/abs/2210.09461: every other token seeks the most
@@ -89,13 +90,6 @@ class TokenMerging(keras.layers.Layer):
             keras.KerasTensor((batch, num_tokens - merged, width), dtype=tokens.dtype),
             keras.KerasTensor((batch, num_tokens - merged), dtype="int32"),
         )
-
-    def get_config(self) -> dict[str, Any]:
-        config = {
-            "num_merged_tokens": self.num_merged_tokens,
-            "num_prefix_tokens": self.num_prefix_tokens,
-        }
-        return {**super().get_config(), **config}
 
     def count_costs(self, tokens_shape: Shape, head_dim: int) -> Cost:
         """Cost for one image: similarities of the two halves of the patches, and merged sums.

@@ -8,12 +8,13 @@ import keras
 from keras import ops
 
 from keras_vit.checks import Shape, check_positive
+from keras_vit.layers.layer import Layer
 
 _NO_VOTES = 1e-6  # share of the votes of a class without any, so that its logit is finite
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class NearestNeighbors(keras.layers.Layer):
+class NearestNeighbors(Layer):
     """Classifies features by their nearest neighbours among stored ones.
 
     The weighted vote of https://arxiv.org/abs/1805.01978, as DINO and DINOv2 use it: neighbours by
@@ -76,12 +77,3 @@ class NearestNeighbors(keras.layers.Layer):
 
     def compute_output_spec(self, x: keras.KerasTensor) -> keras.KerasTensor:
         return keras.KerasTensor((*x.shape[:-1], self.classes), "float32")
-
-    def get_config(self) -> dict[str, Any]:
-        config = {
-            "classes": self.classes,
-            "num_examples": self.num_examples,
-            "num_neighbors": self.num_neighbors,
-            "temperature": self.temperature,
-        }
-        return {**super().get_config(), **config}

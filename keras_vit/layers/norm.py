@@ -9,6 +9,7 @@ import keras
 from keras import ops
 
 from keras_vit.checks import Shape
+from keras_vit.layers.layer import Layer
 from keras_vit.layers.traced import PerThread, shape_to_trace
 
 
@@ -20,11 +21,7 @@ def _norm_with_gradient(
 
     TensorFlow keeps every custom gradient that it traces for the life of the process, with the
     graph around it. This one is traced once for a shape and thread, in a small graph of its own.
-
-    Args:
-        epsilon: Added to the variance.
-        shape: Of the tensor.
-        dtypes: Of the tensor, and of the output.
+    `dtypes` are those of the tensor and of the output.
     """
     import tensorflow as tf
 
@@ -89,7 +86,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class RMSNorm(keras.layers.Layer):
+class RMSNorm(Layer):
     """Root mean square normalisation: a layer norm without mean and shift.
 
     Eq. 4 in https://arxiv.org/abs/1910.07467, computed in float32.
@@ -120,9 +117,6 @@ class RMSNorm(keras.layers.Layer):
         x = ops.cast(x, "float32")
         x = x * ops.rsqrt(ops.mean(ops.square(x), axis=-1, keepdims=True) + self.epsilon)
         return ops.cast(x * ops.cast(self.gamma, "float32"), self.compute_dtype)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "epsilon": self.epsilon}
 
 
 def make_norm(kind: str, epsilon: float, **kwargs: Any) -> keras.layers.Layer:

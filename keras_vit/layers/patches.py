@@ -12,12 +12,13 @@ from keras_vit.checks import Shape, check_positive, check_rate, check_whole_patc
 from keras_vit.config import kept_of
 from keras_vit.layers.any_size import pad_to_patches, size_of
 from keras_vit.layers.costs import Cost
+from keras_vit.layers.layer import Layer
 
 MASKED = -1  # in the sources of `PatchMask`: the mask token
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class PatchEncoder(keras.layers.Layer):
+class PatchEncoder(Layer):
     """Cuts images into patches and projects each to a token.
 
     The `x_p E` of Eq. 1 in https://arxiv.org/abs/2010.11929, a convolution whose stride is its
@@ -134,15 +135,6 @@ class PatchEncoder(keras.layers.Layer):
         shape = tuple(size) if self.any_size else (math.prod(self.grid or ()),)
         return keras.KerasTensor((images.shape[0], *shape, self.width), dtype=self.compute_dtype)
 
-    def get_config(self) -> dict[str, Any]:
-        config = {
-            "patch_size": self.patch_size,
-            "width": self.width,
-            "use_bias": self.use_bias,
-            "any_size": self.any_size,
-        }
-        return {**super().get_config(), **config}
-
     def count_costs(self, images_shape: Shape) -> Cost:
         """Cost for one image."""
         size = math.prod(images_shape[1:])
@@ -150,7 +142,7 @@ class PatchEncoder(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class PatchDropout(keras.layers.Layer):
+class PatchDropout(Layer):
     """Leaves a random share of the patch tokens out of every training image.
 
     After https://arxiv.org/abs/2208.07220: training is cheaper by about the share, and inference
@@ -199,17 +191,9 @@ class PatchDropout(keras.layers.Layer):
     def compute_output_shape(self, tokens_shape: Shape) -> Shape:
         return tokens_shape
 
-    def get_config(self) -> dict[str, Any]:
-        config = {
-            "rate": self.rate,
-            "num_prefix_tokens": self.num_prefix_tokens,
-            "seed": self.seed,
-        }
-        return {**super().get_config(), **config}
-
 
 @keras.saving.register_keras_serializable("keras_vit")
-class PatchMask(keras.layers.Layer):
+class PatchMask(Layer):
     """Replaces patch tokens by a learned mask token, or by other patches of their image.
 
     Masked patch prediction, Appendix B.1.2 of https://arxiv.org/abs/2010.11929. The layer
@@ -255,6 +239,3 @@ class PatchMask(keras.layers.Layer):
         sources_shape: Shape | None = None,
     ) -> Shape:
         return tokens_shape
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "stddev": self.stddev}

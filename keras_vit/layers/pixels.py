@@ -12,11 +12,12 @@ from keras import ops
 
 from keras_vit.checks import Shape, check_rate
 from keras_vit.layers.costs import Cost
+from keras_vit.layers.layer import Layer
 from keras_vit.reading import read_array, read_json
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class ColorPalette(keras.layers.Layer):
+class ColorPalette(Layer):
     """Replaces every pixel by the index of the nearest colour of a palette.
 
     Args:
@@ -81,9 +82,6 @@ class ColorPalette(keras.layers.Layer):
         colors = np.rint(127.5 * (ops.convert_to_numpy(self.colors) + 1))
         return np.clip(colors, 0, 255).astype("uint8")[indices]
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "num_colors": self.num_colors}
-
     def count_costs(self, images_shape: Shape) -> Cost:
         """Cost for one image: distances to the colours, without a backward pass."""
         macs = math.prod(images_shape[1:]) * self.num_colors
@@ -101,7 +99,7 @@ def _read_palette(path: str | os.PathLike[str]) -> Any:
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class PixelMask(keras.layers.Layer):
+class PixelMask(Layer):
     """Hides random pixels in training: their embeddings become zero.
 
     Args:
@@ -138,9 +136,6 @@ class PixelMask(keras.layers.Layer):
     ) -> tuple[keras.KerasTensor, keras.KerasTensor]:
         masked = keras.KerasTensor(tokens.shape[:2], dtype="float32")
         return keras.KerasTensor(tokens.shape, dtype=tokens.dtype), masked
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "rate": self.rate, "seed": self.seed}
 
 
 @keras.saving.register_keras_serializable("keras_vit")

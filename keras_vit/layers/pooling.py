@@ -12,12 +12,13 @@ from keras_vit.layers.any_size import size_of
 from keras_vit.layers.attention import add_sizes, attention_scores, merge_heads, split_heads
 from keras_vit.layers.costs import Cost
 from keras_vit.layers.dense import Dense, quantized_policies
+from keras_vit.layers.layer import Layer
 from keras_vit.layers.mlp import MLP
 from keras_vit.layers.norm import make_norm
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class TokenPooling(keras.layers.Layer):
+class TokenPooling(Layer):
     """Takes one token of each image, the class token by default.
 
     Eq. 4 in https://arxiv.org/abs/2010.11929.
@@ -44,12 +45,9 @@ class TokenPooling(keras.layers.Layer):
         """How many of the tokens, the first ones, the output depends on; `None` is all."""
         return self.index + 1 if self.index >= 0 else None
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "index": self.index}
-
 
 @keras.saving.register_keras_serializable("keras_vit")
-class MeanPooling(keras.layers.Layer):
+class MeanPooling(Layer):
     """The mean of the patch tokens of each image, Appendix D.3 of the paper's `gap`.
 
     Args:
@@ -79,12 +77,9 @@ class MeanPooling(keras.layers.Layer):
         shares = ops.expand_dims(ops.cast(shares, tokens.dtype), 2)
         return ops.sum(tokens * shares, axis=1)
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "num_prefix_tokens": self.num_prefix_tokens}
-
 
 @keras.saving.register_keras_serializable("keras_vit")
-class AttentionPooling(keras.layers.Layer):
+class AttentionPooling(Layer):
     """Attention of one learned query over all tokens, then an MLP: the `map` head.
 
     As in https://arxiv.org/abs/2106.04560 and SigLIP: no residual around the attention, one
@@ -193,15 +188,8 @@ class AttentionPooling(keras.layers.Layer):
         return x, scores
 
     def get_config(self) -> dict[str, Any]:
-        config = {
-            "num_heads": self.num_heads,
-            "mlp_dim": self.mlp_dim,
-            "gelu": self.gelu,
-            "norm_epsilon": self.norm_epsilon,
-            "num_prefix_tokens": self.num_prefix_tokens,
-            "norm": self.norm_kind,
-        }
-        return {**super().get_config(), **config, **quantized_policies(self)}
+        config = {**super().get_config(), "norm": self.norm_kind}
+        return {**config, **quantized_policies(self)}
 
     def count_costs(self, tokens_shape: Shape, *_: Shape) -> Cost:
         """Cost for one image."""

@@ -12,12 +12,13 @@ from keras import ops
 from keras_vit.checks import Shape, check_positive
 from keras_vit.layers.convolution import GroupNorm, StdConv2D, pad_fixed
 from keras_vit.layers.costs import Cost
+from keras_vit.layers.layer import Layer
 
 _EXPANSION = 4  # channels of a unit's output over those of its 3 x 3 convolution
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class StemRoot(keras.layers.Layer):
+class StemRoot(Layer):
     """The first layers of a hybrid's stem: convolution, group norm, ReLU, largest of 3 x 3.
 
     As in the official ViT code: `"same"` padding, and maps of a quarter of the image's size.
@@ -69,14 +70,6 @@ class StemRoot(keras.layers.Layer):
         batch, *size, _ = images_shape
         return (batch, *_divided(_divided(size, 2), 2), self.filters)
 
-    def get_config(self) -> dict[str, Any]:
-        config = {
-            "filters": self.filters,
-            "norm_epsilon": self.norm_epsilon,
-            "standardization": self.standardization,
-        }
-        return {**super().get_config(), **config}
-
     def count_costs(self, images_shape: Shape) -> Cost:
         """Cost for one image."""
         maps_shape = self.conv.compute_output_shape(images_shape)
@@ -84,7 +77,7 @@ class StemRoot(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class BiTRoot(keras.layers.Layer):
+class BiTRoot(Layer):
     """The first layers of a BiT ResNet: convolution, then the largest of 3 x 3.
 
     As in the official BiT code: both pad with zeros on every side. What is pooled may be
@@ -127,10 +120,6 @@ class BiTRoot(keras.layers.Layer):
         batch, *size, _ = images_shape
         return (batch, *_divided(_divided(size, 2), 2), self.filters)
 
-    def get_config(self) -> dict[str, Any]:
-        config = {"filters": self.filters, "standardization": self.standardization}
-        return {**super().get_config(), **config}
-
     def count_costs(self, images_shape: Shape) -> Cost:
         """Cost for one image."""
         maps = math.prod(self.conv.compute_output_shape(images_shape)[1:])  # before the pooling
@@ -139,7 +128,7 @@ class BiTRoot(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class ResidualUnit(keras.layers.Layer):
+class ResidualUnit(Layer):
     """A bottleneck of three convolutions, added to what came in.
 
     With `pre_activation=False` the unit of a hybrid's stem (https://arxiv.org/abs/1512.03385):
@@ -243,16 +232,6 @@ class ResidualUnit(keras.layers.Layer):
         batch, *size, _ = maps_shape
         return (batch, *_divided(size, self.strides), _EXPANSION * self.filters)
 
-    def get_config(self) -> dict[str, Any]:
-        config = {
-            "filters": self.filters,
-            "strides": self.strides,
-            "pre_activation": self.pre_activation,
-            "norm_epsilon": self.norm_epsilon,
-            "standardization": self.standardization,
-        }
-        return {**super().get_config(), **config}
-
     def count_costs(self, maps_shape: Shape) -> Cost:
         """Cost for one image."""
         batch, *size, channels = maps_shape
@@ -273,7 +252,7 @@ class ResidualUnit(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class ResNetStage(keras.layers.Layer):
+class ResNetStage(Layer):
     """Residual units of one width, `unit_1` and on; the first one makes the step.
 
     Args:
@@ -334,17 +313,6 @@ class ResNetStage(keras.layers.Layer):
     def compute_output_shape(self, maps_shape: Shape) -> Shape:
         batch, *size, _ = maps_shape
         return (batch, *_divided(size, self.strides), _EXPANSION * self.filters)
-
-    def get_config(self) -> dict[str, Any]:
-        config = {
-            "num_units": self.num_units,
-            "filters": self.filters,
-            "strides": self.strides,
-            "pre_activation": self.pre_activation,
-            "norm_epsilon": self.norm_epsilon,
-            "standardization": self.standardization,
-        }
-        return {**super().get_config(), **config}
 
     def count_costs(self, maps_shape: Shape) -> Cost:
         """Cost for one image."""

@@ -13,6 +13,7 @@ from keras_vit.config import POSITION_RESIZES
 from keras_vit.layers.any_aspect import resampled_positions
 from keras_vit.layers.any_size import grid_of, is_known, resampling
 from keras_vit.layers.costs import Cost
+from keras_vit.layers.layer import Layer
 from keras_vit.resize import sincos_2d
 
 _KINDS = ("learned", "learned_2d", "sincos_2d")
@@ -20,7 +21,7 @@ _POSITION_STDDEV = 0.02  # as in the official model
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class ClassToken(keras.layers.Layer):
+class ClassToken(Layer):
     """Puts learned tokens, the same for every image, among the tokens of each image.
 
     With the defaults, `x_class` of Eq. 1 in https://arxiv.org/abs/2010.11929. With other
@@ -71,21 +72,13 @@ class ClassToken(keras.layers.Layer):
         parts = [tokens[:, : self.insert_at], token, tokens[:, self.insert_at :]]
         return ops.concatenate(parts if self.insert_at else parts[1:], axis=1)
 
-    def get_config(self) -> dict[str, Any]:
-        config = {
-            "num_tokens": self.num_tokens,
-            "insert_at": self.insert_at,
-            "stddev": self.stddev,
-        }
-        return {**super().get_config(), **config}
-
     def count_costs(self, *_: Shape) -> Cost:
         """Cost for one image: sums of constants."""
         return Cost()
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class AddPositionEmbedding(keras.layers.Layer):
+class AddPositionEmbedding(Layer):
     """Adds an embedding of its place to every token.
 
     The `+ E_pos` of Eq. 1 in https://arxiv.org/abs/2010.11929, and the alternatives of its
@@ -230,15 +223,6 @@ class AddPositionEmbedding(keras.layers.Layer):
         if self.kind == "sincos_2d":
             return ops.convert_to_tensor(self._fixed)
         return self._joined(self.rows, self.columns, self.grid)
-
-    def get_config(self) -> dict[str, Any]:
-        config = {
-            "grid": self.grid,
-            "num_prefix_tokens": self.num_prefix_tokens,
-            "kind": self.kind,
-            "resize": self.resize,
-        }
-        return {**super().get_config(), **config}
 
     def count_costs(self, *_: Shape) -> Cost:
         """Cost for one image: sums of constants."""

@@ -9,13 +9,14 @@ from keras import ops
 
 from keras_vit.checks import Shape, check_choice, pair
 from keras_vit.layers.costs import Cost
+from keras_vit.layers.layer import Layer
 from keras_vit.resize import resize_matrix
 
 _METHODS = ("bilinear", "align_corners")
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class ResizeMaps(keras.layers.Layer):
+class ResizeMaps(Layer):
     """Resizes feature maps linearly along each axis.
 
     Args:
@@ -61,9 +62,6 @@ class ResizeMaps(keras.layers.Layer):
 
     def compute_output_shape(self, maps_shape: Shape) -> Shape:
         return (maps_shape[0], *self.size, maps_shape[-1])
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "size": self.size, "method": self.method}
 
     def count_costs(self, maps_shape: Shape) -> Cost:
         """Cost for one image: products with constant matrices."""

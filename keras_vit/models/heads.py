@@ -6,17 +6,9 @@ import keras
 import numpy as np
 
 from keras_vit.config import ResNetConfig, ViTConfig
+from keras_vit.layers.float32 import Float32Policy
 from keras_vit.models.graph import check_head, final_activation
 from keras_vit.runtime.model import Model, Normalization, with_config
-
-# Layers that the models of this package keep in float32 under half-precision policies, by name.
-# Exports read it: nothing in a model built in float32 tells which layers these are.
-FLOAT32_LAYERS = frozenset({
-    "preprocessing", "patch_pixels", "patch_vectors",
-    "patch_norm", "embedding_dropout", "embedding_norm",  # on the residual stream
-    "head", "head_distillation", "mean_logits", "predictions",
-    "pixel_logits", "probe_pooling", "segmentation_head", "segmentation_logits",
-})  # fmt: skip
 
 
 def shape_of(
@@ -79,10 +71,7 @@ def preprocess(images: keras.KerasTensor, config: ViTConfig | ResNetConfig) -> k
     if not config.include_preprocessing:
         return images
     return Normalization(
-        config.preprocessing,
-        config.channels,
-        dtype="float32",  # also under half-precision policies
-        name="preprocessing",
+        config.preprocessing, config.channels, dtype=Float32Policy(), name="preprocessing"
     )(images)
 
 
@@ -101,7 +90,7 @@ def head(config: ViTConfig | ResNetConfig, name: str, activation: str | None) ->
         use_bias=config.head_bias is not None,
         kernel_initializer="zeros",
         bias_initializer=keras.initializers.Constant(config.head_bias or 0.0),
-        dtype="float32",
+        dtype=Float32Policy(),
         name=name,
     )
 

@@ -31,7 +31,7 @@ def build_naflex(config: ViTConfig, name: str | None = None) -> Model:
     pixels = math.prod(config.patch_size) * config.channels
     patches = keras.Input((config.num_patches, pixels), name="patches")
     grid = keras.Input((2,), dtype="int32", name="grid")
-    x = encode_patches(_preprocess_patches(patches, config), config)  # (B, N, D)
+    x = encode_patches(preprocess(patches, config), config)  # (B, N, D)
     x = AddPositionEmbedding(config.grid, 0, name="position_embedding")(x, image_grids=grid)
     x = regularize(x, config)
     mask = PaddingMask(config.num_patches, name="padding_mask")(grid)  # (B, N)
@@ -39,13 +39,3 @@ def build_naflex(config: ViTConfig, name: str | None = None) -> Model:
         x = transformer_block(config, index)(x, padding_mask=mask)
     outputs = read_tokens(x, config, mask)
     return functional_model({"patches": patches, "grid": grid}, outputs, config, name)
-
-
-def _preprocess_patches(x: keras.KerasTensor, config: ViTConfig) -> keras.KerasTensor:
-    """As `preprocess`, of patches whose pixels come one after the other."""
-    if not config.include_preprocessing:
-        return x
-    shape = (config.num_patches, math.prod(config.patch_size), config.channels)
-    pixels = keras.layers.Reshape(shape, dtype="float32", name="patch_pixels")(x)
-    vectors = keras.layers.Reshape(tuple(x.shape[1:]), dtype="float32", name="patch_vectors")
-    return vectors(preprocess(pixels, config))

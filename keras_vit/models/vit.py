@@ -6,6 +6,7 @@ import keras
 
 from keras_vit.config import BLOCK_POSITIONS, ViTConfig
 from keras_vit.layers.block import TransformerBlock
+from keras_vit.layers.float32 import Float32Policy
 from keras_vit.layers.grid_attention import GridAttention
 from keras_vit.layers.norm import make_norm
 from keras_vit.layers.patches import PatchDropout, PatchEncoder
@@ -98,8 +99,8 @@ def embed_tokens(
 
 def regularize(x: keras.KerasTensor, config: ViTConfig) -> keras.KerasTensor:
     """What comes between the embedding and the first block: dropout, and a norm in some."""
-    stream = keras.config.dtype_policy().variable_dtype  # as in the blocks
-    x = keras.layers.Dropout(config.block.dropout_rate, dtype=stream, name="embedding_dropout")(x)
+    rate, dtype = config.block.dropout_rate, stream_policy()
+    x = keras.layers.Dropout(rate, dtype=dtype, name="embedding_dropout")(x)
     if config.patch_dropout_rate:
         x = PatchDropout(config.patch_dropout_rate, config.num_prefix_tokens, name="patch_dropout")(
             x
@@ -109,8 +110,12 @@ def regularize(x: keras.KerasTensor, config: ViTConfig) -> keras.KerasTensor:
 
 def stream_norm(config: ViTConfig, name: str) -> keras.layers.Layer:
     """A norm whose output is the residual stream, in its precision."""
-    dtype = keras.config.dtype_policy().variable_dtype
-    return make_norm(config.block.norm, config.block.norm_epsilon, dtype=dtype, name=name)
+    return make_norm(config.block.norm, config.block.norm_epsilon, dtype=stream_policy(), name=name)
+
+
+def stream_policy() -> Float32Policy:
+    """The precision of the residual stream, as in the blocks."""
+    return Float32Policy(keras.config.dtype_policy().variable_dtype)
 
 
 def add_class_tokens(x: keras.KerasTensor, config: ViTConfig) -> keras.KerasTensor:
@@ -254,9 +259,9 @@ def add_heads(features: list[keras.KerasTensor], config: ViTConfig) -> keras.Ker
         head(config, "head", activation=None)(x),
         head(config, "head_distillation", activation=None)(features[1]),
     ]
-    x = keras.layers.Average(dtype="float32", name="mean_logits")(logits)
+    x = keras.layers.Average(dtype=Float32Policy(), name="mean_logits")(logits)
     if config.classifier_activation is None:
         return x
     return keras.layers.Activation(
-        config.classifier_activation, dtype="float32", name="predictions"
+        config.classifier_activation, dtype=Float32Policy(), name="predictions"
     )(x)

@@ -462,7 +462,7 @@ class Normalization(keras.layers.Normalization):
 
     Args:
         preprocessing: Preprocessing of the model's images, or its fields.
-        channels: Channels of the images.
+        channels: Channels of the images; patches have a multiple of them.
     """
 
     def __init__(self, preprocessing: Preprocessing | dict[str, Any], channels: int, **kwargs: Any):
@@ -474,11 +474,14 @@ class Normalization(keras.layers.Normalization):
         self.channels = channels
 
     def build(self, input_shape: Any) -> None:
-        super().build(input_shape)
+        repeats, rest = divmod(input_shape[-1], self.channels)  # of a patch: pixel after pixel
+        repeats = 1 if rest else repeats
+        super().build((*input_shape[:-1], input_shape[-1] // repeats))
         # Arrays become constants of a graph. Tensors become inputs of the ONNX file that Keras's
         # own `export` writes, without values.
         for name in ("mean", "variance"):
-            setattr(self, name, keras.ops.convert_to_numpy(getattr(self, name)))
+            array = keras.ops.convert_to_numpy(getattr(self, name))
+            setattr(self, name, np.tile(array, repeats))
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()

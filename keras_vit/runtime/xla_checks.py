@@ -182,11 +182,7 @@ def _are_clipped(values: Tensor, least: int, most: int | None) -> bool:
 
 
 class _Checker:
-    """Checks operations of one graph, and collects the indices that come from the batch.
-
-    Args:
-        batch: Names of the operations that are the batch.
-    """
+    """Checks operations of one graph, and collects the indices that come from the batch."""
 
     def __init__(self, batch: set[str]):
         self._batch = batch
@@ -283,13 +279,7 @@ class _Checker:
 
 
 class _IndexCheck:
-    """Tells whether integers that are computed from a batch, such as indices, are valid.
-
-    Args:
-        batch: The tensors of the graph that stand for a batch.
-        ranges: Least and most valid integer, by reference to their tensor.
-        operations: Those that compute the integers.
-    """
+    """Tells whether integers that `operations` compute from a batch are within their `ranges`."""
 
     def __init__(
         self, batch: list[Tensor], ranges: dict[Any, tuple[int, int]], operations: list[Any]

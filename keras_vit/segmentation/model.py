@@ -8,6 +8,7 @@ from typing import Any
 import keras
 
 from keras_vit.checks import check_choice, check_positive, check_rate
+from keras_vit.layers.float32 import Float32Policy
 from keras_vit.layers.upsampling import ResizeMaps
 from keras_vit.models.graph import single_input, walk_layers
 from keras_vit.models.pyramid import (
@@ -110,8 +111,8 @@ def build_segmenter(
         x = keras.layers.BatchNormalization(**_NORM, name="segmentation_norm")(x)
         x = keras.layers.ReLU(name="segmentation_relu")(x)
         x = keras.layers.Dropout(dropout_rate, name="segmentation_dropout")(x)
-    x = _conv(classes, 1, "segmentation_head", dtype="float32")(x)
-    x = ResizeMaps(size, dtype="float32", name="segmentation_logits")(x)  # (B, H, W, K)
+    x = _conv(classes, 1, "segmentation_head", dtype=Float32Policy())(x)
+    x = ResizeMaps(size, dtype=Float32Policy(), name="segmentation_logits")(x)  # (B, H, W, K)
     return Model(inputs, x, name=name or f"{backbone.name}_segmenter")
 
 

@@ -18,6 +18,7 @@ import keras_vit.layers.any_size
 import keras_vit.layers.attention
 import keras_vit.layers.block
 import keras_vit.layers.convolution
+import keras_vit.layers.float32
 import keras_vit.layers.grid_attention
 import keras_vit.layers.merging
 import keras_vit.layers.mlp

@@ -8,6 +8,7 @@ import keras
 
 from keras_vit.checks import check_choice
 from keras_vit.config import COLOR_LEVELS, PATCH_TARGETS, ViTConfig
+from keras_vit.layers.float32 import Float32Policy
 from keras_vit.layers.patches import PatchMask
 from keras_vit.models.feature_extraction import token_stage
 from keras_vit.runtime.model import Model
@@ -83,10 +84,13 @@ def masked_patch_model(model: Model, target: str = "mean_color") -> Model:
     x = rest(x)[:, config.num_prefix_tokens :]
     shape = _output_shape(config, target)
     x = keras.layers.Dense(
-        math.prod(shape[1:]), kernel_initializer="lecun_normal", dtype="float32", name="patch_head"
+        math.prod(shape[1:]),
+        kernel_initializer="lecun_normal",
+        dtype=Float32Policy(),
+        name="patch_head",
     )(x)
     if len(shape) > 2:
-        x = keras.layers.Reshape(shape, dtype="float32", name="patch_colors")(x)
+        x = keras.layers.Reshape(shape, dtype=Float32Policy(), name="patch_colors")(x)
     return Model({"images": images, "sources": sources}, x, name=f"{model.name}_masked")
 
 

@@ -15,12 +15,12 @@ import numpy as np
 
 from keras_vit.config import field_value
 from keras_vit.errors import CheckpointError
+from keras_vit.families.rules import Layout, Rule
 from keras_vit.files import write_atomically
 from keras_vit.layers.dense import Dense
 from keras_vit.models.lora import Plan, apply_plans, dense_layers, lora_layers
 from keras_vit.reading import read_json
 from keras_vit.weights.formats import open_file
-from keras_vit.weights.layout import Layout, Rule
 from keras_vit.weights.layout_search import in_memory_name, published_name
 from keras_vit.weights.matching import config_of
 from keras_vit.weights.save import Sized, find_layout, write_safetensors

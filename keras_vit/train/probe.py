@@ -17,6 +17,7 @@ from keras_vit.evaluate.attentive import batched
 from keras_vit.evaluate.feature_store import Features, store_features
 from keras_vit.evaluate.probes import check_possible, cross_validate, find_probe, fit_head
 from keras_vit.intervals import wilson_interval
+from keras_vit.layers.float32 import Float32Policy
 from keras_vit.models.feature_extraction import features_of, token_stage
 from keras_vit.models.graph import single_input
 from keras_vit.models.lora import merge_lora
@@ -202,5 +203,5 @@ def _join(model: keras.Model, head: keras.Layer, stage: str, replaces_head: bool
         x = pooling(x)
     if len(x.shape) > 2:
         pooling = {3: keras.layers.GlobalAveragePooling1D, 4: keras.layers.GlobalAveragePooling2D}
-        x = pooling[len(x.shape)]("channels_last", dtype="float32", name="probe_pooling")(x)
+        x = pooling[len(x.shape)]("channels_last", dtype=Float32Policy(), name="probe_pooling")(x)
     return Model(single_input(model), head(x), name=f"{model.name}_probe")

@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_vit.config import Preprocessing
 from keras_vit.resize import num_biases
 from keras_vit.weights.array_file import ArrayFile, Entry
-from keras_vit.weights.features import foreign_features
 from keras_vit.weights.formats import open_arrays
-from keras_vit.weights.layout_search import FileLayout, find_file_layout, plain_names
+from keras_vit.weights.layout_search import (
+    FileLayout,
+    find_file_layout,
+    foreign_features,
+    plain_names,
+)
 from keras_vit.weights.sidecar import Refusal, Setting, Sidecar, read_sidecar
 from keras_vit.weights.sizes import guess_variant, read_sizes, size
-from keras_vit.weights.timm_names import timm_pixels
+from keras_vit.weights.timm_settings import timm_pixels
 
 # Patches of an image that a file asks for: a model has constants for each, or for each two of them.
-_MAX_PATCHES, _MAX_BIASED_PATCHES = 1 << 17, 1 << 13  # DINOv3 takes 65,536, BEiT 1,024
+_MAX_PATCHES, _MAX_BIASED_PATCHES = 1 << 17, 1 << 13  # models take 65,536 and 1,024
 _MAX_POSITIONS = 1 << 28  # patches times width: 1 GB
-_NAFLEX_PATCHES = 256  # of an image, the default of transformers
 
 
 def _listed(value: Any) -> list[Any]:
@@ -127,7 +128,7 @@ class Checkpoint:
         """Content of the sidecar files; the official projects publish none."""
         if self.file.kind == "npz":
             return Sidecar({})
-        return read_sidecar(self.file.path, self.layout.name)
+        return read_sidecar(self.file.path, self.layout)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -137,12 +138,12 @@ class Checkpoint:
     @cached_property
     def settings(self) -> dict[str, Setting]:
         """The same, each with where it comes from."""
-        project = self.layout.name.split("_")[0]
+        project = self.layout.project
         settings = {
             field: Setting(value, f"the default of {project}")
             for field, value in self.layout.options.items()
         }
-        if "bit" in self.layout.name:
+        if self.layout.is_resnet:
             stated = self.sidecar.settings
             if "preprocessing" in stated:
                 settings["preprocessing"] = stated["preprocessing"]
@@ -152,7 +153,7 @@ class Checkpoint:
             for field, value in self._options_of_arrays().items()
         )
         name = self.sidecar.timm_name
-        if name is not None and self.layout.name.startswith("timm"):
+        if name is not None and self.layout.project == "timm":
             settings["preprocessing"] = Setting(timm_pixels(name), f"timm's {name}")
         settings.update(self.sidecar.settings)
         method = self.layout.resize
@@ -166,49 +167,39 @@ class Checkpoint:
         if "num_heads" in self.sizes:
             options["num_heads"] = self.sizes["num_heads"]
         class_token = has("class_token/token") is not None
-        distilled = has("distillation_token/token") is not None
-        one_head = distilled and has("head_distillation/kernel") is None and self._reads_one_token
-        after = not {"fc_norm.weight", "pooler.layernorm.weight"}.isdisjoint(self.entries)
+        after = any(
+            rule.when == ("norm_after_pooling", True) and rule.keys[0] in self.entries
+            for rule in self.layout.rules
+        )
         options.update(
             norm_after_pooling=after,
             class_token=class_token,
-            distillation_token=distilled and not one_head,
-            num_registers=1 if one_head else self._num_registers,
+            distillation_token=has("distillation_token/token") is not None,
+            num_registers=size(has("registers/token"), -2),
             pre_logits=size(has("pre_logits/bias"), -1) or None,
             layer_scale=1e-5 if has("block_0/attention_scale/gamma") else None,
             pooling=self._pooling(class_token and not after),
         )
-        if options["pooling"] == "map" and self.layout.name.startswith("timm"):
-            hidden = size(has("pooling/mlp/hidden/bias"), -1)
-            other = hidden and hidden != self.sizes.get("mlp_dim")
-            options.update(map_prefix_tokens=False, map_mlp_dim=hidden if other else None)
         if has("block_0/attention/position_bias") is not None:
-            method = "geometric" if self.layout.name == "timm" else "bilinear"
-            options.update(position_embedding="relative_bias", position_resize=method)
+            options["position_embedding"] = "relative_bias"
+            options["position_resize"] = self.layout.resize_biases
         elif has("position_embedding/embedding") is not None:
             options["position_embedding"] = "learned"
-        elif self.layout.name == "transformers_beit":  # which has no others
-            options["position_embedding"] = "none"
-        elif self.layout.name in ("big_vision", "linen"):  # the other kind has no array there
-            options["position_embedding"] = "sincos_2d"
+        elif self.layout.no_positions:
+            options["position_embedding"] = self.layout.no_positions
         tables = self.position_tables()
         if tables and class_token and has("position_embedding/embedding") is not None:
             tokens = max(table.num_tokens for table in tables)
             options["position_on_class_token"] = tokens > 0
         if self.file.kind != "npz" and self.sizes:
             options.update(self._switches())
-        if self._has_patch_vectors and self.layout.name == "transformers_siglip":
-            options.update(
-                max_num_patches=_NAFLEX_PATCHES, preprocessing=Preprocessing(library="transformers")
-            )
-        return options
+        return {**options, **self.layout.settings(has, self.sizes)}
 
     @property
     def _has_patch_vectors(self) -> bool:
-        """Whether patches come as vectors: NaFlex, in transformers with the names of SigLIP."""
+        """Whether patches come as vectors: of images of any aspect ratio."""
         kernel = self.find("patch_encoder/projection/kernel")
-        may_be = self.layout.name in ("transformers_siglip", "timm_naflex")
-        return may_be and kernel is not None and len(kernel.shape) == 2
+        return self.layout.reads_vectors and kernel is not None and len(kernel.shape) == 2
 
     def _switches(self) -> dict[str, Any]:
         """Switches of newer ViTs that arrays tell, as they are there or not."""
@@ -219,7 +210,8 @@ class Checkpoint:
 
         gate = size(self.find("block_0/mlp/hidden/kernel"), -2)
         split = any(
-            re.search(r"(mlp|ffn)\.(fc1_g|gate_proj)\.weight$", name) for name in self.entries
+            keys is not None and len(keys) == 2 and keys[0] in self.entries
+            for keys in (rule.match("block_0/mlp/hidden/kernel") for rule in self.layout.rules)
         )
         inner = (part for part in ("attention", "mlp") if anywhere(f"{part}/norm/gamma"))
         switches = {
@@ -249,24 +241,14 @@ class Checkpoint:
             if not anywhere(f"{path}/bias"):
                 yield part
 
-    @property
-    def _reads_one_token(self) -> bool:
-        """Whether the project's model has one head and yet a distillation token."""
-        return self.layout.name == "transformers_deit_token"
-
-    @property
-    def _num_registers(self) -> int:
-        return 0 if self._reads_one_token else size(self.find("registers/token"), -2)
-
     def _pooling(self, reads_token: bool) -> str:
         """What the head reads, as the arrays tell it."""
         head = size(self.find("head/kernel"), -1)  # (out, in) in files of PyTorch
-        if self.layout.name == "transformers_siglip" and head:
-            return "gap"  # its classifier reads the mean of the tokens, not the pooling
+        reads = self.layout.pooling
+        if head and reads in ("gap", "token_gap"):
+            return str(reads)
         if self.find("pooling/probe"):
             return "map"
-        if self.layout.name in ("transformers_dinov2", "transformers_registers") and head:
-            return "token_gap"
         return "token" if reads_token else "gap"
 
     @cached_property
@@ -278,7 +260,7 @@ class Checkpoint:
             return (*found, *(each for each in self.sidecar.refusals if not each.open))
         found += self.sidecar.refusals
         found += self._too_many_patches()
-        if "bit" in self.layout.name:
+        if self.layout.is_resnet:
             return tuple(found)
         for where, field, value in self.sidecar.sizes:
             ours = self.sizes.get(field)
@@ -306,17 +288,17 @@ class Checkpoint:
                     open=True,
                 )
             )
-        may_be_siglip = not (settings["class_token"].value or settings["norm_after_pooling"].value)
-        if may_be_siglip and settings["gelu"].origin == "the default of timm":
+        rms = "norm" in settings and settings["norm"].value == "rms"
+        if not rms and self.find("encoder_norm/gamma") and not self.find("encoder_norm/beta"):
             found.append(
-                Refusal(
-                    "timm computes some SigLIP models with the exact GELU, some with its tanh "
-                    "form, and neither config.json nor the address names the model",
-                    ("gelu",),
-                    open=True,
-                )
+                Refusal("the arrays have norms without bias (RMSNorm)", ("norm",), open=True)
             )
-        found += self._unnamed_family()
+        values = self.options
+        found += (
+            Refusal(each.text, each.fields, open=True)
+            for each in self.layout.unsaid
+            if each.told not in self.sidecar.settings and each.holds(values, self.entries)
+        )
         prefixed = settings["class_token"].value or settings["num_registers"].value
         include = settings.get("map_prefix_tokens")
         if settings["pooling"].value == "gap" and include and include.value and prefixed:
@@ -342,32 +324,6 @@ class Checkpoint:
                     f"position biases of {math.prod(table.grid):,} patches, more than "
                     f"{_MAX_BIASED_PATCHES:,}"
                 )
-
-    def _unnamed_family(self) -> Iterator[Refusal]:
-        """Settings of newer ViTs that no array tells, where the file does not name the model."""
-        settings = self.settings
-        rms = "norm" in settings and settings["norm"].value == "rms"
-        if not rms and self.find("encoder_norm/gamma") and not self.find("encoder_norm/beta"):
-            yield Refusal("the arrays have norms without bias (RMSNorm)", ("norm",), open=True)
-        if self.layout.name == "timm_naflex" and "position_resize" not in self.sidecar.settings:
-            yield Refusal(
-                "the arrays are of a NaFlex model of timm, and neither config.json nor the address "
-                "names it, which tells GELU and how positions are resampled",
-                ("gelu", "position_resize", "max_num_patches"),
-                open=True,
-            )
-        newer = r"(^|\.)norm_pre\.|patch_embed\.norm\.|attn\.(q_bias|q_proj)|gamma_1$|mlp\.fc1_g"
-        beit = self.find("block_0/attention/position_bias") is not None
-        if settings["gelu"].origin != "the default of timm" or "rope" in settings or beit:
-            return
-        if any(re.search(newer, name) for name in self.entries):
-            yield Refusal(
-                "the arrays are of a newer model of timm (CLIP, EVA-02, DINOv3, AIMv2), and "
-                "neither config.json nor the address names it, which tells GELU, epsilon and "
-                "rotary positions",
-                ("gelu", "norm_epsilon", "rope"),
-                open=True,
-            )
 
     def position_tables(
         self,

@@ -31,6 +31,7 @@ class FileInfo:
         options: Other fields of the configuration that the file asks for.
         stated_size: Pixels along (height, width) of its images in `config.json`, if it says.
         prefix: What stands before the names of the model, such as `"module."`.
+        project: The project of the layout.
         parameters: Number of values in the arrays of the image model.
         arrays: Shape and type of every array, by its name in the file.
     """
@@ -47,6 +48,7 @@ class FileInfo:
     arrays: dict[str, Entry]
     stated_size: tuple[int, int] | None = None
     prefix: str = ""
+    project: str = ""
 
     @property
     def image_size(self) -> tuple[int, int] | None:
@@ -103,6 +105,7 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> FileInfo:
         arrays=dict(checkpoint.file.entries),
         stated_size=checkpoint.sidecar.image_size,
         prefix=checkpoint.wrapper,
+        project=checkpoint.layout.project,
     )
 
 
@@ -144,7 +147,7 @@ def adapt_config(
         wanted.pop("num_heads", None)  # of another model: loading lists what does not fit
     if "preprocessing" in wanted and "preprocessing" not in chosen:
         wanted["preprocessing"] = _for_channels(wanted["preprocessing"], config.channels, info)
-    if info.layout not in ("official", "linen"):  # 0.1 of L/16 and H/14 is that project's rate
+    if info.project != "official":  # 0.1 of L/16 and H/14 is that project's rate
         wanted.setdefault("dropout_rate", 0.0)
     stem = wanted.pop("stem", None)
     if stem is not None and isinstance(config, ViTConfig) and config.stem is not None:

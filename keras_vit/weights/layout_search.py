@@ -3,46 +3,25 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
+from functools import cache
 from typing import NamedTuple
 
 from keras_vit.errors import CheckpointError
-from keras_vit.weights import official_layouts, torch_layouts
+from keras_vit.families.rules import Layout, names_pattern
+from keras_vit.families.table import FAMILIES
 from keras_vit.weights.array_file import ArrayFile
-from keras_vit.weights.features import foreign_features
-from keras_vit.weights.layout import Layout, names_pattern
 from keras_vit.weights.sidecar import CONFIG, model_type_of
 
-LAYOUTS: tuple[Layout, ...] = official_layouts.LAYOUTS + torch_layouts.LAYOUTS
+LAYOUTS = tuple(layout for family in FAMILIES for layout in family.layouts)
+_FEATURES = tuple(feature for family in FAMILIES for feature in family.features)
 # From the plain name of an array to its name in the file, and its index in a stack of blocks.
 Sources = dict[str, tuple[str, int | None]]
 
-# Names that transformers 5 has in memory, and what its files call them.
-_ATTENTION = {
-    "attention.query": "q_proj",
-    "attention.key": "k_proj",
-    "attention.value": "v_proj",
-    "output.dense": "o_proj",
-}
-_MODELS = r"((?:vit|deit|ijepa|beit|data2vec_vision)\.)?"
-_IN_MEMORY = tuple(
-    (re.compile(rf"{pattern}(?=\.)"), name)
-    for pattern, name in (
-        (
-            rf"^{_MODELS}layers\.(\d+)\.mlp\.fc1",
-            r"\1encoder.layer.\2.intermediate.dense",
-        ),
-        (rf"^{_MODELS}layers\.(\d+)\.mlp\.fc2", r"\1encoder.layer.\2.output.dense"),
-        (
-            rf"^{_MODELS}layers\.(\d+)\.relative_position_bias",
-            r"\1encoder.layer.\2.attention.attention.relative_position_bias",
-        ),
-        (rf"^{_MODELS}layers\.(\d+)", r"\1encoder.layer.\2"),
-        (r"^model\.layer", "layer"),  # DINOv3
-        *(
-            (rf"(encoder\.layer\.\d+)\.attention\.{name}", rf"\1.attention.{part}")
-            for part, name in _ATTENTION.items()
-        ),
-    )
+# Names in memory and in files, and what may stand before them.
+_IN_MEMORY = tuple(dict.fromkeys(names for layout in LAYOUTS for names in layout.in_memory))
+_BEFORE = dict.fromkeys(
+    prefix for layout in LAYOUTS if layout.in_memory for prefix in layout.prefixes
 )
 # Every model has one of these kernels.
 _FIRST = ("patch_encoder/projection/kernel", "root/conv/kernel", "stem_root/conv/kernel")
@@ -160,22 +139,47 @@ def _count_hits(
     return hits, prefixed
 
 
+def foreign_features(names: Collection[str]) -> list[str]:
+    """Names the features of a file that no model of this package has.
+
+    Args:
+        names: Names of the arrays of the image model that its layout does not know.
+
+    Returns:
+        What the features are called.
+    """
+    return [what for pattern, what in _FEATURES if any(re.search(pattern, name) for name in names)]
+
+
 def published_name(key: str) -> str:
     """A name of transformers 5 in memory, as it stands in published files."""
-    for pattern, name in _IN_MEMORY:
-        key = pattern.sub(name, key)
-    return key
+    return _renamed(key, _IN_MEMORY)
 
 
 def in_memory_name(key: str) -> str:
     """The inverse of `published_name`."""
-    for part, name in _ATTENTION.items():
-        key = key.replace(f".attention.{part}", f".attention.{name}")
-    block = re.compile(r"^((?:vit|deit|beit)\.)?encoder\.layer\.(\d+)")
-    if block.match(key):
-        key = key.replace(".intermediate.dense", ".mlp.fc1").replace(".output.dense", ".mlp.fc2")
-    key = re.sub(r"^layer\.(\d+)", r"model.layer.\1", key)  # of DINOv3
-    return block.sub(r"\1layers.\2", key)
+    return _renamed(key, tuple((theirs, ours) for ours, theirs in _IN_MEMORY))
+
+
+def _renamed(key: str, names: tuple[tuple[str, str], ...]) -> str:
+    """A name with its beginning replaced by the longest that fits, with `{i}` for a number."""
+    for pattern, name in _patterns(names):
+        if found := pattern.match(key):
+            return found.expand(name) + key[found.end() :]
+    return key
+
+
+@cache
+def _patterns(names: tuple[tuple[str, str], ...]) -> list[tuple[re.Pattern[str], str]]:
+    before = "|".join(map(re.escape, _BEFORE))
+    number = re.escape("{i}")
+    return [
+        (
+            re.compile(rf"({before}){re.escape(old).replace(number, '([0-9]+)')}(?=[.]|$)"),
+            r"\1" + new.replace("{i}", r"\2"),
+        )
+        for old, new in sorted(names, key=lambda pair: -len(pair[0]))
+    ]
 
 
 def _current_name(key: str, kind: str) -> str:

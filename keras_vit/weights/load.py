@@ -326,7 +326,7 @@ def _convolution_differences(plan: Plan) -> Iterator[str]:
     part = config.stem if isinstance(config, ViTConfig) else config
     if part is None:
         return
-    theirs = plan.checkpoint.layout.standardization(is_resnet)
+    theirs = plan.checkpoint.layout.standardization
     for field, value in zip(("standardization", "norm_epsilon"), theirs, strict=True):
         if getattr(part, field) != value:
             what = field if is_resnet else f"stem.{field}"
@@ -348,7 +348,7 @@ def _pixel_differences(plan: Plan) -> Iterator[str]:
 
 
 def _default(plan: Plan) -> str:
-    return f"the default of {plan.checkpoint.layout.name.split('_')[0]}"
+    return f"the default of {plan.checkpoint.layout.project}"
 
 
 def _read(plan: Plan, path: str) -> np.ndarray:

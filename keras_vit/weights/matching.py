@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import numpy as np
 
 from keras_vit.config import ResNetConfig, ViTConfig, field_value
+from keras_vit.families.rules import Rule
 from keras_vit.resize import num_biases
 from keras_vit.weights.array_file import FLOATS
 from keras_vit.weights.checkpoint import Checkpoint, PositionTable, position_rows
-from keras_vit.weights.layout import Rule
 from keras_vit.weights.sizes import size
 
 if TYPE_CHECKING:
@@ -251,10 +251,10 @@ def _match_biases(plan: Plan, variable: keras.Variable, key: str, expected: Shap
         return entry.shape
     plan.table = tables[0]
     square = plan.table.grid[0] == plan.table.grid[1]
-    if not square and plan.checkpoint.layout.name == "transformers_beit":
+    if not square and plan.checkpoint.layout.square_biases:
         text = (
             f"{plan.checkpoint.original(key)!r} is of a grid of {plan.table.grid}, whose rows and "
-            "columns transformers exchanges: it computes no distances there"
+            f"columns {plan.checkpoint.layout.project} exchanges: it computes no distances there"
         )
         plan.problems.append(Problem("other positions", text))
     if plan.table.grid == config.grid:

@@ -17,11 +17,11 @@ import numpy as np
 
 from keras_vit.config import ResNetConfig, ResNetStem, ViTConfig, field_value
 from keras_vit.errors import printable
+from keras_vit.families.rules import Layout, Rule
 from keras_vit.files import write_atomically
 from keras_vit.reading import read_text
 from keras_vit.resize import sincos_2d
-from keras_vit.weights import official_layouts, torch_layouts
-from keras_vit.weights.layout import Layout, Rule
+from keras_vit.weights.layout_search import LAYOUTS
 from keras_vit.weights.matching import POSITIONS, config_of, model_variables
 from keras_vit.weights.sidecar import NAMES
 from keras_vit.weights.sidecar_writing import describe
@@ -60,7 +60,7 @@ def save_weights(
         model: A model of `build_vit`, `build_resnet` or `create_model`.
         path: Where to write; `.npz` for `"official"` and `"big_vision"`, `.safetensors` for the
             others.
-        layout: `"official"` (vision_transformer, and big_transfer for BiT), `"big_vision"`,
+        layout: `"official"` (vision_transformer, and big_transfer for ResNets), `"big_vision"`,
             `"timm"` or `"transformers"` (the family follows from the architecture). With `"timm"`
             ViT-5, which timm has not, gets its authors' names.
 
@@ -168,45 +168,14 @@ def check_target(path: str | os.PathLike[str], layout: str) -> None:
 
 def find_layout(config: ViTConfig | ResNetConfig, layout: str) -> Layout:
     """Finds the layout of a project, one of `WRITABLE`, for an architecture."""
-    bit = isinstance(config, ResNetConfig)
-    if layout == "official":
-        return official_layouts.BIT if bit else official_layouts.OFFICIAL
-    if layout == "big_vision":
-        return official_layouts.BIT_BIG_VISION if bit else official_layouts.BIG_VISION
-    if layout == "timm":
-        if isinstance(config, ViTConfig) and config.takes_patches:
-            return torch_layouts.TIMM_NAFLEX
-        if isinstance(config, ViTConfig) and config.block.rope and config.block.rope.register_base:
-            return torch_layouts.VIT5_AUTHORS
-        root = isinstance(config, ViTConfig) and config.stem is not None and not config.stem.stages
-        return (
-            torch_layouts.TIMM_BIT
-            if bit
-            else torch_layouts.TIMM_ROOT
-            if root
-            else torch_layouts.TIMM
-        )
-    return _transformers_layout(config)
-
-
-def _transformers_layout(config: ViTConfig | ResNetConfig) -> Layout:
-    if isinstance(config, ResNetConfig):
-        return torch_layouts.HF_BIT
-    if config.distillation_token:
-        return torch_layouts.HF_DEIT
-    if config.position_embedding == "relative_bias":
-        return torch_layouts.HF_BEIT
-    if config.block.norm == "rms":
-        return torch_layouts.HF_AIMV2
-    if config.norm_before_blocks:
-        return torch_layouts.HF_CLIP
-    if config.block.rope is not None:
-        return torch_layouts.HF_DINOV3
-    if config.pooling == "map" or config.takes_patches:
-        return torch_layouts.HF_SIGLIP
-    if config.block.layer_scale is None:
-        return torch_layouts.HF_VIT
-    return torch_layouts.HF_REGISTERS if config.num_registers else torch_layouts.HF_DINOV2
+    return next(
+        each
+        for each in reversed(LAYOUTS)
+        if each.writes is not None
+        and (each.written_for or each.project) == layout
+        and each.is_resnet == isinstance(config, ResNetConfig)
+        and each.writes(config)
+    )
 
 
 def _check_function(config: ViTConfig | ResNetConfig, layout: Layout) -> None:
@@ -214,128 +183,13 @@ def _check_function(config: ViTConfig | ResNetConfig, layout: Layout) -> None:
     _check_standardization(config, layout)
     if isinstance(config, ResNetConfig):
         return
-    _check_rope(config, layout)
-    naflex = (torch_layouts.HF_SIGLIP, torch_layouts.TIMM_NAFLEX)
-    if config.takes_patches and layout not in naflex:
-        raise ValueError(
-            f"Models of the {layout.name} layout take images of one size, and would give other "
-            f"numbers. Received: max_num_patches={config.max_num_patches}. Save with "
-            'layout="transformers" or "timm".'
-        )
-    if layout is torch_layouts.TIMM_NAFLEX and config.grid[0] != config.grid[1]:
-        raise ValueError(
-            "The table of positions of timm's NaFlex models is a square. Received: a grid of "
-            f"{config.grid}. Save the model with `model.save`."
-        )
-    for field in ("post_norm", "head_width", "grid_attention", "window_size", "num_merged_tokens"):
-        if field_value(config, field):
+    for lack in layout.all_lacks(config):
+        if lack.is_met(config):
+            received = (f"{field}={field_value(config, field)!r}" for field in lack.fields)
             raise ValueError(
-                f"Models of the {layout.name} layout have no {field}, and would give other "
-                f"numbers. Received: {field}={field_value(config, field)!r}. Save the model with "
-                "`model.save`."
+                f"Models of the {layout.name} layout {lack.what}, and would give other numbers. "
+                f"Received: {', '.join(received)}. {lack.advice}"
             )
-    reads = {
-        torch_layouts.HF_VIT: "token",
-        torch_layouts.HF_DEIT: "token",
-        torch_layouts.HF_DINOV2: "token_gap",
-        torch_layouts.HF_REGISTERS: "token_gap",
-        torch_layouts.HF_SIGLIP: "gap",
-        torch_layouts.HF_CLIP: "token",
-        torch_layouts.VIT5_AUTHORS: "token",
-        torch_layouts.HF_BEIT: "gap" if config.norm_after_pooling else "token",
-    }.get(layout)
-    if reads is not None and reads != "gap" and not config.class_token:
-        raise ValueError(f"The {layout.name} layout needs a class token, and the model has none.")
-    if reads is not None and config.classes is not None and config.pooling != reads:
-        raise ValueError(
-            f"The head of the {layout.name} layout reads pooling={reads!r}, that of the model "
-            f"pooling={config.pooling!r}. Save in another layout, or the model without its head."
-        )
-    if config.pooling == "token_gap" and reads is None:
-        raise ValueError(
-            f"No head of the {layout.name} layout reads the class token and the mean of the "
-            'patches (pooling="token_gap"). Save with layout="transformers".'
-        )
-    _check_map(config, layout)
-    if layout is torch_layouts.HF_BEIT and config.grid[0] != config.grid[1]:
-        raise ValueError(
-            "transformers exchanges rows and columns of the position biases of BEiT where the grid "
-            f"is no square, and would give other numbers. Received: a grid of {config.grid}. Save "
-            'with layout="timm".'
-        )
-    if layout is torch_layouts.VIT5_AUTHORS and config.block.norm != "rms":
-        raise ValueError(
-            "The norms of ViT-5 are RMS norms, and files in its names would give other numbers. "
-            f"Received: norm={config.block.norm!r}. Save the model with `model.save`."
-        )
-    timm = (torch_layouts.TIMM, torch_layouts.TIMM_ROOT, torch_layouts.TIMM_NAFLEX)
-    if not config.norm_after_blocks and not config.block.post_norm and layout not in timm:
-        raise ValueError(
-            f"Models of the {layout.name} layout have a norm after the last block, and would give "
-            'other numbers. Received: norm_after_blocks=False. Save with layout="timm".'
-        )
-    if layout is torch_layouts.HF_AIMV2 and not config.norm_patches:
-        raise ValueError(
-            f"Models of the {layout.name} layout have a norm after the patches, and would give "
-            'other numbers. Received: norm_patches=False. Save with layout="timm".'
-        )
-    before = layout.kind == "npz" or layout is torch_layouts.HF_SIGLIP
-    if before and config.norm_after_pooling:
-        raise ValueError(
-            f"In the {layout.name} layout the last norm comes before the pooling, in the model "
-            'after it (norm_after_pooling=True). Save with layout="timm".'
-        )
-
-
-def _check_map(config: ViTConfig, layout: Layout) -> None:
-    """Raises ValueError if the project's pooling has other heads, or attends to other tokens."""
-    # timm's class of models with rotary positions has no choice, as its plain one has another.
-    theirs = layout is torch_layouts.TIMM and config.block.rope is not None
-    same = config.map_prefix_tokens == theirs or not config.num_prefix_tokens
-    if config.pooling != "map":
-        return
-    if config.map_mlp_dim not in (None, config.block.mlp_dim) and not theirs:
-        raise ValueError(
-            f"In the {layout.name} layout the MLP of the pooling is as wide as those of the "
-            f"blocks. Received: map_mlp_dim={config.map_mlp_dim}, mlp_dim="
-            f"{config.block.mlp_dim}. Save "
-            "the model with `model.save`."
-        )
-    if config.map_heads not in (None, config.block.num_heads) and not theirs:
-        raise ValueError(
-            f"In the {layout.name} layout the pooling has as many heads as the blocks. Received: "
-            f"map_heads={config.map_heads}, num_heads={config.block.num_heads}. Save the model "
-            "with "
-            "`model.save`."
-        )
-    if same:
-        return
-    tokens = ("the patches", f"the {config.num_prefix_tokens} tokens before them too")
-    raise ValueError(
-        f"In the {layout.name} layout the pooling attends to {tokens[theirs]}, in the model to "
-        f"{tokens[not theirs]}. Build the model with map_prefix_tokens={theirs}."
-    )
-
-
-def _check_rope(config: ViTConfig, layout: Layout) -> None:
-    """Raises ValueError if the project has no such rotary positions, of which no array tells."""
-    if config.block.rope is None:
-        return
-    centered = config.block.rope.coordinates == "centered"
-    still = config.block.rope.register_base is None
-    if still and (layout is torch_layouts.TIMM or (layout is torch_layouts.HF_DINOV3 and centered)):
-        return
-    if layout is torch_layouts.VIT5_AUTHORS and config.block.rope == layout.options["rope"]:
-        return
-    raise ValueError(
-        f"Models of the {layout.name} layout have no such rotary positions, and would give other "
-        f"numbers. Received: rope={config.block.rope}. "
-        + (
-            "Save the model with `model.save`."
-            if layout is torch_layouts.VIT5_AUTHORS
-            else 'Save with layout="timm".'
-        )
-    )
 
 
 def _check_standardization(config: ViTConfig | ResNetConfig, layout: Layout) -> None:
@@ -343,7 +197,7 @@ def _check_standardization(config: ViTConfig | ResNetConfig, layout: Layout) -> 
     ours: ResNetStem | ResNetConfig | None = (
         config if isinstance(config, ResNetConfig) else config.stem
     )
-    theirs, epsilon = layout.standardization(isinstance(config, ResNetConfig))
+    theirs, epsilon = layout.standardization
     if ours is None or (ours.standardization, ours.norm_epsilon) == (theirs, epsilon):
         return
     raise ValueError(
@@ -414,7 +268,7 @@ def _values(model: Model, layout: Layout) -> dict[str, Sized]:
     for path, constant in layout.constants(config).items():
         values[path] = (constant.shape, functools.partial(np.asarray, constant))
     if isinstance(config, ViTConfig):
-        if config.position_embedding == "sincos_2d" and layout is not official_layouts.BIG_VISION:
+        if config.position_embedding == "sincos_2d" and layout.no_positions != "sincos_2d":
             prefix = config.num_class_tokens if config.position_on_class_token else 0
             table = np.pad(sincos_2d(config.grid, config.width), ((prefix, 0), (0, 0)))[None]
             values[POSITIONS] = (table.shape, lambda: table)

@@ -25,6 +25,7 @@ from keras_vit.families.keys import (
     Sets,
     Size,
 )
+from keras_vit.families.rules import Layout
 from keras_vit.families.table import FAMILIES
 from keras_vit.reading import read_json
 from keras_vit.weights.processors import (
@@ -33,7 +34,7 @@ from keras_vit.weights.processors import (
     timm_preprocessing,
     transformers_preprocessing,
 )
-from keras_vit.weights.timm_names import name_in_path, other_blocks, timm_settings
+from keras_vit.weights.timm_settings import name_in_path, other_blocks, timm_settings
 
 CONFIG = "config.json"
 PREPROCESSOR = "preprocessor_config.json"
@@ -185,12 +186,12 @@ class _Reader:
             self.refuse(f"{where} = {_short(value)} is no size of images", "image_size")
 
 
-def read_sidecar(path: pathlib.Path, layout: str) -> Sidecar:
+def read_sidecar(path: pathlib.Path, layout: Layout) -> Sidecar:
     """Reads `config.json` and `preprocessor_config.json` in the folder of a checkpoint.
 
     Args:
         path: The checkpoint.
-        layout: Name of the layout of its arrays.
+        layout: Layout of its arrays.
 
     Returns:
         What they say, and what the name in the path of a downloaded file of timm says.
@@ -201,14 +202,14 @@ def read_sidecar(path: pathlib.Path, layout: str) -> Sidecar:
         config = {}  # settings of a run of `keras-vit train`
     processor = _load(path.with_name(PREPROCESSOR), reader)
     if "architecture" in config or "pretrained_cfg" in config or "model_args" in config:
-        _read_timm(config, reader, path, layout)
+        _read_timm(config, reader, path, layout.name)
     else:
-        if layout.startswith("timm"):
+        if layout.project == "timm":
             found = name_in_path(path)
             _use_name(found, "the address", reader)
             reader.doubt("the address", found)
         if config:
-            _read_transformers(config, reader, layout)
+            _read_transformers(config, reader, layout.name)
     if processor:
         _add_images(transformers_preprocessing, processor, PREPROCESSOR, reader)
         known = find_processor(processor)

@@ -29,8 +29,8 @@ from keras_vit.families.keys import (
     Sets,
     Size,
 )
-from keras_vit.variants import find_config
-from keras_vit.weights.layout import Layout
+from keras_vit.families.rules import Layout
+from keras_vit.variants import NAMES, find_config
 from keras_vit.weights.processors import (
     OWN,
     PROCESSORS,
@@ -39,7 +39,7 @@ from keras_vit.weights.processors import (
     transformers_preprocessing,
 )
 from keras_vit.weights.sidecar import CONFIG, MODEL_TYPES, PREPROCESSOR, TIMM_MODELS, type_of
-from keras_vit.weights.timm_names import NAMES, timm_settings
+from keras_vit.weights.timm_settings import timm_settings
 
 _LOGGER = logging.getLogger("keras_vit")
 Config = ViTConfig | ResNetConfig
@@ -59,7 +59,7 @@ def describe(config: Config, layout: Layout, class_names: Sequence[str]) -> dict
     Raises:
         ValueError: If the project has no such model or preprocessing; the message names what.
     """
-    if layout.name.startswith("transformers"):
+    if layout.project == "transformers":
         return _describe_transformers(config, layout, class_names)
     return {CONFIG: _describe_timm(config, class_names)}
 
@@ -175,10 +175,9 @@ def _describe_timm(config: Config, class_names: Sequence[str]) -> Fields:
 
 def _timm_name(config: Config) -> str:
     """The name of timm that makes a model, of a class whose arguments are not in the table."""
-    for name in NAMES:
-        try:
-            theirs = find_config(name)
-        except ValueError:
+    for name in (each.timm for each in NAMES.values() if each.timm is not None):
+        theirs = find_config(name)
+        if not isinstance(theirs, ViTConfig):
             continue
         own = replace_fields(theirs, **_settings_of(name, theirs))
         if all(field_value(own, field) == field_value(config, field) for field in _TELLING):

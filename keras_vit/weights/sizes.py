@@ -27,14 +27,14 @@ def read_sizes(find: Find, kind: str) -> dict[str, Any]:
     Returns:
         For a ViT `patch_size`, `width`, `depth`, `mlp_dim`, `channels`, the `stem` of a hybrid,
         and `num_heads` where kernels are split by heads, as in official files, or where heads have
-        norms or position biases. For a BiT `stages`, `width_factor` and `channels`. Empty if the
+        norms or position biases. For a ResNet `stages`, `width_factor` and `channels`. Empty if the
         arrays that tell it are missing.
     """
     if find("root/conv/kernel") is not None:
         return _resnet_sizes(find, kind)
     bias = "bias"
     if kind != "npz" and find("block_0/mlp/hidden/bias") is None:
-        bias = "kernel"  # AIMv2 has no biases
+        bias = "kernel"  # some have no biases
     hidden = find(f"block_0/mlp/hidden/{bias}")
     kernel = find("patch_encoder/projection/kernel")
     axes = (4,) if kind == "npz" else (2, 4)

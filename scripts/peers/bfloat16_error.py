@@ -50,8 +50,7 @@ def compare_ours(folder: pathlib.Path) -> None:
     import keras
 
     import keras_vit
-    from keras_vit.families.newer import FAMILIES
-    from scripts.peers.parity_cases import untold
+    from scripts.peers.parity_cases import NEWER, untold
 
     print("| model | timm under autocast | ours | ratio of largest | ratio of RMS |")
     print("|---|---|---|---|---|")
@@ -64,7 +63,7 @@ def compare_ours(folder: pathlib.Path) -> None:
             input_shape=(size, size, 3),
             patch_size=patch_size,
             include_preprocessing=False,
-            **(untold(variant) if variant in FAMILIES else {}),
+            **(untold(variant) if variant in NEWER else {}),
         )
         scale = np.abs(stored["exact"]).max()
         theirs = stored["half"] - stored["exact"]

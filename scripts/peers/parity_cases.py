@@ -6,7 +6,8 @@ import dataclasses
 from typing import Any
 
 from keras_vit.config import ResNetStem, field_value
-from keras_vit.families.newer import FAMILIES
+from keras_vit.families import google
+from keras_vit.families.table import FAMILIES
 from keras_vit.variants import find_config
 
 
@@ -83,13 +84,19 @@ TIMM = [
     ]
 ]  # fmt: skip
 
+NEWER = {
+    name: fields
+    for family in FAMILIES
+    if family is not google.FAMILY
+    for name, fields in family.variants.items()
+}
 # What no array of newer families tells; their files have no `config.json` here.
 _UNTOLD = ("gelu", "norm_epsilon", "rope", "position_embedding", "pooling")
 
 
 def untold(variant: str, **more: Any) -> dict[str, Any]:
     defaults = {"gelu": "exact", "norm_epsilon": 1e-6, "rope": None}
-    fields = {key: FAMILIES[variant][key] for key in _UNTOLD if key in FAMILIES[variant]}
+    fields = {key: NEWER[variant][key] for key in _UNTOLD if key in NEWER[variant]}
     return {**defaults, **fields, **more}
 
 

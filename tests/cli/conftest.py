@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 
 import keras
 import pytest
@@ -14,6 +15,21 @@ from keras_vit.variants import VARIANTS
 from tests.data.pictures import write_colours
 from tests.fixtures import fill_random, tiny_config
 from tests.official import GOLDEN
+
+
+class ConnectedError(Exception):
+    """A command has connected to something."""
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch):
+    """Refuses connections: no command connects unless it is asked to."""
+
+    def refuse(*_, **__):
+        raise ConnectedError
+
+    for owner, name in ((socket.socket, "connect"), (socket, "getaddrinfo")):
+        monkeypatch.setattr(owner, name, refuse)
 
 
 @pytest.fixture

@@ -125,9 +125,6 @@ def test_a_model_from_training_to_a_verified_export(folder, capsys):
     assert main(["export", "trained", "--to", "saved_model", "--output", "exported"]) == 0
     assert main(["verify", "exported/1", "trained"]) == 0
     assert "differ" in capsys.readouterr().out
-    pytest.importorskip("matplotlib")
-    assert main(["inspect", "trained", "--output", "report.html"]) == 0
-    assert (folder / "report.html").read_text().startswith("<!DOCTYPE html>")
 
 
 def test_weights_of_a_run_are_converted(folder, capsys):

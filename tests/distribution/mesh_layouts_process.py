@@ -16,8 +16,6 @@ from tests.fixtures import fill_random, tiny_config
 
 # A model with every kind of weight: also those of the pooling head and of the normed queries.
 CONFIG = tiny_config(depth=1, qk_norm=True, layer_scale=0.5, pooling="map")
-# Eight devices of data parallelism, and (batch, model); each trains for some seconds.
-SHAPES = ((8,), (2, 4))
 
 
 def distribution(shape):
@@ -68,10 +66,10 @@ def shard_shape(variable):
 
 
 def main(output, *shapes):
-    """Trains on one device, then in each of the shapes."""
+    """Trains in each of the shapes; `None` is one device."""
     assert keras.backend.backend() == "jax" and "tensorflow" not in sys.modules
     results = {}
-    for shape in (None, *shapes):
+    for shape in shapes:
         train(shape, results)
     keras.distribution.set_distribution(None)
     results["predict"] = predict()

@@ -33,15 +33,19 @@ needs_jax = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(
-    scope="module", params=[(2, 4), pytest.param((8,), marks=pytest.mark.slow)], ids=str
-)
-def shape(request):
-    return request.param
-
-
 @pytest.fixture(scope="module")
-def results(shape, tmp_path_factory):
+def results(tmp_path_factory):
+    """Of training with two devices for the batch and four for the model, and of `predict`."""
+    return train(tmp_path_factory, [(2, 4)])
+
+
+@pytest.fixture(scope="module", params=[(2, 4), (8,)], ids=str)
+def compared(request, tmp_path_factory):
+    """A shape, and results of training on one device and in the shape."""
+    return request.param, train(tmp_path_factory, [None, request.param])
+
+
+def train(tmp_path_factory, shapes):
     path = tmp_path_factory.mktemp("layouts") / "results.npz"
     environment = {
         **os.environ,
@@ -52,7 +56,7 @@ def results(shape, tmp_path_factory):
         " --xla_backend_optimization_level=0",
         "PYTHONPATH": str(ROOT),
     }
-    code = f"from tests.distribution.mesh_layouts_process import main; main(sys.argv[1], {shape})"
+    code = f"from tests.distribution.mesh_layouts_process import main; main(sys.argv[1], *{shapes})"
     command = [sys.executable, "-c", HIDE_TENSORFLOW + code, path]
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -61,7 +65,8 @@ def results(shape, tmp_path_factory):
 
 @needs_jax
 @pytest.mark.slow
-def test_every_layout_trains_as_one_device_does(results, shape):
+def test_every_layout_trains_as_one_device_does(compared):
+    shape, results = compared
     for kind, tolerance in (("losses", 2e-6), ("accuracies", 0)):
         single, split = results[f"None/{kind}"], results[f"{shape}/{kind}"]
         np.testing.assert_allclose(split, single, rtol=tolerance, atol=0)
@@ -71,6 +76,8 @@ def test_every_layout_trains_as_one_device_does(results, shape):
     for key in weights:
         split = results[key.replace("None", str(shape))]
         np.testing.assert_allclose(split, results[key], rtol=0, atol=2e-6, err_msg=key)
+    if shape == (8,):  # data parallelism splits none
+        assert tuple(results["(8,)/shards/block_0/attention/qkv/kernel"]) == (32, 96)
 
 
 @needs_jax
@@ -80,10 +87,7 @@ def test_jax_predicts_without_tensorflow(results):
 
 
 @needs_jax
-def test_kernels_and_the_memory_of_the_optimizer_are_split(results, shape):
-    if shape == (8,):  # data parallelism splits none
-        assert tuple(results["(8,)/shards/block_0/attention/qkv/kernel"]) == (32, 96)
-        return
+def test_kernels_and_the_memory_of_the_optimizer_are_split(results):
     expected = {
         "block_0/attention/qkv/kernel": (32, 24),
         "block_0/attention/qkv/bias": (24,),

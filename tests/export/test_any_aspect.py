@@ -16,7 +16,7 @@ from keras_vit.export.onnx import export_onnx
 from keras_vit.export.openvino import export_openvino
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.verify import verify_export
-from keras_vit.families.newer import SIGLIP2_NAFLEX
+from keras_vit.families.siglip import SIGLIP2_NAFLEX
 from keras_vit.models.naflex import build_naflex
 from tests.fixtures import fill_random
 

@@ -37,6 +37,10 @@ def exported(model, tmp_path_factory):
     return export_onnx(model, tmp_path_factory.mktemp("onnx") / "tiny.onnx", labels=LABELS)
 
 
+def count_operators(graph):
+    return collections.Counter(node.op_type for node in graph.nodes)
+
+
 def test_float32_gives_the_models_logits_for_any_batch(exported, model, pixels):
     assert exported.max_difference < 1e-6
     run = load_onnx(exported.path)

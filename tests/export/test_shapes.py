@@ -19,9 +19,10 @@ from keras_vit.export.onnx import export_onnx
 from keras_vit.export.openvino import export_openvino
 from keras_vit.export.runners import _interpreter, load_onnx, load_openvino
 from keras_vit.export.saved_model import export_saved_model
-from keras_vit.families.newer import SIGLIP2_NAFLEX
+from keras_vit.families.siglip import SIGLIP2_NAFLEX
 from keras_vit.segmentation.export import export_segmenter
 from keras_vit.segmentation.model import build_segmenter
+from tests.checks import quick
 from tests.fixtures import tiny_config
 
 # As many pixels as one image, or some, rows that patches leave out, channels that broadcast.
@@ -145,9 +146,10 @@ def litert_runner(path):
     return run
 
 
-@pytest.mark.parametrize(
-    ("precision", "batch_size"), [("float32", 1), ("float32", None), ("dynamic", 1), ("int8", 1)]
-)
+LITERT = [("float32", 1), ("float32", None), ("dynamic", 1), ("int8", 1)]
+
+
+@pytest.mark.parametrize(("precision", "batch_size"), quick(LITERT, ("float32", None), ("int8", 1)))
 def test_litert_files_that_are_resized(precision, batch_size, model, pixels, tmp_path):
     calibration = pixels if precision == "int8" else None
     path = tmp_path / "m.tflite"

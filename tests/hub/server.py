@@ -11,6 +11,9 @@ import threading
 import time
 from collections.abc import Iterator
 
+import huggingface_hub
+from huggingface_hub import constants, file_download
+
 
 @dataclasses.dataclass
 class File:
@@ -148,3 +151,15 @@ def serve(files: dict[str, File]) -> Iterator[Server]:
         finally:
             httpd.shutdown()
             thread.join()
+
+
+def point_client_to(url: str, monkeypatch) -> None:
+    """Makes the client of the Hugging Face hub ask a server on this machine."""
+    template = url + "/{repo_id}/resolve/{revision}/{filename}"
+    for module in (constants, file_download):  # older clients have a copy
+        monkeypatch.setattr(module, "HUGGINGFACE_CO_URL_TEMPLATE", template, raising=False)
+    monkeypatch.setattr(constants, "ENDPOINT", url)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True, raising=False)
+    if hasattr(huggingface_hub, "close_session"):  # or it keeps the certificates that it knows
+        huggingface_hub.close_session()

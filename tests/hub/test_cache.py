@@ -11,10 +11,10 @@ import pathlib
 import subprocess
 import sys
 import zipfile
+from unittest import mock
 
 import numpy as np
 import pytest
-from huggingface_hub import constants
 
 import keras_vit
 from keras_vit.errors import DownloadError
@@ -55,8 +55,9 @@ def server(file):
         yield server
 
 
-def quick_fetch(address, **options):
-    return fetch(address, **{"backoff": 0.01, **options})
+def quick_fetch(address, attempts=4, **options):
+    with mock.patch.multiple(download, ATTEMPTS=attempts, BACKOFF=0.001):
+        return fetch(address, **options)
 
 
 def address_of(server):
@@ -213,15 +214,14 @@ def test_a_corrupt_reply_is_fetched_once_more(server, file):
     assert len(server.requests) == 2
 
 
-@pytest.mark.parametrize("known", ["nothing", "sha256", "md5 of the server"])
+@pytest.mark.parametrize("known", ["nothing", "md5 of the server"])
 def test_a_file_that_stays_corrupt_is_refused(server, file, known):
     file.corrupt_times = 9
-    options = {"sha256": hashlib.sha256(CONTENT).hexdigest()} if known == "sha256" else {}
     if known == "md5 of the server":
         file.headers = file.md5_header
-    reason = {"nothing": "it is damaged", "sha256": "its sha256 is", "md5 of the server": "its md5"}
+    reason = {"nothing": "it is damaged", "md5 of the server": "its md5"}
     with pytest.raises(DownloadError, match=reason[known]):
-        quick_fetch(address_of(server), **options)
+        quick_fetch(address_of(server))
     assert left_over() == []
     assert len(server.requests) == 2
 
@@ -229,19 +229,6 @@ def test_a_file_that_stays_corrupt_is_refused(server, file, known):
 def test_the_md5_that_a_server_publishes_is_accepted_where_it_is_right(server, file):
     file.headers = file.md5_header
     assert quick_fetch(address_of(server)).read_bytes() == CONTENT
-
-
-def test_another_size_than_published_is_refused_before_it_is_downloaded(server):
-    with pytest.raises(DownloadError, match=f"has {len(CONTENT):,} bytes, expected 7"):
-        quick_fetch(address_of(server), size=7)
-    assert left_over() == []
-
-
-def test_another_size_than_published_is_refused_where_the_server_states_none(server, file):
-    file.chunked = True
-    with pytest.raises(DownloadError, match=f"has {len(CONTENT):,} bytes, expected 7"):
-        quick_fetch(address_of(server), size=7)
-    assert left_over() == []
 
 
 def test_a_busy_server_is_asked_again(server, file):
@@ -254,7 +241,7 @@ def test_waits_double_and_follow_the_server(server, file, monkeypatch):
     waits = []
     monkeypatch.setattr(download.time, "sleep", waits.append)
     file.answers = [503] * 3
-    fetch(address_of(server), backoff=1.0)
+    fetch(address_of(server))
     assert [0.7 < waits[0] < 1.3, 1.5 <= waits[1] <= 2.5, 3 <= waits[2] <= 5] == [True] * 3
     waits.clear()
     file.answers, file.headers = [503], {"Retry-After": "7"}
@@ -323,16 +310,11 @@ def test_too_small_a_disk_is_told_before_the_download(server, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("leave", [0, 4096, 100_000])
 @pytest.mark.parametrize("chunked", [False, True])
-@pytest.mark.parametrize("is_hub", [False, True])
-def test_a_disk_that_is_really_full(is_hub, chunked, leave, small_disk, monkeypatch):
+def test_a_disk_that_is_really_full(chunked, leave, small_disk, monkeypatch):
     """Of a reply without a length the disk takes a part; nothing of it stays."""
     monkeypatch.setenv("KERAS_VIT_CACHE", str(small_disk.path / "cache"))
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(small_disk.path / "hf"))
-    headers = {"X-Repo-Commit": "0123abc"}
-    names = [f"timm/vit/resolve/{revision}/a.npz" for revision in ("main", "0123abc")]
-    with serve({name: File(CONTENT, chunked=chunked, headers=headers) for name in names}) as server:
-        monkeypatch.setattr(constants, "ENDPOINT", server.url)
-        address = "hf://timm/vit/a.npz" if is_hub else server.address(names[0])
+    with serve({"a.npz": File(CONTENT, chunked=chunked)}) as server:
+        address = server.address("a.npz")
         small_disk.fill(leave)
         with pytest.raises(DownloadError, match=r"The disk of .*disk.* is full: .*KERAS_VIT_CACHE"):
             quick_fetch(address)
@@ -345,7 +327,7 @@ def test_a_disk_that_is_really_full(is_hub, chunked, leave, small_disk, monkeypa
 def test_a_cache_that_cannot_be_written_to(server, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "file"))
-    with pytest.raises(DownloadError, match=r"Nothing can be written.*Set KERAS_VIT_CACHE"):
+    with pytest.raises(DownloadError, match=r"cannot be written.*Set KERAS_VIT_CACHE"):
         quick_fetch(address_of(server))
 
 
@@ -361,7 +343,9 @@ def test_offline_uses_what_is_there_and_nothing_else(server, monkeypatch):
 def test_a_changed_file_of_the_cache_is_found(server):
     path = quick_fetch(address_of(server))
     path.write_bytes(CONTENT[:-1] + b"!")
-    with pytest.raises(DownloadError, match=r"its sha256 is .* expected .*Delete it"):
+    with pytest.raises(
+        DownloadError, match=r"its sha256 is .* expected .*Delete .*x\.npz, to have"
+    ):
         quick_fetch(address_of(server))
     path.write_bytes(CONTENT[:1000])
     with pytest.raises(DownloadError, match="it has 1,000 bytes, expected 200,"):
@@ -393,12 +377,6 @@ def test_another_file_at_a_known_address_is_refused(server, file):
     with pytest.raises(DownloadError, match="another one than when it was first used"):
         quick_fetch(address_of(server))
     assert left_over() == ["B 16+x.npz.json"]
-
-
-def test_a_hash_given_later_is_held_against_the_record(server):
-    quick_fetch(address_of(server), sha256=hashlib.sha256(CONTENT).hexdigest().upper())
-    with pytest.raises(DownloadError, match=f"expected {'0' * 64}"):
-        quick_fetch(address_of(server), sha256="0" * 64)
 
 
 def test_a_file_copied_into_the_cache_is_checked_and_recorded(server):
@@ -439,8 +417,9 @@ def test_a_local_file_is_returned_as_it_is(tmp_path):
     path = tmp_path / "mine.npz"
     path.write_bytes(CONTENT)
     assert fetch(path) == fetch(path.as_uri()) == fetch(str(path)) == path
-    with pytest.raises(DownloadError, match=r"it has .* bytes, expected 3"):
-        fetch(path, size=3)
+    (tmp_path / "short.npz").write_bytes(CONTENT[:5000])
+    with pytest.raises(DownloadError, match=r"short\.npz is not the file .*: it is damaged"):
+        fetch(tmp_path / "short.npz")
     with pytest.raises(DownloadError, match=r"There is no file .*absent\.npz"):
         fetch(tmp_path / "absent.npz")
     assert not cache_dir().exists()
@@ -470,7 +449,7 @@ package = types.ModuleType("keras_vit")  # without the imports of the package: t
 package.__path__ = [sys.argv[1]]
 sys.modules["keras_vit"] = package
 from keras_vit.hub.cache import fetch
-print(fetch(sys.argv[2], backoff=0.01).read_bytes() == open(sys.argv[3], "rb").read())
+print(fetch(sys.argv[2]).read_bytes() == open(sys.argv[3], "rb").read())
 """
 
 

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import itertools
 import time
 
 import pytest
-from huggingface_hub import constants
 
 from keras_vit.errors import DownloadError
 from keras_vit.files import cache_dir
 from keras_vit.hub import connection, download
 from keras_vit.hub.cache import fetch
 from tests.hub.hostile import certificate, drip, serve_bytes
-from tests.hub.test_cache import CONTENT
+from tests.hub.test_cache import CONTENT, quick_fetch
 
 OK = b"HTTP/1.1 200 OK\r\n"
+LENGTH = b"Content-Length: %d\r\n\r\n" % len(CONTENT)
 
 
 @pytest.fixture(autouse=True)
@@ -33,47 +32,13 @@ def pem(tmp_path_factory):
     return certificate(tmp_path_factory.mktemp("tls"))
 
 
-HEAD = OK + (
-    b'X-Repo-Commit: 0123abc\r\nETag: "%s"\r\nContent-Length: %d\r\n\r\n'
-    % (hashlib.sha256(CONTENT).hexdigest().encode(), len(CONTENT))
-)
-
-
-class Route:
-    """A way to the same server: an address, or a hub's answer about a file or its download.
-
-    Attributes:
-        tls: The server's certificate, or `None`.
-        before: Replies that come before those of a test.
-    """
-
-    def __init__(self, scheme, way, pem, patch):
-        self.tls = pem if scheme == "https" else None
-        self.before = [HEAD] if way == "hub's file" else []
-        self.is_hub, self.patch = way != "address", patch
-        if self.tls:
-            patch.setenv("SSL_CERT_FILE", str(pem[0]))
-
-    def fetch(self, url, **options):
-        if self.is_hub:
-            self.patch.setattr(constants, "ENDPOINT", url.removesuffix("/a.npz"))
-            url = "hf://timm/vit/a.npz"
-        return fetch(url, **{"backoff": 0.001, **options})
-
-
-@pytest.fixture(
-    params=[
-        ("http", "address"),
-        ("https", "address"),
-        ("http", "hub's answer"),
-        ("https", "hub's file"),
-    ],
-    ids=", ".join,
-)
-def route(request, pem, monkeypatch, tmp_path):
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache" / "hf"))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    return Route(*request.param, pem, monkeypatch)
+@pytest.fixture(params=["http", "https"])
+def tls(request, pem, monkeypatch):
+    """The server's certificate, known to the client, or `None`."""
+    if request.param == "http":
+        return None
+    monkeypatch.setenv("SSL_CERT_FILE", str(pem[0]))
+    return pem
 
 
 def nothing_is_left():
@@ -105,22 +70,19 @@ NONSENSE = {
 
 
 @pytest.mark.parametrize("reply", NONSENSE)
-def test_nonsense_is_a_download_error(reply, route):
-    server = serve_bytes(*route.before, NONSENSE[reply], tls=route.tls)
-    with server as url, pytest.raises(DownloadError):
-        route.fetch(url, attempts=2)
+def test_nonsense_is_a_download_error(reply, tls):
+    with serve_bytes(NONSENSE[reply], tls=tls) as url, pytest.raises(DownloadError):
+        quick_fetch(url, attempts=2)
     assert nothing_is_left()
 
 
-def test_tls_needs_a_certificate_that_is_known(route, pem, monkeypatch):
+def test_tls_needs_a_certificate_that_is_known(pem, monkeypatch):
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
-    reply = OK + b"Content-Length: %d\r\n\r\n" % len(CONTENT) + CONTENT
-    before = [HEAD] if route.is_hub else []
-    with serve_bytes(*before, reply, tls=pem) as url:
+    with serve_bytes(OK + LENGTH + CONTENT, tls=pem) as url:
         with pytest.raises(DownloadError, match=r"certificate of 127.* cannot be verified"):
-            route.fetch(url, attempts=1)
+            quick_fetch(url, attempts=1)
         monkeypatch.setenv("SSL_CERT_FILE", str(pem[0]))
-        assert route.fetch(url, attempts=1).read_bytes() == CONTENT
+        assert quick_fetch(url, attempts=1).read_bytes() == CONTENT
 
 
 DRIPS = {
@@ -132,16 +94,13 @@ DRIPS = {
 
 
 @pytest.mark.parametrize("where", DRIPS)
-def test_a_drip_ends(where, route, monkeypatch):
+def test_a_drip_ends(where, tls, monkeypatch):
     monkeypatch.setattr(connection, "WINDOW", 0.2)
     start = time.monotonic()
     reason = r"less than 65,536 bytes in 0\.2 s.*Tried 2 times"
-    if route.is_hub and not route.before and where != "in the headers":
-        pytest.skip("the body of an answer without one is not read")
-    reply = functools.partial(drip, DRIPS[where], 0.02)
-    dripping = serve_bytes(*route.before, reply, tls=route.tls)
+    dripping = serve_bytes(functools.partial(drip, DRIPS[where], 0.02), tls=tls)
     with dripping as url, pytest.raises(DownloadError, match=reason):
-        route.fetch(url, attempts=2)
+        quick_fetch(url, attempts=2)
     assert time.monotonic() - start < 10
 
 
@@ -152,18 +111,11 @@ def endless(pause=0.0):
         time.sleep(pause)
 
 
-def test_a_body_without_an_end_ends(route, monkeypatch):
-    before = [HEAD] if route.is_hub else []
-    with serve_bytes(*before, endless, tls=route.tls) as url:
-        stated = 7 + 2**18 if not before else len(CONTENT) + 2**18  # the hub states it
-        with pytest.raises(DownloadError, match=f"more than {stated:,} bytes, without an end"):
-            route.fetch(url, size=None if before else 7)
+def test_a_body_without_an_end_ends(tls, monkeypatch):
     monkeypatch.setattr(download, "_LARGEST", 10**6)
-    before = [HEAD.replace(b"Content-Length", b"X-Length")] if route.is_hub else []
     message = "sends more than 1,000,000 bytes, without an end"
-    server = serve_bytes(*before, endless, tls=route.tls)
-    with server as url, pytest.raises(DownloadError, match=message):
-        route.fetch(url)
+    with serve_bytes(endless, tls=tls) as url, pytest.raises(DownloadError, match=message):
+        quick_fetch(url)
     assert {path.suffix for path in cache_dir().rglob("*") if path.is_file()} <= {".lock"}
 
 
@@ -173,11 +125,11 @@ def test_a_download_ends_after_its_longest_time(monkeypatch):
     monkeypatch.setattr(download, "_LONGEST", 0.5)
     steady = serve_bytes(functools.partial(endless, 0.05))
     with steady as url, pytest.raises(DownloadError, match="the download takes too long"):
-        fetch(url, attempts=1000)
+        quick_fetch(url, attempts=1000)
 
 
 @pytest.mark.parametrize("etag", [b'ETag: "v2"\r\n', b""])
-def test_a_file_that_changes_between_ranges_is_not_mixed(etag, route):
+def test_a_file_that_changes_between_ranges_is_not_mixed(etag, tls):
     half = len(CONTENT) // 2
     whole = b"Content-Length: %d\r\nETag: %s\r\n\r\n"
     range_of = b"HTTP/1.1 206 Partial\r\n" + etag + b"Content-Range: bytes %d-%d/%d\r\n\r\n"
@@ -186,25 +138,12 @@ def test_a_file_that_changes_between_ranges_is_not_mixed(etag, route):
         range_of % (half, len(CONTENT) - 1, len(CONTENT)) + CONTENT[half:],
         OK + whole % (len(CONTENT), b'"v2"') + CONTENT,
     ]
-    before = [HEAD] if route.is_hub else []
-    with serve_bytes(*before, *replies, tls=route.tls) as url:
-        assert route.fetch(url).read_bytes() == CONTENT
+    with serve_bytes(*replies, tls=tls) as url:
+        assert quick_fetch(url).read_bytes() == CONTENT
 
 
 def test_names_that_are_too_long_for_the_disk():
-    reply = OK + b"Content-Length: %d\r\n\r\n" % len(CONTENT) + CONTENT
-    with serve_bytes(reply) as url:
+    with serve_bytes(OK + LENGTH + CONTENT) as url:
         base = url.removesuffix("a.npz")
         for path in ("%C3%A9" * 300, "abc/" * 2000 + "x", "x" * 5000):
             assert fetch(f"{base}{path}.npz").read_bytes() == CONTENT
-
-
-@pytest.mark.parametrize("path", ["é" * 300, "abc/" * 2000 + "x", "x" * 300])
-def test_names_that_are_too_long_for_the_cache_of_the_hub(path, tmp_path, monkeypatch):
-    """Its layout keeps the names of repositories."""
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache" / "hf"))
-    body = OK + b"Content-Length: %d\r\n\r\n" % len(CONTENT) + CONTENT
-    with serve_bytes(HEAD, body) as url, pytest.raises(DownloadError, match="name too long"):
-        monkeypatch.setattr(constants, "ENDPOINT", url.removesuffix("/a.npz"))
-        fetch(f"hf://timm/vit/{path}.npz", attempts=1)
-    assert nothing_is_left()

@@ -17,7 +17,7 @@ from keras_vit.layers.pooling import AttentionPooling, MeanPooling
 from keras_vit.layers.rotary import rotary_tables
 from tests import reference
 from tests.checks import check_layer
-from tests.fixtures import fill_random
+from tests.fixtures import fill_random, numpy
 
 GRID, PREFIX, HEADS, WIDTH = (3, 4), 2, 2, 16
 TOKENS = np.random.default_rng(7).normal(size=(2, 14, WIDTH)).astype("float32")
@@ -35,10 +35,6 @@ VIT5 = {
     "num_prefix_tokens": 5,
     "num_registers": 4,
 }
-
-
-def numpy(x):
-    return keras.ops.convert_to_numpy(x)
 
 
 def built(layer, seed=0):

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+import pathlib
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from keras_vit.checks import check_heads
+from keras_vit.config import BlockOptions
 from keras_vit.layers.attention import SelfAttention
 from keras_vit.layers.block import LayerScale, TransformerBlock
 from tests import reference
 from tests.checks import check_layer, quick
-from tests.fixtures import fill_random
+from tests.fixtures import fill_random, numpy
 
 TOKENS = np.random.default_rng(7).normal(size=(2, 5, 16)).astype("float32")
-
-
-def numpy(x):
-    return keras.ops.convert_to_numpy(x)
 
 
 def built(layer, seed=0):
@@ -269,3 +269,12 @@ def test_inference_and_scores_do_without():
     outputs, scores = block(tokens, return_attention_scores=True, training=True)
     np.testing.assert_allclose(block(tokens), outputs, atol=1e-6)
     assert scores.shape == (1, 2, 5, 5)
+
+
+@pytest.mark.parametrize("field", dataclasses.fields(BlockOptions), ids=lambda field: field.name)
+def test_every_option_is_a_keyword_and_stands_in_the_docs(field):
+    default = {"num_heads": 2, "mlp_dim": 8}.get(field.name, field.default)
+    config = TransformerBlock(**{"num_heads": 2, "mlp_dim": 8, field.name: default}).get_config()
+    assert config[field.name] == default
+    page = pathlib.Path(__file__).parents[2] / "docs/configuration.md"
+    assert f"`{field.name}`" in page.read_text().partition("## What excludes what")[0]

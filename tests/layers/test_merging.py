@@ -12,13 +12,9 @@ from keras_vit.layers.merging import TokenMerging
 from keras_vit.layers.pooling import AttentionPooling, MeanPooling
 from tests import reference_merging
 from tests.checks import check_config
-from tests.fixtures import fill_random
+from tests.fixtures import fill_random, numpy
 
 CASES = [(2, 1, 9), (3, 0, 9), (4, 0, 9), (1, 2, 10), (5, 3, 13), (9, 1, 7)]
-
-
-def numpy(x):
-    return keras.ops.convert_to_numpy(x)
 
 
 def draw(num_tokens, seed=0):

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import keras
 import numpy as np
 import pytest
 
 from keras_vit.layers.pooling import AttentionPooling, MeanPooling, TokenPooling
 from tests import reference
 from tests.checks import check_layer
-from tests.fixtures import fill_random
+from tests.fixtures import fill_random, numpy
 
 TOKENS = np.random.default_rng(7).normal(size=(2, 5, 16)).astype("float32")
-
-
-def numpy(x):
-    return keras.ops.convert_to_numpy(x)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,7 @@
-"""Patches, learned tokens and places."""
+"""Learned tokens, their positions, and patches that training leaves out."""
 
 from __future__ import annotations
 
-import keras
 import numpy as np
 import pytest
 
@@ -10,10 +9,7 @@ from keras_vit.layers.patches import PatchDropout
 from keras_vit.layers.tokens import AddPositionEmbedding, ClassToken
 from keras_vit.resize import sincos_2d
 from tests.checks import check_config, check_layer
-
-
-def numpy(x):
-    return keras.ops.convert_to_numpy(x)
+from tests.fixtures import numpy
 
 
 @pytest.mark.parametrize("options", [{}, {"num_tokens": 4, "insert_at": 1, "stddev": 0.1}])

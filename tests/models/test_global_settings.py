@@ -185,10 +185,9 @@ def test_readers_of_images_and_checkpoints_take_channels_last(tmp_path):
         model = keras_vit.from_pretrained(tmp_path / "model")
         augmentation = keras_vit.data.Augmentation(rand_augment=(1, 5))
         arrays = keras_vit.read_arrays(pixels, np.arange(4) % 2, ["a", "b"])
-        sets = (arrays, keras_vit.read_folder(tmp_path / "images"))
-        batches = [keras_vit.data.eval_batches(x, model, 4, one_hot=False) for x in sets]
-        batches += [keras_vit.data.train_batches(x, model, 4, augmentation) for x in sets]
-        yield from (array for each in batches for array in next(iter(each)))
+        folder = keras_vit.read_folder(tmp_path / "images")
+        yield from next(iter(keras_vit.data.eval_batches(folder, model, 4, one_hot=False)))
+        yield from next(iter(keras_vit.data.train_batches(arrays, model, 4, augmentation)))
         yield from keras_vit.data.read_images(tmp_path / "images")
         yield model(np.stack(pixels)[:, :32, :32], training=False)
 

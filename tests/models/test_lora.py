@@ -13,11 +13,7 @@ from ai_edge_litert.interpreter import Interpreter
 import keras_vit
 from keras_vit.layers.dense import Dense
 from keras_vit.models.lora import add_lora, lora_layers, merge_lora
-from tests.fixtures import fill_random, images_for, tiny_config
-
-
-def numpy(x):
-    return keras.ops.convert_to_numpy(x)
+from tests.fixtures import fill_random, images_for, numpy, tiny_config
 
 
 def build(**options):

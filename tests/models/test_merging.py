@@ -18,7 +18,7 @@ from keras_vit.models.vit import build_vit
 from keras_vit.train.masked_patches import masked_patch_model
 from keras_vit.variants import find_config
 from keras_vit.weights.load import load_weights
-from tests.fixtures import fill_random, images_for, tiny_config
+from tests.fixtures import fill_random, images_for, numpy, tiny_config
 
 HEADS = {
     "token": {},
@@ -27,10 +27,6 @@ HEADS = {
     "map": {"pooling": "map", "class_token": False},
 }
 slow = pytest.mark.slow
-
-
-def numpy(x):
-    return keras.ops.convert_to_numpy(x)
 
 
 def build(**options):

@@ -12,14 +12,14 @@ from keras_vit.analysis.attention import attention_rollout
 from keras_vit.config import replace_fields
 from keras_vit.create import build
 from keras_vit.evaluate.few_shot import evaluate_few_shot
-from keras_vit.families.newer import FAMILIES as VARIED
 from keras_vit.models.lora import add_lora, lora_layers, merge_lora
 from keras_vit.models.resizing import resize_model
 from keras_vit.models.vit import build_vit
 from keras_vit.variants import VARIANTS
 from tests import workers
 from tests.checks import quick
-from tests.fixtures import fill_random, images_for
+from tests.fixtures import fill_random, images_for, numpy
+from tests.test_variants import NEWER
 
 CLASSES = 3
 SMALL = {
@@ -61,12 +61,8 @@ def filled(family):
     return model
 
 
-def numpy(x):
-    return keras.ops.convert_to_numpy(x)
-
-
 def test_every_newer_family_is_here():
-    others = [name for name, fields in VARIED.items() if "max_num_patches" not in fields]
+    others = [name for name in NEWER if not VARIANTS[name].takes_patches]
     assert {name.rpartition("_")[0] for name in FAMILIES} == {
         name.rpartition("_")[0]
         for name in others  # tests/weights/test_naflex.py has the rest

@@ -10,11 +10,7 @@ import pytest
 
 import keras_vit
 from tests.checks import quick
-from tests.fixtures import fill_random, images_for, tiny_config
-
-
-def numpy(x):
-    return keras.ops.convert_to_numpy(x)
+from tests.fixtures import fill_random, images_for, numpy, tiny_config
 
 
 def quantize(model, mode):

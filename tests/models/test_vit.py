@@ -16,7 +16,7 @@ from keras_vit.models.vit import build_vit
 from keras_vit.runtime.model import Model
 from keras_vit.train.new_head import adapt_model
 from tests.checks import quick
-from tests.fixtures import fill_random, images_for, tiny_config
+from tests.fixtures import fill_random, images_for, numpy, tiny_config
 
 # Every option, alone and with others, in one block.
 OPTIONS = {
@@ -95,10 +95,6 @@ COMPILED = ("relative", "everything", "eva02")  # `fit` compiles the default bel
 
 def build(name):
     return build_vit(tiny_config(depth=1, **OPTIONS[name]))
-
-
-def numpy(x):
-    return keras.ops.convert_to_numpy(x)
 
 
 @pytest.fixture

@@ -71,39 +71,42 @@ def test_every_listed_name_is_used_and_listed_once():
     assert [name for name in LISTED if name not in source.replace(table, "")] == []
 
 
-@functools.cache
 def own_names() -> set[str]:
     """Private names that this package itself defines or assigns on `self`, or on the module."""
     names = set()
-    for tree in TREES.values():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                names.add(node.name)
-            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-                names.add(node.attr)
-            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                names.add(node.id)
+    for _, node in nodes():
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            names.add(node.attr)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
     return names
 
 
-def private_accesses(path: pathlib.Path):
-    """(line, name) of each `value._name`, and of each name in `vars(value)["_name"]`."""
-    for node in ast.walk(TREES[path]):
+def nodes():
+    for path, tree in TREES.items():
+        for node in ast.walk(tree):
+            yield path, node
+
+
+def private_accesses():
+    """(path, line, name) of each `value._name`, and of each name in `getattr(value, "_name")`."""
+    for path, node in nodes():
         if isinstance(node, ast.Attribute) and PRIVATE.fullmatch(node.attr):
-            yield node.lineno, node.attr
+            yield path, node.lineno, node.attr
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("getattr", "hasattr"):
             name = getattr(node.args[1], "value", None)
             if isinstance(name, str) and PRIVATE.fullmatch(name):
-                yield node.lineno, name
+                yield path, node.lineno, name
 
 
-@pytest.mark.parametrize("path", TREES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_only_listed_names_are_used(path):
+def test_only_listed_names_are_used():
     """Names that are not this package's own are listed; those that are listed stay in runtime."""
     ours = own_names() - LISTED
     optimizers = (":BaseOptimizer", ":Adam")  # the optimizers of train/ derive from them
     overridable = {row.name for row in PRIVATE_NAMES if row.owner.endswith(optimizers)}
-    for line, name in private_accesses(path):
+    for path, line, name in private_accesses():
         assert name in ours or name in LISTED, f"{path}:{line}: {name} is not in PRIVATE_NAMES"
         allowed = path.parent == HOME.parent or (
             path.parent.name == "train" and name in overridable
@@ -111,9 +114,8 @@ def test_only_listed_names_are_used(path):
         assert name in ours or allowed, f"{path}:{line}: use a function of {HOME.name} for {name}"
 
 
-@pytest.mark.parametrize("path", TREES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_private_modules_are_imported_in_one_place(path):
-    for node in ast.walk(TREES[path]):
+def test_private_modules_are_imported_in_one_place():
+    for path, node in nodes():
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [node.module] if isinstance(node, ast.ImportFrom) else []
         private = [n for n in names if n.startswith(("keras.src", "tensorflow.python"))]

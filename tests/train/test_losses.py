@@ -1,4 +1,4 @@
-"""Tests the losses of regression."""
+"""Tests the losses of regression and of several labels."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 
+import keras_vit
 from keras_vit.train.losses import RegressionLoss
 from keras_vit.train.metrics import TargetError
 
@@ -26,3 +27,23 @@ def test_the_regression_loss_is_kerass_on_standardised_targets(loss):
     assert float(error.result()) == pytest.approx(
         np.abs(true - mean - stddev * z)[:, 1].mean(), rel=1e-5
     )
+
+
+def test_the_sigmoid_loss_is_summed_over_classes():
+    rng = np.random.default_rng(1)
+    logits = rng.normal(0, 5, (4, 50)).astype("float32")
+    labels = np.eye(50)[[1, 2, 3, 4]]
+    for smoothing, on, off in ((0.0, 1.0, 0.0), (2e-4, 1 - 1e-4, 1e-4)):
+        y = np.where(labels, on, off)
+        x = logits.astype("float64")
+        terms = y * np.log1p(np.exp(-x)) + (1 - y) * np.log1p(np.exp(x))
+        found = keras_vit.train.SigmoidCrossentropy(smoothing)(labels, logits)
+        np.testing.assert_allclose(found, terms.sum(-1).mean(), rtol=1e-5)
+        keras_loss = keras.losses.BinaryCrossentropy(from_logits=True, label_smoothing=smoothing)
+        np.testing.assert_allclose(found, 50 * keras_loss(labels, logits), rtol=1e-5)
+    extreme = keras_vit.train.SigmoidCrossentropy()([[1.0, 0.0]], [[200.0, -200.0]])
+    assert float(extreme) == 0
+    saved = keras.losses.deserialize(
+        keras.losses.serialize(keras_vit.train.SigmoidCrossentropy(2e-4))
+    )
+    assert saved.label_smoothing == 2e-4

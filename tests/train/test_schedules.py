@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_vit.train.schedules import WarmUp, cosine, linear, staircase
-from tests.train.test_recipes import official, rates
+from tests.train.test_optimizers import official, rates
 
 
 def test_schedules_match_the_official_ones():

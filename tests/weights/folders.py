@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from keras_vit.config import IMAGENET_STATISTICS, Preprocessing, ResNetConfig, ResNetStem
-from keras_vit.families.newer import AIMV2, BEIT, CLIP, DINOV3
+from keras_vit.families.aimv2 import AIMV2
+from keras_vit.families.beit import BEIT
+from keras_vit.families.clip import CLIP
+from keras_vit.families.dino import DINOV3
 
 EXACT = {"gelu": "exact"}
 THEIRS = {"preprocessing": Preprocessing(library="transformers"), **EXACT}

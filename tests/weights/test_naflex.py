@@ -18,7 +18,7 @@ from keras_vit.data.any_aspect import fit_patches
 from keras_vit.data.input_transform import transform_of
 from keras_vit.errors import CheckpointError
 from keras_vit.evaluate.counting import count_parameters
-from keras_vit.families.newer import SIGLIP2_NAFLEX
+from keras_vit.families.siglip import SIGLIP2_NAFLEX
 from keras_vit.models.feature_extraction import features_of
 from keras_vit.models.naflex import build_naflex
 from keras_vit.models.resizing import resize_model

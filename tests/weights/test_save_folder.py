@@ -19,9 +19,10 @@ from keras_vit.pretrained import from_pretrained
 from keras_vit.variants import find_config
 from keras_vit.weights.save import find_layout, save_weights
 from keras_vit.weights.sidecar_writing import describe
-from keras_vit.weights.timm_names import NAMES, timm_settings
+from keras_vit.weights.timm_settings import timm_settings
 from tests.checks import quick
 from tests.fixtures import fill_random, images_for, tiny_config
+from tests.official import GOLDEN
 from tests.weights.folders import BIT, FOLDERS, SIZES, THEIRS
 
 
@@ -93,7 +94,8 @@ def config_of_name(name):
 def test_models_that_timm_has_by_name_alone_get_that_name():
     """DINOv3, EVA-02, Perception Encoder, AIMv2, NaFlex: the name states all but the size."""
     found = []
-    for name in sorted(set(NAMES) - {"test_vit", "test_vit2", "test_vit3"}):
+    names = json.loads((GOLDEN / "timm_parameters.json").read_text())
+    for name in (name for name in names if not name.endswith("_bit")):
         config = config_of_name(name)
         content = describe(config, find_layout(config, "timm"), ())["config.json"]
         if "patch_size" in content["model_args"]:
@@ -146,7 +148,7 @@ def test_resizing_of_another_library_is_kept_and_said(tmp_path, caplog):
     [
         ({"classifier_activation": "softmax"}, None, "classifier_activation='softmax'"),
         ({"norm_epsilon": 1e-12}, "timm", "norm_epsilon=1e-12"),
-        ({"pooling": "gap", "class_token": False}, None, "needs a class token"),
+        ({"pooling": "gap", "class_token": False}, None, "have a class token"),
         ({"without_bias": ("query",)}, None, "without_bias"),
         ({"qk_norm": True}, None, "no array for"),
         ({"preprocessing": Preprocessing(interpolation="area")}, None, "interpolation='area'"),

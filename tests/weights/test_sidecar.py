@@ -20,7 +20,7 @@ from keras_vit.weights.load import load_weights
 from keras_vit.weights.processors import PROCESSORS
 from keras_vit.weights.save import save_weights
 from keras_vit.weights.sidecar import MODEL_TYPES, TIMM_MODELS
-from keras_vit.weights.timm_names import timm_settings
+from keras_vit.weights.timm_settings import timm_settings
 from tests.fixtures import fill_random, tiny_config
 from tests.weights.folders import FOLDERS, SIZES
 from tests.weights.test_load_torch import CASES, weights
@@ -297,7 +297,7 @@ def test_standardised_kernels_are_not_written_for_another_standardisation(torch,
 
 def test_map_pooling_over_prefix_tokens_is_not_written_where_it_is_unknown(tmp_path):
     config = tiny_config(pooling="map", num_registers=2)
-    with pytest.raises(ValueError, match="attends to the patches, in the model to the 3 tokens"):
+    with pytest.raises(ValueError, match=r"attends to the patches alone.*map_prefix_tokens=False"):
         save_weights(build(config), tmp_path / "x.safetensors", "timm")
     model = build(dataclasses.replace(config, map_prefix_tokens=False))
     fill_random(model)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 
-import huggingface_hub.constants
 import pytest
 import safetensors.numpy
+from huggingface_hub import constants
 
 from keras_vit.create import create_model
 from keras_vit.pretrained import from_pretrained
-from tests.hub.server import File, serve
+from tests.hub.server import File, point_client_to, serve
 from tests.sweep import arrays
 from tests.weights.test_sweep import CASES, TOLERANCE, difference
 
@@ -25,16 +25,8 @@ def hub(tmp_path, monkeypatch):
     monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("KERAS_VIT_OFFLINE", raising=False)
     with serve({}) as server:
-        template = server.url + "/{repo_id}/resolve/{revision}/{filename}"
-        for name, value in {
-            "ENDPOINT": server.url,
-            "HUGGINGFACE_CO_URL_TEMPLATE": template,
-            "HF_HUB_CACHE": str(tmp_path / "hf"),
-            "HF_HUB_DISABLE_XET": True,
-            "HF_HUB_OFFLINE": False,
-        }.items():
-            # Older clients do not know Xet.
-            monkeypatch.setattr(huggingface_hub.constants, name, value, raising=False)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hf"))
+        point_client_to(server.url, monkeypatch)
         yield server
 
 

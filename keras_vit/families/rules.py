@@ -1,11 +1,16 @@
-"""Layouts: names, shapes and transforms of the arrays in a project's checkpoints."""
+"""Layouts: names, shapes and transforms of the arrays in a project's checkpoints.
+
+Here are the rules that they are made of, and what models of a project do not have. Each family
+has the layouts of its files.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -14,6 +19,8 @@ import numpy as np
 from keras_vit.config import field_value
 
 Arrays = list[np.ndarray]
+# From the path of a variable to its array in a file, something with a `shape`, or `None`.
+Find = Callable[[str], Any]
 
 
 class Transform(NamedTuple):
@@ -169,19 +176,135 @@ class Rule:
         return [(a.shape[0] * whole // (last - first), *a.shape[1:]) for a in arrays]
 
 
+class Lack(NamedTuple):
+    """What the models of a project compute otherwise than models of some configurations.
+
+    Args:
+        is_met: Whether a configuration asks for something else.
+        what: What the project's models have or do.
+        fields: Fields of the configuration that are shown.
+        advice: What to do.
+        name: What `Layout.computes` calls it, where some projects do compute it.
+    """
+
+    is_met: Callable[[Any], Any]
+    what: str
+    fields: tuple[str, ...]
+    advice: str
+    name: str = ""
+
+
+class Unsaid(NamedTuple):
+    """Settings of some models of a project that only `config.json` or a name tells.
+
+    Args:
+        told: Field of the configuration that those sources state, if there are any.
+        holds: Whether the arrays are of such a model, from the settings and names of the arrays.
+        text: What is open.
+        fields: Fields of the configuration. A caller who sets them all goes on.
+    """
+
+    told: str
+    holds: Callable[[Mapping[str, Any], Collection[str]], Any]
+    text: str
+    fields: tuple[str, ...]
+
+
+KEEP = "Save the model with `model.save`."
+AS_TIMM = 'Save with layout="timm".'
+
+
+def always(config: Any) -> bool:
+    """For `Layout.writes`."""
+    return True
+
+
+def _pools(field: str, others: str) -> Callable[[Any], bool]:
+    """Whether the pooling has a size of its own, other than that of the blocks."""
+    return lambda config: (
+        config.pooling == "map"
+        and getattr(config, field) not in (None, getattr(config.block, others))
+    )
+
+
+# What models of the paper's projects do not have, and most others neither.
+ROPE = Lack(
+    lambda config: config.block.rope, "have no such rotary positions", ("rope",), AS_TIMM, "rope"
+)
+LACKS = (
+    ROPE,
+    Lack(
+        lambda config: config.takes_patches, "take images of one size", ("max_num_patches",),
+        'Save with layout="transformers" or "timm".', "max_num_patches",
+    ),
+    *(
+        Lack(functools.partial(field_value, name=field), f"have no {field}", (field,), KEEP)
+        for field in (
+            "post_norm", "head_width", "grid_attention", "window_size", "num_merged_tokens"
+        )
+    ),
+    Lack(
+        lambda config: config.pooling == "token_gap",
+        "have no head that reads the class token and the mean of the patches", ("pooling",),
+        'Save with layout="transformers".', "token_gap",
+    ),
+    Lack(
+        _pools("map_mlp_dim", "mlp_dim"),
+        "have an MLP in the pooling that is as wide as those of the blocks",
+        ("map_mlp_dim", "mlp_dim"), KEEP, "map",
+    ),
+    Lack(
+        _pools("map_heads", "num_heads"), "have as many heads in the pooling as in the blocks",
+        ("map_heads", "num_heads"), KEEP, "map",
+    ),
+    Lack(
+        lambda config: (
+            config.pooling == "map" and config.map_prefix_tokens and config.num_prefix_tokens
+        ),
+        "have a pooling that attends to the patches alone", ("map_prefix_tokens",),
+        "Build the model with map_prefix_tokens=False.", "map",
+    ),
+    Lack(
+        lambda config: not config.norm_after_blocks and not config.block.post_norm,
+        "have a norm after the last block", ("norm_after_blocks",), AS_TIMM, "norm_after_blocks",
+    ),
+    Lack(
+        lambda config: config.norm_after_pooling, "have the last norm before the pooling",
+        ("norm_after_pooling",), AS_TIMM, "norm_after_pooling",
+    ),
+)  # fmt: skip
+
+
+_SQUARE = Lack(
+    lambda config: config.grid[0] != config.grid[1],
+    "exchange rows and columns of position biases where the grid is no square", ("grid",), AS_TIMM,
+)  # fmt: skip
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Layout:
     """Names and conventions of one project's checkpoints.
 
+    Of layouts that know equally many names of a file the first is taken, of those that write a
+    model the last, in the order of the families and of their layouts.
+
     Args:
         name: Its name.
         rules: One for every variable that such a file can hold.
+        project: The project whose models it is of.
+        writes: Whether models of a configuration are written so, for one of the layout's kind:
+            of a ResNet or a ViT. `None` for files that are read only.
+        written_for: The project that a user names to write so; that of the models if empty.
         prefixes: Prefixes that names may have; files are written with the first.
         kind: `"npz"` or `"safetensors"`, the format of the file.
         options: Fields of `ViTConfig` or `ResNetConfig` that the project's models have.
         class_token_positions: Whether the position table has rows for class tokens: `"always"`,
             `"never"`, or `"either"`.
+        no_positions: The `position_embedding` of models without an array of positions; empty where
+            the file must say.
+        square_biases: Whether position biases are right in square grids alone.
         resize: How the project resizes positions, a method of `resize_positions`.
+        resize_biases: The same for position biases.
         resize_flexible: The same for models of flexible patch sizes, where it differs.
         resize_patches: How it resizes patch kernels, a method of `resize_patch_kernel`.
         others: Patterns of names outside the image model: optimizer states, text towers, decoders.
@@ -193,15 +316,30 @@ class Layout:
         needs: Pattern of a name without which a file is not of this project.
         constants: Arrays of the project's files that follow from the configuration, by paths as
             those of variables: files that are read must agree with them.
+        pooling: Input of the head, where the project's have one alone, or a function that says it
+            of a configuration.
+        computes: Names of what is among `LACKS`, and is computed; or a function of a configuration.
+        lacks: Further rows of the kind.
+        settings: Fields of the configuration that the arrays tell in such files alone, from a
+            function like `Checkpoint.find` and the sizes.
+        unsaid: What neither the arrays nor the project tell.
+        in_memory: Names that the project's models have in memory today, and those of the files,
+            without prefix.
     """
 
     name: str
     rules: tuple[Rule, ...]
+    project: str
+    writes: Callable[[Any], Any] | None = None
+    written_for: str = ""
     prefixes: tuple[str, ...] = ("",)
     kind: str = "npz"
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     class_token_positions: str = "always"
+    no_positions: str = ""
+    square_biases: bool = False
     resize: str = "align_corners"
+    resize_biases: str = "bilinear"
     resize_flexible: str | None = None
     resize_patches: str = "bilinear"
     others: tuple[str, ...] = ()
@@ -210,16 +348,50 @@ class Layout:
     zeros: tuple[tuple[str, int], ...] = ()
     needs: str = ""
     constants: Callable[[Any], dict[str, np.ndarray]] = lambda config: {}
+    pooling: str | Callable[[Any], str] = ""
+    computes: tuple[str, ...] | Callable[[Any], tuple[str, ...]] = ()
+    lacks: tuple[Lack, ...] = ()
+    settings: Callable[[Find, Mapping[str, Any]], dict[str, Any]] = lambda find, sizes: {}
+    unsaid: tuple[Unsaid, ...] = ()
+    in_memory: tuple[tuple[str, str], ...] = ()
 
-    def standardization(self, is_resnet: bool) -> tuple[str, float]:
-        """How the project standardises kernels of convolutions, and the epsilon of its group norms.
+    @property
+    def is_resnet(self) -> bool:
+        """Whether its models are ResNets."""
+        return self.has("root/conv/kernel")
 
-        Args:
-            is_resnet: Whether the model is a BiT ResNet; otherwise the stem of a hybrid.
-        """
+    @property
+    def standardization(self) -> tuple[str, float]:
+        """How kernels of convolutions are standardised, and the epsilon of their group norms."""
         if self.kind == "safetensors":
             return "torch", 1e-5
-        return ("variance", 1e-5) if is_resnet else ("std", 1e-6)
+        return ("variance", 1e-5) if self.is_resnet else ("std", 1e-6)
+
+    @property
+    def reads_vectors(self) -> bool:
+        """Whether the patch kernel can come as a linear layer of pixels."""
+        return any(rule.transform is PATCH_VECTORS for rule in self.rules)
+
+    def all_lacks(self, config: Any) -> Iterator[Lack]:
+        """What its models compute otherwise than some of a configuration's kind."""
+        reads = self.pooling(config) if callable(self.pooling) else self.pooling
+        computes = self.computes(config) if callable(self.computes) else self.computes
+        for lack in LACKS:
+            if lack.name not in (*computes, "token_gap" if reads else None):
+                yield lack
+        if reads:
+            yield Lack(
+                lambda config: reads != "gap" and not config.class_token,
+                "have a class token", ("class_token",), "Save in another layout.",
+            )  # fmt: skip
+            yield Lack(
+                lambda config: config.classes is not None and config.pooling != reads,
+                f"have a head that reads pooling={reads!r}", ("pooling",),
+                "Save in another layout, or the model without its head.",
+            )  # fmt: skip
+        if self.square_biases:
+            yield _SQUARE
+        yield from self.lacks
 
     def find(
         self, path: str, config: Any, names: Collection[str] | None = None

@@ -1,0 +1,147 @@
+"""Parts that layouts of PyTorch's projects share, timm and transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from keras_vit.families.rules import CONVOLUTION, LINEAR, SAME, Layout, Rule, pairs
+
+BIAS = "block_{i}/attention/position_bias"
+# What files hold besides position biases in timm before 2023; it follows from the grid.
+BIAS_INDEX = ".*\\.relative_position_index$"
+OURS_HYBRID, OURS_BIT = "stem_stage_{i}/unit_{j}", "stage_{i}/unit_{j}"
+# How PyTorch's ports standardise kernels and norm groups, unlike the official code.
+STEM = {"standardization": "torch", "norm_epsilon": 1e-5}
+
+
+def norm(ours: str, theirs: str) -> Iterator[Rule]:
+    """A norm."""
+    return pairs(ours, theirs, (("gamma", ".weight", SAME), ("beta", ".bias", SAME)))
+
+
+def dense(ours: str, theirs: str) -> Iterator[Rule]:
+    """A dense layer."""
+    return pairs(ours, theirs, (("kernel", ".weight", LINEAR), ("bias", ".bias", SAME)))
+
+
+def patches(theirs: str) -> tuple[Rule, ...]:
+    """The convolution of patches."""
+    ours = "patch_encoder/projection"
+    return conv(ours, theirs), Rule(f"{ours}/bias", (f"{theirs}.bias",))
+
+
+def attention(ours: str, theirs: str, parts: tuple[str, ...]) -> tuple[Rule, ...]:
+    """One variable from the separate layers of queries, keys and values."""
+    return (
+        Rule(f"{ours}/kernel", tuple(f"{theirs}.{part}.weight" for part in parts), LINEAR),
+        Rule(f"{ours}/bias", tuple(f"{theirs}.{part}.bias" for part in parts)),
+    )
+
+
+def conv(ours: str, theirs: str) -> Rule:
+    """A convolution without bias."""
+    return Rule(f"{ours}/kernel", (f"{theirs}.weight",), CONVOLUTION)
+
+
+def units(ours: str, theirs: str, shortcut_norm: bool) -> tuple[Rule, ...]:
+    """The bottleneck units of a ResNet; their stages and units count from 0."""
+    rules = [conv(f"{ours}/shortcut", f"{theirs}.downsample.conv")]
+    for number in (1, 2, 3):
+        rules.append(conv(f"{ours}/conv_{number}", f"{theirs}.conv{number}"))
+        rules += norm(f"{ours}/norm_{number}", f"{theirs}.norm{number}")
+    if shortcut_norm:
+        rules += norm(f"{ours}/shortcut_norm", f"{theirs}.downsample.norm")
+    return tuple(rules)
+
+
+def gate(path: str, gate: str, value: str, **more: Any) -> tuple[Rule, ...]:
+    """One layer from two for both inputs of a gate; silu is applied to the first."""
+    return (
+        Rule(f"{path}/kernel", (f"{gate}.weight", f"{value}.weight"), LINEAR, **more),
+        Rule(f"{path}/bias", (f"{gate}.bias", f"{value}.bias"), **more),
+    )
+
+
+def split_products(
+    theirs: str, parts: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
+) -> tuple[Rule, ...]:
+    """Queries, keys and values from three layers, of which not all need have a bias."""
+    ours = ("query", "key", "value")
+    biases = {name: f"{theirs}.{part}.bias" for name, part in zip(ours, parts, strict=True)}
+    kernels = tuple(f"{theirs}.{part}.weight" for part in parts)
+    return (
+        Rule("block_{i}/attention/qkv/kernel", kernels, LINEAR),
+        Rule("block_{i}/attention/qkv/bias", tuple(biases.values())),
+        *(Rule(f"block_{{i}}/attention/{part}_bias", (key,)) for part, key in biases.items()),
+    )
+
+
+def torch_layout(
+    name: str, rules: tuple[Rule, ...], options: dict[str, Any], **fields: Any
+) -> Layout:
+    """A layout; its name begins with that of the project."""
+    project = name.partition("_")[0]
+    return Layout(
+        name,
+        rules,
+        project,
+        kind="safetensors",
+        options=options,
+        resize=fields.pop("resize", "bicubic" if project == "timm" else "bicubic_plain"),
+        resize_patches="bicubic",
+        unwritten=("pre_logits/",),  # read only: neither project has such a layer today
+        # The second is how transformers wraps models of timm.
+        prefixes=fields.pop("prefixes", ("", "timm_model.")),
+        computes=fields.pop("computes", ("norm_after_pooling",)),
+        **fields,
+    )
+
+
+def embeddings() -> tuple[Rule, ...]:
+    """Patches, class token and positions in transformers."""
+    theirs = "embeddings"
+    return (
+        *patches(f"{theirs}.patch_embeddings.projection"),
+        Rule("class_token/token", (f"{theirs}.cls_token",)),
+        Rule("position_embedding/embedding", (f"{theirs}.position_embeddings",)),
+    )
+
+
+def self_attention(block: str) -> tuple[Rule, ...]:
+    """Self-attention in transformers."""
+    return (
+        *attention(
+            "block_{i}/attention/qkv", f"{block}.attention.attention", ("query", "key", "value")
+        ),
+        *dense("block_{i}/attention/output", f"{block}.attention.output.dense"),
+    )
+
+
+def encoder(*heads: tuple[str, str]) -> tuple[Rule, ...]:
+    """ViT, DeiT and MAE of transformers, which differ in their heads."""
+    block = "encoder.layer.{i}"
+    return (
+        *embeddings(),
+        *norm("block_{i}/attention_norm", f"{block}.layernorm_before"),
+        *self_attention(block),
+        *norm("block_{i}/mlp_norm", f"{block}.layernorm_after"),
+        *dense("block_{i}/mlp/hidden", f"{block}.intermediate.dense"),
+        *dense("block_{i}/mlp/output", f"{block}.output.dense"),
+        *norm("encoder_norm", "layernorm"),
+        *dense("pre_logits", "pooler.dense"),
+        *(rule for ours, theirs in heads for rule in dense(ours, theirs)),
+    )
+
+
+HF_OPTIONS = {"gelu": "exact", "norm_epsilon": 1e-12}
+# Names that transformers 5 has in memory, and what its files call them; the longest fits.
+IN_MEMORY = (
+    ("layers.{i}.mlp.fc1", "encoder.layer.{i}.intermediate.dense"),
+    ("layers.{i}.mlp.fc2", "encoder.layer.{i}.output.dense"),
+    ("layers.{i}.attention.q_proj", "encoder.layer.{i}.attention.attention.query"),
+    ("layers.{i}.attention.k_proj", "encoder.layer.{i}.attention.attention.key"),
+    ("layers.{i}.attention.v_proj", "encoder.layer.{i}.attention.attention.value"),
+    ("layers.{i}.attention.o_proj", "encoder.layer.{i}.attention.output.dense"),
+    ("layers.{i}", "encoder.layer.{i}"),
+)
