@@ -346,7 +346,7 @@ def merged_of(num_patches: int, num_merged_tokens: int) -> int:
 @documented
 @dataclasses.dataclass(frozen=True)
 class BlockOptions:
-    """What a transformer block is made of: of `ViTConfig.block`, and of `TransformerBlock`.
+    """Options of a transformer block, for `ViTConfig.block` and `TransformerBlock`.
 
     A switch of the block is declared here alone, and acts in `keras_vit.layers`.
 
@@ -802,7 +802,7 @@ def replace_fields(config: Config, **changes: Any) -> Config:
 
 @dataclasses.dataclass(frozen=True)
 class Exclusion:
-    """What a choice demands of other fields: one row of `EXCLUSIONS`.
+    """One row of `EXCLUSIONS`: the demands of a choice on other fields.
 
     Args:
         field: The field that is chosen, of `ViTConfig` or its block.

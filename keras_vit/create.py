@@ -252,7 +252,7 @@ def _build_from_keras(
 
 
 def _grids(old: ViTConfig | ResNetConfig, new: ViTConfig | ResNetConfig) -> str:
-    """How positions are resized, as the load report says it."""
+    """Describes the resizing of positions for the load report."""
     if not isinstance(old, ViTConfig) or not isinstance(new, ViTConfig):
         return ""  # which has no positions
     grids = (f"{rows} x {columns}" for rows, columns in (old.grid, new.grid))

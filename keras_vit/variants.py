@@ -75,10 +75,10 @@ def find_config(name: str) -> ViTConfig | ResNetConfig:
     """Finds the configuration of a named architecture.
 
     Args:
-        name: A name of the table (`"vit_b16"`, `"r50_vit_b16"`, `"bit_r50x1"`), of the paper
-            (`"B/16"`, `"R50+B/16"`, `"R50x1"`), of an official file (`"ViT-B_16"`), of timm
+        name: A name of the table (`"vit_b16"`, `"r50_vit_b16"`), of the paper (`"B/16"`,
+            `"R50+B/16"`, `"R50x1"`), of an official file (`"ViT-B_16"`), of timm
             (`"vit_base_patch16_384"`, whose last number is the image size in pixels) or of a
-            repository (`"openai/clip-vit-base-patch16"`).
+            repository on the Hugging Face hub (`"OWNER/NAME"`).
 
     Returns:
         A `ViTConfig`, with a `stem` for a hybrid, or a `ResNetConfig`.

@@ -1,4 +1,4 @@
-"""What a model attends to and has learned: attention, relevance, features, plots."""
+"""Analysis of models: attention, relevance, learned features, plots."""
 
 from __future__ import annotations
 

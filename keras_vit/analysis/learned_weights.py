@@ -1,4 +1,4 @@
-"""What a model has learned, from its weights: patch filters and position similarity."""
+"""Learned weights of a model: patch filters and position similarity."""
 
 from __future__ import annotations
 

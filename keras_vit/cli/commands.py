@@ -103,8 +103,11 @@ _LABELS = argument(
     "--labels", help="text file with one class per line; by default those of the run"
 )
 _BATCH = argument("--batch-size", type=int, default=32, help="images per step")
-_DATA_DIR = argument("--data-dir", help=DATA_DIR)
-_DOWNLOAD = argument("--download", action="store_true", help="let TFDS download a missing data set")
+_LABELLED = (
+    _BATCH,
+    argument("--data-dir", help=DATA_DIR),
+    argument("--download", action="store_true", help="let TFDS download a missing data set"),
+)
 UNREADABLE_FILES = argument(
     "--unreadable",
     default="error",
@@ -204,9 +207,7 @@ COMMANDS: tuple[Command, ...] = (
             argument("--features", help="folder to keep the features in; by default in --output"),
             argument("--folds", type=int, default=5, help="parts of the cross-validation"),
             argument("--seed", type=int, default=0, help="random seed of splits and folds"),
-            _BATCH,
-            _DATA_DIR,
-            _DOWNLOAD,
+            *_LABELLED,
             UNREADABLE_FILES,
             JSON,
         ),
@@ -221,9 +222,7 @@ COMMANDS: tuple[Command, ...] = (
             argument("--model", required=True, help=MODEL_FORMS),
             _TASK,
             _LABELS,
-            _BATCH,
-            _DATA_DIR,
-            _DOWNLOAD,
+            *_LABELLED,
             UNREADABLE_FILES,
             JSON,
         ),
@@ -341,9 +340,7 @@ COMMANDS: tuple[Command, ...] = (
             argument("run", help="folder of the run"),
             argument("--data", help=f"{DATA_FORMS}; by default the images held out in training"),
             argument("--output", help="the page to write; by default report.html of the run"),
-            _BATCH,
-            _DATA_DIR,
-            _DOWNLOAD,
+            *_LABELLED,
             argument("--unreadable", choices=UNREADABLE, help="by default as in training"),
         ),
         keeps_buffers=True,

@@ -55,7 +55,7 @@ def check_data(
 def describe_data(
     training: ImageSet, validation: ImageSet | None, test: ImageSet | None
 ) -> Iterator[tuple[str, str]]:
-    """What the images of a run are, as pairs of a name and a text."""
+    """Describes the images of a run, as pairs of a name and a text."""
     if pathlib.Path(training.name).is_dir():
         from keras_vit.data.folder_check import SINGLE, UNREADABLE, check_folder
 

@@ -169,7 +169,7 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 
 def _explain(error: Exception) -> str | None:
-    """What the user has to know about an error; `None` if it is a bug."""
+    """Message for the user about an error; `None` if it is a bug."""
     if isinstance(error, MemoryError):
         return f"There is too little memory. {error}".strip()
     if isinstance(error, _EXPECTED_ERRORS):

@@ -1,4 +1,4 @@
-"""What commands print. Control characters in names that others chose are escaped."""
+"""Output of commands. Control characters in names that others chose are escaped."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from keras_vit.variants import find_config, find_variant
 
 @dataclasses.dataclass(frozen=True)
 class RunPlan:
-    """What a run trains, with all settings decided.
+    """A training run with all settings decided.
 
     Args:
         run: Settings of the run.

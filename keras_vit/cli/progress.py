@@ -1,4 +1,4 @@
-"""What `keras-vit train` prints while it trains, and what it does after Ctrl-C."""
+"""Progress of `keras-vit train`, and its reaction to Ctrl-C."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from keras_vit.resume.stop_signal import EXIT_STATUS
 
 
 class Progress(NamedTuple):
-    """How `fit` reports its progress: its argument `verbose`, and callbacks that print."""
+    """Chooses how `fit` reports progress: its argument `verbose`, and callbacks that print."""
 
     verbose: int
     callbacks: list[keras.callbacks.Callback]

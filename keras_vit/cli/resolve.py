@@ -31,7 +31,7 @@ _SHOWN = 3
 
 @dataclasses.dataclass(frozen=True)
 class ModelSource:
-    """Where a model comes from.
+    """The source of a model.
 
     Args:
         name: The name on the command line.
@@ -162,7 +162,7 @@ def names_in_data(name: str, labels: str | None, model: keras.Model, data: str) 
 
 
 def task_of(name: str) -> str:
-    """What a model predicts: the task of its run, or `"single_label"`."""
+    """The task of a model: that of its run, or `"single_label"`."""
     path = resolve_model(name).path
     return (read_config(path.parent) if path else {}).get("task", "single_label")
 

@@ -159,7 +159,7 @@ def end_run(
 
 
 def _records_of(plan: RunPlan) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What `config.json` and `run.toml` hold of a run."""
+    """The settings of a run for `config.json` and `run.toml`."""
     images = plan.data.training
     preprocessing = {f"preprocessing_{name}": value for name, value in plan.preprocessing.items()}
     settings = {**dataclasses.asdict(plan.run), **plan.model_options, **preprocessing}

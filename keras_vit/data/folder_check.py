@@ -71,7 +71,7 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class FolderReport:
-    """What a folder of images holds. `print(report)` shows it as tables.
+    """Contents and problems of a folder of images. `print(report)` shows them as tables.
 
     Args:
         parts: The parts of the data set.
@@ -203,7 +203,7 @@ def _look(root: pathlib.Path, decode: bool) -> _Looked:
 
 
 def _read_facts(path: str, check: str) -> _ImageFacts | str:
-    """What the header of a file says, or why the file cannot be read."""
+    """Reads the header of a file; a text says why the file cannot be read."""
     problem = folders.examine(path, check)
     if problem is not None:
         return problem

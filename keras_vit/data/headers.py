@@ -116,7 +116,7 @@ _EXIF_READERS = {"jpeg": _jpeg_exif, "png": _png_exif, "webp": _webp_exif}
 
 
 class _Header(NamedTuple):
-    """What the first and last bytes of a file say: format, shape and whether it is complete."""
+    """Format, shape and completeness of a file, from its first and last bytes."""
 
     format: str
     shape: tuple[int, int]

@@ -184,6 +184,6 @@ def list_files(folder: str | os.PathLike[str], endings: tuple[str, ...]) -> list
 
 
 def _identity(folder: str | os.PathLike[str]) -> tuple[int, int]:
-    """What two paths of the same folder have in common."""
+    """The common part of two paths of the same folder."""
     status = os.stat(folder)
     return status.st_dev, status.st_ino

@@ -153,7 +153,7 @@ def displayed_shape(shape: Any, orientation: Any) -> Any:
 
 
 def stored_window(window: Any, shape: Any, orientation: Any) -> Any:
-    """Where a window lies in the stored pixels.
+    """Position of a window in the stored pixels.
 
     Args:
         window: Top, left, height and width in the displayed image.

@@ -35,7 +35,7 @@ class SmallRange(NamedTuple):
 
     @property
     def advice(self) -> str:
-        """What becomes of the pixels, and what to do."""
+        """Describes the effect on the pixels, and what to do."""
         return (
             f"no value is above {self.highest:,}, as of {self.bits} bits, and read as 16 bits they "
             f"become 0 to {self.highest >> 8} of 255: multiply the stored values by "

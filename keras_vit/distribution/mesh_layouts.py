@@ -1,4 +1,4 @@
-"""Where the parts of a ViT lie on a mesh of devices: for `keras.distribution`, on JAX."""
+"""Layouts of a ViT on a mesh of devices: for `keras.distribution`, on JAX."""
 
 from __future__ import annotations
 

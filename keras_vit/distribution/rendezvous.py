@@ -64,7 +64,7 @@ def wait_for_workers(addresses: tuple[str, ...], index: int, timeout_seconds: fl
 
 
 class _Message(NamedTuple):
-    """What a worker says about itself.
+    """A worker's message about itself.
 
     Args:
         run: The id of its run.

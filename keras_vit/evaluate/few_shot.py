@@ -17,9 +17,7 @@ import numpy as np
 from keras_vit.errors import needing_tensorflow
 from keras_vit.models.feature_extraction import features_of, head_input_stage
 
-# The candidates of the official evaluation of 2020, and the fixed value of big_vision today.
-REGULARIZATIONS = tuple(2.0**power for power in range(-10, 20))
-_REGULARIZATION = 2.0**10
+_REGULARIZATION = 2.0**10  # of big_vision today
 _BIAS = 100.0  # a large constant feature, so that the bias is hardly regularised
 _STDDEV_FLOOR = 1e-5
 _BATCH = 16

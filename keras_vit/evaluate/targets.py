@@ -27,7 +27,7 @@ _INTERVAL = (2.5, 97.5)  # percentiles
 
 
 class LabelScore(NamedTuple):
-    """How well one label is predicted at a threshold.
+    """Quality of the predictions of one label at a threshold.
 
     Args:
         name: The label.
@@ -50,16 +50,17 @@ class LabelScore(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class LabelPredictions:
-    """Predictions of several labels for each image. Made by `predict_targets`.
+class TargetPredictions:
+    """Predictions of several labels or targets for each image. Made by `predict_targets`.
 
     Args:
         source: Name of the images.
         names: Path of the file of every image, or its position where there are no files.
-        class_names: Names of the labels.
-        targets: True labels, 0 or 1, of shape `(B, K)`.
-        outputs: Scores, probabilities of each label by itself, of shape `(B, K)`.
-        worst: Positions of the images with the largest cross-entropy, largest first.
+        class_names: Names of the labels or targets.
+        targets: True labels, 0 or 1, or true values, of shape `(B, K)`.
+        outputs: Probabilities of each label by itself, or predicted values, of shape `(B, K)`.
+        worst: Positions of the images with the largest cross-entropy, or with the largest error in
+            standard deviations of each target, largest first.
         worst_images: Their model inputs, of shape `(len(worst), H, W, C)`.
     """
 
@@ -72,6 +73,10 @@ class LabelPredictions:
     worst_images: np.ndarray | None = None
 
     __repr__ = short_repr
+
+
+class LabelPredictions(TargetPredictions):
+    """Predictions of several labels for each image."""
 
     def average_precision(self) -> np.ndarray:
         """Average precision of every label, `(K,)`; NaN for a label that no image has."""
@@ -143,7 +148,7 @@ class LabelPredictions:
 
 
 class TargetScore(NamedTuple):
-    """How well one regression target is predicted, in its units.
+    """Error of the predictions of one regression target, in its units.
 
     Args:
         name: The target.
@@ -163,30 +168,8 @@ class TargetScore(NamedTuple):
     errors: tuple[float, float]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class ValuePredictions:
-    """Predictions of regression targets. Made by `predict_targets`.
-
-    Args:
-        source: Name of the images.
-        names: Path of the file of every image, or its position where there are no files.
-        class_names: Names of the targets.
-        targets: True values of shape `(B, K)`.
-        outputs: Predicted values of shape `(B, K)`.
-        worst: Positions of the images with the largest error, in standard deviations of each
-            target, largest first.
-        worst_images: Their model inputs, of shape `(len(worst), H, W, C)`.
-    """
-
-    source: str
-    names: tuple[str, ...]
-    class_names: tuple[str, ...]
-    targets: np.ndarray
-    outputs: np.ndarray
-    worst: tuple[int, ...] = ()
-    worst_images: np.ndarray | None = None
-
-    __repr__ = short_repr
+class ValuePredictions(TargetPredictions):
+    """Predictions of regression targets."""
 
     def metrics(self) -> dict[str, float]:
         """Mean absolute error and R2 of every target."""

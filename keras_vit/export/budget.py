@@ -263,7 +263,7 @@ def _choose(search: Search, budget: float, goal: str) -> Candidate:
 
 
 def _figures(candidates: Sequence[Candidate], chosen: Candidate) -> dict[str, Any]:
-    """What was tried and chosen, as plain values for JSON."""
+    """All candidates and the choice, as plain values for JSON."""
     rows = [
         {
             "precision": each.precision,

@@ -174,7 +174,7 @@ class Inference:
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def batch(self, images: np.ndarray | Sequence[np.ndarray]) -> Any:
-        """What the model takes, for pixels of its size; of a model of patches, for images."""
+        """Inputs of the model for pixels of its size; of a model of patches, for images."""
         if not self.takes_patches:
             return tf.constant(images, tf.float32)
         fitted = [self.fit(tf.constant(image)) for image in images]
@@ -446,7 +446,7 @@ def _gives_classes(model: keras.Model, head: str, activation: str | None) -> boo
 
 
 def _last_layer(model: keras.Model) -> keras.Operation | None:
-    """What computes the output, or `None` if it is called elsewhere in the model too."""
+    """The layer of the output, or `None` if it is called elsewhere in the model, too."""
     last, _ = call_of(model.outputs[0])
     return last if len(every_call_of(model)[last]) == 1 else None
 

@@ -80,7 +80,7 @@ def count_litert_operators(path: str | os.PathLike[str]) -> collections.Counter[
 
 @dataclasses.dataclass(frozen=True)
 class LiteRTKernels:
-    """Which operators of a LiteRT file XNNPACK computes on this machine.
+    """Operators of a LiteRT file that XNNPACK computes on this machine.
 
     Args:
         xnnpack: Operators that XNNPACK computes, counted by name.
@@ -261,6 +261,6 @@ def find_format(path: str | os.PathLike[str]) -> str:
             if format.is_file(head, path.suffix):
                 return name
     raise ValueError(
-        f"An exported file must have one of the formats {', '.join(FORMATS)}; saved_model is a "
+        f"An exported file must be one of {', '.join(FORMATS)}; saved_model is a "
         f"directory with saved_model.pb. Received: {str(path)!r}."
     )

@@ -314,7 +314,7 @@ def check(
 
 
 def _advice(report: ExportReport, known: float | None, of_task: bool) -> str:
-    """What to do about a file that differs: rounding of its precision, or a wrong file."""
+    """Advice about a file that differs: rounding of its precision, or a wrong file."""
     if report.precision in QUANTIZED:
         images = "" if of_task else " Pass images of the task as `images`, for a fair comparison."
         floats = FORMATS[report.format].advice

@@ -100,7 +100,6 @@ HF_AIMV2 = parts.torch_layout(
     class_token_positions="never",
 )
 
-
 # Published checkpoints, by timm
 CARDS = (
     Published(

@@ -150,7 +150,6 @@ FEATURES = (
     (r"\.(gamma|lambda)_[12]$", "layer scales of BEiT and CaiT"),
 )
 
-
 # Published checkpoints, by timm
 _BEIT = Origin(TIMM, "https://arxiv.org/abs/2106.08254", classes=1000)
 _BEITV2 = _BEIT._replace(paper="https://arxiv.org/abs/2208.06366")
@@ -181,13 +180,6 @@ CARDS = (
 )  # fmt: skip
 
 FAMILY = Family(
-    VARIANTS,
-    NAMES,
-    CARDS,
-    MODEL_TYPES,
-    PROCESSORS,
-    TIMM_MODELS,
-    timm_images=TIMM_IMAGES,
-    layouts=(HF_BEIT,),
-    features=FEATURES,
-)
+    VARIANTS, NAMES, CARDS, MODEL_TYPES, PROCESSORS, TIMM_MODELS, timm_images=TIMM_IMAGES,
+    layouts=(HF_BEIT,), features=FEATURES,
+)  # fmt: skip

@@ -162,10 +162,7 @@ BIT_BIG_VISION = rules.Layout(
         tuple((f"conv{n}", f"gn{n}") for n in (1, 2, 3)),
         "conv_proj",
         GROUP_NORM,
-        (
-            *pairs("norm", "norm-pre-head", GROUP_NORM),
-            *pairs("head", "head", FLAX_DENSE),
-        ),
+        (*pairs("norm", "norm-pre-head", GROUP_NORM), *pairs("head", "head", FLAX_DENSE)),
     ),
     project="big_vision",
     writes=rules.always,
@@ -201,7 +198,6 @@ HF_BIT = parts.torch_layout(
     prefixes=("bit.", ""),
     unprefixed=("classifier\\.",),
 )
-
 
 # Published checkpoints. Images are squashed to [-1, 1], as in the project's own evaluation.
 _PAPER = "https://arxiv.org/abs/1912.11370"
@@ -253,11 +249,6 @@ CARDS = (
 )  # fmt: skip
 
 FAMILY = Family(
-    VARIANTS,
-    NAMES,
-    CARDS,
-    MODEL_TYPES,
-    PROCESSORS,
-    TIMM_MODELS,
-    layouts=(BIT, BIT_BIG_VISION, TIMM_BIT, HF_BIT),
-)
+    VARIANTS, NAMES, CARDS, MODEL_TYPES, PROCESSORS, TIMM_MODELS, layouts=(BIT, BIT_BIG_VISION,
+    TIMM_BIT, HF_BIT),
+)  # fmt: skip

@@ -50,7 +50,7 @@ class Origin(NamedTuple):
     Args:
         publisher: Who publishes them.
         paper: Address of the paper.
-        options: As in `Card`, and so are the others.
+        options: As in `Card`, and so are the others. A file of timm has the GELU of its name.
         preprocessing: As in `Card`; `None` takes timm's for the name.
         classes: Outputs of the head, or those of each variant.
     """

@@ -166,7 +166,6 @@ FEATURES = (
     (r"(^|\.)norm_pre\.|pre_layrnorm|pre_layernorm|ln_pre\.", "a norm before the blocks (CLIP)"),
 )
 
-
 # Published checkpoints, by timm. Classes are dimensions of the projection.
 _DIMENSIONS = {
     "clip_b32": 512, "clip_b16": 512, "clip_l14": 768, "clip_h14": 1024, "clip_giant14": 1024,
@@ -174,25 +173,21 @@ _DIMENSIONS = {
 }  # fmt: skip
 
 
-def _origin(paper: str, gelu: str, licence: str = "MIT", note: str | None = None) -> Origin:
-    return Origin(TIMM, paper, {"gelu": gelu}, None, _DIMENSIONS, licence, note)
+def _origin(paper: str, licence: str = "MIT", note: str | None = None, **options: Any) -> Origin:
+    return Origin(TIMM, paper, options, None, _DIMENSIONS, licence, note)
 
 
-_OPENAI = _origin("https://arxiv.org/abs/2103.00020", "quick")
-_OPEN_CLIP = _origin("https://arxiv.org/abs/2212.07143", "exact")
-_DATACOMP = _origin("https://arxiv.org/abs/2304.14108", "exact")
+_OPENAI = _origin("https://arxiv.org/abs/2103.00020", gelu="quick")
+_OPEN_CLIP = _origin("https://arxiv.org/abs/2212.07143")
+_DATACOMP = _origin("https://arxiv.org/abs/2304.14108")
 _DFN = _origin(
-    "https://arxiv.org/abs/2309.17425", "quick", "Apple-ASCL",
-    "Under Apple's sample code licence.",
+    "https://arxiv.org/abs/2309.17425", "Apple-ASCL", "Under Apple's sample code licence.",
+    gelu="quick",
 )  # fmt: skip
 _METACLIP = _origin(
-    "https://arxiv.org/abs/2309.16671", "quick", "CC-BY-NC-4.0", "Not for commercial use."
+    "https://arxiv.org/abs/2309.16671", "CC-BY-NC-4.0", "Not for commercial use.", gelu="quick"
 )
-_MODELS = {
-    "clip_b32": "base_patch32", "clip_b16": "base_patch16", "clip_l14": "large_patch14",
-    "clip_h14": "huge_patch14", "clip_giant14": "giant_patch14",
-    "clip_gigantic14": "gigantic_patch14",
-}  # fmt: skip
+_MODELS = {variant: f"{WORDS[size]}_patch{patch}" for variant, (size, patch) in _SIZES.items()}
 
 
 def _files(ending: str, **sizes: tuple[int, ...]) -> Files:
@@ -211,20 +206,13 @@ CARDS = (
     Published(_DATACOMP, "datacompxl", _files("datacompxl", b32=_ONE, b16=_ONE, l14=_ONE)),
     Published(_DFN, "dfn2b", _files("dfn2b", b16=_ONE, l14=_ONE)),
     Published(_DFN, "dfn5b", _files("dfn5b", h14=(224, 378))),
-    Published(_DFN._replace(options=EXACT), "dfn2b_s39b", _files("dfn2b_s39b", l14=_ONE)),
+    Published(_DFN._replace(options={}), "dfn2b_s39b", _files("dfn2b_s39b", l14=_ONE)),
     Published(_METACLIP, "metaclip", _files(
         "metaclip_2pt5b", b32=_ONE, b16=_ONE, l14=_ONE, h14=_ONE
     )),
 )  # fmt: skip
 
 FAMILY = Family(
-    VARIANTS,
-    NAMES,
-    CARDS,
-    MODEL_TYPES,
-    PROCESSORS,
-    doubts=DOUBTS,
-    timm_images=TIMM_IMAGES,
-    layouts=(HF_CLIP,),
-    features=FEATURES,
-)
+    VARIANTS, NAMES, CARDS, MODEL_TYPES, PROCESSORS, doubts=DOUBTS, timm_images=TIMM_IMAGES,
+    layouts=(HF_CLIP,), features=FEATURES,
+)  # fmt: skip

@@ -99,7 +99,6 @@ HF_DEIT_TOKEN = parts.torch_layout(
     unprefixed=("classifier\\.",),
 )
 
-
 # Published checkpoints
 _PAPER = "https://arxiv.org/abs/2012.12877"
 _DEIT3_PAPER = "https://arxiv.org/abs/2204.07118"
@@ -113,12 +112,12 @@ _DEIT3 = Origin(
     measured="README_revenge.md of facebookresearch/deit (the weights before conversion)",
 )
 _DEIT3_224 = _DEIT3._replace(preprocessing=Preprocessing(crop_ratio=7 / 8))
-_TIMM_DEIT = Origin(TIMM, _PAPER, EXACT, classes=1000)
-_TIMM_DISTILLED = _TIMM_DEIT._replace(options={**EXACT, "distillation_token": True})
+_TIMM_DEIT = Origin(TIMM, _PAPER, classes=1000)
+_TIMM_DISTILLED = _TIMM_DEIT._replace(options={"distillation_token": True})
 _TIMM_DEIT3 = Origin(
     TIMM,
     _DEIT3_PAPER,
-    {**EXACT, "layer_scale": 1e-6, "position_on_class_token": False},
+    {"layer_scale": 1e-6, "position_on_class_token": False},
     classes=1000,
 )
 _HUB_DEIT = Origin(
@@ -178,12 +177,6 @@ CARDS = (
 )  # fmt: skip
 
 FAMILY = Family(
-    {},
-    NAMES,
-    CARDS,
-    MODEL_TYPES,
-    PROCESSORS,
-    TIMM_MODELS,
-    timm_images=TIMM_IMAGES,
+    {}, NAMES, CARDS, MODEL_TYPES, PROCESSORS, TIMM_MODELS, timm_images=TIMM_IMAGES,
     layouts=(HF_DEIT_TOKEN, HF_DEIT),
-)
+)  # fmt: skip

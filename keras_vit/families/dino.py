@@ -228,6 +228,7 @@ _DINOV2_RULES = (
 _DINOV2_OPTIONS = {"gelu": "exact", "norm_epsilon": 1e-6, "preprocessing": SHORTER_SIDE}
 _DINOV2_PARTS: dict[str, Any] = {
     "pooling": "token_gap",
+    "in_memory": parts.attention_in_memory("encoder.layer.{i}"),
     "others": ("embeddings\\.mask_token$",),
     "unprefixed": ("classifier\\.",),
     "zeros": (("embeddings.mask_token", 2),),
@@ -301,10 +302,9 @@ HF_DINOV3 = parts.torch_layout(
     zeros=(("embeddings.mask_token", 3),),
 )
 
-
 # Published checkpoints. The authors of DINO evaluate with torchvision.
 _REGISTERS_PAPER = "https://arxiv.org/abs/2309.16588"
-_TIMM_DINO = Origin(TIMM, "https://arxiv.org/abs/2104.14294", EXACT)
+_TIMM_DINO = Origin(TIMM, "https://arxiv.org/abs/2104.14294")
 _DINOV2 = Origin(TIMM, "https://arxiv.org/abs/2304.07193", {**EXACT, "layer_scale": 1e-5})
 _DINOV2_REGISTERS = Origin(TIMM, _REGISTERS_PAPER, {**_DINOV2.options, **_FOUR})
 _NOT_COMMERCIAL = "Not for commercial use."
@@ -390,11 +390,6 @@ CARDS = (
 )  # fmt: skip
 
 FAMILY = Family(
-    VARIANTS,
-    NAMES,
-    CARDS,
-    MODEL_TYPES,
-    PROCESSORS,
-    timm_images=TIMM_IMAGES,
-    layouts=(HF_DINOV2, HF_REGISTERS, HF_DINOV3),
-)
+    VARIANTS, NAMES, CARDS, MODEL_TYPES, PROCESSORS, timm_images=TIMM_IMAGES, layouts=(HF_DINOV2,
+    HF_REGISTERS, HF_DINOV3),
+)  # fmt: skip

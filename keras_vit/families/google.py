@@ -339,7 +339,6 @@ HF_VIT = parts.torch_layout(
     unprefixed=("classifier\\.",),
 )
 
-
 # Published checkpoints: google-research/vision_transformer and big_vision, then copies.
 _VIT_PAPER = "https://arxiv.org/abs/2010.11929"
 _AUGREG_PAPER = "https://arxiv.org/abs/2106.10270"
@@ -528,18 +527,14 @@ _BIG_VISION_CARDS = (
               (("vit_b32", "flexivit/vit_b30_i21k_300ep", 240),)),
 )  # fmt: skip
 
-_TIMM_VIT = Origin(TIMM, _VIT_PAPER, EXACT, classes=1000)
+_TIMM_VIT = Origin(TIMM, _VIT_PAPER, classes=1000)
 _TIMM_AUGREG = _TIMM_VIT._replace(paper=_AUGREG_PAPER)
-_TIMM_FLEXIVIT = Origin(
-    TIMM, _FLEXIVIT_PAPER, {**EXACT, **_FLEXIVIT.options}, classes=1000, flexible=True
-)
+_TIMM_FLEXIVIT = Origin(TIMM, _FLEXIVIT_PAPER, _FLEXIVIT.options, classes=1000, flexible=True)
 _TIMM_MODELS = {
-    "vit_ti16": "tiny_patch16", "vit_s32": "small_patch32", "vit_s16": "small_patch16",
-    "vit_b32": "base_patch32", "vit_b16": "base_patch16", "vit_b8": "base_patch8",
-    "vit_l32": "large_patch32", "vit_l16": "large_patch16", "vit_h14": "huge_patch14",
-    "r_vit_ti16": "tiny_r_s16_p8", "r26_vit_s32": "small_r26_s32", "r50_vit_l32": "large_r50_s32",
-    "r50_vit_b16": "base_r50_s16",
-}  # fmt: skip
+    name.variant: stem.removeprefix("vit_")
+    for stem, name in NAMES.items()
+    if name.timm is not None and name.variant is not None
+}
 
 
 def _timm(origin: Origin, tag: str, top1: Mapping[str, tuple[float | None, ...]]) -> Published:
@@ -607,12 +602,6 @@ CARDS = (
 )  # fmt: skip
 
 FAMILY = Family(
-    VARIANTS,
-    NAMES,
-    CARDS,
-    MODEL_TYPES,
-    PROCESSORS,
-    TIMM_MODELS,
-    timm_images=TIMM_IMAGES,
+    VARIANTS, NAMES, CARDS, MODEL_TYPES, PROCESSORS, TIMM_MODELS, timm_images=TIMM_IMAGES,
     layouts=(OFFICIAL, LINEN, OF_BIG_VISION, HF_VIT),
-)
+)  # fmt: skip

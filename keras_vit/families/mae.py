@@ -40,7 +40,7 @@ MODEL_TYPES = {
 }
 
 # Published checkpoints. The authors evaluate with torchvision.
-_TIMM_MAE = Origin(TIMM, "https://arxiv.org/abs/2111.06377", EXACT, licence="CC-BY-NC-4.0")
+_TIMM_MAE = Origin(TIMM, "https://arxiv.org/abs/2111.06377", licence="CC-BY-NC-4.0")
 _HUB_MAE = _TIMM_MAE._replace(publisher=HUB, options=HUB_EXACT, preprocessing=TORCHVISION)
 CARDS = (
     Published(_TIMM_MAE, "mae", (

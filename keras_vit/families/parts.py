@@ -132,13 +132,21 @@ def encoder(*heads: tuple[str, str]) -> tuple[Rule, ...]:
 
 
 HF_OPTIONS = {"gelu": "exact", "norm_epsilon": 1e-12}
-# Names that transformers 5 has in memory, and what its files call them; the longest fits.
+
+
+def attention_in_memory(block: str) -> tuple[tuple[str, str], ...]:
+    """Names of self-attention that transformers 5 has in memory, and what its files call them."""
+    names = {"q": "attention.query", "k": "attention.key", "v": "attention.value"}
+    return tuple(
+        (f"{block}.attention.{part}_proj", f"encoder.layer.{{i}}.attention.{name}")
+        for part, name in {**names, "o": "output.dense"}.items()
+    )
+
+
+# The same of whole blocks; the longest name that fits is replaced.
 IN_MEMORY = (
     ("layers.{i}.mlp.fc1", "encoder.layer.{i}.intermediate.dense"),
     ("layers.{i}.mlp.fc2", "encoder.layer.{i}.output.dense"),
-    ("layers.{i}.attention.q_proj", "encoder.layer.{i}.attention.attention.query"),
-    ("layers.{i}.attention.k_proj", "encoder.layer.{i}.attention.attention.key"),
-    ("layers.{i}.attention.v_proj", "encoder.layer.{i}.attention.attention.value"),
-    ("layers.{i}.attention.o_proj", "encoder.layer.{i}.attention.output.dense"),
+    *attention_in_memory("layers.{i}"),
     ("layers.{i}", "encoder.layer.{i}"),
 )

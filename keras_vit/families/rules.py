@@ -46,8 +46,7 @@ def _join(arrays: Arrays, axis: int) -> np.ndarray:
 
 # The same array, one after the other on the last axis where the file has several.
 SAME = Transform(
-    lambda arrays: _join(arrays, -1),
-    lambda array, parts, heads: _split(array, parts, -1),
+    lambda arrays: _join(arrays, -1), lambda array, parts, heads: _split(array, parts, -1)
 )
 # Flax's attention: kernels (D, heads, head_dim) of queries, keys and values, their biases, and
 # the output kernel (heads, head_dim, D).
@@ -65,8 +64,7 @@ HEADS_OUTPUT = Transform(
 )
 # Vectors of the official group norms, (1, 1, 1, C), and their dense layers as 1 x 1 convolutions.
 CHANNELS = Transform(
-    lambda arrays: arrays[0].reshape(-1),
-    lambda array, parts, heads: [array.reshape(1, 1, 1, -1)],
+    lambda arrays: arrays[0].reshape(-1), lambda array, parts, heads: [array.reshape(1, 1, 1, -1)]
 )
 POINTWISE = Transform(
     lambda arrays: arrays[0].reshape(arrays[0].shape[-2:]),
@@ -74,8 +72,7 @@ POINTWISE = Transform(
 )
 # PyTorch: linear layers (out, in), convolutions (out, in, height, width).
 LINEAR = Transform(
-    lambda arrays: _join(arrays, 0).T,
-    lambda array, parts, heads: _split(array.T, parts, 0),
+    lambda arrays: _join(arrays, 0).T, lambda array, parts, heads: _split(array.T, parts, 0)
 )
 CONVOLUTION = Transform(
     lambda arrays: arrays[0].transpose(2, 3, 1, 0),
@@ -83,8 +80,7 @@ CONVOLUTION = Transform(
 )
 # A convolution of patches as a linear layer of their pixels; loading knows the kernel's shape.
 PATCH_VECTORS = Transform(
-    lambda arrays: arrays[0].T,
-    lambda array, parts, heads: [array.reshape(-1, array.shape[-1]).T],
+    lambda arrays: arrays[0].T, lambda array, parts, heads: [array.reshape(-1, array.shape[-1]).T]
 )
 POINTWISE_CONVOLUTION = Transform(
     lambda arrays: arrays[0].reshape(arrays[0].shape[:2]).T,
@@ -92,14 +88,10 @@ POINTWISE_CONVOLUTION = Transform(
 )
 # A vector without its leading axes of one.
 VECTOR = Transform(
-    lambda arrays: arrays[0].reshape(1, 1, -1),
-    lambda array, parts, heads: [array.reshape(-1)],
+    lambda arrays: arrays[0].reshape(1, 1, -1), lambda array, parts, heads: [array.reshape(-1)]
 )
 # A table without the leading axis of one, and such a vector.
-TABLE = Transform(
-    lambda arrays: arrays[0][None],
-    lambda array, parts, heads: [array[0]],
-)
+TABLE = Transform(lambda arrays: arrays[0][None], lambda array, parts, heads: [array[0]])
 
 
 def _squared(table: np.ndarray) -> np.ndarray:

@@ -216,7 +216,6 @@ HF_SIGLIP = parts.torch_layout(
     unprefixed=("classifier\\.",),
 )
 
-
 # Published checkpoints
 _PAPER = "https://arxiv.org/abs/2303.15343"
 _SIGLIP2_PAPER = "https://arxiv.org/abs/2502.14786"
@@ -230,12 +229,9 @@ _CUT_OFF = (
 )
 _OFFICIAL = Origin(BIG_VISION, _PAPER, _MAP, UNIT_RANGE, note=_TWO)
 _OFFICIAL2 = _OFFICIAL._replace(paper=_SIGLIP2_PAPER)
-_TIMM_SIGLIP = Origin(TIMM, _PAPER, {**EXACT, **_MAP})
-_TIMM_TANH = _TIMM_SIGLIP._replace(options={"gelu": "tanh", **_MAP})
-_TIMM_SIGLIP2 = _TIMM_TANH._replace(paper=_SIGLIP2_PAPER)
-# timm runs some with either GELU.
-_TIMM_SIGLIP2_EXACT = _TIMM_SIGLIP._replace(paper=_SIGLIP2_PAPER)
-_TIMM_GAP = Origin(TIMM, _PAPER, {**EXACT, **_GAP})
+_TIMM_SIGLIP = Origin(TIMM, _PAPER, _MAP)
+_TIMM_SIGLIP2 = _TIMM_SIGLIP._replace(paper=_SIGLIP2_PAPER)
+_TIMM_GAP = Origin(TIMM, _PAPER, _GAP)
 _TIMM_GAP2 = _TIMM_GAP._replace(paper=_SIGLIP2_PAPER)
 _HUB_SIGLIP = Origin(HUB, _PAPER, {"gelu": "tanh", **_MAP}, IMAGES, note=_TWO)
 _HUB_SIGLIP2 = _HUB_SIGLIP._replace(paper=_SIGLIP2_PAPER, preprocessing=SQUASHED)
@@ -287,25 +283,21 @@ CARDS = (
     Published(_TIMM_SIGLIP, "siglip_webli", _timm(
         "{}.webli", vit_b16=(224, 256, 384, 512), vit_l16=(256, 384), vit_so400m14=(224, 378)
     )),
-    Published(_TIMM_SIGLIP, "siglip_webli_i18n", _timm("{}.webli_i18n", vit_b16=(256,))),
+    Published(_TIMM_SIGLIP, "siglip_webli_i18n", _timm(
+        "{}.webli_i18n", vit_b16=(256,), vit_so400m16=(256,)
+    )),
     Published(_TIMM_SIGLIP._replace(classes=1000), "siglip_webli_ft_in1k",
               (("vit_so400m14", "vit_so400m_patch14_siglip_378.webli_ft_in1k", 378, 89.410),)),
-    Published(_TIMM_TANH, "siglip_webli_i18n", _timm("{}.webli_i18n", vit_so400m16=(256,))),
-    Published(_TIMM_SIGLIP2_EXACT, "siglip2_webli", _timm(
-        "{}.v2_webli", vit_b16=(224, 256, 384, 512), vit_l16=(256, 384), vit_so400m14=(224, 378)
-    )),
     Published(_TIMM_SIGLIP2, "siglip2_webli", _timm(
-        "{}.v2_webli", vit_b32=(256,), vit_l16=(512,), vit_so400m16=(256, 384, 512),
-        vit_giantopt16=(256, 384),
+        "{}.v2_webli", vit_b32=(256,), vit_b16=(224, 256, 384, 512), vit_l16=(256, 384, 512),
+        vit_so400m14=(224, 378), vit_so400m16=(256, 384, 512), vit_giantopt16=(256, 384),
     )),
     Published(_TIMM_GAP, "siglip_gap_webli", _timm(
         "gap_{}.webli", vit_b16=(224, 256, 384), vit_l16=(256, 384), vit_so400m14=(224,)
     )),
     Published(_TIMM_GAP2, "siglip2_gap_webli", _timm(
-        "gap_{}.v2_webli", vit_b16=(224, 256), vit_l16=(256,), vit_so400m14=(224,)
+        "gap_{}.v2_webli", vit_b32=(256,), vit_b16=(224, 256), vit_l16=(256,), vit_so400m14=(224,)
     )),
-    Published(_TIMM_GAP2._replace(options={"gelu": "tanh", **_GAP}), "siglip2_gap_webli",
-              _timm("gap_{}.v2_webli", vit_b32=(256,))),
     Published(_HUB_SIGLIP, "siglip_webli", _hub(
         "siglip-{}-{}", vit_b16=(224, 256, 384, 512), vit_l16=(256, 384), vit_so400m14=(224,)
     )),
@@ -321,5 +313,5 @@ CARDS = (
 )  # fmt: skip
 
 FAMILY = Family(
-    VARIANTS, NAMES, CARDS, MODEL_TYPES, PROCESSORS, timm_images=TIMM_IMAGES, layouts=(HF_SIGLIP,)
-)
+    VARIANTS, NAMES, CARDS, MODEL_TYPES, PROCESSORS, timm_images=TIMM_IMAGES, layouts=(HF_SIGLIP,),
+)  # fmt: skip

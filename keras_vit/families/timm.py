@@ -210,10 +210,7 @@ _BLOCKS = (
     Rule("block_{i}/attention_scale/gamma", (f"{BLOCK}.ls1.gamma",)),
     *parts.norm("block_{i}/mlp_norm", f"{BLOCK}.norm2"),
     *parts.gate(
-        "block_{i}/mlp/hidden",
-        f"{BLOCK}.mlp.fc1_g",
-        f"{BLOCK}.mlp.fc1_x",
-        written=_splits_gate,
+        "block_{i}/mlp/hidden", f"{BLOCK}.mlp.fc1_g", f"{BLOCK}.mlp.fc1_x", written=_splits_gate
     ),
     *parts.dense("block_{i}/mlp/hidden", f"{BLOCK}.mlp.fc1"),
     *parts.norm("block_{i}/mlp/norm", f"{BLOCK}.mlp.norm"),
@@ -384,7 +381,7 @@ _RECIPE = Origin(
     TIMM,
     "https://arxiv.org/abs/2309.16588",
     {
-        "gelu": "exact", "pooling": "gap", "class_token": False, "position_on_class_token": False,
+        "pooling": "gap", "class_token": False, "position_on_class_token": False,
         "num_registers": 4, "layer_scale": 1e-5,
     },
     classes=1000,
@@ -399,12 +396,6 @@ CARDS = (
 )  # fmt: skip
 
 FAMILY = Family(
-    {},
-    NAMES,
-    CARDS,
-    timm_models=TIMM_MODELS,
-    timm_images=TIMM_IMAGES,
-    timm_others=TIMM_OTHERS,
-    layouts=(PLAIN, NAFLEX),
-    features=FEATURES,
-)
+    {}, NAMES, CARDS, timm_models=TIMM_MODELS, timm_images=TIMM_IMAGES, timm_others=TIMM_OTHERS,
+    layouts=(PLAIN, NAFLEX), features=FEATURES,
+)  # fmt: skip

@@ -7,14 +7,15 @@ import os
 import pathlib
 from collections.abc import Iterator, Mapping
 
-from keras_vit.families.cards import File, Published
+from keras_vit.config import field_value
+from keras_vit.families.cards import File, Published, Publisher
 from keras_vit.families.table import FAMILIES
 from keras_vit.hub.addresses import is_address
 from keras_vit.hub.cache import fetch
 from keras_vit.hub.card import Card
-from keras_vit.variants import find_variant
+from keras_vit.variants import VARIANTS, find_variant
 from keras_vit.weights.formats import find_file
-from keras_vit.weights.timm_settings import timm_pixels
+from keras_vit.weights.timm_settings import timm_pixels, timm_settings
 
 
 def _cards(published: Published) -> Iterator[Card]:
@@ -30,7 +31,7 @@ def _cards(published: Published) -> Iterator[Card]:
             image_size=(size, size),
             classes=classes.get(file.variant) if isinstance(classes, Mapping) else classes,
             preprocessing=origin.preprocessing or timm_pixels(file.name),
-            options=dict(origin.options),
+            options={**_gelu(file, publisher), **origin.options},
             flexible=origin.flexible,
             paper=origin.paper,
             licence=origin.licence,
@@ -42,6 +43,14 @@ def _cards(published: Published) -> Iterator[Card]:
             mebibytes=file.mebibytes,
             note=origin.note,
         )
+
+
+def _gelu(file: File, publisher: Publisher) -> dict[str, str]:
+    """The GELU of a name of timm, where it differs from the architecture's."""
+    settings = timm_settings(file.name.partition(".")[0]) if publisher.layout == "timm" else None
+    if not settings or settings["gelu"] == field_value(VARIANTS[file.variant], "gelu"):
+        return {}
+    return {"gelu": settings["gelu"]}
 
 
 CARDS: dict[tuple[str, str], Card] = {

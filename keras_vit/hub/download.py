@@ -11,6 +11,7 @@ import http.client
 import json
 import os
 import pathlib
+import re
 import shutil
 import time
 import typing
@@ -32,6 +33,7 @@ from keras_vit.hub.connection import (
 from keras_vit.hub.progress import ProgressLine
 from keras_vit.reading import read_json
 
+_RANGE = re.compile(r"bytes ([0-9]{1,15})-[0-9]{1,15}/([0-9]{1,15})")
 _CHUNK = 1 << 18  # bytes read at a time
 _LONGEST = 24 * 3600.0  # seconds for a download, with all its attempts
 _LARGEST = 1 << 36  # bytes of a file without a Content-Length
@@ -59,11 +61,7 @@ class Remote:
     md5: str | None = None
 
 
-def download(
-    url: str,
-    part: pathlib.Path,
-    progress: ProgressLine | None = None,
-) -> Remote:
+def download(url: str, part: pathlib.Path, progress: ProgressLine | None = None) -> Remote:
     """Downloads a file into `part`, and resumes what an earlier call left there.
 
     Args:
@@ -106,10 +104,7 @@ def _kept(part: pathlib.Path) -> str:
 
 
 def _attempt(
-    url: str,
-    part: pathlib.Path,
-    progress: ProgressLine | None,
-    watch: SpeedWatch,
+    url: str, part: pathlib.Path, progress: ProgressLine | None, watch: SpeedWatch
 ) -> Remote:
     known = read_facts(part, Remote)
     if known is None or known.url != url:
@@ -137,11 +132,7 @@ def discard(part: pathlib.Path) -> None:
 
 
 def _open(
-    url: str,
-    part: pathlib.Path,
-    offset: int,
-    validator: str | None,
-    watch: SpeedWatch,
+    url: str, part: pathlib.Path, offset: int, validator: str | None, watch: SpeedWatch
 ) -> http.client.HTTPResponse:
     headers = {"User-Agent": "keras-vit", "Accept-Encoding": "identity"}
     if offset and validator:
@@ -185,21 +176,14 @@ def _read_headers(
     remote = Remote(url, _validator(headers), total, _md5(headers))
     if response.status != 206:
         return remote, 0  # the whole file, whether or not a range was asked for
-    start, total = _content_range(headers.get("Content-Range", ""))
+    found = _RANGE.fullmatch(headers.get("Content-Range", ""))
+    start, total = map(int, found.groups()) if found else (-1, -1)
     same_version = remote.validator == known.validator  # a reply with a range must repeat it
     if start != offset or total != (known.total or total) or not same_version:
         discard(part)
         raise CutError("the server sent another range than the one asked for")
     remote.total, remote.md5 = total, remote.md5 or known.md5
     return remote, offset
-
-
-def _content_range(text: str) -> tuple[int | None, int | None]:
-    """Splits `"bytes 10-99/100"` into `(10, 100)`."""
-    unit, _, rest = text.partition(" ")
-    span, _, total = rest.partition("/")
-    counts = count(span.partition("-")[0]), count(total)
-    return (None, None) if unit != "bytes" or None in counts else counts
 
 
 def _validator(headers: email.message.Message) -> str | None:
@@ -211,8 +195,7 @@ def _validator(headers: email.message.Message) -> str | None:
 
 def _md5(headers: email.message.Message) -> str | None:
     """Cloud Storage publishes `x-goog-hash: md5=...`, others `Content-MD5`, in base 64."""
-    values = [v.strip() for text in headers.get_all("x-goog-hash", []) for v in text.split(",")]
-    values = [v.removeprefix("md5=") for v in values if v.startswith("md5=")]
+    values = re.findall(r"\bmd5=([^\s,]*)", ",".join(headers.get_all("x-goog-hash", [])))
     for value in [*values, headers.get("Content-MD5", "")]:
         with contextlib.suppress(binascii.Error, ValueError):
             digest = base64.b64decode(value, validate=True)

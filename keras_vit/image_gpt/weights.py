@@ -28,7 +28,7 @@ Arrays = list[np.ndarray]
 
 
 class _Rule(NamedTuple):
-    """Where a weight is in a file: our path, the file's names, shapes there, and from there."""
+    """A weight in a file: our path, the file's names, shapes there, and from there."""
 
     path: str
     names: tuple[str, ...]

@@ -69,7 +69,7 @@ def attention_scores(
 def add_sizes(
     logits: keras.KerasTensor | None, sizes: keras.KerasTensor, dtype: str
 ) -> keras.KerasTensor:
-    """What is added to the logits of keys that stand for several: the logarithm of how many.
+    """Adds to the logits of merged keys the logarithm of the number of their tokens.
 
     Proportional attention, Section 3 of https://arxiv.org/abs/2210.09461: the softmax then is as if
     each key were there as often. A mask leaves out the keys where it is False.

@@ -1,4 +1,4 @@
-"""What the ResNets are made of: standardised convolutions and group norm."""
+"""Layers of the ResNets: standardised convolutions and group norm."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class Dense(keras.layers.Dense):
 
     @property
     def lora_scale(self) -> float:
-        """How often the update counts."""
+        """Factor of the update."""
         return float(self.lora_alpha / self.lora_rank)
 
     @property
@@ -103,7 +103,7 @@ class Dense(keras.layers.Dense):
         return next(variable for variable in self.weights if variable.name == "kernel")
 
     def lora_mask(self) -> np.ndarray | None:
-        """Where `B` may differ from 0, `(rank, units)`; `None` is everywhere."""
+        """Mask of `B`, 1 where it may differ from 0, `(rank, units)`; `None` is everywhere."""
         if not self.lora_parts:
             return None
         rank = self.lora_rank // sum(self.lora_parts)

@@ -108,7 +108,7 @@ class TokenMerging(Layer):
 def _match(
     keys: keras.KerasTensor, seekers: slice, others: slice, merged: int
 ) -> tuple[keras.KerasTensor, keras.KerasTensor]:
-    """Who is merged, and into whom.
+    """Chooses the tokens that are merged, and a partner for each.
 
     Returns:
         Seekers in the order they come out, int32 of shape `(B, S)`: those that stay as they stood,

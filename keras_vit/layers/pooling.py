@@ -42,7 +42,7 @@ class TokenPooling(Layer):
 
     @property
     def num_tokens_read(self) -> int | None:
-        """How many of the tokens, the first ones, the output depends on; `None` is all."""
+        """Number of first tokens on which the output depends; `None` is all."""
         return self.index + 1 if self.index >= 0 else None
 
 

@@ -44,7 +44,7 @@ class PerThread:
 
 
 class _Lease:
-    """What a thread uses, until Python deletes its local variables."""
+    """Values of a thread, until Python deletes its local variables."""
 
     def __init__(self, free: list[dict[tuple[Any, ...], Callable[..., Any]]]):
         self._free = free

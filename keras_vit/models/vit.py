@@ -98,7 +98,7 @@ def embed_tokens(
 
 
 def regularize(x: keras.KerasTensor, config: ViTConfig) -> keras.KerasTensor:
-    """What comes between the embedding and the first block: dropout, and a norm in some."""
+    """Applies dropout, and in some models a norm, between embedding and first block."""
     rate, dtype = config.block.dropout_rate, stream_policy()
     x = keras.layers.Dropout(rate, dtype=dtype, name="embedding_dropout")(x)
     if config.patch_dropout_rate:
@@ -165,32 +165,27 @@ def transform(
 
 def transformer_block(config: ViTConfig, index: int) -> TransformerBlock:
     """The block at `index`; stochastic depth grows linearly with it."""
-    positions = config.position_embedding
+    positions, attention = config.position_embedding, None
+    if config.grid_attention is not None:
+        attention = GridAttention(
+            config.block.num_heads,
+            config.grid,
+            config.grid_attention,
+            config.block.head_width,
+            dropout_rate=config.block.dropout_rate,
+            attention_dropout_rate=config.block.attention_dropout_rate,
+            name="attention",
+        )
     return TransformerBlock(
         **vars(config.block),
         stochastic_depth_rate=config.stochastic_depth_rate * index / max(1, config.depth - 1),
         positions=positions if positions in BLOCK_POSITIONS else None,
-        attention=grid_attention(config),
+        attention=attention,
         grid=None if config.any_size else config.grid,
         num_prefix_tokens=config.num_prefix_tokens,
         num_registers=config.num_registers,
         window_size=config.window_of(index),
         name=f"block_{index}",
-    )
-
-
-def grid_attention(config: ViTConfig) -> GridAttention | None:
-    """The attention in place of the blocks' own, where there is one."""
-    if config.grid_attention is None:
-        return None
-    return GridAttention(
-        config.block.num_heads,
-        config.grid,
-        config.grid_attention,
-        config.block.head_width,
-        dropout_rate=config.block.dropout_rate,
-        attention_dropout_rate=config.block.attention_dropout_rate,
-        name="attention",
     )
 
 

@@ -263,7 +263,7 @@ def _figure(caption: str, draw: Callable[[], Any]) -> str:
 
 
 def _probabilities(model: keras.Model, few: np.ndarray, task: str) -> np.ndarray | None:
-    """What a model with a head says, or `None` for a model of another kind."""
+    """The prediction of a model with a head, or `None` for a model of another kind."""
     if len(model.outputs) != 1 or len(model.outputs[0].shape) != 2 or is_headless(model):
         return None
     return class_probabilities(model, ops.convert_to_numpy(model(few, training=False)), task)

@@ -35,7 +35,7 @@ def pooled_tokens(model: keras.Model) -> dict[keras.Operation, int]:
                 readers.setdefault(id(tensor), []).append((operation, call.outputs[0]))
 
     def count_read(tensor: Any) -> int | None:
-        """How many tokens of a tensor are read, the first ones; `None` is all."""
+        """Number of first tokens of a tensor that are read; `None` is all."""
         if id(tensor) in outputs:
             return None
         largest = 0

@@ -240,7 +240,7 @@ class _Checker:
         return self._sources_of(tensor) <= {"shapes", "orders"}
 
     def _sources_of(self, tensor: Tensor) -> frozenset[str]:
-        """What a tensor is computed from: "batch", "shapes", "orders" (of values), "others"."""
+        """Sources of a tensor: "batch", "shapes", "orders" (of values), "others"."""
         operation = tensor.op
         if operation.type in _SHAPES:
             return frozenset(("shapes",))

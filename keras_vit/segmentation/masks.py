@@ -278,7 +278,7 @@ def _mask_header(path: pathlib.Path, has_colours: bool) -> tuple[bytes, str | No
 
 
 def _size_problem(image: pathlib.Path, mask: pathlib.Path) -> str | None:
-    """What is wrong with the size of a mask."""
+    """The problem with the size of a mask."""
     height, width, format = read_size(image)
     if read_exif_orientation(image, format) >= 5:
         height, width = width, height

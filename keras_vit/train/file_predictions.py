@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # reading images needs TensorFlow
 
 
 class Prediction(NamedTuple):
-    """What a model says about one image file.
+    """A model's prediction for one image file.
 
     Args:
         file: The image file.

@@ -200,7 +200,7 @@ class Recipe:
         return dataclasses.replace(self, **{**self._scale(changes), **changes})
 
     def _scale(self, changes: dict[str, Any]) -> dict[str, Any]:
-        """What a change of the length or of the warm-up changes besides."""
+        """Other fields that follow from a change of the length or of the warm-up."""
         scaled: dict[str, Any] = {}
         length = "steps" if changes.get("steps") is not None else "epochs"
         new, old = changes.get(length), getattr(self, length)

@@ -240,7 +240,7 @@ def _file_name(model: keras.Model, layout: Layout, key: str) -> str:
     """The name in memory: with a head, transformers' model is a part of another one."""
     prefixes = [prefix for prefix in layout.prefixes if prefix and prefix != "timm_model."]
     prefix = prefixes[0] if prefixes and config_of(model).classes else ""
-    return in_memory_name(layout.original(key, prefix))
+    return in_memory_name(layout.original(key, prefix), layout)
 
 
 def _plain_name(name: str, layout: Layout) -> str:

@@ -242,7 +242,7 @@ class Run:
         return data.held_out
 
     def _describe_cost(self) -> dict[str, str]:
-        """What training cost, as far as it is known."""
+        """Cost of the training, as far as it is known."""
         epochs = max(map(len, self.history.values()), default=0)
         seconds = sum(self.history.get("seconds", ())) or self.results.get("seconds")
         facts = {"epochs": f"{epochs:,}"} if epochs else {}  # a probe has none

@@ -1,4 +1,4 @@
-"""What a task decides: loss, metrics, the best epoch, and the units of regression targets.
+"""Tasks: their loss, metrics, best epoch, and units of regression targets.
 
 A regression trains on targets with a mean of 0 and a standard deviation of 1. The models that it
 saves and returns are copies whose heads predict in the units of the targets.

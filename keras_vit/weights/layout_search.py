@@ -156,9 +156,9 @@ def published_name(key: str) -> str:
     return _renamed(key, _IN_MEMORY)
 
 
-def in_memory_name(key: str) -> str:
-    """The inverse of `published_name`."""
-    return _renamed(key, tuple((theirs, ours) for ours, theirs in _IN_MEMORY))
+def in_memory_name(key: str, layout: Layout) -> str:
+    """The inverse of `published_name`, for a name of a layout."""
+    return _renamed(key, tuple((theirs, ours) for ours, theirs in layout.in_memory))
 
 
 def _renamed(key: str, names: tuple[tuple[str, str], ...]) -> str:

@@ -37,9 +37,9 @@ def test_images_are_displayed_as_pixels():
     np.testing.assert_array_equal(displayed(model, images), images)
     model, _ = random_vit(include_preprocessing=False)
     np.testing.assert_allclose(displayed(model, images / 127.5 - 1), images, atol=1e-3)
-    own = keras.Model(model.input, model.output)
-    np.testing.assert_allclose(displayed(own, np.array([[[[-1.0], [1.0]]]])).ravel(), [0, 255])
-    assert displayed(own, np.zeros((1, 2, 2, 5))).shape == (1, 2, 2, 1)
+    plain = keras.Model(model.input, model.output)
+    np.testing.assert_allclose(displayed(plain, np.array([[[[-1.0], [1.0]]]])).ravel(), [0, 255])
+    assert displayed(plain, np.zeros((1, 2, 2, 5))).shape == (1, 2, 2, 1)
 
 
 BATCHES = 32

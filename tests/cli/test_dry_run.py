@@ -50,8 +50,8 @@ def test_a_plan_beyond_the_memory_of_the_machine_says_what_to_change(monkeypatch
                 f"mixed_bfloat16 needs {mixed:.1f} GiB, a smaller --image-size less. In Python"
             )
     (size,) = re.findall(r"--batch-size (\d+) needs", texts[1])
-    fitting, more = (training_memory(model, int(size) * n).total for n in (1, 2))
-    assert fitting <= 2**30 < more
+    fitting, double = (training_memory(model, int(size) * n).total for n in (1, 2))
+    assert fitting <= 2**30 < double
     assert len(list(dry_run.describe_memory(model, 64, 2, replicas=64))) == 2  # all of one machine
 
 

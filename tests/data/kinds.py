@@ -14,8 +14,8 @@ def encode(kind, *colours, size=(12, 9), mode="RGB", **options):
     """A file of `kind`, one frame for each colour; `size` is (width, height)."""
     frames = [Image.new(mode, size, colour) for colour in colours]
     file = io.BytesIO()
-    more = {"save_all": True, "append_images": frames[1:]} if frames[1:] else {}
-    frames[0].save(file, kind, **more, **options)
+    animation = {"save_all": True, "append_images": frames[1:]} if frames[1:] else {}
+    frames[0].save(file, kind, **animation, **options)
     return file.getvalue()
 
 

@@ -95,8 +95,8 @@ def test_training_shuffles_all_and_epochs_differ(images):
     assert set(flat(epochs)) == set(range(COUNT))  # others are left out in every epoch
     whole = train_batches(images, TRANSFORM, 4, PLAIN, drop_remainder=False)
     assert sorted(read(whole)) == list(range(COUNT))
-    others = train_batches(images, TRANSFORM, 4, PLAIN, seed=1)
-    assert [read(others) for _ in range(3)] != epochs[:3]
+    second = train_batches(images, TRANSFORM, 4, PLAIN, seed=1)
+    assert [read(second) for _ in range(3)] != epochs[:3]
 
 
 def test_repeats_and_steps(images):

@@ -85,7 +85,7 @@ def test_flips_half():
 def test_resized_crop_is_a_place_in_the_resized_image(keep):
     x = pixels(50, 80)
     resized = bilinear(x.astype("float64"), (28, 45) if keep else (28, 28))
-    places = set()
+    corners = set()
     for seed in SEEDS:
         crop = resized_crop(tf.constant(x), (28, 28), (24, 24), seed, keep).numpy()
         fits = [
@@ -95,8 +95,8 @@ def test_resized_crop_is_a_place_in_the_resized_image(keep):
             if np.abs(resized[i : i + 24, j : j + 24] - crop).max() < 1e-3
         ]
         assert len(fits) == 1
-        places.add(fits[0])
-    assert len(places) > 10
+        corners.add(fits[0])
+    assert len(corners) > 10
 
 
 def test_a_resized_image_covers_models_of_other_proportions():

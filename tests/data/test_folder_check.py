@@ -48,8 +48,8 @@ def photos(tmp_path):
     write(root / "test" / "cat" / "copy.bmp", picture_of(root / "train/dog/0.png"), "bmp")
     write(root / "test" / "dog" / "large.png", picture(400, 400))
     write(root / "test" / "fox" / "0.png", picture())
-    turned = write(root / "train" / "cat" / "turned.jpg", picture(), "jpeg")
-    turned.write_bytes(with_orientation(turned.read_bytes(), 6))
+    rotated = write(root / "train" / "cat" / "turned.jpg", picture(), "jpeg")
+    rotated.write_bytes(with_orientation(rotated.read_bytes(), 6))
     upright = write(root / "train" / "cat" / "upright.jpg", picture(), "jpeg")
     upright.write_bytes(with_orientation(upright.read_bytes(), 1))
     cut = root / "train" / "cat" / "cut.png"

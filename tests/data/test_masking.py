@@ -32,8 +32,8 @@ def masked(dataset=None, **changes):
 
 def patches_of(x):
     """`(B, N, pixels, C)`, by loops."""
-    places = range(0, SIZE, PATCH)
-    parts = [x[:, i : i + PATCH, j : j + PATCH] for i in places for j in places]
+    starts = range(0, SIZE, PATCH)
+    parts = [x[:, i : i + PATCH, j : j + PATCH] for i in starts for j in starts]
     return np.stack(parts, axis=1).reshape(len(x), PATCHES, PATCH**2, -1)
 
 
@@ -48,9 +48,9 @@ def test_shares_are_the_papers():
     stays = (sources == here)[weights > 0]
     assert np.mean(corrupted == -1) == pytest.approx(0.8, abs=0.03)
     assert np.mean(stays) == pytest.approx(0.1, abs=0.02)
-    others = corrupted[(corrupted >= 0) & ~stays]
-    assert len(others) / len(corrupted) == pytest.approx(0.1, abs=0.02)
-    assert set(others) == set(range(PATCHES))  # any of the image
+    replaced = corrupted[(corrupted >= 0) & ~stays]
+    assert len(replaced) / len(corrupted) == pytest.approx(0.1, abs=0.02)
+    assert set(replaced) == set(range(PATCHES))  # any of the image
     assert (weights > 0).mean(axis=0).min() > 0.4  # no place is spared
 
 

@@ -61,12 +61,12 @@ def test_files_are_turned_as_by_pillow(orientation, kind, tmp_path):
         pytest.skip("this TensorFlow does not decode WebP")
     data = photograph(orientation, kind, before=50 * (orientation % 2))
     stored = PIL.Image.open(io.BytesIO(data))
-    turned = PIL.ImageOps.exif_transpose(stored)
-    assert (np.asarray(classify().turn(stored)) == np.asarray(turned)).all()
+    displayed = PIL.ImageOps.exif_transpose(stored)
+    assert (np.asarray(classify().turn(stored)) == np.asarray(displayed)).all()
     pixels = decode(tf.constant(data)).numpy()
-    assert pixels.shape == (turned.height, turned.width, 3)
+    assert pixels.shape == (displayed.height, displayed.width, 3)
     largest = 3 if kind == "JPEG" else 0  # of two decoders
-    assert np.abs(pixels.astype(int) - np.asarray(turned)).max() <= largest
+    assert np.abs(pixels.astype(int) - np.asarray(displayed)).max() <= largest
     assert decode(tf.constant(data), exif_orientation=False).shape == (24, 40, 3)
     window = tf.constant([3, 5, 14, 9])
     part = decode_window(tf.constant(data), lambda shape: window).numpy()
@@ -82,8 +82,8 @@ def test_files_are_turned_as_by_pillow(orientation, kind, tmp_path):
         segment = b"\xff\xe5\0\4ab"
         for before in (b"", b"\xff" * 9, segment, segment * 2, segment * 9):
             path.write_bytes(data[:2] + before + data[2:])
-            seen = int(read_orientation(tf.constant(path.read_bytes())))
-            assert read_exif_orientation(path, "jpeg") == seen
+            found = int(read_orientation(tf.constant(path.read_bytes())))
+            assert read_exif_orientation(path, "jpeg") == found
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
@@ -92,9 +92,9 @@ def test_batches_files_and_the_switch_see_the_same(kind, tmp_path):
     path = tmp_path / "a" / f"photograph.{kind.lower()}"
     path.parent.mkdir()
     path.write_bytes(photograph(6, kind))
-    turned, stored = Preprocessing(), Preprocessing(exif_orientation=False)
+    displayed, stored = Preprocessing(), Preprocessing(exif_orientation=False)
     found = {}
-    for preprocessing in (turned, stored):
+    for preprocessing in (displayed, stored):
         model = build_vit(tiny_config(classes=1, preprocessing=preprocessing))
         serving = ServingModule(prepare(model), ["a"], 1)
         pixels = [
@@ -107,7 +107,7 @@ def test_batches_files_and_the_switch_see_the_same(kind, tmp_path):
         found[preprocessing.exif_orientation] = pixels[0]
     size = found[True].shape[:2]
     image = decode(tf.constant(path.read_bytes()))
-    np.testing.assert_array_equal(found[True], eval_transform(image, turned, size))
+    np.testing.assert_array_equal(found[True], eval_transform(image, displayed, size))
     assert np.abs(found[True] - found[False]).max() > 50
 
 

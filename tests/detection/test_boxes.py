@@ -29,20 +29,20 @@ def squares(count=6, size=(16, 16)):
 def test_boxes_follow_the_pixels_through_resizing_and_mirroring():
     images, boxes, labels = squares()
     found = read_boxes(images, boxes, labels, NAMES)
-    seen = []
+    classes_of_steps = []
     # linear resizing to 2 and 4 times the size keeps an edge where half of the white is
     for pixels, targets in box_batches(found, MODEL, 2, training=True, seed=3):
         pairs = zip(
             pixels.numpy(), targets["boxes"].numpy(), targets["labels"].numpy(), strict=True
         )
         for image, rows, classes in pairs:
-            seen.append(classes[0])
+            classes_of_steps.append(classes[0])
             if classes[0] < 0:
                 assert rows.tolist() == [[-1] * 4] and image.max() == 0
                 continue
             y, x = np.nonzero(image[..., 0] > 127)
             assert rows[0].tolist() == [x.min(), y.min(), x.max() + 1, y.max() + 1]
-    assert sorted(seen) == [-1, 0, 0, 0, 1, 1]
+    assert sorted(classes_of_steps) == [-1, 0, 0, 0, 1, 1]
 
 
 def test_epochs_differ_and_follow_the_seed():

@@ -46,9 +46,9 @@ def test_predictions_are_those_of_the_model():
     np.testing.assert_allclose(found.probabilities, -np.sort(-expected), atol=1e-6)
     np.testing.assert_array_equal(found.classes[:, 0], expected.argmax(axis=1))
     assert found.accuracy == evaluate_accuracy(model, images)
-    own = expected[np.arange(50), labels]
-    np.testing.assert_allclose(found.label_probabilities, own, atol=1e-6)
-    wrong = [i for i in np.argsort(own) if expected[i].argmax() != labels[i]]
+    chosen = expected[np.arange(50), labels]
+    np.testing.assert_allclose(found.label_probabilities, chosen, atol=1e-6)
+    wrong = [i for i in np.argsort(chosen) if expected[i].argmax() != labels[i]]
     assert list(found.worst) == wrong[:4]
     np.testing.assert_allclose(found.worst_images, np.stack(pixels)[wrong[:4]], atol=1e-4)
     assert found.names[7] == "image 7"
@@ -56,7 +56,7 @@ def test_predictions_are_those_of_the_model():
     again = keras.Sequential([keras.Input((8, 8, 3)), outer, keras.layers.Activation("linear")])
     for probabilities in (outer, again):  # which are not softmaxed twice
         same = predict_set(probabilities, images, batch_size=16).label_probabilities
-        np.testing.assert_allclose(same, own, atol=1e-6)
+        np.testing.assert_allclose(same, chosen, atol=1e-6)
 
 
 def test_features_are_no_classes():
@@ -81,8 +81,8 @@ def test_counts_and_calibration():
     confidence, right = found.probabilities[:, 0], found.is_right
     expected = 0.0  # equation 3 of the paper, image by image
     for low in np.arange(10) / 10:
-        own = (confidence > low) & (confidence <= low + 0.1)
-        expected += abs(right[own].sum() - confidence[own].sum()) / 50
+        chosen = (confidence > low) & (confidence <= low + 0.1)
+        expected += abs(right[chosen].sum() - confidence[chosen].sum()) / 50
     assert found.calibration_error() == pytest.approx(expected, abs=1e-6)
     assert sum(each.images for each in found.calibration()) == 50
 

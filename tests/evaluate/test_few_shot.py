@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.evaluate.few_shot import REGULARIZATIONS, few_shot_scores, pick_shots
+from keras_vit.evaluate.few_shot import few_shot_scores, pick_shots
 from tests.fixtures import fill_random, images_for, tiny_config
 
+# The candidates of the official evaluation of 2020.
+REGULARIZATIONS = tuple(2.0**power for power in range(-10, 20))
 # Scores of the official formula in float64 for the features and labels of `official`.
 OFFICIAL_SCORES = {
     2.0**-10: [

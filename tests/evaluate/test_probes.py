@@ -71,10 +71,12 @@ def test_cross_validation_is_that_of_held_out_images():
     found = cross_validate("ridge", x, labels, 3, [1024.0, 1.0], folds=30)
     assert list(found) == [1.0, 1024.0]
     for strength, accuracy in found.items():  # leave one out
-        own = np.arange(30)
+        indices = np.arange(30)
         scores = [
-            few_shot_scores(x[own != i], labels[own != i], x[i : i + 1], 3, [strength])[0, 0]
-            for i in own
+            few_shot_scores(x[indices != i], labels[indices != i], x[i : i + 1], 3, [strength])[
+                0, 0
+            ]
+            for i in indices
         ]
         assert accuracy == np.mean(np.argmax(scores, axis=1) == labels)
     for method in ("logistic", "ridge", "knn"):  # tokens are below

@@ -56,7 +56,7 @@ def test_each_signature_is_its_model_and_the_backbone_is_there_once(models, tmp_
     first = loaded.signatures["serving_default"](image_bytes=encoded)["logits"]
     np.testing.assert_array_equal(first, outputs["pets"]["logits"])
 
-    own = sum(
+    adapters = sum(
         weight.value.numpy().nbytes
         for model in models.values()
         for weight in model.weights
@@ -67,7 +67,7 @@ def test_each_signature_is_its_model_and_the_backbone_is_there_once(models, tmp_
         for weight in models["pets"].weights
         if "lora" not in weight.path and not weight.path.startswith("head")
     )
-    assert weight_bytes(path) < backbone + own + 2000 < 2 * backbone
+    assert weight_bytes(path) < backbone + adapters + 2000 < 2 * backbone
 
 
 def test_what_shares_no_backbone_is_refused(models, tmp_path):

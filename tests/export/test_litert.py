@@ -247,5 +247,5 @@ def test_metadata_tells_mediapipe_the_range_of_pixels_and_the_labels(exported, p
     weights = [each.data for each in model.buffers if each.data is not None]
     start = np.frombuffer(data, "uint8").ctypes.data
     plain = schema.ModelT.InitFromPackedBuf(data, 0)
-    places = [x.data.ctypes.data for x in plain.buffers if isinstance(x.data, np.ndarray)]
-    assert weights and {(place - start) % 16 for place in places} <= {0}
+    addresses = [x.data.ctypes.data for x in plain.buffers if isinstance(x.data, np.ndarray)]
+    assert weights and {(place - start) % 16 for place in addresses} <= {0}

@@ -153,7 +153,7 @@ def test_layers_that_stay_float(wide, tmp_path):
         )
 
     less = export("all.xml", ())
-    more = export("some.xml", ["mlp"])
-    assert less.size < more.size
+    second = export("some.xml", ["mlp"])
+    assert less.size < second.size
     with pytest.raises(ValueError, match=r"Received: \['no such'\], which match none of: .*head"):
         export("none.xml", ["mlp", "no such"])

@@ -209,8 +209,8 @@ def _reads(data):
 def _file(kind, *frames, **options):
     images = [Image.fromarray(frame) for frame in frames]
     file = io.BytesIO()
-    more = {"save_all": True, "append_images": images[1:]} if images[1:] else {}
-    images[0].save(file, kind, **more, **options)
+    animation = {"save_all": True, "append_images": images[1:]} if images[1:] else {}
+    images[0].save(file, kind, **animation, **options)
     return file.getvalue()
 
 

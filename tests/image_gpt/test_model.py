@@ -52,13 +52,13 @@ def expected_logits(model, colors, hidden=None):
     else:
         x = x * (1 - hidden[..., None])
     x = x + w["position_embedding/embedding"]
-    seen = np.tril(np.ones((24, 24))) if hidden is None else 1
+    causal = np.tril(np.ones((24, 24))) if hidden is None else 1
     for block in ("block_0", "block_1"):
         y = rms(x, w[f"{block}/attention_norm/gamma"]) @ w[f"{block}/attention/qkv/kernel"]
         heads = []
         for head in range(2):
             q, k, v = (y[..., 16 * i + 8 * head :][..., :8] for i in range(3))
-            odds = np.exp(q @ k.transpose(0, 2, 1) / np.sqrt(8)) * seen
+            odds = np.exp(q @ k.transpose(0, 2, 1) / np.sqrt(8)) * causal
             heads.append(odds / odds.sum(-1, keepdims=True) @ v)
         x = x + np.concatenate(heads, -1) @ w[f"{block}/attention/output/kernel"]
         y = rms(x, w[f"{block}/mlp_norm/gamma"]) @ w[f"{block}/mlp/hidden/kernel"]

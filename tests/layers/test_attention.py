@@ -298,8 +298,14 @@ def test_the_gate_comes_first():
         ({"rope": dataclasses.asdict(DINOV3), "grid": (3, 4)}, r"grid=\(3, 4\), num_prefix"),
         ({**VIT5, "num_registers": 3}, r"square grid: 1, 4, 9, .*num_registers=3, register_base"),
         ({**VIT5, "num_registers": 0}, "num_registers=0, register_base=100.0"),
-        ({"positions": "relative_bias"}, "14 tokens, grid=None, num_prefix_tokens=0. Set `grid`"),
-        ({"positions": "relative_bias", **PLACES}, "at most one token before them.*num_prefix_tokens=2"),
+        (
+            {"positions": "relative_bias"},
+            "14 tokens, grid=None, num_prefix_tokens=0. Set `grid`",
+        ),
+        (
+            {"positions": "relative_bias", **PLACES},
+            "at most one token before them.*num_prefix_tokens=2",
+        ),
     ],
 )
 def test_positions_need_grids(options, message):

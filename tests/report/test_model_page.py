@@ -156,7 +156,7 @@ def test_a_page_is_replaced_whole_or_not_at_all(small_disk):
 def test_a_real_browser_shows_the_page(tmp_path):
     model, images = random_vit()
     path = write_report(model, tmp_path / "report.html", images)
-    seen = browse(
+    found = browse(
         path,
         tmp_path,
         800,
@@ -164,9 +164,9 @@ def test_a_real_browser_shows_the_page(tmp_path):
         "wide: document.documentElement.scrollWidth, window: innerWidth,"
         "bars: [...document.querySelectorAll('.bar i')].map(i => i.clientWidth)}",
     )
-    assert len(seen["images"]) == 8
+    assert len(found["images"]) == 8
     assert all(
-        natural > 100 and width > 100 and height > 50 for natural, width, height in seen["images"]
+        natural > 100 and width > 100 and height > 50 for natural, width, height in found["images"]
     )
-    assert seen["wide"] <= seen["window"]  # nothing pushes the page sideways
-    assert max(seen["bars"]) > 50
+    assert found["wide"] <= found["window"]  # nothing pushes the page sideways
+    assert max(found["bars"]) > 50

@@ -91,7 +91,7 @@ def test_without_predictions_the_page_says_so(tmp_path):
 
 @pytest.mark.parametrize("width", [400, 1280])
 def test_a_real_browser_shows_the_page(page_path, width, tmp_path):
-    seen = browse(
+    found = browse(
         page_path,
         tmp_path,
         width,
@@ -99,6 +99,6 @@ def test_a_real_browser_shows_the_page(page_path, width, tmp_path):
         "images: [...document.images].map(i => [i.naturalWidth, i.clientWidth]),"
         "charts: [...document.querySelectorAll('svg[role]')].map(c => c.clientWidth)}",
     )
-    assert seen["wide"] <= seen["window"]  # nothing pushes the page sideways
-    assert len(seen["images"]) == 6 and all(n > 3 and w > 80 for n, w in seen["images"])
-    assert len(seen["charts"]) == 5 and min(seen["charts"]) > 100, json.dumps(seen)
+    assert found["wide"] <= found["window"]  # nothing pushes the page sideways
+    assert len(found["images"]) == 6 and all(n > 3 and w > 80 for n, w in found["images"])
+    assert len(found["charts"]) == 5 and min(found["charts"]) > 100, json.dumps(found)

@@ -202,9 +202,9 @@ def test_complete_training_is_not_repeated(tmp_path, whole, capsys):
     fit(folder=tmp_path)
     assert_same(fit(folder=tmp_path), whole)
     assert "Training is complete: 3 epochs" in capsys.readouterr().err
-    more = fit(folder=tmp_path, epochs=EPOCHS + 1)
-    assert more[1] == [0, 1, 2, 3]
-    assert more[3] == (EPOCHS + 1) * BATCHES
+    longer = fit(folder=tmp_path, epochs=EPOCHS + 1)
+    assert longer[1] == [0, 1, 2, 3]
+    assert longer[3] == (EPOCHS + 1) * BATCHES
 
 
 def test_a_run_that_stopped_early_is_complete(tmp_path):

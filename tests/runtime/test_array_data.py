@@ -242,7 +242,7 @@ def test_floats_in_another_range_are_noticed(method):
     dark = np.concatenate([np.ones((16, 16, 16, 3), "float32"), pixels[:4].astype("float32")])
     for images in (pixels, pixels // 255, pixels.astype("float32"), dark, np.zeros_like(scaled)):
         run(images)  # pixels in [0, 255], however dark: warnings are errors
-    for own in ({"include_preprocessing": False}, {"preprocessing": Preprocessing(0.5, 0.5)}):
-        other = keras_vit.build_vit(tiny_config(**sizes, **own))
+    for options in ({"include_preprocessing": False}, {"preprocessing": Preprocessing(0.5, 0.5)}):
+        other = keras_vit.build_vit(tiny_config(**sizes, **options))
         other.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
         run(scaled, other)

@@ -103,15 +103,15 @@ def private_accesses():
 
 def test_only_listed_names_are_used():
     """Names that are not this package's own are listed; those that are listed stay in runtime."""
-    own = own_names() - LISTED
+    ours = own_names() - LISTED
     optimizers = (":BaseOptimizer", ":Adam")  # the optimizers of train/ derive from them
     overridable = {row.name for row in PRIVATE_NAMES if row.owner.endswith(optimizers)}
     for path, line, name in private_accesses():
-        assert name in own or name in LISTED, f"{path}:{line}: {name} is not in PRIVATE_NAMES"
+        assert name in ours or name in LISTED, f"{path}:{line}: {name} is not in PRIVATE_NAMES"
         allowed = path.parent == HOME.parent or (
             path.parent.name == "train" and name in overridable
         )
-        assert name in own or allowed, f"{path}:{line}: use a function of {HOME.name} for {name}"
+        assert name in ours or allowed, f"{path}:{line}: use a function of {HOME.name} for {name}"
 
 
 def test_private_modules_are_imported_in_one_place():

@@ -90,8 +90,8 @@ def convolve(kernel, bias, x):
 def reference_logits(model, image, scale, mirrored, steps):
     """Logits at one scale: a smaller image has the mean colour below and to the right."""
     kernel, bias = (np.asarray(w, "float64") for w in model.get_weights())
-    own, window = np.array(image.shape[:2]), np.array((8, 12))
-    size = np.round(own * (max(window / own) * scale)).astype(int)
+    shape, window = np.array(image.shape[:2]), np.array((8, 12))
+    size = np.round(shape * (max(window / shape) * scale)).astype(int)
     x = resize_linearly(image.astype("float64"), size)
     x = x[:, ::-1] if mirrored else x
     padded = np.full((*np.maximum(size, window), 3), 127.5)
@@ -106,7 +106,7 @@ def reference_logits(model, image, scale, mirrored, steps):
             total[part] += convolve(kernel, bias, padded[part])
             counts[part] += 1
     logits = (total / counts)[: size[0], : size[1]]
-    return resize_linearly(logits[:, ::-1] if mirrored else logits, own)
+    return resize_linearly(logits[:, ::-1] if mirrored else logits, shape)
 
 
 @pytest.mark.parametrize("size", [(12, 30), (24, 10), (16, 24)])

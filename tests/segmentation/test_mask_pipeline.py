@@ -29,11 +29,11 @@ def test_geometry_is_that_of_image_and_mask_alike():
     batches = [next(iter(batches)) for _ in range(4)]
     x, y = (np.concatenate(parts) for parts in zip(*batches, strict=True))
     assert x.shape == (16, *SIZE, 3) and y.dtype == np.uint8
-    seen = y != 255
-    inside = np.abs(x[..., 0] - 50.0 * y)[seen] < 1e-3  # not between two classes
-    assert inside.mean() > 0.6 and 0.02 < 1 - seen.mean() < 0.6
-    np.testing.assert_allclose(x[..., 1][seen], 90, atol=1e-3)
-    np.testing.assert_allclose(x[~seen], 127.5, atol=1e-3)  # the mean, where it was padded
+    labelled = y != 255
+    inside = np.abs(x[..., 0] - 50.0 * y)[labelled] < 1e-3  # not between two classes
+    assert inside.mean() > 0.6 and 0.02 < 1 - labelled.mean() < 0.6
+    np.testing.assert_allclose(x[..., 1][labelled], 90, atol=1e-3)
+    np.testing.assert_allclose(x[~labelled], 127.5, atol=1e-3)  # the mean, where it was padded
     mirrored = [x[i, :, ::-1] for i in range(16)]
     assert len({np.asarray(each).tobytes() for each in [*x, *mirrored]}) > 28
 

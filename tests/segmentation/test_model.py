@@ -130,8 +130,8 @@ def test_a_head_on_frozen_features_learns_and_ignores_a_label(tmp_path):
     assert history["loss"][-1] < 0.3 * history["loss"][0] and history["miou"][-1] > 0.8
     assert all(map(np.array_equal, frozen, map(np.asarray, backbone.weights)))
     logits = np.asarray(model(images))
-    seen = logits[:, 8:].reshape(-1, 3).astype("float64")
-    odds = seen - np.log(np.exp(seen).sum(-1, keepdims=True))
+    labelled = logits[:, 8:].reshape(-1, 3).astype("float64")
+    odds = labelled - np.log(np.exp(labelled).sum(-1, keepdims=True))
     expected = -odds[np.arange(len(odds)), masks[:, 8:].ravel()].mean()  # of labelled pixels
     assert float(model.loss(masks, logits)) == pytest.approx(expected, rel=1e-3)
     model.save(tmp_path / "model.keras")
@@ -163,8 +163,10 @@ def spread(x, w, path):
 def aligned(x, size):
     """Linear between positions whose corners coincide."""
     for axis, new in ((1, size[0]), (2, size[1])):
-        places = np.linspace(0, x.shape[axis] - 1, new)
-        x = np.apply_along_axis(lambda v, at: np.interp(at, np.arange(len(v)), v), axis, x, places)
+        positions = np.linspace(0, x.shape[axis] - 1, new)
+        x = np.apply_along_axis(
+            lambda v, at: np.interp(at, np.arange(len(v)), v), axis, x, positions
+        )
     return x
 
 

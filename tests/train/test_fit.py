@@ -244,11 +244,11 @@ def test_pretraining_uses_the_head_bias_and_loss_of_the_recipe():
 
 @pytest.mark.slow
 def test_transfer_selects_on_held_out_images_and_tests_once(pretrained, monkeypatch):
-    seen = []
+    counts = []
     evaluate = keras_vit.train.fit.evaluate_accuracy
 
     def watch(model, images, batch_size):
-        seen.append(images.num_images)
+        counts.append(images.num_images)
         return evaluate(model, images, batch_size)
 
     monkeypatch.setattr("keras_vit.train.fit.evaluate_accuracy", watch)
@@ -256,7 +256,7 @@ def test_transfer_selects_on_held_out_images_and_tests_once(pretrained, monkeypa
     found = keras_vit.train.transfer(
         pretrained, two_colours(), two_colours(20, 3), short, verbose=0
     )
-    assert seen == [8, 8, 20]  # 2 rates on a quarter held out, then the test images
+    assert counts == [8, 8, 20]  # 2 rates on a quarter held out, then the test images
     assert found.learning_rate == 0.05 and found.held_out_accuracy[0.05] == 1
     assert found.held_out_accuracy[1e-50] < 1
     assert found.test_accuracy == 1

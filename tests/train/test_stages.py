@@ -51,10 +51,10 @@ class Watch(keras.callbacks.Callback):
         self.stages = []
 
     def state(self):
-        own = {variable.path: np.asarray(variable) for variable in self.model.weights}
+        weights = {variable.path: np.asarray(variable) for variable in self.model.weights}
         for variable in self.model.optimizer.variables:  # its name has a number of its own
-            own[f"optimizer/{variable.path.split('/', 1)[1]}"] = np.asarray(variable)
-        return own
+            weights[f"optimizer/{variable.path.split('/', 1)[1]}"] = np.asarray(variable)
+        return weights
 
     def on_train_begin(self, logs=None):
         self.stages.append([self.model.input_shape[1], self.state()])

@@ -361,7 +361,7 @@ def test_files_of_the_papers_project_alone_have_its_dropout(save):
     info, config = inspect_file(save(weights(CASES["timm vit"]["shapes"]))), find_config("vit_l16")
     assert adapt_config(config, info).block.dropout_rate == 0
     assert adapt_config(config, info, {"dropout_rate"}).block.dropout_rate == 0.1
-    official = dataclasses.replace(info, layout="official")
+    official = dataclasses.replace(info, project="official")
     assert adapt_config(config, official).block.dropout_rate == 0.1
 
 
