@@ -66,8 +66,7 @@ class TransformerBlock(Layer):
         mlp_dim: Hidden dimension of the MLP.
         stochastic_depth_rate: Probability that a branch is left out for an image in training,
             the others scaled up to keep the mean (https://arxiv.org/abs/1603.09382); in [0, 1).
-        positions: Positions that the attention adds, `"relative"` or `"relative_bias"`, or `None`:
-            see `SelfAttention`.
+        positions: Kind of positions that the attention adds, or `None`: see `SelfAttention`.
         attention: Layer in place of `SelfAttention`, such as a `GridAttention`, with its call
             arguments `return_attention_scores` and `training`; `None` makes a `SelfAttention`.
         causal: Whether a token attends to itself and those before it alone.
