@@ -166,7 +166,7 @@ def test_tensorflow_and_matplotlib_are_imported_where_they_may_be(path):
 def test_engines_name_no_family(name):
     files = {path.stem for path in (PACKAGE / "families").glob("*.py")
              if "\nFAMILY = " in path.read_text()} - {"timm"}  # fmt: skip
-    assert {"beit", "google"} <= files
+    assert {"clip", "google"} <= files
     named = re.compile(rf"(?<![a-z])({'|'.join(files)})(v?\d+)?(?![a-z])", re.IGNORECASE)
     with open(PACKAGE / name) as file:
         for token in tokenize.generate_tokens(file.readline):
