@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from keras_vit.errors import DownloadError
@@ -76,11 +78,12 @@ class _Repository:
             line = None if is_offline else self._progress_line(**wanted)
             if line:
                 line.update(0, None)
-            path = pathlib.Path(
-                self._client.hf_hub_download(
-                    self.name, **wanted, local_files_only=is_offline, library_name="keras-vit"
+            with self._bars():
+                path = pathlib.Path(
+                    self._client.hf_hub_download(
+                        self.name, **wanted, local_files_only=is_offline, library_name="keras-vit"
+                    )
                 )
-            )
             if line:
                 line.finish(path.stat().st_size)
             return path
@@ -89,12 +92,23 @@ class _Repository:
         except Exception as error:  # whatever an answer of a server makes the client raise
             raise self._explain(error, filename) from error
 
+    @contextlib.contextmanager
+    def _bars(self) -> Iterator[None]:
+        """Hides the client's bars where ours are; afterwards they are as they were."""
+        bars = self._client.utils
+        if progress_line("") is not None or bars.are_progress_bars_disabled():
+            yield
+            return
+        bars.disable_progress_bars()
+        try:
+            yield
+        finally:
+            bars.enable_progress_bars()
+
     def _progress_line(self, filename: str, revision: str) -> ProgressLine | None:
         """A progress line for a log, where the client shows nothing; a terminal has its bar."""
         line = progress_line(filename.rpartition("/")[2])
-        if line is None:
-            self._client.utils.disable_progress_bars()
-        elif line.is_terminal or filename.endswith(".json"):
+        if line is None or line.is_terminal or filename.endswith(".json"):
             return None
         known = self._client.try_to_load_from_cache(self.name, filename, revision=revision)
         return None if isinstance(known, str) else line

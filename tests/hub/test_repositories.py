@@ -321,6 +321,18 @@ def test_a_log_gets_a_line_at_the_start_and_at_the_end(hub, capsys, monkeypatch)
     assert capsys.readouterr().err == ""
 
 
+def test_bars_of_the_client_are_hidden_while_it_downloads(hub, monkeypatch):
+    hidden, download = [], huggingface_hub.hf_hub_download
+
+    def note(*arguments, **options):
+        hidden.append(huggingface_hub.utils.are_progress_bars_disabled())
+        return download(*arguments, **options)
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", note)
+    fetch("hf://timm/vit")
+    assert hidden and all(hidden) and not huggingface_hub.utils.are_progress_bars_disabled()
+
+
 def test_a_cache_that_cannot_be_written_to_says_what_to_set(hub, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "file"))
