@@ -125,7 +125,7 @@ def test_int8_of_openvino_is_kept_with_its_weights(model, pixels, tmp_path):
     pytest.importorskip("nncf")
     runtimes = ("onnxruntime", "openvino")
     tried = optimize(model, pixels, 2, ("int8",), 0.0, runtimes, seconds=0).candidates
-    assert [(each.runtime, each.problem) for each in tried] == [(name, None) for name in runtimes]
+    assert {each.runtime: each.problem for each in tried} == dict.fromkeys(runtimes)  # any order
     found = optimize(model, pixels, 2, ("int8",), 0.0, ("openvino",), tmp_path / "ir", seconds=0)
     assert sorted(path.name for path in (tmp_path / "ir").iterdir()) == ["model.bin", "model.xml"]
     again = load_openvino(found.path)
