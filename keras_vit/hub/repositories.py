@@ -48,7 +48,7 @@ class _Repository:
     def __init__(self, address: str, offline: bool) -> None:
         with needing("hub", f"{address} needs the client of the Hugging Face hub"):
             import huggingface_hub
-            from huggingface_hub import constants, errors
+            from huggingface_hub import constants, errors, utils
         wanted = parse_hub_address(address)
         self.address, self.name, self.filename = address, wanted.repository, wanted.filename
         self.revision = wanted.revision or "main"
@@ -56,6 +56,7 @@ class _Repository:
         self.forbids = "KERAS_VIT_OFFLINE" if offline else "HF_HUB_OFFLINE"
         self._errors, self._cache = errors, constants.HF_HUB_CACHE
         self._client: Any = huggingface_hub
+        self._utils = utils
 
     def fetch(
         self, filename: str, revision: str | None = None, offline: bool = False
@@ -95,7 +96,7 @@ class _Repository:
     @contextlib.contextmanager
     def _bars(self) -> Iterator[None]:
         """Hides the client's bars where ours are; afterwards they are as they were."""
-        bars = self._client.utils
+        bars = self._utils
         if progress_line("") is not None or bars.are_progress_bars_disabled():
             yield
             return

@@ -476,12 +476,16 @@ class Normalization(keras.layers.Normalization):
     def build(self, input_shape: Any) -> None:
         repeats, rest = divmod(input_shape[-1], self.channels)  # of a patch: pixel after pixel
         repeats = 1 if rest else repeats
+        self._input_shape = tuple(input_shape)
         super().build((*input_shape[:-1], input_shape[-1] // repeats))
         # Arrays become constants of a graph. Tensors become inputs of the ONNX file that Keras's
         # own `export` writes, without values.
         for name in ("mean", "variance"):
             array = keras.ops.convert_to_numpy(getattr(self, name))
             setattr(self, name, np.tile(array, repeats))
+
+    def get_build_config(self) -> dict[str, Any]:
+        return {"input_shape": self._input_shape}  # not the one that Keras's layer was built with
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()

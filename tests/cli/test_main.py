@@ -216,8 +216,11 @@ def test_no_command_connects_unless_it_is_asked_to(tiny, tmp_path, monkeypatch, 
     for file in ONLINE:
         assert main(["weights", "info", file]) == 2
         assert f"{file} is not in the cache: pass --download" in capsys.readouterr().err
-        with pytest.raises(ConnectedError):
-            main(["weights", "info", file, "--download"])
+        try:  # the client of the hub turns what it meets into an error of its own
+            assert main(["weights", "info", file, "--download"]) == 2
+        except ConnectedError:
+            continue
+        assert file.startswith("hf://") and "ConnectedError" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
