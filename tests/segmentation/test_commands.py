@@ -37,7 +37,7 @@ def folder(tmp_path_factory):
         PIL.Image.fromarray(pixels).save(folder / f"images/{index}.png")
         PIL.Image.fromarray((labels + 1).astype("uint8")).save(folder / f"masks/{index}.png")
     (folder / "classes.txt").write_text("red\ngreen\nblue light\n")
-    keras_vit.build_vit(tiny_config(depth=1)).save(folder / "tiny.keras")
+    keras_vit.build_vit(tiny_config(depth=1), name="tiny").save(folder / "tiny.keras")
     return folder
 
 
@@ -176,7 +176,7 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(folder, tmp_path, capsys):
     assert train(folder, tmp_path / "run", "--dry-run") == 0
     printed = capsys.readouterr().out
     for text in (
-        "model:  model_seg",
+        "model:  tiny_seg",
         "10 to train on, 2 to evaluate on",
         "4 of 4 images: 2 epochs",
     ):
