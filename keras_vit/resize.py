@@ -282,5 +282,5 @@ BLOCK_TABLES = (
 
 
 def block_table(path: str) -> BlockTable | None:
-    """The table that a path of a variable, or the `position_embedding` of a model, names."""
-    return next((t for t in BLOCK_TABLES if path == t.kind or path.endswith(f"/{t.path}")), None)
+    """The kind of table that the variable at a path is, or `None`."""
+    return next((table for table in BLOCK_TABLES if path.endswith(f"/{table.path}")), None)

@@ -171,13 +171,13 @@ def _resized(source: Any, target: Any, old: Model, new: Model) -> list[tuple[Any
         value = np.asarray(keras.ops.convert_to_numpy(one))
         if value.shape != tuple(other.shape):
             # The optimizer's variables have the path of the weight with "_" in place of "/".
-            path = other.path.replace("_", "/")
-            tables = [table for table in _TABLES if table.replace("_", "/") in path]
-            if not tables:
+            path = other.path.replace("/", "_")
+            table = next((each for each in _TABLES if each.replace("/", "_") in path), None)
+            if table is None:
                 problems.append(f"{other.path}: {value.shape}, {tuple(other.shape)}")
                 continue
             is_positive = value.min() >= 0
-            value = resize_table(f"block_0/{tables[0]}", value, old.config, new.config)
+            value = resize_table(f"block_0/{table}", value, old.config, new.config)
             if is_positive:  # second moments stay so: bicubic resizing overshoots
                 value = np.maximum(value, 0)
         found.append((other, value))

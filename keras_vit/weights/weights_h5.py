@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from keras_vit.config import ResNetConfig, ViTConfig, field_names, field_value
 from keras_vit.errors import CheckpointMismatchError, printable
-from keras_vit.resize import block_table
+from keras_vit.resize import BLOCK_TABLES
 from keras_vit.weights.formats import check_weights_file
 from keras_vit.weights.load import STATED, LoadReport, check_finite
 
@@ -89,7 +89,7 @@ def _grid_in(
 ) -> tuple[int, int]:
     """The grid of the table of positions in a file, that of the model or of its first block."""
     first, in_block = shapes.get("position_embedding/vars/0"), shapes.get(_BLOCK_TABLE)
-    kind = block_table(config.position_embedding)
+    kind = next((t for t in BLOCK_TABLES if t.kind == config.position_embedding), None)
     if config.position_embedding == "learned_2d" and first is not None:
         return shapes["position_embedding/vars/1"][1], first[1]  # rows, columns
     if config.position_embedding == "learned" and first is not None:
