@@ -72,7 +72,7 @@ def main():
     for name, file in report["files"].items():
         print(f"{name} loaded without keras_vit: {file['bytes'] / 1e6:.2f} MB, logits differ by at")
         print(f"  most {file['max_difference']:.1e}, same answer for {file['agreement']:.1%}")
-    print(f"Curves, predictions, model.keras and report.json are in {args.output}.\n{NEXT}")
+    print(f"predictions.png, model.keras and report.json are in {args.output}.\n{NEXT}")
 
 
 def read_digits(split):
