@@ -8,6 +8,7 @@ import pathlib
 import random
 import shutil
 import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -83,3 +84,18 @@ def small_disk(tmp_path):
         pytest.skip("no disk can be mounted here")
     yield SmallDisk(folder)
     subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+@pytest.fixture(scope="session")
+def real_network(tmp_path_factory):
+    """Folder of a trained ViT-S/14 of others, where a package index has it (90 MB)."""
+    ready = os.environ.get("KERAS_VIT_REAL_NETWORK")  # a folder that scripts/real-network wrote
+    if ready:
+        return pathlib.Path(ready)
+    folder = tmp_path_factory.mktemp("real_network")
+    script = pathlib.Path(__file__).parents[1] / "scripts/real-network"
+    done = subprocess.run([sys.executable, script, folder], text=True, capture_output=True)
+    if "pip could not download" in done.stderr:
+        pytest.skip(done.stderr.strip().splitlines()[-1])
+    assert done.returncode == 0, done.stderr
+    return folder
