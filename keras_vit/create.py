@@ -64,9 +64,10 @@ def create_model(
             or the output of layers that follow one. Those layers become part of the model, which
             then has no `config`. Its shape is that of the images where `input_shape` is not given.
         input_shape: Height and width in pixels, and channels. `None` takes the variant's own; with
-            `weights` those of their preprocessing or positions, as in `from_pretrained`. `(None, None, channels)` makes a model
-            for images of any size: learned positions are those of that size, resized to the grid of
-            every batch, and images are filled up to whole patches. See `docs/dense.md`.
+            `weights` those of their preprocessing or positions, as in `from_pretrained`.
+            `(None, None, channels)` makes a model for images of any size: learned positions are
+            those of the checkpoint, resized to the grid of every batch, and images are filled up to
+            whole patches. See `docs/dense.md`.
         pooling: How tokens become the input of the head: `"token"`, `"gap"` or `"map"`; `None`
             takes the variant's own. Without a head: how they become the output, of shape
             `(B, D)`; `None` returns all tokens after the last norm, of shape `(B, T, D)`. A BiT

@@ -60,7 +60,7 @@ def from_pretrained(
             `input_tensor`, or else the checkpoint's, and `(None, None, channels)` makes a model for
             images of any size. The size of a checkpoint is the one at which its preprocessing feeds
             images (`preprocessor_config.json`, or `input_size` of timm), in whole patches; without
-            it, the size that its positions are for. `load_report.settings["image_size"]` says which.
+            it, the size that its positions are for. `load_report` says which.
         pooling: As in `create_model`.
         classes: Outputs of the head; `None` takes the checkpoint's.
         classifier_activation: As in `create_model`, and so are the rest.
@@ -130,13 +130,7 @@ def build_pretrained(
     name: str | None = None,
     **options: Any,
 ) -> Model:
-    """Creates the model of an open checkpoint: see `from_pretrained`.
-
-    Args:
-        checkpoint: The open file.
-        card: What is published about it.
-        **options: As in `from_pretrained`, and so are the others.
-    """
+    """Creates the model of an open checkpoint: see `from_pretrained`."""
     if classes is not None and classes < 1:
         raise ValueError(
             f"`classes` must be 1 or more. Received: {classes}. Pass include_top=False for a model "

@@ -99,8 +99,6 @@ def _precisions(format: Format) -> str:
     return f"{format.name}: {', '.join(needing.get(name, name) for name in names)}"
 
 
-
-
 def parse_size(text: str) -> tuple[int, int]:
     """Reads `224` as 224 x 224 pixels, and `224x320` as height and width."""
     sides = text.lower().split("x")
@@ -414,7 +412,10 @@ COMMANDS: tuple[Command, ...] = (
             argument("--variant", help="architecture of IN, if its shapes do not decide it"),
             dataclasses.replace(
                 IMAGE_SIZE,
-                settings={**IMAGE_SIZE.settings, "help": "of OUT; by default as for IN's positions"},
+                settings={
+                    **IMAGE_SIZE.settings,
+                    "help": "of OUT; by default as for IN's positions",
+                },
             ),
             argument("--num-heads", type=int, help="attention heads of IN, if unknown"),
             _PREFIX,

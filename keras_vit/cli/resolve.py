@@ -17,9 +17,9 @@ import keras
 from keras_vit.cli.output import complain
 from keras_vit.cli.run_settings import CHECKPOINT_FORMS, MODEL_FORMS
 from keras_vit.create import create_model
-from keras_vit.models.resizing import resize_model
 from keras_vit.hub.addresses import is_address
 from keras_vit.hub.catalog import fetch_weights, hub_advice, list_weights
+from keras_vit.models.resizing import resize_model
 from keras_vit.pretrained import pretrained_of_size
 from keras_vit.reading import read_text
 from keras_vit.train.keras_files import load_keras_file
@@ -106,9 +106,7 @@ def open_model(name: str, image_size: tuple[int, int] | None = None) -> keras.Mo
     return model
 
 
-def _resized(
-    model: keras.Model, name: str, image_size: tuple[int, int] | None
-) -> keras.Model:
+def _resized(model: keras.Model, name: str, image_size: tuple[int, int] | None) -> keras.Model:
     """A model of the same weights for images of another size, if it can be had."""
     if image_size is None or model.inputs[0].shape[1:3] == image_size:
         return model

@@ -312,12 +312,12 @@ class Checkpoint:
     def _too_many_patches(self) -> Iterator[Refusal]:
         """Sizes of images for which the tables of positions alone would take gigabytes."""
         most = min(_MAX_PATCHES, _MAX_POSITIONS // max(1, self.sizes.get("width", 1)))
-        for origin, size in self._stated_sizes().items():
-            grid = self._grid_of(size)
+        for origin, image_size in self._stated_sizes().items():
+            grid = self._grid_of(image_size)
             if grid is not None and math.prod(grid) > most:
                 yield Refusal(
-                    f"{origin}: images of {size} pixels, which are {math.prod(grid):,} patches, "
-                    f"more than {most:,}",
+                    f"{origin}: images of {image_size} pixels, which are {math.prod(grid):,} "
+                    f"patches, more than {most:,}",
                     ("image_size",),
                 )
         for table in self._split_block_table(None, None):
@@ -346,8 +346,8 @@ class Checkpoint:
             The ways, without duplicates. Where a sidecar file states an image size that fits the
             number of rows, only that one.
         """
-        for size in () if grid else self._stated_sizes().values():
-            stated = self._grid_of(size)
+        for image_size in () if grid else self._stated_sizes().values():
+            stated = self._grid_of(image_size)
             tables = self._split_rows(stated, None) if stated else []
             if tables:
                 return tables

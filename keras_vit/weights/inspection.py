@@ -123,8 +123,8 @@ def adapt_config(
     """Changes a configuration to what a checkpoint's project computes.
 
     GELU, the epsilon of the norms, the number of heads, tokens and their positions, pooling,
-    preprocessing and image size (see `find_size`) follow the file. The layer before the head does where the number
-    of classes agrees. Files of other projects than the paper's have no dropout.
+    preprocessing and image size (see `find_size`) follow the file. The layer before the head does
+    where the number of classes agrees. Files of other projects than the paper's have no dropout.
 
     Args:
         config: The variant's configuration, with the caller's changes.
@@ -208,9 +208,7 @@ def find_size(
     return Setting(size, origin)
 
 
-def _position_size(
-    config: ViTConfig, info: FileInfo, chosen: Collection[str]
-) -> tuple[int, int]:
+def _position_size(config: ViTConfig, info: FileInfo, chosen: Collection[str]) -> tuple[int, int]:
     """Pixels that the file's positions are for, or the variant's if the file does not say."""
     if "patch_size" in chosen and config.patch_size != info.patch_size:
         return config.image_size

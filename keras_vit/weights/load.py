@@ -289,9 +289,9 @@ def _settings(plan: Plan, origins: Mapping[str, str] | None) -> dict[str, tuple[
         value = field_value(config, field)
         if field in ("rope", "image_size") and value is None:
             continue
-        if field == "image_size" and isinstance(config, ViTConfig):
-            if config.any_size or config.takes_patches:
-                continue
+        is_vit = isinstance(config, ViTConfig)
+        if field == "image_size" and is_vit and (config.any_size or config.takes_patches):
+            continue
         if field == "position_resize":
             value = plan.resize_method
             if plan.position_resize is None:

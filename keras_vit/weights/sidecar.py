@@ -139,7 +139,7 @@ class _Reader:
                 self.read(self.part(section, key), rule.rules, where)
             elif isinstance(rule, Images) and key in ("image_size", "img_size", "input_size"):
                 self._read_image_size(value, where)
-                if key == "input_size" and self.image_size is not None:
+                if key == "input_size" and value is not None and self.image_size is not None:
                     self.input_size = Setting(self.image_size, where)
 
     def part(self, config: dict[str, Any], key: str) -> dict[str, Any]:
