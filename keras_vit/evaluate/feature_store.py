@@ -138,7 +138,7 @@ def store_features(
         begin, end = (images.num_images * i // part.count for i in (part.index, part.index + 1))
         if not part.path(".npy").exists():
             rows = _rows(images, begin + done, end)
-            task = f"features of {images.name}"
+            task = f"features in {part.folder}"
             with Progress(task, end - begin, "images", verbose, done) as progress:
                 _compute(part, facts, network, rows, transform, batch_size, progress)
         else:

@@ -140,11 +140,9 @@ def adapt_config(
             of channels.
     """
     fields = field_names(config)
-    wanted = {
-        "image_size": find_size(config, info, chosen).value,
-        **info.options,
-        **(options or {}),
-    }
+    wanted = {**info.options, **(options or {})}
+    if "image_size" not in {*chosen, *wanted}:
+        wanted["image_size"] = find_size(config, info, chosen).value
     if config.classes is None or config.classes != info.classes:
         wanted["pre_logits"] = None  # dropped for other classes, as the paper fine-tunes
         wanted.pop("head_bias", None)

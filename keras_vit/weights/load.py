@@ -289,8 +289,7 @@ def _settings(plan: Plan, origins: Mapping[str, str] | None) -> dict[str, tuple[
         value = field_value(config, field)
         if field in ("rope", "image_size") and value is None:
             continue
-        is_vit = isinstance(config, ViTConfig)
-        if field == "image_size" and is_vit and (config.any_size or config.takes_patches):
+        if field == "image_size" and isinstance(config, ViTConfig) and _is_open(config):
             continue
         if field == "position_resize":
             value = plan.resize_method
@@ -298,6 +297,11 @@ def _settings(plan: Plan, origins: Mapping[str, str] | None) -> dict[str, tuple[
                 origin = stated.get(field, "the file's project")
         found[field] = (value, origin)
     return found
+
+
+def _is_open(config: ViTConfig) -> bool:
+    """Whether images of a model have no size of their own."""
+    return config.any_size or config.takes_patches
 
 
 def _differences(plan: Plan) -> Iterator[str]:
