@@ -28,8 +28,8 @@ LEVELS = {
     2: ("layers", "data", "resume"),
     1: ("variants", "resize", "runtime", "distribution"),
     0: ("families",),
-    -1: ("config",),
-    -2: ("checks", "errors", "fields", "files", "installation", "intervals", "progress", "reading"),
+    -1: ("config", "progress"),
+    -2: ("checks", "errors", "fields", "files", "installation", "intervals", "reading"),
 }
 LEVEL = {name: level for level, names in LEVELS.items() for name in names}
 # Sub-packages that may import TensorFlow at the top of a module. Modules elsewhere import it in
