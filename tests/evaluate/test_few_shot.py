@@ -136,19 +136,6 @@ def test_a_model_is_evaluated_from_arrays_and_batches():
         )  # of other classes than the head
 
 
-def test_one_strength_serves_all_datasets():
-    tables = {
-        "a": {5: np.array([0.1, 0.4, 0.3]), 10: np.array([0.5, 0.1, 0.2])},
-        "b": {5: np.array([0.1, 0.2, 0.9]), 10: np.array([0.5, 0.6, 0.2])},
-        "c": {5: np.array([0.1, 0.2, 0.8]), 10: np.array([0.9, 0.6, 0.2])},
-    }
-    assert keras_vit.evaluate.rank_regularizations(tables) == {5: 2, 10: 0}
-    with pytest.raises(ValueError, match="the same shots and strengths"):
-        keras_vit.evaluate.rank_regularizations({**tables, "d": {5: np.array([0.1])}})
-    with pytest.raises(ValueError, match="at least one"):
-        keras_vit.evaluate.rank_regularizations({})
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
