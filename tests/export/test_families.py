@@ -38,7 +38,7 @@ QUANTIZED = {
     "saved_model bfloat16": (export_saved_model, {"precision": "bfloat16"}),
 }
 MORE = {
-    "onnx 23": (export_onnx, {"opset": 23}),
+    "onnx 22": (export_onnx, {"opset": 22}),
     "saved_model xla": (export_saved_model, {"jit_compile": True}),
     "litert open": (export_litert, {"batch_size": None}),
 }
