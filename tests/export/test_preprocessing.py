@@ -12,7 +12,7 @@ from keras_vit.errors import ExportMismatchError
 from keras_vit.export.inference import prepare
 from keras_vit.export.saved_model import export_saved_model
 from keras_vit.models.vit import build_vit
-from tests.fixtures import fill_random, tiny_config
+from tests.fixtures import tiny_config, tiny_vit
 
 BICUBIC = Preprocessing(interpolation="bicubic", crop_ratio=0.875, library="timm")
 
@@ -33,8 +33,7 @@ def with_rescaling(base):
 
 @pytest.mark.parametrize("wrap", [wrapped, nested, keras.models.clone_model])
 def test_models_built_on_a_model_keep_its_preprocessing(wrap, tmp_path):
-    base = build_vit(tiny_config(preprocessing=BICUBIC))
-    fill_random(base)
+    base = tiny_vit(preprocessing=BICUBIC)
     model = wrap(base)
     model.save(tmp_path / "model.keras")
     for each in (model, keras.models.load_model(tmp_path / "model.keras")):
@@ -63,8 +62,7 @@ def test_preprocessing_that_is_not_known_is_demanded():
 @pytest.mark.slow
 def test_a_signature_that_resizes_otherwise_is_found(tmp_path):
     """The check of pixels alone passed: they are of the model's size already."""
-    model = build_vit(tiny_config(preprocessing=BICUBIC))
-    fill_random(model)
+    model = tiny_vit(preprocessing=BICUBIC)
     other = Preprocessing(BICUBIC.mean, BICUBIC.std)
     report = export_saved_model(wrapped(model), tmp_path / "m", preprocessing=other)
     with pytest.raises(ExportMismatchError, match="saved_model export differs"):

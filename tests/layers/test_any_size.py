@@ -18,7 +18,7 @@ from keras_vit.export.formats import FORMATS
 from keras_vit.models import feature_maps, resize_model
 from keras_vit.variants import VARIANTS
 from tests.checks import quick
-from tests.fixtures import fill_random, tiny_config
+from tests.fixtures import fill_random, tiny_config, tiny_vit
 
 CASES = {
     "learned": {},
@@ -46,8 +46,7 @@ def pixels(size, count=2):
 
 
 def pair_of(case):
-    fixed = keras_vit.build_vit(tiny_config(**CASES[case]))
-    fill_random(fixed)
+    fixed = tiny_vit(**CASES[case])
     return fixed, resize_model(fixed, None)
 
 
