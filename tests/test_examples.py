@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import pathlib
 import re
 import runpy
-import subprocess
 import sys
 
 import keras
@@ -16,17 +14,9 @@ import numpy as np
 import pytest
 
 import keras_vit
+from tests.workers import python
 
 ROOT = pathlib.Path(__file__).parent.parent
-
-
-def run(*command):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
-    done = subprocess.run(
-        [sys.executable, *map(str, command)], capture_output=True, text=True, env=environment
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 @pytest.mark.slow  # the README's code and the next test run its steps
@@ -60,7 +50,7 @@ def test_quickstart_trains_plots_and_exports(tmp_path, monkeypatch, capsys):
 def test_two_workers_train_and_save(tmp_path):
     script = ROOT / "examples/multi_worker.py"
     command = (script, "--smoke", "--output", tmp_path, "--local")
-    printed = run(*command, "2")
+    printed = python(*command, "2")
     assert "Epoch 2/2" in printed
     accuracy = re.search(r"2 replicas, ([\d.]+)% of held-out", printed).group(1)
     assert float(accuracy) > 20  # of ten classes, after 2 epochs
@@ -89,13 +79,13 @@ def test_run_exports_works_without_keras_vit_and_measures_differences(tmp_path):
     wrong = model.predict(images, verbose=0) + np.float32([0.25, 0, 0])
     np.savez(tmp_path / "held_out.npz", images=images, logits=wrong)
     script = ROOT / "examples/run_exports.py"
-    printed = run(script, tmp_path / "held_out.npz", tmp_path / "model.tflite")
+    printed = python(script, tmp_path / "held_out.npz", tmp_path / "model.tflite")
     assert abs(json.loads(printed)[0]["max_difference"] - 0.25) < 1e-4
     blocked = (
         f"import runpy\nrunpy.run_path({str(script)!r})\n"
         "try:\n    import keras_vit\nexcept ImportError:\n    print('refused')"
     )
-    assert run("-c", blocked).strip() == "refused"
+    assert python("-c", blocked).strip() == "refused"
 
 
 EXPERIMENTS = [
@@ -111,7 +101,7 @@ EXPERIMENTS = [
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_experiments_run(name, tmp_path):
-    run(ROOT / f"examples/{name}.py", "--smoke", "--output", tmp_path)
+    python(ROOT / f"examples/{name}.py", "--smoke", "--output", tmp_path)
     results = json.loads((tmp_path / "results.json").read_text())
     assert all(0 <= x[0] <= 1 for row in results["accuracies"].values() for x in row)
     assert (tmp_path / "accuracy.png").stat().st_size > 10_000
