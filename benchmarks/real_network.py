@@ -1,14 +1,14 @@
-"""Merged tokens, dropped patches, windows and other sizes on a trained network and photographs.
+"""Merged tokens, dropped patches, windows and other sizes on a trained network.
 
     scripts/real-network FOLDER
     python benchmarks/real_network.py FOLDER --output docs/benchmarks/real_network.jsonl
     python benchmarks/real_network.py --show docs/benchmarks/real_network.jsonl
 
-The network is DINOv2's ViT-S/14, trained further for saliency; the photographs are textile in three
-classes (scripts/real-network names the sources). Each row compares the class token after the last
+The network is DINOv2's ViT-S/14, trained further for saliency; the pictures are of
+simulated textile in three classes (scripts/real-network names the sources). Each row compares the class token after the last
 norm with that of the plain network at 224 pixels:
 
-    cosine    mean over the photographs of the test set
+    cosine    mean over the pictures of the test set
     agree     share of them for which the plain network's classifier answers the same
     accuracy  of a classifier fitted on the row's own features
 
@@ -62,17 +62,17 @@ CLASSES = ("nominal", "global", "local")
 BATCH = 10
 
 
-def read_photographs(folder: pathlib.Path, count: int):
-    """The first `count` photographs of each class, (B, 250, 250, 3) as uint8, and their classes."""
+def read_pictures(folder: pathlib.Path, count: int):
+    """The first `count` pictures of each class, (B, 250, 250, 3) as uint8, and their classes."""
     from PIL import Image
 
     files = [path for name in CLASSES for path in sorted((folder / name).iterdir())[:count]]
-    photographs = np.stack([np.asarray(Image.open(path).convert("RGB")) for path in files])
-    return photographs, np.repeat(np.arange(len(CLASSES)), count)
+    pictures = np.stack([np.asarray(Image.open(path).convert("RGB")) for path in files])
+    return pictures, np.repeat(np.arange(len(CLASSES)), count)
 
 
 def extractor(network: pathlib.Path, size: tuple[int, int], options: dict, training: bool):
-    """A function from photographs to class tokens `(B, 384)` at another size."""
+    """A function from pictures to class tokens `(B, 384)` at another size."""
     import tensorflow as tf
 
     import keras_vit
@@ -85,8 +85,8 @@ def extractor(network: pathlib.Path, size: tuple[int, int], options: dict, train
     def run(images):
         return model(images, training=training)
 
-    def features(photographs):
-        images = tf.image.resize(tf.cast(photographs, "float32"), size, antialias=True)
+    def features(pictures):
+        images = tf.image.resize(tf.cast(pictures, "float32"), size, antialias=True)
         return run(tf.clip_by_value(images, 0, 255)).numpy()
 
     return features
@@ -118,13 +118,13 @@ def measure(folder: pathlib.Path, count: int, rounds: int, names, output):
     import keras
     import tensorflow as tf
 
-    photographs, labels = read_photographs(folder / "textile", count)
+    pictures, labels = read_pictures(folder / "textile", count)
     test = np.tile(np.arange(count) >= count // 2, len(CLASSES))
     plain = extractor(folder / "network", *ROWS["plain"])
 
     def all_features(function):
         return np.concatenate(
-            [function(photographs[i : i + BATCH]) for i in range(0, len(photographs), BATCH)]
+            [function(pictures[i : i + BATCH]) for i in range(0, len(pictures), BATCH)]
         )
 
     expected = all_features(plain)
@@ -140,10 +140,10 @@ def measure(folder: pathlib.Path, count: int, rounds: int, names, output):
         norms = [np.linalg.norm(each[test], axis=1) for each in (features, expected)]
         cosine = np.sum(features[test] * expected[test], axis=1) / (norms[0] * norms[1])
         answers = [classifier.predict(each[test]) for each in (features, expected)]
-        base, own = in_turns((plain, function), photographs[:BATCH], rounds)
+        base, own = in_turns((plain, function), pictures[:BATCH], rounds)
         row = {
             "name": name,
-            "photographs": len(photographs),
+            "pictures": len(pictures),
             "cosine": round(float(cosine.mean()), 4),
             "least_cosine": round(float(cosine.min()), 4),
             "agree": round(float((answers[0] == answers[1]).mean()), 4),
@@ -173,7 +173,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("folder", nargs="?", type=pathlib.Path, help="of scripts/real-network")
-    parser.add_argument("--count", type=int, default=150, help="photographs of a class")
+    parser.add_argument("--count", type=int, default=150, help="pictures of a class")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", nargs="*", choices=ROWS, default=list(ROWS))
     parser.add_argument(
@@ -191,9 +191,7 @@ def main() -> None:
             parser.error("needs the folder of scripts/real-network, or --show FILE")
         there = {row["name"] for row in written()}
         names = [name for name in options.only if name not in there]
-        measure(
-            options.network, options.wheel, options.count, options.rounds, names, options.output
-        )
+        measure(options.folder, options.count, options.rounds, names, options.output)
     print(table(written()))
 
 

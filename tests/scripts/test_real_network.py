@@ -31,7 +31,7 @@ def test_the_comparison_sees_one_wrong_kernel(real_network, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_photographs_have_a_folder_for_each_class(real_network):
+def test_the_pictures_have_a_folder_for_each_class(real_network):
     images = keras_vit.read_folder(real_network / "textile")
     assert tuple(images.class_names) == ("global", "local", "nominal")
     assert images.num_images == 2000
