@@ -4,9 +4,9 @@
     python benchmarks/real_network.py FOLDER --output docs/benchmarks/real_network.jsonl
     python benchmarks/real_network.py --show docs/benchmarks/real_network.jsonl
 
-The network is DINOv2's ViT-S/14, trained further for saliency; the pictures are of
-simulated textile in three classes (scripts/real-network names the sources). Each row compares the class token after the last
-norm with that of the plain network at 224 pixels:
+The network is DINOv2's ViT-S/14, trained further for saliency; the pictures are of simulated
+textile in three classes (scripts/real-network names the sources). Each row compares the class token
+after the last norm with that of the plain network at 224 pixels:
 
     cosine    mean over the pictures of the test set
     agree     share of them for which the plain network's classifier answers the same
