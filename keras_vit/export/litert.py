@@ -44,6 +44,7 @@ from keras_vit.export.verify import (
 )
 from keras_vit.files import local_or_remote, write_atomically
 from keras_vit.installation import needing
+from keras_vit.progress import Progress
 
 _ERF = r"chlo.erf \1 : \2 -> \2"
 _BLOCK = 32  # weights that share a scale in int4
@@ -63,6 +64,7 @@ def export_litert(
     activation: str | None = None,
     tolerance: float | None = None,
     converter: str = "tensorflow",
+    verbose: bool | int = True,
 ) -> ExportReport:
     """Exports a model to a LiteRT file of built-in operators, and checks it against the model.
 
@@ -93,6 +95,7 @@ def export_litert(
         converter: `"tensorflow"`, TensorFlow's converter; or `"litert"`, the package
             `litert-converter`, which takes its place: for `"float32"` and `"int4"`, with a fixed
             batch size.
+        verbose: Whether to print, now and then, which step runs and how long it has taken.
 
     Returns:
         An `ExportReport`.
@@ -129,7 +132,9 @@ def export_litert(
     samples = calibration_pixels(inference, precision, calibration, float_layers)
     if samples is not None and batch_size != 1:
         raise ValueError(f'precision="int8" needs batch_size=1. Received: {batch_size}.')
-    with write_atomically(path) as unfinished:
+    progress = Progress("export to LiteRT", 2, "steps", verbose)
+    with write_atomically(path) as unfinished, progress:
+        progress.step(f"converting to {precision}")
         data, _ = _convert(
             inference, outputs, precision, batch_size, samples, float_layers, converter
         )
@@ -139,6 +144,7 @@ def export_litert(
         unfinished.write_bytes(data)
         _pack(unfinished, inference, precision, labels)
         _check_operators(unfinished)
+        progress.step("checking against the model")
         kind = unfinished, "litert", precision, load_litert(unfinished)
         report = check_file(*kind, inference, pixels, of_task, tolerance, batch_size or 4)
     return dataclasses.replace(report, path=local_or_remote(path))

@@ -28,6 +28,7 @@ from keras_vit.export.verify import (
     verification_images,
 )
 from keras_vit.files import list_names, next_version, publish_version, write_atomically
+from keras_vit.progress import Progress
 
 _MAX_CLASSES = 256  # of 8-bit class maps
 _AGREEMENT = 0.999  # of the pixels of a class map: two logits can be equal to rounding
@@ -42,6 +43,7 @@ def export_segmenter(
     preprocessing: Preprocessing | None = None,
     tolerance: float | None = None,
     max_pixels: int = MAX_PIXELS,
+    verbose: bool | int = True,
 ) -> ExportReport:
     """Exports a segmentation model as a SavedModel for TensorFlow Serving, and checks it.
 
@@ -64,6 +66,7 @@ def export_segmenter(
         tolerance: Largest difference of logits allowed, relative to the largest; `None` takes 1e-4,
             and 99.9 % of the pixels of class maps must agree.
         max_pixels: Height times width above which an encoded image is refused.
+        verbose: Whether to print, now and then, which step runs and how long it has taken.
 
     Returns:
         An `ExportReport` with the path of the version; `top1_agreement` is of pixels.
@@ -88,13 +91,16 @@ def export_segmenter(
     base = pathlib.Path(path).expanduser()
     number = next_version(list_names(base)) if version is None else version
     destination = base / str(number)
-    with write_atomically(destination) as unfinished:
+    progress = Progress("export as SavedModel", 2, "steps", verbose)
+    with write_atomically(destination) as unfinished, progress:
+        progress.step("writing")
         module = _ServingModule(inference, max_pixels)
         tf.saved_model.save(module, os.fspath(unfinished), module.signatures())
         (unfinished / "assets.extra").mkdir()
         text = "".join(f"{name}\n" for name in names)
         (unfinished / "assets.extra" / "labels.txt").write_text(text, encoding="utf-8")
         runner = load_saved_model(unfinished)
+        progress.step("checking against the model")
         report = compare(unfinished, "saved_model", "float32", runner, expected, pixels)
         shares = [report.top1_agreement, _agreement(runner, inference)]
         agreement = min(share for share in shares if share is not None)  # one class has no top-1
