@@ -45,7 +45,7 @@ class ExportReport:
         max_difference: Largest absolute difference of any output, divided by the largest absolute
             value of that output in the model (at least 1, except for regression).
         top1_agreement: Share of images for which both have the same top-1 class, in [0, 1]; `None`
-            without classes: for features and regression.
+            without classes: for features, maps and regression.
         latency_ms: Median latency of the file for one image, in milliseconds.
         processor_ms: Median processor time of all threads for one image, in milliseconds. Other
             work on the machine affects it less.
