@@ -242,9 +242,18 @@ def test_the_program_of_deployments_names_a_file_without_classes(maps, tmp_path,
     with pytest.raises(SystemExit, match=r"m\.onnx gives importance, and no classes"):
         classify["classify"](str(path), image)
     monkeypatch.setattr(serving, "_MAX_GOLDEN", 1)
-    export_onnx(keras_vit.Model(maps[0], importance(maps[1])), tmp_path / "large.onnx")
+    large = keras_vit.Model(maps[0], importance(maps[1]))
+    assert export_onnx(large, tmp_path / "large.onnx", "float16").max_difference < 5e-3
     with pytest.raises(SystemExit, match=r"large\.onnx has no importance to compare with"):
         classify["check"](str(tmp_path / "large.onnx"))
+
+
+def test_a_budget_needs_classes(maps, tmp_path):
+    images = keras_vit.data.read_arrays(np.zeros((4, 32, 32, 3), "uint8"), [0, 1, 0, 1], ["a", "b"])
+    model = keras_vit.Model(maps[0], importance(maps[1]))
+    with pytest.raises(ValueError, match=r"top-1 accuracy.*outputs importance, and no classes"):
+        keras_vit.export.export_within_budget(model, images, tmp_path / "m")
+    assert not list(tmp_path.iterdir())
 
 
 def test_channels_of_a_map_may_have_labels(maps):
