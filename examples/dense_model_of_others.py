@@ -86,11 +86,15 @@ def export(model, pixels, output):
     reports = []
     for name, function in exports.items():
         try:
-            reports.append(function(model, output / name, images=pixels))
+            report = function(model, output / name, images=pixels)
         except ImportError as error:
             print(f"{name}: {error}")
             continue
-        print(reports[-1])
+        reports.append(report)
+        size = report.size / 2**20
+        print(
+            f"{report.path}: {size:.0f} MiB, differs from the model by {report.max_difference:.1e}"
+        )
     return reports
 
 
