@@ -151,7 +151,7 @@ def main(arguments=None):
     }
     options.pictures.mkdir(parents=True, exist_ok=True)
     for name, figure in figures.items():
-        figure.savefig(options.pictures / name, dpi=110)
+        figure.savefig(options.pictures / name, dpi=60 if name == "positions.png" else 110)
     cards = draw_cards(images, rollout, components)
     keras.utils.save_img(options.pictures / "photographs.jpg", cards, quality=88)
     print(

@@ -40,7 +40,7 @@ def usual_range(values: npt.ArrayLike) -> tuple[float, float]:
         The lowest value, and the highest; or the 95th percentile, if the highest is 1.5 times as
         far from the lowest.
     """
-    low, usual, high = (float(each) for each in np.percentile(values, (0, _USUAL, 100)))
+    low, usual, high = (float(each) for each in np.percentile(np.asarray(values), (0, _USUAL, 100)))
     return low, usual if high - low > _OUTLYING * (usual - low) > 0 else high
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import keras
 import numpy as np
 import pytest
 
+import keras_vit
 from keras_vit.analysis.attention import attention_rollout
 from keras_vit.analysis.outliers import outlier_patches
+from keras_vit.analysis.patch_features import token_norms
 from keras_vit.analysis.plots import overlay_attention, plot_maps
 from keras_vit.analysis.relevance import class_relevance
 from keras_vit.models.attention import Attention
@@ -74,3 +77,19 @@ def test_planted_outliers_do_not_hide_the_rest_of_a_map(compute):
     corners = [{each.get_xy()[::-1] for each in axis.patches} for axis in axes]
     assert corners == [{(row - 0.5, column - 0.5) for row, column in PLANTED}] * 3
     assert figure.get_supxlabel() == "framed: outlier patches"
+
+
+@pytest.mark.slow
+def test_photographs_in_a_trained_network_have_outliers(real_network):
+    """One head of block 0 attends to one patch, whose token is not long."""
+    datasets = pytest.importorskip("sklearn.datasets")
+    squares = np.stack([each[:, :427] for each in datasets.load_sample_images().images])
+    images = np.asarray(keras.ops.image.resize(squares.astype("float32"), (224, 224)))
+    model = keras_vit.from_pretrained(real_network / "network", input_shape=(224, 224, 3))
+    outliers, rollout = outlier_patches(model, images), attention_rollout(model, images)
+    assert [each.any() and each.sum() < 4 for each in outliers] == [True, True]
+    for each, found in zip(rollout, outliers, strict=True):
+        assert found.flat[each.argmax()] and each.max() > 20 * np.median(each)
+    for block in range(12):
+        norms = token_norms(model, images, f"block_{block}")
+        assert norms.max() < 3 * np.median(norms)
