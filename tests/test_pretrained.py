@@ -127,6 +127,12 @@ def test_the_size_of_images_in_the_config_decides_the_grid(save):
     assert inspect_file(path).grid == (8, 2)
     path = save("timm vit", {**TIMM, "pretrained_cfg": {"input_size": [3, 999, 999]}})
     assert inspect_file(path).grid == (4, 4)  # not what the rows say
+    config = {"model_type": "vit", "num_attention_heads": 4}
+    processor = {"image_processor_type": "ViTImageProcessor", "size": {"height": 64, "width": 16}}
+    path = save("transformers vit", config)
+    (path.parent / "preprocessor_config.json").write_text(json.dumps(processor))
+    assert inspect_file(path).grid == (8, 2)  # nothing else says
+    (path.parent / "preprocessor_config.json").unlink()
 
 
 def test_a_folder_that_was_copied_from_the_hub_will_do(save, tmp_path):

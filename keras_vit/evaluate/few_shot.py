@@ -16,6 +16,7 @@ import numpy as np
 
 from keras_vit.errors import needing_tensorflow
 from keras_vit.models.feature_extraction import features_of, head_input_stage
+from keras_vit.progress import Progress
 
 _REGULARIZATION = 2.0**10  # of big_vision today
 _BIAS = 100.0  # a large constant feature, so that the bias is hardly regularised
@@ -153,6 +154,7 @@ def evaluate_few_shot(
     regularizations: Sequence[float] = (_REGULARIZATION,),
     seed: int | None = None,
     stage: str | None = None,
+    verbose: bool | int = True,
 ) -> dict[int, np.ndarray]:
     """Computes the few-shot accuracy of a frozen model's features.
 
@@ -169,6 +171,7 @@ def evaluate_few_shot(
         regularizations: As for `few_shot_scores`.
         seed: As for `pick_shots`.
         stage: Name of the layer whose output is the features; `None` takes the input of the head.
+        verbose: Whether to print, now and then, how many images are computed.
 
     Returns:
         As for `few_shot_accuracy`.
@@ -181,8 +184,8 @@ def evaluate_few_shot(
     """
     stage = stage or head_input_stage(model)
     part = features_of(model, stage)
-    features, labels = _features_and_labels(part, stage, _transformed(train, model))
-    test_features, test_labels = _features_and_labels(part, stage, _transformed(test, model))
+    features, labels = _features_and_labels(part, stage, train, model, verbose)
+    test_features, test_labels = _features_and_labels(part, stage, test, model, verbose)
     return few_shot_accuracy(
         features, labels, test_features, test_labels, shots, regularizations, seed
     )
@@ -219,12 +222,18 @@ def _with_bias(x: np.ndarray) -> np.ndarray:
     return np.concatenate([x, np.full((len(x), 1), _BIAS)], axis=1)
 
 
-def _features_and_labels(part: keras.Model, stage: str, data: Any) -> tuple[np.ndarray, np.ndarray]:
+def _features_and_labels(
+    part: keras.Model, stage: str, data: Any, model: keras.Model, verbose: bool | int
+) -> tuple[np.ndarray, np.ndarray]:
     features, labels = [], []
-    for images, classes in _batches(data):
-        x = np.asarray(part.predict_on_batch(images)[stage], "float32")
-        features.append(x.reshape(len(x), -1, x.shape[-1]).mean(axis=1))
-        labels.append(np.asarray(classes))
+    total = len(data[0]) if isinstance(data, tuple) else getattr(data, "num_images", None)
+    task = f"features of {getattr(data, 'name', 'images')}"
+    with Progress(task, total, "images", verbose) as progress:
+        for images, classes in _batches(_transformed(data, model)):
+            x = np.asarray(part.predict_on_batch(images)[stage], "float32")
+            features.append(x.reshape(len(x), -1, x.shape[-1]).mean(axis=1))
+            labels.append(np.asarray(classes))
+            progress.update(progress.done + len(x))
     if not features:
         raise ValueError("There must be at least one batch of images and labels. Received: none.")
     return np.concatenate(features), np.concatenate(labels)

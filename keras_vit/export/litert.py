@@ -41,6 +41,7 @@ from keras_vit.export.verify import (
 )
 from keras_vit.files import local_or_remote, write_atomically
 from keras_vit.installation import needing
+from keras_vit.progress import Progress
 
 _BLOCK = 32  # weights that share a scale in int4
 
@@ -58,6 +59,7 @@ def export_litert(
     preprocessing: Preprocessing | None = None,
     activation: str | None = None,
     tolerance: float | None = None,
+    verbose: bool | int = True,
 ) -> ExportReport:
     """Exports a model to a LiteRT file of built-in operators, and checks it against the model.
 
@@ -85,6 +87,7 @@ def export_litert(
         preprocessing: Preprocessing of the images; `None` takes the model's own.
         activation: As for `export_onnx`.
         tolerance: Largest difference allowed, relative to the largest logit.
+        verbose: Whether to print, now and then, which step runs and how long it has taken.
 
     Returns:
         An `ExportReport`.
@@ -118,7 +121,9 @@ def export_litert(
     samples = calibration_pixels(inference, precision, calibration, float_layers)
     if samples is not None and batch_size != 1:
         raise ValueError(f'precision="int8" needs batch_size=1. Received: {batch_size}.')
-    with write_atomically(path) as unfinished:
+    progress = Progress("export to LiteRT", 2, "steps", verbose)
+    with write_atomically(path) as unfinished, progress:
+        progress.step(f"converting to {precision}")
         data, _ = _convert(inference, outputs, precision, batch_size, samples, float_layers)
         if not inference.takes_patches:
             classes = [name for name in outputs if _has_classes(inference, name)]
@@ -126,6 +131,7 @@ def export_litert(
         unfinished.write_bytes(data)
         _pack(unfinished, inference, precision, labels)
         _check_operators(unfinished)
+        progress.step("checking against the model")
         kind = unfinished, "litert", precision, load_litert(unfinished)
         report = check_file(*kind, inference, pixels, of_task, tolerance, batch_size or 4)
     return dataclasses.replace(report, path=local_or_remote(path))

@@ -20,6 +20,7 @@ from keras_vit.export.runners import import_onnx, load_onnx
 from keras_vit.export.serving import model_card
 from keras_vit.export.verify import ExportReport, Images, check_file, verification_images
 from keras_vit.files import local_or_remote, write_atomically
+from keras_vit.progress import Progress
 
 _PROTOBUF_LIMIT = 2**31 - 2**24  # bytes of constants; the rest of the 2 GB is for the nodes
 
@@ -36,6 +37,7 @@ def export_onnx(
     preprocessing: Preprocessing | None = None,
     activation: str | None = None,
     tolerance: float | None = None,
+    verbose: bool | int = True,
 ) -> ExportReport:
     """Exports a model to an ONNX file, and checks it in ONNX Runtime against the model.
 
@@ -64,6 +66,7 @@ def export_onnx(
             the activation of the head, or softmax if the head has none; `"linear"` leaves
             probabilities out, as for regression.
         tolerance: Largest difference allowed, relative to the largest logit.
+        verbose: Whether to print, now and then, which step runs and how long it has taken.
 
     Returns:
         An `ExportReport`.
@@ -90,10 +93,14 @@ def export_onnx(
     outputs = check_outputs(inference, outputs)
     labels = check_labels(labels, inference.classes, model)
     pixels, of_task = verification_images(images, inference), images is not None
-    with write_atomically(path) as unfinished:
+    progress = Progress("export to ONNX", 3, "steps", verbose)
+    with write_atomically(path) as unfinished, progress:
+        progress.step("converting")
         graph = convert(inference, outputs, opset)
+        progress.step(f"writing in {precision}")
         card = json.dumps(model_card(inference, "onnx", precision, labels))
         _write(graph, unfinished, precision, external_data, {"model_card": card})
+        progress.step("checking against the model")
         kind = unfinished, "onnx", precision, load_onnx(unfinished)
         report = check_file(*kind, inference, pixels, of_task, tolerance)
     return dataclasses.replace(report, path=local_or_remote(path))

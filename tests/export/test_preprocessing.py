@@ -31,7 +31,22 @@ def with_rescaling(base):
     return keras.Model(images, base(keras.layers.Rescaling(255.0)(images)))
 
 
-@pytest.mark.parametrize("wrap", [wrapped, nested, keras.models.clone_model])
+def with_decoder(base):
+    """What follows the model may resize and rescale."""
+    x = keras.layers.Reshape((4, 4, 2))(keras.layers.Dense(32)(base.output))
+    x = keras.layers.Resizing(32, 32)(keras.layers.Rescaling(0.5)(x))
+    return keras.Model(base.input, 2.0 * x)
+
+
+def augmented(base):
+    images = keras.Input(base.input_shape[1:])
+    return keras.Model(images, base(keras.layers.RandomFlip()(images)))
+
+
+WRAPS = [wrapped, nested, with_decoder, augmented, keras.models.clone_model]
+
+
+@pytest.mark.parametrize("wrap", WRAPS)
 def test_models_built_on_a_model_keep_its_preprocessing(wrap, tmp_path):
     base = tiny_vit(preprocessing=BICUBIC)
     model = wrap(base)
@@ -52,8 +67,39 @@ def test_a_nested_model_without_normalisation_is_normalised_once():
         prepare(wrapped(base))
 
 
-def test_preprocessing_that_is_not_known_is_demanded():
-    model = with_rescaling(build_vit(tiny_config(preprocessing=BICUBIC)))
+def with_arithmetic(base):
+    images = keras.Input(base.input_shape[1:])
+    return keras.Model(images, base(images * 255.0))
+
+
+def with_another_norm(base):
+    images = keras.Input(base.input_shape[1:])
+    return keras.Model(images, base(keras.layers.Normalization(mean=0.0, variance=4.0)(images)))
+
+
+def with_a_crop_inside(base):
+    images = keras.Input(base.input_shape[1:])
+    augment = keras.Sequential([keras.layers.RandomFlip(), keras.layers.CenterCrop(32, 32)])
+    return keras.Model(images, nested(base)(augment(images)))
+
+
+def sequential(base):
+    return keras.Sequential([keras.layers.Rescaling(255.0), base])
+
+
+def deep_inside(base):
+    images = keras.Input(base.input_shape[1:])
+    return keras.Model(images, with_rescaling(base)(images))
+
+
+CHANGES = [with_rescaling, with_arithmetic, with_another_norm, with_a_crop_inside]
+
+
+@pytest.mark.parametrize("wrap", [*CHANGES, sequential, deep_inside])
+def test_preprocessing_that_is_not_known_is_demanded(wrap):
+    model = wrap(build_vit(tiny_config(preprocessing=BICUBIC)))
+    if not model.built:
+        model.build((None, 32, 32, 3))
     with pytest.raises(ValueError, match=r"normalises pixels itself.*Pass\s+preprocessing="):
         prepare(model)
     assert prepare(model, preprocessing=BICUBIC).preprocessing == BICUBIC
