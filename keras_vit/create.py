@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import logging
 import os
 import pathlib
@@ -309,35 +310,19 @@ def _check_is_name(variant: str) -> None:
         )
 
 
+_SIGNATURE = inspect.signature(create_model)
+_SIGNATURE = _SIGNATURE.replace(
+    parameters=[p for p in _SIGNATURE.parameters.values() if p.name not in ("variant", "prefix")]
+)
+
+
 def _constructor(variant: str, title: str) -> Callable[..., Model]:
     """The function of one variant, with the signature of `keras.applications`."""
 
-    def construct(
-        include_top: bool = True,
-        weights: str | os.PathLike[str] | None = None,
-        input_tensor: keras.KerasTensor | None = None,
-        input_shape: tuple[int | None, int | None, int] | None = None,
-        pooling: str | None = None,
-        classes: int = 1000,
-        classifier_activation: str | None = None,
-        include_preprocessing: bool = True,
-        name: str | None = None,
-        **options: Any,
-    ) -> Model:
-        return create_model(
-            variant,
-            include_top=include_top,
-            weights=weights,
-            input_tensor=input_tensor,
-            input_shape=input_shape,
-            pooling=pooling,
-            classes=classes,
-            classifier_activation=classifier_activation,
-            include_preprocessing=include_preprocessing,
-            name=name,
-            **options,
-        )
+    def construct(*arguments: Any, **options: Any) -> Model:
+        return create_model(variant, *arguments, **options)
 
+    construct.__signature__ = _SIGNATURE  # type: ignore[attr-defined]
     construct.__name__ = construct.__qualname__ = title
     construct.__doc__ = f"Creates {title}: `create_model({variant!r}, ...)`, with its arguments."
     return construct

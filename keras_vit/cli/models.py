@@ -13,6 +13,7 @@ from keras_vit.cli.commands import MAX_IMAGES
 from keras_vit.cli.output import complain, say
 from keras_vit.cli.resolve import class_names_of, names_in_data, open_model, resolve_model, task_of
 from keras_vit.export.formats import FORMATS, list_runs
+from keras_vit.models.graph import final_operation
 from keras_vit.train.runs import SEGMENTATION, activation_of, find_exporter, load_run
 
 if TYPE_CHECKING:
@@ -58,7 +59,9 @@ def export_model(
         precision = precision or "float32"
         options["precision"] = precision
     if labels is not None or resolve_model(model).path is not None:
-        options["labels"] = class_names_of(model, labels, loaded)
+        names = class_names_of(model, labels, loaded)
+        if names != list(map(str, range(len(names)))):  # which only classes get by default
+            options["labels"] = names
     task = task or task_of(model)
     if task not in ("single_label", SEGMENTATION):
         options["activation"] = activation_of(task)
@@ -99,9 +102,10 @@ def _export_within_budget(
 
 
 def gives_class_maps(model: keras.Model) -> bool:
-    """Whether the outputs of a model are logits for every pixel of its images."""
+    """Whether a model is a segmenter: other maps, such as a depth, are no classes of pixels."""
     shape = model.output_shape
-    return isinstance(shape, tuple) and len(shape) == 4 and shape[1:3] == model.input_shape[1:3]
+    is_map = isinstance(shape, tuple) and len(shape) == 4 and shape[1:3] == model.input_shape[1:3]
+    return is_map and final_operation(model).name == "logits"
 
 
 def _share(text: str) -> float:

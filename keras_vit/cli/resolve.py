@@ -158,7 +158,7 @@ def class_names_of(name: str, labels: str | None, model: keras.Model) -> list[st
     Raises:
         ValueError: If the number of names is not that of the outputs.
     """
-    path, classes = resolve_model(name).path, model.output_shape[-1]
+    path, classes = resolve_model(name).path, model.outputs[0].shape[-1]
     if labels is not None:
         names = read_text(labels).splitlines()
         if any("\0" in name for name in names):

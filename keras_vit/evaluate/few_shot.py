@@ -8,7 +8,7 @@ has a closed form: there is no training, and the result depends only on the feat
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -189,36 +189,6 @@ def evaluate_few_shot(
     return few_shot_accuracy(
         features, labels, test_features, test_labels, shots, regularizations, seed
     )
-
-
-def rank_regularizations(accuracies: Mapping[str, Mapping[int, np.ndarray]]) -> dict[int, int]:
-    """Chooses the regularisation strength for each number of shots, over many data sets.
-
-    As in the official evaluation of 2020: each data set ranks the strengths by accuracy, and the
-    strength with the best mean rank is chosen. No strength is tuned on a single test set.
-
-    Args:
-        accuracies: Dictionary from names of data sets to results of `few_shot_accuracy`, all with
-            the same shots and strengths.
-
-    Returns:
-        Dictionary from the number of shots to the index of the chosen strength.
-
-    Raises:
-        ValueError: If there are no data sets, or they differ in shots or strengths.
-    """
-    tables = list(accuracies.values())
-    shapes = {tuple((count, np.shape(row)) for count, row in table.items()) for table in tables}
-    if len(shapes) != 1:
-        raise ValueError(
-            "All datasets must have the same shots and strengths, and there must be at least one. "
-            f"Received: { ({name: list(table) for name, table in accuracies.items()}) }."
-        )
-    ranks = {
-        count: np.mean([np.argsort(np.argsort(table[count])) for table in tables], axis=0)
-        for count in tables[0]
-    }
-    return {count: int(np.argmax(rank)) for count, rank in ranks.items()}
 
 
 def _check(

@@ -220,6 +220,12 @@ def export_within_budget(
 
 
 def _check_task(images: ImageSet, inference: Inference) -> None:
+    if inference.classes is None:
+        raise ValueError(
+            f"A budget is about top-1 accuracy. Received: {inference.source.name!r} with outputs "
+            f"{', '.join(inference.model.output)}, and no classes. Export it in the precision that "
+            "you want; the report has the largest difference."
+        )
     if images.task != "single_label" or images.num_classes != inference.classes:
         raise ValueError(
             "A budget is about top-1 accuracy, and needs images with one class each, of the "

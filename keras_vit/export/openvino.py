@@ -43,7 +43,7 @@ from keras_vit.progress import Progress
 if TYPE_CHECKING:  # an optional package
     import openvino
 
-_OPSET = 20  # with Gelu; opset 23's Attention is left to OpenVINO's own fusion
+_OPSET = 20  # with Gelu
 _SMALL = 64  # elements; smaller constants stay float32
 
 

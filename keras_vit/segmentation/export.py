@@ -87,7 +87,7 @@ def export_segmenter(
     inference = prepare(model, "float32", preprocessing, activation="linear")
     names = check_labels(labels, shape[-1], model)
     pixels = verification_images(images, inference)
-    expected = expected_outputs(inference, pixels)
+    expected = {"logits": _only(expected_outputs(inference, pixels))}
     base = pathlib.Path(path).expanduser()
     number = next_version(list_names(base)) if version is None else version
     destination = base / str(number)
@@ -112,6 +112,12 @@ def export_segmenter(
     return dataclasses.replace(report, path=destination)
 
 
+def _only(outputs: dict[str, Any]) -> Any:
+    """The one output, which a model of others gives under a name of its own."""
+    (logits,) = outputs.values()
+    return logits
+
+
 def _agreement(runner: Any, inference: Inference) -> float:
     """Lowest share of equal pixels in the class maps of two images of other sizes."""
     height, width, channels = inference.input_shape
@@ -120,7 +126,7 @@ def _agreement(runner: Any, inference: Inference) -> float:
         (image,) = synthetic_images((*size, channels), count=1).astype("uint8")
         found = runner.loaded.signatures["image"](image=tf.constant(image))["class_map"].numpy()
         x = tf.image.resize(image[None].astype("float32"), (height, width)).numpy()
-        logits = inference.run(x)["logits"]  # by the model itself, not by the file
+        logits = _only(inference.run(x))  # by the model itself, not by the file
         shares.append(float(np.mean(tf.image.resize(logits, size)[0].numpy().argmax(-1) == found)))
     return min(shares)
 
@@ -165,8 +171,8 @@ class _ServingModule(tf.Module):
     def _from_image(self, image: tf.Tensor) -> dict[str, tf.Tensor]:
         size = self._inference.input_shape[:2]
         pixels = tf.image.resize(tf.cast(image, tf.float32), size)[None]
-        logits = tf.image.resize(self._run(pixels)["logits"], tf.shape(image)[:2])[0]
+        logits = tf.image.resize(_only(self._run(pixels)), tf.shape(image)[:2])[0]
         return {"class_map": tf.cast(tf.argmax(logits, -1), tf.uint8)}
 
     def _from_pixels(self, pixels: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {"logits": self._run(pixels)["logits"]}
+        return {"logits": _only(self._run(pixels))}

@@ -15,13 +15,11 @@ from keras_vit.train.probe import fit_probe
 from keras_vit.train.run_folder import read_results
 from tests.checks import quick
 from tests.data.pictures import write_colours
-from tests.fixtures import fill_random, images_for, tiny_config
+from tests.fixtures import images_for, tiny_vit
 
 
 def make_model(**changes):
-    model = keras_vit.build_vit(tiny_config(depth=1, image_size=16, **changes))
-    fill_random(model)
-    return model
+    return tiny_vit(depth=1, image_size=16, **changes)
 
 
 def coloured(count, seed=0, classes=3):
