@@ -32,9 +32,10 @@ from machine import write_row
 import keras_vit
 from keras_vit.export.formats import FORMATS
 from keras_vit.export.inference import prepare
-from keras_vit.export.verify import resize_images
+from keras_vit.export.runners import newest_version
+from keras_vit.export.verify import resize_images, size_of
 
-TRAINED, CALIBRATED, BATCH = 300, 100, 8
+TRAINED, CALIBRATED, BATCH, PART = 300, 100, 8, 100
 PACKAGES = ("tensorflow", "keras", "ai-edge-litert", "ai-edge-quantizer", "onnxruntime")
 PACKAGES += ("openvino", "nncf")
 RUNS = [
@@ -62,19 +63,22 @@ def classify(network: str, images, cache: pathlib.Path) -> keras.Model:
 
 
 def find_runner(model, format: str, precision: str, samples, folder: pathlib.Path):
-    """A function from pixels to outputs, and the bytes of the weights."""
+    """A function from pixels to outputs, and bytes of the file, which is written once."""
     if format == "keras":
         return run_keras(model, precision)
     if format == "peer":
-        return PEERS[precision](model, samples, folder)
+        format, name, write = PEERS[precision]
+        path = folder / name
+        if not path.exists():
+            write(model, samples, path)
+        return FORMATS[format].load(path), size_of(path)
     path = folder / FORMATS[format].file
-    is_calibrated = precision in FORMATS[format].calibrated
-    options = {"calibration": samples} if is_calibrated else {}
-    # The table says how far apart they are, whatever it is.
-    report = FORMATS[format].export(
-        model, path, precision, outputs=OUTPUTS, tolerance=10.0, **options
-    )
-    return FORMATS[format].load(report.path), report.size
+    if not path.exists():
+        options = {"calibration": samples} if precision in FORMATS[format].calibrated else {}
+        # The table says how far apart they are, whatever it is.
+        options |= {"outputs": OUTPUTS, "tolerance": 10.0}
+        FORMATS[format].export(model, path, precision, **options)
+    return FORMATS[format].load(newest_version(path)), size_of(path)
 
 
 def run_keras(model, precision: str):
@@ -87,12 +91,8 @@ def run_keras(model, precision: str):
     return inference.run, size
 
 
-def float_onnx(model, folder: pathlib.Path) -> pathlib.Path:
-    return keras_vit.export_onnx(model, folder / "float.onnx", outputs=OUTPUTS).path
-
-
-def run_onnxruntime(model, samples, folder: pathlib.Path):
-    """ONNX Runtime's static quantiser, after its own preparation, at its defaults."""
+def write_by_onnxruntime(model, samples, path: pathlib.Path) -> None:
+    """ONNX Runtime's static quantiser, after its own preparation, with scales for each channel."""
     from onnxruntime import quantization
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
@@ -103,58 +103,61 @@ def run_onnxruntime(model, samples, folder: pathlib.Path):
             image = next(self.rest, None)
             return None if image is None else {"pixels": image[None]}
 
-    path = folder / "static.onnx"
-    quant_pre_process(float_onnx(model, folder), folder / "prepared.onnx")
-    quantization.quantize_static(folder / "prepared.onnx", path, Reader(), per_channel=True)
-    return FORMATS["onnx"].load(path), path.stat().st_size
+    with tempfile.TemporaryDirectory() as folder:
+        exact = keras_vit.export_onnx(model, f"{folder}/a.onnx", outputs=OUTPUTS).path
+        quant_pre_process(exact, f"{folder}/b.onnx")
+        quantization.quantize_static(f"{folder}/b.onnx", path, Reader(), per_channel=True)
 
 
-def run_nncf(model, samples, folder: pathlib.Path):
+def write_by_nncf(model, samples, path: pathlib.Path) -> None:
     """NNCF's defaults for transformers."""
     import nncf
     import openvino
 
     pixels = resize_images(samples, prepare(model))
-    graph = openvino.Core().read_model(float_onnx(model, folder))
-    data = nncf.Dataset([image[None] for image in pixels])
-    graph = nncf.quantize(
-        graph, data, model_type=nncf.ModelType.TRANSFORMER, subset_size=len(pixels)
-    )
-    openvino.save_model(graph, folder / "model.xml", compress_to_fp16=False)
-    size = sum(file.stat().st_size for file in folder.glob("model.*"))
-    return FORMATS["openvino"].load(folder / "model.xml"), size
+    with tempfile.TemporaryDirectory() as folder:
+        exact = keras_vit.export_onnx(model, f"{folder}/a.onnx", outputs=OUTPUTS).path
+        graph = openvino.Core().read_model(exact)
+        data, kind = nncf.Dataset([image[None] for image in pixels]), nncf.ModelType.TRANSFORMER
+        graph = nncf.quantize(graph, data, model_type=kind, subset_size=len(pixels))
+        openvino.save_model(graph, path, compress_to_fp16=False)
 
 
-def run_ai_edge_quantizer(model, samples, folder: pathlib.Path):
+def write_by_ai_edge_quantizer(model, samples, path: pathlib.Path) -> None:
     """ai-edge-quantizer's recipe for 8-bit weights and activations."""
     from ai_edge_quantizer import quantizer, recipe
 
-    exact = keras_vit.export_litert(model, folder / "float.tflite", outputs=OUTPUTS).path
-    tool = quantizer.Quantizer(str(exact), recipe.static_wi8_ai8())
     pixels = resize_images(samples, prepare(model))
-    ranges = tool.calibrate({"serving_default": [{"pixels": image[None]} for image in pixels]})
-    path = folder / "static.tflite"
-    tool.quantize(ranges).export_model(str(path))
-    return FORMATS["litert"].load(path), path.stat().st_size
+    with tempfile.TemporaryDirectory() as folder:
+        exact = keras_vit.export_litert(model, f"{folder}/a.tflite", outputs=OUTPUTS).path
+        tool = quantizer.Quantizer(str(exact), recipe.static_wi8_ai8())
+        ranges = tool.calibrate({"serving_default": [{"pixels": image[None]} for image in pixels]})
+        tool.quantize(ranges).export_model(str(path))
 
 
 PEERS = {
-    "onnxruntime": run_onnxruntime,
-    "nncf": run_nncf,
-    "ai-edge-quantizer": run_ai_edge_quantizer,
+    "onnxruntime": ("onnx", "model.onnx", write_by_onnxruntime),
+    "nncf": ("openvino", "model.xml", write_by_nncf),
+    "ai-edge-quantizer": ("litert", "model.tflite", write_by_ai_edge_quantizer),
 }
 
 
-def answers(runner, images, inference) -> tuple[dict[str, np.ndarray], float]:
-    """Outputs of a runner for all images, and processor seconds for each."""
-    parts, seconds = [], 0.0
-    for start in range(0, len(images), BATCH):
-        pixels = resize_images(images[start : start + BATCH], inference)
-        begin = time.process_time()
-        parts.append(runner(pixels))
-        seconds += time.process_time() - begin if start else 0.0  # the first call compiles
-    found = {name: np.concatenate([part[name] for part in parts]) for name in OUTPUTS}
-    return found, seconds / max(len(images) - BATCH, 1)
+def answer(runner, files, inference, folder: pathlib.Path) -> dict[str, np.ndarray]:
+    """Outputs for all files and processor seconds of an image, kept after every so many files."""
+    parts = []
+    for start in range(0, len(files), PART):
+        kept = folder / f"answers-{start}.npz"
+        if not kept.exists():
+            images = keras_vit.data.read_images(files[start : start + PART])
+            pixels = resize_images(images, inference)
+            runner(pixels[:BATCH])  # the first call compiles
+            batches, begin = range(0, len(pixels), BATCH), time.process_time()
+            outputs = [runner(pixels[i : i + BATCH]) for i in batches]
+            seconds = (time.process_time() - begin) / len(pixels)
+            found = {name: np.concatenate([each[name] for each in outputs]) for name in OUTPUTS}
+            np.savez(kept, seconds=np.full(len(pixels), seconds), **found)
+        parts.append(dict(np.load(kept)))
+    return {name: np.concatenate([part[name] for part in parts])[: len(files)] for name in parts[0]}
 
 
 def compare(found: dict, exact: dict, labels: np.ndarray) -> dict:
@@ -182,33 +185,31 @@ def main() -> None:
     options = parser.parse_args()
     options.cache.mkdir(parents=True, exist_ok=True)
     rest, trained = keras_vit.data.read_folder(options.photographs).split(TRAINED)
-    _, tested = rest.split(options.count)
+    _, tested = rest.split(1000)
+    order = np.random.default_rng(0).permutation(1000)[: options.count]  # of all classes
+    files, labels = np.asarray(tested.file_names())[order], np.asarray(tested.rows[1])[order]
     model = classify(options.network, trained, options.cache)
     inference = prepare(model)
-    names = np.asarray(trained.file_names())
-    samples = keras_vit.data.read_images(names[:: TRAINED // CALIBRATED][:CALIBRATED])
-    images = keras_vit.data.read_images(tested.file_names())
-    labels = np.asarray(tested.rows[1])
-    known = options.cache / f"exact-{options.count}.npz"
-    if not known.exists():
-        found, seconds = answers(inference.run, images, inference)
-        np.savez(known, seconds=seconds, **found)
-    exact = dict(np.load(known))
+    spread = trained.file_names()[:: TRAINED // CALIBRATED][:CALIBRATED]
+    samples = keras_vit.data.read_images(spread)
+    folder = options.cache / "exact"
+    folder.mkdir(exist_ok=True)
+    exact = answer(inference.run, files, inference, folder)
     lines = options.output.read_text().splitlines() if options.output.exists() else []
     done = {(row["format"], row["precision"], row["note"]) for row in map(json.loads, lines)}
     versions = {name: importlib.metadata.version(name) for name in PACKAGES}
     for format, precision in RUNS:
-        if (format, precision, options.note) in done:
-            continue
-        if options.only and f"{format}/{precision}" not in options.only:
+        name = f"{format}/{precision}"
+        if (format, precision, options.note) in done or name not in (options.only or [name]):
             continue
         model = classify(options.network, trained, options.cache)  # as Keras changes it in place
-        with tempfile.TemporaryDirectory() as folder:
-            runner, size = find_runner(model, format, precision, samples, pathlib.Path(folder))
-            found, seconds = answers(runner, images, inference)
+        folder = options.cache / f"{format}-{precision}-{options.note}"
+        folder.mkdir(exist_ok=True)
+        runner, size = find_runner(model, format, precision, samples, folder)
+        found = answer(runner, files, inference, folder)
         row = {"format": format, "precision": precision, "note": options.note}
-        row |= {"images": len(images), **compare(found, exact, labels), "bytes": size}
-        row |= {"processor_s": round(seconds, 3), **versions}
+        row |= {"images": len(files), **compare(found, exact, labels), "bytes": size}
+        row |= {"processor_s": round(float(found["seconds"].mean()), 3), **versions}
         write_row(row, options.output)
         keras.backend.clear_session()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -52,7 +53,9 @@ FLOAT_OPERATORS = (
     "TOPK_V2",
     "TRANSPOSE",
 )
-_LAYERS = ("FULLY_CONNECTED", "CONV_2D", "DEPTHWISE_CONV_2D")
+# Operators with weights, with their version that takes weights in 8 bits with a scale for each
+# channel, and float inputs, which it rounds itself.
+_LAYERS = {"FULLY_CONNECTED": 12, "CONV_2D": 5, "DEPTHWISE_CONV_2D": 6}
 _MEASURED = 8  # images of the calibration on which errors are measured
 # The largest error of all layers together that keep ranges of the calibration: errors of layers add
 # up like independent noise, as the root of the sum of their squares.
@@ -88,7 +91,8 @@ def quantize(
 ) -> tuple[bytes, list[LayerError]]:
     """Quantises a model to 8 bits, and measures the error of every quantised layer.
 
-    Weights have a scale for each channel. Inputs and outputs of a layer have one scale each, from
+    Weights have a scale for each channel, and biases make up for the mean of what their rounding
+    changes. Inputs and outputs of a layer have one scale each, from
     calibration. Where that loses much, as where one channel or token is far larger than all others,
     the layer's inputs are rounded at run time, each token with a scale of its own, and its outputs
     stay float.
@@ -116,20 +120,22 @@ def quantize(
         debugger = tf.lite.experimental.QuantizationDebugger(
             converter=converter, debug_dataset=batches, debug_options=_options(())
         )
-        data = debugger.get_nondebug_quantized_model()
+        exact = debugger.calibrated_model
+        data = correct_biases(debugger.get_nondebug_quantized_model(), exact, few)
         errors = measure_errors(data, few)
         _check_float_layers(float_layers, errors)
         kept = [row.tensor for row in errors if any(part in row.tensor for part in float_layers)]
         if kept:
             debugger.options = _options(kept)
-            data = debugger.get_nondebug_quantized_model()
+            data = correct_biases(debugger.get_nondebug_quantized_model(), exact, few)
             errors = measure_errors(data, few)
     return round_at_run_time(data, [row.tensor for row in errors if row.at_run_time]), errors
 
 
 def _options(float_tensors: Sequence[str]) -> tf.lite.experimental.QuantizationDebugOptions:
+    names = [*float_tensors, *map(_plain, float_tensors)]
     return tf.lite.experimental.QuantizationDebugOptions(
-        denylisted_ops=list(FLOAT_OPERATORS), denylisted_nodes=list(float_tensors)
+        denylisted_ops=list(FLOAT_OPERATORS), denylisted_nodes=names
     )
 
 
@@ -160,6 +166,40 @@ def part_of_name(tensor: str) -> str:
     return first[first.find("/") :] if first.startswith(EXPORTED) else first
 
 
+def correct_biases(data: bytes, exact: bytes, images: np.ndarray) -> bytes:
+    """Moves biases of dense layers, so that rounded weights keep the means of their outputs.
+
+    Args:
+        data: A file with ranges from calibration.
+        exact: The same in float32.
+        images: Pixels of shape `(B, H, W, C)` in [0, 255], over which means are taken.
+
+    Returns:
+        The file.
+    """
+    file, known = _File(data), _File(exact)
+    layers = {known.name(each): each for each in known.graph.operators if known.is_dense(each)}
+    pairs = []
+    for layer in file.static_layers():
+        same = layers.get(file.name(layer), layers.get(_plain(file.name(layer))))
+        if file.is_dense(layer) and same is not None and layer.inputs[2] >= 0:
+            pairs.append((layer, same))
+    inputs = [same.inputs[0] for _, same in pairs]
+    means: dict[int, Any] = dict.fromkeys(inputs, 0)
+    for values in known.run(images, inputs):
+        for index, value in values.items():
+            means[index] += value.reshape(-1, value.shape[-1]).mean(axis=0) / len(images)
+    for layer, same in pairs:
+        rounded, kernel = file.values(layer.inputs[1]), known.values(same.inputs[1])
+        file.move_bias(layer, (kernel - rounded) @ means[same.inputs[0]])
+    return file.pack(len(data))
+
+
+def _plain(name: str) -> str:
+    """A name as the converter knows it: a file numbers names that another tensor has."""
+    return re.sub(r"\d$", "", name)
+
+
 def measure_errors(data: bytes, images: np.ndarray) -> list[LayerError]:
     """Compares every quantised layer with one that rounds the same inputs at run time.
 
@@ -174,13 +214,12 @@ def measure_errors(data: bytes, images: np.ndarray) -> list[LayerError]:
     layers = file.static_layers()
     twins = [file.at_run_time(layer) for layer in layers]
     file.graph.operators += twins
-    pairs = [(a.outputs[0], b.outputs[0]) for a, b in zip(layers, twins, strict=True)]
-    file.graph.outputs = [*file.graph.outputs, *(index for pair in pairs for index in pair)]
     sums = [_Sums() for _ in layers]
-    for outputs in _run(file.pack(len(data)), images, pairs):
-        for total, (rounded, exact), layer in zip(sums, outputs, layers, strict=True):
+    for values in file.run(images, [each.outputs[0] for each in [*layers, *twins]]):
+        for total, layer, twin in zip(sums, layers, twins, strict=True):
             scale, zero = file.scale(layer.outputs[0])
-            total.add((rounded.astype("float32") - zero) * scale, exact)
+            rounded = (values[layer.outputs[0]].astype("float32") - zero) * scale
+            total.add(rounded, values[twin.outputs[0]])
     rows = [
         LayerError(file.kind(layer), file.name(layer), total.error(), total.largest)
         for layer, total in zip(layers, sums, strict=True)
@@ -236,6 +275,8 @@ def round_at_run_time(data: bytes, tensors: Sequence[str]) -> bytes:
         (reader,) = readers
         if file.kind(reader) == "DEQUANTIZE":
             changed = file.at_run_time(layer, reader.outputs[0])
+            if reader.outputs[0] not in graph.outputs:
+                graph.tensors[reader.outputs[0]].name = graph.tensors[layer.outputs[0]].name
             graph.operators[graph.operators.index(reader)] = changed
             graph.operators.remove(layer)
     read = {index for each in graph.operators for index in each.inputs} | set(graph.outputs)
@@ -252,11 +293,7 @@ class _File:
         self.schema = litert_schema()
         self.model = self.schema.ModelT.InitFromPackedBuf(data, 0)
         self.graph = self.model.subgraphs[0]
-        names = {value: name for name, value in vars(self.schema.BuiltinOperator).items()}
-        self._kinds = [
-            names[max(code.builtinCode, code.deprecatedBuiltinCode)]
-            for code in self.model.operatorCodes
-        ]
+        self._kinds = {value: name for name, value in vars(self.schema.BuiltinOperator).items()}
         self._sources = {
             each.outputs[0]: each.inputs[0]
             for each in self.graph.operators
@@ -265,22 +302,22 @@ class _File:
 
     def kind(self, operator: Any) -> str:
         """The type of an operator."""
-        return self._kinds[operator.opcodeIndex]
+        code = self.model.operatorCodes[operator.opcodeIndex]
+        return self._kinds[max(code.builtinCode, code.deprecatedBuiltinCode)]
 
     def name(self, layer: Any) -> str:
-        """The name of a layer's output before quantisation.
-
-        It is that of the output in 8 bits or in float; the other has a digit more.
-        """
-        readers = [each for each in self.graph.operators if layer.outputs[0] in each.inputs]
-        tensors = [layer.outputs[0], *(index for each in readers for index in each.outputs)]
-        names = [self.graph.tensors[index].name.decode() for index in tensors]
-        return next((name for name in names if names[0] == name + names[0][-1]), names[0])
+        """The name of a layer's output."""
+        return self.graph.tensors[layer.outputs[0]].name.decode()
 
     def scale(self, tensor: int) -> tuple[Any, Any]:
         """The width of the steps of a tensor in 8 bits, and the step of 0."""
         found = self.graph.tensors[tensor].quantization
         return found.scale[0], found.zeroPoint[0]
+
+    def is_dense(self, operator: Any) -> bool:
+        """Whether an operator is a dense layer with constant weights."""
+        is_dense = self.kind(operator) == "FULLY_CONNECTED"
+        return is_dense and self.values(operator.inputs[1]) is not None
 
     def static_layers(self) -> list[Any]:
         """Layers whose inputs and outputs have ranges from calibration."""
@@ -295,6 +332,7 @@ class _File:
     def at_run_time(self, layer: Any, output: int | None = None) -> Any:
         """Copies a layer with float inputs and outputs; its weights stay in 8 bits."""
         copied = copy.copy(layer)
+        copied.opcodeIndex = self._code_at_run_time(layer)
         copied.builtinOptions = copy.copy(layer.builtinOptions)
         if hasattr(copied.builtinOptions, "asymmetricQuantizeInputs"):
             copied.builtinOptions.asymmetricQuantizeInputs = True
@@ -303,43 +341,71 @@ class _File:
         copied.outputs = [self._add_float(layer.outputs[0]) if output is None else output]
         return copied
 
+    def _code_at_run_time(self, layer: Any) -> int:
+        """The index of the version of a layer's operator that rounds inputs itself."""
+        codes = self.model.operatorCodes
+        code = copy.copy(codes[layer.opcodeIndex])
+        code.version = max(code.version, _LAYERS[self.kind(layer)])
+        known = [(each.builtinCode, each.version) for each in codes]
+        if (code.builtinCode, code.version) not in known:
+            codes.append(code)
+            return len(codes) - 1
+        return known.index((code.builtinCode, code.version))
+
+    def values(self, index: int) -> np.ndarray | None:
+        """The numbers in a tensor, without its steps; `None` if it is no constant."""
+        tensor = self.graph.tensors[index]
+        data = self.model.buffers[tensor.buffer].data if index >= 0 else None
+        if data is None:
+            return None
+        types = self.schema.TensorType
+        dtype = {types.FLOAT32: "float32", types.INT32: "int32", types.INT8: "int8"}[tensor.type]
+        found = data.view(dtype).reshape(tensor.shape)
+        if dtype == "float32":
+            return found
+        return found * tensor.quantization.scale.reshape(-1, *[1] * (found.ndim - 1))
+
+    def move_bias(self, layer: Any, change: np.ndarray) -> None:
+        """Adds to the bias of a layer, which is stored in steps."""
+        bias = self.graph.tensors[layer.inputs[2]]
+        moved = self.values(layer.inputs[2]) + change
+        steps = np.rint(moved / bias.quantization.scale).astype("int32")
+        bias.buffer = self._add_buffer(steps)  # other layers may read the old one
+
     def _float_bias(self, index: int) -> int:
-        if index < 0:  # there is none
-            return index
-        bias = self.graph.tensors[index]
-        steps = self.model.buffers[bias.buffer].data.view("int32")
-        values = (steps * bias.quantization.scale).astype("float32")
-        return self._add_float(index, values)
+        values = self.values(index)
+        return index if values is None else self._add_float(index, values.astype("float32"))
 
     def _add_float(self, like: int, values: np.ndarray | None = None) -> int:
         """Adds a float tensor of the shape of another one, and returns its index."""
         tensor = copy.copy(self.graph.tensors[like])
         tensor.type, tensor.quantization = self.schema.TensorType.FLOAT32, None
-        tensor.buffer = 0  # nothing in it
-        if values is not None:
-            buffer = self.schema.BufferT()
-            buffer.data, tensor.buffer = values.view("uint8"), len(self.model.buffers)
-            self.model.buffers.append(buffer)
+        tensor.buffer = 0 if values is None else self._add_buffer(values)  # 0 is empty
         self.graph.tensors.append(tensor)
         return len(self.graph.tensors) - 1
+
+    def _add_buffer(self, values: np.ndarray) -> int:
+        buffer = self.schema.BufferT()
+        buffer.data = values.view("uint8")
+        self.model.buffers.append(buffer)
+        return len(self.model.buffers) - 1
+
+    def run(self, images: np.ndarray, tensors: Sequence[int]) -> Iterator[dict[int, np.ndarray]]:
+        """Values of tensors for each image, which become outputs of the file."""
+        from ai_edge_litert.interpreter import Interpreter
+
+        self.graph.outputs = list(dict.fromkeys([*self.graph.outputs, *tensors]))
+        data = self.pack(sum(len(x.data) for x in self.model.buffers if x.data is not None))
+        interpreter = Interpreter(model_content=data, num_threads=count_cores())
+        interpreter.allocate_tensors()
+        for image in images:
+            interpreter.set_tensor(interpreter.get_input_details()[0]["index"], image[None])
+            interpreter.invoke()
+            yield {index: interpreter.get_tensor(index) for index in tensors}
 
     def pack(self, size: int) -> bytes:
         """The bytes of the file."""
         return pack(self.model, size)
-
-
-def _run(
-    data: bytes, images: np.ndarray, pairs: Sequence[tuple[int, int]]
-) -> Iterator[list[tuple[np.ndarray, np.ndarray]]]:
-    """Values of pairs of tensors for each image."""
-    from ai_edge_litert.interpreter import Interpreter
-
-    interpreter = Interpreter(model_content=data, num_threads=count_cores())
-    interpreter.allocate_tensors()
-    for image in images:
-        interpreter.set_tensor(interpreter.get_input_details()[0]["index"], image[None])
-        interpreter.invoke()
-        yield [(interpreter.get_tensor(a), interpreter.get_tensor(b)) for a, b in pairs]
 
 
 @contextlib.contextmanager
