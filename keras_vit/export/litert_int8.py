@@ -92,10 +92,9 @@ def quantize(
     """Quantises a model to 8 bits, and measures the error of every quantised layer.
 
     Weights have a scale for each channel, and biases make up for the mean of what their rounding
-    changes. Inputs and outputs of a layer have one scale each, from
-    calibration. Where that loses much, as where one channel or token is far larger than all others,
-    the layer's inputs are rounded at run time, each token with a scale of its own, and its outputs
-    stay float.
+    changes. Inputs and outputs of a layer have one scale each, from calibration. Where that loses
+    much, as where one channel or token is far larger than all others, the layer's inputs are
+    rounded at run time, each token with a scale of its own, and its outputs stay float.
 
     Args:
         make_converter: Returns a new converter of the float model, with a batch size of 1.

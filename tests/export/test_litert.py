@@ -160,28 +160,26 @@ def test_int8_quantises_dense_layers_only_and_measures_their_errors(wide, photog
 
 
 @pytest.fixture(scope="module")
-def outlier():
-    """A model with one channel before a dense layer that is far larger than all others."""
+def uneven():
+    """A model whose keys are far larger than the queries and values in the same dense layer."""
     model = build_vit(tiny_config(depth=1, width=128, mlp_dim=512, gelu="exact"))
     fill_random(model, stddev=0.05)
-    block = model.get_layer("block_0")
-    for variable, factor in ((block.mlp_norm.gamma, 300), (block.mlp.hidden.kernel, 1 / 300)):
-        values = np.array(variable)
-        values[3] *= factor
-        variable.assign(values)
+    factors = np.repeat([1 / 300, 300, 1], 128)  # the products of queries and keys stay
+    for variable in model.get_layer("block_0").attention.qkv.variables:
+        variable.assign(variable * factors)
     return model
 
 
-def test_int8_rounds_at_run_time_where_one_channel_is_far_larger(
-    outlier, photographs, tmp_path, monkeypatch
+def test_int8_rounds_at_run_time_where_one_range_does_not_fit_all(
+    uneven, photographs, tmp_path, monkeypatch
 ):
-    errors = litert_errors(outlier, photographs)
-    assert errors[0].at_run_time and "mlp/hidden" in errors[0].tensor.replace("_1", "")
+    errors = litert_errors(uneven, photographs)
+    assert errors[0].at_run_time and "attention/qkv" in errors[0].tensor.replace("_1", "")
     assert errors[0].error > 3 * errors[1].error
-    good = export_litert(outlier, tmp_path / "a.tflite", "int8", calibration=photographs)
+    good = export_litert(uneven, tmp_path / "a.tflite", "int8", calibration=photographs)
     monkeypatch.setattr(litert_int8, "_ALLOWED", math.inf)
     poor = export_litert(
-        outlier, tmp_path / "b.tflite", "int8", calibration=photographs, tolerance=10
+        uneven, tmp_path / "b.tflite", "int8", calibration=photographs, tolerance=10
     )
     assert good.max_difference < poor.max_difference / 3
     assert abs(good.size - poor.size) < 0.02 * poor.size  # weights stay in 8 bits
@@ -189,12 +187,25 @@ def test_int8_rounds_at_run_time_where_one_channel_is_far_larger(
     assert counts[0] < counts[1]
 
 
-def test_a_refused_file_says_which_layers_lose_most(outlier, photographs, tmp_path):
+def test_biases_make_up_for_what_rounded_weights_add_to_all_images(
+    photographs, tmp_path, monkeypatch
+):
+    model = build_vit(tiny_config(depth=1, width=128, mlp_dim=512, gelu="exact"))
+    fill_random(model, stddev=0.05)
+    model.get_layer("encoder_norm").beta.assign(np.full(128, 4.0))  # the mean of what the head gets
+    monkeypatch.setattr(litert_int8, "_ALLOWED", 0.0)  # weights alone are rounded before the run
+    good = export_litert(model, tmp_path / "a.tflite", "int8", calibration=photographs)
+    monkeypatch.setattr(litert_int8, "correct_biases", lambda data, exact, images: data)
+    poor = export_litert(model, tmp_path / "b.tflite", "int8", calibration=photographs)
+    assert good.max_difference < poor.max_difference / 2
+
+
+def test_a_refused_file_says_which_layers_lose_most(uneven, photographs, tmp_path):
     """Without other images, the check takes those of the calibration."""
     said = r"on 12 images that were passed\. 8 bits lose most in /block_0.*%\), .*`float_layers`"
     with pytest.raises(ExportMismatchError, match=said) as error:
         export_litert(
-            outlier, tmp_path / "a.tflite", "int8", calibration=photographs, tolerance=1e-6
+            uneven, tmp_path / "a.tflite", "int8", calibration=photographs, tolerance=1e-6
         )
     assert "Pass images" not in str(error.value)
 
