@@ -1,0 +1,43 @@
+"""Our side of `scripts/parity-towers`: loads both towers, compares, and writes them back."""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+
+import numpy as np
+
+from keras_vit.image_text.classifier import zero_shot_classifier
+from keras_vit.image_text.towers import Towers, load_towers, save_towers
+
+
+def main(folder: str) -> None:
+    for path in sorted(pathlib.Path(folder).glob("*/answers.npz")):
+        answers = np.load(path)
+        towers = load_towers(path.parent)
+        found = {
+            "image": towers.encode_images(answers["images"]),
+            "text": towers.encode_texts(answers["ids"]),
+            "logits": towers.logits(answers["images"], answers["ids"]),
+        }
+        worst = {key: np.abs(found[key] - answers[key]).max() for key in found}
+        text = ", ".join(f"{key} {value:.1e}" for key, value in worst.items())
+        largest = np.abs(answers["logits"]).max()
+        print(f"{path.parent.name}: {text}, largest logit {largest:.1f}", flush=True)
+        _check_baked(towers, answers["images"])
+        save_towers(towers, f"{path.parent}-ours")
+
+
+def _check_baked(towers: Towers, images: np.ndarray) -> None:
+    """Logits of a baked head are those of both towers."""
+    vectors = np.random.default_rng(2).normal(size=(3, towers.text.output_shape[-1]))
+    towers.encode_texts = lambda texts: vectors[[ord(texts[0][0]) - 97]] * np.ones((1, 1))  # type: ignore[method-assign]
+    model = zero_shot_classifier(towers, ["a", "b", "c"], ["{}"], activation=None)
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    expected = towers.scale * towers.encode_images(images) @ unit.T + (towers.bias or 0.0)
+    worst = np.abs(model.predict(images, verbose=0) - expected).max()
+    print(f"  baked head: largest difference {worst:.1e}", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
