@@ -177,7 +177,9 @@ def _open_clip_blocks(tower: str) -> tuple[Rule, ...]:
     )
 
 
-_TEXT = r"(text\.)?(token_embedding\.|positional_embedding$|transformer\.|ln_final\.|text_projection)"
+_TEXT = (
+    r"(text\.)?(token_embedding\.|positional_embedding$|transformer\.|ln_final\.|text_projection)"
+)
 OPEN_CLIP = rules.Layout(
     "open_clip",
     (
@@ -285,8 +287,8 @@ OPEN_CLIP_IMAGE_KEYS: keys.Rules = {
     "timm_proj": keys.Only(("none", ""), "a projection after timm's model"),
     **keys.harmless(
         "layers width patch_size head_width image_size patch_dropout attn_pooler_queries "
-        "attn_pooler_heads timm_model_name timm_model_pretrained timm_pool timm_proj_bias timm_drop "
-        "timm_drop_path"
+        "attn_pooler_heads timm_model_name timm_model_pretrained timm_pool timm_proj_bias "
+        "timm_drop timm_drop_path"
     ),
 }
 

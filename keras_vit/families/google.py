@@ -285,7 +285,6 @@ _LINEN = _blocks(*_LINEN_LAYERS)
 _POSITIONS = "Transformer/posembed_input/pos_embedding"
 
 
-
 def linen_blocks(block: str) -> tuple[Rule, ...]:
     """Blocks of big_vision by another name, as those of text towers."""
     return _blocks(*_LINEN_LAYERS, block)

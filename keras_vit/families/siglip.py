@@ -8,6 +8,7 @@ from typing import Any
 
 from keras_vit.config import UNIT_RANGE, Preprocessing
 from keras_vit.families import google, keys, parts, rules
+from keras_vit.families.bit import FLAX_DENSE
 from keras_vit.families.cards import BIG_VISION, HUB, TIMM, Files, Origin, Published, each
 from keras_vit.families.family import Family
 from keras_vit.families.keys import Fields
@@ -251,7 +252,7 @@ _BIG_VISION_TEXT = rules.Layout(  # `text_transformer.py`
         Rule("position_embedding/added", ("txt/Encoder_0/pos_embedding",)),  # in old files
         *google.linen_blocks("txt/Encoder_0/encoderblock_{i}"),
         *rules.pairs("encoder_norm", "txt/Encoder_0/encoder_norm", google.NORM),
-        *rules.pairs("projection", "txt/head", google.FLAX_DENSE),
+        *rules.pairs("projection", "txt/head", FLAX_DENSE),
         Rule("logit_scale", ("t",)),
         Rule("logit_bias", ("b",)),
     ),

@@ -107,7 +107,8 @@ def zero_shot_classifier(
         )
     vectors = class_vectors(towers, class_names, templates)
     image, x = towers.image, towers.image.outputs[0]
-    projection = image.get_layer("head") if image.config.classes is not None else None
+    has_projection = getattr(image.config, "classes", None) is not None
+    projection = image.get_layer("head") if has_projection else None
     if projection is not None:  # the name is that of the last layer
         renamed = keras.layers.Dense(
             vectors.shape[1],

@@ -14,10 +14,13 @@ COMMANDS: tuple[Command, ...] = (
         "Classifies images by the names of classes, without training; writes such a model.",
         (
             argument("model", help="folder or file of a model of images and texts (CLIP, SigLIP)"),
-            argument("files", nargs="*", help="image files, and folders of them"),
-            argument("--classes", required=True, help="text file with the name of a class per line"),
             argument(
-                "--templates", help="text file with a sentence per line, {} for the name of the class"
+                "--classes", required=True, help="text file with the name of a class per line"
+            ),
+            argument("--images", nargs="+", default=(), help="image files, and folders of them"),
+            argument(
+                "--templates",
+                help="text file with a sentence per line, {} for the name of the class",
             ),
             argument("--output", help=".keras file to write the classifier to"),
             argument("--top", type=int, default=3, help="classes to print"),

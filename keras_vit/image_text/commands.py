@@ -17,8 +17,8 @@ from keras_vit.train.keras_files import save_keras_file
 
 def classify_by_names(
     model: str,
-    files: Sequence[str],
     classes: str,
+    images: Sequence[str] = (),
     templates: str | None = None,
     output: str | None = None,
     top: int = 3,
@@ -27,8 +27,8 @@ def classify_by_names(
     as_json: bool = False,
 ) -> None:
     """Classifies images by the names of classes, without training; writes such a model."""
-    if not files and output is None:
-        raise ValueError("There is nothing to do. Pass image files, or --output for the model.")
+    if not images and output is None:
+        raise ValueError("There is nothing to do. Pass --images, or --output for the model.")
     if output is not None and not output.endswith(".keras"):
         raise ValueError(f"--output must end in .keras. Received: {output!r}.")
     names = _lines(classes)
@@ -38,9 +38,9 @@ def classify_by_names(
         save_keras_file(classifier, pathlib.Path(output))
         if not as_json:
             say(f"{output}: {len(names)} classes, {classifier.count_params():,} parameters")
-    if not files:
+    if not images:
         return
-    for path, found in classify_files(classifier, names, files, batch_size, unreadable):
+    for path, found in classify_files(classifier, names, images, batch_size, unreadable):
         shown = list(found.items())[:top]
         if as_json:
             print(json.dumps({"file": str(path), "classes": dict(shown)}))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import pathlib
-import re
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
@@ -20,7 +20,7 @@ from keras_vit.families.clip import (
     TEXT_FIELDS,
 )
 from keras_vit.families.keys import TextType
-from keras_vit.families.rules import Layout, names_pattern
+from keras_vit.families.rules import Layout
 from keras_vit.families.table import FAMILIES
 from keras_vit.image_text.text_tower import TextConfig
 from keras_vit.reading import read_json
@@ -44,7 +44,7 @@ class Settings:
     """What sidecar files say of two towers.
 
     Args:
-        text: Fields of `TextConfig`.
+        text: Fields of `TextConfig`, and whether there must be a projection.
         sizes: Sizes that the arrays must agree with: key, field, value.
         image: Options of the image tower, beyond what its own files say.
     """
@@ -111,7 +111,7 @@ class TextFile:
             return _read_open_clip(folder)
         if self.layout.project == "transformers":
             return _read_transformers(folder)
-        return Settings(dict(self.layout.options))
+        return Settings({**self.layout.options, "projects": False})
 
     def config(self) -> TextConfig:
         """The architecture, from shapes and sidecar files.
@@ -124,6 +124,12 @@ class TextFile:
         while self._has(f"block_{depth}/mlp/hidden/kernel"):
             depth += 1
         projected = self._has("projection/kernel")
+        stated = dict(self.settings.text)
+        if stated.pop("projects", True) and not projected:
+            raise CheckpointMismatchError(
+                f"{self.file.path} lacks the projection of texts to the space of images. Fetch it "
+                "again."
+            )
         sizes = {
             "vocabulary_size": vocabulary,
             "width": width,
@@ -138,16 +144,16 @@ class TextFile:
         ]
         if wrong:
             raise CheckpointError(f"{self.file.path}: {'; '.join(wrong)}: it is of another model.")
-        query, key = self.layout.find("block_0/attention/qkv/kernel", None) or (None, ("",))
-        kernel = self.entries.get(key[0])
-        if self.file.kind == "npz" and kernel is not None:
-            sizes["num_heads"] = kernel.shape[-2]
+        if self.file.kind == "npz":  # kernels are split by heads
+            found = self.layout.find("block_0/attention/qkv/kernel", None, self._sources)
+            assert found is not None
+            sizes["num_heads"] = self.entries[found[1][0]].shape[-2]
         return TextConfig(
             **{
                 **sizes,
                 "projection_size": self._shape("projection/kernel")[-1] if projected else None,
                 "projection_bias": self._has("projection/bias"),
-                **self.settings.text,
+                **stated,
             }
         )
 
@@ -251,7 +257,7 @@ class TextFile:
             else:
                 made = rule.to_file(value, config.num_heads)
             for key, array in zip(keys, made, strict=True):
-                arrays[self.original(key)] = (array.shape, lambda array=array: array)
+                arrays[self.original(key)] = (array.shape, functools.partial(np.asarray, array))
         return arrays
 
 
@@ -335,6 +341,7 @@ def _read_open_clip(folder: pathlib.Path) -> Settings:
     shared = {"gelu": "exact", **_settled(reader, path)}
     text = {"num_heads": 8, "end_id": 2, "norm_epsilon": 1e-5, **TEXT_FIELDS, **shared}
     text |= _settled(text_reader, path)
+    text["projects"] = parts[0].get("proj_type", "linear") != "none"
     if parts[0].get("pool_type", "argmax") != "eos":
         text["end_id"] = None
     name = parts[1].get("timm_model_name")
@@ -356,7 +363,9 @@ def _preprocessing(fields: dict[str, Any], path: pathlib.Path) -> Preprocessing:
     """Preprocessing of images by `preprocess_cfg`."""
     mode = fields.get("resize_mode", "shortest")
     if mode not in ("shortest", "squash") or fields.get("mode", "RGB") != "RGB":
-        raise CheckpointError(f"{path}: preprocess_cfg asks for {fields!r:.200}, which is not known here.")
+        raise CheckpointError(
+            f"{path}: preprocess_cfg asks for {fields!r:.200}, which is not known here."
+        )
     try:
         mean, std = (tuple(255 * value for value in fields[key]) for key in ("mean", "std"))
         ratio = None if mode == "squash" else 1.0

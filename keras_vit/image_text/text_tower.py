@@ -85,7 +85,7 @@ def build_text_tower(config: TextConfig, name: str = "text_tower") -> Model:
 
     Example:
 
-    >>> config = keras_vit.image_text.TextConfig(vocabulary_size=100, width=64, depth=2, num_heads=2)
+    >>> config = keras_vit.image_text.TextConfig(100, width=64, depth=2, num_heads=2)
     >>> tower = keras_vit.image_text.build_text_tower(config)
     """
     ids = keras.Input((config.context_length,), dtype="int32", name="ids")

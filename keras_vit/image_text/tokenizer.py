@@ -232,7 +232,7 @@ def _without_specials(vocabulary: dict[str, Any]) -> tuple[dict[str, Any], dict[
             [piece + UNTYPED if piece in special else piece, score] for piece, score in pieces
         ]
     kept = [each for each in added if each["content"] not in special]
-    changes = {"model": model, "added_tokens": kept}
+    changes: dict[str, Any] = {"model": model, "added_tokens": kept}
     changes |= dict.fromkeys(("truncation", "padding", "post_processor"))
     return {**vocabulary, **changes}, ids
 

@@ -76,7 +76,9 @@ class Towers:
             self.folder,
             self.text_config.context_length,
             ends=self.text_config.pooling == "eot",
-            clean="open_clip" if self._file.text.layout.project != "transformers" else "transformers",
+            clean="open_clip"
+            if self._file.text.layout.project != "transformers"
+            else "transformers",
         )
 
     def encode_images(self, images: Any, batch_size: int = _BATCH) -> np.ndarray:
@@ -201,6 +203,9 @@ def save_towers(towers: Towers, folder: str | os.PathLike[str]) -> pathlib.Path:
 
     Returns:
         The folder, which `load_towers` and the project of the layout read.
+
+    Raises:
+        ValueError: If the layout cannot hold the image tower. Nothing is written then.
     """
     names, folder = towers._file, pathlib.Path(folder).expanduser()
     arrays = {
@@ -208,6 +213,14 @@ def save_towers(towers: Towers, folder: str | os.PathLike[str]) -> pathlib.Path:
         for name, sized in file_arrays(towers.image, names.image).items()
     }
     arrays |= names.text.arrays(towers.text, towers.text_config, towers.logit_scale, towers.bias)
+    entries = names.text.file.entries
+    other = [key for key, (shape, _) in arrays.items() if shape != entries[key].shape]
+    if other:
+        raise ValueError(
+            "The project of the checkpoint keeps positions otherwise than this package writes "
+            f"them: {', '.join(other[:5])}. Save `towers.image` with `save_weights`, and both "
+            "models with `model.save`."
+        )
     folder.mkdir(parents=True, exist_ok=True)
     with write_atomically(folder / names.name, replace=True) as unfinished:
         with open(unfinished, "wb") as stream:

@@ -49,7 +49,9 @@ def _read(path: pathlib.Path) -> dict[str, Any]:
         content = read_json(path, _MAX_BYTES)
         if path.name == "vocab.json":
             text = read_text(path.with_name("merges.txt"), _MAX_BYTES)
-            merges = [line for line in text.splitlines() if line and not line.startswith("#version")]
+            merges = [
+                line for line in text.splitlines() if line and not line.startswith("#version")
+            ]
             return _clip(content, merges)
         if not isinstance(content["model"]["vocab"], dict | list):
             raise ValueError("its vocabulary is no table")
@@ -116,7 +118,9 @@ def _read_merges(path: pathlib.Path) -> dict[str, Any]:
 
 def _read_sentencepiece(content: bytes) -> dict[str, Any]:
     """A model of SentencePiece, one message of protocol buffers: `sentencepiece_model.proto`."""
-    pieces, trainer, rules = [], {}, {}
+    pieces: list[tuple[str, float, int]] = []
+    trainer: dict[int, Any] = {}
+    rules: dict[int, Any] = {}
     for field, value in _fields(content):
         if field == 1:
             piece = dict(_fields(value))
@@ -131,7 +135,9 @@ def _read_sentencepiece(content: bytes) -> dict[str, Any]:
          "rstrip": False, "normalized": False}
         for i, (name, _, kind) in enumerate(pieces) if kind not in (_NORMAL, _BYTE)
     ]  # fmt: skip
-    unknown = next(i for i, (_, _, kind) in enumerate(pieces) if kind == _UNKNOWN)
+    unknown = next((i for i, (_, _, kind) in enumerate(pieces) if kind == _UNKNOWN), None)
+    if unknown is None:
+        raise ValueError("it has no piece for what it does not know")
     fallback = bool(trainer.get(35, 0))
     is_bpe = trainer.get(3, 1) == 2
     normalizers: list[dict[str, Any]] = []

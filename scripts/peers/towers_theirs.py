@@ -1,7 +1,7 @@
 """The other side of `scripts/parity-towers`: random towers of transformers and open_clip.
 
-Writes a folder for each case: the checkpoint as its project saves it, and `answers.npz` with images,
-ids, features and logits.
+Writes a folder for each case: the checkpoint as its project saves it, and `answers.npz` with
+images, ids, features and logits.
 """
 
 from __future__ import annotations
@@ -99,6 +99,19 @@ OPEN_CLIP: dict[str, tuple[dict[str, Any], Any]] = {
         CLIP_STATISTICS,
     ),
 }  # fmt: skip
+FULL_OPEN_CLIP = {
+    "open-clip-siglip-b16": (
+        {
+            **OPEN_CLIP["open-clip-siglip"][0], "embed_dim": 768,
+            "vision_cfg": {
+                "image_size": 224, "timm_model_name": "vit_base_patch16_siglip_224",
+                "timm_pool": "map", "timm_proj": "none",
+            },
+        },
+        HALF,
+    ),
+}  # fmt: skip
+_OF_OPEN_CLIP = {**OPEN_CLIP, **FULL_OPEN_CLIP}
 
 
 def fill(model: torch.nn.Module, seed: int) -> None:
@@ -179,7 +192,7 @@ def of_transformers(name: str, folder: pathlib.Path, shards: str = "5GB") -> Non
 
 
 def of_open_clip(name: str, folder: pathlib.Path) -> None:
-    config, statistics = OPEN_CLIP[name]
+    config, statistics = _OF_OPEN_CLIP[name]
     config = json.loads(json.dumps(config))
     fields = {key: value for key, value in config.items() if key != "custom_text"}
     kind = open_clip.CustomTextCLIP if config.get("custom_text") else open_clip.CLIP
@@ -209,7 +222,7 @@ def of_open_clip(name: str, folder: pathlib.Path) -> None:
 
 def read_back(name: str, folder: pathlib.Path) -> dict[str, np.ndarray]:
     """Arrays of a checkpoint that ours wrote, loaded strictly by its project."""
-    if name in OPEN_CLIP:
+    if name in _OF_OPEN_CLIP:
         config = json.loads((folder / "open_clip_config.json").read_text())["model_cfg"]
         kind = open_clip.CustomTextCLIP if config.pop("custom_text", False) else open_clip.CLIP
         model = kind(**config)
@@ -227,14 +240,16 @@ def read_back(name: str, folder: pathlib.Path) -> dict[str, np.ndarray]:
 
 def main(folder: str, back: str = "", full: str = "") -> None:
     root = pathlib.Path(folder)
-    names = [*TRANSFORMERS, *OPEN_CLIP, *(FULL_TRANSFORMERS if full else ())]
+    names = [*TRANSFORMERS, *OPEN_CLIP, *([*FULL_TRANSFORMERS, *FULL_OPEN_CLIP] if full else ())]
     for name in names:
+        if back and not (root / f"{name}-ours").exists():
+            continue
         if back:
             theirs, ours = read_back(name, root / name), read_back(name, root / f"{name}-ours")
             assert theirs.keys() == ours.keys(), name
             worst = max(float(np.abs(theirs[key] - ours[key]).max()) for key in theirs)
             print(f"{name}: written back, largest difference of a weight {worst:.1e}", flush=True)
-        elif name in OPEN_CLIP:
+        elif name in _OF_OPEN_CLIP:
             of_open_clip(name, root / name)
         else:
             of_transformers(name, root / name, "60KB" if name == "clip" else "5GB")

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 
 from keras_vit.layers.text import EndOfTextPooling
-from tests.checks import check_layer
 from tests.fixtures import numpy
 
 TOKENS = np.arange(2 * 6 * 3, dtype="float32").reshape(2, 6, 3)
