@@ -26,8 +26,8 @@ from keras_vit.hub.catalog import CARDS, list_weights
 from keras_vit.variants import VARIANTS, find_config, find_variant
 from tests.data.pictures import write_folder
 from tests.evaluate.test_compute import TABLE_6, TABLE_6_RESNETS, pretraining_exaflops
-from tests.image_text.towers import write_open_clip, write_vocabulary
 from tests.fixtures import fill_random, images_for, tiny_config
+from tests.image_text.towers import write_open_clip, write_vocabulary
 from tests.models.test_feature_extraction import random_vit
 from tests.weights.folders import THEIRS
 

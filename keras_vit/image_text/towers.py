@@ -214,7 +214,9 @@ def save_towers(towers: Towers, folder: str | os.PathLike[str]) -> pathlib.Path:
     }
     arrays |= names.text.arrays(towers.text, towers.text_config, towers.logit_scale, towers.bias)
     entries = names.text.file.entries
-    other = [key for key, (shape, _) in arrays.items() if shape != entries[key].shape]
+    other = [
+        key for key, (shape, _) in arrays.items() if key in entries and shape != entries[key].shape
+    ]
     if other:
         raise ValueError(
             "The project of the checkpoint keeps positions otherwise than this package writes "

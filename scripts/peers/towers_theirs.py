@@ -220,6 +220,29 @@ def of_open_clip(name: str, folder: pathlib.Path) -> None:
     answer(folder, run, config["vision_cfg"]["image_size"], statistics, ids)
 
 
+def of_texts(root: pathlib.Path) -> None:
+    """Ids of the lines of our documents: CLIP's by open_clip, those of two SentencePiece models."""
+    import sentencepiece
+
+    pages = sorted(pathlib.Path("docs").glob("*.md"))
+    lines = sorted({line for page in pages for line in page.read_text().splitlines()})
+    folder = root / "texts"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "lines.txt").write_text("\n".join(lines))
+    names = {"clip": open_clip.tokenizer.SimpleTokenizer()(lines).tolist()}
+    vocabulary = pathlib.Path(open_clip.__file__).with_name("bpe_simple_vocab_16e6.txt.gz")
+    (folder / vocabulary.name).write_bytes(vocabulary.read_bytes())
+    for kind, end in (("unigram", "</s>"), ("bpe", "<eos>")):
+        sentencepiece.SentencePieceTrainer.train(
+            input=str(folder / "lines.txt"), model_prefix=str(folder / kind), vocab_size=2000,
+            model_type=kind, pad_id=0, eos_id=1, unk_id=2, bos_id=-1, eos_piece=end,
+            byte_fallback=kind == "bpe", minloglevel=2, num_threads=1,
+        )  # fmt: skip
+        model = sentencepiece.SentencePieceProcessor(model_file=str(folder / f"{kind}.model"))
+        names[kind] = model.encode([line.lower() if kind == "bpe" else line for line in lines])
+    (folder / "ids.json").write_text(json.dumps({"lines": lines, **names}))
+
+
 def read_back(name: str, folder: pathlib.Path) -> dict[str, np.ndarray]:
     """Arrays of a checkpoint that ours wrote, loaded strictly by its project."""
     if name in _OF_OPEN_CLIP:
@@ -253,6 +276,8 @@ def main(folder: str, back: str = "", full: str = "") -> None:
             of_open_clip(name, root / name)
         else:
             of_transformers(name, root / name, "60KB" if name == "clip" else "5GB")
+    if not back:
+        of_texts(root)
     print(f"torch {torch.__version__}, transformers {transformers.__version__}, "
           f"open_clip {open_clip.__version__}")  # fmt: skip
 
