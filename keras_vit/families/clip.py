@@ -280,13 +280,15 @@ OPEN_CLIP_TEXT_KEYS: keys.Rules = {
 }
 OPEN_CLIP_IMAGE_KEYS: keys.Rules = {
     **_SWITCHES,
+    "width": keys.Sets("width", int),
+    "head_width": keys.Sets("head_width", int),
     "attentional_pool": keys.Only((False,), "a pooling by attention"),
     "no_ln_pre": keys.Only((False,), "no norm before the blocks"),
     "pos_embed_type": keys.Only(("learnable",), "fixed positions"),
     "pool_type": keys.Only(("tok",), "another pooling than the class token"),
     "timm_proj": keys.Only(("none", ""), "a projection after timm's model"),
     **keys.harmless(
-        "layers width patch_size head_width image_size patch_dropout attn_pooler_queries "
+        "layers patch_size image_size patch_dropout attn_pooler_queries "
         "attn_pooler_heads timm_model_name timm_model_pretrained timm_pool timm_proj_bias "
         "timm_drop timm_drop_path"
     ),

@@ -101,7 +101,10 @@ class Tokenizer:
         check_choice("clean", clean, CLEANINGS)
         self.context_length, self.clean = context_length, clean
         self._kind = _kind_of(vocabulary["model"], ends)
-        content, ids = _without_specials(vocabulary)
+        try:
+            content, ids = _without_specials(vocabulary)
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"The vocabulary is damaged ({error!r:.200}).") from error
         start = [ids[name] for name in self._kind.start if name in ids]
         end = [ids[name] for name in self._kind.end if name in ids]
         if not end or (len(start) == 0 and self._kind is _CLIP):

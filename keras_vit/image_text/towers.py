@@ -16,7 +16,7 @@ import numpy as np
 from keras_vit.errors import CheckpointError
 from keras_vit.families.rules import Layout
 from keras_vit.files import write_atomically
-from keras_vit.image_text.text_files import TRUNK, TextFile
+from keras_vit.image_text.text_files import TextFile
 from keras_vit.image_text.text_tower import TextConfig, build_text_tower
 from keras_vit.image_text.tokenizer import Tokenizer, load_tokenizer
 from keras_vit.pretrained import build_pretrained
@@ -28,6 +28,7 @@ from keras_vit.weights.formats import find_file, open_arrays
 from keras_vit.weights.layout_search import find_file_layout
 from keras_vit.weights.save import file_arrays, write_npz, write_safetensors
 
+_TRUNK = "visual.trunk."  # of timm's models in open_clip
 _OPEN_CLIP_FILE = "open_clip_model.safetensors"
 # Files of a repository that stay as they are when its weights are written again.
 _SIDECAR = re.compile(
@@ -154,12 +155,12 @@ def load_towers(path: str | os.PathLike[str], include_preprocessing: bool = True
     with open_arrays(path) as file:
         text_file = TextFile(file)
         settings, config = text_file.settings, text_file.config()
-        trunk = any(name.startswith(TRUNK) for name in file.entries)
-        image_file = _part(file, TRUNK) if trunk else file
+        trunk = any(name.startswith(_TRUNK) for name in file.entries)
+        image_file = _part(file, _TRUNK) if trunk else file
         other = [
             name
             for name in file.entries
-            if trunk and name.startswith("visual.") and not name.startswith(TRUNK)
+            if trunk and name.startswith("visual.") and not name.startswith(_TRUNK)
         ]
         if other:
             raise CheckpointError(
@@ -187,7 +188,7 @@ def load_towers(path: str | os.PathLike[str], include_preprocessing: bool = True
         if scale is None:
             raise CheckpointError(f"{file.path} has no scale of the logits. Fetch it again.")
         layout = dataclasses.replace(checkpoint.layout, prefixes=(checkpoint.prefix,))
-        names = _File(text_file, layout, TRUNK if trunk else "")
+        names = _File(text_file, layout, _TRUNK if trunk else "")
         return Towers(
             image, text, config, scale, text_file.scalar("logit_bias"), file.path.parent, names
         )

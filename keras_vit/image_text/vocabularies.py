@@ -16,6 +16,7 @@ from keras_vit.reading import read_bytes, read_json, read_text
 FILES = ("tokenizer.json", "vocab.json and merges.txt", "bpe_simple_vocab_16e6.txt.gz", "*.model")
 UNTYPED = "\uffff"  # in the names of pieces that no text may match; taken out of texts
 _MAX_BYTES = 1 << 26  # the tokenizer of SigLIP 2 has half of it
+_MAX_PIECE = 256  # letters
 _MERGES = 48_894  # of CLIP's file, which has more
 # CLIP's rules: https://github.com/openai/CLIP, `simple_tokenizer.py`.
 _WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
@@ -176,7 +177,7 @@ def _bpe(pieces: list[tuple[str, float, int]], unknown: int, fallback: bool) -> 
         (-score, i, name[:cut], name[cut:])
         for i, (name, score, kind) in enumerate(pieces)
         if kind == _NORMAL
-        for cut in range(1, len(name))
+        for cut in range(1, min(len(name), _MAX_PIECE))
         if name[:cut] in ids and name[cut:] in ids
     ]
     return {

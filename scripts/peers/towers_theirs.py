@@ -91,6 +91,16 @@ OPEN_CLIP: dict[str, tuple[dict[str, Any], Any]] = {
         },
         HALF,
     ),
+    "open-clip-pe": (
+        {
+            "embed_dim": 512, "custom_text": True, "text_cfg": _OPEN_TEXT,
+            "vision_cfg": {
+                "timm_model_name": "vit_pe_core_tiny_patch16_384", "timm_pool": "map",
+                "timm_proj": None, "image_size": 384,
+            },
+        },
+        HALF,
+    ),
     "open-clip-unmasked": (  # as MobileCLIP 2
         {
             "embed_dim": 24, "custom_text": True, "vision_cfg": _OPEN_IMAGE,

@@ -127,6 +127,7 @@ def test_texts_are_repaired_as_by_ftfy(text, repaired):
         ({"model": {"type": "WordPiece", "vocab": {}}}, "'WordPiece' of no family"),
         (unigram(added_tokens=[], model={"type": "Unigram", "vocab": UNIGRAM[2:], "unk_id": 0}),
          "has no </s>, which"),
+        (unigram(added_tokens=[{}]), "The vocabulary is damaged"),
         (unigram(pre_tokenizer={"type": "None such"}), "The tokenizer is damaged"),
     ],
 )  # fmt: skip

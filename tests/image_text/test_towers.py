@@ -166,6 +166,10 @@ def change(folder, file, **changes):
         (write_transformers, "config.json", {"text_config__hidden_size": 64}, "the arrays have 32"),
         (write_transformers, "config.json", {"text_config__hidden_act": "relu"}, "cannot be comp"),
         (
+            write_transformers, "config.json", {"text_config__num_attention_heads": 5},
+            "has no possible text tower: `num_heads` must divide",
+        ),
+        (
             write_open_clip, "open_clip_config.json",
             {"text_cfg__hf_model_name": "roberta-base"}, "a text tower of transformers",
         ),
@@ -212,7 +216,17 @@ def test_a_file_without_its_configuration_is_refused(tmp_path):
         (lambda arrays: arrays.pop("text_projection.weight"), "lacks the projection of texts"),
         (
             lambda arrays: arrays.pop("text_model.embeddings.position_embedding.weight"),
-            "lacks embeddings.position_embedding.weight",
+            "lacks text_model.embeddings.position_embedding.weight",
+        ),
+        (
+            lambda arrays: arrays.update({"logit_scale": np.ones(2, "float32")}),
+            "logit_scale in .* is one number",
+        ),
+        (
+            lambda arrays: arrays.update(
+                {"text_model.embeddings.token_embedding.weight": np.ones(9, "float32")}
+            ),
+            r"cannot have the shape \(9,\)",
         ),
         (lambda arrays: arrays.update({"text_model.new": np.ones(3, "float32")}), "no model.*new"),
         (
