@@ -203,6 +203,9 @@ def test_a_file_without_its_configuration_is_refused(tmp_path):
     (tmp_path / "config.json").unlink()
     with pytest.raises(CheckpointError, match=r"There is no config\.json next to the checkpoint"):
         load_towers(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"config\.json is not JSON"):
+        load_towers(tmp_path)
     (tmp_path / "config.json").write_text("[]")
     with pytest.raises(CheckpointError, match="is no object of JSON"):
         load_towers(tmp_path)
