@@ -28,7 +28,10 @@ def shown_outputs(path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)
-def test_tutorial_prints_what_its_page_shows(path, tmp_path, monkeypatch, capfd):
+def test_tutorial_prints_what_its_page_shows(path, tmp_path, monkeypatch, capfd, request):
+    if "KERAS_VIT_REAL_NETWORK" in path.read_text():
+        folder = request.getfixturevalue("real_network")
+        monkeypatch.setenv("KERAS_VIT_REAL_NETWORK", str(folder))
     monkeypatch.chdir(tmp_path)
     runpy.run_path(str(path))
     plt.close("all")
