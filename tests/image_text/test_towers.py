@@ -84,7 +84,7 @@ def test_clip_of_open_clip_is_the_text_tower_in_numpy(prefix, tmp_path):
     assert towers.image.config.block.num_heads == 4
 
 
-@pytest.mark.parametrize("scanned", [False, True])
+@pytest.mark.parametrize("scanned", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_siglip_of_big_vision_is_the_text_tower_in_numpy(scanned, tmp_path):
     text = write_big_vision(tmp_path / "siglip.npz", scanned)
     ids = np.random.default_rng(2).integers(0, VOCABULARY, (3, LENGTH)).astype("int32")
