@@ -20,7 +20,7 @@ PLANTED = ((2, 7), (6, 1))  # row and column on a grid of 10 x 10
 
 def vit_with_outliers(length=0.0, attracts=False, **changes):
     """A random ViT, where two patches have long tokens, or each attracts one head of block 0."""
-    model, images = random_vit(image_size=(80, 80), **changes)
+    model, images = random_vit(image_size=(40, 40), patch_size=4, **changes)
     positions = model.get_layer("position_embedding").embedding
     patches = [10 * row + column - 100 for row, column in PLANTED]  # counted from the end
     values = np.array(positions)
