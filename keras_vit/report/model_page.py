@@ -31,6 +31,7 @@ from keras_vit.evaluate.counting import StageCount, count_stages
 from keras_vit.files import write_atomically
 from keras_vit.models.graph import is_headless
 from keras_vit.models.heads import class_probabilities
+from keras_vit.progress import Progress
 from keras_vit.report.page import (
     Section,
     human,
@@ -51,6 +52,7 @@ def write_report(
     images: Any = None,
     class_names: Sequence[str] | None = None,
     task: str = "single_label",
+    verbose: bool | int = True,
 ) -> pathlib.Path:
     """Writes one HTML page about a model, which needs no other file and no network.
 
@@ -67,6 +69,7 @@ def write_report(
             are enough; the pictures show the first six.
         class_names: Names of the classes or targets; `None` takes `model.class_names`.
         task: What the outputs are: `"single_label"`, `"multi_label"` or `"regression"`.
+        verbose: Whether to print, now and then, how many sections are ready.
 
     Returns:
         The path.
@@ -88,7 +91,11 @@ def write_report(
             "list of batches, a tf.data.Dataset or `keras_vit.data.ImageFiles`."
         )
     class_names = class_names or getattr(model, "class_names", None)
-    sections = list(_sections(model, images, class_names, task))
+    sections: list[Section] = []
+    with Progress(f"report on {model.name}", None, "sections", verbose) as progress:
+        for section in _sections(model, images, class_names, task):
+            sections.append(section)
+            progress.update(len(sections))
     page = render_page(model.name, sections)
     with write_atomically(path, replace=True) as unfinished:
         # Linux allows file names that are no UTF-8.
