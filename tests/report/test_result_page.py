@@ -11,6 +11,7 @@ import pytest
 from keras_vit.evaluate.class_predictions import Predictions
 from keras_vit.report.page import human_seconds
 from keras_vit.report.result_page import write_result_page
+from tests.analysis.test_outliers import vit_with_outliers
 from tests.models.test_feature_extraction import random_vit
 from tests.report.test_model_page import Page, browse
 
@@ -44,7 +45,7 @@ def predictions_of(images, num_classes=3):
 
 @pytest.fixture(scope="module")
 def page_path(tmp_path_factory):
-    model, images = random_vit()
+    model, images = vit_with_outliers(length=14.0)
     return write_result_page(
         tmp_path_factory.mktemp("page") / "report.html",
         model,
@@ -73,11 +74,14 @@ def test_the_page_shows_the_result_and_needs_no_other_file(page_path):
         "2 of 4 50.0% 15.0% to 85.0%",  # accuracy of class 0
         f"{EVIL}2 60.0%, but is {EVIL}1 5.0%",  # the most wrong image
         f"photos/7{EVIL}.png",
+        "outlier patches are framed",
         "a.jpg is empty",
         "rate 0.1",
     ):
         assert part in page.text, part
-    assert page.images.count("attention") == 2
+    # Two pictures, each beside its map, on which two patches are framed.
+    assert page.images.count("image") == 4 and page.images.count("attention") == 2
+    assert text.count('<i style="left:') == 4
     # Three curves and no chart of the seconds; two lines where there is validation.
     assert text.count('by epoch"') == 3 and text.count('class="second"') == 1
 
