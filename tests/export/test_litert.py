@@ -93,7 +93,7 @@ def test_compiled_model_gives_the_outputs_of_the_interpreter(precision, reports,
 
 def test_four_bits_are_smaller_than_eight(wide, reports, photographs, tmp_path):
     pytest.importorskip("ai_edge_quantizer")
-    report = export_litert(wide, tmp_path / "a.tflite", "int4", images=photographs)
+    report = export_litert(wide, tmp_path / "a.tflite", "int4", images=photographs, tolerance=0.5)
     assert 0.1 < report.size / reports["float32"].size < 0.25 < 1.5 * report.size
     assert 1e-3 < report.max_difference < 0.3
     assert report.size < 0.75 * reports["dynamic"].size
