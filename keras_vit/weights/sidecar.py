@@ -31,6 +31,7 @@ from keras_vit.reading import read_json
 from keras_vit.weights.processors import (
     OWN,
     find_processor,
+    processor_size,
     timm_preprocessing,
     transformers_preprocessing,
 )
@@ -84,6 +85,8 @@ class Sidecar(NamedTuple):
         licence: Licence of the weights, if it says.
         timm_name: Name of timm's model, with its tag if that is known.
         class_names: Names of the classes, in the order of the outputs; empty if it has none.
+        input_size: Pixels along (height, width) that the preprocessing of the checkpoint gives to
+            its model, if it says: the crop or size of transformers, or timm's `input_size`.
     """
 
     settings: dict[str, Setting]
@@ -93,16 +96,18 @@ class Sidecar(NamedTuple):
     licence: str | None = None
     timm_name: str | None = None
     class_names: tuple[str, ...] = ()
+    input_size: Setting | None = None
 
 
-class _Reader:
-    """Collects what the keys of sidecar files say."""
+class KeyReader:
+    """Collects what the keys of sidecar files say: settings, sizes and refusals."""
 
     def __init__(self) -> None:
         self.settings: dict[str, Setting] = {}
         self.sizes: list[tuple[str, str, Any]] = []
         self.refusals: list[Refusal] = []
         self.image_size: tuple[int, int] | None = None
+        self.input_size: Setting | None = None
         self.licence: str | None = None
         self.timm_name: str | None = None
 
@@ -134,6 +139,8 @@ class _Reader:
                 self.read(self.part(section, key), rule.rules, where)
             elif isinstance(rule, Images) and key in ("image_size", "img_size", "input_size"):
                 self._read_image_size(value, where)
+                if key == "input_size" and value is not None and self.image_size is not None:
+                    self.input_size = Setting(self.image_size, where)
 
     def part(self, config: dict[str, Any], key: str) -> dict[str, Any]:
         """Returns an object within an object, empty if it is not there."""
@@ -196,7 +203,7 @@ def read_sidecar(path: pathlib.Path, layout: Layout) -> Sidecar:
     Returns:
         What they say, and what the name in the path of a downloaded file of timm says.
     """
-    reader = _Reader()
+    reader = KeyReader()
     config = _load(path.with_name(CONFIG), reader)
     if {"recipe", "versions"} <= config.keys():
         config = {}  # settings of a run of `keras-vit train`
@@ -213,6 +220,8 @@ def read_sidecar(path: pathlib.Path, layout: Layout) -> Sidecar:
     if processor:
         _add_images(transformers_preprocessing, processor, PREPROCESSOR, reader)
         known = find_processor(processor)
+        if reader.input_size is None:  # `config.json` comes first
+            reader.input_size = _input_size(processor)
         if known is not None:
             stated = {key: processor[key] for key in known.rules if key in processor}
             reader.read({**known.defaults, **stated}, known.rules, PREPROCESSOR)
@@ -224,7 +233,19 @@ def read_sidecar(path: pathlib.Path, layout: Layout) -> Sidecar:
         reader.licence,
         reader.timm_name,
         _class_names(config),
+        reader.input_size,
     )
+
+
+def _input_size(processor: dict[str, Any]) -> Setting | None:
+    """The size of the images of `preprocessor_config.json`; nothing of a file that is refused."""
+    try:
+        found = processor_size(processor)
+    except (ArithmeticError, AttributeError, TypeError, ValueError):
+        return None
+    if found is None or not all(map(_is_count, found[0])):
+        return None
+    return Setting(found[0], f"{PREPROCESSOR}: {found[1]}")
 
 
 def _class_names(config: dict[str, Any]) -> tuple[str, ...]:
@@ -243,7 +264,7 @@ def _class_names(config: dict[str, Any]) -> tuple[str, ...]:
 
 def model_type_of(path: pathlib.Path) -> str | None:
     """What `config.json` in the folder of a checkpoint says that it is, for messages."""
-    config = _load(path.with_name(CONFIG), _Reader())
+    config = _load(path.with_name(CONFIG), KeyReader())
     names = (config.get(key) for key in ("architecture", "model_type"))
     return next((name[:80] for name in names if isinstance(name, str)), None)
 
@@ -252,7 +273,7 @@ def _add_images(
     read: Callable[[dict[str, Any]], Preprocessing],
     fields: dict[str, Any],
     where: str,
-    reader: _Reader,
+    reader: KeyReader,
 ) -> None:
     """Takes the preprocessing of images, or says why not; `config.json` comes first."""
     try:
@@ -272,7 +293,7 @@ def _add_images(
             reader.set("preprocessing", found, where)
 
 
-def _read_timm(config: dict[str, Any], reader: _Reader, path: pathlib.Path, layout: str) -> None:
+def _read_timm(config: dict[str, Any], reader: KeyReader, path: pathlib.Path, layout: str) -> None:
     """Reads a configuration of timm, also within transformers' TimmWrapper."""
     pretrained = reader.part(config, "pretrained_cfg") if "pretrained_cfg" in config else None
     args = reader.part(config, "model_args")
@@ -308,7 +329,7 @@ def _wrapper_rules(config: dict[str, Any]) -> Rules:
     return {"do_pooling": Only((True,), "tokens without pooling", "pooling")}
 
 
-def _use_name(name: str | None, where: str, reader: _Reader) -> None:
+def _use_name(name: str | None, where: str, reader: KeyReader) -> None:
     """Takes the settings of a name of timm."""
     if name is None:
         return
@@ -331,7 +352,7 @@ def type_of(layout: str, holds: Callable[[ModelType], bool] = lambda kind: True)
     return next(fitting, None)
 
 
-def _read_transformers(config: dict[str, Any], reader: _Reader, layout: str) -> None:
+def _read_transformers(config: dict[str, Any], reader: KeyReader, layout: str) -> None:
     """Reads a configuration of transformers; of two towers, that of the images."""
     where, name = CONFIG, config.get("model_type")
     again: dict[str, Any] = {}
@@ -360,14 +381,14 @@ def _read_transformers(config: dict[str, Any], reader: _Reader, layout: str) -> 
     reader.read(config, {**kind.rules, **activation}, where)
 
 
-def _find_type(name: Any, where: str, reader: _Reader) -> ModelType | None:
+def _find_type(name: Any, where: str, reader: KeyReader) -> ModelType | None:
     kind = MODEL_TYPES.get(name) if isinstance(name, str) else None
     if kind is None:
         reader.refuse(f"{where}: model_type = {_short(name)}: no model that this package knows")
     return kind
 
 
-def _load(path: pathlib.Path, reader: _Reader) -> dict[str, Any]:
+def _load(path: pathlib.Path, reader: KeyReader) -> dict[str, Any]:
     try:
         if not path.exists():
             return {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 
+import keras
 import numpy as np
 import PIL.Image
 import pytest
@@ -19,13 +20,12 @@ from keras_vit.segmentation.export import export_segmenter
 from keras_vit.segmentation.model import build_segmenter
 from tests.checks import quick
 from tests.data.pictures import encoded, pixels
-from tests.fixtures import fill_random, tiny_config
+from tests.fixtures import fill_random, tiny_config, tiny_vit
 
 
 @pytest.fixture(scope="module")
 def model():
-    backbone = keras_vit.build_vit(tiny_config(depth=1, image_size=(32, 48), classes=None))
-    fill_random(backbone)
+    backbone = tiny_vit(depth=1, image_size=(32, 48), classes=None)
     segmenter = build_segmenter(backbone, 3)
     segmenter.get_layer("segmentation_head").kernel.assign(
         np.random.default_rng(0).normal(size=(1, 1, 32, 3))
@@ -88,3 +88,24 @@ def test_what_is_no_segmentation_model_is_an_error(model, tmp_path):
     config = dataclasses.replace(tiny_config(), depth=1)
     with pytest.raises(ValueError, match=r"shape \(B, H, W, K\).*output shape \(None, 10"):
         export_segmenter(keras_vit.build_vit(config), tmp_path)
+    maps = feature_maps(keras_vit.build_vit(dataclasses.replace(config, classes=None)))
+    (x,) = maps.output.values()
+    mask = keras.layers.Conv2DTranspose(1, 8, 8, activation="sigmoid")(x)
+    with pytest.raises(ValueError, match=r"2 to 256 classes.*output shape \(None, 32, 32, 1\)"):
+        export_segmenter(keras_vit.Model(maps.input, mask), tmp_path)
+
+
+@pytest.mark.slow
+def test_segmenters_of_others_give_class_maps(tmp_path):
+    """Under a name of their own, and of probabilities."""
+    maps = feature_maps(keras_vit.build_vit(tiny_config(depth=1, classes=None)))
+    fill_random(maps)
+    (x,) = maps.output.values()
+    parts = keras.layers.Conv2DTranspose(3, 8, 8, activation="softmax", name="parts")(x)
+    other = keras_vit.Model(maps.input, parts)
+    report = export_segmenter(other, tmp_path)
+    image = pixels(40, 60)
+    serve = tf.saved_model.load(str(report.path)).signatures["image"]
+    found = serve(image=tf.constant(image))["class_map"]
+    assert len(np.unique(found)) > 1
+    assert np.mean(found == predict_masks(other, image)) > 0.999
