@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.export.inference import EXPORTED
-from keras_vit.export.litert_metadata import pack
+from keras_vit.export.litert_metadata import pack, unpack
 from keras_vit.runtime.private_names import litert_schema
 from keras_vit.runtime.processors import count_cores
 
@@ -190,7 +190,8 @@ def correct_biases(data: bytes, exact: bytes, images: np.ndarray) -> bytes:
             means[index] += value.reshape(-1, value.shape[-1]).mean(axis=0) / len(images)
     for layer, same in pairs:
         rounded, kernel = file.values(layer.inputs[1]), known.values(same.inputs[1])
-        file.move_bias(layer, (kernel - rounded) @ means[same.inputs[0]])
+        if rounded is not None and kernel is not None:  # products of two activations have none
+            file.move_bias(layer, (kernel - rounded) @ means[same.inputs[0]])
     return file.pack(len(data))
 
 
@@ -290,7 +291,7 @@ class _File:
 
     def __init__(self, data: bytes):
         self.schema = litert_schema()
-        self.model = self.schema.ModelT.InitFromPackedBuf(data, 0)
+        self.model = unpack(data)
         self.graph = self.model.subgraphs[0]
         self._kinds = {value: name for name, value in vars(self.schema.BuiltinOperator).items()}
         self._sources = {
@@ -314,9 +315,8 @@ class _File:
         return found.scale[0], found.zeroPoint[0]
 
     def is_dense(self, operator: Any) -> bool:
-        """Whether an operator is a dense layer with constant weights."""
-        is_dense = self.kind(operator) == "FULLY_CONNECTED"
-        return is_dense and self.values(operator.inputs[1]) is not None
+        """Whether an operator is a dense layer."""
+        return self.kind(operator) == "FULLY_CONNECTED"
 
     def static_layers(self) -> list[Any]:
         """Layers whose inputs and outputs have ranges from calibration."""

@@ -59,8 +59,7 @@ def add_metadata(data: bytes, name: str, channels: int, classes: Sequence[str]) 
     Returns:
         The file with metadata. `labels.txt` has to be packed into it.
     """
-    schema = litert_schema()
-    model = schema.ModelT.InitFromPackedBuf(data, 0)
+    schema, model = litert_schema(), unpack(data)
     (signature,) = model.signatureDefs
     names = {each.tensorIndex: each.name.decode() for each in signature.outputs}
     outputs = [names[index] for index in model.subgraphs[signature.subgraphIndex].outputs]
@@ -70,6 +69,19 @@ def add_metadata(data: bytes, name: str, channels: int, classes: Sequence[str]) 
     model.metadata = [*(model.metadata or ()), entry]
     model.buffers.append(buffer)
     return pack(model, len(data) + 2 * len(content))
+
+
+def unpack(data: bytes) -> Any:
+    """Reads the tables of a LiteRT file, a `ModelT` of `litert_schema`.
+
+    Large files keep weights behind the tables, at an offset that changes when they are packed.
+    """
+    model = litert_schema().ModelT.InitFromPackedBuf(data, 0)
+    for buffer in model.buffers:
+        if buffer.offset > 1:  # 0 and 1 are none
+            buffer.data = np.frombuffer(data, "uint8", buffer.size, buffer.offset)
+            buffer.offset = buffer.size = 0
+    return model
 
 
 def pack(model: Any, size: int) -> bytes:

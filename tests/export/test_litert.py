@@ -15,6 +15,7 @@ import pytest
 from keras_vit.errors import ExportMismatchError
 from keras_vit.export import litert_int8
 from keras_vit.export.litert import export_litert, litert_errors
+from keras_vit.export.litert_metadata import pack, unpack
 from keras_vit.export.runners import (
     _interpreter,
     count_litert_operators,
@@ -93,7 +94,7 @@ def test_compiled_model_gives_the_outputs_of_the_interpreter(precision, reports,
 
 def test_four_bits_are_smaller_than_eight(wide, reports, photographs, tmp_path):
     pytest.importorskip("ai_edge_quantizer")
-    report = export_litert(wide, tmp_path / "a.tflite", "int4", images=photographs)
+    report = export_litert(wide, tmp_path / "a.tflite", "int4", images=photographs, tolerance=0.5)
     assert 0.1 < report.size / reports["float32"].size < 0.25 < 1.5 * report.size
     assert 1e-3 < report.max_difference < 0.3
     assert report.size < 0.75 * reports["dynamic"].size
@@ -268,3 +269,15 @@ def test_metadata_tells_mediapipe_the_range_of_pixels_and_the_labels(exported, p
     plain = schema.ModelT.InitFromPackedBuf(data, 0)
     addresses = [x.data.ctypes.data for x in plain.buffers if isinstance(x.data, np.ndarray)]
     assert weights and {(place - start) % 16 for place in addresses} <= {0}
+
+
+def test_weights_behind_the_tables_of_a_file_are_kept(exported):
+    """Where ai-edge-quantizer writes those of large models."""
+    model = unpack(exported.path.read_bytes())
+    filled = [each for each in model.buffers if each.data is not None]
+    weights = max(filled, key=lambda each: len(each.data))
+    values, weights.data = weights.data, None
+    weights.offset, weights.size = 2 * exported.size, len(values)
+    data = pack(model, exported.size).ljust(weights.offset, b"\0") + values.tobytes()
+    found = unpack(pack(unpack(data), len(data))).buffers
+    assert any(np.array_equal(each.data, values) for each in found if each.data is not None)
