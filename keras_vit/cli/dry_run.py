@@ -66,13 +66,7 @@ def describe_run(
             f"{epochs.steps:,} steps, {trained_images / num_images:,.1f} times every image"
         ),
     )
-    yield (
-        "optimizer",
-        (
-            f"{recipe.optimizer}, rate {recipe.learning_rate:g}, {recipe.schedule} after "
-            f"{recipe.count_warmup(num_images):,} steps of warm-up, decay {recipe.weight_decay:g}"
-        ),
-    )
+    yield "optimizer", optimizer_text(recipe, num_images)
     yield "augmentation", _text(recipe.augmentation)
     yield "recipe", recipe.source
     slots = (2 if recipe.optimizer == "adam" else 1) + (recipe.averaging is not None)
@@ -84,6 +78,17 @@ def describe_run(
     yield "computation", f"{training_exaflops(model, trained_images) * share:,.4g} exaFLOPs"
     if is_timed:
         yield "time", _time(model, recipe, images, validation, seed)
+
+
+def optimizer_text(recipe: Recipe, num_images: int) -> str:
+    """The optimizer of a recipe, with its schedule, weight decay and clipping."""
+    text = (
+        f"{recipe.optimizer}, rate {recipe.learning_rate:g}, {recipe.schedule} after "
+        f"{recipe.count_warmup(num_images):,} steps of warm-up, decay {recipe.weight_decay:g}"
+    )
+    if recipe.clip_norm is None:
+        return text
+    return f"{text}, gradients clipped to a norm of {recipe.clip_norm:g}"
 
 
 def parameters_text(model: keras.Model) -> str:

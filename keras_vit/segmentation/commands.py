@@ -13,7 +13,12 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.cli.dry_run import describe_memory, describe_time, parameters_text
+from keras_vit.cli.dry_run import (
+    describe_memory,
+    describe_time,
+    optimizer_text,
+    parameters_text,
+)
 from keras_vit.cli.output import print_facts, say
 from keras_vit.cli.progress import show_progress
 from keras_vit.cli.resolve import class_names_of, open_model, resolve_model
@@ -30,12 +35,15 @@ from keras_vit.runtime.model import Model
 from keras_vit.segmentation.evaluation import draw_classes, evaluate_masks, predict_masks
 from keras_vit.segmentation.mask_pipeline import mask_batches
 from keras_vit.segmentation.masks import IGNORED, Colour, MaskSet, read_masks
+from keras_vit.segmentation.missed_classes import WatchClasses
 from keras_vit.segmentation.model import build_segmenter
 from keras_vit.segmentation.settings import COMMAND, SETTINGS, SegmentSettings
 from keras_vit.train.fit import TrainingResult
+from keras_vit.train.hyperparameters import Recipe
 from keras_vit.train.image_lists import IMAGE_LISTS, describe_lists
 from keras_vit.train.keras_files import load_keras_file
-from keras_vit.train.optimizers import AdamW, layerwise_decay
+from keras_vit.train.optimizers import layerwise_decay
+from keras_vit.train.recipes import find_recipe
 from keras_vit.train.run_folder import BEST, STATES, callbacks_of, read_config
 from keras_vit.train.runs import SEGMENTATION, load_run
 
@@ -52,7 +60,7 @@ def train_segmenter(
 ) -> None:
     """Trains a segmentation head on a model, or both, from images and masks."""
     stored = read_settings(config, SETTINGS, COMMAND) if config else {}
-    run = SegmentSettings(**{**stored, **flags})
+    run = SegmentSettings(**{**stored, **flags}).with_learning_rate()
     shown = show_progress(quiet, verbose)
     keras.utils.set_random_seed(run.seed)
     names, colors = read_classes(str(run.classes))
@@ -63,11 +71,16 @@ def train_segmenter(
         training, held_out = training.split(run.validation, run.seed)
         parts = {"training": training, "validation": held_out}
     model = _build(run, len(names))
-    steps = training.num_images // run.batch_size * run.epochs
-    _compile(model, run, steps)
-    batches = mask_batches(training, model, run.batch_size, training=True, seed=run.seed)
+    recipe = _recipe(run, training.num_images)
+    _compile(model, run, recipe)
+    options: dict[str, Any] = {"training": True, "seed": run.seed}
+    if run.class_weights:
+        counts = training.pixel_counts()
+        options["class_weights"] = counts.sum() / (len(names) * np.maximum(counts, 1))
+    batches = mask_batches(training, model, run.batch_size, **options)
+    steps = recipe.count_steps(training.num_images)
     if not quiet:
-        print_facts([*_describe(model, run, parts, steps)])
+        print_facts([*_describe(model, run, parts, recipe)])
     if dry_run:
         say(f"time: {describe_time(model, batches, steps)}")
         return
@@ -77,13 +90,14 @@ def train_segmenter(
     folder, start = pathlib.Path(run.output), time.perf_counter()
     with open_run(folder, {**settings, **facts}, settings, SETTINGS, COMMAND):
         written = callbacks_of(folder, held_out is not None, False, SEGMENTATION)
+        watch = WatchClasses(training, _advice(run, recipe), quiet)
         evaluation = None if held_out is None else mask_batches(held_out, model, run.batch_size)
         history = model.fit(
             batches,
             epochs=run.epochs,
             validation_data=evaluation,
             shuffle=False,  # the batches are shuffled
-            callbacks=[*shown.callbacks, *written, ResumeTraining(folder / STATES)],
+            callbacks=[*shown.callbacks, watch, *written, ResumeTraining(folder / STATES)],
             verbose=shown.verbose,
         )
         results: dict[str, Any] = {name: values[-1] for name, values in history.history.items()}
@@ -106,20 +120,37 @@ def _build(run: SegmentSettings, classes: int) -> Model:
     return build_segmenter(backbone, classes, run.head)
 
 
-def _compile(model: Model, run: SegmentSettings, steps: int) -> None:
-    rate = keras.optimizers.schedules.CosineDecay(run.learning_rate, max(1, steps))
+def _recipe(run: SegmentSettings, num_images: int) -> Recipe:
+    """The hyperparameters of a run, for as many steps as its batches have."""
+    changes: dict[str, Any] = {"steps": max(1, num_images // run.batch_size * run.epochs)}
+    if run.warmup_steps is not None:
+        changes["warmup_steps"] = run.warmup_steps
+    kept = {name: getattr(run, name) for name in ("learning_rate", "batch_size", "clip_norm")}
+    return find_recipe("dense").replace(**changes, **kept)
+
+
+def _advice(run: SegmentSettings, recipe: Recipe) -> str:
+    """What to do if classes are not found."""
+    weights = "" if run.class_weights else " Classes of few pixels need --class-weights."
+    return (
+        f"Train for more than these {recipe.steps:,} steps (--epochs {4 * run.epochs}), or with a "
+        f"lower learning rate (--learning-rate {recipe.learning_rate / 3:.2g}).{weights}"
+    )
+
+
+def _compile(model: Model, run: SegmentSettings, recipe: Recipe) -> None:
     factors = layerwise_decay(model, run.layer_decay) if run.layer_decay else None
     classes = model.output_shape[-1]
     options = {"ignore_class": IGNORED, "sparse_y_pred": False, "name": "mean_iou"}
     model.compile(
-        AdamW(rate, weight_decay=1e-4, rate_factors=factors),
+        recipe.build_optimizer(0, factors),  # of the steps of the recipe
         keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=IGNORED),
         metrics=[keras.metrics.MeanIoU(classes, **options)],
     )
 
 
 def _describe(
-    model: Model, run: SegmentSettings, parts: dict[str, MaskSet], steps: int
+    model: Model, run: SegmentSettings, parts: dict[str, MaskSet], recipe: Recipe
 ) -> Iterator[tuple[str, str]]:
     """Model, images, steps and memory of a run, as pairs of a name and a text."""
     try:
@@ -131,7 +162,9 @@ def _describe(
     held_out = parts["validation"].num_images if "validation" in parts else 0
     yield "images", f"{parts['training'].num_images:,} to train on, {held_out:,} to evaluate on"
     yield "size", " x ".join(map(str, model.input_shape[1:]))
+    steps = recipe.count_steps(parts["training"].num_images)
     yield "steps", f"{steps:,} of {run.batch_size:,} images: {run.epochs:,} epochs"
+    yield "optimizer", optimizer_text(recipe, steps)
     yield from memory
     if run.freeze:
         yield "memory", "with frozen weights less"

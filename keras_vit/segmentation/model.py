@@ -47,7 +47,7 @@ def build_segmenter(
       all levels.
     - `"dpt"`: the dense prediction Transformer (https://arxiv.org/abs/2103.13413): four maps,
       joined with the class token where there is one, resampled to 4, 2, 1 and 1/2 times the grid,
-      and fused from coarse to fine.
+      and fused from coarse to fine, with batch norm in the residual units.
 
     Args:
         backbone: A Vision Transformer, a hybrid, a BiT ResNet, or a model of `build_pyramid`.
@@ -200,9 +200,13 @@ def _reassemble(
 
 
 def _residual(x: keras.KerasTensor, name: str) -> keras.KerasTensor:
-    """A residual convolution unit of RefineNet (https://arxiv.org/abs/1611.06612)."""
+    """A residual convolution unit of RefineNet (https://arxiv.org/abs/1611.06612).
+
+    With batch norm, as the authors' models for segmentation (isl-org/DPT, `DPTSegmentationModel`).
+    """
     y = x
     for step in (1, 2):
         y = keras.layers.ReLU(name=f"{name}_relu_{step}")(y)
-        y = _conv(x.shape[-1], 3, f"{name}_conv_{step}")(y)
+        y = _conv(x.shape[-1], 3, f"{name}_conv_{step}", use_bias=False)(y)
+        y = keras.layers.BatchNormalization(**_NORM, name=f"{name}_norm_{step}")(y)
     return keras.layers.Add(name=f"{name}_add")([x, y])

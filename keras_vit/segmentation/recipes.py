@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import keras
+
 from keras_vit.segmentation.mask_pipeline import MaskAugmentation
-from keras_vit.train.optimizers import AdamW
-from keras_vit.train.schedules import cosine, linear
+from keras_vit.train.hyperparameters import Recipe
 
 _FALL = (
     "Here the learning rate falls from the end of the warm-up on, there from its beginning: it is "
@@ -51,11 +52,12 @@ class SegmentationRecipe:
     steps: int = 40_000
     warmup_steps: int = 1_500
 
-    def optimizer(self) -> AdamW:
+    def optimizer(self) -> keras.optimizers.Optimizer:
         """Makes the optimizer, with the schedule of the learning rate."""
-        fall = linear if self.schedule == "linear" else cosine
-        rate = fall(self.learning_rate, self.steps, self.warmup_steps, 0.0)
-        return AdamW(rate, weight_decay=self.weight_decay)
+        names = "source", "learning_rate", "batch_size", "steps", "warmup_steps", "weight_decay"
+        fields: dict[str, Any] = {name: getattr(self, name) for name in (*names, "schedule")}
+        recipe = Recipe(optimizer="adam", decay_kernels_only=False, **fields)
+        return recipe.build_optimizer(0)  # of the steps of the recipe
 
     def replace(self, **changes: Any) -> SegmentationRecipe:
         """Returns a copy with other values.

@@ -11,8 +11,11 @@ from keras_vit.checks import check_choice, check_positive
 from keras_vit.cli.run_settings import MODEL_FORMS
 from keras_vit.cli.settings import settings_of_fields
 from keras_vit.fields import described, documented
+from keras_vit.train.recipes import DENSE
 
 COMMAND = "segment train"
+# Learning rates of heads on a frozen model, measured in benchmarks/dense_heads.py.
+FROZEN_RATES = {"linear": 1e-2, "mlp": 3e-3, "dpt": 1e-3}
 
 
 @documented
@@ -35,7 +38,22 @@ class SegmentSettings:
     )
     epochs: int = described(20, "Number of epochs.")
     batch_size: int = described(8, "Images per step.")
-    learning_rate: float = described(1e-3, "Peak of a cosine schedule.")
+    learning_rate: float | None = described(
+        None,
+        f"Peak of a cosine schedule; by default {DENSE.learning_rate:g}, and with --freeze "
+        f"{', '.join(f'{rate:g} ({head})' for head, rate in FROZEN_RATES.items())}.",
+    )
+    warmup_steps: int | None = described(
+        None, "Steps of linear warm-up; by default the share of the recipe `dense`."
+    )
+    clip_norm: float | None = described(
+        DENSE.clip_norm, "Largest global norm of the gradients, or none."
+    )
+    class_weights: bool = described(
+        False,
+        "Whether the loss weighs every pixel by the inverse of its class's share of the training "
+        "masks, so that all classes count alike.",
+    )
     layer_decay: float | None = described(None, "Ratio of the learning rates of successive blocks.")
     freeze: bool = described(False, "Whether to train the head alone.")
     first_value: int = described(0, "Value of the first class in the masks.")
@@ -55,6 +73,13 @@ class SegmentSettings:
         check_choice("head", self.head, ("linear", "mlp", "dpt"))
         check_positive("epochs", self.epochs)
         check_positive("batch_size", self.batch_size)
+
+    def with_learning_rate(self) -> SegmentSettings:
+        """Returns a copy with the default of the learning rate, which depends on the head."""
+        if self.learning_rate is not None:
+            return self
+        rate = FROZEN_RATES[self.head] if self.freeze else DENSE.learning_rate
+        return dataclasses.replace(self, learning_rate=rate)
 
 
 SETTINGS = settings_of_fields((SegmentSettings, "run", "", ()))

@@ -298,8 +298,15 @@ class Recipe:
             return linear(rate, steps, warmup, end)
         return staircase(rate, steps, warmup, self.drops)
 
-    def build_optimizer(self, num_images: int) -> keras.optimizers.Optimizer:
-        """The optimizer with its learning rate schedule."""
+    def build_optimizer(
+        self, num_images: int, rate_factors: Mapping[str, float] | None = None
+    ) -> keras.optimizers.Optimizer:
+        """The optimizer with its learning rate schedule.
+
+        Args:
+            num_images: Training images.
+            rate_factors: Factors of the learning rate by variable, as for `AdamW`; for `"adam"`.
+        """
         from keras_vit.train.optimizers import SGD, AdamW
 
         options: dict[str, Any] = {
@@ -309,6 +316,8 @@ class Recipe:
             "use_ema": self.averaging is not None,
             "ema_momentum": 0.99 if self.averaging is None else self.averaging,
         }
+        if rate_factors is not None:
+            options["rate_factors"] = rate_factors
         rate = self.build_schedule(num_images)
         if self.optimizer == "sgd":
             return SGD(rate, momentum=0.9, **options)

@@ -97,6 +97,7 @@ def check_keras_file(path: str | os.PathLike[str]) -> None:
     _refuse_special(path)
     try:
         with BoundedFile(path) as file, zipfile.ZipFile(file) as archive:
+            file.is_bounded = False
             members = archive.infolist()
             size, unpacked = path.stat().st_size, sum(member.file_size for member in members)
             if len(members) > _MAX_MEMBERS or unpacked > _MAX_RATIO * size + 1_000_000:

@@ -76,13 +76,19 @@ def open_npz(path: pathlib.Path) -> ArrayFile:
 
 
 class BoundedFile(io.BufferedReader):
-    """A file of which zipfile cannot read a list of members of any length."""
+    """A file of which zipfile cannot read a list of members of any length.
+
+    Attributes:
+        is_bounded: Set it to `False` when the list was read: zipfile reads members, and skips parts
+            of them, by up to 16 MiB at a time.
+    """
 
     def __init__(self, path: pathlib.Path):
         super().__init__(open_regular(path).detach())
+        self.is_bounded = True
 
     def read(self, size: int | None = -1, /) -> bytes:
-        if size is not None and size > _MAX_DIRECTORY:
+        if self.is_bounded and size is not None and size > _MAX_DIRECTORY:
             raise zipfile.BadZipFile(f"its list of members has {size:,} bytes")
         return super().read(size)
 

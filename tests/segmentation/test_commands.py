@@ -20,6 +20,7 @@ import tensorflow as tf
 import keras_vit
 from keras_vit.cli.main import main
 from keras_vit.segmentation import draw_classes, predict_masks
+from keras_vit.segmentation.settings import SegmentSettings
 from tests.fixtures import fill_random, tiny_config
 
 COLOURS = np.array([(200, 40, 40), (40, 200, 40), (40, 40, 200)], "uint8")
@@ -181,10 +182,53 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(folder, tmp_path, capsys):
         "model:  tiny_seg",
         "10 to train on, 2 to evaluate on",
         "4 of 4 images: 2 epochs",
+        "steps of warm-up, decay 0.0001, gradients clipped to a norm of 1",
     ):
         assert text in printed
     assert "memory: about" in printed and "of training here, from" in printed
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_a_run_takes_its_optimizer_from_the_recipe(is_weighted, folder, tmp_path, monkeypatch):
+    """Warm-up, clipping and factors of the rate; with --class-weights, weights of the masks."""
+    seen = {}
+
+    def stop(masks, model, batch_size, **options):
+        seen.update(options, optimizer=model.optimizer)
+        raise ValueError("seen")
+
+    monkeypatch.setattr("keras_vit.segmentation.commands.mask_batches", stop)
+    more = ("--epochs", 20, "--layer-decay", 0.9, "--validation", 0)  # 3 steps an epoch
+    changes = ("--class-weights", "--warmup-steps", 30, "--clip-norm", "none")
+    assert train(folder, tmp_path / "run", *more, *(changes if is_weighted else ())) == 2
+    optimizer, warmup = seen["optimizer"], 30 if is_weighted else 6
+    assert optimizer.global_clipnorm == (None if is_weighted else 1.0)
+    rate = optimizer._learning_rate
+    assert [float(rate(step)) for step in (0, warmup, 60)] == pytest.approx([0, 0.05, 0])
+    assert sorted({*optimizer.rate_factors.values()}) == pytest.approx([0.81, 0.9, 1])
+    assert optimizer.weight_decay == 1e-4
+    labels = [np.asarray(PIL.Image.open(path)) for path in (folder / "masks").iterdir()]
+    counts = np.bincount(np.ravel(labels), minlength=4)[1:]
+    if is_weighted:
+        np.testing.assert_allclose(seen["class_weights"], counts.sum() / (3 * counts))
+    else:
+        assert "class_weights" not in seen
+
+
+@pytest.mark.parametrize(
+    ("changes", "rate"),
+    [
+        ({}, 1e-3),
+        ({"head": "dpt", "freeze": True}, 1e-3),
+        ({"head": "mlp", "freeze": True}, 3e-3),
+        ({"head": "linear", "freeze": True}, 1e-2),
+        ({"freeze": True, "learning_rate": 0.5}, 0.5),
+    ],
+)
+def test_the_learning_rate_depends_on_the_frozen_head(changes, rate):
+    names = dict.fromkeys(("images", "masks", "classes", "model"), "x")
+    assert SegmentSettings(**names, **changes).with_learning_rate().learning_rate == rate
 
 
 @pytest.mark.parametrize(

@@ -50,8 +50,7 @@ def bilinear(x, size):
     return np.stack([*line(x.swapaxes(1, 2), size[1])], 1).swapaxes(1, 2)
 
 
-def batch_norm(x, w):
-    path = "segmentation_norm"
+def batch_norm(x, w, path="segmentation_norm"):
     mean, variance = w[f"{path}/moving_mean"], w[f"{path}/moving_variance"]
     return (x - mean) / np.sqrt(variance + 1e-5) * w[f"{path}/gamma"] + w[f"{path}/beta"]
 
@@ -169,8 +168,11 @@ def aligned(x, size):
 
 
 def unit(x, w, name):
-    y = convolved(np.maximum(x, 0), w, f"{name}_conv_1")
-    return x + convolved(np.maximum(y, 0), w, f"{name}_conv_2")
+    y = x
+    for step in (1, 2):
+        y = convolved(np.maximum(y, 0), w, f"{name}_conv_{step}")
+        y = batch_norm(y, w, f"{name}_norm_{step}")
+    return x + y
 
 
 def test_the_dpt_head_is_the_papers():

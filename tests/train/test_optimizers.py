@@ -211,6 +211,16 @@ def test_decay_is_decoupled_and_follows_the_learning_rate(optimizer, kernels_onl
             np.testing.assert_allclose(found[t][name], value[name], rtol=1e-4, atol=1e-5)
 
 
+def test_a_recipe_takes_factors_of_the_rate():
+    recipe = dataclasses.replace(RECIPE, optimizer="adam", decay_kernels_only=False)
+    whole, parts = (run(recipe.build_optimizer(8, each)) for each in (None, {"layer/kernel": 0.5}))
+    for name, factor in (("kernel", 0.5), ("bias", 1.0)):
+        moved = [found[1][name] - found[0][name] for found in (whole, parts)]
+        np.testing.assert_allclose(moved[1], factor * moved[0], rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match=r"rate_factors"):
+        RECIPE.build_optimizer(8, {"layer/kernel": 0.5})  # SGD has none
+
+
 def test_optimizers_have_complete_configs():
     for optimizer in (keras_vit.train.SGD(0.1, decay_kernels_only=True, weight_decay=0.1),
                       keras_vit.train.AdamW(0.1, decay_kernels_only=True)):  # fmt: skip
