@@ -55,7 +55,8 @@ def describe_run(
     yield "model", parameters_text(model) + (lora if recipe.lora_rank else "")
     yield "images", f"{num_images:,} to train on, {num_validation:,} to evaluate on"
     words = {"multi_label": "labels", "regression": "targets"}
-    yield words.get(images.task, "classes"), f"{model.output_shape[-1]:,}"
+    alike = "; the loss weighs them alike" if recipe.class_weights else ""
+    yield words.get(images.task, "classes"), f"{model.output_shape[-1]:,}{alike}"
     earlier = "".join(f"{size} x {size}, then " for size in recipe.progressive_sizes[:-1])
     yield "size", earlier + " x ".join(map(str, model.input_shape[1:]))
     yield (
