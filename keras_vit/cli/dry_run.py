@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import keras
 import numpy as np
@@ -196,10 +196,24 @@ class _TimeSteps(keras.callbacks.Callback):
         return float(np.mean(later))
 
 
-def _time(
+class Estimate(NamedTuple):
+    """An estimated duration of a run.
+
+    Args:
+        seconds: The estimate.
+        steps: Steps that were timed.
+        batch: Their images.
+    """
+
+    seconds: float
+    steps: int
+    batch: int
+
+
+def estimate_time(
     model: Model, recipe: Recipe, images: ImageSet, validation: ImageSet | None, seed: int
-) -> str:
-    """Estimated duration, from the steps of this machine after the first ones."""
+) -> Estimate:
+    """Estimates the duration of a run from its steps after the first ones, which train."""
     from keras_vit.data.batches import eval_batches, train_batches  # TensorFlow
 
     compile_for(model, recipe, images)
@@ -231,7 +245,14 @@ def _time(
         tester = _TimeSteps()
         model.evaluate(held_out, callbacks=[tester], verbose=0)
         seconds += tester.each / batch * validation.num_images * plan.epochs
-    text = f"about {_duration(seconds)} here, from {len(timer.ends) - 1} steps of {batch} images"
+    return Estimate(seconds, len(timer.ends) - 1, batch)
+
+
+def _time(
+    model: Model, recipe: Recipe, images: ImageSet, validation: ImageSet | None, seed: int
+) -> str:
+    seconds, steps, batch = estimate_time(model, recipe, images, validation, seed)
+    text = f"about {_duration(seconds)} here, from {steps} steps of {batch} images"
     if batch == recipe.batch_size:
         return text
     return f"{text}; steps of {recipe.batch_size} are faster for each image on accelerators"

@@ -77,6 +77,8 @@ def make_plan(settings: Settings) -> RunPlan:
         recipe = recipe.replace(loss=small.recipe.loss, label_smoothing=0.0)
     for changes in settings.recipe:
         recipe = recipe.replace(**changes)
+        if changes.keys() & {"steps", "epochs", "image_size", "progressive_sizes"}:
+            run = dataclasses.replace(run, minutes=None)
     if recipe.lora_rank and not _is_pretrained(run):
         raise ValueError(
             "Low-rank updates change a trained model. Received: --lora-rank "

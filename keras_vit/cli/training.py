@@ -28,6 +28,7 @@ from keras_vit.cli.settings import (
     split_settings,
     write_settings,
 )
+from keras_vit.cli.time_limit import fit_into_time
 from keras_vit.data.sources import CSV_ENDING, find_test_part, open_test_images
 from keras_vit.distribution.cluster import find_cluster
 from keras_vit.errors import printable
@@ -37,6 +38,7 @@ from keras_vit.resume.folder_lock import FolderLock
 from keras_vit.runtime.model import Model
 from keras_vit.train.file_predictions import classify_files, predict_labelled
 from keras_vit.train.fit import TrainingResult, fine_tune, pretrain, transfer
+from keras_vit.train.hyperparameters import Recipe
 from keras_vit.train.image_lists import IMAGE_LISTS, describe_lists
 from keras_vit.train.keras_files import load_keras_file
 from keras_vit.train.new_head import adapt_model
@@ -53,7 +55,7 @@ from keras_vit.train.run_folder import (
 from keras_vit.train.runs import load_run
 
 # Settings that do not change what a run computes.
-_NOT_COMPARED = ("output", "download", "tensorboard", "report")
+_NOT_COMPARED = ("output", "download", "tensorboard", "report", "minutes")
 _LISTED = 10  # classes in a warning
 
 
@@ -84,10 +86,16 @@ def train_model(
     is_trial = dry_run or find_learning_rate or preview is not None
     planned = model
     if plan.is_pretrained:
-        options = recipe.options_for(getattr(model, "config", None))
-        planned = adapt_model(model, images.num_classes, recipe.image_size, **options)
-        if recipe.lora_rank:
-            add_lora(planned, recipe.lora_rank, recipe.lora_targets)
+
+        def make(recipe: Recipe) -> Model:
+            options = recipe.options_for(getattr(model, "config", None))
+            made = adapt_model(model, images.num_classes, recipe.image_size, **options)
+            if recipe.lora_rank:
+                add_lora(made, recipe.lora_rank, recipe.lora_targets)
+            return made
+
+        recipe = fit_into_time(plan, make)
+        plan, planned = dataclasses.replace(plan, recipe=recipe), make(recipe)
     if not quiet:
         tested = plan.data.transfer_test or plan.data.final_test
         facts = [*describe_data(images, held_out, tested), *describe_weights(report)]
