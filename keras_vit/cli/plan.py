@@ -68,7 +68,8 @@ def make_plan(settings: Settings) -> RunPlan:
     task = data.training.task
     run = dataclasses.replace(run, task=task)
     sizes = _class_sizes(data.training, settings.recipe)
-    small = plan_training(data.training.num_images, _is_pretrained(run), task, sizes)
+    rank = {name: x for each in settings.recipe for name, x in each.items()}.get("lora_rank", 0)
+    small = plan_training(data.training.num_images, _is_pretrained(run), task, sizes, rank)
     if run.model is None:
         run = dataclasses.replace(run, model=small.model)
         options = {**small.model_options, **options}
