@@ -6,8 +6,8 @@
 Writes `table.md`, `table.json` and `compare.png`. Files are checked on at most 100 of the images,
 and int8 is calibrated with them; the default are synthetic images and noise. The zeros in the head
 of a new model are replaced by random numbers, because they would hide all differences. Takes
-minutes for a B/16 on two cores; docs/export.md shows the table. Rows of OpenVINO and of the package
-litert-converter are left out if it is not installed.
+minutes for a B/16 on two cores; docs/export.md shows the table. Rows of OpenVINO are left out if it
+is not installed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ ROWS = (
     ("litert", "float16"),
     ("litert", "dynamic"),
     ("litert", "int8"),
-    ("litert-converter", "float32"),
     ("onnx", "float32"),
     ("onnx", "float16"),
     ("onnx", "int8"),
@@ -41,9 +40,6 @@ ROWS = (
     ("openvino", "bfloat16"),
     ("openvino", "int8"),
 )
-
-
-PACKAGES = {"openvino": "openvino", "litert-converter": "litert_converter"}
 
 
 def open_model(name: str) -> keras.Model:
@@ -59,8 +55,6 @@ def open_model(name: str) -> keras.Model:
 def export(model: keras.Model, format: str, precision: str, folder: pathlib.Path, images):
     """Exports one row of the table, and returns its report; the file is removed."""
     options = {"images": images, "tolerance": 10.0}  # the table shows every difference
-    if format == "litert-converter":
-        format, options["converter"] = "litert", "litert"
     function = getattr(keras_vit.export, f"export_{format}")
     if precision == "int8" and format != "onnx":
         options["calibration"] = images
@@ -129,7 +123,8 @@ def main(arguments: list[str] | None = None) -> None:
         images = keras_vit.data.read_images(options.images, model.input_shape[-1], count=100)
     reports = []
     formats = set(options.formats or {row[0] for row in ROWS})
-    formats -= {name for name in PACKAGES if importlib.util.find_spec(PACKAGES[name]) is None}
+    if importlib.util.find_spec("openvino") is None:
+        formats -= {"openvino"}
     for format, precision in [row for row in ROWS if row[0] in formats]:
         with tempfile.TemporaryDirectory() as folder:
             report = export(model, format, precision, pathlib.Path(folder), images)

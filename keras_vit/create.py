@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import logging
 import os
 import pathlib
@@ -25,7 +26,7 @@ from keras_vit.models.vit import build_vit
 from keras_vit.runtime.model import Model, with_config
 from keras_vit.variants import chosen_fields, configure, find_config, find_variant
 from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
-from keras_vit.weights.inspection import adapt_config, inspect_checkpoint
+from keras_vit.weights.inspection import adapt_config, find_size, inspect_checkpoint
 from keras_vit.weights.load import check_supported, load_checkpoint
 from keras_vit.weights.matching import HEADS
 from keras_vit.weights.weights_h5 import config_of_file, load_keras_weights
@@ -63,10 +64,11 @@ def create_model(
         input_tensor: Symbolic images of shape `(B, H, W, C)` to use as the input: a `keras.Input`,
             or the output of layers that follow one. Those layers become part of the model, which
             then has no `config`. Its shape is that of the images where `input_shape` is not given.
-        input_shape: Height and width in pixels, and channels. `None` takes the variant's own, or
-            those that the weights of a tag were made for. `(None, None, channels)` makes a model
-            for images of any size: learned positions are those of that size, resized to the grid of
-            every batch, and images are filled up to whole patches. See `docs/dense.md`.
+        input_shape: Height and width in pixels, and channels. `None` takes the variant's own; with
+            `weights` those of their preprocessing or positions, as in `from_pretrained`.
+            `(None, None, channels)` makes a model for images of any size: learned positions are
+            those of the checkpoint, resized to the grid of every batch, and images are filled up to
+            whole patches. See `docs/dense.md`.
         pooling: How tokens become the input of the head: `"token"`, `"gap"` or `"map"`; `None`
             takes the variant's own. Without a head: how they become the output, of shape
             `(B, D)`; `None` returns all tokens after the last norm, of shape `(B, T, D)`. A BiT
@@ -186,10 +188,15 @@ def build_from(
         known["dropout_rate"] = 0.0  # as its fine-tuning, and its cards
     if "preprocessing" in checkpoint.sidecar.settings:  # of the file itself
         known.pop("preprocessing", None)
+    info = inspect_checkpoint(checkpoint)
+    if info.input_size is not None:
+        known.pop("image_size", None)
     check_supported(checkpoint, {*chosen, *known})
-    config = adapt_config(config, inspect_checkpoint(checkpoint), chosen, known)
-    model = build(config, name, input_tensor)
     origins = {field: setting.origin for field, setting in checkpoint.settings.items()}
+    if "image_size" not in {*chosen, *known}:
+        origins["image_size"] = find_size(config, info, chosen).origin
+    config = adapt_config(config, info, chosen, known)
+    model = build(config, name, input_tensor)
     if card is not None:
         origins.update(dict.fromkeys(known, f"the card {card.name}"))
     origins.update(dict.fromkeys(chosen - set(found), "the caller"))
@@ -303,35 +310,19 @@ def _check_is_name(variant: str) -> None:
         )
 
 
+_SIGNATURE = inspect.signature(create_model)
+_SIGNATURE = _SIGNATURE.replace(
+    parameters=[p for p in _SIGNATURE.parameters.values() if p.name not in ("variant", "prefix")]
+)
+
+
 def _constructor(variant: str, title: str) -> Callable[..., Model]:
     """The function of one variant, with the signature of `keras.applications`."""
 
-    def construct(
-        include_top: bool = True,
-        weights: str | os.PathLike[str] | None = None,
-        input_tensor: keras.KerasTensor | None = None,
-        input_shape: tuple[int | None, int | None, int] | None = None,
-        pooling: str | None = None,
-        classes: int = 1000,
-        classifier_activation: str | None = None,
-        include_preprocessing: bool = True,
-        name: str | None = None,
-        **options: Any,
-    ) -> Model:
-        return create_model(
-            variant,
-            include_top=include_top,
-            weights=weights,
-            input_tensor=input_tensor,
-            input_shape=input_shape,
-            pooling=pooling,
-            classes=classes,
-            classifier_activation=classifier_activation,
-            include_preprocessing=include_preprocessing,
-            name=name,
-            **options,
-        )
+    def construct(*arguments: Any, **options: Any) -> Model:
+        return create_model(variant, *arguments, **options)
 
+    construct.__signature__ = _SIGNATURE  # type: ignore[attr-defined]
     construct.__name__ = construct.__qualname__ = title
     construct.__doc__ = f"Creates {title}: `create_model({variant!r}, ...)`, with its arguments."
     return construct

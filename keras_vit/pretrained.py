@@ -58,7 +58,9 @@ def from_pretrained(
         input_tensor: As in `create_model`.
         input_shape: Height and width in pixels, and channels; `None` takes those of
             `input_tensor`, or else the checkpoint's, and `(None, None, channels)` makes a model for
-            images of any size.
+            images of any size. The size of a checkpoint is the one at which its preprocessing feeds
+            images (`preprocessor_config.json`, or `input_size` of timm), in whole patches; without
+            it, the size that its positions are for. `load_report` says which.
         pooling: As in `create_model`.
         classes: Outputs of the head; `None` takes the checkpoint's.
         classifier_activation: As in `create_model`, and so are the rest.
@@ -95,6 +97,22 @@ def from_pretrained(
             name=name,
             **options,
         )
+
+
+def pretrained_of_size(
+    weights: str | os.PathLike[str], image_size: tuple[int, int] | None = None
+) -> Model:
+    """As `from_pretrained`, for images of (height, width) pixels and the checkpoint's channels."""
+    card = _find_card(weights)
+    with open_checkpoint(find_weights(weights, card)) as checkpoint:
+        return build_pretrained(checkpoint, card, input_shape=shape_for(checkpoint, image_size))
+
+
+def shape_for(
+    checkpoint: Checkpoint, image_size: tuple[int, int] | None
+) -> tuple[int, int, int] | None:
+    """The `input_shape` of a size with the channels of a file; `None` without a size."""
+    return None if image_size is None else (*image_size, checkpoint.sizes.get("channels", 3))
 
 
 def build_pretrained(
@@ -140,17 +158,18 @@ def build_pretrained(
         and input_shape[:2] == (None, None)
         and "stages" not in info.sizes
     )
+    shape = input_shape
     if input_shape is None or any_size:
         file_shape = _input_shape(info, bool(sizes))
         if file_shape is not None and input_shape is not None:
             file_shape = (*file_shape[:2], input_shape[2])
-        input_shape = file_shape or input_shape
+        shape = file_shape or input_shape
     found = (sizes.keys() | pooled) - options.keys()
     options = {**sizes, **options}
     config = configure(
         variant,
         include_top=include_top,
-        input_shape=input_shape,
+        input_shape=shape,
         pooling=pooling,
         classes=info.classes or 1000 if classes is None else classes,
         classifier_activation=classifier_activation,
@@ -233,8 +252,9 @@ def _input_shape(info: FileInfo, is_other: bool) -> tuple[int, int, int] | None:
     if channels == 3 and not is_other:
         return None
     if info.image_size is None:
-        if info.stated_size is not None or "stages" in info.sizes:
-            return (*(info.stated_size or (224, 224)), channels)
+        stated = info.stated_size or (None if info.input_size is None else info.input_size.value)
+        if stated is not None or "stages" in info.sizes:
+            return (*(stated or (224, 224)), channels)
         raise ValueError(
             f"{info.path} does not tell what size of images its positions are for. Pass "
             f"input_shape=(height, width, {channels})."

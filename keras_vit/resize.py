@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_vit.checks import check_choice
 from keras_vit.config import POSITION_RESIZES
 
 
@@ -77,11 +78,7 @@ def resize_positions(
             f"of {table.shape[-2]} rows, shape {table.shape}. Leave out the rows of class tokens "
             "and registers, or pass the grid that the table was made for."
         )
-    if method not in POSITION_RESIZES:
-        raise ValueError(
-            f"`method` must be one of {', '.join(map(repr, POSITION_RESIZES))}. "
-            f"Received: {method!r}."
-        )
+    check_choice("method", method, POSITION_RESIZES)
     return _resize_grid(table, grid, new_grid, lambda old, new: resize_matrix(old, new, method))
 
 

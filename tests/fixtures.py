@@ -6,6 +6,7 @@ import keras
 import numpy as np
 
 from keras_vit.config import ViTConfig, make_config
+from keras_vit.models.vit import build_vit
 
 
 def tiny_config(**changes) -> ViTConfig:
@@ -30,6 +31,13 @@ def fill_random(model, stddev=0.2, seed=0) -> None:
             continue
         mean = 1.0 if weight.path.endswith("gamma") else 0.0
         weight.assign(rng.normal(mean, stddev, weight.shape).astype("float32"))
+
+
+def tiny_vit(stddev=0.2, seed=0, **changes) -> keras.Model:
+    """The model of `tiny_config`, filled by `fill_random`."""
+    model = build_vit(tiny_config(**changes))
+    fill_random(model, stddev, seed)
+    return model
 
 
 def abstract_model(build):

@@ -22,6 +22,13 @@ def load_golden(name: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]
         return weights, dict(outputs)
 
 
+def golden_images(height: int, width: int | None = None) -> np.ndarray:
+    """The two images in [-1, 1] that golden outputs belong to, float32 of shape `(2, H, W, 3)`."""
+    shape = (2, height, width or height, 3)
+    i = np.arange(np.prod(shape), dtype="int64")
+    return (((3 * i**2 + 101 * i) % 509) / 254 - 1).astype("float32").reshape(shape)
+
+
 def to_keras(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Official arrays by the paths of our variables, in our shapes."""
     depth = 1 + max(

@@ -28,7 +28,7 @@ LEVELS = {
     2: ("layers", "data", "resume"),
     1: ("variants", "resize", "runtime", "distribution"),
     0: ("families",),
-    -1: ("config",),
+    -1: ("config", "progress"),
     -2: ("checks", "errors", "fields", "files", "installation", "intervals", "reading"),
 }
 LEVEL = {name: level for level, names in LEVELS.items() for name in names}

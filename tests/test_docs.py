@@ -26,7 +26,7 @@ from keras_vit.hub.catalog import CARDS, list_weights
 from keras_vit.variants import VARIANTS, find_config, find_variant
 from tests.data.pictures import write_folder
 from tests.evaluate.test_compute import TABLE_6, TABLE_6_RESNETS, pretraining_exaflops
-from tests.fixtures import fill_random, images_for, tiny_config
+from tests.fixtures import fill_random, images_for, tiny_config, tiny_vit
 from tests.models.test_feature_extraction import random_vit
 from tests.weights.folders import THEIRS
 
@@ -376,8 +376,7 @@ def test_other_runtimes_give_the_models_logits(number, package, tmp_path, monkey
 def test_the_file_that_a_browser_is_compared_with(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (block,) = blocks_of((ROOT / "export/web/README.md").read_text())
-    model = keras_vit.build_vit(tiny_config(depth=1))
-    fill_random(model)
+    model = tiny_vit(depth=1)
     exec(compile(block, "export/web/README.md", "exec"), {"model": model})
     golden = json.loads((tmp_path / "golden.json").read_text())
     pixels = np.reshape(golden["pixels"], golden["shape"]).astype("float32")

@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
-import os
 import pathlib
 import re
 import runpy
-import subprocess
 import sys
 
 import keras
 import numpy as np
 import pytest
+from keras import layers
 
 import keras_vit
+from tests.workers import python
 
 ROOT = pathlib.Path(__file__).parent.parent
-
-
-def run(*command):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
-    done = subprocess.run(
-        [sys.executable, *map(str, command)], capture_output=True, text=True, env=environment
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 @pytest.mark.slow  # the README's code and the next test run its steps
@@ -60,7 +52,7 @@ def test_quickstart_trains_plots_and_exports(tmp_path, monkeypatch, capsys):
 def test_two_workers_train_and_save(tmp_path):
     script = ROOT / "examples/multi_worker.py"
     command = (script, "--smoke", "--output", tmp_path, "--local")
-    printed = run(*command, "2")
+    printed = python(*command, "2")
     assert "Epoch 2/2" in printed
     accuracy = re.search(r"2 replicas, ([\d.]+)% of held-out", printed).group(1)
     assert float(accuracy) > 20  # of ten classes, after 2 epochs
@@ -89,13 +81,153 @@ def test_run_exports_works_without_keras_vit_and_measures_differences(tmp_path):
     wrong = model.predict(images, verbose=0) + np.float32([0.25, 0, 0])
     np.savez(tmp_path / "held_out.npz", images=images, logits=wrong)
     script = ROOT / "examples/run_exports.py"
-    printed = run(script, tmp_path / "held_out.npz", tmp_path / "model.tflite")
+    printed = python(script, tmp_path / "held_out.npz", tmp_path / "model.tflite")
     assert abs(json.loads(printed)[0]["max_difference"] - 0.25) < 1e-4
     blocked = (
         f"import runpy\nrunpy.run_path({str(script)!r})\n"
         "try:\n    import keras_vit\nexcept ImportError:\n    print('refused')"
     )
-    assert run("-c", blocked).strip() == "refused"
+    assert python("-c", blocked).strip() == "refused"
+
+
+@pytest.mark.slow
+def test_a_trained_dense_model_of_others_gives_its_maps_in_every_format(real_network, tmp_path):
+    script = runpy.run_path(str(ROOT / "examples/dense_model_of_others.py"))
+    picture = tmp_path / "maps.png"
+    words = [str(real_network), "--output", str(tmp_path / "files"), "--picture", str(picture)]
+    model, difference, reports = script["main"](words)
+    assert difference < 2e-5  # both round in float32, in another order; maps reach 0.99
+    installed = {"saved_model", "litert", "onnx"}
+    if importlib.util.find_spec("openvino"):
+        installed.add("openvino")
+    assert {report.format for report in reports} == installed
+    assert all(report.max_difference < 2e-5 and report.images == 6 for report in reports)
+    assert picture.stat().st_size > 50_000
+    decoder = real_network / "decoder.safetensors"
+    model.get_layer("bn2").set_weights([x[::-1] for x in model.get_layer("bn2").get_weights()])
+    pixels = script["photographs"]()
+    expected = script["source_maps"](str(real_network / "focus.onnx"), pixels)
+    assert np.abs(model.predict(pixels, verbose=0) - expected).max() > 0.05  # it would be seen
+    script["load_decoder"](model, decoder)
+    assert np.abs(model.predict(pixels, verbose=0) - expected).max() < 2e-5
+
+
+def test_the_guide_of_dense_models_shows_the_example():
+    page = (ROOT / "docs/dense-of-others.md").read_text()
+    program = (ROOT / "examples/dense_model_of_others.py").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    shown = [block for block in blocks if block.startswith("def ")]
+    assert len(shown) == 2 and all(block in program for block in shown)
+
+
+def pixel_shuffle(x):
+    rows, columns, channels = x.shape[1:]
+    x = layers.Reshape((rows, columns, channels // 4, 2, 2))(x)
+    x = layers.Permute((1, 4, 2, 5, 3))(x)
+    return layers.Reshape((2 * rows, 2 * columns, channels // 4))(x)
+
+
+# Rows of docs/dense-of-others.md: PyTorch's layer as ONNX has it, and what takes its place.
+_PADS, _STRIDE = {"pads": [1, 1, 1, 1]}, {"strides": [2, 2]}
+_LINEAR = {"mode": "linear"}
+OF_PYTORCH = {
+    "Conv2d": ("Conv", _PADS, "conv", lambda: [layers.Conv2D(8, 3, padding="same")]),
+    "Conv2d, stride": (
+        "Conv",
+        {**_PADS, **_STRIDE},
+        "conv",
+        lambda: [layers.ZeroPadding2D(1), layers.Conv2D(8, 3, 2)],
+    ),
+    "ConvTranspose2d": (
+        "ConvTranspose",
+        {**_PADS, **_STRIDE},
+        "transposed 4",
+        lambda: [layers.Conv2DTranspose(8, 4, 2, "same")],
+    ),
+    "ConvTranspose2d, output padding": (
+        "ConvTranspose",
+        {**_PADS, **_STRIDE, "output_padding": [1, 1]},
+        "transposed 3",
+        lambda: [layers.Conv2DTranspose(8, 3, 2), layers.Cropping2D(((1, 0), (1, 0)))],
+    ),
+    "BatchNorm2d": (
+        "BatchNormalization",
+        {"epsilon": 1e-5},
+        "norm",
+        lambda: [layers.BatchNormalization(momentum=0.9, epsilon=1e-5)],
+    ),
+    "GroupNorm": (
+        "GroupNormalization",
+        {"epsilon": 1e-5, "num_groups": 2},
+        "scale",
+        lambda: [layers.GroupNormalization(2, epsilon=1e-5)],
+    ),
+    "GELU": (
+        "Gelu",
+        {},
+        "",
+        lambda: [layers.Activation(lambda x: keras.ops.gelu(x, approximate=False))],
+    ),
+    "LeakyReLU": ("LeakyRelu", {"alpha": 0.01}, "", lambda: [layers.LeakyReLU(0.01)]),
+    "interpolate": (
+        "Resize",
+        {**_LINEAR, "coordinate_transformation_mode": "pytorch_half_pixel"},
+        "sizes",
+        lambda: [layers.Resizing(13, 9)],
+    ),
+    "align_corners": (
+        "Resize",
+        {**_LINEAR, "coordinate_transformation_mode": "align_corners"},
+        "sizes",
+        lambda: [keras_vit.layers.ResizeMaps((13, 9), "align_corners")],
+    ),
+    "PixelShuffle": ("DepthToSpace", {"mode": "CRD", "blocksize": 2}, "", lambda: [pixel_shuffle]),
+}
+
+
+@pytest.mark.parametrize("name", OF_PYTORCH)
+def test_layers_of_pytorch_in_keras(name):
+    onnx = pytest.importorskip("onnx")
+    onnxruntime = pytest.importorskip("onnxruntime")
+    operator, attributes, kind, make = OF_PYTORCH[name]
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2, 4, 6, 5)).astype("float32")  # batch, channels, rows, columns
+    vector = [rng.uniform(0.5, 1.5, 4) for _ in range(4)]
+    arrays = {
+        "": [],
+        "conv": [rng.normal(size=(8, 4, 3, 3)), rng.normal(size=8)],
+        "transposed 4": [rng.normal(size=(4, 8, 4, 4)), rng.normal(size=8)],
+        "transposed 3": [rng.normal(size=(4, 8, 3, 3)), rng.normal(size=8)],
+        "norm": vector,
+        "scale": vector[:2],
+        "sizes": [],
+    }[kind]
+    arrays = [array.astype("float32") for array in arrays]
+
+    inputs = keras.Input((6, 5, 4))
+    outputs = inputs
+    for layer in make():
+        outputs = layer(outputs)
+    model = keras.Model(inputs, outputs)
+    model.set_weights([a.transpose(2, 3, 1, 0) if a.ndim == 4 else a for a in arrays])
+    found = np.asarray(model(x.transpose(0, 2, 3, 1))).transpose(0, 3, 1, 2)
+
+    if kind == "sizes":
+        arrays = [np.array([2, 4, 13, 9], "int64")]
+    helper, names = onnx.helper, [f"w{i}" for i in range(len(arrays))]
+    given = ["x", "", "", *names] if kind == "sizes" else ["x", *names]  # without roi and scales
+    floats = onnx.TensorProto.FLOAT
+    graph = helper.make_graph(
+        [helper.make_node(operator, given, ["y"], **attributes)],
+        "one",
+        [helper.make_tensor_value_info("x", floats, x.shape)],
+        [helper.make_tensor_value_info("y", floats, found.shape)],
+        [onnx.numpy_helper.from_array(a, n) for a, n in zip(arrays, names, strict=True)],
+    )
+    opset = helper.make_opsetid("", 21)
+    file = helper.make_model(graph, opset_imports=[opset], ir_version=10).SerializeToString()
+    (expected,) = onnxruntime.InferenceSession(file).run(None, {"x": x})
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
 
 
 EXPERIMENTS = [
@@ -111,7 +243,7 @@ EXPERIMENTS = [
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_experiments_run(name, tmp_path):
-    run(ROOT / f"examples/{name}.py", "--smoke", "--output", tmp_path)
+    python(ROOT / f"examples/{name}.py", "--smoke", "--output", tmp_path)
     results = json.loads((tmp_path / "results.json").read_text())
     assert all(0 <= x[0] <= 1 for row in results["accuracies"].values() for x in row)
     assert (tmp_path / "accuracy.png").stat().st_size > 10_000
@@ -139,9 +271,9 @@ def test_seeds_are_kept_when_a_later_one_fails(monkeypatch, tmp_path):
 @pytest.mark.slow
 def test_the_script_that_draws_everything_runs(tmp_path):
     pytest.importorskip("matplotlib")
-    pytest.importorskip("sklearn")
     script = runpy.run_path(str(ROOT / "examples" / "look_inside.py"))
-    accuracy = script["main"](["--smoke", "--pictures", str(tmp_path)])
-    assert 0 <= accuracy <= 1
-    names = ("filters", "positions", "distance", "rollout", "relevance", "components", "norms")
-    assert {path.name for path in tmp_path.iterdir()} == {f"{name}.png" for name in names}
+    outliers, _ = script["main"](["--smoke", "--pictures", str(tmp_path)])
+    assert outliers.shape == (4, 4, 4) and not outliers.any()
+    names = {path.name for path in tmp_path.iterdir()}
+    text = (ROOT / "docs" / "analysis.md").read_text()
+    assert names == set(re.findall(r"\(pictures/([a-z]+\.(?:png|jpg))\)", text))

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import pathlib
 
-import keras
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -25,18 +24,15 @@ from keras_vit.weights.inspection import inspect_file
 from keras_vit.weights.load import load_weights
 from keras_vit.weights.save import save_weights
 from tests import official
-from tests.fixtures import fill_random, tiny_config
+from tests.fixtures import fill_random, numpy, tiny_config
 from tests.hub.server import File, point_client_to, serve
-from tests.weights.test_load_torch import CASES, images, weights
+from tests.official import golden_images
+from tests.weights.test_load_torch import CASES, weights
 
 PLAIN = {"include_preprocessing": False}
 # What the repositories of the two projects say in config.json, as far as it is read.
 TIMM = {"architecture": "vit_tiny_patch16_224", "model_args": {"num_heads": 4}}
 TRANSFORMERS = {"model_type": "vit", "hidden_act": "gelu", "num_attention_heads": 4}
-
-
-def run(model, pixels):
-    return keras.ops.convert_to_numpy(model(pixels))
 
 
 @pytest.fixture
@@ -60,7 +56,9 @@ def test_official_files_need_no_architecture(name):
     assert inspect_file(path).variant is None
     model = from_pretrained(path, **PLAIN)
     assert (model.config.block.num_heads, model.config.classes) == (4, 10)
-    np.testing.assert_allclose(run(model, outputs["images"]), outputs["logits"], rtol=0, atol=2e-5)
+    np.testing.assert_allclose(
+        numpy(model(outputs["images"])), outputs["logits"], rtol=0, atol=2e-5
+    )
 
 
 @pytest.mark.parametrize(
@@ -86,7 +84,7 @@ def test_files_of_timm_and_transformers_need_a_sidecar_config(title, config, sav
     shape = (size, size, 3) if title.endswith("bit") else None  # for images of any size
     model = from_pretrained(path, input_shape=shape, **PLAIN)
     expected = np.array(CASES[title]["outputs"])
-    outputs = run(model, images(size))
+    outputs = numpy(model(golden_images(size)))
     np.testing.assert_allclose(outputs, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
 
 
@@ -129,6 +127,12 @@ def test_the_size_of_images_in_the_config_decides_the_grid(save):
     assert inspect_file(path).grid == (8, 2)
     path = save("timm vit", {**TIMM, "pretrained_cfg": {"input_size": [3, 999, 999]}})
     assert inspect_file(path).grid == (4, 4)  # not what the rows say
+    config = {"model_type": "vit", "num_attention_heads": 4}
+    processor = {"image_processor_type": "ViTImageProcessor", "size": {"height": 64, "width": 16}}
+    path = save("transformers vit", config)
+    (path.parent / "preprocessor_config.json").write_text(json.dumps(processor))
+    assert inspect_file(path).grid == (8, 2)  # nothing else says
+    (path.parent / "preprocessor_config.json").unlink()
 
 
 def test_a_folder_that_was_copied_from_the_hub_will_do(save, tmp_path):
@@ -278,8 +282,8 @@ def test_statistics_of_every_channel_are_kept(channels, tmp_path):
     assert model.config.preprocessing.std == tuple(std)
     assert f"mean {', '.join(f'{v:.4g}' for v in mean)}" in str(model.load_report)
     pixels = np.random.default_rng(0).uniform(0, 3000, (2, 32, 32, channels)).astype("float32")
-    expected = run(plain, (pixels - np.array(mean)) / np.array(std))
-    np.testing.assert_allclose(run(model, pixels), expected, rtol=0, atol=2e-5)
+    expected = numpy(plain((pixels - np.array(mean)) / np.array(std)))
+    np.testing.assert_allclose(numpy(model(pixels)), expected, rtol=0, atol=2e-5)
 
 
 def test_statistics_of_another_number_of_channels_are_an_error(tmp_path):
@@ -306,9 +310,9 @@ def test_grey_images_give_what_their_colour_version_gives(changes, how, tmp_path
         load_weights(model, tmp_path / "model.safetensors")
         assert not any("preprocessing" in text for text in model.load_report.differs)
     grey = np.random.default_rng(0).uniform(0, 255, (2, 32, 32, 1)).astype("float32")
-    expected = run(plain, (np.repeat(grey, 3, axis=-1) - np.array(mean)) / np.array(std))
+    expected = numpy(plain((np.repeat(grey, 3, axis=-1) - np.array(mean)) / np.array(std)))
     np.testing.assert_allclose(
-        run(model, grey), expected, rtol=0, atol=1e-5 * np.abs(expected).max()
+        numpy(model(grey)), expected, rtol=0, atol=1e-5 * np.abs(expected).max()
     )
     if how == "from_pretrained":  # what the caller sets is not undone
         own = from_pretrained(

@@ -80,7 +80,6 @@ MAJORS = {
     "onnxruntime": 1,
     "ai-edge-litert": 2,
     "ai-edge-quantizer": 0,
-    "litert-converter": 0,
     "openvino": 2026,
     "nncf": 3,
     "tensorflow-serving-api": 2,

@@ -1,7 +1,7 @@
 """Starts Python functions in processes of their own: with several logical CPUs, or as workers.
 
 `python -m tests.workers MODULE FUNCTION [ARGUMENTS]` runs one; tests call `run` and
-`run_workers`, which show what was printed where a process fails.
+`run_workers`, or `python` for a script, which show what was printed where a process fails.
 """
 
 from __future__ import annotations
@@ -16,6 +16,17 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).parents[1]
+
+
+def python(*words, timeout: float = 900, **variables: str) -> str:
+    """What `python WORDS` prints, in a process of its own with these environment variables."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2", **variables}
+    done = subprocess.run(
+        [sys.executable, *map(str, words)],
+        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout,
+    )  # fmt: skip
+    assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
+    return done.stdout
 
 
 def run(module: str, function: str, *arguments, timeout: float = 900, **variables: str) -> str:

@@ -3,6 +3,7 @@ from .attention import attention_rollout as attention_rollout
 from .attention import mean_attention_distance as mean_attention_distance
 from .learned_weights import patch_filters as patch_filters
 from .learned_weights import position_similarity as position_similarity
+from .outliers import outlier_patches as outlier_patches
 from .patch_features import image_features as image_features
 from .patch_features import nearest_neighbors as nearest_neighbors
 from .patch_features import patch_components as patch_components

@@ -17,16 +17,48 @@ if TYPE_CHECKING:  # an optional package
     from matplotlib.figure import Figure
 
 _INK = "#20242b"
-_OUTLYING = 1.5  # times the range up to the 99th percentile, above which the scale is cut
+_USUAL = 95  # percentile that ends a scale where the highest value lies far above it
+_OUTLYING = 1.5  # times the range up to that percentile
+# From OKLab to linear RGB (https://bottosson.github.io/posts/oklab/).
+_OKLAB = np.array(
+    [[1, 0.3963378, 0.2158038], [1, -0.1055613, -0.0638542], [1, -0.0894842, -1.2914855]]
+)
+_CONES = np.array(
+    [
+        [4.0767417, -3.3077116, 0.2309699],
+        [-1.2684380, 2.6097574, -0.3413194],
+        [-0.0041961, -0.7034186, 1.7076147],
+    ]
+)
 SERIES = ("#2a6fbb", "#d1495b", "#3a9b72", "#8a5fb0", "#c98a1b", "#5b6770")
+
+
+def usual_range(values: npt.ArrayLike) -> tuple[float, float]:
+    """Finds the ends of a scale on which a few very high values do not make all others dark.
+
+    Returns:
+        The lowest value, and the highest; or the 95th percentile, if the highest is 1.5 times as
+        far from the lowest.
+    """
+    low, usual, high = (float(each) for each in np.percentile(np.asarray(values), (0, _USUAL, 100)))
+    return low, usual if high - low > _OUTLYING * (usual - low) > 0 else high
+
+
+def relative_map(values: npt.ArrayLike) -> np.ndarray:
+    """Scales a map to [0, 1] by its `usual_range`; a map of one value becomes 1."""
+    low, high = usual_range(values)
+    if low == high:
+        return np.ones(np.shape(values), "float32")
+    return np.clip((np.asarray(values, "float32") - low) / (high - low), 0, 1)
 
 
 def overlay_attention(image: npt.ArrayLike, attention: npt.ArrayLike) -> np.ndarray:
     """Darkens an image where attention is low.
 
-    As in Figures 6 and 14 of https://arxiv.org/abs/2010.11929, with its authors' method: the map is
-    divided by its largest value, resized to the image (Lanczos), blurred by one patch, rescaled to
-    [0, 1], and multiplied with the image.
+    As in Figures 6 and 14 of https://arxiv.org/abs/2010.11929: the map is resized to the image
+    (Lanczos), blurred by one patch, rescaled to [0, 1], and multiplied with the image. Unlike
+    there, the map is clipped to its `usual_range` first: trained networks often have one or two
+    patches with 30 times the attention of others, and all else would be black.
 
     Args:
         image: Array of shape `(H, W, 3)`, `(H, W, 1)` or `(H, W)`, in [0, 255], or in [0, 1] if
@@ -50,7 +82,7 @@ def overlay_attention(image: npt.ArrayLike, attention: npt.ArrayLike) -> np.ndar
             f"{attention.shape}. For maps of several heads, pass the mean over heads, or one head."
         )
     height, width = image.shape[:2]
-    relative = Image.fromarray(attention / max(float(attention.max()), 1e-12))
+    relative = Image.fromarray(relative_map(attention))
     relative = relative.resize((width, height), Image.Resampling.LANCZOS)
     # Pillow cannot blur floats; 256 levels are enough for an image.
     pixels = Image.fromarray(np.clip(np.asarray(relative) * 255, 0, 255).astype("uint8"))
@@ -62,16 +94,21 @@ def overlay_attention(image: npt.ArrayLike, attention: npt.ArrayLike) -> np.ndar
 
 
 def plot_attention(
-    images: npt.ArrayLike, attention: npt.ArrayLike, titles: Sequence[str] | None = None
+    images: npt.ArrayLike,
+    attention: npt.ArrayLike,
+    titles: Sequence[str] | None = None,
+    outliers: npt.ArrayLike | None = None,
 ) -> Figure:
     """Plots images, and below them the same images darkened where attention is low.
 
-    The scale is that of each image: its highest attention is not darkened, its lowest is black.
+    The scale is that of each image, its `usual_range`: the highest attention is not darkened, the
+    lowest is black.
 
     Args:
         images: Array of shape `(B, H, W, C)`, in [0, 255], or floats in [0, 1].
         attention: Maps of shape `(B, rows, columns)`, as `attention_rollout` returns.
         titles: A title for each image.
+        outliers: Patches to frame, as `outlier_patches` returns.
 
     Returns:
         A `matplotlib.figure.Figure`.
@@ -83,6 +120,7 @@ def plot_attention(
     figure, axes = _two_rows(images, len(attention), titles, ("image", "attention"))
     for i, image in enumerate(images):
         show_image(axes[1, i], overlay_attention(image, attention[i]))
+    _frame(figure, axes[1], outliers, images.shape[1:3])
     scale = _import_matplotlib().cm.ScalarMappable(cmap="gray")
     bar = figure.colorbar(scale, ax=axes[1], shrink=0.9, pad=0.01, ticks=(0, 1))
     bar.ax.set_yticklabels(("lowest", "highest"))
@@ -94,17 +132,21 @@ def plot_maps(
     maps: npt.ArrayLike,
     label: str = "value",
     titles: Sequence[str] | None = None,
+    outliers: npt.ArrayLike | None = None,
+    relative: bool = False,
 ) -> Figure:
-    """Plots images, and below them maps with one value per patch on a common scale.
+    """Plots images, and below them maps with one value per patch.
 
-    The scale ends at the 99th percentile where few values lie far above it, so that they do not
-    make all others equally dark; the colour bar then ends in an arrow.
+    The scale is the `usual_range` of all maps; where values lie above it, the colour bar ends in an
+    arrow. The colours, viridis, can be told apart by colour-blind readers and in print.
 
     Args:
         images: Array of shape `(B, H, W, C)`, in [0, 255], or floats in [0, 1].
         maps: Array of shape `(B, rows, columns)`: relevance, norms, attention.
         label: What the values are, with their unit.
         titles: A title for each image.
+        outliers: Patches to frame, as `outlier_patches` returns.
+        relative: Whether each map has a scale of its own.
 
     Returns:
         A `matplotlib.figure.Figure`.
@@ -114,14 +156,16 @@ def plot_maps(
     """
     images, maps = np.asarray(images), np.asarray(maps)
     figure, axes = _two_rows(images, len(maps), titles, ("image", "map"))
-    low, usual, high = (float(each) for each in np.percentile(maps, (0, 99, 100)))
-    is_cut = high - low > _OUTLYING * (usual - low) > 0
+    if relative:
+        maps = np.stack([relative_map(each) for each in maps])
+    low, high = usual_range(maps)
     for i, values in enumerate(maps):
-        drawn = axes[1, i].imshow(
-            values, cmap="viridis", vmin=low, vmax=usual if is_cut else max(high, low + 1e-12)
-        )
-    extend = "max" if is_cut else "neither"
+        drawn = axes[1, i].imshow(values, cmap="viridis", vmin=low, vmax=max(high, low + 1e-12))
+    _frame(figure, axes[1], outliers, maps.shape[1:])
+    extend = "max" if high < maps.max() else "neither"
     bar = figure.colorbar(drawn, ax=axes[1], shrink=0.9, pad=0.01, extend=extend)
+    if relative:
+        bar.set_ticks((low, high), labels=("lowest", "highest"))
     inches = 1.5 * images.shape[1] / images.shape[2]  # height of a row
     letters = max(8, int(inches / 0.085))
     bar.set_label(textwrap.fill(label, letters, break_long_words=False))
@@ -130,6 +174,9 @@ def plot_maps(
 
 def plot_components(images: npt.ArrayLike, components: npt.ArrayLike) -> Figure:
     """Plots images, and below them three principal components of their patches as colours.
+
+    The first is lightness, the second goes from blue to yellow, the third from green to red (in
+    OKLab), so that readers who cannot tell red from green miss the third only.
 
     Args:
         images: Array of shape `(B, H, W, C)`, in [0, 255], or floats in [0, 1].
@@ -145,15 +192,23 @@ def plot_components(images: npt.ArrayLike, components: npt.ArrayLike) -> Figure:
     images, components = np.asarray(images), np.asarray(components)
     if components.ndim != 4 or components.shape[3] != 3:
         raise ValueError(
-            "Red, green and blue need 3 components, of shape (images, rows, columns, 3). Received: "
+            "Colours need 3 components, of shape (images, rows, columns, 3). Received: "
             f"shape {components.shape}."
         )
     low, high = np.percentile(components, (1, 99), axis=(0, 1, 2))
-    colors = np.clip((components - low) / np.maximum(high - low, 1e-12), 0, 1)
+    colors = component_colors(np.clip((components - low) / np.maximum(high - low, 1e-12), 0, 1))
     figure, axes = _two_rows(images, len(components), None, ("image", "components"))
     for axis, values in zip(axes[1], colors, strict=True):
         show_image(axis, values.astype("float32"))
     return figure
+
+
+def component_colors(components: np.ndarray) -> np.ndarray:
+    """Converts three components in [0, 1] to colours: lightness, blue to yellow, green to red."""
+    lightness, yellow, red = np.moveaxis(components, -1, 0)
+    oklab = np.stack([0.35 + 0.57 * lightness, 0.32 * red - 0.16, 0.32 * yellow - 0.16], axis=-1)
+    linear = np.clip((oklab @ _OKLAB.T) ** 3 @ _CONES.T, 0, 1)
+    return np.where(linear < 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
 
 
 def plot_patch_filters(filters: npt.ArrayLike, columns: int = 7) -> Figure:
@@ -301,6 +356,26 @@ def _two_rows(
     return figure, axes
 
 
+def _frame(
+    figure: Figure, axes: np.ndarray, outliers: npt.ArrayLike | None, shape: tuple[int, ...]
+) -> None:
+    """Frames outliers on pictures of `shape`, white in black: seen on every colour."""
+    if outliers is None:
+        return
+    outliers = np.asarray(outliers)
+    _check_count("map of outliers", len(outliers), len(axes))
+    height, width = shape[0] / outliers.shape[1], shape[1] / outliers.shape[2]
+    for i, row, column in np.argwhere(outliers):
+        for color, line in (("black", 2.4), ("white", 1.0)):
+            corner = (column * width - 0.5, row * height - 0.5)
+            patch = _import_matplotlib().patches.Rectangle(
+                corner, width, height, fill=False, edgecolor=color, linewidth=line, clip_on=False
+            )
+            axes[i].add_patch(patch)
+    if outliers.any():
+        figure.supxlabel("framed: outlier patches", fontsize=8, color=_INK)
+
+
 def _check_count(what: str, received: int, expected: int) -> None:
     """Raises a `ValueError` unless there is one map or title per image."""
     if received != expected:
@@ -314,4 +389,5 @@ def _import_matplotlib() -> types.ModuleType:
         import matplotlib
         import matplotlib.cm
         import matplotlib.figure
+        import matplotlib.patches
     return matplotlib

@@ -99,6 +99,24 @@ def _precisions(format: Format) -> str:
     return f"{format.name}: {', '.join(needing.get(name, name) for name in names)}"
 
 
+def parse_size(text: str) -> tuple[int, int]:
+    """Reads `224` as 224 x 224 pixels, and `224x320` as height and width."""
+    sides = text.lower().split("x")
+    if not 1 <= len(sides) <= 2 or not all(side.isdecimal() and int(side) for side in sides):
+        raise argparse.ArgumentTypeError(
+            f"pixels such as 224, or height and width such as 224x320, are expected. "
+            f"Received: {text!r}"
+        )
+    return int(sides[0]), int(sides[-1])
+
+
+IMAGE_SIZE = argument(
+    "--image-size",
+    type=parse_size,
+    metavar="PIXELS",
+    help="size of the images that the model takes, such as 224, or 224x320 for height and width; "
+    "by default that of the model, of a checkpoint the one that its preprocessing states",
+)
 _LABELS = argument(
     "--labels", help="text file with one class per line; by default those of the run"
 )
@@ -191,6 +209,7 @@ COMMANDS: tuple[Command, ...] = (
         "Fits a classifier to features of a frozen model, and prints its accuracy.",
         (
             argument("model", help=MODEL_FORMS),
+            IMAGE_SIZE,
             argument("data", help=DATA_FORMS),
             argument(
                 "--test",
@@ -220,6 +239,7 @@ COMMANDS: tuple[Command, ...] = (
         (
             argument("--data", required=True, help=DATA_FORMS),
             argument("--model", required=True, help=MODEL_FORMS),
+            IMAGE_SIZE,
             _TASK,
             _LABELS,
             *_LABELLED,
@@ -235,6 +255,7 @@ COMMANDS: tuple[Command, ...] = (
         (
             argument("files", nargs="+", help="image files, and folders of them"),
             argument("--model", required=True, help=MODEL_FORMS),
+            IMAGE_SIZE,
             _LABELS,
             argument("--top", type=int, default=3, help="classes to print"),
             argument(
@@ -256,6 +277,7 @@ COMMANDS: tuple[Command, ...] = (
         "Exports a model as SavedModel, LiteRT, ONNX or OpenVINO file, checked against the model.",
         (
             argument("model", help=MODEL_FORMS),
+            IMAGE_SIZE,
             argument("--to", "--format", required=True, choices=tuple(FORMATS)),
             argument("--output", default="exported", help="the file, or directory, to write"),
             argument(
@@ -290,6 +312,7 @@ COMMANDS: tuple[Command, ...] = (
                 help="SavedModel version or folder of versions, LiteRT or ONNX file, .xml file",
             ),
             argument("model", help=MODEL_FORMS),
+            IMAGE_SIZE,
             argument("--tolerance", type=float, help="largest difference allowed"),
             _IMAGES,
             UNREADABLE_FILES,
@@ -301,6 +324,7 @@ COMMANDS: tuple[Command, ...] = (
         "Finds the fastest runtime for a model on this machine, of those that are installed.",
         (
             argument("model", help=MODEL_FORMS),
+            IMAGE_SIZE,
             argument("--batch", type=int, default=1, help="images of a call"),
             argument(
                 "--precisions",
@@ -326,6 +350,7 @@ COMMANDS: tuple[Command, ...] = (
         "Writes an HTML report about a model: configuration, cost, weights, attention.",
         (
             argument("model", help=MODEL_FORMS),
+            IMAGE_SIZE,
             argument("images", nargs="*", help="image files, and folders of them"),
             argument("--output", default="report.html", help="the page to write"),
             _LABELS,
@@ -385,7 +410,13 @@ COMMANDS: tuple[Command, ...] = (
             argument("target", metavar="OUT", help="file to write, .npz or .safetensors"),
             argument("--layout", required=True, choices=LAYOUTS, help="project of the array names"),
             argument("--variant", help="architecture of IN, if its shapes do not decide it"),
-            argument("--image-size", type=int, help="pixels of OUT; by default those of IN"),
+            dataclasses.replace(
+                IMAGE_SIZE,
+                settings={
+                    **IMAGE_SIZE.settings,
+                    "help": "of OUT; by default as for IN's positions",
+                },
+            ),
             argument("--num-heads", type=int, help="attention heads of IN, if unknown"),
             _PREFIX,
         ),

@@ -12,6 +12,7 @@ import numpy as np
 
 from keras_vit.evaluate.compute import training_exaflops, training_memory
 from keras_vit.evaluate.counting import count_parameters, count_training_macs
+from keras_vit.progress import duration_text
 from keras_vit.runtime.distributed import is_distributed
 from keras_vit.runtime.model import Model
 from keras_vit.runtime.processors import memory_bytes, runs_on_processors_alone
@@ -252,7 +253,7 @@ def _time(
     model: Model, recipe: Recipe, images: ImageSet, validation: ImageSet | None, seed: int
 ) -> str:
     seconds, steps, batch = estimate_time(model, recipe, images, validation, seed)
-    text = f"about {_duration(seconds)} here, from {steps} steps of {batch} images"
+    text = f"about {duration_text(seconds)} here, from {steps} steps of {batch} images"
     if batch == recipe.batch_size:
         return text
     return f"{text}; steps of {recipe.batch_size} are faster for each image on accelerators"
@@ -273,13 +274,5 @@ def describe_time(model: Model, batches: Any, steps: int) -> str:
         steps: Number of steps of the training.
     """
     timer = _time_steps(model, batches, _FIRST_STEPS + _STEPS[1])
-    seconds = _duration(timer.first + timer.each * steps)
+    seconds = duration_text(timer.first + timer.each * steps)
     return f"about {seconds} of training here, from {len(timer.ends) - 1} steps"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} seconds"
-    if seconds < 7_200:
-        return f"{seconds / 60:.0f} minutes"
-    return f"{seconds / 3_600:,.1f} hours"

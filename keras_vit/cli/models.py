@@ -12,7 +12,8 @@ import numpy as np
 from keras_vit.cli.commands import MAX_IMAGES
 from keras_vit.cli.output import complain, say
 from keras_vit.cli.resolve import class_names_of, names_in_data, open_model, resolve_model, task_of
-from keras_vit.export.formats import FORMATS
+from keras_vit.export.formats import FORMATS, list_runs
+from keras_vit.models.graph import final_operation
 from keras_vit.train.runs import SEGMENTATION, activation_of, find_exporter, load_run
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def export_model(
     budget: str | None = None,
     data: str | None = None,
     goal: str = "size",
+    image_size: tuple[int, int] | None = None,
 ) -> None:
     """Exports a model as SavedModel, LiteRT, ONNX or OpenVINO file, checked against the model."""
     if budget is not None or data is not None:
@@ -40,10 +42,12 @@ def export_model(
                 "`--precision` and `--images` out. `--data` names labelled images that the model "
                 f"was not trained on. Received: --budget {budget}, --data {data}."
             )
-        _export_within_budget(model, to, output, labels, unreadable, _share(budget), data, goal)
+        loaded = open_model(model, image_size)
+        limits = _share(budget), data, goal
+        _export_within_budget(loaded, model, to, output, labels, unreadable, *limits)
         return
     options: dict[str, Any] = {}
-    loaded = open_model(model)
+    loaded = open_model(model, image_size)
     if gives_class_maps(loaded):
         task = SEGMENTATION
         if precision not in (None, "float32"):
@@ -55,7 +59,9 @@ def export_model(
         precision = precision or "float32"
         options["precision"] = precision
     if labels is not None or resolve_model(model).path is not None:
-        options["labels"] = class_names_of(model, labels, loaded)
+        names = class_names_of(model, labels, loaded)
+        if names != list(map(str, range(len(names)))):  # which only classes get by default
+            options["labels"] = names
     task = task or task_of(model)
     if task not in ("single_label", SEGMENTATION):
         options["activation"] = activation_of(task)
@@ -63,10 +69,12 @@ def export_model(
         options["images"] = _read_some(images, loaded, unreadable)
         if precision in FORMATS[to].calibrated:
             options["calibration"] = options["images"]
+    _say_plan(loaded, f"export as {to} in {precision or 'float32'}, and a check against the model")
     say(find_exporter(to, task)(loaded, output, **options))
 
 
 def _export_within_budget(
+    loaded: keras.Model,
     model: str,
     to: str,
     output: str,
@@ -79,7 +87,6 @@ def _export_within_budget(
     from keras_vit.data.sources import open_images
     from keras_vit.export.budget import export_within_budget
 
-    loaded = open_model(model)
     if gives_class_maps(loaded):
         raise ValueError(
             f"`--budget` is a share of images, and {model!r} classifies pixels. Leave `--budget` "
@@ -89,13 +96,16 @@ def _export_within_budget(
     images = open_images(
         data, None, None if data.startswith("tfds:") else names, unreadable, "test"
     )
+    tried = ", ".join(FORMATS[to].searched)
+    _say_plan(loaded, f"exports as {to} ({tried}), each measured on {images.num_images:,} images")
     say(export_within_budget(loaded, images, output, budget, to, goal))
 
 
 def gives_class_maps(model: keras.Model) -> bool:
-    """Whether the outputs of a model are logits for every pixel of its images."""
+    """Whether a model is a segmenter: other maps, such as a depth, are no classes of pixels."""
     shape = model.output_shape
-    return isinstance(shape, tuple) and len(shape) == 4 and shape[1:3] == model.input_shape[1:3]
+    is_map = isinstance(shape, tuple) and len(shape) == 4 and shape[1:3] == model.input_shape[1:3]
+    return is_map and final_operation(model).name == "logits"
 
 
 def _share(text: str) -> float:
@@ -114,12 +124,13 @@ def verify_file(
     tolerance: float | None = None,
     images: Sequence[str] = (),
     unreadable: str = "error",
+    image_size: tuple[int, int] | None = None,
 ) -> None:
     """Compares the outputs of an exported file with those of its model."""
     from keras_vit.export.runners import litert_kernels
     from keras_vit.export.verify import verify_export
 
-    loaded = open_model(model)
+    loaded = open_model(model, image_size)
     pixels = _read_some(images, loaded, unreadable) if images else None
     activation = _activation(model)
     report = verify_export(path, loaded, pixels, tolerance=tolerance, activation=activation)
@@ -136,15 +147,24 @@ def optimize_model(
     output: str | None = None,
     images: Sequence[str] = (),
     unreadable: str = "error",
+    image_size: tuple[int, int] | None = None,
 ) -> None:
     """Finds the fastest runtime for a model on this machine, of those that are installed."""
     from keras_vit.export.fastest import optimize
 
-    loaded = open_model(model)
+    loaded = open_model(model, image_size)
     pixels = _read_some(images, loaded, unreadable) if images else None
     activation = _activation(model)
     limits = (batch, precisions, min_agreement)
+    runs = [f"{runtime} in {each}" for _, each, runtime in list_runs() if each in precisions]
+    _say_plan(loaded, f"{', '.join(runs)}: exported if installed, checked, and timed in turns")
     say(optimize(loaded, pixels, *limits, output=output, activation=activation))
+
+
+def _say_plan(model: keras.Model, what: str) -> None:
+    """Prints the model, the shape of its images and what will be done, to standard error."""
+    shape = " x ".join(map(str, model.inputs[0].shape[1:]))
+    complain(f"{model.name}, {model.count_params():,} parameters, inputs of {shape}: {what}.")
 
 
 def _activation(model: str) -> str | None:
@@ -168,13 +188,14 @@ def inspect_model(
     output: str = "report.html",
     labels: str | None = None,
     unreadable: str = "error",
+    image_size: tuple[int, int] | None = None,
 ) -> None:
     """Writes an HTML report about a model: configuration, cost, weights, attention."""
     from keras_vit.data.folder import find_readable
     from keras_vit.data.image_files import ImageFiles
     from keras_vit.report.model_page import write_report
 
-    loaded = open_model(model)
+    loaded = open_model(model, image_size)
     known = class_names_of(model, labels, loaded)
     names = None if known == list(map(str, range(len(known)))) else known
     files = ImageFiles(find_readable(images, unreadable), loaded) if images else None

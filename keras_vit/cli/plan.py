@@ -129,10 +129,13 @@ def build_model(plan: RunPlan) -> Model:
                 f"--model {name} has weights already. Leave out --weights {weights}, or pass the "
                 "name of an architecture as --model."
             )
-        return _changed(open_model(name), classes, options, plan.preprocessing)
+        size = plan.recipe.image_size  # positions are resized once, from those of the checkpoint
+        model = open_model(name, None if size is None else (size, size))
+        return _changed(model, classes, options, plan.preprocessing)
     if weights is not None:
-        if "channels" in options:
-            options["input_shape"] = _shape(plan, name, options.pop("channels"))
+        if "channels" in options or plan.recipe.image_size:
+            channels = options.pop("channels", find_config(name).channels)
+            options["input_shape"] = _shape(plan, name, channels)
         model = create_model(name, weights=_weights_of(name, weights), classes=classes, **options)
         return _changed(model, classes, {}, plan.preprocessing)
     config = find_config(name)

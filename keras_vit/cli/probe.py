@@ -9,12 +9,12 @@ from typing import Any
 
 import keras
 
-from keras_vit.cli.output import complain, say
+from keras_vit.cli.output import complain, print_facts, say
 from keras_vit.cli.resolve import open_model
 from keras_vit.data.sources import open_training_data, read_share
 from keras_vit.resume.folder_lock import FolderLock
 from keras_vit.train.image_lists import IMAGE_LISTS, describe_lists
-from keras_vit.train.probe import fit_probe
+from keras_vit.train.probe import describe_probe, fit_probe
 from keras_vit.train.run_folder import LOCK, open_folder, write_results
 
 _SHARE = 0.2  # of the images that are held out if there are no others
@@ -34,6 +34,7 @@ def probe_model(
     download: bool = False,
     unreadable: str = "error",
     as_json: bool = False,
+    image_size: tuple[int, int] | None = None,
 ) -> None:
     """Fits a classifier to features of a frozen model, and prints its accuracy."""
     share = read_share(test)
@@ -59,12 +60,18 @@ def probe_model(
         IMAGE_LISTS: describe_lists(found.file_names()),
         "versions": {"keras": keras.__version__, "python": sys.version.split()[0]},
     }
-    loaded = open_model(model)
+    loaded = open_model(model, image_size)
+    settings["input_shape"] = list(loaded.inputs[0].shape[1:])
     folder = pathlib.Path(output)
     with FolderLock(folder / LOCK):
         open_folder(folder, settings)
         stored = folder / "features" if features is None else pathlib.Path(features)
         options: dict[str, Any] = {"folds": folds, "seed": seed, "batch_size": batch_size}
+        if not as_json:
+            plan = describe_probe(loaded, images, held_out, method, folds, batch_size)
+            name = f"{loaded.name}, {loaded.count_params():,} parameters"
+            size = " x ".join(map(str, loaded.inputs[0].shape[1:]))
+            print_facts([("model", name), ("size", size), *plan])
         try:
             result = fit_probe(loaded, images, held_out, stored, method, **options)
         except KeyboardInterrupt:

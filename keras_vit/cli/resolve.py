@@ -19,12 +19,13 @@ from keras_vit.cli.run_settings import CHECKPOINT_FORMS, MODEL_FORMS
 from keras_vit.create import create_model
 from keras_vit.hub.addresses import is_address
 from keras_vit.hub.catalog import fetch_weights, hub_advice, list_weights
-from keras_vit.pretrained import from_pretrained
+from keras_vit.models.resizing import resize_model
+from keras_vit.pretrained import pretrained_of_size
 from keras_vit.reading import read_text
 from keras_vit.train.keras_files import load_keras_file
 from keras_vit.train.run_folder import CONFIG, find_saved_model, read_config
 from keras_vit.train.runs import load_run
-from keras_vit.variants import find_variant, list_variants
+from keras_vit.variants import find_config, find_variant, list_variants
 
 _SHOWN = 3
 
@@ -72,26 +73,48 @@ def resolve_model(name: str) -> ModelSource:
     )
 
 
-def open_model(name: str) -> keras.Model:
+def open_model(name: str, image_size: tuple[int, int] | None = None) -> keras.Model:
     """Loads or builds the model that a user names in one of the `MODEL_FORMS`.
 
-    Random weights are the same every time, so that an export can be verified against them.
+    Random weights are the same every time, so that an export can be verified against them. The
+    image size of a checkpoint, and where it comes from, is printed to standard error.
+
+    Args:
+        name: The name.
+        image_size: Pixels along (height, width); `None` takes those of the model, of a checkpoint
+            see `from_pretrained`.
 
     Raises:
         FileNotFoundError: If a run folder has no model yet.
-        ValueError: If nothing has this name, or the file is damaged; Keras may refuse a file.
+        ValueError: If nothing has this name, the file is damaged, or the model cannot have that
+            size; Keras may refuse a file.
         DownloadError: If an address or published weights cannot be fetched.
     """
     source = resolve_model(name)
     if source.kind == "keras":
         if pathlib.Path(name).is_dir() and (pathlib.Path(name) / CONFIG).exists():
             complain(load_run(name))
-        return load_keras_file(source.path or fetch_weights(name))
+        return _resized(load_keras_file(source.path or fetch_weights(name)), name, image_size)
     if source.kind == "variant":
         complain(f"{name}: random weights.{hub_advice(name)}")
         keras.utils.set_random_seed(0)
-        return create_model(name)
-    return from_pretrained(name)
+        shape = None if image_size is None else (*image_size, find_config(name).channels)
+        return create_model(name, input_shape=shape)
+    model = pretrained_of_size(name, image_size)
+    if model.load_report.size is not None:
+        complain(f"{name}: {model.load_report.size}.")
+    return model
+
+
+def _resized(model: keras.Model, name: str, image_size: tuple[int, int] | None) -> keras.Model:
+    """A model of the same weights for images of another size, if it can be had."""
+    if image_size is None or model.inputs[0].shape[1:3] == image_size:
+        return model
+    try:
+        return resize_model(model, image_size)
+    except ValueError as error:
+        size = " x ".join(map(str, image_size))
+        raise ValueError(f"{name} cannot take images of {size} pixels. {error}") from error
 
 
 def find_checkpoint(name: str, rehash: bool = False, download: bool = True) -> pathlib.Path:
@@ -135,7 +158,7 @@ def class_names_of(name: str, labels: str | None, model: keras.Model) -> list[st
     Raises:
         ValueError: If the number of names is not that of the outputs.
     """
-    path, classes = resolve_model(name).path, model.output_shape[-1]
+    path, classes = resolve_model(name).path, model.outputs[0].shape[-1]
     if labels is not None:
         names = read_text(labels).splitlines()
         if any("\0" in name for name in names):

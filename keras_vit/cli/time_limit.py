@@ -13,6 +13,7 @@ from keras_vit.cli.plan import RunPlan
 from keras_vit.cli.run_settings import AUTO
 from keras_vit.config import ViTConfig
 from keras_vit.evaluate.counting import count_training_macs
+from keras_vit.progress import duration_text
 from keras_vit.runtime.model import Model
 from keras_vit.train.hyperparameters import Recipe
 from keras_vit.train.run_folder import read_config
@@ -46,10 +47,10 @@ def fit_into_time(plan: RunPlan, make: Callable[[Recipe], Model]) -> Recipe:
     shorter = shorten(recipe, found.seconds, limit, _sizes(model))
     if shorter == recipe:
         return recipe
-    old, minutes = model.input_shape[1], found.seconds / 60
+    old = model.input_shape[1]
     reason = (
         f"; {shorter.steps:,} steps at {shorter.image_size or old} pixels, because "
-        f"{recipe.steps:,} at {old} take about {minutes:,.0f} minutes here, and --minutes is "
+        f"{recipe.steps:,} at {old} take about {duration_text(found.seconds)} here, and --minutes is "
         f"{run.minutes:g}"
     )
     return shorter.replace(source=recipe.source + reason)

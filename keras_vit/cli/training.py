@@ -208,11 +208,12 @@ def evaluate_model(
     unreadable: str = "error",
     as_json: bool = False,
     task: str | None = None,
+    image_size: tuple[int, int] | None = None,
 ) -> None:
     """Prints the accuracy of a model on images, or the metrics of its task."""
     from keras_vit.data.image_set import check_same_classes
 
-    loaded = open_model(model)
+    loaded = open_model(model, image_size)
     names: list[str] | None = names_in_data(model, labels, loaded, find_test_part(data))
     are_known = names != [str(number) for number in range(loaded.output_shape[-1])]
     is_csv = data.lower().endswith(CSV_ENDING)
@@ -243,9 +244,10 @@ def predict_files(
     as_json: bool = False,
     threshold: float = 0.5,
     task: str | None = None,
+    image_size: tuple[int, int] | None = None,
 ) -> None:
     """Prints the most probable classes of image files, their labels, or values of targets."""
-    loaded = open_model(model)
+    loaded = open_model(model, image_size)
     names = class_names_of(model, labels, loaded)
     task = task or task_of(model)
     for path, found in classify_files(loaded, names, files, batch_size, unreadable, task):

@@ -13,7 +13,7 @@ from keras_vit.hub.addresses import is_address
 from keras_vit.hub.card import Card
 from keras_vit.hub.catalog import fetch_weights, find_card, list_weights
 from keras_vit.hub.repositories import NotCachedError
-from keras_vit.pretrained import build_pretrained
+from keras_vit.pretrained import build_pretrained, shape_for
 from keras_vit.variants import find_variant
 from keras_vit.weights.checkpoint import open_checkpoint
 from keras_vit.weights.inspection import inspect_file
@@ -66,6 +66,7 @@ def show_file(
         "variant": info.variant,
         "classes": info.classes,
         "image_size": info.image_size,
+        "input_size": None if info.input_size is None else info.input_size.value,
         "patch_size": info.patch_size,
         "grid": info.grid,
         "sizes": info.sizes,
@@ -114,25 +115,25 @@ def convert_file(
     target: str,
     layout: str,
     variant: str | None = None,
-    image_size: int | None = None,
+    image_size: tuple[int, int] | None = None,
     num_heads: int | None = None,
     prefix: str | None = None,
 ) -> None:
     """Writes a checkpoint, or the model of a run, with the names of another project."""
     check_target(target, layout)
     if resolve_model(source).kind == "keras":
-        if (variant, image_size, num_heads, prefix) != (None,) * 4:
+        if (variant, num_heads, prefix) != (None,) * 3:
             raise ValueError(
                 f"{source!r} is a model, whose architecture is known. Leave out --variant, "
-                "--image-size, --num-heads and --prefix."
+                "--num-heads and --prefix."
             )
-        model = open_model(source)
+        model = open_model(source, image_size)
     else:
         options: dict[str, Any] = {} if num_heads is None else {"num_heads": num_heads}
         with open_checkpoint(find_checkpoint(source), prefix) as checkpoint:
-            if image_size is not None:
-                channels = checkpoint.sizes.get("channels", 3)
-                options["input_shape"] = (image_size, image_size, channels)
+            if image_size is None:
+                checkpoint.keep_size()  # positions are written as they are
+            options["input_shape"] = shape_for(checkpoint, image_size)
             model = build_pretrained(checkpoint, variant=variant, **options)
         say(model.load_report)
     written = save_weights(model, target, layout)

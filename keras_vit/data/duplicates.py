@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from keras_vit.data.decode import decode
 from keras_vit.data.image_set import ImageSet
-from keras_vit.data.progress import Progress
+from keras_vit.progress import Progress
 
 _SIDE = 16
 _BLOCK = 4096  # images that are compared at a time
@@ -78,11 +78,11 @@ def _thumbnails(images: ImageSet) -> np.ndarray:
     pairs = images.read((0, images.num_images), None, 0)
     batches = pairs.map(shrink, tf.data.AUTOTUNE, deterministic=True).batch(_READ)
     thumbnails = np.empty((images.num_images, _SIDE, _SIDE), "uint8")
-    progress, done = Progress("Comparing images", images.num_images), 0
-    for batch in batches.as_numpy_iterator():
-        thumbnails[done : done + len(batch)] = batch
-        done += len(batch)
-        progress.update(done)
+    with Progress("comparing images", images.num_images) as progress:
+        for batch in batches.as_numpy_iterator():
+            done = progress.done + len(batch)
+            thumbnails[progress.done : done] = batch
+            progress.update(done)
     return thumbnails
 
 

@@ -19,8 +19,8 @@ from keras_vit.data.headers import find_problem
 from keras_vit.data.image_files import IMAGE_ENDINGS, find_images, list_files
 from keras_vit.data.image_set import ImageSet
 from keras_vit.data.pixel_range import warn_of_small_range
-from keras_vit.data.progress import Progress
 from keras_vit.errors import printable
+from keras_vit.progress import Progress
 
 _OTHER_IMAGES = (".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".svg")
 # Files of other formats are found too, and reported as unreadable.
@@ -310,10 +310,10 @@ def examine(path: str | os.PathLike[str], check: str, max_pixels: int = MAX_PIXE
 
 def map_files(function: Callable[[_Path], _Result], paths: Sequence[_Path]) -> list[_Result]:
     """Applies a function to files in several threads, and reports how far it is."""
-    progress = Progress("Checking images", len(paths))
     chunks = [paths[start : start + _CHUNK] for start in range(0, len(paths), _CHUNK)]
     results: list[_Result] = []
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    progress = Progress("checking images", len(paths))
+    with progress, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         for found in pool.map(lambda chunk: [function(path) for path in chunk], chunks):
             results += found
             progress.update(len(results))

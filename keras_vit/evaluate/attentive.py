@@ -7,7 +7,7 @@ pooling of this package: cross-attention of the query, an MLP, and a linear clas
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import keras
 import numpy as np
@@ -29,7 +29,7 @@ def attentive_scores(
     test_tokens: np.ndarray,
     classes: int,
     rates: Sequence[float],
-) -> np.ndarray:
+) -> Iterator[np.ndarray]:
     """Computes class scores of test images by attentive probes, one for each learning rate.
 
     Args:
@@ -39,16 +39,14 @@ def attentive_scores(
         classes: Number of classes `K`.
         rates: Learning rates.
 
-    Returns:
-        Array of shape `(R, M, K)`, one row for every rate.
+    Yields:
+        Array of shape `(M, K)` for every rate.
     """
     trainer = _Trainer(tokens, labels, classes)
-    scores = []
     for rate in rates:
         trainer.train(rate)
         mean, stddev = trainer.moments
-        scores.append(batched(trainer.model, (test_tokens - mean) / stddev))
-    return np.stack(scores)
+        yield batched(trainer.model, (test_tokens - mean) / stddev)
 
 
 def attentive_head(

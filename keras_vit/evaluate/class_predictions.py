@@ -18,6 +18,7 @@ from keras_vit.checks import short_repr
 from keras_vit.errors import needing_tensorflow
 from keras_vit.files import write_csv
 from keras_vit.models.heads import class_probabilities
+from keras_vit.progress import Progress
 
 if TYPE_CHECKING:  # reading images needs TensorFlow
     from keras_vit.data.image_set import ImageSet
@@ -166,6 +167,7 @@ def predict_set(
     *,
     class_names: Sequence[str] | None = None,
     num_worst: int = 12,
+    verbose: bool | int = True,
 ) -> Predictions:
     """Predicts the classes of labelled images.
 
@@ -176,6 +178,7 @@ def predict_set(
         class_names: Names of the classes; `None` takes those of the images.
         num_worst: Wrong predictions of which the images are kept. Only these and one batch are in
             memory.
+        verbose: Whether to print, now and then, how many images are predicted.
 
     Returns:
         `Predictions`.
@@ -196,20 +199,24 @@ def predict_set(
     labels, classes, shares, label_probabilities = [], [], [], []
     worst: list[tuple[float, int, np.ndarray]] = []
     size = min(batch_size, images.num_images)
-    for batch, (x, y) in enumerate(eval_batches(images, model, size, one_hot=False)):
-        probabilities = class_probabilities(model, model.predict_on_batch(x))
-        true = np.asarray(y)
-        order = np.argsort(-probabilities, axis=1, kind="stable")
-        order = order[:, : None if order.shape[1] <= _ALL_CLASSES else _KEPT]
-        of_label = probabilities[np.arange(len(true)), true]
-        labels.append(true)
-        classes.append(order)
-        shares.append(np.take_along_axis(probabilities, order, axis=1).astype("float32"))
-        label_probabilities.append(of_label.astype("float32"))
-        wrong = np.flatnonzero(order[:, 0] != true)
-        pixels = np.asarray(x)
-        worst += [(float(of_label[i]), batch * size + int(i), pixels[i].copy()) for i in wrong]
-        worst = sorted(worst, key=lambda item: item[:2])[:num_worst]
+    batches = eval_batches(images, model, size, one_hot=False)
+    task = f"predictions of {images.name}"
+    with Progress(task, images.num_images, "images", verbose) as progress:
+        for batch, (x, y) in enumerate(batches):
+            probabilities = class_probabilities(model, model.predict_on_batch(x))
+            true = np.asarray(y)
+            order = np.argsort(-probabilities, axis=1, kind="stable")
+            order = order[:, : None if order.shape[1] <= _ALL_CLASSES else _KEPT]
+            of_label = probabilities[np.arange(len(true)), true]
+            labels.append(true)
+            classes.append(order)
+            shares.append(np.take_along_axis(probabilities, order, axis=1).astype("float32"))
+            label_probabilities.append(of_label.astype("float32"))
+            wrong = np.flatnonzero(order[:, 0] != true)
+            pixels = np.asarray(x)
+            worst += [(float(of_label[i]), batch * size + int(i), pixels[i].copy()) for i in wrong]
+            worst = sorted(worst, key=lambda item: item[:2])[:num_worst]
+            progress.update(progress.done + len(true))
     return Predictions(
         source=images.name,
         names=images.file_names(),

@@ -29,6 +29,7 @@ from keras_vit.checks import check_choice, short_repr
 from keras_vit.errors import needing_tensorflow
 from keras_vit.files import explain_full_disk, no_link, write_atomically
 from keras_vit.models.feature_extraction import features_of, head_input_stage
+from keras_vit.progress import Progress
 from keras_vit.reading import read_array, read_json
 from keras_vit.resume.folder_lock import FolderLock
 from keras_vit.runtime.compilers import ChosenByBatch, xla_for_inference
@@ -71,6 +72,7 @@ def store_features(
     batch_size: int = 32,
     dtype: str = "float32",
     worker: tuple[int, int] = (0, 1),
+    verbose: bool | int = True,
 ) -> Features:
     """Computes the features of images once, and keeps them in a folder as `.npy` files.
 
@@ -93,6 +95,7 @@ def store_features(
         dtype: `"float32"`, or `"float16"` for half the disk.
         worker: Index of this process and number of processes. Each computes a part of the images
             and keeps it in files of its own; `load_features` then reads all parts.
+        verbose: Whether to print, now and then, how far it is and how long the rest will take.
 
     Returns:
         The `Features` of this worker's images.
@@ -135,7 +138,9 @@ def store_features(
         begin, end = (images.num_images * i // part.count for i in (part.index, part.index + 1))
         if not part.path(".npy").exists():
             rows = _rows(images, begin + done, end)
-            _compute(part, facts, network, rows, transform, batch_size, done, end - begin)
+            task = f"features in {part.folder}"
+            with Progress(task, end - begin, "images", verbose, done) as progress:
+                _compute(part, facts, network, rows, transform, batch_size, progress)
         else:
             done = end - begin
     found = part.load()
@@ -297,12 +302,13 @@ def _compute(
     images: ImageSet | None,
     transform: InputTransform,
     batch_size: int,
-    done: int,
-    total: int,
+    progress: Progress,
 ) -> None:
     """Computes the missing rows, and records from time to time how many are there."""
     from keras_vit.data.batches import eval_batches
 
+    done, total = progress.done, progress.total
+    assert total is not None
     files: list[io.BufferedRandom] = []
     saved = time.monotonic()
     batches = () if images is None else eval_batches(
@@ -327,6 +333,7 @@ def _compute(
             if is_due:
                 part.save(facts, done)
                 saved = time.monotonic()
+            progress.update(done)
     if done != total:
         raise ValueError(f"{done} of {total} images were read. The images changed meanwhile.")
     part.finish()

@@ -8,7 +8,7 @@ has a closed form: there is no training, and the result depends only on the feat
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -16,6 +16,7 @@ import numpy as np
 
 from keras_vit.errors import needing_tensorflow
 from keras_vit.models.feature_extraction import features_of, head_input_stage
+from keras_vit.progress import Progress
 
 _REGULARIZATION = 2.0**10  # of big_vision today
 _BIAS = 100.0  # a large constant feature, so that the bias is hardly regularised
@@ -153,6 +154,7 @@ def evaluate_few_shot(
     regularizations: Sequence[float] = (_REGULARIZATION,),
     seed: int | None = None,
     stage: str | None = None,
+    verbose: bool | int = True,
 ) -> dict[int, np.ndarray]:
     """Computes the few-shot accuracy of a frozen model's features.
 
@@ -169,6 +171,7 @@ def evaluate_few_shot(
         regularizations: As for `few_shot_scores`.
         seed: As for `pick_shots`.
         stage: Name of the layer whose output is the features; `None` takes the input of the head.
+        verbose: Whether to print, now and then, how many images are computed.
 
     Returns:
         As for `few_shot_accuracy`.
@@ -181,41 +184,11 @@ def evaluate_few_shot(
     """
     stage = stage or head_input_stage(model)
     part = features_of(model, stage)
-    features, labels = _features_and_labels(part, stage, _transformed(train, model))
-    test_features, test_labels = _features_and_labels(part, stage, _transformed(test, model))
+    features, labels = _features_and_labels(part, stage, train, model, verbose)
+    test_features, test_labels = _features_and_labels(part, stage, test, model, verbose)
     return few_shot_accuracy(
         features, labels, test_features, test_labels, shots, regularizations, seed
     )
-
-
-def rank_regularizations(accuracies: Mapping[str, Mapping[int, np.ndarray]]) -> dict[int, int]:
-    """Chooses the regularisation strength for each number of shots, over many data sets.
-
-    As in the official evaluation of 2020: each data set ranks the strengths by accuracy, and the
-    strength with the best mean rank is chosen. No strength is tuned on a single test set.
-
-    Args:
-        accuracies: Dictionary from names of data sets to results of `few_shot_accuracy`, all with
-            the same shots and strengths.
-
-    Returns:
-        Dictionary from the number of shots to the index of the chosen strength.
-
-    Raises:
-        ValueError: If there are no data sets, or they differ in shots or strengths.
-    """
-    tables = list(accuracies.values())
-    shapes = {tuple((count, np.shape(row)) for count, row in table.items()) for table in tables}
-    if len(shapes) != 1:
-        raise ValueError(
-            "All datasets must have the same shots and strengths, and there must be at least one. "
-            f"Received: { ({name: list(table) for name, table in accuracies.items()}) }."
-        )
-    ranks = {
-        count: np.mean([np.argsort(np.argsort(table[count])) for table in tables], axis=0)
-        for count in tables[0]
-    }
-    return {count: int(np.argmax(rank)) for count, rank in ranks.items()}
 
 
 def _check(
@@ -249,12 +222,18 @@ def _with_bias(x: np.ndarray) -> np.ndarray:
     return np.concatenate([x, np.full((len(x), 1), _BIAS)], axis=1)
 
 
-def _features_and_labels(part: keras.Model, stage: str, data: Any) -> tuple[np.ndarray, np.ndarray]:
+def _features_and_labels(
+    part: keras.Model, stage: str, data: Any, model: keras.Model, verbose: bool | int
+) -> tuple[np.ndarray, np.ndarray]:
     features, labels = [], []
-    for images, classes in _batches(data):
-        x = np.asarray(part.predict_on_batch(images)[stage], "float32")
-        features.append(x.reshape(len(x), -1, x.shape[-1]).mean(axis=1))
-        labels.append(np.asarray(classes))
+    total = len(data[0]) if isinstance(data, tuple) else getattr(data, "num_images", None)
+    task = f"features of {getattr(data, 'name', 'images')}"
+    with Progress(task, total, "images", verbose) as progress:
+        for images, classes in _batches(_transformed(data, model)):
+            x = np.asarray(part.predict_on_batch(images)[stage], "float32")
+            features.append(x.reshape(len(x), -1, x.shape[-1]).mean(axis=1))
+            labels.append(np.asarray(classes))
+            progress.update(progress.done + len(x))
     if not features:
         raise ValueError("There must be at least one batch of images and labels. Received: none.")
     return np.concatenate(features), np.concatenate(labels)

@@ -7,9 +7,7 @@ neighbours, the learning rate of the attentive probe, which takes tokens.
 
 from __future__ import annotations
 
-import importlib.util
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -18,17 +16,12 @@ import numpy as np
 from keras_vit.checks import check_choice
 from keras_vit.evaluate.attentive import attentive_head, attentive_scores
 from keras_vit.evaluate.few_shot import few_shot_scores
-from keras_vit.installation import pip_install
+from keras_vit.evaluate.logistic import logistic_path
 from keras_vit.layers.float32 import Float32Policy
 from keras_vit.layers.neighbors import NearestNeighbors
+from keras_vit.progress import Progress
 
-_STDDEV_FLOOR = 1e-5  # as in few-shot evaluation
-_STEPS = 2000  # of L-BFGS at most
 _CHUNK = 1024  # rows of similarities at a time
-_NO_SKLEARN = (
-    f"A logistic probe needs scikit-learn. Install it: {pip_install('probe')}; or take "
-    'method "ridge" or "knn".'
-)
 
 
 class Probe(NamedTuple):
@@ -36,7 +29,7 @@ class Probe(NamedTuple):
 
     Args:
         settings: Settings to choose from, in ascending order.
-        scores: Scores of test features for each setting, array `(R, M, K)`. Arguments: features
+        scores: Scores of test features, `(M, K)` for each setting in turn. Arguments: features
             `(n, D)`, labels `(n,)`, test features `(M, D)`, classes `K`, settings.
         head: Makes the layer from features to scores. Arguments: features, labels, classes,
             setting.
@@ -45,7 +38,9 @@ class Probe(NamedTuple):
     """
 
     settings: tuple[float, ...]
-    scores: Callable[[np.ndarray, np.ndarray, np.ndarray, int, Sequence[float]], np.ndarray]
+    scores: Callable[
+        [np.ndarray, np.ndarray, np.ndarray, int, Sequence[float]], Iterable[np.ndarray]
+    ]
     head: Callable[[np.ndarray, np.ndarray, int, float], keras.Layer]
     name: str
     takes_tokens: bool = False
@@ -59,6 +54,7 @@ def cross_validate(
     settings: Sequence[float] | None = None,
     folds: int = 5,
     seed: int = 0,
+    verbose: bool | int = True,
 ) -> dict[float, float]:
     """Computes the accuracy of a probe for each setting, by cross-validation.
 
@@ -70,6 +66,7 @@ def cross_validate(
         settings: Settings to compare; `None` takes those of the method.
         folds: Parts of the images; each is held out once. Every class is spread over them evenly.
         seed: Seed of the choice of the parts.
+        verbose: Whether to print, now and then, which fit runs and how long the rest will take.
 
     Returns:
         Accuracy in [0, 1] over all images by setting, in ascending order.
@@ -83,11 +80,18 @@ def cross_validate(
     fewest = len(labels) - int(np.bincount(numbers).max())  # images of the smallest training part
     chosen = _usable(probe, method, settings, fewest)
     right = np.zeros(len(chosen))
-    for number in range(folds):
-        out = numbers == number
-        if out.any():
-            scores = probe.scores(features[~out], labels[~out], features[out], classes, chosen)
-            right += (scores.argmax(axis=-1) == labels[out]).sum(axis=-1)
+    with Progress(f"{method} probe", folds * len(chosen), "fits", verbose) as progress:
+        for number in range(folds):
+            out = numbers == number
+            now = f"fold {number + 1} of {folds}"
+            progress.update(number * len(chosen), f"{now}, {probe.name}={chosen[0]:g}")
+            if not out.any():
+                continue
+            found = probe.scores(features[~out], labels[~out], features[out], classes, chosen)
+            for index, scores in enumerate(found):
+                right[index] += (scores.argmax(axis=-1) == labels[out]).sum()
+                following = f"{now}, {probe.name}={chosen[min(index + 1, len(chosen) - 1)]:g}"
+                progress.update(progress.done + 1, following)
     return dict(zip(chosen, (right / len(labels)).tolist(), strict=True))
 
 
@@ -170,22 +174,19 @@ def _usable(
     return chosen
 
 
-def check_possible(method: str, folds: int, num_images: int) -> None:
-    """Checks what can be checked before features are computed.
+def check_possible(folds: int, num_images: int) -> None:
+    """Checks the number of folds before features are computed.
 
     Raises:
-        ImportError: If scikit-learn is missing for a logistic probe.
         ValueError: If there are not as many images as folds.
     """
-    if method == "logistic" and importlib.util.find_spec("sklearn") is None:
-        raise ImportError(_NO_SKLEARN)
     if not 2 <= folds <= num_images:
         raise ValueError(f"`folds` must be 2 to {num_images}, the images. Received: {folds}.")
 
 
 def _fold_numbers(labels: np.ndarray, classes: int, folds: int, seed: int) -> np.ndarray:
     """A fold for each image; every class is spread over all folds."""
-    check_possible("ridge", folds, len(labels))
+    check_possible(folds, len(labels))
     random = np.random.default_rng(seed)
     numbers = np.zeros(len(labels), int)
     begin = 0
@@ -196,47 +197,21 @@ def _fold_numbers(labels: np.ndarray, classes: int, folds: int, seed: int) -> np
     return numbers
 
 
-def _logistic_path(
-    features: np.ndarray, labels: np.ndarray, classes: int, strengths: Sequence[float]
-) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Kernel and bias for features as they are, for each `C`, from the smallest on."""
-    try:
-        from sklearn.exceptions import ConvergenceWarning
-        from sklearn.linear_model import LogisticRegression
-    except ImportError as error:
-        raise ImportError(_NO_SKLEARN) from error
-    mean, stddev = features.mean(axis=0), features.std(axis=0) + _STDDEV_FLOOR
-    x = (features - mean) / stddev
-    solver = LogisticRegression(max_iter=_STEPS, warm_start=True)  # starts at the last solution
-    found = []
-    for strength in strengths:
-        solver.set_params(C=strength)
-        with warnings.catch_warnings():  # nearly no regularisation: the last step is good enough
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            solver.fit(x, labels)
-        weights, bias = solver.coef_.T, solver.intercept_
-        if classes == 2:  # one score, of the second class against the first
-            weights, bias = np.c_[-weights / 2, weights / 2], np.r_[-bias / 2, bias / 2]
-        kernel = weights / stddev[:, None]
-        found.append((kernel, bias - mean @ kernel))
-    return found
-
-
 def _logistic_scores(
     features: np.ndarray,
     labels: np.ndarray,
     test_features: np.ndarray,
     classes: int,
     strengths: Sequence[float],
-) -> np.ndarray:
-    path = _logistic_path(features, labels, classes, strengths)
-    return np.stack([test_features @ kernel + bias for kernel, bias in path])
+) -> Iterator[np.ndarray]:
+    for kernel, bias in logistic_path(features, labels, classes, strengths):
+        yield test_features @ kernel + bias
 
 
 def _logistic_head(
     features: np.ndarray, labels: np.ndarray, classes: int, strength: float
 ) -> keras.Layer:
-    return _dense(*_logistic_path(features, labels, classes, [strength])[0])
+    return _dense(*next(logistic_path(features, labels, classes, [strength])))
 
 
 def _ridge_head(

@@ -18,6 +18,7 @@ from keras_vit.checks import short_repr
 from keras_vit.errors import needing_tensorflow
 from keras_vit.files import write_csv
 from keras_vit.models.heads import class_probabilities
+from keras_vit.progress import Progress
 
 if TYPE_CHECKING:  # reading images needs TensorFlow
     from keras_vit.data.image_set import ImageSet
@@ -211,6 +212,7 @@ def predict_targets(
     *,
     class_names: Sequence[str] | None = None,
     num_worst: int = 12,
+    verbose: bool | int = True,
 ) -> LabelPredictions | ValuePredictions:
     """Predicts the labels or the regression targets of images.
 
@@ -220,6 +222,7 @@ def predict_targets(
         batch_size: Images per step.
         class_names: Names of labels or targets; `None` takes those of the images.
         num_worst: Images with the largest errors that are kept.
+        verbose: Whether to print, now and then, how many images are predicted.
 
     Returns:
         `LabelPredictions` or `ValuePredictions`.
@@ -235,21 +238,24 @@ def predict_targets(
     outputs, targets = [], []
     worst: list[tuple[float, int, np.ndarray]] = []
     scale = np.maximum(np.std(np.asarray(images.labels, "float64"), axis=0), 1e-12)
-    size, offset = min(batch_size, images.num_images), 0
-    for x, y in eval_batches(images, model, size):
-        raw = np.asarray(model.predict_on_batch(x), "float64")
-        true, found = np.asarray(y, "float64"), class_probabilities(model, raw, images.task)
-        if images.task == "multi_label":
-            chosen = np.clip(np.where(true > 0, found, 1 - found), 1e-12, 1)
-            losses = -np.log(chosen).sum(axis=1)
-        else:
-            losses = np.abs((found - true) / scale).max(axis=1)
-        pixels = np.asarray(x)
-        worst += [(-float(loss), offset + i, pixels[i].copy()) for i, loss in enumerate(losses)]
-        worst = sorted(worst, key=lambda item: item[:2])[:num_worst]
-        outputs.append(found)
-        targets.append(true)
-        offset += len(true)
+    size = min(batch_size, images.num_images)
+    task = f"predictions of {images.name}"
+    with Progress(task, images.num_images, "images", verbose) as progress:
+        for x, y in eval_batches(images, model, size):
+            raw = np.asarray(model.predict_on_batch(x), "float64")
+            true, found = np.asarray(y, "float64"), class_probabilities(model, raw, images.task)
+            if images.task == "multi_label":
+                chosen = np.clip(np.where(true > 0, found, 1 - found), 1e-12, 1)
+                losses = -np.log(chosen).sum(axis=1)
+            else:
+                losses = np.abs((found - true) / scale).max(axis=1)
+            pixels = np.asarray(x)
+            offset = progress.done
+            worst += [(-float(loss), offset + i, pixels[i].copy()) for i, loss in enumerate(losses)]
+            worst = sorted(worst, key=lambda item: item[:2])[:num_worst]
+            outputs.append(found)
+            targets.append(true)
+            progress.update(offset + len(true))
     make = LabelPredictions if images.task == "multi_label" else ValuePredictions
     return make(
         source=images.name,

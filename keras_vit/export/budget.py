@@ -30,6 +30,7 @@ from keras_vit.export.search import Candidate, Search
 from keras_vit.export.serving import library_versions
 from keras_vit.files import write_atomically
 from keras_vit.intervals import drop_interval, wilson_interval
+from keras_vit.progress import Progress
 
 if TYPE_CHECKING:
     from keras_vit.data.image_set import ImageSet
@@ -109,6 +110,7 @@ def export_within_budget(
     calibration: ImageSet | None = None,
     labels: Sequence[str] | None = None,
     preprocessing: Preprocessing | None = None,
+    verbose: bool | int = True,
 ) -> BudgetReport:
     """Exports the smallest or fastest file whose top-1 accuracy falls by no more than a budget.
 
@@ -132,6 +134,7 @@ def export_within_budget(
             formats `"onnx"` and `"saved_model"`, which need none.
         labels: Class names in order; `None` takes those of `images`.
         preprocessing: Preprocessing of the images; `None` takes the model's own.
+        verbose: Whether to print, now and then, which of the candidates is tried.
 
     Returns:
         A `BudgetReport`.
@@ -164,7 +167,9 @@ def export_within_budget(
             images, calibration = images.split(min(_CALIBRATION, max(1, images.num_images // 5)))
         samples = list(_decoded(calibration, inference))
     batches = _read_batches(images, inference)
-    before = _answers(inference.run, batches, inference)
+    precisions = [each for each in FORMATS[to].searched if each != "int4" or _has_int4(model)]
+    task = f"{to} within a budget of {budget:.2%}"
+    progress = Progress(task, len(precisions), "candidates", verbose)
     answers: dict[Candidate, _Answers] = {}
 
     def measure(candidate: Candidate, runner: Runner) -> None:
@@ -177,13 +182,16 @@ def export_within_budget(
         "labels": list(images.class_names if labels is None else labels),
         "preprocessing": inference.preprocessing,
     }
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, progress:
+        progress.update(0, "the model itself")
+        before = _answers(inference.run, batches, inference)
         pixels = next(batches.as_numpy_iterator())[0][:1]
-        search = Search(model, pathlib.Path(folder), pixels, measure, samples, **options)
-        for precision in FORMATS[to].searched:
-            if precision != "int4" or _has_int4(model):
-                search.add(Candidate(to, precision))
+        search = Search(model, pathlib.Path(folder), pixels, measure, samples, progress, **options)
+        for precision in precisions:
+            search.add(Candidate(to, precision))
         if to == "litert" and _needs_float_layers(search.candidates, budget, goal):
+            progress.total = None  # as many as the search of layers needs
+            progress.update(progress.done, "errors of all layers")
             errors = litert_errors(model, samples, preprocessing=inference.preprocessing)
             names = [part_of_name(row.tensor) for row in errors]
             _search_fewest(
@@ -212,6 +220,12 @@ def export_within_budget(
 
 
 def _check_task(images: ImageSet, inference: Inference) -> None:
+    if inference.classes is None:
+        raise ValueError(
+            f"A budget is about top-1 accuracy. Received: {inference.source.name!r} with outputs "
+            f"{', '.join(inference.model.output)}, and no classes. Export it in the precision that "
+            "you want; the report has the largest difference."
+        )
     if images.task != "single_label" or images.num_classes != inference.classes:
         raise ValueError(
             "A budget is about top-1 accuracy, and needs images with one class each, of the "
@@ -326,12 +340,14 @@ def _answers(run: Runner, batches: Any, inference: Inference) -> _Answers:
     """The most probable class of every image, and the probability of its own."""
     names = [name for name, same in inference.names.items() if same == "logits"]
     parts = []
-    for pixels, labels in batches.as_numpy_iterator():
-        outputs = run(pixels)
-        logits = outputs["logits" if "logits" in outputs else names[0]].astype("float64")
-        shares = np.exp(logits - logits.max(axis=-1, keepdims=True))
-        shares /= shares.sum(axis=-1, keepdims=True)
-        parts.append((labels, logits.argmax(-1), shares[np.arange(len(labels)), labels]))
+    with Progress("answers", None, "images") as progress:
+        for pixels, labels in batches.as_numpy_iterator():
+            outputs = run(pixels)
+            logits = outputs["logits" if "logits" in outputs else names[0]].astype("float64")
+            shares = np.exp(logits - logits.max(axis=-1, keepdims=True))
+            shares /= shares.sum(axis=-1, keepdims=True)
+            parts.append((labels, logits.argmax(-1), shares[np.arange(len(labels)), labels]))
+            progress.update(progress.done + len(labels))
     return _Answers(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
 

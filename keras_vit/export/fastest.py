@@ -22,6 +22,7 @@ from keras_vit.export.runners import Runner
 from keras_vit.export.search import Candidate, Search, table
 from keras_vit.export.verify import Images, compare, expected_outputs, verification_images
 from keras_vit.files import write_atomically
+from keras_vit.progress import Progress
 
 
 class OptimizedModel:
@@ -74,6 +75,7 @@ def optimize(
     preprocessing: Preprocessing | None = None,
     seconds: float = 10.0,
     activation: str | None = None,
+    verbose: bool | int = True,
 ) -> OptimizedModel:
     """Finds the fastest runtime for a model on this machine.
 
@@ -98,6 +100,7 @@ def optimize(
         seconds: Time of all calls that are timed, and of the pauses before them.
         activation: As for the exports: `"linear"` for regression, which is also the default of a
             model with one output and no activation.
+        verbose: Whether to print, now and then, which of the candidates is tried.
 
     Returns:
         An `OptimizedModel`; printed, it is a table.
@@ -143,13 +146,16 @@ def optimize(
         candidate.max_difference = report.max_difference
 
     options = {"images": pixels, "preprocessing": preprocessing, "activation": activation}
-    search = Search(model, folder, pixels[:batch_size], measure, list(pixels), **options)
+    for candidate in candidates:
+        if candidate.precision == "int8" and images is None:
+            candidate.problem = "int8 is calibrated with `images`"
+    possible = [candidate for candidate in candidates if candidate.problem is None]
+    progress = Progress("fastest runtime", len(possible), "candidates", verbose)
+    search = Search(model, folder, pixels[:batch_size], measure, list(pixels), progress, **options)
     try:
-        for candidate in candidates:
-            if candidate.precision == "int8" and images is None:
-                candidate.problem = "int8 is calibrated with `images`"
-        search.add_possible(each for each in candidates if each.problem is None)
-        search.time(search.runners, seconds)
+        with progress:
+            search.add_possible(possible)
+            search.time(search.runners, seconds)
         allowed = [candidate for candidate in search.runners if _agrees(candidate, min_agreement)]
         if not allowed:
             raise ExportMismatchError(

@@ -20,7 +20,13 @@ from keras_vit.data.any_aspect import fit_patches
 from keras_vit.data.transforms import normalize
 from keras_vit.layers.float32 import Float32Policy
 from keras_vit.models.cloning import change_config, clone
-from keras_vit.models.graph import final_activation, head_input
+from keras_vit.models.graph import (
+    final_activation,
+    final_operation,
+    head_input,
+    is_headless,
+    single_input,
+)
 from keras_vit.models.lora import lora_layers
 from keras_vit.models.quantized import (
     check_quantized,
@@ -41,6 +47,10 @@ _ACTIVATIONS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
     "sigmoid": tf.nn.sigmoid,
 }
 _NO_ACTIVATION = "linear"
+# Operations that end no classifier: norms and pooling of embeddings, and bounds of a regression.
+_NORMS = ("LayerNormalization", "RMSNorm", "RMSNormalization", "UnitNormalization", "Normalize")
+_POOLING = ("TokenPooling", "MeanPooling", "AttentionPooling")
+_NO_CLASSES = (*_NORMS, *_POOLING, "ReLU", "Relu", "Softplus", "Tanh", "Exp", "Clip")
 _KERAS_EXPORT = (
     'Keras\'s own `model.export(path, format="tf_saved_model")`, also "litert", "onnx" and '
     '"openvino", takes sequences (`TimeDistributed`) and several inputs, without decoding, labels '
@@ -59,7 +69,7 @@ class Inference:
 
     Args:
         model: Functional model with a dict of outputs: `logits` if it has a head, `features` if
-            the input of the head is known; those of `source` if that gives a dict of several.
+            the input of the head is known; otherwise those of `source`, under their own names.
         preprocessing: Preprocessing of the images.
         normalizes: Whether pixels are normalised here, because the model does not do it itself.
         activation: Function from logits to probabilities, `"softmax"` or `"sigmoid"`, or
@@ -67,7 +77,7 @@ class Inference:
         source: The model that was prepared.
         steps: Training steps of `source` at that time.
         names: Names that `source` itself gives its outputs, each with the output that has its
-            values; empty if `source` gives no dict.
+            values; empty if `source` gives no dict, but the logits or features of one output.
     """
 
     model: keras.Model
@@ -221,13 +231,16 @@ def prepare(
     """Rebuilds a model for inference in one precision.
 
     Args:
-        model: A functional model from one batch of images to one output, or to a dict of outputs,
-            which keep their names.
+        model: A functional or sequential model from one batch of images to one output, or to a dict
+            of outputs, which keep their names. One output of shape `(B, K)` is `logits`, unless
+            its last operation ends no classifier; others keep their values and have the name of
+            the layer that gives them.
         precision: Precision of the computation: `"float32"`, `"bfloat16"` or `"float16"`. Outputs
             are always float32.
         preprocessing: Preprocessing of the images; `None` takes the model's own.
         activation: Function from logits to probabilities; `None` takes the activation of the head,
-            or softmax if the head has none; `"linear"` gives no probabilities.
+            or softmax if the head has none; `"linear"` leaves outputs as they are, without
+            probabilities. `"softmax"` or `"sigmoid"` says that maps are logits too.
         merge: Whether the layers are changed for inference. If not, low-rank updates and quantised
             kernels stay as they are, and the model computes in its own precision.
         any_size: Whether the format takes images of any size, if the model does.
@@ -243,6 +256,8 @@ def prepare(
     """
     check_model(model, any_size, any_aspect)
     source, steps = model, _count_steps(model)
+    if isinstance(model, keras.Sequential):  # which has outputs, but none in their structure
+        model = Model(single_input(model), model.outputs[0], name=model.name)
     known = (*_ACTIVATIONS, _NO_ACTIVATION)
     if activation not in (None, *known):
         raise ValueError(
@@ -252,27 +267,32 @@ def prepare(
     preprocessing, normalizes = _find_preprocessing(model, preprocessing)
     head = _head_activation(model)
     keys = list(model.output) if isinstance(model.output, dict) else []
-    classifies = not keys or _gives_classes(model, head, activation)
+    classifies = _gives_classes(model, head, activation)
     inner = "linear" if keys else final_activation(model)
-    if head == "linear" and inner in _ACTIVATIONS and activation != _NO_ACTIVATION:
+    if classifies and head == "linear" and inner in _ACTIVATIONS and activation != _NO_ACTIVATION:
         raise ValueError(
             f"{model.name!r} ends in {inner}, not in a layer with activation={inner!r}, so its "
             "outputs are probabilities and would be exported as logits. Export the model without "
             'it, or pass activation="linear": then `logits` are the outputs as they are.'
         )
-    if not classifies:
-        head = "linear"  # nothing is known about these outputs, so they stay as they are
-    name = "logits"
+    if not classifies or activation == _NO_ACTIVATION:
+        head = "linear"  # these outputs stay as they are
+    name, is_dict = "logits" if merge or head == "linear" else "probabilities", bool(keys)
+    if not (classifies or is_dict or is_headless(model)):
+        name = _own_name(model)
+        keys = [name]
+    if activation is None:
+        scores = "softmax" if classifies or "logits" in keys else _NO_ACTIVATION
+        activation = head if head in _ACTIVATIONS else scores
     if merge:
         model = _clone(model, POLICIES[precision], linear_head=head != "linear")
-    elif head != "linear":
-        name = "probabilities"
-    named = _with_named_outputs(model, name) if classifies else model
+    if classifies or not is_dict:
+        model = _with_named_outputs(model, name, classifies)
     return Inference(
-        model=named,
+        model=model,
         preprocessing=preprocessing,
         normalizes=normalizes,
-        activation=activation or (head if head in _ACTIVATIONS else "softmax"),
+        activation=activation,
         source=source,
         steps=steps,
         names={
@@ -323,6 +343,8 @@ def check_labels(
 ) -> list[str]:
     """Checks class labels. The default is the class names of the model, or else the indices.
 
+    Outputs without classes, such as maps, may have labels too, one for each channel.
+
     Labels of several classes are allowed, as ImageNet has them, with a warning that names them.
 
     Raises:
@@ -333,6 +355,8 @@ def check_labels(
         labels = getattr(model, "class_names", None)
     if labels is None:
         return [str(index) for index in range(classes or 0)]
+    if classes is None and model is not None and len(model.outputs) == 1 and not is_headless(model):
+        classes = model.outputs[0].shape[-1]
     if isinstance(labels, str) or len(labels) != (classes or 0):
         received = f"the string {labels!r}" if isinstance(labels, str) else f"{len(labels)} labels"
         raise ValueError(
@@ -440,9 +464,28 @@ def _head_activation(model: keras.Model) -> str:
 
 
 def _gives_classes(model: keras.Model, head: str, activation: str | None) -> bool:
-    """Whether a dict of outputs has one entry, the logits or probabilities of a head."""
-    known = head == "linear" or (head in _ACTIVATIONS and activation in (None, head))
-    return len(model.outputs) == 1 and known and head_input(model) is not None
+    """Whether the output of a model is logits or probabilities of classes.
+
+    Of a dict, the one entry is if a head gives it. Others, of shape `(B, K)`, are unless their
+    last operation says otherwise. Maps are, if a user names the activation that follows them.
+    """
+    if len(model.outputs) != 1 or is_headless(model):
+        return False
+    is_vector = len(model.outputs[0].shape) == 2
+    if isinstance(model.output, dict):
+        known = head == "linear" or (head in _ACTIVATIONS and activation in (None, head))
+        return is_vector and known and head_input(model) is not None
+    if activation in _ACTIVATIONS:
+        return True
+    is_known = final_activation(model) in (*_ACTIVATIONS, _NO_ACTIVATION)
+    return is_vector and is_known and type(final_operation(model)).__name__ not in _NO_CLASSES
+
+
+def _own_name(model: keras.Model) -> str:
+    """Name of the layer that gives the output, without the number that Keras adds to its own."""
+    last = final_operation(model)
+    name, own = re.sub(r"_\d+$", "", last.name), type(last).__name__.lower()
+    return name if name.replace("_", "") == own else last.name
 
 
 def _last_layer(model: keras.Model) -> keras.Operation | None:
@@ -482,13 +525,13 @@ def _clone(model: keras.Model, policy: str, linear_head: bool) -> keras.Model:
     return clone(model, config, lambda layer: float_values(layer) or folded_values(layer))
 
 
-def _with_named_outputs(model: keras.Model, name: str) -> keras.Model:
-    """Builds a model with the outputs `features` and `name`, as far as they exist."""
+def _with_named_outputs(model: keras.Model, name: str, classifies: bool) -> keras.Model:
+    """Builds a model with the output `name`, and `features` in front of a head."""
     output = model.outputs[0]
     several = {tensor.name: tensor for tensor in model.inputs}
     inputs = several if len(several) > 1 else model.inputs
-    if getattr(getattr(model, "config", None), "classes", 0) is None:
+    if is_headless(model):
         return Model(inputs, {"features": output}, name=EXPORTED)
-    features = head_input(model)
+    features = head_input(model) if classifies else None
     outputs = {name: output} if features is None else {"features": features, name: output}
     return Model(inputs, outputs, name=EXPORTED)

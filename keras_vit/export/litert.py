@@ -9,7 +9,6 @@ import io
 import json
 import os
 import pathlib
-import re
 import tempfile
 import types
 import zipfile
@@ -19,10 +18,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.checks import check_choice
 from keras_vit.config import Preprocessing
 from keras_vit.export.formats import FORMATS
-from keras_vit.export.freeze import constants_of, with_weights
 from keras_vit.export.inference import (
     Inference,
     check_address_space,
@@ -44,8 +41,8 @@ from keras_vit.export.verify import (
 )
 from keras_vit.files import local_or_remote, write_atomically
 from keras_vit.installation import needing
+from keras_vit.progress import Progress
 
-_ERF = r"chlo.erf \1 : \2 -> \2"
 _BLOCK = 32  # weights that share a scale in int4
 
 
@@ -62,7 +59,7 @@ def export_litert(
     preprocessing: Preprocessing | None = None,
     activation: str | None = None,
     tolerance: float | None = None,
-    converter: str = "tensorflow",
+    verbose: bool | int = True,
 ) -> ExportReport:
     """Exports a model to a LiteRT file of built-in operators, and checks it against the model.
 
@@ -90,17 +87,14 @@ def export_litert(
         preprocessing: Preprocessing of the images; `None` takes the model's own.
         activation: As for `export_onnx`.
         tolerance: Largest difference allowed, relative to the largest logit.
-        converter: `"tensorflow"`, TensorFlow's converter; or `"litert"`, the package
-            `litert-converter`, which takes its place: for `"float32"` and `"int4"`, with a fixed
-            batch size.
+        verbose: Whether to print, now and then, which step runs and how long it has taken.
 
     Returns:
         An `ExportReport`.
 
     Raises:
         FileExistsError: If `path` exists.
-        ImportError: If `ai_edge_litert`, for `"int4"` `ai_edge_quantizer`, or for the converter
-            `"litert"` `litert_converter`, is not installed.
+        ImportError: If `ai_edge_litert`, or for `"int4"` `ai_edge_quantizer`, is not installed.
         MemoryError: If a limit of the process leaves too little address space.
         OSError: If `path` cannot be written.
         ValueError: If the model cannot be exported, the number of labels is wrong, or `"int8"` has
@@ -113,32 +107,31 @@ def export_litert(
     """
     check_precision(precision, FORMATS["litert"].tolerances)
     inference = prepare(model, preprocessing=preprocessing, activation=activation, any_aspect=True)
-    if inference.takes_patches and (precision.startswith("int") or converter != "tensorflow"):
+    if inference.takes_patches and precision.startswith("int"):
         raise ValueError(
             f"{model.name!r} takes images of any aspect ratio (max_num_patches), and is converted "
-            f'in float precision by converter="tensorflow". Received: precision={precision!r}, '
-            f"converter={converter!r}."
+            f"in float precision. Received: precision={precision!r}."
         )
     outputs = check_outputs(inference, outputs)
     labels = check_labels(labels, inference.classes, model)
     pixels, of_task = verification_images(images, inference), images is not None
-    _check_converter(converter, precision, batch_size)
     if precision == "int4":
         import_quantizer()  # before any work
         _check_int4(inference.source)
     samples = calibration_pixels(inference, precision, calibration, float_layers)
     if samples is not None and batch_size != 1:
         raise ValueError(f'precision="int8" needs batch_size=1. Received: {batch_size}.')
-    with write_atomically(path) as unfinished:
-        data, _ = _convert(
-            inference, outputs, precision, batch_size, samples, float_layers, converter
-        )
+    progress = Progress("export to LiteRT", 2, "steps", verbose)
+    with write_atomically(path) as unfinished, progress:
+        progress.step(f"converting to {precision}")
+        data, _ = _convert(inference, outputs, precision, batch_size, samples, float_layers)
         if not inference.takes_patches:
             classes = [name for name in outputs if _has_classes(inference, name)]
             data = add_metadata(data, inference.source.name, inference.input_shape[-1], classes)
         unfinished.write_bytes(data)
         _pack(unfinished, inference, precision, labels)
         _check_operators(unfinished)
+        progress.step("checking against the model")
         kind = unfinished, "litert", precision, load_litert(unfinished)
         report = check_file(*kind, inference, pixels, of_task, tolerance, batch_size or 4)
     return dataclasses.replace(report, path=local_or_remote(path))
@@ -177,13 +170,9 @@ def _convert(
     batch_size: int | None,
     samples: np.ndarray | None,
     float_layers: Sequence[str],
-    package: str = "tensorflow",
 ) -> tuple[bytes, list[LayerError]]:
     """Converts through a SavedModel with one signature, which names the tensors."""
     check_address_space(inference)
-    if package == "litert":
-        data = _convert_stablehlo(inference, outputs, batch_size)
-        return _to_int4(data) if precision == "int4" else data, []
     module = tf.Module()
     module.variables_read = inference.variables
     spec = inference.inputs(batch_size)
@@ -224,50 +213,6 @@ def _fix_shape(x: tf.Tensor) -> tf.Tensor:
     for axis, size in enumerate(x.shape[1:], 1):
         (x,) = tf.raw_ops.SplitV(value=x, size_splits=[size], axis=axis, num_split=1)
     return x
-
-
-def _convert_stablehlo(
-    inference: Inference, outputs: Sequence[str], batch_size: int | None
-) -> bytes:
-    """Converts to float32 through StableHLO, in `litert-converter`."""
-    api = _import_converter()
-    from litert_converter.mlir import ir, passmanager
-
-    spec = tf.TensorSpec((batch_size, *inference.input_shape), tf.float32, "pixels")
-    constants = constants_of(inference.variables, 'Take converter="tensorflow".')
-    run = with_weights(inference, constants)
-
-    def function(pixels: tf.Tensor) -> list[tf.Tensor]:
-        results = run(pixels)
-        return [results[name] for name in outputs]
-
-    lower = tf.function(function, jit_compile=True).experimental_get_compiler_ir(spec)
-    context = ir.Context()
-    api.prepare_mlir_context(context)
-    with context, ir.Location.unknown():
-        # TensorFlow writes erf in its own dialect, which the package lacks.
-        text = re.sub(r"mhlo\.erf (%\S+) : (tensor<[^>]+>)", _ERF, lower(stage="stablehlo"))
-        module = ir.Module.parse(text)
-        api.run_convert_to_tfl_passes(module, passmanager.PassManager(), api.ConvertToTFLConfig())
-        api.set_signature(module.operation, "serving_default", ["pixels"], list(outputs))
-        return api.export_flatbuffer_to_bytes(module.operation)
-
-
-def _import_converter() -> types.ModuleType:
-    with needing("litert-converter", 'converter="litert" needs litert-converter'):
-        return importlib.import_module("litert_converter.converter_api_ext")
-
-
-def _check_converter(converter: str, precision: str, batch_size: int | None) -> None:
-    check_choice("converter", converter, ("tensorflow", "litert"))
-    if converter == "litert":
-        if precision not in ("float32", "int4") or batch_size is None:
-            raise ValueError(
-                'converter="litert" makes files in "float32" and "int4" with a fixed batch size. '
-                f"Received: precision={precision!r}, batch_size={batch_size}. Take "
-                'converter="tensorflow".'
-            )
-        _import_converter()  # before any work
 
 
 def import_quantizer() -> types.ModuleType:

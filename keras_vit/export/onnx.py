@@ -20,6 +20,7 @@ from keras_vit.export.runners import import_onnx, load_onnx
 from keras_vit.export.serving import model_card
 from keras_vit.export.verify import ExportReport, Images, check_file, verification_images
 from keras_vit.files import local_or_remote, write_atomically
+from keras_vit.progress import Progress
 
 _PROTOBUF_LIMIT = 2**31 - 2**24  # bytes of constants; the rest of the 2 GB is for the nodes
 
@@ -36,15 +37,15 @@ def export_onnx(
     preprocessing: Preprocessing | None = None,
     activation: str | None = None,
     tolerance: float | None = None,
+    verbose: bool | int = True,
 ) -> ExportReport:
     """Exports a model to an ONNX file, and checks it in ONNX Runtime against the model.
 
     The input `pixels` is float32 of shape `(batch, H, W, C)` in [0, 255] with the model's image
     size; normalisation is part of the file. Each layer norm is one operator, each GELU too from
-    opset 20 on, and each attention from opset 23 on. The batch is the only dynamic dimension. The
-    metadata hold a `model_card` as JSON: preprocessing, labels, and one image with the model's
-    outputs. A model of images of any aspect ratio has the inputs `patches` and `grid` instead, as
-    `keras_vit.data.fit_patches` returns them.
+    opset 20 on. The batch is the only dynamic dimension. The metadata hold a `model_card` as JSON:
+    preprocessing, labels, and one image with the model's outputs. A model of images of any aspect
+    ratio has the inputs `patches` and `grid` instead, as `keras_vit.data.fit_patches` returns them.
 
     Args:
         model: A functional model, trained in any precision.
@@ -52,7 +53,7 @@ def export_onnx(
         precision: `"float32"`, `"float16"` (except layer norms and softmax), or `"int8"` (weights
             of dense layers in 8 bits per channel, their inputs quantised at run time).
         labels: Class names in order; `None` takes those of the model, or class indices.
-        opset: Version of the ONNX operator set, 18 to 23.
+        opset: Version of the ONNX operator set, 18 to 22.
         outputs: Any of `"logits"`, `"probabilities"`, `"features"` and the names of a model that
             gives a dict; `None` takes all of the dict, or else the logits, or the features of a
             model without a head.
@@ -65,6 +66,7 @@ def export_onnx(
             the activation of the head, or softmax if the head has none; `"linear"` leaves
             probabilities out, as for regression.
         tolerance: Largest difference allowed, relative to the largest logit.
+        verbose: Whether to print, now and then, which step runs and how long it has taken.
 
     Returns:
         An `ExportReport`.
@@ -74,8 +76,7 @@ def export_onnx(
         ImportError: If `tf2onnx` or `onnxruntime` is not installed.
         MemoryError: If a limit of the process leaves too little address space.
         OSError: If `path` cannot be written.
-        ValueError: If the model cannot be exported, the number of labels is wrong, or the installed
-            `onnx` does not know the opset.
+        ValueError: If the model cannot be exported, or the number of labels is wrong.
         ExportMismatchError: If the outputs differ from the model's. No file is left then.
 
     Example:
@@ -88,15 +89,18 @@ def export_onnx(
             f"`opset` must be one of {', '.join(map(str, OPSETS))}. Received: {opset}."
         )
     import_onnx()
-    _check_opset(opset)
     inference = prepare(model, preprocessing=preprocessing, activation=activation, any_aspect=True)
     outputs = check_outputs(inference, outputs)
     labels = check_labels(labels, inference.classes, model)
     pixels, of_task = verification_images(images, inference), images is not None
-    with write_atomically(path) as unfinished:
+    progress = Progress("export to ONNX", 3, "steps", verbose)
+    with write_atomically(path) as unfinished, progress:
+        progress.step("converting")
         graph = convert(inference, outputs, opset)
+        progress.step(f"writing in {precision}")
         card = json.dumps(model_card(inference, "onnx", precision, labels))
         _write(graph, unfinished, precision, external_data, {"model_card": card})
+        progress.step("checking against the model")
         kind = unfinished, "onnx", precision, load_onnx(unfinished)
         report = check_file(*kind, inference, pixels, of_task, tolerance)
     return dataclasses.replace(report, path=local_or_remote(path))
@@ -123,14 +127,3 @@ def _write(
     to_int8(exact, path, external)
     for file in path.parent.glob(exact.name + "*"):
         file.unlink()
-
-
-def _check_opset(opset: int) -> None:
-    import onnx
-
-    newest = onnx.defs.onnx_opset_version()
-    if opset > newest:
-        raise ValueError(
-            f"onnx {onnx.__version__} knows opsets up to {newest}. Received: opset={opset}. "
-            "Install a newer onnx, or take a lower opset."
-        )

@@ -30,20 +30,10 @@ _LAYER_NORM_WITHOUT_CENTER = ("Add", ("Mul", "x", _GAIN), ("Mul", ("Neg", _MEAN)
 _CUBIC = ("Add", "x", ("Mul", 0.044715, ("Pow", "x", 3.0)))
 _TANH_GELU = ("Mul", ("Mul", 0.5, "x"), ("Add", 1.0, ("Tanh", ("Mul", 0.7978845608, _CUBIC))))
 _EXACT_GELU = ("Mul", ("Mul", 0.5, "x"), ("Add", 1.0, ("Erf", ("Mul", "x", 0.7071067812))))
-# The first version of the ONNX operator set with `Attention`.
-ATTENTION_OPSET = 23
-_PRODUCTS = ("MatMul", ("Mul", "queries", "scale"), "keys")
-_ATTENTION = ("MatMul", ("Softmax", _PRODUCTS), "values")
-_BIASED_ATTENTION = ("MatMul", ("Softmax", ("Add", _PRODUCTS, "bias")), "values")
-# From the transpose that gives keys `(B, A, d, T)` to the one that gives keys `(B, A, T, d)`.
-_KEY_ORDERS: dict[tuple[int, ...], tuple[int, ...]] = {
-    (0, 2, 3, 1): (0, 2, 1, 3),
-    (0, 1, 3, 2): (0, 1, 2, 3),
-}
 
 
 def convert(inference: Inference, outputs: tuple[str, ...], opset: int) -> Graph:
-    """Converts a model to ONNX, with fused layer norms, GELUs (opset 20) and attention (opset 23).
+    """Converts a model to ONNX, with fused layer norms and, from opset 20 on, GELUs.
 
     tf2onnx sees the weights as inputs of the graph and never holds them. Models above the 2 GB
     limit of a protocol buffer can therefore be converted, and weights keep their names.
@@ -66,8 +56,6 @@ def convert(inference: Inference, outputs: tuple[str, ...], opset: int) -> Graph
     if opset >= 20:
         rewrite(graph, _TANH_GELU, _gelu("tanh"))
         rewrite(graph, _EXACT_GELU, _gelu("none"))
-    if opset >= ATTENTION_OPSET:
-        fuse_attention(graph)
     _keep_padding_of_pools(graph)
     names = _weight_names(inference.model.variables)
     _rename_constants(graph, dict(zip(weights, names, strict=True)))
@@ -263,61 +251,3 @@ def _gelu(approximation: str) -> Replacement:
         ]
 
     return replace
-
-
-def fuse_attention(graph: Graph) -> None:
-    """Fuses scale, products, bias and softmax of attention into one operator, in place.
-
-    ONNX Runtime 1.31 does not fuse the attention of a Vision Transformer by itself: its patterns
-    have a mask of tokens, or no bias on queries, keys and values.
-    """
-    for pattern in (_ATTENTION, _BIASED_ATTENTION):
-        rewrite(graph, pattern, _attention)
-
-
-def _attention(
-    graph: Graph, node: onnx.NodeProto, found: dict[str, str]
-) -> list[onnx.NodeProto] | None:
-    import onnx
-
-    scale = graph.constants.get(found["scale"])
-    transpose = graph.producers().get(found["keys"])
-    order = _KEY_ORDERS.get(_order(transpose))
-    if scale is None or scale.size != 1 or transpose is None or order is None:
-        return None
-    if "bias" in found and _is_key_bias(graph, found["bias"]):
-        return None
-    keys = f"{node.output[0]}/keys"
-    inputs = [found["queries"], keys, found["values"]]
-    return [
-        onnx.helper.make_node(
-            "Transpose", transpose.input, [keys], f"{keys}/transpose", perm=order
-        ),
-        onnx.helper.make_node(
-            "Attention",
-            [*inputs, found["bias"]] if "bias" in found else inputs,
-            node.output,
-            node.name,
-            scale=float(scale.reshape(())),
-            softmax_precision=onnx.TensorProto.FLOAT,
-        ),
-    ]
-
-
-def _is_key_bias(graph: Graph, bias: str) -> bool:
-    """Whether a bias is the logarithm of token sizes, one number per key.
-
-    It has one row for all queries, which ONNX Runtime 1.31 does not support.
-    """
-    producers = graph.producers()
-    node = producers.get(bias)
-    while node is not None and node.op_type in ("Cast", "Reshape", "Squeeze", "Unsqueeze"):
-        node = producers.get(node.input[0])
-    return node is not None and node.op_type == "Log"
-
-
-def _order(node: onnx.NodeProto | None) -> tuple[int, ...]:
-    """The axis order of a transpose; empty for other nodes."""
-    if node is None or node.op_type != "Transpose":
-        return ()
-    return tuple(next(a.ints for a in node.attribute if a.name == "perm"))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # an optional package
 Pattern = float | str | tuple[Any, ...]
 COMMUTATIVE = ("Add", "Mul")
 # The oldest file format for each version of the operator set.
-IR_VERSIONS = {18: 8, 19: 9, 20: 9, 21: 10, 22: 10, 23: 11}
+IR_VERSIONS = {18: 8, 19: 9, 20: 9, 21: 10, 22: 10}
 OPSETS = tuple(IR_VERSIONS)
 _SMALL = 1024  # bytes; smaller constants, such as shapes, stay in the graph
 _ALIGNMENT = 4096  # bytes; lets runtimes map the file into memory

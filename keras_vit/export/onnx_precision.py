@@ -25,6 +25,7 @@ _FLOAT32_OPERATORS = (
     "Reciprocal",
     "Pad",
     "MaxPool",
+    "Resize",  # whose scales are float32 in any case
 )
 _WEIGHTED = ("Conv", "Gemm", "MatMul")
 

@@ -38,11 +38,12 @@ from keras_vit.export.verify import (
     verification_images,
 )
 from keras_vit.files import local_or_remote, write_atomically
+from keras_vit.progress import Progress
 
 if TYPE_CHECKING:  # an optional package
     import openvino
 
-_OPSET = 20  # with Gelu; opset 23's Attention is left to OpenVINO's own fusion
+_OPSET = 20  # with Gelu
 _SMALL = 64  # elements; smaller constants stay float32
 
 
@@ -58,6 +59,7 @@ def export_openvino(
     preprocessing: Preprocessing | None = None,
     activation: str | None = None,
     tolerance: float | None = None,
+    verbose: bool | int = True,
 ) -> ExportReport:
     """Exports a model to OpenVINO's IR, and checks it in OpenVINO against the model.
 
@@ -84,6 +86,7 @@ def export_openvino(
         preprocessing: Preprocessing of the images; `None` takes the model's own.
         activation: As for `export_onnx`.
         tolerance: Largest difference allowed, relative to the largest logit.
+        verbose: Whether to print, now and then, which step runs and how long it has taken.
 
     Returns:
         An `ExportReport`.
@@ -115,16 +118,22 @@ def export_openvino(
     import_openvino(with_nncf=precision == "int8")
     import_onnx()
     # OpenVINO reads the weights of large models only when they are needed: for saving.
-    with write_atomically(path) as unfinished, tempfile.TemporaryDirectory() as directory:
+    progress = Progress("export to OpenVINO", 3 if samples is None else 4, "steps", verbose)
+    temporary = tempfile.TemporaryDirectory()
+    with write_atomically(path) as unfinished, temporary as directory, progress:
+        progress.step("converting")
         graph = _convert(inference, outputs, pathlib.Path(directory) / "model.onnx")
         if precision == "bfloat16":
             _store_bfloat16(graph)
         if samples is not None:
+            progress.step("quantising")
             graph = _quantize(graph, samples, float_layers)
+        progress.step("writing")
         graph.set_rt_info(
             json.dumps(model_card(inference, "openvino", precision, labels)), "model_card"
         )
         _save(graph, unfinished, precision)
+        progress.step("checking against the model")
         kind = unfinished, "openvino", precision, load_openvino(unfinished)
         report = check_file(*kind, inference, pixels, of_task, tolerance)
     return dataclasses.replace(report, path=local_or_remote(path))

@@ -41,6 +41,7 @@ from keras_vit.files import (
     publish_version,
     write_atomically,
 )
+from keras_vit.progress import Progress
 
 if TYPE_CHECKING:
     from tensorflow.types.experimental import ConcreteFunction
@@ -65,6 +66,7 @@ def export_saved_model(
     jit_compile: bool = False,
     max_pixels: int = MAX_PIXELS,
     constant_weights: bool = False,
+    verbose: bool | int = True,
 ) -> ExportReport:
     """Exports a model as a numbered version for TensorFlow Serving, and checks it.
 
@@ -113,6 +115,7 @@ def export_saved_model(
         constant_weights: Whether weights are constants of the graph, which oneDNN arranges once and
             not in every call: faster with few images, without XLA. TensorFlow copies constants: a
             process that loads the version takes memory of 12 to 25 times its size.
+        verbose: Whether to print, now and then, which step runs and how long it has taken.
 
     Returns:
         An `ExportReport` with the path of the version.
@@ -155,16 +158,20 @@ def export_saved_model(
     base = local_or_remote(path)
     name = str(version if version is not None else next_version(list_names(base)))
     destination: pathlib.Path | str = f"{base}/{name}" if isinstance(base, str) else base / name
-    with write_atomically(destination) as unfinished:
+    progress = Progress("export as SavedModel", 3, "steps", verbose)
+    with write_atomically(destination) as unfinished, progress:
+        progress.step("computing the model's outputs")
         module = ServingModule(inference, labels, top_k, jit_compile, max_pixels, constant_weights)
         reference = prepare(
             model, "float32", preprocessing, activation, any_size=True, any_aspect=True
         )
         expected = expected_outputs(reference, images)
+        progress.step("writing")
         tf.saved_model.save(module, os.fspath(unfinished), module.signatures())
         write_version_files(
             unfinished, inference, labels, precision, warmup_batch_sizes, max_pixels
         )
+        progress.step("checking against the model")
         runner = load_saved_model(unfinished)
         kind = (unfinished, "saved_model", precision)
         report = compare(*kind, runner, expected, images, smallest_scale=inference.smallest_scale)

@@ -18,6 +18,7 @@ from keras_vit.export.formats import FORMATS
 from keras_vit.export.runners import Runner, load_openvino, load_saved_model
 from keras_vit.export.saved_model import PLAIN_PIXELS
 from keras_vit.export.verify import ExportReport
+from keras_vit.progress import Progress
 from keras_vit.runtime.processors import memory_bytes
 from keras_vit.runtime.xla_checks import ChangesMeaningError, accept_all, check_graph
 
@@ -61,6 +62,13 @@ class Candidate:
     gained: int = 0
     drop: float = float("nan")
 
+    @property
+    def label(self) -> str:
+        """Runtime, precision, and how many layers are float, in words."""
+        name = " in ".join(filter(None, (self.runtime or self.format, self.precision)))
+        kept = len(self.float_layers)
+        return f"{name}, {kept} layers in float" if kept else name
+
     def row(self) -> tuple[str, ...]:
         """Returns the cells of a table."""
         if self.problem is not None:
@@ -90,6 +98,7 @@ class Search:
         batch: Pixels of shape `(B, H, W, C)` in [0, 255] of one call.
         measure: Notes in a candidate what its runner keeps of the model.
         samples: Images that calibrate int8, as the exports take them.
+        progress: Counts the candidates that were tried.
         **options: Arguments of all exports.
     """
 
@@ -100,11 +109,13 @@ class Search:
         batch: np.ndarray,
         measure: Measure,
         samples: Sequence[np.ndarray] = (),
+        progress: Progress | None = None,
         **options: Any,
     ):
         self.candidates: list[Candidate] = []
         self.runners: dict[Candidate, Runner] = {}
         self._samples = samples
+        self._progress = progress or Progress("exports", None, "candidates", verbose=False)
         self._model, self._folder, self._batch, self._measure = model, folder, batch, measure
         # The images decide here, not the tolerance of the format.
         self._options = {**options, "tolerance": float("inf")}
@@ -112,6 +123,7 @@ class Search:
 
     def add(self, candidate: Candidate) -> Candidate:
         """Exports a candidate, loads its file and measures it."""
+        self._progress.update(len(self.candidates), candidate.label)
         self.candidates.append(candidate)
         report = self._export(candidate)
         candidate.size, candidate.max_difference = report.size, report.max_difference
@@ -134,6 +146,7 @@ class Search:
     def time(self, candidates: Iterable[Candidate], seconds: float) -> None:
         """Times candidates in turns."""
         runners = {candidate: self.runners[candidate] for candidate in candidates}
+        self._progress.update(len(self.candidates), f"timing {len(runners)} in turns")
         time_in_turns(runners, self._batch, seconds)
 
     def path(self, candidate: Candidate) -> pathlib.Path:

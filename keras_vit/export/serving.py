@@ -21,6 +21,7 @@ from keras_vit.export.verify import synthetic_images
 from keras_vit.files import local_or_remote, write_atomically
 
 EXTRA = "assets.extra"
+_MAX_GOLDEN = 10**6  # values of an output, which take 20 bytes each in the card
 
 
 def write_version_files(
@@ -73,10 +74,12 @@ def model_card(
     Returns:
         Plain values for JSON. `golden` holds a fixed image, as `png` in base64 if an image file can
         have its channels and as shape and bytes of `pixels` otherwise, and the outputs of
-        `inference` for it, `tolerance` the largest difference from them that the export allows.
+        `inference` for it, without maps of more than a million values; `tolerance` is the largest
+        difference from them that the export allows.
     """
     image = _golden_image(inference)
     outputs = {name: value[0] for name, value in inference.run(image[None]).items()}
+    small = {name: value for name, value in outputs.items() if value.size <= _MAX_GOLDEN}
     encoded = _encode(image)
     golden: dict[str, Any] = {"shape": list(image.shape)}
     if encoded is None:
@@ -98,7 +101,7 @@ def model_card(
         "labels": list(labels),
         **own_name,
         "versions": library_versions(),
-        "golden": {**golden, **{name: value.tolist() for name, value in outputs.items()}},
+        "golden": {**golden, **{name: value.tolist() for name, value in small.items()}},
     }
 
 

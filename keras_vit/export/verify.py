@@ -28,6 +28,8 @@ QUANTIZED = ("dynamic", "int8", "int4")
 # Top-1 agreement on images of the task, below which a file is an error, and a warning.
 REFUSED, WARNED = 0.7, 0.95
 
+_ROUNDING = 0.01  # of resized pixels, which can be 255.00002
+
 # One array of pixels of the model's size, or a list of images of any size.
 Images = np.ndarray | Sequence[np.ndarray]
 
@@ -45,7 +47,7 @@ class ExportReport:
         max_difference: Largest absolute difference of any output, divided by the largest absolute
             value of that output in the model (at least 1, except for regression).
         top1_agreement: Share of images for which both have the same top-1 class, in [0, 1]; `None`
-            without classes: for features and regression.
+            without classes: for features, maps and regression.
         latency_ms: Median latency of the file for one image, in milliseconds.
         processor_ms: Median processor time of all threads for one image, in milliseconds. Other
             work on the machine affects it less.
@@ -461,7 +463,7 @@ def _check_range(images: Images) -> None:
     """Raises a `ValueError` unless the values of all images are pixels in [0, 255]."""
     low = np.min([np.min(image) for image in images])  # NaN if any value is
     high = np.max([np.max(image) for image in images])
-    if not (low >= 0 and high <= 255):
+    if not (low >= -_ROUNDING and high <= 255 + _ROUNDING):
         raise ValueError(
             f"Images must be pixels in [0, 255], not normalised. Received: values from {low:g} to "
             f"{high:g}."

@@ -371,15 +371,16 @@ CARDS = (
         ("vit_b16", "facebook/dino-vitb16"),
         ("vit_b8", "facebook/dino-vitb8"),
     )),
+    # Positions are for 518 pixels; `preprocessor_config.json` crops 224.
     Published(_DINOV2._replace(publisher=HUB, preprocessing=SHORTER_SIDE), "dinov2_lvd142m", (
-        ("vit_s14", "facebook/dinov2-small", 518),
-        ("vit_b14", "facebook/dinov2-base", 518),
-        ("vit_l14", "facebook/dinov2-large", 518),
+        ("vit_s14", "facebook/dinov2-small"),
+        ("vit_b14", "facebook/dinov2-base"),
+        ("vit_l14", "facebook/dinov2-large"),
     )),
     Published(_HUB_REGISTERS, "dinov2_reg4_lvd142m", (
-        ("vit_s14", "facebook/dinov2-with-registers-small", 518),
-        ("vit_b14", "facebook/dinov2-with-registers-base", 518),
-        ("vit_l14", "facebook/dinov2-with-registers-large", 518),
+        ("vit_s14", "facebook/dinov2-with-registers-small"),
+        ("vit_b14", "facebook/dinov2-with-registers-base"),
+        ("vit_l14", "facebook/dinov2-with-registers-large"),
     )),
     Published(_HUB_DINOV3, "lvd1689m", tuple(
         (f"dinov3_{size}16", f"facebook/dinov3-vit{name}-pretrain-lvd1689m")

@@ -1,29 +1,11 @@
-"""The list of families.
+"""The list of families."""
 
-A new family is a file with its `FAMILY`, and a word in both lists below.
-"""
+from importlib import import_module
 
-from keras_vit.families import (
-    aimv2,
-    beit,
-    bit,
-    clip,
-    cordonnier,
-    deit,
-    dino,
-    eva,
-    google,
-    mae,
-    perception,
-    siglip,
-    timm,
-    vit5,
+from keras_vit.families.family import Family
+
+# A new family is a file with its `FAMILY`, and a word here.
+_NAMES = "google bit cordonnier deit mae dino clip siglip eva beit perception aimv2 vit5 timm"
+FAMILIES: tuple[Family, ...] = tuple(
+    import_module(f"keras_vit.families.{name}").FAMILY for name in _NAMES.split()
 )
-
-FAMILIES = tuple(
-    module.FAMILY
-    for module in (
-        google, bit, cordonnier, deit, mae, dino, clip, siglip, eva, beit, perception, aimv2, vit5,
-        timm,
-    )
-)  # fmt: skip

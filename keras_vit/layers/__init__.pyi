@@ -20,3 +20,4 @@ from .residual import ResNetStage as ResNetStage
 from .residual import StemRoot as StemRoot
 from .tokens import AddPositionEmbedding as AddPositionEmbedding
 from .tokens import ClassToken as ClassToken
+from .upsampling import ResizeMaps as ResizeMaps

@@ -14,7 +14,7 @@ from keras_vit.checks import Shape, check_choice, check_heads, check_positive, p
 from keras_vit.config import BLOCK_POSITIONS, take_options
 from keras_vit.layers.any_size import rotary_tables_of, size_of
 from keras_vit.layers.costs import Cost
-from keras_vit.layers.dense import Dense
+from keras_vit.layers.dense import build_dense
 from keras_vit.layers.fused_attention import fused_attention, fusion_pays
 from keras_vit.layers.layer import Layer
 from keras_vit.layers.norm import make_norm
@@ -189,26 +189,16 @@ class SelfAttention(Layer):
         inner = self.options.num_heads * head_dim
         # Xavier on each of the three (D, D) matrices, as in the official code.
         limit = (6 / (width + inner)) ** 0.5
-        self.qkv = Dense(
-            3 * inner,
-            use_bias=self._with_bias == _PARTS,
-            kernel_initializer=keras.initializers.RandomUniform(-limit, limit),
-            dtype=self.dtype_policy,
-            name="qkv",
-        )
-        self.qkv.build((None, width))
+        start = keras.initializers.RandomUniform(-limit, limit)
+        options = {"use_bias": self._with_bias == _PARTS, "kernel_initializer": start}
+        self.qkv = build_dense(self, "qkv", width, 3 * inner, **options)
         if 0 < len(self._with_bias) < len(_PARTS):  # else in the dense layer, or nowhere
             self.biases = {
                 part: self.add_weight(name=f"{part}_bias", shape=(inner,), initializer="zeros")
                 for part in self._with_bias
             }
-        self.output_projection = Dense(
-            width,
-            use_bias="projection" not in self.options.without_bias,
-            dtype=self.dtype_policy,
-            name="output",
-        )
-        self.output_projection.build((None, inner))
+        with_bias = "projection" not in self.options.without_bias
+        self.output_projection = build_dense(self, "output", inner, width, use_bias=with_bias)
         self.attention_dropout = keras.layers.Dropout(
             self.options.attention_dropout_rate, dtype=self.dtype_policy
         )

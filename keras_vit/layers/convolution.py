@@ -9,7 +9,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.checks import Shape, check_positive, pair
+from keras_vit.checks import Shape, check_choice, check_positive, pair
 from keras_vit.config import STANDARDIZATIONS
 from keras_vit.layers.costs import Cost
 from keras_vit.layers.layer import Layer
@@ -78,10 +78,7 @@ class StdConv2D(Layer):
     ):
         super().__init__(**kwargs)
         check_positive("filters", filters)
-        if padding not in _PADDINGS:
-            raise ValueError(
-                f"`padding` must be one of {', '.join(_PADDINGS)}. Received: {padding!r}."
-            )
+        check_choice("padding", padding, _PADDINGS)
         if standardization not in (None, *STANDARDIZATIONS):
             raise ValueError(
                 f"`standardization` must be None or one of {', '.join(STANDARDIZATIONS)}. "

@@ -133,6 +133,15 @@ class Dense(keras.layers.Dense):
         super().quantize(mode, type_check=False, **kwargs)
 
 
+def build_dense(
+    owner: keras.layers.Layer, name: str, input_dim: int, units: int, **options: Any
+) -> Dense:
+    """A built dense layer inside of another layer, with its dtype policy."""
+    dense = Dense(units, dtype=owner.dtype_policy, name=name, **options)
+    dense.build((None, input_dim))
+    return dense
+
+
 def quantized_policies(layer: keras.layers.Layer) -> dict[str, Any]:
     """The `dtype` of a layer's configuration where Keras quantised layers inside of it, or nothing.
 

@@ -12,7 +12,7 @@ from keras_vit.checks import Shape, check_choice, check_positive, check_rate, pa
 from keras_vit.config import GRID_ATTENTIONS
 from keras_vit.layers.attention import merge_heads, split_heads
 from keras_vit.layers.costs import Cost
-from keras_vit.layers.dense import Dense
+from keras_vit.layers.dense import build_dense
 from keras_vit.layers.layer import Layer
 
 
@@ -83,7 +83,7 @@ class GridAttention(Layer):
             self.spreads = self.add_weight(name="spreads", shape=(heads,), initializer=spreads)
         if self.kind == "relative_2d":
             size = self.head_dim or width
-            self.queries_keys = self._build_dense("queries_keys", width, 2 * heads * size)
+            self.queries_keys = build_dense(self, "queries_keys", width, 2 * heads * size)
             size //= 2
         if self.kind != "quadratic":
             for name, count in (("rows", rows), ("columns", columns)):
@@ -92,8 +92,8 @@ class GridAttention(Layer):
         if self.kind == "offsets":
             self.row_scores = self.add_weight(name="row_scores", shape=(size, heads))
             self.column_scores = self.add_weight(name="column_scores", shape=(size, heads))
-        self.value = self._build_dense("value", heads * width, width)
-        self.output_projection = self._build_dense("output", width, width)
+        self.value = build_dense(self, "value", heads * width, width)
+        self.output_projection = build_dense(self, "output", width, width)
         self.attention_dropout = keras.layers.Dropout(
             self.attention_dropout_rate, dtype=self.dtype_policy
         )
@@ -101,11 +101,6 @@ class GridAttention(Layer):
         # From patch to patch: rows and columns between them.
         place = np.stack(np.divmod(np.arange(num_tokens), columns), axis=-1)  # (T, 2)
         self._offsets = place[None] - place[:, None]  # (T, T, 2)
-
-    def _build_dense(self, name: str, input_dim: int, units: int) -> Dense:
-        dense = Dense(units, dtype=self.dtype_policy, name=name)
-        dense.build((None, input_dim))
-        return dense
 
     def call(
         self,

@@ -12,7 +12,7 @@ from keras import ops
 from keras_vit.checks import Shape, check_positive, check_rate
 from keras_vit.layers.any_size import size_of
 from keras_vit.layers.costs import Cost
-from keras_vit.layers.dense import Dense
+from keras_vit.layers.dense import Dense, build_dense
 from keras_vit.layers.layer import Layer
 from keras_vit.layers.norm import make_norm
 from keras_vit.layers.traced import PerThread, shape_to_trace
@@ -147,15 +147,9 @@ class MLP(Layer):
         self.dropout = keras.layers.Dropout(self.dropout_rate, dtype=self.dtype_policy)
 
     def _build_dense(self, name: str, input_dim: int, units: int) -> Dense:
-        dense = Dense(
-            units,
-            use_bias=self.use_bias,
-            bias_initializer=keras.initializers.RandomNormal(stddev=1e-6),  # as official
-            dtype=self.dtype_policy,
-            name=name,
-        )
-        dense.build((None, input_dim))
-        return dense
+        start = keras.initializers.RandomNormal(stddev=1e-6)  # as official
+        options = {"use_bias": self.use_bias, "bias_initializer": start}
+        return build_dense(self, name, input_dim, units, **options)
 
     def call(self, tokens: keras.KerasTensor, training: bool | None = None) -> keras.KerasTensor:
         num_tokens, width = size_of(tokens, 1), tokens.shape[-1]

@@ -11,7 +11,7 @@ from keras_vit.checks import Shape, check_heads
 from keras_vit.layers.any_size import size_of
 from keras_vit.layers.attention import add_sizes, attention_scores, merge_heads, split_heads
 from keras_vit.layers.costs import Cost
-from keras_vit.layers.dense import Dense, quantized_policies
+from keras_vit.layers.dense import Dense, build_dense, quantized_policies
 from keras_vit.layers.layer import Layer
 from keras_vit.layers.mlp import MLP
 from keras_vit.layers.norm import make_norm
@@ -140,25 +140,20 @@ class AttentionPooling(Layer):
             initializer=keras.initializers.RandomUniform(-limit, limit),
         )
         limit = (6 / (2 * width)) ** 0.5  # Xavier on each (D, D) matrix
-        self.query = self._build_dense("query", width, width, limit)
-        self.key_value = self._build_dense("key_value", width, 2 * width, limit)
-        self.output_projection = self._build_dense("output", width, width, limit)
+
+        def dense(name: str, units: int) -> Dense:
+            start = keras.initializers.RandomUniform(-limit, limit)
+            return build_dense(self, name, width, units, kernel_initializer=start)
+
+        self.query = dense("query", width)
+        self.key_value = dense("key_value", 2 * width)
+        self.output_projection = dense("output", width)
         self.norm = make_norm(
             self.norm_kind, self.norm_epsilon, dtype=self.dtype_policy, name="norm"
         )
         self.norm.build((None, 1, width))
         self.mlp = MLP(self.mlp_dim, gelu=self.gelu, dtype=self.dtype_policy, name="mlp")
         self.mlp.build((None, 1, width))
-
-    def _build_dense(self, name: str, input_dim: int, units: int, limit: float) -> Dense:
-        dense = Dense(
-            units,
-            kernel_initializer=keras.initializers.RandomUniform(-limit, limit),
-            dtype=self.dtype_policy,
-            name=name,
-        )
-        dense.build((None, input_dim))
-        return dense
 
     def call(
         self,

@@ -115,8 +115,7 @@ class AddPositionEmbedding(Layer):
     ):
         super().__init__(autocast=False, **kwargs)
         check_choice("resize", resize, POSITION_RESIZES)
-        if kind not in _KINDS:
-            raise ValueError(f"`kind` must be one of {', '.join(_KINDS)}. Received: {kind!r}.")
+        check_choice("kind", kind, _KINDS)
         self.grid = pair("grid", grid)
         self.num_prefix_tokens = num_prefix_tokens
         self.kind = kind

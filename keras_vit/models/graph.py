@@ -43,6 +43,13 @@ def final_activation(model: keras.Model) -> str:
     return name
 
 
+def final_operation(model: keras.Model) -> keras.Operation:
+    """The layer or operation that gives a model's first output, also in a nested model."""
+    operation, _ = call_of(model.outputs[0])
+    is_nested = isinstance(operation, keras.Model) and getattr(operation, "outputs", None)
+    return final_operation(operation) if is_nested else operation
+
+
 def is_headless(model: keras.Model) -> bool:
     """Tells whether a model gives the features of a model of this package without a head."""
     outputs = getattr(model, "outputs", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import html
 import io
 import os
@@ -22,6 +23,7 @@ from keras_vit.analysis.attention import (
 )
 from keras_vit.analysis.image_batches import displayed, image_batches
 from keras_vit.analysis.learned_weights import patch_filters, position_similarity
+from keras_vit.analysis.outliers import outlier_patches
 from keras_vit.analysis.patch_features import principal_axes, project_patches, token_norms
 from keras_vit.analysis.relevance import class_relevance
 from keras_vit.evaluate.compute import training_memory
@@ -29,6 +31,7 @@ from keras_vit.evaluate.counting import StageCount, count_stages
 from keras_vit.files import write_atomically
 from keras_vit.models.graph import is_headless
 from keras_vit.models.heads import class_probabilities
+from keras_vit.progress import Progress
 from keras_vit.report.page import (
     Section,
     human,
@@ -49,6 +52,7 @@ def write_report(
     images: Any = None,
     class_names: Sequence[str] | None = None,
     task: str = "single_label",
+    verbose: bool | int = True,
 ) -> pathlib.Path:
     """Writes one HTML page about a model, which needs no other file and no network.
 
@@ -65,6 +69,7 @@ def write_report(
             are enough; the pictures show the first six.
         class_names: Names of the classes or targets; `None` takes `model.class_names`.
         task: What the outputs are: `"single_label"`, `"multi_label"` or `"regression"`.
+        verbose: Whether to print, now and then, how many sections are ready.
 
     Returns:
         The path.
@@ -86,7 +91,11 @@ def write_report(
             "list of batches, a tf.data.Dataset or `keras_vit.data.ImageFiles`."
         )
     class_names = class_names or getattr(model, "class_names", None)
-    sections = list(_sections(model, images, class_names, task))
+    sections: list[Section] = []
+    with Progress(f"report on {model.name}", None, "sections", verbose) as progress:
+        for section in _sections(model, images, class_names, task):
+            sections.append(section)
+            progress.update(len(sections))
     page = render_page(model.name, sections)
     with write_atomically(path, replace=True) as unfinished:
         # Linux allows file names that are no UTF-8.
@@ -213,41 +222,39 @@ def _looks(
     model: keras.Model, images: Any, few: np.ndarray, titles: list[str] | None
 ) -> Iterator[str]:
     pictures = displayed(model, few)
+    outliers = functools.cache(lambda: outlier_patches(model, few))
     yield _figure(
         "Attention rollout: how much each patch contributes to the pooled output.",
-        lambda: plots.plot_attention(pictures, attention_rollout(model, few), titles),
+        lambda: plots.plot_attention(pictures, attention_rollout(model, few), titles, outliers()),
     )
     yield _figure(
-        "Attention in the last block, mean over heads.",
+        "Attention in the last block, mean over heads; each map by itself.",
         lambda: plots.plot_maps(
-            pictures, attention_maps(model, few).mean(axis=1), "share of attention", titles
+            pictures, attention_maps(model, few).mean(axis=1), "attention", titles, outliers(), True
         ),
     )
     yield _figure(
         "Relevance for the likeliest class, by the gradient of its logit; each map by itself.",
         lambda: plots.plot_maps(
-            pictures, _relative(class_relevance(model, few)), "relevance, of the highest", titles
+            pictures, class_relevance(model, few), "relevance", titles, outliers(), True
         ),
     )
     yield _figure(
-        "Patches in the colours of the first three principal components of all patches.",
+        "Principal components of all patches: lightness, blue to yellow, green to red.",
         lambda: plots.plot_components(
             pictures, project_patches(model, few, *principal_axes(model, images))
         ),
     )
     yield _figure(
-        "Length of the patch tokens after the last block; single bright ones are outliers.",
-        lambda: plots.plot_maps(pictures, token_norms(model, few), "length of token", titles),
+        "Length of the patch tokens after the last block.",
+        lambda: plots.plot_maps(
+            pictures, token_norms(model, few), "length of token", titles, outliers()
+        ),
     )
     yield _figure(
         "Mean attention distance of every head, over all images.",
         lambda: plots.plot_attention_distance(mean_attention_distance(model, images)),
     )
-
-
-def _relative(maps: np.ndarray) -> np.ndarray:
-    """Divides each map by its maximum, because the scale differs between images."""
-    return maps / np.maximum(maps.max(axis=(1, 2), keepdims=True), 1e-12)
 
 
 def _figure(caption: str, draw: Callable[[], Any]) -> str:

@@ -14,6 +14,8 @@ import numpy as np
 
 from keras_vit.analysis.attention import attention_rollout
 from keras_vit.analysis.image_batches import displayed
+from keras_vit.analysis.outliers import outlier_patches
+from keras_vit.analysis.plots import relative_map
 from keras_vit.errors import needing_tensorflow
 from keras_vit.evaluate.class_predictions import Predictions
 from keras_vit.evaluate.counting import count_macs, count_parameters
@@ -206,16 +208,18 @@ def _mistakes(
     shown = displayed(model, images)
     note, maps = "right: darkened where attention rollout is low", None
     try:
-        maps = attention_rollout(model, images)
+        maps, outliers = attention_rollout(model, images), outlier_patches(model, images)
     except ValueError:
         note = "this model has no attention to show"
+    else:
+        note += "; outlier patches are framed" if outliers.any() else ""
     cards = []
     for i, index in enumerate(predictions.worst):
         file = html.escape(predictions.names[index])
         caption = f"{_caption(predictions, index)}<br><span class='soft'>{file}</span>"
         view = _view(shown[i])
         if maps is not None:
-            view += _view(shown[i], maps[i])
+            view += _view(shown[i], maps[i], outliers[i])
         cards.append(f'<figure class="mistake"><div class="pair">{view}</div>{caption}</figure>')
     what = "Wrong predictions with the lowest probability of the true class"
     if not isinstance(predictions, Predictions):
@@ -237,7 +241,9 @@ def _caption(predictions: Predictions | LabelPredictions | ValuePredictions, ind
     )
 
 
-def _view(image: np.ndarray, attention: np.ndarray | None = None) -> str:
+def _view(
+    image: np.ndarray, attention: np.ndarray | None = None, outliers: np.ndarray | None = None
+) -> str:
     """An image, darkened where attention is low: the page multiplies it with the map."""
     with needing_tensorflow("A page with images"):
         import tensorflow as tf
@@ -251,10 +257,16 @@ def _view(image: np.ndarray, attention: np.ndarray | None = None) -> str:
     style = " style='image-rendering: pixelated'" if is_small else ""
     mask = ""
     if attention is not None:
-        spread = max(float(np.ptp(attention)), 1e-12)
-        levels = np.round(255 * (attention - attention.min()) / spread).astype("uint8")
+        levels = np.round(255 * relative_map(attention)).astype("uint8")
         encoded = tf.io.encode_png(levels[..., None]).numpy()
         mask = f'<img class="mask" alt="attention" src="{data_address(encoded, "png")}">'
+    if outliers is not None:
+        height, width = 100 / np.array(outliers.shape)
+        mask += "".join(
+            f'<i style="left:{x * width:.2f}%;top:{y * height:.2f}%;width:{width:.2f}%;'
+            f'height:{height:.2f}%"></i>'
+            for y, x in np.argwhere(outliers)
+        )
     return f'<div class="view"><img alt="image"{style} src="{address}">{mask}</div>'
 
 

@@ -21,7 +21,12 @@ from keras_vit.runtime.compilers import ChosenByBatch, prefers_xla
 from keras_vit.runtime.distributed import DistributedTraining, Step, is_distributed
 from keras_vit.runtime.losses import check_labels, check_loss, check_metrics
 from keras_vit.runtime.pooled_tokens import pooled_tokens
-from keras_vit.runtime.private_names import flatten_layers, set_initial_epoch
+from keras_vit.runtime.private_names import (
+    call_of,
+    every_call_of,
+    flatten_layers,
+    set_initial_epoch,
+)
 
 _CONFIG_KEY, _NAMES_KEY = "architecture", "class_names"
 _NUM_CHECKED = 16  # images whose range of values `fit`, `evaluate` and `predict` check
@@ -498,8 +503,14 @@ class Normalization(keras.layers.Normalization):
         return {**config, "preprocessing": preprocessing, "channels": self.channels}
 
 
-# Layers before a model that change its images.
-_RESIZING = (keras.layers.Rescaling, keras.layers.Resizing, keras.layers.CenterCrop)
+# What changes the images of a model, if it stands before it: layers, and names of `keras.ops`.
+_RESIZING = (
+    keras.layers.Rescaling,
+    keras.layers.Resizing,
+    keras.layers.CenterCrop,
+    keras.layers.Normalization,
+)
+_ARITHMETIC = ("add", "subtract", "multiply", "divide", "truedivide", "resize")
 
 
 def find_preprocessing(model: keras.Model) -> tuple[Preprocessing | None, bool | None]:
@@ -507,8 +518,8 @@ def find_preprocessing(model: keras.Model) -> tuple[Preprocessing | None, bool |
 
     Returns:
         The preprocessing, and whether the model normalises its pixels itself; `None` where that is
-        unknown: without such a model, with several that differ, or with others of Keras's layers
-        that rescale or resize.
+        unknown: without such a model, with several that differ, or behind others of Keras's layers
+        that rescale or resize images. What follows the model, such as a decoder, may do so.
     """
     found: set[tuple[Preprocessing, bool]] = set()
     layers = list(flatten_layers(model))
@@ -520,10 +531,44 @@ def find_preprocessing(model: keras.Model) -> tuple[Preprocessing | None, bool |
             found.add((config.preprocessing, config.include_preprocessing))
         if isinstance(layer, Normalization):
             found.add((layer.preprocessing, True))
-    if len(found) == 1 and not any(isinstance(layer, _RESIZING) for layer in layers):
+    if len(found) == 1 and not _changes_images(model):
         return found.pop()
     normalizes = bool(found) or any(layer.name == "preprocessing" for layer in layers)
     return None, normalizes or None
+
+
+def _changes_images(model: keras.Model) -> bool:
+    """Whether images are changed on their way to the model of this package inside of a model."""
+    if not getattr(model, "outputs", None):  # a subclassed model: no order of layers is known
+        return any(map(_is_resizing, flatten_layers(model)))
+    for operation, calls in every_call_of(model).items():
+        if not any(map(_has_preprocessing, _layers_in(operation))):
+            continue
+        tensors = [tensor for call in calls for tensor in call.input_tensors]
+        while tensors:
+            before, call = call_of(tensors.pop())
+            if type(before).__name__.lower() in _ARITHMETIC or any(
+                map(_is_resizing, _layers_in(before))
+            ):
+                return True
+            tensors.extend(call.input_tensors)
+        is_nested = isinstance(operation, keras.Model) and not _has_preprocessing(operation)
+        if is_nested and _changes_images(operation):
+            return True
+    return False
+
+
+def _layers_in(operation: keras.Operation) -> list[keras.layers.Layer]:
+    return list(flatten_layers(operation)) if isinstance(operation, keras.layers.Layer) else []
+
+
+def _has_preprocessing(layer: keras.layers.Layer) -> bool:
+    config = getattr(layer, "config", None)
+    return isinstance(layer, Normalization) or isinstance(config, ViTConfig | ResNetConfig)
+
+
+def _is_resizing(layer: keras.layers.Layer) -> bool:
+    return isinstance(layer, _RESIZING) and not isinstance(layer, Normalization)
 
 
 def check_shape(expected: tuple[int | None, ...], inputs: Any) -> None:

@@ -9,6 +9,7 @@ import argparse
 from typing import Any
 
 from keras_vit.cli.commands import (
+    IMAGE_SIZE,
     JSON,
     OUTPUTS,
     TRIALS,
@@ -73,6 +74,7 @@ COMMANDS: tuple[Command, ...] = (
             argument("images", help="folder of images"),
             argument("masks", help="folder of PNG masks of the same names"),
             argument("--model", required=True, help=MODEL_FORMS),
+            IMAGE_SIZE,
             *_SHARED,
             argument("--classes", help="as for `segment train`; by default those of the run"),
             argument(
@@ -89,6 +91,7 @@ COMMANDS: tuple[Command, ...] = (
         (
             argument("files", nargs="+", help="image files, and folders of them"),
             argument("--model", required=True, help=MODEL_FORMS),
+            IMAGE_SIZE,
             argument(
                 "--output",
                 default="segments",

@@ -24,7 +24,6 @@ from keras_vit.data.folder import find_readable
 from keras_vit.data.image_files import read_image
 from keras_vit.data.preview import write_png
 from keras_vit.errors import printable
-from keras_vit.models.resizing import resize_model
 from keras_vit.reading import read_text
 from keras_vit.resume.callback import ResumeTraining
 from keras_vit.runtime.model import Model
@@ -100,10 +99,9 @@ def train_segmenter(
 
 def _build(run: SegmentSettings, classes: int) -> Model:
     """The model to train: a head on the model that the settings name."""
-    backbone = open_model(str(run.model))
+    size = None if run.image_size is None else (run.image_size, run.image_size)
+    backbone = open_model(str(run.model), size)
     keras.utils.set_random_seed(run.seed)
-    if run.image_size is not None:
-        backbone = resize_model(backbone, run.image_size)
     backbone.trainable = not run.freeze
     return build_segmenter(backbone, classes, run.head)
 
@@ -150,9 +148,10 @@ def evaluate_segmenter(
     classes: str | None = None,
     ignored: Sequence[int | Colour] | None = None,
     as_json: bool = False,
+    image_size: tuple[int, int] | None = None,
 ) -> None:
     """Prints the mean IoU of a segmentation model on images with masks."""
-    loaded, names, settings = _open(model)
+    loaded, names, settings = _open(model, image_size)
     if classes is not None:
         had_colours = settings.get("colors") is not None
         names, settings["colors"] = read_classes(classes)
@@ -180,6 +179,7 @@ def predict_segments(
     flip: bool = False,
     batch_size: int = 8,
     unreadable: str = "error",
+    image_size: tuple[int, int] | None = None,
 ) -> None:
     """Writes the class map of image files as PNG masks, and drawn over the images."""
     paths = find_readable(files, unreadable)
@@ -202,7 +202,7 @@ def predict_segments(
             "Masks would replace images that they are predicted for: "
             f"{', '.join(map(printable, lost[:5]))}. Choose another --output."
         )
-    loaded, names, settings = _open(model)
+    loaded, names, settings = _open(model, image_size)
     folder.mkdir(parents=True, exist_ok=True)
     for path in paths:
         pixels = read_image(path, loaded.inputs[0].shape[-1])
@@ -258,9 +258,11 @@ def _read(images: str, masks: str, names: Sequence[str], settings: dict[str, Any
     )
 
 
-def _open(model: str) -> tuple[keras.Model, list[str], dict[str, Any]]:
+def _open(
+    model: str, image_size: tuple[int, int] | None
+) -> tuple[keras.Model, list[str], dict[str, Any]]:
     """A segmentation model, its class names, and what its run says about masks."""
-    loaded = open_model(model)
+    loaded = open_model(model, image_size)
     shape = loaded.output_shape
     if not isinstance(shape, tuple) or len(shape) != 4:
         raise ValueError(

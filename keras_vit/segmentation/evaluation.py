@@ -138,6 +138,7 @@ def predict_masks(
     stride: int | tuple[int, int] | None = None,
     batch_size: int = 8,
     max_pixels: int = MAX_PIXELS,
+    logits: bool = False,
 ) -> np.ndarray:
     """Predicts the class of every pixel of one image, at its own size.
 
@@ -154,15 +155,41 @@ def predict_masks(
         stride: Pixels between windows; `None` takes two thirds of the window.
         batch_size: Windows that the model computes at a time.
         max_pixels: Height times width above which an encoded image is refused.
+        logits: Whether to return the mean logits, before the choice of a class.
 
     Returns:
-        int64 array of shape `(h, w)`.
+        int64 array of shape `(h, w)`; of logits a float32 array of shape `(h, w, K)`.
 
     Raises:
         ValueError: If an argument is out of its range, or the model has no head.
     """
-    logits = predict_pixel_logits(model, image, mode, scales, flip, stride, batch_size, max_pixels)
-    return np.argmax(logits, axis=-1)
+    check_choice("mode", mode, MODES)
+    check_head(model, "A prediction of pixels")
+    transform = transform_of(model)
+    window = transform.image_size
+    steps = _steps(stride, window)
+    if not scales or min(scales) <= 0 or (mode == "whole" and tuple(scales) != (1.0,)):
+        raise ValueError(
+            '`scales` must be positive numbers, and (1.0,) with mode="whole", where every image '
+            f'has the size of the model. Received: scales={scales}, mode={mode!r}. Choose "slide".'
+        )
+    turn = transform.preprocessing.exif_orientation
+    pixels = decode(
+        tf.convert_to_tensor(image), transform.channels, max_pixels, exif_orientation=turn
+    )
+    own = np.array(pixels.shape[:2])
+    total = np.zeros((*own, model.output_shape[-1]), "float32")
+    for scale, mirrored in itertools.product(scales, (False, True) if flip else (False,)):
+        size = np.array(window)
+        if mode == "slide":
+            size = np.maximum(np.round(own * (np.max(window / own) * scale)).astype(int), 1)
+        x = tf.image.resize(tf.cast(pixels, tf.float32), size)
+        x = _pad(x[:, ::-1] if mirrored else x, transform)
+        found = _windows(model, _in_range(x, transform), window, steps, batch_size)
+        found = found[: size[0], : size[1]]  # without the padding
+        total += tf.image.resize(found[:, ::-1] if mirrored else found, own).numpy()
+    total /= len(scales) * (2 if flip else 1)
+    return total if logits else np.argmax(total, axis=-1)
 
 
 def draw_classes(
@@ -211,46 +238,6 @@ def _voc_color(index: int) -> list[int]:
     bits = [index >> (3 * place) for place in range(3)]
     return [sum((part >> channel & 1) << (7 - place) for place, part in enumerate(bits))
             for channel in range(3)]  # fmt: skip
-
-
-def predict_pixel_logits(
-    model: keras.Model,
-    image: Any,
-    mode: str = "whole",
-    scales: Sequence[float] = (1.0,),
-    flip: bool = False,
-    stride: int | tuple[int, int] | None = None,
-    batch_size: int = 8,
-    max_pixels: int = MAX_PIXELS,
-) -> np.ndarray:
-    """As `predict_masks`, before the choice of a class: float32 of shape `(h, w, K)`."""
-    check_choice("mode", mode, MODES)
-    check_head(model, "A prediction of pixels")
-    transform = transform_of(model)
-    window = transform.image_size
-    steps = _steps(stride, window)
-    if not scales or min(scales) <= 0 or (mode == "whole" and tuple(scales) != (1.0,)):
-        raise ValueError(
-            '`scales` must be positive numbers, and (1.0,) with mode="whole", where every image '
-            f'has the size of the model. Received: scales={scales}, mode={mode!r}. Choose "slide".'
-        )
-    turn = transform.preprocessing.exif_orientation
-    pixels = decode(
-        tf.convert_to_tensor(image), transform.channels, max_pixels, exif_orientation=turn
-    )
-    own = np.array(pixels.shape[:2])
-    total = np.zeros((*own, model.output_shape[-1]), "float32")
-    for scale, mirrored in itertools.product(scales, (False, True) if flip else (False,)):
-        size = np.array(window)
-        if mode == "slide":
-            size = np.maximum(np.round(own * (np.max(window / own) * scale)).astype(int), 1)
-        x = tf.image.resize(tf.cast(pixels, tf.float32), size)
-        x = _pad(x[:, ::-1] if mirrored else x, transform)
-        logits = _windows(model, _in_range(x, transform), window, steps, batch_size)
-        logits = logits[: size[0], : size[1]]  # without the padding
-        logits = logits[:, ::-1] if mirrored else logits
-        total += tf.image.resize(logits, own).numpy()
-    return total / (len(scales) * (2 if flip else 1))
 
 
 def _steps(stride: int | tuple[int, int] | None, window: tuple[int, int]) -> tuple[int, int]:

@@ -28,6 +28,7 @@ from keras_vit.export.verify import (
     verification_images,
 )
 from keras_vit.files import list_names, next_version, publish_version, write_atomically
+from keras_vit.progress import Progress
 
 _MAX_CLASSES = 256  # of 8-bit class maps
 _AGREEMENT = 0.999  # of the pixels of a class map: two logits can be equal to rounding
@@ -42,6 +43,7 @@ def export_segmenter(
     preprocessing: Preprocessing | None = None,
     tolerance: float | None = None,
     max_pixels: int = MAX_PIXELS,
+    verbose: bool | int = True,
 ) -> ExportReport:
     """Exports a segmentation model as a SavedModel for TensorFlow Serving, and checks it.
 
@@ -64,6 +66,7 @@ def export_segmenter(
         tolerance: Largest difference of logits allowed, relative to the largest; `None` takes 1e-4,
             and 99.9 % of the pixels of class maps must agree.
         max_pixels: Height times width above which an encoded image is refused.
+        verbose: Whether to print, now and then, which step runs and how long it has taken.
 
     Returns:
         An `ExportReport` with the path of the version; `top1_agreement` is of pixels.
@@ -84,17 +87,20 @@ def export_segmenter(
     inference = prepare(model, "float32", preprocessing, activation="linear")
     names = check_labels(labels, shape[-1], model)
     pixels = verification_images(images, inference)
-    expected = expected_outputs(inference, pixels)
+    expected = {"logits": _only(expected_outputs(inference, pixels))}
     base = pathlib.Path(path).expanduser()
     number = next_version(list_names(base)) if version is None else version
     destination = base / str(number)
-    with write_atomically(destination) as unfinished:
+    progress = Progress("export as SavedModel", 2, "steps", verbose)
+    with write_atomically(destination) as unfinished, progress:
+        progress.step("writing")
         module = _ServingModule(inference, max_pixels)
         tf.saved_model.save(module, os.fspath(unfinished), module.signatures())
         (unfinished / "assets.extra").mkdir()
         text = "".join(f"{name}\n" for name in names)
         (unfinished / "assets.extra" / "labels.txt").write_text(text, encoding="utf-8")
         runner = load_saved_model(unfinished)
+        progress.step("checking against the model")
         report = compare(unfinished, "saved_model", "float32", runner, expected, pixels)
         shares = [report.top1_agreement, _agreement(runner, inference)]
         agreement = min(share for share in shares if share is not None)  # one class has no top-1
@@ -106,6 +112,12 @@ def export_segmenter(
     return dataclasses.replace(report, path=destination)
 
 
+def _only(outputs: dict[str, Any]) -> Any:
+    """The one output, which a model of others gives under a name of its own."""
+    (logits,) = outputs.values()
+    return logits
+
+
 def _agreement(runner: Any, inference: Inference) -> float:
     """Lowest share of equal pixels in the class maps of two images of other sizes."""
     height, width, channels = inference.input_shape
@@ -114,7 +126,7 @@ def _agreement(runner: Any, inference: Inference) -> float:
         (image,) = synthetic_images((*size, channels), count=1).astype("uint8")
         found = runner.loaded.signatures["image"](image=tf.constant(image))["class_map"].numpy()
         x = tf.image.resize(image[None].astype("float32"), (height, width)).numpy()
-        logits = inference.run(x)["logits"]  # by the model itself, not by the file
+        logits = _only(inference.run(x))  # by the model itself, not by the file
         shares.append(float(np.mean(tf.image.resize(logits, size)[0].numpy().argmax(-1) == found)))
     return min(shares)
 
@@ -159,8 +171,8 @@ class _ServingModule(tf.Module):
     def _from_image(self, image: tf.Tensor) -> dict[str, tf.Tensor]:
         size = self._inference.input_shape[:2]
         pixels = tf.image.resize(tf.cast(image, tf.float32), size)[None]
-        logits = tf.image.resize(self._run(pixels)["logits"], tf.shape(image)[:2])[0]
+        logits = tf.image.resize(_only(self._run(pixels)), tf.shape(image)[:2])[0]
         return {"class_map": tf.cast(tf.argmax(logits, -1), tf.uint8)}
 
     def _from_pixels(self, pixels: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {"logits": self._run(pixels)["logits"]}
+        return {"logits": _only(self._run(pixels))}

@@ -112,7 +112,7 @@ def build_segmenter(
         x = keras.layers.ReLU(name="segmentation_relu")(x)
         x = keras.layers.Dropout(dropout_rate, name="segmentation_dropout")(x)
     x = _conv(classes, 1, "segmentation_head", dtype=Float32Policy())(x)
-    x = ResizeMaps(size, dtype=Float32Policy(), name="segmentation_logits")(x)  # (B, H, W, K)
+    x = ResizeMaps(size, dtype=Float32Policy(), name="logits")(x)  # (B, H, W, K)
     return Model(inputs, x, name=name or f"{backbone.name}_segmenter")
 
 

@@ -15,6 +15,7 @@ from keras_vit.errors import needing_tensorflow
 from keras_vit.evaluate.class_predictions import Predictions, predict_set
 from keras_vit.evaluate.targets import LabelPredictions, ValuePredictions, predict_targets
 from keras_vit.models.heads import class_probabilities
+from keras_vit.progress import Progress
 
 if TYPE_CHECKING:  # reading images needs TensorFlow
     from keras_vit.data.image_set import ImageSet
@@ -41,6 +42,7 @@ def classify_files(
     batch_size: int = 32,
     unreadable: str = "error",
     task: str = "single_label",
+    verbose: bool | int = True,
 ) -> list[Prediction]:
     """Predicts image files with a model, preprocessed as in evaluation.
 
@@ -51,6 +53,7 @@ def classify_files(
         batch_size: Images per step.
         unreadable: `"error"` or `"skip"`, as for `read_folder`.
         task: What the outputs are.
+        verbose: Whether to print, now and then, how many images are predicted.
 
     Returns:
         A `Prediction` for every file that can be read.
@@ -66,7 +69,11 @@ def classify_files(
             "or `keras_vit.segmentation.predict_masks`."
         )
     paths, images = read_files(files, class_names, unreadable)
-    outputs = [model.predict_on_batch(x) for x, _ in eval_batches(images, model, batch_size)]
+    outputs: list[np.ndarray] = []
+    with Progress("predictions", len(paths), "images", verbose) as progress:
+        for x, _ in eval_batches(images, model, batch_size):
+            outputs.append(model.predict_on_batch(x))
+            progress.update(progress.done + len(outputs[-1]))
     found = class_probabilities(model, np.concatenate(outputs), task)
     orders = np.argsort(-found, axis=1)
     if task == "regression":

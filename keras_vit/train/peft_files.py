@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
+from keras_vit.checks import check_choice
 from keras_vit.config import field_value
 from keras_vit.errors import CheckpointError
 from keras_vit.families.rules import Layout, Rule
@@ -67,8 +68,7 @@ def save_adapter(
     Raises:
         ValueError: If the model has no updates, or the project has no such model or layer.
     """
-    if layout not in _PROJECTS:
-        raise ValueError(f"`layout` must be one of {_PROJECTS}. Received: {layout!r}.")
+    check_choice("layout", layout, _PROJECTS)
     layers = lora_layers(model)
     if not layers:
         raise ValueError(

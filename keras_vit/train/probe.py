@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import math
 import os
 import pathlib
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -14,20 +16,24 @@ import numpy as np
 from keras_vit.config import ResNetConfig, ViTConfig
 from keras_vit.errors import needing_tensorflow
 from keras_vit.evaluate.attentive import batched
+from keras_vit.evaluate.counting import count_parameters, count_stages
 from keras_vit.evaluate.feature_store import Features, store_features
 from keras_vit.evaluate.probes import check_possible, cross_validate, find_probe, fit_head
 from keras_vit.intervals import wilson_interval
 from keras_vit.layers.float32 import Float32Policy
-from keras_vit.models.feature_extraction import features_of, token_stage
+from keras_vit.models.feature_extraction import features_of, head_input_stage, token_stage
 from keras_vit.models.graph import single_input
 from keras_vit.models.lora import merge_lora
+from keras_vit.progress import Progress, duration_text
 from keras_vit.runtime.model import Model
 from keras_vit.train.new_head import adapt_model
 
 if TYPE_CHECKING:  # reading images needs TensorFlow
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from keras_vit.data.image_set import ImageSet
+
+_TIMED = 8  # images of the batch that a plan times
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -88,6 +94,7 @@ def fit_probe(
     folds: int = 5,
     seed: int = 0,
     batch_size: int = 32,
+    verbose: bool | int = True,
 ) -> ProbeResult:
     """Fits a classifier to the features of a frozen model, which are computed once.
 
@@ -97,7 +104,7 @@ def fit_probe(
         train: Labelled images to fit to; two of each class at least.
         test: Images to measure the accuracy on, or `None`.
         folder: Where the features are kept, see `store_features`: in `train` and `test`.
-        method: `"logistic"` (multinomial regression with an L2 penalty, by scikit-learn),
+        method: `"logistic"` (multinomial regression with an L2 penalty, as scikit-learn's),
             `"ridge"` (the closed form of few-shot evaluation), `"knn"` (weighted vote of the
             nearest neighbours) or `"attentive"` (a learned query attends to the tokens).
         settings: Values to choose from by cross-validation: of `C`, of the ridge's strength, of
@@ -107,6 +114,8 @@ def fit_probe(
         folds: Parts of the cross-validation.
         seed: Seed of these parts.
         batch_size: Images per step.
+        verbose: Whether to print, now and then, how many features are computed, which fit runs, and
+            how long the rest will take.
 
     Returns:
         A `ProbeResult`. Its model is saved and exported like any other.
@@ -114,7 +123,6 @@ def fit_probe(
     Raises:
         ValueError: If images do not have one class each, classes differ or have fewer than two
             images, or `folder` holds features of another model or other images.
-        ImportError: If scikit-learn is missing for a logistic probe.
 
     Example:
 
@@ -131,7 +139,7 @@ def fit_probe(
         )
     if test is not None:
         check_same_classes(train.class_names, test)
-    check_possible(method, folds, train.num_images)
+    check_possible(folds, train.num_images)
     model = merge_lora(model)
     replaces_head = _has_config(model) and stage is None and not probe.takes_tokens
     if probe.takes_tokens:
@@ -140,16 +148,19 @@ def fit_probe(
         model = adapt_model(model, train.num_classes)
     start = time.perf_counter()
     folder = pathlib.Path(folder)
-    kept = store_features(model, train, folder / "train", stage, batch_size=batch_size)
+    options: dict[str, Any] = {"batch_size": batch_size, "verbose": verbose}
+    kept = store_features(model, train, folder / "train", stage, **options)
     arrange = _as_tokens if probe.takes_tokens else _pooled
     x, y, classes = arrange(kept), kept.labels, train.num_classes
     held_out = None
     if test is not None:
-        held_out = store_features(model, test, folder / "test", stage, batch_size=batch_size)
+        held_out = store_features(model, test, folder / "test", stage, **options)
     middle = time.perf_counter()
-    accuracies = cross_validate(method, x, y, classes, settings, folds, seed)
+    accuracies = cross_validate(method, x, y, classes, settings, folds, seed, verbose)
     setting = max(accuracies, key=lambda value: accuracies[value])
-    head = fit_head(method, x, y, classes, setting)
+    with Progress(f"{method} probe of all images", 1, "fits", verbose) as progress:
+        progress.step(f"{probe.name}={setting:g}")
+        head = fit_head(method, x, y, classes, setting)
     end = time.perf_counter()
     right = None
     if held_out is not None:
@@ -164,6 +175,54 @@ def fit_probe(
         tested=0 if held_out is None else len(held_out.labels),
         seconds=(middle - start, end - middle),
     )
+
+
+def describe_probe(
+    model: keras.Model,
+    train: ImageSet,
+    test: ImageSet | None,
+    method: str = "logistic",
+    folds: int = 5,
+    batch_size: int = 32,
+) -> Iterator[tuple[str, str]]:
+    """What `fit_probe` will do with its default settings, as pairs of a name and a text.
+
+    The time is that of one batch of blank images on this machine, of every image that is there;
+    features that are in the folder already take none.
+    """
+    probe = find_probe(method)
+    tested = 0 if test is None else test.num_images
+    yield (
+        "images",
+        f"{train.num_images:,} to fit to, {tested:,} to test on, {train.num_classes} classes",
+    )
+    stage = token_stage(model) if probe.takes_tokens else head_input_stage(model)
+    network = features_of(model, stage)
+    shape = network.output[stage].shape[1:]
+    total = train.num_images + tested
+    mebibytes = total * 4 * math.prod(shape) / 2**20
+    yield (
+        "features",
+        f"{' x '.join(map(str, shape))} of each image, {mebibytes:,.1f} MiB on the disk, kept",
+    )
+    count = len(probe.settings)
+    yield (
+        "fits",
+        f"{folds * count + 1}: {count} values of {probe.name} on {folds} folds, one on all images",
+    )
+    with contextlib.suppress(ValueError):  # layers of another library are not counted
+        stage_bytes = max(4 * (x.inputs + x.activations) for x in count_stages(model))
+        memory = 4 * count_parameters(model) + batch_size * stage_bytes + 3 * mebibytes * 2**20
+        yield "memory", f"about {memory / 2**30:.1f} GiB"
+    images = np.zeros((min(batch_size, total, _TIMED), *network.inputs[0].shape[1:]), "float32")
+    if None in images.shape:
+        return
+    for _ in range(2):  # the first one compiles
+        start = time.perf_counter()
+        network.predict_on_batch(images)
+        seconds = time.perf_counter() - start
+    text = duration_text(seconds * total / len(images))
+    yield "time", f"about {text} for the features here, from {len(images)} blank images"
 
 
 def _has_config(model: keras.Model) -> bool:

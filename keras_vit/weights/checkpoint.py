@@ -311,19 +311,25 @@ class Checkpoint:
 
     def _too_many_patches(self) -> Iterator[Refusal]:
         """Sizes of images for which the tables of positions alone would take gigabytes."""
-        stated, most = self._stated_grid(), _MAX_POSITIONS // max(1, self.sizes.get("width", 1))
-        if stated is not None and math.prod(stated) > min(_MAX_PATCHES, most):
-            yield Refusal(
-                f"config.json: images of {self.sidecar.image_size} pixels, which are "
-                f"{math.prod(stated):,} patches, more than {min(_MAX_PATCHES, most):,}",
-                ("image_size",),
-            )
+        most = min(_MAX_PATCHES, _MAX_POSITIONS // max(1, self.sizes.get("width", 1)))
+        for origin, image_size in self._stated_sizes().items():
+            grid = self._grid_of(image_size)
+            if grid is not None and math.prod(grid) > most:
+                yield Refusal(
+                    f"{origin}: images of {image_size} pixels, which are {math.prod(grid):,} "
+                    f"patches, more than {most:,}",
+                    ("image_size",),
+                )
         for table in self._split_block_table(None, None):
             if math.prod(table.grid) > _MAX_TABLE_PATCHES:
                 yield Refusal(
                     f"a table of positions in every block for {math.prod(table.grid):,} patches, "
                     f"more than {_MAX_TABLE_PATCHES:,}"
                 )
+
+    def keep_size(self) -> None:
+        """Leaves out the size of the preprocessing: images have that of the positions."""
+        self.sidecar = self.sidecar._replace(input_size=None)
 
     def position_tables(
         self,
@@ -337,18 +343,29 @@ class Checkpoint:
             model_grid: Patches of the model, tried in addition to square grids.
 
         Returns:
-            The ways, without duplicates. Where `config.json` states an image size that fits the
+            The ways, without duplicates. Where a sidecar file states an image size that fits the
             number of rows, only that one.
         """
-        stated = None if grid else self._stated_grid()
-        return (self._split_rows(stated, None) if stated else []) or self._split_rows(
-            grid, model_grid
-        )
+        for image_size in () if grid else self._stated_sizes().values():
+            stated = self._grid_of(image_size)
+            tables = self._split_rows(stated, None) if stated else []
+            if tables:
+                return tables
+        return self._split_rows(grid, model_grid)
 
-    def _stated_grid(self) -> tuple[int, int] | None:
-        """Patches along (height, width) of the image size in `config.json`."""
-        image_size, sizes = self.sidecar.image_size, self.sizes
-        if image_size is None or "patch_size" not in sizes or 0 in sizes["patch_size"]:
+    def _stated_sizes(self) -> dict[str, tuple[int, int]]:
+        """Image sizes in the sidecar files by their origin, that of the positions first."""
+        sizes = {}
+        if self.sidecar.image_size is not None:
+            sizes["config.json"] = self.sidecar.image_size
+        if self.sidecar.input_size is not None:
+            sizes[self.sidecar.input_size.origin] = self.sidecar.input_size.value
+        return sizes
+
+    def _grid_of(self, image_size: tuple[int, int]) -> tuple[int, int] | None:
+        """Patches along (height, width) of images of a size."""
+        sizes = self.sizes
+        if "patch_size" not in sizes or 0 in sizes["patch_size"]:
             return None
         stride = sizes["stem"].stride if "stem" in sizes else 1
         rows, columns = (  # a stem rounds its maps up

@@ -13,6 +13,7 @@ from keras_vit.config import Preprocessing, ResNetConfig, ViTConfig, field_names
 from keras_vit.errors import CheckpointError
 from keras_vit.weights.array_file import Entry
 from keras_vit.weights.checkpoint import Checkpoint, open_checkpoint
+from keras_vit.weights.sidecar import Setting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +35,8 @@ class FileInfo:
         project: The project of the layout.
         parameters: Number of values in the arrays of the image model.
         arrays: Shape and type of every array, by its name in the file.
+        input_size: Pixels along (height, width) of the images that the preprocessing of its sidecar
+            files gives to the model, and the key that says so; `None` if none says.
     """
 
     path: pathlib.Path
@@ -49,6 +52,7 @@ class FileInfo:
     stated_size: tuple[int, int] | None = None
     prefix: str = ""
     project: str = ""
+    input_size: Setting | None = None
 
     @property
     def image_size(self) -> tuple[int, int] | None:
@@ -106,6 +110,7 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> FileInfo:
         stated_size=checkpoint.sidecar.image_size,
         prefix=checkpoint.wrapper,
         project=checkpoint.layout.project,
+        input_size=checkpoint.sidecar.input_size,
     )
 
 
@@ -118,8 +123,8 @@ def adapt_config(
     """Changes a configuration to what a checkpoint's project computes.
 
     GELU, the epsilon of the norms, the number of heads, tokens and their positions, pooling,
-    preprocessing and image size follow the file. The layer before the head does where the number
-    of classes agrees. Files of other projects than the paper's have no dropout.
+    preprocessing and image size (see `find_size`) follow the file. The layer before the head does
+    where the number of classes agrees. Files of other projects than the paper's have no dropout.
 
     Args:
         config: The variant's configuration, with the caller's changes.
@@ -135,11 +140,9 @@ def adapt_config(
             of channels.
     """
     fields = field_names(config)
-    wanted = {
-        "image_size": _image_size(config, info, chosen),
-        **info.options,
-        **(options or {}),
-    }
+    wanted = {**info.options, **(options or {})}
+    if "image_size" not in {*chosen, *wanted}:
+        wanted["image_size"] = find_size(config, info, chosen).value
     if config.classes is None or config.classes != info.classes:
         wanted["pre_logits"] = None  # dropped for other classes, as the paper fine-tunes
         wanted.pop("head_bias", None)
@@ -158,18 +161,61 @@ def adapt_config(
     return replace_fields(config, **changes)
 
 
-def _image_size(
-    config: ViTConfig | ResNetConfig, info: FileInfo, chosen: Collection[str]
-) -> tuple[int, int] | None:
+def find_size(
+    config: ViTConfig | ResNetConfig, info: FileInfo, chosen: Collection[str] = ()
+) -> Setting:
+    """Finds the size of images for a checkpoint, and where it comes from.
+
+    It is the size that the preprocessing of the sidecar files gives to the model; a side that is no
+    whole number of patches is rounded down, as a convolution over patches does. Where the files do
+    not say, it is the size that the positions are for, then the variant's.
+
+    Args:
+        config: The variant's configuration, with the caller's changes.
+        info: The checkpoint's architecture.
+        chosen: Fields that the caller chose.
+
+    Raises:
+        CheckpointError: If the stated size is smaller than a patch.
+    """
+    if isinstance(config, ResNetConfig):
+        return info.input_size or Setting(config.image_size, "the architecture")
+    size = _position_size(config, info, chosen)
+    origin = "the architecture"
+    if info.stated_size == size:
+        origin = "config.json"
+    elif info.grid is not None:
+        origin = "the file's positions"
+    other_patches = "patch_size" in chosen and config.patch_size != info.patch_size
+    if info.input_size is None or config.any_size or config.takes_patches or other_patches:
+        return Setting(size, origin)
+    (height, width), origin = info.input_size
+    stride = 1 if config.stem is None else config.stem.stride
+    step = config.patch_size[0] * stride, config.patch_size[1] * stride
+    rows, columns = -(-height // stride), -(-width // stride)  # a stem rounds its maps up
+    patches = rows // config.patch_size[0], columns // config.patch_size[1]
+    if patches != dataclasses.replace(config, image_size=size).grid:
+        size = height - height % step[0], width - width % step[1]
+    if 0 in size:
+        raise CheckpointError(
+            f"{info.path}: {origin} says images of {height} x {width} pixels, smaller than a patch "
+            f"of {step[0]} x {step[1]}. Correct it, or pass input_shape=(height, width, channels)."
+        )
+    if size != (height, width):
+        origin += f", {height} x {width} in whole patches of {step[0]} x {step[1]}"
+    return Setting(size, origin)
+
+
+def _position_size(config: ViTConfig, info: FileInfo, chosen: Collection[str]) -> tuple[int, int]:
     """Pixels that the file's positions are for, or the variant's if the file does not say."""
-    if isinstance(config, ResNetConfig) or "patch_size" in chosen:
+    if "patch_size" in chosen and config.patch_size != info.patch_size:
         return config.image_size
     if info.grid is None:
         unlearned = info.options.get("position_embedding") == "none"
         return (info.stated_size if unlearned else None) or config.image_size
     stem = info.sizes.get("stem")
     if config.stem is not None and stem is not None and stem.stages == config.stem.stages:
-        return info.image_size
+        return info.image_size or config.image_size
     stride = 1 if config.stem is None else config.stem.stride
     rows, columns = (
         patches * patch * stride

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger("keras_vit")
 # What the report states, each with where it comes from.
 STATED = (
-    "gelu", "norm_epsilon", "pooling", "num_heads", "rope", "position_resize", "preprocessing",
+    "gelu", "norm_epsilon", "pooling", "num_heads", "rope", "position_resize", "image_size",
+    "preprocessing",
 )  # fmt: skip
 _TOKENS = ("class_token/token", "distillation_token/token", "registers/token")
 
@@ -44,8 +45,8 @@ class LoadReport:
         resized: What was resized or adapted, by path of the variable.
         fresh: Paths of the variables that start at their initial value: heads of other classes.
         left_out: Names in the file that were not needed.
-        settings: GELU, epsilon, pooling, heads, how positions are resized, and preprocessing: value
-            and where it comes from, by field of the configuration.
+        settings: GELU, epsilon, pooling, heads, how positions are resized, size of images, and
+            preprocessing: value and where it comes from, by field of the configuration.
         differs: Settings of the model that are not those of the file's project, where it was
             loaded into a model that was there before: GELU, epsilons, pooling and its heads, rotary
             positions, standardised kernels, and mean and standard deviation of the pixels.
@@ -86,6 +87,16 @@ class LoadReport:
         if self.left_out:
             lines.append(f"left out: {_some(self.left_out)}")
         return "\n".join(map(printable, lines))
+
+    @property
+    def size(self) -> str | None:
+        """The size of images, where it comes from, and how positions were resized to it."""
+        if "image_size" not in self.settings:
+            return None
+        value, origin = self.settings["image_size"]
+        tables = (path for path in self.resized if path == POSITIONS or block_table(path))
+        resized = next((f"; resized: {self.resized[path]}" for path in tables), "")
+        return f"images of {_text(value)} pixels ({origin}){resized}"
 
 
 def load_weights(
@@ -276,7 +287,9 @@ def _settings(plan: Plan, origins: Mapping[str, str] | None) -> dict[str, tuple[
             continue
         origin = "the model" if origins is None else origins.get(field, "the architecture")
         value = field_value(config, field)
-        if field == "rope" and value is None:
+        if field in ("rope", "image_size") and value is None:
+            continue
+        if field == "image_size" and isinstance(config, ViTConfig) and _is_open(config):
             continue
         if field == "position_resize":
             value = plan.resize_method
@@ -284,6 +297,11 @@ def _settings(plan: Plan, origins: Mapping[str, str] | None) -> dict[str, tuple[
                 origin = stated.get(field, "the file's project")
         found[field] = (value, origin)
     return found
+
+
+def _is_open(config: ViTConfig) -> bool:
+    """Whether images of a model have no size of their own."""
+    return config.any_size or config.takes_patches
 
 
 def _differences(plan: Plan) -> Iterator[str]:
@@ -487,6 +505,8 @@ def _fresh_value(
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return " x ".join(map(str, value))
     if not isinstance(value, Preprocessing):
         return str(value)
     crop = "squashed" if value.crop_ratio is None else f"crop {value.crop_ratio:.4g}"

@@ -145,14 +145,44 @@ def find_processor(fields: Mapping[str, Any]) -> Processor | None:
     return PROCESSORS.get(name)
 
 
+def processor_size(fields: Mapping[str, Any]) -> tuple[tuple[int, int], str] | None:
+    """Finds the size of the images that a processor gives to its model.
+
+    Args:
+        fields: Content of `preprocessor_config.json`.
+
+    Returns:
+        Pixels along (height, width), of the crop where it crops, and the key that says so; `None`
+        where the file states no size, or the preprocessing cannot be followed.
+    """
+    default = find_processor(fields)
+    read = {key: value for key, value in fields.items() if value is not None}
+    if default is None or not {"size", "crop_size"} & read.keys():
+        return None
+    sides, cut = _resized_and_cut(read, default)
+    found = cut or sides
+    if found is None or len(found) != 2 or not read.get("do_resize", True):
+        return None
+    return (found[0], found[1]), "crop_size" if cut else "size"
+
+
+def _resized_and_cut(
+    read: Mapping[str, Any], default: Processor
+) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
+    """Sides of the resized image, and of the crop in its centre if there is one."""
+    size, crop = read.get("size", default.size), read.get("crop_size", default.crop_size)
+    square = read.get("default_to_square", default.square)
+    sides = _sides(size if not isinstance(size, int) or square else {"shortest_edge": size})
+    does_crop = read.get("do_center_crop", default.crop_size is not None)
+    return sides, _sides(crop) if does_crop else None
+
+
 def _find_crop(
     read: Mapping[str, Any], default: Processor, problems: list[str]
 ) -> tuple[str, float | None]:
     """Crop mode and ratio: how the resized image and the crop in its centre relate."""
     size, crop = read.get("size", default.size), read.get("crop_size", default.crop_size)
-    square = read.get("default_to_square", default.square)
-    sides = _sides(size if not isinstance(size, int) or square else {"shortest_edge": size})
-    cut = _sides(crop) if read.get("do_center_crop", default.crop_size is not None) else None
+    sides, cut = _resized_and_cut(read, default)
     if sides is None or (cut is None and (len(sides) == 1 or read.get("do_center_crop"))):
         problems.append(f"size={size!r} with crop_size={crop!r}")
         return "center", None

@@ -31,6 +31,7 @@ from keras_vit.reading import read_json
 from keras_vit.weights.processors import (
     OWN,
     find_processor,
+    processor_size,
     timm_preprocessing,
     transformers_preprocessing,
 )
@@ -84,6 +85,8 @@ class Sidecar(NamedTuple):
         licence: Licence of the weights, if it says.
         timm_name: Name of timm's model, with its tag if that is known.
         class_names: Names of the classes, in the order of the outputs; empty if it has none.
+        input_size: Pixels along (height, width) that the preprocessing of the checkpoint gives to
+            its model, if it says: the crop or size of transformers, or timm's `input_size`.
     """
 
     settings: dict[str, Setting]
@@ -93,6 +96,7 @@ class Sidecar(NamedTuple):
     licence: str | None = None
     timm_name: str | None = None
     class_names: tuple[str, ...] = ()
+    input_size: Setting | None = None
 
 
 class _Reader:
@@ -103,6 +107,7 @@ class _Reader:
         self.sizes: list[tuple[str, str, Any]] = []
         self.refusals: list[Refusal] = []
         self.image_size: tuple[int, int] | None = None
+        self.input_size: Setting | None = None
         self.licence: str | None = None
         self.timm_name: str | None = None
 
@@ -134,6 +139,8 @@ class _Reader:
                 self.read(self.part(section, key), rule.rules, where)
             elif isinstance(rule, Images) and key in ("image_size", "img_size", "input_size"):
                 self._read_image_size(value, where)
+                if key == "input_size" and value is not None and self.image_size is not None:
+                    self.input_size = Setting(self.image_size, where)
 
     def part(self, config: dict[str, Any], key: str) -> dict[str, Any]:
         """Returns an object within an object, empty if it is not there."""
@@ -213,6 +220,8 @@ def read_sidecar(path: pathlib.Path, layout: Layout) -> Sidecar:
     if processor:
         _add_images(transformers_preprocessing, processor, PREPROCESSOR, reader)
         known = find_processor(processor)
+        if reader.input_size is None:  # `config.json` comes first
+            reader.input_size = _input_size(processor)
         if known is not None:
             stated = {key: processor[key] for key in known.rules if key in processor}
             reader.read({**known.defaults, **stated}, known.rules, PREPROCESSOR)
@@ -224,7 +233,19 @@ def read_sidecar(path: pathlib.Path, layout: Layout) -> Sidecar:
         reader.licence,
         reader.timm_name,
         _class_names(config),
+        reader.input_size,
     )
+
+
+def _input_size(processor: dict[str, Any]) -> Setting | None:
+    """The size of the images of `preprocessor_config.json`; nothing of a file that is refused."""
+    try:
+        found = processor_size(processor)
+    except (ArithmeticError, AttributeError, TypeError, ValueError):
+        return None
+    if found is None or not all(map(_is_count, found[0])):
+        return None
+    return Setting(found[0], f"{PREPROCESSOR}: {found[1]}")
 
 
 def _class_names(config: dict[str, Any]) -> tuple[str, ...]:

@@ -22,16 +22,13 @@ ROOT = pathlib.Path(__file__).parents[2]
 TARGET = ROOT / "build" / "docs"
 
 
-PICTURE = "![Attention finds digits among scribbles](docs/pictures/rollout.png){ .front }"
-
-
 def front_page(readme: str) -> str:
-    """The README, whose command of installation and a picture come before the list of features."""
+    """The README, whose command of installation comes before the list of features."""
     opening, _, rest = readme.partition("\n- **")
     install = re.search(r"```console\n.*?```\n", rest, re.DOTALL)
     if install is None:
         raise ValueError("README.md has no block of ```console that installs the package.")
-    return f"{opening}\n{install[0]}\n{PICTURE}\n\n- **{rest}"
+    return f"{opening}\n{install[0]}\n- **{rest}"
 
 
 def main() -> int:

@@ -71,13 +71,14 @@ def constructor_signature() -> str:
     tree = ast.parse((ROOT / PACKAGE / "create.py").read_text())
     (function,) = (
         node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef) and node.name == "construct"
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and node.name == "create_model"
     )
     lines = []
-    plain = function.args.args
+    plain = function.args.args[1:]  # without the variant
     for argument, default in zip(plain, function.args.defaults, strict=True):
-        lines.append(f"    {ast.unparse(argument)} = {ast.unparse(default)},\n")
+        if argument.arg != "prefix":
+            lines.append(f"    {ast.unparse(argument)} = {ast.unparse(default)},\n")
     if function.args.kwarg:
         lines.append(f"    **{ast.unparse(function.args.kwarg)},\n")
     return f"ViTB16(\n{''.join(lines)}) -> {ast.unparse(function.returns)}"

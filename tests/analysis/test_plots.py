@@ -9,9 +9,11 @@ import pytest
 
 from keras_vit.analysis.plots import (
     as_rgb,
+    component_colors,
     overlay_attention,
     plot_attention,
     plot_attention_distance,
+    plot_components,
     plot_maps,
 )
 
@@ -81,6 +83,22 @@ def test_a_long_label_stays_in_the_picture(count, height):
             assert not text.get_text() or (min(box.x0, box.y0) >= 0 and box.x1 <= figure.bbox.x1)
             assert not text.get_text() or box.y1 <= figure.bbox.y1
     assert figure.axes[-1].get_ylabel().replace("\n", " ") == label
+
+
+def test_components_are_colours_that_colour_blind_readers_tell_apart():
+    """The first two differ in lightness and from blue to yellow; grey is the middle of both."""
+    grey = component_colors(np.full((1, 3), 0.5))[0]
+    np.testing.assert_allclose(grey, grey[0], atol=1e-3)
+    dark, light, blue, yellow = component_colors(
+        np.array([[0, 0.5, 0.5], [1, 0.5, 0.5], [0.5, 0, 0.5], [0.5, 1, 0.5]])
+    )
+    assert (light - dark).min() > 0.5
+    assert blue[2] > blue[:2].max() + 0.1 and yellow[2] < yellow[:2].min() - 0.2
+    images = np.zeros((2, 8, 8, 3))
+    figure = plot_components(images, np.random.default_rng(0).normal(size=(2, 2, 2, 3)))
+    assert [len(axis.images) for axis in figure.axes] == [1, 1, 1, 1]
+    with pytest.raises(ValueError, match="Colours need 3 components, of shape"):
+        plot_components(images, np.zeros((2, 2, 2, 4)))
 
 
 def test_images_of_every_range_become_the_same_picture():

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import pathlib
-import subprocess
-import sys
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[2]
+from tests.workers import python
 
 
 @pytest.mark.slow
 def test_everything_in_small(tmp_path):
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, ROOT / "benchmarks/gpu.py", "--small", "--output", tmp_path / "out"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert " cores: " in done.stdout.splitlines()[0]  # the processor and its units
+    output = ("--output", tmp_path / "out")
+    printed = python("benchmarks/gpu.py", "--small", *output, JAX_PLATFORMS="cpu")
+    assert " cores: " in printed.splitlines()[0]  # the processor and its units
     rows = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
     checks = [row for row in rows if row["what"] == "check"]
     assert len(checks) == 8 and all(row["within"] for row in checks)
@@ -28,7 +22,7 @@ def test_everything_in_small(tmp_path):
         ours = [row for row in rows if row["what"] == what and row["who"] == "keras_vit"]
         assert len(ours) == count
         assert all(row["images_per_second"] > 0 and row["peak_bytes"] > 1e6 for row in ours)
-        assert f"| {what} | vit_ti16 | 32 | keras_vit |" in done.stdout
+        assert f"| {what} | vit_ti16 | 32 | keras_vit |" in printed
 
 
 def test_the_table_takes_each_at_its_best(load):

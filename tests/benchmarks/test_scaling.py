@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import pathlib
-import subprocess
 import sys
 
 import pytest
@@ -15,8 +12,7 @@ from keras_vit.evaluate.counting import count_parameters
 from keras_vit.models.vit import build_vit
 from keras_vit.variants import find_config
 from tests.fixtures import tiny_config
-
-ROOT = pathlib.Path(__file__).parents[2]
+from tests.workers import python
 
 
 @pytest.fixture
@@ -54,11 +50,8 @@ def test_bytes_of_a_ring_all_reduce(scaling):
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel is asked for its sockets' bytes")
 @pytest.mark.slow
 def test_two_workers_send_the_counted_bytes():
-    command = [sys.executable, ROOT / "benchmarks/exchange.py", "--width", "128", "--steps", "10"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    printed = python("benchmarks/exchange.py", "--width", 128, "--steps", 10, timeout=300)
+    rows = [json.loads(line) for line in printed.splitlines()]
     assert sorted(row["worker"] for row in rows) == [0, 1]
     for row in rows:
         assert row["counted_bytes_a_step"] == 4 * row["parameters"]

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from keras_vit.cli.commands import all_commands
 from keras_vit.cli.main import build_parser, main
+from keras_vit.cli.run_settings import MODEL_FORMS
 from keras_vit.installation import DISTRIBUTION, pip_install
 from keras_vit.models.vit import build_vit
 from tests.cli.conftest import ConnectedError
@@ -43,6 +44,27 @@ def test_a_flag_is_a_parameter_of_the_function_it_calls(command):
     for name, value in parsed.items():
         default = signature.parameters[name].default
         assert default in (inspect.Parameter.empty, value) or value == "x"
+
+
+def test_every_command_that_takes_a_model_takes_a_size_of_images():
+    found = {}
+    for command in all_commands():
+        names = [name for each in command.arguments for name in each.names]
+        helps = [str(each.settings.get("help")) for each in command.arguments]
+        found[command.name] = "--image-size" in names
+        takes_model = any(MODEL_FORMS in text for text in helps)
+        assert found[command.name] or not takes_model, command.name
+    assert sum(found.values()) == 12 and found["probe"] and found["segment predict"]
+
+
+@pytest.mark.parametrize(("text", "size"), [("224", (224, 224)), ("224x320", (224, 320))])
+def test_a_size_is_one_number_or_height_and_width(text, size, capsys):
+    assert build_parser().parse_args(["inspect", "x", "--image-size", text]).image_size == size
+    for wrong in (f"{text}px", "0", "1x2x3", "-4"):
+        with pytest.raises(SystemExit):
+            build_parser().parse_args(["inspect", "x", f"--image-size={wrong}"])
+        expected = "pixels such as 224, or height and width such as 224x320, are expected. Received"
+        assert expected in capsys.readouterr().err
 
 
 def test_every_command_says_what_it_does(capsys):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import types
 
@@ -11,13 +13,14 @@ import pytest
 
 import keras_vit
 from keras_vit.cli.main import main
-from keras_vit.cli.resolve import resolve_model
+from keras_vit.cli.resolve import open_model, resolve_model
 from keras_vit.hub.card import Card
 from keras_vit.hub.catalog import CARDS
+from keras_vit.models.resizing import resize_model
 from keras_vit.train.fit import TrainingResult
 from keras_vit.variants import VARIANTS
 from tests.data.pictures import write_colours
-from tests.fixtures import fill_random, tiny_config
+from tests.fixtures import fill_random, images_for, tiny_config
 
 TRAIN = ("--data", "train", "--recipe", "finetune_pets", "--image-size", "16", "--batch-size", "4")
 FORMS = {
@@ -132,12 +135,55 @@ def test_weights_of_a_run_are_converted(folder, capsys):
     printed = " ".join(capsys.readouterr().out.split())
     assert "classes: 2 image_size: 16 x 16" in printed and "patch_size=" in printed
     words = ["weights", "convert", "run", "out.npz", "--layout", "official"]
-    assert main([*words, "--image-size", "32"]) == 2
+    assert main([*words, "--num-heads", "4"]) == 2
     assert main(words) == 0
     with np.load("out.npz") as ours, np.load("tiny.npz") as expected:
         assert sorted(ours) == sorted(expected)
         for name in expected:
             np.testing.assert_array_equal(ours[name], expected[name])
+    words[3] = "larger.npz"
+    assert main([*words, "--image-size", "32"]) == 0
+    assert keras_vit.inspect_file("larger.npz").image_size == (32, 32)
+
+
+@pytest.mark.parametrize("form", ["run", "tiny.npz", "vit_tiny/in2", "vit_tiny"])
+def test_a_model_of_every_form_has_the_size_that_is_asked_for(form, folder, capsys):
+    model = open_model(form, (24, 16))
+    assert model.input_shape == (None, 24, 16, 3)
+    printed = capsys.readouterr().err
+    if FORMS[form] in ("checkpoint", "published"):
+        text = f"{form}: images of 24 x 16 pixels (the caller); resized: 2 x 2 to 3 x 2 positions"
+        assert text in printed
+    if form != "vit_tiny":
+        expected = resize_model(open_model("run"), (24, 16))
+        x = images_for(model)
+        np.testing.assert_allclose(model(x), expected(x), rtol=0, atol=1e-5)
+
+
+def test_a_model_that_cannot_be_resized_is_named(folder, capsys):
+    inner = keras.saving.load_model("run/best.keras")
+    keras.Sequential([keras.Input((16, 16, 3)), inner]).save("nested.keras")
+    words = ["predict", "train/red/0.png", "--model", "nested.keras", "--image-size"]
+    assert main([*words, "32"]) == 2
+    expected = "nested.keras cannot take images of 32 x 32 pixels. Only models of this package can"
+    assert expected in capsys.readouterr().err
+    assert main([*words, "16"]) == 0  # as it is
+
+
+def test_the_size_of_the_preprocessing_is_printed_and_trained_at(folder, capsys):
+    """Positions are for 16 pixels, and stay so in a converted file."""
+    config = {"model_args": {"num_heads": 4}, "pretrained_cfg": {"input_size": [3, 32, 24]}}
+    (folder / "folder/config.json").write_text(json.dumps(config))
+    words = ["--model", "folder", "--data", "train", "--steps", "2", "--dry-run"]
+    assert main(["train", *words]) == 0
+    printed = capsys.readouterr()
+    expected = "folder: images of 32 x 24 pixels (config.json: pretrained_cfg: input_size)"
+    assert f"{expected}; resized: 2 x 2 to 4 x 3 positions" in printed.err
+    assert re.search(r"size: +32 x 24 x 3", printed.out)
+    assert main(["weights", "info", "folder"]) == 0
+    assert "input_size: 32 x 24" in " ".join(capsys.readouterr().out.split())
+    assert main(["weights", "convert", "folder", "out.npz", "--layout", "official"]) == 0
+    assert keras_vit.inspect_file("out.npz").image_size == (16, 16)
 
 
 @pytest.mark.parametrize(

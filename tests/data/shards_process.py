@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 import keras_vit
-from tests.fixtures import fill_random, tiny_config
+from tests.fixtures import tiny_vit
 
 EPOCHS = 2
 BATCH = 8
@@ -39,8 +39,7 @@ class SumOfSquares(keras.metrics.Metric):
 
 
 def train(data, later=None):
-    model = keras_vit.build_vit(tiny_config(image_size=16, depth=1, mlp_dim=32))
-    fill_random(model)
+    model = tiny_vit(image_size=16, depth=1, mlp_dim=32)
     model.compile(
         keras.optimizers.SGD(1e-3, momentum=0.9),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),

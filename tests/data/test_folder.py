@@ -17,7 +17,6 @@ import tensorflow as tf
 
 from keras_vit.config import Preprocessing
 from keras_vit.data import folder as folders
-from keras_vit.data import progress
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.data.batches import eval_batches, train_batches
 from keras_vit.data.decode import decode
@@ -327,13 +326,17 @@ def test_files_are_sorted_by_the_parts_of_their_paths(tmp_path, monkeypatch):
     assert expected == [str(path) for path in sorted(map(pathlib.Path, expected))]
 
 
-def test_long_checks_say_how_long_they_take(tmp_path, monkeypatch, capsys):
+def test_long_checks_say_how_long_they_take(tmp_path, monkeypatch):
     write_folder(tmp_path, ("cats", "dogs"), count=5)
+    lines = []
+
+    class Told(folders.Progress):
+        def update(self, *arguments):
+            super().update(*arguments)
+            lines.append(self.line())
+
     monkeypatch.setattr(folders, "_CHUNK", 2)
-    monkeypatch.setattr(progress, "_FIRST", 0)
+    monkeypatch.setattr(folders, "Progress", Told)
     read_folder(tmp_path)
-    first, *_ = capsys.readouterr().err.splitlines()
-    assert re.fullmatch(r"Checking images: 2 of 10 files, about \d+ seconds left", first)
-    monkeypatch.setenv("KERAS_VIT_PROGRESS", "0")
-    read_folder(tmp_path)
-    assert capsys.readouterr().err == ""
+    expected = r"checking images: 2 of 10 files, \d+ seconds so far, about \d+ seconds left"
+    assert re.fullmatch(expected, lines[0]) and len(lines) == 5

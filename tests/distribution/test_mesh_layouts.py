@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import pathlib
-import subprocess
-import sys
 import types
 
 import numpy as np
@@ -15,8 +12,8 @@ import pytest
 from keras_vit.distribution.mesh_layouts import vit_layout_map
 from tests.distribution.mesh_layouts_process import predict
 from tests.fixtures import tiny_config
+from tests.workers import python
 
-ROOT = pathlib.Path(__file__).parents[2]
 # Hides TensorFlow, as if it were not installed.
 HIDE_TENSORFLOW = """
 import sys
@@ -47,19 +44,12 @@ def compared(request, tmp_path_factory):
 
 def train(tmp_path_factory, shapes):
     path = tmp_path_factory.mktemp("layouts") / "results.npz"
-    environment = {
-        **os.environ,
-        "KERAS_BACKEND": "jax",
-        # Compiled without optimisation, which takes most of the time and changes no result by more
-        # than rounding.
-        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
-        " --xla_backend_optimization_level=0",
-        "PYTHONPATH": str(ROOT),
-    }
+    # Compiled without optimisation, which takes most of the time and changes no result by more than
+    # rounding.
+    flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+    variables = {"KERAS_BACKEND": "jax", "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} {flags}"}
     code = f"from tests.distribution.mesh_layouts_process import main; main(sys.argv[1], *{shapes})"
-    command = [sys.executable, "-c", HIDE_TENSORFLOW + code, path]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    python("-c", HIDE_TENSORFLOW + code, path, **variables)
     return dict(np.load(path))
 
 

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import pathlib
-import subprocess
-import sys
 
 import keras
 import pytest
@@ -24,6 +20,7 @@ from keras_vit.evaluate.counting import count_activations, count_macs, count_tra
 from keras_vit.models.vit import build_vit
 from keras_vit.variants import find_config
 from tests.fixtures import tiny_config
+from tests.workers import python
 
 JFT_IMAGES, JFT_CLASSES = 303e6, 18_291
 
@@ -215,19 +212,7 @@ for model, config in models:
 @pytest.mark.slow
 def test_memory_is_about_what_xla_says_of_a_compiled_step():
     pytest.importorskip("jax")
-    root = pathlib.Path(__file__).parent.parent.parent
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(root)}
-    child = subprocess.run(
-        [sys.executable, "-c", COMPILED],
-        cwd=root,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    assert child.returncode == 0, child.stderr
-    ratios = list(map(float, child.stdout.split()))
+    ratios = list(map(float, python("-c", COMPILED, JAX_PLATFORMS="cpu").split()))
     assert len(ratios) == 12
     assert ratios[::2] == pytest.approx([1] * 6, abs=0.02)
     assert ratios[1::2] == pytest.approx([1] * 6, abs=0.2), ratios

@@ -9,7 +9,7 @@ import pytest
 
 import keras_vit
 from keras_vit.evaluate.few_shot import few_shot_scores, pick_shots
-from tests.fixtures import fill_random, images_for, tiny_config
+from tests.fixtures import images_for, tiny_vit
 
 # The candidates of the official evaluation of 2020.
 REGULARIZATIONS = tuple(2.0**power for power in range(-10, 20))
@@ -109,8 +109,7 @@ def test_names_of_classes_may_have_gaps():
 
 
 def test_a_model_is_evaluated_from_arrays_and_batches():
-    model = keras_vit.build_vit(tiny_config(pre_logits=16))
-    fill_random(model)
+    model = tiny_vit(pre_logits=16)
     images, labels = images_for(model, 12), np.arange(12) % 3
     test, test_labels = images_for(model, 6, seed=1), np.arange(6) % 3
     by_arrays = keras_vit.evaluate.evaluate_few_shot(
@@ -134,19 +133,6 @@ def test_a_model_is_evaluated_from_arrays_and_batches():
         assert (
             by_arrays[count].tolist() == by_sets[count].tolist()
         )  # of other classes than the head
-
-
-def test_one_strength_serves_all_datasets():
-    tables = {
-        "a": {5: np.array([0.1, 0.4, 0.3]), 10: np.array([0.5, 0.1, 0.2])},
-        "b": {5: np.array([0.1, 0.2, 0.9]), 10: np.array([0.5, 0.6, 0.2])},
-        "c": {5: np.array([0.1, 0.2, 0.8]), 10: np.array([0.9, 0.6, 0.2])},
-    }
-    assert keras_vit.evaluate.rank_regularizations(tables) == {5: 2, 10: 0}
-    with pytest.raises(ValueError, match="the same shots and strengths"):
-        keras_vit.evaluate.rank_regularizations({**tables, "d": {5: np.array([0.1])}})
-    with pytest.raises(ValueError, match="at least one"):
-        keras_vit.evaluate.rank_regularizations({})
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def test_the_logistic_head_is_scikit_learns(classes, strength):
     expected = solver.predict_proba(scaler.transform(test.astype("float64")))
     head = fit_head("logistic", x, labels, classes, strength)
     found = softmax(keras.ops.convert_to_numpy(head(test)))
-    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-4)  # its tolerance is 1e-4
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
     weaker = softmax(
         keras.ops.convert_to_numpy(fit_head("logistic", x, labels, classes, 2 * strength)(test))
     )

@@ -7,17 +7,14 @@ import pytest
 import tensorflow as tf
 
 from keras_vit.export.saved_model import export_saved_model
-from keras_vit.models.vit import build_vit
-from tests.fixtures import fill_random, tiny_config
+from tests.fixtures import tiny_vit
 
 LABELS = [f"class {letter}" for letter in "abcdefghij"]
 
 
 @pytest.fixture(scope="package")
 def model():
-    model = build_vit(tiny_config())
-    fill_random(model)
-    return model
+    return tiny_vit()
 
 
 @pytest.fixture(scope="package")

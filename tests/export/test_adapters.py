@@ -9,7 +9,7 @@ import tensorflow as tf
 import keras_vit
 from keras_vit.export.adapters import export_adapters
 from keras_vit.models.lora import add_lora, lora_layers, merge_lora
-from tests.fixtures import fill_random, images_for, tiny_config
+from tests.fixtures import images_for, tiny_config, tiny_vit
 
 CLASSES = {"pets": 3, "birds": 5}
 
@@ -17,8 +17,7 @@ CLASSES = {"pets": 3, "birds": 5}
 @pytest.fixture(scope="module")
 def models():
     """A backbone with two adapters, each with its head."""
-    base = keras_vit.build_vit(tiny_config(image_size=16, depth=1, width=64, mlp_dim=256))
-    fill_random(base)
+    base = tiny_vit(image_size=16, depth=1, width=64, mlp_dim=256)
     adapted = {}
     for seed, (name, classes) in enumerate(CLASSES.items()):
         model = keras_vit.adapt_model(base, classes)
@@ -71,8 +70,7 @@ def test_each_signature_is_its_model_and_the_backbone_is_there_once(models, tmp_
 
 
 def test_what_shares_no_backbone_is_refused(models, tmp_path):
-    other = keras_vit.build_vit(tiny_config(image_size=16, width=64, mlp_dim=256))
-    fill_random(other, seed=9)
+    other = tiny_vit(seed=9, image_size=16, width=64, mlp_dim=256)
     with pytest.raises(ValueError, match=r"too small: other \(\d+%\)\. Export these with"):
         export_adapters({**models, "other": other}, tmp_path)
     with pytest.raises(ValueError, match="two models or more by names"):

@@ -89,7 +89,7 @@ def test_files_take_patches_and_grid(export, name, precision, model, tmp_path):
 
 
 def test_what_needs_pixels_refuses_by_name(model, tmp_path):
-    for options in ({"precision": "int8"}, {"precision": "int4"}, {"converter": "litert"}):
+    for options in ({"precision": "int8"}, {"precision": "int4"}):
         with pytest.raises(ValueError, match=r"any aspect ratio .* float precision"):
             export_litert(model, tmp_path / "x.tflite", **options)
     with pytest.raises(ValueError, match=r"any aspect ratio .*`patches` and `grid`"):

@@ -17,9 +17,8 @@ from PIL import Image
 import keras_vit
 from keras_vit.config import Preprocessing
 from keras_vit.data.transforms import eval_transform
-from keras_vit.models.vit import build_vit
 from tests.export.conftest import LABELS
-from tests.fixtures import fill_random, tiny_config
+from tests.fixtures import tiny_vit
 
 SCRIPTS = pathlib.Path(__file__).parents[2] / "export"
 pytestmark = pytest.mark.xdist_group("saved_model")
@@ -62,9 +61,7 @@ def photographs(images, tmp_path):
 @pytest.fixture(scope="module")
 def small():
     """A model of one block: the scripts convert it in every precision."""
-    model = build_vit(tiny_config(depth=1))
-    fill_random(model)
-    return model
+    return tiny_vit(depth=1)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from keras_vit.export.litert import _check_operators, export_litert
 from keras_vit.export.onnx import export_onnx
 from keras_vit.export.runners import load_litert
 from keras_vit.export.saved_model import export_saved_model
+from keras_vit.export.verify import verification_images
 from keras_vit.models.vit import build_vit
 from tests.fixtures import tiny_config
 
@@ -174,6 +175,14 @@ def test_a_list_of_images_that_are_not_pixels(value, message, model, tmp_path):
         export_onnx(model, tmp_path / "tiny.onnx", images=images)
     with pytest.raises(ValueError, match=message):  # ranges of 8 bits would come from them
         export_litert(model, tmp_path / "tiny.tflite", "int8", calibration=images)
+
+
+def test_pixels_that_were_resized_may_exceed_their_range_by_rounding(model):
+    images = np.full((1, 32, 32, 3), 255.00002, "float32")
+    inference = prepare(model)
+    np.testing.assert_array_equal(verification_images(images, inference), images)
+    with pytest.raises(ValueError, match=r"values from 255\.02 to 255\.02"):
+        verification_images(images + 0.02, inference)
 
 
 def test_operators_unsupported_by_litert(tmp_path):

@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras_vit.models.vit import build_vit
 from tests.checks import quick
 from tests.export.families import FAMILIES
-from tests.fixtures import fill_random, images_for, tiny_config
+from tests.fixtures import images_for, tiny_config, tiny_vit
 
 
 def run_saved_model(path, images):
@@ -60,8 +60,7 @@ def test_files_of_keras_give_the_models_outputs(family, format, tmp_path):
     if format == "openvino":
         pytest.importorskip("openvino")
     pytest.importorskip(f"keras.src.export.{format.removeprefix('tf_')}")  # newer formats
-    model = build_vit(tiny_config(**FAMILIES[family], depth=1))
-    fill_random(model)
+    model = tiny_vit(**FAMILIES[family], depth=1)
     images = np.asarray(images_for(model, 3), "float32")
     name, run = FORMATS[format]
     with warnings.catch_warnings():

@@ -108,23 +108,6 @@ def test_four_bits_without_their_package_or_whole_blocks(wide, tmp_path, monkeyp
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"converter": "ai_edge"}, "`converter` must be one of 'tensorflow', 'litert'"),
-        ({"precision": "float16"}, r'files in "float32" and "int4".*precision=\'float16\''),
-        ({"batch_size": None}, "fixed batch size.*batch_size=None"),
-    ],
-)
-def test_what_the_new_converter_cannot_do(changes, message, model, tmp_path, monkeypatch):
-    with pytest.raises(ValueError, match=message):
-        export_litert(model, tmp_path / "a.tflite", **{"converter": "litert", **changes})
-    monkeypatch.setitem(sys.modules, "litert_converter.converter_api_ext", None)
-    with pytest.raises(ImportError, match=r"keras-vision-transformer\[litert-converter\]"):
-        export_litert(model, tmp_path / "a.tflite", converter="litert")
-    assert not list(tmp_path.iterdir())
-
-
 def test_exact_gelu_is_one_operator_and_shapes_are_static(reports):
     counts = count_litert_operators(reports["float32"].path)
     assert counts["GELU"] == 1
@@ -200,24 +183,6 @@ def test_float32_gives_the_models_logits_with_unchanged_operators(exported, mode
     run = load_litert(exported.path)
     logits = np.concatenate([run(image[None])["logits"] for image in pixels])
     np.testing.assert_allclose(logits, model(pixels), rtol=0, atol=1e-5)
-
-
-def test_the_new_converter_gives_the_same_file(model, wide, exported, pixels, tmp_path):
-    pytest.importorskip("litert_converter")
-    options = {"batch_size": len(pixels), "converter": "litert"}
-    path, outputs = tmp_path / "new.tflite", ("probabilities", "logits")
-    report = export_litert(model, path, labels=LABELS, outputs=outputs, **options)
-    assert report.max_difference < 1e-5  # as of TensorFlow's
-    assert report.size == pytest.approx(exported.size, rel=0.1)  # one output more
-    found = load_litert(path)(pixels)
-    np.testing.assert_allclose(found["logits"], model(pixels), rtol=0, atol=1e-5)
-    np.testing.assert_allclose(found["probabilities"].sum(-1), 1, rtol=0, atol=1e-6)
-    counts, before = count_litert_operators(path), count_litert_operators(exported.path)
-    for name in ("GELU", "FULLY_CONNECTED", "BATCH_MATMUL", "CONV_2D"):
-        assert counts[name] == before[name] > 0
-    # Once this is 1, exact GELU is one operator there, too, as docs/export.md says it is not.
-    exact = export_litert(wide, tmp_path / "exact.tflite", **options)
-    assert exact.max_difference < 1e-5 and count_litert_operators(exact.path)["GELU"] == 0
 
 
 def test_a_smaller_last_batch(model, pixels, tmp_path):

@@ -1,104 +1,117 @@
-"""The clients against a server: TensorFlow Serving if it is installed, or else that of tests."""
+"""The clients in `export/` against TensorFlow Serving, or a small server that answers alike."""
 
 from __future__ import annotations
 
 import base64
 import concurrent.futures
 import contextlib
+import http.server
 import json
 import shutil
 import subprocess
-import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit.export.saved_model import export_saved_model
 from keras_vit.export.serving import write_server_config
-from keras_vit.models.vit import build_vit
 from tests.export.conftest import LABELS
 from tests.export.test_deployments import free_port, script
-from tests.fixtures import fill_random, tiny_config
 
 grpc = pytest.importorskip("grpc")
-pytest.importorskip("tensorflow_serving")
-pytestmark = pytest.mark.xdist_group("saved_model")
-OTHERS = [f"other {label}" for label in LABELS]
-SIZES = (1, 2, 4, 8)
+serving = pytest.importorskip("tensorflow_serving.apis.prediction_service_pb2_grpc")
+predict_pb2 = pytest.importorskip("tensorflow_serving.apis.predict_pb2")
+pytestmark = [pytest.mark.xdist_group("saved_model"), pytest.mark.slow]
+REST_CODES = {grpc.StatusCode.INVALID_ARGUMENT: 400, grpc.StatusCode.NOT_FOUND: 404}
 
 
-def find_server(folder):
-    """Command of a TensorFlow Serving that can read `folder`, or `None` if there is none."""
-    if shutil.which("tensorflow_model_server"):
-        return ["tensorflow_model_server"]
-    image = "tensorflow/serving:latest"
-    inspect = ["docker", "image", "inspect", image]
-    if (
-        shutil.which("docker") is None
-        or subprocess.run(inspect, capture_output=True, check=False).returncode
-    ):
-        return None
-    mount = ["-v", f"{folder}:{folder}:ro", "--entrypoint", "tensorflow_model_server"]
-    return ["docker", "run", "--rm", "--init", "--network", "host", *mount, image]
+class RefusedError(Exception):
+    """An answer with an error code of gRPC."""
+
+    def __init__(self, code, message):
+        super().__init__(message)
+        self.code = code
+
+
+class Server(serving.PredictionServiceServicer):
+    """Predictions of one SavedModel, with the errors and codes of TensorFlow Serving 2.x."""
+
+    def __init__(self, folder, port, rest_port):
+        (version,) = (folder / "tiny").iterdir()
+        self.signatures = tf.saved_model.load(str(version)).signatures
+        self.rest = http.server.ThreadingHTTPServer(("127.0.0.1", rest_port), Rest)
+        self.rest.owner = self
+        self.grpc = grpc.server(concurrent.futures.ThreadPoolExecutor(8))
+        serving.add_PredictionServiceServicer_to_server(self, self.grpc)
+        self.grpc.add_insecure_port(f"127.0.0.1:{port}")
+        self.grpc.start()
+        threading.Thread(target=self.rest.serve_forever, daemon=True).start()
+
+    def close(self):
+        self.grpc.stop(None).wait()
+        self.rest.shutdown()
+        self.rest.server_close()
+
+    def answer(self, model, signature, inputs):
+        if model != "tiny":
+            raise RefusedError(grpc.StatusCode.NOT_FOUND, f"Servable not found: {model}")
+        try:
+            outputs = self.signatures[signature](**{k: tf.constant(x) for k, x in inputs.items()})
+        except tf.errors.InvalidArgumentError as error:
+            raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
+        return {name: x.numpy() for name, x in outputs.items()}
+
+    def Predict(self, request, context):
+        inputs = {name: tf.make_ndarray(x) for name, x in request.inputs.items()}
+        spec = request.model_spec
+        try:
+            outputs = self.answer(spec.name, spec.signature_name, inputs)
+        except RefusedError as error:
+            return context.abort(error.code, str(error))
+        response = predict_pb2.PredictResponse()
+        for name in request.output_filter:  # it sends no others
+            response.outputs[name].CopyFrom(tf.make_tensor_proto(outputs[name]))
+        return response
+
+
+class Rest(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        images = [base64.b64decode(row["image_bytes"]["b64"]) for row in body["instances"]]
+        model = self.path.removeprefix("/v1/models/").removesuffix(":predict")
+        try:
+            found = self.server.owner.answer(model, body["signature_name"], {"image_bytes": images})
+            found["classes"] = np.char.decode(found["classes"].astype("S"), "utf-8")
+            columns = [x.tolist() for x in found.values()]
+            rows = [dict(zip(found, row, strict=True)) for row in zip(*columns, strict=True)]
+            code, content = 200, {"predictions": rows}
+        except RefusedError as error:
+            code, content = REST_CODES[error.code], {"error": str(error)}
+        data = json.dumps(content).encode()
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *arguments):
+        pass
 
 
 @contextlib.contextmanager
-def serve(folder, batching=False):
-    """Serves the models of a folder; yields the addresses of REST and gRPC, and our own server."""
-    config, batches = folder / "models.config", folder / "batching.config"
-    command = find_server(folder)
-    if command is None:
-        from tests.export.model_server import ModelServer
-
-        server = ModelServer(config, batches if batching else None)
-        try:
-            yield f"http://127.0.0.1:{server.rest_port}", f"127.0.0.1:{server.port}", server
-        finally:
-            server.close()
+def serve(folder, port, rest_port):
+    name = "tensorflow_model_server"
+    if shutil.which(name) is None:
+        server = Server(folder, port, rest_port)
+        yield
+        server.close()
         return
-    ports = free_port(), free_port()
-    command += [f"--port={ports[0]}", f"--rest_api_port={ports[1]}"]
-    command += [f"--model_config_file={config}", "--file_system_poll_wait_seconds=1"]
-    if batching:
-        command += ["--enable_batching", f"--batching_parameters_file={batches}"]
-    with subprocess.Popen(command) as process:
-        try:
-            address = f"http://127.0.0.1:{ports[1]}"
-            wait_for_version(address, "1")
-            yield address, f"127.0.0.1:{ports[0]}", None
-        finally:
-            process.terminate()
-
-
-def wait_for_version(address, version, model="tiny", seconds=60):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        with contextlib.suppress(OSError):
-            states = {row["version"]: row["state"] for row in get(f"{address}/v1/models/{model}")}
-            if states.get(version) == "AVAILABLE":
-                return states
-        time.sleep(0.1)
-    raise TimeoutError(f"version {version} is not served")
-
-
-def get(url):
-    with urllib.request.urlopen(url) as response:
-        return json.load(response)["model_version_status"]
-
-
-def post(url, body):
-    """The answer of a server, and its status."""
-    data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    try:
-        with urllib.request.urlopen(urllib.request.Request(url, data)) as response:
-            return response.status, json.load(response)
-    except urllib.error.HTTPError as error:
-        return error.code, json.load(error)
+    write_server_config(folder, {"tiny": str(folder / "tiny")})
+    command = [name, f"--port={port}", f"--rest_api_port={rest_port}"]
+    with subprocess.Popen([*command, f"--model_config_file={folder}/models.config"]) as process:
+        yield
+        process.terminate()
 
 
 @pytest.fixture(scope="module")
@@ -108,175 +121,38 @@ def images(pixels):
 
 @pytest.fixture
 def folder(exported, tmp_path):
-    """Two models and the configuration of the server."""
     shutil.copytree(exported.path, tmp_path / "tiny" / "1")
-    backbone = build_vit(tiny_config(depth=1, classes=None))
-    fill_random(backbone)
-    export_saved_model(backbone, tmp_path / "backbone")
-    paths = {name: str(tmp_path / name) for name in ("tiny", "backbone")}
-    write_server_config(tmp_path, paths, SIZES, batch_timeout_micros=20_000)
     return tmp_path
 
 
-@pytest.mark.slow
-def test_clients_shapes_labels_and_errors(folder, images, model, pixels, monkeypatch):
+def test_clients_wait_for_the_server_and_classify(folder, images, model, pixels, monkeypatch):
     rest, remote = script("tf_serving/rest_client"), script("tf_serving/grpc_client")
+    port, rest_port = free_port(), free_port()
+    address, stub = f"http://127.0.0.1:{rest_port}", remote.connect(f"127.0.0.1:{port}")
     expected = np.asarray(model(pixels))
     best = [LABELS[i] for i in expected.argmax(-1)]
-    with serve(folder) as (address, target, own):
-        # Both clients.
-        rows = rest.classify(images, "tiny", address)
+    with concurrent.futures.ThreadPoolExecutor(12) as pool, contextlib.ExitStack() as stack:
+        first = pool.submit(rest.classify, images, "tiny", address, attempts=9)
+        second = pool.submit(remote.classify, stub, images, "tiny", attempts=9)
+        time.sleep(0.3)
+        assert not first.done() and not second.done()
+        stack.enter_context(serve(folder, port, rest_port))
+        rows, found = first.result(), second.result()
         assert [row["classes"][0] for row in rows] == best
         np.testing.assert_allclose([row["logits"] for row in rows], expected, rtol=0, atol=1e-5)
-        stub = remote.connect(target)
-        found = remote.classify(stub, images, "tiny")
         assert [row[0].decode() for row in found["classes"]] == best
         assert set(found) == {"classes", "scores"}
-
-        # Columns, one output, numbers, and an unreadable image.
-        url = f"{address}/v1/models/tiny:predict"
-        encoded = [{"b64": base64.b64encode(image).decode()} for image in images]
-        status, answer = post(url, {"inputs": {"image_bytes": encoded}})
-        np.testing.assert_allclose(answer["outputs"]["logits"], expected, rtol=0, atol=1e-5)
-        one = [{"image_bytes": encoded[0]}]
-        status, answer = post(url, {"signature_name": "features", "instances": one})
-        assert status == 200 and np.shape(answer["predictions"]) == (1, 32)
-        body = {"signature_name": "pixels", "instances": pixels[:2].tolist()}
-        status, answer = post(url, body)
-        logits = [row["logits"] for row in answer["predictions"]]
-        np.testing.assert_allclose(logits, expected[:2], rtol=0, atol=1e-5)
-        mixed = [*one, {"image_bytes": {"b64": base64.b64encode(b"no image").decode()}}]
-        status, answer = post(url, {"signature_name": "tolerant", "instances": mixed})
-        assert [row["valid"] for row in answer["predictions"]] == [True, False]
-
-        # Errors: a request that is wrong is not sent again.
-        status, answer = post(url, {"instances": mixed})
-        assert status == 400 and "Image 1 is no JPEG, PNG, GIF, BMP or WebP" in answer["error"]
+        # Many clients at once.
+        asked = [pool.submit(rest.classify, [images[i % 6]], "tiny", address) for i in range(24)]
+        assert [each.result()[0]["classes"][0] for each in asked] == best * 4
+        # A request that is wrong is not sent again.
         waits = []
         monkeypatch.setattr(time, "sleep", waits.append)
-        with pytest.raises(RuntimeError, match="400"):
-            rest.classify([b"no image"], "tiny", address)
+        with pytest.raises(RuntimeError, match=r"400 .*Image 1 is no JPEG, PNG, GIF, BMP or WebP"):
+            rest.classify([images[0], b"no image"], "tiny", address)
         with pytest.raises(RuntimeError, match=r"404 .*Servable not found"):
             rest.classify(images[:1], "nobody", address)
         with pytest.raises(grpc.RpcError, match="Image 0 is no JPEG"):
             remote.classify(stub, [b"no image"], "tiny")
         monkeypatch.undo()
         assert not waits
-        status, answer = post(url, {"signature_name": "nothing", "instances": one})
-        assert status == 400 and "nothing" in answer["error"]
-        assert post(url, b"{")[0] == 400
-
-        # The other model, and what the server says of both.
-        body = {"signature_name": "features", "instances": one}
-        status, answer = post(f"{address}/v1/models/backbone:predict", body)
-        assert np.shape(answer["predictions"]) == (1, 32)
-        assert wait_for_version(address, "1", "backbone") == {"1": "AVAILABLE"}
-        with urllib.request.urlopen(f"{address}/v1/models/tiny/metadata") as response:
-            known = json.load(response)["metadata"]["signature_def"]["signature_def"]
-        assert {"serving_default", "tolerant", "images", "pixels", "features"} <= set(known)
-        if own is not None:
-            assert own.models.find("tiny").warmed == 2  # requests of 1 and 4 images
-
-
-@pytest.mark.slow
-def test_a_client_waits_for_a_server_that_starts(folder, images):
-    if find_server(folder) is not None:
-        pytest.skip("its ports are chosen when it starts")
-    from tests.export.model_server import ModelServer
-
-    rest, remote = script("tf_serving/rest_client"), script("tf_serving/grpc_client")
-    port, rest_port = free_port(), free_port()
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
-        address = f"http://127.0.0.1:{rest_port}"
-        first = pool.submit(rest.classify, images[:1], "tiny", address, attempts=9)
-        stub = remote.connect(f"127.0.0.1:{port}")
-        second = pool.submit(remote.classify, stub, images[:1], "tiny", attempts=9)
-        time.sleep(0.3)
-        assert not first.done() and not second.done()
-        server = ModelServer(folder / "models.config", port=port, rest_port=rest_port)
-        try:
-            assert first.result()[0]["classes"][0].encode() == second.result()["classes"][0][0]
-        finally:
-            server.close()
-
-
-@pytest.mark.slow
-def test_versions_switch_under_load_without_a_failed_request(folder, images, model):
-    rest, remote = script("tf_serving/rest_client"), script("tf_serving/grpc_client")
-    ended, found = threading.Event(), []
-
-    def ask_rest(address):
-        while not ended.is_set():
-            found.append(rest.classify(images[:2], "tiny", address, attempts=1)[0]["classes"][0])
-
-    def ask_grpc(target):
-        stub = remote.connect(target)
-        while not ended.is_set():
-            answer = remote.classify(stub, images[:2], "tiny", attempts=1)
-            found.append(answer["classes"][0][0].decode())
-
-    with serve(folder) as (address, target, _), concurrent.futures.ThreadPoolExecutor(4) as pool:
-        load = [pool.submit(ask_rest, address) for _ in range(2)]
-        load += [pool.submit(ask_grpc, target) for _ in range(2)]
-        try:
-            report = export_saved_model(model, folder / "tiny", labels=OTHERS)
-            assert report.path.name == "2"
-            states = wait_for_version(address, "2")
-            time.sleep(0.3)
-        finally:
-            ended.set()
-        for each in load:
-            each.result()  # no request failed, and none was repeated
-        assert states["1"] in ("UNLOADING", "END")
-        best = LABELS.index(found[0])
-        assert set(found) == {LABELS[best], OTHERS[best]} and found[-1] == OTHERS[best]
-        one = [{"image_bytes": {"b64": base64.b64encode(images[0]).decode()}}]
-        url = f"{address}/v1/models/tiny/versions"
-        assert post(f"{url}/2:predict", {"instances": one})[0] == 200
-        assert post(f"{url}/1:predict", {"instances": one})[0] == 404
-
-
-@pytest.mark.slow
-def test_batches_of_several_requests(folder, images, model, pixels):
-    remote = script("tf_serving/grpc_client")
-    expected = np.asarray(model(pixels))
-
-    def ask(index, signature="serving_default", image=None):
-        data = [images[index] if image is None else image]
-        outputs = ("logits",) if signature == "serving_default" else ("logits", "valid")
-        return remote.classify(stub, data, "tiny", signature, outputs)
-
-    with serve(folder, batching=True) as (_, target, own):
-        stub = remote.connect(target)
-        with concurrent.futures.ThreadPoolExecutor(12) as pool:
-            answers = list(pool.map(ask, [i % 6 for i in range(24)]))
-            for index, answer in enumerate(answers):
-                wanted = expected[index % 6]
-                np.testing.assert_allclose(answer["logits"][0], wanted, rtol=0, atol=1e-5)
-            if own is not None:
-                sizes = own.models.find("tiny").batchers["serving_default"].sizes[2:]
-                assert set(sizes) <= set(SIZES) and len(sizes) < 24
-            # One unreadable image fails the requests in its batch, but not in `tolerant`.
-            good = [pool.submit(ask, index, "tolerant") for index in range(6)]
-            bad = pool.submit(ask, 0, "tolerant", b"no image")
-            assert not bad.result()["valid"][0]
-            assert all(answer.result()["valid"][0] for answer in good)
-            alone = pool.submit(ask, 0, image=b"no image")
-            with pytest.raises(grpc.RpcError, match="is no JPEG"):
-                alone.result()
-        with pytest.raises(grpc.RpcError, match="larger than maximum"):
-            remote.classify(stub, images * 2, "tiny")
-
-
-@pytest.mark.slow
-def test_the_server_starts_from_the_command_line(folder, images):
-    port, rest_port = free_port(), free_port()
-    command = [sys.executable, "-m", "tests.export.model_server", f"--port={port}"]
-    command += [f"--rest_api_port={rest_port}", f"--model_config_file={folder}/models.config"]
-    with subprocess.Popen(command) as process:
-        try:
-            address = f"http://127.0.0.1:{rest_port}"
-            wait_for_version(address, "1")
-            assert len(script("tf_serving/rest_client").classify(images, "tiny", address)) == 6
-        finally:
-            process.terminate()

@@ -2,10 +2,6 @@
 
 import dataclasses
 import json
-import os
-import pathlib
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -18,7 +14,8 @@ from keras_vit.export.formats import FORMATS
 from keras_vit.models import feature_maps, resize_model
 from keras_vit.variants import VARIANTS
 from tests.checks import quick
-from tests.fixtures import fill_random, tiny_config
+from tests.fixtures import fill_random, tiny_config, tiny_vit
+from tests.workers import python
 
 CASES = {
     "learned": {},
@@ -46,8 +43,7 @@ def pixels(size, count=2):
 
 
 def pair_of(case):
-    fixed = keras_vit.build_vit(tiny_config(**CASES[case]))
-    fill_random(fixed)
+    fixed = tiny_vit(**CASES[case])
     return fixed, resize_model(fixed, None)
 
 
@@ -117,17 +113,7 @@ print(json.dumps([found, traces]))
 
 @pytest.mark.slow
 def test_xla_compiles_once_for_each_size(tmp_path):
-    root = pathlib.Path(__file__).parent.parent.parent
-    child = subprocess.run(
-        [sys.executable, "-c", COMPILED, str(tmp_path)],
-        cwd=root,
-        env={**os.environ, "PYTHONPATH": str(root)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert child.returncode == 0, child.stderr[-2000:]
-    programs, traces = json.loads(child.stdout.splitlines()[-1])
+    programs, traces = json.loads(python("-c", COMPILED, tmp_path).splitlines()[-1])
     assert programs == [1, 2, 2, 2, 3, 3, 4, 5, 5, 5, 6, 6]
     assert traces == [1, 2]  # Keras traces the first size, then all others at once
 

@@ -77,7 +77,7 @@ def test_fixed_positions_are_no_weights_and_leave_prefix_tokens_alone():
 def test_positions_name_the_tokens_that_they_expect():
     with pytest.raises(ValueError, match=r"2 x 3 patches and 1 prefix tokens make 7 tokens.*6"):
         AddPositionEmbedding((2, 3)).build((None, 6, 8))
-    with pytest.raises(ValueError, match=r"one of learned, learned_2d, sincos_2d.*'rope'"):
+    with pytest.raises(ValueError, match=r"one of 'learned', .*'sincos_2d'\. Received: 'rope'"):
         AddPositionEmbedding((2, 3), kind="rope")
     with pytest.raises(ValueError, match=r"multiple of 4 from 8 on. Received: width=6"):
         sincos_2d((2, 2), 6)

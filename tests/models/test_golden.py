@@ -10,7 +10,7 @@ from keras_vit.config import ResNetStem
 from keras_vit.models.pyramid import feature_maps
 from keras_vit.models.vit import build_vit
 from tests import official, reference, reference_resnet
-from tests.fixtures import fill_random, tiny_config
+from tests.fixtures import tiny_config, tiny_vit
 
 ATOL = 1e-5
 # Of the largest value of a stage, with a stem: the official group norm computes its variance as
@@ -84,8 +84,7 @@ def test_another_gelu_epsilon_or_plain_kernels_would_be_noticed(name, change):
 
 @pytest.mark.parametrize("form", ["tanh", "exact"])
 def test_every_stage_agrees_with_the_paper_in_numpy(form):
-    model = build_vit(tiny_config(gelu=form, include_preprocessing=False))
-    fill_random(model)
+    model = tiny_vit(gelu=form, include_preprocessing=False)
     images = np.random.default_rng(0).uniform(-1, 1, (2, *model.input_shape[1:]))
     expected = reference.vit(official.from_keras(model), images, 8, 4, form)
     stages = run_stages(model, images.astype("float32"))

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import keras
 import numpy as np
 import pytest
@@ -16,6 +12,7 @@ from keras_vit.create import build, create_model
 from keras_vit.models.feature_extraction import features_of
 from keras_vit.runtime.model import Model
 from tests.fixtures import abstract_model, fill_random, images_for, tiny_config
+from tests.workers import python
 
 CONFIGS = {
     "hybrid": tiny_config(patch_size=1, image_size=64, stem=ResNetStem((1, 1)), depth=1),
@@ -132,7 +129,7 @@ for family, config in CONFIGS.items():
     apart = max(np.abs(a - b).max() for a, b in zip(one, two, strict=True))
     print(family, moved > 1e-3, apart < 1e-3 * moved)
 """
-    assert run(script).split() == ["hybrid", "True", "True", "bit", "True", "True"]
+    assert python("-c", script).split() == ["hybrid", "True", "True", "bit", "True", "True"]
 
 
 def test_feature_maps_of_the_stages_by_name(model):
@@ -242,17 +239,3 @@ def test_a_resnet_without_a_head_ends_in_features(pooling, shape):
 def test_bad_arguments_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
-
-
-def run(script):
-    """What a fresh process prints that runs `script`."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    process = subprocess.run(
-        [sys.executable, "-c", script],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert process.returncode == 0, process.stderr[-3000:]
-    return process.stdout

@@ -13,13 +13,11 @@ from ai_edge_litert.interpreter import Interpreter
 import keras_vit
 from keras_vit.layers.dense import Dense
 from keras_vit.models.lora import add_lora, lora_layers, merge_lora
-from tests.fixtures import fill_random, images_for, numpy, tiny_config
+from tests.fixtures import images_for, numpy, tiny_config, tiny_vit
 
 
 def build(**options):
-    model = keras_vit.build_vit(tiny_config(**options))
-    fill_random(model)
-    return model
+    return tiny_vit(**options)
 
 
 def fill_updates(model, seed=3):

@@ -18,7 +18,7 @@ from keras_vit.models.vit import build_vit
 from keras_vit.train.masked_patches import masked_patch_model
 from keras_vit.variants import find_config
 from keras_vit.weights.load import load_weights
-from tests.fixtures import fill_random, images_for, numpy, tiny_config
+from tests.fixtures import images_for, numpy, tiny_config, tiny_vit
 
 HEADS = {
     "token": {},
@@ -30,9 +30,7 @@ slow = pytest.mark.slow
 
 
 def build(**options):
-    model = build_vit(tiny_config(num_merged_tokens=3, **options))
-    fill_random(model)
-    return model
+    return tiny_vit(num_merged_tokens=3, **options)
 
 
 def test_the_tokens_of_every_block():

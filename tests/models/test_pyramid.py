@@ -10,13 +10,11 @@ import keras_vit
 from keras_vit.layers.block import TransformerBlock
 from keras_vit.models.pyramid import PyramidModel, build_pyramid, choose_blocks, feature_maps
 from tests import reference
-from tests.fixtures import fill_random, images_for, tiny_config
+from tests.fixtures import fill_random, images_for, tiny_vit
 
 
 def random_vit(**changes):
-    model = keras_vit.build_vit(tiny_config(**changes))
-    fill_random(model)
-    return model
+    return tiny_vit(**changes)
 
 
 def arrays_of(model):

@@ -10,7 +10,7 @@ import pytest
 
 import keras_vit
 from tests.checks import quick
-from tests.fixtures import fill_random, images_for, numpy, tiny_config
+from tests.fixtures import fill_random, images_for, numpy, tiny_config, tiny_vit
 
 
 def quantize(model, mode):
@@ -21,8 +21,7 @@ def quantize(model, mode):
 
 
 def quantized(mode, **options):
-    model = keras_vit.build_vit(tiny_config(**options))
-    fill_random(model)
+    model = tiny_vit(**options)
     return quantize(model, mode)
 
 

@@ -14,8 +14,10 @@ from keras_vit.create import build
 from keras_vit.layers import convolution, residual
 from keras_vit.models.resnet import build_resnet, fold_standardization
 from keras_vit.runtime.model import Model
+from scripts.golden.eval_cases import values
 from tests import official, reference_resnet
 from tests.fixtures import fill_random, images_for, tiny_config
+from tests.official import golden_images
 
 ATOL = 5e-5  # of logits around 5, where the official code is at most 1.1e-5 from float64
 # Logits of the official code for the numbers of `fill`, made with the big_vision reading of the
@@ -51,15 +53,7 @@ def fill(model):
     """Fills weights by a formula of the index of the sorted name and the index of the element."""
     arrays = {official_name(w.path): w for w in model.weights}
     for j, name in enumerate(sorted(arrays)):
-        weight = arrays[name]
-        i = np.arange(np.prod(weight.shape), dtype="int64")
-        values = 0.15 * (((7 * i**2 + 7919 * i + 104729 * j) % 2003) / 1001 - 1)
-        weight.assign((values + name.endswith("scale")).reshape(weight.shape).astype("float32"))
-
-
-def images():
-    i = np.arange(2 * 64 * 64 * 3, dtype="int64")
-    return (((3 * i**2 + 101 * i) % 509) / 254 - 1).reshape(2, 64, 64, 3).astype("float32")
+        arrays[name].assign(values(arrays[name].shape, j, name.endswith("scale")))
 
 
 @pytest.fixture(scope="module")
@@ -72,12 +66,12 @@ def model():
 def test_logits_agree_with_the_official_code(model):
     assert len(model.weights) == 54
     assert model.count_params() == 8_298_565
-    np.testing.assert_allclose(model(images()), ZEROS, rtol=0, atol=ATOL)
+    np.testing.assert_allclose(model(golden_images(64)), ZEROS, rtol=0, atol=ATOL)
 
 
 def test_logits_agree_with_the_paper_in_numpy(model):
-    expected = reference_resnet.bit(official.from_keras(model), images(), CONFIG.stages)
-    np.testing.assert_allclose(model(images()), expected, rtol=0, atol=ATOL)
+    expected = reference_resnet.bit(official.from_keras(model), golden_images(64), CONFIG.stages)
+    np.testing.assert_allclose(model(golden_images(64)), expected, rtol=0, atol=ATOL)
 
 
 def test_infinities_around_what_is_pooled_give_the_other_official_numbers(model, monkeypatch):
@@ -88,7 +82,7 @@ def test_infinities_around_what_is_pooled_give_the_other_official_numbers(model,
         return keras.ops.pad(maps, widths, constant_values=-np.inf)
 
     monkeypatch.setattr(residual, "pad_fixed", pad_infinities)
-    logits = keras.ops.convert_to_numpy(model(images()))
+    logits = keras.ops.convert_to_numpy(model(golden_images(64)))
     np.testing.assert_allclose(logits, INFINITIES, rtol=0, atol=ATOL)
     assert np.abs(logits - ZEROS).max() > 100 * ATOL
 
@@ -96,7 +90,7 @@ def test_infinities_around_what_is_pooled_give_the_other_official_numbers(model,
 def test_the_form_of_the_standardisation_would_be_noticed(model):
     plain = build_resnet(ResNetConfig(**{**CONFIG.to_dict(), "standardization": None}))
     plain.set_weights(model.get_weights())
-    assert np.abs(keras.ops.convert_to_numpy(plain(images())) - ZEROS).max() > 100 * ATOL
+    assert np.abs(keras.ops.convert_to_numpy(plain(golden_images(64))) - ZEROS).max() > 100 * ATOL
 
 
 CONFIGS = {

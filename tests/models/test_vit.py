@@ -16,7 +16,7 @@ from keras_vit.models.vit import build_vit
 from keras_vit.runtime.model import Model
 from keras_vit.train.new_head import adapt_model
 from tests.checks import quick
-from tests.fixtures import fill_random, images_for, numpy, tiny_config
+from tests.fixtures import fill_random, images_for, numpy, tiny_config, tiny_vit
 
 # Every option, alone and with others, in one block.
 OPTIONS = {
@@ -233,15 +233,13 @@ def test_the_two_readings_of_norm_and_mean_differ():
     images = images_for(build_vit(tiny_config()))
     outputs = []
     for norm_after_pooling in (False, True):
-        model = build_vit(tiny_config(pooling="gap", norm_after_pooling=norm_after_pooling))
-        fill_random(model)
+        model = tiny_vit(pooling="gap", norm_after_pooling=norm_after_pooling)
         outputs.append(numpy(model(images)))
     assert np.abs(outputs[0] - outputs[1]).max() > 1e-3
 
 
 def test_registers_are_ignored_by_the_mean():
-    model = build_vit(tiny_config(pooling="gap", num_registers=2, classes=None))
-    fill_random(model)
+    model = tiny_vit(pooling="gap", num_registers=2, classes=None)
     images = images_for(model)
     tokens = keras.Model(model.input, model.get_layer("encoder_norm").output)(images)
     np.testing.assert_allclose(numpy(model(images)), numpy(tokens)[:, 3:].mean(1), atol=1e-5)
@@ -296,8 +294,7 @@ def test_a_single_image_is_told_to_bring_a_batch_axis():
 
 
 def test_channels_first_settings_do_not_change_the_model():
-    model = build_vit(tiny_config())
-    fill_random(model)
+    model = tiny_vit()
     images = images_for(model)
     before = keras.config.image_data_format()
     keras.config.set_image_data_format("channels_first")

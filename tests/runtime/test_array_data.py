@@ -14,14 +14,12 @@ from keras_vit.config import Preprocessing
 from keras_vit.runtime.array_data import without_autotune
 from keras_vit.runtime.private_names import EpochIterator
 from tests.checks import quick
-from tests.fixtures import fill_random, tiny_config
+from tests.fixtures import tiny_config, tiny_vit
 
 
 @pytest.fixture(scope="module")
 def model():
-    model = keras_vit.build_vit(tiny_config(image_size=16, patch_size=8, depth=1))
-    fill_random(model, 0.1)
-    return model
+    return tiny_vit(stddev=0.1, image_size=16, patch_size=8, depth=1)
 
 
 @pytest.fixture

@@ -16,16 +16,14 @@ from keras_vit.files import cache_dir
 from keras_vit.models.vit import build_vit
 from keras_vit.runtime import compilers
 from keras_vit.runtime.compilers import SWITCH, Timing, compute_dtype, time_block, xla_for_inference
-from tests.fixtures import fill_random, tiny_config
+from tests.fixtures import tiny_config, tiny_vit
 
 IMAGES = np.random.default_rng(0).uniform(0, 255, (4, 16, 16, 3)).astype("float32")
 
 
 @pytest.fixture(scope="module")
 def model():
-    model = build_vit(tiny_config(image_size=16, patch_size=8, depth=2))
-    fill_random(model, 0.1)
-    return model
+    return tiny_vit(stddev=0.1, image_size=16, patch_size=8, depth=2)
 
 
 @pytest.fixture

@@ -63,6 +63,28 @@ def test_a_list_of_one_output_trains_as_the_output():
     np.testing.assert_allclose(*losses, rtol=1e-6)
 
 
+def test_a_decoder_trains_as_in_plain_keras():
+    """A user's layers on our feature maps: batch norm's statistics, losses and maps."""
+    masks = np.random.default_rng(1).uniform(size=(8, 16, 16, 1)) > 0.5
+    found = []
+    for kind in (keras.Model, keras_vit.Model):
+        keras.utils.set_random_seed(0)
+        config = tiny_config(depth=1, image_size=16, width=16, classes=None, pooling=None)
+        backbone = keras_vit.build_vit(config)
+        (x,) = keras_vit.models.feature_maps(backbone).output.values()
+        x = keras.layers.Conv2DTranspose(4, 4, 2, "same")(x)
+        x = keras.layers.BatchNormalization(momentum=0.9, name="norm")(x)
+        x = keras.layers.Resizing(16, 16)(keras.layers.Conv2D(1, 1)(x))
+        model = kind(backbone.input, keras.layers.Activation("sigmoid")(x))
+        model.compile(keras.optimizers.SGD(0.1), "binary_crossentropy", metrics=["accuracy"])
+        history = model.fit(IMAGES, masks, batch_size=4, epochs=2, verbose=0, shuffle=False).history
+        norm = model.get_layer("norm").get_weights()
+        assert np.abs(norm[2]).min() > 1e-4  # the mean has moved from 0
+        found.append([*history.values(), *norm, model.predict(IMAGES, verbose=0)])
+    for plain, ours in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, plain, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.slow
 def test_keras_distills_one_model_into_another():
     distillation = pytest.importorskip("keras.distillation")

@@ -17,7 +17,7 @@ from keras_vit.layers.norm import LayerNormalization
 from keras_vit.layers.pooling import TokenPooling
 from keras_vit.models.vit import build_vit
 from keras_vit.runtime.pooled_tokens import pooled_tokens
-from tests.fixtures import fill_random, images_for, tiny_config
+from tests.fixtures import images_for, tiny_vit
 
 SHORTENED = {
     "plain": {},
@@ -44,9 +44,7 @@ WHOLE = {
 
 
 def built(changes):
-    model = build_vit(tiny_config(**changes))
-    fill_random(model)
-    return model
+    return tiny_vit(**changes)
 
 
 def whole(model):

@@ -14,7 +14,7 @@ import tensorflow as tf
 import keras_vit
 from keras_vit.runtime import compilers
 from keras_vit.segmentation.model import build_segmenter
-from tests.fixtures import fill_random, tiny_config
+from tests.fixtures import tiny_config, tiny_vit
 
 IMAGES = np.random.default_rng(0).uniform(0, 255, (8, 16, 16, 3)).astype("float32")
 LABELS = np.arange(8) % 3
@@ -28,10 +28,7 @@ class Notes(logging.Handler):
 
 
 def build(plain: bool = False, **changes) -> keras.Model:
-    model = keras_vit.build_vit(
-        tiny_config(image_size=16, patch_size=8, depth=1, classes=3, **changes)
-    )
-    fill_random(model, 0.1)
+    model = tiny_vit(stddev=0.1, image_size=16, patch_size=8, depth=1, classes=3, **changes)
     return keras.Model(model.inputs, model.outputs[0]) if plain else model
 
 

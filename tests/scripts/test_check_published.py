@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 import keras_vit
-from tests.fixtures import fill_random, tiny_config
+from tests.fixtures import tiny_vit
 
 SCRIPT = pathlib.Path(__file__).parents[2] / "scripts/check-published"
 
@@ -20,8 +20,7 @@ SCRIPT = pathlib.Path(__file__).parents[2] / "scripts/check-published"
 @pytest.fixture
 def script(monkeypatch):
     """Its names, with a tiny model for every name of weights."""
-    model = keras_vit.build_vit(tiny_config(image_size=224, patch_size=32, num_registers=4))
-    fill_random(model)
+    model = tiny_vit(image_size=224, patch_size=32, num_registers=4)
     monkeypatch.setattr(keras_vit, "from_pretrained", lambda weights, input_shape: model)
     script = runpy.run_path(str(SCRIPT))
     return script, model

@@ -9,7 +9,9 @@ import os
 import signal
 import subprocess
 import sys
+import zipfile
 
+import keras
 import numpy as np
 import PIL.Image
 import pytest
@@ -243,6 +245,22 @@ def test_exports_without_class_maps_are_refused(folder, tmp_path, capsys):
     assert main([*words, "--budget", "1%", "--data", str(folder)]) == 2
     assert "classifies pixels" in capsys.readouterr().err
     assert not (tmp_path / "file").exists()
+
+
+def test_other_maps_are_exported_as_they_are(tmp_path, capsys):
+    """A map of the image's size, such as a depth, is no class map."""
+    backbone = keras_vit.build_vit(tiny_config(depth=1, classes=None, pooling=None))
+    (x,) = keras_vit.models.feature_maps(backbone).output.values()
+    x = keras.layers.Conv2DTranspose(1, 8, 8, activation="sigmoid", name="depth")(x)
+    path = tmp_path / "depth.keras"
+    keras_vit.Model(backbone.input, {"depth": x}).save(tmp_path / "named.keras")
+    keras_vit.Model(backbone.input, x).save(path)
+    for name in ("depth", "named"):
+        words = ["export", str(tmp_path / f"{name}.keras"), "--to", "litert"]
+        assert main([*words, "--output", str(tmp_path / name)]) == 0
+        assert "top-1" not in capsys.readouterr().out
+        with zipfile.ZipFile(tmp_path / name) as archive:
+            assert archive.read("labels.txt") == b""
 
 
 KILLED = """

@@ -14,7 +14,7 @@ import keras_vit
 from keras_vit.config import Preprocessing
 from keras_vit.data.input_transform import InputTransform
 from keras_vit.runtime.model import Model
-from keras_vit.segmentation.evaluation import evaluate_masks, predict_masks, predict_pixel_logits
+from keras_vit.segmentation.evaluation import evaluate_masks, predict_masks
 from keras_vit.segmentation.masks import MaskSet, read_mask_arrays, read_masks
 from tests.data.pictures import encoded
 
@@ -52,7 +52,8 @@ def test_the_mean_iou_is_keras_metric(model):
 
 def test_sliding_windows_average_what_each_window_gives(model):
     image = np.random.default_rng(0).uniform(0, 255, (16, 24, 3)).astype("float32")
-    found = predict_pixel_logits(model, image, "slide", stride=(8, 8), scales=(2.0,), batch_size=2)
+    options = {"mode": "slide", "scales": (2.0,), "logits": True}
+    found = predict_masks(model, image, stride=(8, 8), batch_size=2, **options)
     total, counts = np.zeros((16, 24, 3)), np.zeros((16, 24, 1))
     for y in (0, 8):
         for x in (0, 8, 12):  # the last ends at the edge
@@ -60,10 +61,10 @@ def test_sliding_windows_average_what_each_window_gives(model):
             total[window] += np.asarray(model(image[window][None]))[0]
             counts[window] += 1
     np.testing.assert_allclose(found, total / counts, rtol=0, atol=1e-3)
-    options = {"mode": "slide", "stride": 8, "scales": (2.0,)}
-    mirrored = predict_pixel_logits(model, image[:, ::-1], **options)[:, ::-1]
-    both = predict_pixel_logits(model, image, flip=True, **options)
-    alone = predict_pixel_logits(model, image, **options)
+    options["stride"] = 8
+    mirrored = predict_masks(model, image[:, ::-1], **options)[:, ::-1]
+    both = predict_masks(model, image, flip=True, **options)
+    alone = predict_masks(model, image, **options)
     np.testing.assert_allclose(both, (alone + mirrored) / 2, rtol=0, atol=1e-3)
 
 
@@ -115,13 +116,16 @@ def test_several_scales_are_those_of_a_plain_computation(model, size):
     scales = (0.4, 0.75, 1.0, 1.75)
     by_scale = []
     for scale in scales:
-        found = predict_pixel_logits(model, image, "slide", (scale,), stride=(5, 8))
+        found = predict_masks(model, image, "slide", (scale,), stride=(5, 8), logits=True)
         by_scale.append(reference_logits(model, image, scale, False, (5, 8)))
         np.testing.assert_allclose(found, by_scale[-1], rtol=0, atol=1e-3)
     assert np.abs(by_scale[0] - by_scale[2]).max() > 1  # another scale, other logits
-    found = predict_pixel_logits(model, image, "slide", scales, stride=(5, 8), flip=True)
+    options = {"stride": (5, 8), "flip": True}
+    found = predict_masks(model, image, "slide", scales, logits=True, **options)
     mirrored = [reference_logits(model, image, scale, True, (5, 8)) for scale in scales]
     np.testing.assert_allclose(found, np.mean(by_scale + mirrored, 0), rtol=0, atol=1e-3)
+    classes = predict_masks(model, image, "slide", scales, **options)
+    np.testing.assert_array_equal(classes, np.argmax(found, -1))
 
 
 def test_the_limit_of_pixels_is_that_of_the_set(model):

@@ -19,13 +19,12 @@ from keras_vit.segmentation.export import export_segmenter
 from keras_vit.segmentation.model import build_segmenter
 from tests.checks import quick
 from tests.data.pictures import encoded, pixels
-from tests.fixtures import fill_random, tiny_config
+from tests.fixtures import fill_random, tiny_config, tiny_vit
 
 
 @pytest.fixture(scope="module")
 def model():
-    backbone = keras_vit.build_vit(tiny_config(depth=1, image_size=(32, 48), classes=None))
-    fill_random(backbone)
+    backbone = tiny_vit(depth=1, image_size=(32, 48), classes=None)
     segmenter = build_segmenter(backbone, 3)
     segmenter.get_layer("segmentation_head").kernel.assign(
         np.random.default_rng(0).normal(size=(1, 1, 32, 3))

@@ -16,16 +16,14 @@ from keras_vit.models.pyramid import build_pyramid, feature_maps
 from keras_vit.segmentation.model import build_segmenter
 from tests import reference
 from tests.checks import check_layer
-from tests.fixtures import fill_random, images_for, tiny_config
+from tests.fixtures import fill_random, images_for, tiny_vit
 
 SIZE = (16, 24)
 
 
 def random_backbone(**changes):
     fields = {"patch_size": 4, "depth": 4, "image_size": SIZE, "classes": None, **changes}
-    model = keras_vit.build_vit(tiny_config(**fields))
-    fill_random(model)
-    return model
+    return tiny_vit(**fields)
 
 
 def arrays_of(model):

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import keras_vit
-from tests.fixtures import fill_random, images_for, tiny_config
+from tests.fixtures import fill_random, images_for, tiny_config, tiny_vit
 
 
 def logits(seed=0):
@@ -50,8 +50,7 @@ def test_the_teacher_gets_no_gradient():
 def build():
     keras.utils.set_random_seed(0)
     student = keras_vit.build_vit(tiny_config(depth=1, distillation_token=True, classes=5))
-    teacher = keras_vit.build_vit(tiny_config(depth=1, classes=5, dropout_rate=0.5))
-    fill_random(teacher, seed=4)
+    teacher = tiny_vit(seed=4, depth=1, classes=5, dropout_rate=0.5)
     return student, teacher
 
 

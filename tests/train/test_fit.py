@@ -207,8 +207,9 @@ def test_fine_tune_equals_twenty_lines_of_keras(pretrained):
 
 @pytest.mark.slow
 def test_fine_tuning_keeps_the_rates_of_the_model_unless_the_recipe_has_some(monkeypatch):
-    def rates(config):
-        return config.block.dropout_rate, config.stochastic_depth_rate
+    def rates(settings):  # a configuration keeps dropout with its block, a recipe has it itself
+        block = getattr(settings, "block", settings)
+        return block.dropout_rate, settings.stochastic_depth_rate
 
     monkeypatch.setattr("keras_vit.train.fit._train", lambda model, *_: model)
     options = {"image_size": 8, "patch_size": 4, "depth": 1}

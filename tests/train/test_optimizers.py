@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import keras_vit
 from keras_vit.train.hyperparameters import Recipe
-from tests.fixtures import fill_random, tiny_config
+from tests.fixtures import tiny_config, tiny_vit
 
 
 def test_a_step_matches_the_formula():
@@ -55,8 +55,7 @@ def test_without_factors_and_epsilon_it_equals_adamw_of_keras(form):
     def train(optimizer):
         # Gradients that are given: those of a model differ by rounding, which Adam would divide.
         rng = np.random.default_rng(0)
-        model = keras_vit.build_vit(tiny_config(classes=3, depth=1))
-        fill_random(model)
+        model = tiny_vit(classes=3, depth=1)
         optimizer.exclude_from_weight_decay(var_names=["bias"])
         variables = model.trainable_variables
         optimizer.build(variables)

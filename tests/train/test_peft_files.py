@@ -27,8 +27,8 @@ from keras_vit.weights.load import load_weights
 from keras_vit.weights.save import find_layout
 from tests.checks import quick
 from tests.fixtures import fill_random, images_for, tiny_config
-from tests.official import GOLDEN
-from tests.weights.test_load_torch import images, name_file, weights
+from tests.official import GOLDEN, golden_images
+from tests.weights.test_load_torch import name_file, weights
 
 CASES = json.loads((GOLDEN / "peft_outputs.json").read_text())
 
@@ -69,10 +69,10 @@ def test_outputs_are_pefts_and_the_file_comes_back(title, tmp_path):
     case = CASES[title]
     expected = np.array(case["outputs"])
     model = make(case, tmp_path)
-    plain = keras.ops.convert_to_numpy(model(images(32)))
+    plain = keras.ops.convert_to_numpy(model(golden_images(32)))
     assert np.abs(plain - expected).max() > 0.01  # the updates count
     load_adapter(model, write(tmp_path / "theirs", case))
-    outputs = keras.ops.convert_to_numpy(model(images(32)))
+    outputs = keras.ops.convert_to_numpy(model(golden_images(32)))
     np.testing.assert_allclose(outputs, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
     assert {layer.name for layer in lora_layers(model)} <= {"qkv", "output", "hidden"}
 
@@ -80,11 +80,11 @@ def test_outputs_are_pefts_and_the_file_comes_back(title, tmp_path):
     written = safetensors.numpy.load_file(back / "adapter_model.safetensors")
     assert {name: list(x.shape) for name, x in written.items()} == case["shapes"]
     again = load_adapter(make(case, tmp_path), back)
-    np.testing.assert_allclose(again(images(32)), outputs, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(again(golden_images(32)), outputs, rtol=0, atol=1e-6)
     # Names of timm have one layer for queries, keys and values.
     if title == "transformers vit":
         again = load_adapter(make(case, tmp_path), save_adapter(model, tmp_path / "timm", "timm"))
-        np.testing.assert_allclose(again(images(32)), outputs, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(again(golden_images(32)), outputs, rtol=0, atol=1e-6)
 
 
 def test_what_does_not_fit_is_one_error_and_changes_nothing(tmp_path):

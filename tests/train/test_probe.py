@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import keras
 import numpy as np
@@ -14,13 +15,11 @@ from keras_vit.train.probe import fit_probe
 from keras_vit.train.run_folder import read_results
 from tests.checks import quick
 from tests.data.pictures import write_colours
-from tests.fixtures import fill_random, images_for, tiny_config
+from tests.fixtures import images_for, tiny_vit
 
 
 def make_model(**changes):
-    model = keras_vit.build_vit(tiny_config(depth=1, image_size=16, **changes))
-    fill_random(model)
-    return model
+    return tiny_vit(depth=1, image_size=16, **changes)
 
 
 def coloured(count, seed=0, classes=3):
@@ -110,7 +109,18 @@ def test_the_command_writes_a_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write_colours(tmp_path / "photos", 10)
     make_model().save("model.keras")
-    words = ["probe", "model.keras", "photos", "--output", "run"]
+    words = ["probe", "model.keras", "photos", "--image-size", "24", "--output", "run"]
+    assert main(words) == 0
+    printed = capsys.readouterr().out
+    for text in (
+        r"images: +16 to fit to, 4 to test on, 2 classes",
+        r"size: +24 x 24 x 3",
+        r"features: +32 of each image, 0\.0 MiB",
+        r"fits: +36: 7 values of C on 5 folds, one on all images",
+        r"memory: +about 0\.0 GiB",
+        r"time: +about . seconds for the features here, from 8 blank images",
+    ):
+        assert re.search(text, printed), text
     assert main([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["images"] == 4
     results = read_results(tmp_path / "run")

@@ -8,13 +8,12 @@ import pytest
 
 import keras_vit
 from keras_vit.train import average_models, select_models
-from tests.fixtures import fill_random, tiny_config
+from tests.fixtures import tiny_config, tiny_vit
 
 
 @pytest.fixture
 def files(tmp_path):
-    model = keras_vit.build_vit(tiny_config(depth=1))
-    fill_random(model)
+    model = tiny_vit(depth=1)
     base = model.get_layer("head").kernel.numpy()
     for name, shift in (("a", 0.1), ("b", -0.3), ("c", 9.0)):
         model.get_layer("head").kernel.assign(base + shift)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import keras
 import numpy as np
 import pytest
 
@@ -14,16 +13,13 @@ from keras_vit.hub.catalog import CARDS
 from keras_vit.variants import VARIANTS
 from keras_vit.weights.inspection import inspect_file
 from keras_vit.weights.load import load_weights
-from tests.fixtures import tiny_config
+from tests.fixtures import numpy, tiny_config
+from tests.official import golden_images
 from tests.weights import test_load_torch as torch
-from tests.weights.test_load_official import fill, golden_images, linen_shapes
+from tests.weights.test_load_official import fill, linen_shapes
 
 PATCHES, POSITIONS = "embedding/kernel", "pos_embedding"
 TOKEN = {"position_on_class_token": False, "include_preprocessing": False, "classes": 5}
-
-
-def run(model, images):
-    return keras.ops.convert_to_numpy(model(images))
 
 
 @pytest.fixture
@@ -39,7 +35,7 @@ def save(tmp_path):
 def flexible():
     """Arrays of a small FlexiViT: patches of 8 pixels, 3 x 3 places, none for the class token."""
     shapes = linen_shapes(POSITIONS, 9)
-    return fill(shapes, shapes)
+    return fill(shapes)
 
 
 def carried_over(arrays, patch, grid):
@@ -69,7 +65,7 @@ def test_flexivit_goes_to_any_patch_and_grid_as_its_paper_says(patch, size, flex
     carried = carried_over(flexible, patch, config.grid)
     assert not load_weights(expected, save(carried, "carried.npz")).resized
     images = np.random.default_rng(0).uniform(-1, 1, (2, *size, 3)).astype("float32")
-    np.testing.assert_allclose(run(model, images), run(expected, images), rtol=0, atol=2e-5)
+    np.testing.assert_allclose(numpy(model(images)), numpy(expected(images)), rtol=0, atol=2e-5)
 
 
 def test_the_card_of_a_flexivit_says_that_it_is_flexible(flexible, save, monkeypatch):
@@ -157,8 +153,8 @@ def test_deit3_folded_into_a_plain_vit_gives_what_timm_gives(save):
     model = build(tiny_config(gelu="exact", **TOKEN))
     assert not load_weights(model, path).resized
     mean, std = (np.array(value) / 255 for value in _statistics())
-    pixels = torch.images(32) * std + mean  # in [0, 1] once their statistics are undone
-    outputs = run(model, (2 * pixels - 1).astype("float32"))
+    pixels = golden_images(32) * std + mean  # in [0, 1] once their statistics are undone
+    outputs = numpy(model((2 * pixels - 1).astype("float32")))
     expected = np.array(torch.CASES["timm deit3"]["outputs"])
     np.testing.assert_allclose(outputs, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
 
@@ -166,7 +162,7 @@ def test_deit3_folded_into_a_plain_vit_gives_what_timm_gives(save):
 def test_positions_before_2022_have_a_row_for_the_class_token(save):
     """Under another name, too; 16 rows have none, and 17 have one."""
     shapes = linen_shapes(POSITIONS, 17)
-    arrays = fill(shapes, shapes)
+    arrays = fill(shapes)
     places = arrays.pop(POSITIONS)
     old = {**arrays, "Transformer/pos_embedding": places}
     folded = {**arrays, POSITIONS: places[:, 1:], "cls": arrays["cls"] + places[:, :1]}
@@ -179,7 +175,7 @@ def test_positions_before_2022_have_a_row_for_the_class_token(save):
         for on_token in (True, False):
             model = build(tiny_config(**{**TOKEN, "position_on_class_token": on_token}))
             load_weights(model, path)
-            outputs.append(run(model, images))
+            outputs.append(numpy(model(images)))
     for each in outputs[1:]:
         np.testing.assert_allclose(each, outputs[0], rtol=0, atol=2e-5)
 
@@ -187,7 +183,7 @@ def test_positions_before_2022_have_a_row_for_the_class_token(save):
 def test_rows_that_can_be_read_in_two_ways_are_told_apart_or_named(save):
     """17 rows are a token and 4 x 4 places, or 17 x 1 places of a model without that row."""
     shapes = linen_shapes(POSITIONS, 17)
-    path = save(fill(shapes, shapes))
+    path = save(fill(shapes))
     column = build(tiny_config(image_size=(17 * 8, 8), **TOKEN))
     both = "0 rows for tokens and a grid of 17 x 1 or 1 rows for tokens and a grid of 4 x 4"
     with pytest.raises(CheckpointMismatchError, match=both):

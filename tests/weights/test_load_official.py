@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import zipfile
 
-import keras
 import ml_dtypes
 import numpy as np
 import pytest
@@ -18,8 +17,10 @@ from keras_vit.models.vit import build_vit
 from keras_vit.resize import resize_positions
 from keras_vit.weights.inspection import inspect_file
 from keras_vit.weights.load import load_weights
+from scripts.golden.eval_cases import values
 from tests import official
-from tests.fixtures import tiny_config
+from tests.fixtures import numpy, tiny_config
+from tests.official import golden_images
 
 GOLDEN = {
     "vit_token": {},
@@ -37,10 +38,6 @@ def tiny_model(**changes):
 
 def golden_file(name):
     return official.GOLDEN / f"{name}.checkpoint.npz"
-
-
-def run(model, images):
-    return keras.ops.convert_to_numpy(model(images))
 
 
 @pytest.fixture
@@ -65,7 +62,9 @@ def test_logits_are_those_of_the_official_code(name):
     _, outputs = official.load_golden(name)
     model = tiny_model(**GOLDEN[name])
     report = load_weights(model, golden_file(name))
-    np.testing.assert_allclose(run(model, outputs["images"]), outputs["logits"], rtol=0, atol=2e-5)
+    np.testing.assert_allclose(
+        numpy(model(outputs["images"])), outputs["logits"], rtol=0, atol=2e-5
+    )
     assert set(report.loaded) == {w.path for w in model.weights}
     assert not report.fresh
     assert not report.left_out
@@ -87,20 +86,10 @@ def test_another_standardisation_of_the_stem_is_reported():
     )
 
 
-def fill(names, shapes):
+def fill(shapes):
     """The deterministic values that the golden vectors below were computed from."""
-    arrays = {}
-    for j, name in enumerate(sorted(names)):
-        i = np.arange(np.prod(shapes[name]), dtype="int64")
-        values = 0.15 * (((7 * i**2 + 7919 * i + 104729 * j) % 2003) / 1001 - 1)
-        values = values + name.endswith("scale")
-        arrays[name] = values.astype("float32").reshape(shapes[name])
-    return arrays
-
-
-def golden_images(size):
-    i = np.arange(2 * size * size * 3, dtype="int64")
-    return (((3 * i**2 + 101 * i) % 509) / 254 - 1).astype("float32").reshape(2, size, size, 3)
+    names = enumerate(sorted(shapes))
+    return {name: values(shapes[name], j, name.endswith("scale")) for j, name in names}
 
 
 def linen_shapes(positions, rows, patch=(8, 8, 3), class_token=True, pre_logits=False):
@@ -268,13 +257,13 @@ VECTORS = {
 
 @pytest.mark.parametrize("case", VECTORS)
 def test_vectors_of_the_official_code(case, save):
-    options, shapes, size, (count, values), logits = VECTORS[case]
-    arrays = fill(shapes, shapes)
-    assert (len(arrays), sum(a.size for a in arrays.values())) == (count, values)
+    options, shapes, size, (count, total), logits = VECTORS[case]
+    arrays = fill(shapes)
+    assert (len(arrays), sum(a.size for a in arrays.values())) == (count, total)
     path = save(arrays)
     model = tiny_model(**{"classes": 5, **options})
     load_weights(model, path)
-    np.testing.assert_allclose(run(model, golden_images(size)), logits, rtol=0, atol=2e-5)
+    np.testing.assert_allclose(numpy(model(golden_images(size))), logits, rtol=0, atol=2e-5)
     # The file's own options lead to the same model.
     implied = {key: value for key, value in inspect_file(path).options.items() if key != "stem"}
     same = tiny_model(
@@ -290,20 +279,20 @@ def test_vectors_of_the_official_code(case, save):
 def test_an_image_with_pixels_left_over_is_cropped_as_the_official_code_does(save):
     shapes = linen_shapes(POSEMBED, 17)
     model = tiny_model(classes=5)
-    load_weights(model, save(fill(shapes, shapes)))
+    load_weights(model, save(fill(shapes)))
     logits = [
         [0.440478, -0.672876, -0.459343, -0.316944, -0.022330],
         [0.446710, -0.734391, -0.315697, -0.191740, 0.002175],
     ]
     images = golden_images(37)[:, :32, :32]
-    np.testing.assert_allclose(run(model, images), logits, rtol=0, atol=2e-5)
+    np.testing.assert_allclose(numpy(model(images)), logits, rtol=0, atol=2e-5)
 
 
 def test_unpooled_models_give_logits_for_every_token(save):
     shapes = linen_shapes(POSEMBED, 17)
     model = tiny_model(classes=5, pooling=None)
-    load_weights(model, save(fill(shapes, shapes)))
-    logits = run(model, golden_images(32))
+    load_weights(model, save(fill(shapes)))
+    logits = numpy(model(golden_images(32)))
     assert logits.shape == (2, 17, 5)
     assert logits.sum() == pytest.approx(14.00162, abs=1e-3)
     assert np.abs(logits).sum() == pytest.approx(77.31410, abs=1e-3)
@@ -311,8 +300,8 @@ def test_unpooled_models_give_logits_for_every_token(save):
     np.testing.assert_allclose(logits[1, -1], last, rtol=0, atol=2e-5)
     shapes = linen_shapes(POSEMBED, 16, class_token=False)
     model = tiny_model(classes=5, pooling=None, class_token=False)
-    load_weights(model, save(fill(shapes, shapes)))
-    logits = run(model, golden_images(32))
+    load_weights(model, save(fill(shapes)))
+    logits = numpy(model(golden_images(32)))
     assert logits.sum() == pytest.approx(20.74687, abs=1e-3)
     first = [0.679581, -0.678968, 0.617944, -0.051957, -0.297349]
     np.testing.assert_allclose(logits[0, 0], first, rtol=0, atol=2e-5)
@@ -338,7 +327,7 @@ def bit_arrays():
     for part in ("scale", "bias"):
         shapes[f"norm-pre-head/{part}"] = (1, 1, 1, channels)
     shapes.update({"head/kernel": (channels, 5), "head/bias": (5,)})
-    return fill(shapes, shapes)
+    return fill(shapes)
 
 
 def to_tensorflow_names(arrays):
@@ -371,13 +360,13 @@ def test_bit_has_the_logits_of_its_official_code(names, save):
         [-2.583279, -1.869506, -4.529027, -1.327823, -1.356910],
         [-4.963905, -4.752320, -3.423859, -2.685648, -3.075397],
     ]
-    np.testing.assert_allclose(run(model, golden_images(64)), expected, rtol=0, atol=5e-5)
+    np.testing.assert_allclose(numpy(model(golden_images(64))), expected, rtol=0, atol=5e-5)
 
 
 @pytest.mark.parametrize("prefix", ["params/", "opt/target/", "params/img/", "img/"])
 def test_prefixes_and_other_parts_of_the_file(prefix, save):
     shapes = linen_shapes("pos_embedding", 16)
-    arrays = {f"{prefix}{name}": array for name, array in fill(shapes, shapes).items()}
+    arrays = {f"{prefix}{name}": array for name, array in fill(shapes).items()}
     others = {
         "params/img/": ["params/txt/embedding/kernel", "params/t", "params/b"],
         "img/": ["txt/embedding/kernel", "t", "b"],
@@ -389,7 +378,7 @@ def test_prefixes_and_other_parts_of_the_file(prefix, save):
     report = load_weights(model, save(arrays))
     assert sorted(report.left_out) == sorted(others)
     np.testing.assert_allclose(
-        run(model, golden_images(32))[0],
+        numpy(model(golden_images(32)))[0],
         VECTORS["big_vision tok"][-1][0],
         rtol=0,
         atol=2e-5,
@@ -398,7 +387,7 @@ def test_prefixes_and_other_parts_of_the_file(prefix, save):
 
 def test_stacked_blocks_in_bfloat16(save):
     shapes = linen_shapes("pos_embedding", 16, class_token=False)
-    arrays = fill(shapes, shapes)
+    arrays = fill(shapes)
     arrays = {
         name: array.astype(ml_dtypes.bfloat16).astype("float32") for name, array in arrays.items()
     }
@@ -424,11 +413,11 @@ def test_rows_of_the_class_token_fold_and_unfold(token, save):
     images = golden_images(32)
     with_row = tiny_model()
     load_weights(with_row, golden_file("vit_token"))
-    expected = run(with_row, images)
+    expected = numpy(with_row(images))
     folded = tiny_model(position_on_class_token=False)
     report = load_weights(folded, golden_file("vit_token"))
     assert "class_token/token" in report.resized
-    np.testing.assert_allclose(run(folded, images), expected, rtol=0, atol=2e-5)
+    np.testing.assert_allclose(numpy(folded(images)), expected, rtol=0, atol=2e-5)
     positions = token.pop(POSEMBED)
     token["cls"] = token["cls"] + positions[:, :1]
     token["pos_embedding"] = positions[:, 1:]
@@ -440,7 +429,7 @@ def test_rows_of_the_class_token_fold_and_unfold(token, save):
     }
     unfolded = tiny_model()
     load_weights(unfolded, save(linen))
-    np.testing.assert_allclose(run(unfolded, images), expected, rtol=0, atol=2e-5)
+    np.testing.assert_allclose(numpy(unfolded(images)), expected, rtol=0, atol=2e-5)
 
 
 def test_another_image_size_keeps_the_class_row(token):
@@ -489,9 +478,9 @@ def test_another_number_of_channels_adapts_the_patch_kernel(channels, token):
     grey = golden_images(32)[..., :1]
     colour = tiny_model()
     load_weights(colour, golden_file("vit_token"))
-    expected = run(colour, np.repeat(grey, 3, axis=-1))
+    expected = numpy(colour(np.repeat(grey, 3, axis=-1)))
     if channels != 4:  # a whole number of copies
-        ours = run(model, np.repeat(grey, channels, axis=-1))
+        ours = numpy(model(np.repeat(grey, channels, axis=-1)))
         np.testing.assert_allclose(ours, expected, rtol=0, atol=2e-5)
 
 
@@ -611,7 +600,7 @@ def test_create_model_follows_the_file():
     model = create_model("vit_b16", weights=path, classes=10, gelu="tanh", **TINY)
     assert model.config.pre_logits == 32
     pixels = (outputs["images"] + 1) * 127.5
-    np.testing.assert_allclose(run(model, pixels), outputs["logits"], rtol=0, atol=5e-5)
+    np.testing.assert_allclose(numpy(model(pixels)), outputs["logits"], rtol=0, atol=5e-5)
     other = create_model("vit_b16", weights=path, classes=3, **TINY)
     assert other.config.pre_logits is None
     assert other.load_report.fresh == ("head/kernel", "head/bias")

@@ -26,8 +26,9 @@ from keras_vit.weights.inspection import adapt_config, inspect_file
 from keras_vit.weights.load import load_weights
 from keras_vit.weights.matching import Plan
 from keras_vit.weights.save import save_weights
-from tests.fixtures import tiny_config
-from tests.official import GOLDEN
+from scripts.golden.eval_cases import is_scale, values
+from tests.fixtures import numpy, tiny_config
+from tests.official import GOLDEN, golden_images
 
 CASES = json.loads((GOLDEN / "torch_outputs.json").read_text())
 # Names of timm whose settings no array tells: written as the `config.json` of the file.
@@ -53,21 +54,14 @@ STEMS = {
 }
 
 
-def images(size):
-    i = np.arange(2 * size * size * 3, dtype="int64")
-    return (((3 * i**2 + 101 * i) % 509) / 254 - 1).astype("float32").reshape(2, size, size, 3)
-
-
 def weights(shapes):
     arrays = {}
     for position, (name, shape) in enumerate(sorted(shapes.items())):
-        i = np.arange(int(np.prod(shape)), dtype="int64")
-        fill = 0.15 * (((7 * i**2 + 7919 * i + 104729 * position) % 2003) / 1001 - 1)
-        scale = len(shape) == 1 and name.endswith(("weight", "gamma", "lambda1"))
-        arrays[name] = (fill + scale).astype("float32").reshape(shape)
+        arrays[name] = values(tuple(shape), position, is_scale(name, shape))
         if name.endswith("freqs"):  # of the rotary positions of ViT-5
             base = 100 if "rope_reg" in name else 10_000
-            arrays[name] = (base ** -(i / len(i))).astype("float32")
+            i = np.arange(np.prod(shape), dtype="int64")
+            arrays[name] = (base ** -(i / len(i))).astype("float32").reshape(shape)
     return arrays
 
 
@@ -116,7 +110,7 @@ def test_outputs_are_theirs_and_the_file_comes_back(title, save, tmp_path):
     assert {w.path for w in model.weights} == set(report.loaded)
     assert not report.differs
     expected = np.array(CASES[title]["outputs"])
-    outputs = keras.ops.convert_to_numpy(model(images(CASES[title]["size"])))
+    outputs = numpy(model(golden_images(CASES[title]["size"])))
     np.testing.assert_allclose(outputs, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
     back = save_weights(model, tmp_path / "back.safetensors", title.split()[0])
     written = safetensors.numpy.load_file(back)
@@ -179,13 +173,13 @@ def test_files_of_the_authors_of_mae_and_dinov2_have_the_names_of_timm(save):
     arrays = weights(CASES[title]["shapes"])
     path = save(arrays)
     expected = load_weights(model := make(title, path), path)
-    outputs = keras.ops.convert_to_numpy(model(images(CASES[title]["size"])))
+    outputs = numpy(model(golden_images(CASES[title]["size"])))
     arrays["register_tokens"] = arrays.pop("reg_token")
     more = {"mask_token": np.zeros((1, 32), "f4"), "decoder_pred.bias": np.zeros(3, "f4")}
     path = save({**wrap(arrays, "model."), **wrap(more, "model.")})
     report = load_weights(model := make(title, path), path)
     assert report.loaded == expected.loaded and set(report.left_out) == set(wrap(more, "model."))
-    np.testing.assert_array_equal(model(images(CASES[title]["size"])), outputs)
+    np.testing.assert_array_equal(model(golden_images(CASES[title]["size"])), outputs)
 
 
 def test_of_several_models_the_caller_takes_one(save, tmp_path, capsys):
@@ -260,10 +254,7 @@ def resized_outputs(title, path):
     model = build(adapt_config(config, inspect_file(path), {"image_size"}))
     resized = load_weights(model, path).resized
     assert any("position" in path for path in resized) != ("dinov3" in title)
-    i = np.arange(2 * height * width * 3, dtype="int64")
-    pixels = (((3 * i**2 + 101 * i) % 509) / 254 - 1).astype("float32")
-    outputs = keras.ops.convert_to_numpy(model(pixels.reshape(2, height, width, 3)))
-    return outputs, np.array(CASES[title]["resized"]["outputs"])
+    return numpy(model(golden_images(height, width))), np.array(CASES[title]["resized"]["outputs"])
 
 
 @pytest.mark.parametrize("title", [title for title in CASES if "resized" in CASES[title]])
@@ -278,7 +269,7 @@ def test_gradients_are_theirs(title, save):
     path = save(weights(CASES[title]["shapes"]))
     model = make(title, path)
     load_weights(model, path)
-    pixels = tf.constant(images(CASES[title]["size"]))
+    pixels = tf.constant(golden_images(CASES[title]["size"]))
     with tf.GradientTape() as tape:
         tape.watch(pixels)
         outputs = model(pixels)
@@ -328,7 +319,7 @@ def test_another_gelu_epsilon_or_rotation_would_be_noticed(title, change, save):
     report = load_weights(model, path)
     assert any(text.startswith(f"{next(iter(change))} is ") for text in report.differs)
     expected = np.array(CASES[title]["outputs"])
-    outputs = keras.ops.convert_to_numpy(model(images(32)))
+    outputs = numpy(model(golden_images(32)))
     assert np.abs(outputs - expected).max() > 4e-5 * np.abs(expected).max()
 
 
@@ -461,14 +452,14 @@ def test_create_model_reads_timm_files(save):
     assert model.config.distillation_token
     assert model.config.block.gelu == "exact"
     expected = np.array(CASES["timm distilled"]["outputs"])
-    outputs = keras.ops.convert_to_numpy(model(images(32)))
+    outputs = numpy(model(golden_images(32)))
     np.testing.assert_allclose(outputs, expected, rtol=0, atol=2e-5)
     both = keras.Model(
         model.input,
         [model.get_layer("head").output, model.get_layer("head_distillation").output],
     )
-    first, second = both(images(32))
-    mean = (keras.ops.convert_to_numpy(first) + keras.ops.convert_to_numpy(second)) / 2
+    first, second = both(golden_images(32))
+    mean = (numpy(first) + numpy(second)) / 2
     np.testing.assert_allclose(mean, expected, rtol=0, atol=2e-5)
 
 

@@ -17,7 +17,7 @@ from keras_vit.models.vit import build_vit
 from keras_vit.pretrained import from_pretrained
 from keras_vit.weights.load import load_weights
 from keras_vit.weights.save import save_weights
-from tests.fixtures import fill_random, images_for, tiny_config
+from tests.fixtures import fill_random, images_for, tiny_config, tiny_vit
 from tests.weights.test_load_torch import CASES as TORCH
 from tests.weights.test_load_torch import weights
 from tests.weights.test_sweep import CASES, TOLERANCE, difference, write_files
@@ -239,8 +239,7 @@ def test_the_index_in_older_files_of_beit_is_left_out(tmp_path):
 
 def test_beit_for_images_that_are_no_square_is_written_as_timm_reads_it(tmp_path):
     fields = {"position_embedding": "relative_bias", "gelu": "exact", "without_bias": ("key",)}
-    model = build_vit(tiny_config(image_size=(32, 48), **fields))
-    fill_random(model)
+    model = tiny_vit(image_size=(32, 48), **fields)
     with pytest.raises(ValueError, match="exchange rows and columns"):
         save_weights(model, tmp_path / "model.safetensors", "transformers")
     save_weights(model, tmp_path / "model.safetensors", "timm")

@@ -14,6 +14,7 @@ from keras_vit.config import Preprocessing, ResNetConfig, ResNetStem, field_name
 from keras_vit.create import build
 from keras_vit.errors import CheckpointError
 from keras_vit.families import keys
+from keras_vit.models.resizing import resize_model
 from keras_vit.pretrained import from_pretrained
 from keras_vit.weights.inspection import inspect_file
 from keras_vit.weights.load import load_weights
@@ -323,3 +324,76 @@ def test_the_stated_size_of_a_hybrid_is_kept_where_maps_are_rounded_up(save):
     path = save("timm vit", {**TIMM, "pretrained_cfg": {"input_size": [3, 28, 28]}})
     save_weights(build(config), path, "timm")
     assert from_pretrained(path).input_shape == (None, 28, 28, 3)
+
+
+PROCESSOR = {"image_processor_type": "ViTImageProcessor", "resample": 3}
+
+
+def sides(height, width):
+    return {"height": height, "width": width}
+
+
+@pytest.mark.parametrize(
+    ("processor", "size", "origin"),
+    [
+        ({"size": sides(48, 64)}, (48, 64), "size"),
+        ({"size": 48}, (48, 48), "size"),
+        (
+            {"size": {"shortest_edge": 64}, "do_center_crop": True, "crop_size": sides(48, 48)},
+            (48, 48),
+            "crop_size",
+        ),
+        ({"size": sides(50, 44)}, (48, 40), "size, 50 x 44 in whole patches of 8 x 8"),
+        ({"size": sides(39, 33)}, (32, 32), "size, 39 x 33 in whole patches of 8 x 8"),  # as 32
+        ({"size": sides(32, 32)}, (32, 32), "size"),
+    ],
+)
+def test_the_size_of_the_preprocessing_is_that_of_the_model(processor, size, origin, save):
+    """Positions are for 32 pixels, 4 x 4 patches of 8."""
+    path = save("transformers vit", {**VIT, "image_size": 32}, {**PROCESSOR, **processor})
+    model = from_pretrained(path)
+    assert model.input_shape == (None, *size, 3)
+    report, origin = model.load_report, f"preprocessor_config.json: {origin}"
+    assert report.settings["image_size"] == (size, origin)
+    text = f"{size[0]} x {size[1]}"
+    assert f"image_size: {text} ({origin})" in str(report)
+    assert report.size.startswith(f"images of {text} pixels ({origin})")
+    grid = f"{size[0] // 8} x {size[1] // 8}"
+    assert ("resized: 4 x 4 to " + grid in report.size) == (size != (32, 32))
+    pixels = np.random.default_rng(0).uniform(0, 255, (2, *size, 3)).astype("float32")
+    resized = resize_model(from_pretrained(path, input_shape=(32, 32, 3)), size)
+    np.testing.assert_allclose(model(pixels), resized(pixels), rtol=0, atol=1e-5)
+
+
+def test_the_caller_goes_before_the_size_of_the_preprocessing(save):
+    path = save("transformers vit", VIT, {**PROCESSOR, "size": sides(48, 48)})
+    model = from_pretrained(path, input_shape=(24, 40, 3))
+    assert model.load_report.settings["image_size"] == ((24, 40), "the caller")
+    model = from_pretrained(path, input_shape=(None, None, 3))  # positions as they are
+    assert model.config.image_size == (32, 32) and "image_size" not in model.load_report.settings
+    assert model.load_report.size is None
+    model = from_pretrained(save("transformers vit", {**VIT, "image_size": 32}, PROCESSOR))
+    assert model.load_report.settings["image_size"] == ((32, 32), "config.json")
+    path = save("transformers vit", VIT, {"image_processor_type": "ViTImageProcessor"})
+    assert from_pretrained(path).load_report.settings["image_size"][1] == "the file's positions"
+
+
+def test_the_input_size_of_timm_goes_before_that_of_its_positions(save):
+    config = {**TIMM, "pretrained_cfg": {"input_size": [3, 48, 40]}}
+    config["model_args"] = {"num_heads": 4, "img_size": 32}
+    report = from_pretrained(save("timm vit", config)).load_report
+    origin = "config.json: pretrained_cfg: input_size"
+    assert report.settings["image_size"] == ((48, 40), origin)
+    assert "4 x 4 to 6 x 5 positions" in report.size
+
+
+def test_a_size_that_no_model_can_have_is_refused_by_its_key(save):
+    path = save("transformers vit", VIT, {**PROCESSOR, "size": sides(7, 48)})
+    with pytest.raises(
+        CheckpointError, match=r"preprocessor_config\.json: size says images of 7 x"
+    ):
+        from_pretrained(path)
+    assert from_pretrained(path, input_shape=(16, 48, 3)).input_shape == (None, 16, 48, 3)
+    path = save("transformers vit", VIT, {**PROCESSOR, "size": sides(80_000, 80_000)})
+    with pytest.raises(CheckpointError, match=r"size: images of \(80000, 80000\) .* patches"):
+        from_pretrained(path)

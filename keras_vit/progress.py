@@ -1,0 +1,121 @@
+"""Progress of long tasks, in lines on standard error: in terminals, files and pipes alike."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from types import TracebackType
+
+from keras_vit.errors import printable
+
+_FIRST = 5.0  # seconds; most tasks end earlier, without a line
+_LONGEST = 60.0  # seconds between two lines
+_TASKS = threading.local()  # the tasks of a thread, the innermost last
+
+
+class Progress:
+    """Prints how far a task is, how long it has taken and how long the rest will take.
+
+    A context manager. A thread prints the first line after five seconds, further ones when another
+    half of the time has passed, at least every minute: also while one long step runs. A task within
+    another prints no lines of its own; what it does stands in those of the other.
+
+    Args:
+        task: What is done, such as `"features of photos"`.
+        total: Number of units, or `None` if it is not known.
+        unit: Name of the units.
+        verbose: Whether lines are printed; `KERAS_VIT_PROGRESS=0` turns all off.
+        done: Units that were done before.
+
+    Example:
+
+    >>> with Progress("features of photos", total=2, unit="images") as progress:
+    ...     progress.update(1)
+    """
+
+    def __init__(
+        self,
+        task: str,
+        total: int | None,
+        unit: str = "files",
+        verbose: bool | int = True,
+        done: int = 0,
+    ) -> None:
+        self.task, self.total, self.unit, self.verbose = task, total, unit, verbose
+        self.done, self.doing = done, ""
+        self.inner: Progress | None = None
+        self._before, self._is_even = done, True
+        self._start = time.monotonic()
+        self._end = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Progress:
+        tasks = _TASKS.__dict__.setdefault("tasks", [])
+        if tasks:
+            tasks[-1].inner = self
+        elif self.verbose and os.environ.get("KERAS_VIT_PROGRESS") != "0":
+            self._thread = threading.Thread(target=self._print_lines, daemon=True)
+            self._thread.start()
+        tasks.append(self)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        tasks = _TASKS.tasks
+        tasks.remove(self)
+        if tasks:
+            tasks[-1].inner = None
+        self._end.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def update(self, done: int, doing: str = "") -> None:
+        """Reports how many units are done, and what comes now."""
+        self.done, self.doing = done, doing
+
+    def step(self, doing: str) -> None:
+        """Reports the next of some steps, which take unlike times; the one before is done."""
+        self._is_even = False
+        self.update(self.done + bool(self.doing), doing)
+
+    def line(self) -> str:
+        """What is printed now."""
+        seconds = time.monotonic() - self._start
+        parts, task = [], self
+        while True:
+            doing = f", now {task.doing}" if task.doing else ""
+            parts.append(f"{task.task}: {task._count()}{doing}")
+            if task.inner is None:
+                break
+            task = task.inner
+        text = f"{'; '.join(parts)}, {duration_text(seconds)} so far"
+        done = self.done - self._before
+        if self._is_even and self.total is not None and done:
+            left = seconds * (self.total - self.done) / done
+            text += f", about {duration_text(left)} left"
+        return printable(text)
+
+    def _count(self) -> str:
+        of = "" if self.total is None else f" of {self.total:,}"
+        return f"{self.done:,}{of} {self.unit}"
+
+    def _print_lines(self) -> None:
+        wait = _FIRST
+        while not self._end.wait(wait):
+            print(self.line(), file=sys.stderr, flush=True)
+            wait = min(_LONGEST, max(_FIRST, (time.monotonic() - self._start) / 2))
+
+
+def duration_text(seconds: float) -> str:
+    """A duration in seconds, minutes or hours."""
+    if seconds < 120:
+        return f"{seconds:.0f} seconds"
+    if seconds < 7_200:
+        return f"{seconds / 60:.0f} minutes"
+    return f"{seconds / 3_600:,.1f} hours"
