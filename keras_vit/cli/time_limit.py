@@ -13,7 +13,7 @@ from keras_vit.cli.plan import RunPlan
 from keras_vit.cli.run_settings import AUTO
 from keras_vit.config import ViTConfig
 from keras_vit.evaluate.counting import count_training_macs
-from keras_vit.progress import duration_text
+from keras_vit.progress import Progress, duration_text
 from keras_vit.runtime.model import Model
 from keras_vit.train.hyperparameters import Recipe
 from keras_vit.train.run_folder import read_config
@@ -23,7 +23,7 @@ _SHARES = (0.75, 0.5)  # of the height and width
 _SLOW = 2e9  # multiply-accumulates a second that any machine reaches: such a run is not timed
 
 
-def fit_into_time(plan: RunPlan, make: Callable[[Recipe], Model]) -> Recipe:
+def fit_into_time(plan: RunPlan, make: Callable[[Recipe], Model], verbose: bool = True) -> Recipe:
     """The recipe of a plan, shortened to end within `--minutes`; its source says what and why.
 
     A run that continues keeps what it began with.
@@ -31,6 +31,7 @@ def fit_into_time(plan: RunPlan, make: Callable[[Recipe], Model]) -> Recipe:
     Args:
         plan: The plan.
         make: Makes the model to train by a recipe. Its first steps are timed, which train it.
+        verbose: Whether to print that steps are timed.
     """
     recipe, run = plan.recipe, plan.run
     if run.recipe != AUTO or run.minutes is None or not plan.is_pretrained or recipe.steps is None:
@@ -43,15 +44,16 @@ def fit_into_time(plan: RunPlan, make: Callable[[Recipe], Model]) -> Recipe:
     limit = 60 * run.minutes
     if count_training_macs(model) * recipe.steps * recipe.batch_size < _SLOW * limit:
         return recipe
-    found = estimate_time(model, recipe, images, plan.data.validation, run.seed)
+    with Progress("first steps, to estimate the time", None, verbose=verbose):
+        found = estimate_time(model, recipe, images, plan.data.validation, run.seed)
     shorter = shorten(recipe, found.seconds, limit, _sizes(model))
     if shorter == recipe:
         return recipe
     old = model.input_shape[1]
     reason = (
         f"; {shorter.steps:,} steps at {shorter.image_size or old} pixels, because "
-        f"{recipe.steps:,} at {old} take about {duration_text(found.seconds)} here, and --minutes is "
-        f"{run.minutes:g}"
+        f"{recipe.steps:,} at {old} take about {duration_text(found.seconds)} here, and --minutes "
+        f"is {run.minutes:g}"
     )
     return shorter.replace(source=recipe.source + reason)
 

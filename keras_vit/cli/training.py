@@ -94,7 +94,7 @@ def train_model(
                 add_lora(made, recipe.lora_rank, recipe.lora_targets)
             return made
 
-        recipe = fit_into_time(plan, make)
+        recipe = fit_into_time(plan, make, not quiet)
         plan, planned = dataclasses.replace(plan, recipe=recipe), make(recipe)
     if not quiet:
         tested = plan.data.transfer_test or plan.data.final_test
