@@ -332,14 +332,17 @@ def called(function, job):
 def tables(rows: list[dict]) -> list[list[str]]:
     """Accuracies of every set by images a class, and what they cost at one number of images."""
     found = []
+    there = {row["set"] for row in rows if row["method"] in METHODS}
     for name, title in SETS.items():
+        if name not in there:
+            continue
         sizes = PER_CLASS[name]
         accuracy = [f"| {title}: images a class | {' | '.join(map(str, sizes))} |", "rule"]
         kept = f"| {title}, {COST_AT[name]} a class |"
         worst = "least recall"
         cost = [f"{kept} accuracy | {worst} | processor s | peak MB | kept |", "rule"]
         for method, words in METHODS.items():
-            own = [row for row in rows if (row["set"], row.get("method")) == (name, method)]
+            own = [row for row in rows if (row["set"], row["method"]) == (name, method)]
             by_size = {n: [row for row in own if row["per_class"] == n] for n in sizes}
             cells = [with_error([row["accuracy"] for row in by_size[n]]) for n in sizes]
             accuracy.append(f"| {words} | {' | '.join(cells)} |")
@@ -399,7 +402,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
 
 def cells(options: argparse.Namespace, rows: list[dict]):
     """The jobs that are missing: small numbers of images first, method by method."""
-    there = {(row["set"], row.get("method"), row.get("per_class"), row.get("seed")) for row in rows}
+    there = {(row["set"], row["method"], row.get("per_class"), row.get("seed")) for row in rows}
     for name in options.sets:
         for method in options.methods:
             for size in PER_CLASS[name]:

@@ -56,7 +56,7 @@ def test_the_first_steps_decide(place, monkeypatch):
         {"minutes": None},
         {"steps": 500},
         {"recipe": "finetune_pets"},
-        {"minutes": 60.0},
+        {"minutes": 120.0, "output": "runs/other"},
     ):
         plan, recipe = fitted(**flags)
         assert recipe == plan.recipe, flags
