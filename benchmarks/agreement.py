@@ -8,8 +8,8 @@ handwritten digits (10 classes), and crops of photographs of 64 x 64 pixels in c
 photographs; test crops come from the right quarter of each, that training never sees). Exports each
 model in every precision of LiteRT and ONNX (and OpenVINO), int8 calibrated on 100 training images,
 and prints a JSON line for each file (size over float32's, accuracy on test images, top-1 agreement
-with the model), for each of the layers that int8 hurts most, and for the smallest file within a
-budget of accuracy (`export_within_budget`). About seven minutes of a processor's time.
+with the model), and for the smallest file within a budget of accuracy (`export_within_budget`).
+About seven minutes of a processor's time.
 """
 
 from __future__ import annotations
@@ -193,14 +193,6 @@ def run_openvino(path: pathlib.Path, images: np.ndarray) -> np.ndarray:
     return openvino.Core().compile_model(str(path), "CPU", options)([images])["logits"]
 
 
-def errors(model: keras.Model, calibration: np.ndarray, count: int = 5) -> list[dict]:
-    """A row for each of the layers that 8 bits hurt most."""
-    return [
-        {"operator": row.operator, "tensor": row.tensor, "error": round(row.error, 3)}
-        for row in keras_vit.export.litert_errors(model, calibration)[:count]
-    ]
-
-
 BUDGETS = (("litert", 0.0), ("litert", 0.005), ("onnx", 0.0), ("openvino", 0.0))
 
 
@@ -274,7 +266,6 @@ def main(arguments: list[str] | None = None) -> None:
         calibration = training[0][:: -(-len(training[0]) // 100)]
         test = images, labels
         rows = [row, *measure(model, calibration, test, formats)]
-        rows += errors(model, calibration) if "litert" in formats else []
         rows += within_budgets(model, calibration, test, formats)
         for row in rows:
             print(json.dumps({"task": name, **row, **versions()}), flush=True)

@@ -33,12 +33,17 @@ def agreement() -> list[str]:
     return lines
 
 
-def layer_errors() -> list[str]:
-    """What 8 bits hurt most in each of the trained models."""
-    lines = ["| task | layer | error in steps |", "|---|---|---|"]
-    for row in read("agreement"):
-        if "tensor" in row:
-            lines.append(f"| {row['task']} | `{name_of(row['tensor'])}` | {row['error']:.2f} |")
+def precisions() -> list[str]:
+    """Every format and precision of a network that others trained: a line for each."""
+    columns = "format | precision | images | cosine | top-1 agreement | accuracy | MiB"
+    lines = [f"| {columns} | images per processor second |", f"|{'---|' * 8}"]
+    for row in read("precisions"):
+        name = f"{row['precision']} {row['note']}".strip()
+        lines.append(
+            f"| {row['format']} | {name} | {row['images']} | {row['cosine']:.5f} "
+            f"| {row['agreement']:.1%} | {row['accuracy']:.1%} | {row['bytes'] / 2**20:.1f} "
+            f"| {1 / row['processor_s']:.1f} |"
+        )
     return lines
 
 
@@ -57,14 +62,6 @@ def within_budgets() -> list[str]:
             f"| {low:.1%} to {high:.1%} | {row['exports']} |"
         )
     return lines
-
-
-def name_of(tensor: str) -> str:
-    """A layer's name in the model, from that of its output in the file."""
-    if tensor.startswith("StatefulPartitionedCall"):  # what the whole returns
-        return "head"
-    layer = tensor.partition(";")[0].rpartition("/MatMul")[0] or tensor
-    return "/".join(part.removesuffix("_1") for part in layer.split("/")[1:])
 
 
 def onnx_graphs() -> list[str]:
@@ -141,7 +138,7 @@ def formats_with_openvino() -> list[str]:
 
 TABLES = (
     agreement,
-    layer_errors,
+    precisions,
     within_budgets,
     onnx_graphs,
     onnx_times,

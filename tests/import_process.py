@@ -52,7 +52,9 @@ def main(folder: str) -> None:
         model = keras.saving.load_model(f"{folder}/{family}.keras", safe_mode=True)
         images = np.load(f"{folder}/{family}.npz")["images"]
         np.save(f"{folder}/{family}.npy", keras.ops.convert_to_numpy(model(images)))
-    tasks = ("keras_vit.detection", "keras_vit.image_gpt", "keras_vit.segmentation")
+    tasks = tuple(
+        f"keras_vit.{name}" for name in ("detection", "image_gpt", "image_text", "segmentation")
+    )
     facts["tasks"] = [name for name in sys.modules if name.startswith(tasks)]
     keras_vit.detection  # noqa: B018 - loads on first use
     facts["used"] = [name for name in sys.modules if name.startswith(tasks)]

@@ -17,7 +17,7 @@ PAGE = PACKAGE.parent / "docs/architecture.md"
 # Modules and sub-packages by level. `docs/architecture.md` shows the same table.
 LEVELS = {
     11: ("__main__",),
-    10: ("detection", "image_gpt", "segmentation"),
+    10: ("detection", "image_gpt", "image_text", "segmentation"),
     9: ("cli",),
     8: ("__init__",),
     7: ("train",),
@@ -56,7 +56,8 @@ IMPORTS_TENSORFLOW_LATE = {
 }
 # Imports in functions of what stands on a higher level, see docs/architecture.md.
 UPWARD = {("runtime/model.py", "keras_vit.weights.save_folder")}
-TASKS = {"detection", "image_gpt", "segmentation"}  # vertical folders, beyond classification
+# Vertical folders, beyond classification.
+TASKS = {"detection", "image_gpt", "image_text", "segmentation"}
 # Families are data to these files: they name none. timm is a project too.
 NAMES_NO_FAMILY = (
     *(

@@ -27,6 +27,7 @@ from keras_vit.variants import VARIANTS, find_config, find_variant
 from tests.data.pictures import write_folder
 from tests.evaluate.test_compute import TABLE_6, TABLE_6_RESNETS, pretraining_exaflops
 from tests.fixtures import fill_random, images_for, tiny_config, tiny_vit
+from tests.image_text.towers import write_open_clip, write_vocabulary
 from tests.models.test_feature_extraction import random_vit
 from tests.weights.folders import THEIRS
 
@@ -536,3 +537,20 @@ def test_the_guide_of_a_folder_runs(tmp_path, monkeypatch):
     ours, theirs = (names[name](names["images"]) for name in ("model", "again"))
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
     assert '"1": "dog"' in (tmp_path / "my-pets" / "config.json").read_text()
+
+
+def test_the_guide_of_names_runs(tmp_path, monkeypatch):
+    pytest.importorskip("tokenizers")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("keras_vit.image_text.classifier.TEMPLATES", ("{}",))
+    write_open_clip(tmp_path / "clip-vit-base-patch32")
+    write_vocabulary(tmp_path / "clip-vit-base-patch32")
+    images = np.random.default_rng(0).integers(0, 256, (2, 32, 32, 3)).astype("float32")
+    names = {"images": images, "labels": np.array([0, 1])}
+    for block in blocks_of(read("zero-shot")):
+        for text in ("a photo of a ", "a drawing of a ", "a sketch of a ", "red "):
+            block = block.replace(text, "")  # the small tower has 12 ids
+        execute(block, "zero-shot", names)
+    assert names["probabilities"].shape == (2, 3) and names["logits"].shape == (2, 2)
+    assert (tmp_path / "pets.keras").exists()
+    assert (tmp_path / "copy/open_clip_model.safetensors").exists()

@@ -275,7 +275,7 @@ WRITERS = {
     "hub/download.py _write_state": "facts about a partial download; damaged, it starts again",
     "report/model_page.py _figure": "a buffer in memory",
     "resume/folder_lock.py acquire": "a lock file, whose text is for messages",
-    "weights/save.py _write_npz": "a member of an archive, of a stream that callers pass",
+    "weights/save.py write_npz": "a member of an archive, of a stream that callers pass",
 }
 WRITES = {"write_text", "write_bytes", "savefig", "save_model", "TFRecordWriter", "open_memmap"}
 WRITES |= {"rename", "symlink_to", "hardlink_to", "touch", "savez", "savez_compressed", "to_csv"}

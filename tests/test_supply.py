@@ -88,6 +88,7 @@ MAJORS = {
     "tensorboard": 2,
     "keras-hub": 0,
     "pycocotools": 2,
+    "tokenizers": 0,
 }
 
 

@@ -39,7 +39,8 @@ def main(arguments: list[str] | None = None) -> None:
         )
         print(report)
     for row in keras_vit.export.litert_errors(model, images)[:5] if images else ():
-        print(f"{row.error:.2f} steps: {row.operator} {row.tensor}")
+        rounded = "at run time" if row.at_run_time else "in calibrated ranges"
+        print(f"{row.error:.1%}, rounds {rounded}: {row.operator} {row.tensor}")
 
 
 if __name__ == "__main__":

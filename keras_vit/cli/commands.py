@@ -427,7 +427,10 @@ GROUPS = {
     "weights": "list, inspect, fetch and convert checkpoints",
     "segment": "train, evaluate and apply models of the classes of pixels",
 }
-_TASKS = ("segmentation.command_table",)  # with `COMMANDS` of tasks beyond classification
+_TASKS = (
+    "segmentation.command_table",
+    "image_text.command_table",
+)  # with `COMMANDS` of tasks beyond classification
 
 
 def all_commands() -> tuple[Command, ...]:

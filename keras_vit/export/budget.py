@@ -23,8 +23,9 @@ from keras_vit.data.decode import decode
 from keras_vit.data.input_transform import InputTransform
 from keras_vit.errors import ExportMismatchError, printable
 from keras_vit.export.formats import FORMATS
-from keras_vit.export.inference import EXPORTED, Inference, prepare
+from keras_vit.export.inference import Inference, prepare
 from keras_vit.export.litert import layers_of_part_blocks, litert_errors
+from keras_vit.export.litert_int8 import part_of_name, worst_first
 from keras_vit.export.runners import Runner
 from keras_vit.export.search import Candidate, Search
 from keras_vit.export.serving import library_versions
@@ -193,7 +194,7 @@ def export_within_budget(
             progress.total = None  # as many as the search of layers needs
             progress.update(progress.done, "errors of all layers")
             errors = litert_errors(model, samples, preprocessing=inference.preprocessing)
-            names = [part_of_name(row.tensor) for row in errors]
+            names = [part_of_name(row.tensor) for row in worst_first(errors)]
             _search_fewest(
                 lambda count: (
                     search.add(Candidate(to, "int8", float_layers=tuple(names[:count]))).drop
@@ -324,16 +325,6 @@ def _compare(before: _Answers, after: _Answers, images: ImageSet) -> dict[str, A
             "after": float(after.probabilities[worst]),
         },
     }
-
-
-def part_of_name(tensor: str) -> str:
-    """The part of a tensor's name that the next export has too: models are numbered in a process.
-
-    Args:
-        tensor: Such as `exported_1/block_0_1/mlp_1/hidden_1/MatMul;...`.
-    """
-    first = tensor.partition(";")[0]
-    return first[first.find("/") :] if first.startswith(EXPORTED) else first
 
 
 def _answers(run: Runner, batches: Any, inference: Inference) -> _Answers:

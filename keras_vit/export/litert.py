@@ -28,7 +28,7 @@ from keras_vit.export.inference import (
     check_precision,
     prepare,
 )
-from keras_vit.export.litert_int8 import LayerError, quantize
+from keras_vit.export.litert_int8 import LayerError, part_of_name, quantize, worst_first
 from keras_vit.export.litert_metadata import LABELS, add_metadata
 from keras_vit.export.runners import count_litert_operators, load_litert
 from keras_vit.export.serving import model_card
@@ -37,7 +37,7 @@ from keras_vit.export.verify import (
     Images,
     calibration_pixels,
     check_file,
-    verification_images,
+    images_of_check,
 )
 from keras_vit.files import local_or_remote, write_atomically
 from keras_vit.installation import needing
@@ -73,7 +73,8 @@ def export_litert(
         path: File to write, usually `*.tflite`; it must not exist.
         precision: `"float32"`; `"float16"` (weights in 16 bits); `"dynamic"` (weights in 8 bits,
             inputs of dense layers quantised at run time); `"int8"` (dense layers and convolutions
-            in 8 bits after calibration; residual stream, softmax and layer norms float); `"int4"`
+            in 8 bits after calibration, or at run time where its ranges lose too much; residual
+            stream, softmax and layer norms float); `"int4"`
             (weights of dense layers in 4 bits, with a scale for each 32 of them, those of
             convolutions in 8 bits; it needs `ai-edge-quantizer`).
         labels: Class names in order; `None` takes those of the model, or class indices.
@@ -83,7 +84,8 @@ def export_litert(
         calibration: Images for `"int8"`, each of shape `(h, w, C)` and any size, in [0, 255]. A
             hundred images of the task are enough. The model's preprocessing is applied.
         float_layers: Parts of the names of tensors that `"int8"` keeps float: see `litert_errors`.
-        images: Images for the check, as for `export_onnx`.
+        images: Images for the check, as for `export_onnx`; `None` takes those of the calibration,
+            if there are any.
         preprocessing: Preprocessing of the images; `None` takes the model's own.
         activation: As for `export_onnx`.
         tolerance: Largest difference allowed, relative to the largest logit.
@@ -114,17 +116,17 @@ def export_litert(
         )
     outputs = check_outputs(inference, outputs)
     labels = check_labels(labels, inference.classes, model)
-    pixels, of_task = verification_images(images, inference), images is not None
     if precision == "int4":
         import_quantizer()  # before any work
         _check_int4(inference.source)
     samples = calibration_pixels(inference, precision, calibration, float_layers)
+    pixels, of_task = images_of_check(images, inference, samples)
     if samples is not None and batch_size != 1:
         raise ValueError(f'precision="int8" needs batch_size=1. Received: {batch_size}.')
     progress = Progress("export to LiteRT", 2, "steps", verbose)
     with write_atomically(path) as unfinished, progress:
         progress.step(f"converting to {precision}")
-        data, _ = _convert(inference, outputs, precision, batch_size, samples, float_layers)
+        data, errors = _convert(inference, outputs, precision, batch_size, samples, float_layers)
         if not inference.takes_patches:
             classes = [name for name in outputs if _has_classes(inference, name)]
             data = add_metadata(data, inference.source.name, inference.input_shape[-1], classes)
@@ -133,7 +135,8 @@ def export_litert(
         _check_operators(unfinished)
         progress.step("checking against the model")
         kind = unfinished, "litert", precision, load_litert(unfinished)
-        report = check_file(*kind, inference, pixels, of_task, tolerance, batch_size or 4)
+        lossy = [f"{part_of_name(row.tensor)} ({row.error:.1%})" for row in worst_first(errors)[:3]]
+        report = check_file(*kind, inference, pixels, of_task, tolerance, batch_size or 4, lossy)
     return dataclasses.replace(report, path=local_or_remote(path))
 
 
@@ -143,10 +146,10 @@ def litert_errors(
     float_layers: Sequence[str] = (),
     preprocessing: Preprocessing | None = None,
 ) -> list[LayerError]:
-    """Quantisation error of every 8-bit operator, the largest first.
+    """Error of every layer in 8 bits with ranges from calibration, the largest first.
 
-    To keep the worst operators float, pass a part of their tensors' names to
-    `export_litert(..., float_layers=...)`.
+    `export_litert` keeps these ranges where errors are small (`LayerError.at_run_time`). To keep
+    layers float, pass a part of their tensors' names as its `float_layers`.
 
     Args:
         model: A functional model.
@@ -155,7 +158,7 @@ def litert_errors(
         preprocessing: Preprocessing of the images; `None` takes the model's own.
 
     Returns:
-        A `LayerError` for every quantised operator.
+        A `LayerError` for every quantised layer.
     """
     inference = prepare(model, preprocessing=preprocessing)
     samples = calibration_pixels(inference, "int8", calibration, float_layers)

@@ -7,6 +7,7 @@ https://ai.google.dev/edge/litert/conversion/tensorflow/metadata; slots of table
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import flatbuffers
 import numpy as np
@@ -68,7 +69,17 @@ def add_metadata(data: bytes, name: str, channels: int, classes: Sequence[str]) 
     entry.name, entry.buffer, buffer.data = _NAME, len(model.buffers), content
     model.metadata = [*(model.metadata or ()), entry]
     model.buffers.append(buffer)
-    builder = _Builder(len(data) + 2 * len(content) + 2**16)
+    return pack(model, len(data) + 2 * len(content))
+
+
+def pack(model: Any, size: int) -> bytes:
+    """Writes a LiteRT file from its tables.
+
+    Args:
+        model: A `ModelT` of `litert_schema`.
+        size: About how many bytes the file has.
+    """
+    builder = _Builder(size + 2**16)
     builder.Finish(model.Pack(builder), b"TFL3")
     return bytes(builder.Output())
 

@@ -35,7 +35,7 @@ from keras_vit.export.verify import (
     Images,
     calibration_pixels,
     check_file,
-    verification_images,
+    images_of_check,
 )
 from keras_vit.files import local_or_remote, write_atomically
 from keras_vit.progress import Progress
@@ -82,7 +82,8 @@ def export_openvino(
             hundred images of the task are enough. The model's preprocessing is applied.
         float_layers: Parts of the names of operators that `"int8"` keeps float, such as
             `"block_11_1/mlp"`.
-        images: Images for the check, as for `export_onnx`.
+        images: Images for the check, as for `export_onnx`; `None` takes those of the calibration,
+            if there are any.
         preprocessing: Preprocessing of the images; `None` takes the model's own.
         activation: As for `export_onnx`.
         tolerance: Largest difference allowed, relative to the largest logit.
@@ -113,8 +114,8 @@ def export_openvino(
     inference = prepare(model, preprocessing=preprocessing, activation=activation)
     outputs = check_outputs(inference, outputs)
     labels = check_labels(labels, inference.classes, model)
-    pixels, of_task = verification_images(images, inference), images is not None
     samples = calibration_pixels(inference, precision, calibration, float_layers)
+    pixels, of_task = images_of_check(images, inference, samples)
     import_openvino(with_nncf=precision == "int8")
     import_onnx()
     # OpenVINO reads the weights of large models only when they are needed: for saving.

@@ -29,6 +29,7 @@ QUANTIZED = ("dynamic", "int8", "int4")
 REFUSED, WARNED = 0.7, 0.95
 
 _ROUNDING = 0.01  # of resized pixels, which can be 255.00002
+_CHECKED = 32  # images of the calibration that a check takes where no others are passed
 
 # One array of pixels of the model's size, or a list of images of any size.
 Images = np.ndarray | Sequence[np.ndarray]
@@ -200,13 +201,14 @@ def check_file(
     of_task: bool,
     tolerance: float | None,
     batch_size: int = 8,
+    lossy: Sequence[str] = (),
 ) -> ExportReport:
     """Compares a new file with its model, and checks the differences: `compare`, then `check`."""
     expected, scale = expected_outputs(inference, images), inference.smallest_scale
     runner = of_images(runner, inference)
     report = compare(path, format, precision, runner, expected, images, batch_size, scale)
     inference.check_unchanged()
-    return check(report, of_task, tolerance)
+    return check(report, of_task, tolerance, lossy=lossy)
 
 
 def calibration_pixels(
@@ -267,6 +269,7 @@ def check(
     of_task: bool,
     tolerance: float | None = None,
     min_agreement: float | None = None,
+    lossy: Sequence[str] = (),
 ) -> ExportReport:
     """Raises an error if an export differs from its model by more than its format allows.
 
@@ -278,6 +281,7 @@ def check(
         of_task: Whether the user passed the images.
         tolerance: The user's largest difference, which replaces all limits.
         min_agreement: Lowest agreement of any images, in [0, 1]; `None` has none.
+        lossy: Layers that lose most in 8 bits, the worst first, for the message.
 
     Returns:
         `report`.
@@ -301,7 +305,7 @@ def check(
     if report.top1_agreement is not None:
         found += f", top-1 agreement {report.top1_agreement:.1%} (at least: {least:.1%})"
     found += f" on {report.images} {'images that were passed' if of_task else 'synthetic images'}"
-    advice = _advice(report, known, of_task)
+    advice = _advice(report, known, of_task, lossy)
     if not is_close or agreement < least:
         raise ExportMismatchError(
             f"The {report.format} export differs from the model: {found}. {advice}", report
@@ -315,14 +319,15 @@ def check(
     return report
 
 
-def _advice(report: ExportReport, known: float | None, of_task: bool) -> str:
+def _advice(report: ExportReport, known: float | None, of_task: bool, lossy: Sequence[str]) -> str:
     """Advice about a file that differs: rounding of its precision, or a wrong file."""
     if report.precision in QUANTIZED:
         images = "" if of_task else " Pass images of the task as `images`, for a fair comparison."
+        worst = f"8 bits lose most in {', '.join(lossy)}. " if lossy else ""
         floats = FORMATS[report.format].advice
         return (
-            f'{floats}, or "float16"; `keras_vit.export.export_within_budget` finds the smallest '
-            f"file for a budget of accuracy.{images}"
+            f'{worst}{floats}, or "float16"; `keras_vit.export.export_within_budget` finds the '
+            f"smallest file for a budget of accuracy.{images}"
         )
     is_near = report.max_difference <= math.sqrt(known or 0.5)  # half of the digits
     if not is_near or (report.top1_agreement is not None and report.top1_agreement < 0.5):
@@ -400,6 +405,24 @@ def _quantized_outputs(inference: Inference, images: np.ndarray) -> dict[str, np
         any_size=inference.any_size,
         any_aspect=True,
     ).run(images)
+
+
+def images_of_check(
+    images: Images | None, inference: Inference, samples: np.ndarray | None
+) -> tuple[np.ndarray, bool]:
+    """Pixels for the check of a calibrated file, and whether they are of the task.
+
+    Args:
+        images: What the user passed; `None` takes some of `samples`, or else synthetic images.
+        inference: The model.
+        samples: Pixels of the calibration, if there is one.
+
+    Returns:
+        float32 pixels of the model's size, and whether they are no synthetic images.
+    """
+    if images is None and samples is not None:
+        return samples[:: -(-len(samples) // _CHECKED)], True  # spread over all
+    return verification_images(images, inference), images is not None
 
 
 def verification_images(images: Images | None, inference: Inference) -> np.ndarray:

@@ -19,7 +19,7 @@ from keras_vit.families.preprocessing import (
     TimmImages,
 )
 from keras_vit.families.rules import Rule
-from keras_vit.families.siglip import siglip_blocks
+from keras_vit.families.siglip import siglip_blocks, text_layout
 
 # https://arxiv.org/abs/2103.00020, `VisionTransformer` in github.com/openai/CLIP. The head is its
 # projection to the space of images and texts.
@@ -162,6 +162,139 @@ HF_CLIP = parts.torch_layout(
 )
 
 
+# Both towers as OpenAI and open_clip name them, whose text tower has no prefix, or "text.".
+def _open_clip_blocks(tower: str) -> tuple[Rule, ...]:
+    block = f"{tower}transformer.resblocks.{{i}}"
+    joined = f"{block}.attn.in_proj_"
+    return (
+        *parts.norm("block_{i}/attention_norm", f"{block}.ln_1"),
+        Rule("block_{i}/attention/qkv/kernel", (f"{joined}weight",), rules.LINEAR),
+        Rule("block_{i}/attention/qkv/bias", (f"{joined}bias",)),
+        *parts.dense("block_{i}/attention/output", f"{block}.attn.out_proj"),
+        *parts.norm("block_{i}/mlp_norm", f"{block}.ln_2"),
+        *parts.dense("block_{i}/mlp/hidden", f"{block}.mlp.c_fc"),
+        *parts.dense("block_{i}/mlp/output", f"{block}.mlp.c_proj"),
+    )
+
+
+_TEXT = (
+    r"(text\.)?(token_embedding\.|positional_embedding$|transformer\.|ln_final\.|text_projection)"
+)
+OPEN_CLIP = rules.Layout(
+    "open_clip",
+    (
+        Rule("class_token/token", ("visual.class_embedding",), rules.VECTOR),
+        Rule("patch_encoder/projection/kernel", ("visual.conv1.weight",), rules.CONVOLUTION),
+        Rule("position_embedding/embedding", ("visual.positional_embedding",), rules.TABLE),
+        *parts.norm("embedding_norm", "visual.ln_pre"),
+        *_open_clip_blocks("visual."),
+        *parts.norm("encoder_norm", "visual.ln_post"),
+        Rule("head/kernel", ("visual.proj",)),
+    ),
+    "open_clip",
+    kind="safetensors",
+    options={"norm_epsilon": 1e-5, "preprocessing": OPENAI_CENTER},
+    resize="bicubic",
+    resize_patches="bicubic",
+    pooling="token",
+    others=(_TEXT, r"(text\.)?attn_mask$", "logit_(scale|bias)$"),
+    unsaid=(
+        rules.Unsaid(
+            "gelu",
+            lambda values, names: True,
+            "open_clip computes some of its models with the quick GELU, and the arrays do not tell "
+            "(`keras_vit.image_text.load_towers` reads open_clip_config.json)",
+            ("gelu",),
+        ),
+    ),
+)
+
+# Text towers
+TEXT_FIELDS: Fields = {"pooling": "eot", "causal": True}
+_TEXT_KEYS: keys.Rules = {**keys.TEXT, "eos_token_id": keys.Sets("end_id", int)}
+_TEXT_DEFAULTS = {
+    **_TOWER_DEFAULTS, "num_attention_heads": 8, "eos_token_id": 49407,
+}  # fmt: skip
+TEXT_TYPES = {
+    # Most published files say 2, which transformers takes for the largest id.
+    "clip": keys.TextType(_TEXT_KEYS, TEXT_FIELDS, _TEXT_DEFAULTS, old_end=2),
+    "metaclip_2": keys.TextType(_TEXT_KEYS, TEXT_FIELDS, _TEXT_DEFAULTS),
+}
+_HF_TEXT = text_layout(
+    "transformers_clip", Rule("projection/kernel", ("text_projection.weight",), rules.LINEAR)
+)
+_OPEN_CLIP_TEXT = rules.Layout(
+    "open_clip",
+    (
+        Rule("token_embedding/embeddings", ("token_embedding.weight",)),
+        Rule("position_embedding/embedding", ("positional_embedding",), rules.TABLE),
+        *_open_clip_blocks(""),
+        *parts.norm("encoder_norm", "ln_final"),
+        *parts.dense("projection", "text_projection"),
+        Rule("projection/kernel", ("text_projection",)),
+        *parts.LOGITS,
+    ),
+    "open_clip",
+    kind="safetensors",
+    prefixes=("text.", ""),
+    others=("attn_mask$", "visual\\."),
+    unprefixed=parts.UNPREFIXED,
+)
+# Keys of `model_cfg` in open_clip_config.json, and of its parts for texts and images.
+OPEN_CLIP_KEYS: keys.Rules = {
+    "multimodal_cfg": keys.Only((), "a decoder of texts"),
+    "quick_gelu": keys.Sets("gelu", {True: "quick", False: "exact"}),
+    **keys.harmless(
+        "embed_dim text_cfg vision_cfg custom_text init_logit_scale init_logit_bias "
+        "nonscalar_logit_scale"
+    ),
+}
+_SWITCHES: keys.Rules = {
+    **{
+        key: keys.Only((False,), "other blocks than a plain transformer's")
+        for key in (
+            "qk_norm", "scaled_cosine_attn", "scale_heads", "scale_attn_inner", "scale_attn",
+            "scale_fc", "final_ln_after_pool",
+        )
+    },
+    "block_type": keys.Only(("default",), "other blocks than a plain transformer's"),
+    "ls_init_value": keys.Only((), "scales of the branches (layer scale)"),
+    "norm_kwargs": keys.Part({"eps": keys.Sets("norm_epsilon", float)}),
+    "act_kwargs": keys.Part({"approximate": keys.Sets("gelu", {"tanh": "tanh", "none": "exact"})}),
+    **keys.harmless("mlp_ratio output_tokens"),
+}  # fmt: skip
+OPEN_CLIP_TEXT_KEYS: keys.Rules = {
+    **_SWITCHES,
+    "width": keys.Size("width"),
+    "layers": keys.Size("depth"),
+    "context_length": keys.Size("context_length"),
+    "vocab_size": keys.Size("vocabulary_size"),
+    "heads": keys.Sets("num_heads", int),
+    "no_causal_mask": keys.Sets("causal", {True: False, False: True}),
+    "pool_type": keys.Sets("pooling", {"argmax": "eot", "eos": "eot", "last": "last"}),
+    "eos_id": keys.Sets("end_id", int),
+    "proj_type": keys.Only(("linear", "none"), "another projection"),
+    "embed_cls": keys.Only((False,), "a class token in the text"),
+    "hf_model_name": keys.Only((), "a text tower of transformers"),
+    **keys.harmless("proj_bias pad_id hf_tokenizer_name tokenizer_kwargs tokenizer_mode"),
+}
+OPEN_CLIP_IMAGE_KEYS: keys.Rules = {
+    **_SWITCHES,
+    "width": keys.Sets("width", int),
+    "head_width": keys.Sets("head_width", int),
+    "attentional_pool": keys.Only((False,), "a pooling by attention"),
+    "no_ln_pre": keys.Only((False,), "no norm before the blocks"),
+    "pos_embed_type": keys.Only(("learnable",), "fixed positions"),
+    "pool_type": keys.Only(("tok",), "another pooling than the class token"),
+    "timm_proj": keys.Only(("none", ""), "a projection after timm's model"),
+    **keys.harmless(
+        "layers patch_size image_size patch_dropout attn_pooler_queries "
+        "attn_pooler_heads timm_model_name timm_model_pretrained timm_pool timm_proj_bias "
+        "timm_drop timm_drop_path"
+    ),
+}
+
+
 FEATURES = (
     (r"(^|\.)norm_pre\.|pre_layrnorm|pre_layernorm|ln_pre\.", "a norm before the blocks (CLIP)"),
 )
@@ -214,5 +347,6 @@ CARDS = (
 
 FAMILY = Family(
     VARIANTS, NAMES, CARDS, MODEL_TYPES, PROCESSORS, doubts=DOUBTS, timm_images=TIMM_IMAGES,
-    layouts=(HF_CLIP,), features=FEATURES,
+    layouts=(HF_CLIP, OPEN_CLIP), features=FEATURES, text_layouts=(_HF_TEXT, _OPEN_CLIP_TEXT),
+    text_types=TEXT_TYPES,
 )  # fmt: skip

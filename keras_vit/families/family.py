@@ -6,7 +6,14 @@ import dataclasses
 from collections.abc import Mapping
 
 from keras_vit.families.cards import Published
-from keras_vit.families.keys import Doubt, Fields, ModelType, Processor, TimmModel
+from keras_vit.families.keys import (
+    Doubt,
+    Fields,
+    ModelType,
+    Processor,
+    TextType,
+    TimmModel,
+)
 from keras_vit.families.names import Name
 from keras_vit.families.preprocessing import TimmImages
 from keras_vit.families.rules import Layout
@@ -29,6 +36,8 @@ class Family:
             their layout does not know.
         timm_images: Preprocessing of its names in timm.
         timm_others: What is unlike a plain ViT in names of timm whose arrays do not show it.
+        text_layouts: Names of the arrays of its text towers.
+        text_types: Its models of images and texts in transformers, by `model_type`.
     """
 
     variants: Mapping[str, Fields] = dataclasses.field(default_factory=dict)
@@ -42,3 +51,5 @@ class Family:
     features: tuple[tuple[str, str], ...] = ()
     timm_images: TimmImages = ()
     timm_others: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    text_layouts: tuple[Layout, ...] = ()
+    text_types: Mapping[str, TextType] = dataclasses.field(default_factory=dict)

@@ -200,7 +200,7 @@ TIMM_MODELS = (
 )  # fmt: skip
 
 # layouts of arrays: parts of layers in Flax
-_NORM = (("gamma", "/scale", rules.SAME), ("beta", "/bias", rules.SAME))
+NORM = (("gamma", "/scale", rules.SAME), ("beta", "/bias", rules.SAME))
 _OUTPUT = (("kernel", "/kernel", rules.HEADS_OUTPUT), ("bias", "/bias", rules.SAME))
 
 
@@ -221,14 +221,15 @@ def _mlp(ours: str, theirs: str) -> tuple[Rule, ...]:
     )
 
 
-def _blocks(attention: str, norm: str, mlp: str) -> tuple[Rule, ...]:
+def _blocks(
+    attention: str, norm: str, mlp: str, block: str = "Transformer/encoderblock_{i}"
+) -> tuple[Rule, ...]:
     """The encoder blocks; generations of Flax number their layers differently."""
-    block = "Transformer/encoderblock_{i}"
     return (
-        *pairs("block_{i}/attention_norm", f"{block}/LayerNorm_0", _NORM),
+        *pairs("block_{i}/attention_norm", f"{block}/LayerNorm_0", NORM),
         *_attention("block_{i}/attention/qkv", f"{block}/{attention}", ("query", "key", "value")),
         *pairs("block_{i}/attention/output", f"{block}/{attention}/out", _OUTPUT),
-        *pairs("block_{i}/mlp_norm", f"{block}/{norm}", _NORM),
+        *pairs("block_{i}/mlp_norm", f"{block}/{norm}", NORM),
         *_mlp("block_{i}/mlp", f"{block}/{mlp}"),
     )
 
@@ -236,7 +237,7 @@ def _blocks(attention: str, norm: str, mlp: str) -> tuple[Rule, ...]:
 # The ResNet stem of a hybrid.
 _STEM = (
     flax_conv("stem_root/conv", "conv_root"),
-    *pairs("stem_root/norm", "gn_root", _NORM),
+    *pairs("stem_root/norm", "gn_root", NORM),
     *(
         rule
         for n in (1, 2, 3)
@@ -254,7 +255,7 @@ _STEM = (
 _MAP = "MAPHead_0"
 _TOKEN_AND_HEAD = (
     Rule("class_token/token", ("cls",)),
-    *pairs("encoder_norm", "Transformer/encoder_norm", _NORM),
+    *pairs("encoder_norm", "Transformer/encoder_norm", NORM),
     *pairs("pre_logits", "pre_logits", FLAX_DENSE),
     *pairs("head", "head", FLAX_DENSE),
 )
@@ -263,7 +264,7 @@ _MAP_HEAD = (
     *_attention("pooling/query", f"{_MAP}/MultiHeadDotProductAttention_0", ("query",)),
     *_attention("pooling/key_value", f"{_MAP}/MultiHeadDotProductAttention_0", ("key", "value")),
     *pairs("pooling/output", f"{_MAP}/MultiHeadDotProductAttention_0/out", _OUTPUT),
-    *pairs("pooling/norm", f"{_MAP}/LayerNorm_0", _NORM),
+    *pairs("pooling/norm", f"{_MAP}/LayerNorm_0", NORM),
     *_mlp("pooling/mlp", f"{_MAP}/MlpBlock_0"),
 )
 
@@ -279,8 +280,15 @@ def _vit(positions: str, blocks: tuple[Rule, ...]) -> tuple[Rule, ...]:
 
 
 _OPTIONS = {"gelu": "tanh", "norm_epsilon": 1e-6, "preprocessing": UNIT_RANGE}
-_LINEN = _blocks("MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0")
+_LINEN_LAYERS = ("MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0")
+_LINEN = _blocks(*_LINEN_LAYERS)
 _POSITIONS = "Transformer/posembed_input/pos_embedding"
+
+
+def linen_blocks(block: str) -> tuple[Rule, ...]:
+    """Blocks of big_vision by another name, as those of text towers."""
+    return _blocks(*_LINEN_LAYERS, block)
+
 
 # As published in gs://vit_models, whose layers are numbered across all classes of layers.
 OFFICIAL = rules.Layout(

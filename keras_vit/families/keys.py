@@ -113,6 +113,23 @@ class ModelType:
 
 
 @dataclasses.dataclass(frozen=True)
+class TextType:
+    """A `model_type` of transformers that has a text tower.
+
+    Args:
+        rules: What is done with each key of its `text_config`.
+        fields: Fields of `TextConfig` that all its models have.
+        defaults: Values that transformers takes where a key is missing.
+        old_end: An `eos_token_id` that means the largest id of each text.
+    """
+
+    rules: Rules
+    fields: Fields
+    defaults: Mapping[str, Any]
+    old_end: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class Processor:
     """An image processor of transformers: its defaults, for keys that a file lacks.
 
@@ -323,6 +340,18 @@ ENCODER: Rules = {
     **harmless(
         "hidden_dropout_prob attention_probs_dropout_prob attention_dropout dropout drop_path_rate"
     ),
+}
+TEXT: Rules = {  # `text_config` in models of images and texts
+    **COMMON,
+    "hidden_act": ACTIVATION,
+    "layer_norm_eps": Sets("norm_epsilon", float),
+    "num_attention_heads": Sets("num_heads", int),
+    "hidden_size": Size("width"),
+    "num_hidden_layers": Size("depth"),
+    "intermediate_size": Size("mlp_dim"),
+    "max_position_embeddings": Size("context_length"),
+    "vocab_size": Size("vocabulary_size"),
+    **harmless("attention_dropout dropout projection_dim"),
 }
 VIT: Rules = {
     **ENCODER,

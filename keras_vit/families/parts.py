@@ -74,6 +74,11 @@ def split_products(
     )
 
 
+# Scale of the similarities in a model of images and texts, a logarithm, and their bias.
+LOGITS = (Rule("logit_scale", ("logit_scale",)), Rule("logit_bias", ("logit_bias",)))
+UNPREFIXED = ("logit_(scale|bias)$",)
+
+
 def torch_layout(
     name: str, rules: tuple[Rule, ...], options: dict[str, Any], **fields: Any
 ) -> Layout:

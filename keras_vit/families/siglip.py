@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_vit.config import UNIT_RANGE, Preprocessing
-from keras_vit.families import keys, parts, rules
+from keras_vit.families import google, keys, parts, rules
+from keras_vit.families.bit import FLAX_DENSE
 from keras_vit.families.cards import BIG_VISION, HUB, TIMM, Files, Origin, Published, each
 from keras_vit.families.family import Family
 from keras_vit.families.keys import Fields
@@ -155,8 +156,8 @@ def _joined(path: str, first: int, last: int) -> tuple[Rule, ...]:
     )
 
 
-def siglip_blocks() -> tuple[Rule, ...]:
-    """The encoder's blocks, which CLIP shares."""
+def siglip_blocks(last_norm: str = "post_layernorm") -> tuple[Rule, ...]:
+    """The encoder's blocks, which CLIP shares, and the text towers of both."""
     block = "encoder.layers.{i}"
     products = ("q_proj", "k_proj", "v_proj")
     return (
@@ -166,7 +167,27 @@ def siglip_blocks() -> tuple[Rule, ...]:
         *parts.norm("block_{i}/mlp_norm", f"{block}.layer_norm2"),
         *parts.dense("block_{i}/mlp/hidden", f"{block}.mlp.fc1"),
         *parts.dense("block_{i}/mlp/output", f"{block}.mlp.fc2"),
-        *parts.norm("encoder_norm", "post_layernorm"),
+        *parts.norm("encoder_norm", last_norm),
+    )
+
+
+def text_layout(name: str, *projection: Rule) -> rules.Layout:
+    """A text tower of transformers, which CLIP shares but for the projection."""
+    embeddings = "embeddings.{}_embedding.weight".format
+    return rules.Layout(
+        name,
+        (
+            Rule("token_embedding/embeddings", (embeddings("token"),)),
+            Rule("position_embedding/embedding", (embeddings("position"),), rules.TABLE),
+            *siglip_blocks("final_layer_norm"),
+            *projection,
+            *parts.LOGITS,
+        ),
+        "transformers",
+        prefixes=("text_model.",),
+        kind="safetensors",
+        others=("embeddings\\.position_ids$",),
+        unprefixed=("text_projection\\.", *parts.UNPREFIXED),
     )
 
 
@@ -214,6 +235,31 @@ HF_SIGLIP = parts.torch_layout(
     class_token_positions="never",
     others=("text_model\\.", "logit_(scale|bias)$", "embeddings\\.position_ids$"),
     unprefixed=("classifier\\.",),
+)
+
+# Text towers
+TEXT_FIELDS: Fields = {"pooling": "last", "causal": False}
+_TEXT_TYPE = keys.TextType(
+    {**keys.TEXT, **keys.harmless("projection_size")}, TEXT_FIELDS, _SIGLIP_DEFAULTS
+)
+TEXT_TYPES = {"siglip": _TEXT_TYPE, "siglip2": _TEXT_TYPE}
+_HF_TEXT = text_layout("transformers_siglip", *parts.dense("projection", "head"))
+_BIG_VISION_TEXT = rules.Layout(  # `text_transformer.py`
+    "big_vision",
+    (
+        Rule("token_embedding/embeddings", ("txt/Embed_0/embedding",)),
+        Rule("position_embedding/embedding", ("txt/pos_embedding",)),
+        Rule("position_embedding/added", ("txt/Encoder_0/pos_embedding",)),  # in old files
+        *google.linen_blocks("txt/Encoder_0/encoderblock_{i}"),
+        *rules.pairs("encoder_norm", "txt/Encoder_0/encoder_norm", google.NORM),
+        *rules.pairs("projection", "txt/head", FLAX_DENSE),
+        Rule("logit_scale", ("t",)),
+        Rule("logit_bias", ("b",)),
+    ),
+    "big_vision",
+    prefixes=("params/", ""),
+    options={**TEXT_FIELDS, "gelu": "tanh", "norm_epsilon": 1e-6},
+    others=("img/", "opt/", "bias_init$"),
 )
 
 # Published checkpoints
@@ -314,4 +360,5 @@ CARDS = (
 
 FAMILY = Family(
     VARIANTS, NAMES, CARDS, MODEL_TYPES, PROCESSORS, timm_images=TIMM_IMAGES, layouts=(HF_SIGLIP,),
+    text_layouts=(_HF_TEXT, _BIG_VISION_TEXT), text_types=TEXT_TYPES,
 )  # fmt: skip

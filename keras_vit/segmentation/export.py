@@ -73,16 +73,16 @@ def export_segmenter(
 
     Raises:
         FileExistsError: If the version exists.
-        ValueError: If the model gives no logits of pixels, or more than 256 classes.
+        ValueError: If the model gives no logits of pixels, or one class, or more than 256.
         ExportMismatchError: If the outputs differ from the model's. No file is left then.
     """
     check_positive("max_pixels", max_pixels)
     shape = getattr(model, "output_shape", None)
-    if not isinstance(shape, tuple) or len(shape) != 4 or (shape[-1] or 0) > _MAX_CLASSES:
+    if not isinstance(shape, tuple) or len(shape) != 4 or not 1 < shape[-1] <= _MAX_CLASSES:
         raise ValueError(
-            "The model must give logits of shape (B, H, W, K), of at most "
-            f"{_MAX_CLASSES} classes. Received: output shape {shape}. Export classifiers with "
-            "`export_saved_model`."
+            "The model must give logits of shape (B, H, W, K), of 2 to "
+            f"{_MAX_CLASSES} classes. Received: output shape {shape}. Export classifiers, and maps "
+            "of one channel, with `export_saved_model`."
         )
     inference = prepare(model, "float32", preprocessing, activation="linear")
     names = check_labels(labels, shape[-1], model)
@@ -102,8 +102,7 @@ def export_segmenter(
         runner = load_saved_model(unfinished)
         progress.step("checking against the model")
         report = compare(unfinished, "saved_model", "float32", runner, expected, pixels)
-        shares = [report.top1_agreement, _agreement(runner, inference)]
-        agreement = min(share for share in shares if share is not None)  # one class has no top-1
+        agreement = min(report.top1_agreement or 0.0, _agreement(runner, inference))
         report = dataclasses.replace(report, top1_agreement=agreement)
         inference.check_unchanged()
         check(report, images is not None, tolerance, _AGREEMENT)

@@ -27,6 +27,7 @@ import keras_vit.layers.patches
 import keras_vit.layers.pixels
 import keras_vit.layers.pooling
 import keras_vit.layers.residual
+import keras_vit.layers.text
 import keras_vit.layers.tokens
 import keras_vit.layers.upsampling
 import keras_vit.models.attention

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_vit.families.rules import SAME
 from keras_vit.resize import BLOCK_TABLES, BlockTable
 from keras_vit.weights.array_file import ArrayFile, Entry
 from keras_vit.weights.formats import open_arrays
@@ -108,10 +109,13 @@ class Checkpoint:
     @property
     def classes(self) -> int | None:
         """Outputs of the head, or `None` without one."""
-        head = self.find("head/bias") or self.find("head/kernel")  # one of them can be missing
-        if head is None or not head.shape:
-            return None
-        return head.shape[-1 if self.file.kind == "npz" else 0]
+        paths = ("head/bias", "head/kernel")  # one of them can be missing
+        for rule in sorted(self.layout.rules, key=lambda rule: rule.path):
+            head = self.entries.get(rule.keys[0]) if rule.path in paths else None
+            if head is not None:
+                first = self.file.kind != "npz" and rule.transform is not SAME
+                return head.shape[0 if first else -1] if head.shape else None
+        return None
 
     @cached_property
     def sizes(self) -> dict[str, Any]:

@@ -114,10 +114,10 @@ def write_file(
     config = config_of(model)
     chosen = find_layout(config, layout)
     _check_function(config, chosen)
-    arrays = _file_arrays(model, chosen)
+    arrays = file_arrays(model, chosen)
     with write_atomically(path, replace=True) as unfinished:
         with open(unfinished, "wb") as stream:
-            (_write_npz if chosen.kind == "npz" else write_safetensors)(stream, arrays)
+            (write_npz if chosen.kind == "npz" else write_safetensors)(stream, arrays)
         for name, content in contents.items():
             unfinished.with_name(name).write_text(json.dumps(content, indent=2) + "\n")
         if check is not None:
@@ -208,7 +208,7 @@ def _check_standardization(config: ViTConfig | ResNetConfig, layout: Layout) -> 
     )
 
 
-def _file_arrays(model: Model, layout: Layout) -> dict[str, Sized]:
+def file_arrays(model: Model, layout: Layout) -> dict[str, Sized]:
     """Lists the arrays of the file by their names in it."""
     config = config_of(model)
     heads = field_value(config, "num_heads", 1)
@@ -305,7 +305,8 @@ def _reader(variable: keras.Variable) -> Maker:
     return lambda: np.asarray(variable.numpy(), "float32")
 
 
-def _write_npz(stream: BinaryIO, arrays: dict[str, Sized]) -> None:
+def write_npz(stream: BinaryIO, arrays: dict[str, Sized]) -> None:
+    """Writes arrays of float32 as `write_safetensors` does."""
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         for name, (_, make) in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:

@@ -99,8 +99,8 @@ class Sidecar(NamedTuple):
     input_size: Setting | None = None
 
 
-class _Reader:
-    """Collects what the keys of sidecar files say."""
+class KeyReader:
+    """Collects what the keys of sidecar files say: settings, sizes and refusals."""
 
     def __init__(self) -> None:
         self.settings: dict[str, Setting] = {}
@@ -203,7 +203,7 @@ def read_sidecar(path: pathlib.Path, layout: Layout) -> Sidecar:
     Returns:
         What they say, and what the name in the path of a downloaded file of timm says.
     """
-    reader = _Reader()
+    reader = KeyReader()
     config = _load(path.with_name(CONFIG), reader)
     if {"recipe", "versions"} <= config.keys():
         config = {}  # settings of a run of `keras-vit train`
@@ -264,7 +264,7 @@ def _class_names(config: dict[str, Any]) -> tuple[str, ...]:
 
 def model_type_of(path: pathlib.Path) -> str | None:
     """What `config.json` in the folder of a checkpoint says that it is, for messages."""
-    config = _load(path.with_name(CONFIG), _Reader())
+    config = _load(path.with_name(CONFIG), KeyReader())
     names = (config.get(key) for key in ("architecture", "model_type"))
     return next((name[:80] for name in names if isinstance(name, str)), None)
 
@@ -273,7 +273,7 @@ def _add_images(
     read: Callable[[dict[str, Any]], Preprocessing],
     fields: dict[str, Any],
     where: str,
-    reader: _Reader,
+    reader: KeyReader,
 ) -> None:
     """Takes the preprocessing of images, or says why not; `config.json` comes first."""
     try:
@@ -293,7 +293,7 @@ def _add_images(
             reader.set("preprocessing", found, where)
 
 
-def _read_timm(config: dict[str, Any], reader: _Reader, path: pathlib.Path, layout: str) -> None:
+def _read_timm(config: dict[str, Any], reader: KeyReader, path: pathlib.Path, layout: str) -> None:
     """Reads a configuration of timm, also within transformers' TimmWrapper."""
     pretrained = reader.part(config, "pretrained_cfg") if "pretrained_cfg" in config else None
     args = reader.part(config, "model_args")
@@ -329,7 +329,7 @@ def _wrapper_rules(config: dict[str, Any]) -> Rules:
     return {"do_pooling": Only((True,), "tokens without pooling", "pooling")}
 
 
-def _use_name(name: str | None, where: str, reader: _Reader) -> None:
+def _use_name(name: str | None, where: str, reader: KeyReader) -> None:
     """Takes the settings of a name of timm."""
     if name is None:
         return
@@ -352,7 +352,7 @@ def type_of(layout: str, holds: Callable[[ModelType], bool] = lambda kind: True)
     return next(fitting, None)
 
 
-def _read_transformers(config: dict[str, Any], reader: _Reader, layout: str) -> None:
+def _read_transformers(config: dict[str, Any], reader: KeyReader, layout: str) -> None:
     """Reads a configuration of transformers; of two towers, that of the images."""
     where, name = CONFIG, config.get("model_type")
     again: dict[str, Any] = {}
@@ -381,14 +381,14 @@ def _read_transformers(config: dict[str, Any], reader: _Reader, layout: str) -> 
     reader.read(config, {**kind.rules, **activation}, where)
 
 
-def _find_type(name: Any, where: str, reader: _Reader) -> ModelType | None:
+def _find_type(name: Any, where: str, reader: KeyReader) -> ModelType | None:
     kind = MODEL_TYPES.get(name) if isinstance(name, str) else None
     if kind is None:
         reader.refuse(f"{where}: model_type = {_short(name)}: no model that this package knows")
     return kind
 
 
-def _load(path: pathlib.Path, reader: _Reader) -> dict[str, Any]:
+def _load(path: pathlib.Path, reader: KeyReader) -> dict[str, Any]:
     try:
         if not path.exists():
             return {}

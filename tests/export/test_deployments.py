@@ -99,7 +99,7 @@ def test_the_scripts_export_and_classify(
     script(f"{name}/export").main([*files, "--images", str(photographs), "--to", str(folder)])
     printed = capsys.readouterr().out
     assert printed.count("(6 images)") == len(precisions)
-    assert ("steps: FULLY_CONNECTED" in printed) == (name == "litert")
+    assert ("ranges: FULLY_CONNECTED" in printed) == (name == "litert")
     assert {path.stem for path in folder.iterdir()} == set(precisions)
     exact = str(folder / f"float32.{suffix}")
     classify = script("classify")

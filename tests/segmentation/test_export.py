@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 
+import keras
 import numpy as np
 import PIL.Image
 import pytest
@@ -87,3 +88,24 @@ def test_what_is_no_segmentation_model_is_an_error(model, tmp_path):
     config = dataclasses.replace(tiny_config(), depth=1)
     with pytest.raises(ValueError, match=r"shape \(B, H, W, K\).*output shape \(None, 10"):
         export_segmenter(keras_vit.build_vit(config), tmp_path)
+    maps = feature_maps(keras_vit.build_vit(dataclasses.replace(config, classes=None)))
+    (x,) = maps.output.values()
+    mask = keras.layers.Conv2DTranspose(1, 8, 8, activation="sigmoid")(x)
+    with pytest.raises(ValueError, match=r"2 to 256 classes.*output shape \(None, 32, 32, 1\)"):
+        export_segmenter(keras_vit.Model(maps.input, mask), tmp_path)
+
+
+@pytest.mark.slow
+def test_segmenters_of_others_give_class_maps(tmp_path):
+    """Under a name of their own, and of probabilities."""
+    maps = feature_maps(keras_vit.build_vit(tiny_config(depth=1, classes=None)))
+    fill_random(maps)
+    (x,) = maps.output.values()
+    parts = keras.layers.Conv2DTranspose(3, 8, 8, activation="softmax", name="parts")(x)
+    other = keras_vit.Model(maps.input, parts)
+    report = export_segmenter(other, tmp_path)
+    image = pixels(40, 60)
+    serve = tf.saved_model.load(str(report.path)).signatures["image"]
+    found = serve(image=tf.constant(image))["class_map"]
+    assert len(np.unique(found)) > 1
+    assert np.mean(found == predict_masks(other, image)) > 0.999

@@ -127,7 +127,7 @@ def test_fixed_positions_are_written_where_they_are_expected(tmp_path):
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     path = save_weights(tiny("token"), tmp_path / "model.npz")
     before = path.read_bytes()
-    monkeypatch.setattr("keras_vit.weights.save._write_npz", lambda *_: 1 / 0)
+    monkeypatch.setattr("keras_vit.weights.save.write_npz", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         save_weights(tiny("token"), path)
     assert path.read_bytes() == before

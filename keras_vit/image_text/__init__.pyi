@@ -1,0 +1,10 @@
+from .classifier import TEMPLATES as TEMPLATES
+from .classifier import class_vectors as class_vectors
+from .classifier import zero_shot_classifier as zero_shot_classifier
+from .text_tower import TextConfig as TextConfig
+from .text_tower import build_text_tower as build_text_tower
+from .tokenizer import Tokenizer as Tokenizer
+from .tokenizer import load_tokenizer as load_tokenizer
+from .towers import Towers as Towers
+from .towers import load_towers as load_towers
+from .towers import save_towers as save_towers

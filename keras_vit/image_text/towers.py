@@ -1,0 +1,281 @@
+"""Two towers: images and texts to vectors of one space, from published checkpoints."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import pathlib
+import re
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from keras_vit.errors import CheckpointError
+from keras_vit.families.rules import Layout
+from keras_vit.files import write_atomically
+from keras_vit.image_text.text_files import TextFile
+from keras_vit.image_text.text_tower import TextConfig, build_text_tower
+from keras_vit.image_text.tokenizer import Tokenizer, load_tokenizer
+from keras_vit.pretrained import build_pretrained
+from keras_vit.reading import read_bytes
+from keras_vit.runtime.model import Model
+from keras_vit.weights.array_file import ArrayFile
+from keras_vit.weights.checkpoint import Checkpoint
+from keras_vit.weights.formats import find_file, open_arrays
+from keras_vit.weights.layout_search import find_file_layout
+from keras_vit.weights.save import file_arrays, write_npz, write_safetensors
+
+_TRUNK = "visual.trunk."  # of timm's models in open_clip
+_OPEN_CLIP_FILE = "open_clip_model.safetensors"
+# Files of a repository that stay as they are when its weights are written again.
+_SIDECAR = re.compile(
+    r"(open_clip_|preprocessor_|tokenizer_|special_tokens_|added_tokens)?\w*\.json|merges\.txt|"
+    r".*\.model|bpe_\w+\.txt\.gz"
+)
+_MAX_SIDECAR = 1 << 26  # bytes; the tokenizer of SigLIP 2 has half of it
+_BATCH = 32
+
+
+@dataclasses.dataclass
+class Towers:
+    """A model of images and texts: see `load_towers`.
+
+    Args:
+        image: From images to features of shape `(B, P)`, which are not normalised.
+        text: From int32 ids of shape `(B, L)` to features of shape `(B, P)`.
+        text_config: Architecture of the text tower.
+        logit_scale: Logarithm of the scale.
+        bias: Added to the logits, as in SigLIP; `None` in CLIP.
+        folder: Folder of the checkpoint.
+    """
+
+    image: Model
+    text: Model
+    text_config: TextConfig
+    logit_scale: float
+    bias: float | None
+    folder: pathlib.Path
+    _file: _File = dataclasses.field(repr=False)
+
+    @property
+    def scale(self) -> float:
+        """Factor of the cosine similarities."""
+        return math.exp(self.logit_scale)
+
+    @property
+    def activation(self) -> str:
+        """What makes probabilities of the logits: `"sigmoid"` with a bias, or `"softmax"`."""
+        return "softmax" if self.bias is None else "sigmoid"
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of the checkpoint, read on first use; needs the extra `text`."""
+        return load_tokenizer(
+            self.folder,
+            self.text_config.context_length,
+            ends=self.text_config.pooling == "eot",
+            clean="open_clip"
+            if self._file.text.layout.project != "transformers"
+            else "transformers",
+        )
+
+    def encode_images(self, images: Any, batch_size: int = _BATCH) -> np.ndarray:
+        """Features of images, float32 array of shape `(B, P)` with rows of length 1."""
+        return unit_rows(self.image.predict(images, batch_size=batch_size, verbose=0))
+
+    def encode_texts(self, texts: str | Sequence[str] | np.ndarray) -> np.ndarray:
+        """Features of texts, or of their ids, float32 array `(B, P)` with rows of length 1.
+
+        Raises:
+            ValueError: If ids have another shape, are not in the vocabulary, or lack the end of the
+                text that the tower pools.
+        """
+        ids = texts if isinstance(texts, np.ndarray) else self.tokenizer(texts)
+        check_ids(ids, self.text_config)
+        return unit_rows(self.text.predict(ids, batch_size=_BATCH, verbose=0))
+
+    def logits(self, images: Any, texts: str | Sequence[str] | np.ndarray) -> np.ndarray:
+        """Similarities of images and texts, as the project of the checkpoint computes them.
+
+        Args:
+            images: Images as `image` takes them, array of shape `(B, H, W, 3)`.
+            texts: Texts, or their ids of shape `(C, L)`.
+
+        Returns:
+            float32 array of shape `(B, C)`: cosine similarities times `scale`, plus `bias`.
+        """
+        cosines = self.encode_images(images) @ self.encode_texts(texts).T
+        return np.float32(self.scale) * cosines + np.float32(self.bias or 0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class _File:
+    """Names of a file of two towers, to write such a file again."""
+
+    text: TextFile
+    image: Layout
+    before: str  # what stands before the names of the image tower
+
+    @property
+    def name(self) -> str:
+        return self.text.file.path.name.replace(".safetensors.index.json", ".safetensors")
+
+
+def load_towers(path: str | os.PathLike[str], include_preprocessing: bool = True) -> Towers:
+    """Loads both towers of a checkpoint of CLIP, SigLIP or their relatives.
+
+    Args:
+        path: A folder of a copied repository, or the file of weights in it: transformers' (CLIP,
+            MetaCLIP 2, SigLIP, SigLIP 2), open_clip's, or an `.npz` file of big_vision. The files
+            of configuration and tokenizer are read from the same folder.
+        include_preprocessing: Whether the image tower takes pixels in [0, 255].
+
+    Returns:
+        `Towers`: the models `image` and `text`, `scale`, `bias`, `tokenizer`, and `logits(images,
+        texts)`. `from_pretrained` loads the image tower alone.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        CheckpointError: If the file or its configuration cannot be followed; the message lists all.
+
+    Example:
+
+    >>> towers = keras_vit.image_text.load_towers("clip-vit-base-patch32")  # doctest: +SKIP
+    >>> towers.logits(images, ["a photo of a cat", "a photo of a dog"])  # doctest: +SKIP
+    """
+    path = pathlib.Path(path)
+    if path.is_dir() and (path / _OPEN_CLIP_FILE).is_file():
+        try:
+            path = find_file(path)
+        except CheckpointError:
+            path = path / _OPEN_CLIP_FILE
+    with open_arrays(path) as file:
+        text_file = TextFile(file)
+        settings, config = text_file.settings, text_file.config()
+        trunk = any(name.startswith(_TRUNK) for name in file.entries)
+        image_file = _part(file, _TRUNK) if trunk else file
+        other = [
+            name
+            for name in file.entries
+            if trunk and name.startswith("visual.") and not name.startswith(_TRUNK)
+        ]
+        if other:
+            raise CheckpointError(
+                f"{file.path} has a projection or pooling of open_clip after timm's image tower, "
+                f"which is not computed here: {', '.join(sorted(other)[:5])}."
+            )
+        checkpoint = Checkpoint(image_file, find_file_layout(image_file))
+        image = build_pretrained(
+            checkpoint, include_preprocessing=include_preprocessing, name="image_tower",
+            **settings.image,
+        )  # fmt: skip
+        if getattr(image.config, "max_num_patches", None) is not None:
+            raise CheckpointError(
+                f"{file.path} takes images of any aspect ratio (NaFlex), which is not possible "
+                "here yet. `keras_vit.from_pretrained` loads its image tower."
+            )
+        text = build_text_tower(config)
+        if image.output_shape[-1] != text.output_shape[-1]:
+            raise CheckpointError(
+                f"The towers in {file.path} give vectors of {image.output_shape[-1]} and "
+                f"{text.output_shape[-1]} dimensions: the file is incomplete."
+            )
+        text_file.load(text, config)
+        scale = text_file.scalar("logit_scale")
+        if scale is None:
+            raise CheckpointError(f"{file.path} has no scale of the logits. Fetch it again.")
+        layout = dataclasses.replace(checkpoint.layout, prefixes=(checkpoint.prefix,))
+        names = _File(text_file, layout, _TRUNK if trunk else "")
+        return Towers(
+            image, text, config, scale, text_file.scalar("logit_bias"), file.path.parent, names
+        )
+
+
+def save_towers(towers: Towers, folder: str | os.PathLike[str]) -> pathlib.Path:
+    """Writes both towers in the layout that they were loaded from.
+
+    Args:
+        towers: Towers of `load_towers`, which may have been trained further.
+        folder: Folder for the weights, in one file of float32, and copies of the files of
+            configuration and tokenizer.
+
+    Returns:
+        The folder, which `load_towers` and the project of the layout read.
+
+    Raises:
+        ValueError: If the layout cannot hold the image tower. Nothing is written then.
+    """
+    names, folder = towers._file, pathlib.Path(folder).expanduser()
+    arrays = {
+        f"{names.before}{name}": sized
+        for name, sized in file_arrays(towers.image, names.image).items()
+    }
+    arrays |= names.text.arrays(towers.text, towers.text_config, towers.logit_scale, towers.bias)
+    entries = names.text.file.entries
+    other = [
+        key for key, (shape, _) in arrays.items() if key in entries and shape != entries[key].shape
+    ]
+    if other:
+        raise ValueError(
+            "The project of the checkpoint keeps positions otherwise than this package writes "
+            f"them: {', '.join(other[:5])}. Save `towers.image` with `save_weights`, and both "
+            "models with `model.save`."
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    with write_atomically(folder / names.name, replace=True) as unfinished:
+        with open(unfinished, "wb") as stream:
+            (write_npz if names.image.kind == "npz" else write_safetensors)(stream, arrays)
+        for file in sorted(towers.folder.iterdir()):
+            if _SIDECAR.fullmatch(file.name) and file.is_file():
+                content = read_bytes(file, _MAX_SIDECAR)
+                unfinished.with_name(file.name).write_bytes(content)
+    return folder
+
+
+def unit_rows(features: np.ndarray) -> np.ndarray:
+    """Divides every row by its length, in float32."""
+    features = np.asarray(features, "float32")
+    return features / np.maximum(np.linalg.norm(features, axis=-1, keepdims=True), 1e-12)
+
+
+def check_ids(ids: np.ndarray, config: TextConfig) -> None:
+    """Raises ValueError for ids that a text tower would give features of nothing for."""
+    if ids.dtype.kind not in "iu" or ids.ndim != 2 or ids.shape[1] != config.context_length:
+        raise ValueError(
+            f"Ids must be integers of shape (texts, {config.context_length}), padded as the "
+            f"tokenizer does. Received: {ids.dtype} of shape {ids.shape}."
+        )
+    if ids.size and not 0 <= ids.min() <= ids.max() < config.vocabulary_size:
+        raise ValueError(
+            f"Ids must be from 0 to {config.vocabulary_size - 1}. Received: ids from {ids.min()} "
+            f"to {ids.max()}, of another tokenizer."
+        )
+    if config.pooling == "eot":
+        end = config.vocabulary_size - 1 if config.end_id is None else config.end_id
+        without = np.flatnonzero(~(ids == end).any(axis=1))
+        if len(without):
+            raise ValueError(
+                f"Every text must have its end, id {end}, which the tower pools. Received: "
+                f"{len(without)} texts without it, the first at {without[0]}. Use the tokenizer of "
+                "the checkpoint."
+            )
+
+
+def _part(file: ArrayFile, prefix: str) -> ArrayFile:
+    """The arrays of a file whose names have a prefix, without it."""
+    return ArrayFile(
+        file.path,
+        file.kind,
+        {
+            name[len(prefix) :]: entry
+            for name, entry in file.entries.items()
+            if name.startswith(prefix)
+        },
+        lambda name: file.read_raw(f"{prefix}{name}"),
+        file.verify,
+        lambda: None,
+        file.metadata,
+    )

@@ -1,0 +1,47 @@
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+
+from keras_vit.image_text.text_tower import TextConfig, build_text_tower
+from tests.fixtures import fill_random, numpy
+
+TINY = TextConfig(40, width=32, depth=2, num_heads=4, mlp_dim=48, context_length=8)
+
+
+def test_a_text_tower_is_saved_and_loaded(tmp_path):
+    tower = build_text_tower(dataclasses.replace(TINY, projection_size=None, end_id=3))
+    fill_random(tower)
+    ids = np.random.default_rng(0).integers(4, 40, (3, 8)).astype("int32")
+    ids[:, 5] = 3
+    tower.save(tmp_path / "tower.keras")
+    again = keras.saving.load_model(tmp_path / "tower.keras")
+    np.testing.assert_array_equal(again.predict(ids, verbose=0), tower.predict(ids, verbose=0))
+    assert tower.output_shape == (None, 32)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_what_follows_the_end_counts_without_a_causal_mask_alone(causal):
+    tower = build_text_tower(dataclasses.replace(TINY, causal=causal, end_id=3))
+    fill_random(tower)
+    ids = np.full((2, 8), 9, "int32")
+    ids[:, 3] = 3
+    ids[1, 5] = 20
+    first, second = numpy(tower(ids))
+    assert (np.abs(first - second).max() < 1e-6) == causal
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"pooling": "mean"}, "`pooling` must be one of 'eot', 'last'"),
+        ({"num_heads": 5}, "`num_heads` must divide `width`"),
+        ({"depth": 0}, "`depth` must be a positive integer"),
+        ({"projection_size": -1}, "`projection_size` must be a positive integer"),
+        ({"gelu": "relu"}, "`gelu` must be one of"),
+    ],
+)
+def test_values_out_of_their_range_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(TINY, **changes)

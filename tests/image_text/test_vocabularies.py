@@ -1,0 +1,73 @@
+import struct
+
+import pytest
+
+from keras_vit.errors import CheckpointError
+from keras_vit.image_text.tokenizer import load_tokenizer
+from keras_vit.image_text.vocabularies import read_vocabulary
+
+
+def message(*fields):
+    """A message of protocol buffers from pairs of a number and a value."""
+    found = b""
+    for number, value in fields:
+        if isinstance(value, bytes):
+            found += bytes([number << 3 | 2]) + varint(len(value)) + value
+        elif isinstance(value, float):
+            found += bytes([number << 3 | 5]) + struct.pack("<f", value)
+        else:
+            found += varint(number << 3) + varint(value)
+    return found
+
+
+def varint(value):
+    low, rest = value & 127, value >> 7
+    return bytes([low | 128]) + varint(rest) if rest else bytes([low])
+
+
+def model(pieces, **trainer):
+    rows = [message((1, name.encode()), (2, score), (3, kind)) for name, score, kind in pieces]
+    parts = [(1, row) for row in rows]
+    parts.append((2, message((3, trainer.get("kind", 1)), (40, 2))))
+    parts.append((3, message((1, b"identity"), (3, 1), (4, 1), (5, 1))))
+    return message(*parts)
+
+
+SPECIAL = [("<pad>", 0.0, 3), ("</s>", 0.0, 3), ("<unk>", 0.0, 2)]
+
+
+def test_a_unigram_model_of_sentencepiece_is_read(tmp_path):
+    letters = [(letter, -4.0, 1) for letter in "cat</s>"]
+    pieces = [*SPECIAL, ("\u2581cat", -1.0, 1), ("\u2581", -2.0, 1), *letters]
+    (tmp_path / "spiece.model").write_bytes(model(pieces))
+    tokenizer = load_tokenizer(tmp_path, 8, ends=False)
+    assert tokenizer("CAT  cat!")[0].tolist() == [3, 3, 1, 1, 1, 1, 1, 1]
+    pooled = load_tokenizer(tmp_path, 8, ends=True)  # no cleaning: a control piece is plain text
+    assert pooled("</s>")[0].tolist() == [4, 8, 9, 10, 11, 1, 0, 0]
+
+
+def test_a_bpe_model_of_sentencepiece_is_read(tmp_path):
+    pieces = [("<pad>", 0.0, 3), ("<eos>", 0.0, 3), ("<bos>", 0.0, 3), ("<unk>", 0.0, 2),
+              ("ca", -0.0, 1), ("cat", -1.0, 1), ("\u2581cat", -2.0, 1), ("\u2581", -3.0, 1),
+              ("c", -4.0, 1), ("a", -5.0, 1), ("t", -6.0, 1)]  # fmt: skip
+    (tmp_path / "tokenizer.model").write_bytes(model(pieces, kind=2))
+    tokenizer = load_tokenizer(tmp_path, 6, ends=False)
+    assert tokenizer("cat tac")[0].tolist() == [6, 7, 10, 9, 8, 1]
+    merges = read_vocabulary(tmp_path)["model"]["merges"]
+    assert merges == [["c", "a"], ["ca", "t"], ["\u2581", "cat"]]
+
+
+@pytest.mark.parametrize(
+    "content", [b"\x0a\xff\x01", b"\xff" * 12, b"", b"\x0b", model([("a", 0.0, 1)])]
+)
+def test_a_damaged_model_is_refused(content, tmp_path):
+    (tmp_path / "spiece.model").write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"is no vocabulary \("):
+        read_vocabulary(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["{", "{}", '{"model": {"vocab": 1}}', "[]"])
+def test_a_damaged_table_is_refused(text, tmp_path):
+    (tmp_path / "tokenizer.json").write_text(text)
+    with pytest.raises(CheckpointError, match="is no vocabulary"):
+        read_vocabulary(tmp_path)

@@ -1,0 +1,25 @@
+import numpy as np
+import pytest
+
+from keras_vit.layers.text import EndOfTextPooling
+from tests.fixtures import numpy
+
+TOKENS = np.arange(2 * 6 * 3, dtype="float32").reshape(2, 6, 3)
+
+
+@pytest.mark.parametrize(
+    ("end_id", "ids", "positions"),
+    [
+        (7, [[1, 7, 2, 7, 9, 9], [1, 2, 3, 4, 5, 7]], (1, 5)),  # the first of two, and the last
+        (None, [[1, 8, 9, 9, 0, 0], [9, 1, 1, 1, 1, 1]], (2, 0)),  # the largest id of a text
+        (2, [[0, 9, 2, 1, 1, 1], [0, 2, 1, 1, 1, 2]], (2, 1)),  # MetaCLIP 2
+    ],
+)
+def test_the_token_at_the_end_of_the_text_is_taken(end_id, ids, positions):
+    pooled = numpy(EndOfTextPooling(end_id)(TOKENS, np.array(ids, "int32")))
+    np.testing.assert_array_equal(pooled, TOKENS[[0, 1], positions])
+
+
+def test_a_text_without_an_end_gives_zeros():
+    pooled = numpy(EndOfTextPooling(7)(TOKENS, np.ones((2, 6), "int32")))
+    np.testing.assert_array_equal(pooled, np.zeros((2, 3)))
