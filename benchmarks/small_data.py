@@ -15,10 +15,10 @@ class, and from the rest of textile.
 A cell is a set, a method, a number of images a class and a seed. Cells that are in the output are
 not run again; `--minutes` starts none after that time. Few-shot evaluation, neighbours and probes
 use features of 224 pixels, which are computed once for a set and kept in `--work`; their processor
-time has the share of these features. The others train at 112 pixels. The networks from random
-weights have the images, and the CNN `CNN_SECONDS` of processor time. Each method and size has a
-process of its own, whose peak memory is counted; few-shot, neighbours and the logistic probe share
-one, after that of the features.
+time has the share of these features. The others train at 112 pixels by the plan of `keras-vit
+train`, for `STEPS`; the ViT from random weights by its own plan, and the CNN, at 32 or 112 pixels,
+for `CNN_SECONDS` of processor time. Each method and size has a process of its own, whose peak
+memory is counted; few-shot, neighbours and the logistic probe share one, after the features'.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ FEATURE_SIZE, TRAINED_SIZE = 224, 112
 FIRST = 100  # images a class of CIFAR-10 that up to as many are drawn from
 MORE = {"cifar10": ("more",), "textile": ()}
 CNN_SIZE = {"cifar10": 32, "textile": 112}
-CNN_SECONDS, BATCH = 200, 32
+CNN_SECONDS, BATCH, STEPS = 200, 32, 100
 ATTENTIVE_RATE = 1e-3  # fixed: a search would take 15 more fits
 
 
@@ -208,11 +208,12 @@ def train(job: dict, pool, test, chosen, seed):
 
 
 def recipe_of(job: dict, num_images: int):
-    """The recipe of `keras-vit train` for a trained network and so many images."""
+    """The recipe of `keras-vit train` for a trained network and so many images, with few steps."""
     from keras_vit.train import plan_training
 
-    recipe = plan_training(num_images, pretrained=True).recipe
-    return recipe.replace(**job["changes"])
+    rank = 8 if job["method"] == "lora" else 0
+    recipe = plan_training(num_images, pretrained=True, lora_rank=rank).recipe
+    return recipe.replace(**{"steps": STEPS, **job["changes"]})
 
 
 def freeze(network, blocks: int = 2) -> None:

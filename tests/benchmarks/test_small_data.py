@@ -46,6 +46,14 @@ def test_the_last_blocks_train(load):
     assert blocks == {"block_1", "block_2", "encoder_norm", "head"}
 
 
+def test_low_rank_updates_are_those_of_the_plan(load):
+    recipe_of = load("small_data").recipe_of
+    for method, rank in (("lora", 8), ("full", 0)):
+        recipe = recipe_of({"method": method, "changes": {}}, 150)
+        assert (recipe.lora_rank, recipe.steps) == (rank, 100)
+    assert recipe_of({"method": "full", "changes": {"steps": 7}}, 150).steps == 7
+
+
 def row(method, seed, accuracy, size=25):
     facts = {"recall": {"cat": 0.5, "dog": accuracy}, "processor_s": 7.4, "peak_mb": 1200}
     facts |= {"set": "cifar10", "per_class": size, "kept_bytes": 4000}
