@@ -4,10 +4,10 @@
         --output docs/benchmarks/probes.jsonl
 
 Each data set is `NAME=FOLDER` or `NAME=FOLDER:COUNT`, of which the first images of each class are
-taken; the network is a checkpoint, such as the folder of scripts/real-network. Features are
-kept in `--features`, so that a run that was interrupted continues. Contestants, each a 5-fold
-cross-validation and one fit of the best value to all images, with features standardised by the
-mean and deviation of the images that are fitted to:
+taken, or the folder of features or tokens that `store_features` has written. The network is a
+checkpoint, such as the folder of scripts/real-network. Features are kept in `--features`, so that a
+run that was interrupted continues. Contestants, each a 5-fold cross-validation and one fit of the
+best value to all images, with features standardised by mean and deviation of the images fitted to:
 
 - `ours`: `cross_validate` and `fit_head`
 - `sklearn`: `LogisticRegression`, every fit from zero, as `GridSearchCV` does
@@ -38,6 +38,10 @@ def read_features(args, name: str, folder: str):
 
     import keras_vit
 
+    if list(pathlib.Path(folder).glob("part-*-of-*.json")):
+        found = keras_vit.evaluate.load_features(folder)
+        values = found.values[:, 0] if found.values.ndim == 3 else found.values  # class token
+        return np.asarray(values), found.labels, len(found.class_names), None
     path, _, count = folder.partition(":")
     images = keras_vit.read_folder(path)
     if count:
@@ -131,8 +135,8 @@ def measure(name: str, x, labels, classes: int, rounds: int) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("data", nargs="+", help="NAME=FOLDER or NAME=FOLDER:COUNT")
-    parser.add_argument("--network", required=True)
-    parser.add_argument("--features", type=pathlib.Path, required=True)
+    parser.add_argument("--network", help="checkpoint; not for features that are there")
+    parser.add_argument("--features", type=pathlib.Path, help="folder to keep features in")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--output", type=pathlib.Path)
     args = parser.parse_args()

@@ -56,7 +56,10 @@ def _read_config(path: pathlib.Path) -> dict[str, Any]:
             f"There is no {path.name} next to the checkpoint, and its arrays do not tell heads, "
             "GELU and pooling of the text tower. Fetch it from the same repository."
         )
-    content = read_json(path)
+    try:
+        content = read_json(path)
+    except ValueError as error:
+        raise CheckpointError(f"{error} Fetch it again.") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} is no object of JSON. Fetch it again.")
     return content
@@ -104,6 +107,7 @@ def _read_open_clip(folder: pathlib.Path) -> Settings:
     content, reader = _read_config(path), KeyReader()
     model = reader.part(content, "model_cfg")
     parts = reader.part(model, "text_cfg"), reader.part(model, "vision_cfg")
+    pixels = reader.part(content, "preprocess_cfg")
     reader.read(model, OPEN_CLIP_KEYS, f"{path.name}: model_cfg")
     text_reader, image_reader = KeyReader(), KeyReader()
     text_reader.read(parts[0], OPEN_CLIP_TEXT_KEYS, f"{path.name}: text_cfg")
@@ -125,7 +129,6 @@ def _read_open_clip(folder: pathlib.Path) -> Settings:
             raise CheckpointError(f"{path}: timm's {str(name)[:80]!r} is not known here.")
         _settled(image_reader, path)
         image = found
-    pixels = reader.part(content, "preprocess_cfg")
     if pixels:
         image["preprocessing"] = _preprocessing(pixels, path)
     return Settings(text, tuple(text_reader.sizes), image, projects)

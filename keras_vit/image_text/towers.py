@@ -32,8 +32,8 @@ _TRUNK = "visual.trunk."  # of timm's models in open_clip
 _OPEN_CLIP_FILE = "open_clip_model.safetensors"
 # Files of a repository that stay as they are when its weights are written again.
 _SIDECAR = re.compile(
-    r"(open_clip_|preprocessor_|tokenizer_|special_tokens_|added_tokens)?\w*\.json|merges\.txt|"
-    r".*\.model|bpe_\w+\.txt\.gz"
+    r"((open_clip_|preprocessor_|tokenizer_)?config|special_tokens_map|added_tokens|tokenizer|vocab)"
+    r"\.json|merges\.txt|.*\.model|bpe_\w+\.txt\.gz"
 )
 _MAX_SIDECAR = 1 << 26  # bytes; the tokenizer of SigLIP 2 has half of it
 _BATCH = 32
@@ -146,7 +146,7 @@ def load_towers(path: str | os.PathLike[str], include_preprocessing: bool = True
     >>> towers = keras_vit.image_text.load_towers("clip-vit-base-patch32")  # doctest: +SKIP
     >>> towers.logits(images, ["a photo of a cat", "a photo of a dog"])  # doctest: +SKIP
     """
-    path = pathlib.Path(path)
+    path = pathlib.Path(path).expanduser()
     if path.is_dir() and (path / _OPEN_CLIP_FILE).is_file():
         try:
             path = find_file(path)

@@ -2,6 +2,7 @@ import gzip
 import json
 import os
 import pathlib
+import sys
 
 import numpy as np
 import pytest
@@ -187,4 +188,11 @@ def test_ids_of_clip_are_those_of_the_published_vocabulary():
 def test_a_damaged_file_is_refused(tmp_path):
     (tmp_path / "bpe_simple_vocab_16e6.txt.gz").write_bytes(gzip.compress(b"x" * 9)[:-9])
     with pytest.raises(CheckpointError, match=r"is no vocabulary \("):
+        load_tokenizer(tmp_path)
+
+
+def test_a_missing_library_names_its_extra(tmp_path, monkeypatch):
+    write_vocabulary(tmp_path)
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(ImportError, match=r"the library tokenizers\. Install it with .*\[text\]"):
         load_tokenizer(tmp_path)

@@ -1,4 +1,5 @@
 import json
+import types
 
 import numpy as np
 import pytest
@@ -7,6 +8,7 @@ from safetensors.numpy import load_file, save_file
 import keras_vit
 from keras_vit.errors import CheckpointError
 from keras_vit.image_text.towers import load_towers, save_towers
+from keras_vit.weights.array_file import Entry
 from tests.fixtures import images_for
 from tests.image_text.towers import (
     LENGTH,
@@ -203,6 +205,9 @@ def test_a_file_without_its_configuration_is_refused(tmp_path):
     (tmp_path / "config.json").unlink()
     with pytest.raises(CheckpointError, match=r"There is no config\.json next to the checkpoint"):
         load_towers(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"config\.json is not JSON"):
+        load_towers(tmp_path)
     (tmp_path / "config.json").write_text("[]")
     with pytest.raises(CheckpointError, match="is no object of JSON"):
         load_towers(tmp_path)
@@ -214,6 +219,16 @@ def test_a_file_without_its_configuration_is_refused(tmp_path):
         (lambda arrays: arrays.pop("logit_scale"), "has no scale of the logits"),
         (lambda arrays: arrays.pop("text_model.final_layer_norm.bias"), "is missing"),
         (lambda arrays: arrays.pop("text_projection.weight"), "lacks the projection of texts"),
+        (
+            lambda arrays: arrays.update({"text_projection.weight": np.ones((24, 32), "float32")}),
+            "give vectors of 32 and 24 dimensions",
+        ),
+        (
+            lambda arrays: arrays.update(
+                {"text_model.encoder.layers.7.layer_norm1.bias": np.ones(32, "float32")}
+            ),
+            "layers.7.layer_norm1.bias' is of no layer",
+        ),
         (
             lambda arrays: arrays.pop("text_model.embeddings.position_embedding.weight"),
             "lacks text_model.embeddings.position_embedding.weight",
@@ -259,3 +274,43 @@ def test_the_image_tower_of_open_clip_loads_alone(tmp_path):
     towers = load_towers(path)
     for ours, theirs in zip(alone.weights, towers.image.weights, strict=True):
         np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
+
+
+def test_a_projection_after_the_model_of_timm_is_refused(tmp_path):
+    write_open_clip(tmp_path)
+    path = tmp_path / "open_clip_model.safetensors"
+    arrays = load_file(path)
+    arrays["visual.trunk.pos_embed"] = arrays.pop("visual.proj")
+    save_file(arrays, path)
+    with pytest.raises(CheckpointError, match="has a projection or pooling of open_clip after"):
+        load_towers(tmp_path)
+
+
+def test_images_of_any_aspect_ratio_are_refused(tmp_path, monkeypatch):
+    write_transformers(tmp_path)
+    model = types.SimpleNamespace(config=types.SimpleNamespace(max_num_patches=16))
+    monkeypatch.setattr("keras_vit.image_text.towers.build_pretrained", lambda *_, **__: model)
+    with pytest.raises(
+        CheckpointError, match=r"any aspect ratio \(NaFlex\), which is not"
+    ):
+        load_towers(tmp_path)
+
+
+def test_positions_of_another_shape_are_not_written(tmp_path):
+    write_transformers(tmp_path / "first")
+    towers = load_towers(tmp_path / "first")
+    name = "vision_model.embeddings.position_embedding.weight"
+    towers._file.text.file.entries[name] = Entry((18, 32), "float32")
+    with pytest.raises(ValueError, match="keeps positions otherwise than this package"):
+        save_towers(towers, tmp_path / "second")
+    assert not (tmp_path / "second").exists()
+
+
+def test_too_many_stacked_blocks_are_refused(tmp_path):
+    arrays = {
+        "params/txt/Embed_0/embedding": np.ones((2, 2), "float32"),
+        "params/txt/Encoder_0/encoderblock/LayerNorm_0/scale": np.ones((1001, 1), "float32"),
+    }
+    np.savez(tmp_path / "x.npz", **arrays)  # fmt: skip
+    with pytest.raises(CheckpointError, match="stacks 1001 blocks"):
+        load_towers(tmp_path / "x.npz")
