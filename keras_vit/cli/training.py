@@ -16,7 +16,7 @@ import keras
 from keras_vit.cli.data_check import describe_data
 from keras_vit.cli.dry_run import describe_run, describe_weights
 from keras_vit.cli.models import report_at_end
-from keras_vit.cli.output import print_facts, say
+from keras_vit.cli.output import complain, print_facts, say
 from keras_vit.cli.plan import RunPlan, build_model, make_plan
 from keras_vit.cli.progress import Progress, save_when_interrupted, show_progress
 from keras_vit.cli.resolve import class_names_of, names_in_data, open_model, resolve_model, task_of
@@ -28,14 +28,17 @@ from keras_vit.cli.settings import (
     split_settings,
     write_settings,
 )
+from keras_vit.cli.time_limit import fit_into_time
 from keras_vit.data.sources import CSV_ENDING, find_test_part, open_test_images
 from keras_vit.distribution.cluster import find_cluster
 from keras_vit.errors import printable
+from keras_vit.evaluate.class_predictions import Predictions
 from keras_vit.models.lora import add_lora
 from keras_vit.resume.folder_lock import FolderLock
 from keras_vit.runtime.model import Model
 from keras_vit.train.file_predictions import classify_files, predict_labelled
 from keras_vit.train.fit import TrainingResult, fine_tune, pretrain, transfer
+from keras_vit.train.hyperparameters import Recipe
 from keras_vit.train.image_lists import IMAGE_LISTS, describe_lists
 from keras_vit.train.keras_files import load_keras_file
 from keras_vit.train.new_head import adapt_model
@@ -52,7 +55,8 @@ from keras_vit.train.run_folder import (
 from keras_vit.train.runs import load_run
 
 # Settings that do not change what a run computes.
-_NOT_COMPARED = ("output", "download", "tensorboard", "report")
+_NOT_COMPARED = ("output", "download", "tensorboard", "report", "minutes")
+_LISTED = 10  # classes in a warning
 
 
 def train_model(
@@ -82,10 +86,16 @@ def train_model(
     is_trial = dry_run or find_learning_rate or preview is not None
     planned = model
     if plan.is_pretrained:
-        options = recipe.options_for(getattr(model, "config", None))
-        planned = adapt_model(model, images.num_classes, recipe.image_size, **options)
-        if recipe.lora_rank:
-            add_lora(planned, recipe.lora_rank, recipe.lora_targets)
+
+        def make(recipe: Recipe) -> Model:
+            options = recipe.options_for(getattr(model, "config", None))
+            made = adapt_model(model, images.num_classes, recipe.image_size, **options)
+            if recipe.lora_rank:
+                add_lora(made, recipe.lora_rank, recipe.lora_targets)
+            return made
+
+        recipe = fit_into_time(plan, make, not quiet)
+        plan, planned = dataclasses.replace(plan, recipe=recipe), make(recipe)
     if not quiet:
         tested = plan.data.transfer_test or plan.data.final_test
         facts = [*describe_data(images, held_out, tested), *describe_weights(report)]
@@ -111,12 +121,16 @@ def train_model(
         else:
             fitted = _fit(model, plan, shown)
             results = {name: values[-1] for name, values in fitted.history.history.items()}
-        if plan.data.final_test is not None:  # never chosen by
+        predictions = None
+        if plan.data.held_out is not None:
             best = find_saved_model(folder) if held_out is not None else None
             chosen = load_keras_file(best) if best is not None else fitted.model
-            metrics = predict_labelled(chosen, plan.data.final_test, recipe.batch_size).metrics()
-            results |= {f"test {name}": value for name, value in metrics.items()}
+            predictions = predict_labelled(chosen, plan.data.held_out[1], recipe.batch_size)
+        if predictions is not None and plan.data.final_test is not None:  # never chosen by
+            results |= {f"test {name}": x for name, x in predictions.metrics().items()}
         end_run(folder, fitted, results, start)
+    if isinstance(predictions, Predictions):
+        warn_of_lost_classes(predictions)
     if run.report:
         report_at_end(folder, plan.data.held_out)
     say(load_run(folder))
@@ -156,6 +170,21 @@ def end_run(
     seconds = round(time.perf_counter() - start, 1)
     write_results(folder, fitted.model, {**results, "seconds": seconds}, fitted.history)
     print_facts([(name, f"{value:.4g}") for name, value in results.items()])
+
+
+def warn_of_lost_classes(predictions: Predictions) -> None:
+    """Prints a warning if there are classes of which no image is recognised."""
+    lost = predictions.lost_classes()
+    if not lost:
+        return
+    names = ", ".join(f"{name} (0 of {images:,})" for name, images in lost[:_LISTED])
+    more = f" and {len(lost) - _LISTED} more" if len(lost) > _LISTED else ""
+    complain(
+        f"no image of these classes is recognised: {names}{more}. What tells them apart may be too "
+        "small for the image size, or outside of the crops: try a larger --image-size, "
+        "--area-range 0.5,1, or more --steps; --class-weights where they have few images.",
+        "warning",
+    )
 
 
 def _records_of(plan: RunPlan) -> tuple[dict[str, Any], dict[str, Any]]:

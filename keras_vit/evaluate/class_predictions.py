@@ -97,6 +97,11 @@ class Predictions:
             zip(right.tolist(), np.bincount(self.labels, minlength=K).tolist(), strict=True)
         )
 
+    def lost_classes(self) -> list[tuple[str, int]]:
+        """Lists the classes of which no image is recognised, and their number of images."""
+        counts = zip(self.class_names, self.count_by_class(), strict=True)
+        return [(name, images) for name, (right, images) in counts if images and not right]
+
     def confusion(self) -> np.ndarray:
         """Confusion matrix `(K, K)`: rows are true classes, columns are predictions."""
         K = len(self.class_names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from keras_vit.data.augmentation import Augmentation
@@ -47,6 +48,7 @@ def hyper_rule(num_images: int, pixels: tuple[int, int]) -> Recipe:
     )
 
 
+_UNEQUAL = 2  # times the images of the smallest class
 _OTHER_CROPS: dict[str, Any] = {"area_range": (0.5, 1.0), "label_smoothing": 0.0}
 _FOR_OTHER_TASKS = {
     "multi_label": {"loss": "sigmoid", **_OTHER_CROPS},
@@ -70,7 +72,11 @@ class TrainingPlan:
 
 
 def plan_training(
-    num_images: int, pretrained: bool = False, task: str = "single_label"
+    num_images: int,
+    pretrained: bool = False,
+    task: str = "single_label",
+    class_sizes: Sequence[int] = (),
+    lora_rank: int = 0,
 ) -> TrainingPlan:
     """Chooses model and recipe by the number of images: "small, from scratch" or "fine-tune".
 
@@ -92,10 +98,16 @@ def plan_training(
     crops of half of the area at least, because a label or a number may depend on a part of an
     image.
 
+    Where the largest class has twice the images of the smallest or more, the loss weighs classes
+    alike (`class_weights`): otherwise the smallest may never be predicted.
+
     Args:
         num_images: Training images, before validation images are split off.
         pretrained: Whether the model has trained weights.
         task: What the labels of the images are, see `ImageSet`.
+        class_sizes: Training images of every class, where they are known.
+        lora_rank: Rank of low-rank updates of a trained model; 0 trains all of it. Updates take
+            AdamW with a rate of 1e-3: SGD moves them too little from their zeros.
 
     Returns:
         A `TrainingPlan`.
@@ -107,7 +119,9 @@ def plan_training(
     (64, 32, 1875)
     """
     held_out = 0.2 if num_images < 2_000 else 0.1
-    changes = _FOR_OTHER_TASKS.get(task, {})
+    changes = dict(_FOR_OTHER_TASKS.get(task, {}))
+    there = [size for size in class_sizes if size]
+    changes["class_weights"] = bool(there) and max(there) >= _UNEQUAL * min(there)
     if pretrained:
         steps = min(20_000, max(500, 10 * num_images // 32))
         recipe = Recipe(
@@ -120,6 +134,8 @@ def plan_training(
             clip_norm=1.0,
             held_out=held_out,
         )
+        if lora_rank:
+            changes |= {"lora_rank": lora_rank, "optimizer": "adam", "learning_rate": 1e-3}
         return TrainingPlan("vit_ti16", {}, recipe.replace(**changes))
     batch = 32 if num_images < 5_000 else 64 if num_images < 50_000 else 256
     steps = max(500, 100 * num_images // batch)

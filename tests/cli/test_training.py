@@ -21,6 +21,10 @@ import pytest
 
 import keras_vit
 from keras_vit.cli.main import main
+from keras_vit.cli.plan import make_plan
+from keras_vit.cli.settings import split_settings
+from keras_vit.cli.training import warn_of_lost_classes
+from keras_vit.evaluate.class_predictions import Predictions
 from keras_vit.train.recipes import FINE_TUNING, RECIPES
 from keras_vit.train.run_folder import callbacks_of
 
@@ -189,6 +193,32 @@ def test_low_rank_updates(place, capsys):
     assert not (place / "runs/none").exists()
 
 
+def test_a_small_class_is_weighed_and_its_loss_told(place, capsys):
+    for number in range(8):
+        (place / f"train/red/{number}.png").unlink()
+    for flags, expected in (
+        ({}, True),
+        ({"class_weights": False}, False),
+        ({"balanced_sampling": True}, False),
+    ):
+        plan = make_plan(split_settings({"data": "train"}, flags))
+        assert plan.recipe.class_weights is expected
+    found = {"class_names": ("cat", "dog", "cow"), "labels": np.array([0, 0, 1])}
+    for predicted, expected in (
+        ([0, 0, 0], "recognised: dog (0 of 1)."),
+        ([0, 1, 1], ""),
+        ([2, 2, 2], "cat (0 of 2), dog"),
+    ):
+        classes = np.array(predicted)[:, None]
+        warn_of_lost_classes(
+            Predictions(
+                "", (), classes=classes, probabilities=classes, label_probabilities=classes, **found
+            )
+        )
+        printed = capsys.readouterr().err
+        assert expected in printed and bool(expected) is bool(printed)
+
+
 @pytest.mark.slow
 def test_the_papers_way_with_a_test_set(place, capsys, monkeypatch):
     short = dataclasses.replace(FINE_TUNING["finetune_pets"], learning_rates=(0.001, 0.05))
@@ -290,6 +320,10 @@ def test_labels_that_do_not_fit(place, capsys):
 SCRIPT = """
 import sys
 from keras_vit.cli.main import main
+from keras_vit.cli.plan import make_plan
+from keras_vit.cli.settings import split_settings
+from keras_vit.cli.training import warn_of_lost_classes
+from keras_vit.evaluate.class_predictions import Predictions
 from keras_vit.variants import VARIANTS
 from tests.fixtures import tiny_config
 from tests.workers import use_two_cpus

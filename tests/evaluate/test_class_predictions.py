@@ -52,6 +52,9 @@ def test_predictions_are_those_of_the_model():
     assert list(found.worst) == wrong[:4]
     np.testing.assert_allclose(found.worst_images, np.stack(pixels)[wrong[:4]], atol=1e-4)
     assert found.names[7] == "image 7"
+    found_classes = np.unique(np.asarray(labels)[expected.argmax(axis=1) == labels])
+    lost = [(str(c), n) for c, n in enumerate(np.bincount(labels)) if c not in found_classes]
+    assert found.lost_classes() == lost and 0 < len(lost) < 3
     outer = keras.Model(model.input, keras.layers.Softmax()(model.output))
     again = keras.Sequential([keras.Input((8, 8, 3)), outer, keras.layers.Activation("linear")])
     for probabilities in (outer, again):  # which are not softmaxed twice

@@ -37,6 +37,20 @@ def test_plans_grow_with_the_images(pretrained):
     assert all(plan.recipe.count_warmup(20) < plan.recipe.steps for plan in plans)
 
 
+def test_low_rank_updates_get_a_rate_that_moves_them():
+    plan = keras_vit.train.plan_training(600, pretrained=True, lora_rank=8)
+    found = plan.recipe.lora_rank, plan.recipe.optimizer, plan.recipe.learning_rate
+    assert found == (8, "adam", 1e-3)
+    assert keras_vit.train.plan_training(600, lora_rank=8).recipe.lora_rank == 0  # random weights
+
+
+@pytest.mark.parametrize("pretrained", [False, True])
+def test_classes_of_unequal_size_get_weights(pretrained):
+    for sizes, expected in (((50, 26), False), ((50, 25), True), ((50, 50, 0), False), ((), False)):
+        plan = keras_vit.train.plan_training(75, pretrained, class_sizes=sizes)
+        assert plan.recipe.class_weights is expected, sizes
+
+
 def unequal():
     """Thirty images of class 0, two of class 1; the pixels are the class."""
     y = np.array([0] * 30 + [1] * 2)
