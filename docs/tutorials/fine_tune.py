@@ -62,9 +62,9 @@ print(f"probe: {probe.accuracy:.1%} of {test.num_images} test pictures")
 # %% [markdown]
 # ## Fine-tune
 #
-# From there all weights can be trained. The rate is small: pictures of textile are much alike, so the
-# classifier amplifies small differences of the features, and larger steps would lose them (at 1e-5,
-# half of the test pictures are right). Random weights, trained in the same way, show what the
+# From there all weights can be trained. The rate is small: pictures of textile are much alike, so
+# the classifier amplifies small differences of the features, and larger steps would lose them (at
+# 1e-5, half of the test pictures are right). Random weights, trained in the same way, show what the
 # pretrained ones are worth.
 
 

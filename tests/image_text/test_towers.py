@@ -290,9 +290,7 @@ def test_images_of_any_aspect_ratio_are_refused(tmp_path, monkeypatch):
     write_transformers(tmp_path)
     model = types.SimpleNamespace(config=types.SimpleNamespace(max_num_patches=16))
     monkeypatch.setattr("keras_vit.image_text.towers.build_pretrained", lambda *_, **__: model)
-    with pytest.raises(
-        CheckpointError, match=r"any aspect ratio \(NaFlex\), which is not"
-    ):
+    with pytest.raises(CheckpointError, match=r"any aspect ratio \(NaFlex\), which is not"):
         load_towers(tmp_path)
 
 
