@@ -75,7 +75,8 @@ def test_planted_outliers_do_not_hide_the_rest_of_a_map(compute):
     shown = np.stack([np.asarray(axis.images[0].get_array()) for axis in axes])
     for each, map_, found in zip(shown, maps, outliers, strict=True):
         assert each[~found].max() == 1
-        assert each[~found].mean() > 3 * (map_[~found] / map_.max()).mean()
+        plain = map_[~found] / map_.max()  # a scale to the maximum
+        assert each[~found].mean() > 2 * plain.mean()
     corners = [{each.get_xy()[::-1] for each in axis.patches} for axis in axes]
     assert corners == [{(row - 0.5, column - 0.5) for row, column in PLANTED}] * 3
     assert figure.get_supxlabel() == "framed: outlier patches"
