@@ -80,6 +80,7 @@ def test_a_function_makes_the_sentences_of_each_name(clip):
     assert all("{}" in template for template in TEMPLATES)
 
 
+@pytest.mark.slow
 def test_a_classifier_is_saved_exported_and_trained_as_any_model(clip, tmp_path):
     model = zero_shot_classifier(clip, NAMES, ["photo of {}"])
     images = images_for(model, 4)
