@@ -56,6 +56,7 @@ def parameters_by_depth(config):
     return sum(parts.values()) + (config.depth - 1) * parts["block_0"]
 
 
+@pytest.mark.slow
 def test_every_plain_vit_of_timm_has_its_parameters():
     for name, (classes, parameters) in TIMM_PARAMETERS.items():
         config = dataclasses.replace(find_config(name), classes=classes)

@@ -120,6 +120,7 @@ def evaluate_and_predict(model, kind, capsys):
     return count
 
 
+@pytest.mark.slow
 def test_a_model_from_training_to_a_verified_export(folder, capsys):
     words = ["train", *TRAIN, "--model", "vit_tiny/in2", "--steps", "2", "--output", "trained"]
     assert main(words) == 0

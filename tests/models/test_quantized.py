@@ -25,7 +25,8 @@ def quantized(mode, **options):
     return quantize(model, mode)
 
 
-@pytest.mark.parametrize("mode", quick(["int8", "int4", "float8"], "int8"))
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["int8", "int4", "float8"])
 def test_files_are_read_back_also_twice_and_nested(mode, tmp_path):
     model = quantized(mode, pooling="map", class_token=False)
     images = images_for(model)
@@ -82,7 +83,8 @@ def rounded(x, mode):
     return x
 
 
-@pytest.mark.parametrize("mode", quick(["int8", "int4", "float8"], "int8"))
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["int8", "int4", "float8"])
 def test_only_the_rounding_of_inputs_tells_a_dequantised_model_apart(mode, monkeypatch):
     inner = keras_vit.build_vit(tiny_config(depth=1, pooling="map", class_token=False))
     inputs = keras.Input(inner.input_shape[1:])
