@@ -1,7 +1,8 @@
 """Every precision of every format on trained weights of others and real photographs.
 
     scripts/real-network /tmp/real
-    python benchmarks/precisions.py /tmp/real/network PHOTOGRAPHS --output precisions.jsonl
+    python benchmarks/precisions.py /tmp/real/network PHOTOGRAPHS --name CIFAR-10 \
+        --output precisions.jsonl
 
 The network is a ViT-S/14 of DINOv2 that others trained further (not DINOv2 as published). Its head
 is a logistic regression on the features of 300 photographs at 224 pixels. PHOTOGRAPHS has a folder
@@ -10,7 +11,9 @@ for each class; the results in docs/ are of textile without and with defects (th
 300. Prints and appends a JSON line for each file: accuracy on other photographs, agreement with the
 float32 model in Keras, mean cosine of features, bytes, and processor seconds for an image. Rows
 that are in the output are not measured again. `peer` rows are of other projects' own quantisers on
-the same model: ONNX Runtime's static one, NNCF's defaults, ai-edge-quantizer's static int8.
+the same model: ONNX Runtime's static one, NNCF's defaults, ai-edge-quantizer's static int8. With
+`--timm PYTHON` (an environment with PyTorch and timm) `timm` rows have the features of timm's model
+under our head.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import importlib.metadata
 import json
 import os
 import pathlib
+import subprocess
 import tempfile
 import time
 
@@ -46,6 +50,7 @@ RUNS = [
     *(("onnx", precision) for precision in ("float32", "float16", "int8")),
     *(("openvino", precision) for precision in ("float32", "float16", "bfloat16", "int8")),
     *(("peer", name) for name in ("onnxruntime", "nncf", "ai-edge-quantizer")),
+    *(("timm", precision) for precision in ("float32", "bfloat16", "float16")),
 ]
 OUTPUTS = ("logits", "features")
 
@@ -142,6 +147,31 @@ PEERS = {
 }
 
 
+def outputs_of(model, format, precision, samples, folder: pathlib.Path, files, timm: str):
+    """Outputs for all files and the bytes of the weights; timm's has no file."""
+    if format == "timm":
+        return run_timm(model, precision, timm, files, folder), 0
+    runner, size = find_runner(model, format, precision, samples, folder)
+    return answer(runner, files, prepare(model), folder), size
+
+
+def run_timm(model, precision: str, python: str, files, folder: pathlib.Path) -> dict:
+    """Outputs of timm's model for all files, under the head of ours."""
+    inference = prepare(model)
+    pixels = resize_images(keras_vit.data.read_images(files), inference)
+    known = inference.preprocessing
+    pixels = (pixels - np.asarray(known.mean)) / np.asarray(known.std)
+    np.save(folder / "pixels.npy", pixels.astype("float32"))
+    keras_vit.save_weights(model, folder / "timm.safetensors", layout="timm")
+    script = pathlib.Path(__file__).parent / "contestants" / "timm_precision.py"
+    command = [python, script, folder / "timm.safetensors", folder / "pixels.npy"]
+    path = {**os.environ, "PYTHONPATH": str(script.parents[1])}
+    subprocess.run([*command, folder / "timm.npy", precision], check=True, env=path)
+    kernel, bias = model.get_layer("head").get_weights()
+    features = np.load(folder / "timm.npy")
+    return {"features": features, "logits": features @ kernel + bias}
+
+
 def answer(runner, files, inference, folder: pathlib.Path) -> dict[str, np.ndarray]:
     """Outputs for all files and processor seconds of an image, kept after every so many files."""
     parts = []
@@ -178,7 +208,9 @@ def main() -> None:
     parser.add_argument("network")
     parser.add_argument("photographs")
     parser.add_argument("--output", type=pathlib.Path, required=True)
+    parser.add_argument("--name", required=True, help="of the photographs, kept in the rows")
     parser.add_argument("--cache", type=pathlib.Path, default="/tmp/precisions")
+    parser.add_argument("--timm", help="Python of an environment with timm and PyTorch")
     parser.add_argument("--count", type=int, default=1000, help="photographs to test on")
     parser.add_argument("--only", nargs="+", help="such as litert/int8")
     parser.add_argument("--note", default="", help='kept in the rows, such as "before"')
@@ -196,20 +228,25 @@ def main() -> None:
     folder.mkdir(exist_ok=True)
     exact = answer(inference.run, files, inference, folder)
     lines = options.output.read_text().splitlines() if options.output.exists() else []
-    done = {(row["format"], row["precision"], row["note"]) for row in map(json.loads, lines)}
+    keys = ("photographs", "format", "precision", "note")
+    done = {tuple(row[key] for key in keys) for row in map(json.loads, lines)}
     versions = {name: importlib.metadata.version(name) for name in PACKAGES}
     for format, precision in RUNS:
         name = f"{format}/{precision}"
-        if (format, precision, options.note) in done or name not in (options.only or [name]):
+        key = dict(zip(keys, (options.name, format, precision, options.note), strict=True))
+        is_left_out = name not in (options.only or [name]) or (
+            format == "timm" and not options.timm
+        )
+        if is_left_out or tuple(key.values()) in done:
             continue
         model = classify(options.network, trained, options.cache)  # as Keras changes it in place
         folder = options.cache / f"{format}-{precision}-{options.note}"
         folder.mkdir(exist_ok=True)
-        runner, size = find_runner(model, format, precision, samples, folder)
-        found = answer(runner, files, inference, folder)
-        row = {"format": format, "precision": precision, "note": options.note}
-        row |= {"images": len(files), **compare(found, exact, labels), "bytes": size}
-        row |= {"processor_s": round(float(found["seconds"].mean()), 3), **versions}
+        found, size = outputs_of(model, format, precision, samples, folder, files, options.timm)
+        row = {**key, "images": len(files), **compare(found, exact, labels), "bytes": size}
+        if "seconds" in found:
+            row["processor_s"] = round(float(found["seconds"].mean()), 3)
+        row |= versions
         write_row(row, options.output)
         keras.backend.clear_session()
 
