@@ -240,7 +240,7 @@ def versions() -> dict:
         "scikit-learn",
         "scikit-image",
     ]
-    found = {"date": datetime.datetime.now(datetime.timezone.utc).date().isoformat()}
+    found = {"date": datetime.datetime.now(datetime.UTC).date().isoformat()}
     for name in names:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[name.replace("-", "_")] = importlib.metadata.version(name)

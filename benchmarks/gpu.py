@@ -271,7 +271,7 @@ def table(rows: list[dict]) -> str:
 
 
 def versions() -> dict:
-    found = {"date": datetime.datetime.now(datetime.timezone.utc).date().isoformat()}
+    found = {"date": datetime.datetime.now(datetime.UTC).date().isoformat()}
     for name in ("jax", "jaxlib", "flax", "optax", "keras", "torch", "timm", "numpy"):
         try:
             found[name] = importlib.metadata.version(name)

@@ -20,7 +20,7 @@ def describe_machine(cpuinfo: str | os.PathLike = "/proc/cpuinfo") -> dict:
     fields = [[part.strip() for part in line.split(":", 1)] for line in lines if ":" in line]
     found = dict(reversed(fields))  # the first processor's
     return {
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "cpu": found.get("model name", platform.processor()),
         "cores": os.cpu_count(),
         "units": sorted((UNITS | WIDTHS) & set(found.get("flags", "").split())),

@@ -65,7 +65,7 @@ def main(arguments: list[str] | None = None) -> None:
         "memory_export_gb": gigabytes_so_far(),
         "difference": float(f"{report.max_difference:.2g}"),
         "files": {file.name: file.stat().st_size for file in sorted(path.parent.iterdir())},
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "onnxruntime": onnxruntime.__version__,
         "tensorflow": tf.__version__,
         "keras": keras.__version__,

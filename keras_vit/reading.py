@@ -12,7 +12,7 @@ import json
 import math
 import os
 import stat
-import sys
+import tomllib
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -123,11 +123,6 @@ def read_toml(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> dict[
         OSError: If there is no such file, or it cannot be opened.
         ValueError: If it is no regular file, too large, or no such TOML. The message names it.
     """
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-
     text = read_text(path, max_bytes)
     try:
         content: dict[str, Any] = tomllib.loads(text)

@@ -23,7 +23,7 @@ PACKAGE = pathlib.Path(keras_vit.__file__).parent
 # Calls that open or parse a file, as functions and as methods of any object.
 FUNCTIONS = {
     "open", "io.open", "os.open", "io.FileIO", "json.load", "json.loads", "tomllib.load",
-    "tomllib.loads", "tomli.loads", "np.load", "np.loadtxt", "np.genfromtxt", "np.fromfile",
+    "tomllib.loads", "np.load", "np.loadtxt", "np.genfromtxt", "np.fromfile",
     "np.memmap", "h5py.File", "Image.open", "PIL.Image.open", "zipfile.ZipFile", "tarfile.open",
     "tf.train.load_checkpoint", "keras.saving.load_model", "keras.models.load_model",
     "tf.saved_model.load", "tf.io.gfile.GFile", "tf.io.read_file", "safe_open", "load_file",

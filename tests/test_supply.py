@@ -15,6 +15,7 @@ import zipfile
 import keras
 import pytest
 
+import keras_vit
 from keras_vit.cli.resolve import open_model
 from keras_vit.errors import CheckpointError
 
@@ -71,7 +72,6 @@ MAJORS = {
     "tensorflow": 2,
     "keras": 3,
     "numpy": 2,
-    "tomli": 2,
     "lazy-loader": 0,
     "tensorflow-datasets": 4,
     "tf2onnx": 1,
@@ -125,10 +125,8 @@ def test_dependencies_have_a_lower_bound_and_a_known_major_version(name, bounds)
 
 
 def test_every_lower_bound_is_in_the_matrix():
-    """`scripts/test-matrix "3.10 oldest"` installs these versions."""
-    script = (ROOT / "scripts/test-matrix").read_text()
-    function = "oldest() {" + script.partition("oldest() {")[2].partition("\n}\n")[0] + "\n}"
-    command = ["bash", "-c", f"{function}\noldest"]
+    """`scripts/test-matrix "3.11 oldest"` installs these versions."""
+    command = ["bash", "-c", "source scripts/testing/pythons.sh; oldest"]
     found = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
     wanted = {name + bounds.replace(">=", "==") for name, bounds in requirements()}
     assert set(found.stdout.splitlines()) == wanted
@@ -144,3 +142,36 @@ def test_nothing_holds_the_nightly_builds_back_and_ci_skips_nothing():
     assert "test,detection" in (ROOT / "scripts/test").read_text()
     if os.environ.get("CI"):
         importlib.import_module("keras_hub")  # or its tests are skipped without a word
+
+
+def test_workflows_run_the_scripts_of_the_repository_alone():
+    """So that what a forge runs is what a person runs; `scripts/lint` checks the workflows."""
+    texts = {path.name: path.read_text() for path in (ROOT / ".github/workflows").iterdir()}
+    assert set(texts) == {"checks.yml", "nightly.yml"}
+    commands = {name: re.findall(r"\brun: (.*)", text) for name, text in texts.items()}
+    assert commands["nightly.yml"] == ['scripts/test-matrix "3.11 nightly"']
+    scripts = [line.split()[0] for line in commands["checks.yml"]]
+    assert scripts == ["scripts/lint", "scripts/test-matrix", "scripts/check-wheel", "scripts/docs"]
+    assert all((ROOT / name).is_file() for name in scripts)
+    for used in re.findall(r"\buses: (.*)", "".join(texts.values())):
+        assert re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40} # v[\d.]+", used), used
+
+
+def test_the_pythons_are_the_same_everywhere():
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    pythons = re.findall(r":: (3\.\d+)$", config["metadata"]["classifiers"], re.MULTILINE)
+    assert config["options"]["python_requires"] == f">={pythons[0]}"
+    matrix = (ROOT / "scripts/test-matrix").read_text()
+    assert re.findall(r'"(3\.\d+) newest"', matrix.partition("combinations=(")[2]) == pythons
+    workflow = (ROOT / ".github/workflows/checks.yml").read_text()
+    assert f"python: {pythons}".replace("'", '"') in workflow
+    rows = re.findall(
+        r"^\| (3\.\d+) \| October", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE
+    )
+    assert rows == pythons
+
+
+def test_the_issue_template_asks_for_the_environment_and_citation_has_the_version():
+    assert "`keras-vit env`" in (ROOT / ".github/ISSUE_TEMPLATE/problem.yml").read_text()
+    assert f"\nversion: {keras_vit.__version__}\n" in (ROOT / "CITATION.cff").read_text()

@@ -371,6 +371,11 @@ COMMANDS: tuple[Command, ...] = (
         keeps_buffers=True,
     ),
     Command(
+        "env",
+        "cli.environment:show_environment",
+        "Prints versions, processor, devices and extras, for a report of a problem.",
+    ),
+    Command(
         "weights list",
         "cli.weights:list_published",
         "Prints the published weights of an architecture, or of all, one per line.",

@@ -11,13 +11,12 @@ import os
 import shlex
 import signal
 import sys
-import tempfile
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from keras_vit.cli.commands import GROUPS, Command, all_commands
-from keras_vit.cli.output import complain
+from keras_vit.cli.output import complain, hidden_stderr
 from keras_vit.errors import needing_tensorflow, printable
 from keras_vit.installation import installed_version, warn_of_other_project
 
@@ -133,7 +132,7 @@ def _prepare_process(command: Command, verbose: bool) -> None:
     warnings.showwarning = _show_warning
     warn_of_other_project()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "0" if verbose else "2")
-    with contextlib.nullcontext() if verbose else _hidden_stderr():
+    with contextlib.nullcontext() if verbose else hidden_stderr():
         command.function  # noqa: B018 - imports its module
         if command.keeps_buffers:
             from keras_vit.runtime.processors import keep_buffers
@@ -141,27 +140,6 @@ def _prepare_process(command: Command, verbose: bool) -> None:
             keep_buffers()
         if "tensorflow" in sys.modules:
             sys.modules["tensorflow"].config.list_logical_devices()  # has banners of its own
-
-
-@contextlib.contextmanager
-def _hidden_stderr() -> Iterator[None]:
-    """Hides what is written to stderr, but shows it after an error.
-
-    TensorFlow's C++ code writes its banners to the file descriptor, whatever its log level.
-    """
-    sys.stderr.flush()
-    stderr = os.dup(2)
-    with tempfile.TemporaryFile() as hidden:
-        os.dup2(hidden.fileno(), 2)
-        try:
-            yield
-        except BaseException:
-            hidden.seek(0)
-            os.write(stderr, hidden.read())
-            raise
-        finally:
-            os.dup2(stderr, 2)
-            os.close(stderr)
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:

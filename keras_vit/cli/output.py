@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 
 from keras_vit.errors import printable
 
@@ -37,3 +40,24 @@ def print_table(rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         print("  ".join(cells).rstrip())
+
+
+@contextlib.contextmanager
+def hidden_stderr() -> Iterator[None]:
+    """Hides what is written to stderr, but shows it after an error.
+
+    TensorFlow's C++ code writes its banners to the file descriptor, whatever its log level.
+    """
+    sys.stderr.flush()
+    stderr = os.dup(2)
+    with tempfile.TemporaryFile() as hidden:
+        os.dup2(hidden.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            hidden.seek(0)
+            os.write(stderr, hidden.read())
+            raise
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)

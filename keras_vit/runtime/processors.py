@@ -1,4 +1,7 @@
-"""Settings that depend on the processor: XLA, and memory that the process keeps."""
+"""Settings that depend on the processor: XLA, and memory that the process keeps.
+
+Keras is imported by the functions that need it: `keras-vit env` describes machines without it.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,6 @@ import pathlib
 import platform
 import time
 from collections.abc import Iterator
-
-import keras
 
 # TensorFlow turns oneDNN's kernels on by itself on x86 processors with one of these features.
 _ONEDNN_FEATURES = frozenset(
@@ -66,10 +67,12 @@ def keep_buffers(for_children: bool = False) -> bool:
 
         keras_vit.runtime.keep_buffers()
     """
+    import keras
+
     if keras.backend.backend() != "tensorflow":
         return False
     kept = _keep_heaps(for_children)
-    if _USE_BFC in os.environ or _onednn_is_on(_CPUINFO):
+    if _USE_BFC in os.environ or onednn_is_on(_CPUINFO):
         return kept
     variables = {_USE_BFC: "true", _LIMIT: str(memory_bytes() // 2**20)}
     variables = {name: value for name, value in variables.items() if name not in os.environ}
@@ -158,11 +161,13 @@ def xla_pays(compute_dtype: str, cpuinfo: str | os.PathLike[str] = _CPUINFO) -> 
     """
     if compute_dtype not in _MEASURED or not runs_on_processors_alone():
         return False
-    return not _onednn_is_on(pathlib.Path(cpuinfo))
+    return not onednn_is_on(cpuinfo)
 
 
 def runs_on_processors_alone() -> bool:
     """Tells whether TensorFlow runs without accelerators and without a strategy."""
+    import keras
+
     if keras.backend.backend() != "tensorflow":
         return False
     import tensorflow as tf
@@ -219,17 +224,17 @@ def describe_processor() -> str:
     return "".join(line for line in lines if line.partition(":")[0].strip() in kept)
 
 
-def _first_processor(cpuinfo: pathlib.Path) -> list[str]:
+def _first_processor(cpuinfo: str | os.PathLike[str]) -> list[str]:
     with open(cpuinfo) as file:  # there may be hundreds
         return list(itertools.takewhile(str.strip, file))
 
 
-def _onednn_is_on(cpuinfo: pathlib.Path) -> bool:
+def onednn_is_on(cpuinfo: str | os.PathLike[str] = _CPUINFO) -> bool:
     """TensorFlow's own rule: the environment variable if it is set, else the CPU features."""
     setting = os.environ.get("TF_ENABLE_ONEDNN_OPTS")
     if setting is not None:
         return setting.lower() not in ("0", "false")
     try:
-        return bool(_ONEDNN_FEATURES & set("".join(_first_processor(cpuinfo)).split()))
+        return not _ONEDNN_FEATURES.isdisjoint("".join(_first_processor(cpuinfo)).split())
     except OSError:
         return True  # not Linux: XLA stays off, as in Keras
