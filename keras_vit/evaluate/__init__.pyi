@@ -17,6 +17,7 @@ from .feature_store import load_features as load_features
 from .feature_store import store_features as store_features
 from .few_shot import evaluate_few_shot as evaluate_few_shot
 from .few_shot import few_shot_accuracy as few_shot_accuracy
+from .few_shot import few_shot_scores as few_shot_scores
 from .probes import cross_validate as cross_validate
 from .probes import fit_head as fit_head
 from .ranking import Recall as Recall
