@@ -28,8 +28,8 @@ if TYPE_CHECKING:  # reading images needs TensorFlow
 
 DUPLICATES = 0.95  # cosine similarity of near-duplicates: our choice, for CLIP and SigLIP
 _STAGE = "unit_vector"
-_BLOCK = 16_384  # images of a product
-_QUERIES = 64  # of a product
+_CELLS = 1 << 23  # numbers of a product: 32 MB
+_QUERIES = 32  # that are answered at once
 
 
 class Answer(NamedTuple):
@@ -171,11 +171,11 @@ class ImageIndex:
                 f"Vectors must be of shape (C, {self.features.shape[1]}), as the features of the "
                 f"images. Received: shape {vectors.shape}."
             )
-        return [
-            self._answers(row, top, duplicates)
-            for start in range(0, len(vectors), _QUERIES)
-            for row in self._similarities(unit_rows(vectors[start : start + _QUERIES]))
-        ]
+        answers: list[list[Answer]] = []
+        for start in range(0, len(vectors), _QUERIES):
+            several = unit_rows(vectors[start : start + _QUERIES])
+            answers += self._answers(several, top, duplicates)
+        return answers
 
     def thumbnail(self, position: int, side: int = 320) -> bytes:
         """Makes a JPEG file of an image, whose longer side has `side` pixels at most.
@@ -189,23 +189,24 @@ class ImageIndex:
         source = self.files[position] if self.images is None else self.images
         return encode_thumbnail(read_one(source, position), side)
 
-    def _similarities(self, vectors: np.ndarray) -> np.ndarray:
-        """Cosine similarities of vectors and all images, float32 array of shape `(C, B)`."""
-        found = np.empty((len(vectors), len(self.features)), "float32")
-        for rows in self._blocks():
-            np.matmul(vectors, self.features[rows].T, out=found[:, rows])
-        return found
-
-    def _blocks(self) -> Iterator[slice]:
-        return (slice(i, i + _BLOCK) for i in range(0, len(self.features), _BLOCK))
-
-    def _answers(self, similarities: np.ndarray, top: int, duplicates: float) -> list[Answer]:
-        chosen = self._most_similar(similarities, top, duplicates)
-        groups = self._duplicates(chosen, duplicates)
+    def _answers(self, vectors: np.ndarray, top: int, limit: float) -> list[list[Answer]]:
+        similarities = np.empty((len(vectors), len(self.features)), "float32")
+        for rows in self._blocks(len(vectors)):
+            np.matmul(vectors, self.features[rows].T, out=similarities[:, rows])
+        chosen = [self._most_similar(row, top, limit) for row in similarities]
+        groups = self._duplicates(chosen, limit)
         return [
-            Answer(int(i), self.files[i], min(1.0, float(similarities[i])), tuple(group))
-            for i, group in zip(chosen, groups, strict=True)
+            [
+                Answer(int(i), self.files[i], min(1.0, float(row[i])), tuple(group))
+                for i, group in zip(positions, of_query, strict=True)
+            ]
+            for row, positions, of_query in zip(similarities, chosen, groups, strict=True)
         ]
+
+    def _blocks(self, width: int) -> Iterator[slice]:
+        """Blocks of images for products with so many rows."""
+        size = max(1, _CELLS // width)
+        return (slice(i, i + size) for i in range(0, len(self.features), size))
 
     def _most_similar(self, similarities: np.ndarray, top: int, limit: float) -> np.ndarray:
         """Positions of the most similar images, of which no two are near-duplicates."""
@@ -226,23 +227,30 @@ class ImageIndex:
                 return near[chosen]
             count = min(len(similarities), 8 * count)
 
-    def _duplicates(self, chosen: np.ndarray, limit: float) -> list[list[str]]:
-        """Files of the near-duplicates of each answer; each counts for the first answer."""
-        groups: list[list[str]] = [[] for _ in chosen]
+    def _duplicates(self, chosen: list[np.ndarray], limit: float) -> list[list[list[str]]]:
+        """Files of the near-duplicates of each answer of each query.
+
+        Each counts for the first answer of a query that it is close to.
+        """
+        groups: list[list[list[str]]] = [[[] for _ in positions] for positions in chosen]
         if limit > 1:
             return groups
-        found: list[tuple[float, int, int]] = []  # cosine, image, answer
-        for rows in self._blocks():
-            cosines = self.features[chosen] @ self.features[rows].T  # (answers, block)
-            is_near = cosines >= limit
-            positions = np.flatnonzero(is_near.any(axis=0))
-            answers = is_near[:, positions].argmax(axis=0)
-            near = cosines[answers, positions].tolist()
-            found += zip(near, (positions + rows.start).tolist(), answers.tolist(), strict=True)
-        known = set(chosen.tolist())
-        for _, position, answer in sorted(found, key=lambda each: -each[0]):
-            if position not in known:
-                groups[answer].append(self.files[position])
+        found: list[list[tuple[float, int, int]]] = [[] for _ in chosen]  # cosine, image, answer
+        answers = self.features[np.concatenate(chosen)]
+        ends = np.cumsum([len(positions) for positions in chosen])[:-1]
+        for rows in self._blocks(len(answers)):
+            cosines = answers @ self.features[rows].T  # (answers, block)
+            for of_query, part in zip(found, np.split(cosines, ends), strict=True):
+                is_near = part >= limit
+                images = np.flatnonzero(is_near.any(axis=0))
+                first = is_near[:, images].argmax(axis=0)
+                near, images = part[first, images], images + rows.start
+                of_query += zip(near.tolist(), images.tolist(), first.tolist(), strict=True)
+        for group, of_query, positions in zip(groups, found, chosen, strict=True):
+            known = set(positions.tolist())
+            for _, image, answer in sorted(of_query, key=lambda each: -each[0]):
+                if image not in known:
+                    group[answer].append(self.files[image])
         return groups
 
 

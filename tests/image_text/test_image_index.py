@@ -101,7 +101,7 @@ def by_definition(index, vector, top, limit):
 @pytest.mark.parametrize("limit", [0.3, 0.6, 0.95, 1.5])
 @pytest.mark.parametrize("top", [1, 5, 400])
 def test_search_is_exact_and_groups_near_duplicates(limit, top, monkeypatch):
-    monkeypatch.setattr(image_index, "_BLOCK", 64)
+    monkeypatch.setattr(image_index, "_CELLS", 256)
     monkeypatch.setattr(image_index, "_QUERIES", 2)
     index = random_index(300, copies=[(0, 7), (0, 299), (5, 6)])
     vectors = np.random.default_rng(1).normal(size=(5, 16))
