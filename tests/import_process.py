@@ -58,6 +58,9 @@ def main(folder: str) -> None:
     facts["tasks"] = [name for name in sys.modules if name.startswith(tasks)]
     keras_vit.detection  # noqa: B018 - loads on first use
     facts["used"] = [name for name in sys.modules if name.startswith(tasks)]
+    names = [name.rpartition(".")[2] for name in tasks]
+    facts["attributes"] = [getattr(keras_vit, name, None) is not None for name in names]
+    facts["listed"] = [name for name in dir(keras_vit) if name in names]
     facts["page faults"] = page_faults()
     pathlib.Path(folder, "facts.json").write_text(json.dumps(facts))
     list_weights_to_a_closed_pipe()

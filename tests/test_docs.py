@@ -521,10 +521,13 @@ def test_the_guide_of_names_runs(tmp_path, monkeypatch):
     pytest.importorskip("tokenizers")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("keras_vit.image_text.classifier.TEMPLATES", ("{}",))
+    monkeypatch.setenv("KERAS_VIT_TIME_COMPILERS", "0")
     write_open_clip(tmp_path / "clip-vit-base-patch32")
     write_vocabulary(tmp_path / "clip-vit-base-patch32")
     images = np.random.default_rng(0).integers(0, 256, (2, 32, 32, 3)).astype("float32")
-    names = {"images": images, "labels": np.array([0, 1])}
+    names = {"images": images, "labels": np.array([0, 1]), "np": np}
+    names |= {"few_images": np.tile(images, (2, 1, 1, 1)), "few_labels": np.array([0, 1, 0, 1])}
+    write_folder(tmp_path / "photos", count=2)
     for block in blocks_of(read("zero-shot")):
         for text in ("a photo of a ", "a drawing of a ", "a sketch of a ", "red "):
             block = block.replace(text, "")  # the small tower has 12 ids
@@ -532,3 +535,8 @@ def test_the_guide_of_names_runs(tmp_path, monkeypatch):
     assert names["probabilities"].shape == (2, 3) and names["logits"].shape == (2, 2)
     assert (tmp_path / "pets.keras").exists()
     assert (tmp_path / "copy/open_clip_model.safetensors").exists()
+    assert len(names["birds"]) == 3 and names["similar"][0].file == names["birds"][0].file
+    assert (tmp_path / "birds.html").exists() and names["thresholds"].shape == (2,)
+    expected = names["head"](names["towers"].encode_images(images))
+    fused = names["fused"].predict(images, verbose=0)
+    np.testing.assert_allclose(fused, expected, rtol=0, atol=1e-4)

@@ -116,6 +116,8 @@ def test_tasks_beyond_classification_load_on_first_use(imported):
     """Not by the import, and not by loading `.keras` files of their models."""
     _, facts = imported
     assert facts["tasks"] == [] and facts["used"] == ["keras_vit.detection"]
+    assert facts["attributes"] == [True] * 4
+    assert facts["listed"] == ["detection", "image_gpt", "image_text", "segmentation"]
 
 
 def test_package_imports_no_tensorflow_of_its_own(imported):

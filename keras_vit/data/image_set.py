@@ -90,9 +90,14 @@ class ImageSet(LabelledSet):
         rest, held_out = super().split(share, seed)
         return rest, dataclasses.replace(held_out, skipped=())
 
+    @property
+    def are_files(self) -> bool:
+        """Whether the images are files, whose paths are the first part of `rows`."""
+        return self.load is tf.io.read_file
+
     def file_names(self) -> tuple[str, ...]:
         """Lists the paths of the image files in their order, `"image 0"`, ... without files."""
-        if self.load is not tf.io.read_file:
+        if not self.are_files:
             return tuple(f"image {index}" for index in range(self.num_images))
         return tuple(map(os.fsdecode, self.rows[0]))
 

@@ -11,6 +11,8 @@ import tensorflow as tf
 
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.data.batches import train_batches
+from keras_vit.data.decode import decode
+from keras_vit.data.image_files import read_image
 from keras_vit.data.image_set import ImageSet
 from keras_vit.data.input_transform import InputTransform, transform_of
 from keras_vit.files import write_atomically
@@ -64,6 +66,29 @@ def write_preview(
     sheet[:, :height, :, :width] = tiles
     pixels = sheet.reshape(rows * (height + _GAP), columns * (width + _GAP), channels)
     write_png(path, pixels)
+
+
+def read_one(source: ImageSet | str | os.PathLike[str], position: int) -> np.ndarray:
+    """Reads an image of a set, or a file, as a uint8 array of shape `(h, w, 3)`.
+
+    Raises:
+        OSError: If its file does not exist, or cannot be read. The message names it.
+    """
+    if not isinstance(source, ImageSet):
+        return read_image(pathlib.Path(source))
+    if source.are_files:
+        return read_image(pathlib.Path(os.fsdecode(source.rows[0][position])))
+    item, _ = next(iter(source.subset(np.array([position])).spread(1)))
+    return decode(source.load(item)).numpy()
+
+
+def encode_thumbnail(pixels: np.ndarray, side: int) -> bytes:
+    """Encodes pixels in [0, 255] as JPEG, shrunk to `side` pixels along the longer side."""
+    scale = min(1.0, side / max(pixels.shape[:2]))
+    size = [max(1, round(scale * each)) for each in pixels.shape[:2]]
+    small = tf.image.resize(pixels, size, "area") if scale < 1 else pixels
+    encoded: bytes = tf.io.encode_jpeg(np.round(small).astype("uint8"), quality=85).numpy()
+    return encoded
 
 
 def write_png(path: str | os.PathLike[str], pixels: np.ndarray) -> None:

@@ -17,8 +17,13 @@ from .feature_store import load_features as load_features
 from .feature_store import store_features as store_features
 from .few_shot import evaluate_few_shot as evaluate_few_shot
 from .few_shot import few_shot_accuracy as few_shot_accuracy
+from .few_shot import few_shot_scores as few_shot_scores
 from .probes import cross_validate as cross_validate
 from .probes import fit_head as fit_head
+from .ranking import Recall as Recall
+from .ranking import recall_at_k as recall_at_k
+from .ranking import top_accuracy as top_accuracy
 from .targets import LabelPredictions as LabelPredictions
 from .targets import ValuePredictions as ValuePredictions
 from .targets import predict_targets as predict_targets
+from .thresholds import calibrate_thresholds as calibrate_thresholds

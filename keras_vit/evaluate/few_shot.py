@@ -30,6 +30,7 @@ def few_shot_scores(
     test_features: np.ndarray,
     classes: int,
     regularizations: Sequence[float] = (_REGULARIZATION,),
+    class_vectors: np.ndarray | None = None,
 ) -> np.ndarray:
     """Computes class scores of test images by ridge regression on labelled images.
 
@@ -37,20 +38,27 @@ def few_shot_scores(
     images. All regularisation strengths share one eigendecomposition, in float64, of the smaller
     Gram matrix.
 
+    With vectors of the classes, such as those of their names, the regularisation pulls the weights
+    toward these vectors in place of zero: the strength weighs names against labelled images. The
+    level and size of the names' scores are fitted to the targets first, by least squares.
+
     Args:
         features: Features of the labelled images, array of shape `(n, D)`.
         labels: Classes of the labelled images, integers of shape `(n,)` in [0, classes).
         test_features: Features of the test images, array of shape `(M, D)`.
         classes: Number of classes `K`.
         regularizations: Strengths `lambda` of the L2 regularisation, positive.
+        class_vectors: Vectors of the classes, array of shape `(K, D)`, whose products with the
+            features are scores, such as those of `keras_vit.image_text.class_vectors` for features
+            of unit length.
 
     Returns:
         float64 array of shape `(R, M, K)`, `R` the number of strengths. The predicted class has
         the highest score along the last axis.
 
     Raises:
-        ValueError: If shapes do not fit, labels are out of range, features are not finite, or a
-            strength is not positive.
+        ValueError: If shapes do not fit, labels are out of range, features or vectors are not
+            finite, or a strength is not positive.
     """
     features, labels, test_features = _check(features, labels, test_features, classes)
     strengths = np.asarray(regularizations, "float64")
@@ -59,6 +67,10 @@ def few_shot_scores(
     mean, stddev = features.mean(axis=0), features.std(axis=0) + _STDDEV_FLOOR
     x, test = _with_bias((features - mean) / stddev), _with_bias((test_features - mean) / stddev)
     targets = 2.0 * np.eye(classes)[labels] - 1.0  # (n, K)
+    prior: Any = 0.0  # scores of the test images, where the strength is infinite
+    if class_vectors is not None:
+        fitted, prior = _prior_scores(features, test_features, class_vectors, targets)
+        targets = targets - fitted
     if len(x) < x.shape[1]:
         values, vectors = np.linalg.eigh(x @ x.T)
         left, right = test @ (x.T @ vectors), vectors.T @ targets
@@ -66,7 +78,7 @@ def few_shot_scores(
         values, vectors = np.linalg.eigh(x.T @ x)
         left, right = test @ vectors, vectors.T @ (x.T @ targets)
     values = np.maximum(values, 0)  # negative values are rounding errors
-    return np.stack([(left / (values + strength)) @ right for strength in strengths])
+    return np.stack([(left / (values + strength)) @ right + prior for strength in strengths])
 
 
 def pick_shots(labels: np.ndarray, shots: int, seed: int | None = None) -> np.ndarray:
@@ -189,6 +201,27 @@ def evaluate_few_shot(
     return few_shot_accuracy(
         features, labels, test_features, test_labels, shots, regularizations, seed
     )
+
+
+def _prior_scores(
+    features: np.ndarray, test_features: np.ndarray, class_vectors: np.ndarray, targets: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Scores `a s + b` of both kinds of images, `s` their products with the vectors.
+
+    A ridge regression of what is left of the targets is one toward these scores: both are affine.
+    """
+    vectors = np.asarray(class_vectors, "float64")
+    expected = (targets.shape[1], features.shape[1])
+    if vectors.shape != expected or not np.isfinite(vectors).all():
+        raise ValueError(
+            f"`class_vectors` must be finite, of shape (classes, D) = {expected}. Received: shape "
+            f"{vectors.shape}."
+        )
+    scores = features @ vectors.T  # (n, K)
+    centered = scores - scores.mean()
+    a = max(0.0, float((centered * targets).sum() / max((centered**2).sum(), 1e-30)))
+    b = float(targets.mean() - a * scores.mean())
+    return a * scores + b, a * (test_features @ vectors.T) + b
 
 
 def _check(

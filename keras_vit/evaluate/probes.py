@@ -7,6 +7,7 @@ neighbours, the learning rate of the attentive probe, which takes tokens.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -55,6 +56,7 @@ def cross_validate(
     folds: int = 5,
     seed: int = 0,
     verbose: bool | int = True,
+    class_vectors: np.ndarray | None = None,
 ) -> dict[float, float]:
     """Computes the accuracy of a probe for each setting, by cross-validation.
 
@@ -67,6 +69,8 @@ def cross_validate(
         folds: Parts of the images; each is held out once. Every class is spread over them evenly.
         seed: Seed of the choice of the parts.
         verbose: Whether to print, now and then, which fit runs and how long the rest will take.
+        class_vectors: Of `"ridge"`, vectors of shape `(K, D)` that the regularisation pulls toward,
+            as in `few_shot_scores`.
 
     Returns:
         Accuracy in [0, 1] over all images by setting, in ascending order.
@@ -74,7 +78,7 @@ def cross_validate(
     Raises:
         ValueError: If there are fewer than two images of a class, or features are not finite.
     """
-    probe = find_probe(method)
+    probe = _pulled(find_probe(method), method, class_vectors)
     features, labels = check_features(features, labels, classes, probe.takes_tokens)
     numbers = _fold_numbers(labels, classes, folds, seed)
     fewest = len(labels) - int(np.bincount(numbers).max())  # images of the smallest training part
@@ -96,7 +100,12 @@ def cross_validate(
 
 
 def fit_head(
-    method: str, features: np.ndarray, labels: np.ndarray, classes: int, setting: float
+    method: str,
+    features: np.ndarray,
+    labels: np.ndarray,
+    classes: int,
+    setting: float,
+    class_vectors: np.ndarray | None = None,
 ) -> keras.Layer:
     """Fits a probe to features.
 
@@ -106,6 +115,7 @@ def fit_head(
         labels: Classes of the images, integers of shape `(n,)` in [0, classes).
         classes: Number of classes.
         setting: As chosen by `cross_validate`.
+        class_vectors: As for `cross_validate`.
 
     Returns:
         A layer called `head`, from features to scores of shape `(B, K)`: a `keras.layers.Dense`,
@@ -115,7 +125,7 @@ def fit_head(
     Raises:
         ValueError: As for `cross_validate`.
     """
-    probe = find_probe(method)
+    probe = _pulled(find_probe(method), method, class_vectors)
     features, labels = check_features(features, labels, classes, probe.takes_tokens)
     return probe.head(features, labels, classes, setting)
 
@@ -124,6 +134,19 @@ def find_probe(method: str) -> Probe:
     """Returns the kind of a probe by its name."""
     check_choice("method", method, tuple(PROBES))
     return PROBES[method]
+
+
+def _pulled(probe: Probe, method: str, class_vectors: np.ndarray | None) -> Probe:
+    """A ridge regression toward vectors of the classes; any probe without them."""
+    if class_vectors is None:
+        return probe
+    if method != "ridge":
+        raise ValueError(f"`class_vectors` need method='ridge'. Received: {method!r}.")
+    scores, head = (
+        functools.partial(function, class_vectors=class_vectors)
+        for function in (few_shot_scores, _ridge_head)
+    )
+    return probe._replace(scores=scores, head=head)
 
 
 def check_features(
@@ -215,11 +238,15 @@ def _logistic_head(
 
 
 def _ridge_head(
-    features: np.ndarray, labels: np.ndarray, classes: int, strength: float
+    features: np.ndarray,
+    labels: np.ndarray,
+    classes: int,
+    strength: float,
+    class_vectors: np.ndarray | None = None,
 ) -> keras.Layer:
     """The scores are affine in the features: those of the origin and of the axes tell them."""
     points = np.concatenate([np.zeros((1, features.shape[1])), np.eye(features.shape[1])])
-    scores = few_shot_scores(features, labels, points, classes, [strength])[0]
+    scores = few_shot_scores(features, labels, points, classes, [strength], class_vectors)[0]
     return _dense(scores[1:] - scores[0], scores[0])
 
 

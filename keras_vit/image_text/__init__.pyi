@@ -1,6 +1,10 @@
 from .classifier import TEMPLATES as TEMPLATES
 from .classifier import class_vectors as class_vectors
 from .classifier import zero_shot_classifier as zero_shot_classifier
+from .image_index import Answer as Answer
+from .image_index import ImageIndex as ImageIndex
+from .image_index import index_images as index_images
+from .search_page import write_search_page as write_search_page
 from .text_tower import TextConfig as TextConfig
 from .text_tower import build_text_tower as build_text_tower
 from .tokenizer import Tokenizer as Tokenizer

@@ -1,4 +1,4 @@
-"""The command `keras-vit zero-shot`: name, function and flags.
+"""The commands `keras-vit zero-shot` and `keras-vit search`: names, functions and flags.
 
 Like `cli/commands.py`, which lists this module by its name, it imports nothing of Keras.
 """
@@ -24,6 +24,40 @@ COMMANDS: tuple[Command, ...] = (
             ),
             argument("--output", help=".keras file to write the classifier to"),
             argument("--top", type=int, default=3, help="classes to print"),
+            argument("--batch-size", type=int, default=32, help="images per step"),
+            UNREADABLE_FILES,
+            JSON,
+        ),
+        keeps_buffers=True,
+    ),
+    Command(
+        "search",
+        "image_text.search_command:search_images",
+        "Searches a folder of images by texts and by images; writes a page with thumbnails.",
+        (
+            argument(
+                "model",
+                help="folder or file of a model of images and texts (CLIP, SigLIP); for --image "
+                "alone any model",
+            ),
+            argument("folder", help="folder of the images, with all folders in it"),
+            argument("texts", nargs="*", help='what to search for, such as "a red bird"'),
+            argument("--image", nargs="+", default=(), help="image files to search for"),
+            argument("--top", type=int, default=10, help="answers for each text and image"),
+            argument(
+                "--duplicates",
+                type=float,
+                default=0.95,
+                metavar="COSINE",
+                help="similarity from which images are near-duplicates and share an answer; 2 "
+                "groups none",
+            ),
+            argument("--output", help="HTML file to write the answers to"),
+            argument(
+                "--cache",
+                help="folder to keep the features of the images in, for the next search; by "
+                "default one of the user's cache",
+            ),
             argument("--batch-size", type=int, default=32, help="images per step"),
             UNREADABLE_FILES,
             JSON,

@@ -29,8 +29,8 @@ class Section:
 
     @property
     def anchor(self) -> str:
-        """The identifier that links lead to."""
-        return self.title.lower().replace(" ", "-")
+        """The identifier that links lead to, HTML."""
+        return html.escape("-".join(self.title.lower().split()))
 
 
 def render_page(title: str, sections: Sequence[Section], subtitle: str = "") -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 
+import keras
 import numpy as np
 import pytest
 
 import keras_vit
 from keras_vit.evaluate.few_shot import few_shot_scores, pick_shots
+from keras_vit.evaluate.probes import cross_validate, fit_head
 from tests.fixtures import images_for, tiny_vit
 
 # The candidates of the official evaluation of 2020.
@@ -62,6 +64,77 @@ def test_both_gram_matrices_solve_the_ridge(count):
         expected = np.c_[(test - mean) / stddev, np.full(5, 100.0)] @ weights
         scores = few_shot_scores(features, labels, test, 4, [strength])[0]
         np.testing.assert_allclose(scores, expected, rtol=1e-7, atol=1e-9)
+
+
+def named_classes(seed, shots=4, classes=6, width=24):
+    """Features of unit length around directions that the names know roughly."""
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(0, 1, (classes, width))
+    labels = np.arange(classes * 50) % classes
+    features = centres[labels] + rng.normal(0, 2.5, (len(labels), width)) + 3.0
+    features /= np.linalg.norm(features, axis=1, keepdims=True)
+    vectors = centres + rng.normal(0, 1.0, centres.shape)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    count = shots * classes
+    return features[:count], labels[:count], features[count:], labels[count:], vectors
+
+
+def test_class_vectors_pull_the_weights_toward_them():
+    """The minimum of |x w - y|^2 + lambda |w - w0|^2, w0 the weights of the names' scores."""
+    features, labels, test, _, vectors = named_classes(0)
+    mean, stddev = features.mean(0), features.std(0) + 1e-5
+    x = np.c_[(features - mean) / stddev, np.full(len(features), 100.0)]
+    y = 2 * np.eye(6)[labels] - 1
+    scores = features @ vectors.T
+    a, b = np.polyfit(scores.ravel(), y.ravel(), 1)
+    w0 = np.r_[a * stddev[:, None] * vectors.T, (a * mean @ vectors.T + b)[None] / 100]
+    for strength in (0.1, 30.0, 1e9):
+        w = np.linalg.solve(x.T @ x + strength * np.eye(25), x.T @ y + strength * w0)
+        expected = np.c_[(test - mean) / stddev, np.full(len(test), 100.0)] @ w
+        found = few_shot_scores(features, labels, test, 6, [strength], vectors)[0]
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(found, a * test @ vectors.T + b, rtol=0, atol=1e-3)
+
+
+def test_names_and_images_together_are_better_than_either():
+    right = []
+    for seed in range(10):
+        features, labels, test, expected, vectors = named_classes(seed)
+        arguments = "ridge", features, labels, 6
+        by_setting = cross_validate(*arguments, folds=4, verbose=0, class_vectors=vectors)
+        setting = max(by_setting, key=by_setting.get)
+        head = fit_head(*arguments, setting, vectors)
+        fused = keras.ops.convert_to_numpy(head(test.astype("float32")))
+        scores = few_shot_scores(features, labels, test, 6, [setting], vectors)[0]
+        np.testing.assert_allclose(fused, scores, rtol=0, atol=1e-4)
+        alone = few_shot_scores(features, labels, test, 6, REGULARIZATIONS)
+        right.append(
+            [
+                (fused.argmax(1) == expected).mean(),
+                ((test @ vectors.T).argmax(1) == expected).mean(),
+                (alone.argmax(2) == expected).mean(1).max(),  # with the best strength afterwards
+            ]
+        )
+    fused, names, images = np.mean(right, axis=0)
+    assert fused > names + 0.02 and fused > images + 0.02, (fused, names, images)
+
+
+def test_vectors_that_say_nothing_are_left_out():
+    """Names whose scores fall where the class is shown have no weight."""
+    features, labels, test, _, vectors = named_classes(1)
+    found = few_shot_scores(features, labels, test, 6, [10.0], -vectors)
+    targets = few_shot_scores(features, labels, test, 6, [10.0], np.zeros_like(vectors))
+    np.testing.assert_allclose(found, targets, rtol=0, atol=1e-10)
+
+
+def test_class_vectors_that_do_not_fit_are_refused():
+    features, labels, test, _, vectors = named_classes(0)
+    for wrong in (vectors[:5], vectors[:, :7], vectors * np.nan):
+        with pytest.raises(ValueError, match=r"finite, of shape \(classes, D\) = \(6, 24\)"):
+            few_shot_scores(features, labels, test, 6, class_vectors=wrong)
+    for call in (cross_validate, lambda *args, **kwargs: fit_head(*args, 1.0, **kwargs)):
+        with pytest.raises(ValueError, match=r"need method='ridge'\. Received: 'logistic'"):
+            call("logistic", features, labels, 6, class_vectors=vectors)
 
 
 def test_shots_are_the_first_or_drawn():

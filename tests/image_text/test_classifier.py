@@ -5,6 +5,7 @@ import numpy as np
 import onnx
 import pytest
 
+from keras_vit.evaluate.thresholds import calibrate_thresholds
 from keras_vit.export.onnx import export_onnx
 from keras_vit.export.runners import load_onnx
 from keras_vit.image_text.classifier import TEMPLATES, class_vectors, zero_shot_classifier
@@ -63,6 +64,18 @@ def test_the_logits_of_the_classifier_are_those_of_both_towers(towers, request):
     else:
         shares = 1 / (1 + np.exp(-expected))
     np.testing.assert_allclose(probabilities, shares, rtol=0, atol=1e-5)
+
+
+def test_thresholds_of_a_sigmoid_can_go_to_the_bias(siglip):
+    model = zero_shot_classifier(siglip, NAMES, ["{}"])
+    images = images_for(model, 8)
+    labels = np.array([[1, 0, 0], [0, 1, 0], [0, 1, 1], [1, 0, 1]] * 2)
+    scores = model.predict(images, verbose=0)
+    thresholds = calibrate_thresholds(scores, labels)
+    kernel, bias = model.get_layer("head").get_weights()
+    model.get_layer("head").set_weights([kernel, bias - np.log(thresholds / (1 - thresholds))])
+    moved = model.predict(images, verbose=0)
+    np.testing.assert_array_equal(moved >= 0.5, scores >= thresholds)
 
 
 def test_another_class_leaves_the_columns_of_the_others(clip):

@@ -1,0 +1,77 @@
+"""`keras-vit search`."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Sequence
+
+import keras
+
+from keras_vit.checks import check_positive
+from keras_vit.cli.output import print_table, say
+from keras_vit.cli.resolve import open_model
+from keras_vit.errors import CheckpointError, printable
+from keras_vit.image_text.image_index import Answer, index_images
+from keras_vit.image_text.search_page import write_search_page
+from keras_vit.image_text.towers import Towers, load_towers
+
+_LISTED = 3  # near-duplicates whose names are printed
+
+
+def search_images(
+    model: str,
+    folder: str,
+    texts: Sequence[str],
+    image: Sequence[str] = (),
+    top: int = 10,
+    duplicates: float = 0.95,
+    output: str | None = None,
+    cache: str | None = None,
+    batch_size: int = 32,
+    unreadable: str = "error",
+    as_json: bool = False,
+) -> None:
+    """Searches a folder of images by texts and by images; writes a page with thumbnails."""
+    if not texts and not image:
+        raise ValueError("There is nothing to search for. Pass a text, or --image.")
+    if output is not None and not output.endswith((".html", ".htm")):
+        raise ValueError(f"--output must end in .html. Received: {output!r}.")
+    check_positive("top", top)
+    missing = [path for path in image if not pathlib.Path(path).is_file()]
+    if missing:
+        raise FileNotFoundError(f"There is no image {', '.join(map(printable, missing))}.")
+    towers = _open(model, bool(texts))
+    index = index_images(towers, folder, cache, batch_size=batch_size, unreadable=unreadable)
+    answers: dict[str | pathlib.Path, Sequence[Answer]] = {}
+    if texts:
+        answers |= zip(texts, index.search(texts, top, duplicates), strict=True)
+    answers |= {pathlib.Path(path): index.search_image(path, top, duplicates) for path in image}
+    for query, found in answers.items():
+        if as_json:
+            rows = [each._asdict() for each in found]
+            print(json.dumps({"query": str(query), "answers": rows}))
+        else:
+            say(printable(query))
+            print_table([("similarity", "file", "near-duplicates"), *map(_row, found)])
+    if output is not None:
+        write_search_page(output, index, answers)
+        if not as_json:
+            say(f"{output}: {len(answers)} queries in {len(index.files):,} images")
+
+
+def _open(model: str, needs_texts: bool) -> Towers | keras.Model:
+    """The towers of a checkpoint; to search by images alone, any model."""
+    try:
+        return load_towers(model)
+    except (CheckpointError, FileNotFoundError):
+        if needs_texts:
+            raise
+        return open_model(model)
+
+
+def _row(answer: Answer) -> tuple[str, str, str]:
+    count = len(answer.duplicates)
+    names = ", ".join(answer.duplicates[:_LISTED])
+    more = f" and {count - _LISTED} more" if count > _LISTED else ""
+    return f"{answer.similarity:.3f}", answer.file, names + more

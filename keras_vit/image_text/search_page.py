@@ -1,0 +1,89 @@
+"""Writes an HTML page of the answers of a search, with thumbnails."""
+
+from __future__ import annotations
+
+import html
+import os
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+
+from keras_vit.errors import needing_tensorflow, printable
+from keras_vit.files import write_atomically
+from keras_vit.image_text.image_index import Answer, ImageIndex
+from keras_vit.report.page import Section, data_address, render_page
+
+_SIDE = 320  # pixels of a thumbnail along the longer side
+_LISTED = 5  # near-duplicates whose names are shown
+
+
+def write_search_page(
+    path: str | os.PathLike[str],
+    index: ImageIndex,
+    answers: Mapping[str | pathlib.Path, Sequence[Answer]],
+    title: str = "Search",
+) -> pathlib.Path:
+    """Writes one HTML page of answers with thumbnails, which needs no other file.
+
+    Args:
+        path: The file to write, `.html`. A file that exists is replaced.
+        index: The index that gave the answers, of `index_images`.
+        answers: Answers by query: a text, or the `pathlib.Path` of an image, which is shown too.
+        title: Heading of the page.
+
+    Returns:
+        The path.
+
+    Raises:
+        OSError: If an image does not exist any more, or cannot be read. Nothing is written then.
+
+    Example:
+
+    >>> found = index.search("a photo of a red bird")  # doctest: +SKIP
+    >>> keras_vit.image_text.write_search_page(
+    ...     "birds.html", index, {"a photo of a red bird": found}
+    ... )  # doctest: +SKIP
+    """
+    sections = [
+        Section(printable(query), "".join(_parts(index, query, found)))
+        for query, found in answers.items()
+    ]
+    subtitle = f"{len(index.files):,} images. Numbers are cosine similarities to the query."
+    page = render_page(title, sections, subtitle)
+    with write_atomically(path, replace=True) as unfinished:
+        # Linux allows file names that are no UTF-8.
+        unfinished.write_text(page, encoding="utf-8", errors="backslashreplace")
+    return pathlib.Path(path)
+
+
+def _parts(index: ImageIndex, query: str | pathlib.Path, found: Sequence[Answer]) -> Iterator[str]:
+    if isinstance(query, pathlib.Path):
+        with needing_tensorflow("A page with images"):
+            from keras_vit.data.preview import encode_thumbnail, read_one
+
+        shown = _card(encode_thumbnail(read_one(query, 0), _SIDE), "the query")
+        yield f'<div class="grid">{shown}</div>'
+    cards = (
+        _card(index.thumbnail(each.position, _SIDE), _caption(each), str(rank))
+        for rank, each in enumerate(found, 1)
+    )
+    yield f'<div class="grid">{"".join(cards)}</div>'
+
+
+def _card(jpeg: bytes, caption: str, name: str = "query") -> str:
+    return (
+        f'<figure class="mistake"><div class="view"><img alt="{name}" '
+        f'src="{data_address(jpeg, "jpeg")}"></div>{caption}</figure>'
+    )
+
+
+def _caption(answer: Answer) -> str:
+    lines = [f"<b>{answer.similarity:.3f}</b> {html.escape(printable(answer.file))}"]
+    if answer.duplicates:
+        count = len(answer.duplicates)
+        names = ", ".join(map(printable, answer.duplicates[:_LISTED]))
+        more = ", ..." if count > _LISTED else ""
+        lines.append(
+            f"<span class='soft'>{count} near-duplicate{'s' if count > 1 else ''}: "
+            f"{html.escape(names)}{more}</span>"
+        )
+    return "<br>".join(lines)
