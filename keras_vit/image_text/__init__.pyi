@@ -1,6 +1,14 @@
+from .caption_files import read_captions as read_captions
+from .caption_shards import read_caption_shards as read_caption_shards
 from .classifier import TEMPLATES as TEMPLATES
 from .classifier import class_vectors as class_vectors
 from .classifier import zero_shot_classifier as zero_shot_classifier
+from .contrastive import contrastive_model as contrastive_model
+from .contrastive import image_features as image_features
+from .contrastive import trained_towers as trained_towers
+from .pairs import PairSet as PairSet
+from .pairs import class_captions as class_captions
+from .pairs import pair_batches as pair_batches
 from .text_tower import TextConfig as TextConfig
 from .text_tower import build_text_tower as build_text_tower
 from .tokenizer import Tokenizer as Tokenizer
