@@ -58,7 +58,7 @@ def contrastive_model(
 
     >>> model = keras_vit.image_text.contrastive_model(towers)  # doctest: +SKIP
     >>> model.compile("adam", keras_vit.train.ContrastiveLoss())  # doctest: +SKIP
-    >>> model.fit(keras_vit.image_text.pair_batches(pairs, towers, 256))  # doctest: +SKIP
+    >>> model.fit(pair_batches(pairs, towers, 256), shuffle=False)  # doctest: +SKIP
     """
     image, text = towers.image, towers.text
     if from_features:
