@@ -107,11 +107,9 @@ def trained_towers(model: Model, towers: Towers) -> Towers:
         for name, part in (("image", image), ("text", text))
         if not isinstance(part, keras.layers.InputLayer)  # of features
     }
-    scale, bias = (
-        None if each is None else float(keras.ops.convert_to_numpy(each))
-        for each in (layer.scale, layer.bias)
-    )
-    found = dataclasses.replace(towers, **parts, logit_scale=scale, bias=bias)
+    parts["logit_scale"] = float(keras.ops.convert_to_numpy(layer.scale))
+    parts["bias"] = None if layer.bias is None else float(keras.ops.convert_to_numpy(layer.bias))
+    found = dataclasses.replace(towers, **parts)
     if "tokenizer" in vars(towers):
         found.tokenizer = towers.tokenizer
     return found

@@ -9,7 +9,6 @@ from typing import Any
 import keras
 
 from keras_vit.checks import check_positive
-from keras_vit.runtime.private_names import flatten_layers
 
 Tensor = Any  # of TensorFlow
 
@@ -78,11 +77,7 @@ def _in_parts(model: keras.Model, size: int) -> Any:
     """The model as a function of a batch with a gradient of its own."""
     import tensorflow as tf
 
-    seeds = [
-        layer.seed_generator.state
-        for layer in flatten_layers(model)
-        if getattr(layer, "seed_generator", None) is not None
-    ]
+    seeds = [v for v in model.non_trainable_variables if v.name == "seed_generator_state"]
 
     @tf.custom_gradient
     def run(x: Tensor) -> Any:

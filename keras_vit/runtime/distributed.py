@@ -25,7 +25,6 @@ are created before.
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
 import types
 from collections.abc import Callable, Iterator
@@ -179,7 +178,8 @@ class DistributedTraining(Base):
             return self._choose_function(step_function, **options)
         steps: list[Step] = [self._differentiate, self._evaluate]
         calls: list[Step] = [
-            functools.partial(self, training=training) for training in (True, False)
+            lambda inputs: self(inputs, training=True),
+            lambda inputs: self(inputs, training=False),
         ]
         losses = keras.tree.flatten(self.loss)
         if any(getattr(loss, "gathers_rows", False) for loss in losses):

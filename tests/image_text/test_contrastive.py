@@ -1,3 +1,4 @@
+import contextlib
 import math
 
 import keras
@@ -7,10 +8,12 @@ import pytest
 import keras_vit
 from keras_vit.image_text.classifier import zero_shot_classifier
 from keras_vit.image_text.contrastive import contrastive_model, image_features, trained_towers
+from keras_vit.image_text.pairs import class_captions, pair_batches
 from keras_vit.image_text.text_tower import TextConfig, build_text_tower
 from keras_vit.image_text.towers import Towers, load_towers, save_towers
 from tests.fixtures import fill_random, images_for, numpy, tiny_vit
 from tests.image_text.towers import LENGTH, VOCABULARY, write_transformers, write_vocabulary
+from tests.resume.runs import KillAfter, KilledError
 
 RNG = np.random.default_rng(0)
 IDS = RNG.integers(3, VOCABULARY - 2, (6, LENGTH)).astype("int32")
@@ -114,3 +117,31 @@ def test_own_towers_become_a_classifier_and_a_saved_model(tmp_path):
     with pytest.raises(ValueError, match=r"one of `contrastive_model`\. Received: 'image_text"):
         trained_towers(keras_vit.Model(towers.text.inputs, towers.text.outputs[0],
                                        name="image_text"), towers)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_training_on_pairs_resumes_bit_for_bit(tmp_path):
+    """Also with dropout in the parts of a batch, whose random numbers are kept."""
+
+    def kill():
+        raise KilledError
+
+    def fit(folder=None, kill_after=None):
+        keras.utils.set_random_seed(0)
+        towers = own_towers()
+        towers.image = tiny_vit(depth=1, classes=None, dropout_rate=0.2)
+        towers.tokenizer = lambda texts: IDS[[len(text) % 6 for text in texts]]
+        images = keras_vit.read_arrays(images_for(towers.image, 6), LABELS % 2, ["cat", "dogs"])
+        batches = pair_batches(class_captions(images, ["{}", "a {}"]), towers, 2, seed=1)
+        model = compiled(contrastive_model(towers, microbatch_size=1), 0.1)
+        callbacks = [] if folder is None else [keras_vit.ResumeTraining(folder, every_n_steps=2)]
+        callbacks += [] if kill_after is None else [KillAfter(kill_after, kill)]
+        with contextlib.suppress(KilledError):
+            model.fit(batches, epochs=3, shuffle=False, verbose=0, callbacks=callbacks)
+        return model.get_weights()
+
+    expected = fit()
+    killed = fit(tmp_path, 5)
+    assert any((x != y).any() for x, y in zip(killed, expected, strict=True))
+    for one, other in zip(fit(tmp_path), expected, strict=True):
+        np.testing.assert_array_equal(one, other)
