@@ -35,13 +35,15 @@ LEVEL = {name: level for level, names in LEVELS.items() for name in names}
 # Sub-packages that may import TensorFlow at the top of a module. Modules elsewhere import it in
 # the functions that need it, because the other backends of Keras do without.
 USES_TENSORFLOW = {
-    *("data", "detection", "distribution", "evaluate", "export", "resume", "segmentation", "train")
+    *("data", "detection", "distribution", "evaluate", "export", "image_text", "resume"),
+    *("segmentation", "train"),
 }
 IMPORTS_TENSORFLOW_LATE = {
     "analysis/relevance.py",
     "cli/training.py",
     "report/result_page.py",
     "files.py",  # of remote addresses alone
+    "layers/microbatches.py",
     "layers/mlp.py",
     "layers/norm.py",
     "layers/traced.py",
@@ -49,6 +51,7 @@ IMPORTS_TENSORFLOW_LATE = {
     "runtime/compiled_steps.py",
     "runtime/compilers.py",
     "runtime/distributed.py",
+    "runtime/gathering.py",
     "runtime/private_names.py",
     "runtime/processors.py",
     "runtime/xla_checks.py",

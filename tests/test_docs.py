@@ -540,3 +540,21 @@ def test_the_guide_of_names_runs(tmp_path, monkeypatch):
     expected = names["head"](names["towers"].encode_images(images))
     fused = names["fused"].predict(images, verbose=0)
     np.testing.assert_allclose(fused, expected, rtol=0, atol=1e-4)
+
+
+def test_the_guide_of_captions_runs(tmp_path, monkeypatch):
+    """A text tower that is trained writes its towers, and another learns from stored features."""
+    pytest.importorskip("tokenizers")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("keras_vit.image_text.classifier.TEMPLATES", ("{}",))
+    write_folder(tmp_path / "photos", ("cat", "dog"))
+    write_open_clip(tmp_path / "clip-vit-base-patch32")
+    write_vocabulary(tmp_path / "clip-vit-base-patch32")
+    names = {}
+    for block in blocks_of(read("image-text-training")):
+        for text in ("a photo of a ", "a small "):
+            block = block.replace(text, "")  # the small tower has 12 ids
+        execute(block, "image-text-training", names)
+    assert (tmp_path / "trained/open_clip_model.safetensors").exists()
+    assert names["classifier"].class_names == ("cat", "dog")
+    assert names["features"].values.shape == (12, 32) and names["own"].logit_scale != 2.3

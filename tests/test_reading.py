@@ -62,6 +62,7 @@ ALLOWED = {
     ("weights/formats.py", ".open"): HELD,
     ("weights/formats.py", "h5py.File"): HELD,
     ("weights/formats.py", "zipfile.ZipFile"): HELD,
+    ("image_text/caption_shards.py", "tarfile.open"): "after `open_regular`",
     ("image_gpt/weights.py", "tf.train.load_checkpoint"): "after `is_regular`",
     ("weights/weights_h5.py", ".load_weights"): KERAS,
     ("weights/weights_h5.py", "h5py.File"): KERAS,

@@ -111,7 +111,7 @@ def train_batches(
 
     def prepare(row: tuple[Any, Any], seed: Any) -> tuple[Any, Any, Any]:
         item, label = row
-        pixels = _train_transform(images.load(item), chosen, transform, seed, images.max_pixels)
+        pixels = train_transform(images.load(item), chosen, transform, seed, images.max_pixels)
         return pixels if chosen.mixes else _in_range(pixels, transform), label, seed
 
     def finish(pixels: Any, labels: Any, seeds: Any) -> tuple[Any, ...]:
@@ -198,9 +198,10 @@ _MIXING = (0, 1 << 48)  # added to the first image's seed; greater than all posi
 
 
 @tf.autograph.experimental.do_not_convert
-def _train_transform(
+def train_transform(
     image: Any, chosen: Augmentation, transform: InputTransform, seed: Any, max_pixels: int
 ) -> Any:
+    """Decodes, crops and augments a training image, to float32 pixels in [0, 255]."""
     crop, flip, augment, erasing = tf.unstack(tf.random.split(seed, 4))
     pixels = _crop(image, chosen, transform, crop, max_pixels)
     if chosen.flip:

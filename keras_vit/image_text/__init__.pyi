@@ -1,9 +1,17 @@
+from .caption_files import read_captions as read_captions
+from .caption_shards import read_caption_shards as read_caption_shards
 from .classifier import TEMPLATES as TEMPLATES
 from .classifier import class_vectors as class_vectors
 from .classifier import zero_shot_classifier as zero_shot_classifier
+from .contrastive import contrastive_model as contrastive_model
+from .contrastive import image_features as image_features
+from .contrastive import trained_towers as trained_towers
 from .image_index import Answer as Answer
 from .image_index import ImageIndex as ImageIndex
 from .image_index import index_images as index_images
+from .pairs import PairSet as PairSet
+from .pairs import class_captions as class_captions
+from .pairs import pair_batches as pair_batches
 from .search_page import write_search_page as write_search_page
 from .text_tower import TextConfig as TextConfig
 from .text_tower import build_text_tower as build_text_tower

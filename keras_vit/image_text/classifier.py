@@ -53,7 +53,7 @@ def class_vectors(
     twice = sorted({name for name in class_names if list(class_names).count(name) > 1})
     if twice:
         raise ValueError(f"Two classes have the same name. Received: {printable(twice[:5])}.")
-    sentences = _sentences(templates)
+    sentences = sentences_of(templates)
     rows = [towers.encode_texts(sentences(name)).mean(axis=0) for name in class_names]
     return unit_rows(np.stack(rows))
 
@@ -133,7 +133,7 @@ def zero_shot_classifier(
     return model
 
 
-def _sentences(templates: Templates | None) -> Callable[[str], list[str]]:
+def sentences_of(templates: Templates | None) -> Callable[[str], list[str]]:
     """The function from a name to its sentences."""
     if callable(templates):
         return lambda name: list(templates(name))

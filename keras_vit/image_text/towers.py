@@ -41,7 +41,7 @@ _BATCH = 32
 
 @dataclasses.dataclass
 class Towers:
-    """A model of images and texts: see `load_towers`.
+    """A model of images and texts: see `load_towers`; or two models of your own, to be trained.
 
     Args:
         image: From images to features of shape `(B, P)`, which are not normalised.
@@ -49,7 +49,8 @@ class Towers:
         text_config: Architecture of the text tower.
         logit_scale: Logarithm of the scale.
         bias: Added to the logits, as in SigLIP; `None` in CLIP.
-        folder: Folder of the checkpoint.
+        folder: Folder of the checkpoint; `None` for models of your own, to which you give a
+            `tokenizer`, a function from texts to ids of shape `(texts, L)`.
     """
 
     image: Model
@@ -57,8 +58,8 @@ class Towers:
     text_config: TextConfig
     logit_scale: float
     bias: float | None
-    folder: pathlib.Path
-    _file: _File = dataclasses.field(repr=False)
+    folder: pathlib.Path | None = None
+    _file: _File | None = dataclasses.field(default=None, repr=False)
 
     @property
     def scale(self) -> float:
@@ -73,6 +74,11 @@ class Towers:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of the checkpoint, read on first use; needs the extra `text`."""
+        if self.folder is None or self._file is None:
+            raise ValueError(
+                "These towers are from no checkpoint, and have no tokenizer. Set "
+                "`towers.tokenizer` to a function from texts to their ids."
+            )
         return load_tokenizer(
             self.folder,
             self.text_config.context_length,
@@ -206,8 +212,14 @@ def save_towers(towers: Towers, folder: str | os.PathLike[str]) -> pathlib.Path:
         The folder, which `load_towers` and the project of the layout read.
 
     Raises:
-        ValueError: If the layout cannot hold the image tower. Nothing is written then.
+        ValueError: If the layout cannot hold the image tower, or the towers are from no checkpoint.
+            Nothing is written then.
     """
+    if towers._file is None or towers.folder is None:
+        raise ValueError(
+            "These towers are from no checkpoint, whose layout they could be written in. Save "
+            "`towers.image` and `towers.text` with `model.save`."
+        )
     names, folder = towers._file, pathlib.Path(folder).expanduser()
     arrays = {
         f"{names.before}{name}": sized

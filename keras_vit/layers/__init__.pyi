@@ -5,9 +5,11 @@ from .convolution import GroupNorm as GroupNorm
 from .convolution import StdConv2D as StdConv2D
 from .grid_attention import GridAttention as GridAttention
 from .merging import TokenMerging as TokenMerging
+from .microbatches import Microbatches as Microbatches
 from .mlp import MLP as MLP
 from .neighbors import NearestNeighbors as NearestNeighbors
 from .norm import RMSNorm as RMSNorm
+from .pairs import PairFeatures as PairFeatures
 from .patches import PatchDropout as PatchDropout
 from .patches import PatchEncoder as PatchEncoder
 from .patches import PatchMask as PatchMask

@@ -121,7 +121,7 @@ class DistributedTraining(Base):
 
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         with tf.GradientTape() as tape:
-            outputs = self(x, training=True)
+            outputs = self._parts.train(x)
             loss = self._mean_loss(x, y, outputs, sample_weight, training=True)
             scaled = self.optimizer.scale_loss(loss * share)
         gradients = tape.gradient(scaled, self.trainable_variables)
@@ -170,16 +170,25 @@ class DistributedTraining(Base):
 
     def _evaluate(self, data: Any) -> tuple[Tensor, Any]:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        outputs = self(x, training=False)
+        outputs = self._parts.infer(x)
         return self._mean_loss(x, y, outputs, sample_weight, training=False), outputs
 
     def _make_function(self, step_function: Step, **options: Any) -> Step:  # options of JAX
         if not is_distributed(self):
             return self._choose_function(step_function, **options)
-        self._parts = types.SimpleNamespace(
-            differentiate=_compiled(self, self._differentiate),
-            evaluate=_compiled(self, self._evaluate),
-        )
+        steps: list[Step] = [self._differentiate, self._evaluate]
+        calls: list[Step] = [
+            lambda inputs: self(inputs, training=True),
+            lambda inputs: self(inputs, training=False),
+        ]
+        losses = keras.tree.flatten(self.loss)
+        if any(getattr(loss, "gathers_rows", False) for loss in losses):
+            # XLA compiles the model alone, and its gradient: the loss communicates.
+            calls = [_compiled(self, call) for call in calls]
+        else:
+            steps = [_compiled(self, step) for step in steps]
+        names = ("differentiate", "evaluate", "train", "infer")
+        self._parts = types.SimpleNamespace(**dict(zip(names, [*steps, *calls], strict=True)))
         return _function_of_iterator(self, step_function)
 
     def _choose_function(self, step_function: Step, **options: Any) -> Step:

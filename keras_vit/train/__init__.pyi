@@ -7,6 +7,7 @@ from .fit import fine_tune as fine_tune
 from .fit import pretrain as pretrain
 from .fit import transfer as transfer
 from .hyperparameters import Recipe as Recipe
+from .losses import ContrastiveLoss as ContrastiveLoss
 from .losses import DistillationLoss as DistillationLoss
 from .losses import RegressionLoss as RegressionLoss
 from .losses import SigmoidCrossentropy as SigmoidCrossentropy

@@ -29,6 +29,8 @@ LOSSES = {
     "sigmoid": ("multi_label", "single_label"),
     "mse": ("regression",),
     "huber": ("regression",),
+    "contrastive": ("pairs",),
+    "contrastive_sigmoid": ("pairs",),
 }
 
 
@@ -70,14 +72,17 @@ class Recipe:
     weight_decay: float = described(
         0.0, "Factor that is multiplied by the current learning rate, as in AdamW."
     )
+    beta_2: float = described(0.999, 'Decay of the second moment of `"adam"`.')
+    epsilon: float = described(1e-8, 'Added to the root of the second moment by `"adam"`.')
     decay_kernels_only: bool = described(
         True, "Whether biases, norms, tokens and positions have no weight decay."
     )
     clip_norm: float | None = described(None, "Largest global norm of the gradients, or `None`.")
     loss: str = described(
         "softmax",
-        '`"softmax"`; `"sigmoid"` (summed over classes), for one or several labels; or `"mse"` or '
-        '`"huber"` for regression, see `RegressionLoss`.',
+        '`"softmax"`; `"sigmoid"` (summed over classes), for one or several labels; `"mse"` or '
+        '`"huber"` for regression, see `RegressionLoss`; `"contrastive"` or '
+        '`"contrastive_sigmoid"` for images with captions, see `ContrastiveLoss`.',
     )
     sigmoid_smoothing: float = described(
         0.0, "Label smoothing of the sigmoid loss, see `SigmoidCrossentropy`."
@@ -322,18 +327,20 @@ class Recipe:
         if self.optimizer == "sgd":
             return SGD(rate, momentum=0.9, **options)
         options["weight_decay"] = self.weight_decay
-        return AdamW(rate, beta_1=0.9, beta_2=0.999, epsilon=1e-8, **options)
+        return AdamW(rate, beta_1=0.9, beta_2=self.beta_2, epsilon=self.epsilon, **options)
 
     def build_loss(self) -> keras.losses.Loss:
-        """The loss for logits and one-hot labels.
+        """The loss for logits and one-hot labels, or for images with captions.
 
         Raises:
             ValueError: If it is one of regression, which needs the targets too.
         """
         import keras
 
-        from keras_vit.train.losses import SigmoidCrossentropy
+        from keras_vit.train.losses import ContrastiveLoss, SigmoidCrossentropy
 
+        if LOSSES[self.loss] == ("pairs",):
+            return ContrastiveLoss("softmax" if self.loss == "contrastive" else "sigmoid")
         if LOSSES[self.loss] == ("regression",):
             raise ValueError(
                 f"The loss {self.loss!r} depends on the targets: `fine_tune` and `pretrain` make "

@@ -1,4 +1,4 @@
-"""Losses: summed sigmoid cross-entropy, distillation from a teacher, regression targets."""
+"""Losses: summed sigmoid cross-entropy, distillation, regression targets, images and texts."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import keras
 from keras import ops
 
 from keras_vit.checks import check_choice
+from keras_vit.runtime.gathering import gather_rows
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -153,3 +154,88 @@ class RegressionLoss(keras.losses.Loss):
     def get_config(self) -> dict[str, Any]:
         own = {"names": self.names, "mean": self.mean, "stddev": self.stddev, "kind": self.kind}
         return {**super().get_config(), **own, "predicts_units": self.predicts_units}
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class ContrastiveLoss(keras.losses.Loss):
+    """Contrastive loss of images and their texts, over the batch of all replicas.
+
+    With the similarities `L = scale * X Y^T + bias` of `B` images and texts of unit length, the
+    softmax loss is the mean of the cross-entropies of the rows and of the columns of `L` (CLIP,
+    https://arxiv.org/abs/2103.00020, Figure 3). The sigmoid loss is the sum of
+    `-log sigmoid(m * L)` with `m = 1` for pairs and -1 for others, divided by `B` (SigLIP,
+    https://arxiv.org/abs/2303.15343, Eq. 1).
+
+    Under `tf.distribute` every replica sees the features of all, and the gradients are those of one
+    device. If a batch has fewer pairs than there are replicas, those without any add a pair of
+    zeros to it: drop incomplete batches.
+
+    Args:
+        kind: `"softmax"` or `"sigmoid"`.
+        positives: `"pairs"`: an image belongs to its own text alone. `"labels"`: images and texts
+            of the same label belong together, as where texts name a class; the targets of the
+            softmax are then shared evenly among them (UniCL, https://arxiv.org/abs/2204.03610).
+        **kwargs: As for `keras.losses.Loss`.
+
+    Call arguments:
+        y_true: Integer labels of shape `(B,)`, below 2^24; ignored for `positives="pairs"`.
+        y_pred: Float tensor of shape `(B, 2 * P + 2)`, the output of
+            `keras_vit.layers.PairFeatures`.
+
+    Raises:
+        ValueError: If `kind` or `positives` is unknown, or `y_pred` has another shape.
+    """
+
+    gathers_rows = True  # `DistributedTraining` computes it outside of what XLA compiles
+
+    def __init__(
+        self,
+        kind: str = "softmax",
+        positives: str = "pairs",
+        name: str = "contrastive_loss",
+        **kwargs: Any,
+    ):
+        super().__init__(name=name, **kwargs)
+        check_choice("kind", kind, ("softmax", "sigmoid"))
+        check_choice("positives", positives, ("pairs", "labels"))
+        self.kind, self.positives = kind, positives
+
+    def call(self, y_true: keras.KerasTensor, y_pred: keras.KerasTensor) -> keras.KerasTensor:
+        if len(y_pred.shape) != 2 or y_pred.shape[1] < 4 or y_pred.shape[1] % 2:
+            raise ValueError(
+                "`y_pred` must be the output of keras_vit.layers.PairFeatures, of shape "
+                f"(B, 2 * P + 2). Received: shape {tuple(y_pred.shape)}."
+            )
+        y_pred = ops.cast(y_pred, "float32")
+        width = y_pred.shape[1] // 2 - 1
+        scale, bias = y_pred[:, -2:-1], y_pred[:, -1:]  # (b, 1), the same in all rows
+        pairs = y_pred[:, :-2]
+        every, first = gather_rows(pairs)  # (B, 2 * P)
+        are_pairs = self._positives(y_true, pairs, every, first)  # (b, B)
+        loss = self._loss(
+            scale * pairs[:, :width] @ ops.transpose(every[:, width:]) + bias, are_pairs
+        )
+        if self.kind == "sigmoid":  # all pairs of images and texts are in it
+            return loss
+        of_texts = scale * pairs[:, width:] @ ops.transpose(every[:, :width])
+        return (loss + self._loss(of_texts, are_pairs)) / 2
+
+    def _positives(self, y_true: Any, pairs: Any, every: Any, first: Any) -> keras.KerasTensor:
+        """Which texts belong to the own images, of shape `(b, B)`."""
+        if self.positives == "labels":
+            own = ops.cast(ops.reshape(y_true, (-1,)), "int32")
+            all_labels, _ = gather_rows(own)
+        else:
+            own = first + ops.arange(ops.shape(pairs)[0], dtype="int32")
+            all_labels = ops.arange(ops.shape(every)[0], dtype="int32")
+        return ops.cast(ops.equal(own[:, None], all_labels[None]), "float32")
+
+    def _loss(self, logits: Any, are_pairs: Any) -> keras.KerasTensor:
+        """Losses of the rows of logits."""
+        if self.kind == "sigmoid":
+            return ops.sum(ops.softplus((1 - 2 * are_pairs) * logits), axis=1)
+        targets = are_pairs / ops.sum(are_pairs, axis=1, keepdims=True)
+        return -ops.sum(targets * ops.log_softmax(logits, axis=1), axis=1)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "kind": self.kind, "positives": self.positives}

@@ -1,4 +1,4 @@
-"""Table of published training recipes (ViT, AugReg, BiT, DeiT), each with its source."""
+"""Table of published training recipes (ViT, AugReg, BiT, DeiT, CLIP), each with its source."""
 
 from __future__ import annotations
 
@@ -270,6 +270,49 @@ DENSE = Recipe(
     weight_decay=1e-4,
     clip_norm=1.0,
 )
+_LIT_COCO = Recipe(
+    source="big_vision, configs/proj/image_text/lit_coco.py: a locked image tower, and a text "
+    "tower of BERT; scale 10 at first. Its decay of 0.01 is not multiplied by the learning rate: "
+    "10 here.",
+    optimizer="adam",
+    learning_rate=1e-3,
+    batch_size=512,
+    steps=5_000,
+    warmup_steps=150,
+    weight_decay=10.0,
+    clip_norm=1.0,
+    loss="contrastive",
+    image_size=224,
+    augmentation=Augmentation(crop="resize", resize_size=(224, 224), rand_augment=(2, 10)),
+    **_NO_DROPOUT,
+)
+# Images with captions: for `keras_vit.image_text.contrastive_model`.
+CONTRASTIVE: dict[str, Recipe] = {
+    "clip": Recipe(
+        source="https://arxiv.org/abs/2103.00020, appendix F, B/32 and B/16. Crop: open_clip's, in "
+        "place of random square crops.",
+        optimizer="adam",
+        learning_rate=5e-4,
+        batch_size=32_768,
+        epochs=32,
+        warmup_steps=2_000,
+        weight_decay=0.2,
+        beta_2=0.98,
+        epsilon=1e-6,
+        loss="contrastive",
+        image_size=224,
+        augmentation=Augmentation(area_range=(0.9, 1.0), flip=False),
+        **_NO_DROPOUT,
+    ),
+    "lit_coco": _LIT_COCO,
+    "siglip_lit_coco": dataclasses.replace(
+        _LIT_COCO,
+        source=_LIT_COCO.source.replace("lit_coco", "siglip_lit_coco").replace(
+            "scale 10 at first", "scale 10 and bias -2.71 at first"
+        ),
+        loss="contrastive_sigmoid",
+    ),
+}
 RECIPES: dict[str, Recipe] = {
     **PRETRAINING,
     **FINE_TUNING,
@@ -277,6 +320,7 @@ RECIPES: dict[str, Recipe] = {
     **AUGREG_FINE_TUNING,
     **OTHERS,
     "dense": DENSE,
+    **CONTRASTIVE,
 }
 
 

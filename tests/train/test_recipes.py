@@ -91,6 +91,16 @@ def test_the_other_recipes():
     assert averaged.replace(epochs=3, averaging=0.9).averaging == 0.9
     with pytest.raises(ValueError, match=r"for its steps. Received: epochs=3. Pass `averaging`"):
         averaged.replace(epochs=3)
+    clip = keras_vit.train.find_recipe("clip")
+    assert row(clip, "learning_rate", "batch_size", "epochs", "warmup_steps", "weight_decay") == (
+        *(5e-4, 32_768, 32, 2_000, 0.2),
+    )
+    assert clip.build_loss().kind == "softmax" and not clip.augmentation.flip
+    adam = clip.build_optimizer(400_000_000)
+    assert (adam.beta_2, adam.epsilon) == (0.98, 1e-6)
+    lit = keras_vit.train.find_recipe("siglip_lit_coco")  # 0.01 of the weights in a step
+    assert row(lit, "learning_rate", "weight_decay", "steps") == (1e-3, 10.0, 5_000)
+    assert lit.build_loss().kind == "sigmoid" and "bias -2.71" in lit.source
     assert all(recipe.source for recipe in RECIPES.values())
     assert set(keras_vit.train.list_recipes()) == set(RECIPES)
 

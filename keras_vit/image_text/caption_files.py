@@ -1,0 +1,199 @@
+"""Reads images with captions of a table, of lines of JSON, or of COCO."""
+
+from __future__ import annotations
+
+import csv
+import os
+import pathlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.checks import check_choice
+from keras_vit.data.decode import MAX_PIXELS
+from keras_vit.data.folder import find_problems, report_problems
+from keras_vit.data.pixel_range import warn_of_small_range
+from keras_vit.errors import printable
+from keras_vit.files import read_cell
+from keras_vit.image_text.pairs import PairSet, make_pairs
+from keras_vit.reading import open_text, parse_json, read_json
+
+# Names of columns in use: open_clip's, transformers' and TFDS's.
+IMAGE_NAMES = ("filepath", "file_name", "filename", "image", "file", "path")
+CAPTION_NAMES = ("title", "caption", "text", "captions")
+_DELIMITERS = "\t,;"
+_MAX_JSON = 1 << 30  # bytes; the captions of COCO have 90 MB
+_MAX_LISTED = 20
+Row = tuple[str, str, str]  # where it stands, name of the image, caption
+
+
+def read_captions(
+    path: str | os.PathLike[str],
+    folder: str | os.PathLike[str] | None = None,
+    image_name: str | None = None,
+    caption_name: str | None = None,
+    unreadable: str = "error",
+    check: str = "headers",
+    max_pixels: int = MAX_PIXELS,
+) -> PairSet:
+    """Reads images with captions that a file names.
+
+    The file is a table (`.csv`, `.tsv`) with a line of names of columns, as open_clip reads it;
+    lines of JSON (`.jsonl`), as `metadata.jsonl` of Hugging Face's image folders; or COCO's
+    `captions_*.json`. An image that occurs several times has several captions.
+
+    Args:
+        path: The file, UTF-8.
+        folder: Folder of the images; `None` takes that of the file.
+        image_name: Column or key of the image's path; `None` takes the first of `filepath`,
+            `file_name`, `filename`, `image`, `file` and `path` that is there.
+        caption_name: Column or key of the caption, in JSON also of a list of them; `None` takes the
+            first of `title`, `caption`, `text` and `captions`.
+        unreadable: As for `read_folder`: images that do not exist count as unreadable.
+        check: As for `read_folder`.
+        max_pixels: As for `read_folder`.
+
+    Returns:
+        A `PairSet` in the order of the file, each image with a label of its own.
+
+    Raises:
+        FileNotFoundError: If there is no such file or folder.
+        ValueError: If the file is of another format, lacks a column, has no caption for an image,
+            or images cannot be read. The message lists them.
+    """
+    check_choice("unreadable", unreadable, ("error", "skip"))
+    check_choice("check", check, ("headers", "pixels"))
+    path = pathlib.Path(path)
+    root = path.parent if folder is None else pathlib.Path(folder)
+    for place, exists in ((path, path.is_file()), (root, root.is_dir())):
+        if not exists:
+            kind = "file" if place is path else "folder"
+            raise FileNotFoundError(f"There is no {kind} {printable(place)}.")
+    captions = _by_image(path, _rows(path, image_name, caption_name))
+    files = [os.fspath(root / name) for name in captions]
+    bad = {file: "does not exist" for file in files if not os.path.exists(file)}
+    bad |= find_problems([file for file in files if file not in bad], check, max_pixels)
+    if bad:
+        problems = tuple(f"{file} {problem}" for file, problem in bad.items())
+        report_problems(problems, unreadable, path)
+    kept = {f: each for f, each in zip(files, captions.values(), strict=True) if f not in bad}
+    if not kept:
+        raise ValueError(
+            f"None of the {len(files)} images in {printable(path)} can be read. Their folder is "
+            f"{printable(root)}: pass another as `folder`."
+        )
+    warn_of_small_range([pathlib.Path(file) for file in kept], path)
+    items = np.array(list(kept), object)
+    return make_pairs(os.fspath(path), items, tf.io.read_file, kept.values(), max_pixels)
+
+
+def _rows(path: pathlib.Path, image: str | None, caption: str | None) -> Iterator[Row]:
+    ending = path.suffix.lower()
+    if ending in (".csv", ".tsv"):
+        return _table_rows(path, image, caption)
+    if ending == ".jsonl":
+        return _json_lines(path, image, caption)
+    if ending == ".json":
+        return _coco_rows(path)
+    raise ValueError(
+        f"Captions are read from .csv, .tsv, .jsonl and COCO's .json. Received: {printable(path)}. "
+        "`read_caption_shards` reads tars and TFRecords."
+    )
+
+
+def _table_rows(path: pathlib.Path, image: str | None, caption: str | None) -> Iterator[Row]:
+    try:
+        with open_text(path) as file:
+            delimiter = max(_DELIMITERS, key=file.readline().count)
+            file.seek(0)
+            reader = csv.reader(file, delimiter=delimiter, strict=True)
+            columns = [cell.strip() for cell in next(reader, [])]
+            first = _choose(path, image, IMAGE_NAMES, columns)
+            second = _choose(path, caption, CAPTION_NAMES, columns)
+            for row in reader:
+                if not any(row):
+                    continue
+                if len(row) != len(columns):
+                    raise ValueError(
+                        f"{printable(path)}, line {reader.line_num} has {len(row)} cells, and "
+                        f"{len(columns)} columns. Put captions with a separator in quotes."
+                    )
+                cells = [read_cell(row[columns.index(name)].strip()) for name in (first, second)]
+                yield f"line {reader.line_num}", cells[0], cells[1]
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{printable(path)} is not UTF-8: {error}. Save it as UTF-8.") from error
+    except csv.Error as error:
+        raise ValueError(f"{printable(path)} is no table: {error}.") from error
+
+
+def _json_lines(path: pathlib.Path, image: str | None, caption: str | None) -> Iterator[Row]:
+    try:
+        with open_text(path) as file:
+            for number, line in enumerate(file, 1):
+                if not line.strip():
+                    continue
+                try:
+                    content = parse_json(line)
+                except ValueError as error:
+                    raise ValueError(
+                        f"{printable(path)}, line {number} is not JSON: {error}."
+                    ) from error
+                if not isinstance(content, dict):
+                    raise ValueError(f"{printable(path)}, line {number} is no object of JSON.")
+                name = content[_choose(path, image, IMAGE_NAMES, list(content))]
+                texts = content[_choose(path, caption, CAPTION_NAMES, list(content))]
+                for text in texts if isinstance(texts, list) else [texts]:
+                    yield f"line {number}", name, text
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{printable(path)} is not UTF-8: {error}. Save it as UTF-8.") from error
+
+
+def _coco_rows(path: pathlib.Path) -> Iterator[Row]:
+    content = read_json(path, _MAX_JSON)
+    try:
+        files = {each["id"]: each["file_name"] for each in content["images"]}
+        for number, each in enumerate(content["annotations"]):
+            yield f"annotation {number}", files[each["image_id"]], each["caption"]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{printable(path)} is no file of COCO's captions: it needs `images` with `id` and "
+            f"`file_name`, and `annotations` with `image_id` and `caption` ({error!r:.100})."
+        ) from error
+
+
+def _choose(path: pathlib.Path, given: str | None, usual: Iterable[str], columns: list[str]) -> str:
+    names = tuple(usual) if given is None else (given,)
+    found = next((name for name in names if name in columns), None)
+    if found is None:
+        raise ValueError(
+            f"{printable(path)} has no column {' or '.join(map(printable, names))}. Received: "
+            f"{', '.join(map(printable, columns[:_MAX_LISTED])) or 'none'}. Pass `image_name` and "
+            "`caption_name`."
+        )
+    return found
+
+
+def _by_image(path: pathlib.Path, rows: Iterable[Row]) -> dict[str, list[str]]:
+    """The captions of every image, in the order of the file."""
+    captions: dict[str, list[str]] = {}
+    problems: list[str] = []
+    for place, name, text in rows:
+        if not isinstance(name, str) or not name or "\0" in name:
+            problems.append(f"{place}: no image is named")
+        elif not is_caption(text):
+            problems.append(f"{place}: no caption for {name}")
+        else:
+            captions.setdefault(name, []).append(text.strip())
+    if problems or not captions:
+        lines = [printable(each) for each in problems[:_MAX_LISTED]] or ["no rows"]
+        raise ValueError(
+            f"{printable(path)} has {len(problems) or 1} problems:\n  " + "\n  ".join(lines)
+        )
+    return captions
+
+
+def is_caption(text: Any) -> bool:
+    """Whether something is a text that is not blank."""
+    return isinstance(text, str) and bool(text.strip())

@@ -1,0 +1,208 @@
+"""Reads images with captions from tars of WebDataset and from TFRecords.
+
+Opening a set reads every file once, for the captions and for where the images stand. Training then
+reads the bytes of an image at its place, so that all images are shuffled as a whole, as files are.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import struct
+import tarfile
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.data.decode import MAX_PIXELS
+from keras_vit.data.image_files import IMAGE_ENDINGS
+from keras_vit.errors import printable
+from keras_vit.image_text.caption_files import CAPTION_NAMES, is_caption
+from keras_vit.image_text.pairs import PairSet, make_pairs
+from keras_vit.reading import open_regular, parse_json
+
+_LENGTH = struct.Struct("<Q")  # of a TFRecord; then a checksum of 4 bytes, data, a checksum
+_MAX_CAPTION = 1 << 20  # bytes of a member
+_MAX_RECORD = 1 << 30
+_MAX_LISTED = 20
+
+
+class _Pair(NamedTuple):
+    """Where the bytes of an image or of its record begin, how many there are, and its captions."""
+
+    start: int
+    length: int
+    captions: list[str]
+
+
+def read_caption_shards(
+    files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    image_name: str = "image",
+    caption_name: str = "caption",
+    max_pixels: int = MAX_PIXELS,
+) -> PairSet:
+    """Reads images with captions from tars of WebDataset or from TFRecords on a local disk.
+
+    In a tar, members that differ only after the first dot of their names are a pair:
+    `0001.jpg` and `0001.txt`, or `0001.json` with `caption` or `text`. Pairs without an image or
+    without a caption are an error. Compressed files cannot be read at a place: unpack them first.
+
+    Args:
+        files: A pattern such as `"shards/*.tar"`, whose files are sorted by name, or paths. Names
+            that end in `.tar` are tars, others TFRecords.
+        image_name: Feature of the encoded image in TFRecords.
+        caption_name: Feature of the captions in TFRecords, one or several, in UTF-8.
+        max_pixels: Height times width above which an image is refused when it is read.
+
+    Returns:
+        A `PairSet` in the order of the files, each image with a label of its own.
+
+    Raises:
+        FileNotFoundError: If there are no such files.
+        ValueError: If a file is damaged or compressed, or pairs are incomplete; it lists them.
+    """
+    if isinstance(files, str | os.PathLike):
+        pattern = pathlib.Path(files)
+        found = sorted(pattern.parent.glob(pattern.name))
+    else:
+        found = [pathlib.Path(file) for file in files]
+    if not found:
+        raise FileNotFoundError(f"There are no files {printable(files)}.")
+    are_tars = {file.suffix.lower() == ".tar" for file in found}
+    if len(are_tars) > 1:
+        raise ValueError(
+            f"The files must be all tars, or all TFRecords. Received: {printable(found[0].name)} "
+            "and others."
+        )
+    items: list[str] = []
+    captions: list[list[str]] = []
+    for file in found:
+        changed = os.stat(file).st_mtime_ns  # stored features are of these bytes
+        pairs = _tar_pairs(file) if are_tars == {True} else _record_pairs(
+            file, image_name, caption_name
+        )  # fmt: skip
+        for pair in pairs:
+            items.append(f"{file}:{pair.start}:{pair.length}:{changed}")
+            captions.append(pair.captions)
+    if not items:
+        raise ValueError(f"There are no pairs in the {len(found)} files {printable(files)}.")
+    name = f"{found[0].parent} ({len(found)} files)"
+    load = _read_range if are_tars == {True} else _image_of(image_name)
+    return make_pairs(name, np.array(items, object), load, captions, max_pixels)
+
+
+def _tar_pairs(path: pathlib.Path) -> Iterator[_Pair]:
+    images: dict[str, tuple[int, int]] = {}
+    captions: dict[str, list[str]] = {}
+    try:
+        with open_regular(path) as file, tarfile.open(fileobj=file, mode="r:") as tar:
+            for member in tar:
+                if not member.isreg() or member.issparse():
+                    continue
+                folder, name = os.path.split(member.name)
+                stem, _, ending = name.partition(".")
+                key, ending = os.path.join(folder, stem), f".{ending.lower()}"
+                if ending in IMAGE_ENDINGS:
+                    images[key] = (member.offset_data, member.size)
+                elif ending in (".txt", ".json") and member.size <= _MAX_CAPTION:
+                    content = tar.extractfile(member)
+                    text = b"" if content is None else content.read()
+                    captions.setdefault(key, []).extend(_captions_of(text, ending))
+    except (tarfile.TarError, UnicodeDecodeError, EOFError) as error:
+        raise ValueError(
+            f"{printable(path)} is no tar that can be read ({error!r:.200}). Unpack compressed "
+            "ones first."
+        ) from error
+    problems = [f"{key} has no caption" for key in images if not captions.get(key)]
+    problems += [f"{key} has no image" for key in captions if key not in images]
+    _report(path, problems)
+    for key, (start, length) in images.items():
+        yield _Pair(start, length, captions[key])
+
+
+def _captions_of(content: bytes, ending: str) -> list[str]:
+    """The caption in a member, or none."""
+    text = content.decode("utf-8")
+    if ending == ".txt":
+        return [text.strip()] if is_caption(text) else []
+    try:
+        fields = parse_json(text)
+    except ValueError:
+        return []
+    found = next((fields[k] for k in CAPTION_NAMES if k in fields), "") if fields else ""
+    texts = found if isinstance(found, list) else [found]
+    return [text.strip() for text in texts if is_caption(text)]
+
+
+def _record_pairs(path: pathlib.Path, image: str, caption: str) -> Iterator[_Pair]:
+    problems = []
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        number = position = 0
+        while position < size:
+            header = file.read(_LENGTH.size + 4)
+            length = _LENGTH.unpack(header[:8])[0] if len(header) == 12 else size
+            start, position = position + 12, position + length + 16
+            if position > size or length > _MAX_RECORD:
+                raise ValueError(
+                    f"{printable(path)} is no TFRecord file, is compressed, or is cut off at "
+                    f"record {number}. Unpack compressed ones first."
+                )
+            features = _parse(file.read(length), path, number)
+            file.seek(position)
+            texts = _texts(features, caption)
+            if not texts or len(features[image].bytes_list.value if image in features else ()) != 1:
+                problems.append(
+                    f"record {number} has no {caption if not texts else image}; features: "
+                    f"{', '.join(sorted(features)[:_MAX_LISTED])}"
+                )
+            else:
+                yield _Pair(start, length, texts)
+            number += 1
+    _report(path, problems)
+
+
+def _parse(record: bytes, path: pathlib.Path, number: int) -> Any:
+    try:
+        return tf.train.Example.FromString(record).features.feature
+    except Exception as error:  # of protobuf, of several classes
+        raise ValueError(
+            f"{printable(path)}: record {number} is no `tf.train.Example` ({error!r:.100})."
+        ) from error
+
+
+def _texts(features: Any, name: str) -> list[str]:
+    values = features[name].bytes_list.value if name in features else ()
+    texts = [value.decode("utf-8", "replace") for value in values]
+    return [text.strip() for text in texts if is_caption(text)]
+
+
+def _report(path: pathlib.Path, problems: list[str]) -> None:
+    if not problems:
+        return
+    lines = [printable(each) for each in problems[:_MAX_LISTED]]
+    raise ValueError(
+        f"{printable(path)} has {len(problems)} incomplete pairs:\n  " + "\n  ".join(lines)
+    )
+
+
+def _read_range(item: Any) -> Any:
+    """Reads bytes at their place in a file."""
+
+    def read(item: bytes) -> bytes:
+        path, start, length, _ = os.fsdecode(item).rsplit(":", 3)
+        with open_regular(path) as file:
+            file.seek(int(start))
+            return file.read(int(length))
+
+    return tf.ensure_shape(tf.numpy_function(read, [item], tf.string), ())
+
+
+def _image_of(name: str) -> Any:
+    def load(item: Any) -> Any:
+        description = {name: tf.io.FixedLenFeature((), tf.string)}
+        return tf.io.parse_single_example(_read_range(item), description)[name]
+
+    return load

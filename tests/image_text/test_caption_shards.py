@@ -1,0 +1,83 @@
+import io
+import json
+import tarfile
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_vit.image_text.caption_shards import read_caption_shards
+
+IMAGES = [
+    tf.io.encode_png(np.full((4, 4, 3), value, "uint8")).numpy() for value in range(0, 250, 50)
+]
+
+
+def write_tar(path, members, mode="w"):
+    with tarfile.open(path, mode) as tar:
+        for name, content in members:
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+
+
+def check(pairs, captions):
+    assert pairs.texts() == captions
+    batches = pairs.read((0, len(captions)), None, 0).map(
+        lambda item, label, _: (pairs.load(item), label)
+    )
+    loaded = [image for image, _ in batches.as_numpy_iterator()]
+    assert loaded == IMAGES[: len(captions)]
+
+
+def test_members_of_one_name_in_a_tar_are_a_pair(tmp_path):
+    write_tar(
+        tmp_path / "a-0.tar",
+        [
+            ("d/0.png", IMAGES[0]), ("d/0.txt", b" one\n"), ("d/0.cls", b"3"),
+            ("e/0.json", json.dumps({"caption": "two", "width": 4}).encode()),
+            ("e/0.png", IMAGES[1]),
+        ],
+    )  # fmt: skip
+    write_tar(tmp_path / "a-1.tar", [("9.seg.txt", b"no"), ("9.PNG", IMAGES[2]), ("9.txt", b"3")])
+    with pytest.raises(ValueError, match="incomplete"):
+        write_tar(tmp_path / "b.tar", [("1.png", IMAGES[0]), ("2.txt", b"two")])
+        read_caption_shards(tmp_path / "b.tar")
+    check(read_caption_shards(tmp_path / "a-*.tar"), [("one",), ("two",), ("3",)])
+
+
+def test_records(tmp_path):
+    texts = [[b"one", b"eins"], [b"two"], [b"three"]]
+    for part, rows in enumerate((range(2), range(2, 3))):
+        with tf.io.TFRecordWriter(str(tmp_path / f"{part}.tfrecord")) as writer:
+            for row in rows:
+                writer.write(example(IMAGES[row], texts[row], "text"))
+    pairs = read_caption_shards(tmp_path / "*.tfrecord", caption_name="text")
+    check(pairs, [("one", "eins"), ("two",), ("three",)])
+    with pytest.raises(ValueError, match="record 0 has no caption; features: image, text"):
+        read_caption_shards(tmp_path / "0.tfrecord")
+
+
+def example(image, texts, name):
+    features = {
+        "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[image])),
+        name: tf.train.Feature(bytes_list=tf.train.BytesList(value=texts)),
+    }
+    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+
+
+def test_damaged_and_missing_files_are_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no files"):
+        read_caption_shards(tmp_path / "*.tar")
+    write_tar(tmp_path / "z.tar", [("1.png", IMAGES[0]), ("1.txt", b"a")], "w:gz")
+    with pytest.raises(ValueError, match=r"z\.tar is no tar .* Unpack compressed"):
+        read_caption_shards(tmp_path / "z.tar")
+    (tmp_path / "r.tfrecord").write_bytes(b"x" * 40)
+    with pytest.raises(ValueError, match="no TFRecord file, is compressed, or is cut off"):
+        read_caption_shards(tmp_path / "r.tfrecord")
+    with pytest.raises(ValueError, match="all tars, or all TFRecords"):
+        read_caption_shards([tmp_path / "z.tar", tmp_path / "r.tfrecord"])
+    with tf.io.TFRecordWriter(str(tmp_path / "s.tfrecord")) as writer:
+        writer.write(b"\xff\xff\xff")
+    with pytest.raises(ValueError, match=r"record 0 is no `tf\.train\.Example`"):
+        read_caption_shards(tmp_path / "s.tfrecord")
