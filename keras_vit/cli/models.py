@@ -11,9 +11,15 @@ import numpy as np
 
 from keras_vit.cli.commands import MAX_IMAGES
 from keras_vit.cli.output import complain, say
-from keras_vit.cli.resolve import class_names_of, names_in_data, open_model, resolve_model, task_of
+from keras_vit.cli.resolve import (
+    class_names_of,
+    gives_class_maps,
+    names_in_data,
+    open_model,
+    resolve_model,
+    task_of,
+)
 from keras_vit.export.formats import FORMATS, list_runs
-from keras_vit.models.graph import final_operation
 from keras_vit.train.runs import SEGMENTATION, activation_of, find_exporter, load_run
 
 if TYPE_CHECKING:
@@ -99,13 +105,6 @@ def _export_within_budget(
     tried = ", ".join(FORMATS[to].searched)
     _say_plan(loaded, f"exports as {to} ({tried}), each measured on {images.num_images:,} images")
     say(export_within_budget(loaded, images, output, budget, to, goal))
-
-
-def gives_class_maps(model: keras.Model) -> bool:
-    """Whether a model is a segmenter: other maps, such as a depth, are no classes of pixels."""
-    shape = model.output_shape
-    is_map = isinstance(shape, tuple) and len(shape) == 4 and shape[1:3] == model.input_shape[1:3]
-    return is_map and final_operation(model).name == "logits"
 
 
 def _share(text: str) -> float:

@@ -171,6 +171,18 @@ def test_a_model_that_cannot_be_resized_is_named(folder, capsys):
     assert main([*words, "16"]) == 0  # as it is
 
 
+def test_a_segmenter_of_another_size_says_why_and_what_to_do(folder, capsys):
+    backbone = keras_vit.build_vit(tiny_config(image_size=16, patch_size=8, depth=1, classes=None))
+    keras_vit.segmentation.build_segmenter(backbone, 2, "linear").save("maps.keras")
+    words = ["export", "maps.keras", "--to", "onnx", "--image-size", "32"]
+    assert main(words) == 2
+    assert (
+        "maps.keras cannot take images of 32 x 32 pixels: the decoder of a segmentation model is "
+        "built for the maps of one size, here of 16 x 16 pixels. Leave --image-size out: images of "
+        "any size are resized to the model, or covered by windows with --mode slide."
+    ) in capsys.readouterr().err
+
+
 def test_the_size_of_the_preprocessing_is_printed_and_trained_at(folder, capsys):
     """Positions are for 16 pixels, and stay so in a converted file."""
     config = {"model_args": {"num_heads": 4}, "pretrained_cfg": {"input_size": [3, 32, 24]}}
