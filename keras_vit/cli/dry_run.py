@@ -209,7 +209,7 @@ class Estimate(NamedTuple):
         seconds: The estimate.
         steps: Steps that were timed.
         batch: Their images.
-        validation: Seconds of one validation, in `seconds` for every epoch.
+        validation: Seconds of the first validation, which compiles.
     """
 
     seconds: float
@@ -256,7 +256,7 @@ def estimate_time(
     plan = plan_run(recipe, images.num_images)
     trained_images = plan.epochs * plan.steps * recipe.batch_size
     share = share_of_pixels(recipe.progressive_sizes)
-    seconds, each = timer.first + timer.each * trained_images * share / batch, 0.0
+    seconds, tested = timer.first + timer.each * trained_images * share / batch, 0.0
     if validation is not None:
         part = validation
         limit = (_FIRST_STEPS + _STEPS[0]) * batch
@@ -267,7 +267,9 @@ def estimate_time(
         tester = _TimeSteps()
         model.evaluate(held_out, callbacks=[tester], verbose=0)
         each = tester.each / batch * validation.num_images
-    return Estimate(seconds + each * plan.epochs, len(timer.ends) - 1, batch, each)
+        tested = each + max(tester.first - _FIRST_STEPS * tester.each, 0.0)
+        seconds += each * (plan.epochs - 1) + tested
+    return Estimate(seconds, len(timer.ends) - 1, batch, tested)
 
 
 def _time(

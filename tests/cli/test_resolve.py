@@ -94,6 +94,7 @@ def test_every_command_opens_a_model_in_every_form(form, folder, handed_on, caps
     labels = evaluate_and_predict(model, source.kind, capsys)
     assert main(["train", *TRAIN, "--model", model, "--steps", "2", "--output", "trained"]) == 0
     assert main(["export", model, "--to", "saved_model", "--output", "exported"]) == 0
+    assert "1 export as saved_model in float32, and a check against" in capsys.readouterr().err
     assert main(["verify", "exported/1", model]) == 0
     assert main(["inspect", model, "--output", "report.html"]) == 0
     assert len(handed_on) == 4
