@@ -29,6 +29,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import keras
 import numpy as np
+from machine import require
 
 import keras_vit
 
@@ -47,6 +48,12 @@ FILES = (
     ("openvino", "int8"),
 )
 FORMATS = ("litert", "onnx", "openvino")
+NEEDED = {
+    "litert": ["ai-edge-litert", "ai-edge-quantizer"],
+    "onnx": ["onnxruntime", "tf2onnx"],
+    "openvino": ["openvino", "nncf", "tf2onnx"],
+}
+IMAGES = ("scikit-learn", "scikit-image")
 PHOTOGRAPHS = (
     ("skimage/data", "astronaut.png brick.png camera.png cell.png chelsea.png coffee.png"),
     ("skimage/data", "coins.png color.png grass.png gravel.png hubble_deep_field.jpg ihc.png"),
@@ -255,6 +262,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--formats", nargs="+", default=["litert", "onnx"], choices=FORMATS)
     options = parser.parse_args(arguments)
     formats = options.formats
+    require(*{package for name in formats for package in NEEDED[name]}, *IMAGES)
     for name in options.tasks:
         load, settings = TASKS[name]
         training, (images, labels) = load()

@@ -28,6 +28,7 @@ import tempfile
 import keras
 import numpy as np
 import tensorflow as tf
+from machine import require
 
 import keras_vit
 
@@ -317,6 +318,7 @@ def main():
     )
     parser.add_argument("--write", action="store_true", help=f"rewrite {FILE.name}")
     options = parser.parse_args()
+    require("onnxruntime", "tf2onnx", "ai-edge-litert")
     counts = {name: count() for name, count in GROUPS.items()}
     lines = []
     if FILE.exists():

@@ -35,7 +35,7 @@ import PIL.Image
 import tensorflow as tf
 from contestants.jpeg_readers import BATCH, READERS, SIZE
 from contestants.process import Worker
-from machine import write_row
+from machine import require, write_row
 
 import keras_vit
 from keras_vit.data import Augmentation
@@ -55,6 +55,7 @@ def main():
     parser.add_argument("--source", type=int, nargs=2, default=(375, 500), help="height, width")
     parser.add_argument("--loaders", nargs="+", default=[*CONTESTANTS, *READERS])
     args = parser.parse_args()
+    require("scikit-image", "scikit-learn")
     keras.utils.set_random_seed(0)
     with tempfile.TemporaryDirectory() as folder:
         files = write_images(pathlib.Path(folder), args.images, args.source)

@@ -43,7 +43,7 @@ import numpy as np
 import PIL.Image
 import PIL.ImageDraw
 import tensorflow as tf
-from machine import write_row
+from machine import require, write_row
 from small_data import start_tensorflow, with_error
 
 import keras_vit
@@ -399,6 +399,7 @@ def main():
     if options.plot:
         plot(rows, options.plot)
         return
+    require("scikit-image", "scikit-learn", "keras-hub")
     settings = {"task": options.task, "processor_seconds": options.seconds}
     for name in ("images", "test_images", "batch_size", "rate", "clip_norm"):
         settings[name] = getattr(options, name)

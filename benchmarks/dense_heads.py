@@ -30,7 +30,7 @@ import time
 from typing import Any
 
 import numpy as np
-from machine import write_row
+from machine import require, write_row
 
 SIZE = 64
 SIZES = {"frozen": 112, "scratch": 64}  # of the model
@@ -263,6 +263,7 @@ def main():
     options = parser.parse_args()
     if "frozen" in options.tasks and options.network is None:
         parser.error("the task `frozen` needs --network FOLDER, see scripts/real-network")
+    require("scikit-learn")
     if options.output:
         options.output.parent.mkdir(parents=True, exist_ok=True)
         options.output.touch()

@@ -1,16 +1,33 @@
-"""What a number was measured on."""
+"""What a number was measured on, and the packages that a benchmark needs."""
 
 from __future__ import annotations
 
 import datetime
+import importlib.util
 import json
 import os
 import pathlib
 import platform
+import sys
 
 # What a processor needs for fast products in bfloat16 or 8 bits.
 UNITS = {"amx_tile", "amx_bf16", "amx_int8", "avx512_bf16", "avx512_vnni", "avx_vnni"}
 WIDTHS = {"avx2", "avx512f"}
+# Where the name that is imported is not the name on the package index with underscores.
+IMPORTED = {"scikit-image": "skimage", "scikit-learn": "sklearn"}
+
+
+def require(*packages: str) -> None:
+    """Ends the process if packages are missing, and says how to install them: before any work.
+
+    Args:
+        *packages: Names on the package index.
+    """
+    names = {package: IMPORTED.get(package, package.replace("-", "_")) for package in packages}
+    missing = [package for package in packages if importlib.util.find_spec(names[package]) is None]
+    if missing:
+        text = " ".join(missing)
+        sys.exit(f"{sys.argv[0]} needs {text}, which is not installed: pip install {text}")
 
 
 def describe_machine(cpuinfo: str | os.PathLike = "/proc/cpuinfo") -> dict:

@@ -32,7 +32,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import keras
 import numpy as np
 import tensorflow as tf
-from machine import write_row
+from machine import require, write_row
 
 import keras_vit
 from keras_vit.export.formats import FORMATS
@@ -41,8 +41,12 @@ from keras_vit.export.runners import newest_version
 from keras_vit.export.verify import resize_images, size_of
 
 TRAINED, CALIBRATED, BATCH, PART = 300, 100, 8, 100
-PACKAGES = ("tensorflow", "keras", "ai-edge-litert", "ai-edge-quantizer", "onnxruntime")
-PACKAGES += ("openvino", "nncf")
+PACKAGES = {  # that the rows of a format need
+    "litert": ["ai-edge-litert", "ai-edge-quantizer"],
+    "onnx": ["onnxruntime", "tf2onnx"],
+    "openvino": ["openvino", "nncf", "onnxruntime", "tf2onnx"],
+    "peer": ["ai-edge-litert", "ai-edge-quantizer", "openvino", "nncf", "onnxruntime", "tf2onnx"],
+}
 RUNS = [
     *(("keras", precision) for precision in ("float32", "bfloat16", "float16")),
     *(("keras", precision) for precision in ("int8", "int4", "float8")),
@@ -82,8 +86,10 @@ def find_runner(model, format: str, precision: str, samples, folder: pathlib.Pat
     if not path.exists():
         options = {"calibration": samples} if precision in FORMATS[format].calibrated else {}
         # The table says how far apart they are, whatever it is.
-        options |= {"outputs": OUTPUTS, "tolerance": 10.0}
-        FORMATS[format].export(model, path, precision, **options)
+        options["tolerance"] = 10.0
+        if format != "saved_model":  # which has all outputs
+            options["outputs"] = OUTPUTS
+        FORMATS[format].export(model, path, precision=precision, **options)
     return FORMATS[format].load(newest_version(path)), size_of(path)
 
 
@@ -222,6 +228,13 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", help="such as litert/int8")
     parser.add_argument("--note", default="", help='kept in the rows, such as "before"')
     options = parser.parse_args()
+    runs = [
+        run
+        for run in RUNS
+        if "/".join(run) in (options.only or ["/".join(run)]) and (run[0] != "timm" or options.timm)
+    ]
+    packages = sorted({name for format, _ in runs for name in PACKAGES.get(format, ())})
+    require(*packages)
     options.cache.mkdir(parents=True, exist_ok=True)
     rest, trained = keras_vit.data.read_folder(options.photographs).split(TRAINED)
     _, tested = rest.split(1000)
@@ -237,14 +250,11 @@ def main() -> None:
     lines = options.output.read_text().splitlines() if options.output.exists() else []
     keys = ("photographs", "format", "precision", "note")
     done = {tuple(row[key] for key in keys) for row in map(json.loads, lines)}
-    versions = {name: importlib.metadata.version(name) for name in PACKAGES}
-    for format, precision in RUNS:
-        name = f"{format}/{precision}"
+    names = ("tensorflow", "keras", *packages)
+    versions = {name: importlib.metadata.version(name) for name in names}
+    for format, precision in runs:
         key = dict(zip(keys, (options.name, format, precision, options.note), strict=True))
-        is_left_out = name not in (options.only or [name]) or (
-            format == "timm" and not options.timm
-        )
-        if is_left_out or tuple(key.values()) in done:
+        if tuple(key.values()) in done:
             continue
         model = classify(options.network, trained, options.cache)  # as Keras changes it in place
         folder = options.cache / f"{format}-{precision}-{options.note}"

@@ -26,7 +26,7 @@ import statistics
 import time
 import warnings
 
-from machine import write_row
+from machine import require, write_row
 
 FOLDS, SEED = 5, 0
 STEPS = 5_000  # of scikit-learn at most: its 100 are not enough for large values of C
@@ -140,6 +140,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--output", type=pathlib.Path)
     args = parser.parse_args()
+    require("scikit-learn")
     import numpy
     import scipy
     import sklearn

@@ -26,7 +26,7 @@ import statistics
 import time
 
 import numpy as np
-from machine import write_row
+from machine import require, write_row
 
 GLOBAL = (2, 5, 8, 11)
 # Name: image size, options of the network, whether it runs as in training.
@@ -189,6 +189,7 @@ def main() -> None:
     if not options.show:
         if options.folder is None:
             parser.error("needs the folder of scripts/real-network, or --show FILE")
+        require("scikit-learn")
         there = {row["name"] for row in written()}
         names = [name for name in options.only if name not in there]
         measure(options.folder, options.count, options.rounds, names, options.output)

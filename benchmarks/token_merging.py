@@ -18,7 +18,7 @@ import statistics
 import tempfile
 import time
 
-from machine import describe_machine
+from machine import describe_machine, require
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 CASES = (("vit_s16", 224), ("vit_s16", 384), ("vit_b16", 224), ("vit_b16", 384))
@@ -171,6 +171,7 @@ def main():
         with open(options.show) as file:
             rows = [row for row in map(json.loads, file) if row.get("what") != "machine"]
     else:
+        require("onnxruntime", "tf2onnx")
         rows = []
         for case in options.models:
             name, size = case.split("@")

@@ -16,13 +16,16 @@ import json
 import os
 import time
 
+from machine import require
+
+require("jax", "jaxlib")
 os.environ["KERAS_BACKEND"] = "jax"
 
-import jax
-import jax.numpy as jnp
-import keras
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+import keras  # noqa: E402
 
-import keras_vit
+import keras_vit  # noqa: E402
 
 
 def compiled_memory(model, batch_size):

@@ -13,6 +13,7 @@ each exported file from the model's by about as much. Takes 75 s of processor ti
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import pathlib
 
 import keras
@@ -20,6 +21,7 @@ import numpy as np
 
 import keras_vit
 
+NEEDED = {"onnxruntime": "onnxruntime", "safetensors": "safetensors", "sklearn": "scikit-learn"}
 SIZE = (224, 224)
 MEAN, STD = np.float32([0.485, 0.456, 0.406]), np.float32([0.229, 0.224, 0.225])
 
@@ -112,6 +114,9 @@ def main(arguments=None):
     parser.add_argument("--output", type=pathlib.Path, help="folder to export to")
     parser.add_argument("--picture", type=pathlib.Path, help="where to draw the maps")
     options = parser.parse_args(arguments)
+    missing = [name for module, name in NEEDED.items() if not importlib.util.find_spec(module)]
+    if missing:
+        parser.error(f"packages are missing: pip install {' '.join(missing)}")
     model = build(options.folder)
     load_decoder(model, options.folder / "decoder.safetensors")
     pixels = photographs()

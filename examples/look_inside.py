@@ -13,6 +13,7 @@ Collins (NASA), Chelsea (Stefan van der Walt), coffee (Rachel Michetti), a Falco
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import pathlib
 
 import keras
@@ -122,6 +123,8 @@ def main(arguments=None):
         images = gallery = np.random.default_rng(0).uniform(0, 255, (4, 56, 56, 3)).round()
     elif options.model is None:
         parser.error("name a model, as in the first lines of this file")
+    elif importlib.util.find_spec("skimage") is None:
+        parser.error("the photographs need scikit-image: pip install scikit-image")
     else:
         images, gallery = read_photographs(SHOWN, 518), read_photographs(SHOWN + MORE, 448)
         large, small = load(options.model, 518), load(options.model, 224)

@@ -19,8 +19,9 @@ class Progress:
     """Prints how far a task is, how long it has taken and how long the rest will take.
 
     A context manager. A thread prints the first line after five seconds, further ones when another
-    half of the time has passed, at least every minute: also while one long step runs. A task within
-    another prints no lines of its own; what it does stands in those of the other.
+    half of the time has passed, at least every minute: also while one long step runs, and when the
+    first of several units is done, from which the time left is known. A task within another prints
+    no lines of its own; what it does stands in those of the other.
 
     Args:
         task: What is done, such as `"features of photos"`.
@@ -28,6 +29,7 @@ class Progress:
         unit: Name of the units.
         verbose: Whether lines are printed; `KERAS_VIT_PROGRESS=0` turns all off.
         done: Units that were done before.
+        plan: What will be done, with how many units and which memory; printed at the start.
 
     Example:
 
@@ -42,9 +44,10 @@ class Progress:
         unit: str = "files",
         verbose: bool | int = True,
         done: int = 0,
+        plan: str = "",
     ) -> None:
         self.task, self.total, self.unit, self.verbose = task, total, unit, verbose
-        self.done, self.doing = done, ""
+        self.done, self.doing, self.plan = done, "", plan
         self.inner: Progress | None = None
         self._before, self._is_even = done, True
         self._start = time.monotonic()
@@ -58,6 +61,8 @@ class Progress:
         elif self.verbose and os.environ.get("KERAS_VIT_PROGRESS") != "0":
             self._thread = threading.Thread(target=self._print_lines, daemon=True)
             self._thread.start()
+            if self.plan:
+                _print(printable(f"{self.task}: {self.plan}"))
         tasks.append(self)
         return self
 
@@ -77,7 +82,10 @@ class Progress:
 
     def update(self, done: int, doing: str = "") -> None:
         """Reports how many units are done, and what comes now."""
+        is_first = self._is_even and self.done == self._before < done
         self.done, self.doing = done, doing
+        if is_first and self._thread and time.monotonic() - self._start >= _FIRST:
+            _print(self.line())
 
     def step(self, doing: str) -> None:
         """Reports the next of some steps, which take unlike times; the one before is done."""
@@ -108,8 +116,12 @@ class Progress:
     def _print_lines(self) -> None:
         wait = _FIRST
         while not self._end.wait(wait):
-            print(self.line(), file=sys.stderr, flush=True)
+            _print(self.line())
             wait = min(_LONGEST, max(_FIRST, (time.monotonic() - self._start) / 2))
+
+
+def _print(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def duration_text(seconds: float) -> str:

@@ -39,6 +39,24 @@ def test_lines_say_how_far_a_task_is_and_how_long_the_rest_takes(monkeypatch):
     assert progress.line() == "a\\x1bb: 0 candidates, 0 seconds so far"
 
 
+def test_a_plan_comes_first_and_the_time_left_after_the_first_unit(capsys, monkeypatch):
+    monkeypatch.delenv("KERAS_VIT_PROGRESS", raising=False)
+    with Progress("search", 3, "candidates", plan="3 candidates") as progress:
+        progress.update(0, "float32")
+        progress.update(1, "int8")  # at once: no line
+        assert capsys.readouterr().err == "search: 3 candidates\n"
+    with Progress("search", 3, "candidates") as progress:
+        progress.update(0, "float32")
+        progress._start -= 30
+        progress.update(1, "int8")
+        expected = "search: 1 of 3 candidates, now int8, 30 seconds so far, about 60 seconds left\n"
+        assert capsys.readouterr().err == expected
+        progress.update(2, "int4")
+        assert not capsys.readouterr().err
+    with Progress("a", 1, verbose=False, plan="x"):
+        assert not capsys.readouterr().err
+
+
 def test_steps_of_unlike_times_have_no_time_left(capsys):
     progress = Progress("export", 3, "steps")
     for number, name in enumerate(("converting", "writing", "checking")):

@@ -209,21 +209,37 @@ class Estimate(NamedTuple):
         seconds: The estimate.
         steps: Steps that were timed.
         batch: Their images.
+        validation: Seconds of the first validation, which compiles.
     """
 
     seconds: float
     steps: int
     batch: int
+    validation: float = 0.0
 
 
 def estimate_time(
-    model: Model, recipe: Recipe, images: ImageSet, validation: ImageSet | None, seed: int
+    model: Model,
+    recipe: Recipe,
+    images: ImageSet,
+    validation: ImageSet | None,
+    seed: int,
+    macs: float = _MACS,
 ) -> Estimate:
-    """Estimates the duration of a run from its steps after the first ones, which train."""
+    """Estimates the duration of a run from its steps after the first ones, which train.
+
+    Args:
+        model: The model to train.
+        recipe: The recipe.
+        images: Training images.
+        validation: Validation images.
+        seed: Seed of the run.
+        macs: Multiply-accumulates of a timed step at most, which decide its images.
+    """
     from keras_vit.data.batches import eval_batches, train_batches  # TensorFlow
 
     compile_for(model, recipe, images)
-    affordable = max(1, int(_MACS / count_training_macs(model)))
+    affordable = max(1, int(min(_MACS, macs) / count_training_macs(model)))
     replicas = model.distribute_strategy.num_replicas_in_sync
     batch = max(replicas, min(recipe.batch_size, affordable) // replicas * replicas)
     steps = _FIRST_STEPS + _STEPS[1]
@@ -240,7 +256,7 @@ def estimate_time(
     plan = plan_run(recipe, images.num_images)
     trained_images = plan.epochs * plan.steps * recipe.batch_size
     share = share_of_pixels(recipe.progressive_sizes)
-    seconds = timer.first + timer.each * trained_images * share / batch
+    seconds, tested = timer.first + timer.each * trained_images * share / batch, 0.0
     if validation is not None:
         part = validation
         limit = (_FIRST_STEPS + _STEPS[0]) * batch
@@ -250,14 +266,16 @@ def estimate_time(
             held_out = eval_batches(part, model, batch, **options)
         tester = _TimeSteps()
         model.evaluate(held_out, callbacks=[tester], verbose=0)
-        seconds += tester.each / batch * validation.num_images * plan.epochs
-    return Estimate(seconds, len(timer.ends) - 1, batch)
+        each = tester.each / batch * validation.num_images
+        tested = each + max(tester.first - _FIRST_STEPS * tester.each, 0.0)
+        seconds += each * (plan.epochs - 1) + tested
+    return Estimate(seconds, len(timer.ends) - 1, batch, tested)
 
 
 def _time(
     model: Model, recipe: Recipe, images: ImageSet, validation: ImageSet | None, seed: int
 ) -> str:
-    seconds, steps, batch = estimate_time(model, recipe, images, validation, seed)
+    seconds, steps, batch, _ = estimate_time(model, recipe, images, validation, seed)
     text = f"about {duration_text(seconds)} here, from {steps} steps of {batch} images"
     if batch == recipe.batch_size:
         return text

@@ -11,9 +11,15 @@ import numpy as np
 
 from keras_vit.cli.commands import MAX_IMAGES
 from keras_vit.cli.output import complain, say
-from keras_vit.cli.resolve import class_names_of, names_in_data, open_model, resolve_model, task_of
-from keras_vit.export.formats import FORMATS, list_runs
-from keras_vit.models.graph import final_operation
+from keras_vit.cli.resolve import (
+    class_names_of,
+    gives_class_maps,
+    names_in_data,
+    open_model,
+    resolve_model,
+    task_of,
+)
+from keras_vit.export.formats import FORMATS
 from keras_vit.train.runs import SEGMENTATION, activation_of, find_exporter, load_run
 
 if TYPE_CHECKING:
@@ -69,7 +75,10 @@ def export_model(
         options["images"] = _read_some(images, loaded, unreadable)
         if precision in FORMATS[to].calibrated:
             options["calibration"] = options["images"]
-    _say_plan(loaded, f"export as {to} in {precision or 'float32'}, and a check against the model")
+    from keras_vit.export.search import describe_plan
+
+    what = f"1 export as {to} in {precision or 'float32'}, and a check against the model"
+    complain(f"{describe_plan(loaded, what)}.")
     say(find_exporter(to, task)(loaded, output, **options))
 
 
@@ -96,16 +105,7 @@ def _export_within_budget(
     images = open_images(
         data, None, None if data.startswith("tfds:") else names, unreadable, "test"
     )
-    tried = ", ".join(FORMATS[to].searched)
-    _say_plan(loaded, f"exports as {to} ({tried}), each measured on {images.num_images:,} images")
     say(export_within_budget(loaded, images, output, budget, to, goal))
-
-
-def gives_class_maps(model: keras.Model) -> bool:
-    """Whether a model is a segmenter: other maps, such as a depth, are no classes of pixels."""
-    shape = model.output_shape
-    is_map = isinstance(shape, tuple) and len(shape) == 4 and shape[1:3] == model.input_shape[1:3]
-    return is_map and final_operation(model).name == "logits"
 
 
 def _share(text: str) -> float:
@@ -156,15 +156,7 @@ def optimize_model(
     pixels = _read_some(images, loaded, unreadable) if images else None
     activation = _activation(model)
     limits = (batch, precisions, min_agreement)
-    runs = [f"{runtime} in {each}" for _, each, runtime in list_runs() if each in precisions]
-    _say_plan(loaded, f"{', '.join(runs)}: exported if installed, checked, and timed in turns")
     say(optimize(loaded, pixels, *limits, output=output, activation=activation))
-
-
-def _say_plan(model: keras.Model, what: str) -> None:
-    """Prints the model, the shape of its images and what will be done, to standard error."""
-    shape = " x ".join(map(str, model.inputs[0].shape[1:]))
-    complain(f"{model.name}, {model.count_params():,} parameters, inputs of {shape}: {what}.")
 
 
 def _activation(model: str) -> str | None:

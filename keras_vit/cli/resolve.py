@@ -19,6 +19,7 @@ from keras_vit.cli.run_settings import CHECKPOINT_FORMS, MODEL_FORMS
 from keras_vit.create import create_model
 from keras_vit.hub.addresses import is_address
 from keras_vit.hub.catalog import fetch_weights, hub_advice, list_weights
+from keras_vit.models.graph import final_operation
 from keras_vit.models.resizing import resize_model
 from keras_vit.pretrained import pretrained_of_size
 from keras_vit.reading import read_text
@@ -114,7 +115,23 @@ def _resized(model: keras.Model, name: str, image_size: tuple[int, int] | None) 
         return resize_model(model, image_size)
     except ValueError as error:
         size = " x ".join(map(str, image_size))
-        raise ValueError(f"{name} cannot take images of {size} pixels. {error}") from error
+        text = f"{name} cannot take images of {size} pixels"
+        if not gives_class_maps(model):
+            raise ValueError(f"{text}. {error}") from error
+        own = " x ".join(map(str, model.input_shape[1:3]))
+        raise ValueError(
+            f"{text}: the decoder of a segmentation model is built for the maps of one size, here "
+            f"of {own} pixels. Leave --image-size out: images of any size are resized to the "
+            "model, or covered by windows with --mode slide. For another size, train one: "
+            "`keras-vit segment train --image-size PIXELS`."
+        ) from error
+
+
+def gives_class_maps(model: keras.Model) -> bool:
+    """Whether a model is a segmenter: other maps, such as a depth, are no classes of pixels."""
+    shape = model.output_shape
+    is_map = isinstance(shape, tuple) and len(shape) == 4 and shape[1:3] == model.input_shape[1:3]
+    return is_map and final_operation(model).name == "logits"
 
 
 def find_checkpoint(name: str, rehash: bool = False, download: bool = True) -> pathlib.Path:

@@ -1,14 +1,19 @@
 """The time limit of `keras-vit train`: fewer steps or smaller images, where the first steps say so.
 
-Only the plan that `--recipe auto` makes for a trained network is shortened.
+Only the plan that `--recipe auto` makes for a trained network is shortened. While it trains, the
+learning rate follows the clock where steps take longer than estimated, and training ends in time.
 """
 
 from __future__ import annotations
 
 import pathlib
+import time
 from collections.abc import Callable
 
+import keras
+
 from keras_vit.cli.dry_run import estimate_time
+from keras_vit.cli.output import complain
 from keras_vit.cli.plan import RunPlan
 from keras_vit.cli.run_settings import AUTO
 from keras_vit.config import ViTConfig
@@ -16,46 +21,115 @@ from keras_vit.evaluate.counting import count_training_macs
 from keras_vit.progress import Progress, duration_text
 from keras_vit.runtime.model import Model
 from keras_vit.train.hyperparameters import Recipe
+from keras_vit.train.new_head import scope_of
 from keras_vit.train.run_folder import read_config
+from keras_vit.train.schedules import Paced
 
 _LEAST_STEPS = 100  # before images become smaller
 _SHARES = (0.75, 0.5)  # of the height and width
 _SLOW = 2e9  # multiply-accumulates a second that any machine reaches: such a run is not timed
+# Of a timed step, for each second of the limit: the estimate takes a sixth of it on two cores.
+_TIMED = 4e8
 
 
-def fit_into_time(plan: RunPlan, make: Callable[[Recipe], Model], verbose: bool = True) -> Recipe:
-    """The recipe of a plan, shortened to end within `--minutes`; its source says what and why.
+class KeepTime(keras.callbacks.Callback):
+    """Ends training in time: the learning rate follows the clock where steps are too slow.
 
-    A run that continues keeps what it began with.
+    The time of the first step, which compiles, and of validation does not count as progress. The
+    last validation is within the time. It stands before `ResumeTraining`.
+
+    Args:
+        deadline: When training has to have ended, in seconds of `time.monotonic`.
+        steps: Steps of the recipe.
+        validation: Seconds of a validation, before the first is measured.
+    """
+
+    def __init__(self, deadline: float, steps: int, validation: float = 0.0):
+        super().__init__()
+        self.deadline, self.steps, self.validation = deadline, steps, validation
+        self._epochs = 0
+        self._first: int | None = None  # step that ended first
+        self._trained = self._now = 0.0  # seconds of steps after it, and when it last ended
+
+    def on_train_begin(self, logs: dict[str, float] | None = None) -> None:
+        self._optimizer = getattr(self.model.optimizer, "inner_optimizer", self.model.optimizer)
+        schedule = self._optimizer.get_config()["learning_rate"]
+        with scope_of(self.model):
+            self._paced = Paced(keras.saving.deserialize_keras_object(schedule))
+        self._optimizer.learning_rate = self._paced
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
+        self._epochs = self.params["epochs"] - epoch
+        self._now = time.monotonic()
+
+    def on_test_begin(self, logs: dict[str, float] | None = None) -> None:
+        self._tested = time.monotonic()
+
+    def on_test_end(self, logs: dict[str, float] | None = None) -> None:
+        self.validation = time.monotonic() - self._tested
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
+        before, self._now = self._now, time.monotonic()
+        done = int(self._optimizer.iterations)
+        if self._first is None:
+            self._first = done
+            return
+        self._trained += self._now - before
+        left = self.deadline - self._now - self.validation * self._epochs
+        share = self._trained / (self._trained + left) if left > 0 else 1.0
+        self._paced.pace.assign(self._first + share * (self.steps - self._first))
+        if share == 1 and done < self.steps:
+            self.model.stop_training = True
+            complain(
+                f"--minutes: training ends after {done:,} of {self.steps:,} steps, because they "
+                "took longer than estimated; the learning rate was lowered in time."
+            )
+
+
+def fit_into_time(
+    plan: RunPlan, make: Callable[[Recipe], Model], start: float, verbose: bool = True
+) -> tuple[Recipe, list[KeepTime]]:
+    """The recipe of a plan, shortened to end within `--minutes`, and what ends it in time.
+
+    The source of the recipe says what was changed and why. A run that continues keeps what it
+    began with, and has the time anew. Runs that any machine ends in time have no callback.
 
     Args:
         plan: The plan.
         make: Makes the model to train by a recipe. Its first steps are timed, which train it.
+        start: When the command started, in seconds of `time.monotonic`.
         verbose: Whether to print that steps are timed.
     """
     recipe, run = plan.recipe, plan.run
     if run.recipe != AUTO or run.minutes is None or not plan.is_pretrained or recipe.steps is None:
-        return recipe
+        return recipe, []
+    limit = 60 * run.minutes
+    deadline = start + limit
     before = read_config(pathlib.Path(run.output)).get("plan", {})
     if before.get("source", "").startswith(recipe.source):
         names = ("source", "steps", "warmup_steps", "image_size")
-        return recipe.replace(**{name: before[name] for name in names})
+        recipe = recipe.replace(**{name: before[name] for name in names})
+        return recipe, [KeepTime(deadline, before["steps"])]
     model, images = make(recipe), plan.data.training
-    limit = 60 * run.minutes
     if count_training_macs(model) * recipe.steps * recipe.batch_size < _SLOW * limit:
-        return recipe
-    with Progress("first steps, to estimate the time", None, verbose=verbose):
-        found = estimate_time(model, recipe, images, plan.data.validation, run.seed)
-    shorter = shorten(recipe, found.seconds, limit, _sizes(model))
+        return recipe, []
+    with Progress("first steps, to estimate the time", None, "steps", verbose):
+        settings = recipe, images, plan.data.validation, run.seed, _TIMED * limit
+        found = estimate_time(model, *settings)
+    left = max(deadline - time.monotonic(), 1.0)
+    sizes = _sizes(model)
+    shorter = shorten(recipe, found.seconds, left, sizes)
+    share = dict(sizes).get(shorter.image_size or 0, 1.0)
+    keeping = [KeepTime(deadline, shorter.steps or 0, found.validation * share)]
     if shorter == recipe:
-        return recipe
+        return recipe, keeping
     old = model.input_shape[1]
     reason = (
         f"; {shorter.steps:,} steps at {shorter.image_size or old} pixels, because "
         f"{recipe.steps:,} at {old} take about {duration_text(found.seconds)} here, and --minutes "
         f"is {run.minutes:g}"
     )
-    return shorter.replace(source=recipe.source + reason)
+    return shorter.replace(source=recipe.source + reason), keeping
 
 
 def _sizes(model: Model) -> list[tuple[int, float]]:

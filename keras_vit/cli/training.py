@@ -69,6 +69,7 @@ def train_model(
     **flags: Any,
 ) -> None:
     """Trains a model on images by a recipe; the same command continues an interrupted run."""
+    begin = time.monotonic()
     if dry_run and find_learning_rate:
         raise ValueError("Pass --dry-run or --find-learning-rate, not both: both train the model.")
     settings = split_settings(read_settings(config) if config else {}, flags)
@@ -84,7 +85,7 @@ def train_model(
     plan = dataclasses.replace(plan, recipe=recipe)
     report = getattr(model, "load_report", None)
     is_trial = dry_run or find_learning_rate or preview is not None
-    planned = model
+    planned, keeping = model, []
     if plan.is_pretrained:
 
         def make(recipe: Recipe) -> Model:
@@ -94,7 +95,7 @@ def train_model(
                 add_lora(made, recipe.lora_rank, recipe.lora_targets)
             return made
 
-        recipe = fit_into_time(plan, make, not quiet)
+        recipe, keeping = fit_into_time(plan, make, begin, not quiet)
         plan, planned = dataclasses.replace(plan, recipe=recipe), make(recipe)
     if not quiet:
         tested = plan.data.transfer_test or plan.data.final_test
@@ -119,7 +120,7 @@ def train_model(
         if plan.data.transfer_test is not None:
             fitted, results = _transfer(model, plan, shown)
         else:
-            fitted = _fit(model, plan, shown)
+            fitted = _fit(model, plan, shown, keeping)
             results = {name: values[-1] for name, values in fitted.history.history.items()}
         predictions = None
         if plan.data.held_out is not None:
@@ -265,11 +266,13 @@ def predict_files(
         say("  ".join(map(printable, [path, *texts])))
 
 
-def _fit(model: Model, plan: RunPlan, shown: Progress) -> TrainingResult:
+def _fit(
+    model: Model, plan: RunPlan, shown: Progress, keeping: Sequence[keras.callbacks.Callback]
+) -> TrainingResult:
     folder, held_out = pathlib.Path(plan.run.output), plan.data.validation
     writing = callbacks_of(folder, held_out is not None, plan.run.tensorboard, plan.run.task)
     options: dict[str, Any] = {"seed": plan.run.seed, "folder": folder / STATES}
-    options |= {"callbacks": [*shown.callbacks, *writing], "verbose": shown.verbose}
+    options |= {"callbacks": [*keeping, *shown.callbacks, *writing], "verbose": shown.verbose}
     train = fine_tune if plan.recipe.lora_rank else pretrain  # whose model is as planned
     return train(model, plan.data.training, plan.recipe, held_out, **options)
 

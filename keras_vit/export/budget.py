@@ -27,7 +27,7 @@ from keras_vit.export.inference import Inference, prepare
 from keras_vit.export.litert import layers_of_part_blocks, litert_errors
 from keras_vit.export.litert_int8 import part_of_name, worst_first
 from keras_vit.export.runners import Runner
-from keras_vit.export.search import Candidate, Search
+from keras_vit.export.search import Candidate, Search, describe_search
 from keras_vit.export.serving import library_versions
 from keras_vit.files import write_atomically
 from keras_vit.intervals import drop_interval, wilson_interval
@@ -170,7 +170,12 @@ def export_within_budget(
     batches = _read_batches(images, inference)
     precisions = [each for each in FORMATS[to].searched if each != "int4" or _has_int4(model)]
     task = f"{to} within a budget of {budget:.2%}"
-    progress = Progress(task, len(precisions), "candidates", verbose)
+    found = [Candidate(to, precision) for precision in precisions]
+    what = f"exported and measured on {images.num_images:,} images"
+    if to == "litert":
+        what += ", then int8 with layers in float where it exceeds the budget"
+    plan = describe_search(model, found, what)
+    progress = Progress(task, len(found), "candidates", verbose, plan=plan)
     answers: dict[Candidate, _Answers] = {}
 
     def measure(candidate: Candidate, runner: Runner) -> None:
@@ -188,8 +193,8 @@ def export_within_budget(
         before = _answers(inference.run, batches, inference)
         pixels = next(batches.as_numpy_iterator())[0][:1]
         search = Search(model, pathlib.Path(folder), pixels, measure, samples, progress, **options)
-        for precision in precisions:
-            search.add(Candidate(to, precision))
+        for candidate in found:
+            search.add(candidate)
         if to == "litert" and _needs_float_layers(search.candidates, budget, goal):
             progress.total = None  # as many as the search of layers needs
             progress.update(progress.done, "errors of all layers")

@@ -19,7 +19,7 @@ from keras_vit.errors import ExportMismatchError
 from keras_vit.export.formats import PRECISIONS, RUNTIMES, list_runs
 from keras_vit.export.inference import check_model, prepare
 from keras_vit.export.runners import Runner
-from keras_vit.export.search import Candidate, Search, table
+from keras_vit.export.search import Candidate, Search, describe_search, table
 from keras_vit.export.verify import Images, compare, expected_outputs, verification_images
 from keras_vit.files import write_atomically
 from keras_vit.progress import Progress
@@ -150,7 +150,9 @@ def optimize(
         if candidate.precision == "int8" and images is None:
             candidate.problem = "int8 is calibrated with `images`"
     possible = [candidate for candidate in candidates if candidate.problem is None]
-    progress = Progress("fastest runtime", len(possible), "candidates", verbose)
+    what = f"exported if installed, compared on {len(pixels)} images, and timed in turns at the end"
+    plan = describe_search(model, possible, what)
+    progress = Progress("fastest runtime", len(possible), "candidates", verbose, plan=plan)
     search = Search(model, folder, pixels[:batch_size], measure, list(pixels), progress, **options)
     try:
         with progress:

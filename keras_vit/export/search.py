@@ -23,6 +23,8 @@ from keras_vit.runtime.processors import memory_bytes
 from keras_vit.runtime.xla_checks import ChangesMeaningError, accept_all, check_graph
 
 _CONSTANTS_GROWTH = 60  # memory of an export of constant weights over their bytes (50 measured)
+# Memory of other exports: of the libraries, and over the bytes of the weights in float32.
+_LIBRARIES, _EXPORT_GROWTH = 1e9, 10
 _PAUSE = 0.1  # seconds: OpenVINO had 0.6 of its speed 20 ms after ONNX Runtime, all of it after 100
 _HEADINGS = ("runtime", "precision", "images/s", "top-1", "difference", "MiB", "start s", "")
 
@@ -204,6 +206,28 @@ class Search:
         needed = _CONSTANTS_GROWTH * 2 * self._model.count_params()  # in half precision
         if needed > memory_bytes() / 2:
             raise ValueError(f"constant weights may take {needed / 1e9:.0f} GB of memory")
+
+
+def describe_plan(model: keras.Model, what: str) -> str:
+    """What an export or a search will do, and the memory that it takes, in words.
+
+    Args:
+        model: The model.
+        what: What will be done with it.
+    """
+    shape = " x ".join(map(str, model.inputs[0].shape[1:]))
+    memory = _LIBRARIES + _EXPORT_GROWTH * 4 * model.count_params()
+    return (
+        f"{model.name}, {model.count_params():,} parameters, inputs of {shape}; {what}; about "
+        f"{memory / 2**30:.1f} GiB of memory"
+    )
+
+
+def describe_search(model: keras.Model, candidates: Sequence[Candidate], what: str) -> str:
+    """The plan of a search, which says how many candidates it tries, and what it does with each."""
+    labels = ", ".join(candidate.label for candidate in candidates)
+    each = f"{len(candidates)} candidates ({labels}), each {what}"
+    return f"{describe_plan(model, each)}; the time left is known after the first"
 
 
 def time_in_turns(

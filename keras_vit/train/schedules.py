@@ -1,4 +1,4 @@
-"""Learning rate schedules with linear warm-up: cosine, linear and staircase."""
+"""Learning rate schedules with linear warm-up, and one that follows a time limit."""
 
 from __future__ import annotations
 
@@ -39,6 +39,32 @@ class WarmUp(schedules.LearningRateSchedule):
     def from_config(cls, config: dict[str, Any]) -> WarmUp:
         schedule = keras.saving.deserialize_keras_object(config["schedule"])
         return cls(schedule, config["steps"])
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class Paced(schedules.LearningRateSchedule):
+    """A schedule that training with a time limit moves forward where steps take too long.
+
+    The learning rate of step `t` is `schedule(max(t, pace))`. The variable `pace`, at first 0, is
+    not saved.
+
+    Args:
+        schedule: A `keras.optimizers.schedules.LearningRateSchedule`.
+    """
+
+    def __init__(self, schedule: schedules.LearningRateSchedule):
+        self.schedule = schedule
+        self.pace = keras.Variable(0.0, trainable=False, name="pace")
+
+    def __call__(self, step: keras.KerasTensor) -> keras.KerasTensor:
+        return self.schedule(keras.ops.maximum(keras.ops.cast(step, "float32"), self.pace))
+
+    def get_config(self) -> dict[str, Any]:
+        return {"schedule": keras.saving.serialize_keras_object(self.schedule)}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Paced:
+        return cls(keras.saving.deserialize_keras_object(config["schedule"]))
 
 
 def cosine(

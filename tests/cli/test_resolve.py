@@ -94,6 +94,7 @@ def test_every_command_opens_a_model_in_every_form(form, folder, handed_on, caps
     labels = evaluate_and_predict(model, source.kind, capsys)
     assert main(["train", *TRAIN, "--model", model, "--steps", "2", "--output", "trained"]) == 0
     assert main(["export", model, "--to", "saved_model", "--output", "exported"]) == 0
+    assert "1 export as saved_model in float32, and a check against" in capsys.readouterr().err
     assert main(["verify", "exported/1", model]) == 0
     assert main(["inspect", model, "--output", "report.html"]) == 0
     assert len(handed_on) == 4
@@ -169,6 +170,18 @@ def test_a_model_that_cannot_be_resized_is_named(folder, capsys):
     expected = "nested.keras cannot take images of 32 x 32 pixels. Only models of this package can"
     assert expected in capsys.readouterr().err
     assert main([*words, "16"]) == 0  # as it is
+
+
+def test_a_segmenter_of_another_size_says_why_and_what_to_do(folder, capsys):
+    backbone = keras_vit.build_vit(tiny_config(image_size=16, patch_size=8, depth=1, classes=None))
+    keras_vit.segmentation.build_segmenter(backbone, 2, "linear").save("maps.keras")
+    words = ["export", "maps.keras", "--to", "onnx", "--image-size", "32"]
+    assert main(words) == 2
+    assert (
+        "maps.keras cannot take images of 32 x 32 pixels: the decoder of a segmentation model is "
+        "built for the maps of one size, here of 16 x 16 pixels. Leave --image-size out: images of "
+        "any size are resized to the model, or covered by windows with --mode slide."
+    ) in capsys.readouterr().err
 
 
 def test_the_size_of_the_preprocessing_is_printed_and_trained_at(folder, capsys):

@@ -206,7 +206,12 @@ def test_the_command_measures_a_real_file(
     assert main([*words, "--precision", "int8"]) == 2
     assert "leave `--precision`" in capsys.readouterr().err
     assert main([*words, "--budget", "2.5%"]) == 0
-    printed = capsys.readouterr().out
+    printed, said = capsys.readouterr()
+    tried = ", ".join(f"{to} in {each}" for each in FORMATS[to].searched if each != "int4")
+    assert said.startswith(f"{to} within a budget of 2.50%: {model.name}, ")
+    if "int4" not in said:
+        assert f" candidates ({tried}), each exported and measured on {COUNT - 8} images" in said
+    assert "GiB of memory; the time left is known after the first" in said
     figures = json.loads((tmp_path / "shipped/budget.json").read_text())
     assert figures["drop"] <= 0.025 and figures["bytes"] < share * figures["float32_bytes"]
     assert figures["images"] == COUNT - 8 and "accuracy before" in printed

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit.train.schedules import WarmUp, cosine, linear, staircase
+from keras_vit.train.schedules import Paced, WarmUp, cosine, linear, staircase
 from tests.train.test_optimizers import official, rates
 
 
@@ -43,3 +43,12 @@ def test_a_schedule_can_be_saved_and_needs_steps_after_warm_up():
     np.testing.assert_array_equal(rates(schedule, 20), rates(again, 20))
     with pytest.raises(ValueError, match=r"more steps than its warm-up.* steps=5, warmup_steps=5"):
         linear(0.01, 5, 5)
+
+
+def test_a_paced_schedule_is_ahead_of_the_steps_until_they_catch_up():
+    paced = Paced(linear(0.01, 20, 5))
+    paced.pace.assign(10.0)
+    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(paced))
+    plain = linear(0.01, 20, 5)
+    np.testing.assert_allclose(rates(paced, 20), [float(plain(max(t, 10))) for t in range(20)])
+    np.testing.assert_allclose(rates(again, 20), rates(plain, 20))  # the pace is not saved
