@@ -220,7 +220,9 @@ class TextFile:
         """The arrays of a text tower, in the names and shapes of this file."""
         values = {each.path: np.asarray(each.numpy(), "float32") for each in model.weights}
         values |= {
-            path: np.float32(x) for path, x in ((_SCALE, scale), (_BIAS, bias)) if x is not None
+            path: np.asarray(x, "float32")
+            for path, x in ((_SCALE, scale), (_BIAS, bias))
+            if x is not None
         }
         arrays: dict[str, Sized] = {}
         for path, value in values.items():
