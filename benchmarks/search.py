@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import pathlib
+import shutil
 import statistics
 import time
 
@@ -76,6 +77,7 @@ def measure(work: pathlib.Path, count: int, rounds: int) -> dict:
 
     folder, cache, model = work / "pictures", work / "features", pixels_as_features()
     write_pictures(folder, count)
+    shutil.rmtree(cache, ignore_errors=True)
     start = time.perf_counter()
     index = index_images(model, folder, cache, batch_size=256)
     store = time.perf_counter() - start

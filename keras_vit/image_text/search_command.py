@@ -64,9 +64,10 @@ def _open(model: str, needs_texts: bool) -> Towers | keras.Model:
     """The towers of a checkpoint; to search by images alone, any model."""
     try:
         return load_towers(model)
-    except (CheckpointError, FileNotFoundError):
+    except (CheckpointError, FileNotFoundError) as error:
         if needs_texts:
-            raise
+            what = "Texts are searched with a checkpoint of images and texts (CLIP, SigLIP)."
+            raise CheckpointError(f"{what} {error}") from error
         return open_model(model)
 
 

@@ -59,6 +59,7 @@ def test_a_model_of_images_alone_searches_by_images(folder, tmp_path, capsys):
     (row,) = map(json.loads, capsys.readouterr().out.splitlines())
     assert row["answers"][0]["file"].endswith("a.png")
     assert main([*arguments, "dog"]) == 2
+    assert "with a checkpoint of images and texts (CLIP, SigLIP)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
