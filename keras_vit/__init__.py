@@ -49,7 +49,7 @@ _SUBPACKAGES = (
     *(layers, models, report, resume, train, runtime, weights),
 )
 
-_TASKS = ("detection", "image_gpt", "segmentation")  # sub-packages that load on first use
+_TASKS = ("detection", "image_gpt", "image_text", "segmentation")  # loaded on first use
 
 _find_name, _, __all__ = attach_names(__name__, __file__)  # the names in __init__.pyi
 

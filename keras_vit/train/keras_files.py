@@ -21,8 +21,10 @@ import keras_vit.layers.convolution
 import keras_vit.layers.float32
 import keras_vit.layers.grid_attention
 import keras_vit.layers.merging
+import keras_vit.layers.microbatches
 import keras_vit.layers.mlp
 import keras_vit.layers.neighbors
+import keras_vit.layers.pairs
 import keras_vit.layers.patches
 import keras_vit.layers.pixels
 import keras_vit.layers.pooling
