@@ -24,6 +24,7 @@ from tests.fixtures import fill_random, images_for, tiny_config
 from tests.import_process import FAMILIES
 from tests.models.test_hybrids import CONFIGS
 from tests.runtime.other_packages import pages_are_always_huge
+from tests.test_architecture import TASKS
 from tests.workers import run
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -110,6 +111,11 @@ def test_import_registers_every_class_of_a_keras_file(imported):
     names = re.findall(r"@keras\.saving\.register_.*\n(?:class|def) (\w+)", source)
     assert len(names) > 40
     assert facts["registered"] == sorted(f"keras_vit>{name}" for name in names)
+
+
+def test_every_task_is_found_by_its_name():
+    """Also in a process that has not imported it yet."""
+    assert {*keras_vit._TASKS} == TASKS
 
 
 def test_tasks_beyond_classification_load_on_first_use(imported):
