@@ -48,6 +48,10 @@ class DownloadError(KerasVitError, OSError):
     """A file that could not be fetched, or that differs from the published one."""
 
 
+class UploadError(KerasVitError, OSError):
+    """A model that could not be published: the hub refuses it, or cannot be reached."""
+
+
 class DamagedStateError(KerasVitError, ValueError):
     """A damaged file of training state. The message names it."""
 

@@ -371,6 +371,28 @@ COMMANDS: tuple[Command, ...] = (
         keeps_buffers=True,
     ),
     Command(
+        "push",
+        "cli.publish:push_model",
+        "Publishes the model of a run, or a .keras file, on the Hugging Face hub, with a card.",
+        (
+            argument("model", help="folder of a run, or a .keras file of this package"),
+            argument("address", help="hf://owner/name, or hf://owner/name@branch"),
+            argument(
+                "--layout",
+                choices=("transformers", "timm"),
+                help="project that model.safetensors is for; by default one that can represent the "
+                "model",
+            ),
+            argument("--licence", help='licence of the model for the card, such as "apache-2.0"'),
+            argument("--private", action="store_true", help="make a new repository private"),
+            argument(
+                "--dry-run",
+                metavar="FOLDER",
+                help="write the files to a new folder, and connect to nothing",
+            ),
+        ),
+    ),
+    Command(
         "env",
         "cli.environment:show_environment",
         "Prints versions, processor, devices and extras, for a report of a problem.",

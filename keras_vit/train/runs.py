@@ -17,12 +17,14 @@ from keras_vit.checks import check_choice
 from keras_vit.errors import needing_tensorflow
 from keras_vit.evaluate.compute import training_exaflops
 from keras_vit.export.formats import FORMATS
+from keras_vit.hub.model_card import CardFacts
 from keras_vit.report.page import human_bytes, human_seconds
 from keras_vit.report.result_page import write_result_page
 from keras_vit.runtime.model import Model
 from keras_vit.train.file_predictions import Prediction, classify_files, predict_labelled
 from keras_vit.train.image_lists import IMAGE_LISTS, check_unchanged
 from keras_vit.train.keras_files import load_keras_file
+from keras_vit.train.run_facts import card_facts_of
 from keras_vit.train.run_folder import (
     BEST,
     CONFIG,
@@ -218,6 +220,13 @@ class Run:
             best_epoch=self.epoch,
             cost=self._describe_cost(),
             settings=shown,
+        )
+
+    def card_facts(self) -> CardFacts:
+        """What the files of the run say about the model, for the card of `hub.push`."""
+        is_best = self.which == "best" or not (self.folder / BEST).exists()
+        return card_facts_of(
+            self.folder, self.model, self.config, self.results, is_predicted=is_best
         )
 
     def _held_out(self) -> tuple[str, ImageSet | Literal[False]]:

@@ -7,9 +7,10 @@ import contextlib
 import dataclasses
 import hashlib
 import http.server
+import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import huggingface_hub
 from huggingface_hub import constants, file_download
@@ -44,6 +45,8 @@ class Server:
     def __init__(self, files: dict[str, File], url: str) -> None:
         self.files = files
         self.url = url
+        # The answer to a POST, from its path and body; a status alone refuses it.
+        self.answer: Callable[[str, bytes], dict | int] = lambda path, body: 404
         self.requests: list[tuple[str, str | None]] = []
         self.tokens: list[str | None] = []
 
@@ -75,6 +78,16 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             time.sleep(file.delay)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._send(file)
+
+    def do_POST(self) -> None:
+        self.state.requests.append((self.path, None))
+        self.state.tokens.append(self.headers.get("Authorization"))
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        answer = self.state.answer(self.path, body)
+        if isinstance(answer, int):
+            return self._refuse(answer)
+        content = json.dumps(answer).encode()
+        self._send(File(content, headers={"Content-Type": "application/json"}))
 
     def _refuse(self, status: int, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)
