@@ -13,6 +13,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from keras import layers
 
 import keras_vit
@@ -103,6 +104,17 @@ def test_a_trained_dense_model_of_others_gives_its_maps_in_every_format(real_net
     assert {report.format for report in reports} == installed
     assert all(report.max_difference < 2e-5 and report.images == 6 for report in reports)
     assert picture.stat().st_size > 50_000
+    pixels = script["photographs"]().round()
+    maps = model.predict(pixels, verbose=0)
+    served = tf.saved_model.load(str(reports[0].path)).signatures["serving_default"]
+    files = [tf.io.encode_png(image.astype("uint8")) for image in pixels]
+    answers = served(image_bytes=tf.stack(files))["importance"].numpy()
+    assert np.abs(answers - maps).max() < 2e-5  # through the bytes of image files, too
+    options = {"calibration": pixels, "precision": "int8"}
+    small = keras_vit.export_litert(model, tmp_path / "small.tflite", **options)
+    loaded = keras_vit.export.formats.FORMATS["litert"].load(small.path)
+    found = loaded(pixels)["importance"] > 0.5
+    assert (found & (maps > 0.5)).sum() / (found | (maps > 0.5)).sum() > 0.97
     decoder = real_network / "decoder.safetensors"
     model.get_layer("bn2").set_weights([x[::-1] for x in model.get_layer("bn2").get_weights()])
     pixels = script["photographs"]()
