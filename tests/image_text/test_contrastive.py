@@ -43,7 +43,7 @@ def step(model, x):
     return [np.array(loss), *(old - numpy(weight) for old, weight in pairs)]
 
 
-@pytest.mark.parametrize("siglip", [False, True])
+@pytest.mark.parametrize("siglip", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_checkpoint_is_trained_and_written_again(siglip, tmp_path):
     write_transformers(tmp_path / "first", siglip)
     write_vocabulary(tmp_path / "first")
