@@ -110,7 +110,7 @@ def _tar_pairs(path: pathlib.Path) -> Iterator[_Pair]:
                     content = tar.extractfile(member)
                     text = b"" if content is None else content.read()
                     captions.setdefault(key, []).extend(_captions_of(text, ending))
-    except (tarfile.TarError, UnicodeDecodeError, EOFError) as error:
+    except (tarfile.TarError, ValueError, OverflowError, EOFError) as error:
         raise ValueError(
             f"{printable(path)} is no tar that can be read ({error!r:.200}). Unpack compressed "
             "ones first."
@@ -131,7 +131,9 @@ def _captions_of(content: bytes, ending: str) -> list[str]:
         fields = parse_json(text)
     except ValueError:
         return []
-    found = next((fields[k] for k in CAPTION_NAMES if k in fields), "") if fields else ""
+    if not isinstance(fields, dict):
+        return []
+    found = next((fields[name] for name in CAPTION_NAMES if name in fields), "")
     texts = found if isinstance(found, list) else [found]
     return [text.strip() for text in texts if is_caption(text)]
 

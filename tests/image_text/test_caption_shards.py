@@ -40,8 +40,15 @@ def test_members_of_one_name_in_a_tar_are_a_pair(tmp_path):
         ],
     )  # fmt: skip
     write_tar(tmp_path / "a-1.tar", [("9.seg.txt", b"no"), ("9.PNG", IMAGES[2]), ("9.txt", b"3")])
-    with pytest.raises(ValueError, match="incomplete"):
-        write_tar(tmp_path / "b.tar", [("1.png", IMAGES[0]), ("2.txt", b"two")])
+    write_tar(
+        tmp_path / "b.tar",
+        [("1.png", IMAGES[0]), ("1.json", b'["caption"]'), ("2.txt", b"two"), ("3.txt", b"\xff")],
+    )
+    with pytest.raises(ValueError, match=r"b\.tar is no tar that can be read.*utf-8"):
+        read_caption_shards(tmp_path / "b.tar")
+    write_tar(tmp_path / "b.tar", [("1.png", IMAGES[0]), ("1.json", b'["caption"]'),
+                                   ("2.txt", b"two")])  # fmt: skip
+    with pytest.raises(ValueError, match=r"(?s)2 incomplete.*1 has no caption.*2 has no image"):
         read_caption_shards(tmp_path / "b.tar")
     check(read_caption_shards(tmp_path / "a-*.tar"), [("one",), ("two",), ("3",)])
 

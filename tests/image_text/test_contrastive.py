@@ -14,6 +14,7 @@ from keras_vit.image_text.towers import Towers, load_towers, save_towers
 from tests.fixtures import fill_random, images_for, numpy, tiny_vit
 from tests.image_text.towers import LENGTH, VOCABULARY, write_transformers, write_vocabulary
 from tests.resume.runs import KillAfter, KilledError
+from tests.workers import run
 
 RNG = np.random.default_rng(0)
 IDS = RNG.integers(3, VOCABULARY - 2, (6, LENGTH)).astype("int32")
@@ -43,7 +44,7 @@ def step(model, x):
     return [np.array(loss), *(old - numpy(weight) for old, weight in pairs)]
 
 
-@pytest.mark.parametrize("siglip", [False, True])
+@pytest.mark.parametrize("siglip", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_checkpoint_is_trained_and_written_again(siglip, tmp_path):
     write_transformers(tmp_path / "first", siglip)
     write_vocabulary(tmp_path / "first")
@@ -145,3 +146,8 @@ def test_training_on_pairs_resumes_bit_for_bit(tmp_path):
     assert any((x != y).any() for x, y in zip(killed, expected, strict=True))
     for one, other in zip(fit(tmp_path), expected, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.slow
+def test_two_replicas_train_on_pairs_as_one_device():
+    assert "passed" in run("tests.image_text.replicas", "check", TF_ENABLE_ONEDNN_OPTS="0")

@@ -21,6 +21,7 @@ CASES = {
     "sigmoid_labels": {"kind": "sigmoid", "positives": "labels"},
     "xla": {"jit_compile": True},
     "microbatches": {"size": 3},
+    "microbatches_xla": {"size": 2, "jit_compile": True},
     "sigmoid_xla": {"kind": "sigmoid", "jit_compile": True},
 }
 RNG = np.random.default_rng(0)
