@@ -108,8 +108,8 @@ def fit_into_time(
     before = read_config(pathlib.Path(run.output)).get("plan", {})
     if before.get("source", "").startswith(recipe.source):
         names = ("source", "steps", "warmup_steps", "image_size")
-        recipe = recipe.replace(**{name: before[name] for name in names})
-        return recipe, [KeepTime(deadline, before["steps"])]
+        same = recipe.replace(**{name: before[name] for name in names})
+        return same, [KeepTime(deadline, before["steps"])]
     model, images = make(recipe), plan.data.training
     if count_training_macs(model) * recipe.steps * recipe.batch_size < _SLOW * limit:
         return recipe, []

@@ -28,7 +28,7 @@ from keras_vit.cli.settings import (
     split_settings,
     write_settings,
 )
-from keras_vit.cli.time_limit import fit_into_time
+from keras_vit.cli.time_limit import KeepTime, fit_into_time
 from keras_vit.data.sources import CSV_ENDING, find_test_part, open_test_images
 from keras_vit.distribution.cluster import find_cluster
 from keras_vit.errors import printable
@@ -85,7 +85,8 @@ def train_model(
     plan = dataclasses.replace(plan, recipe=recipe)
     report = getattr(model, "load_report", None)
     is_trial = dry_run or find_learning_rate or preview is not None
-    planned, keeping = model, []
+    planned = model
+    keeping: list[KeepTime] = []
     if plan.is_pretrained:
 
         def make(recipe: Recipe) -> Model:
