@@ -15,11 +15,12 @@ from keras_vit.config import Preprocessing
 from keras_vit.create import create_model
 from keras_vit.data.image_set import ImageSet
 from keras_vit.data.sources import TrainingData, open_training_data
+from keras_vit.layers.block import TransformerBlock
 from keras_vit.runtime.model import Model
 from keras_vit.train.hyperparameters import LOSSES, Recipe
 from keras_vit.train.new_head import adapt_model
 from keras_vit.train.recipes import find_recipe
-from keras_vit.train.sizing import plan_training
+from keras_vit.train.sizing import FEW_IMAGES, FEW_RANK, plan_training
 from keras_vit.train.tasks import build_loss
 from keras_vit.variants import find_config, find_variant
 
@@ -68,12 +69,18 @@ def make_plan(settings: Settings) -> RunPlan:
     task = data.training.task
     run = dataclasses.replace(run, task=task)
     sizes = _class_sizes(data.training, settings.recipe)
-    rank = {name: x for each in settings.recipe for name, x in each.items()}.get("lora_rank", 0)
+    rank = _rank(settings, run, data.training)
     small = plan_training(data.training.num_images, _is_pretrained(run), task, sizes, rank)
     if run.model is None:
         run = dataclasses.replace(run, model=small.model)
         options = {**small.model_options, **options}
     recipe = small.recipe if run.recipe == AUTO else find_recipe(run.recipe)
+    if LOSSES[recipe.loss] == ("pairs",):
+        raise ValueError(
+            "`keras-vit train` trains on images with labels. Received: --recipe "
+            f"{run.recipe}, which is for images with captions: see docs/image-text-training.md, or "
+            "pass another recipe."
+        )
     if task not in LOSSES[recipe.loss]:
         recipe = recipe.replace(loss=small.recipe.loss, label_smoothing=0.0)
     for changes in settings.recipe:
@@ -108,6 +115,27 @@ def make_plan(settings: Settings) -> RunPlan:
         data = data._replace(training=training, validation=held_out)
         run = dataclasses.replace(run, validation=str(recipe.held_out))
     return RunPlan(run, recipe, options, settings.preprocessing, data)
+
+
+def _rank(settings: Settings, run: RunSettings, images: ImageSet) -> int:
+    """Rank of low-rank updates: the user's, or that of few images where nothing speaks against."""
+    changes = {name: value for each in settings.recipe for name, value in each.items()}
+    if "lora_rank" in changes or run.recipe != AUTO or not _is_pretrained(run):
+        return changes.get("lora_rank", 0)
+    decided = changes.keys() & {"optimizer", "learning_rate", "learning_rates", "progressive_sizes"}
+    is_few = images.num_images < FEW_IMAGES and images.task == "single_label"
+    return FEW_RANK if is_few and not decided else 0
+
+
+def fit_recipe(recipe: Recipe, model: Model, settings: Settings) -> Recipe:
+    """The recipe for the model that was opened: one without blocks is trained as a whole."""
+    asked = any("lora_rank" in each for each in settings.recipe)
+    if not recipe.lora_rank or asked or any(isinstance(x, TransformerBlock) for x in model.layers):
+        return recipe
+    whole = plan_training(0, pretrained=True).recipe
+    names = ("optimizer", "learning_rate", "lora_rank")
+    source = recipe.source.replace(f", lora_rank={recipe.lora_rank}", "")
+    return recipe.replace(source=source, **{name: getattr(whole, name) for name in names})
 
 
 def _class_sizes(images: ImageSet, changes: list[dict[str, Any]]) -> list[int]:

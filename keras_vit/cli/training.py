@@ -17,7 +17,7 @@ from keras_vit.cli.data_check import describe_data
 from keras_vit.cli.dry_run import describe_run, describe_weights
 from keras_vit.cli.models import report_at_end
 from keras_vit.cli.output import complain, print_facts, say
-from keras_vit.cli.plan import RunPlan, build_model, make_plan
+from keras_vit.cli.plan import RunPlan, build_model, fit_recipe, make_plan
 from keras_vit.cli.progress import Progress, save_when_interrupted, show_progress
 from keras_vit.cli.resolve import class_names_of, names_in_data, open_model, resolve_model, task_of
 from keras_vit.cli.settings import (
@@ -81,6 +81,7 @@ def train_model(
     run, recipe, images, held_out = plan.run, plan.recipe, plan.data.training, plan.data.validation
     with scope:
         model = build_model(plan)
+    recipe = fit_recipe(recipe, model, settings)
     recipe = recipe.with_rates_of(getattr(model, "config", None))  # as `config.json` names them
     plan = dataclasses.replace(plan, recipe=recipe)
     report = getattr(model, "load_report", None)
