@@ -17,6 +17,7 @@ import os
 import pathlib
 import urllib.parse
 import urllib.request
+from collections.abc import Sequence
 
 from keras_vit.errors import DownloadError
 from keras_vit.files import cache_dir, write_atomically
@@ -59,6 +60,7 @@ def fetch(
     *,
     rehash: bool = False,
     download: bool = True,
+    beside: Sequence[str] = (),
 ) -> pathlib.Path:
     """Finds the local file of an address, and downloads it if needed.
 
@@ -73,6 +75,8 @@ def fetch(
             returned.
         rehash: Whether an unchanged file in the cache is hashed again.
         download: Whether to connect to a server; otherwise the cache alone is used.
+        beside: Names of files that are fetched into the same folder where an `hf://` repository
+            has them, such as those of a tokenizer.
 
     Returns:
         The path of the file.
@@ -89,7 +93,7 @@ def fetch(
     if not is_address(text) or text.startswith("file://"):
         return _local_file(text)
     if text.startswith("hf://"):
-        files = fetch_from_hub(text, is_offline() or not download)
+        files = fetch_from_hub(text, is_offline() or not download, beside)
         for path, published in files:  # of a split checkpoint the index, then its parts
             _check(path, _hub_record(path), text, published, rehash)
         return files[0][0]

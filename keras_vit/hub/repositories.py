@@ -6,7 +6,7 @@ import contextlib
 import os
 import pathlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from keras_vit.errors import DownloadError
@@ -178,7 +178,9 @@ class _Repository:
             return []
 
 
-def fetch_from_hub(address: str, offline: bool = False) -> list[tuple[pathlib.Path, str | None]]:
+def fetch_from_hub(
+    address: str, offline: bool = False, beside: Sequence[str] = ()
+) -> list[tuple[pathlib.Path, str | None]]:
     """Fetches `hf://owner/name[@revision][/file]` by the client of the hub, into its cache.
 
     A `.safetensors` file is fetched with its sidecar files `config.json` and
@@ -189,6 +191,7 @@ def fetch_from_hub(address: str, offline: bool = False) -> list[tuple[pathlib.Pa
     Args:
         address: The address; without a file it means `model.safetensors`, whole or split.
         offline: Whether only the client's cache is used.
+        beside: Names of other sidecar files, such as of a tokenizer.
 
     Returns:
         The paths of the files, the first that of the file or the index, each with the sha256 that
@@ -216,7 +219,7 @@ def fetch_from_hub(address: str, offline: bool = False) -> list[tuple[pathlib.Pa
         files = repository.list_files()
         raise DownloadError(_missing_message(address, str(error), files)) from error
     if path.suffix == ".safetensors" or shards:
-        _fetch_sidecar_files(repository, filename, path)
+        _fetch_sidecar_files(repository, filename, path, (*NAMES, *beside))
     return [(each, _published_hash(each)) for each in (path, *shards)]
 
 
@@ -235,8 +238,10 @@ def _fetch_first(repository: _Repository, filename: str) -> tuple[str, pathlib.P
             raise error from None
 
 
-def _fetch_sidecar_files(repository: _Repository, filename: str, path: pathlib.Path) -> None:
-    for name in NAMES:
+def _fetch_sidecar_files(
+    repository: _Repository, filename: str, path: pathlib.Path, names: Sequence[str]
+) -> None:
+    for name in names:
         try:
             repository.fetch_beside(path, filename, name)
         except _MissingFileError:

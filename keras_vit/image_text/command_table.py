@@ -13,7 +13,10 @@ COMMANDS: tuple[Command, ...] = (
         "image_text.commands:classify_by_names",
         "Classifies images by the names of classes, without training; writes such a model.",
         (
-            argument("model", help="folder or file of a model of images and texts (CLIP, SigLIP)"),
+            argument(
+                "model",
+                help="folder, file or hf:// address of a model of images and texts (CLIP, SigLIP)",
+            ),
             argument(
                 "--classes", required=True, help="text file with the name of a class per line"
             ),
@@ -37,8 +40,8 @@ COMMANDS: tuple[Command, ...] = (
         (
             argument(
                 "model",
-                help="folder or file of a model of images and texts (CLIP, SigLIP); for --image "
-                "alone any model",
+                help="folder, file or hf:// address of a model of images and texts (CLIP, SigLIP); "
+                "for --image alone any model",
             ),
             argument("folder", help="folder of the images, with all folders in it"),
             argument("texts", nargs="*", help='what to search for, such as "a red bird"'),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
@@ -13,9 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.errors import CheckpointError
+from keras_vit.errors import CheckpointError, DownloadError
 from keras_vit.families.rules import Layout
 from keras_vit.files import write_atomically
+from keras_vit.hub.addresses import parse_hub_address
+from keras_vit.hub.cache import fetch
 from keras_vit.image_text.text_files import TextFile
 from keras_vit.image_text.text_tower import TextConfig, build_text_tower
 from keras_vit.image_text.tokenizer import Tokenizer, load_tokenizer
@@ -34,6 +37,11 @@ _OPEN_CLIP_FILE = "open_clip_model.safetensors"
 _SIDECAR = re.compile(
     r"((open_clip_|preprocessor_|tokenizer_)?config|special_tokens_map|added_tokens|tokenizer|vocab)"
     r"\.json|merges\.txt|.*\.model|bpe_\w+\.txt\.gz"
+)
+# Files that are fetched with the weights, where a repository on the hub has them.
+_FETCHED = (
+    *("open_clip_config.json", "tokenizer_config.json", "tokenizer.json", "vocab.json"),
+    *("merges.txt", "bpe_simple_vocab_16e6.txt.gz", "spiece.model", "tokenizer.model"),
 )
 _MAX_SIDECAR = 1 << 26  # bytes; the tokenizer of SigLIP 2 has half of it
 _BATCH = 32
@@ -136,7 +144,8 @@ def load_towers(path: str | os.PathLike[str], include_preprocessing: bool = True
     Args:
         path: A folder of a copied repository, or the file of weights in it: transformers' (CLIP,
             MetaCLIP 2, SigLIP, SigLIP 2), open_clip's, or an `.npz` file of big_vision. The files
-            of configuration and tokenizer are read from the same folder.
+            of configuration and tokenizer are read from the same folder. Or the address of a
+            repository on the Hugging Face hub, such as `"hf://openai/clip-vit-base-patch32"`.
         include_preprocessing: Whether the image tower takes pixels in [0, 255].
 
     Returns:
@@ -146,13 +155,14 @@ def load_towers(path: str | os.PathLike[str], include_preprocessing: bool = True
     Raises:
         FileNotFoundError: If there is no such file.
         CheckpointError: If the file or its configuration cannot be followed; the message lists all.
+        DownloadError: If an address cannot be fetched.
 
     Example:
 
     >>> towers = keras_vit.image_text.load_towers("clip-vit-base-patch32")  # doctest: +SKIP
     >>> towers.logits(images, ["a photo of a cat", "a photo of a dog"])  # doctest: +SKIP
     """
-    path = pathlib.Path(path).expanduser()
+    path = _local(path)
     if path.is_dir() and (path / _OPEN_CLIP_FILE).is_file():
         try:
             path = find_file(path)
@@ -198,6 +208,21 @@ def load_towers(path: str | os.PathLike[str], include_preprocessing: bool = True
         return Towers(
             image, text, config, scale, text_file.scalar("logit_bias"), file.path.parent, names
         )
+
+
+def _local(path: str | os.PathLike[str]) -> pathlib.Path:
+    """The path of a file or folder, or of what is fetched from the hub."""
+    text = os.fspath(path)
+    if not text.startswith("hf://"):
+        return pathlib.Path(text).expanduser()
+    try:
+        return fetch(text, beside=_FETCHED)
+    except DownloadError:
+        if parse_hub_address(text).filename is not None:
+            raise
+        with contextlib.suppress(DownloadError):
+            return fetch(f"{text.rstrip('/')}/{_OPEN_CLIP_FILE}", beside=_FETCHED)
+        raise
 
 
 def save_towers(towers: Towers, folder: str | os.PathLike[str]) -> pathlib.Path:

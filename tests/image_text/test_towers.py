@@ -3,13 +3,16 @@ import types
 
 import numpy as np
 import pytest
+from huggingface_hub import constants
 from safetensors.numpy import load_file, save_file
 
 import keras_vit
-from keras_vit.errors import CheckpointError
+from keras_vit.errors import CheckpointError, DownloadError
 from keras_vit.image_text.towers import load_towers, save_towers
 from keras_vit.weights.array_file import Entry
 from tests.fixtures import images_for
+from tests.hub.server import point_client_to, serve
+from tests.hub.test_repositories import hub_files
 from tests.image_text.towers import (
     LENGTH,
     VOCABULARY,
@@ -312,3 +315,25 @@ def test_too_many_stacked_blocks_are_refused(tmp_path):
     np.savez(tmp_path / "x.npz", **arrays)  # fmt: skip
     with pytest.raises(CheckpointError, match="stacks 1001 blocks"):
         load_towers(tmp_path / "x.npz")
+
+
+@pytest.mark.parametrize("write", [write_transformers, write_open_clip])
+def test_towers_come_from_the_hub_with_their_tokenizer(write, tmp_path, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hf"))
+    monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    write(folder)
+    write_vocabulary(folder)
+    files = {}
+    for path in folder.iterdir():
+        files |= hub_files(path.read_bytes(), path.name)
+    with serve(files) as server:
+        point_client_to(server.url, monkeypatch)
+        towers = load_towers("hf://timm/vit")
+        with pytest.raises(DownloadError, match="There is no file 'other"):
+            load_towers("hf://timm/vit/other.safetensors")
+    here = load_towers(folder)
+    texts, images = ["a cat", "dog"], images_for(here.image)
+    np.testing.assert_array_equal(towers.tokenizer(texts), here.tokenizer(texts))
+    np.testing.assert_array_equal(towers.logits(images, texts), here.logits(images, texts))

@@ -12,7 +12,8 @@ import pytest
 from PIL import Image
 
 import keras_vit
-from tests.fixtures import tiny_vit
+from tests.fixtures import images_for, tiny_vit
+from tests.image_text.towers import write_transformers, write_vocabulary
 
 SCRIPT = pathlib.Path(__file__).parents[2] / "scripts/check-published"
 
@@ -60,7 +61,7 @@ def test_right_and_wrong_numbers_are_told_apart(script, picture, tmp_path, capsy
 def test_pictures_are_resized_as_by_the_sources(script, picture):
     names, _ = script
     image = Image.open(io.BytesIO(picture))
-    for resize in ("float", "bilinear", "crop"):
+    for resize in ("float", "bilinear", "bicubic", "crop", "clip"):
         pixels = names["pixels_of"](picture, resize)
         assert pixels.shape == (1, 224, 224, 3) and pixels.min() >= 0 and pixels.max() <= 255
     whole = np.asarray(image.resize((224, 224), Image.Resampling.BILINEAR), "float32")
@@ -73,4 +74,22 @@ def test_pictures_are_resized_as_by_the_sources(script, picture):
 def test_the_weights_it_names_are_published(script):
     names, _ = script
     cards = {f"{card.variant}/{card.tag}" for card in keras_vit.list_weights()}
-    assert {values.weights for values in names["PUBLISHED"]} <= cards
+    assert {values.weights for values in names["PUBLISHED"] if not values.texts} <= cards
+
+
+def test_logits_of_texts_are_compared(script, picture, tmp_path, capsys):
+    write_transformers(tmp_path)
+    write_vocabulary(tmp_path)
+    names, _ = script
+    names["pixels_of"].__globals__["pixels_of"] = lambda *_: pixels
+    towers, texts = keras_vit.image_text.load_towers(tmp_path), ("a cat", "dog")
+    pixels = images_for(towers.image, 1)
+    logits = tuple(towers.logits(pixels, list(texts))[0])
+    right = names["Values"](str(tmp_path), "logits", {0: logits}, "clip", texts)
+    wrong = dataclasses.replace(right, rows={0: logits[::-1]})
+    (tmp_path / "picture.png").write_bytes(picture)
+    main = names["main"]
+    for values, expected in ((right, 0), (wrong, 1)):
+        main.__globals__["PUBLISHED"] = (values,)
+        assert main(["--picture", str(tmp_path / "picture.png"), tmp_path.name]) == expected
+    assert "DIFFERS" in capsys.readouterr().out
