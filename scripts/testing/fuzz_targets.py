@@ -1,4 +1,4 @@
-"""Targets of `scripts/fuzz`: settings, palettes, boxes, masks, adapters, files of each layout."""
+"""Targets of `scripts/fuzz`: settings, palettes, boxes, masks, captions, adapters, layouts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import dataclasses
 import io
 import json
 import pathlib
+import tarfile
 import traceback
 
 import numpy as np
@@ -276,6 +277,76 @@ class Masks:
         except RefusedError as error:
             assert "a.png" in str(error), error
             raise
+
+
+COCO = {
+    "images": [{"id": 1, "file_name": "a.png"}, {"id": 2, "file_name": "b.png"}],
+    "annotations": [{"image_id": 1, "caption": "a cat"}, {"image_id": 2, "caption": "a dog"}],
+}
+
+
+class Captions:
+    """Captions in tables, lines of JSON, COCO's JSON, tars and TFRecords, whose images exist."""
+
+    refusals = (RefusedError,)
+
+    def __init__(self, folder):
+        self.folder = folder
+        image = io.BytesIO()
+        Image.new("RGB", (8, 8)).save(image, "PNG")
+        for name in "ab":
+            (folder / f"{name}.png").write_bytes(image.getvalue())
+        self.files = (
+            ("captions.csv", b"filepath,title\na.png,a cat\nb.png,a dog\na.png,two\n"),
+            ("captions.tsv", b'image\tcaption\r\na.png\t"a\tcat"\r\nb.png\tx\r\n'),
+            ("captions.jsonl", b'{"file_name": "a.png", "text": ["a cat", "x"]}\n' * 2),
+            ("captions.json", json.dumps(COCO).encode()),
+            ("pairs.tar", self._tar(image.getvalue())),
+            ("pairs.tfrecord", self._records(folder, image.getvalue())),
+        )
+        self.seeds = tuple(content for _, content in self.files)
+
+    @staticmethod
+    def _tar(image):
+        stream = io.BytesIO()
+        with tarfile.open(fileobj=stream, mode="w") as tar:
+            for name, content in (("0.png", image), ("0.txt", b"a cat"), ("1.png", image),
+                                  ("1.json", b'{"caption": "a dog"}')):  # fmt: skip
+                member = tarfile.TarInfo(name)
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+        return stream.getvalue()
+
+    @staticmethod
+    def _records(folder, image):
+        import tensorflow as tf
+
+        def feature(value):
+            return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))
+
+        path = folder / "seed.tfrecord"
+        with tf.io.TFRecordWriter(str(path)) as writer:
+            for text in (b"a cat", b"a dog"):
+                features = {"image": feature(image), "caption": feature(text)}
+                example = tf.train.Example(features=tf.train.Features(feature=features))
+                writer.write(example.SerializeToString())
+        return path.read_bytes()
+
+    def read(self, data, rng):
+        name, seed = self.files[rng.integers(len(self.files))]
+        if name == "captions.json" and rng.random() < 0.7:
+            data = json_bytes(COCO, rng, data)
+        elif rng.random() < 0.2:
+            data = seed  # as it is: some must be read
+        path = self.folder / name
+        path.write_bytes(data)
+        texts = keras_vit.image_text
+        with refusals_of_ours():
+            if name.startswith("captions"):
+                pairs = texts.read_captions(path, unreadable="skip")
+            else:
+                pairs = texts.read_caption_shards([path])
+        assert sum(map(len, pairs.texts())) < 1000
 
 
 class Adapters:
