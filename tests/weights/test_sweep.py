@@ -60,8 +60,15 @@ def outcome(case, folder) -> str:
     options = dict(case.get("ours", {}))
     if "input_shape" in options:
         options["input_shape"] = tuple(options["input_shape"])
+    path = write_files(case, folder)
     try:
-        model = from_pretrained(write_files(case, folder), include_preprocessing=False, **options)
+        model = from_pretrained(path, include_preprocessing=False, **options)
+        size = getattr(model.config, "image_size", None)
+        origin = model.load_report.settings.get("image_size", (None, ""))[1]
+        if size != tuple(case["size"]) and "input_size" in origin:
+            # The outputs are of the size of the positions; that of the preprocessing goes first.
+            shape = (*case["size"], model.input_shape[-1])
+            model = from_pretrained(path, include_preprocessing=False, input_shape=shape)
     except CheckpointError as error:
         return f"refused: {reason(error)}"
     if case["outputs"] is None:
