@@ -16,6 +16,7 @@ from keras_vit.image_text.image_index import Answer, index_images
 from keras_vit.image_text.search_page import write_search_page
 from keras_vit.image_text.towers import Towers, load_towers
 
+_COLUMNS = ("position", "file", "similarity", "duplicates")  # of an `Answer`, in JSON
 _LISTED = 3  # near-duplicates whose names are printed
 
 
@@ -49,7 +50,7 @@ def search_images(
     answers |= {pathlib.Path(path): index.search_image(path, top, duplicates) for path in image}
     for query, found in answers.items():
         if as_json:
-            rows = [each._asdict() for each in found]
+            rows = [dict(zip(_COLUMNS, each, strict=True)) for each in found]
             print(json.dumps({"query": str(query), "answers": rows}))
         else:
             say(printable(query))

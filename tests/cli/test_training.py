@@ -156,7 +156,7 @@ def test_a_learning_rate_is_suggested(place, capsys):
 def test_tensorboard_is_left_out_or_missing(place, capsys, monkeypatch):
     given = []
 
-    def stop(model, plan, _):
+    def stop(model, plan, *_):
         given.append(plan)
         raise ValueError("enough")
 
