@@ -153,7 +153,7 @@ def shorten(recipe: Recipe, seconds: float, limit: float, sizes: list[tuple[int,
     """
     assert recipe.steps is not None
     each, least = seconds / recipe.steps, min(_LEAST_STEPS, recipe.steps)
-    for size, share in [(recipe.image_size, 1.0), *sizes]:  # noqa: B007
+    for size, share in [(recipe.image_size, 1.0), *sizes]:  # noqa: B007 - read after the loop
         if each * share * least <= limit:
             break
     steps = max(1, min(recipe.steps, int(limit / (each * share))))
