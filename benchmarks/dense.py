@@ -16,6 +16,11 @@ augmentation:
 - `SegFormer` and `RetinaNet, ResNet`: keras-hub's, from random weights, of about as many
   parameters. The heads of both RetinaNets are those of `build_detector`.
 
+With `--network`, the folder that `scripts/real-network` writes, a ViT-S/14 that others trained is
+there too: frozen, under a linear and a DPT head at the rates of `keras-vit segment train --freeze`,
+or under ViTDet's pyramid. Its patches are resized to 16 pixels, and the images to 128 pixels, so
+that it has as many tokens as the ViT from random weights. `--only` names what to train.
+
 Prints a JSON line for each, with mean IoU or COCO's mAP on the test images, and the mean loss in
 each tenth of the time. A seed takes three times `--seconds` of one core. What stands in `--output`
 is not run again. Needs pillow and `pip install "keras-vision-transformer[benchmarks,detection]"`.
@@ -58,6 +63,8 @@ MEASURES = {
 }
 # Width, depth and heads of the Transformer, for about as many parameters as the others have.
 SIZES = {"segmentation": (128, 6, 4), "detection": (128, 6, 4)}
+OTHERS = "ViT-S/14 of others, frozen"
+FROZEN_RATES = {"linear": 0.01, "dpt": 0.001}  # of `keras-vit segment train --freeze`
 # The default's smallest anchors, of 32 pixels, are larger than the boxes.
 DETECTOR = {"max_level": 5, "num_conv_layers": 1, "anchor_size": 2}
 
@@ -213,7 +220,23 @@ def pretrain(backbone, images, options, seed):
     fit(masked, keras_vit.data.mask_patches(data, PATCH, seed=seed), options.seconds / 2, 1e-3)
 
 
-def contestants(task):
+def frozen(network, head=None):
+    """A function from classes to a model on the frozen network, whose image is twice as large."""
+
+    def build(classes):
+        backbone = keras_vit.from_pretrained(
+            network, input_shape=(2 * SIZE, 2 * SIZE, 3), patch_size=2 * PATCH, include_top=False
+        )
+        backbone.trainable = False
+        if head:
+            return keras_vit.segmentation.build_segmenter(backbone, classes, head)
+        anchors = {**DETECTOR, "anchor_size": 2 * DETECTOR["anchor_size"]}
+        return keras_vit.detection.build_detector(backbone, classes, channels=128, **anchors)
+
+    return build
+
+
+def contestants(task, network=None):
     """A function from classes and, for ours, a backbone to a model, by name."""
     segments = task == "segmentation"
 
@@ -231,6 +254,9 @@ def contestants(task):
                 resnet([64, 128, 128, 256]), classes, **DETECTOR
             )
         }
+    if network:
+        heads = ("linear", "dpt") if segments else (None,)
+        others |= {", ".join(filter(None, (OTHERS, head))): frozen(network, head) for head in heads}
     return dict.fromkeys(("keras_vit", "keras_vit, self-pretrained"), build), others
 
 
@@ -240,7 +266,7 @@ def measure(task, name, seed, options):
     images, maps, boxes, labels = compose(options.images, seed, test=False)
     test = compose(options.test_images, 0, test=True)
     keras.utils.set_random_seed(seed)
-    ours, others = contestants(task)
+    ours, others = contestants(task, options.network)
     classes = len(DIGITS) + (task == "segmentation")
     facts, seconds = {}, options.seconds
     if name in ours:
@@ -276,7 +302,8 @@ def measure(task, name, seed, options):
             sets[0], model, options.batch_size, True, flip=False, seed=seed
         )
     begin = time.perf_counter()
-    timer = fit(model, data, seconds, options.rate)
+    rate = FROZEN_RATES.get(name.removeprefix(f"{OTHERS}, "), options.rate)
+    timer = fit(model, data, seconds, rate)
     wall = time.perf_counter() - begin
     if task == "segmentation":
         result = keras_vit.segmentation.evaluate_masks(model, sets[1])
@@ -285,9 +312,10 @@ def measure(task, name, seed, options):
     measures = {each: getattr(result, each) for each in MEASURES[task]}
     row = {
         "task": task, "who": name, "seed": seed, "parameters": model.count_params(),
+        "trained": sum(math.prod(each.shape) for each in model.trainable_variables),
         "processor_seconds": options.seconds, **facts, "steps": timer.steps, **measures,
         "loss": timer.curve(), "images": options.images, "test_images": options.test_images,
-        "batch_size": options.batch_size, "rate": options.rate, "clip_norm": options.clip_norm,
+        "batch_size": options.batch_size, "rate": rate, "clip_norm": options.clip_norm,
         "threads": tf.config.threading.get_intra_op_parallelism_threads(),
         "wall_seconds_of_fit": round(wall, 1),
         "devices": [each.name for each in tf.config.list_logical_devices()],
@@ -383,6 +411,8 @@ def main():
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--rate", type=float, default=5e-4, help="peak learning rate")
     parser.add_argument("--clip-norm", type=float, default=1.0, help="of all gradients; 0 for none")
+    parser.add_argument("--network", type=pathlib.Path, help="that others trained")
+    parser.add_argument("--only", nargs="+", help="such as SegFormer")
     parser.add_argument("--output", type=pathlib.Path)
     parser.add_argument("--pictures", type=pathlib.Path)
     parser.add_argument("--plot", type=pathlib.Path, help="draw the curves of --output, no more")
@@ -401,11 +431,12 @@ def main():
         return
     require("scikit-image", "scikit-learn", "keras-hub")
     settings = {"task": options.task, "processor_seconds": options.seconds}
-    for name in ("images", "test_images", "batch_size", "rate", "clip_norm"):
+    for name in ("images", "test_images", "batch_size", "clip_norm"):
         settings[name] = getattr(options, name)
     done = {(row["who"], row["seed"]) for row in rows if settings.items() <= row.items()}
+    names = [name for group in contestants(options.task, options.network) for name in group]
     for seed in options.seeds:
-        for name in [name for group in contestants(options.task) for name in group]:
+        for name in options.only or names:
             if (name, seed) not in done:
                 measure(options.task, name, seed, options)
 

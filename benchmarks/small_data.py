@@ -198,11 +198,12 @@ def train(job: dict, pool, test, chosen, seed):
         model = keras_vit.pretrain(model, images, plan.recipe, seed=seed, verbose=0).model
         facts = {"steps": plan.recipe.steps}
     else:
-        network, recipe = open_network(job, TRAINED_SIZE), recipe_of(job, images.num_images)
+        network, recipe = open_network(job, job["size"]), recipe_of(job, images.num_images)
         if job["method"] == "last":
             freeze(network)
         model = keras_vit.fine_tune(network, images, recipe, seed=seed, verbose=0).model
         facts = {"steps": recipe.steps, "learning_rate": recipe.learning_rate}
+        facts |= {"pixels": job["size"], **job["changes"]}
     trained = sum(math.prod(variable.shape) for variable in model.trainable_variables)
     return classify(model, test), {**seconds_since(start), **facts, "kept_bytes": 4 * trained}
 
@@ -394,6 +395,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
     parser.add_argument("--minutes", type=float, default=math.inf, help="start no cell after")
+    parser.add_argument("--size", type=int, default=TRAINED_SIZE, help="pixels to fine-tune at")
     parser.add_argument("--changes", type=json.loads, default={}, help="of the recipe, as JSON")
     options = parser.parse_args(words)
     if "cifar10" in options.sets and not options.cifar10:
@@ -417,7 +419,7 @@ def main():
     options, start = parse(), time.monotonic()
     folders = {"cifar10": options.cifar10, "textile": options.folder / "textile"}
     known = {"network": options.folder / "network", "work": options.work}
-    known["changes"] = options.changes
+    known |= {"changes": options.changes, "size": options.size}
     jobs = [
         {**known, **job, "folder": folders[job["set"]]}
         for job in cells(options, read_rows(options.output))

@@ -110,6 +110,11 @@ def parse_size(text: str) -> tuple[int, int]:
     return int(sides[0]), int(sides[-1])
 
 
+def parse_sizes(text: str) -> list[tuple[int, int]]:
+    """Reads `224,336`, sizes as in `parse_size` with commas."""
+    return [parse_size(part) for part in text.split(",")]
+
+
 IMAGE_SIZE = argument(
     "--image-size",
     type=parse_size,
@@ -209,7 +214,14 @@ COMMANDS: tuple[Command, ...] = (
         "Fits a classifier to features of a frozen model, and prints its accuracy.",
         (
             argument("model", help=MODEL_FORMS),
-            IMAGE_SIZE,
+            argument(
+                "--image-size",
+                type=parse_sizes,
+                metavar="PIXELS",
+                help="size of the images that the model takes, such as 224 or 224x320; of several, "
+                "such as 224,392, cross-validation chooses; by default that of the model, of a "
+                "checkpoint the one that its preprocessing states",
+            ),
             argument("data", help=DATA_FORMS),
             argument(
                 "--test",

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import pathlib
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 
 from keras_vit.cli.output import complain, print_facts, say
 from keras_vit.cli.resolve import open_model
+from keras_vit.data.image_set import ImageSet
 from keras_vit.data.sources import open_training_data, read_share
 from keras_vit.resume.folder_lock import FolderLock
 from keras_vit.train.image_lists import IMAGE_LISTS, describe_lists
-from keras_vit.train.probe import describe_probe, fit_probe
+from keras_vit.train.probe import ProbeResult, describe_probe, fit_probe
 from keras_vit.train.run_folder import LOCK, open_folder, write_results
 
 _SHARE = 0.2  # of the images that are held out if there are no others
@@ -34,7 +36,7 @@ def probe_model(
     download: bool = False,
     unreadable: str = "error",
     as_json: bool = False,
-    image_size: tuple[int, int] | None = None,
+    image_size: Sequence[tuple[int, int]] | None = None,
 ) -> None:
     """Fits a classifier to features of a frozen model, and prints its accuracy."""
     share = read_share(test)
@@ -60,32 +62,61 @@ def probe_model(
         IMAGE_LISTS: describe_lists(found.file_names()),
         "versions": {"keras": keras.__version__, "python": sys.version.split()[0]},
     }
-    loaded = open_model(model, image_size)
-    settings["input_shape"] = list(loaded.inputs[0].shape[1:])
+    sizes = list(dict.fromkeys(image_size or [None]))
+    first = open_model(model, sizes[0])
+    settings["input_shape"] = list(first.inputs[0].shape[1:])
+    settings["image_sizes"] = [list(size) for size in image_size or ()]
     folder = pathlib.Path(output)
     with FolderLock(folder / LOCK):
         open_folder(folder, settings)
         stored = folder / "features" if features is None else pathlib.Path(features)
         options: dict[str, Any] = {"folds": folds, "seed": seed, "batch_size": batch_size}
-        if not as_json:
-            plan = describe_probe(loaded, images, held_out, method, folds, batch_size)
-            name = f"{loaded.name}, {loaded.count_params():,} parameters"
-            size = " x ".join(map(str, loaded.inputs[0].shape[1:]))
-            print_facts([("model", name), ("size", size), *plan])
-        try:
-            result = fit_probe(loaded, images, held_out, stored, method, **options)
-        except KeyboardInterrupt:
-            complain(
-                f"\nThe features that were computed are kept in {stored}, fits are not. The same "
-                "command continues."
-            )
-            raise
+        tried: dict[str, ProbeResult] = {}
+        for size in sizes:
+            loaded = first if size == sizes[0] else open_model(model, size)
+            shape = loaded.inputs[0].shape[1:]
+            name = " x ".join(map(str, shape[:2]))
+            kept = stored if len(sizes) == 1 else stored / name.replace(" ", "")
+            if not as_json:
+                plan = describe_probe(loaded, images, held_out, method, folds, batch_size)
+                facts = f"{loaded.name}, {loaded.count_params():,} parameters"
+                print_facts([("model", facts), ("size", " x ".join(map(str, shape))), *plan])
+            tried[name] = _fit(loaded, images, held_out, kept, method, options)
+        best = max(tried, key=lambda name: _validated(tried[name]))  # the first of equal ones
+        result = tried[best]
         history = keras.callbacks.History()
         history.epoch, history.params = [], {}  # nothing was trained
         low, high = result.interval or (0.0, 1.0)
         results = {"test accuracy": result.accuracy, "at least": low, "at most": high}
         write_results(folder, result.model, results, history)
     if as_json:
-        print(json.dumps({**results, "images": result.tested, "setting": result.setting}))
-    else:
-        say(f"{result}\n{folder}: the model, for `keras-vit predict`, `export` and `report`.")
+        chosen = {"setting": result.setting, "image_size": best}
+        print(json.dumps({**results, "images": result.tested, **chosen}))
+        return
+    if len(tried) > 1:
+        print_facts((name, f"{_validated(each):.2%}") for name, each in tried.items())
+        say(f"{best} pixels are the best in cross-validation.")
+    say(f"{result}\n{folder}: the model, for `keras-vit predict`, `export` and `report`.")
+
+
+def _fit(
+    model: keras.Model,
+    images: ImageSet,
+    held_out: ImageSet | None,
+    folder: pathlib.Path,
+    method: str,
+    options: dict[str, Any],
+) -> ProbeResult:
+    try:
+        return fit_probe(model, images, held_out, folder, method, **options)
+    except KeyboardInterrupt:
+        complain(
+            f"\nThe features that were computed are kept in {folder}, fits are not. The same "
+            "command continues."
+        )
+        raise
+
+
+def _validated(result: ProbeResult) -> float:
+    """Accuracy in the cross-validation."""
+    return result.accuracies[result.setting]

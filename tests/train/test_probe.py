@@ -8,6 +8,7 @@ import re
 import keras
 import numpy as np
 import pytest
+from PIL import Image
 
 import keras_vit
 from keras_vit.cli.main import main
@@ -140,3 +141,26 @@ def test_the_command_writes_a_run(tmp_path, monkeypatch, capsys):
     (tmp_path / "photos" / "red" / "new.png").rename(tmp_path / "photos" / "red" / "0.png")
     assert main([*words, "--method", "knn"]) == 2  # another run
     assert "holds another run: method was 'logistic', is 'knn'" in capsys.readouterr().err
+
+
+def test_the_command_chooses_among_sizes(tmp_path, capsys):
+    """Gray, and a pattern whose mean is the same gray: small images do not tell them apart."""
+    pattern = 255 * (np.indices((16, 16)).sum(axis=0) % 2)
+    for name, pixels in (("gray", np.full((16, 16), 127)), ("pattern", pattern)):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for i in range(10):
+            picture = Image.fromarray((pixels + i % 2).clip(0, 255).astype("uint8")).convert("RGB")
+            picture.save(tmp_path / "photos" / name / f"{i}.png")
+    model = tiny_vit(depth=1, image_size=8, patch_size=4)
+    model.save(tmp_path / "tiny.keras")
+    command = ["probe", str(tmp_path / "tiny.keras"), str(tmp_path / "photos"), "--method", "ridge"]
+    command += ["--output", str(tmp_path / "run"), "--folds", "2", "--image-size"]
+    main([*command, "8,16"])
+    said = capsys.readouterr().out
+    assert "16 x 16 pixels are the best in cross-validation." in said
+    assert keras.saving.load_model(tmp_path / "run" / "model.keras").input_shape[1:3] == (16, 16)
+    main([*command, "8,16", "--json"])
+    assert json.loads(capsys.readouterr().out)["image_size"] == "16 x 16"
+    with pytest.raises(SystemExit):
+        main([*command, "8,16,"])
+    assert "Received: ''" in capsys.readouterr().err
