@@ -1,4 +1,7 @@
-"""Our side of `scripts/parity-towers`: loads both towers, compares, and writes them back."""
+"""Our side of `scripts/parity-towers`: loads both towers, compares, and writes them back.
+
+The gradients of the loss are compared array by array, in the names and shapes of their file.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,17 @@ import json
 import pathlib
 import sys
 import warnings
+from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from keras_vit.image_text.classifier import zero_shot_classifier
+from keras_vit.image_text.contrastive import contrastive_model, trained_towers
 from keras_vit.image_text.tokenizer import load_tokenizer
-from keras_vit.image_text.towers import Towers, load_towers, save_towers
+from keras_vit.image_text.towers import Towers, arrays_of, load_towers, save_towers
+from keras_vit.train.losses import ContrastiveLoss
+from keras_vit.weights.formats import find_file, open_arrays
 
 
 def main(folder: str) -> None:
@@ -33,6 +41,47 @@ def main(folder: str) -> None:
             save_towers(towers, f"{path.parent}-ours")
         except ValueError as error:  # a register with a position of its own
             print(f"  not written back: {error}", flush=True)
+        _compare_gradients(towers, answers, path.parent)
+
+
+def _compare_gradients(towers: Towers, answers: Any, folder: pathlib.Path) -> None:
+    """Gradients of the loss of pairs, relative to the largest of their array.
+
+    The exact gradient of some is 0, as of the bias of the keys: where none is 1e-4 of the largest
+    of all arrays, that is the measure.
+    """
+    model = contrastive_model(towers)
+    pairs = (answers["images"], answers["ids"][: len(answers["images"])])
+    with tf.GradientTape() as tape:
+        features = model([tf.constant(each) for each in pairs])
+        kind = "softmax" if towers.bias is None else "sigmoid"
+        loss = ContrastiveLoss(kind)(tf.zeros(len(pairs[0])), features)
+    variables = [each.value for each in model.trainable_variables]
+    found = tape.gradient(loss, variables, unconnected_gradients="zero")
+    for variable, gradient in zip(variables, found, strict=True):
+        variable.assign(tf.convert_to_tensor(gradient))
+    gradients = arrays_of(trained_towers(model, towers))
+    file = folder.with_name(f"{folder.name}-gradients")
+    file = next(file.glob("open_clip*.safetensors"), file)
+    with open_arrays(find_file(file) if file.is_dir() else file) as theirs:
+        expected = {name: theirs.read(name) for name in theirs.entries}
+    largest = max(np.abs(value).max() for value in expected.values())
+    worst, where, other = 0.0, "", []
+    for name, value in expected.items():
+        shape, make = gradients.get(name, ((), None))
+        if make is None or shape != value.shape:
+            other.append(name)
+            continue
+        own = np.abs(value).max()
+        difference = np.abs(make() - value).max() / (own if own > 1e-4 * largest else largest)
+        worst, where = max((worst, where), (float(difference), name))
+    difference = abs(float(loss) - float(answers["loss"]))
+    print(
+        f"  loss {float(loss):.4f}, differs by {difference:.1e}; gradients of "
+        f"{len(expected) - len(other)} arrays, largest relative difference {worst:.1e} ({where})"
+        + (f"; not compared: {', '.join(other)}" if other else ""),
+        flush=True,
+    )
 
 
 def _compare_ids(folder: pathlib.Path) -> None:

@@ -1,7 +1,8 @@
 """The other side of `scripts/parity-towers`: random towers of transformers and open_clip.
 
 Writes a folder for each case: the checkpoint as its project saves it, and `answers.npz` with
-images, ids, features and logits.
+images, ids, features, logits and loss; and another, whose checkpoint has the gradients of the loss
+in the places of the weights.
 """
 
 from __future__ import annotations
@@ -10,20 +11,24 @@ import contextlib
 import json
 import pathlib
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
-# See parity_theirs.py.
-_operators = torch.library.Library("torchvision", "FRAGMENT")
-for _name in ("nms", "qnms"):
-    with contextlib.suppress(RuntimeError):
-        _operators.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+try:
+    import torchvision  # noqa: F401
+except RuntimeError:  # of another torch, see parity_theirs.py
+    _operators = torch.library.Library("torchvision", "FRAGMENT")
+    for _name in ("nms", "qnms"):
+        with contextlib.suppress(RuntimeError):
+            _operators.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
-import open_clip  # noqa: E402
-import transformers  # noqa: E402
-from safetensors.torch import save_file  # noqa: E402
+import open_clip
+import transformers
+from safetensors.torch import save_file
+from transformers.initialization import no_init_weights
 
 CLIP_STATISTICS = (
     (0.48145466, 0.4578275, 0.40821073),
@@ -158,16 +163,40 @@ def end_of(config: dict[str, Any]) -> int | None:
     return config.get("text_config", {}).get("eos_token_id")
 
 
-def answer(folder: pathlib.Path, run: Any, size: int, statistics: Any, ids: np.ndarray) -> None:
-    images = np.random.default_rng(0).integers(0, 256, (3, size, size, 3)).astype("float32")
+def answer(
+    folder: pathlib.Path,
+    model: torch.nn.Module,
+    run: Callable[..., dict[str, torch.Tensor]],
+    save: Callable[[pathlib.Path], Any],
+    size: int,
+    statistics: Any,
+    ids: np.ndarray,
+) -> None:
+    """Writes checkpoint, inputs and outputs, then the gradients of the loss of the first pairs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    save(folder)
+    count = 3 if size < 224 else 2
+    images = np.random.default_rng(0).integers(0, 256, (count, size, size, 3)).astype("float32")
+    ids = ids if size < 224 else ids[:2]
     mean, std = (np.asarray(values, "float32") for values in statistics)
     pixels = torch.tensor((images / 255 - mean) / std).permute(0, 3, 1, 2).contiguous()
+    inputs = torch.tensor(ids.astype("int64"))
     with torch.inference_mode():
-        found = run(pixels, torch.tensor(ids.astype("int64")))
+        found = run(pixels, inputs)
+    model.double()  # single precision has three digits of some gradients
+    loss = run(pixels.double(), inputs[:count], True)["loss"]
+    loss.backward()
     np.savez(
-        folder / "answers.npz", images=images, ids=ids,
+        folder / "answers.npz", images=images, ids=ids, loss=loss.detach().numpy(),
         **{name: value.float().numpy() for name, value in found.items()},
     )  # fmt: skip
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.copy_(torch.zeros_like(weight) if weight.grad is None else weight.grad)
+    model.float()
+    gradients = folder.with_name(f"{folder.name}-gradients")
+    gradients.mkdir(exist_ok=True)
+    save(gradients)
 
 
 def of_transformers(name: str, folder: pathlib.Path, shards: str = "5GB") -> None:
@@ -175,21 +204,26 @@ def of_transformers(name: str, folder: pathlib.Path, shards: str = "5GB") -> Non
     config = getattr(transformers, f"{kind}Config")(**fields)
     for part in (config, config.text_config, config.vision_config):
         part._attn_implementation = "eager"
-    model = getattr(transformers, f"{kind}Model")(config).eval()
+    with no_init_weights() if name in FULL_TRANSFORMERS else contextlib.nullcontext():
+        model = getattr(transformers, f"{kind}Model")(config).eval()
     fill(model, seed=len(name))
-    model.save_pretrained(folder, max_shard_size=shards)
     image = config.vision_config
-    (folder / "preprocessor_config.json").write_text(json.dumps({
-        "image_processor_type": "ViTImageProcessor", "size": image.image_size, "resample": 3,
-        "image_mean": statistics[0], "image_std": statistics[1],
-    }))  # fmt: skip
 
-    def run(pixels: torch.Tensor, ids: torch.Tensor) -> dict[str, torch.Tensor]:
-        found = model(input_ids=ids, pixel_values=pixels)
-        return {
+    def save(path: pathlib.Path) -> None:
+        model.save_pretrained(path, max_shard_size=shards)
+        (path / "preprocessor_config.json").write_text(json.dumps({
+            "image_processor_type": "ViTImageProcessor", "size": image.image_size, "resample": 3,
+            "image_mean": statistics[0], "image_std": statistics[1],
+        }))  # fmt: skip
+
+    def run(pixels: Any, ids: Any, with_loss: bool = False) -> dict[str, torch.Tensor]:
+        more = {"return_loss": True} if with_loss else {}
+        found = model(input_ids=ids, pixel_values=pixels, **more)
+        outputs = {
             "image": found.image_embeds, "text": found.text_embeds,
             "logits": found.logits_per_image,
         }  # fmt: skip
+        return {**outputs, "loss": found.loss} if with_loss else outputs
 
     text = config.text_config
     end = end_of(fields)
@@ -198,7 +232,7 @@ def of_transformers(name: str, folder: pathlib.Path, shards: str = "5GB") -> Non
     if kind == "Siglip":
         end = None
     ids = texts_of(text.max_position_embeddings, text.vocab_size, end)
-    answer(folder, run, image.image_size, statistics, ids)
+    answer(folder, model, run, save, image.image_size, statistics, ids)
 
 
 def of_open_clip(name: str, folder: pathlib.Path) -> None:
@@ -208,26 +242,34 @@ def of_open_clip(name: str, folder: pathlib.Path) -> None:
     kind = open_clip.CustomTextCLIP if config.get("custom_text") else open_clip.CLIP
     model = kind(**fields).eval()
     fill(model, seed=len(name))
-    folder.mkdir(parents=True, exist_ok=True)
-    state = {key: value.contiguous() for key, value in model.state_dict().items()}
-    save_file(state, folder / "open_clip_model.safetensors")
     pixels = {
         "mean": statistics[0], "std": statistics[1], "interpolation": "bicubic",
         "resize_mode": "squash",
     }  # fmt: skip
-    (folder / "open_clip_config.json").write_text(
-        json.dumps({"model_cfg": config, "preprocess_cfg": pixels})
-    )
 
-    def run(images: torch.Tensor, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+    def save(path: pathlib.Path) -> None:
+        state = {key: value.contiguous() for key, value in model.state_dict().items()}
+        save_file(state, path / "open_clip_model.safetensors")
+        (path / "open_clip_config.json").write_text(
+            json.dumps({"model_cfg": config, "preprocess_cfg": pixels})
+        )
+
+    def run(images: Any, ids: Any, with_loss: bool = False) -> dict[str, torch.Tensor]:
         image, text = model.encode_image(images, True), model.encode_text(ids, True)
-        logits = model.logit_scale.exp() * image @ text.T
-        bias = getattr(model, "logit_bias", None)
-        return {"image": image, "text": text, "logits": logits if bias is None else logits + bias}
+        scale, bias = model.logit_scale.exp(), getattr(model, "logit_bias", None)
+        logits = scale * image @ text.T
+        outputs = {
+            "image": image, "text": text, "logits": logits if bias is None else logits + bias
+        }  # fmt: skip
+        if not with_loss:
+            return outputs
+        if bias is None:
+            return {"loss": open_clip.ClipLoss()(image, text, scale)}
+        return {"loss": open_clip.loss.SigLipLoss()(image, text, scale, bias)}
 
     text = config["text_cfg"]
     ids = texts_of(text["context_length"], text["vocab_size"], end_of(config))
-    answer(folder, run, config["vision_cfg"]["image_size"], statistics, ids)
+    answer(folder, model, run, save, config["vision_cfg"]["image_size"], statistics, ids)
 
 
 def of_texts(root: pathlib.Path) -> None:
