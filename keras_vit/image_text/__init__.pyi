@@ -1,5 +1,6 @@
 from .caption_files import read_captions as read_captions
 from .caption_shards import read_caption_shards as read_caption_shards
+from .caption_shards import read_tfds_captions as read_tfds_captions
 from .classifier import TEMPLATES as TEMPLATES
 from .classifier import class_vectors as class_vectors
 from .classifier import zero_shot_classifier as zero_shot_classifier
