@@ -534,6 +534,7 @@ def test_the_guide_of_names_runs(tmp_path, monkeypatch):
         execute(block, "zero-shot", names)
     assert names["probabilities"].shape == (2, 3) and names["logits"].shape == (2, 2)
     assert (tmp_path / "pets.keras").exists()
+    assert names["class_map"].shape == images.shape[1:3]
     assert (tmp_path / "copy/open_clip_model.safetensors").exists()
     assert len(names["birds"]) == 3 and names["similar"][0].file == names["birds"][0].file
     assert (tmp_path / "birds.html").exists() and names["thresholds"].shape == (2,)

@@ -49,10 +49,7 @@ def read_tfds(
         ValueError: If the data set has no images, no labels or no such split.
         FileNotFoundError: If the data set is not in `data_dir` and `download` is false.
     """
-    tfds = _import_tfds()
-    builder = tfds.builder(name, data_dir=None if data_dir is None else os.fspath(data_dir))
-    if download:
-        builder.download_and_prepare()
+    tfds, builder = _builder(name, data_dir, download)
     features = builder.info.features
     names = _class_names(tfds, name, features, label_of, class_names)
     decoders = {_IMAGE: tfds.decode.SkipDecoding()}
@@ -79,10 +76,7 @@ def examples_of(
     mask: str,
 ) -> tuple[str, int, Reader]:
     """Title, number and reader of the pairs of encoded images and masks of a data set."""
-    tfds = _import_tfds()
-    builder = tfds.builder(name, data_dir=None if data_dir is None else os.fspath(data_dir))
-    if download:
-        builder.download_and_prepare()
+    tfds, builder = _builder(name, data_dir, download)
     features = builder.info.features
     missing = [
         f"feature {key!r} that is an image{kind}"
@@ -105,6 +99,54 @@ def examples_of(
         lambda example: (example[image], example[mask]),
     )
     return f"{builder.info.full_name} {split}", *opened
+
+
+def record_shards(
+    name: str, split: str, data_dir: str | os.PathLike[str] | None, download: bool
+) -> tuple[str, Shards]:
+    """Title and TFRecord files of a split of a data set.
+
+    Args:
+        name: As for `read_tfds`, like the others.
+        split: See there.
+        data_dir: See there.
+        download: See there.
+
+    Returns:
+        The title, and `Shards` of records of `tf.train.Example`.
+
+    Raises:
+        ImportError: If TFDS is not installed.
+        ValueError: If there is no such split, or it is not stored as TFRecords.
+        FileNotFoundError: If the data set is not in `data_dir` and `download` is false.
+    """
+    tfds, builder = _builder(name, data_dir, download)
+    if builder.info.splits and builder.info.file_format != tfds.core.FileFormat.TFRECORD:
+        raise ValueError(
+            f"The data set {builder.info.full_name} must be stored as TFRecords, whose images can "
+            f"be read at their place. Received: files of {builder.info.file_format.value}. Prepare "
+            'it with file_format="tfrecord".'
+        )
+    shards = _find_shards(tfds, builder, split)
+    if shards is None:
+        raise FileNotFoundError(_missing(builder))
+    return f"{builder.info.full_name} {split}", shards
+
+
+def _builder(name: str, data_dir: str | os.PathLike[str] | None, download: bool) -> tuple[Any, Any]:
+    """TFDS and the builder of a data set, prepared if it is to be downloaded."""
+    tfds = _import_tfds()
+    builder = tfds.builder(name, data_dir=None if data_dir is None else os.fspath(data_dir))
+    if download:
+        builder.download_and_prepare()
+    return tfds, builder
+
+
+def _missing(builder: Any) -> str:
+    return (
+        f"The data set {builder.info.full_name} is not in {builder.data_dir}. Pass "
+        "`download=True` (--download), or the `data_dir` where it is."
+    )
 
 
 def _import_tfds() -> Any:
@@ -203,10 +245,7 @@ def _open(
             read_config=tfds.ReadConfig(try_autocache=False, add_tfds_id=False),
         )
     except AssertionError as error:  # TFDS raises it for a data set that is not prepared
-        raise FileNotFoundError(
-            f"The data set {builder.info.full_name} is not in {builder.data_dir}. Pass "
-            "`download=True` (--download), or the `data_dir` where it is."
-        ) from error
+        raise FileNotFoundError(_missing(builder)) from error
     examples = examples.map(parse)
     count = int(examples.cardinality())
     if count < 0:

@@ -1,5 +1,6 @@
 from .caption_files import read_captions as read_captions
 from .caption_shards import read_caption_shards as read_caption_shards
+from .caption_shards import read_tfds_captions as read_tfds_captions
 from .classifier import TEMPLATES as TEMPLATES
 from .classifier import class_vectors as class_vectors
 from .classifier import zero_shot_classifier as zero_shot_classifier
@@ -13,6 +14,7 @@ from .pairs import PairSet as PairSet
 from .pairs import class_captions as class_captions
 from .pairs import pair_batches as pair_batches
 from .search_page import write_search_page as write_search_page
+from .segmenter import zero_shot_segmenter as zero_shot_segmenter
 from .text_tower import TextConfig as TextConfig
 from .text_tower import build_text_tower as build_text_tower
 from .tokenizer import Tokenizer as Tokenizer

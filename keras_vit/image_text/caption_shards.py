@@ -1,4 +1,4 @@
-"""Reads images with captions from tars of WebDataset and from TFRecords.
+"""Reads images with captions from tars of WebDataset, TFRecords and TensorFlow Datasets.
 
 Opening a set reads every file once, for the captions and for where the images stand. Training then
 reads the bytes of an image at its place, so that all images are shuffled as a whole, as files are.
@@ -6,6 +6,7 @@ reads the bytes of an image at its place, so that all images are shuffled as a w
 
 from __future__ import annotations
 
+import itertools
 import os
 import pathlib
 import struct
@@ -18,6 +19,7 @@ import tensorflow as tf
 
 from keras_vit.data.decode import MAX_PIXELS
 from keras_vit.data.image_files import IMAGE_ENDINGS
+from keras_vit.data.tfds import record_shards
 from keras_vit.errors import printable
 from keras_vit.image_text.caption_files import CAPTION_NAMES, is_caption
 from keras_vit.image_text.pairs import PairSet, make_pairs
@@ -76,20 +78,68 @@ def read_caption_shards(
             f"The files must be all tars, or all TFRecords. Received: {printable(found[0].name)} "
             "and others."
         )
+    read = (
+        _tar_pairs if are_tars == {True}
+        else lambda file: _record_pairs(file, image_name, caption_name)
+    )  # fmt: skip
+    load = _read_range if are_tars == {True} else _image_of(image_name)
+    name = f"{found[0].parent} ({len(found)} files)"
+    return _collect(name, ((file, read(file)) for file in found), load, max_pixels)
+
+
+def read_tfds_captions(
+    name: str,
+    split: str,
+    data_dir: str | os.PathLike[str] | None = None,
+    download: bool = False,
+    image_name: str = "image",
+    caption_name: str = "captions/text",
+    max_pixels: int = MAX_PIXELS,
+) -> PairSet:
+    """Reads images with captions from a data set of TensorFlow Datasets.
+
+    Args:
+        name: As for `keras_vit.read_tfds`, such as `"coco_captions"`; stored as TFRecords.
+        split: See there.
+        data_dir: See there.
+        download: See there.
+        image_name: Feature of the image.
+        caption_name: Feature of the captions, one or several; `"captions/text"` is the part `text`
+            of `captions`.
+        max_pixels: Height times width above which an image is refused when it is read.
+
+    Returns:
+        A `PairSet` in the order of the files, each image with a label of its own.
+
+    Raises:
+        ImportError: If TFDS is not installed.
+        FileNotFoundError: If the data set is not in `data_dir` and `download` is false.
+        ValueError: If there is no such split, it is not stored as TFRecords, or pairs are
+            incomplete; it lists them, with the features that there are.
+    """
+    title, shards = record_shards(name, split, data_dir, download)
+    chosen = (
+        (pathlib.Path(file), itertools.islice(
+            _record_pairs(pathlib.Path(file), image_name, caption_name), skip, skip + count
+        ))
+        for file, skip, count in zip(shards.files, shards.skips, shards.counts, strict=True)
+    )  # fmt: skip
+    return _collect(title, chosen, _image_of(image_name), max_pixels)
+
+
+def _collect(
+    name: str, files: Iterable[tuple[pathlib.Path, Iterator[_Pair]]], load: Any, max_pixels: int
+) -> PairSet:
+    """The pairs of files, whose images are read at their place."""
     items: list[str] = []
     captions: list[list[str]] = []
-    for file in found:
+    for file, pairs in files:
         changed = os.stat(file).st_mtime_ns  # stored features are of these bytes
-        pairs = _tar_pairs(file) if are_tars == {True} else _record_pairs(
-            file, image_name, caption_name
-        )  # fmt: skip
         for pair in pairs:
             items.append(f"{file}:{pair.start}:{pair.length}:{changed}")
             captions.append(pair.captions)
     if not items:
-        raise ValueError(f"There are no pairs in the {len(found)} files {printable(files)}.")
-    name = f"{found[0].parent} ({len(found)} files)"
-    load = _read_range if are_tars == {True} else _image_of(image_name)
+        raise ValueError(f"There are no pairs in {printable(name)}.")
     return make_pairs(name, np.array(items, object), load, captions, max_pixels)
 
 

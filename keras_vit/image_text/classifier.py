@@ -106,9 +106,25 @@ def zero_shot_classifier(
             'Add what else images may show, or pass activation="sigmoid" or None.'
         )
     vectors = class_vectors(towers, class_names, templates)
-    image, x = towers.image, towers.image.outputs[0]
+    image, projection = towers.image, projection_of(towers.image)
+    x = image.outputs[0] if projection is None else projection.input  # (B, D)
+    scores = class_scores(x, towers, vectors, activation)
+    model = Model(image.inputs[0], scores, name="zero_shot_classifier")
+    model.class_names = class_names
+    return model
+
+
+def projection_of(image: keras.Model) -> keras.layers.Layer | None:
+    """The last layer of an image tower, which projects to the space of images and texts."""
     has_projection = getattr(image.config, "classes", None) is not None
-    projection = image.get_layer("head") if has_projection else None
+    return image.get_layer("head") if has_projection else None
+
+
+def class_scores(
+    x: keras.KerasTensor, towers: Towers, vectors: np.ndarray, activation: str | None = None
+) -> keras.KerasTensor:
+    """Scores `(..., K)` of vectors `(..., D)`, which the image tower has not projected yet."""
+    projection = projection_of(towers.image)
     if projection is not None:  # the name is that of the last layer
         renamed = keras.layers.Dense(
             vectors.shape[1],
@@ -116,21 +132,20 @@ def zero_shot_classifier(
             dtype=Float32Policy(),
             name="projection",
         )
-        x = renamed(projection.input)  # (B, P)
+        x = renamed(x)  # (..., P)
         renamed.set_weights(projection.get_weights())
     x = keras.layers.UnitNormalization(dtype=Float32Policy(), name="unit_length")(x)
     head = keras.layers.Dense(
-        len(class_names),
+        len(vectors),
         activation=activation,
         use_bias=towers.bias is not None,
         dtype=Float32Policy(),
         name="head",
     )
-    model = Model(image.inputs[0], head(x), name="zero_shot_classifier")
-    bias = [] if towers.bias is None else [np.full(len(class_names), towers.bias, "float32")]
+    x = head(x)  # (..., K)
+    bias = [] if towers.bias is None else [np.full(len(vectors), towers.bias, "float32")]
     head.set_weights([np.float32(towers.scale) * vectors.T, *bias])
-    model.class_names = class_names
-    return model
+    return x
 
 
 def sentences_of(templates: Templates | None) -> Callable[[str], list[str]]:

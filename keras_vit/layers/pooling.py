@@ -99,10 +99,12 @@ class AttentionPooling(Layer):
         sizes: Optional integer tensor of shape `(B, T)`, how many patches each token stands for;
             it is attended to as often as those; or a boolean tensor, False for padding, which is
             not attended to.
+        values_only: Whether each token is pooled alone; only with `tokens`.
 
     Returns:
-        Float tensor of shape `(B, D)`; with `return_attention_scores`, also one of shape
-        `(B, A, 1, T)` whose rows sum to 1, with zeros for tokens that are left out.
+        Float tensor of shape `(B, D)`, or `(B, T, D)` with `values_only`; with
+        `return_attention_scores`, also one of shape `(B, A, 1, T)` whose rows sum to 1, with zeros
+        for tokens that are left out.
 
     Raises:
         ValueError: If the heads do not divide the width.
@@ -160,6 +162,7 @@ class AttentionPooling(Layer):
         tokens: keras.KerasTensor,
         return_attention_scores: bool = False,
         sizes: keras.KerasTensor | None = None,
+        values_only: bool = False,
     ) -> keras.KerasTensor | tuple[keras.KerasTensor, keras.KerasTensor]:
         if self.num_prefix_tokens:
             tokens = tokens[:, self.num_prefix_tokens :]
@@ -168,6 +171,10 @@ class AttentionPooling(Layer):
         probe = ops.reshape(ops.cast(self.probe, tokens.dtype), (1, width))
         queries = split_heads(self.query(probe), 1, self.num_heads)  # (1, A, 1, d)
         pairs = self.key_value(ops.reshape(tokens, (-1, width)))  # (B * T, 2 D)
+        if values_only:
+            x = self.output_projection(pairs[:, width:])
+            x = ops.reshape(x, (-1, num_tokens, width))
+            return x + self.mlp(self.norm(x))  # (B, T, D)
         keys, values = (
             split_heads(part, num_tokens, self.num_heads) for part in ops.split(pairs, 2, axis=-1)
         )

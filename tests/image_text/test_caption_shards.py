@@ -5,8 +5,9 @@ import tarfile
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_datasets as tfds
 
-from keras_vit.image_text.caption_shards import read_caption_shards
+from keras_vit.image_text.caption_shards import read_caption_shards, read_tfds_captions
 
 IMAGES = [
     tf.io.encode_png(np.full((4, 4, 3), value, "uint8")).numpy() for value in range(0, 250, 50)
@@ -71,6 +72,59 @@ def example(image, texts, name):
         name: tf.train.Feature(bytes_list=tf.train.BytesList(value=texts)),
     }
     return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+
+
+class TinyCaptions(tfds.core.GeneratorBasedBuilder):
+    """Captions as of COCO in TFDS, and one more."""
+
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+        captions = tfds.features.Sequence({"id": np.int64, "text": tfds.features.Text()})
+        features = {
+            "image": tfds.features.Image(shape=(None, None, 3), encoding_format="png"),
+            "captions": captions,
+            "title": tfds.features.Text(),
+        }
+        return tfds.core.DatasetInfo(
+            builder=self, features=tfds.features.FeaturesDict(features), disable_shuffling=True
+        )
+
+    def _split_generators(self, dl_manager):
+        return {"val": self._examples(range(5)), "test": self._examples([1, 3])}
+
+    def _generate_examples(self):
+        raise NotImplementedError
+
+    def _examples(self, numbers):
+        for n in numbers:
+            captions = [{"id": 10 * n + i, "text": f"{n} {i}"} for i in range(1 + n % 2)]
+            image = io.BytesIO(IMAGES[n])
+            yield n, {"image": image, "captions": captions, "title": f" title {n}"}
+
+
+def test_captions_of_tfds_are_read_by_name_and_slice(tmp_path):
+    config = tfds.download.DownloadConfig(num_shards=2)
+    TinyCaptions(data_dir=tmp_path).download_and_prepare(download_config=config)
+    pairs = read_tfds_captions("tiny_captions", "val", tmp_path)
+    check(pairs, [("0 0",), ("1 0", "1 1"), ("2 0",), ("3 0", "3 1"), ("4 0",)])
+    assert pairs.name == "tiny_captions/1.0.0 val"
+    some = read_tfds_captions("tiny_captions", "val[1:3]+test", tmp_path, caption_name="title")
+    assert some.texts() == [("title 1",), ("title 2",), ("title 1",), ("title 3",)]
+    load = some.read((0, 4), None, 0).map(lambda item, label, _: some.load(item))
+    assert list(load.as_numpy_iterator()) == [IMAGES[n] for n in (1, 2, 1, 3)]
+    with pytest.raises(ValueError, match=r"no caption; features: captions/id, captions/text, im"):
+        read_tfds_captions("tiny_captions", "test", tmp_path, caption_name="caption")
+    with pytest.raises(ValueError, match=r"has no split 'train'\. It has test, val"):
+        read_tfds_captions("tiny_captions", "train", tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"is not in .* Pass `download=True`"):
+        read_tfds_captions("tiny_captions", "val", tmp_path / "other")
+
+
+def test_captions_of_tfds_in_other_files_are_refused(tmp_path):
+    TinyCaptions(data_dir=tmp_path, file_format="array_record").download_and_prepare()
+    with pytest.raises(ValueError, match=r"must be stored as TFRecords.*files of array_record"):
+        read_tfds_captions("tiny_captions", "val", tmp_path)
 
 
 def test_damaged_and_missing_files_are_named(tmp_path):

@@ -271,6 +271,15 @@ def test_inference_and_scores_do_without():
     assert scores.shape == (1, 2, 5, 5)
 
 
+@pytest.mark.filterwarnings("ignore:.*softmax over axis -1")  # of one token, in the expected
+def test_tokens_that_attend_to_themselves_alone_are_sequences_of_one():
+    block, _ = built(TransformerBlock(2, 32))
+    expected = numpy(block(TOKENS.reshape(10, 1, 16))).reshape(2, 5, 16)
+    np.testing.assert_allclose(block(TOKENS, values_only=True), expected, rtol=0, atol=1e-6)
+    with pytest.raises(ValueError, match="have no attention scores, are not merged"):
+        block(TOKENS, values_only=True, return_attention_scores=True)
+
+
 @pytest.mark.parametrize("field", dataclasses.fields(BlockOptions), ids=lambda field: field.name)
 def test_every_option_is_a_keyword_and_stands_in_the_docs(field):
     default = {"num_heads": 2, "mlp_dim": 8}.get(field.name, field.default)
