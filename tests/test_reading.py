@@ -38,7 +38,6 @@ FORMAT = "`detect_format` has opened it"
 ALLOWED = {
     ("cli/main.py", "os.open"): OWN,
     ("data/batch_cache.py", "tf.train.load_checkpoint"): OWN,
-    ("data/folder.py", "tf.io.read_file"): CHECKED,
     ("segmentation/masks.py", "tf.io.read_file"): CHECKED,
     ("data/pixel_range.py", "tf.io.read_file"): CHECKED,
     ("data/shards.py", "tf.io.gfile.GFile"): "a remote address",
@@ -62,7 +61,7 @@ ALLOWED = {
     ("weights/formats.py", ".open"): HELD,
     ("weights/formats.py", "h5py.File"): HELD,
     ("weights/formats.py", "zipfile.ZipFile"): HELD,
-    ("image_text/caption_shards.py", "tarfile.open"): "after `open_regular`",
+    ("data/tars.py", "tarfile.open"): "after `open_regular`",
     ("image_gpt/weights.py", "tf.train.load_checkpoint"): "after `is_regular`",
     ("weights/weights_h5.py", ".load_weights"): KERAS,
     ("weights/weights_h5.py", "h5py.File"): KERAS,

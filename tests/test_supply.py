@@ -89,6 +89,7 @@ MAJORS = {
     "keras-hub": 0,
     "pycocotools": 2,
     "tokenizers": 0,
+    "pyarrow": 26,
 }
 
 

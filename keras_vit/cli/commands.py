@@ -174,7 +174,8 @@ COMMANDS: tuple[Command, ...] = (
         (
             argument(
                 "data",
-                help="folder with one folder per class, or with train/ and test/; or a CSV file",
+                help="folder with one folder per class, or with train/ and test/; a CSV file; "
+                "tars, Parquet files or records",
             ),
             argument("--validation", help="share of the images to hold out, or other images"),
             argument("--test", help="other images"),
@@ -189,6 +190,24 @@ COMMANDS: tuple[Command, ...] = (
                 help="whether files that cannot be read are an error; they are listed anyway",
             ),
             JSON,
+        ),
+    ),
+    Command(
+        "records",
+        "cli.records:write_record_folder",
+        "Writes images as TFRecord files with an index; the same command continues a killed one.",
+        (
+            argument("data", help=DATA_FORMS),
+            argument("--output", required=True, help="folder to write to"),
+            argument("--per-file", type=int, default=1_000, help="images in a file"),
+            argument("--threads", type=int, help="files to write at once; by default all cores"),
+            argument("--data-dir", help=DATA_DIR),
+            argument(
+                "--download", action="store_true", help="let TFDS download a missing data set"
+            ),
+            argument("--task", choices=TASKS, help="what the columns of a CSV file are"),
+            argument("--seed", type=int, default=0, help="random seed of the order"),
+            UNREADABLE_FILES,
         ),
     ),
     Command(
@@ -265,7 +284,11 @@ COMMANDS: tuple[Command, ...] = (
         "cli.training:predict_files",
         "Prints the most probable classes of image files, their labels, or values of targets.",
         (
-            argument("files", nargs="+", help="image files, and folders of them"),
+            argument(
+                "files",
+                nargs="+",
+                help="image files, and folders of them; or tars, Parquet files or records",
+            ),
             argument("--model", required=True, help=MODEL_FORMS),
             IMAGE_SIZE,
             _LABELS,

@@ -30,9 +30,10 @@ def check_data(
 ) -> None:
     """Prints what a folder or table of images holds, and what would go wrong in training."""
     from keras_vit.data.folder_check import UNREADABLE, check_folder
-    from keras_vit.data.sources import CSV_ENDING, open_training_data, read_share
+    from keras_vit.data.shard_files import find_format
+    from keras_vit.data.sources import CSV_ENDING, find_test_part, open_training_data, read_share
 
-    if data.lower().endswith(CSV_ENDING):
+    if data.lower().endswith(CSV_ENDING) or find_format(find_test_part(data)) is not None:
         options: dict[str, Any] = {"data_dir": data_dir, "unreadable": unreadable, "task": task}
         found = open_training_data(data, validation, test, seed, options)
         tested = found.transfer_test or found.final_test
@@ -73,6 +74,12 @@ def describe_data(
     elif training.task != "single_label" or training.name.lower().endswith(".csv"):
         yield "table", f"{training.name}: {training.task}"
         yield from _describe_labels(training)
+    else:
+        yield "data", f"{training.name}: {training.num_images:,} images"
+        if training.labels is not None:
+            yield from _describe_labels(training)
+        if training.skipped:
+            yield "note", f"{len(training.skipped):,} unreadable images: they are left out"
     for name, images in (("validation", validation), ("test", test)):
         if images is not None:
             yield name, f"{images.name}: {images.num_images:,} images"

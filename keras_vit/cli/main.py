@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import glob
 import os
 import shlex
 import signal
@@ -116,7 +117,8 @@ def _check_paths(options: dict[str, Any]) -> None:
     The commands check this too, but importing what they need takes seconds.
     """
     data, model = options.get("data"), options.get("model")
-    if data and not (data.startswith("tfds:") or "://" in data or os.path.exists(data)):
+    is_elsewhere = data and (data.startswith("tfds:") or "://" in data)
+    if data and not (is_elsewhere or os.path.exists(data) or glob.glob(data)):
         kind = "file" if os.path.splitext(data)[1] else "folder"
         raise FileNotFoundError(f"There is no {kind} {data}.")
     if model and model.endswith(MODEL_ENDINGS) and not ("://" in model or os.path.exists(model)):

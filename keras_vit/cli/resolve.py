@@ -197,7 +197,7 @@ def names_in_data(name: str, labels: str | None, model: keras.Model, data: str) 
     if labels is None and resolve_model(name).path is None and os.path.isdir(data):
         numbers = list(map(str, range(len(names))))
         folders = {entry.name for entry in os.scandir(data) if entry.is_dir()}
-        return numbers if folders <= set(numbers) else names
+        return numbers if folders and folders <= set(numbers) else names
     return names
 
 

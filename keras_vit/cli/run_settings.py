@@ -20,8 +20,9 @@ MODEL_FORMS = (
     "weights"
 )
 DATA_FORMS = (
-    "folder with one folder per class, or with train/ and test/; a CSV file of images and labels "
-    "or numbers; or tfds:NAME, tfds:NAME:VERSION@SPLIT"
+    "folder with one folder per class, or with train/ and test/; tars of WebDataset, Parquet files "
+    "of Hugging Face, or a folder of one of them or of `keras-vit records`; a CSV file of images "
+    "and labels or numbers; or tfds:NAME, tfds:NAME:VERSION@SPLIT"
 )
 DATA_DIR = "folder of the TFDS data sets, or of the images that a CSV file names"
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")

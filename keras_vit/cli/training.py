@@ -29,6 +29,7 @@ from keras_vit.cli.settings import (
     write_settings,
 )
 from keras_vit.cli.time_limit import KeepTime, fit_into_time
+from keras_vit.data.shard_files import find_format
 from keras_vit.data.sources import CSV_ENDING, find_test_part, open_test_images
 from keras_vit.distribution.cluster import find_cluster
 from keras_vit.errors import printable
@@ -220,7 +221,8 @@ def evaluate_model(
     names: list[str] | None = names_in_data(model, labels, loaded, find_test_part(data))
     are_known = names != [str(number) for number in range(loaded.output_shape[-1])]
     is_csv = data.lower().endswith(CSV_ENDING)
-    if data.startswith("tfds:") or (is_csv and not are_known):
+    holds_names = is_csv or find_format(find_test_part(data)) is not None
+    if data.startswith("tfds:") or (holds_names and not are_known):
         names = None
     task = task or (task_of(model) if are_known or not is_csv else None)
     images = open_test_images(data, data_dir, names, unreadable, "test", download, task)

@@ -21,8 +21,13 @@ from .input_transform import InputTransform as InputTransform
 from .input_transform import transform_of as transform_of
 from .labelled_set import LabelledSet as LabelledSet
 from .masking import mask_patches as mask_patches
+from .parquet import read_parquet as read_parquet
 from .preview import write_preview as write_preview
+from .record_folder import WrittenRecords as WrittenRecords
+from .record_folder import read_record_folder as read_record_folder
+from .record_folder import write_records as write_records
 from .shards import Shards as Shards
 from .shards import find_shards as find_shards
 from .shards import read_shards as read_shards
 from .tfds import read_tfds as read_tfds
+from .webdataset import read_webdataset as read_webdataset

@@ -8,19 +8,21 @@ import os
 import pathlib
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
 
 from keras_vit.checks import check_choice
 from keras_vit.data.decode import MAX_PIXELS, decode, decoding_problem
-from keras_vit.data.headers import find_problem
+from keras_vit.data.headers import find_problem, find_problem_in
 from keras_vit.data.image_files import IMAGE_ENDINGS, find_images, list_files
 from keras_vit.data.image_set import ImageSet
 from keras_vit.data.pixel_range import warn_of_small_range
+from keras_vit.data.shard_files import PARTS, find_format, find_split_files
 from keras_vit.errors import printable
 from keras_vit.progress import Progress
+from keras_vit.reading import read_bytes
 
 _OTHER_IMAGES = (".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".svg")
 # Files of other formats are found too, and reported as unreadable.
@@ -155,31 +157,32 @@ def find_readable(
     return readable
 
 
-# Names of folders that hold a part of a data set.
-_PART_NAMES = {
-    "train": ("train", "training"),
-    "validation": ("val", "valid", "validation", "dev"),
-    "test": ("test", "testing"),
-}
-
-
 def find_parts(folder: str | os.PathLike[str]) -> dict[str, pathlib.Path]:
     """Finds the parts of a data set: `train/` and `val/` or `test/`, each with folders of classes.
+
+    Each may hold tars, Parquet files or records instead; or the folder holds such files, whose
+    names begin with `train`, `val` or `test`.
 
     Args:
         folder: The folder of the data set.
 
     Returns:
-        The folders of `"train"`, `"validation"` and `"test"`, as far as they exist; an empty dict
-        for a folder whose folders are classes.
+        The folders, or patterns of files, of `"train"`, `"validation"` and `"test"`, as far as they
+        exist; an empty dict for a folder whose folders are classes.
+
+    Raises:
+        ValueError: If there are files of several parts and others, or of several formats.
     """
     root = pathlib.Path(folder)
     found: dict[str, pathlib.Path] = {}
-    for part, names in _PART_NAMES.items():
+    for part, names in PARTS.items():
         for path in sorted(root.iterdir()) if root.is_dir() else ():
-            if path.name.lower() in names and path.is_dir() and folders_in(path):
+            is_part = path.name.lower() in names and path.is_dir()
+            if is_part and (folders_in(path) or find_format(path)):
                 found.setdefault(part, path)
-    return found if "train" in found and len(found) > 1 else {}
+    if "train" in found and len(found) > 1:
+        return found
+    return {part: pathlib.Path(files) for part, files in find_split_files(root).items()}
 
 
 def read_parts(folder: str | os.PathLike[str], unreadable: str = "error") -> dict[str, ImageSet]:
@@ -209,7 +212,7 @@ def read_parts(folder: str | os.PathLike[str], unreadable: str = "error") -> dic
     if not root.is_dir():
         raise FileNotFoundError(f"There is no folder {printable(root)}.")
     parts = find_parts(root)
-    if not parts:
+    if not parts or find_format(parts["train"]):
         raise ValueError(
             f"{root} has no folders train/ and val/ or test/ with folders of classes in them. Read "
             "a folder of classes with `read_folder`."
@@ -305,7 +308,29 @@ def examine(path: str | os.PathLike[str], check: str, max_pixels: int = MAX_PIXE
     if ending.lower() in _OTHER_IMAGES:
         return f"is of a format that TensorFlow does not read ({ending}): convert it"
     problem = find_problem(path, max_pixels, _READS_WEBP)
-    return problem if problem or check == "headers" else _find_damage(path, max_pixels)
+    if problem or check == "headers":
+        return problem
+    return _decoding_damage(read_bytes(path), max_pixels)
+
+
+def examine_bytes(
+    file: IO[bytes], size: int, check: str, max_pixels: int = MAX_PIXELS
+) -> str | None:
+    """As `examine`, of an image of `size` bytes that is open; with `check="none"` nothing is read.
+
+    Args:
+        file: The image, from its first byte on.
+        size: Its bytes.
+        check: `"none"`, `"headers"` or `"pixels"`.
+        max_pixels: As for `read_folder`.
+    """
+    if check == "none":
+        return None
+    problem = find_problem_in(file, size, max_pixels, _READS_WEBP)
+    if problem or check == "headers":
+        return problem
+    file.seek(0)
+    return _decoding_damage(file.read(size), max_pixels)
 
 
 def map_files(function: Callable[[_Path], _Result], paths: Sequence[_Path]) -> list[_Result]:
@@ -323,13 +348,13 @@ def map_files(function: Callable[[_Path], _Result], paths: Sequence[_Path]) -> l
 # A graph takes half the time of single operators.
 @tf.function(input_signature=[tf.TensorSpec((), tf.string), tf.TensorSpec((), tf.int64)])
 @tf.autograph.experimental.do_not_convert
-def _decode_file(path: Any, max_pixels: Any) -> Any:
-    return tf.size(decode(tf.io.read_file(path), max_pixels=max_pixels))
+def _decode_bytes(data: Any, max_pixels: Any) -> Any:
+    return tf.size(decode(data, max_pixels=max_pixels))
 
 
-def _find_damage(path: str | os.PathLike[str], max_pixels: int) -> str | None:
+def _decoding_damage(data: bytes, max_pixels: int) -> str | None:
     try:
-        _decode_file(os.fsencode(path), max_pixels)
+        _decode_bytes(data, max_pixels)
     except tf.errors.ResourceExhaustedError:  # too little memory is no fault of the file
         raise
     except tf.errors.OpError as error:

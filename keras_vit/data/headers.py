@@ -6,7 +6,7 @@ import io
 import os
 import struct
 from collections.abc import Iterator
-from typing import BinaryIO, NamedTuple
+from typing import IO, NamedTuple
 
 from keras_vit.reading import is_regular, open_regular
 
@@ -40,9 +40,17 @@ def find_problem(
         if not is_regular(path):
             return "is no regular file"
         with open_regular(path) as file:
-            return _examine(file, os.stat(path).st_size, max_pixels, reads_webp)
+            return find_problem_in(file, os.stat(path).st_size, max_pixels, reads_webp)
     except OSError as error:
         return f"cannot be opened ({error.strerror})"
+
+
+def find_problem_in(
+    file: IO[bytes], size: int, max_pixels: int, reads_webp: bool = True
+) -> str | None:
+    """As `find_problem`, of an image of `size` bytes that is open."""
+    try:
+        return _examine(file, size, max_pixels, reads_webp)
     except (struct.error, IndexError):
         return "is cut off in its header"
 
@@ -77,7 +85,7 @@ def read_exif_orientation(path: str | os.PathLike[str], format: str) -> int:
     return 1
 
 
-def _jpeg_exif(file: BinaryIO) -> bytes:
+def _jpeg_exif(file: IO[bytes]) -> bytes:
     """Looks where `orientation.read_orientation` does, so that masks are turned as their images."""
     head = io.BytesIO(file.read(_MAX_EXIF))
     head.seek(2)
@@ -89,7 +97,7 @@ def _jpeg_exif(file: BinaryIO) -> bytes:
     return b""
 
 
-def _png_exif(file: BinaryIO) -> bytes:
+def _png_exif(file: IO[bytes]) -> bytes:
     file.seek(len(_PNG))
     for _ in range(_MAX_PARTS):
         length, name = struct.unpack(">I4s", file.read(8))
@@ -99,7 +107,7 @@ def _png_exif(file: BinaryIO) -> bytes:
     return b""
 
 
-def _webp_exif(file: BinaryIO) -> bytes:
+def _webp_exif(file: IO[bytes]) -> bytes:
     head = file.read(21)
     if head[12:16] != b"VP8X" or not head[20] & 8:
         return b""
@@ -124,7 +132,7 @@ class _Header(NamedTuple):
     problem: str | None = None
 
 
-def _examine(file: BinaryIO, size: int, max_pixels: int, reads_webp: bool) -> str | None:
+def _examine(file: IO[bytes], size: int, max_pixels: int, reads_webp: bool) -> str | None:
     if not size:
         return "is empty (0 bytes)"
     header = _read_header(file, size)
@@ -145,7 +153,7 @@ def _examine(file: BinaryIO, size: int, max_pixels: int, reads_webp: bool) -> st
     return None
 
 
-def _read_header(file: BinaryIO, size: int) -> _Header:
+def _read_header(file: IO[bytes], size: int) -> _Header:
     head = file.read(32)
     if head[:2] == b"\xff\xd8":
         shape = _jpeg_shape(file)  # a thumbnail before it has an end marker too
@@ -173,7 +181,7 @@ def _read_header(file: BinaryIO, size: int) -> _Header:
     return _Header("?", (0, 0), False, "is no JPEG, PNG, GIF, BMP or WebP file")
 
 
-def _jpeg_shape(file: BinaryIO) -> tuple[int, int] | None:
+def _jpeg_shape(file: IO[bytes]) -> tuple[int, int] | None:
     """Height and width of a JPEG, from its frame header; `None` if too much precedes it."""
     for marker, _ in _jpeg_segments(file):
         if marker in _FRAMES:
@@ -182,7 +190,7 @@ def _jpeg_shape(file: BinaryIO) -> tuple[int, int] | None:
     return None
 
 
-def _jpeg_segments(file: BinaryIO) -> Iterator[tuple[int, int]]:
+def _jpeg_segments(file: IO[bytes]) -> Iterator[tuple[int, int]]:
     """Marker and length of the segments of a JPEG; the file is at the content of each."""
     file.seek(2)
     for _ in range(_MAX_PARTS):
@@ -199,7 +207,7 @@ def _jpeg_segments(file: BinaryIO) -> Iterator[tuple[int, int]]:
         file.seek(after)
 
 
-def _after_fill(file: BinaryIO) -> int:
+def _after_fill(file: IO[bytes]) -> int:
     """The first byte that is no fill byte, of which any number can precede a marker."""
     while block := file.read(_TAIL):
         rest = block.lstrip(b"\xff")
@@ -221,7 +229,7 @@ def _webp_shape(head: bytes) -> tuple[int, int]:
     return (bits >> 14 & 0x3FFF) + 1, (bits & 0x3FFF) + 1
 
 
-def _has_end(file: BinaryIO, marker: bytes, start: int, size: int) -> bool:
+def _has_end(file: IO[bytes], marker: bytes, start: int, size: int) -> bool:
     """Whether an end marker follows `start`: in the last bytes, or before appended data.
 
     Motion photos of phones are a JPEG and a video in one file.
@@ -229,7 +237,7 @@ def _has_end(file: BinaryIO, marker: bytes, start: int, size: int) -> bool:
     return _is_in(file, marker, max(start, size - _TAIL)) or _is_in(file, marker, start)
 
 
-def _is_in(file: BinaryIO, marker: bytes, start: int) -> bool:
+def _is_in(file: IO[bytes], marker: bytes, start: int) -> bool:
     file.seek(start)
     block = b""
     while data := file.read(_BLOCK):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,7 +17,13 @@ import tensorflow as tf
 from keras_vit.checks import check_choice
 from keras_vit.config import TASKS
 from keras_vit.data.array_checks import check_labels, check_values, check_vectors
-from keras_vit.data.labelled_set import SHUFFLE_BUFFER, LabelledSet, Reader, to_tensor
+from keras_vit.data.labelled_set import (
+    SHUFFLE_BUFFER,
+    LabelledSet,
+    Reader,
+    item_name,
+    to_tensor,
+)
 from keras_vit.data.shards import Shards, read_part
 from keras_vit.errors import printable
 
@@ -42,6 +47,7 @@ class ImageSet(LabelledSet):
             reads each once.
         shards: The files of `read_records`, which stored features and batches know them by.
         whole: Name of all records, where these are a part of them.
+        record_name: Names a record by its position among all, for `file_names`.
     """
 
     skipped: tuple[str, ...] = ()
@@ -49,6 +55,7 @@ class ImageSet(LabelledSet):
     weights: np.ndarray | None = None
     shards: Shards | None = None
     whole: str | None = None
+    record_name: Callable[[int], str] | None = None
 
     @property
     def items(self) -> np.ndarray | None:
@@ -96,10 +103,15 @@ class ImageSet(LabelledSet):
         return self.load is tf.io.read_file
 
     def file_names(self) -> tuple[str, ...]:
-        """Lists the paths of the image files in their order, `"image 0"`, ... without files."""
-        if not self.are_files:
-            return tuple(f"image {index}" for index in range(self.num_images))
-        return tuple(map(os.fsdecode, self.rows[0]))
+        """Lists the images in their order by their paths, or else as `"image 0"`, ...
+
+        Of images in tars, the path of the tar and the name of the image, `"0.tar:cat.jpg"`.
+        """
+        if self.records is None and isinstance(self.rows[0][0], str):
+            return tuple(map(item_name, self.rows[0]))
+        if self.records is not None and self.record_name is not None:
+            return tuple(map(self.record_name, self.rows[0].tolist()))
+        return tuple(f"image {index}" for index in range(self.num_images))
 
     def spread(self, count: int) -> tf.data.Dataset:
         """Pairs as of `read`: at most `count`, spread evenly over the stored order."""
@@ -218,7 +230,7 @@ def read_arrays(
 
 def read_records(
     shards: Shards,
-    parse: Callable[[Any], tuple[Any, Any]],
+    parse: Callable[..., tuple[Any, Any]],
     class_names: Sequence[str],
     name: str = "the records",
 ) -> ImageSet:
@@ -226,7 +238,7 @@ def read_records(
 
     Args:
         shards: Files of records, as from `find_shards`.
-        parse: Maps a record to an encoded image or its pixels, and an integer label.
+        parse: Maps a record, or its parts, to an encoded image or its pixels, and an integer label.
         class_names: Names of the classes, in the order of the labels.
         name: Name of the source, for error messages. Stored features and cached batches tell sets
             apart by their name and files: the same files with another `parse` need another name.
@@ -240,7 +252,7 @@ def read_records(
     ) -> tf.data.Dataset:
         selected = shards.slice(*among)
         records = read_part(selected, part, number, shuffle_buffer or SHUFFLE_BUFFER)
-        return records.map(lambda record: _int_label(*parse(record)))
+        return records.map(lambda *record: _int_label(*parse(*record)))
 
     return sequential(name, shards.num_records, tuple(class_names), read, shards=shards)
 

@@ -18,6 +18,7 @@ from keras_vit.data.epochs import EpochPlan, distribute, number_for, read_epochs
 # Reads a part of some of the records. Arguments: positions of the first of these records and after
 # the last, the part of them, number of the epoch or `None`, shuffle buffer.
 Reader = Callable[[tuple[int, int], tuple[int, int], Any, int], tf.data.Dataset]
+ITEM_SEPARATOR = "\0"  # of path and name of an image in a file of several; no path holds it
 _Set = TypeVar("_Set", bound="LabelledSet")
 SHUFFLE_BUFFER = 50_000  # as in the official code; encoded images, or pixels as they are stored
 
@@ -123,7 +124,12 @@ class LabelledSet:
     def name_of(self, index: int) -> str:
         """The image at `index` for a message: its file, or its number."""
         is_file = self.rows[0].dtype == object
-        return str(self.rows[0][index]) if is_file else f"image {index} of {self.name}"
+        return item_name(str(self.rows[0][index])) if is_file else f"image {index} of {self.name}"
+
+
+def item_name(item: str) -> str:
+    """The path of an image for messages, or of one of several in a file `"path:name"`."""
+    return ":".join(item.split(ITEM_SEPARATOR)[:2])
 
 
 def make_batches(

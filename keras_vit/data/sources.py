@@ -1,4 +1,4 @@
-"""Opens images by the text that names them: a folder, its parts, a CSV file, a TFDS data set."""
+"""Opens images by the text that names them: a folder, its parts, files of many formats, TFDS."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from typing import Any, NamedTuple
 from keras_vit.data.csv_file import read_csv
 from keras_vit.data.folder import CHECKS, find_parts, read_folder
 from keras_vit.data.image_set import ImageSet
+from keras_vit.data.parquet import read_parquet
+from keras_vit.data.record_folder import read_record_folder
+from keras_vit.data.shard_files import RECORDS, TARS, find_format, list_shards
 from keras_vit.data.tfds import read_tfds
+from keras_vit.data.webdataset import read_webdataset
+from keras_vit.errors import printable
 
 _TFDS = "tfds:"
 CSV_ENDING = ".csv"
@@ -57,10 +62,10 @@ def open_images(
     download: bool = False,
     task: str | None = None,
 ) -> ImageSet:
-    """Opens a folder of images, a CSV file, or `"tfds:NAME"` or `"tfds:NAME@SPLIT"`.
+    """Opens a folder of images, tars, Parquet files or records, a CSV file, or `"tfds:NAME@SPLIT"`.
 
     Args:
-        data: As above.
+        data: As above. Tars and Parquet files may also be one file, or a pattern of names.
         data_dir: Folder of the TFDS data sets, or of the images that a CSV file names.
         class_names: Class names in the order of the labels.
         unreadable: As for `read_folder`. `"skip"` decodes every file once, so that damage in the
@@ -79,9 +84,53 @@ def open_images(
             f"Images with task={task!r} come from a CSV file, --data FILE.csv. Received: {data}."
         )
     if not data.startswith(_TFDS):
+        if find_format(data) is not None:
+            return open_shards([data], class_names, unreadable)
         return read_folder(data, class_names, unreadable, CHECKS[unreadable])
     name, _, named = data.removeprefix(_TFDS).partition("@")
     return read_tfds(name, named or split, data_dir, download)
+
+
+def are_shards(places: Sequence[str]) -> bool:
+    """Whether tars, Parquet files or folders of them or of records are named, and no images.
+
+    Raises:
+        ValueError: If there are several formats among them, or such files and others.
+    """
+    formats = [find_format(place) for place in places]
+    if len(set(formats)) > 1:
+        pairs = zip(places, formats, strict=True)
+        listed = (f"{place} ({kind or 'images'})" for place, kind in pairs)
+        raise ValueError(
+            "Files of one format are expected: images, tars, Parquet files, or a folder of "
+            f"records. Received: {printable(', '.join(listed))[:500]}. Name them one by one."
+        )
+    return formats[:1] != [None]
+
+
+def open_shards(
+    places: Sequence[str],
+    class_names: Sequence[str] | None = None,
+    unreadable: str = "error",
+    labelled: bool = True,
+) -> ImageSet:
+    """Opens tars, Parquet files or a folder of records.
+
+    Args:
+        places: Folders, files or patterns of one format.
+        class_names: Class names in the order of the labels.
+        unreadable: As for `read_folder`.
+        labelled: As for `read_webdataset`.
+    """
+    kind = find_format(places[0])
+    if kind == RECORDS:
+        if len(places) > 1:
+            raise ValueError(f"Name one folder of records. Received: {', '.join(places)}.")
+        return read_record_folder(places[0], class_names if labelled else None)
+    read = read_webdataset if kind == TARS else read_parquet
+    options: dict[str, Any] = {"unreadable": unreadable, "check": CHECKS[unreadable]}
+    files = [file for place in places for file in list_shards(place)]
+    return read(files, class_names, labelled=labelled, **options)
 
 
 def open_test_images(data: str, *args: Any, **options: Any) -> ImageSet:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
-import pathlib
 import struct
-import tarfile
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -18,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data.decode import MAX_PIXELS
-from keras_vit.data.image_files import IMAGE_ENDINGS
+from keras_vit.data.tars import find_files, load_item, make_item, read_tar
 from keras_vit.data.tfds import record_shards
 from keras_vit.errors import printable
 from keras_vit.image_text.caption_files import CAPTION_NAMES, is_caption
@@ -26,14 +24,14 @@ from keras_vit.image_text.pairs import PairSet, make_pairs
 from keras_vit.reading import open_regular, parse_json
 
 _LENGTH = struct.Struct("<Q")  # of a TFRecord; then a checksum of 4 bytes, data, a checksum
-_MAX_CAPTION = 1 << 20  # bytes of a member
 _MAX_RECORD = 1 << 30
 _MAX_LISTED = 20
 
 
 class _Pair(NamedTuple):
-    """Where the bytes of an image or of its record begin, how many there are, and its captions."""
+    """Name, first byte and length of an image or of its record in a file, and its captions."""
 
+    name: str
     start: int
     length: int
     captions: list[str]
@@ -65,25 +63,19 @@ def read_caption_shards(
         FileNotFoundError: If there are no such files.
         ValueError: If a file is damaged or compressed, or pairs are incomplete; it lists them.
     """
-    if isinstance(files, str | os.PathLike):
-        pattern = pathlib.Path(files)
-        found = sorted(pattern.parent.glob(pattern.name))
-    else:
-        found = [pathlib.Path(file) for file in files]
-    if not found:
-        raise FileNotFoundError(f"There are no files {printable(files)}.")
-    are_tars = {file.suffix.lower() == ".tar" for file in found}
+    found = find_files(files)
+    are_tars = {file.lower().endswith(".tar") for file in found}
     if len(are_tars) > 1:
         raise ValueError(
-            f"The files must be all tars, or all TFRecords. Received: {printable(found[0].name)} "
-            "and others."
+            f"The files must be all tars, or all TFRecords. Received: {printable(found[0])} and "
+            "others."
         )
     read = (
         _tar_pairs if are_tars == {True}
         else lambda file: _record_pairs(file, image_name, caption_name)
     )  # fmt: skip
-    load = _read_range if are_tars == {True} else _image_of(image_name)
-    name = f"{found[0].parent} ({len(found)} files)"
+    load = load_item if are_tars == {True} else _image_of(image_name)
+    name = f"{os.path.dirname(found[0]) or '.'} ({len(found)} files)"
     return _collect(name, ((file, read(file)) for file in found), load, max_pixels)
 
 
@@ -119,8 +111,8 @@ def read_tfds_captions(
     """
     title, shards = record_shards(name, split, data_dir, download)
     chosen = (
-        (pathlib.Path(file), itertools.islice(
-            _record_pairs(pathlib.Path(file), image_name, caption_name), skip, skip + count
+        (file, itertools.islice(
+            _record_pairs(file, image_name, caption_name), skip, skip + count
         ))
         for file, skip, count in zip(shards.files, shards.skips, shards.counts, strict=True)
     )  # fmt: skip
@@ -128,7 +120,7 @@ def read_tfds_captions(
 
 
 def _collect(
-    name: str, files: Iterable[tuple[pathlib.Path, Iterator[_Pair]]], load: Any, max_pixels: int
+    name: str, files: Iterable[tuple[str, Iterator[_Pair]]], load: Any, max_pixels: int
 ) -> PairSet:
     """The pairs of files, whose images are read at their place."""
     items: list[str] = []
@@ -136,45 +128,33 @@ def _collect(
     for file, pairs in files:
         changed = os.stat(file).st_mtime_ns  # stored features are of these bytes
         for pair in pairs:
-            items.append(f"{file}:{pair.start}:{pair.length}:{changed}")
+            items.append(make_item(file, *pair[:3], changed))
             captions.append(pair.captions)
     if not items:
         raise ValueError(f"There are no pairs in {printable(name)}.")
     return make_pairs(name, np.array(items, object), load, captions, max_pixels)
 
 
-def _tar_pairs(path: pathlib.Path) -> Iterator[_Pair]:
-    images: dict[str, tuple[int, int]] = {}
-    captions: dict[str, list[str]] = {}
-    try:
-        with open_regular(path) as file, tarfile.open(fileobj=file, mode="r:") as tar:
-            for member in tar:
-                if not member.isreg() or member.issparse():
-                    continue
-                folder, name = os.path.split(member.name)
-                stem, _, ending = name.partition(".")
-                key, ending = os.path.join(folder, stem), f".{ending.lower()}"
-                if ending in IMAGE_ENDINGS:
-                    images[key] = (member.offset_data, member.size)
-                elif ending in (".txt", ".json") and member.size <= _MAX_CAPTION:
-                    content = tar.extractfile(member)
-                    text = b"" if content is None else content.read()
-                    captions.setdefault(key, []).extend(_captions_of(text, ending))
-    except (tarfile.TarError, ValueError, OverflowError, EOFError) as error:
-        raise ValueError(
-            f"{printable(path)} is no tar that can be read ({error!r:.200}). Unpack compressed "
-            "ones first."
-        ) from error
-    problems = [f"{key} has no caption" for key in images if not captions.get(key)]
-    problems += [f"{key} has no image" for key in captions if key not in images]
+def _tar_pairs(path: str) -> Iterator[_Pair]:
+    samples, problems = read_tar(path, (".txt", ".json"))
+    pairs = []
+    for sample in samples:
+        captions: list[str] = []
+        for ending, content in sample.texts.items():
+            captions += _captions_of(content, ending, f"{path}:{sample.name}")
+        if not captions:
+            problems.append(f"{sample.name} has no caption")
+        pairs.append(_Pair(sample.name, sample.start, sample.length, captions))
     _report(path, problems)
-    for key, (start, length) in images.items():
-        yield _Pair(start, length, captions[key])
+    yield from pairs
 
 
-def _captions_of(content: bytes, ending: str) -> list[str]:
+def _captions_of(content: bytes, ending: str, sample: str) -> list[str]:
     """The caption in a member, or none."""
-    text = content.decode("utf-8")
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"The {ending} of {printable(sample)} is not UTF-8: {error}.") from error
     if ending == ".txt":
         return [text.strip()] if is_caption(text) else []
     try:
@@ -188,7 +168,7 @@ def _captions_of(content: bytes, ending: str) -> list[str]:
     return [text.strip() for text in texts if is_caption(text)]
 
 
-def _record_pairs(path: pathlib.Path, image: str, caption: str) -> Iterator[_Pair]:
+def _record_pairs(path: str, image: str, caption: str) -> Iterator[_Pair]:
     problems = []
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -211,12 +191,12 @@ def _record_pairs(path: pathlib.Path, image: str, caption: str) -> Iterator[_Pai
                     f"{', '.join(sorted(features)[:_MAX_LISTED])}"
                 )
             else:
-                yield _Pair(start, length, texts)
+                yield _Pair(f"record {number}", start, length, texts)
             number += 1
     _report(path, problems)
 
 
-def _parse(record: bytes, path: pathlib.Path, number: int) -> Any:
+def _parse(record: bytes, path: str, number: int) -> Any:
     try:
         return tf.train.Example.FromString(record).features.feature
     except Exception as error:  # of protobuf, of several classes
@@ -231,7 +211,7 @@ def _texts(features: Any, name: str) -> list[str]:
     return [text.strip() for text in texts if is_caption(text)]
 
 
-def _report(path: pathlib.Path, problems: list[str]) -> None:
+def _report(path: str, problems: list[str]) -> None:
     if not problems:
         return
     lines = [printable(each) for each in problems[:_MAX_LISTED]]
@@ -240,21 +220,9 @@ def _report(path: pathlib.Path, problems: list[str]) -> None:
     )
 
 
-def _read_range(item: Any) -> Any:
-    """Reads bytes at their place in a file."""
-
-    def read(item: bytes) -> bytes:
-        path, start, length, _ = os.fsdecode(item).rsplit(":", 3)
-        with open_regular(path) as file:
-            file.seek(int(start))
-            return file.read(int(length))
-
-    return tf.ensure_shape(tf.numpy_function(read, [item], tf.string), ())
-
-
 def _image_of(name: str) -> Any:
     def load(item: Any) -> Any:
         description = {name: tf.io.FixedLenFeature((), tf.string)}
-        return tf.io.parse_single_example(_read_range(item), description)[name]
+        return tf.io.parse_single_example(load_item(item), description)[name]
 
     return load

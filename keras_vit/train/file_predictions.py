@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import os
 import pathlib
 from collections.abc import Sequence
@@ -25,7 +26,8 @@ class Prediction(NamedTuple):
     """A model's prediction for one image file.
 
     Args:
-        file: The image file.
+        file: The image file; of an image in a tar or Parquet file `"0.tar:cat.jpg"`, in records
+            `"image 0"`.
         classes: Probabilities by class name, or scores by label, the largest first; of a regression
             the values by target, in the order of the targets. A name of several classes is followed
             by the position of the class: `"crane (134)"`.
@@ -49,7 +51,8 @@ def classify_files(
     Args:
         model: A model that returns logits or probabilities, or the values of targets.
         class_names: Names of its classes or targets, in order.
-        files: Image files and folders of image files.
+        files: Image files and folders of image files; or tars, Parquet files or folders of them, or
+            a folder of records, whose labels are not read.
         batch_size: Images per step.
         unreadable: `"error"` or `"skip"`, as for `read_folder`.
         task: What the outputs are.
@@ -61,6 +64,7 @@ def classify_files(
     with needing_tensorflow("`classify_files`"):
         from keras_vit.data.batches import eval_batches
         from keras_vit.data.folder import read_files
+        from keras_vit.data.sources import are_shards, open_shards
 
     if len(model.output_shape) != 2:
         raise ValueError(
@@ -68,7 +72,13 @@ def classify_files(
             f"shape {model.output_shape}. For classes of pixels, use `keras-vit segment predict` "
             "or `keras_vit.segmentation.predict_masks`."
         )
-    paths, images = read_files(files, class_names, unreadable)
+    places = [os.fspath(file) for file in files]
+    if are_shards(places):
+        images = open_shards(places, class_names, unreadable, labelled=False)
+        images = dataclasses.replace(images, class_names=tuple(class_names))
+        paths = list(map(pathlib.Path, images.file_names()))
+    else:
+        paths, images = read_files(places, class_names, unreadable)
     outputs: list[np.ndarray] = []
     with Progress("predictions", len(paths), "images", verbose) as progress:
         for x, _ in eval_batches(images, model, batch_size):

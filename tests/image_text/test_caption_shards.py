@@ -43,13 +43,21 @@ def test_members_of_one_name_in_a_tar_are_a_pair(tmp_path):
     write_tar(tmp_path / "a-1.tar", [("9.seg.txt", b"no"), ("9.PNG", IMAGES[2]), ("9.txt", b"3")])
     write_tar(
         tmp_path / "b.tar",
-        [("1.png", IMAGES[0]), ("1.json", b'["caption"]'), ("2.txt", b"two"), ("3.txt", b"\xff")],
+        [
+            ("1.png", IMAGES[0]),
+            ("1.json", b'["caption"]'),
+            ("2.txt", b"two"),
+            ("3.txt", b"\xff"),
+            ("3.png", IMAGES[2]),
+        ],
     )
-    with pytest.raises(ValueError, match=r"b\.tar is no tar that can be read.*utf-8"):
+    with pytest.raises(ValueError, match=r"The \.txt of .*b\.tar:3\.png is not UTF-8"):
         read_caption_shards(tmp_path / "b.tar")
     write_tar(tmp_path / "b.tar", [("1.png", IMAGES[0]), ("1.json", b'["caption"]'),
                                    ("2.txt", b"two")])  # fmt: skip
-    with pytest.raises(ValueError, match=r"(?s)2 incomplete.*1 has no caption.*2 has no image"):
+    with pytest.raises(
+        ValueError, match=r"(?s)2 incomplete.*2 has no image.*1\.png has no caption"
+    ):
         read_caption_shards(tmp_path / "b.tar")
     check(read_caption_shards(tmp_path / "a-*.tar"), [("one",), ("two",), ("3",)])
 

@@ -1,0 +1,332 @@
+"""Reads labelled images of Parquet files, as Hugging Face's data sets are stored, as an `ImageSet`.
+
+A row group is what a worker reads as a whole, as a file of records.
+"""
+
+from __future__ import annotations
+
+import bisect
+import concurrent.futures
+import contextlib
+import dataclasses
+import hashlib
+import io
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from keras_vit.checks import check_choice
+from keras_vit.data.decode import MAX_PIXELS
+from keras_vit.data.folder import examine_bytes, report_problems
+from keras_vit.data.image_set import ImageSet, read_records
+from keras_vit.data.shards import Shards
+from keras_vit.data.stored_labels import find_labels, raise_problems
+from keras_vit.data.tars import find_files
+from keras_vit.data.webdataset import CHECKS
+from keras_vit.errors import printable
+from keras_vit.installation import needing
+from keras_vit.progress import Progress
+from keras_vit.reading import open_regular, parse_json
+
+_LABEL_NAMES = ("label", "labels", "class")  # the first that is there
+_ROWS_AT_ONCE = 64
+_METADATA = b"huggingface"  # key of the schema, with JSON about the features
+
+
+class _Columns(NamedTuple):
+    """The columns that are read, and the names of the label's numbers, or `None`."""
+
+    image: str
+    label: str | None
+    names: tuple[str, ...] | None
+
+    def __str__(self) -> str:
+        return f"the columns {self.image} and {self.label} ({len(self.names or ())} names)"
+
+
+class _Group(NamedTuple):
+    """A row group: its file and number, its first row in the file and of all, and its rows."""
+
+    path: str
+    number: int
+    start: int
+    first: int
+    rows: int
+
+
+def read_parquet(
+    files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    class_names: Sequence[str] | None = None,
+    image_name: str | None = None,
+    label_name: str | None = None,
+    unreadable: str = "error",
+    check: str = "headers",
+    max_pixels: int = MAX_PIXELS,
+    labelled: bool = True,
+) -> ImageSet:
+    """Reads labelled images from Parquet files on a local disk, such as those of Hugging Face.
+
+    The column of the image is a struct with the field `bytes`, or binary: encoded images. That of
+    the label holds numbers, whose names `datasets` keeps in the schema (`ClassLabel`), or names.
+
+    Opening reads all labels in every worker, and the images as far as `check` says. Training
+    shuffles row groups and, through a buffer, images, as `read_records` does; every worker opens
+    the row groups of its own part.
+
+    Args:
+        files: A pattern such as `"data/train-*.parquet"`, whose files are sorted by name, or paths.
+        class_names: Names of the classes in the order of the labels, such as those of the training
+            images. Labels with stored names are then found by their names. `None` takes the
+            stored names, or numbers from 0.
+        image_name: Column of the image; `None` takes the one that is an image by the schema.
+        label_name: Column of the label; `None` takes the one that is a `ClassLabel`, or `label`,
+            `labels` or `class`.
+        unreadable: As for `read_folder`; a missing or unknown label is always an error.
+        check: As for `read_folder`; either reads all images once. `"none"` reads none before
+            training, where an unreadable one is an error.
+        max_pixels: As for `read_folder`.
+        labelled: Whether labels are read. Without, every image is of the first of `class_names`.
+
+    Returns:
+        An `ImageSet` in the order of the files and of their rows.
+
+    Raises:
+        ImportError: If pyarrow is not installed.
+        FileNotFoundError: If there are no such files.
+        ValueError: If a file is damaged, lacks a column or differs from the first; or there are
+            images that cannot be read, or labels that are missing or unknown. The message lists
+            them.
+
+    Example:
+
+    >>> train = keras_vit.data.read_parquet("data/train-*.parquet")  # doctest: +SKIP
+    >>> test = keras_vit.data.read_parquet(
+    ...     "data/test-*.parquet", train.class_names
+    ... )  # doctest: +SKIP
+    """
+    check_choice("unreadable", unreadable, ("error", "skip"))
+    check_choice("check", check, CHECKS)
+    found = find_files(files)
+    source = f"{os.path.dirname(found[0]) or '.'} ({len(found)} Parquet files)"
+    columns, groups = _open_all(found, image_name, label_name, labelled)
+    if not groups:
+        raise ValueError(f"There are no rows in {printable(source)}.")
+    starts = [group.first for group in groups]
+    count = starts[-1] + groups[-1].rows
+
+    def name_of(row: int) -> str:
+        group = groups[bisect.bisect(starts, row) - 1]
+        return f"{group.path}:row {group.start + row - group.first}"
+
+    known, labels = tuple(class_names or ("image",)), np.zeros(count, "int64")
+    if labelled:
+        values = _read_labels(found, columns)
+        without = [row for row, value in enumerate(values) if value is None]
+        raise_problems(source, [f"{name_of(row)} has no label" for row in without])
+        stored = find_labels(values, class_names, columns.names, source)
+        raise_problems(source, [f"{name_of(row)} {text}" for row, text in stored.unknown.items()])
+        known, labels = stored.class_names, stored.labels
+    bad = {} if check == "none" else _find_bad(groups, columns, check, max_pixels)
+    skipped = tuple(f"{name_of(row)} {problem}" for row, problem in sorted(bad.items()))
+    if skipped:
+        report_problems(skipped, unreadable, source)
+    if len(bad) == count:
+        raise ValueError(f"None of the {count:,} images in {printable(source)} can be read.")
+    kept = np.ones(count, bool)
+    kept[list(bad)] = False
+    images = _as_records(f"{source}, {columns.label}", known, groups, columns, kept, labels)
+    rows = np.flatnonzero(kept)
+
+    def name_kept(position: int) -> str:
+        return name_of(int(rows[position]))
+
+    return dataclasses.replace(
+        images, record_name=name_kept, skipped=skipped, max_pixels=max_pixels
+    )
+
+
+def _open_all(
+    paths: Sequence[str], image: str | None, label: str | None, labelled: bool
+) -> tuple[_Columns, list[_Group]]:
+    """The columns, which are the same in all files, and the row groups with rows."""
+    first: _Columns | None = None
+    groups: list[_Group] = []
+    total = 0
+    for path in paths:
+        with _open(path) as file:
+            columns = _find_columns(path, file.schema_arrow, image, label, labelled)
+            first = first or columns
+            if columns != first:
+                raise ValueError(
+                    f"The files must have the same columns and classes. {printable(paths[0])} has "
+                    f"{first}, and {printable(path)} {columns}. Read them one by one."
+                )
+            start = 0
+            for number in range(file.metadata.num_row_groups):
+                rows = file.metadata.row_group(number).num_rows
+                if rows:
+                    groups.append(_Group(path, number, start, total, rows))
+                start, total = start + rows, total + rows
+    assert first is not None
+    return first, groups
+
+
+@contextlib.contextmanager
+def _open(path: str) -> Iterator[Any]:
+    """Opens a file with pyarrow, and names it in errors."""
+    with needing("parquet", "Reading Parquet files needs pyarrow"):
+        import pyarrow
+        import pyarrow.parquet
+    with open_regular(path) as file:
+        try:
+            yield pyarrow.parquet.ParquetFile(file)
+        except (pyarrow.ArrowException, OSError) as error:  # ArrowInvalid is a ValueError
+            raise ValueError(
+                f"{printable(path)} is no Parquet file that can be read, or it is damaged or cut "
+                f"off ({printable(error):.200}). Copy or write it again."
+            ) from error
+
+
+def _find_columns(
+    path: str, schema: Any, image: str | None, label: str | None, labelled: bool
+) -> _Columns:
+    from pyarrow import types
+
+    features = _read_features(schema)
+
+    def is_image(name: str) -> bool:
+        kind = schema.field(name).type
+        fields = {field.name: field.type for field in kind} if types.is_struct(kind) else {}
+        kind = fields.get("bytes", kind)
+        return types.is_binary(kind) or types.is_large_binary(kind)
+
+    def is_label(name: str) -> bool:
+        kind = schema.field(name).type
+        kind = kind.value_type if types.is_dictionary(kind) else kind
+        return types.is_integer(kind) or types.is_string(kind) or types.is_large_string(kind)
+
+    def of_type(feature: str) -> list[str]:
+        return [name for name in schema.names if features.get(name, {}).get("_type") == feature]
+
+    images = [image] if image else of_type("Image") or list(filter(is_image, schema.names))
+    usual = [name for name in _LABEL_NAMES if name in schema.names][:1]
+    labels = [label] if label else of_type("ClassLabel") or usual
+    wanted = [("image_name", images, is_image, "an image: a struct with `bytes`, or binary")]
+    if labelled:
+        wanted.append(("label_name", labels, is_label, "a label: whole numbers or names"))
+    for argument, names, fits, what in wanted:
+        if len(names) != 1 or names[0] not in schema.names or not fits(names[0]):
+            listed = ", ".join(f"{each.name} ({each.type})" for each in schema)
+            raise ValueError(
+                f"{printable(path)} must have one column that is {what}. Received: "
+                f"{printable(', '.join(names)) or 'none'} of {printable(listed)[:500]}. Pass its "
+                f"name as `{argument}`, or write the files with one such column."
+            )
+    if not labelled:
+        return _Columns(images[0], None, None)
+    stored = features.get(labels[0], {}).get("names")
+    classes = tuple(map(str, stored)) if isinstance(stored, list) else None
+    return _Columns(images[0], labels[0], classes)
+
+
+def _read_features(schema: Any) -> dict[str, Any]:
+    """What `datasets` says about the columns; empty if something else wrote the file."""
+    try:
+        found = parse_json((schema.metadata or {}).get(_METADATA, b"null"))["info"]["features"]
+    except (ValueError, KeyError, TypeError):
+        return {}
+    return {name: each for name, each in dict(found).items() if isinstance(each, dict)}
+
+
+def _read_labels(paths: Sequence[str], columns: _Columns) -> list[Any]:
+    values: list[Any] = []
+    for path in paths:
+        with _open(path) as file:
+            values += file.read([columns.label]).column(0).to_pylist()
+    return values
+
+
+def _read_images(group: _Group, columns: _Columns) -> Iterator[list[bytes | None]]:
+    """The images of a row group, some at a time; `None` where there are no bytes."""
+    with _open(group.path) as file:
+        is_struct = f"{columns.image}.bytes" in {
+            file.schema.column(i).path for i in range(len(file.schema))
+        }
+        leaf = f"{columns.image}.bytes" if is_struct else columns.image
+        for batch in file.iter_batches(_ROWS_AT_ONCE, [group.number], [leaf]):
+            column = batch.column(0)
+            yield (column.flatten()[0] if is_struct else column).to_pylist()
+
+
+def _find_bad(
+    groups: Sequence[_Group], columns: _Columns, check: str, max_pixels: int
+) -> dict[int, str]:
+    """What is wrong with images, by their rows of all."""
+
+    def examine(group: _Group) -> dict[int, str]:
+        found, row = {}, group.first
+        for images in _read_images(group, columns):
+            for image in images:
+                if image is None:
+                    problem: str | None = "has no bytes: the image is not in the file"
+                else:
+                    problem = examine_bytes(io.BytesIO(image), len(image), check, max_pixels)
+                if problem:
+                    found[row] = problem
+                row += 1
+        return found
+
+    bad: dict[int, str] = {}
+    with (
+        Progress("checking images", groups[-1].first + groups[-1].rows, "images") as progress,
+        concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool,
+    ):
+        for group, found in zip(groups, pool.map(examine, groups), strict=True):
+            bad |= found
+            progress.update(group.first + group.rows)
+    return bad
+
+
+def _as_records(
+    source: str,
+    class_names: tuple[str, ...],
+    groups: Sequence[_Group],
+    columns: _Columns,
+    kept: np.ndarray,
+    labels: np.ndarray,
+) -> ImageSet:
+    """Reads row groups as files of records: the rows that are kept, with their labels."""
+    digest = hashlib.sha256(labels.tobytes() + kept.tobytes()).hexdigest()[:16]
+
+    def read_group(key: bytes) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        group = groups[int(key.split(b" ", 1)[0])]
+        row = group.first
+        for images in _read_images(group, columns):
+            rows = np.arange(row, row + len(images))
+            row += len(images)
+            whole = np.array(images, object)[kept[rows]]
+            if None in whole:
+                raise ValueError(f"{printable(group.path)} has a row without an image.")
+            yield whole, labels[rows][kept[rows]]
+
+    def read(key: Any) -> tf.data.Dataset:
+        signature = (tf.TensorSpec((None,), tf.string), tf.TensorSpec((None,), tf.int64))
+        batches = tf.data.Dataset.from_generator(
+            read_group, output_signature=signature, args=(key,)
+        )
+        return batches.unbatch()
+
+    keys = [
+        f"{index} {os.stat(group.path).st_mtime_ns} {digest} {group.path}"
+        for index, group in enumerate(groups)
+    ]
+    counts = [int(kept[group.first : group.first + group.rows].sum()) for group in groups]
+    shards = Shards(tuple(keys), tuple(counts), read)
+    return read_records(shards, _as_it_is, class_names, source)
+
+
+def _as_it_is(image: Any, label: Any) -> tuple[Any, Any]:
+    return image, label

@@ -1,0 +1,167 @@
+"""Reads labelled images of WebDataset's tars as an `ImageSet`."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import pathlib
+from collections.abc import Iterable, Sequence
+from typing import IO
+
+import numpy as np
+
+from keras_vit.checks import check_choice
+from keras_vit.data.decode import MAX_PIXELS
+from keras_vit.data.folder import examine_bytes, report_problems
+from keras_vit.data.image_set import ImageSet
+from keras_vit.data.labelled_set import item_name
+from keras_vit.data.stored_labels import find_labels, raise_problems
+from keras_vit.data.tars import Sample, find_files, load_item, make_item, read_tar
+from keras_vit.errors import printable
+from keras_vit.progress import Progress
+from keras_vit.reading import parse_json, read_text
+
+CHECKS = ("none", "headers", "pixels")
+_LABEL_NAMES = ("cls", "class", "label")  # of members, and keys of JSON
+_CAPTION = ".txt"
+_CLASS_NAMES = "classnames.txt"  # as the CLIP benchmark writes it, there or in the folder above
+
+
+def read_webdataset(
+    files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    class_names: Sequence[str] | None = None,
+    label_name: str | None = None,
+    unreadable: str = "error",
+    check: str = "headers",
+    max_pixels: int = MAX_PIXELS,
+    labelled: bool = True,
+) -> ImageSet:
+    """Reads labelled images from tars of WebDataset on a local disk.
+
+    Members that differ only after the first dot of their names are a sample: `0001.jpg` with
+    `0001.cls`, `.class` or `.label`, which hold the number or the name of its class, or with
+    `0001.json`, which has it under `"cls"`, `"class"` or `"label"`. Images with captions are read
+    with `image_text.read_caption_shards`.
+
+    Opening reads the headers of all members, in every worker, and the images as far as `check`
+    says. Training shuffles all images as a whole, and every worker reads those of its own part.
+
+    Args:
+        files: A pattern such as `"shards/train-*.tar"`, whose files are sorted by name, or paths.
+        class_names: Names of the classes in the order of the labels, such as those of the training
+            images. `None` takes the lines of `classnames.txt` next to the tars or in the folder
+            above; the names that occur, sorted; or numbers from 0.
+        label_name: Ending of the member, or key of JSON, that holds the label; `None` takes the
+            first of `cls`, `class` and `label` that a sample has.
+        unreadable: As for `read_folder`; a missing or unknown label is always an error.
+        check: As for `read_folder`; `"none"` reads no image before training, where an unreadable
+            one is an error.
+        max_pixels: As for `read_folder`.
+        labelled: Whether labels are read. Without, every image is of the first of `class_names`.
+
+    Returns:
+        An `ImageSet` in the order of the files and of the images in them.
+
+    Raises:
+        FileNotFoundError: If there are no such files.
+        ValueError: If a file is no tar, compressed, damaged or cut off, or there are images that
+            cannot be read, members without an image, or labels that are missing or unknown. The
+            message lists them.
+    """
+    check_choice("unreadable", unreadable, ("error", "skip"))
+    check_choice("check", check, CHECKS)
+    found = find_files(files)
+    source = f"{os.path.dirname(found[0]) or '.'} ({len(found)} tars)"
+    names = _LABEL_NAMES if label_name is None else (label_name,)
+    problems: list[str] = []
+    samples: list[Sample] = []
+    items: list[str] = []
+    for path, (inside, others) in zip(
+        found, _read_all(found, names, check, max_pixels), strict=True
+    ):
+        problems += [f"{path}: {other}" for other in others if labelled]
+        samples += inside
+        changed = os.stat(path).st_mtime_ns
+        items += [make_item(path, *sample[:3], changed) for sample in inside]
+    if labelled:
+        values = [_find_label(sample.texts, names) for sample in samples]
+        problems += [
+            f"{item_name(item)} has no label{_advice(sample)}"
+            for item, value, sample in zip(items, values, samples, strict=True)
+            if value is None
+        ]
+        raise_problems(source, problems)
+        stored = find_labels(
+            [each for each in values if each is not None], class_names, _stored(found[0]), source
+        )
+        raise_problems(
+            source, [f"{item_name(items[i])} {text}" for i, text in stored.unknown.items()]
+        )
+        known, labels = stored.class_names, stored.labels
+    else:
+        known, labels = tuple(class_names or ("image",)), np.zeros(len(items), "int64")
+    bad = [sample.problem is not None for sample in samples]
+    skipped = tuple(
+        f"{item_name(item)} {sample.problem}"
+        for item, sample in zip(items, samples, strict=True)
+        if sample.problem is not None
+    )
+    if skipped:
+        report_problems(skipped, unreadable, source)
+    if len(skipped) == len(items):
+        raise ValueError(f"There are no images that can be read in {printable(source)}.")
+    kept = ~np.array(bad)
+    rows = (np.array(items, object)[kept], labels[kept])
+    return ImageSet(source, known, rows, load_item, max_pixels, skipped=skipped)
+
+
+def _read_all(
+    paths: Sequence[str], names: Sequence[str], check: str, max_pixels: int
+) -> list[tuple[list[Sample], list[str]]]:
+    """Reads tars in several threads, and reports how far it is."""
+    endings = (*(f".{name.lower()}" for name in names), ".json", _CAPTION)
+
+    def examine(image: IO[bytes], size: int) -> str | None:
+        return examine_bytes(image, size, check, max_pixels)
+
+    read = []
+    with (
+        Progress("checking tars", len(paths)) as progress,
+        concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool,
+    ):
+        for each in pool.map(lambda path: read_tar(path, endings, examine), paths):
+            read.append(each)
+            progress.update(len(read))
+    return read
+
+
+def _find_label(texts: dict[str, bytes], names: Sequence[str]) -> int | str | None:
+    """The label in the members of a sample, or `None`."""
+    for name in names:
+        text = texts.get(f".{name.lower()}", b"").decode("utf-8", "replace").strip()
+        if text:
+            return text
+    try:
+        fields = parse_json(texts.get(".json", b"null"))
+    except ValueError:
+        return None
+    if not isinstance(fields, dict):
+        return None
+    value = next((fields[name] for name in names if name in fields), None)
+    return value if isinstance(value, int | str) and not isinstance(value, bool) else None
+
+
+def _advice(sample: Sample) -> str:
+    if _CAPTION in sample.texts:
+        return " but a caption: `image_text.read_caption_shards` reads images with captions"
+    others = ", ".join(sorted(sample.texts))
+    return f": no .cls, .class or .label, and no such key in .json (found: {others or 'none'})"
+
+
+def _stored(path: str) -> list[str] | None:
+    """Names of the classes, where a file next to the tars or in the folder above lists them."""
+    folder = pathlib.Path(path).absolute().parent
+    for place in (folder, folder.parent):
+        if (place / _CLASS_NAMES).is_file():
+            return [line.strip() for line in read_text(place / _CLASS_NAMES).splitlines() if line]
+    return None
