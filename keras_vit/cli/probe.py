@@ -47,7 +47,7 @@ def probe_model(
         share = _SHARE if share is None else share
         images, held_out = images.split(share, seed)
         found = found._replace(training=images, validation=held_out)
-    settings = {
+    settings: dict[str, Any] = {
         "model": model,
         "data": data,
         "validation": None if share is None else str(share),
@@ -62,7 +62,7 @@ def probe_model(
         IMAGE_LISTS: describe_lists(found.file_names()),
         "versions": {"keras": keras.__version__, "python": sys.version.split()[0]},
     }
-    sizes = list(dict.fromkeys(image_size or [None]))
+    sizes: list[tuple[int, int] | None] = list(dict.fromkeys(image_size or ())) or [None]
     first = open_model(model, sizes[0])
     settings["input_shape"] = list(first.inputs[0].shape[1:])
     settings["image_sizes"] = [list(size) for size in image_size or ()]
@@ -94,7 +94,7 @@ def probe_model(
         print(json.dumps({**results, "images": result.tested, **chosen}))
         return
     if len(tried) > 1:
-        print_facts((name, f"{_validated(each):.2%}") for name, each in tried.items())
+        print_facts([(name, f"{_validated(each):.2%}") for name, each in tried.items()])
         say(f"{best} pixels are the best in cross-validation.")
     say(f"{result}\n{folder}: the model, for `keras-vit predict`, `export` and `report`.")
 
