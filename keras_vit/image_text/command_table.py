@@ -50,7 +50,7 @@ COMMANDS: tuple[Command, ...] = (
             argument(
                 "--duplicates",
                 type=float,
-                default=0.95,
+                default=0.98,
                 metavar="COSINE",
                 help="similarity from which images are near-duplicates and share an answer; 2 "
                 "groups none",

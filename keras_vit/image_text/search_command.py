@@ -26,7 +26,7 @@ def search_images(
     texts: Sequence[str],
     image: Sequence[str] = (),
     top: int = 10,
-    duplicates: float = 0.95,
+    duplicates: float = 0.98,
     output: str | None = None,
     cache: str | None = None,
     batch_size: int = 32,

@@ -43,11 +43,13 @@ def write_search_page(
     ...     "birds.html", index, {"a photo of a red bird": found}
     ... )  # doctest: +SKIP
     """
+    folder = _common_folder(index.files)
     sections = [
-        Section(printable(query), "".join(_parts(index, query, found)))
+        Section(_short(query, folder), "".join(_parts(index, query, found, folder)))
         for query, found in answers.items()
     ]
-    subtitle = f"{len(index.files):,} images. Numbers are cosine similarities to the query."
+    where = f" in {printable(folder)}" if folder else ""
+    subtitle = f"{len(index.files):,} images{where}. Numbers are cosine similarities to the query."
     page = render_page(title, sections, subtitle)
     with write_atomically(path, replace=True) as unfinished:
         # Linux allows file names that are no UTF-8.
@@ -55,7 +57,23 @@ def write_search_page(
     return pathlib.Path(path)
 
 
-def _parts(index: ImageIndex, query: str | pathlib.Path, found: Sequence[Answer]) -> Iterator[str]:
+def _common_folder(files: Sequence[str]) -> str:
+    """The folder of all files, or "" if there is none."""
+    try:
+        return os.path.commonpath([os.path.dirname(file) for file in files])
+    except ValueError:  # absolute and relative names, or none
+        return ""
+
+
+def _short(name: str | pathlib.Path, folder: str) -> str:
+    """A name that can be printed, without the folder of all images."""
+    text = os.fspath(name)
+    return printable(text.removeprefix(f"{folder}{os.sep}") if folder else text)
+
+
+def _parts(
+    index: ImageIndex, query: str | pathlib.Path, found: Sequence[Answer], folder: str
+) -> Iterator[str]:
     if isinstance(query, pathlib.Path):
         with needing_tensorflow("A page with images"):
             from keras_vit.data.preview import encode_thumbnail, read_one
@@ -63,7 +81,7 @@ def _parts(index: ImageIndex, query: str | pathlib.Path, found: Sequence[Answer]
         shown = _card(encode_thumbnail(read_one(query, 0), _SIDE), "the query")
         yield f'<div class="grid">{shown}</div>'
     cards = (
-        _card(index.thumbnail(each.position, _SIDE), _caption(each), str(rank))
+        _card(index.thumbnail(each.position, _SIDE), _caption(each, folder), str(rank))
         for rank, each in enumerate(found, 1)
     )
     yield f'<div class="grid">{"".join(cards)}</div>'
@@ -76,11 +94,11 @@ def _card(jpeg: bytes, caption: str, name: str = "query") -> str:
     )
 
 
-def _caption(answer: Answer) -> str:
-    lines = [f"<b>{answer.similarity:.3f}</b> {html.escape(printable(answer.file))}"]
+def _caption(answer: Answer, folder: str) -> str:
+    lines = [f"<b>{answer.similarity:.3f}</b> {html.escape(_short(answer.file, folder))}"]
     if answer.duplicates:
         count = len(answer.duplicates)
-        names = ", ".join(map(printable, answer.duplicates[:_LISTED]))
+        names = ", ".join(_short(each, folder) for each in answer.duplicates[:_LISTED])
         more = ", ..." if count > _LISTED else ""
         lines.append(
             f"<span class='soft'>{count} near-duplicate{'s' if count > 1 else ''}: "

@@ -30,10 +30,18 @@ def test_a_page_shows_answers_and_the_image_that_was_searched(index, tmp_path):
     images = re.findall(r'src="data:image/jpeg;base64,([^"]+)"', page)
     shapes = [tf.io.decode_jpeg(base64.b64decode(each)).numpy().shape for each in images]
     assert shapes == [(20, 30, 3), (320, 160, 3), (20, 30, 3), (20, 30, 3)]
-    assert "<b>0.910</b>" in page and "<b>0.123</b>" in page and "2 images" in page
+    assert "<b>0.910</b>" in page and "<b>0.123</b>" in page
+    assert f"2 images in {tmp_path}. Numbers" in page and "</b> 1&lt;i&gt;.png" in page
     assert "7 near-duplicates: " + ", ".join(["&lt;x&gt;"] * 5) + ", ..." in page
     assert '<section id="a-&quot;red&quot;-&lt;b&gt;"><h2>a &quot;red&quot; &lt;b&gt;</h2>' in page
-    assert "<i>" not in page and "<x>" not in page and "1&lt;i&gt;.png" in page
+    assert "<i>" not in page and "<x>" not in page and "<h2>1&lt;i&gt;.png</h2>" in page
+
+
+def test_names_in_no_common_folder_stay_whole(index, tmp_path):
+    mixed = ImageIndex(index.features, ("b.png", index.files[0]))
+    shown = [Answer(1, index.files[0], 0.5)]
+    page = write_search_page(tmp_path / "page.html", mixed, {"x": shown}).read_text()
+    assert "2 images. Numbers" in page and f"</b> {tmp_path}/0&lt;i&gt;.png" in page
 
 
 def test_an_image_that_is_gone_is_named_and_nothing_is_written(index, tmp_path):
