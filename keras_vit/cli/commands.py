@@ -24,7 +24,7 @@ from keras_vit.cli.run_settings import (
 )
 from keras_vit.cli.settings import HEADINGS, SETTINGS, Setting
 from keras_vit.config import TASKS
-from keras_vit.export.formats import FORMATS, PRECISIONS, Format
+from keras_vit.export.formats import FORMATS, PRECISIONS, SERVERS, Format
 
 MAX_IMAGES = 100  # that exports are checked and calibrated with
 LAYOUTS = ("official", "big_vision", "timm", "transformers")  # as in `weights/save.py`
@@ -315,6 +315,13 @@ COMMANDS: tuple[Command, ...] = (
             IMAGE_SIZE,
             argument("--to", "--format", required=True, choices=tuple(FORMATS)),
             argument("--output", default="exported", help="the file, or directory, to write"),
+            argument(
+                "--server",
+                choices=tuple(SERVERS),
+                help="write --output as a model of the repository of Triton or of OpenVINO Model "
+                "Server, with its configuration: "
+                + "; ".join(f"{name} of {', '.join(taken)}" for name, taken in SERVERS.items()),
+            ),
             argument(
                 "--precision",
                 help=f"float32 (default); {'; '.join(map(_precisions, FORMATS.values()))}",

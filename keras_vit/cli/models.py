@@ -39,14 +39,15 @@ def export_model(
     data: str | None = None,
     goal: str = "size",
     image_size: tuple[int, int] | None = None,
+    server: str | None = None,
 ) -> None:
     """Exports a model as SavedModel, LiteRT, ONNX or OpenVINO file, checked against the model."""
     if budget is not None or data is not None:
-        if budget is None or data is None or precision or images:
+        if budget is None or data is None or precision or images or server:
             raise ValueError(
                 "`--budget` and `--data` go together, and choose the precision: leave "
-                "`--precision` and `--images` out. `--data` names labelled images that the model "
-                f"was not trained on. Received: --budget {budget}, --data {data}."
+                "`--precision`, `--images` and `--server` out. `--data` names labelled images that "
+                f"the model was not trained on. Received: --budget {budget}, --data {data}."
             )
         loaded = open_model(model, image_size)
         limits = _share(budget), data, goal
@@ -79,7 +80,14 @@ def export_model(
 
     what = f"1 export as {to} in {precision or 'float32'}, and a check against the model"
     complain(f"{describe_plan(loaded, what)}.")
-    say(find_exporter(to, task)(loaded, output, **options))
+    if server is None:
+        say(find_exporter(to, task)(loaded, output, **options))
+        return
+    if task == SEGMENTATION:
+        raise ValueError(f"{model!r} classifies pixels. `--server` takes models of whole images.")
+    from keras_vit.export.model_servers import export_for_server
+
+    say(export_for_server(loaded, output, server, to, **options))
 
 
 def _export_within_budget(

@@ -5,6 +5,7 @@ from .fastest import OptimizedModel as OptimizedModel
 from .fastest import optimize as optimize
 from .litert import export_litert as export_litert
 from .litert import litert_errors as litert_errors
+from .model_servers import export_for_server as export_for_server
 from .onnx import export_onnx as export_onnx
 from .openvino import export_openvino as export_openvino
 from .runners import LiteRTKernels as LiteRTKernels

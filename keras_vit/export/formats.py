@@ -134,6 +134,8 @@ FORMATS = {
     )
 }
 RUNTIMES = tuple(dict.fromkeys(name for format in FORMATS.values() for name in format.runtimes))
+# Formats that `export_for_server` writes for a server; the first is the default.
+SERVERS = {"triton": ("onnx", "saved_model"), "ovms": ("openvino",)}
 # Precisions that `optimize` tries, in this order.
 PRECISIONS = ("float32", "bfloat16", "int8")
 

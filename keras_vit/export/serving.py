@@ -44,8 +44,8 @@ def write_version_files(
     """
     extra = version / EXTRA
     extra.mkdir()
-    image = _golden_image(inference)
-    encoded = _encode(image)
+    image = golden_image(inference)
+    encoded = encode_png(image)
     with tf.io.TFRecordWriter(os.fspath(extra / "tf_serving_warmup_requests")) as writer:
         for size in warmup_batch_sizes:
             if encoded is None:
@@ -77,10 +77,10 @@ def model_card(
         `inference` for it, without maps of more than a million values; `tolerance` is the largest
         difference from them that the export allows.
     """
-    image = _golden_image(inference)
+    image = golden_image(inference)
     outputs = {name: value[0] for name, value in inference.run(image[None]).items()}
     small = {name: value for name, value in outputs.items() if value.size <= _MAX_GOLDEN}
-    encoded = _encode(image)
+    encoded = encode_png(image)
     golden: dict[str, Any] = {"shape": list(image.shape)}
     if encoded is None:
         golden["pixels"] = base64.b64encode(image.astype("uint8").tobytes()).decode()
@@ -131,12 +131,7 @@ def write_server_config(
     Raises:
         ValueError: If the batch sizes are not ascending, or a path is not absolute.
     """
-    sizes = list(allowed_batch_sizes)
-    if not sizes or sizes != sorted(set(sizes)) or sizes[0] < 1:
-        raise ValueError(
-            "`allowed_batch_sizes` must be ascending positive integers. Received: "
-            f"{tuple(allowed_batch_sizes)}."
-        )
+    sizes = check_batch_sizes("allowed_batch_sizes", allowed_batch_sizes)
     for name, path in base_paths.items():
         if not os.path.isabs(path) and isinstance(local_or_remote(path), pathlib.Path):
             raise ValueError(
@@ -157,6 +152,20 @@ def write_server_config(
     for name, rows in texts.items():
         with write_atomically(pathlib.Path(directory) / name, replace=True) as unfinished:
             unfinished.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
+
+
+def check_batch_sizes(argument: str, batch_sizes: Sequence[int]) -> list[int]:
+    """Returns batch sizes as a list.
+
+    Raises:
+        ValueError: If they are not ascending positive integers.
+    """
+    sizes = list(batch_sizes)
+    if not sizes or sizes != sorted(set(sizes)) or sizes[0] < 1:
+        raise ValueError(
+            f"`{argument}` must be ascending positive integers. Received: {tuple(batch_sizes)}."
+        )
+    return sizes
 
 
 def prediction_log(signature: str, inputs: Mapping[str, Any]) -> bytes:
@@ -192,12 +201,12 @@ def _varint(value: int) -> bytes:
     return result + bytes([value])
 
 
-def _golden_image(inference: Inference) -> np.ndarray:
-    """Pixels of shape `(H, W, C)`, integers in [0, 255]."""
+def golden_image(inference: Inference) -> np.ndarray:
+    """A fixed image of the model's size: pixels of shape `(H, W, C)`, integers in [0, 255]."""
     return synthetic_images(inference.input_shape, count=1)[0]
 
 
-def _encode(image: np.ndarray) -> bytes | None:
+def encode_png(image: np.ndarray) -> bytes | None:
     """Encodes an image as PNG; `None` if an image file cannot have its channels."""
     if image.shape[-1] not in DECODED_CHANNELS:
         return None

@@ -35,3 +35,17 @@ def test_inspect_opens_files_and_names_and_explains_what_is_wrong(tiny, tmp_path
     empty.mkdir()
     assert main(["inspect", "vit_tiny", str(empty), "--output", str(page)]) == 2
     assert "There are no images in" in capsys.readouterr().err
+
+
+def test_export_for_a_server_takes_its_formats(tiny, tmp_path, capsys, monkeypatch):
+    words = ["export", "vit_tiny", "--to", "onnx", "--output", str(tmp_path / "pets"), "--server"]
+    assert main([*words, "ovms"]) == 2
+    assert "Formats of the server 'ovms': openvino. Received: 'onnx'." in capsys.readouterr().err
+    called = {}
+    monkeypatch.setattr(
+        "keras_vit.export.model_servers.export_for_server",
+        lambda model, *arguments, **options: called.update(arguments=arguments, options=options),
+    )
+    assert main([*words, "triton"]) == 0
+    assert called["arguments"] == (str(tmp_path / "pets"), "triton", "onnx")
+    assert called["options"]["precision"] == "float32"
