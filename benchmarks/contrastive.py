@@ -16,6 +16,9 @@ training, with their names; their photographs are classified by the attributes o
 words other classes have in other combinations: between the two, and among all ten. `probe` is a
 logistic regression on the same features with all labels of the training photographs, the held-out
 classes' too. Chance is 1 / classes.
+
+`--curves FILE` trains the towers of CIFAR-10 again, and writes the loss and the accuracy on
+held-out photographs by epoch in place of the rows; `--plot PICTURE` draws what stands there.
 """
 
 from __future__ import annotations
@@ -108,10 +111,11 @@ class Words:
         return ids
 
 
-def make_towers(image, kind: str, others: float, seed: int) -> Towers:
+def make_towers(image, kind: str, others: float, seed: int, texts=None) -> Towers:
     """The image tower with a new text tower; `others` do not belong to a text for one that does."""
     keras.utils.set_random_seed(seed)
-    tokenizer = Words(text for name in (*ATTRIBUTES, *TEXTILE) for text in captions(name))
+    own = (text for name in (*ATTRIBUTES, *TEXTILE) for text in captions(name))
+    tokenizer = Words(own if texts is None else texts)
     config = TextConfig(tokenizer.end + 1, 64, 2, 4, 128, LENGTH, image.output_shape[-1])
     text = keras_vit.image_text.build_text_tower(config)
     sigmoid = kind == "sigmoid"
@@ -145,11 +149,14 @@ def read_parts(options):
     return image, found
 
 
-def train(image, kind, positives, seed, images, values):
-    """A text tower trained on the captions of the classes of images; seconds it took."""
+def train(image, kind, positives, seed, images, values, captions=captions, texts=None, after=None):
+    """A text tower trained on the captions of the classes of images; losses, and seconds.
+
+    `after` is called with the towers after each epoch.
+    """
     classes = len(np.unique(images.labels))
     others = BATCH - 1 if positives == "pairs" else classes - 1
-    towers = make_towers(image, kind, others, seed)
+    towers = make_towers(image, kind, others, seed, texts)
     pairs = keras_vit.image_text.class_captions(images, captions)
     model = keras_vit.image_text.contrastive_model(towers, from_features=True)
     schedule = keras.optimizers.schedules.CosineDecay(
@@ -160,7 +167,13 @@ def train(image, kind, positives, seed, images, values):
     batches = keras_vit.image_text.pair_batches(pairs, towers, BATCH, seed, features=values)
     start = time.process_time()
     steps = max(1, images.num_images // BATCH)
-    fitted = model.fit(batches, epochs=-(-STEPS // steps), shuffle=False, verbose=0)
+    callback = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda *_: after(keras_vit.image_text.trained_towers(model, towers))
+    )
+    callbacks = [] if after is None else [callback]
+    fitted = model.fit(
+        batches, epochs=-(-STEPS // steps), shuffle=False, verbose=0, callbacks=callbacks
+    )
     seconds = time.process_time() - start
     return keras_vit.image_text.trained_towers(model, towers), fitted.history["loss"], seconds
 
@@ -194,6 +207,52 @@ def measure(options, image, found):
             if tuple(job.get(key) for key in keys) in there:
                 continue
             write_row({**job, **run(image, parts, names, answers, job)}, options.output)
+
+
+def measure_curves(options, image, found):
+    """Loss and accuracy on held-out photographs by epoch, of CIFAR-10."""
+    (images, values), (held, held_values) = found["cifar10", 0], found["cifar10", 1]
+    answers = probe_answers((found["cifar10", 0], found["cifar10", 1]))
+    for seed in options.seeds:
+        for loss in ("softmax", "sigmoid"):
+            accuracies = []
+
+            def note(towers, accuracies=accuracies):
+                names = images.class_names
+                accuracies.append(accuracy(towers, held_values, held.labels, names, SENTENCES))
+
+            _, losses, _ = train(image, loss, "labels", seed, images, values, after=note)
+            write_row({
+                "set": "cifar10", "loss": loss, "seed": seed, "batch": BATCH,
+                "losses": [round(x, 4) for x in losses], "accuracies": accuracies,
+                "probe": float(np.mean(answers == held.labels)),
+            }, options.curves)  # fmt: skip
+
+
+def plot(rows, path):
+    """Loss by epoch of each kind, and accuracies with chance and probe; a line a seed."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 3, figsize=(11, 3.4), layout="constrained")
+    kinds = {"softmax": (axes[0], "C0"), "sigmoid": (axes[1], "C1")}
+    for row in rows:
+        axis, colour = kinds[row["loss"]]
+        epochs = range(1, len(row["losses"]) + 1)
+        axis.plot(epochs, row["losses"], color=colour, alpha=0.7)
+        axis.set(title=f"training loss, {row['loss']}", xlabel="epoch")
+        shares = [100 * share for share in row["accuracies"]]
+        axes[2].plot(epochs, shares, color=colour, alpha=0.7, label=row["loss"])
+    axes[2].axhline(100 * rows[0]["probe"], color="0.4", linestyle="--", label="probe")
+    axes[2].axhline(10, color="0.4", linestyle=":", label="chance")
+    axes[2].set(title="% of held-out photographs", xlabel="epoch", ylim=(0, 70))
+    labels = {line.get_label(): line for line in axes[2].get_lines()}
+    axes[2].legend(labels.values(), labels, fontsize=8, loc="center right")
+    for axis in axes:
+        axis.grid(alpha=0.3)
+    figure.savefig(path, dpi=110)
 
 
 def jobs(name, seeds):
@@ -283,13 +342,19 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=pathlib.Path, help="that scripts/real-network wrote")
     parser.add_argument("--cifar10", type=pathlib.Path, help="has train/ and test/")
-    parser.add_argument("--features", type=pathlib.Path, required=True, help="where they are kept")
-    parser.add_argument("--output", type=pathlib.Path, required=True, help="JSON lines")
+    parser.add_argument("--features", type=pathlib.Path, help="where they are kept")
+    parser.add_argument("--output", type=pathlib.Path, help="JSON lines")
     parser.add_argument("--sets", nargs="+", choices=PER_CLASS, default=list(PER_CLASS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--curves", type=pathlib.Path, help="JSON lines, in place of --output")
+    parser.add_argument("--plot", type=pathlib.Path, help="draw --curves, no more")
     options = parser.parse_args()
+    if options.plot:
+        plot([json.loads(line) for line in options.curves.read_text().splitlines()], options.plot)
+        return
+    options.sets = ["cifar10"] if options.curves else options.sets
     image, found = read_parts(options)
-    measure(options, image, found)
+    (measure_curves if options.curves else measure)(options, image, found)
 
 
 if __name__ == "__main__":

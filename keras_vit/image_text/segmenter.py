@@ -61,7 +61,7 @@ def zero_shot_segmenter(
     >>> class_map = keras_vit.segmentation.predict_masks(model, image)  # doctest: +SKIP
     """
     image = towers.image
-    _check_tower(image)
+    config = _check_tower(image)
     if len(class_names) == 1:
         raise ValueError(
             f"Every pixel would be of the one class. Received: class_names={list(class_names)!r}. "
@@ -69,7 +69,8 @@ def zero_shot_segmenter(
         )
     vectors = class_vectors(towers, class_names, templates)
     geometry = geometry_of(image)
-    x = _patches(image, geometry.num_prefix_tokens, last_attention)  # (B, N, D)
+    attends = config.pooling != "token" if last_attention is None else last_attention
+    x = _patches(image, config, geometry.num_prefix_tokens, attends)  # (B, N, D)
     x = class_scores(x, towers, vectors)  # (B, N, K)
     x = ops.reshape(x, (-1, *geometry.grid, len(vectors)))
     x = ResizeMaps(geometry.image_size, dtype=Float32Policy(), name="logits")(x)  # (B, H, W, K)
@@ -78,7 +79,8 @@ def zero_shot_segmenter(
     return model
 
 
-def _check_tower(image: keras.Model) -> None:
+def _check_tower(image: keras.Model) -> ViTConfig:
+    """The configuration of an image tower whose patches can be read as its pooled vector."""
     config = getattr(image, "config", None)
     if not isinstance(config, ViTConfig):
         raise ValueError(
@@ -99,13 +101,12 @@ def _check_tower(image: keras.Model) -> None:
             f"{listed}. Load towers that pool by {', '.join(map(repr, _POOLINGS))}, without "
             f"{', '.join(others)}."
         )
+    return config
 
 
-def _patches(image: Model, prefix: int, last_attention: bool | None) -> keras.KerasTensor:
+def _patches(image: Model, config: ViTConfig, prefix: int, attends: bool) -> keras.KerasTensor:
     """Patches `(B, N, D)` in the space of the pooled vector, before the projection."""
-    config, calls = image.config, calls_of(image)
-    block = find_blocks(image)[1][-1]
-    attends = config.pooling != "token" if last_attention is None else last_attention
+    calls, block = calls_of(image), find_blocks(image)[1][-1]
     if attends:
         x = calls[block].outputs[0]
     else:
