@@ -11,7 +11,9 @@ import contextlib
 import dataclasses
 import hashlib
 import io
+import itertools
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -33,6 +35,7 @@ from keras_vit.reading import open_regular, parse_json
 
 _LABEL_NAMES = ("label", "labels", "class")  # the first that is there
 _ROWS_AT_ONCE = 64
+_LARGE_GROUP = 1 << 28  # bytes; `datasets` writes 100 images
 _METADATA = b"huggingface"  # key of the schema, with JSON about the features
 
 
@@ -154,7 +157,7 @@ def _open_all(
     """The columns, which are the same in all files, and the row groups with rows."""
     first: _Columns | None = None
     groups: list[_Group] = []
-    total = 0
+    total = largest = 0
     for path in paths:
         with _open(path) as file:
             columns = _find_columns(path, file.schema_arrow, image, label, labelled)
@@ -166,10 +169,18 @@ def _open_all(
                 )
             start = 0
             for number in range(file.metadata.num_row_groups):
-                rows = file.metadata.row_group(number).num_rows
+                found = file.metadata.row_group(number)
+                rows, largest = found.num_rows, max(largest, found.total_byte_size)
                 if rows:
                     groups.append(_Group(path, number, start, total, rows))
                 start, total = start + rows, total + rows
+    if largest > _LARGE_GROUP:
+        warnings.warn(
+            f"{printable(paths[0])} or a file beside it has a row group of {largest / 1e9:.1f} GB. "
+            "Training has up to 16 row groups in memory, and shuffles them as a whole. Write the "
+            "files with smaller ones: `pyarrow.parquet.write_table(..., row_group_size=100)`.",
+            stacklevel=3,
+        )
     assert first is not None
     return first, groups
 
@@ -301,23 +312,20 @@ def _as_records(
     """Reads row groups as files of records: the rows that are kept, with their labels."""
     digest = hashlib.sha256(labels.tobytes() + kept.tobytes()).hexdigest()[:16]
 
-    def read_group(key: bytes) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def read_group(key: bytes) -> tuple[np.ndarray, np.ndarray]:
         group = groups[int(key.split(b" ", 1)[0])]
-        row = group.first
-        for images in _read_images(group, columns):
-            rows = np.arange(row, row + len(images))
-            row += len(images)
-            whole = np.array(images, object)[kept[rows]]
-            if None in whole:
-                raise ValueError(f"{printable(group.path)} has a row without an image.")
-            yield whole, labels[rows][kept[rows]]
+        rows = slice(group.first, group.first + group.rows)
+        images = np.array(list(itertools.chain(*_read_images(group, columns))), object)[kept[rows]]
+        if None in images:
+            raise ValueError(f"{printable(group.path)} has a row without an image.")
+        return images, labels[rows][kept[rows]]
 
     def read(key: Any) -> tf.data.Dataset:
-        signature = (tf.TensorSpec((None,), tf.string), tf.TensorSpec((None,), tf.int64))
-        batches = tf.data.Dataset.from_generator(
-            read_group, output_signature=signature, args=(key,)
+        types = (tf.string, tf.int64)
+        images, classes = tf.numpy_function(read_group, [key], types, stateful=False)
+        return tf.data.Dataset.from_tensor_slices(
+            (tf.ensure_shape(images, (None,)), tf.ensure_shape(classes, (None,)))
         )
-        return batches.unbatch()
 
     keys = [
         f"{index} {os.stat(group.path).st_mtime_ns} {digest} {group.path}"

@@ -21,10 +21,10 @@ from keras_vit.runtime.private_names import (
     worker_datasets,
 )
 
-# Operations whose results a new process does not repeat.
+# Operations whose results a new process does not repeat; `PyFuncStateless` says that it does.
 _UNREPEATABLE = re.compile(
     r"(Random(?!Dataset)|Multinomial|TruncatedNormal|ParameterizedTruncated|Stateful(Random|Uniform"
-    r"|Standard|Truncated)|SampleDistorted|RngReadAndSkip|PyFunc|EagerPyFunc|Assign\w*VariableOp)"
+    r"|Standard|Truncated)|SampleDistorted|RngReadAndSkip|PyFunc(?!Stateless)|EagerPyFunc|Assign\w*VariableOp)"
 )
 
 

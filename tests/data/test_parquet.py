@@ -6,6 +6,7 @@ import pyarrow.parquet
 import pytest
 import tensorflow as tf
 
+from keras_vit.data import parquet
 from keras_vit.data.digests import digest_images
 from keras_vit.data.parquet import read_parquet
 from tests.data.containers import (
@@ -84,6 +85,13 @@ def test_files_that_differ_are_named(tmp_path):
     pyarrow.parquet.write_table(empty, tmp_path / "empty.parquet")
     with pytest.raises(ValueError, match="no rows"):
         read_parquet(tmp_path / "empty.parquet")
+
+
+def test_large_row_groups_are_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(parquet, "_LARGE_GROUP", 100)
+    write_parquets(tmp_path)
+    with pytest.warns(UserWarning, match=r"row group of 0\.0 GB.*row_group_size=100"):
+        read_parquet(tmp_path / "*.parquet")
 
 
 def test_labels_that_are_missing_or_unknown_are_listed(tmp_path):
