@@ -20,13 +20,13 @@ from keras_vit.fields import described, documented
 
 # What the outputs of a model mean.
 TASKS = ("single_label", "multi_label", "regression")
-POOLINGS = ("token", "gap", "map", "token_gap")
+POOLINGS = ("token", "gap", "map", "token_gap", "attention")
 # Positions that the blocks take care of.
 BLOCK_POSITIONS = ("relative", "relative_bias")
 POSITION_EMBEDDINGS = ("learned", "none", "learned_2d", "sincos_2d", *BLOCK_POSITIONS)
 # Kinds of `GridAttention`, whose weights come from positions.
 GRID_ATTENTIONS = ("relative_2d", "offsets", "quadratic")
-GELUS = ("tanh", "exact", "quick")
+GELUS = ("tanh", "exact", "quick", "relu")
 NORMS = ("layer", "rms")
 # Parts of a model that have a norm inside, or biases to leave out.
 INNER_NORMS = ("attention", "mlp")
@@ -478,13 +478,16 @@ class ViTConfig:
     pooling: str | None = described(
         "token",
         'Input of the head: the class `"token"`, `"gap"` (mean of the patch tokens), `"map"` '
-        '(attention with a learned query), `"token_gap"` (the class token, then the mean of the '
-        "patch tokens, as DINOv2's classifier), or `None` (every token).",
+        '(attention with a learned query, and an MLP), `"attention"` (the same without MLP, as in '
+        'AIMv2), `"token_gap"` (the class token, then the mean of the patch tokens, as DINOv2\'s '
+        "classifier), or `None` (every token).",
     )
     map_prefix_tokens: bool = described(
-        True, 'Whether `"map"` also attends to the class token and registers.'
+        True, 'Whether `"map"` and `"attention"` also attend to the class token and registers.'
     )
-    map_heads: int | None = described(None, 'Attention heads of `"map"`; `None` takes `num_heads`.')
+    map_heads: int | None = described(
+        None, 'Attention heads of `"map"` and `"attention"`; `None` takes `num_heads`.'
+    )
     map_mlp_dim: int | None = described(
         None, 'Hidden dimension of the MLP of `"map"`; `None` takes `mlp_dim`.'
     )
@@ -627,7 +630,7 @@ class ViTConfig:
         """Raises ValueError if sizes do not divide one another."""
         if self.block.head_width is None:
             check_heads(self.width, self.block.num_heads)
-        if self.block.head_width is None or self.pooling == "map":
+        if self.block.head_width is None or self.pooling in ("map", "attention"):
             check_heads(self.width, self.map_heads or self.block.num_heads)
         if self.stem is None:
             check_whole_patches(self.image_size, self.patch_size)

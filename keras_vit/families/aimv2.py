@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from keras_vit.families import keys, parts, rules
 from keras_vit.families.cards import TIMM, Origin, Published
 from keras_vit.families.family import Family
@@ -42,30 +44,58 @@ TIMM_IMAGES: TimmImages = ((r"aimv2_.*", {**OPENAI_PIXELS, **CENTER}),)
 
 # transformers
 _NO_BIAS = keys.Only((False,), "dense layers with bias")
+_BLOCK_KEYS: keys.Rules = {
+    "hidden_act": keys.Only(("silu",), "another activation of the gate"),
+    "rms_norm_eps": keys.Sets("norm_epsilon", float),
+    "qkv_bias": _NO_BIAS,
+    "mlp_bias": _NO_BIAS,
+}
 MODEL_TYPES = {
+    "aimv2": keys.ModelType(
+        {
+            **keys.COMMON,
+            **keys.harmless(
+                "text_config vision_config projection_dim logit_scale_init_value max_logit_scale"
+            ),
+        },
+        images="aimv2_vision_model",
+    ),
     "aimv2_vision_model": keys.ModelType(
         {
             **{key: rule for key, rule in keys.ENCODER.items() if key != "layer_norm_eps"},
-            "hidden_act": keys.Only(("silu",), "another activation of the gate"),
-            "rms_norm_eps": keys.Sets("norm_epsilon", float),
+            **_BLOCK_KEYS,
             "intermediate_size": keys.Size("mlp_dim"),
-            "qkv_bias": _NO_BIAS,
-            "mlp_bias": _NO_BIAS,
             "is_native": keys.Only(
                 (False,), "positions of sines and cosines for images of any size"
             ),
-            "use_head": keys.Only((False,), "a pooling by attention without query and MLP"),
+            "use_head": keys.Sets("pooling", {True: "attention", False: "gap"}),
         },
-        {"rms_norm_eps": 1e-5, "num_attention_heads": 8},
+        {"rms_norm_eps": 1e-5, "num_attention_heads": 8, "use_head": True},
         layouts=("transformers_aimv2",),
         headless="Aimv2VisionModel",
+        more=lambda config: {"use_head": config.pooling == "attention"},
         square=True,
     ),
 }
 
 # layouts of arrays
 _BLOCK, _GAMMA = "encoder.layers.{i}", (("gamma", ".weight", rules.SAME),)
-# Without the pooling of the models with a text tower, which `families/` refuses.
+
+
+def _blocks(**gate: Any) -> tuple[Rule, ...]:
+    """Blocks of both towers."""
+    ffn = f"{_BLOCK}.ffn"
+    return (
+        *pairs("block_{i}/attention_norm", f"{_BLOCK}.rms_norm1", _GAMMA),
+        *parts.split_products(f"{_BLOCK}.attention"),
+        *parts.dense("block_{i}/attention/output", f"{_BLOCK}.attention.out_proj"),
+        *pairs("block_{i}/mlp_norm", f"{_BLOCK}.rms_norm2", _GAMMA),
+        *parts.gate("block_{i}/mlp/hidden", f"{ffn}.gate_proj", f"{ffn}.up_proj", **gate),
+        *parts.dense("block_{i}/mlp/output", f"{ffn}.down_proj"),
+        *pairs("encoder_norm", "rms_norm", _GAMMA),
+    )
+
+
 HF_AIMV2 = parts.torch_layout(
     "transformers_aimv2",
     (
@@ -74,18 +104,14 @@ HF_AIMV2 = parts.torch_layout(
         Rule(
             "position_embedding/embedding", ("embeddings.position_embedding.weight",), rules.TABLE
         ),
-        *pairs("block_{i}/attention_norm", f"{_BLOCK}.rms_norm1", _GAMMA),
-        *parts.split_products(f"{_BLOCK}.attention"),
-        *parts.dense("block_{i}/attention/output", f"{_BLOCK}.attention.out_proj"),
-        *pairs("block_{i}/mlp_norm", f"{_BLOCK}.rms_norm2", _GAMMA),
-        *parts.gate(
-            "block_{i}/mlp/hidden",
-            f"{_BLOCK}.ffn.gate_proj",
-            f"{_BLOCK}.ffn.up_proj",
-            when=("swiglu", True),
+        *_blocks(when=("swiglu", True)),
+        # Of models with a text tower.
+        Rule("pooling/probe", ("head.cls_token",)),
+        Rule(
+            "pooling/key_value/kernel", ("head.k_proj.weight", "head.v_proj.weight"), rules.LINEAR
         ),
-        *parts.dense("block_{i}/mlp/output", f"{_BLOCK}.ffn.down_proj"),
-        *pairs("encoder_norm", "rms_norm", _GAMMA),
+        *parts.dense("pooling/output", "head.output_proj"),
+        Rule("head/kernel", ("visual_projection.weight",), rules.LINEAR),
     ),
     {"gelu": "exact", "norm": "rms", "norm_epsilon": 1e-5, "preprocessing": OPENAI_CENTER},
     writes=lambda config: config.block.norm == "rms",
@@ -98,6 +124,39 @@ HF_AIMV2 = parts.torch_layout(
         ),
     ),
     class_token_positions="never",
+    prefixes=("", "vision_model."),
+    others=("text_model\\.", "text_projection\\.", "logit_scale$"),
+    unprefixed=("visual_projection\\.",),
+)
+
+# Text towers
+TEXT_TYPES = {
+    "aimv2": keys.TextType(
+        {
+            **{key: rule for key, rule in keys.TEXT.items() if key != "layer_norm_eps"},
+            **_BLOCK_KEYS,
+            "eos_token_id": keys.Sets("end_id", int),
+        },
+        {
+            "pooling": "eot", "causal": True, "norm": "rms", "swiglu": True,
+            "without_bias": AIMV2["without_bias"],
+        },
+        {"rms_norm_eps": 1e-5, "num_attention_heads": 6, "eos_token_id": 49407},
+        max_scale=("max_logit_scale", 100.0),
+    )
+}  # fmt: skip
+_HF_TEXT = rules.Layout(
+    "transformers_aimv2",
+    (
+        *parts.text_embeddings(),
+        *_blocks(),
+        Rule("projection/kernel", ("text_projection.weight",), rules.LINEAR),
+        *parts.LOGITS,
+    ),
+    "transformers",
+    kind="safetensors",
+    prefixes=("text_model.",),
+    unprefixed=("text_projection\\.", *parts.UNPREFIXED),
 )
 
 # Published checkpoints, by timm
@@ -119,4 +178,7 @@ CARDS = (
     ),
 )  # fmt: skip
 
-FAMILY = Family(VARIANTS, NAMES, CARDS, MODEL_TYPES, timm_images=TIMM_IMAGES, layouts=(HF_AIMV2,))
+FAMILY = Family(
+    VARIANTS, NAMES, CARDS, MODEL_TYPES, timm_images=TIMM_IMAGES, layouts=(HF_AIMV2,),
+    text_layouts=(_HF_TEXT,), text_types=TEXT_TYPES,
+)  # fmt: skip

@@ -162,8 +162,8 @@ HF_CLIP = parts.torch_layout(
 )
 
 
-# Both towers as OpenAI and open_clip name them, whose text tower has no prefix, or "text.".
-def _open_clip_blocks(tower: str) -> tuple[Rule, ...]:
+def open_clip_blocks(tower: str) -> tuple[Rule, ...]:
+    """Blocks of both towers as OpenAI names them; a text tower has no prefix, or "text."."""
     block = f"{tower}transformer.resblocks.{{i}}"
     joined = f"{block}.attn.in_proj_"
     return (
@@ -187,7 +187,7 @@ OPEN_CLIP = rules.Layout(
         Rule("patch_encoder/projection/kernel", ("visual.conv1.weight",), rules.CONVOLUTION),
         Rule("position_embedding/embedding", ("visual.positional_embedding",), rules.TABLE),
         *parts.norm("embedding_norm", "visual.ln_pre"),
-        *_open_clip_blocks("visual."),
+        *open_clip_blocks("visual."),
         *parts.norm("encoder_norm", "visual.ln_post"),
         Rule("head/kernel", ("visual.proj",)),
     ),
@@ -205,6 +205,14 @@ OPEN_CLIP = rules.Layout(
             "open_clip computes some of its models with the quick GELU, and the arrays do not tell "
             "(`keras_vit.image_text.load_towers` reads open_clip_config.json)",
             ("gelu",),
+        ),
+        rules.Unsaid(
+            "pooling",
+            lambda values, names: "visual.ln_pre.weight" not in names,
+            "open_clip pools its models without a norm before the blocks in several ways (CLIPA), "
+            "and the arrays do not tell (`keras_vit.image_text.load_towers` reads "
+            "open_clip_config.json)",
+            ("pooling", "norm_after_pooling"),
         ),
     ),
 )
@@ -228,7 +236,7 @@ _OPEN_CLIP_TEXT = rules.Layout(
     (
         Rule("token_embedding/embeddings", ("token_embedding.weight",)),
         Rule("position_embedding/embedding", ("positional_embedding",), rules.TABLE),
-        *_open_clip_blocks(""),
+        *open_clip_blocks(""),
         *parts.norm("encoder_norm", "ln_final"),
         *parts.dense("projection", "text_projection"),
         Rule("projection/kernel", ("text_projection",)),
@@ -283,12 +291,12 @@ OPEN_CLIP_IMAGE_KEYS: keys.Rules = {
     "width": keys.Sets("width", int),
     "head_width": keys.Sets("head_width", int),
     "attentional_pool": keys.Only((False,), "a pooling by attention"),
-    "no_ln_pre": keys.Only((False,), "no norm before the blocks"),
     "pos_embed_type": keys.Only(("learnable",), "fixed positions"),
-    "pool_type": keys.Only(("tok",), "another pooling than the class token"),
+    "pool_type": keys.Sets("pooling", {"tok": "token", "avg": "gap"}),
+    "final_ln_after_pool": keys.Sets("norm_after_pooling", {True: True, False: False}),
     "timm_proj": keys.Only(("none", ""), "a projection after timm's model"),
     **keys.harmless(
-        "layers patch_size image_size patch_dropout attn_pooler_queries "
+        "layers patch_size image_size patch_dropout no_ln_pre attn_pooler_queries "
         "attn_pooler_heads timm_model_name timm_model_pretrained timm_pool timm_proj_bias "
         "timm_drop timm_drop_path"
     ),

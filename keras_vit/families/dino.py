@@ -151,16 +151,16 @@ def _dinov3(config: Any) -> Fields:
 
 
 _ROPE = RotaryPositions(**DINOV3["rope"])
-_DINOV2_KEYS: keys.Rules = {
+DINOV2_KEYS: keys.Rules = {
     **keys.ENCODER,
     **keys.BACKBONE,
     **keys.harmless("use_swiglu_ffn mlp_ratio layerscale_value num_register_tokens"),
 }
-_DINOV2_DEFAULTS = {**keys.DEFAULTS, "layer_norm_eps": 1e-6}
+DINOV2_DEFAULTS = {**keys.DEFAULTS, "layer_norm_eps": 1e-6}
 MODEL_TYPES = {
     "dinov2": keys.ModelType(
-        _DINOV2_KEYS,
-        _DINOV2_DEFAULTS,
+        DINOV2_KEYS,
+        DINOV2_DEFAULTS,
         gate=("use_swiglu_ffn", keys.HARMLESS),
         layouts=("transformers_dinov2",),
         headless="Dinov2Model",
@@ -168,8 +168,8 @@ MODEL_TYPES = {
         more=_dinov2,
     ),
     "dinov2_with_registers": keys.ModelType(
-        _DINOV2_KEYS,
-        _DINOV2_DEFAULTS,
+        DINOV2_KEYS,
+        DINOV2_DEFAULTS,
         gate=("use_swiglu_ffn", keys.HARMLESS),
         layouts=("transformers_registers",),
         headless="Dinov2WithRegistersModel",

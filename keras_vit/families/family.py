@@ -38,6 +38,8 @@ class Family:
         timm_others: What is unlike a plain ViT in names of timm whose arrays do not show it.
         text_layouts: Names of the arrays of its text towers.
         text_types: Its models of images and texts in transformers, by `model_type`.
+        text_others: Text towers that are not loaded, by patterns of names of their arrays: what
+            they are, and what to do.
     """
 
     variants: Mapping[str, Fields] = dataclasses.field(default_factory=dict)
@@ -53,3 +55,4 @@ class Family:
     timm_others: Mapping[str, str] = dataclasses.field(default_factory=dict)
     text_layouts: tuple[Layout, ...] = ()
     text_types: Mapping[str, TextType] = dataclasses.field(default_factory=dict)
+    text_others: tuple[tuple[str, str], ...] = ()

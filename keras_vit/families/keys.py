@@ -121,12 +121,18 @@ class TextType:
         fields: Fields of `TextConfig` that all its models have.
         defaults: Values that transformers takes where a key is missing.
         old_end: An `eos_token_id` that means the largest id of each text.
+        max_scale: Key of the largest scale of the logits, and its default, in models that limit it.
+        temperature: Key of the inverse of the scale, and its default, where arrays may lack it.
+        projects: Whether the towers have projections to a space of both.
     """
 
     rules: Rules
     fields: Fields
     defaults: Mapping[str, Any]
     old_end: int | None = None
+    max_scale: tuple[str, float] | None = None
+    temperature: tuple[str, float] | None = None
+    projects: bool = True
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from keras_vit.families.rules import CONVOLUTION, LINEAR, SAME, Layout, Rule, pairs
+from keras_vit.families.rules import CONVOLUTION, LINEAR, SAME, TABLE, Layout, Rule, pairs
 
 OURS_HYBRID, OURS_BIT = "stem_stage_{i}/unit_{j}", "stage_{i}/unit_{j}"
 # How PyTorch's ports standardise kernels and norm groups, unlike the official code.
@@ -71,6 +71,15 @@ def split_products(
         Rule("block_{i}/attention/qkv/kernel", kernels, LINEAR),
         Rule("block_{i}/attention/qkv/bias", tuple(biases.values())),
         *(Rule(f"block_{{i}}/attention/{part}_bias", (key,)) for part, key in biases.items()),
+    )
+
+
+def text_embeddings() -> tuple[Rule, ...]:
+    """Tokens and positions of text towers in transformers."""
+    theirs = "embeddings.{}_embedding.weight".format
+    return (
+        Rule("token_embedding/embeddings", (theirs("token"),)),
+        Rule("position_embedding/embedding", (theirs("position"),), TABLE),
     )
 
 

@@ -90,6 +90,10 @@ POINTWISE_CONVOLUTION = Transform(
 VECTOR = Transform(
     lambda arrays: arrays[0].reshape(1, 1, -1), lambda array, parts, heads: [array.reshape(-1)]
 )
+# The logarithm of a scale as a temperature, the inverse of the scale.
+TEMPERATURE = Transform(
+    lambda arrays: -np.log(arrays[0]), lambda array, parts, heads: [np.exp(-array)]
+)
 # A table without the leading axis of one, and such a vector.
 TABLE = Transform(lambda arrays: arrays[0][None], lambda array, parts, heads: [array[0]])
 

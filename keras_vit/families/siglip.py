@@ -173,12 +173,10 @@ def siglip_blocks(last_norm: str = "post_layernorm") -> tuple[Rule, ...]:
 
 def text_layout(name: str, *projection: Rule) -> rules.Layout:
     """A text tower of transformers, which CLIP shares but for the projection."""
-    embeddings = "embeddings.{}_embedding.weight".format
     return rules.Layout(
         name,
         (
-            Rule("token_embedding/embeddings", (embeddings("token"),)),
-            Rule("position_embedding/embedding", (embeddings("position"),), rules.TABLE),
+            *parts.text_embeddings(),
             *siglip_blocks("final_layer_norm"),
             *projection,
             *parts.LOGITS,
@@ -361,4 +359,9 @@ CARDS = (
 FAMILY = Family(
     VARIANTS, NAMES, CARDS, MODEL_TYPES, PROCESSORS, timm_images=TIMM_IMAGES, layouts=(HF_SIGLIP,),
     text_layouts=(_HF_TEXT, _BIG_VISION_TEXT), text_types=TEXT_TYPES,
+    text_others=((
+        "(params/)?txt/BertEncoder_0/",
+        "the BERT of LiT, which is not computed here: take SigLIP of the same project, or compute "
+        "vectors of classes with LiT's own code",
+    ),),
 )  # fmt: skip

@@ -36,7 +36,8 @@ def contrastive_model(
     It shares its layers with the towers, so that training changes them. Compile it with
     `keras_vit.train.ContrastiveLoss`: `kind="softmax"` for CLIP, `"sigmoid"` for towers with a
     bias, as of SigLIP. Afterwards `trained_towers` gives the towers with the trained scale and
-    bias. The scale of towers without a bias stays between 1 and 100, as in CLIP.
+    bias. The scale of towers without a bias stays between 1 and 100, as in CLIP, or where it is
+    larger at first, its first value.
 
     Args:
         towers: Towers of `load_towers`, or of two models.
@@ -73,7 +74,7 @@ def contrastive_model(
             x = _in_parts(image, microbatch_size, "image_microbatches")(first)
     ids = keras.Input(text.input_shape[1:], dtype="int32", name="ids")
     y = _in_parts(text, microbatch_size, "text_microbatches")(ids)
-    bound = _MAX_LOGIT_SCALE if towers.bias is None else None
+    bound = max(_MAX_LOGIT_SCALE, towers.logit_scale) if towers.bias is None else None
     pairs = PairFeatures(towers.logit_scale, towers.bias, bound, name="pairs")
     return Model([first, ids], pairs(x, y), name="contrastive_model")
 

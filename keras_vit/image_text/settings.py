@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import pathlib
 from typing import Any
 
@@ -33,12 +34,16 @@ class Settings:
         sizes: Sizes that the arrays must agree with: key, field, value.
         image: Options of the image tower, beyond what its own files say.
         projects: Whether the text tower must have a projection.
+        logit_scale: Logarithm of the scale of the logits, where the arrays do not have it.
+        max_logit_scale: The largest that is used, if there is a limit.
     """
 
     text: dict[str, Any]
     sizes: tuple[tuple[str, str, Any], ...] = ()
     image: dict[str, Any] = dataclasses.field(default_factory=dict)
     projects: bool = True
+    logit_scale: float | None = None
+    max_logit_scale: float | None = None
 
 
 def read_settings(folder: pathlib.Path, project: str) -> Settings:
@@ -99,7 +104,27 @@ def _read_transformers(folder: pathlib.Path) -> Settings:
     text = {**kind.fields, **_settled(reader, path)}
     if kind.old_end is not None and text.get("end_id") == kind.old_end:
         text["end_id"] = None
-    return Settings(text, tuple(reader.sizes))
+    temperature = _positive(config, kind.temperature, path)
+    limit = _positive(config, kind.max_scale, path)
+    return Settings(
+        text,
+        tuple(reader.sizes),
+        projects=kind.projects,
+        logit_scale=None if temperature is None else -math.log(temperature),
+        max_logit_scale=None if limit is None else math.log(limit),
+    )
+
+
+def _positive(
+    config: dict[str, Any], named: tuple[str, float] | None, path: pathlib.Path
+) -> float | None:
+    """A positive number by its key and default; `None` without a key."""
+    if named is None:
+        return None
+    value = config.get(*named)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise CheckpointError(f"{path}: {named[0]} = {value!r:.80} is no positive number.")
+    return float(value)
 
 
 def _read_open_clip(folder: pathlib.Path) -> Settings:
@@ -120,13 +145,18 @@ def _read_open_clip(folder: pathlib.Path) -> Settings:
         text["end_id"] = None
     name = parts[1].get("timm_model_name")
     if name is None:
-        image = {**shared, **_settled(image_reader, path)}
+        image = {"pooling": "token", "norm_after_pooling": False, **shared}
+        image |= _settled(image_reader, path)
         width, head_width = image.pop("width", 768), image.pop("head_width", 64)
         image["num_heads"] = max(1, width // head_width)
     else:
         found = timm_settings(str(name))
         if found is None:
-            raise CheckpointError(f"{path}: timm's {str(name)[:80]!r} is not known here.")
+            raise CheckpointError(
+                f"{path}: the image tower, timm's {str(name)[:80]!r}, is no Vision Transformer "
+                "that is known here, and nothing was loaded. Take a checkpoint whose image tower "
+                "is one."
+            )
         _settled(image_reader, path)
         image = found
     if pixels:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
@@ -55,7 +56,7 @@ class TextFile:
         if not found:
             raise CheckpointError(
                 f"{file.path} has no text tower that is known here: CLIP, SigLIP and their "
-                "relatives in the names of transformers, open_clip or big_vision. "
+                f"relatives in the names of transformers, open_clip or big_vision.{_foreign(file)} "
                 "`keras_vit.from_pretrained` loads image towers alone."
             )
         named = [(dict(_plain_names(file, *each)), *each) for each in found]
@@ -101,14 +102,16 @@ class TextFile:
         while self._has(f"block_{depth}/mlp/hidden/kernel"):
             depth += 1
         vocabulary, width = self._shape(_TABLE, 2)
+        units = self._shape("block_0/mlp/hidden/kernel", 2)[1]
         fields: dict[str, Any] = {
             "vocabulary_size": vocabulary,
             "width": width,
             "depth": depth,
-            "mlp_dim": self._shape("block_0/mlp/hidden/kernel", 2)[1],
-            "context_length": self._shape(_POSITIONS, 3)[1],
+            "mlp_dim": units // 2 if self.settings.text.get("swiglu") else units,
             "projection_size": self._shape(_PROJECTION, 2)[1] if projected else None,
         }
+        if self.layout.has(_POSITIONS):
+            fields["context_length"] = self._shape(_POSITIONS, 3)[1]
         wrong = [
             f"{where} = {value!r:.40}, the arrays have {fields[field]}"
             for where, field, value in self.settings.sizes
@@ -228,12 +231,24 @@ class TextFile:
         for path, value in values.items():
             rule, keys = self._find(path)
             if path in (_SCALE, _BIAS):
-                made = [value.reshape(self.entries[keys[0]].shape)]
+                shape = self.entries[keys[0]].shape if keys[0] in self.entries else ()
+                made = [rule.to_file(value.reshape(1), 1)[0].reshape(shape)]
             else:
                 made = rule.to_file(value, config.num_heads)
             for key, array in zip(keys, made, strict=True):
                 arrays[self.original(key)] = (array.shape, functools.partial(np.asarray, array))
         return arrays
+
+
+def _foreign(file: ArrayFile) -> str:
+    """What the file has in place of such a tower."""
+    found = (
+        f" It has {what}."
+        for family in FAMILIES
+        for pattern, what in family.text_others
+        if any(re.match(pattern, name) for name in file.entries)
+    )
+    return next(found, "")
 
 
 def _plain_names(

@@ -7,16 +7,17 @@ import dataclasses
 import keras
 
 from keras_vit.checks import check_choice, check_heads, check_positive
-from keras_vit.config import GELUS
+from keras_vit.config import BIASES, GELUS, NORMS
 from keras_vit.layers.block import TransformerBlock
 from keras_vit.layers.float32 import Float32Policy
 from keras_vit.layers.norm import make_norm
-from keras_vit.layers.pooling import TokenPooling
-from keras_vit.layers.text import EndOfTextPooling
+from keras_vit.layers.pooling import MeanPooling, TokenPooling
+from keras_vit.layers.text import EndOfTextPooling, SinusoidalPositions
 from keras_vit.layers.tokens import AddPositionEmbedding
 from keras_vit.runtime.model import Model
 
-POOLINGS = ("eot", "last")
+POOLINGS = ("eot", "last", "mean")
+POSITIONS = ("learned", "sinusoidal")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,10 +35,17 @@ class TextConfig:
         projection_bias: Whether the projection has a bias, as in SigLIP.
         causal: Whether a token attends to itself and those before it alone. If not, padding is
             attended to, so that texts must be padded as in training.
-        pooling: `"eot"` takes the token at the end of the text, `"last"` that of the last position.
+        pooling: `"eot"` takes the token at the end of the text, `"last"` that of the last position,
+            `"mean"` the mean of all tokens but padding.
         end_id: Id of the end of a text for `"eot"`; `None` takes the largest id of each text.
-        gelu: As in `ViTConfig`.
+        pad_id: Id of padding, which no token attends to; `None` for towers that attend to it.
+        positions: `"learned"`, or `"sinusoidal"`: fixed sines and cosines, added to tokens that are
+            multiplied by the root of `width` (https://arxiv.org/abs/1706.03762).
+        gelu: As in `ViTConfig`, and so are the rest.
+        norm: Kind of the norms.
         norm_epsilon: Added to the variance in every norm.
+        swiglu: Whether the MLPs have a gate in place of the GELU.
+        without_bias: Dense layers of the blocks without bias.
 
     Raises:
         ValueError: If a value is out of its range or two do not fit together.
@@ -54,8 +62,13 @@ class TextConfig:
     causal: bool = True
     pooling: str = "eot"
     end_id: int | None = None
+    pad_id: int | None = None
+    positions: str = "learned"
     gelu: str = "exact"
+    norm: str = "layer"
     norm_epsilon: float = 1e-5
+    swiglu: bool = False
+    without_bias: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         sizes = ("vocabulary_size", "width", "depth", "num_heads", "mlp_dim", "context_length")
@@ -65,7 +78,13 @@ class TextConfig:
             check_positive("projection_size", self.projection_size)
         check_heads(self.width, self.num_heads)
         check_choice("pooling", self.pooling, POOLINGS)
+        check_choice("positions", self.positions, POSITIONS)
         check_choice("gelu", self.gelu, GELUS)
+        check_choice("norm", self.norm, NORMS)
+        for part in self.without_bias:
+            check_choice("without_bias", part, BIASES)
+        if self.pooling == "mean" and self.pad_id is None:
+            raise ValueError('pooling="mean" leaves out padding. Set `pad_id`.')
 
 
 def build_text_tower(config: TextConfig, name: str = "text_tower") -> Model:
@@ -95,22 +114,34 @@ def build_text_tower(config: TextConfig, name: str = "text_tower") -> Model:
         embeddings_initializer=keras.initializers.RandomNormal(stddev=0.02),
         name="token_embedding",
     )(ids)  # (B, L, D)
-    x = AddPositionEmbedding((config.context_length, 1), 0, name="position_embedding")(x)
+    if config.positions == "sinusoidal":
+        x = SinusoidalPositions(name="position_embedding")(x)
+    else:
+        x = AddPositionEmbedding((config.context_length, 1), 0, name="position_embedding")(x)
+    padding: dict[str, keras.KerasTensor] = {}
+    if config.pad_id is not None:
+        padding["padding_mask"] = keras.ops.not_equal(ids, config.pad_id)
     for index in range(config.depth):
         x = TransformerBlock(
             config.num_heads,
             config.mlp_dim,
             gelu=config.gelu,
+            norm=config.norm,
             norm_epsilon=config.norm_epsilon,
+            swiglu=config.swiglu,
+            without_bias=config.without_bias,
             causal=config.causal,
             name=f"block_{index}",
-        )(x)
-    if config.pooling == "last":
-        x = TokenPooling(-1, dtype=Float32Policy(), name="pooling")(x)  # (B, D)
+        )(x, **padding)
+    norm = make_norm(config.norm, config.norm_epsilon, dtype=Float32Policy(), name="encoder_norm")
+    if config.pooling == "mean":
+        mean = MeanPooling(dtype=Float32Policy(), name="pooling")
+        x = mean(norm(x), sizes=padding["padding_mask"])  # (B, D)
+    elif config.pooling == "last":
+        # The norm of one token is that token of the norm of all.
+        x = norm(TokenPooling(-1, dtype=Float32Policy(), name="pooling")(x))
     else:
-        x = EndOfTextPooling(config.end_id, dtype=Float32Policy(), name="pooling")(x, ids)
-    # The norm of one token is that token of the norm of all.
-    x = make_norm("layer", config.norm_epsilon, dtype=Float32Policy(), name="encoder_norm")(x)
+        x = norm(EndOfTextPooling(config.end_id, dtype=Float32Policy(), name="pooling")(x, ids))
     if config.projection_size is not None:
         x = keras.layers.Dense(
             config.projection_size,

@@ -17,6 +17,7 @@ import numpy as np
 
 from keras_vit.checks import check_choice, check_positive
 from keras_vit.errors import CheckpointError
+from keras_vit.image_text.text_tower import POOLINGS
 from keras_vit.image_text.vocabularies import FILES, UNTYPED, read_vocabulary
 from keras_vit.installation import needing
 
@@ -41,7 +42,7 @@ class Kind(NamedTuple):
 
     Args:
         start: Names of the id before a text; none if there is none.
-        end: Names of the id after it.
+        end: Names of the id after it; none if there is none.
         pad: Name of the id that fills the length; `None` takes the end's, or in open_clip 0.
         lowers: Whether transformers lower-cases texts before the vocabulary's own rules.
         removes: Whether transformers removes punctuation.
@@ -63,6 +64,8 @@ _CLIP = Kind(
 _METACLIP2 = Kind(("<s>",), ("</s>",), "<pad>", False, False, "whitespace")
 _SIGLIP = Kind((), ("</s>",), "</s>", True, True, "canonicalize")
 _SIGLIP2 = Kind((), ("<eos>",), "<pad>", True, False, "canonicalize")
+_CLIPA = Kind(("[CLS]",), ("[PAD]",), "[PAD]", False, False, "whitespace")  # no end, "[SEP]"
+_TIPS = Kind((), (), "<pad>", True, False, "lower")
 
 
 class Tokenizer:
@@ -75,7 +78,7 @@ class Tokenizer:
     Args:
         vocabulary: A vocabulary in the form of `tokenizer.json`.
         context_length: Ids of a text.
-        ends: Whether the tower pools the end of a text, which tells vocabularies of one kind apart.
+        pooling: As in `TextConfig`, which tells vocabularies of one kind apart.
         clean: Whose cleaning: `"transformers"`, or `"open_clip"`, which also repairs quotes,
             ligatures, full-width letters and HTML, and in SigLIP makes spaces of underscores.
 
@@ -94,28 +97,31 @@ class Tokenizer:
         self,
         vocabulary: dict[str, Any],
         context_length: int,
-        ends: bool = True,
+        pooling: str = "eot",
         clean: str = "transformers",
     ):
         check_positive("context_length", context_length)
         check_choice("clean", clean, CLEANINGS)
         self.context_length, self.clean = context_length, clean
-        self._kind = _kind_of(vocabulary["model"], ends)
+        check_choice("pooling", pooling, POOLINGS)
+        self._kind = _kind_of(vocabulary["model"], pooling)
         try:
             content, ids = _without_specials(vocabulary)
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"The vocabulary is damaged ({error!r:.200}).") from error
         start = [ids[name] for name in self._kind.start if name in ids]
         end = [ids[name] for name in self._kind.end if name in ids]
-        if not end or (len(start) == 0 and self._kind is _CLIP):
+        pad = self._kind.pad
+        no_end = (self._kind.end and not end) or (pad is not None and pad not in ids)
+        if no_end or (not start and self._kind in (_CLIP, _CLIPA)):
+            names = dict.fromkeys((*self._kind.start, *self._kind.end, *([pad] if pad else [])))
             raise CheckpointError(
-                f"The vocabulary has no {' or '.join((*self._kind.start, *self._kind.end))}, which "
-                "begin and end the texts of its tower. Fetch the tokenizer of the checkpoint."
+                f"The vocabulary has no {' or '.join(names)}, which begin, end and fill up the "
+                "texts of its tower. Fetch the tokenizer of the checkpoint."
             )
         self.start_id: int | None = start[0] if start else None
-        self.end_id: int = end[0]
-        pad = self._kind.pad
-        self.pad_id: int = ids[pad] if pad else 0 if clean == "open_clip" else self.end_id
+        self.end_id: int | None = end[0] if end else None
+        self.pad_id: int = ids[pad] if pad else 0 if clean == "open_clip" else end[0]
         self._encoder = _make_encoder(content)
 
     def __call__(self, texts: str | Sequence[str]) -> np.ndarray:
@@ -123,14 +129,15 @@ class Tokenizer:
         cleaned = [self._clean(text) for text in texts]
         ids = np.full((len(texts), self.context_length), self.pad_id, "int32")
         before = [] if self.start_id is None else [self.start_id]
-        room = self.context_length - len(before) - 1
+        after = [] if self.end_id is None else [self.end_id]
+        room = self.context_length - len(before) - len(after)
         lost = []
         for row, text, found in zip(
             ids, cleaned, self._encoder.encode_batch(cleaned, add_special_tokens=False), strict=True
         ):
             if len(found.ids) > room:
                 lost.append(text[found.offsets[room][0] :].strip())
-            kept = [*before, *found.ids[:room], self.end_id]
+            kept = [*before, *found.ids[:room], *after]
             row[: len(kept)] = kept
         if lost:
             shown = ", ".join(repr(each[:60]) for each in lost[:_SHOWN])
@@ -157,16 +164,17 @@ class Tokenizer:
 def load_tokenizer(
     folder: str | os.PathLike[str],
     context_length: int = 77,
-    ends: bool = True,
+    pooling: str = "eot",
     clean: str = "transformers",
 ) -> Tokenizer:
     """Reads the tokenizer in the folder of a checkpoint.
 
     Args:
-        folder: A folder with `tokenizer.json`, `vocab.json` and `merges.txt`, open_clip's
-            `bpe_simple_vocab_16e6.txt.gz`, or a SentencePiece model (`*.model`); or such a file.
+        folder: A folder with `tokenizer.json`, `vocab.json` and `merges.txt`, BERT's `vocab.txt`,
+            open_clip's `bpe_simple_vocab_16e6.txt.gz`, or a SentencePiece model (`*.model`); or
+            such a file.
         context_length: As in `Tokenizer`, and so are the rest.
-        ends: Whether the tower pools the end of a text.
+        pooling: What the tower pools.
         clean: Whose cleaning.
 
     Returns:
@@ -189,7 +197,7 @@ def load_tokenizer(
             f"There is no tokenizer at {str(folder)!r}: {', '.join(FILES)}. Fetch it from the same "
             "repository as the checkpoint."
         )
-    return Tokenizer(vocabulary, context_length, ends, clean)
+    return Tokenizer(vocabulary, context_length, pooling, clean)
 
 
 def repair(text: str) -> str:
@@ -205,7 +213,12 @@ def repair(text: str) -> str:
     return unicodedata.normalize("NFC", text)
 
 
-def _kind_of(model: dict[str, Any], ends: bool) -> Kind:
+def _kind_of(model: dict[str, Any], pooling: str) -> Kind:
+    ends = pooling == "eot"
+    if pooling == "mean" and model.get("type") in ("BPE", "Unigram"):
+        return _TIPS
+    if model.get("type") == "WordPiece" and not ends:
+        return _CLIPA
     if model.get("type") == "Unigram":
         return _METACLIP2 if ends else _SIGLIP
     if model.get("type") == "BPE" and model.get("end_of_word_suffix") == "</w>":
@@ -214,7 +227,7 @@ def _kind_of(model: dict[str, Any], ends: bool) -> Kind:
         return _SIGLIP2
     raise CheckpointError(
         f"The vocabulary is a {model.get('type')!r:.40} of no family that is known here: CLIP, "
-        "MetaCLIP 2, SigLIP and SigLIP 2."
+        "CLIPA, MetaCLIP 2, SigLIP, SigLIP 2 and TIPS."
     )
 
 

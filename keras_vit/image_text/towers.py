@@ -36,12 +36,12 @@ _OPEN_CLIP_FILE = "open_clip_model.safetensors"
 # Files of a repository that stay as they are when its weights are written again.
 _SIDECAR = re.compile(
     r"((open_clip_|preprocessor_|tokenizer_)?config|special_tokens_map|added_tokens|tokenizer|vocab)"
-    r"\.json|merges\.txt|.*\.model|bpe_\w+\.txt\.gz"
+    r"\.json|(merges|vocab)\.txt|.*\.model|bpe_\w+\.txt\.gz"
 )
 # Files that are fetched with the weights, where a repository on the hub has them.
 _FETCHED = (
     *("open_clip_config.json", "tokenizer_config.json", "tokenizer.json", "vocab.json"),
-    *("merges.txt", "bpe_simple_vocab_16e6.txt.gz", "spiece.model", "tokenizer.model"),
+    *("merges.txt", "vocab.txt", "bpe_simple_vocab_16e6.txt.gz", "spiece.model", "tokenizer.model"),
 )
 _MAX_SIDECAR = 1 << 26  # bytes; the tokenizer of SigLIP 2 has half of it
 _BATCH = 32
@@ -90,7 +90,7 @@ class Towers:
         return load_tokenizer(
             self.folder,
             self.text_config.context_length,
-            ends=self.text_config.pooling == "eot",
+            pooling=self.text_config.pooling,
             clean="open_clip"
             if self._file.text.layout.project != "transformers"
             else "transformers",
@@ -201,8 +201,11 @@ def load_towers(path: str | os.PathLike[str], include_preprocessing: bool = True
             )
         text_file.load(text, config)
         scale = text_file.scalar("logit_scale")
+        scale = settings.logit_scale if scale is None else scale
         if scale is None:
             raise CheckpointError(f"{file.path} has no scale of the logits. Fetch it again.")
+        if settings.max_logit_scale is not None:
+            scale = min(max(scale, 0.0), settings.max_logit_scale)
         layout = dataclasses.replace(checkpoint.layout, prefixes=(checkpoint.prefix,))
         names = _File(text_file, layout, _TRUNK if trunk else "")
         return Towers(
@@ -298,6 +301,11 @@ def check_ids(ids: np.ndarray, config: TextConfig) -> None:
         raise ValueError(
             f"Ids must be from 0 to {config.vocabulary_size - 1}. Received: ids from {ids.min()} "
             f"to {ids.max()}, of another tokenizer."
+        )
+    if config.pooling == "mean" and (ids == config.pad_id).all(axis=1).any():
+        raise ValueError(
+            "Every text must have an id that is no padding. Received: a text of padding alone, as "
+            "an empty one has."
         )
     if config.pooling == "eot":
         end = config.vocabulary_size - 1 if config.end_id is None else config.end_id

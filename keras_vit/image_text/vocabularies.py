@@ -6,6 +6,7 @@ import base64
 import gzip
 import io
 import pathlib
+import re
 import struct
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +14,10 @@ from typing import Any
 from keras_vit.errors import CheckpointError
 from keras_vit.reading import read_bytes, read_json, read_text
 
-FILES = ("tokenizer.json", "vocab.json and merges.txt", "bpe_simple_vocab_16e6.txt.gz", "*.model")
+FILES = (
+    *("tokenizer.json", "vocab.json and merges.txt", "vocab.txt", "bpe_simple_vocab_16e6.txt.gz"),
+    "*.model",
+)
 UNTYPED = "\uffff"  # in the names of pieces that no text may match; taken out of texts
 _MAX_BYTES = 1 << 26  # the tokenizer of SigLIP 2 has half of it
 _MAX_PIECE = 256  # letters
@@ -36,7 +40,7 @@ def read_vocabulary(path: pathlib.Path) -> dict[str, Any] | None:
     if not path.is_dir():
         return _read(path)
     models = sorted(path.glob("*.model"))
-    names = ("tokenizer.json", "vocab.json", "bpe_simple_vocab_16e6.txt.gz")
+    names = ("tokenizer.json", "vocab.json", "vocab.txt", "bpe_simple_vocab_16e6.txt.gz")
     found = [path / name for name in names if (path / name).is_file()] + models
     return _read(found[0]) if found else None
 
@@ -45,6 +49,8 @@ def _read(path: pathlib.Path) -> dict[str, Any]:
     try:
         if path.suffix == ".gz":
             return _read_merges(path)
+        if path.suffix == ".txt":
+            return _bert(read_text(path, _MAX_BYTES).splitlines())
         if path.suffix == ".model":
             return _read_sentencepiece(read_bytes(path, _MAX_BYTES))
         content = read_json(path, _MAX_BYTES)
@@ -63,6 +69,24 @@ def _read(path: pathlib.Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{path} is no vocabulary ({str(error)[:200]}). Fetch it again."
         ) from error
+
+
+def _bert(pieces: list[str]) -> dict[str, Any]:
+    """BERT's vocabulary without case, a piece per line, by https://arxiv.org/abs/1810.04805."""
+    special = [(i, name) for i, name in enumerate(pieces) if re.fullmatch(r"\[[A-Z]+\]", name)]
+    return {
+        "version": "1.0",
+        "added_tokens": [{"id": i, "content": name, "special": True} for i, name in special],
+        "normalizer": {
+            "type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True,
+            "strip_accents": None, "lowercase": True,
+        },
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "model": {
+            "type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100, "vocab": {name: i for i, name in enumerate(pieces)},
+        },
+    }  # fmt: skip
 
 
 def _clip(vocab: dict[str, int], merges: list[str]) -> dict[str, Any]:

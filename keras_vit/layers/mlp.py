@@ -27,12 +27,14 @@ def gelu(x: keras.KerasTensor, form: str, training: bool | None = False) -> kera
     Args:
         x: Float tensor of any shape.
         form: `"tanh"`, the approximation of the official code, `"exact"`, of timm and
-            transformers, or `"quick"`, of OpenAI's CLIP.
+            transformers, `"quick"`, of OpenAI's CLIP, or `"relu"`, no GELU at all (TIPS).
         training: Whether TensorFlow computes value and derivative in closed form, in float32.
 
     Returns:
         Tensor of the shape and type of `x`.
     """
+    if form == "relu":
+        return ops.relu(x)
     if training and keras.backend.backend() == "tensorflow":
         dtype = keras.backend.standardize_dtype(x.dtype)
         return _gelu_with_gradient(form, shape_to_trace(x), dtype)(x)
@@ -89,7 +91,7 @@ class MLP(Layer):
 
     Args:
         hidden_dim: Dimension of the hidden layer.
-        gelu: `"tanh"`, `"exact"` or `"quick"`.
+        gelu: `"tanh"`, `"exact"`, `"quick"` or `"relu"`.
         dropout_rate: Dropout after each dense layer, in [0, 1).
         swiglu: Whether `silu(a) * b` takes the place of the GELU
             (https://arxiv.org/abs/2002.05202). One product computes `a` and `b`, in that order.

@@ -83,12 +83,13 @@ class AttentionPooling(Layer):
     """Attention of one learned query over all tokens, then an MLP: the `map` head.
 
     As in https://arxiv.org/abs/2106.04560 and SigLIP: no residual around the attention, one
-    around the MLP.
+    around the MLP. Without MLP, as in AIM (https://arxiv.org/abs/2401.08541): the learned query is
+    compared as it is, and keys and values have no bias.
 
     Args:
         num_heads: Attention heads, which divide the width.
-        mlp_dim: Hidden dimension of the MLP.
-        gelu: `"tanh"`, `"exact"` or `"quick"`.
+        mlp_dim: Hidden dimension of the MLP; `None` for none.
+        gelu: `"tanh"`, `"exact"`, `"quick"` or `"relu"`.
         norm_epsilon: Added to the variance in the layer norm.
         num_prefix_tokens: Tokens before the patches that the query does not attend to.
         norm: `"layer"` or `"rms"`.
@@ -113,7 +114,7 @@ class AttentionPooling(Layer):
     def __init__(
         self,
         num_heads: int,
-        mlp_dim: int,
+        mlp_dim: int | None,
         gelu: str = "tanh",
         norm_epsilon: float = 1e-6,
         num_prefix_tokens: int = 0,
@@ -143,13 +144,17 @@ class AttentionPooling(Layer):
         )
         limit = (6 / (2 * width)) ** 0.5  # Xavier on each (D, D) matrix
 
-        def dense(name: str, units: int) -> Dense:
+        def dense(name: str, units: int, **options: Any) -> Dense:
             start = keras.initializers.RandomUniform(-limit, limit)
-            return build_dense(self, name, width, units, kernel_initializer=start)
+            return build_dense(self, name, width, units, kernel_initializer=start, **options)
 
-        self.query = dense("query", width)
-        self.key_value = dense("key_value", 2 * width)
+        has_mlp = self.mlp_dim is not None
+        if has_mlp:
+            self.query = dense("query", width)
+        self.key_value = dense("key_value", 2 * width, use_bias=has_mlp)
         self.output_projection = dense("output", width)
+        if self.mlp_dim is None:
+            return
         self.norm = make_norm(
             self.norm_kind, self.norm_epsilon, dtype=self.dtype_policy, name="norm"
         )
@@ -168,8 +173,10 @@ class AttentionPooling(Layer):
             tokens = tokens[:, self.num_prefix_tokens :]
             sizes = None if sizes is None else sizes[:, self.num_prefix_tokens :]
         num_tokens, width = size_of(tokens, 1), tokens.shape[-1]
-        probe = ops.reshape(ops.cast(self.probe, tokens.dtype), (1, width))
-        queries = split_heads(self.query(probe), 1, self.num_heads)  # (1, A, 1, d)
+        query = ops.reshape(ops.cast(self.probe, tokens.dtype), (1, width))
+        if self.mlp_dim is not None:
+            query = self.query(query)
+        queries = split_heads(query, 1, self.num_heads)  # (1, A, 1, d)
         pairs = self.key_value(ops.reshape(tokens, (-1, width)))  # (B * T, 2 D)
         if values_only:
             x = self.output_projection(pairs[:, width:])
@@ -181,8 +188,9 @@ class AttentionPooling(Layer):
         logits = None if sizes is None else add_sizes(None, sizes, keys.dtype)
         scores = attention_scores(queries, keys, logits)  # (B, A, 1, T)
         x = self.output_projection(merge_heads(ops.matmul(scores, values)))  # (B, D)
-        x = ops.reshape(x, (-1, 1, width))
-        x = ops.reshape(x + self.mlp(self.norm(x)), (-1, width))  # (B, D)
+        if self.mlp_dim is not None:
+            x = ops.reshape(x, (-1, 1, width))
+            x = ops.reshape(x + self.mlp(self.norm(x)), (-1, width))  # (B, D)
         if not return_attention_scores:
             return x
         if self.num_prefix_tokens:
@@ -196,6 +204,7 @@ class AttentionPooling(Layer):
     def count_costs(self, tokens_shape: Shape, *_: Shape) -> Cost:
         """Cost for one image."""
         _, T, D = tokens_shape
-        T, M = T - self.num_prefix_tokens, self.mlp_dim
-        macs = 2 * T * D * D + 2 * T * D + 2 * D * D + 2 * D * M
+        T, M = T - self.num_prefix_tokens, self.mlp_dim or 0
+        squares = 1 + (self.mlp_dim is not None)  # output, and query
+        macs = 2 * T * D * D + 2 * T * D + squares * D * D + 2 * D * M
         return Cost(macs, 3 * T * D + self.num_heads * T + 4 * D + 2 * M)

@@ -5,11 +5,53 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_vit.checks import Shape
 from keras_vit.layers.costs import Cost
 from keras_vit.layers.layer import Layer
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class SinusoidalPositions(Layer):
+    """Multiplies tokens by the root of their width, and adds sines and cosines of their positions.
+
+    Sections 3.4 and 3.5 of https://arxiv.org/abs/1706.03762, with all sines before all cosines.
+
+    Call arguments:
+        tokens: Float tensor of shape `(B, T, D)`.
+
+    Returns:
+        Float tensor of shape `(B, T, D)`, in the type of variables.
+
+    Raises:
+        ValueError: If `D` is odd or less than 4.
+    """
+
+    def __init__(self, **kwargs: Any):
+        super().__init__(autocast=False, **kwargs)  # as learned positions
+
+    def build(self, tokens_shape: Shape) -> None:
+        _, length, width = tokens_shape
+        if width % 2 or width < 4:
+            raise ValueError(
+                f"Sines and cosines need an even width of 4 or more. Received: {width}."
+            )
+        rates = 10_000.0 ** (-np.arange(width // 2) / (width // 2 - 1))
+        angles = np.arange(length)[:, None] * rates  # (T, D / 2)
+        self._table = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)[None]
+
+    def call(self, tokens: keras.KerasTensor) -> keras.KerasTensor:
+        tokens = ops.cast(tokens, self.variable_dtype)
+        return tokens * tokens.shape[-1] ** 0.5 + ops.cast(self._table, tokens.dtype)
+
+    def compute_output_spec(self, tokens: keras.KerasTensor) -> keras.KerasTensor:
+        return keras.KerasTensor(tokens.shape, dtype=self.variable_dtype)
+
+    def count_costs(self, *_: Shape) -> Cost:
+        """Cost for one text: sums of constants."""
+        return Cost()
 
 
 @keras.saving.register_keras_serializable("keras_vit")

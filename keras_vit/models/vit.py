@@ -218,10 +218,10 @@ def pool(
         mean = MeanPooling(config.num_prefix_tokens, name="patch_pooling")(x, **weighted)
         parts = [TokenPooling(name="pooling")(x), mean]
         return [keras.layers.Concatenate(name="token_and_mean")(parts)]  # (B, 2 D)
-    if config.pooling == "map":
+    if config.pooling in ("map", "attention"):
         pooling = AttentionPooling(
             config.map_heads or config.block.num_heads,
-            config.map_mlp_dim or config.block.mlp_dim,
+            (config.map_mlp_dim or config.block.mlp_dim) if config.pooling == "map" else None,
             gelu=config.block.gelu,
             norm_epsilon=config.block.norm_epsilon,
             num_prefix_tokens=0 if config.map_prefix_tokens else config.num_prefix_tokens,

@@ -231,8 +231,9 @@ class Checkpoint:
 
     def _missing_biases(self, anywhere: Callable[[str], bool]) -> Iterator[str]:
         """Dense layers of which no block has a bias, where the project knows such models."""
-        before_blocks = self.find("embedding_norm/gamma") is not None
-        if before_blocks and self.find("patch_encoder/projection/bias") is None:
+        bias = "patch_encoder/projection/bias"
+        without = self.find("embedding_norm/gamma") is not None or not self.layout.has(bias)
+        if without and self.find(bias) is None:
             yield "patch"
         if not self.layout.has("block_0/attention/query_bias"):
             return
@@ -252,7 +253,7 @@ class Checkpoint:
         if head and reads in ("gap", "token_gap"):
             return str(reads)
         if self.find("pooling/probe"):
-            return "map"
+            return "map" if self.layout.has("pooling/query/kernel") else "attention"
         return "token" if reads_token else "gap"
 
     @cached_property

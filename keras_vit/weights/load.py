@@ -328,7 +328,7 @@ def _difference(what: str, ours: Any, theirs: Setting) -> str:
 def _map_difference(plan: Plan) -> Iterator[str]:
     """Heads of the pooling, which are those of the blocks where the file's project says nothing."""
     config, stated = plan.config, plan.checkpoint.settings.get("map_heads")
-    if not isinstance(config, ViTConfig) or config.pooling != "map":
+    if not isinstance(config, ViTConfig) or config.pooling not in ("map", "attention"):
         return
     if stated is None and config.block.rope is not None:
         return  # timm's models with rotary positions have heads of their own

@@ -387,7 +387,7 @@ def _may_be_left_out(plan: Plan, key: str) -> bool:
         if layer in HEADS and (headless or _head_starts_fresh(plan)):
             return True
         unread = headless or plan.checkpoint.options.get("pooling") == "gap"
-        if layer == "pooling" and unread and config.pooling != "map":
+        if layer == "pooling" and unread and config.pooling not in ("map", "attention"):
             return True
     return False
 

@@ -44,6 +44,7 @@ _IMAGE: dict[str, Any] = {
     "image_size": 32, "patch_size": 8,
 }  # fmt: skip
 _SIGLIP_IMAGE = {**_IMAGE, "hidden_size": 32}
+_TIPS_IMAGE = {key: _SIGLIP_IMAGE[key] for key in _IMAGE if key != "intermediate_size"}
 _END = {"eos_token_id": 199, "bos_token_id": 198}
 # Class, configuration, statistics of pixels.
 TRANSFORMERS: dict[str, tuple[str, dict[str, Any], Any]] = {
@@ -59,6 +60,17 @@ TRANSFORMERS: dict[str, tuple[str, dict[str, Any], Any]] = {
         "vision_config": _IMAGE, "projection_dim": 24,
     }, CLIP_STATISTICS),
     "siglip": ("Siglip", {"text_config": _TEXT, "vision_config": _SIGLIP_IMAGE}, HALF),
+    "aimv2-lit": ("Aimv2", {
+        "text_config": {**_TEXT, **_END}, "vision_config": _IMAGE, "projection_dim": 24,
+    }, CLIP_STATISTICS),
+    "tipsv2": ("Tipsv2", {
+        "text_config": _TEXT,
+        "vision_config": {**_TIPS_IMAGE, "mlp_ratio": 2},
+    }, ((0.0,) * 3, (1.0,) * 3)),
+    "tipsv2-gated": ("Tipsv2", {  # as g/14
+        "text_config": _TEXT,
+        "vision_config": {**_TIPS_IMAGE, "use_swiglu_ffn": True},
+    }, ((0.0,) * 3, (1.0,) * 3)),
     "siglip-wide": ("Siglip", {  # as SigLIP 2 g-opt
         "text_config": {**_TEXT, "projection_size": 48}, "vision_config": _IMAGE,
     }, HALF),
@@ -106,7 +118,29 @@ OPEN_CLIP: dict[str, tuple[dict[str, Any], Any]] = {
         },
         HALF,
     ),
-    "open-clip-unmasked": (  # as MobileCLIP 2
+    "open-clip-clipa": (
+        {
+            "embed_dim": 24,
+            "vision_cfg": {
+                **_OPEN_IMAGE, "no_ln_pre": True, "pool_type": "avg", "final_ln_after_pool": True,
+            },
+            "text_cfg": {**_OPEN_TEXT, "no_causal_mask": True, "pool_type": "last"},
+        },
+        CLIP_STATISTICS,
+    ),
+    "open-clip-mobileclip2": (  # as L/14
+        {
+            "embed_dim": 64, "custom_text": True,
+            "text_cfg": {**_OPEN_TEXT, "no_causal_mask": True},
+            "vision_cfg": {
+                "timm_model_name": "vit_xsmall_patch16_clip_224", "timm_model_pretrained": False,
+                "timm_pool": "token", "timm_proj": None, "timm_drop": 0.0, "timm_drop_path": 0.1,
+                "image_size": 224,
+            },
+        },
+        CLIP_STATISTICS,
+    ),
+    "open-clip-unmasked": (
         {
             "embed_dim": 24, "custom_text": True, "vision_cfg": _OPEN_IMAGE,
             "text_cfg": {**_OPEN_TEXT, "no_causal_mask": True},
@@ -136,6 +170,10 @@ def fill(model: torch.nn.Module, seed: int) -> None:
         noise = torch.randn(weight.shape, generator=generator)
         if name.endswith(("logit_scale", "logit_bias")):
             value = torch.full_like(weight, 3.2 if "scale" in name else -7.5)
+        elif name.endswith("mask_token"):
+            value = torch.zeros_like(weight)  # of training alone
+        elif name == "temperature":
+            value = torch.full_like(weight, 0.04)
         elif weight.ndim == 1 and name.endswith("weight"):
             value = 1 + 0.2 * noise
         elif weight.ndim == 1 or "embedding" in name or "pos_embed" in name or "probe" in name:
@@ -199,6 +237,34 @@ def answer(
     save(gradients)
 
 
+def runner(name: str, model: Any) -> Callable[..., dict[str, torch.Tensor]]:
+    """A function from pixels and ids to features of unit length and logits, or to the loss."""
+
+    def transformers_run(pixels: Any, ids: Any, with_loss: bool = False) -> dict[str, torch.Tensor]:
+        kind = {**TRANSFORMERS, **FULL_TRANSFORMERS}[name][0]
+        more: dict[str, Any] = {"return_loss": True} if with_loss and kind != "Aimv2" else {}
+        if kind in ("Aimv2", "Tipsv2"):  # as of their tokenizers
+            more["attention_mask"] = (ids != 0).long()
+        found = model(input_ids=ids, pixel_values=pixels, **more)
+        image, text = found.image_embeds, found.text_embeds
+        if with_loss and kind == "Aimv2":
+            return {"loss": open_clip.ClipLoss()(image, text, model.logit_scale.exp())}
+        outputs = {"image": image, "text": text, "logits": found.logits_per_image}
+        return {"loss": found.loss} if with_loss else outputs
+
+    def open_clip_run(images: Any, ids: Any, with_loss: bool = False) -> dict[str, torch.Tensor]:
+        image, text = model.encode_image(images, True), model.encode_text(ids, True)
+        scale, bias = model.logit_scale.exp(), getattr(model, "logit_bias", None)
+        if with_loss and bias is None:
+            return {"loss": open_clip.ClipLoss()(image, text, scale)}
+        if with_loss:
+            return {"loss": open_clip.loss.SigLipLoss()(image, text, scale, bias)}
+        logits = scale * image @ text.T
+        return {"image": image, "text": text, "logits": logits if bias is None else logits + bias}
+
+    return open_clip_run if name in _OF_OPEN_CLIP else transformers_run
+
+
 def of_transformers(name: str, folder: pathlib.Path, shards: str = "5GB") -> None:
     kind, fields, statistics = {**TRANSFORMERS, **FULL_TRANSFORMERS}[name]
     config = getattr(transformers, f"{kind}Config")(**fields)
@@ -216,15 +282,6 @@ def of_transformers(name: str, folder: pathlib.Path, shards: str = "5GB") -> Non
             "image_mean": statistics[0], "image_std": statistics[1],
         }))  # fmt: skip
 
-    def run(pixels: Any, ids: Any, with_loss: bool = False) -> dict[str, torch.Tensor]:
-        more = {"return_loss": True} if with_loss else {}
-        found = model(input_ids=ids, pixel_values=pixels, **more)
-        outputs = {
-            "image": found.image_embeds, "text": found.text_embeds,
-            "logits": found.logits_per_image,
-        }  # fmt: skip
-        return {**outputs, "loss": found.loss} if with_loss else outputs
-
     text = config.text_config
     end = end_of(fields)
     if kind == "CLIP" and end == 2:
@@ -232,7 +289,9 @@ def of_transformers(name: str, folder: pathlib.Path, shards: str = "5GB") -> Non
     if kind == "Siglip":
         end = None
     ids = texts_of(text.max_position_embeddings, text.vocab_size, end)
-    answer(folder, model, run, save, image.image_size, statistics, ids)
+    if kind == "Tipsv2":
+        ids[0, 4:] = ids[1, 1:] = ids[3, 11:] = 0  # padding
+    answer(folder, model, runner(name, model), save, image.image_size, statistics, ids)
 
 
 def of_open_clip(name: str, folder: pathlib.Path) -> None:
@@ -254,22 +313,10 @@ def of_open_clip(name: str, folder: pathlib.Path) -> None:
             json.dumps({"model_cfg": config, "preprocess_cfg": pixels})
         )
 
-    def run(images: Any, ids: Any, with_loss: bool = False) -> dict[str, torch.Tensor]:
-        image, text = model.encode_image(images, True), model.encode_text(ids, True)
-        scale, bias = model.logit_scale.exp(), getattr(model, "logit_bias", None)
-        logits = scale * image @ text.T
-        outputs = {
-            "image": image, "text": text, "logits": logits if bias is None else logits + bias
-        }  # fmt: skip
-        if not with_loss:
-            return outputs
-        if bias is None:
-            return {"loss": open_clip.ClipLoss()(image, text, scale)}
-        return {"loss": open_clip.loss.SigLipLoss()(image, text, scale, bias)}
-
     text = config["text_cfg"]
     ids = texts_of(text["context_length"], text["vocab_size"], end_of(config))
-    answer(folder, model, run, save, config["vision_cfg"]["image_size"], statistics, ids)
+    size = config["vision_cfg"]["image_size"]
+    answer(folder, model, runner(name, model), save, size, statistics, ids)
 
 
 def of_texts(root: pathlib.Path) -> None:
@@ -295,8 +342,8 @@ def of_texts(root: pathlib.Path) -> None:
     (folder / "ids.json").write_text(json.dumps({"lines": lines, **names}))
 
 
-def read_back(name: str, folder: pathlib.Path) -> dict[str, np.ndarray]:
-    """Arrays of a checkpoint that ours wrote, loaded strictly by its project."""
+def load(name: str, folder: pathlib.Path) -> torch.nn.Module:
+    """The model of a checkpoint, loaded strictly by its project."""
     if name in _OF_OPEN_CLIP:
         config = json.loads((folder / "open_clip_config.json").read_text())["model_cfg"]
         kind = open_clip.CustomTextCLIP if config.pop("custom_text", False) else open_clip.CLIP
@@ -310,7 +357,12 @@ def read_back(name: str, folder: pathlib.Path) -> dict[str, np.ndarray]:
             folder, output_loading_info=True
         )
         assert not any(info[key] for key in ("missing_keys", "unexpected_keys")), info
-    return {key: value.numpy() for key, value in model.state_dict().items()}
+    return model.eval()
+
+
+def read_back(name: str, folder: pathlib.Path) -> dict[str, np.ndarray]:
+    """Arrays of a checkpoint that ours wrote."""
+    return {key: value.numpy() for key, value in load(name, folder).state_dict().items()}
 
 
 def main(folder: str, back: str = "", full: str = "") -> None:

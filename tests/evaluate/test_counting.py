@@ -48,6 +48,7 @@ CONFIGS = {
     "registers": {"num_registers": 3, "distillation_token": True, "pre_logits": 24},
     "gap": {"pooling": "gap", "class_token": False, "norm_after_pooling": True},
     "map": {"pooling": "map", "class_token": False, "position_embedding": "learned_2d"},
+    "attention": {"pooling": "attention", "class_token": False},
     "pe_core": {"pooling": "map", "map_heads": 2, "map_mlp_dim": 24},
     "pe_spatial": {"pooling": "gap", "norm_after_blocks": False, "norm_before_blocks": True},
     "merged": {"num_merged_tokens": 3, "num_registers": 2, "pooling": "map"},

@@ -21,6 +21,18 @@ def test_a_text_tower_is_saved_and_loaded(tmp_path):
     assert tower.output_shape == (None, 32)
 
 
+def test_padding_is_left_out_where_it_has_an_id():
+    fields = {"positions": "sinusoidal", "pooling": "mean", "pad_id": 0, "causal": False}
+    config = dataclasses.replace(TINY, projection_size=None, gelu="relu", **fields)
+    tower = build_text_tower(config)
+    fill_random(tower)
+    shorter = build_text_tower(dataclasses.replace(config, context_length=5))
+    shorter.set_weights(tower.get_weights())
+    ids = np.random.default_rng(0).integers(1, 40, (3, 8)).astype("int32")
+    ids[:, 5:] = 0
+    np.testing.assert_allclose(numpy(tower(ids)), numpy(shorter(ids[:, :5])), rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("causal", [True, False])
 def test_what_follows_the_end_counts_without_a_causal_mask_alone(causal):
     tower = build_text_tower(dataclasses.replace(TINY, causal=causal, end_id=3))
@@ -35,11 +47,15 @@ def test_what_follows_the_end_counts_without_a_causal_mask_alone(causal):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"pooling": "mean"}, "`pooling` must be one of 'eot', 'last'"),
+        ({"pooling": "max"}, "`pooling` must be one of 'eot', 'last', 'mean'"),
+        ({"pooling": "mean"}, "leaves out padding. Set `pad_id`"),
+        ({"positions": "none"}, "`positions` must be one of 'learned', 'sinusoidal'"),
+        ({"norm": "batch"}, "`norm` must be one of 'layer', 'rms'"),
+        ({"without_bias": ("head",)}, "`without_bias` must be one of"),
         ({"num_heads": 5}, "`num_heads` must divide `width`"),
         ({"depth": 0}, "`depth` must be a positive integer"),
         ({"projection_size": -1}, "`projection_size` must be a positive integer"),
-        ({"gelu": "relu"}, "`gelu` must be one of"),
+        ({"gelu": "silu"}, "`gelu` must be one of"),
     ],
 )
 def test_values_out_of_their_range_are_refused(changes, message):

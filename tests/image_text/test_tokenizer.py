@@ -81,7 +81,7 @@ def unigram(**changes):
 
 
 def test_siglip_pads_with_its_end_and_cleans_as_its_project():
-    ours, theirs = (Tokenizer(unigram(), 5, ends=False, clean=clean)
+    ours, theirs = (Tokenizer(unigram(), 5, pooling="last", clean=clean)
                     for clean in ("open_clip", "transformers"))  # fmt: skip
     assert ours("Sea_Waves!")[0].tolist() == [3, 4, 1, 1, 1]
     assert theirs("Sea waves!")[0].tolist() == [3, 4, 1, 1, 1]
@@ -90,7 +90,7 @@ def test_siglip_pads_with_its_end_and_cleans_as_its_project():
 
 
 def test_no_text_gives_a_whole_special_piece():
-    tokenizer = Tokenizer({**unigram(), "added_tokens": unigram()["added_tokens"]}, 8, ends=True)
+    tokenizer = Tokenizer({**unigram(), "added_tokens": unigram()["added_tokens"]}, 8)
     assert tokenizer("</s>\uffff")[0].tolist() == [6, 7, 8, 9, 10, 1, 0, 0]
 
 
@@ -104,7 +104,7 @@ def test_siglip_2_lower_cases_and_pads_with_zeros():
     content = {"version": "1.0", "added_tokens": added, "model": model,
                "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"},
                "pre_tokenizer": None}  # fmt: skip
-    tokenizer = Tokenizer(content, 6, ends=False)
+    tokenizer = Tokenizer(content, 6, pooling="last")
     assert tokenizer(["Cat CAT", ""]).tolist() == [[8, 9, 8, 1, 0, 0], [1, 0, 0, 0, 0, 0]]
 
 
@@ -125,7 +125,7 @@ def test_texts_are_repaired_as_by_ftfy(text, repaired):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"model": {"type": "WordPiece", "vocab": {}}}, "'WordPiece' of no family"),
+        ({"model": {"type": "WordLevel", "vocab": {}}}, "'WordLevel' of no family"),
         (unigram(added_tokens=[], model={"type": "Unigram", "vocab": UNIGRAM[2:], "unk_id": 0}),
          "has no </s>, which"),
         (unigram(added_tokens=[{}]), "The vocabulary is damaged"),
@@ -134,7 +134,7 @@ def test_texts_are_repaired_as_by_ftfy(text, repaired):
 )  # fmt: skip
 def test_other_vocabularies_are_refused(content, message):
     with pytest.raises(CheckpointError, match=message):
-        Tokenizer(content, 8, ends=False)
+        Tokenizer(content, 8, pooling="last")
 
 
 def test_a_folder_without_a_vocabulary_is_refused(tmp_path):

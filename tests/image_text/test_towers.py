@@ -169,7 +169,7 @@ def change(folder, file, **changes):
         (write_transformers, "config.json", {"model_type": "blip"}, "'blip' is no model of images"),
         (write_transformers, "config.json", {"text_config__new": 1}, "text_config: new = 1"),
         (write_transformers, "config.json", {"text_config__hidden_size": 64}, "the arrays have 32"),
-        (write_transformers, "config.json", {"text_config__hidden_act": "relu"}, "cannot be comp"),
+        (write_transformers, "config.json", {"text_config__hidden_act": "mish"}, "cannot be comp"),
         (
             write_transformers, "config.json", {"text_config__num_attention_heads": 5},
             "has no possible text tower: `num_heads` must divide",
@@ -184,7 +184,7 @@ def change(folder, file, **changes):
         ),
         (
             write_open_clip, "open_clip_config.json",
-            {"vision_cfg__timm_model_name": "convnext_base"}, "'convnext_base' is not known here",
+            {"vision_cfg__timm_model_name": "convnext_base"}, "'convnext_base', is no Visi",
         ),
         (
             write_open_clip, "open_clip_config.json",

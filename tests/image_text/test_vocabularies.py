@@ -40,9 +40,9 @@ def test_a_unigram_model_of_sentencepiece_is_read(tmp_path):
     letters = [(letter, -4.0, 1) for letter in "cat</s>"]
     pieces = [*SPECIAL, ("\u2581cat", -1.0, 1), ("\u2581", -2.0, 1), *letters]
     (tmp_path / "spiece.model").write_bytes(model(pieces))
-    tokenizer = load_tokenizer(tmp_path, 8, ends=False)
+    tokenizer = load_tokenizer(tmp_path, 8, pooling="last")
     assert tokenizer("CAT  cat!")[0].tolist() == [3, 3, 1, 1, 1, 1, 1, 1]
-    pooled = load_tokenizer(tmp_path, 8, ends=True)  # no cleaning: a control piece is plain text
+    pooled = load_tokenizer(tmp_path, 8)  # no cleaning: a control piece is plain text
     assert pooled("</s>")[0].tolist() == [4, 8, 9, 10, 11, 1, 0, 0]
 
 
@@ -51,7 +51,7 @@ def test_a_bpe_model_of_sentencepiece_is_read(tmp_path):
               ("ca", -0.0, 1), ("cat", -1.0, 1), ("\u2581cat", -2.0, 1), ("\u2581", -3.0, 1),
               ("c", -4.0, 1), ("a", -5.0, 1), ("t", -6.0, 1)]  # fmt: skip
     (tmp_path / "tokenizer.model").write_bytes(model(pieces, kind=2))
-    tokenizer = load_tokenizer(tmp_path, 6, ends=False)
+    tokenizer = load_tokenizer(tmp_path, 6, pooling="last")
     assert tokenizer("cat tac")[0].tolist() == [6, 7, 10, 9, 8, 1]
     merges = read_vocabulary(tmp_path)["model"]["merges"]
     assert merges == [["c", "a"], ["ca", "t"], ["\u2581", "cat"]]

@@ -21,6 +21,7 @@ TOKENS = np.random.default_rng(7).normal(size=(2, 5, 16)).astype("float32")
         MeanPooling(),
         MeanPooling(2),
         AttentionPooling(4, 24),
+        AttentionPooling(4, None),
         AttentionPooling(2, 24, gelu="exact", norm_epsilon=1e-5),
     ],
     ids=lambda layer: layer.name,
@@ -35,14 +36,17 @@ def test_token_and_mean_pooling_read_what_they_say():
     np.testing.assert_allclose(numpy(MeanPooling(2)(TOKENS)), expected, rtol=0, atol=1e-6)
 
 
-def test_attention_pooling_is_the_map_head():
-    layer = AttentionPooling(4, 24, name="pooling")
+@pytest.mark.parametrize("mlp_dim", [24, None])
+def test_attention_pooling_is_the_map_head_and_that_of_aim(mlp_dim):
+    layer = AttentionPooling(4, mlp_dim, name="pooling")
     layer.build(TOKENS.shape)
     fill_random(layer)
     w = {weight.path: np.asarray(weight.numpy(), "float64") for weight in layer.weights}
     x = TOKENS.astype("float64")
-    query = w["pooling/probe"][0, 0] @ w["pooling/query/kernel"] + w["pooling/query/bias"]
-    pairs = x @ w["pooling/key_value/kernel"] + w["pooling/key_value/bias"]
+    query, pairs = w["pooling/probe"][0, 0], x @ w["pooling/key_value/kernel"]
+    if mlp_dim:
+        query = query @ w["pooling/query/kernel"] + w["pooling/query/bias"]
+        pairs = pairs + w["pooling/key_value/bias"]
     outputs = []
     for head in range(4):
         columns = slice(4 * head, 4 * head + 4)
@@ -50,9 +54,10 @@ def test_attention_pooling_is_the_map_head():
         scores = reference.softmax(keys @ query[columns] / 2)  # (B, T)
         outputs.append(np.einsum("bt,btd->bd", scores, values))
     pooled = np.concatenate(outputs, -1) @ w["pooling/output/kernel"] + w["pooling/output/bias"]
-    normed = reference.layer_norm(pooled, w["pooling/norm/gamma"], w["pooling/norm/beta"])
-    expected = pooled + reference.mlp(normed, w, "pooling/mlp", "tanh")
-    np.testing.assert_allclose(numpy(layer(TOKENS)), expected, rtol=0, atol=1e-5)
+    if mlp_dim:
+        normed = reference.layer_norm(pooled, w["pooling/norm/gamma"], w["pooling/norm/beta"])
+        pooled = pooled + reference.mlp(normed, w, "pooling/mlp", "tanh")
+    np.testing.assert_allclose(numpy(layer(TOKENS)), pooled, rtol=0, atol=1e-5)
 
 
 def test_attention_pooling_starts_as_the_official_one():
