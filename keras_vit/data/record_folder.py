@@ -198,7 +198,8 @@ def make_example(image: bytes, label: int) -> bytes:
         _IMAGE: tf.train.Feature(bytes_list=tf.train.BytesList(value=[image])),
         _LABEL: tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
     }
-    return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString()
+    example = tf.train.Example(features=tf.train.Features(feature=features))
+    return example.SerializeToString(deterministic=True)
 
 
 def _check_folder(folder: pathlib.Path, plan: dict[str, Any]) -> bool:
