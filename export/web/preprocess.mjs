@@ -1,13 +1,8 @@
 // From an image of any size to the pixels of a model, as in evaluation: the JavaScript of ../classify.py.
 
 const keys = (x) => (x <= 1 ? 1.5 * x ** 3 - 2.5 * x ** 2 + 1 : -0.5 * x ** 3 + 2.5 * x ** 2 - 4 * x + 2);
-const sinc = (x) => (x === 0 ? 1 : Math.sin(Math.PI * x) / (Math.PI * x));
 // Half the width of each kernel in pixels, and its values.
-const KERNELS = {
-  bilinear: [1, (x) => 1 - x],
-  bicubic: [2, keys],
-  lanczos: [3, (x) => sinc(x) * sinc(x / 3)],
-};
+const KERNELS = { bilinear: [1, (x) => 1 - x], bicubic: [2, keys] };
 
 /** First input pixel and weights of each of `side` output pixels along an axis of `own` pixels. */
 function weights(own, side, name, antialias, pillow) {

@@ -70,7 +70,7 @@ console.log('runtime | image | logits | pixels, largest | mean | canvas, mean | 
 for (const runtime of runtimes) for (const name of Object.keys(images)) await compare(page, runtime, name);
 
 // What a person sees.
-const [first] = Object.keys(images);
+const first = process.env.SHOWN ?? Object.keys(images)[0];
 const shown = (p) => p.locator('#classes li span:first-child').allTextContents();
 async function choose(p, name = first) {
   await p.setInputFiles('#file', file(name));
