@@ -38,6 +38,7 @@ ACROSS = {
     "export/test_output_names.py": "names of outputs in every format",
     "export/test_preprocessing.py": "preprocessing in every format",
     "export/test_resnets.py": "hybrids and ResNets in every format",
+    "export/test_web_page.py": "the page in export/web",
     "export/test_shapes.py": "shapes that files refuse, in every format",
     "hub/test_cards.py": "cards of published checkpoints",
     "hub/test_published.py": "from the name of published weights to a file",
