@@ -45,7 +45,15 @@ PACKAGES = {  # that the rows of a format need
     "litert": ["ai-edge-litert", "ai-edge-quantizer"],
     "onnx": ["onnxruntime", "tf2onnx"],
     "openvino": ["openvino", "nncf", "onnxruntime", "tf2onnx"],
-    "peer": ["ai-edge-litert", "ai-edge-quantizer", "openvino", "nncf", "onnxruntime", "tf2onnx"],
+    "peer": [
+        "ai-edge-litert",
+        "ai-edge-quantizer",
+        "openvino",
+        "nncf",
+        "onnxruntime",
+        "sympy",
+        "tf2onnx",
+    ],
 }
 RUNS = [
     *(("keras", precision) for precision in ("float32", "bfloat16", "float16")),

@@ -29,6 +29,10 @@ class NotCachedError(DownloadError):
     """A file that is not in the cache, where nothing may be downloaded."""
 
 
+class MissingFileError(DownloadError):
+    """A repository on the hub that has no such file."""
+
+
 class _MissingFileError(Exception):
     """A repository without the file."""
 
@@ -217,7 +221,7 @@ def fetch_from_hub(
         ) from error
     except _MissingFileError as error:
         files = repository.list_files()
-        raise DownloadError(_missing_message(address, str(error), files)) from error
+        raise MissingFileError(_missing_message(address, str(error), files)) from error
     if path.suffix == ".safetensors" or shards:
         _fetch_sidecar_files(repository, filename, path, (*NAMES, *beside))
     return [(each, _published_hash(each)) for each in (path, *shards)]

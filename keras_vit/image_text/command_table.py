@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from keras_vit.cli.commands import JSON, UNREADABLE_FILES, Command, argument
 
+DUPLICATES = 0.98  # cosine similarity of near-duplicates: docs/zero-shot.md has measurements
 COMMANDS: tuple[Command, ...] = (
     Command(
         "zero-shot",
@@ -50,7 +51,7 @@ COMMANDS: tuple[Command, ...] = (
             argument(
                 "--duplicates",
                 type=float,
-                default=0.98,
+                default=DUPLICATES,
                 metavar="COSINE",
                 help="similarity from which images are near-duplicates and share an answer; 2 "
                 "groups none",

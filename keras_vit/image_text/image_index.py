@@ -18,6 +18,7 @@ from keras_vit.checks import check_positive, short_repr
 from keras_vit.errors import needing_tensorflow, printable
 from keras_vit.evaluate.feature_store import digest_model, store_features
 from keras_vit.files import cache_dir
+from keras_vit.image_text.command_table import DUPLICATES
 from keras_vit.image_text.towers import Towers, unit_rows
 from keras_vit.layers.float32 import Float32Policy
 from keras_vit.models.feature_extraction import features_of, head_input_stage
@@ -26,7 +27,6 @@ from keras_vit.runtime.model import Model
 if TYPE_CHECKING:  # reading images needs TensorFlow
     from keras_vit.data.image_set import ImageSet
 
-DUPLICATES = 0.98  # cosine similarity of near-duplicates: docs/zero-shot.md has measurements
 _STAGE = "unit_vector"
 _CELLS = 1 << 23  # numbers of a product: 32 MB
 _QUERIES = 32  # that are answered at once

@@ -12,6 +12,7 @@ from keras_vit.checks import check_positive
 from keras_vit.cli.output import print_table, say
 from keras_vit.cli.resolve import open_model
 from keras_vit.errors import CheckpointError, printable
+from keras_vit.image_text.command_table import DUPLICATES
 from keras_vit.image_text.image_index import Answer, index_images
 from keras_vit.image_text.search_page import write_search_page
 from keras_vit.image_text.towers import Towers, load_towers
@@ -26,7 +27,7 @@ def search_images(
     texts: Sequence[str],
     image: Sequence[str] = (),
     top: int = 10,
-    duplicates: float = 0.98,
+    duplicates: float = DUPLICATES,
     output: str | None = None,
     cache: str | None = None,
     batch_size: int = 32,

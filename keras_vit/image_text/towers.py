@@ -19,6 +19,7 @@ from keras_vit.families.rules import Layout
 from keras_vit.files import write_atomically
 from keras_vit.hub.addresses import parse_hub_address
 from keras_vit.hub.cache import fetch
+from keras_vit.hub.repositories import MissingFileError
 from keras_vit.image_text.text_files import TextFile
 from keras_vit.image_text.text_tower import TextConfig, build_text_tower
 from keras_vit.image_text.tokenizer import Tokenizer, load_tokenizer
@@ -143,7 +144,8 @@ def load_towers(path: str | os.PathLike[str], include_preprocessing: bool = True
 
     Args:
         path: A folder of a copied repository, or the file of weights in it: transformers' (CLIP,
-            MetaCLIP 2, SigLIP, SigLIP 2), open_clip's, or an `.npz` file of big_vision. The files
+            MetaCLIP 2, SigLIP, SigLIP 2, AIMv2-LiT, TIPSv2), open_clip's, or an `.npz` file of
+            big_vision. The files
             of configuration and tokenizer are read from the same folder. Or the address of a
             repository on the Hugging Face hub, such as `"hf://openai/clip-vit-base-patch32"`.
         include_preprocessing: Whether the image tower takes pixels in [0, 255].
@@ -220,11 +222,13 @@ def _local(path: str | os.PathLike[str]) -> pathlib.Path:
         return pathlib.Path(text).expanduser()
     try:
         return fetch(text, beside=_FETCHED)
-    except DownloadError:
+    except DownloadError as error:
         if parse_hub_address(text).filename is not None:
             raise
+        is_missing = isinstance(error, MissingFileError)  # else only the cache may have another
         with contextlib.suppress(DownloadError):
-            return fetch(f"{text.rstrip('/')}/{_OPEN_CLIP_FILE}", beside=_FETCHED)
+            other = f"{text.rstrip('/')}/{_OPEN_CLIP_FILE}"
+            return fetch(other, download=is_missing, beside=_FETCHED)
         raise
 
 

@@ -95,19 +95,20 @@ def _compare_ids(folder: pathlib.Path) -> None:
         ("clip", "bpe_simple_vocab_16e6.txt.gz", "eot"),
         ("unigram", "unigram.model", "eot"),
         ("bpe", "bpe.model", "last"),
+        ("tips", "tips.model", "mean"),
+        ("bert", "bert/vocab.txt", "last"),
     ):
-        length = 77 if name == "clip" else 1024
-        tokenizer = load_tokenizer(
-            folder / file, length, pooling, "open_clip" if name == "clip" else "transformers"
-        )
+        length = {"clip": 77, "bert": 32}.get(name, 2048)
+        clean = "open_clip" if name in ("clip", "bert") else "transformers"
+        tokenizer = load_tokenizer(folder / file, length, pooling, clean)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of long lines
             ids = tokenizer(lines)
         expected = found[name]
-        if name != "clip":
+        if clean == "transformers":
+            end = [] if tokenizer.end_id is None else [tokenizer.end_id]
             expected = [
-                [*row[: length - 1], tokenizer.end_id]
-                + [tokenizer.pad_id] * (length - 1 - len(row))
+                [*row, *end, *[tokenizer.pad_id] * (length - len(end) - len(row))]
                 for row in expected
             ]
         other = [line for line, a, b in zip(lines, ids.tolist(), expected, strict=True) if a != b]

@@ -319,26 +319,56 @@ def of_open_clip(name: str, folder: pathlib.Path) -> None:
     answer(folder, model, runner(name, model), save, size, statistics, ids)
 
 
+HARD_TEXTS = (
+    "", "   ", "r\xe9sum\xe9", "re\u0301sume\u0301", "it's 2026, 100%", "'tis the o'clock's",
+    "state-of-the-art!!!", "....", "sea_waves", "stra\xdfe STRASSE", "\u0130stanbul",
+    "\u65e5\u672c\u8a9e\u306e\u732b", "\u0643\u0644\u0628", "\U0001f600 smile",
+    "\U0001f468\u200d\U0001f469\u200d\U0001f467", "x\xb2 \xbd \u2167", "zero\u200bwidth", "a\xa0b",
+    "A\n'll 11p223RF\u2606ho!!to?'d'd''d of a cat to-$''d.", "don\u2019t", "\uff21\uff22\uff23",
+    "\ufb01sh",
+    "&lt;b&gt; fish &amp;amp; chips", "\u039f\u0394\u039f\u03a3", "photo " * 300,
+)  # fmt: skip
+
+
 def of_texts(root: pathlib.Path) -> None:
-    """Ids of the lines of our documents: CLIP's by open_clip, those of two SentencePiece models."""
+    """Ids of the lines of our documents, and of texts that are hard to split.
+
+    CLIP's by open_clip, BERT's for CLIPA by open_clip with a vocabulary of the lines, and those of
+    SentencePiece models of the lines.
+    """
     import sentencepiece
+    import tokenizers
 
     pages = sorted(pathlib.Path("docs").glob("*.md"))
     lines = sorted({line for page in pages for line in page.read_text().splitlines()})
     folder = root / "texts"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "lines.txt").write_text("\n".join(lines))
-    names = {"clip": open_clip.tokenizer.SimpleTokenizer()(lines).tolist()}
+    bert = tokenizers.BertWordPieceTokenizer(lowercase=True)
+    bert.train_from_iterator(lines, vocab_size=2000, show_progress=False)
+    (folder / "bert").mkdir(exist_ok=True)
+    bert.save_model(str(folder / "bert"))
+    (folder / "bert" / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "BertTokenizer", "do_lower_case": True})
+    )
+    lines += HARD_TEXTS
+    names = {
+        "clip": open_clip.tokenizer.SimpleTokenizer()(lines).tolist(),
+        "bert": open_clip.tokenizer.HFTokenizer(
+            str(folder / "bert"), context_length=32, strip_sep_token=True
+        )(lines).tolist(),
+    }
     vocabulary = pathlib.Path(open_clip.__file__).with_name("bpe_simple_vocab_16e6.txt.gz")
     (folder / vocabulary.name).write_bytes(vocabulary.read_bytes())
-    for kind, end in (("unigram", "</s>"), ("bpe", "<eos>")):
+    for kind, end in (("unigram", "</s>"), ("bpe", "<eos>"), ("tips", None)):
         sentencepiece.SentencePieceTrainer.train(
             input=str(folder / "lines.txt"), model_prefix=str(folder / kind), vocab_size=2000,
-            model_type=kind, pad_id=0, eos_id=1, unk_id=2, bos_id=-1, eos_piece=end,
-            byte_fallback=kind == "bpe", minloglevel=2, num_threads=1,
+            model_type="unigram" if kind == "unigram" else "bpe", pad_id=0, eos_id=1 if end else -1,
+            unk_id=2 if end else 1, bos_id=-1, eos_piece=end or "</s>",
+            byte_fallback=kind != "unigram", minloglevel=2, num_threads=1,
         )  # fmt: skip
         model = sentencepiece.SentencePieceProcessor(model_file=str(folder / f"{kind}.model"))
-        names[kind] = model.encode([line.lower() if kind == "bpe" else line for line in lines])
+        names[kind] = model.encode([line if kind == "unigram" else line.lower() for line in lines])
     (folder / "ids.json").write_text(json.dumps({"lines": lines, **names}))
 
 

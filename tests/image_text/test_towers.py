@@ -8,6 +8,7 @@ from safetensors.numpy import load_file, save_file
 
 import keras_vit
 from keras_vit.errors import CheckpointError, DownloadError
+from keras_vit.hub.repositories import MissingFileError, NotCachedError
 from keras_vit.image_text.towers import load_towers, save_towers
 from keras_vit.weights.array_file import Entry
 from tests.fixtures import images_for
@@ -315,6 +316,26 @@ def test_too_many_stacked_blocks_are_refused(tmp_path):
     np.savez(tmp_path / "x.npz", **arrays)  # fmt: skip
     with pytest.raises(CheckpointError, match="stacks 1001 blocks"):
         load_towers(tmp_path / "x.npz")
+
+
+@pytest.mark.parametrize(
+    ("error", "asked"), [(MissingFileError, True), (DownloadError, False), (NotCachedError, False)]
+)
+def test_a_hub_that_does_not_answer_is_asked_once(error, asked, monkeypatch):
+    calls = []
+
+    def fetch(address, download=True, beside=()):
+        calls.append((address, download))
+        raise error(f"no {address}")
+
+    monkeypatch.setattr("keras_vit.image_text.towers.fetch", fetch)
+    with pytest.raises(DownloadError, match=r"no hf://a/b$"):
+        load_towers("hf://a/b")
+    file = "hf://a/b/open_clip_model.safetensors"
+    assert calls == [("hf://a/b", True), (file, asked)]  # else of the cache alone
+    with pytest.raises(DownloadError, match="no hf://a/b/x"):
+        load_towers("hf://a/b/x.npz")
+    assert len(calls) == 3
 
 
 @pytest.mark.parametrize("write", [write_transformers, write_open_clip])

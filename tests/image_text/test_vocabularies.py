@@ -53,8 +53,31 @@ def test_a_bpe_model_of_sentencepiece_is_read(tmp_path):
     (tmp_path / "tokenizer.model").write_bytes(model(pieces, kind=2))
     tokenizer = load_tokenizer(tmp_path, 6, pooling="last")
     assert tokenizer("cat tac")[0].tolist() == [6, 7, 10, 9, 8, 1]
+    tips = load_tokenizer(tmp_path, 6, pooling="mean")  # of TIPS, which has no ends
+    assert tips(["CAT tac", ""]).tolist() == [[6, 7, 10, 9, 8, 0], [0] * 6]
     merges = read_vocabulary(tmp_path)["model"]["merges"]
     assert merges == [["c", "a"], ["ca", "t"], ["\u2581", "cat"]]
+
+
+BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "cat", "##s", "re", "##sume", "[", "]", "sep", "##")
+
+
+def test_the_vocabulary_of_bert_is_read(tmp_path):
+    (tmp_path / "vocab.txt").write_text("\n".join(BERT) + "\n", encoding="utf-8")
+    tokenizer = load_tokenizer(tmp_path, 8, pooling="last", clean="open_clip")
+    texts = ["Cats r\xe9sum\xe9 \u732b", "[SEP]", "cat " * 6, ""]  # names of pieces are plain text
+    assert (tokenizer.start_id, tokenizer.end_id, tokenizer.pad_id) == (2, 0, 0)
+    assert tokenizer(texts).tolist() == [
+        [2, 4, 5, 6, 7, 1, 0, 0], [2, 8, 10, 9, 0, 0, 0, 0], [2, *[4] * 6, 0], [2, *[0] * 7],
+    ]  # fmt: skip
+    with pytest.warns(UserWarning, match=r"ends: 'cat'\. Shorten"):
+        tokenizer("cat " * 7)
+
+
+def test_a_vocabulary_without_the_ids_of_its_tower_is_refused(tmp_path):
+    (tmp_path / "vocab.txt").write_text("[UNK]\ncat\n", encoding="utf-8")
+    with pytest.raises(CheckpointError, match=r"has no \[CLS\] or \[PAD\], which begin, end and"):
+        load_tokenizer(tmp_path, 8, pooling="last")
 
 
 @pytest.mark.parametrize(
