@@ -20,6 +20,7 @@ import keras_vit
 from keras_vit.export.serving import encode_png
 from tests.fixtures import fill_random, images_for
 
+README = pathlib.Path(__file__).parents[2] / "export" / "model_servers" / "README.md"
 LABELS = [f"class {letter}" for letter in "abcdefghij"]
 SIZES = (1, 2, 4, 8)
 # Runs an exported file in Triton's backend for Python, in place of the backend of its format.
@@ -160,6 +161,11 @@ def requests(
         outputs = [triton.InferRequestedOutput("logits", **options)]
         return client.async_infer(name, [tensor], outputs=outputs)
 
+    (client_code,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    names: dict = {}
+    exec(client_code, names)
+    found = names["ask"](address, "onnx", pixels)
+    assert np.abs(found - logits).max() < 1e-4 * np.abs(logits).max()
     for name, values in images.items():
         answers = [ask(name, values[i : i + 1]) for i in range(len(values))]  # at once
         found = np.concatenate([each.get_result().as_numpy("logits") for each in answers])
