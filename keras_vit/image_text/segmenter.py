@@ -16,7 +16,7 @@ from keras_vit.models.attention import check_whole, geometry_of
 from keras_vit.models.graph import calls_of, find_blocks, token_norm
 from keras_vit.runtime.model import Model
 
-_POOLINGS = ("token", "gap", "map")
+_POOLINGS = ("token", "gap", "map", "attention")
 
 
 def zero_shot_segmenter(
@@ -35,7 +35,7 @@ def zero_shot_segmenter(
       attention. In that attention every patch attends to itself alone, so that it stays of its
       place, unless `last_attention` is True.
     - the mean of the patches: the patches themselves, of which the image's vector is the mean.
-    - attention, as in SigLIP: the pooling reads one patch at a time.
+    - attention, as in SigLIP and AIMv2: the pooling reads one patch at a time.
 
     Args:
         towers: Towers of `load_towers`, or whose image tower is a model of `build_vit`.
@@ -92,7 +92,7 @@ def _check_tower(image: keras.Model) -> ViTConfig:
     found = {name: getattr(config, name) for name in others if getattr(config, name)}
     if config.pooling not in _POOLINGS:
         found["pooling"] = config.pooling
-    elif config.pooling == "map" and image.get_layer("pooling").num_prefix_tokens:
+    elif config.pooling in ("map", "attention") and image.get_layer("pooling").num_prefix_tokens:
         found["map_prefix_tokens"] = False
     if found:
         listed = ", ".join(f"{name}={value!r}" for name, value in found.items())
@@ -114,6 +114,6 @@ def _patches(image: Model, config: ViTConfig, prefix: int, attends: bool) -> ker
     if (norm := token_norm(image)) is not None:
         x = norm(x)
     x = x[:, prefix:]
-    if config.pooling == "map":
+    if config.pooling in ("map", "attention"):
         x = image.get_layer("pooling")(x, values_only=True)
     return image.get_layer("encoder_norm")(x) if config.norm_after_pooling else x

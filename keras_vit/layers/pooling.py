@@ -180,8 +180,8 @@ class AttentionPooling(Layer):
         pairs = self.key_value(ops.reshape(tokens, (-1, width)))  # (B * T, 2 D)
         if values_only:
             x = self.output_projection(pairs[:, width:])
-            x = ops.reshape(x, (-1, num_tokens, width))
-            return x + self.mlp(self.norm(x))  # (B, T, D)
+            x = ops.reshape(x, (-1, num_tokens, width))  # (B, T, D)
+            return x if self.mlp_dim is None else x + self.mlp(self.norm(x))
         keys, values = (
             split_heads(part, num_tokens, self.num_heads) for part in ops.split(pairs, 2, axis=-1)
         )

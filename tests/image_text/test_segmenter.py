@@ -109,8 +109,9 @@ def test_patches_of_clip_go_through_the_values_of_the_last_block():
 
 
 @pytest.mark.filterwarnings("ignore:.*softmax over axis -1")  # of one token, here alone
-def test_the_pooling_of_siglip_reads_one_patch_at_a_time():
-    image = image_model(siglip=True)
+@pytest.mark.parametrize("pooling", ["map", "attention"])
+def test_the_pooling_of_siglip_and_aimv2_reads_one_patch_at_a_time(pooling):
+    image = image_model(siglip=True, pooling=pooling)
     vectors = np.random.default_rng(0).normal(size=(3, image.output_shape[-1]))
     towers = towers_of(image, vectors, bias=-1.5)
     images = images_for(image, 2)

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+import keras_vit
 from keras_vit.errors import CheckpointError
 from keras_vit.image_text.classifier import zero_shot_classifier
 from keras_vit.image_text.towers import load_towers, save_towers
@@ -111,6 +112,17 @@ def test_other_text_towers_are_named(name, message, tmp_path):
     np.savez(tmp_path / "x.npz", **{name: np.ones((4, 2), "float32")})
     with pytest.raises(CheckpointError, match=message):
         load_towers(tmp_path / "x.npz")
+
+
+def test_what_the_arrays_of_an_image_tower_leave_open_is_asked_for(tmp_path):
+    file = write(tmp_path, "open-clip-clipa")
+    options = {"num_heads": 4, "gelu": "exact"}
+    with pytest.raises(CheckpointError, match=r"without a norm before the blocks in several ways"):
+        keras_vit.from_pretrained(file, **options)
+    alone = keras_vit.from_pretrained(file, pooling="gap", norm_after_pooling=True, **options)
+    towers = load_towers(tmp_path)
+    for ours, theirs in zip(alone.weights, towers.image.weights, strict=True):
+        np.testing.assert_array_equal(ours.numpy(), theirs.numpy())
 
 
 def test_scales_beyond_those_of_clip_are_trained_from_where_they_are(tmp_path):

@@ -10,8 +10,12 @@ from tests.fixtures import fill_random, numpy
 TINY = TextConfig(40, width=32, depth=2, num_heads=4, mlp_dim=48, context_length=8)
 
 
-def test_a_text_tower_is_saved_and_loaded(tmp_path):
-    tower = build_text_tower(dataclasses.replace(TINY, projection_size=None, end_id=3))
+TIPS = {"positions": "sinusoidal", "pooling": "mean", "pad_id": 0, "causal": False, "gelu": "relu"}
+
+
+@pytest.mark.parametrize("fields", [{"end_id": 3}, TIPS], ids=("clip", "tips"))
+def test_a_text_tower_is_saved_and_loaded(fields, tmp_path):
+    tower = build_text_tower(dataclasses.replace(TINY, projection_size=None, **fields))
     fill_random(tower)
     ids = np.random.default_rng(0).integers(4, 40, (3, 8)).astype("int32")
     ids[:, 5] = 3
@@ -22,8 +26,7 @@ def test_a_text_tower_is_saved_and_loaded(tmp_path):
 
 
 def test_padding_is_left_out_where_it_has_an_id():
-    fields = {"positions": "sinusoidal", "pooling": "mean", "pad_id": 0, "causal": False}
-    config = dataclasses.replace(TINY, projection_size=None, gelu="relu", **fields)
+    config = dataclasses.replace(TINY, projection_size=None, **TIPS)
     tower = build_text_tower(config)
     fill_random(tower)
     shorter = build_text_tower(dataclasses.replace(config, context_length=5))

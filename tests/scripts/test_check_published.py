@@ -64,6 +64,7 @@ def test_pictures_are_resized_as_by_the_sources(script, picture):
     for resize in ("float", "bilinear", "bicubic", "crop", "clip"):
         pixels = names["pixels_of"](picture, resize)
         assert pixels.shape == (1, 224, 224, 3) and pixels.min() >= 0 and pixels.max() <= 255
+    assert names["pixels_of"](picture, "448").shape == (1, 448, 448, 3)
     whole = np.asarray(image.resize((224, 224), Image.Resampling.BILINEAR), "float32")
     # Pillow rounds to whole numbers after each axis.
     np.testing.assert_allclose(names["pixels_of"](picture, "float")[0], whole, rtol=0, atol=1)
