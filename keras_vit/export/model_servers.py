@@ -272,7 +272,7 @@ def _readme(
     kind = _KINDS[format]
     first = speeds[min(speeds)]
     rows = [
-        f"| {size} | {1e3 * size / speed:.3g} | {speed:.3g} | {speed / first:.2f} |"
+        f"| {size} | {1e3 * size / speed:.1f} | {speed:.1f} | {speed / first:.2f} |"
         for size, speed in speeds.items()
     ]
     lines = [
