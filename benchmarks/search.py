@@ -11,6 +11,9 @@ their length: what is measured does not depend on the image tower. Prints and ap
 - `answer_s`: answers for 1, 10 and 100 vectors at once, the 10 best of each, with near-duplicates
 - `text_s`: a text of 77 ids through a text tower of the size of CLIP B/16, random weights
 
+`--pairs FOLDER ...` counts the pairs of stored features (of contrastive.py) whose cosine reaches
+numbers for near-duplicates, and does no more.
+
 Times are medians of the rounds, of the wall and of the processor, and the longest of the wall. On a
 machine with other programs, the processor's time tells more.
 """
@@ -97,13 +100,31 @@ def measure(work: pathlib.Path, count: int, rounds: int) -> dict:
     return row
 
 
+def count_pairs(folder: pathlib.Path) -> dict:
+    """Pairs of stored features by their cosine."""
+    import numpy as np
+
+    import keras_vit
+
+    rows = np.array(keras_vit.evaluate.load_features(folder).values)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    cosines = (rows @ rows.T)[np.triu_indices(len(rows), 1)]
+    reached = {str(limit): int((cosines >= limit).sum()) for limit in (0.9, 0.95, 0.97, 0.98, 0.99)}
+    return {"features": folder.name, "pairs": len(cosines), "reached": reached}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--work", type=pathlib.Path, required=True, help="folder for the pictures")
+    parser.add_argument("--work", type=pathlib.Path, help="folder for the pictures")
+    parser.add_argument("--pairs", type=pathlib.Path, nargs="+", help="folders of features")
     parser.add_argument("--images", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--output", type=pathlib.Path)
     args = parser.parse_args()
+    if args.pairs:
+        for folder in args.pairs:
+            write_row(count_pairs(folder), args.output)
+        return
     write_row({**measure(args.work, args.images, args.rounds), "rounds": args.rounds}, args.output)
 
 

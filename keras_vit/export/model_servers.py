@@ -65,7 +65,7 @@ def export_for_server(
     The last part of `path` is the name of the model, and its folder is the repository of all
     models. The export goes into a numbered version, as `PATH/1`, and is compared with the model. It
     is then timed here in each batch size, in the runtime of its format, not in the server:
-    `PATH/README.md` has the table, how to start the server, and a client.
+    `PATH/README.md` has the table.
 
     - `"triton"` (NVIDIA Triton Inference Server): `PATH/config.pbtxt` with dynamic batching,
       warm-up in every batch size, and `PATH/labels.txt`. Requests wait for others only if a larger
@@ -91,7 +91,6 @@ def export_for_server(
         The `ExportReport` of the export, with the path of the version.
 
     Raises:
-        FileExistsError: If there is a file at `path`.
         OSError: If `path` cannot be written.
         ValueError: If a name or number is not as described, `path` is remote, `config.json` is no
             configuration of the server, or the model cannot be exported.
@@ -136,7 +135,8 @@ def export_for_server(
             wait = _preferred_size(speeds), batch_timeout_micros
             config = _triton_config(base.name, format, example, outputs, labels, sizes, *wait)
             _write_text(base / "config.pbtxt", config)
-            _write_text(base / "labels.txt", "".join(f"{label}\n" for label in labels))
+            if labels:
+                _write_text(base / "labels.txt", "".join(f"{label}\n" for label in labels))
             _write_warmup(base / "warmup", encoded)
         _write_text(base / "README.md", _readme(base.name, server, format, report, speeds))
         version = publish_version(unfinished, base)
@@ -272,7 +272,7 @@ def _readme(
     kind = _KINDS[format]
     first = speeds[min(speeds)]
     rows = [
-        f"| {size} | {1e3 * size / speed:.3g} | {speed:.3g} | {speed / first:.2f} |"
+        f"| {size} | {1e3 * size / speed:.1f} | {speed:.1f} | {speed / first:.2f} |"
         for size, speed in speeds.items()
     ]
     lines = [

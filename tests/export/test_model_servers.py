@@ -68,7 +68,7 @@ def test_onnx_for_triton(small, pixels, speeds, tmp_path):
     logits = load_onnx(path / "1" / "model.onnx")(pixels)["logits"]
     np.testing.assert_allclose(logits, small(pixels), rtol=0, atol=1e-4)
     readme = (path / "README.md").read_text()
-    assert "\n| 4 | 20.4 | 196 | 1.96 |\n" in readme and "The server was not run here" in readme
+    assert "\n| 4 | 20.4 | 196.0 | 1.96 |\n" in readme and "The server was not run here" in readme
     again = export_for_server(small, path, "triton", **options)
     assert again.path == path / "2"
     names = ["1", "2", "README.md", "config.pbtxt", "labels.txt"]

@@ -44,6 +44,14 @@ def test_low_rank_updates_get_a_rate_that_moves_them():
     assert keras_vit.train.plan_training(600, lora_rank=8).recipe.lora_rank == 0  # random weights
 
 
+@pytest.mark.parametrize(("num_images", "least"), [(600, 0.25), (4_999, 0.25), (5_000, 0.05)])
+def test_few_images_are_fine_tuned_on_larger_crops(num_images, least):
+    recipe = keras_vit.train.plan_training(num_images, pretrained=True).recipe
+    assert recipe.augmentation == keras_vit.data.Augmentation(area_range=(least, 1.0))
+    other = keras_vit.train.plan_training(num_images, pretrained=True, task="regression").recipe
+    assert other.augmentation.area_range == (0.5, 1.0)
+
+
 @pytest.mark.parametrize("pretrained", [False, True])
 def test_classes_of_unequal_size_get_weights(pretrained):
     for sizes, expected in (((50, 26), False), ((50, 25), True), ((50, 50, 0), False), ((), False)):
