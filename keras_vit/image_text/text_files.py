@@ -206,10 +206,12 @@ class TextFile:
         """The value of `"logit_scale"` or `"logit_bias"`, `None` if the file has none."""
         if not self._has(path):
             return None
-        value = self._value(path, {})
-        if value.size != 1:
+        with np.errstate(divide="ignore", invalid="ignore"):  # the logarithm of what is no scale
+            value = self._value(path, {})
+        if value.size != 1 or not np.isfinite(value).all():
             raise CheckpointMismatchError(
-                f"{path} in {self.file.path} is one number, not {value.shape}. Fetch it again."
+                f"{path} in {self.file.path} is one finite number, not {str(value)[:80]}. Fetch it "
+                "again."
             )
         return float(value.item())
 

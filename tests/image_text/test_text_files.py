@@ -65,6 +65,9 @@ def test_logits_are_those_of_the_other_project(name, tmp_path):
 def test_a_temperature_that_the_arrays_lack_is_that_of_the_configuration(tmp_path):
     file = write(tmp_path, "tipsv2", temperature_init_value=0.02)
     arrays = load_file(file)
+    save_file({**arrays, "temperature": np.array(-0.1, "float32")}, file)
+    with pytest.raises(CheckpointError, match=r"is one finite number, not .*nan"):
+        load_towers(tmp_path)
     del arrays["temperature"]
     save_file(arrays, file)
     towers = load_towers(tmp_path)
