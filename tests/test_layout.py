@@ -28,6 +28,7 @@ ACROSS = {
     "test_variants_resnet.py": "the hybrids and ResNets among the variants",
     "scripts/test_peers.py": "scripts/peers",
     "scripts/test_tutorials.py": "docs/tutorials, and their conversion by scripts/site",
+    "export/test_beam.py": "export/beam",
     "export/test_any_aspect.py": "images of any aspect ratio in every format",
     "export/test_deployments.py": "the scripts in export/",
     "export/test_errors.py": "messages of every format",
