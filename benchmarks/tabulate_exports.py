@@ -5,9 +5,11 @@ python benchmarks/tabulate_exports.py
 
 from __future__ import annotations
 
+import functools
 import json
 import pathlib
 
+FORMATS = ["keras", "saved_model", "litert", "onnx", "openvino", "peer", "timm"]  # of precisions
 RESULTS = pathlib.Path(__file__).parents[1] / "docs" / "benchmarks"
 
 
@@ -33,16 +35,25 @@ def agreement() -> list[str]:
     return lines
 
 
-def precisions() -> list[str]:
+def width_of(row: dict) -> int:
+    """Bits of the weights; a name without a number is of 8 bits."""
+    digits = "".join(filter(str.isdigit, row["precision"]))
+    return int(digits or 8)
+
+
+def precisions(photographs: str) -> list[str]:
     """Every format and precision of a network that others trained: a line for each."""
-    columns = "format | precision | images | cosine | top-1 agreement | accuracy | MiB"
-    lines = [f"| {columns} | images per processor second |", f"|{'---|' * 8}"]
-    for row in read("precisions"):
+    columns = f"{photographs}: format | precision | cosine | top-1 agreement | accuracy | MiB"
+    lines = [f"| {columns} | images per processor second |", f"|{'---|' * 7}"]
+    rows = [row for row in read("precisions") if row["photographs"] == photographs]
+    for row in sorted(rows, key=lambda row: (FORMATS.index(row["format"]), -width_of(row))):
+        format = "" if row["format"] == "peer" else row["format"]
         name = f"{row['precision']} {row['note']}".strip()
+        size = f"{row['bytes'] / 2**20:.1f}" if row["bytes"] else ""
+        speed = f"{1 / row['processor_s']:.1f}" if "processor_s" in row else ""
         lines.append(
-            f"| {row['format']} | {name} | {row['images']} | {row['cosine']:.5f} "
-            f"| {row['agreement']:.1%} | {row['accuracy']:.1%} | {row['bytes'] / 2**20:.1f} "
-            f"| {1 / row['processor_s']:.1f} |"
+            f"| {format} | {name} | {row['cosine']:.5f} "
+            f"| {row['agreement']:.1%} | {row['accuracy']:.1%} | {size} | {speed} |"
         )
     return lines
 
@@ -138,7 +149,8 @@ def formats_with_openvino() -> list[str]:
 
 TABLES = (
     agreement,
-    precisions,
+    functools.partial(precisions, "CIFAR-10"),
+    functools.partial(precisions, "textile"),
     within_budgets,
     onnx_graphs,
     onnx_times,
