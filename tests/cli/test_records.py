@@ -8,6 +8,7 @@ import pytest
 from keras_vit.cli.main import main
 from keras_vit.data.folder import read_folder
 from keras_vit.data.record_folder import read_record_folder
+from keras_vit.train import file_predictions
 from tests.data.containers import write_parquet, write_tar
 
 
@@ -45,7 +46,7 @@ def test_records_of_a_folder_with_parts(place, capsys):
     assert any("files of records" in fact["text"] for fact in facts)
 
 
-def test_commands_take_tars_and_parquet(shards, capsys):
+def test_commands_take_tars_and_parquet(shards, capsys, monkeypatch):
     (shards / "names.txt").write_text("\n".join(["blue", "red", *"abcdefgh"]))
     model = ("--model", "tiny.npz", "--labels", "names.txt", "--image-size", "16")
     assert main(["evaluate", "--data", "tars", *model, "--json"]) == 0
@@ -58,6 +59,10 @@ def test_commands_take_tars_and_parquet(shards, capsys):
     assert main(["predict", "test", *model, "--json"]) == 0
     again = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["classes"] for line in again] == [line["classes"] for line in lines]
+    monkeypatch.setattr(file_predictions, "_LARGE", 8)
+    monkeypatch.setenv("KERAS_VIT_PROGRESS", "1")
+    assert main(["predict", "test.parquet", *model]) == 0
+    assert "8 images in one process, which keeps all" in capsys.readouterr().err
     assert main(["predict", "test.parquet", "test", *model]) == 2
     assert "Files of one format are expected" in capsys.readouterr().err
 
