@@ -79,3 +79,15 @@ def test_training_on_tars(shards, capsys):
     assert main(["evaluate", "--data", "test.parquet", "--model", "run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["accuracy"] == 1
     assert main(["probe", "run", "tars", "--test", "test.parquet", "--json"]) == 0
+
+
+def test_records_of_a_table(place, capsys):
+    rows = [f"train/{path.parent.name}/{path.name}" for path in sorted(place.glob("train/*/*"))]
+    lines = [f"{row},{row.split('/')[1]}" for row in rows]
+    (place / "labels.csv").write_text("\n".join(["file,label", *lines]))
+    assert main(["records", "labels.csv", "--output", "table", "--threads", "1"]) == 0
+    assert "table: 32 images" in capsys.readouterr().out
+    assert read_record_folder("table").class_names == ("blue", "red")
+    (place / "labels.csv").write_text("\n".join(["file,a,b", *(f"{row},0,1" for row in rows)]))
+    assert main(["records", "labels.csv", "--output", "several"]) == 2
+    assert "one class for each image" in capsys.readouterr().err
