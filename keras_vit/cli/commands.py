@@ -198,7 +198,12 @@ COMMANDS: tuple[Command, ...] = (
         "Writes images as TFRecord files with an index; the same command continues a killed one.",
         (
             argument("data", help=DATA_FORMS),
-            argument("--output", required=True, help="folder to write to"),
+            argument(
+                "--output",
+                required=True,
+                help="folder to write to; for archives that one machine cannot read, use "
+                "export/beam of the repository",
+            ),
             argument("--per-file", type=int, default=1_000, help="images in a file"),
             argument("--threads", type=int, help="files to write at once; by default all cores"),
             argument("--data-dir", help=DATA_DIR),
@@ -287,7 +292,8 @@ COMMANDS: tuple[Command, ...] = (
             argument(
                 "files",
                 nargs="+",
-                help="image files, and folders of them; or tars, Parquet files or records",
+                help="image files, and folders of them; or tars, Parquet files or records; from "
+                "100,000 images on, use export/beam of the repository",
             ),
             argument("--model", required=True, help=MODEL_FORMS),
             IMAGE_SIZE,

@@ -15,6 +15,7 @@ PARTS = {  # how folders are called that hold a part of a data set, and how name
     "validation": ("val", "valid", "validation", "dev"),
     "test": ("test", "testing"),
 }
+_RECORD = ".tfrecord"
 _FORMATS = {".tar": TARS, ".parquet": PARQUET}
 
 
@@ -24,7 +25,7 @@ def find_format(place: str | os.PathLike[str]) -> str | None:
     Raises:
         ValueError: If there are files of several formats, or such files and folders.
     """
-    if os.path.isfile(os.path.join(place, INDEX)):
+    if os.path.isdir(place) and any(name.endswith(_RECORD) for name in os.listdir(place)):
         return RECORDS
     formats = {_FORMATS[os.path.splitext(file)[1].lower()] for file in list_shards(place)}
     if not formats:

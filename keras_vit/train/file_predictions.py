@@ -22,6 +22,14 @@ if TYPE_CHECKING:  # reading images needs TensorFlow
     from keras_vit.data.image_set import ImageSet
 
 
+_LARGE = 100_000  # images: more than an hour of S/16 on two cores
+_BEAM_ADVICE = (
+    "{:,} images in one process, which keeps all results in memory and begins again after a kill. "
+    "From 100,000 images on, export/beam/archive.py of the repository predicts them on several "
+    "processes or machines, and continues."
+)
+
+
 class Prediction(NamedTuple):
     """A model's prediction for one image file.
 
@@ -80,7 +88,8 @@ def classify_files(
     else:
         paths, images = read_files(places, class_names, unreadable)
     outputs: list[np.ndarray] = []
-    with Progress("predictions", len(paths), "images", verbose) as progress:
+    plan = _BEAM_ADVICE.format(len(paths)) if len(paths) >= _LARGE else ""
+    with Progress("predictions", len(paths), "images", verbose, plan=plan) as progress:
         for x, _ in eval_batches(images, model, batch_size):
             outputs.append(model.predict_on_batch(x))
             progress.update(progress.done + len(outputs[-1]))

@@ -8,6 +8,7 @@ import pytest
 from keras_vit.cli.main import main
 from keras_vit.data.folder import read_folder
 from keras_vit.data.record_folder import read_record_folder
+from keras_vit.train import file_predictions
 from tests.data.containers import write_parquet, write_tar
 
 
@@ -45,7 +46,7 @@ def test_records_of_a_folder_with_parts(place, capsys):
     assert any("files of records" in fact["text"] for fact in facts)
 
 
-def test_commands_take_tars_and_parquet(shards, capsys):
+def test_commands_take_tars_and_parquet(shards, capsys, monkeypatch):
     (shards / "names.txt").write_text("\n".join(["blue", "red", *"abcdefgh"]))
     model = ("--model", "tiny.npz", "--labels", "names.txt", "--image-size", "16")
     assert main(["evaluate", "--data", "tars", *model, "--json"]) == 0
@@ -58,6 +59,10 @@ def test_commands_take_tars_and_parquet(shards, capsys):
     assert main(["predict", "test", *model, "--json"]) == 0
     again = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["classes"] for line in again] == [line["classes"] for line in lines]
+    monkeypatch.setattr(file_predictions, "_LARGE", 8)
+    monkeypatch.setenv("KERAS_VIT_PROGRESS", "1")
+    assert main(["predict", "test.parquet", *model]) == 0
+    assert "8 images in one process, which keeps all" in capsys.readouterr().err
     assert main(["predict", "test.parquet", "test", *model]) == 2
     assert "Files of one format are expected" in capsys.readouterr().err
 
@@ -74,3 +79,15 @@ def test_training_on_tars(shards, capsys):
     assert main(["evaluate", "--data", "test.parquet", "--model", "run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["accuracy"] == 1
     assert main(["probe", "run", "tars", "--test", "test.parquet", "--json"]) == 0
+
+
+def test_records_of_a_table(place, capsys):
+    rows = [f"train/{path.parent.name}/{path.name}" for path in sorted(place.glob("train/*/*"))]
+    lines = [f"{row},{row.split('/')[1]}" for row in rows]
+    (place / "labels.csv").write_text("\n".join(["file,label", *lines]))
+    assert main(["records", "labels.csv", "--output", "table", "--threads", "1"]) == 0
+    assert "table: 32 images" in capsys.readouterr().out
+    assert read_record_folder("table").class_names == ("blue", "red")
+    (place / "labels.csv").write_text("\n".join(["file,a,b", *(f"{row},0,1" for row in rows)]))
+    assert main(["records", "labels.csv", "--output", "several"]) == 2
+    assert "one class for each image" in capsys.readouterr().err

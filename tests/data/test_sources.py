@@ -130,6 +130,15 @@ def test_mixtures_are_refused(tmp_path, folders):
         open_shards([records, records])
 
 
+def test_other_records_and_folders_that_are_not_complete(tmp_path):
+    (tmp_path / "0.tfrecord").write_bytes(b"")
+    with pytest.raises(FileNotFoundError, match=r"has no index\.json. `keras-vit records` writes"):
+        open_images(str(tmp_path))
+    (tmp_path / "photos/cats").mkdir(parents=True)
+    (tmp_path / "photos/index.json").write_text("{}")  # of somebody else
+    assert not are_shards([str(tmp_path / "photos")])
+
+
 def test_damage_while_training_is_an_error(tmp_path):
     write_tars(tmp_path, images=[b"no image", *PICTURES[1:]])
     with pytest.raises(ValueError, match=r"(?s)1 files .*000\.png is no JPEG"):

@@ -15,6 +15,7 @@ from keras_vit.data.augmentation import Augmentation
 from keras_vit.data.batches import eval_batches, train_batches
 from keras_vit.data.digests import digest_images
 from keras_vit.data.input_transform import InputTransform
+from keras_vit.data.record_folder import read_record_folder, write_records
 from keras_vit.data.tfds import read_tfds
 from keras_vit.segmentation.mask_records import read_tfds_masks
 from tests.data.pictures import encoded, pixels
@@ -161,3 +162,15 @@ def test_mocked_data_sets(name, classes, tmp_path):
         for _ in range(2):
             batches = train_batches(images, TRANSFORM, 5)
             assert sorted(labels(batches)) == sorted(read)
+
+
+def test_a_data_set_is_written_as_records(data_dir, tmp_path):
+    images = read_tfds("tiny_pictures:1.2.0", "train", data_dir)
+    write_records(images, tmp_path / "records", per_file=8)
+    again = read_record_folder(tmp_path / "records")
+    assert again.class_names == tuple(NAMES) and again.num_images == 20
+    (expected, _), (found, _) = (
+        next(iter(eval_batches(each, TRANSFORM, 20))) for each in (images, again)
+    )
+    np.testing.assert_array_equal(found, expected)
+    assert labels(eval_batches(again, TRANSFORM, 8)) == list(range(20))
