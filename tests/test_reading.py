@@ -45,6 +45,7 @@ ALLOWED = {
     ("evaluate/feature_store.py", "open"): OWN,
     ("export/litert.py", ".read_bytes"): OWN,
     ("export/litert.py", "zipfile.ZipFile"): OWN,
+    ("export/model_servers.py", "tf.saved_model.load"): OWN,
     ("export/openvino.py", "open"): OWN,
     ("export/runners.py", "tf.saved_model.load"): FORMAT,
     ("files.py", "open"): OWN,
