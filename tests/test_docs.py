@@ -518,7 +518,8 @@ def test_the_guide_of_a_folder_runs(tmp_path, monkeypatch):
 
 
 def test_the_guide_of_names_runs(tmp_path, monkeypatch):
-    pytest.importorskip("tokenizers")
+    for package in ("tokenizers", "usearch"):
+        pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("keras_vit.image_text.classifier.TEMPLATES", ("{}",))
     monkeypatch.setenv("KERAS_VIT_TIME_COMPILERS", "0")
@@ -537,6 +538,7 @@ def test_the_guide_of_names_runs(tmp_path, monkeypatch):
     assert names["class_map"].shape == images.shape[1:3]
     assert (tmp_path / "copy/open_clip_model.safetensors").exists()
     assert len(names["birds"]) == 3 and names["similar"][0].file == names["birds"][0].file
+    assert names["found"] == [answer.file for answer in names["birds"]]
     assert (tmp_path / "birds.html").exists() and names["thresholds"].shape == (2,)
     expected = names["head"](names["towers"].encode_images(images))
     fused = names["fused"].predict(images, verbose=0)

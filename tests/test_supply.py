@@ -90,6 +90,7 @@ MAJORS = {
     "pycocotools": 2,
     "tokenizers": 0,
     "pyarrow": 26,
+    "usearch": 2,
 }
 
 
