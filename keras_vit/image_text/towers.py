@@ -145,9 +145,9 @@ def load_towers(path: str | os.PathLike[str], include_preprocessing: bool = True
     Args:
         path: A folder of a copied repository, or the file of weights in it: transformers' (CLIP,
             MetaCLIP 2, SigLIP, SigLIP 2, AIMv2-LiT, TIPSv2), open_clip's, or an `.npz` file of
-            big_vision. The files
-            of configuration and tokenizer are read from the same folder. Or the address of a
-            repository on the Hugging Face hub, such as `"hf://openai/clip-vit-base-patch32"`.
+            big_vision. The files of configuration and tokenizer are read from the same folder. Or
+            the address of a repository on the Hugging Face hub, such as
+            `"hf://openai/clip-vit-base-patch32"`.
         include_preprocessing: Whether the image tower takes pixels in [0, 255].
 
     Returns:
