@@ -26,7 +26,7 @@ from keras_vit.data.folder import examine_bytes, report_problems
 from keras_vit.data.image_set import ImageSet, read_records
 from keras_vit.data.shards import Shards
 from keras_vit.data.stored_labels import find_labels, raise_problems
-from keras_vit.data.tars import find_files
+from keras_vit.data.tars import check_unchanged, find_files
 from keras_vit.data.webdataset import CHECKS
 from keras_vit.errors import printable
 from keras_vit.installation import needing
@@ -313,7 +313,9 @@ def _as_records(
     digest = hashlib.sha256(labels.tobytes() + kept.tobytes()).hexdigest()[:16]
 
     def read_group(key: bytes) -> tuple[np.ndarray, np.ndarray]:
-        group = groups[int(key.split(b" ", 1)[0])]
+        index, changed, _ = key.split(b" ", 2)
+        group = groups[int(index)]
+        check_unchanged(group.path, os.stat(group.path), int(changed))
         rows = slice(group.first, group.first + group.rows)
         images = np.array(list(itertools.chain(*_read_images(group, columns))), object)[kept[rows]]
         if None in images:

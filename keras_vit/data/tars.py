@@ -131,17 +131,28 @@ def make_item(path: str, name: str, start: int, length: int, changed: int) -> st
         name: What the image is called in it.
         start: Position of its first byte.
         length: Its bytes.
-        changed: When the file was changed, by which stored features are told apart.
+        changed: When the file was changed, by which stored features are told apart, and a file
+            that is changed later is refused.
     """
     return ITEM_SEPARATOR.join(map(str, (path, name, start, length, changed)))
+
+
+def check_unchanged(path: str, found: os.stat_result, changed: int) -> None:
+    """Raises a `ValueError` if a file is not as it was when labels and places were read from it."""
+    if found.st_mtime_ns != changed:
+        raise ValueError(
+            f"{printable(path)} was changed after it was opened, so its labels and places may be "
+            "wrong. Open the images again."
+        )
 
 
 def load_item(item: Any) -> Any:
     """Reads the bytes of an image, or of a record, at their place in a file; a string tensor."""
 
     def read(item: bytes) -> bytes:
-        path, _, start, length, _ = os.fsdecode(item).split(ITEM_SEPARATOR)
+        path, _, start, length, changed = os.fsdecode(item).split(ITEM_SEPARATOR)
         with open_regular(path) as file:
+            check_unchanged(path, os.fstat(file.fileno()), int(changed))
             file.seek(int(start))
             return file.read(int(length))
 

@@ -1,4 +1,5 @@
 import json
+import os
 
 import numpy as np
 import pyarrow
@@ -127,3 +128,11 @@ def test_unreadable_images_are_left_out(tmp_path):
     write_parquet(path, [b"?"] * 12)
     with pytest.warns(UserWarning), pytest.raises(ValueError, match="None of the 12 images"):
         read_parquet(path, unreadable="skip")
+
+
+def test_a_file_that_changes_after_it_was_opened_is_refused(tmp_path):
+    write_parquets(tmp_path)
+    images = read_parquet(tmp_path / "train-*.parquet")
+    os.utime(tmp_path / "train-1.parquet", ns=(0, 0))
+    with pytest.raises(tf.errors.OpError, match=r"1\.parquet was changed after it was opened"):
+        stored(images)

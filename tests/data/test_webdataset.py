@@ -110,3 +110,11 @@ def test_an_image_that_changes_after_opening_is_an_error(tmp_path):
     (tmp_path / "train-0.tar").unlink()
     with pytest.raises(tf.errors.OpError, match=r"train-0\.tar"):
         stored(images)
+
+
+def test_a_file_that_changes_after_it_was_opened_is_refused(tmp_path):
+    write_tars(tmp_path / "shards")
+    images = read_webdataset(tmp_path / "shards/train-*.tar")
+    write_tar(tmp_path / "shards/train-1.tar", [("0.png", PICTURES[0]), ("0.cls", b"0")])
+    with pytest.raises(tf.errors.OpError, match=r"train-1\.tar was changed after it was opened"):
+        stored(images)
