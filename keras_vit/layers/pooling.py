@@ -173,15 +173,15 @@ class AttentionPooling(Layer):
             tokens = tokens[:, self.num_prefix_tokens :]
             sizes = None if sizes is None else sizes[:, self.num_prefix_tokens :]
         num_tokens, width = size_of(tokens, 1), tokens.shape[-1]
-        query = ops.reshape(ops.cast(self.probe, tokens.dtype), (1, width))
-        if self.mlp_dim is not None:
-            query = self.query(query)
-        queries = split_heads(query, 1, self.num_heads)  # (1, A, 1, d)
         pairs = self.key_value(ops.reshape(tokens, (-1, width)))  # (B * T, 2 D)
         if values_only:
             x = self.output_projection(pairs[:, width:])
             x = ops.reshape(x, (-1, num_tokens, width))  # (B, T, D)
             return x if self.mlp_dim is None else x + self.mlp(self.norm(x))
+        query = ops.reshape(ops.cast(self.probe, tokens.dtype), (1, width))
+        if self.mlp_dim is not None:
+            query = self.query(query)
+        queries = split_heads(query, 1, self.num_heads)  # (1, A, 1, d)
         keys, values = (
             split_heads(part, num_tokens, self.num_heads) for part in ops.split(pairs, 2, axis=-1)
         )
