@@ -49,7 +49,7 @@ def hyper_rule(num_images: int, pixels: tuple[int, int]) -> Recipe:
 
 
 # For fewer images `keras-vit train` gives trained networks low-rank updates and larger crops. With
-# 250 of CIFAR-10 and 100 steps at 112 pixels: 26 % right with all weights, 54 % with updates, 61 %
+# 250 of CIFAR-10 and 100 steps at 112 pixels: 26 % right with all weights, 54 % with updates, 58 %
 # with both (docs/few-labels.md).
 FEW_IMAGES, FEW_RANK = 5_000, 8
 _LARGE_CROPS = Augmentation(area_range=(0.25, 1.0))

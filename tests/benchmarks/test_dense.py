@@ -53,7 +53,7 @@ def test_a_row_is_written_before_pictures_are_drawn(dense, monkeypatch, tmp_path
     def fail(*_):
         raise OSError("no space")
 
-    monkeypatch.setattr(dense, "contestants", lambda task: ({}, {"one": convolution}))
+    monkeypatch.setattr(dense, "contestants", lambda *_: ({}, {"one": convolution}))
     monkeypatch.setattr(dense, "draw", fail)
     output = tmp_path / "new/rows.jsonl"
     words = ["--seeds", "0", "--seconds", "0.01", "--images", "4", "--test-images", "2"]
