@@ -208,6 +208,11 @@ def contestants(report: Report, wanted: list[str]) -> list[str]:
 
 def compete(task: str, plan: dict, report: Report, options, ceiling: float) -> None:
     """All contestants in turns, at every batch; larger ones are left out once memory is full."""
+    import jax
+
+    # Counting products starts JAX, which would take most of the memory of a GPU here, in the
+    # process that waits; what is measured would run in the rest.
+    jax.config.update("jax_platforms", "cpu")
     import keras_vit
 
     sizes = plan["sizes"] if task == "infer" else plan["sizes"][:1]

@@ -7,8 +7,9 @@
 `pack` copies the encoded images that small_data.py reads into one file a set: the machine with the
 accelerator needs no TensorFlow. Images, draws of every seed, recipes and the CNN are those of
 small_data.py. Each job (a set, a method, an image size) is a process of its own, and some run at a
-time, so no time is measured. Crops are made before training, `VIEWS` of every image. Rows that are
-in the output are not computed again.
+time, so no time is measured. Crops are made before training, `VIEWS` of every image, of a quarter
+to the whole of its area, as in the plan of `keras-vit train` (the rows named "small crops" had 5 %
+at least). Rows that are in the output are not computed again.
 """
 
 from __future__ import annotations
@@ -29,18 +30,19 @@ STEPS, BATCH, VIEWS, CNN_STEPS = 200, 32, 8, 1000
 # Changes of the recipe of `keras-vit train` for trained networks, and whether the head starts from
 # a logistic probe (linear probing, then fine-tuning: https://arxiv.org/abs/2202.10054).
 PLANS = {
+    "LoRA": ({"lora_rank": 8, "optimizer": "adam", "learning_rate": 1e-3}, False),
+    "last two blocks, AdamW": ({"optimizer": "adam", "learning_rate": 1e-4}, False),
+    "full, AdamW": ({"optimizer": "adam", "learning_rate": 3e-5}, False),
     "LoRA, head from a probe": ({"lora_rank": 8, "optimizer": "adam", "learning_rate": 1e-3}, True),
     "full, AdamW, head from a probe": ({"optimizer": "adam", "learning_rate": 3e-5}, True),
-    "LoRA": ({"lora_rank": 8, "optimizer": "adam", "learning_rate": 1e-3}, False),
-    "full, AdamW": ({"optimizer": "adam", "learning_rate": 3e-5}, False),
     "full, SGD": ({"learning_rate": 0.003}, False),
-    "last two blocks, AdamW": ({"optimizer": "adam", "learning_rate": 1e-4}, False),
 }
+LEAST_AREA = 0.25  # of a crop
 ON_FEATURES = {
     "few-shot, least squares": "ridge",
     "nearest neighbours": "knn",
-    "probe, logistic": "logistic",
     "attentive probe": "attentive",
+    "probe, logistic": "logistic",
 }
 LARGER = {"textile": 392}
 SCRATCH, CNN = "ViT from random weights", "CNN from random weights"
@@ -112,12 +114,12 @@ def crops(size: int, least_area: float, views: int, job: tuple[int, bytes]) -> n
 
 def prepare(packed: Packed, folder: pathlib.Path, key: str, size: int, scratch: bool) -> None:
     """Writes the images of a set at a size, and crops of those to train on."""
-    least, views = (0.25, 4 * VIEWS) if scratch else (0.05, VIEWS)
+    views = 4 * VIEWS if scratch else VIEWS
     with multiprocessing.Pool() as pool:
         for part, files in packed.files.items():
             images = pool.map(functools.partial(whole, size), files, chunksize=32)
             np.save(folder / f"{key} {part}.npy", np.stack(images))
-        cut = functools.partial(crops, size, least, views)
+        cut = functools.partial(crops, size, LEAST_AREA, views)
         np.save(
             folder / f"{key} crops.npy", np.stack(pool.map(cut, enumerate(packed.files["pool"])))
         )
@@ -127,18 +129,19 @@ def jobs_of(names: list[str], steps: int) -> list[dict]:
     """What is computed, the most wanted first."""
     found = [{"set": name, "kind": "features", "size": 224} for name in names]
     found += [{"set": s, "kind": "features", "size": LARGER[s]} for s in names if s in LARGER]
-    for method in PLANS:
+    larger = [
+        {"set": s, "kind": "plan", "method": next(iter(PLANS)), "size": LARGER[s]}
+        for s in names
+        if s in LARGER
+    ]
+    for number, method in enumerate(PLANS):
         found += [{"set": name, "kind": "plan", "method": method, "size": 224} for name in names]
-    for name in names:
-        size = small_data.CNN_SIZE[name]
-        found.append({"set": name, "kind": "cnn", "method": CNN, "size": size})
-        found.append({"set": name, "kind": "scratch", "method": SCRATCH, "size": 64})
-    for method in list(PLANS)[:2]:
-        found += [
-            {"set": s, "kind": "plan", "method": method, "size": LARGER[s]}
-            for s in names
-            if s in LARGER
-        ]
+        found += [] if number else larger
+        if number == 1:
+            for name in names:
+                size = small_data.CNN_SIZE[name]
+                found.append({"set": name, "kind": "cnn", "method": CNN, "size": size})
+                found.append({"set": name, "kind": "scratch", "method": SCRATCH, "size": 64})
     return [{**job, "steps": steps} for job in found]
 
 
@@ -150,6 +153,8 @@ def run(options: argparse.Namespace) -> None:
     end = time.monotonic() + 60 * options.minutes
     options.work.mkdir(exist_ok=True, parents=True)
     jobs = [job for job in jobs_of(options.sets, options.steps) if job["kind"] in options.kinds]
+    if options.methods:
+        jobs = [job for job in jobs if job.get("method") in (None, CNN, SCRATCH, *options.methods)]
     if options.smaller:
         jobs = [{**job, "size": options.smaller} for job in jobs]
     packed = {name: Packed(options.pack, name) for name in options.sets}
@@ -159,6 +164,7 @@ def run(options: argparse.Namespace) -> None:
         print("prepared", key, flush=True)
     known = {name: getattr(options, name) for name in ("pack", "work", "network", "output")}
     known |= {"seeds": options.seeds, "end": end, "per_class": options.per_class}
+    known["policy"] = options.policy
     context = multiprocessing.get_context("spawn")
     with context.Pool(options.processes, maxtasksperchild=1) as pool:
         for words in pool.imap_unordered(run_job, [{**known, **job} for job in jobs], chunksize=1):
@@ -173,6 +179,10 @@ def run_job(job: dict) -> str:
     if time.monotonic() > job["end"]:
         return f"{words}: no time left"
     start = time.monotonic()
+    import keras
+
+    if job["kind"] != "features":
+        keras.config.set_dtype_policy(job["policy"])
     try:
         way = {"features": on_features, "plan": planned, "cnn": cnn, "scratch": scratch}
         way[job["kind"]](Cells(job))
@@ -196,6 +206,7 @@ class Cells:
         }
         self.facts = {"device": jax.devices()[0].device_kind}
         self.facts |= {"keras": keras.__version__, "jax": jax.__version__}
+        self.facts["policy"] = keras.config.dtype_policy().name
 
     def __iter__(self):
         """Images a class, seed, and the positions drawn from the pool."""
@@ -443,6 +454,8 @@ def parse() -> argparse.Namespace:
     one.add_argument("--steps", type=int, default=STEPS)
     kinds = ["features", "plan", "cnn", "scratch"]
     one.add_argument("--kinds", nargs="+", choices=kinds, default=kinds)
+    one.add_argument("--methods", nargs="+", help="of a network that is fine-tuned: of `PLANS`")
+    one.add_argument("--policy", default="mixed_bfloat16", help="of training")
     one.add_argument("--smaller", type=int, help="pixels, to try it")
     one.add_argument("--processes", type=int, default=7)
     one.add_argument("--minutes", type=float, default=60, help="starts no cell after")
