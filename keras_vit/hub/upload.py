@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import pathlib
+import re
 import tempfile
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -191,10 +192,16 @@ def _facts_of(model: Model) -> CardFacts:
 
 def _explain(error: Exception, address: str) -> UploadError:
     """What an exception of the client means, and what to do."""
-    status = getattr(getattr(error, "response", None), "status_code", 0)
     told = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+    status, cause = 0, cast(BaseException | None, error)
+    while not status and cause is not None:  # of a large file, it is that of the cause
+        status = getattr(getattr(cause, "response", None), "status_code", 0)
+        cause = cause.__cause__
+    if status and f"{status}" not in told:
+        told = f"{told} (HTTP status {status})"
     advice = "Try again: nothing of it was published"
-    if status in (401, 403) or "token" in told.lower():
+    words = re.sub(r"\S+://\S+", "", told).lower()  # addresses of the hub have "token" in them
+    if status in (401, 403) or "token" in words:
         advice = "Log in with `hf auth login`, with a token that may write to this repository"
     elif not status:
         advice = "Check the connection, and HF_HUB_OFFLINE and HF_ENDPOINT; nothing was published"

@@ -45,7 +45,7 @@ class Server:
     def __init__(self, files: dict[str, File], url: str) -> None:
         self.files = files
         self.url = url
-        # The answer to a POST, from its path and body; a status alone refuses it.
+        # The answer to a POST or PUT, from its path and body; a status alone refuses it.
         self.answer: Callable[[str, bytes], dict | int] = lambda path, body: 404
         self.requests: list[tuple[str, str | None]] = []
         self.tokens: list[str | None] = []
@@ -80,6 +80,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             time.sleep(file.delay)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._send(file)
+
+    def do_PUT(self) -> None:
+        self.do_POST()
 
     def do_POST(self) -> None:
         self.state.requests.append((self.path, None))
