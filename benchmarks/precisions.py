@@ -150,13 +150,16 @@ def write_by_nncf(model, samples, path: pathlib.Path) -> None:
 
 
 def write_by_ai_edge_quantizer(model, samples, path: pathlib.Path) -> None:
-    """ai-edge-quantizer's recipe for 8-bit weights and activations."""
+    """ai-edge-quantizer's recipe for 8 bits, with inputs and outputs in float."""
     from ai_edge_quantizer import quantizer, recipe
 
     pixels = resize_images(samples, prepare(model))
     with tempfile.TemporaryDirectory() as folder:
         exact = keras_vit.export_litert(model, f"{folder}/a.tflite", outputs=OUTPUTS).path
-        tool = quantizer.Quantizer(str(exact), recipe.static_wi8_ai8())
+        steps = recipe.static_wi8_ai8()
+        for name in ("INPUT", "OUTPUT"):
+            steps.append({"regex": ".*", "operation": name, "algorithm_key": "no_quantize"})
+        tool = quantizer.Quantizer(str(exact), steps)
         ranges = tool.calibrate({"serving_default": [{"pixels": image[None]} for image in pixels]})
         tool.quantize(ranges).export_model(str(path))
 
