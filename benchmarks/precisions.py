@@ -89,6 +89,8 @@ def find_runner(model, format: str, precision: str, samples, folder: pathlib.Pat
         path = folder / name
         if not path.exists():
             write(model, samples, path)
+        if precision == "ai-edge-quantizer":
+            return load_whole_numbers(path), size_of(path)
         return FORMATS[format].load(path), size_of(path)
     path = folder / FORMATS[format].file
     if not path.exists():
@@ -150,18 +152,36 @@ def write_by_nncf(model, samples, path: pathlib.Path) -> None:
 
 
 def write_by_ai_edge_quantizer(model, samples, path: pathlib.Path) -> None:
-    """ai-edge-quantizer's recipe for 8 bits, with inputs and outputs in float."""
+    """ai-edge-quantizer's recipe for 8-bit weights and activations."""
     from ai_edge_quantizer import quantizer, recipe
 
     pixels = resize_images(samples, prepare(model))
     with tempfile.TemporaryDirectory() as folder:
         exact = keras_vit.export_litert(model, f"{folder}/a.tflite", outputs=OUTPUTS).path
-        steps = recipe.static_wi8_ai8()
-        for name in ("INPUT", "OUTPUT"):
-            steps.append({"regex": ".*", "operation": name, "algorithm_key": "no_quantize"})
-        tool = quantizer.Quantizer(str(exact), steps)
+        tool = quantizer.Quantizer(str(exact), recipe.static_wi8_ai8())
         ranges = tool.calibrate({"serving_default": [{"pixels": image[None]} for image in pixels]})
         tool.quantize(ranges).export_model(str(path))
+
+
+def load_whole_numbers(path: pathlib.Path):
+    """A LiteRT file whose images and outputs are integers, as a function of floats."""
+    from ai_edge_litert.interpreter import Interpreter
+
+    runner = Interpreter(model_path=str(path), num_threads=os.cpu_count()).get_signature_runner()
+    known, given = runner.get_output_details(), runner.get_input_details()["pixels"]
+    limits, (scale, zero) = np.iinfo(given["dtype"]), given["quantization"]
+
+    def run(pixels):
+        whole = np.clip(np.round(pixels / scale + zero), limits.min, limits.max)
+        found = [runner(pixels=each[None].astype(given["dtype"])) for each in whole]
+        parts = {name: np.concatenate([each[name] for each in found]) for name in known}
+        return {
+            name: (x.astype("float32") - known[name]["quantization"][1])
+            * known[name]["quantization"][0]
+            for name, x in parts.items()
+        }
+
+    return run
 
 
 PEERS = {
