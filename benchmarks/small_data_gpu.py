@@ -421,7 +421,8 @@ def tables(rows: list[dict]) -> str:
         sizes = small_data.PER_CLASS[name]
         lines += [f"| {title}: images a class | pixels | {' | '.join(map(str, sizes))} |"]
         lines += ["|---" * (2 + len(sizes)) + "|"]
-        for method in (*ON_FEATURES, *PLANS, CNN, SCRATCH):
+        before = [f"{method}, small crops" for method in PLANS]
+        for method in (*ON_FEATURES, *before, *PLANS, CNN, SCRATCH):
             for size in sorted({row["size"] for row in own if row["method"] == method}):
                 cells = []
                 for per_class in sizes:
