@@ -84,16 +84,14 @@ def read_webdataset(
         changed = os.stat(path).st_mtime_ns
         items += [make_item(path, *sample[:3], changed) for sample in inside]
     if labelled:
-        values = [_find_label(sample.texts, names) for sample in samples]
-        problems += [
-            f"{item_name(item)} has no label{_advice(sample)}"
-            for item, value, sample in zip(items, values, samples, strict=True)
-            if value is None
-        ]
+        values = []
+        for item, sample in zip(items, samples, strict=True):
+            try:
+                values.append(_find_label(sample, names))
+            except ValueError as error:
+                problems.append(f"{item_name(item)} {error}")
         raise_problems(source, problems)
-        stored = find_labels(
-            [each for each in values if each is not None], class_names, _stored(found[0]), source
-        )
+        stored = find_labels(values, class_names, _stored(found[0]), source)
         raise_problems(
             source, [f"{item_name(items[i])} {text}" for i, text in stored.unknown.items()]
         )
@@ -135,27 +133,30 @@ def _read_all(
     return read
 
 
-def _find_label(texts: dict[str, bytes], names: Sequence[str]) -> int | str | None:
-    """The label in the members of a sample, or `None`."""
+def _find_label(sample: Sample, names: Sequence[str]) -> int | str:
+    """The label in the members of a sample; a `ValueError` says why there is none."""
     for name in names:
-        text = texts.get(f".{name.lower()}", b"").decode("utf-8", "replace").strip()
+        try:
+            text = sample.texts.get(f".{name.lower()}", b"").decode().strip()
+        except UnicodeDecodeError:
+            raise ValueError(f"has a label in .{name} that is no text in UTF-8") from None
         if text:
             return text
     try:
-        fields = parse_json(texts.get(".json", b"null"))
-    except ValueError:
-        return None
-    if not isinstance(fields, dict):
-        return None
-    value = next((fields[name] for name in names if name in fields), None)
-    return value if isinstance(value, int | str) and not isinstance(value, bool) else None
-
-
-def _advice(sample: Sample) -> str:
+        fields = parse_json(sample.texts.get(".json", b"null"))
+    except ValueError as error:
+        raise ValueError(f"has a .json that cannot be read: {error}") from None
+    found = [fields[name] for name in names if name in fields] if isinstance(fields, dict) else []
+    if found and isinstance(found[0], int | str) and not isinstance(found[0], bool):
+        return found[0]
     if _CAPTION in sample.texts:
-        return " but a caption: `image_text.read_caption_shards` reads images with captions"
-    others = ", ".join(sorted(sample.texts))
-    return f": no .cls, .class or .label, and no such key in .json (found: {others or 'none'})"
+        raise ValueError(
+            "has no label but a caption: `image_text.read_caption_shards` reads such images"
+        )
+    others = ", ".join(sorted(sample.texts)) or "none"
+    raise ValueError(
+        f"has no label: no .cls, .class or .label, and no such key in .json (found: {others})"
+    )
 
 
 def _stored(path: str) -> list[str] | None:

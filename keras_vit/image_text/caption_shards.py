@@ -172,8 +172,9 @@ def _record_pairs(path: str, image: str, caption: str) -> Iterator[_Pair]:
     problems = []
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
-        number = position = 0
+        number, position = -1, 0
         while position < size:
+            number += 1
             header = file.read(_LENGTH.size + 4)
             length = _LENGTH.unpack(header[:8])[0] if len(header) == 12 else size
             start, position = position + 12, position + length + 16
@@ -184,7 +185,11 @@ def _record_pairs(path: str, image: str, caption: str) -> Iterator[_Pair]:
                 )
             features = _parse(file.read(length), path, number)
             file.seek(position)
-            texts = _texts(features, caption)
+            try:
+                texts = _texts(features, caption)
+            except UnicodeDecodeError as error:
+                problems.append(f"record {number} has a {caption} that is not UTF-8: {error}")
+                continue
             if not texts or len(features[image].bytes_list.value if image in features else ()) != 1:
                 problems.append(
                     f"record {number} has no {caption if not texts else image}; features: "
@@ -192,7 +197,6 @@ def _record_pairs(path: str, image: str, caption: str) -> Iterator[_Pair]:
                 )
             else:
                 yield _Pair(f"record {number}", start, length, texts)
-            number += 1
     _report(path, problems)
 
 
@@ -207,7 +211,7 @@ def _parse(record: bytes, path: str, number: int) -> Any:
 
 def _texts(features: Any, name: str) -> list[str]:
     values = features[name].bytes_list.value if name in features else ()
-    texts = [value.decode("utf-8", "replace") for value in values]
+    texts = [value.decode() for value in values]
     return [text.strip() for text in texts if is_caption(text)]
 
 

@@ -52,6 +52,13 @@ def test_all_problems_are_listed_before_anything_is_read(tmp_path):
     text = r"(?s)4 problems.*3 has two images, 3\.png and 3\.jpg.*1 has no image.*2\.png has no lab"
     with pytest.raises(ValueError, match=text + r".*3\.png has no label but a caption: .*_shards"):
         read_webdataset(path)
+    write_tar(path, [
+        ("0.png", PICTURES[0]), ("0.cls", "h\u00f6hle".encode("latin-1")),
+        ("1.png", PICTURES[1]), ("1.json", b'{"cls": 1'),
+    ])  # fmt: skip
+    text = r"(?s)0\.png has a label in \.cls that is no text in UTF-8.*1\.png has a \.json that"
+    with pytest.raises(ValueError, match=text):
+        read_webdataset(path)
     write_tar(path, [("0.png", PICTURES[0]), ("0.cls", b"4"), ("1.png", b""), ("1.cls", b"0")])
     text = r"a\.tar:0\.png has the label 4, which is none of the 3 classes cat, dog, owl"
     with pytest.raises(ValueError, match=text):

@@ -72,6 +72,10 @@ def test_records(tmp_path):
     check(pairs, [("one", "eins"), ("two",), ("three",)])
     with pytest.raises(ValueError, match="record 0 has no caption; features: image, text"):
         read_caption_shards(tmp_path / "0.tfrecord")
+    with tf.io.TFRecordWriter(str(tmp_path / "a.tfrecord")) as writer:
+        writer.write(example(IMAGES[0], ["h\u00f6hle".encode("latin-1")], "text"))
+    with pytest.raises(ValueError, match="record 0 has a text that is not UTF-8"):
+        read_caption_shards(tmp_path / "a.tfrecord", caption_name="text")
 
 
 def example(image, texts, name):
