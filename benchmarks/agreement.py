@@ -210,23 +210,25 @@ def within_budgets(
     names = [str(number) for number in range(model.output_shape[-1])]
     images = keras_vit.data.read_arrays(*test, names)
     samples = keras_vit.data.read_arrays(calibration, np.arange(len(calibration)) % 2, names)
-    rows = []
-    for to, budget in BUDGETS:
-        if to not in formats:
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            found = keras_vit.export.export_within_budget(
-                model, images, pathlib.Path(folder) / "a", budget, to, calibration=samples
-            ).figures
-        row = {"to": to, "budget": budget, "precision": found["precision"]}
-        row["float_layers"] = len(found["float_layers"])
-        row["size"] = round(found["bytes"] / found["float32_bytes"], 3)
-        row["accuracy"] = round(found["after"]["accuracy"], 4)
-        row |= {"lost": found["lost"], "gained": found["gained"]}
-        row["drop_interval"] = [round(value, 4) for value in found["drop_interval"]]
-        row["exports"] = len(found["candidates"])
-        rows.append(row)
-    return rows
+    return [
+        within_budget(model, images, to, budget, samples) for to, budget in BUDGETS if to in formats
+    ]
+
+
+def within_budget(model: keras.Model, images, to: str, budget: float, samples=None) -> dict:
+    """The smallest file of a format that keeps a budget."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = keras_vit.export.export_within_budget(
+            model, images, pathlib.Path(folder) / "a", budget, to, calibration=samples
+        ).figures
+    row = {"to": to, "budget": budget, "precision": found["precision"]}
+    row["float_layers"] = len(found["float_layers"])
+    row["size"] = round(found["bytes"] / found["float32_bytes"], 3)
+    row["accuracy"] = round(found["after"]["accuracy"], 4)
+    row |= {"lost": found["lost"], "gained": found["gained"]}
+    row["drop_interval"] = [round(value, 4) for value in found["drop_interval"]]
+    row["exports"] = len(found["candidates"])
+    return row
 
 
 TASKS = {

@@ -13,7 +13,8 @@ float32 model in Keras, mean cosine of features, bytes, and processor seconds fo
 that are in the output are not measured again. `peer` rows are of other projects' own quantisers on
 the same model: ONNX Runtime's static one, NNCF's defaults, ai-edge-quantizer's static int8. With
 `--timm PYTHON` (an environment with PyTorch and timm) `timm` rows have the features of timm's model
-under our head.
+under our head. `--budgets FILE` searches the smallest file that loses at most one point instead,
+and adds rows as those of agreement.py.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import keras
 import numpy as np
 import tensorflow as tf
+from agreement import within_budget
 from machine import require, write_row
 
 import keras_vit
@@ -40,7 +42,7 @@ from keras_vit.export.inference import prepare
 from keras_vit.export.runners import newest_version
 from keras_vit.export.verify import resize_images, size_of
 
-TRAINED, CALIBRATED, BATCH, PART = 300, 100, 8, 100
+TRAINED, CALIBRATED, BATCH, PART, BUDGET = 300, 100, 8, 100, 0.01
 PACKAGES = {  # that the rows of a format need
     "litert": ["ai-edge-litert", "ai-edge-quantizer"],
     "onnx": ["onnxruntime", "tf2onnx"],
@@ -257,13 +259,11 @@ def main() -> None:
     parser.add_argument("--timm", help="Python of an environment with timm and PyTorch")
     parser.add_argument("--count", type=int, default=1000, help="photographs to test on")
     parser.add_argument("--only", nargs="+", help="such as litert/int8")
+    parser.add_argument("--budgets", type=pathlib.Path, help="search within a budget, no more")
     parser.add_argument("--note", default="", help='kept in the rows, such as "before"')
     options = parser.parse_args()
-    runs = [
-        run
-        for run in RUNS
-        if "/".join(run) in (options.only or ["/".join(run)]) and (run[0] != "timm" or options.timm)
-    ]
+    chosen = options.only or ["/".join(run) for run in RUNS]
+    runs = [run for run in RUNS if "/".join(run) in chosen and (run[0] != "timm" or options.timm)]
     packages = sorted({name for format, _ in runs for name in PACKAGES.get(format, ())})
     require(*packages)
     options.cache.mkdir(parents=True, exist_ok=True)
@@ -275,6 +275,15 @@ def main() -> None:
     inference = prepare(model)
     spread = trained.file_names()[:: TRAINED // CALIBRATED][:CALIBRATED]
     samples = keras_vit.data.read_images(spread)
+    if options.budgets:
+        held_out = tested.subset(np.sort(order))
+        for to in options.only or ("litert", "onnx", "openvino"):
+            row = {"task": f"{options.name}, ViT-S/14 of others"}
+            row |= within_budget(model, held_out, to, BUDGET, trained)
+            write_row(
+                {**row, "tensorflow": tf.__version__, "keras": keras.__version__}, options.budgets
+            )
+        return
     folder = options.cache / "exact"
     folder.mkdir(exist_ok=True)
     exact = answer(traced_once(inference), files, inference, folder)

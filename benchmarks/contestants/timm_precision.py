@@ -25,7 +25,8 @@ def main(weights: str, pixels: str, output: str, precision: str) -> None:
 
     kind = getattr(torch, precision)
     model = timm.create_model("vit_small_patch14_dinov2", img_size=224, num_classes=0)
-    model.load_state_dict(load_file(weights))
+    known = {name: x for name, x in load_file(weights).items() if not name.startswith("head.")}
+    model.load_state_dict(known)
     model = model.eval().to(kind)
     images = torch.from_numpy(np.load(pixels).transpose(0, 3, 1, 2).copy()).to(kind)
     with torch.inference_mode():
