@@ -350,10 +350,11 @@ def draw(task, model, images, path):
     PIL.Image.fromarray(np.concatenate(drawn, axis=1)).save(path)
 
 
-def sheet(task, seed, folder, path):
-    """The pictures of all models, one below the other in the order of the table, enlarged."""
-    names = [name for group in contestants(task) for name in group]
-    rows = [np.asarray(PIL.Image.open(picture_of(task, name, seed, folder))) for name in names]
+def sheet(task, seed, folder, path, network=None):
+    """The pictures that there are, one below the other in the order of the table, enlarged."""
+    names = [name for group in contestants(task, network) for name in group]
+    files = [picture_of(task, name, seed, folder) for name in names]
+    rows = [np.asarray(PIL.Image.open(file)) for file in files if file.exists()]
     whole = PIL.Image.fromarray(np.concatenate(rows))
     whole.resize([2 * side for side in whole.size], PIL.Image.Resampling.NEAREST).save(path)
 
@@ -419,7 +420,7 @@ def main():
     parser.add_argument("--sheet", type=pathlib.Path, help="join the --pictures, no more")
     options = parser.parse_args()
     if options.sheet:
-        sheet(options.task, options.seeds[0], options.pictures, options.sheet)
+        sheet(options.task, options.seeds[0], options.pictures, options.sheet, options.network)
         return
     if options.output:
         options.output.parent.mkdir(parents=True, exist_ok=True)
