@@ -87,6 +87,7 @@ def test_a_task_within_another_stands_in_its_lines(quickly, capsys):
         assert "export" not in outer.line()
     expected = "search: 1 of 5 candidates, now int8; export: 0 of 2 steps, now writing, "
     assert lines[0].startswith(expected)
+    capsys.readouterr()  # of `outer`, which may have said more
     with Progress("silent", 1, verbose=False), Progress("inner", 1):
         time.sleep(0.05)
     assert not capsys.readouterr().err
