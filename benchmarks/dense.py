@@ -329,8 +329,9 @@ def measure(task, name, seed, options):
 def draw(task, model, images, path):
     """Predicted classes or boxes over images, one beside the other."""
     drawn = []
-    if task == "detection":  # keras-hub decodes batches of one size alone
-        found = model.predict(images.astype("float32"), batch_size=len(images), verbose=0)
+    if task == "detection":  # keras-hub decodes batches of one known size alone: the model's
+        larger = tf.image.resize(images, model.backbone.image_shape[:2]).numpy()
+        found = model.predict(larger, batch_size=len(images), verbose=0)
     for index, image in enumerate(images):
         if task == "segmentation":
             classes = keras_vit.segmentation.predict_masks(model, image)
@@ -342,7 +343,7 @@ def draw(task, model, images, path):
             *(found[key][index] for key in ("boxes", "labels", "confidence")), strict=True
         ):
             if confidence > 0.3:
-                corners = np.clip(corners, 0, SIZE - 1).tolist()
+                corners = np.clip(corners * SIZE / larger.shape[1], 0, SIZE - 1).tolist()
                 pen.rectangle(corners, outline=(255, 255, 0))
                 pen.text(corners[:2], DIGITS[int(label)], fill=(255, 255, 0))
         drawn.append(np.asarray(picture))
@@ -360,7 +361,7 @@ def sheet(task, seed, folder, path, network=None):
 
 
 def picture_of(task, name, seed, folder):
-    return folder / f"{task}-{name}-{seed}.png".replace(", ", "-")
+    return folder / f"{task}-{name}-{seed}.png".replace(", ", "-").replace("/", "-")
 
 
 def table(rows, task):
