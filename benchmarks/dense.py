@@ -302,7 +302,7 @@ def measure(task, name, seed, options):
             sets[0], model, options.batch_size, True, flip=False, seed=seed
         )
     begin = time.perf_counter()
-    rate = FROZEN_RATES.get(name.removeprefix(f"{OTHERS}, "), options.rate)
+    rate = rate_of(name, options)
     timer = fit(model, data, seconds, rate)
     wall = time.perf_counter() - begin
     if task == "segmentation":
@@ -324,6 +324,10 @@ def measure(task, name, seed, options):
     write_row(row, options.output)
     if options.pictures:
         draw(task, model, test[0][:8], picture_of(task, name, seed, options.pictures))
+
+
+def rate_of(name, options):
+    return FROZEN_RATES.get(name.removeprefix(f"{OTHERS}, "), options.rate)
 
 
 def draw(task, model, images, path):
@@ -374,6 +378,23 @@ def table(rows, task):
         cells = [with_error([row[each] for row in own]) for each in MEASURES[task]]
         steps = statistics.mean(row["steps"] for row in own)
         cells += [f"{own[0]['parameters']:,}", f"{steps:.0f}", str(len(own))]
+        lines.append(f"| {' | '.join([name, *cells])} |")
+    return lines
+
+
+def by_rate(rows, task):
+    """The first measure in per cent by peak rate, of the models that were trained at several."""
+    rows = [row for row in rows if row["task"] == task and row.get("clip_norm")]
+    rates = sorted({row["rate"] for row in rows if not row["who"].startswith(OTHERS)})
+    measure, title = next(iter(MEASURES[task].items()))
+    head = [f"{task}: {title} by peak rate", *(f"{rate:g}" for rate in rates)]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for name in dict.fromkeys(row["who"] for row in rows if not row["who"].startswith(OTHERS)):
+        found = [
+            [row[measure] for row in rows if (row["who"], row["rate"]) == (name, rate)]
+            for rate in rates
+        ]
+        cells = [with_error(each) if each else "not run" for each in found]
         lines.append(f"| {' | '.join([name, *cells])} |")
     return lines
 
@@ -435,11 +456,13 @@ def main():
     settings = {"task": options.task, "processor_seconds": options.seconds}
     for name in ("images", "test_images", "batch_size", "clip_norm"):
         settings[name] = getattr(options, name)
-    done = {(row["who"], row["seed"]) for row in rows if settings.items() <= row.items()}
+    done = {
+        (row["who"], row["seed"], row["rate"]) for row in rows if settings.items() <= row.items()
+    }
     names = [name for group in contestants(options.task, options.network) for name in group]
     for seed in options.seeds:
         for name in options.only or names:
-            if (name, seed) not in done:
+            if (name, seed, rate_of(name, options)) not in done:
                 measure(options.task, name, seed, options)
 
 
