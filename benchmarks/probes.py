@@ -10,8 +10,8 @@ run that was interrupted continues. Contestants, each a 5-fold cross-validation 
 best value to all images, with features standardised by mean and deviation of the images fitted to:
 
 - `ours`: `cross_validate` and `fit_head`
-- `sklearn`: `LogisticRegression`, every fit from zero, as `GridSearchCV` does
-- `sklearn_warm`: `LogisticRegression(warm_start=True)`, from the value of `C` before
+- `scikit_learn`: `LogisticRegression`, every fit from zero, as `GridSearchCV` does
+- `scikit_learn_warm`: `LogisticRegression(warm_start=True)`, from the value of `C` before
 
 Prints and appends a JSON line for each data set: medians of wall and processor seconds over the
 rounds, the accuracy for every value of `C`, and the largest difference of a probability from the
@@ -104,8 +104,8 @@ def measure(name: str, x, labels, classes: int, rounds: int) -> dict:
 
     contestants = {
         "ours": lambda: run_ours(x, labels, classes),
-        "sklearn": lambda: run_sklearn(x, labels, classes, warm=False),
-        "sklearn_warm": lambda: run_sklearn(x, labels, classes, warm=True),
+        "scikit_learn": lambda: run_sklearn(x, labels, classes, warm=False),
+        "scikit_learn_warm": lambda: run_sklearn(x, labels, classes, warm=True),
     }
     seconds, results = {each: [] for each in contestants}, {}
     for _ in range(rounds):
