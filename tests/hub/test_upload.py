@@ -171,7 +171,7 @@ def test_a_branch_is_part_of_the_address(hub):
 
 
 @pytest.mark.filterwarnings("ignore:Use 'content:DeprecationWarning")
-def test_without_the_store_of_large_files_the_network_is_named(hub, monkeypatch):
+def test_a_failing_store_of_large_files_does_not_ask_to_log_in(hub, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", False, raising=False)
     hub.large = (".safetensors",)
     hub.refuses, hub.refused = 503, "/store/"
