@@ -253,7 +253,7 @@ def main() -> None:
     )
     parser.add_argument("network")
     parser.add_argument("photographs")
-    parser.add_argument("--output", type=pathlib.Path, required=True)
+    parser.add_argument("--output", type=pathlib.Path, help="rows of all precisions")
     parser.add_argument("--name", required=True, help="of the photographs, kept in the rows")
     parser.add_argument("--cache", type=pathlib.Path, default="/tmp/precisions")
     parser.add_argument("--timm", help="Python of an environment with timm and PyTorch")
@@ -262,6 +262,8 @@ def main() -> None:
     parser.add_argument("--budgets", type=pathlib.Path, help="search within a budget, no more")
     parser.add_argument("--note", default="", help='kept in the rows, such as "before"')
     options = parser.parse_args()
+    if not options.output and not options.budgets:
+        parser.error("--output FILE, or --budgets FILE, is missing")
     chosen = options.only or ["/".join(run) for run in RUNS]
     runs = [run for run in RUNS if "/".join(run) in chosen and (run[0] != "timm" or options.timm)]
     packages = sorted({name for format, _ in runs for name in PACKAGES.get(format, ())})

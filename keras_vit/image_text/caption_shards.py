@@ -140,27 +140,26 @@ def _tar_pairs(path: str) -> Iterator[_Pair]:
     pairs = []
     for sample in samples:
         captions: list[str] = []
+        reasons = []
         for ending, content in sample.texts.items():
-            captions += _captions_of(content, ending, f"{path}:{sample.name}")
-        if not captions:
-            problems.append(f"{sample.name} has no caption")
+            try:
+                captions += _captions_of(content, ending)
+            except ValueError as error:  # also of UTF-8
+                reasons.append(f"the {ending} of {sample.name} cannot be read: {error}")
+        if not captions and not reasons:
+            reasons = [f"{sample.name} has no caption"]
+        problems += reasons
         pairs.append(_Pair(sample.name, sample.start, sample.length, captions))
     _report(path, problems)
     yield from pairs
 
 
-def _captions_of(content: bytes, ending: str, sample: str) -> list[str]:
-    """The caption in a member, or none."""
-    try:
-        text = content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"The {ending} of {printable(sample)} is not UTF-8: {error}.") from error
+def _captions_of(content: bytes, ending: str) -> list[str]:
+    """The captions in a member, or none."""
     if ending == ".txt":
+        text = content.decode()
         return [text.strip()] if is_caption(text) else []
-    try:
-        fields = parse_json(text)
-    except ValueError:
-        return []
+    fields = parse_json(content.decode())
     if not isinstance(fields, dict):
         return []
     found = next((fields[name] for name in CAPTION_NAMES if name in fields), "")

@@ -49,15 +49,16 @@ def test_members_of_one_name_in_a_tar_are_a_pair(tmp_path):
             ("2.txt", b"two"),
             ("3.txt", b"\xff"),
             ("3.png", IMAGES[2]),
+            ("4.txt", b"four"),
+            ("4.json", b'{"text": "four}'),
+            ("4.png", IMAGES[2]),
         ],
     )
-    with pytest.raises(ValueError, match=r"The \.txt of .*b\.tar:3\.png is not UTF-8"):
-        read_caption_shards(tmp_path / "b.tar")
-    write_tar(tmp_path / "b.tar", [("1.png", IMAGES[0]), ("1.json", b'["caption"]'),
-                                   ("2.txt", b"two")])  # fmt: skip
-    with pytest.raises(
-        ValueError, match=r"(?s)2 incomplete.*2 has no image.*1\.png has no caption"
-    ):
+    reasons = (
+        r"(?s)4 incomplete.*2 has no image.*1\.png has no caption.*the \.txt of 3\.png .*utf-8.*"
+        r"the \.json of 4\.png cannot be read: Unterminated string"
+    )
+    with pytest.raises(ValueError, match=reasons):
         read_caption_shards(tmp_path / "b.tar")
     check(read_caption_shards(tmp_path / "a-*.tar"), [("one",), ("two",), ("3",)])
 
