@@ -24,6 +24,10 @@ from keras_vit.train.sizing import FEW_IMAGES, FEW_RANK, plan_training
 from keras_vit.train.tasks import build_loss
 from keras_vit.variants import find_config, find_variant
 
+_WHY_UPDATES = (
+    f"; low-rank updates, because fewer than {FEW_IMAGES:,} images teach them more than all weights"
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class RunPlan:
@@ -75,6 +79,8 @@ def make_plan(settings: Settings) -> RunPlan:
         run = dataclasses.replace(run, model=small.model)
         options = {**small.model_options, **options}
     recipe = small.recipe if run.recipe == AUTO else find_recipe(run.recipe)
+    if recipe.lora_rank and not any("lora_rank" in changes for changes in settings.recipe):
+        recipe = recipe.replace(source=f"{recipe.source}{_WHY_UPDATES}")
     if LOSSES[recipe.loss] == ("pairs",):
         raise ValueError(
             "`keras-vit train` trains on images with labels. Received: --recipe "
@@ -135,6 +141,7 @@ def fit_recipe(recipe: Recipe, model: Model, settings: Settings) -> Recipe:
     whole = plan_training(0, pretrained=True).recipe
     names = ("optimizer", "learning_rate", "lora_rank")
     source = recipe.source.replace(f", lora_rank={recipe.lora_rank}", "")
+    source = source.replace(_WHY_UPDATES, "")
     return recipe.replace(source=source, **{name: getattr(whole, name) for name in names})
 
 

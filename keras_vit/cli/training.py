@@ -28,6 +28,7 @@ from keras_vit.cli.settings import (
     split_settings,
     write_settings,
 )
+from keras_vit.cli.size_choice import choose_size
 from keras_vit.cli.time_limit import KeepTime, fit_into_time
 from keras_vit.data.shard_files import find_format
 from keras_vit.data.sources import CSV_ENDING, find_test_part, open_test_images
@@ -86,6 +87,8 @@ def train_model(
     recipe = recipe.with_rates_of(getattr(model, "config", None))  # as `config.json` names them
     plan = dataclasses.replace(plan, recipe=recipe)
     report = getattr(model, "load_report", None)
+    if plan.is_pretrained:
+        plan, model = choose_size(plan, model, not quiet)
     is_trial = dry_run or find_learning_rate or preview is not None
     planned = model
     keeping: list[KeepTime] = []

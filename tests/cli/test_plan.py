@@ -36,7 +36,8 @@ def test_few_images_get_updates_where_nothing_speaks_against(place, flags, expec
     recipe = planned(**flags)
     found = recipe.lora_rank, recipe.optimizer, recipe.learning_rate
     assert found == expected
-    assert ("lora_rank=8" in recipe.source) is (flags == {})
+    is_chosen = "lora_rank=8" in recipe.source
+    assert is_chosen is ("because fewer than 5,000 images" in recipe.source) is (flags == {})
 
 
 def test_a_network_without_blocks_is_trained_as_a_whole(place):
@@ -44,7 +45,7 @@ def test_a_network_without_blocks_is_trained_as_a_whole(place):
     model.save(place / "resnet.keras")
     recipe = planned(model="resnet.keras", weights=None)
     assert (recipe.lora_rank, recipe.optimizer) == (0, "sgd")
-    assert "lora" not in recipe.source
+    assert "lora" not in recipe.source and "low-rank" not in recipe.source
     keras.backend.clear_session()
 
 

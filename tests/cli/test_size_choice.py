@@ -1,0 +1,69 @@
+"""Tests the choice of the image size by a probe."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from keras_vit.cli import size_choice
+from keras_vit.cli.plan import build_model, make_plan
+from keras_vit.cli.settings import split_settings
+from keras_vit.cli.size_choice import choose_size
+from keras_vit.cli.time_limit import fit_into_time
+from tests.data.pictures import encoded
+
+
+def write_stripes(root, count=20, side=32):
+    """Grey images, and stripes of the same mean: at half of the size all are grey."""
+    rng = np.random.default_rng(0)
+    for name, contrast in (("plain", 0), ("stripes", 60)):
+        (root / name).mkdir(parents=True)
+        for index in range(count):
+            x = np.full((side, side, 3), rng.integers(100, 150), "int64")
+            x[:, ::2] += contrast
+            x[:, 1::2] -= contrast
+            (root / name / f"{index}.png").write_bytes(encoded(x.astype("uint8"), "png"))
+
+
+def chosen(**flags):
+    words = {"model": "vit_tiny", "weights": "tiny.npz", **flags}
+    plan = make_plan(split_settings(words))
+    return plan, *choose_size(plan, build_model(plan))
+
+
+def test_what_is_lost_at_the_size_of_the_checkpoint_is_seen_at_a_larger_one(place):
+    write_stripes(place / "fine")
+    plan, larger, model = chosen(data="fine")
+    assert larger.recipe.image_size == 24 and model.input_shape == (None, 24, 24, 3)
+    said = larger.recipe.source.removeprefix(plan.recipe.source)
+    assert said.startswith("; 24 pixels, because a probe of 32 images is right on 100% of them, on")
+    folder = place / plan.run.output
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({"plan": larger.recipe.to_dict()}))
+    _, again, same = chosen(data="fine")  # the run that continues does not choose again
+    assert same.input_shape == model.input_shape
+    assert fit_into_time(again, lambda _: same, 0.0)[0] == larger.recipe
+
+
+def test_a_larger_size_that_is_no_better_is_not_taken(place, monkeypatch):
+    monkeypatch.setattr(size_choice, "_smaller_side", lambda _: 20)
+    monkeypatch.setattr(size_choice, "_FEWEST", 10)
+    _, same, model = chosen(data="train")
+    assert same.recipe.image_size is None and model.input_shape == (None, 16, 16, 3)
+    assert "; 16 pixels, because a probe of" in same.recipe.source
+
+
+@pytest.mark.parametrize("case", ["small", "size", "steps", "recipe", "memory", "time", "whole"])
+def test_where_it_is_not_tried(place, monkeypatch, case):
+    write_stripes(place / "fine", side=15 if case == "small" else 32)
+    monkeypatch.setattr(size_choice, "cross_validate", None)
+    flags = {
+        "size": {"image_size": 16}, "steps": {"steps": 10}, "recipe": {"recipe": "finetune_pets"},
+        "whole": {"lora_rank": 0}, "time": {"minutes": 1e-9},
+    }.get(case, {})  # fmt: skip
+    if case == "memory":
+        monkeypatch.setattr(size_choice, "memory_bytes", lambda: 1)
+    plan, same, _ = chosen(data="fine", **flags)
+    assert same is plan
