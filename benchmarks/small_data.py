@@ -21,6 +21,9 @@ images a class of CIFAR-10 and the first seed (SGD reached half of that). The Vi
 weights has its own plan, and `SCRATCH_STEPS` at most; the CNN, at 32 or 112 pixels, `CNN_SECONDS`
 of processor time, which LoRA takes. Each method and size has a process of its own, whose peak
 memory is counted; few-shot, neighbours and the logistic probe share one, after the features'.
+`default` is the command `keras-vit train --data FOLDER --model NETWORK` without other flags, which
+chooses by itself, for one number of images and seed; what it reaches depends on what the machine
+computes in half an hour.
 """
 
 from __future__ import annotations
@@ -47,6 +50,7 @@ METHODS = {
     "full": "full fine-tuning",
     "cnn": "CNN from random weights",
     "scratch": "ViT from random weights",
+    "default": "`keras-vit train`, half an hour",
 }
 ON_FEATURES = ("few-shot", "knn", "probe", "attentive")
 SETS = {"cifar10": "CIFAR-10", "textile": "textile"}
@@ -189,7 +193,9 @@ def train(job: dict, pool, test, chosen, seed):
 
     images = pool.subset(chosen)
     start = time.perf_counter(), time.process_time()
-    if job["method"] == "cnn":
+    if job["method"] == "default":
+        model, facts = run_command(job, images, seed)
+    elif job["method"] == "cnn":
         model, facts = train_cnn(job, images, start)
     elif job["method"] == "scratch":
         plan = keras_vit.train.plan_training(images.num_images)
@@ -211,6 +217,28 @@ def train(job: dict, pool, test, chosen, seed):
         facts |= {"pixels": job["size"], **job["changes"]}
     trained = sum(math.prod(variable.shape) for variable in model.trainable_variables)
     return classify(model, test), {**seconds_since(start), **facts, "kept_bytes": 4 * trained}
+
+
+def run_command(job: dict, images, seed: int):
+    """The model of `keras-vit train` without other flags, and what the command chose."""
+    import shutil
+
+    from keras_vit.cli.main import main
+    from keras_vit.train.keras_files import load_keras_file
+
+    folder = job["work"] / f"{job['set']}-command"  # the run, with its result page
+    shutil.rmtree(folder, ignore_errors=True)
+    for file, label in zip(images.file_names(), images.labels, strict=True):
+        target = folder / "images" / images.class_names[label]
+        target.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, target)
+    words = ["--data", folder / "images", "--model", job["network"], "--output", folder / "run"]
+    if main(["train", *map(str, words), "--seed", str(seed)]):
+        raise RuntimeError("`keras-vit train` failed.")
+    plan = json.loads((folder / "run/config.json").read_text())["plan"]
+    model = load_keras_file(folder / "run/best.keras")
+    names = ("source", "steps", "optimizer", "learning_rate")
+    return model, {**{name: plan[name] for name in names}, "pixels": model.input_shape[1]}
 
 
 def recipe_of(job: dict, num_images: int):
@@ -417,6 +445,8 @@ def cells(options: argparse.Namespace, rows: list[dict]):
             for size in PER_CLASS[name]:
                 seeds = [s for s in options.seeds if (name, method, size, s) not in there]
                 wanted = not options.per_class or size in options.per_class
+                if method == "default":  # half an hour each
+                    seeds, wanted = seeds[:1], wanted and size == COST_AT[name]
                 if seeds and wanted:
                     yield {"set": name, "method": method, "per_class": size, "seeds": seeds}
 
