@@ -42,8 +42,8 @@ def choose_size(plan: RunPlan, model: Model, verbose: bool = True) -> tuple[RunP
     are. For the plan of few images that leaves the size open, ridge regression on features of the
     frozen network is cross-validated at the checkpoint's size and at 1.75 times of it, on up to
     300 images, in a tenth of the time limit. The larger size must be 5 points better. It is not
-    tried with images of fewer pixels than the checkpoint's size, where enlarging shows nothing new,
-    nor where the memory of this machine is too small for it.
+    tried with images of fewer pixels than the checkpoint's size, where enlarging shows nothing new.
+    Where the memory of this machine is too small for it, the plan says so.
 
     A run that continues keeps the size that it began with. The source of the recipe says what was
     chosen and why.
@@ -78,8 +78,6 @@ def choose_size(plan: RunPlan, model: Model, verbose: bool = True) -> tuple[RunP
         wide = built(larger)
     except ValueError:  # a family whose weights fit one size
         return plan, model
-    if runs_on_processors_alone() and memory_bytes() < _training_bytes(wide, recipe):
-        return plan, model
     count = int(_SHARE * 60 * run.minutes / (_seconds(model) + _seconds(wide)))
     sample = _sample(images, min(count, _MOST), run.seed)
     if sample is None:
@@ -89,13 +87,25 @@ def choose_size(plan: RunPlan, model: Model, verbose: bool = True) -> tuple[RunP
         small = _accuracy(model, sample)
         progress.update(1)
         large = _accuracy(wide, sample)
-    found = f"a probe of {sample.num_images} images is right on"
+    probe = (
+        f"a probe of {sample.num_images} images is right on {large:.0%} at {larger} pixels, on "
+        f"{small:.0%} at {size}"
+    )
     if large < small + _GAIN:
-        reason = f"{size} pixels, because {found} {small:.0%} of them, on {large:.0%} at {larger}"
-        changed = recipe.replace(source=f"{recipe.source}; {reason}")
-        return dataclasses.replace(plan, recipe=changed), model
-    reason = f"{larger} pixels, because {found} {large:.0%} of them, on {small:.0%} at {size}"
-    return at(larger, f"; {reason}"), wide
+        return _noted(plan, f"; {size} pixels, because {probe}"), model
+    needed = _training_bytes(wide, recipe)
+    if runs_on_processors_alone() and memory_bytes() < needed:
+        reason = (
+            f"; {size} pixels, because {larger} need about {needed / 2**30:.0f} GiB: {probe}, so "
+            f"try --image-size {larger} --batch-size {max(recipe.batch_size // 4, 1)}"
+        )
+        return _noted(plan, reason), model
+    return at(larger, f"; {larger} pixels, because {probe}"), wide
+
+
+def _noted(plan: RunPlan, reason: str) -> RunPlan:
+    recipe = plan.recipe
+    return dataclasses.replace(plan, recipe=recipe.replace(source=recipe.source + reason))
 
 
 def _larger(model: Model) -> int | None:
