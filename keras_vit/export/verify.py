@@ -24,6 +24,7 @@ from keras_vit.export.inference import Inference, prepare
 from keras_vit.export.lossy_layers import name_lossy_layers
 from keras_vit.export.runners import Runner, find_format, newest_version
 from keras_vit.models.quantized import quantized_layers
+from keras_vit.progress import Progress
 
 QUANTIZED = ("dynamic", "int8", "int4")
 # Top-1 agreement on images of the task, below which a file is an error, and a warning.
@@ -86,6 +87,7 @@ def verify_export(
     preprocessing: Preprocessing | None = None,
     tolerance: float | None = None,
     activation: str | None = None,
+    verbose: bool | int = True,
 ) -> ExportReport:
     """Runs an exported file and its model on the same images, and reports their differences.
 
@@ -98,6 +100,7 @@ def verify_export(
         preprocessing: Preprocessing of the images; `None` takes the model's own.
         tolerance: Largest difference allowed, relative to the largest logit; `None` only reports.
         activation: As for the export.
+        verbose: Whether to print, now and then, which step runs and how long it has taken.
 
     Returns:
         An `ExportReport` with the precision `"unknown"`.
@@ -119,18 +122,23 @@ def verify_export(
     )
     of_task = images is not None
     images = verification_images(images, inference)
-    runner = of_images(FORMATS[format].load(path), inference)
-    if quantized_layers(model):
-        expected = _quantized_outputs(inference, images)
-    else:
-        expected = expected_outputs(inference, images)
-    inference.check_unchanged()
-    is_activated = "probabilities" in expected and "logits" not in expected
-    run = _with_probabilities(runner, inference.activation) if is_activated else runner
-    report = compare(
-        path, format, "unknown", run, expected, images, smallest_scale=inference.smallest_scale
-    )
-    report = compare_sizes(report, runner, inference)
+    with Progress(f"verification of {path}", 4, "steps", verbose) as progress:
+        progress.step("loading the file")
+        runner = of_images(FORMATS[format].load(path), inference)
+        progress.step("running the model")
+        if quantized_layers(model):
+            expected = _quantized_outputs(inference, images)
+        else:
+            expected = expected_outputs(inference, images)
+        inference.check_unchanged()
+        is_activated = "probabilities" in expected and "logits" not in expected
+        run = _with_probabilities(runner, inference.activation) if is_activated else runner
+        progress.step("running the file")
+        report = compare(
+            path, format, "unknown", run, expected, images, smallest_scale=inference.smallest_scale
+        )
+        progress.step("running both at other sizes")
+        report = compare_sizes(report, runner, inference)
     return check(report, of_task, tolerance)
 
 
@@ -171,7 +179,11 @@ def compare(
     """
     if isinstance(images, list):  # of any aspect ratio
         batch_size = 1
-    parts = [runner(images[i : i + batch_size]) for i in range(0, len(images), batch_size)]
+    parts = []
+    with Progress("answers of the file", len(images), "images") as progress:
+        for start in range(0, len(images), batch_size):
+            parts.append(runner(images[start : start + batch_size]))
+            progress.update(min(start + batch_size, len(images)))
     outputs = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     latency_ms, processor_ms = measure_latency(runner, images[:1])
     if not outputs.keys() & expected:
