@@ -11,8 +11,6 @@ augmentation:
 
 - `keras_vit`: a ViT from random weights on ViTDet's pyramid, with the all-MLP head or keras-hub's
   RetinaNet;
-- `keras_vit, self-pretrained`: the same, after half of the seconds went into masked patch
-  prediction on the training images without their labels;
 - `SegFormer` and `RetinaNet, ResNet`: keras-hub's, from random weights, of about as many
   parameters. The heads of both RetinaNets are those of `build_detector`.
 
@@ -22,7 +20,7 @@ or under ViTDet's pyramid. Its patches are resized to 16 pixels, and the images 
 that it has as many tokens as the ViT from random weights. `--only` names what to train.
 
 Prints a JSON line for each, with mean IoU or COCO's mAP on the test images, and the mean loss in
-each tenth of the time. A seed takes three times `--seconds` of one core. What stands in `--output`
+each tenth of the time. A seed takes twice `--seconds` of one core. What stands in `--output`
 is not run again. Needs pillow and `pip install "keras-vision-transformer[benchmarks,detection]"`.
 The curves of all rows of a file:
 
@@ -205,21 +203,6 @@ def fit(model, data, seconds, rate):
     return timer
 
 
-def pretrain(backbone, images, options, seed):
-    """Masked patch prediction on the training images, without labels."""
-    masked = keras_vit.train.masked_patch_model(backbone)
-    masked.compile(
-        keras.optimizers.AdamW(1e-3, weight_decay=0.05),
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        jit_compile=False,
-    )
-    none = keras_vit.data.read_arrays(images, np.zeros(len(images), int), ["none"])
-    transform = keras_vit.data.InputTransform((SIZE, SIZE))
-    plain = keras_vit.data.Augmentation(crop="none", flip=False)
-    data = keras_vit.data.train_batches(none, transform, options.batch_size, plain, seed=seed)
-    fit(masked, keras_vit.data.mask_patches(data, PATCH, seed=seed), options.seconds / 2, 1e-3)
-
-
 def frozen(network, head=None):
     """A function from classes to a model on the frozen network, whose image is twice as large."""
 
@@ -237,10 +220,11 @@ def frozen(network, head=None):
 
 
 def contestants(task, network=None):
-    """A function from classes and, for ours, a backbone to a model, by name."""
+    """A function from classes to a model, by name."""
     segments = task == "segmentation"
 
-    def build(classes, backbone):
+    def build(classes):
+        backbone = vit(task)
         if segments:
             pyramid = keras_vit.models.build_pyramid(backbone, 64)
             return keras_vit.segmentation.build_segmenter(pyramid, classes, "mlp")
@@ -257,7 +241,7 @@ def contestants(task, network=None):
     if network:
         heads = ("linear", "dpt") if segments else (None,)
         others |= {", ".join(filter(None, (OTHERS, head))): frozen(network, head) for head in heads}
-    return dict.fromkeys(("keras_vit", "keras_vit, self-pretrained"), build), others
+    return {"keras_vit": build, **others}
 
 
 def measure(task, name, seed, options):
@@ -266,18 +250,8 @@ def measure(task, name, seed, options):
     images, maps, boxes, labels = compose(options.images, seed, test=False)
     test = compose(options.test_images, 0, test=True)
     keras.utils.set_random_seed(seed)
-    ours, others = contestants(task, options.network)
     classes = len(DIGITS) + (task == "segmentation")
-    facts, seconds = {}, options.seconds
-    if name in ours:
-        backbone = vit(task)
-        if "pretrained" in name:
-            pretrain(backbone, images, options, seed)
-            seconds /= 2
-            facts["pretraining_processor_seconds"] = seconds
-        model = ours[name](classes, backbone)
-    else:
-        model = others[name](classes)
+    model = contestants(task, options.network)[name](classes)
     clip = options.clip_norm or None
     optimizer = keras.optimizers.AdamW(1e-3, weight_decay=0.05, global_clipnorm=clip)
     if task == "segmentation":
@@ -303,7 +277,7 @@ def measure(task, name, seed, options):
         )
     begin = time.perf_counter()
     rate = rate_of(name, options)
-    timer = fit(model, data, seconds, rate)
+    timer = fit(model, data, options.seconds, rate)
     wall = time.perf_counter() - begin
     if task == "segmentation":
         result = keras_vit.segmentation.evaluate_masks(model, sets[1])
@@ -313,7 +287,7 @@ def measure(task, name, seed, options):
     row = {
         "task": task, "who": name, "seed": seed, "parameters": model.count_params(),
         "trained": sum(math.prod(each.shape) for each in model.trainable_variables),
-        "processor_seconds": options.seconds, **facts, "steps": timer.steps, **measures,
+        "processor_seconds": options.seconds, "steps": timer.steps, **measures,
         "loss": timer.curve(), "images": options.images, "test_images": options.test_images,
         "batch_size": options.batch_size, "rate": rate, "clip_norm": options.clip_norm,
         "threads": tf.config.threading.get_intra_op_parallelism_threads(),
@@ -357,8 +331,7 @@ def draw(task, model, images, path):
 
 def sheet(task, seed, folder, path, network=None):
     """The pictures that there are, one below the other in the order of the table, enlarged."""
-    names = [name for group in contestants(task, network) for name in group]
-    files = [picture_of(task, name, seed, folder) for name in names]
+    files = [picture_of(task, name, seed, folder) for name in contestants(task, network)]
     rows = [np.asarray(PIL.Image.open(file)) for file in files if file.exists()]
     whole = PIL.Image.fromarray(np.concatenate(rows))
     whole.resize([2 * side for side in whole.size], PIL.Image.Resampling.NEAREST).save(path)
@@ -459,9 +432,8 @@ def main():
     done = {
         (row["who"], row["seed"], row["rate"]) for row in rows if settings.items() <= row.items()
     }
-    names = [name for group in contestants(options.task, options.network) for name in group]
     for seed in options.seeds:
-        for name in options.only or names:
+        for name in options.only or contestants(options.task, options.network):
             if (name, seed, rate_of(name, options)) not in done:
                 measure(options.task, name, seed, options)
 

@@ -20,7 +20,7 @@ import keras_vit
 
 keras.utils.set_random_seed(0)
 real = pathlib.Path(os.environ.get("KERAS_VIT_REAL_NETWORK", "real"))
-for name in ("nominal", "global"):  # local defects are too small for this network
+for name in ("nominal", "global"):  # local defects are too small at this image size
     shutil.copytree(real / "textile" / name, pathlib.Path("textile", name), dirs_exist_ok=True)
 pictures = keras_vit.read_folder("textile")
 

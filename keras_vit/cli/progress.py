@@ -16,6 +16,7 @@ import keras
 
 from keras_vit.cli.main import INTERRUPTED
 from keras_vit.cli.output import complain, say
+from keras_vit.progress import duration_text
 from keras_vit.resume.stop_signal import EXIT_STATUS
 
 
@@ -40,7 +41,7 @@ def show_progress(quiet: bool, verbose: bool) -> Progress:
 
 
 class PrintEpochs(keras.callbacks.Callback):
-    """Prints one line after every epoch."""
+    """Prints one line after every epoch, with the time of the rest at the speed of this one."""
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         self._start = time.perf_counter()
@@ -48,7 +49,9 @@ class PrintEpochs(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         values = "  ".join(f"{name} {value:.4f}" for name, value in (logs or {}).items())
         seconds = time.perf_counter() - self._start
-        say(f"epoch {epoch + 1}/{self.params['epochs']}  {values}  {seconds:.1f} s")
+        left = seconds * (self.params["epochs"] - epoch - 1)
+        rest = f", about {duration_text(left)} left" if left else ""
+        say(f"epoch {epoch + 1}/{self.params['epochs']}  {values}  {seconds:.1f} s{rest}")
 
 
 @contextlib.contextmanager

@@ -26,6 +26,7 @@ from keras_vit.export.formats import FORMATS
 from keras_vit.export.inference import Inference, prepare
 from keras_vit.export.litert import layers_of_part_blocks, litert_errors
 from keras_vit.export.litert_int8 import part_of_name, worst_first
+from keras_vit.export.lossy_layers import name_lossy_layers
 from keras_vit.export.runners import Runner
 from keras_vit.export.search import Candidate, Search, describe_search
 from keras_vit.export.serving import library_versions
@@ -191,8 +192,10 @@ def export_within_budget(
     with tempfile.TemporaryDirectory() as folder, progress:
         progress.update(0, "the model itself")
         before = _answers(inference.run, batches, inference)
-        pixels = next(batches.as_numpy_iterator())[0][:1]
-        search = Search(model, pathlib.Path(folder), pixels, measure, samples, progress, **options)
+        pixels = next(batches.as_numpy_iterator())[0]
+        search = Search(
+            model, pathlib.Path(folder), pixels[:1], measure, samples, progress, **options
+        )
         for candidate in found:
             search.add(candidate)
         if to == "litert" and _needs_float_layers(search.candidates, budget, goal):
@@ -207,6 +210,8 @@ def export_within_budget(
                 ),
                 len(names),
             )
+        if not any(candidate.drop <= budget for candidate in search.candidates):
+            raise _nothing_found(search.candidates, budget, inference, pixels)
         chosen = _choose(search, budget, goal)
         figures = {
             "model": model.name,
@@ -266,16 +271,22 @@ def _search_fewest(is_enough: Callable[[int], bool], total: int) -> None:
         low, high = (low, middle) if is_enough(middle) else (middle, high)
 
 
+def _nothing_found(
+    candidates: Sequence[Candidate], budget: float, inference: Inference, pixels: np.ndarray
+) -> ExportMismatchError:
+    tried = ", ".join(f"{each.precision}: {each.drop:.2%}" for each in candidates)
+    last = candidates[-1]
+    lossy = name_lossy_layers(inference, last.format, last.precision, pixels, last.float_layers)
+    return ExportMismatchError(
+        f"No precision keeps a budget of {budget:.2%}. Drops: {tried}. {lossy}Not even float32 "
+        "does, so the file differs from the model: export it in float32 with these images.",
+        candidates,
+    )
+
+
 def _choose(search: Search, budget: float, goal: str) -> Candidate:
     """Returns the best candidate within the budget, after all of those were timed in turns."""
     allowed = [candidate for candidate in search.candidates if candidate.drop <= budget]
-    if not allowed:
-        tried = ", ".join(f"{each.precision}: {each.drop:.2%}" for each in search.candidates)
-        raise ExportMismatchError(
-            f"No precision keeps a budget of {budget:.2%}. Drops: {tried}. Not even float32 does, "
-            "so the file differs from the model: export it in float32 with these images.",
-            search.candidates,
-        )
     search.time(dict.fromkeys([search.candidates[0], *allowed]), _SECONDS)
     if goal == "latency":
         return max(allowed, key=lambda candidate: candidate.images_per_second)

@@ -18,6 +18,7 @@ from keras_vit.config import Preprocessing
 from keras_vit.errors import ExportMismatchError
 from keras_vit.export.formats import PRECISIONS, RUNTIMES, list_runs
 from keras_vit.export.inference import check_model, prepare
+from keras_vit.export.lossy_layers import name_lossy_layers
 from keras_vit.export.runners import Runner
 from keras_vit.export.search import Candidate, Search, describe_search, table
 from keras_vit.export.verify import Images, compare, expected_outputs, verification_images
@@ -160,8 +161,11 @@ def optimize(
             search.time(search.runners, seconds)
         allowed = [candidate for candidate in search.runners if _agrees(candidate, min_agreement)]
         if not allowed:
+            rounded = [each.format for each in search.runners if each.precision == "int8"]
+            lossy = [name_lossy_layers(inference, each, "int8", pixels) for each in rounded[-1:]]
             raise ExportMismatchError(
-                f"No runtime reaches min_agreement={min_agreement}:\n{table(candidates)}",
+                f"No runtime reaches min_agreement={min_agreement}. {''.join(lossy)}Tried:\n"
+                f"{table(candidates)}",
                 candidates,
             )
         chosen = max(allowed, key=lambda candidate: candidate.images_per_second)

@@ -28,7 +28,7 @@ from keras_vit.export.inference import (
     check_precision,
     prepare,
 )
-from keras_vit.export.litert_int8 import LayerError, part_of_name, quantize
+from keras_vit.export.litert_int8 import LayerError, quantize
 from keras_vit.export.litert_metadata import LABELS, add_metadata
 from keras_vit.export.runners import count_litert_operators, load_litert
 from keras_vit.export.serving import model_card
@@ -83,7 +83,8 @@ def export_litert(
         outputs: As for `export_onnx`.
         calibration: Images for `"int8"`, each of shape `(h, w, C)` and any size, in [0, 255]. A
             hundred images of the task are enough. The model's preprocessing is applied.
-        float_layers: Parts of the names of tensors that `"int8"` keeps float: see `litert_errors`.
+        float_layers: Parts of the names of tensors that `"int8"` keeps float, such as
+            `"block_11/mlp"`: see `litert_errors`.
         images: Images for the check, as for `export_onnx`; `None` takes those of the calibration,
             if there are any.
         preprocessing: Preprocessing of the images; `None` takes the model's own.
@@ -126,7 +127,7 @@ def export_litert(
     progress = Progress("export to LiteRT", 2, "steps", verbose)
     with write_atomically(path) as unfinished, progress:
         progress.step(f"converting to {precision}")
-        data, errors = _convert(inference, outputs, precision, batch_size, samples, float_layers)
+        data, _ = _convert(inference, outputs, precision, batch_size, samples, float_layers)
         if not inference.takes_patches:
             classes = [name for name in outputs if _has_classes(inference, name)]
             data = add_metadata(data, inference.source.name, inference.input_shape[-1], classes)
@@ -135,9 +136,8 @@ def export_litert(
         _check_operators(unfinished)
         progress.step("checking against the model")
         kind = unfinished, "litert", precision, load_litert(unfinished)
-        kept = [row for row in errors if not row.at_run_time]  # the others lose less at run time
-        lossy = [f"{part_of_name(row.tensor)} ({row.error:.1%})" for row in kept[:3]]
-        report = check_file(*kind, inference, pixels, of_task, tolerance, batch_size or 4, lossy)
+        limits = pixels, of_task, tolerance, batch_size or 4
+        report = check_file(*kind, inference, *limits, float_layers)
     return dataclasses.replace(report, path=local_or_remote(path))
 
 

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from keras_vit.export.inference import EXPORTED
 from keras_vit.export.litert_metadata import pack, unpack
+from keras_vit.export.lossy_layers import ErrorSums, is_part
 from keras_vit.runtime.private_names import litert_schema
 from keras_vit.runtime.processors import count_cores
 
@@ -123,7 +124,8 @@ def quantize(
         data = correct_biases(debugger.get_nondebug_quantized_model(), exact, few)
         errors = measure_errors(data, few)
         _check_float_layers(float_layers, errors)
-        kept = [row.tensor for row in errors if any(part in row.tensor for part in float_layers)]
+        names = [row.tensor for row in errors]
+        kept = [name for name in names if any(is_part(part, name) for part in float_layers)]
         if kept:
             debugger.options = _options(kept)
             data = correct_biases(debugger.get_nondebug_quantized_model(), exact, few)
@@ -141,7 +143,7 @@ def _options(float_tensors: Sequence[str]) -> tf.lite.experimental.QuantizationD
 def _check_float_layers(float_layers: Sequence[str], errors: list[LayerError]) -> None:
     """Raises a `ValueError` if a part of a name matches no quantised tensor."""
     names = [row.tensor for row in errors]
-    unknown = [part for part in float_layers if not any(part in name for name in names)]
+    unknown = [part for part in float_layers if not any(is_part(part, name) for name in names)]
     if unknown:
         raise ValueError(
             f"`float_layers` must be parts of the names of quantised tensors. Received: {unknown}, "
@@ -214,7 +216,7 @@ def measure_errors(data: bytes, images: np.ndarray) -> list[LayerError]:
     layers = file.static_layers()
     twins = [file.at_run_time(layer) for layer in layers]
     file.graph.operators += twins
-    sums = [_Sums() for _ in layers]
+    sums = [ErrorSums() for _ in layers]
     for values in file.run(images, [each.outputs[0] for each in [*layers, *twins]]):
         for total, layer, twin in zip(sums, layers, twins, strict=True):
             scale, zero = file.scale(layer.outputs[0])
@@ -231,29 +233,6 @@ def measure_errors(data: bytes, images: np.ndarray) -> list[LayerError]:
         for row, error in zip(rows, together, strict=True)
     ]
     return rows[::-1]
-
-
-class _Sums:
-    """Sums over tokens and images for each channel of an output."""
-
-    def __init__(self) -> None:
-        self.count, self.largest = 0, 0.0
-        self.squares = self.values = self.differences = np.zeros(1)
-
-    def add(self, rounded: np.ndarray, exact: np.ndarray) -> None:
-        exact = exact.reshape(-1, exact.shape[-1]).astype("float64")
-        difference = rounded.reshape(exact.shape) - exact
-        self.count += len(exact)
-        self.values = self.values + exact.sum(axis=0)
-        self.squares = self.squares + (exact**2).sum(axis=0)
-        self.differences = self.differences + (difference**2).sum(axis=0)
-        self.largest = max(self.largest, float(np.abs(difference).max()))
-
-    def error(self) -> float:
-        """As in `LayerError`."""
-        variance = self.squares / self.count - (self.values / self.count) ** 2
-        shares = self.differences / self.count / np.maximum(variance, 1e-12)
-        return float(np.sqrt(np.minimum(shares, 1).mean()))
 
 
 def round_at_run_time(data: bytes, tensors: Sequence[str]) -> bytes:

@@ -26,6 +26,7 @@ from keras_vit.export.inference import (
     check_precision,
     prepare,
 )
+from keras_vit.export.lossy_layers import is_part
 from keras_vit.export.onnx_convert import convert
 from keras_vit.export.onnx_graph import save
 from keras_vit.export.runners import import_onnx, import_openvino, load_openvino
@@ -81,7 +82,7 @@ def export_openvino(
         calibration: Images for `"int8"`, each of shape `(h, w, C)` and any size, in [0, 255]. A
             hundred images of the task are enough. The model's preprocessing is applied.
         float_layers: Parts of the names of operators that `"int8"` keeps float, such as
-            `"block_11_1/mlp"`.
+            `"block_11/mlp"`.
         images: Images for the check, as for `export_onnx`; `None` takes those of the calibration,
             if there are any.
         preprocessing: Preprocessing of the images; `None` takes the model's own.
@@ -136,7 +137,7 @@ def export_openvino(
         _save(graph, unfinished, precision)
         progress.step("checking against the model")
         kind = unfinished, "openvino", precision, load_openvino(unfinished)
-        report = check_file(*kind, inference, pixels, of_task, tolerance)
+        report = check_file(*kind, inference, pixels, of_task, tolerance, float_layers=float_layers)
     return dataclasses.replace(report, path=local_or_remote(path))
 
 
@@ -198,14 +199,14 @@ def _quantize(
     products = [node for node in graph.get_ordered_ops() if node.get_type_name() in types]
     # Products of two activations, as of queries and keys, have no weights.
     weighted = [node.get_friendly_name() for node in products if _has_weights(node)]
-    unknown = [part for part in float_layers if not any(part in name for name in weighted)]
+    unknown = [part for part in float_layers if not any(is_part(part, name) for name in weighted)]
     if unknown:
         raise ValueError(
             "`float_layers` must be parts of the names of dense layers and convolutions. "
             f"Received: {unknown}, which match none of: {', '.join(weighted)}."
         )
     kept = [node.get_friendly_name() for node in products if not _has_weights(node)]
-    kept += [name for name in weighted if any(part in name for part in float_layers)]
+    kept += [name for name in weighted if any(is_part(part, name) for part in float_layers)]
     with _quiet():
         return nncf.quantize(
             graph,

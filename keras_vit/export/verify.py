@@ -9,7 +9,7 @@ import os
 import pathlib
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -21,8 +21,10 @@ from keras_vit.data.transforms import eval_transform
 from keras_vit.errors import ExportMismatchError
 from keras_vit.export.formats import FORMATS
 from keras_vit.export.inference import Inference, prepare
+from keras_vit.export.lossy_layers import name_lossy_layers
 from keras_vit.export.runners import Runner, find_format, newest_version
 from keras_vit.models.quantized import quantized_layers
+from keras_vit.progress import Progress
 
 QUANTIZED = ("dynamic", "int8", "int4")
 # Top-1 agreement on images of the task, below which a file is an error, and a warning.
@@ -85,6 +87,7 @@ def verify_export(
     preprocessing: Preprocessing | None = None,
     tolerance: float | None = None,
     activation: str | None = None,
+    verbose: bool | int = True,
 ) -> ExportReport:
     """Runs an exported file and its model on the same images, and reports their differences.
 
@@ -97,6 +100,7 @@ def verify_export(
         preprocessing: Preprocessing of the images; `None` takes the model's own.
         tolerance: Largest difference allowed, relative to the largest logit; `None` only reports.
         activation: As for the export.
+        verbose: Whether to print, now and then, which step runs and how long it has taken.
 
     Returns:
         An `ExportReport` with the precision `"unknown"`.
@@ -118,18 +122,23 @@ def verify_export(
     )
     of_task = images is not None
     images = verification_images(images, inference)
-    runner = of_images(FORMATS[format].load(path), inference)
-    if quantized_layers(model):
-        expected = _quantized_outputs(inference, images)
-    else:
-        expected = expected_outputs(inference, images)
-    inference.check_unchanged()
-    is_activated = "probabilities" in expected and "logits" not in expected
-    run = _with_probabilities(runner, inference.activation) if is_activated else runner
-    report = compare(
-        path, format, "unknown", run, expected, images, smallest_scale=inference.smallest_scale
-    )
-    report = compare_sizes(report, runner, inference)
+    with Progress(f"verification of {path}", 4, "steps", verbose) as progress:
+        progress.step("loading the file")
+        runner = of_images(FORMATS[format].load(path), inference)
+        progress.step("running the model")
+        if quantized_layers(model):
+            expected = _quantized_outputs(inference, images)
+        else:
+            expected = expected_outputs(inference, images)
+        inference.check_unchanged()
+        is_activated = "probabilities" in expected and "logits" not in expected
+        run = _with_probabilities(runner, inference.activation) if is_activated else runner
+        progress.step("running the file")
+        report = compare(
+            path, format, "unknown", run, expected, images, smallest_scale=inference.smallest_scale
+        )
+        progress.step("running both at other sizes")
+        report = compare_sizes(report, runner, inference)
     return check(report, of_task, tolerance)
 
 
@@ -170,7 +179,11 @@ def compare(
     """
     if isinstance(images, list):  # of any aspect ratio
         batch_size = 1
-    parts = [runner(images[i : i + batch_size]) for i in range(0, len(images), batch_size)]
+    parts = []
+    with Progress("answers of the file", len(images), "images") as progress:
+        for start in range(0, len(images), batch_size):
+            parts.append(runner(images[start : start + batch_size]))
+            progress.update(min(start + batch_size, len(images)))
     outputs = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     latency_ms, processor_ms = measure_latency(runner, images[:1])
     if not outputs.keys() & expected:
@@ -201,14 +214,17 @@ def check_file(
     of_task: bool,
     tolerance: float | None,
     batch_size: int = 8,
-    lossy: Sequence[str] = (),
+    float_layers: Sequence[str] = (),
 ) -> ExportReport:
     """Compares a new file with its model, and checks the differences: `compare`, then `check`."""
     expected, scale = expected_outputs(inference, images), inference.smallest_scale
     runner = of_images(runner, inference)
     report = compare(path, format, precision, runner, expected, images, batch_size, scale)
     inference.check_unchanged()
-    return check(report, of_task, tolerance, lossy=lossy)
+    name_layers = functools.partial(
+        name_lossy_layers, inference, format, precision, images, float_layers
+    )
+    return check(report, of_task, tolerance, name_layers=name_layers)
 
 
 def calibration_pixels(
@@ -269,7 +285,7 @@ def check(
     of_task: bool,
     tolerance: float | None = None,
     min_agreement: float | None = None,
-    lossy: Sequence[str] = (),
+    name_layers: Callable[[], str] = str,
 ) -> ExportReport:
     """Raises an error if an export differs from its model by more than its format allows.
 
@@ -281,7 +297,7 @@ def check(
         of_task: Whether the user passed the images.
         tolerance: The user's largest difference, which replaces all limits.
         min_agreement: Lowest agreement of any images, in [0, 1]; `None` has none.
-        lossy: Layers that lose most in 8 bits, the worst first, for the message.
+        name_layers: Returns a sentence on the layers that lose most, for the error.
 
     Returns:
         `report`.
@@ -305,10 +321,11 @@ def check(
     if report.top1_agreement is not None:
         found += f", top-1 agreement {report.top1_agreement:.1%} (at least: {least:.1%})"
     found += f" on {report.images} {'images that were passed' if of_task else 'synthetic images'}"
-    advice = _advice(report, known, of_task, lossy)
+    advice = _advice(report, known, of_task)
     if not is_close or agreement < least:
         raise ExportMismatchError(
-            f"The {report.format} export differs from the model: {found}. {advice}", report
+            f"The {report.format} export differs from the model: {found}. {name_layers()}{advice}",
+            report,
         )
     if of_task and agreement < WARNED:
         warnings.warn(
@@ -319,14 +336,13 @@ def check(
     return report
 
 
-def _advice(report: ExportReport, known: float | None, of_task: bool, lossy: Sequence[str]) -> str:
+def _advice(report: ExportReport, known: float | None, of_task: bool) -> str:
     """Advice about a file that differs: rounding of its precision, or a wrong file."""
     if report.precision in QUANTIZED:
         images = "" if of_task else " Pass images of the task as `images`, for a fair comparison."
-        worst = f"8 bits lose most in {', '.join(lossy)}. " if lossy else ""
         floats = FORMATS[report.format].advice
         return (
-            f'{worst}{floats}, or "float16"; `keras_vit.export.export_within_budget` finds the '
+            f'{floats}, or "float16"; `keras_vit.export.export_within_budget` finds the '
             f"smallest file for a budget of accuracy.{images}"
         )
     is_near = report.max_difference <= math.sqrt(known or 0.5)  # half of the digits

@@ -5,7 +5,7 @@ Like `cli/commands.py`, which lists this module by its name, it imports nothing 
 
 from __future__ import annotations
 
-from keras_vit.cli.commands import JSON, UNREADABLE_FILES, Command, argument
+from keras_vit.cli.commands import IMAGE_SIZE, JSON, UNREADABLE_FILES, Command, argument
 
 DUPLICATES = 0.98  # cosine similarity of near-duplicates: docs/zero-shot.md has measurements
 COMMANDS: tuple[Command, ...] = (
@@ -27,6 +27,7 @@ COMMANDS: tuple[Command, ...] = (
                 help="text file with a sentence per line, {} for the name of the class",
             ),
             argument("--output", help=".keras file to write the classifier to"),
+            IMAGE_SIZE,
             argument("--top", type=int, default=3, help="classes to print"),
             argument("--batch-size", type=int, default=32, help="images per step"),
             UNREADABLE_FILES,
@@ -47,6 +48,7 @@ COMMANDS: tuple[Command, ...] = (
             argument("folder", help="folder of the images, with all folders in it"),
             argument("texts", nargs="*", help='what to search for, such as "a red bird"'),
             argument("--image", nargs="+", default=(), help="image files to search for"),
+            IMAGE_SIZE,
             argument("--top", type=int, default=10, help="answers for each text and image"),
             argument(
                 "--duplicates",

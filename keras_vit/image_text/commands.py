@@ -21,6 +21,7 @@ def classify_by_names(
     images: Sequence[str] = (),
     templates: str | None = None,
     output: str | None = None,
+    image_size: tuple[int, int] | None = None,
     top: int = 3,
     batch_size: int = 32,
     unreadable: str = "error",
@@ -33,7 +34,8 @@ def classify_by_names(
         raise ValueError(f"--output must end in .keras. Received: {output!r}.")
     names = _lines(classes)
     sentences = None if templates is None else _lines(templates)
-    classifier = zero_shot_classifier(load_towers(model), names, sentences)
+    towers = load_towers(model, image_size=image_size)
+    classifier = zero_shot_classifier(towers, names, sentences)
     if output is not None:
         save_keras_file(classifier, pathlib.Path(output))
         if not as_json:

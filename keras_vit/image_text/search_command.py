@@ -29,6 +29,7 @@ def search_images(
     top: int = 10,
     duplicates: float = DUPLICATES,
     output: str | None = None,
+    image_size: tuple[int, int] | None = None,
     cache: str | None = None,
     batch_size: int = 32,
     unreadable: str = "error",
@@ -43,7 +44,7 @@ def search_images(
     missing = [path for path in image if not pathlib.Path(path).is_file()]
     if missing:
         raise FileNotFoundError(f"There is no image {', '.join(map(printable, missing))}.")
-    towers = _open(model, bool(texts))
+    towers = _open(model, image_size, bool(texts))
     index = index_images(towers, folder, cache, batch_size=batch_size, unreadable=unreadable)
     answers: dict[str | pathlib.Path, Sequence[Answer]] = {}
     if texts:
@@ -62,15 +63,17 @@ def search_images(
             say(f"{output}: {len(answers)} queries in {len(index.files):,} images")
 
 
-def _open(model: str, needs_texts: bool) -> Towers | keras.Model:
+def _open(
+    model: str, image_size: tuple[int, int] | None, needs_texts: bool
+) -> Towers | keras.Model:
     """The towers of a checkpoint; to search by images alone, any model."""
     try:
-        return load_towers(model)
+        return load_towers(model, image_size=image_size)
     except (CheckpointError, FileNotFoundError) as error:
         if needs_texts:
             what = "Texts are searched with a checkpoint of images and texts (CLIP, SigLIP)."
             raise CheckpointError(f"{what} {error}") from error
-        return open_model(model)
+        return open_model(model, image_size)
 
 
 def _row(answer: Answer) -> tuple[str, str, str]:

@@ -23,7 +23,7 @@ from keras_vit.hub.repositories import MissingFileError
 from keras_vit.image_text.text_files import TextFile
 from keras_vit.image_text.text_tower import TextConfig, build_text_tower
 from keras_vit.image_text.tokenizer import Tokenizer, load_tokenizer
-from keras_vit.pretrained import build_pretrained
+from keras_vit.pretrained import build_pretrained, shape_for
 from keras_vit.reading import read_bytes
 from keras_vit.runtime.model import Model
 from keras_vit.weights.array_file import ArrayFile
@@ -139,7 +139,11 @@ class _File:
         return self.text.file.path.name.replace(".safetensors.index.json", ".safetensors")
 
 
-def load_towers(path: str | os.PathLike[str], include_preprocessing: bool = True) -> Towers:
+def load_towers(
+    path: str | os.PathLike[str],
+    include_preprocessing: bool = True,
+    image_size: tuple[int, int] | None = None,
+) -> Towers:
     """Loads both towers of a checkpoint of CLIP, SigLIP or their relatives.
 
     Args:
@@ -149,6 +153,7 @@ def load_towers(path: str | os.PathLike[str], include_preprocessing: bool = True
             the address of a repository on the Hugging Face hub, such as
             `"hf://openai/clip-vit-base-patch32"`.
         include_preprocessing: Whether the image tower takes pixels in [0, 255].
+        image_size: Pixels along (height, width); `None` takes those of the checkpoint.
 
     Returns:
         `Towers`: the models `image` and `text`, `scale`, `bias`, `tokenizer`, and `logits(images,
@@ -158,6 +163,7 @@ def load_towers(path: str | os.PathLike[str], include_preprocessing: bool = True
         FileNotFoundError: If there is no such file.
         CheckpointError: If the file or its configuration cannot be followed; the message lists all.
         DownloadError: If an address cannot be fetched.
+        ValueError: If the image tower cannot have `image_size`.
 
     Example:
 
@@ -187,8 +193,8 @@ def load_towers(path: str | os.PathLike[str], include_preprocessing: bool = True
             )
         checkpoint = Checkpoint(image_file, find_file_layout(image_file))
         image = build_pretrained(
-            checkpoint, include_preprocessing=include_preprocessing, name="image_tower",
-            **settings.image,
+            checkpoint, input_shape=shape_for(checkpoint, image_size),
+            include_preprocessing=include_preprocessing, name="image_tower", **settings.image,
         )  # fmt: skip
         if getattr(image.config, "max_num_patches", None) is not None:
             raise CheckpointError(

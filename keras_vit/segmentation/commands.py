@@ -103,7 +103,7 @@ def train_segmenter(
         results: dict[str, Any] = {name: values[-1] for name, values in history.history.items()}
         if held_out is not None:
             best = load_keras_file(folder / BEST)
-            result = evaluate_masks(best, held_out, batch_size=run.batch_size)
+            result = evaluate_masks(best, held_out, batch_size=run.batch_size, verbose=not quiet)
             results |= {"mean IoU": result.mean_iou, "pixel accuracy": result.pixel_accuracy}
             _draw_held_out(best, held_out, folder / "overlays", colors)
             say(result)

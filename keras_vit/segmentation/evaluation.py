@@ -17,6 +17,7 @@ from keras_vit.data.input_transform import InputTransform, transform_of
 from keras_vit.data.transforms import normalize
 from keras_vit.errors import printable
 from keras_vit.models.graph import check_head
+from keras_vit.progress import Progress
 from keras_vit.segmentation.masks import IGNORED, MaskSet
 
 MODES = ("whole", "slide")
@@ -80,6 +81,7 @@ def evaluate_masks(
     flip: bool = False,
     stride: int | tuple[int, int] | None = None,
     batch_size: int = 8,
+    verbose: bool | int = True,
 ) -> SegmentationResult:
     """Compares the class maps of a model with masks, at the size of every image.
 
@@ -91,6 +93,7 @@ def evaluate_masks(
         flip: See there.
         stride: See there.
         batch_size: See there.
+        verbose: Whether to print, now and then, how far it is and how long the rest will take.
 
     Returns:
         A `SegmentationResult`.
@@ -108,24 +111,27 @@ def evaluate_masks(
         )
     transform = transform_of(model)
     turn = masks.exif_orientation or transform.preprocessing.exif_orientation
-    for index, (image, labels) in enumerate(masks.pairs()):
-        with name_damage(masks.name_of(index)):
-            image = decode(
-                tf.convert_to_tensor(image),
-                transform.channels,
-                masks.max_pixels,
-                exif_orientation=turn,
-            )
-        predicted = predict_masks(model, image, mode, scales, flip, stride, batch_size)
-        if predicted.shape != labels.shape:
-            raise ValueError(
-                f"The mask of {masks.name_of(index)} has {labels.shape} pixels, and the "
-                f"image {predicted.shape}. Save the mask in the size of the image."
-            )
-        masks.check_labels(index, labels)
-        known = labels != IGNORED
-        pairs = labels[known].astype("int64") * count + predicted[known]
-        confusion += np.bincount(pairs, minlength=count**2).reshape(count, count)
+    task = f"evaluation on {masks.name}"
+    with Progress(task, masks.num_images, "images", verbose) as progress:
+        for index, (image, labels) in enumerate(masks.pairs()):
+            with name_damage(masks.name_of(index)):
+                image = decode(
+                    tf.convert_to_tensor(image),
+                    transform.channels,
+                    masks.max_pixels,
+                    exif_orientation=turn,
+                )
+            predicted = predict_masks(model, image, mode, scales, flip, stride, batch_size)
+            if predicted.shape != labels.shape:
+                raise ValueError(
+                    f"The mask of {masks.name_of(index)} has {labels.shape} pixels, and the "
+                    f"image {predicted.shape}. Save the mask in the size of the image."
+                )
+            masks.check_labels(index, labels)
+            known = labels != IGNORED
+            pairs = labels[known].astype("int64") * count + predicted[known]
+            confusion += np.bincount(pairs, minlength=count**2).reshape(count, count)
+            progress.update(index + 1)
     return SegmentationResult(masks.class_names, confusion, masks.num_images)
 
 

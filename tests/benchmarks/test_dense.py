@@ -53,7 +53,7 @@ def test_a_row_is_written_before_pictures_are_drawn(dense, monkeypatch, tmp_path
     def fail(*_):
         raise OSError("no space")
 
-    monkeypatch.setattr(dense, "contestants", lambda *_: ({}, {"one": convolution}))
+    monkeypatch.setattr(dense, "contestants", lambda *_: {"one": convolution})
     monkeypatch.setattr(dense, "draw", fail)
     output = tmp_path / "new/rows.jsonl"
     words = ["--seeds", "0", "--seconds", "0.01", "--images", "4", "--test-images", "2"]
@@ -80,11 +80,11 @@ def test_the_table_has_means_and_the_picture_has_curves(load, tmp_path):
     *_, row = dense.table(rows, "detection")
     assert row == "| one | 50.0 ± 5.8 | 90.0 ± 0.0 | 25.0 ± 0.0 | 1,000 | 5 | 3 |"
     dense.plot(rows, tmp_path / "curves.png")
-    for name in ("keras_vit", "keras_vit, self-pretrained", "RetinaNet, ResNet"):
+    for name in ("keras_vit", "RetinaNet, ResNet"):
         picture = dense.picture_of("detection", name, 0, tmp_path)
         dense.PIL.Image.new("RGB", (30, 10)).save(picture)
     dense.sheet("detection", 0, tmp_path, tmp_path / "sheet.png")
-    assert keras.utils.load_img(tmp_path / "sheet.png").size == (60, 60)
+    assert keras.utils.load_img(tmp_path / "sheet.png").size == (60, 40)
     assert keras.utils.load_img(tmp_path / "curves.png").size == (600, 432)
 
 

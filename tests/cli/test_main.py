@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import inspect
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -16,13 +17,19 @@ import tensorflow as tf
 
 from keras_vit.cli.commands import all_commands
 from keras_vit.cli.main import build_parser, main
-from keras_vit.cli.run_settings import MODEL_FORMS
 from keras_vit.installation import DISTRIBUTION, pip_install
 from keras_vit.models.vit import build_vit
 from tests.cli.conftest import ConnectedError
 from tests.fixtures import tiny_config
 from tests.official import GOLDEN
 
+OPENERS = {"open_model", "load_run", "load_towers", "find_checkpoint", "load_keras_file"}
+WITHOUT_SIZE = {
+    "report": "the run has the size that it was trained with",
+    "push": "what is published is the run, or the model as it is",
+    "weights info": "describes a file or a run as it is",
+    "weights fetch": "downloads a file, and builds no model",
+}
 TOKEN = GOLDEN / "vit_token.checkpoint.npz"
 
 
@@ -47,14 +54,32 @@ def test_a_flag_is_a_parameter_of_the_function_it_calls(command):
 
 
 def test_every_command_that_takes_a_model_takes_a_size_of_images():
-    found = {}
-    for command in all_commands():
-        names = [name for each in command.arguments for name in each.names]
-        helps = [str(each.settings.get("help")) for each in command.arguments]
-        found[command.name] = "--image-size" in names
-        takes_model = any(MODEL_FORMS in text for text in helps)
-        assert found[command.name] or not takes_model, command.name
-    assert sum(found.values()) == 12 and found["probe"] and found["segment predict"]
+    found = {
+        command.name: "image_size" in inspect.signature(command.function).parameters
+        or any("--image-size" in each.names for each in command.arguments)
+        for command in all_commands()
+        if opens_model(command.function)
+    }
+    assert {name for name, has_size in found.items() if not has_size} == set(WITHOUT_SIZE)
+    assert sum(found.values()) == 14 and found["zero-shot"] and found["segment predict"]
+
+
+def opens_model(function):
+    """Whether a function, or one of its module that it calls, opens a model."""
+    waiting, seen = [function], set()
+    while waiting:
+        each = inspect.unwrap(waiting.pop())
+        seen.add(each)
+        names = set(re.findall(r"\w+", inspect.getsource(each)))
+        if names & OPENERS:
+            return True
+        called = (vars(inspect.getmodule(each)).get(name) for name in names)
+        waiting += [
+            x
+            for x in called
+            if inspect.isfunction(x) and x.__module__ == each.__module__ and x not in seen
+        ]
+    return False
 
 
 @pytest.mark.parametrize(("text", "size"), [("224", (224, 224)), ("224x320", (224, 320))])

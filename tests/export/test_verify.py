@@ -72,14 +72,18 @@ def test_verify_takes_the_newest_version(tmp_path):
     assert newest_version(tmp_path / "9") == tmp_path / "9"
 
 
-def test_verify_export_detects_another_model(model, tmp_path):
+def test_verify_export_detects_another_model(model, tmp_path, monkeypatch, capsys):
 
     path = export_onnx(model, tmp_path / "tiny.onnx").path
     other = keras.models.clone_model(model)
     other.set_weights([weight + 0.1 for weight in model.get_weights()])
+    monkeypatch.delenv("KERAS_VIT_PROGRESS", raising=False)
+    monkeypatch.setattr("keras_vit.progress._FIRST", 1e-3)
     assert verify_export(path, other).max_difference > 1e-2
+    assert f"verification of {path}: " in capsys.readouterr().err
     with pytest.raises(ExportMismatchError, match="onnx export differs from the model"):
-        verify_export(path, other, tolerance=1e-3)
+        verify_export(path, other, tolerance=1e-3, verbose=False)
+    assert "verification" not in capsys.readouterr().err
 
 
 FINE, ADVICE = None, "export_within_budget"

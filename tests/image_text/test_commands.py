@@ -23,7 +23,7 @@ def folder(tmp_path):
 
 def test_images_are_classified_by_names_and_the_model_is_written(folder, capsys):
     arguments = ["zero-shot", str(folder / "clip"), "--classes", str(folder / "names.txt"),
-                 "--templates", str(folder / "sentences.txt")]  # fmt: skip
+                 "--templates", str(folder / "sentences.txt"), "--image-size", "48"]  # fmt: skip
     output = folder / "model.keras"
     files = [str(folder / "a.png"), str(folder / "b.png")]
     assert main([*arguments, "--images", *files, "--json", "--output", str(output)]) == 0
@@ -31,7 +31,8 @@ def test_images_are_classified_by_names_and_the_model_is_written(folder, capsys)
     assert [row["file"] for row in rows] == files
     assert sorted(rows[0]["classes"]) == ["cat", "dog", "photo"]
     np.testing.assert_allclose(sum(rows[0]["classes"].values()), 1, rtol=1e-5)
-    assert load_keras_file(output).class_names == ("cat", "dog", "photo")
+    model = load_keras_file(output)
+    assert model.class_names == ("cat", "dog", "photo") and model.input_shape == (None, 48, 48, 3)
     assert main(["predict", *files, "--model", str(output), "--json"]) == 0
     again = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     for row, other in zip(rows, again, strict=True):

@@ -55,7 +55,8 @@ def test_a_model_of_images_alone_searches_by_images(folder, tmp_path, capsys):
     fill_random(model)
     model.save(tmp_path / "model.keras")
     arguments = ["search", str(tmp_path / "model.keras"), str(folder / "photos")]
-    assert main([*arguments, "--image", str(folder / "photos/a.png"), "--json"]) == 0
+    image = ["--image", str(folder / "photos/a.png")]
+    assert main([*arguments, *image, "--image-size", "48", "--json"]) == 0
     (row,) = map(json.loads, capsys.readouterr().out.splitlines())
     assert row["answers"][0]["file"].endswith("a.png")
     assert main([*arguments, "dog"]) == 2
@@ -68,6 +69,7 @@ def test_a_model_of_images_alone_searches_by_images(folder, tmp_path, capsys):
         ([], "There is nothing to search for. Pass a text, or --image"),
         (["dog", "--output", "page.pdf"], "--output must end in .html"),
         (["--image", "nowhere.png"], "There is no image nowhere.png"),
+        (["dog", "--image-size", "30"], "Received: image_size=(30, 30), patch_size=(8, 8)"),
         (["dog", "--top", "0"], "`top` must be a positive integer"),
     ],
 )

@@ -36,9 +36,12 @@ def random_masks(count=3, size=(12, 20)):
     return read_mask_arrays(rng.uniform(0, 255, (count, *size, 3)), labels, NAMES)
 
 
-def test_the_mean_iou_is_keras_metric(model):
+def test_the_mean_iou_is_keras_metric(model, monkeypatch, capsys):
+    monkeypatch.delenv("KERAS_VIT_PROGRESS", raising=False)
+    monkeypatch.setattr("keras_vit.progress._FIRST", 1e-3)
     masks = random_masks()
     result = evaluate_masks(model, masks)
+    assert f"evaluation on {masks.name}: 1 of 3 images, " in capsys.readouterr().err
     metric = keras.metrics.MeanIoU(3, ignore_class=255)
     for image, labels in masks.pairs():
         x = tf.image.resize(tf.cast(image, "float32"), (8, 12))[None]
