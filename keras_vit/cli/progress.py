@@ -19,6 +19,8 @@ from keras_vit.cli.output import complain, say
 from keras_vit.progress import duration_text
 from keras_vit.resume.stop_signal import EXIT_STATUS
 
+_LINE_SECONDS = 60.0
+
 
 class Progress(NamedTuple):
     """Chooses how `fit` reports progress: its argument `verbose`, and callbacks that print."""
@@ -41,17 +43,31 @@ def show_progress(quiet: bool, verbose: bool) -> Progress:
 
 
 class PrintEpochs(keras.callbacks.Callback):
-    """Prints one line after every epoch, with the time of the rest at the speed of this one."""
+    """Prints one line after every epoch, one a minute in longer ones, and the time of the rest."""
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        self._start = time.perf_counter()
+        self._start = self._said = time.perf_counter()
+        self._name, self._later = f"epoch {epoch + 1}/{self.params['epochs']}", epoch + 1
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
+        now, steps = time.perf_counter(), self.params.get("steps")
+        if now - self._said < _LINE_SECONDS or batch + 1 == steps:
+            return
+        self._said = now
+        text = f"{self._name}  step {batch + 1:,}"
+        if steps:
+            each = (now - self._start) / (batch + 1)
+            whole = (self.params["epochs"] - self._later + 1) * steps
+            left = duration_text(each * (whole - batch - 1))
+            text += f" of {steps:,}, about {left} left"
+        say(text)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         values = "  ".join(f"{name} {value:.4f}" for name, value in (logs or {}).items())
         seconds = time.perf_counter() - self._start
         left = seconds * (self.params["epochs"] - epoch - 1)
         rest = f", about {duration_text(left)} left" if left else ""
-        say(f"epoch {epoch + 1}/{self.params['epochs']}  {values}  {seconds:.1f} s{rest}")
+        say(f"{self._name}  {values}  {seconds:.1f} s{rest}")
 
 
 @contextlib.contextmanager
