@@ -10,7 +10,8 @@
   the patch tokens of the last block. The network is a folder for `from_pretrained`; the numbers in
   docs/ are of the one that `scripts/real-network` writes;
 - `scratch`: red circles and blue squares; the command itself trains a `vit_ti16` from random
-  weights at 64 pixels with its head.
+  weights at 64 pixels with its head;
+- `tuned`: the pictures of `frozen`; the command trains all of the network with its head.
 
 Every head trains at its default rate, a third of it and three times it. `--plain` trains without
 warm-up and clipping. Prints a JSON line a run, then the tables. What stands in `--output` is not
@@ -33,7 +34,7 @@ import numpy as np
 from machine import require, write_row
 
 SIZE = 64
-SIZES = {"frozen": 112, "scratch": 64}  # of the model
+SIZES = {"frozen": 112, "scratch": 64, "tuned": 112}  # of the model
 CLASSES = ("background", "circle", "square")
 COLOURS = {"circle": (220, 30, 30), "square": (30, 30, 220)}  # of the task `scratch`
 HEADS = ("linear", "mlp", "dpt")
@@ -171,7 +172,7 @@ def fit_head(cell: dict, options: argparse.Namespace) -> dict:
 
 
 def run_command(cell: dict, options: argparse.Namespace) -> dict:
-    """`keras-vit segment train` on a model of random weights."""
+    """`keras-vit segment train` of all weights."""
     import PIL.Image
 
     from keras_vit.cli.main import main
@@ -181,15 +182,23 @@ def run_command(cell: dict, options: argparse.Namespace) -> dict:
         folder = pathlib.Path(name)
         words = ["segment", "train", "--quiet", "--output", folder / "run"]
         for part, arrays in zip(
-            ("images", "masks"), draw(cell["images"], 0, is_coloured=True), strict=True
+            ("images", "masks"), draw(cell["images"], 0, cell["task"] == "scratch"), strict=True
         ):
             (folder / part).mkdir()
             words += [f"--{part}", folder / part]
             for index, array in enumerate(arrays):
                 PIL.Image.fromarray(array).save(folder / part / f"{index:03}.png")
         (folder / "classes.txt").write_text("\n".join(CLASSES))
-        words += ["--classes", folder / "classes.txt", "--model", "vit_ti16"]
-        words += ["--image-size", SIZES["scratch"], "--head", cell["head"], "--batch-size", BATCH]
+        model = "vit_ti16" if cell["task"] == "scratch" else options.network
+        words += ["--classes", folder / "classes.txt", "--model", model]
+        words += [
+            "--image-size",
+            SIZES[cell["task"]],
+            "--head",
+            cell["head"],
+            "--batch-size",
+            BATCH,
+        ]
         words += ["--learning-rate", f"{recipe.learning_rate:.3g}", "--epochs", cell["epochs"]]
         words += ["--seed", cell["seed"], "--validation", 0.2]
         words += ["--warmup-steps", 0, "--clip-norm", "none"] if cell["plain"] else []
@@ -220,7 +229,7 @@ def measure(cell: dict, options: argparse.Namespace) -> None:
 
     keras.utils.clear_session()
     start = time.process_time()
-    run = run_command if cell["task"] == "scratch" else fit_head
+    run = fit_head if cell["task"] == "frozen" else run_command
     found = (fit_tokens if cell["head"] == "logistic" else run)(cell, options)
     found["mean_iou"] = round(found["mean_iou"], 4)
     seconds = round(time.process_time() - start, 1)
@@ -261,8 +270,8 @@ def main():
     parser.add_argument("--plain", action="store_true", help="without warm-up and clipping")
     parser.add_argument("--output", type=pathlib.Path)
     options = parser.parse_args()
-    if "frozen" in options.tasks and options.network is None:
-        parser.error("the task `frozen` needs --network FOLDER, see scripts/real-network")
+    if options.network is None and {*options.tasks} - {"scratch"}:
+        parser.error("tasks other than `scratch` need --network FOLDER, see scripts/real-network")
     require("scikit-learn")
     if options.output:
         options.output.parent.mkdir(parents=True, exist_ok=True)
