@@ -40,6 +40,7 @@ COLOURS = {"circle": (220, 30, 30), "square": (30, 30, 220)}  # of the task `scr
 HEADS = ("linear", "mlp", "dpt")
 RATES = (1 / 3, 1, 3)  # times the default
 BATCH = 8  # as in the command
+CHANNELS = 64  # which the tables are of
 PACKAGES = ("tensorflow", "keras", "scikit-learn")
 
 
@@ -138,11 +139,12 @@ def fit_tokens(cell: dict, options: argparse.Namespace) -> dict:
 
 def recipe_of(cell: dict, head: str) -> Any:
     """The hyperparameters of `keras-vit segment train`, at the rate of a cell."""
-    from keras_vit.segmentation.settings import FROZEN_RATES
+    from keras_vit.segmentation.settings import FROZEN_RATES, RANDOM_RATES, TRAINED_RATE
     from keras_vit.train import find_recipe
 
     recipe = find_recipe("dense")
-    rate = FROZEN_RATES[head] if cell["task"] == "frozen" else recipe.learning_rate
+    rates = {"frozen": FROZEN_RATES, "scratch": RANDOM_RATES}
+    rate = TRAINED_RATE if cell["task"] == "tuned" else rates[cell["task"]][head]
     steps = (cell["images"] - cell["images"] // 5) // BATCH * cell["epochs"]
     changes = {"clip_norm": None, "warmup_steps": 0} if cell["plain"] else {}
     return recipe.replace(
@@ -240,7 +242,8 @@ def measure(cell: dict, options: argparse.Namespace) -> None:
 def table(rows: list[dict], task: str, plain: bool = False) -> list[str]:
     """Mean IoU in per cent by head and rate: the mean over the seeds, and the least."""
     rows = [row for row in rows if row["task"] == task and row["plain"] == plain]
-    times = sorted({row["times"] for row in rows})
+    rows = [row for row in rows if row.get("channels", CHANNELS) == CHANNELS]
+    times = sorted({row["times"] for row in rows} & {round(each, 3) for each in RATES})
     name = f"{task}, without warm-up and clipping" if plain else task
     heads = [name, *(f"{each:.2g} x the default rate" for each in times), "steps", "seeds"]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
@@ -266,7 +269,7 @@ def main():
     parser.add_argument("--seeds", nargs="+", type=int, default=(0, 1, 2))
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--images", type=int, default=160)
-    parser.add_argument("--channels", type=int, default=64, help="of mlp and dpt on features")
+    parser.add_argument("--channels", type=int, default=CHANNELS, help="of mlp and dpt on features")
     parser.add_argument("--plain", action="store_true", help="without warm-up and clipping")
     parser.add_argument("--output", type=pathlib.Path)
     options = parser.parse_args()

@@ -60,7 +60,8 @@ def train_segmenter(
 ) -> None:
     """Trains a segmentation head on a model, or both, from images and masks."""
     stored = read_settings(config, SETTINGS, COMMAND) if config else {}
-    run = SegmentSettings(**{**stored, **flags}).with_learning_rate()
+    run = SegmentSettings(**{**stored, **flags})
+    run = run.with_learning_rate(resolve_model(str(run.model)).kind != "variant")
     shown = show_progress(quiet, verbose)
     keras.utils.set_random_seed(run.seed)
     names, colors = read_classes(str(run.classes))

@@ -14,8 +14,15 @@ from keras_vit.fields import described, documented
 from keras_vit.train.recipes import DENSE
 
 COMMAND = "segment train"
-# Learning rates of heads on a frozen model, measured in benchmarks/dense_heads.py.
+# Learning rates of heads on a frozen model, of all weights of a trained model, and of a model of
+# random weights by head, measured in benchmarks/dense_heads.py.
 FROZEN_RATES = {"linear": 1e-2, "mlp": 3e-3, "dpt": 1e-3}
+TRAINED_RATE = 1e-4
+RANDOM_RATES = {"linear": 1e-3, "mlp": 1e-3, "dpt": 5e-4}
+
+
+def _by_head(rates: dict[str, float]) -> str:
+    return ", ".join(f"{rate:g} ({head})" for head, rate in rates.items())
 
 
 @documented
@@ -40,8 +47,8 @@ class SegmentSettings:
     batch_size: int = described(8, "Images per step.")
     learning_rate: float | None = described(
         None,
-        f"Peak of a cosine schedule; by default {DENSE.learning_rate:g}, and with --freeze "
-        f"{', '.join(f'{rate:g} ({head})' for head, rate in FROZEN_RATES.items())}.",
+        f"Peak of a cosine schedule; by default {TRAINED_RATE:g} for trained models, with --freeze "
+        f"{_by_head(FROZEN_RATES)}, and for random weights {_by_head(RANDOM_RATES)}.",
     )
     warmup_steps: int | None = described(
         None, "Steps of linear warm-up; by default the share of the recipe `dense`."
@@ -74,11 +81,18 @@ class SegmentSettings:
         check_positive("epochs", self.epochs)
         check_positive("batch_size", self.batch_size)
 
-    def with_learning_rate(self) -> SegmentSettings:
-        """Returns a copy with the default of the learning rate, which depends on the head."""
+    def with_learning_rate(self, is_trained: bool) -> SegmentSettings:
+        """Returns a copy with the default of the learning rate.
+
+        Args:
+            is_trained: Whether the model has trained weights.
+        """
         if self.learning_rate is not None:
             return self
-        rate = FROZEN_RATES[self.head] if self.freeze else DENSE.learning_rate
+        if self.freeze:
+            rate = FROZEN_RATES[self.head]
+        else:
+            rate = TRAINED_RATE if is_trained else RANDOM_RATES[self.head]
         return dataclasses.replace(self, learning_rate=rate)
 
 

@@ -217,18 +217,21 @@ def test_a_run_takes_its_optimizer_from_the_recipe(is_weighted, folder, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("changes", "rate"),
+    ("changes", "trained", "random"),
     [
-        ({}, 1e-3),
-        ({"head": "dpt", "freeze": True}, 1e-3),
-        ({"head": "mlp", "freeze": True}, 3e-3),
-        ({"head": "linear", "freeze": True}, 1e-2),
-        ({"freeze": True, "learning_rate": 0.5}, 0.5),
+        ({}, 1e-4, 1e-3),
+        ({"head": "dpt"}, 1e-4, 5e-4),
+        ({"head": "dpt", "freeze": True}, 1e-3, 1e-3),
+        ({"head": "mlp", "freeze": True}, 3e-3, 3e-3),
+        ({"head": "linear", "freeze": True}, 1e-2, 1e-2),
+        ({"freeze": True, "learning_rate": 0.5}, 0.5, 0.5),
     ],
 )
-def test_the_learning_rate_depends_on_the_frozen_head(changes, rate):
+def test_the_learning_rate_depends_on_the_head_and_on_what_is_trained(changes, trained, random):
     names = dict.fromkeys(("images", "masks", "classes", "model"), "x")
-    assert SegmentSettings(**names, **changes).with_learning_rate().learning_rate == rate
+    settings = SegmentSettings(**names, **changes)
+    assert settings.with_learning_rate(True).learning_rate == trained
+    assert settings.with_learning_rate(False).learning_rate == random
 
 
 @pytest.mark.parametrize(
