@@ -18,8 +18,8 @@ use features of 224 pixels, which are computed once for a set and kept in `--wor
 time has the share of these features. The others train at 112 pixels by the plan of `keras-vit
 train`, for `STEPS`; the last blocks by AdamW, whose rate was the best of 0.0003 and 0.001 for 25
 images a class of CIFAR-10 and the first seed (SGD reached half of that). The ViT from random
-weights has its own plan with `SCRATCH_STEPS`, and the CNN, at 32 or 112 pixels, `CNN_SECONDS` of
-processor time: about what LoRA takes. Each method and size has a process of its own, whose peak
+weights has its own plan, `SCRATCH_STEPS` at most, and the CNN, at 32 or 112 pixels, `CNN_SECONDS`
+of processor time: about what LoRA takes. Each method and size has a process of its own, whose peak
 memory is counted; few-shot, neighbours and the logistic probe share one, after the features'.
 `default` is the command `keras-vit train --data FOLDER --model NETWORK` without other flags, which
 chooses by itself, for one number of images and seed; what it reaches depends on what the machine
@@ -60,7 +60,7 @@ FEATURE_SIZE, TRAINED_SIZE = 224, 112
 FIRST = 100  # images a class of CIFAR-10 that up to as many are drawn from
 MORE = {"cifar10": ("more",), "textile": ()}
 CNN_SIZE = {"cifar10": 32, "textile": 112}
-CNN_SECONDS, BATCH, STEPS, SCRATCH_STEPS = 135, 32, 100, 135
+CNN_SECONDS, BATCH, STEPS, SCRATCH_STEPS = 135, 32, 100, 1000
 CHANGES = {"last": {"optimizer": "adam", "learning_rate": 3e-4}}  # of the plan
 ATTENTIVE_RATE = 1e-3  # fixed: a search would take 15 more fits
 
