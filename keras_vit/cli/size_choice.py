@@ -31,6 +31,7 @@ _LARGER = 1.75  # of the height and width, such as 392 pixels for 224
 _MOST, _FEWEST = 300, 30  # images of the probe
 _GAIN = 0.05  # of the accuracy, for which three times the time is worth while
 _SHARE = 0.1  # of the time limit, for the features of both sizes
+_ACCELERATOR = 16 * 2**30  # bytes; TensorFlow does not say how many an accelerator has
 _TIMED = 4  # images
 _LOOKED_AT = 16  # images
 
@@ -43,7 +44,8 @@ def choose_size(plan: RunPlan, model: Model, verbose: bool = True) -> tuple[RunP
     frozen network is cross-validated at the checkpoint's size and at 1.75 times of it, on up to
     300 images, in a tenth of the time limit. The larger size must be 5 points better. It is not
     tried with images of fewer pixels than the checkpoint's size, where enlarging shows nothing new.
-    Where the memory of this machine is too small for it, the plan says so.
+    Where the memory of this machine, or 16 GiB of an accelerator, is too small for it, the plan
+    says so.
 
     A run that continues keeps the size that it began with. The source of the recipe says what was
     chosen and why.
@@ -94,7 +96,7 @@ def choose_size(plan: RunPlan, model: Model, verbose: bool = True) -> tuple[RunP
     if large < small + _GAIN:
         return _noted(plan, f"; {size} pixels, because {probe}"), model
     needed = _training_bytes(wide, recipe)
-    if runs_on_processors_alone() and memory_bytes() < needed:
+    if needed > (memory_bytes() if runs_on_processors_alone() else _ACCELERATOR):
         reason = (
             f"; {size} pixels, because {larger} need about {needed / 2**30:.0f} GiB: {probe}, so "
             f"try --image-size {larger} --batch-size {max(recipe.batch_size // 4, 1)}"

@@ -41,7 +41,8 @@ def test_what_is_lost_at_the_size_of_the_checkpoint_is_seen_at_a_larger_one(plac
     assert said.startswith(
         "; 24 pixels, because a probe of 32 images is right on 100% at 24 pixels"
     )
-    monkeypatch.setattr(size_choice, "memory_bytes", lambda: 1)
+    monkeypatch.setattr(size_choice, "runs_on_processors_alone", lambda: False)
+    monkeypatch.setattr(size_choice, "_ACCELERATOR", 1)
     _, short, model_of_short = chosen(data="fine")
     assert model_of_short.input_shape == (None, 16, 16, 3) and short.recipe.image_size is None
     assert "; 16 pixels, because 24 need about" in short.recipe.source
