@@ -25,7 +25,7 @@ from keras_vit.train.tasks import build_loss
 from keras_vit.variants import find_config, find_variant
 
 _WHY_UPDATES = (
-    f"; low-rank updates, because fewer than {FEW_IMAGES:,} images teach them more than all weights"
+    f"; low-rank updates in place of all weights, because images are fewer than {FEW_IMAGES:,}"
 )
 
 

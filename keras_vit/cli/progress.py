@@ -47,7 +47,8 @@ class PrintEpochs(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         self._start = self._said = time.perf_counter()
-        self._name, self._later = f"epoch {epoch + 1}/{self.params['epochs']}", epoch + 1
+        self._name = f"epoch {epoch + 1}/{self.params['epochs']}"
+        self._epochs = self.params["epochs"] - epoch  # with this one
 
     def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
         now, steps = time.perf_counter(), self.params.get("steps")
@@ -57,15 +58,14 @@ class PrintEpochs(keras.callbacks.Callback):
         text = f"{self._name}  step {batch + 1:,}"
         if steps:
             each = (now - self._start) / (batch + 1)
-            whole = (self.params["epochs"] - self._later + 1) * steps
-            left = duration_text(each * (whole - batch - 1))
+            left = duration_text(each * (self._epochs * steps - batch - 1))
             text += f" of {steps:,}, about {left} left"
         say(text)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
         values = "  ".join(f"{name} {value:.4f}" for name, value in (logs or {}).items())
         seconds = time.perf_counter() - self._start
-        left = seconds * (self.params["epochs"] - epoch - 1)
+        left = seconds * (self._epochs - 1)
         rest = f", about {duration_text(left)} left" if left else ""
         say(f"{self._name}  {values}  {seconds:.1f} s{rest}")
 

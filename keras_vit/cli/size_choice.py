@@ -125,8 +125,8 @@ def _smaller_side(images: ImageSet) -> float:
 
     sides = []
     for item, _ in images.spread(_LOOKED_AT):
-        image = images.load(item)
         try:
+            image = images.load(item)
             shape = (decode(image) if image.dtype == "string" else image).shape
         except Exception:  # of TensorFlow; training names the file
             return 0.0
