@@ -61,7 +61,7 @@ FIRST = 100  # images a class of CIFAR-10 that up to as many are drawn from
 MORE = {"cifar10": ("more",), "textile": ()}
 CNN_SIZE = {"cifar10": 32, "textile": 112}
 CNN_SECONDS, BATCH, STEPS, SCRATCH_STEPS = 135, 32, 100, 1000
-CHANGES = {"last": {"optimizer": "adam", "learning_rate": 3e-4}}  # of the plan
+CHANGES = {"last": {"learning_rate": 3e-4, "initial_head": "zeros"}}  # of the plan
 ATTENTIVE_RATE = 1e-3  # fixed: a search would take 15 more fits
 
 

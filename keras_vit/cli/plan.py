@@ -11,22 +11,22 @@ import numpy as np
 from keras_vit.cli.resolve import open_model, resolve_model
 from keras_vit.cli.run_settings import AUTO, RunSettings
 from keras_vit.cli.settings import Settings
-from keras_vit.config import Preprocessing
+from keras_vit.config import Preprocessing, field_value
 from keras_vit.create import create_model
 from keras_vit.data.image_set import ImageSet
 from keras_vit.data.sources import TrainingData, open_training_data
-from keras_vit.layers.block import TransformerBlock
 from keras_vit.runtime.model import Model
 from keras_vit.train.hyperparameters import LOSSES, Recipe
 from keras_vit.train.new_head import adapt_model
+from keras_vit.train.probe import startable_classes
 from keras_vit.train.recipes import find_recipe
-from keras_vit.train.sizing import FEW_IMAGES, FEW_RANK, plan_training
+from keras_vit.train.sizing import plan_training
 from keras_vit.train.tasks import build_loss
 from keras_vit.variants import find_config, find_variant
 
-_WHY_UPDATES = (
-    f"; low-rank updates in place of all weights, because images are fewer than {FEW_IMAGES:,}"
-)
+# Settings of a recipe that decide more than a plan for AdamW and a head from a probe knows.
+_DECIDED = {"optimizer", "learning_rate", "learning_rates", "progressive_sizes"}
+_WHY_PROBE = "; a head from a probe, so that the first steps keep what the network has learnt"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,14 +73,22 @@ def make_plan(settings: Settings) -> RunPlan:
     task = data.training.task
     run = dataclasses.replace(run, task=task)
     sizes = _class_sizes(data.training, settings.recipe)
-    rank = _rank(settings, run, data.training)
-    small = plan_training(data.training.num_images, _is_pretrained(run), task, sizes, rank)
+    changes = {name: value for each in settings.recipe for name, value in each.items()}
+    head = changes.get("initial_head") or (
+        "zeros" if changes.keys() & _DECIDED and not changes.get("lora_rank") else None
+    )
+    small = plan_training(
+        data.training.num_images,
+        _is_pretrained(run),
+        task,
+        sizes,
+        changes.get("lora_rank", 0),
+        head,
+    )
     if run.model is None:
         run = dataclasses.replace(run, model=small.model)
         options = {**small.model_options, **options}
     recipe = small.recipe if run.recipe == AUTO else find_recipe(run.recipe)
-    if recipe.lora_rank and not any("lora_rank" in changes for changes in settings.recipe):
-        recipe = recipe.replace(source=f"{recipe.source}{_WHY_UPDATES}")
     if LOSSES[recipe.loss] == ("pairs",):
         raise ValueError(
             "`keras-vit train` trains on images with labels. Received: --recipe "
@@ -89,15 +97,20 @@ def make_plan(settings: Settings) -> RunPlan:
         )
     if task not in LOSSES[recipe.loss]:
         recipe = recipe.replace(loss=small.recipe.loss, label_smoothing=0.0)
-    for changes in settings.recipe:
-        recipe = recipe.replace(**changes)
-        if changes.keys() & {"steps", "epochs", "image_size", "progressive_sizes"}:
+    for each in settings.recipe:
+        recipe = recipe.replace(**each)
+        if each.keys() & {"steps", "epochs", "image_size", "progressive_sizes"}:
             run = dataclasses.replace(run, minutes=None)
     if recipe.lora_rank and not _is_pretrained(run):
         raise ValueError(
             "Low-rank updates change a trained model. Received: --lora-rank "
             f"{recipe.lora_rank} with random weights of {run.model}. Pass --weights TAG, or a "
             "trained model as --model."
+        )
+    if recipe.initial_head == "probe" and not _is_pretrained(run):
+        raise ValueError(
+            "A head from a probe is for a trained model. Received: --initial-head probe with "
+            f"random weights of {run.model}. Pass --weights TAG, or a trained model as --model."
         )
     if options.get("pre_logits") and _is_pretrained(run):
         raise ValueError(
@@ -123,26 +136,25 @@ def make_plan(settings: Settings) -> RunPlan:
     return RunPlan(run, recipe, options, settings.preprocessing, data)
 
 
-def _rank(settings: Settings, run: RunSettings, images: ImageSet) -> int:
-    """Rank of low-rank updates: the user's, or that of few images where nothing speaks against."""
-    changes = {name: value for each in settings.recipe for name, value in each.items()}
-    if "lora_rank" in changes or run.recipe != AUTO or not _is_pretrained(run):
-        return changes.get("lora_rank", 0)
-    decided = changes.keys() & {"optimizer", "learning_rate", "learning_rates", "progressive_sizes"}
-    is_few = images.num_images < FEW_IMAGES and images.task == "single_label"
-    return FEW_RANK if is_few and not decided else 0
+def fit_recipe(plan: RunPlan, model: Model, settings: Settings) -> Recipe:
+    """The recipe for the model that was opened: zeros where its head cannot start from a probe.
 
-
-def fit_recipe(recipe: Recipe, model: Model, settings: Settings) -> Recipe:
-    """The recipe for the model that was opened: one without blocks is trained as a whole."""
-    asked = any("lora_rank" in each for each in settings.recipe)
-    if not recipe.lora_rank or asked or any(isinstance(x, TransformerBlock) for x in model.layers):
+    Args:
+        plan: The plan.
+        model: Its model.
+        settings: Settings of the run; a head that they name stays.
+    """
+    recipe, images = plan.recipe, plan.data.training
+    if plan.run.recipe != AUTO or any("initial_head" in each for each in settings.recipe):
         return recipe
-    whole = plan_training(0, pretrained=True).recipe
-    names = ("optimizer", "learning_rate", "lora_rank")
-    source = recipe.source.replace(f", lora_rank={recipe.lora_rank}", "")
-    source = source.replace(_WHY_UPDATES, "")
-    return recipe.replace(source=source, **{name: getattr(whole, name) for name in names})
+    if recipe.initial_head != "probe":
+        return recipe
+    has_two_heads = bool(field_value(model.config, "distillation_token", False))
+    if len(startable_classes(images)) > 1 and not has_two_heads:
+        return recipe.replace(source=recipe.source + _WHY_PROBE)
+    zeros = plan_training(0, pretrained=True, initial_head="zeros").recipe
+    names = ("optimizer", "learning_rate", "initial_head")
+    return recipe.replace(**{name: getattr(zeros, name) for name in names})
 
 
 def _class_sizes(images: ImageSet, changes: list[dict[str, Any]]) -> list[int]:

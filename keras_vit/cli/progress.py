@@ -28,6 +28,11 @@ class Progress(NamedTuple):
     verbose: int
     callbacks: list[keras.callbacks.Callback]
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is printed."""
+        return not self.verbose and not self.callbacks
+
 
 def show_progress(quiet: bool, verbose: bool) -> Progress:
     """A progress bar in a terminal, one line an epoch in a file or pipe, nothing with --quiet."""

@@ -23,6 +23,7 @@ from keras_vit.runtime.processors import memory_bytes, runs_on_processors_alone
 from keras_vit.train.hyperparameters import Recipe
 from keras_vit.train.new_head import scope_of
 from keras_vit.train.run_folder import read_config
+from keras_vit.train.sizing import FEW_IMAGES
 
 if TYPE_CHECKING:
     from keras_vit.data.image_set import ImageSet
@@ -57,7 +58,8 @@ def choose_size(plan: RunPlan, model: Model, verbose: bool = True) -> tuple[RunP
     """
     recipe, run, images = plan.recipe, plan.run, plan.data.training
     larger = _larger(model)
-    is_open = run.recipe == AUTO and recipe.image_size is None and recipe.lora_rank
+    is_few = images.num_images < FEW_IMAGES and (recipe.lora_rank or recipe.initial_head == "probe")
+    is_open = run.recipe == AUTO and recipe.image_size is None and is_few
     if larger is None or run.minutes is None or not is_open or images.labels is None:
         return plan, model
     size = model.input_shape[1]
@@ -135,9 +137,9 @@ def _smaller_side(images: ImageSet) -> float:
 
 
 def _training_bytes(model: Model, recipe: Recipe) -> float:
-    """Memory to train low-rank updates of a model."""
+    """Memory to train a model by a recipe."""
     size = 4 if keras.config.dtype_policy().compute_dtype == "float32" else 2
-    return training_memory(model, recipe.batch_size, 0, size).total
+    return training_memory(model, recipe.batch_size, 0 if recipe.lora_rank else 2, size).total
 
 
 def _seconds(model: Model) -> float:

@@ -22,6 +22,7 @@ from keras_vit.progress import Progress, duration_text
 from keras_vit.runtime.model import Model
 from keras_vit.train.hyperparameters import Recipe
 from keras_vit.train.new_head import scope_of
+from keras_vit.train.probe import STARTING_IMAGES
 from keras_vit.train.run_folder import read_config
 from keras_vit.train.schedules import Paced
 
@@ -116,7 +117,11 @@ def fit_into_time(
     with Progress("first steps, to estimate the time", None, "steps", verbose):
         settings = recipe, images, plan.data.validation, run.seed, _TIMED * limit
         found = estimate_time(model, *settings)
-    left = max(deadline - time.monotonic(), 1.0)
+    left = deadline - time.monotonic()
+    if recipe.initial_head == "probe":  # a step takes about as long as features of three batches
+        share = min(images.num_images, STARTING_IMAGES) / (3 * recipe.batch_size * recipe.steps)
+        left -= share * found.seconds
+    left = max(left, 1.0)
     sizes = _sizes(model)
     shorter = shorten(recipe, found.seconds, left, sizes)
     share = dict(sizes).get(shorter.image_size or 0, 1.0)

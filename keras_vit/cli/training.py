@@ -37,6 +37,7 @@ from keras_vit.errors import printable
 from keras_vit.evaluate.class_predictions import Predictions
 from keras_vit.models.lora import add_lora
 from keras_vit.resume.folder_lock import FolderLock
+from keras_vit.resume.state_folder import has_states
 from keras_vit.runtime.model import Model
 from keras_vit.train.file_predictions import classify_files, predict_labelled
 from keras_vit.train.fit import TrainingResult, fine_tune, pretrain, transfer
@@ -44,6 +45,7 @@ from keras_vit.train.hyperparameters import Recipe
 from keras_vit.train.image_lists import IMAGE_LISTS, describe_lists
 from keras_vit.train.keras_files import load_keras_file
 from keras_vit.train.new_head import adapt_model
+from keras_vit.train.probe import start_head
 from keras_vit.train.rate_search import search_learning_rate
 from keras_vit.train.run_folder import (
     LOCK,
@@ -83,7 +85,7 @@ def train_model(
     run, recipe, images, held_out = plan.run, plan.recipe, plan.data.training, plan.data.validation
     with scope:
         model = build_model(plan)
-    recipe = fit_recipe(recipe, model, settings)
+    recipe = fit_recipe(plan, model, settings)
     recipe = recipe.with_rates_of(getattr(model, "config", None))  # as `config.json` names them
     plan = dataclasses.replace(plan, recipe=recipe)
     report = getattr(model, "load_report", None)
@@ -113,6 +115,8 @@ def train_model(
         write_preview(images, planned, preview, recipe.augmentation, run.seed)
         say(f"{preview}: augmented training images.")
     if find_learning_rate:
+        if recipe.initial_head == "probe":
+            start_head(planned, images, run.seed, not quiet)
         say(search_learning_rate(planned, images, recipe, run.seed))
     if is_trial:
         return
@@ -280,8 +284,14 @@ def _fit(
     writing = callbacks_of(folder, held_out is not None, plan.run.tensorboard, plan.run.task)
     options: dict[str, Any] = {"seed": plan.run.seed, "folder": folder / STATES}
     options |= {"callbacks": [*keeping, *shown.callbacks, *writing], "verbose": shown.verbose}
-    train = fine_tune if plan.recipe.lora_rank else pretrain  # whose model is as planned
-    return train(model, plan.data.training, plan.recipe, held_out, **options)
+    images, recipe = plan.data.training, plan.recipe
+    if recipe.lora_rank:
+        return fine_tune(model, images, recipe, held_out, **options)
+    if recipe.initial_head == "probe":  # here, as it prints how far it is
+        if not has_states(folder / STATES):
+            start_head(model, images, plan.run.seed, not shown.is_quiet)
+        recipe = recipe.replace(initial_head="zeros")
+    return pretrain(model, images, recipe, held_out, **options)  # the model is as planned
 
 
 def _transfer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import re
 import warnings
@@ -20,6 +21,11 @@ _BATCHES = 10**9  # more than an epoch has; makes one number of (epoch, batch)
 NOTHING, ALL_DAMAGED = -1, -2
 
 State = tuple[pathlib.Path, dict[str, Any], dict[str, np.ndarray]]  # file, facts, arrays
+
+
+def has_states(path: str | os.PathLike[str] | None) -> bool:
+    """Whether a folder has states of a run, from which it will continue."""
+    return path is not None and any(pathlib.Path(path).rglob("*.state"))
 
 
 class StateFolder:

@@ -19,11 +19,13 @@ from keras_vit.models.graph import check_head
 from keras_vit.models.lora import add_lora
 from keras_vit.models.resizing import resize_model
 from keras_vit.resume.callback import ResumeTraining
+from keras_vit.resume.state_folder import has_states
 from keras_vit.runtime.model import Model
 from keras_vit.train.arguments import check_model, check_task, check_types
 from keras_vit.train.callbacks import EarlyStopping, EvaluateAverages, last_weights
 from keras_vit.train.hyperparameters import Recipe
 from keras_vit.train.new_head import adapt_model, scope_of
+from keras_vit.train.probe import start_head
 from keras_vit.train.run_folder import SaveBest
 from keras_vit.train.stages import (
     EarlierEpochs,
@@ -66,9 +68,10 @@ def fine_tune(
 ) -> TrainingResult:
     """Fine-tunes a copy of a pre-trained model as the paper does.
 
-    The copy has a new head of zeros for the classes of the images and the image size of the recipe
-    (`adapt_model`), and dropout and stochastic depth of `model` where the recipe has no rates. What
-    is frozen in `model` stays so. `model` itself is not changed. Several labels for each image need
+    The copy has a new head for the classes of the images, of zeros or that of a probe
+    (`recipe.initial_head`), the image size of the recipe (`adapt_model`), and dropout and
+    stochastic depth of `model` where the recipe has no rates. What is frozen in `model` stays so.
+    `model` itself is not changed. Several labels for each image need
     `recipe.replace(loss="sigmoid")`, regression `"mse"` or `"huber"`: it trains on standardised
     targets, and the model that it returns predicts in their units.
 
@@ -94,6 +97,8 @@ def fine_tune(
     check_types(model, recipe, images=images, validation=validation)
     options = recipe.options_for(getattr(model, "config", None))
     adapted = adapt_model(model, images.num_classes, recipe.image_size, **options)
+    if recipe.initial_head == "probe" and not has_states(folder):
+        start_head(adapted, images, seed, verbose != 0)
     return _train(adapted, images, recipe, validation, seed, folder, callbacks, verbose)
 
 
@@ -135,6 +140,11 @@ def pretrain(
         raise ValueError(
             "`pretrain` trains the whole model; low-rank updates are of `fine_tune`. Received: "
             f"lora_rank={recipe.lora_rank}."
+        )
+    if recipe.initial_head != "zeros":
+        raise ValueError(
+            "`pretrain` keeps the head; one from a probe is of `fine_tune`. Received: "
+            f"initial_head={recipe.initial_head!r}."
         )
     return _train(model, images, recipe, validation, seed, folder, callbacks, verbose)
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 OPTIMIZERS = ("adam", "sgd")
 _RATES = ("dropout_rate", "stochastic_depth_rate")  # of the model
 SCHEDULES = ("cosine", "linear", "staircase")
+INITIAL_HEADS = ("zeros", "probe")
 # Losses, and the tasks that they are for.
 LOSSES = {
     "softmax": ("single_label",),
@@ -106,6 +107,12 @@ class Recipe:
         None, "Stochastic depth rate of the model; `None` keeps the model's."
     )
     head_bias: float = described(0.0, "Initial value of the head's bias.")
+    initial_head: str = described(
+        "zeros",
+        '`"zeros"`, or `"probe"`: `fine_tune` starts from a head that it fitted to features of up '
+        "to 1,000 training images, so that first steps need not change what the model has learnt "
+        "(https://arxiv.org/abs/2202.10054).",
+    )
     learning_rates: tuple[float, ...] = described(
         (), "Learning rates that `transfer` tries on held-out images."
     )
@@ -136,6 +143,7 @@ class Recipe:
         check_choice("optimizer", self.optimizer, OPTIMIZERS)
         check_choice("schedule", self.schedule, SCHEDULES)
         check_choice("loss", self.loss, tuple(LOSSES))
+        check_choice("initial_head", self.initial_head, INITIAL_HEADS)
         check_positive("batch_size", self.batch_size)
         if (self.steps is None) == (self.epochs is None):
             raise ValueError(

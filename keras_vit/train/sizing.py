@@ -48,10 +48,11 @@ def hyper_rule(num_images: int, pixels: tuple[int, int]) -> Recipe:
     )
 
 
-# For fewer images `keras-vit train` gives trained networks low-rank updates and larger crops. With
-# 250 of CIFAR-10 and 100 steps at 112 pixels: 26 % right with all weights, 54 % with updates, 58 %
-# with both (docs/few-labels.md).
-FEW_IMAGES, FEW_RANK = 5_000, 8
+FEW_IMAGES = 5_000
+# Peak learning rates of a trained network by optimizer. With 3,000 images of CIFAR-10 and 200 steps
+# at 224 pixels: 34 % right with either from a head of zeros, 80 % with AdamW from that of a probe,
+# 75 % with low-rank updates (docs/few-labels.md).
+TUNING_RATES = {"adam": 3e-5, "sgd": 1e-3}
 _LARGE_CROPS = Augmentation(area_range=(0.25, 1.0))
 _UNEQUAL = 2  # times the images of the smallest class
 _OTHER_CROPS: dict[str, Any] = {"area_range": (0.5, 1.0), "label_smoothing": 0.0}
@@ -82,6 +83,7 @@ def plan_training(
     task: str = "single_label",
     class_sizes: Sequence[int] = (),
     lora_rank: int = 0,
+    initial_head: str | None = None,
 ) -> TrainingPlan:
     """Chooses model and recipe by the number of images: "small, from scratch" or "fine-tune".
 
@@ -94,11 +96,13 @@ def plan_training(
     and label smoothing of 0.1; its mixing, AutoAugment and erasing are left out. The image size
     grows with the number of images.
 
-    Fine-tuning: SGD, cosine, clipping and crops of the ViT paper's Table 4; crops of a quarter of
-    the area at least for fewer than 5,000 images, as from scratch. Batches of 32 instead
-    of 512, because that many images would be most of a small data set; the rate is between those
-    that linear and square-root scaling make of 0.01, a middle one of the paper's. Ten epochs, and
-    BiT-HyperRule's 500 steps at least.
+    Fine-tuning: cosine, clipping and crops of the ViT paper's Table 4; crops of a quarter of the
+    area at least for fewer than 5,000 images, as from scratch. Batches of 32 instead of 512,
+    because that many images would be most of a small data set. Ten epochs, and BiT-HyperRule's 500
+    steps at least. Images of one class each take AdamW from the head of a logistic probe, because a
+    head of zeros makes the first steps change what the network has learnt
+    (https://arxiv.org/abs/2202.10054). Other tasks take the paper's SGD and zeros, with a rate
+    between those that linear and square-root scaling make of 0.01, a middle one of the paper's.
 
     Several labels take the sigmoid loss, regression Huber's, both without label smoothing and with
     crops of half of the area at least, because a label or a number may depend on a part of an
@@ -113,7 +117,8 @@ def plan_training(
         task: What the labels of the images are, see `ImageSet`.
         class_sizes: Training images of every class, where they are known.
         lora_rank: Rank of low-rank updates of a trained model; 0 trains all of it. Updates take
-            AdamW with a rate of 1e-3: SGD moves them too little from their zeros.
+            AdamW with a rate of 1e-3 and a head of zeros: SGD moves them too little from theirs.
+        initial_head: That of a trained model, see `Recipe`; `None` chooses.
 
     Returns:
         A `TrainingPlan`.
@@ -130,16 +135,20 @@ def plan_training(
     changes["class_weights"] = bool(there) and max(there) >= _UNEQUAL * min(there)
     if pretrained:
         steps = min(20_000, max(500, 10 * num_images // 32))
+        if initial_head is None:
+            initial_head = "zeros" if task != "single_label" or lora_rank else "probe"
+        optimizer = "adam" if initial_head == "probe" else "sgd"
         recipe = Recipe(
             source=f"small, fine-tune: plan_training({num_images}, pretrained=True)",
-            optimizer="sgd",
-            learning_rate=0.001,
+            optimizer=optimizer,
+            learning_rate=TUNING_RATES[optimizer],
             batch_size=32,
             steps=steps,
             warmup_steps=steps // 10,
             clip_norm=1.0,
             augmentation=_LARGE_CROPS if num_images < FEW_IMAGES else Augmentation(),
             held_out=held_out,
+            initial_head=initial_head,
         )
         if lora_rank:
             changes |= {"lora_rank": lora_rank, "optimizer": "adam", "learning_rate": 1e-3}

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import keras
+import numpy as np
 import pytest
 
 import keras_vit
 from keras_vit.cli.main import main
 from keras_vit.cli.plan import build_model, fit_recipe, make_plan
 from keras_vit.cli.settings import split_settings
+from tests.fixtures import tiny_vit
 from tests.models.test_hybrids import CONFIGS
 
 WORDS = {"data": "train", "model": "vit_tiny", "weights": "tiny.npz"}
@@ -17,35 +21,44 @@ WORDS = {"data": "train", "model": "vit_tiny", "weights": "tiny.npz"}
 def planned(**flags):
     settings = split_settings({**WORDS, **flags})
     plan = make_plan(settings)
-    return fit_recipe(plan.recipe, build_model(plan), settings)
+    return fit_recipe(plan, build_model(plan), settings)
 
 
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        ({}, (8, "adam", 1e-3)),
-        ({"lora_rank": 4}, (4, "adam", 1e-3)),
-        ({"lora_rank": 0}, (0, "sgd", 0.001)),
-        ({"optimizer": "sgd"}, (0, "sgd", 0.001)),
-        ({"learning_rate": 0.01}, (0, "sgd", 0.01)),
-        ({"weights": None}, (0, "adam", 1e-3)),  # from random weights
-        ({"recipe": "finetune_pets"}, (0, "sgd", 0.003)),
+        ({}, (0, "adam", 3e-5, "probe")),
+        ({"lora_rank": 4}, (4, "adam", 1e-3, "zeros")),
+        ({"lora_rank": 4, "initial_head": "probe"}, (4, "adam", 1e-3, "probe")),
+        ({"initial_head": "zeros"}, (0, "sgd", 0.001, "zeros")),
+        ({"optimizer": "sgd"}, (0, "sgd", 0.001, "zeros")),
+        ({"learning_rate": 0.01}, (0, "sgd", 0.01, "zeros")),
+        ({"weights": None}, (0, "adam", 1e-3, "zeros")),  # from random weights
+        ({"recipe": "finetune_pets"}, (0, "sgd", 0.003, "zeros")),
     ],
 )
-def test_few_images_get_updates_where_nothing_speaks_against(place, flags, expected):
+def test_a_trained_network_starts_from_a_probe_where_nothing_speaks_against(place, flags, expected):
     recipe = planned(**flags)
-    found = recipe.lora_rank, recipe.optimizer, recipe.learning_rate
+    found = recipe.lora_rank, recipe.optimizer, recipe.learning_rate, recipe.initial_head
     assert found == expected
-    is_chosen = "lora_rank=8" in recipe.source
-    assert is_chosen is ("because images are fewer than 5,000" in recipe.source) is (flags == {})
+    assert ("; a head from a probe, so that" in recipe.source) is (flags == {})
 
 
-def test_a_network_without_blocks_is_trained_as_a_whole(place):
-    model = keras_vit.models.build_resnet(CONFIGS["bit"])
-    model.save(place / "resnet.keras")
-    recipe = planned(model="resnet.keras", weights=None)
-    assert (recipe.lora_rank, recipe.optimizer) == (0, "sgd")
-    assert "lora" not in recipe.source and "low-rank" not in recipe.source
+def test_a_head_that_cannot_start_from_a_probe_starts_from_zeros(place):
+    keras_vit.models.build_resnet(CONFIGS["bit"]).save(place / "resnet.keras")
+    tiny_vit(distillation_token=True, image_size=16).save(place / "deit.keras")
+    heads = {"resnet.keras": ("adam", "probe"), "deit.keras": ("sgd", "zeros")}
+    for name, expected in heads.items():
+        recipe = planned(model=name, weights=None)
+        assert (recipe.optimizer, recipe.initial_head) == expected, name
+    plan = make_plan(split_settings(WORDS))
+    one = plan.data._replace(training=plan.data.training.subset(np.arange(2)))
+    recipe = fit_recipe(
+        dataclasses.replace(plan, data=one), build_model(plan), split_settings(WORDS)
+    )
+    assert (recipe.optimizer, recipe.initial_head) == ("sgd", "zeros")
+    with pytest.raises(ValueError, match="A head from a probe is for a trained model"):
+        make_plan(split_settings({**WORDS, "weights": None, "initial_head": "probe"}))
     keras.backend.clear_session()
 
 

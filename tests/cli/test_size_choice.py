@@ -63,13 +63,13 @@ def test_a_larger_size_that_is_no_better_is_not_taken(place, monkeypatch):
     assert "; 16 pixels, because a probe of" in same.recipe.source
 
 
-@pytest.mark.parametrize("case", ["small", "size", "steps", "recipe", "time", "whole"])
+@pytest.mark.parametrize("case", ["small", "size", "steps", "recipe", "time", "zeros"])
 def test_where_it_is_not_tried(place, monkeypatch, case):
     write_stripes(place / "fine", side=15 if case == "small" else 32)
     monkeypatch.setattr(size_choice, "cross_validate", None)
     flags = {
         "size": {"image_size": 16}, "steps": {"steps": 10}, "recipe": {"recipe": "finetune_pets"},
-        "whole": {"lora_rank": 0}, "time": {"minutes": 1e-9},
+        "zeros": {"initial_head": "zeros"}, "time": {"minutes": 1e-9},
     }.get(case, {})  # fmt: skip
     plan, same, _ = chosen(data="fine", **flags)
     assert same is plan
