@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # reading images needs TensorFlow
     from keras_vit.data.image_set import ImageSet
 
 STARTING_IMAGES = 1_000  # that a head starts from
+_STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0, 10.0)  # of `C`: with less, a head would be as good as zeros
 _TIMED = 8  # images of the batch that a plan times
 
 
@@ -222,7 +223,7 @@ def start_head(model: Model, images: ImageSet, seed: int = 0, verbose: bool | in
         features = store_features(model, sample, folder, verbose=verbose)
         x, y = _pooled(features), np.searchsorted(present, features.labels)
     folds = min(5, len(x))
-    found = cross_validate("logistic", x, y, len(present), None, folds, seed, verbose)
+    found = cross_validate("logistic", x, y, len(present), _STRENGTHS, folds, seed, verbose)
     setting = max(found, key=lambda value: found[value])
     kernel, bias = fit_head("logistic", x, y, len(present), setting).get_weights()
     values = np.zeros(head.kernel.shape), np.full(head.bias.shape, bias.min())
