@@ -53,7 +53,8 @@ def describe_run(
     epochs = plan_run(recipe, num_images)
     trained_images = steps * recipe.batch_size
     lora = f": updates of rank {recipe.lora_rank} for {', '.join(recipe.lora_targets)}; the head"
-    head = "; its head starts from a probe" if recipe.initial_head == "probe" else ""
+    head = "; the head starts from a probe, so that first steps keep what the network has learnt"
+    head = head if recipe.initial_head == "probe" else ""
     yield "model", parameters_text(model) + (lora if recipe.lora_rank else "") + head
     yield "images", f"{num_images:,} to train on, {num_validation:,} to evaluate on"
     words = {"multi_label": "labels", "regression": "targets"}

@@ -26,7 +26,6 @@ from keras_vit.variants import find_config, find_variant
 
 # Settings of a recipe that decide more than a plan for AdamW and a head from a probe knows.
 _DECIDED = {"optimizer", "learning_rate", "learning_rates", "progressive_sizes"}
-_WHY_PROBE = "; a head from a probe, so that the first steps keep what the network has learnt"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,13 +144,12 @@ def fit_recipe(plan: RunPlan, model: Model, settings: Settings) -> Recipe:
         settings: Settings of the run; a head that they name stays.
     """
     recipe, images = plan.recipe, plan.data.training
-    if plan.run.recipe != AUTO or any("initial_head" in each for each in settings.recipe):
-        return recipe
-    if recipe.initial_head != "probe":
+    asked = any("initial_head" in each for each in settings.recipe)
+    if plan.run.recipe != AUTO or recipe.initial_head != "probe" or asked:
         return recipe
     has_two_heads = bool(field_value(model.config, "distillation_token", False))
     if len(startable_classes(images)) > 1 and not has_two_heads:
-        return recipe.replace(source=recipe.source + _WHY_PROBE)
+        return recipe
     zeros = plan_training(0, pretrained=True, initial_head="zeros").recipe
     names = ("optimizer", "learning_rate", "initial_head")
     return recipe.replace(**{name: getattr(zeros, name) for name in names})

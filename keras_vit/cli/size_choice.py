@@ -13,6 +13,7 @@ import numpy as np
 
 from keras_vit.cli.plan import RunPlan, build_model
 from keras_vit.cli.run_settings import AUTO
+from keras_vit.cli.settings import Settings
 from keras_vit.config import ViTConfig
 from keras_vit.evaluate.compute import training_memory
 from keras_vit.evaluate.feature_store import store_features
@@ -20,14 +21,14 @@ from keras_vit.evaluate.probes import cross_validate
 from keras_vit.progress import Progress
 from keras_vit.runtime.model import Model
 from keras_vit.runtime.processors import memory_bytes, runs_on_processors_alone
-from keras_vit.train.hyperparameters import Recipe
 from keras_vit.train.new_head import scope_of
 from keras_vit.train.run_folder import read_config
-from keras_vit.train.sizing import FEW_IMAGES
+from keras_vit.train.sizing import FEW_IMAGES, plan_training
 
 if TYPE_CHECKING:
     from keras_vit.data.image_set import ImageSet
 
+_RANK = 8  # of low-rank updates at the larger size
 _LARGER = 1.75  # of the height and width, such as 392 pixels for 224
 _MOST, _FEWEST = 300, 30  # images of the probe
 _GAIN = 0.05  # of the accuracy, for which three times the time is worth while
@@ -37,16 +38,21 @@ _TIMED = 4  # images
 _LOOKED_AT = 16  # images
 
 
-def choose_size(plan: RunPlan, model: Model, verbose: bool = True) -> tuple[RunPlan, Model]:
+def choose_size(
+    plan: RunPlan, model: Model, settings: Settings, verbose: bool = True
+) -> tuple[RunPlan, Model]:
     """The plan and the model at the image size that a probe finds better.
 
     What tells classes apart may be smaller than the checkpoint's own size shows, as small defects
     are. For the plan of few images that leaves the size open, ridge regression on features of the
     frozen network is cross-validated at the checkpoint's size and at 1.75 times of it, on up to
     300 images, in a tenth of the time limit. The larger size must be 5 points better. It is not
-    tried with images of fewer pixels than the checkpoint's size, where enlarging shows nothing new.
-    Where the memory of this machine, or 16 GiB of an accelerator, is too small for it, the plan
-    says so.
+    tried with images of fewer pixels than the checkpoint's size, where enlarging shows nothing new,
+    nor where the settings name the head or all weights. Where the memory of this machine, or 16 GiB
+    of an accelerator, is too small for it, the plan says so.
+
+    At the larger size low-rank updates are trained: all weights need more time and memory, and lost
+    a class of textile (docs/few-labels.md).
 
     A run that continues keeps the size that it began with. The source of the recipe says what was
     chosen and why.
@@ -54,18 +60,25 @@ def choose_size(plan: RunPlan, model: Model, verbose: bool = True) -> tuple[RunP
     Args:
         plan: The plan.
         model: Its model.
+        settings: Settings of the run.
         verbose: Whether to print how far it is.
     """
     recipe, run, images = plan.recipe, plan.run, plan.data.training
     larger = _larger(model)
-    is_few = images.num_images < FEW_IMAGES and (recipe.lora_rank or recipe.initial_head == "probe")
-    is_open = run.recipe == AUTO and recipe.image_size is None and is_few
+    asked = [each for each in settings.recipe if each.keys() & {"initial_head", "lora_rank"}]
+    can = recipe.lora_rank or (recipe.initial_head == "probe" and not asked)
+    is_few = images.num_images < FEW_IMAGES
+    is_open = run.recipe == AUTO and recipe.image_size is None and is_few and can
     if larger is None or run.minutes is None or not is_open or images.labels is None:
         return plan, model
     size = model.input_shape[1]
 
     def at(pixels: int, reason: str = "") -> RunPlan:
         changes: dict[str, Any] = {"image_size": pixels, "source": recipe.source + reason}
+        if not recipe.lora_rank:
+            updates = plan_training(0, pretrained=True, lora_rank=_RANK).recipe
+            names = ("lora_rank", "initial_head", "optimizer", "learning_rate")
+            changes |= {name: getattr(updates, name) for name in names}
         return dataclasses.replace(plan, recipe=recipe.replace(**changes))
 
     def built(pixels: int) -> Model:
@@ -75,7 +88,7 @@ def choose_size(plan: RunPlan, model: Model, verbose: bool = True) -> tuple[RunP
     before = read_config(pathlib.Path(run.output)).get("plan", {})
     if before.get("source", "").startswith(recipe.source):
         kept = before["image_size"] or size
-        return plan, built(kept) if kept > size else model
+        return (at(kept), built(kept)) if kept > size else (plan, model)
     if images.task != "single_label" or _smaller_side(images) < size:
         return plan, model
     try:
@@ -97,14 +110,14 @@ def choose_size(plan: RunPlan, model: Model, verbose: bool = True) -> tuple[RunP
     )
     if large < small + _GAIN:
         return _noted(plan, f"; {size} pixels, because {probe}"), model
-    needed = _training_bytes(wide, recipe)
+    needed = _training_bytes(wide, recipe.batch_size)
     if needed > (memory_bytes() if runs_on_processors_alone() else _ACCELERATOR):
         reason = (
             f"; {size} pixels, because {larger} need about {needed / 2**30:.0f} GiB: {probe}, so "
             f"try --image-size {larger} --batch-size {max(recipe.batch_size // 4, 1)}"
         )
         return _noted(plan, reason), model
-    return at(larger, f"; {larger} pixels, because {probe}"), wide
+    return at(larger, f"; {larger} pixels and low-rank updates, because {probe}"), wide
 
 
 def _noted(plan: RunPlan, reason: str) -> RunPlan:
@@ -136,10 +149,10 @@ def _smaller_side(images: ImageSet) -> float:
     return float(np.median(sides))
 
 
-def _training_bytes(model: Model, recipe: Recipe) -> float:
-    """Memory to train a model by a recipe."""
+def _training_bytes(model: Model, batch_size: int) -> float:
+    """Memory to train low-rank updates of a model."""
     size = 4 if keras.config.dtype_policy().compute_dtype == "float32" else 2
-    return training_memory(model, recipe.batch_size, 0 if recipe.lora_rank else 2, size).total
+    return training_memory(model, batch_size, 0, size).total
 
 
 def _seconds(model: Model) -> float:

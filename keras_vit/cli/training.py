@@ -90,7 +90,7 @@ def train_model(
     plan = dataclasses.replace(plan, recipe=recipe)
     report = getattr(model, "load_report", None)
     if plan.is_pretrained:
-        plan, model = choose_size(plan, model, not quiet)
+        plan, model = choose_size(plan, model, settings, not quiet)
     is_trial = dry_run or find_learning_rate or preview is not None
     planned = model
     keeping: list[KeepTime] = []

@@ -29,8 +29,9 @@ def write_stripes(root, count=20, side=32):
 
 def chosen(**flags):
     words = {"model": "vit_tiny", "weights": "tiny.npz", **flags}
-    plan = make_plan(split_settings(words))
-    return plan, *choose_size(plan, build_model(plan))
+    settings = split_settings(words)
+    plan = make_plan(settings)
+    return plan, *choose_size(plan, build_model(plan), settings)
 
 
 def test_what_is_lost_at_the_size_of_the_checkpoint_is_seen_at_a_larger_one(place, monkeypatch):
@@ -39,8 +40,10 @@ def test_what_is_lost_at_the_size_of_the_checkpoint_is_seen_at_a_larger_one(plac
     assert larger.recipe.image_size == 24 and model.input_shape == (None, 24, 24, 3)
     said = larger.recipe.source.removeprefix(plan.recipe.source)
     assert said.startswith(
-        "; 24 pixels, because a probe of 32 images is right on 100% at 24 pixels"
+        "; 24 pixels and low-rank updates, because a probe of 32 images is right on 100% at 24"
     )
+    assert (plan.recipe.lora_rank, plan.recipe.initial_head) == (0, "probe")
+    assert (larger.recipe.lora_rank, larger.recipe.initial_head) == (8, "zeros")
     monkeypatch.setattr(size_choice, "runs_on_processors_alone", lambda: False)
     monkeypatch.setattr(size_choice, "_ACCELERATOR", 1)
     _, short, model_of_short = chosen(data="fine")
@@ -63,13 +66,16 @@ def test_a_larger_size_that_is_no_better_is_not_taken(place, monkeypatch):
     assert "; 16 pixels, because a probe of" in same.recipe.source
 
 
-@pytest.mark.parametrize("case", ["small", "size", "steps", "recipe", "time", "zeros"])
+@pytest.mark.parametrize(
+    "case", ["small", "size", "steps", "recipe", "time", "zeros", "head", "whole"]
+)
 def test_where_it_is_not_tried(place, monkeypatch, case):
     write_stripes(place / "fine", side=15 if case == "small" else 32)
     monkeypatch.setattr(size_choice, "cross_validate", None)
     flags = {
         "size": {"image_size": 16}, "steps": {"steps": 10}, "recipe": {"recipe": "finetune_pets"},
-        "zeros": {"initial_head": "zeros"}, "time": {"minutes": 1e-9},
+        "zeros": {"initial_head": "zeros"}, "head": {"initial_head": "probe"},
+        "whole": {"lora_rank": 0}, "time": {"minutes": 1e-9},
     }.get(case, {})  # fmt: skip
     plan, same, _ = chosen(data="fine", **flags)
     assert same is plan

@@ -119,7 +119,7 @@ def test_the_first_steps_decide(place, monkeypatch):
         {"minutes": None},
         {"steps": 500},
         {"recipe": "finetune_pets"},
-        {"minutes": 120.0, "output": "runs/other"},
+        {"minutes": 121.0, "output": "runs/other"},
     ):
         plan, recipe, _ = fitted(**flags)
         assert recipe == plan.recipe, flags
