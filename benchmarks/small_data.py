@@ -16,8 +16,9 @@ A cell is a set, a method, a number of images a class and a seed. Cells that are
 not run again; `--minutes` starts none after that time. Few-shot evaluation, neighbours and probes
 use features of 224 pixels, which are computed once for a set and kept in `--work`; their processor
 time has the share of these features. The others train at 112 pixels by the plan of `keras-vit
-train`, for `STEPS`; the last blocks by AdamW, whose rate was the best of 0.0003 and 0.001 for 25
-images a class of CIFAR-10 and the first seed (SGD reached half of that). The ViT from random
+train`, for `STEPS`: all weights from the head of a probe, low-rank updates from a head of zeros,
+and so the last blocks, whose rate was the best of 0.0003 and 0.001 for 25 images a class of
+CIFAR-10 and the first seed (SGD reached half of that). The ViT from random
 weights has its own plan, `SCRATCH_STEPS` at most, and the CNN, at 32 or 112 pixels, `CNN_SECONDS`
 of processor time: about what LoRA takes. Each method and size has a process of its own, whose peak
 memory is counted; few-shot, neighbours and the logistic probe share one, after the features'.
@@ -47,7 +48,7 @@ METHODS = {
     "attentive": "attentive probe",
     "lora": "LoRA, rank 8",
     "last": "last two blocks",
-    "full": "full fine-tuning",
+    "full": "all weights, head of a probe",
     "cnn": "CNN from random weights",
     "scratch": "ViT from random weights",
     "default": "`keras-vit train`, half an hour",
@@ -192,6 +193,8 @@ def train(job: dict, pool, test, chosen, seed):
     import keras_vit
 
     images = pool.subset(chosen)
+    if job.get("task", "single_label") != "single_label":
+        images = as_vectors(images, job["task"])
     start = time.perf_counter(), time.process_time()
     if job["method"] == "default":
         model, facts = run_command(job, images, seed)
@@ -212,11 +215,19 @@ def train(job: dict, pool, test, chosen, seed):
         if job["method"] == "last":
             freeze(network)
         model = keras_vit.fine_tune(network, images, recipe, seed=seed, verbose=0).model
-        names = ("steps", "optimizer", "learning_rate")
+        names = ("steps", "optimizer", "learning_rate", "initial_head")
         facts = {name: getattr(recipe, name) for name in names}
-        facts |= {"pixels": job["size"], **job["changes"]}
+        facts |= {"pixels": job["size"], "task": job["task"], **job["changes"]}
     trained = sum(math.prod(variable.shape) for variable in model.trainable_variables)
     return classify(model, test), {**seconds_since(start), **facts, "kept_bytes": 4 * trained}
+
+
+def as_vectors(images, task: str):
+    """The images with vectors of 0 and 1, as several labels or numbers, in place of a class."""
+    import numpy as np
+
+    vectors = np.eye(images.num_classes, dtype="float32")[images.labels]
+    return dataclasses.replace(images, rows=(images.rows[0], vectors), task=task)
 
 
 def run_command(job: dict, images, seed: int):
@@ -246,7 +257,8 @@ def recipe_of(job: dict, num_images: int):
     from keras_vit.train import plan_training
 
     rank = 8 if job["method"] == "lora" else 0
-    recipe = plan_training(num_images, pretrained=True, lora_rank=rank).recipe
+    task = job.get("task", "single_label")
+    recipe = plan_training(num_images, pretrained=True, task=task, lora_rank=rank).recipe
     changes = {"steps": STEPS, **CHANGES.get(job["method"], {}), **job["changes"]}
     return recipe.replace(**changes)
 
@@ -430,6 +442,8 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
     parser.add_argument("--minutes", type=float, default=math.inf, help="start no cell after")
     parser.add_argument("--size", type=int, default=TRAINED_SIZE, help="pixels to fine-tune at")
+    tasks = ["single_label", "multi_label", "regression"]
+    parser.add_argument("--task", choices=tasks, default=tasks[0], help="to fine-tune for")
     parser.add_argument("--changes", type=json.loads, default={}, help="of the recipe, as JSON")
     options = parser.parse_args(words)
     if "cifar10" in options.sets and not options.cifar10:
@@ -455,7 +469,7 @@ def main():
     options, start = parse(), time.monotonic()
     folders = {"cifar10": options.cifar10, "textile": options.folder / "textile"}
     known = {"network": options.folder / "network", "work": options.work}
-    known |= {"changes": options.changes, "size": options.size}
+    known |= {"changes": options.changes, "size": options.size, "task": options.task}
     jobs = [
         {**known, **job, "folder": folders[job["set"]]}
         for job in cells(options, read_rows(options.output))

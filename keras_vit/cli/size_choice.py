@@ -114,7 +114,8 @@ def choose_size(
     if needed > (memory_bytes() if runs_on_processors_alone() else _ACCELERATOR):
         reason = (
             f"; {size} pixels, because {larger} need about {needed / 2**30:.0f} GiB: {probe}, so "
-            f"try --image-size {larger} --batch-size {max(recipe.batch_size // 4, 1)}"
+            f"try --image-size {larger} --batch-size {max(recipe.batch_size // 4, 1)} --lora-rank "
+            f"{recipe.lora_rank or _RANK}"
         )
         return _noted(plan, reason), model
     return at(larger, f"; {larger} pixels and low-rank updates, because {probe}"), wide

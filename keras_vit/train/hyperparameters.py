@@ -110,7 +110,7 @@ class Recipe:
     initial_head: str = described(
         "zeros",
         '`"zeros"`, or `"probe"`: `fine_tune` starts from a head that it fitted to features of up '
-        "to 1,000 training images, so that first steps need not change what the model has learnt "
+        "to 1,000 training images, so that first steps keep what the model has learnt "
         "(https://arxiv.org/abs/2202.10054).",
     )
     learning_rates: tuple[float, ...] = described(

@@ -49,7 +49,7 @@ def test_what_is_lost_at_the_size_of_the_checkpoint_is_seen_at_a_larger_one(plac
     _, short, model_of_short = chosen(data="fine")
     assert model_of_short.input_shape == (None, 16, 16, 3) and short.recipe.image_size is None
     assert "; 16 pixels, because 24 need about" in short.recipe.source
-    assert "try --image-size 24 --batch-size 8" in short.recipe.source
+    assert "try --image-size 24 --batch-size 8 --lora-rank 8" in short.recipe.source
     folder = place / plan.run.output
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps({"plan": larger.recipe.to_dict()}))
