@@ -335,6 +335,9 @@ sys.exit(main(sys.argv[1:]))
 WORDS = ("train", "--data", "train", "--model", "vit_tiny", "--recipe", "finetune_pets", *SIZE)
 
 
+FROM_PROBE = ("--weights", "tiny.npz", "--initial-head", "probe")
+
+
 def start(*words):
     """The command line in a process of its own."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2"}
@@ -387,7 +390,7 @@ def test_ctrl_c_saves_and_prints_how_to_resume(place, monkeypatch, capsys):
 @pytest.mark.slow
 def test_the_command_that_ctrl_c_prints_resumes_the_run(place):
     """And ends where a run ends that nobody interrupted."""
-    words = (*WORDS, "--steps", "1500", "--validation", "0.25", "--output")
+    words = (*WORDS, *FROM_PROBE, "--steps", "1500", "--validation", "0.25", "--output")
     end(start(*words, "runs/whole"))
     errors = interrupt_after_an_epoch(start(*words, "runs/cut"), place / "runs/cut/metrics.csv")
     printed = shlex.split(errors.splitlines()[-1])
@@ -409,7 +412,7 @@ def read_metrics(run):
 @pytest.mark.slow
 def test_two_devices_train_as_one(place):
     """With `--strategy mirrored`: the same images, the same weights, and the same files."""
-    words = (*WORDS, "--validation", "0.25", "--output")
+    words = (*WORDS, *FROM_PROBE, "--validation", "0.25", "--output")
     for run, more in (
         ("runs/one", ("--strategy", "none")),
         ("runs/two", ("--strategy", "mirrored")),
