@@ -131,7 +131,7 @@ def _larger(model: Model) -> int | None:
     config, size = getattr(model, "config", None), model.input_shape[1]
     if not isinstance(config, ViTConfig) or size is None or size != model.input_shape[2]:
         return None
-    patch = config.patch_size[0]
+    patch = config.patch_size[0] * (config.stem.stride if config.stem else 1)  # pixels
     return int(_LARGER * size) // patch * patch
 
 

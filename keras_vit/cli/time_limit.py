@@ -142,7 +142,7 @@ def _sizes(model: Model) -> list[tuple[int, float]]:
     config, size = model.config, model.input_shape[1]
     if not isinstance(config, ViTConfig) or size is None or size != model.input_shape[2]:
         return []
-    patch = config.patch_size[0]
+    patch = config.patch_size[0] * (config.stem.stride if config.stem else 1)  # pixels
     sizes = [int(share * size) // patch * patch for share in _SHARES]
     return [(each, (each / size) ** 2) for each in sizes if each >= 4 * patch]
 

@@ -7,12 +7,15 @@ import json
 import numpy as np
 import pytest
 
-from keras_vit.cli import size_choice
+import keras_vit
+from keras_vit.cli import size_choice, time_limit
 from keras_vit.cli.plan import build_model, make_plan
 from keras_vit.cli.settings import split_settings
 from keras_vit.cli.size_choice import choose_size
 from keras_vit.cli.time_limit import fit_into_time
 from tests.data.pictures import encoded
+from tests.fixtures import tiny_vit
+from tests.models.test_hybrids import CONFIGS
 
 
 def write_stripes(root, count=20, side=32):
@@ -79,3 +82,12 @@ def test_where_it_is_not_tried(place, monkeypatch, case):
     }.get(case, {})  # fmt: skip
     plan, same, _ = chosen(data="fine", **flags)
     assert same is plan
+
+
+def test_other_sizes_are_of_whole_patches_behind_a_root():
+    model = keras_vit.build_vit(CONFIGS["hybrid"])  # of 64 pixels, patches of 8
+    assert size_choice._larger(model) == 112 and time_limit._sizes(model) == [
+        (48, pytest.approx(0.5625)),
+        (32, pytest.approx(0.25)),
+    ]
+    assert size_choice._larger(tiny_vit(image_size=24, patch_size=8)) == 40
