@@ -24,7 +24,7 @@ of processor time: about what LoRA takes. Each method and size has a process of 
 memory is counted; few-shot, neighbours and the logistic probe share one, after the features'.
 `default` is the command `keras-vit train --data FOLDER --model NETWORK` without other flags, which
 chooses by itself, for one number of images and seed; what it reaches depends on what the machine
-computes in half an hour.
+computes in half an hour. `--task` poses the classes as several labels, or as numbers.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def train(job: dict, pool, test, chosen, seed):
     import keras_vit
 
     images = pool.subset(chosen)
-    if job.get("task", "single_label") != "single_label":
+    if job["task"] != "single_label":
         images = as_vectors(images, job["task"])
     start = time.perf_counter(), time.process_time()
     if job["method"] == "default":

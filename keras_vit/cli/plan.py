@@ -141,15 +141,22 @@ def fit_recipe(plan: RunPlan, model: Model, settings: Settings) -> Recipe:
     Args:
         plan: The plan.
         model: Its model.
-        settings: Settings of the run; a head that they name stays.
+        settings: Settings of the run.
+
+    Raises:
+        ValueError: If the settings name a head from a probe, which cannot be fitted.
     """
     recipe, images = plan.recipe, plan.data.training
-    asked = any("initial_head" in each for each in settings.recipe)
-    if plan.run.recipe != AUTO or recipe.initial_head != "probe" or asked:
-        return recipe
     has_two_heads = bool(field_value(model.config, "distillation_token", False))
-    if len(startable_classes(images)) > 1 and not has_two_heads:
+    can = len(startable_classes(images)) > 1 and not has_two_heads
+    if recipe.initial_head != "probe" or can:
         return recipe
+    if any("initial_head" in each for each in settings.recipe):
+        raise ValueError(
+            "A head from a probe needs a model with one head, and known labels of one class each, "
+            f"of two classes with two images or more. Received: {images.name}, "
+            f"task={images.task!r}, {1 + has_two_heads} heads. Leave out --initial-head probe."
+        )
     zeros = plan_training(0, pretrained=True, initial_head="zeros").recipe
     names = ("optimizer", "learning_rate", "initial_head")
     return recipe.replace(**{name: getattr(zeros, name) for name in names})

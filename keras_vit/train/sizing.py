@@ -52,7 +52,7 @@ FEW_IMAGES = 5_000
 # Peak learning rates of a trained network by optimizer. With 3,000 images of CIFAR-10 and 200 steps
 # at 224 pixels: 34 % right with either from a head of zeros, 80 % with AdamW from that of a probe,
 # 75 % with low-rank updates (docs/few-labels.md).
-TUNING_RATES = {"adam": 3e-5, "sgd": 1e-3}
+_TUNING_RATES = {"adam": 3e-5, "sgd": 1e-3}
 _LARGE_CROPS = Augmentation(area_range=(0.25, 1.0))
 _UNEQUAL = 2  # times the images of the smallest class
 _OTHER_CROPS: dict[str, Any] = {"area_range": (0.5, 1.0), "label_smoothing": 0.0}
@@ -141,7 +141,7 @@ def plan_training(
         recipe = Recipe(
             source=f"small, fine-tune: plan_training({num_images}, pretrained=True)",
             optimizer=optimizer,
-            learning_rate=TUNING_RATES[optimizer],
+            learning_rate=_TUNING_RATES[optimizer],
             batch_size=32,
             steps=steps,
             warmup_steps=steps // 10,

@@ -50,6 +50,8 @@ def test_a_head_that_cannot_start_from_a_probe_starts_from_zeros(place):
     for name, expected in heads.items():
         recipe = planned(model=name, weights=None)
         assert (recipe.optimizer, recipe.initial_head) == expected, name
+    with pytest.raises(ValueError, match=r"2 heads\. Leave out --initial-head probe"):
+        planned(model="deit.keras", weights=None, initial_head="probe")
     plan = make_plan(split_settings(WORDS))
     one = plan.data._replace(training=plan.data.training.subset(np.arange(2)))
     recipe = fit_recipe(
