@@ -394,10 +394,10 @@ def tables(rows: list[dict]) -> list[list[str]]:
                 cells = []
                 for per_class in sizes:
                     key = (method, size, per_class)
-                    rows = [r for r in own if (r["method"], r["size"], r["per_class"]) == key]
-                    worst = [min(row["recall"].values()) for row in rows]
-                    accuracy = small_data.with_error([row["accuracy"] for row in rows])
-                    cells.append(f"{accuracy} ({100 * np.mean(worst):.0f})" if rows else accuracy)
+                    seeds = [r for r in own if (r["method"], r["size"], r["per_class"]) == key]
+                    worst = [min(row["recall"].values()) for row in seeds]
+                    accuracy = small_data.with_error([row["accuracy"] for row in seeds])
+                    cells.append(f"{accuracy} ({100 * np.mean(worst):.0f})" if seeds else accuracy)
                 lines.append(f"| {method} | {size} | {' | '.join(cells)} |")
         found.append(lines)
     return found
