@@ -18,9 +18,9 @@ from keras_vit.data.sources import TrainingData, open_training_data
 from keras_vit.runtime.model import Model
 from keras_vit.train.hyperparameters import LOSSES, Recipe
 from keras_vit.train.new_head import adapt_model
-from keras_vit.train.probe import startable_classes
 from keras_vit.train.recipes import find_recipe
 from keras_vit.train.sizing import plan_training
+from keras_vit.train.starting_head import NEEDED, can_start
 from keras_vit.train.tasks import build_loss
 from keras_vit.variants import find_config, find_variant
 
@@ -148,14 +148,12 @@ def fit_recipe(plan: RunPlan, model: Model, settings: Settings) -> Recipe:
     """
     recipe, images = plan.recipe, plan.data.training
     has_two_heads = bool(field_value(model.config, "distillation_token", False))
-    can = len(startable_classes(images)) > 1 and not has_two_heads
-    if recipe.initial_head != "probe" or can:
+    if recipe.initial_head != "probe" or (can_start(images) and not has_two_heads):
         return recipe
     if any("initial_head" in each for each in settings.recipe):
         raise ValueError(
-            "A head from a probe needs a model with one head, and known labels of one class each, "
-            f"of two classes with two images or more. Received: {images.name}, "
-            f"task={images.task!r}, {1 + has_two_heads} heads. Leave out --initial-head probe."
+            f"A head from a probe needs {NEEDED}. Received: {images.name}, task={images.task!r}, "
+            f"{1 + has_two_heads} heads. Leave out --initial-head probe."
         )
     zeros = plan_training(0, pretrained=True, initial_head="zeros").recipe
     names = ("optimizer", "learning_rate", "initial_head")

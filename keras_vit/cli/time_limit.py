@@ -22,9 +22,9 @@ from keras_vit.progress import Progress, duration_text
 from keras_vit.runtime.model import Model
 from keras_vit.train.hyperparameters import Recipe
 from keras_vit.train.new_head import scope_of
-from keras_vit.train.probe import STARTING_IMAGES
 from keras_vit.train.run_folder import read_config
 from keras_vit.train.schedules import Paced
+from keras_vit.train.starting_head import STARTING_IMAGES
 
 _LEAST_STEPS = 100  # before images become smaller
 _SHARES = (0.75, 0.5)  # of the height and width

@@ -45,7 +45,6 @@ from keras_vit.train.hyperparameters import Recipe
 from keras_vit.train.image_lists import IMAGE_LISTS, describe_lists
 from keras_vit.train.keras_files import load_keras_file
 from keras_vit.train.new_head import adapt_model
-from keras_vit.train.probe import start_head
 from keras_vit.train.rate_search import search_learning_rate
 from keras_vit.train.run_folder import (
     LOCK,
@@ -57,6 +56,7 @@ from keras_vit.train.run_folder import (
     write_results,
 )
 from keras_vit.train.runs import load_run
+from keras_vit.train.starting_head import start_head
 
 # Settings that do not change what a run computes.
 _NOT_COMPARED = ("output", "download", "tensorboard", "report", "minutes")

@@ -1,4 +1,4 @@
-"""Multinomial logistic regression with an L2 penalty, for a path of penalties.
+"""Logistic regression with an L2 penalty, multinomial or of several labels, by penalty.
 
 Newton's method: each step is solved by conjugate gradients, which are preconditioned by one matrix
 of features that all classes share. A fit starts at the solution of the penalty before. Steps are
@@ -27,12 +27,14 @@ def logistic_path(
     """Fits a regression to standardised features for each strength, in turns.
 
     The loss is that of scikit-learn's `LogisticRegression`: `C` times the sum of the cross-entropy
-    plus half of the squared norm of the kernel; the bias has no penalty.
+    plus half of the squared norm of the kernel; the bias has no penalty. Several labels are as many
+    regressions of two classes.
 
     Args:
         features: Features of shape `(n, D)`, float64.
-        labels: Classes, integers of shape `(n,)`, each in [0, classes) at least once.
-        classes: Number of classes `K`.
+        labels: Classes, integers of shape `(n,)`, each in [0, classes) at least once; or labels of
+            0 and 1, of shape `(n, K)`.
+        classes: Number of classes or labels `K`.
         strengths: Values of `C`, in ascending order.
 
     Yields:
@@ -46,26 +48,33 @@ def logistic_path(
         basis = basis[sizes > sizes[0] * 1e-10].T  # (D, r)
         x = x @ basis
     x = np.concatenate([x, np.ones((len(x), 1))], axis=1)
-    targets = np.eye(classes)[labels]
+    is_exclusive = labels.ndim == 1
+    targets = np.eye(classes)[labels] if is_exclusive else labels.astype("float64")
     weights = np.zeros((x.shape[1], classes))
     for strength in strengths:
         # Of two classes, scikit-learn fits one score: half of the penalty of two.
-        penalty = np.full((x.shape[1], 1), 1 / (strength * len(x)) * (2 if classes == 2 else 1))
+        half = is_exclusive and classes == 2
+        penalty = np.full((x.shape[1], 1), 1 / (strength * len(x)) * (2 if half else 1))
         penalty[-1] = 0
-        weights = _fit(x, targets, penalty, weights)
+        weights = _fit(x, targets, penalty, weights, is_exclusive)
         kernel = weights[:-1] if basis is None else basis @ weights[:-1]
         kernel = kernel / stddev[:, None]
         yield kernel, weights[-1] - mean @ kernel
 
 
 def _fit(
-    x: np.ndarray, targets: np.ndarray, penalty: np.ndarray, weights: np.ndarray
+    x: np.ndarray,
+    targets: np.ndarray,
+    penalty: np.ndarray,
+    weights: np.ndarray,
+    is_exclusive: bool,
 ) -> np.ndarray:
     """Minimises the mean cross-entropy plus half of the penalty, from the given weights on."""
+    entropy = _of_classes if is_exclusive else _of_labels
     count, classes = targets.shape
     rows, ridge = x.astype("float32"), penalty.astype("float32")
     logits = x @ weights
-    loss, shares = _cross_entropy(logits, targets)
+    loss, shares = entropy(logits, targets)
     loss += _half_norm(weights, penalty)
     solve: Callable[[np.ndarray], np.ndarray] | None = None
     for _ in range(_STEPS):
@@ -73,9 +82,9 @@ def _fit(
         if np.abs(gradient).max() <= _TOLERANCE:
             break
         if solve is None:
-            curvature = (
-                (shares * (1 - shares)).mean(axis=1, keepdims=True) * classes / (classes - 1)
-            )
+            curvature = (shares * (1 - shares)).mean(axis=1, keepdims=True)
+            if is_exclusive:
+                curvature *= classes / (classes - 1)
             matrix = (rows * curvature.astype("float32")).T @ rows / np.float32(count)
             solve = _inverse(matrix.astype("float64"), penalty).__matmul__
 
@@ -84,13 +93,16 @@ def _fit(
         def curve(step: np.ndarray, shares: np.ndarray = narrow) -> np.ndarray:
             """The product of the second derivatives with a step."""
             y = rows @ step
-            y = shares * (y - (shares * y).sum(axis=1, keepdims=True))
+            if is_exclusive:
+                y = shares * (y - (shares * y).sum(axis=1, keepdims=True))
+            else:
+                y = shares * (1 - shares) * y
             return rows.T @ y / np.float32(count) + ridge * step
 
         step = _conjugate_gradients(curve, -gradient.astype("float32"), solve).astype("float64")
         slope, change, size = float((gradient * step).sum()), x @ step, 1.0
         while True:
-            after, shares = _cross_entropy(logits + size * change, targets)
+            after, shares = entropy(logits + size * change, targets)
             after += _half_norm(weights + size * step, penalty)
             if after <= loss + _DECREASE * size * slope:
                 break
@@ -133,13 +145,19 @@ def _conjugate_gradients(
     return x
 
 
-def _cross_entropy(logits: np.ndarray, targets: np.ndarray) -> tuple[float, np.ndarray]:
+def _of_classes(logits: np.ndarray, targets: np.ndarray) -> tuple[float, np.ndarray]:
     """The mean cross-entropy, and the probabilities."""
     shifted = logits - logits.max(axis=1, keepdims=True)
     shares = np.exp(shifted)
     sums = shares.sum(axis=1, keepdims=True)
     loss = float((np.log(sums[:, 0]) - (targets * shifted).sum(axis=1)).mean())
     return loss, shares / sums
+
+
+def _of_labels(logits: np.ndarray, targets: np.ndarray) -> tuple[float, np.ndarray]:
+    """The mean over images of the summed cross-entropies of labels, and the probabilities."""
+    loss = (np.logaddexp(0, logits) - targets * logits).sum() / len(logits)
+    return float(loss), 0.5 * (1 + np.tanh(logits / 2))
 
 
 def _half_norm(weights: np.ndarray, penalty: np.ndarray) -> float:

@@ -171,13 +171,18 @@ def check_features(
             f"A probe needs two images of each of {classes} classes at least. Classes with fewer: "
             f"{', '.join(map(str, few[:10])) or f'labels go up to {labels.max()}'}."
         )
+    check_finite(features)
+    return features, labels
+
+
+def check_finite(features: np.ndarray) -> None:
+    """Refuses features with NaN or infinity among them, by the number of the image."""
     broken = np.flatnonzero(~np.isfinite(features).reshape(len(features), -1).all(axis=1))
     if len(broken):
         raise ValueError(
             f"Features must be finite. {len(broken)} of {len(features)} images have NaN or "
             f"infinity among them, the first is image {broken[0]}."
         )
-    return features, labels
 
 
 def _usable(

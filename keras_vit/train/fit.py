@@ -25,7 +25,6 @@ from keras_vit.train.arguments import check_model, check_task, check_types
 from keras_vit.train.callbacks import EarlyStopping, EvaluateAverages, last_weights
 from keras_vit.train.hyperparameters import Recipe
 from keras_vit.train.new_head import adapt_model, scope_of
-from keras_vit.train.probe import start_head
 from keras_vit.train.run_folder import SaveBest
 from keras_vit.train.stages import (
     EarlierEpochs,
@@ -36,7 +35,8 @@ from keras_vit.train.stages import (
     plan_stages,
     training_batches,
 )
-from keras_vit.train.tasks import MONITORS, compile_for, in_units, standardized
+from keras_vit.train.starting_head import start_head
+from keras_vit.train.tasks import MONITORS, build_loss, compile_for, in_units, standardized
 
 if TYPE_CHECKING:  # reading images needs TensorFlow
     from keras_vit.data.augmentation import Augmentation
@@ -98,6 +98,7 @@ def fine_tune(
     options = recipe.options_for(getattr(model, "config", None))
     adapted = adapt_model(model, images.num_classes, recipe.image_size, **options)
     if recipe.initial_head == "probe" and not has_states(folder):
+        build_loss(recipe, images)  # refuses a loss for another task before features are computed
         start_head(adapted, images, seed, verbose != 0)
     return _train(adapted, images, recipe, validation, seed, folder, callbacks, verbose)
 

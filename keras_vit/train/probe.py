@@ -7,7 +7,6 @@ import dataclasses
 import math
 import os
 import pathlib
-import tempfile
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,6 @@ import keras
 import numpy as np
 
 from keras_vit.config import ResNetConfig, ViTConfig
-from keras_vit.distribution.cluster import find_cluster
 from keras_vit.errors import needing_tensorflow
 from keras_vit.evaluate.attentive import batched
 from keras_vit.evaluate.counting import count_parameters, count_stages
@@ -35,8 +33,6 @@ if TYPE_CHECKING:  # reading images needs TensorFlow
 
     from keras_vit.data.image_set import ImageSet
 
-STARTING_IMAGES = 1_000  # that a head starts from
-_STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0, 10.0)  # of `C`: with less, a head would be as good as zeros
 _TIMED = 8  # images of the batch that a plan times
 
 
@@ -154,7 +150,7 @@ def fit_probe(
     folder = pathlib.Path(folder)
     options: dict[str, Any] = {"batch_size": batch_size, "verbose": verbose}
     kept = store_features(model, train, folder / "train", stage, **options)
-    arrange = _as_tokens if probe.takes_tokens else _pooled
+    arrange = _as_tokens if probe.takes_tokens else pooled
     x, y, classes = arrange(kept), kept.labels, train.num_classes
     held_out = None
     if test is not None:
@@ -179,63 +175,6 @@ def fit_probe(
         tested=0 if held_out is None else len(held_out.labels),
         seconds=(middle - start, end - middle),
     )
-
-
-def start_head(model: Model, images: ImageSet, seed: int = 0, verbose: bool | int = True) -> None:
-    """Gives a model with a new head that of a logistic probe on its training images.
-
-    Up to 1,000 images are taken, as many of every class, but two at least. A class with one image
-    or none gets a row of zeros and the smallest bias.
-
-    Args:
-        model: A model with one head, which is changed.
-        images: Images with one class each.
-        seed: Seed of the choice of images and of the cross-validation.
-        verbose: As for `fit_probe`.
-
-    Raises:
-        ValueError: If the model has two heads, the images are too few or have another task, or
-            this is one of several workers.
-    """
-    cluster = find_cluster()
-    if cluster is not None and len(cluster.addresses) > 1:
-        raise ValueError(
-            "Several workers would fit heads that differ in rounding. Pass "
-            'initial_head="zeros", or a model that one process fine-tuned or probed.'
-        )
-    head, present = model.layers[-1], startable_classes(images)
-    if not isinstance(head, keras.layers.Dense):
-        raise ValueError(
-            "One dense head can start from a probe. Received: a model that ends in "
-            f'{head.name!r}. Pass initial_head="zeros".'
-        )
-    if len(present) < 2:
-        raise ValueError(
-            "A head starts from a probe on known labels of one class each, of two classes with two "
-            f"images or more. Received: {images.name}, task={images.task!r}, "
-            f'{len(present)} such classes. Pass initial_head="zeros".'
-        )
-    labels, most = np.asarray(images.labels), max(2, STARTING_IMAGES // images.num_classes)
-    order = np.random.default_rng(seed).permutation(len(labels))
-    own = [order[labels[order] == label][:most] for label in present]
-    sample = images.subset(np.sort(np.concatenate(own)))
-    with tempfile.TemporaryDirectory() as folder:
-        features = store_features(model, sample, folder, verbose=verbose)
-        x, y = _pooled(features), np.searchsorted(present, features.labels)
-    folds = min(5, len(x))
-    found = cross_validate("logistic", x, y, len(present), _STRENGTHS, folds, seed, verbose)
-    setting = max(found, key=lambda value: found[value])
-    kernel, bias = fit_head("logistic", x, y, len(present), setting).get_weights()
-    values = np.zeros(head.kernel.shape), np.full(head.bias.shape, bias.min())
-    values[0][:, present], values[1][present] = kernel, bias
-    head.set_weights(values)
-
-
-def startable_classes(images: ImageSet) -> np.ndarray:
-    """Classes with two images or more, which `start_head` can tell apart; none if not known."""
-    if images.task != "single_label" or images.labels is None:
-        return np.array([], int)
-    return np.flatnonzero(np.bincount(images.labels, minlength=images.num_classes) > 1)
 
 
 def describe_probe(
@@ -290,7 +229,7 @@ def _has_config(model: keras.Model) -> bool:
     return isinstance(getattr(model, "config", None), (ViTConfig, ResNetConfig))
 
 
-def _pooled(features: Features) -> np.ndarray:
+def pooled(features: Features) -> np.ndarray:
     """Features of shape `(B, D)`: the mean over tokens, or rows and columns."""
     x = np.asarray(features.values, "float32")
     return x.reshape(len(x), -1, x.shape[-1]).mean(axis=1)

@@ -13,7 +13,7 @@ from keras_vit.train.arguments import check_types
 from keras_vit.train.hyperparameters import Recipe
 from keras_vit.train.new_head import scope_of
 from keras_vit.train.stages import Epochs, training_batches
-from keras_vit.train.tasks import build_loss
+from keras_vit.train.tasks import build_loss, standardize_head
 
 if TYPE_CHECKING:  # reading images needs TensorFlow
     from keras_vit.data.image_set import ImageSet
@@ -92,6 +92,7 @@ def search_learning_rate(
         plan = Epochs(1, steps, -(-steps * recipe.batch_size // images.num_images))
         batches = training_batches(model, images, recipe, plan, (recipe.augmentation, seed))
     rising = _RisingRate(lowest, growth)
+    standardize_head(model, recipe, images)
     try:
         model.fit(batches, epochs=1, callbacks=[rising], shuffle=False, verbose=0)
     finally:

@@ -99,10 +99,10 @@ def plan_training(
     Fine-tuning: cosine, clipping and crops of the ViT paper's Table 4; crops of a quarter of the
     area at least for fewer than 5,000 images, as from scratch. Batches of 32 instead of 512,
     because that many images would be most of a small data set. Ten epochs, and BiT-HyperRule's 500
-    steps at least. Images of one class each take AdamW from the head of a logistic probe, because a
-    head of zeros makes the first steps change what the network has learnt
-    (https://arxiv.org/abs/2202.10054). Other tasks take the paper's SGD and zeros, with a rate
-    between those that linear and square-root scaling make of 0.01, a middle one of the paper's.
+    steps at least. AdamW from the head of a probe, because a head of zeros makes the first steps
+    change what the network has learnt (https://arxiv.org/abs/2202.10054). A head of zeros takes the
+    paper's SGD, with a rate between those that linear and square-root scaling make of 0.01, a
+    middle one of the paper's.
 
     Several labels take the sigmoid loss, regression Huber's, both without label smoothing and with
     crops of half of the area at least, because a label or a number may depend on a part of an
@@ -136,7 +136,7 @@ def plan_training(
     if pretrained:
         steps = min(20_000, max(500, 10 * num_images // 32))
         if initial_head is None:
-            initial_head = "zeros" if task != "single_label" or lora_rank else "probe"
+            initial_head = "zeros" if lora_rank else "probe"
         optimizer = "adam" if initial_head == "probe" else "sgd"
         recipe = Recipe(
             source=f"small, fine-tune: plan_training({num_images}, pretrained=True)",

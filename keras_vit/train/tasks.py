@@ -23,6 +23,8 @@ from keras_vit.train.new_head import HEADS, scope_of
 if TYPE_CHECKING:  # reading images needs TensorFlow
     from keras_vit.data.image_set import ImageSet
 
+_Change = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]  # of kernel and bias
+
 
 class Monitor(NamedTuple):
     """The metric that decides which epoch is the best: of its `"max"` or `"min"`."""
@@ -115,14 +117,14 @@ def standardized(model: Model, recipe: Recipe, images: ImageSet) -> Model:
     A head of zeros, as it is built, stays one: it predicts the mean.
     """
     loss = build_loss(recipe, images)
-    if not isinstance(loss, RegressionLoss):
-        return model
-    mean, stddev = np.array(loss.mean), np.array(loss.stddev)
+    return _with_head(model, _standardizing(loss)) if isinstance(loss, RegressionLoss) else model
 
-    def change(kernel: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return (kernel / stddev, (bias - mean) / stddev) if kernel.any() else (kernel, bias)
 
-    return _with_head(model, change)
+def standardize_head(model: Model, recipe: Recipe, images: ImageSet) -> None:
+    """Changes the head of a model as `standardized` does that of its copy."""
+    loss = build_loss(recipe, images)
+    if isinstance(loss, RegressionLoss):
+        _change_heads(model, _standardizing(loss))
 
 
 def in_units(model: Model) -> Model:
@@ -144,20 +146,33 @@ def in_units(model: Model) -> Model:
     return copy
 
 
-def _with_head(model: Model, change: Callable[[Any, Any], tuple[Any, Any]]) -> Model:
+def _standardizing(loss: RegressionLoss) -> _Change:
+    mean, stddev = np.array(loss.mean), np.array(loss.stddev)
+
+    def change(kernel: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return (kernel / stddev, (bias - mean) / stddev) if kernel.any() else (kernel, bias)
+
+    return change
+
+
+def _with_head(model: Model, change: _Change) -> Model:
     """A copy of a model, with kernel and bias of the head changed and low-rank updates merged."""
     with scope_of(model):
         merged = merge_lora(model)
         copy = type(model).from_config(model.get_config())
         copy.set_weights(merged.get_weights())
-        heads = [layer for layer in copy.layers if layer.name in HEADS]
-        if not heads or not all(getattr(head, "use_bias", False) for head in heads):
-            raise ValueError(
-                "Regression needs a dense layer with a bias, named 'head', at the end. Received: "
-                f"{model.name!r}, whose last layer is {model.layers[-1].name!r}. Add one: "
-                "`keras_vit.adapt_model(model, classes=...)`."
-            )
-        for head in heads:
-            values = [np.asarray(value, "float64") for value in head.get_weights()]
-            head.set_weights(list(change(*values)))
+        _change_heads(copy, change)
     return copy
+
+
+def _change_heads(model: Model, change: _Change) -> None:
+    heads = [layer for layer in model.layers if layer.name in HEADS]
+    if not heads or not all(getattr(head, "use_bias", False) for head in heads):
+        raise ValueError(
+            "Regression needs a dense layer with a bias, named 'head', at the end. Received: "
+            f"{model.name!r}, whose last layer is {model.layers[-1].name!r}. Add one: "
+            "`keras_vit.adapt_model(model, classes=...)`."
+        )
+    for head in heads:
+        values = [np.asarray(value, "float64") for value in head.get_weights()]
+        head.set_weights(list(change(*values)))

@@ -52,6 +52,12 @@ def test_a_head_that_cannot_start_from_a_probe_starts_from_zeros(place):
         assert (recipe.optimizer, recipe.initial_head) == expected, name
     with pytest.raises(ValueError, match=r"2 heads\. Leave out --initial-head probe"):
         planned(model="deit.keras", weights=None, initial_head="probe")
+    (place / "numbers.csv").write_text(
+        "file,price\n"
+        + "".join(f"{path},{i}\n" for i, path in enumerate(sorted((place / "train").rglob("*.*"))))
+    )
+    recipe = planned(data="numbers.csv", data_dir=str(place), task="regression")
+    assert (recipe.optimizer, recipe.initial_head, recipe.loss) == ("adam", "probe", "huber")
     plan = make_plan(split_settings(WORDS))
     one = plan.data._replace(training=plan.data.training.subset(np.arange(2)))
     recipe = fit_recipe(

@@ -139,6 +139,13 @@ def test_regression_from_a_table(place, capsys):
     assert 900 < row[0] < 1700 and check_outputs(inference, None) == ("logits",)
     with pytest.raises(ValueError, match=r"must be some of 'features', 'logits'\."):
         check_outputs(inference, ["probabilities"])
+    # What was trained starts from a probe, also of labels.
+    words = ["train", "--data", "labels.csv", "--data-dir", "photos", "--test", "test.csv"]
+    words += ["--model", "runs/prices", "--steps", "4", "--batch-size", "8", "--output", "runs/on"]
+    assert main(words) == 0
+    assert "the head starts from a probe" in capsys.readouterr().out
+    results = json.loads((place / "runs/on/results.json").read_text())
+    assert results["test macro average precision"] > 0.8
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,23 @@ def test_probabilities_are_scikit_learns(classes):
         np.testing.assert_allclose(softmax(x @ kernel + bias), expected, rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize(("count", "width"), [(60, 8), (24, 40)])
+def test_several_labels_are_as_many_regressions(count, width):
+    x, labels = clusters(count, 4, width)
+    x = x.astype("float64")
+    vectors = np.stack([labels > 0, labels == 2, labels % 2, labels == 9], axis=1).astype(float)
+    for strength, (kernel, bias) in zip(
+        STRENGTHS, logistic_path(x, vectors, 4, STRENGTHS), strict=True
+    ):
+        for index in range(3):
+            column = vectors[:, index].astype(int)
+            (expected,) = logistic_path(x, column, 2, [strength])
+            both = softmax(x @ expected[0] + expected[1])[:, 1]
+            one = 1 / (1 + np.exp(-(x @ kernel[:, index] + bias[index])))
+            np.testing.assert_allclose(one, both, rtol=0, atol=3e-3)
+        assert (x @ kernel[:, 3] + bias[3] < -5).all()  # no image has the last label
+
+
 def test_features_that_are_constant_or_copies_have_a_solution():
     x, labels = clusters(60, 3, 8)
     x = np.concatenate([x, x, np.ones((60, 2))], axis=1).astype("float64")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 
@@ -13,7 +12,6 @@ from PIL import Image
 
 import keras_vit
 from keras_vit.cli.main import main
-from keras_vit.train import probe
 from keras_vit.train.probe import fit_probe
 from keras_vit.train.run_folder import read_results
 from tests.checks import quick
@@ -82,53 +80,6 @@ def test_models_of_any_kind_have_probes(tmp_path, monkeypatch):
     model = make_model(pooling="gap", norm_after_pooling=True)
     found = fit_probe(model, train, None, tmp_path / "tokens", "attentive", [1e-3], folds=2)
     assert not {"pooling", "encoder_norm"} & {layer.name for layer in found.model.layers}
-
-
-RECIPE = keras_vit.train.plan_training(24, pretrained=True).recipe.replace(steps=2, batch_size=8)
-
-
-def test_fine_tuning_starts_from_the_head_of_a_probe(tmp_path, monkeypatch):
-    train = coloured(24)
-    probed = fit_probe(make_model(), train, None, tmp_path / "features", batch_size=12)
-    assert RECIPE.initial_head == "probe"
-    still = RECIPE.replace(learning_rate=1e-30)
-    found = keras_vit.fine_tune(make_model(), train, still, folder=tmp_path / "states", verbose=0)
-    heads = [model.get_layer("head").weights for model in (found.model, probed.model)]
-    for received, expected in zip(*heads, strict=True):
-        np.testing.assert_allclose(received, expected, atol=1e-5)
-    monkeypatch.setattr("keras_vit.train.fit.start_head", None)  # a run that continues has its head
-    again = keras_vit.fine_tune(make_model(), train, still, folder=tmp_path / "states", verbose=0)
-    np.testing.assert_array_equal(*(x.model.get_layer("head").kernel for x in (found, again)))
-
-
-def test_a_class_with_one_image_starts_as_the_rarest(monkeypatch):
-    monkeypatch.setattr(probe, "STARTING_IMAGES", 20)
-    train = coloured(25, classes=2)  # ten of each are taken
-    labels = np.array([*train.labels[:24], 2])
-    images = dataclasses.replace(
-        train, rows=(train.rows[0], labels), class_names=("red", "green", "one", "none")
-    )
-    model = keras_vit.adapt_model(make_model(), 4)
-    probe.start_head(model, images, verbose=False)
-    kernel, bias = map(np.asarray, model.get_layer("head").weights)
-    assert np.abs(kernel[:, :2]).max(axis=0).all() and not kernel[:, 2:].any()
-    assert (bias[2:] == bias[:2].min()).all()
-    right = keras_vit.evaluate.predict_set(model, images).is_right
-    assert right[:24].all() and not right[24]
-
-
-def test_where_no_head_starts_from_a_probe(monkeypatch):
-    train = coloured(24)
-    with pytest.raises(ValueError, match="One dense head can start from a probe"):
-        keras_vit.fine_tune(make_model(distillation_token=True), train, RECIPE, verbose=0)
-    with pytest.raises(ValueError, match=r"two classes with two images or more. .* 1 such classes"):
-        keras_vit.fine_tune(make_model(), train.subset(np.arange(4)), RECIPE, verbose=0)
-    with pytest.raises(ValueError, match="`pretrain` keeps the head"):
-        keras_vit.pretrain(make_model(classes=3), train, RECIPE, verbose=0)
-    cluster = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}
-    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
-    with pytest.raises(ValueError, match="heads that differ in rounding"):
-        keras_vit.fine_tune(make_model(), train, RECIPE, verbose=0)
 
 
 def test_labels_that_are_not_classes_are_refused(tmp_path):
