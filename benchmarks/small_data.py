@@ -401,6 +401,32 @@ def tables(rows: list[dict]) -> list[list[str]]:
     return found
 
 
+def more_tables(rows: list[dict]) -> list[list[str]]:
+    """Other tasks than classes, and other image sizes and crops."""
+    tasks = {"multi_label": "several labels", "regression": "numbers"}
+    methods = [("full", "zeros"), ("lora", "zeros"), ("full", "probe")]
+    names = ["all weights, SGD from a head of zeros", METHODS["lora"], METHODS["full"]]
+    by_task = [f"| CIFAR-10, 25 a class, as | {' | '.join(tasks.values())} |", "rule"]
+    for name, key in zip(names, methods, strict=True):
+        own = [row for row in rows if (row["method"], row.get("initial_head")) == key]
+        cells = [
+            with_error([row["accuracy"] for row in own if row.get("task") == task])
+            for task in tasks
+        ]
+        by_task.append(f"| {name} | {' | '.join(cells)} |")
+    larger = ["| textile | accuracy | global | local | nominal | processor s | peak MB |", "rule"]
+    for row in rows:
+        if row["set"] == "textile":
+            low, high = (round(100 * share) for share in row.get("area_range", (0.25, 1.0)))
+            name = {"lora": "LoRA", "full": "all weights"}[row["method"]]
+            name += f", {row['steps']} steps, {row['pixels']} pixels, crops of {low} to {high} %"
+            cells = [f"{100 * row['accuracy']:.1f}"]
+            cells += [f"{100 * row['recall'][kind]:.0f}" for kind in ("global", "local", "nominal")]
+            cells += [f"{row[name]:,.0f}" for name in ("processor_s", "peak_mb")]
+            larger.append(f"| {name} | {' | '.join(cells)} |")
+    return [by_task, larger]
+
+
 def cost_row(words: str, rows: list[dict]) -> str:
     """Means over seeds of accuracy, recall of the worst class, time, memory and bytes."""
 
