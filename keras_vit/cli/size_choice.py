@@ -22,8 +22,10 @@ from keras_vit.progress import Progress
 from keras_vit.runtime.model import Model
 from keras_vit.runtime.processors import memory_bytes, runs_on_processors_alone
 from keras_vit.train.new_head import scope_of
+from keras_vit.train.probe import pooled
 from keras_vit.train.run_folder import read_config
 from keras_vit.train.sizing import FEW_IMAGES, plan_training
+from keras_vit.train.starting_head import can_start, explained_variance
 
 if TYPE_CHECKING:
     from keras_vit.data.image_set import ImageSet
@@ -46,10 +48,11 @@ def choose_size(
     What tells classes apart may be smaller than the checkpoint's own size shows, as small defects
     are. For the plan of few images that leaves the size open, ridge regression on features of the
     frozen network is cross-validated at the checkpoint's size and at 1.75 times of it, on up to
-    300 images, in a tenth of the time limit. The larger size must be 5 points better. It is not
-    tried with images of fewer pixels than the checkpoint's size, where enlarging shows nothing new,
-    nor where the settings name the head or all weights. Where the memory of this machine, or 16 GiB
-    of an accelerator, is too small for it, the plan says so.
+    300 images, in a tenth of the time limit. The larger size must be 5 points better: in accuracy,
+    of several labels or numbers in the variance that it explains. It is not tried with images of
+    fewer pixels than the checkpoint's size, where enlarging shows nothing new, nor where the
+    settings name the head or all weights. Where the memory of this machine, or 16 GiB of an
+    accelerator, is too small for it, the plan says so.
 
     At the larger size low-rank updates are trained: all weights need more time and memory, and lost
     a class of textile (docs/few-labels.md).
@@ -89,7 +92,7 @@ def choose_size(
     if before.get("source", "").startswith(recipe.source):
         kept = before["image_size"] or size
         return (at(kept), built(kept)) if kept > size else (plan, model)
-    if images.task != "single_label" or _smaller_side(images) < size:
+    if _smaller_side(images) < size:
         return plan, model
     try:
         wide = built(larger)
@@ -101,13 +104,13 @@ def choose_size(
         return plan, model
     task = f"image size: a probe of {sample.num_images} images at {size} and {larger} pixels"
     with Progress(task, 2, "sizes", verbose) as progress:
-        small = _accuracy(model, sample)
+        small = _score(model, sample)
         progress.update(1)
-        large = _accuracy(wide, sample)
-    probe = (
-        f"a probe of {sample.num_images} images is right on {large:.0%} at {larger} pixels, on "
-        f"{small:.0%} at {size}"
-    )
+        large = _score(wide, sample)
+    shares = f"{large:.0%} at {larger} pixels, {small:.0%} at {size}"
+    probe = f"a probe of {sample.num_images} images is right on {shares}"
+    if images.task != "single_label":
+        probe = f"of the variance a probe of {sample.num_images} images explains {shares}"
     if large < small + _GAIN:
         return _noted(plan, f"; {size} pixels, because {probe}"), model
     needed = _training_bytes(wide, recipe.batch_size)
@@ -166,21 +169,29 @@ def _seconds(model: Model) -> float:
 
 
 def _sample(images: ImageSet, count: int, seed: int) -> ImageSet | None:
-    """Images of all classes that have two or more among so many; `None` if these are too few."""
+    """So many images, of all classes that have two or more; `None` if these are too few."""
+    if count < _FEWEST:
+        return None
     if count < images.num_images:
-        _, images = images.split(count, seed) if count else (None, images)
+        _, images = images.split(count, seed)
+    if images.task != "single_label":
+        return images if images.num_images >= _FEWEST and can_start(images) else None
     labels = np.asarray(images.labels)
     kept = np.flatnonzero(np.bincount(labels)[labels] > 1)
-    if count < _FEWEST or len(kept) < max(_FEWEST, 3 * len(np.unique(labels))):
+    if len(kept) < max(_FEWEST, 3 * len(np.unique(labels))):
         return None
     return images.subset(kept)
 
 
-def _accuracy(model: Model, images: ImageSet) -> float:
-    """Accuracy of ridge regression on the features of a model, by cross-validation."""
+def _score(model: Model, images: ImageSet) -> float:
+    """What ridge regression on the features of a model reaches in cross-validation.
+
+    Accuracy of classes; of several labels and numbers the variance that is explained.
+    """
     with tempfile.TemporaryDirectory() as folder:
         features = store_features(model, images, folder)
-        x = np.asarray(features.values, "float32")
+        x = pooled(features)
+    if images.task != "single_label":
+        return explained_variance(x, images)
     present, labels = np.unique(features.labels, return_inverse=True)
-    x = x.reshape(len(x), -1, x.shape[-1]).mean(axis=1)
     return max(cross_validate("ridge", x, labels, len(present)).values())

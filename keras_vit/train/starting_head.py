@@ -30,6 +30,7 @@ _STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0, 10.0)  # of `C`: with less, a head would be
 _RIDGES = tuple(10.0**power for power in range(6))
 
 _Path = Callable[[np.ndarray, np.ndarray, Sequence[float]], Iterator[tuple[np.ndarray, np.ndarray]]]
+_Loss = Callable[[np.ndarray, np.ndarray], np.ndarray]  # of each target
 
 
 def start_head(model: Model, images: ImageSet, seed: int = 0, verbose: bool | int = True) -> None:
@@ -94,10 +95,28 @@ def start_head(model: Model, images: ImageSet, seed: int = 0, verbose: bool | in
             )
             kernel[:, outputs], bias[outputs] = fitted
     else:
-        mean, stddev = y.mean(axis=0), np.maximum(y.std(axis=0), 1e-30)
-        fitted = _best_fit(_ridge_path, _RIDGES, _squares, x, (y - mean) / stddev, seed, verbose)
+        y, mean, stddev = _standardized(y)
+        fitted = _best_fit(_ridge_path, _RIDGES, _squares, x, y, seed, verbose)
         kernel, bias = fitted[0] * stddev, fitted[1] * stddev + mean
     head.set_weights([kernel, bias])
+
+
+def explained_variance(features: np.ndarray, images: ImageSet, seed: int = 0) -> float:
+    """How much of the variance of labels or numbers features explain, by cross-validation.
+
+    Args:
+        features: Features of the images, of shape `(n, D)`.
+        images: Images with several labels or numbers.
+        seed: Seed of the parts.
+
+    Returns:
+        R2 of ridge regression in [0, 1], the mean over targets, each with its best strength;
+        without labels that fewer than two images have or lack.
+    """
+    y, _, _ = _standardized(np.asarray(images.labels)[:, _startable(images)])
+    x = features.astype("float64")
+    losses = _losses(_ridge_path, _RIDGES, _squares, x, y, seed, False).min(axis=0)
+    return float(np.maximum(0, 1 - losses / len(y)).mean())
 
 
 def can_start(images: ImageSet) -> bool:
@@ -118,6 +137,11 @@ def _startable(images: ImageSet) -> np.ndarray:
     return np.flatnonzero(np.minimum(counts, len(labels) - counts) > 1)
 
 
+def _standardized(y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    mean, stddev = y.mean(axis=0), np.maximum(y.std(axis=0), 1e-30)
+    return (y - mean) / stddev, mean, stddev
+
+
 def _alike(images: ImageSet, seed: int) -> np.ndarray:
     """Positions of as many images of every class."""
     labels, most = np.asarray(images.labels), max(2, STARTING_IMAGES // images.num_classes)
@@ -128,31 +152,45 @@ def _alike(images: ImageSet, seed: int) -> np.ndarray:
 def _best_fit(
     path: _Path,
     strengths: Sequence[float],
-    loss: Callable[[np.ndarray, np.ndarray], float],
+    loss: _Loss,
     x: np.ndarray,
     y: np.ndarray,
     seed: int,
     verbose: bool | int,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Kernel and bias with the strength whose loss is the smallest in cross-validation."""
+    losses = _losses(path, strengths, loss, x, y, seed, verbose).sum(axis=1)
+    return next(path(x, y, [strengths[int(np.argmin(losses))]]))
+
+
+def _losses(
+    path: _Path,
+    strengths: Sequence[float],
+    loss: _Loss,
+    x: np.ndarray,
+    y: np.ndarray,
+    seed: int,
+    verbose: bool | int,
+) -> np.ndarray:
+    """The loss of each strength and target, summed over the images that were held out."""
     folds = min(_FOLDS, len(x))
     numbers = np.random.default_rng(seed).permutation(len(x)) % folds
-    losses = np.zeros(len(strengths))
-    with Progress("the head at the beginning", folds + 1, "folds", verbose) as progress:
+    losses = np.zeros((len(strengths), y.shape[1]))
+    with Progress("the head at the beginning", folds, "folds", verbose) as progress:
         for number in range(folds):
             out = numbers == number
             for index, (kernel, bias) in enumerate(path(x[~out], y[~out], strengths)):
                 losses[index] += loss(x[out] @ kernel + bias, y[out])
             progress.update(number + 1)
-        return next(path(x, y, [strengths[int(np.argmin(losses))]]))
+    return losses
 
 
-def _log_loss(logits: np.ndarray, labels: np.ndarray) -> float:
-    return float((np.logaddexp(0, logits) - labels * logits).sum())
+def _log_loss(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    return (np.logaddexp(0, logits) - labels * logits).sum(axis=0)
 
 
-def _squares(values: np.ndarray, targets: np.ndarray) -> float:
-    return float(((values - targets) ** 2).sum())
+def _squares(values: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    return ((values - targets) ** 2).sum(axis=0)
 
 
 def _logistic_path(
