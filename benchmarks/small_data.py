@@ -232,24 +232,34 @@ def as_vectors(images, task: str):
 
 def run_command(job: dict, images, seed: int):
     """The model of `keras-vit train` without other flags, and what the command chose."""
+    import csv
     import shutil
+
+    import numpy as np
 
     from keras_vit.cli.main import main
     from keras_vit.train.keras_files import load_keras_file
 
     folder = job["work"] / f"{job['set']}-command"  # the run, with its result page
     shutil.rmtree(folder, ignore_errors=True)
+    is_class = images.task == "single_label"
+    rows, words = [["file", *images.class_names]], ["--data", folder / "images"]
     for file, label in zip(images.file_names(), images.labels, strict=True):
-        target = folder / "images" / images.class_names[label]
+        target = folder / "images" / images.class_names[label if is_class else label.argmax()]
         target.mkdir(parents=True, exist_ok=True)
-        shutil.copy(file, target)
-    words = ["--data", folder / "images", "--model", job["network"], "--output", folder / "run"]
+        rows.append([shutil.copy(file, target), *np.atleast_1d(label)])
+    if not is_class:
+        with open(folder / "labels.csv", "w", newline="") as table:
+            csv.writer(table).writerows(rows)
+        words = ["--data", folder / "labels.csv", "--task", images.task]
+    words += ["--model", job["network"], "--output", folder / "run"]
     if main(["train", *map(str, words), "--seed", str(seed)]):
         raise RuntimeError("`keras-vit train` failed.")
     plan = json.loads((folder / "run/config.json").read_text())["plan"]
     model = load_keras_file(folder / "run/best.keras")
     names = ("source", "steps", "optimizer", "learning_rate")
-    return model, {**{name: plan[name] for name in names}, "pixels": model.input_shape[1]}
+    facts = {"pixels": model.input_shape[1], "task": images.task}
+    return model, {**{name: plan[name] for name in names}, **facts}
 
 
 def recipe_of(job: dict, num_images: int):
@@ -407,8 +417,9 @@ def more_tables(rows: list[dict]) -> list[list[str]]:
     methods = [("full", "zeros"), ("lora", "zeros"), ("full", "probe")]
     names = ["all weights, SGD from a head of zeros", METHODS["lora"], METHODS["full"]]
     by_task = [f"| CIFAR-10, 25 a class, as | {' | '.join(tasks.values())} |", "rule"]
+    cifar = [row for row in rows if (row["set"], row["per_class"]) == ("cifar10", 25)]
     for name, key in zip(names, methods, strict=True):
-        own = [row for row in rows if (row["method"], row.get("initial_head")) == key]
+        own = [row for row in cifar if (row["method"], row.get("initial_head")) == key]
         cells = [
             with_error([row["accuracy"] for row in own if row.get("task") == task])
             for task in tasks

@@ -17,6 +17,7 @@ from keras_vit.cli.settings import Settings
 from keras_vit.config import ViTConfig
 from keras_vit.evaluate.compute import training_memory
 from keras_vit.evaluate.feature_store import store_features
+from keras_vit.evaluate.linear_fits import explained_variance
 from keras_vit.evaluate.probes import cross_validate
 from keras_vit.progress import Progress
 from keras_vit.runtime.model import Model
@@ -25,7 +26,7 @@ from keras_vit.train.new_head import scope_of
 from keras_vit.train.probe import pooled
 from keras_vit.train.run_folder import read_config
 from keras_vit.train.sizing import FEW_IMAGES, plan_training
-from keras_vit.train.starting_head import can_start, explained_variance
+from keras_vit.train.starting_head import can_start
 
 if TYPE_CHECKING:
     from keras_vit.data.image_set import ImageSet
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
 _RANK = 8  # of low-rank updates at the larger size
 _LARGER = 1.75  # of the height and width, such as 392 pixels for 224
 _MOST, _FEWEST = 300, 30  # images of the probe
-_GAIN = 0.05  # of the accuracy, for which three times the time is worth while
+_GAIN = (
+    0.05  # of the accuracy or the explained variance, for which three times the time is worth while
+)
 _SHARE = 0.1  # of the time limit, for the features of both sizes
 _ACCELERATOR = 16 * 2**30  # bytes; TensorFlow does not say how many an accelerator has
 _TIMED = 4  # images
@@ -49,9 +52,9 @@ def choose_size(
     are. For the plan of few images that leaves the size open, ridge regression on features of the
     frozen network is cross-validated at the checkpoint's size and at 1.75 times of it, on up to
     300 images, in a tenth of the time limit. The larger size must be 5 points better: in accuracy,
-    of several labels or numbers in the variance that it explains. It is not tried with images of
-    fewer pixels than the checkpoint's size, where enlarging shows nothing new, nor where the
-    settings name the head or all weights. Where the memory of this machine, or 16 GiB of an
+    or, for several labels and numbers, in the variance that is explained. It is not tried with
+    images of fewer pixels than the checkpoint's size, where enlarging shows nothing new, nor where
+    the settings name the head or all weights. Where the memory of this machine, or 16 GiB of an
     accelerator, is too small for it, the plan says so.
 
     At the larger size low-rank updates are trained: all weights need more time and memory, and lost
@@ -107,10 +110,13 @@ def choose_size(
         small = _score(model, sample)
         progress.update(1)
         large = _score(wide, sample)
-    shares = f"{large:.0%} at {larger} pixels, {small:.0%} at {size}"
-    probe = f"a probe of {sample.num_images} images is right on {shares}"
+    does, of = "is right on", ""
     if images.task != "single_label":
-        probe = f"of the variance a probe of {sample.num_images} images explains {shares}"
+        does, of = "explains", " of the variance"
+    probe = (
+        f"a probe of {sample.num_images} images {does} {large:.0%}{of} at {larger} pixels, "
+        f"{small:.0%} at {size}"
+    )
     if large < small + _GAIN:
         return _noted(plan, f"; {size} pixels, because {probe}"), model
     needed = _training_bytes(wide, recipe.batch_size)
@@ -192,6 +198,6 @@ def _score(model: Model, images: ImageSet) -> float:
         features = store_features(model, images, folder)
         x = pooled(features)
     if images.task != "single_label":
-        return explained_variance(x, images)
+        return explained_variance(x, np.asarray(images.labels))
     present, labels = np.unique(features.labels, return_inverse=True)
     return max(cross_validate("ridge", x, labels, len(present)).values())

@@ -1,4 +1,4 @@
-"""Logistic regression with an L2 penalty, multinomial or of several labels, by penalty.
+"""Logistic regression with an L2 penalty, of classes or several labels, along penalties.
 
 Newton's method: each step is solved by conjugate gradients, which are preconditioned by one matrix
 of features that all classes share. A fit starts at the solution of the penalty before. Steps are

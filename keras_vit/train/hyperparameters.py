@@ -109,8 +109,8 @@ class Recipe:
     head_bias: float = described(0.0, "Initial value of the head's bias.")
     initial_head: str = described(
         "zeros",
-        '`"zeros"`, or `"probe"`: `fine_tune` starts from a head that it fitted to features of up '
-        "to 1,000 training images, so that first steps keep what the model has learnt "
+        '`"zeros"`, or `"probe"`: `fine_tune` starts from a head that it fitted to features of '
+        "about 1,000 training images, so that first steps keep what the model has learnt "
         "(https://arxiv.org/abs/2202.10054).",
     )
     learning_rates: tuple[float, ...] = described(

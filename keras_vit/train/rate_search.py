@@ -75,7 +75,8 @@ def search_learning_rate(
         A `LearningRateSearch`.
 
     Raises:
-        ValueError: If the loss never fell, or the rates or steps are out of range.
+        ValueError: If the loss never fell, the rates or steps are out of range, or a model for
+            regression does not end in a dense layer with a bias.
     """
     check_types(model, recipe, images=images)
     before = [keras.ops.convert_to_numpy(variable) for variable in model.variables]
@@ -85,6 +86,7 @@ def search_learning_rate(
             f"{lowest}, {highest} and {steps}."
         )
     growth = (highest / lowest) ** (1 / (steps - 1))
+    standardize_head(model, recipe, images)
     with scope_of(model):
         scheduled = recipe.replace(averaging=None).build_optimizer(images.num_images)
         fields = {**scheduled.get_config(), "learning_rate": lowest}
@@ -92,7 +94,6 @@ def search_learning_rate(
         plan = Epochs(1, steps, -(-steps * recipe.batch_size // images.num_images))
         batches = training_batches(model, images, recipe, plan, (recipe.augmentation, seed))
     rising = _RisingRate(lowest, growth)
-    standardize_head(model, recipe, images)
     try:
         model.fit(batches, epochs=1, callbacks=[rising], shuffle=False, verbose=0)
     finally:

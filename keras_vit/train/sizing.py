@@ -118,7 +118,9 @@ def plan_training(
         class_sizes: Training images of every class, where they are known.
         lora_rank: Rank of low-rank updates of a trained model; 0 trains all of it. Updates take
             AdamW with a rate of 1e-3 and a head of zeros: SGD moves them too little from theirs.
-        initial_head: That of a trained model, see `Recipe`; `None` chooses.
+        initial_head: That of a trained model, see `Recipe`; `None` takes `"probe"` where all of it
+            is trained. Several workers, a model with two heads and images whose labels are not
+            known before they are read need `"zeros"`.
 
     Returns:
         A `TrainingPlan`.

@@ -72,7 +72,7 @@ def test_labels_and_numbers_choose_a_size_as_well(place, task):
     plan, larger, model = chosen(**flags)
     assert larger.recipe.image_size == 24 and model.input_shape == (None, 24, 24, 3)
     said = larger.recipe.source.removeprefix(plan.recipe.source)
-    assert "of the variance a probe of 32 images explains 49% at 24 pixels, 0% at 16" in said
+    assert "a probe of 32 images explains 49% of the variance at 24 pixels, 0% at 16" in said
 
 
 def test_a_larger_size_that_is_no_better_is_not_taken(place, monkeypatch):

@@ -53,7 +53,9 @@ def test_where_no_head_starts_from_a_probe(monkeypatch):
     train = coloured(24)
     with pytest.raises(ValueError, match="One dense head can start from a probe"):
         keras_vit.fine_tune(make_model(distillation_token=True), train, RECIPE, verbose=0)
-    with pytest.raises(ValueError, match="known labels: classes, of which two have two images"):
+    with pytest.raises(
+        ValueError, match="labels are known: at least two classes with two images each"
+    ):
         keras_vit.fine_tune(make_model(), train.subset(np.arange(4)), RECIPE, verbose=0)
     with pytest.raises(ValueError, match="loss 'softmax' is not for task='regression'"):
         keras_vit.fine_tune(make_model(), vectors("regression"), RECIPE)
@@ -98,6 +100,31 @@ def test_several_labels_start_from_a_regression_each():
     model.get_layer("block_0").trainable_variables[0].assign_add([np.nan] * 32)
     with pytest.raises(ValueError, match="Features must be finite"):
         start_head(model, images, verbose=False)
+
+
+def test_a_rare_label_is_among_the_images_of_the_probe(monkeypatch):
+    monkeypatch.setattr("keras_vit.train.starting_head.STARTING_IMAGES", 12)
+    images = coloured(60)
+    labels = np.stack([images.labels == 0, np.arange(60) % 30 == 1], axis=1).astype("float16")
+    images = dataclasses.replace(
+        images, rows=(images.rows[0], labels), class_names=("often", "rare"), task="multi_label"
+    )
+    for seed in range(3):
+        model = keras_vit.adapt_model(make_model(), 2)
+        start_head(model, images, seed, verbose=False)
+        kernel = model.get_layer("head").kernel.numpy()
+        assert np.abs(kernel).max(axis=0).min() > 1e-3
+        outputs = predict_targets(model, images).outputs.mean(axis=0)
+        np.testing.assert_allclose(outputs, [1 / 3, 2 / 60], atol=0.06)  # not those of the 12
+
+
+def test_numbers_that_are_constant_where_they_are_drawn_start_from_zeros(monkeypatch):
+    monkeypatch.setattr("keras_vit.train.starting_head.STARTING_IMAGES", 4)
+    images, drawn = vectors("regression"), np.random.default_rng(0).permutation(48)[:4]
+    targets = np.full((48, 2), 100.0)
+    targets[np.setdiff1d(np.arange(48), drawn)[0]] = 90.0
+    model = started(dataclasses.replace(images, rows=(images.rows[0], targets)), "huber")
+    assert abs(predict_targets(model, images).outputs - targets.mean()).max() < 1e-3
 
 
 def test_numbers_start_from_a_ridge_regression_in_their_units():
