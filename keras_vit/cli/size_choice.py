@@ -18,7 +18,7 @@ from keras_vit.config import ViTConfig
 from keras_vit.evaluate.compute import training_memory
 from keras_vit.evaluate.feature_store import store_features
 from keras_vit.evaluate.linear_fits import explained_variance
-from keras_vit.evaluate.probes import cross_validate
+from keras_vit.evaluate.probes import check_finite, cross_validate
 from keras_vit.progress import Progress
 from keras_vit.runtime.model import Model
 from keras_vit.runtime.processors import memory_bytes, runs_on_processors_alone
@@ -34,9 +34,7 @@ if TYPE_CHECKING:
 _RANK = 8  # of low-rank updates at the larger size
 _LARGER = 1.75  # of the height and width, such as 392 pixels for 224
 _MOST, _FEWEST = 300, 30  # images of the probe
-_GAIN = (
-    0.05  # of the accuracy or the explained variance, for which three times the time is worth while
-)
+_GAIN = 0.05  # of accuracy or explained variance, for which three times the time is worth while
 _SHARE = 0.1  # of the time limit, for the features of both sizes
 _ACCELERATOR = 16 * 2**30  # bytes; TensorFlow does not say how many an accelerator has
 _TIMED = 4  # images
@@ -197,6 +195,7 @@ def _score(model: Model, images: ImageSet) -> float:
     with tempfile.TemporaryDirectory() as folder:
         features = store_features(model, images, folder)
         x = pooled(features)
+    check_finite(x)
     if images.task != "single_label":
         return explained_variance(x, np.asarray(images.labels))
     present, labels = np.unique(features.labels, return_inverse=True)
