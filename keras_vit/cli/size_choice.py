@@ -73,7 +73,7 @@ def choose_size(
     can = recipe.lora_rank or (recipe.initial_head == "probe" and not asked)
     is_few = images.num_images < FEW_IMAGES
     is_open = run.recipe == AUTO and recipe.image_size is None and is_few and can
-    if larger is None or run.minutes is None or not is_open or images.labels is None:
+    if larger is None or run.minutes is None or not is_open:
         return plan, model
     size = model.input_shape[1]
 
@@ -93,6 +93,8 @@ def choose_size(
     if before.get("source", "").startswith(recipe.source):
         kept = before["image_size"] or size
         return (at(kept), built(kept)) if kept > size else (plan, model)
+    if images.labels is None:  # images that are read one after the other
+        images = images.in_memory(_MOST, run.seed)
     if _smaller_side(images) < size:
         return plan, model
     try:

@@ -27,6 +27,8 @@ from keras_vit.data.labelled_set import (
 from keras_vit.data.shards import Shards, read_part
 from keras_vit.errors import printable
 
+_DRAWN_BUFFER = 5_000  # images of which `in_memory` draws one, of records
+
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class ImageSet(LabelledSet):
@@ -157,22 +159,40 @@ class ImageSet(LabelledSet):
         weights = self.class_weights()
         return dataclasses.replace(self, weights=weights[self.labels])
 
-    def in_memory(self) -> ImageSet:
-        """Reads all images into memory, in their stored form: JPEGs stay JPEGs."""
-        images, labels = [], []
+    def in_memory(self, count: int | None = None, seed: int = 0) -> ImageSet:
+        """Reads images into memory, in their stored form: JPEGs stay JPEGs.
+
+        Args:
+            count: How many, drawn at random; `None` takes all in the stored order.
+            seed: Seed of the choice.
+
+        Raises:
+            ValueError: If the images are stored as pixels and differ in size, unless they have 8
+                bits and one or three channels, which are kept as PNG; or labels are out of range.
+        """
+        images, labels, drawn = [], [], self
         pairs = self.read((0, self.num_images), None, 0)
-        pairs = pairs.map(lambda item, label: (self.load(item), label), tf.data.AUTOTUNE)
+        if count is not None and count < self.num_images:
+            drawn = dataclasses.replace(self, weights=None)
+            pairs = drawn.read((0, self.num_images), seed, _DRAWN_BUFFER).take(count)
+        load = self.load if self.records is not None else _as_it_is  # records hold the images
+        if self.records is None:
+            pairs = pairs.map(lambda item, label: (self.load(item), label), tf.data.AUTOTUNE)
         for image, label in pairs.as_numpy_iterator():
             images.append(image)
             labels.append(label)
         if not isinstance(images[0], bytes) and len({image.shape for image in images}) > 1:
-            raise ValueError(
-                f"The images of {self.name} are stored as pixels and differ in size, so they make "
-                "no array. Store them encoded, or let `tf.data` cache them."
-            )
+            if load is not _as_it_is or any(not _is_png(image) for image in images):
+                raise ValueError(
+                    f"The images of {self.name} are stored as pixels and differ in size, so they "
+                    "make no array. Store them encoded, or let `tf.data` cache them."
+                )
+            images = [tf.io.encode_png(image).numpy() for image in images]
         kept = np.asarray(images, object if isinstance(images[0], bytes) else None)
-        rows, load = (kept, np.asarray(labels)), _as_it_is
-        return dataclasses.replace(self, rows=rows, load=load, records=None, shards=None)
+        rows = kept, np.asarray(labels)
+        if self.task == "single_label":
+            check_labels(rows[1], self.num_classes, self.name)
+        return dataclasses.replace(drawn, rows=rows, load=load, records=None, shards=None)
 
 
 def read_arrays(
@@ -304,6 +324,11 @@ def check_same_classes(
         "classes. Read the images with the class names of the training images: "
         "`read_folder(folder, class_names=training.class_names)`."
     )
+
+
+def _is_png(pixels: np.ndarray) -> bool:
+    """Whether a PNG holds these pixels as they are."""
+    return pixels.dtype == "uint8" and pixels.ndim == 3 and pixels.shape[-1] in (1, 3)
 
 
 def _int_label(image: Any, label: Any) -> tuple[Any, Any]:

@@ -119,8 +119,7 @@ def plan_training(
         lora_rank: Rank of low-rank updates of a trained model; 0 trains all of it. Updates take
             AdamW with a rate of 1e-3 and a head of zeros: SGD moves them too little from theirs.
         initial_head: That of a trained model, see `Recipe`; `None` takes `"probe"` where all of it
-            is trained. Several workers, a model with two heads and images whose labels are not
-            known before they are read need `"zeros"`.
+            is trained. Several workers and a model with two heads need `"zeros"`.
 
     Returns:
         A `TrainingPlan`.

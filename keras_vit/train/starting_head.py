@@ -19,9 +19,10 @@ if TYPE_CHECKING:  # reading images needs TensorFlow
     from keras_vit.data.image_set import ImageSet
 
 STARTING_IMAGES = 1_000  # that a head starts from
+_READ = 4  # images a class of records at least, of which nine of ten classes have two or more
 NEEDED = (
-    "a model with one head, and images whose labels are known: at least two classes with two "
-    "images each, one label that two images have and two lack, or two images with numbers"
+    "a model with one head, and images of at least two classes with two images each, one label "
+    "that two images have and two lack, or two images with numbers"
 )
 _INSTEAD = 'the recipe of `plan_training(..., initial_head="zeros")`'
 
@@ -40,7 +41,7 @@ def start_head(model: Model, images: ImageSet, seed: int = 0, verbose: bool | in
 
     Args:
         model: A model with one head, which is changed.
-        images: Images whose labels are known.
+        images: Images. Of those that are read one after the other, about 1,000 are read.
         seed: Seed of the choice of images and of the cross-validation.
         verbose: As for `fit_probe`.
 
@@ -60,6 +61,8 @@ def start_head(model: Model, images: ImageSet, seed: int = 0, verbose: bool | in
             "One dense head can start from a probe. Received: a model that ends in "
             f"{head.name!r}. Take {_INSTEAD}."
         )
+    if images.labels is None:  # images that are read one after the other
+        images = images.in_memory(max(STARTING_IMAGES, _READ * images.num_classes), seed)
     if not can_start(images):
         raise ValueError(
             f"A head from a probe needs {NEEDED}. Received: {images.name}, "
@@ -74,9 +77,9 @@ def start_head(model: Model, images: ImageSet, seed: int = 0, verbose: bool | in
 
 
 def can_start(images: ImageSet) -> bool:
-    """Whether `start_head` can fit a head to these images."""
+    """Whether `start_head` can fit a head to these images, as far as their labels are known."""
     if images.labels is None or images.num_images < 2:
-        return False
+        return images.num_images > 1
     return len(_find_outputs(images)) > (images.task == "single_label")
 
 

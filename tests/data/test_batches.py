@@ -156,6 +156,34 @@ def test_images_in_memory_are_the_same(folder, tmp_path):
             np.testing.assert_array_equal(first[1], second[1])
 
 
+def test_some_images_are_drawn_into_memory(images, tmp_path):
+    for chosen in (images, record_images(tmp_path)):
+        kept = [chosen.in_memory(5, seed) for seed in (0, 0, 1)]
+        drawn = [each.labels.tolist() for each in kept]
+        assert drawn[0] == drawn[1] != drawn[2] and len(set(drawn[0])) == 5
+        assert [int(label) for _, label in kept[0].read((0, 5), None, 0)] == drawn[0]
+
+
+@pytest.mark.parametrize("channels", [3, 2])
+def test_pixels_of_unequal_size_are_kept_as_png(images, channels):
+    sizes = [(4, 5, channels), (6, 2, channels)]
+    pixels = [np.arange(np.prod(size), dtype="uint8").reshape(size) for size in sizes]
+
+    def read(*_):
+        spec = tf.TensorSpec((None, None, channels), tf.uint8), tf.TensorSpec((), tf.int64)
+        return tf.data.Dataset.from_generator(
+            lambda: ((x, i) for i, x in enumerate(pixels)), output_signature=spec
+        )
+
+    records = dataclasses.replace(images, rows=(np.arange(2),), records=read)
+    if channels == 2:
+        with pytest.raises(ValueError, match="are stored as pixels and differ in size"):
+            records.in_memory()
+        return
+    for (png, _), expected in zip(records.in_memory().read((0, 2), None, 0), pixels, strict=True):
+        np.testing.assert_array_equal(tf.io.decode_png(png), expected)
+
+
 def test_held_out_images_are_no_longer_there(images, tmp_path):
     for chosen, spread in ((images, [0, 3, 7]), (record_images(tmp_path), [0, 6, 3])):
         assert [int(label) for _, label in chosen.spread(3)] == spread

@@ -7,6 +7,7 @@ import json
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import keras_vit
 from keras_vit.evaluate.targets import predict_targets
@@ -53,9 +54,7 @@ def test_where_no_head_starts_from_a_probe(monkeypatch):
     train = coloured(24)
     with pytest.raises(ValueError, match="One dense head can start from a probe"):
         keras_vit.fine_tune(make_model(distillation_token=True), train, RECIPE, verbose=0)
-    with pytest.raises(
-        ValueError, match="labels are known: at least two classes with two images each"
-    ):
+    with pytest.raises(ValueError, match="at least two classes with two images each"):
         keras_vit.fine_tune(make_model(), train.subset(np.arange(4)), RECIPE, verbose=0)
     with pytest.raises(ValueError, match="loss 'softmax' is not for task='regression'"):
         keras_vit.fine_tune(make_model(), vectors("regression"), RECIPE)
@@ -116,6 +115,30 @@ def test_a_rare_label_is_among_the_images_of_the_probe(monkeypatch):
         assert np.abs(kernel).max(axis=0).min() > 1e-3
         outputs = predict_targets(model, images).outputs.mean(axis=0)
         np.testing.assert_allclose(outputs, [1 / 3, 2 / 60], atol=0.06)  # not those of the 12
+
+
+def test_images_of_records_are_read_first(monkeypatch):
+    images, heads = coloured(24), []
+
+    def read(among, part, number, buffer):
+        rows = tf.data.Dataset.from_tensor_slices(images.rows)
+        rows = rows if number is None else rows.shuffle(buffer, number)
+        return rows.skip(part[0]).take(part[1] - part[0])
+
+    records = dataclasses.replace(images, rows=(np.arange(24),), records=read)
+    assert records.labels is None and can_start(records)
+    for each in (images, records):
+        model = keras_vit.adapt_model(make_model(), 3)
+        start_head(model, each, verbose=False)
+        heads.append(model.get_layer("head").get_weights())
+    for one, other in zip(*heads, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+    monkeypatch.setattr("keras_vit.train.starting_head.STARTING_IMAGES", 12)
+    start_head(model, records, verbose=False)
+    assert keras_vit.evaluate.predict_set(model, images).is_right.sum() > 20
+    wrong = dataclasses.replace(records, class_names=("red", "green"))
+    with pytest.raises(ValueError, match="Labels must be from 0 to 1"):
+        start_head(keras_vit.adapt_model(make_model(), 2), wrong, verbose=False)
 
 
 def test_numbers_that_are_constant_where_they_are_drawn_start_from_zeros(monkeypatch):
