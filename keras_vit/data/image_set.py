@@ -27,8 +27,6 @@ from keras_vit.data.labelled_set import (
 from keras_vit.data.shards import Shards, read_part
 from keras_vit.errors import printable
 
-_DRAWN_BUFFER = 5_000  # images of which `in_memory` draws one, of records
-
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class ImageSet(LabelledSet):
@@ -163,7 +161,8 @@ class ImageSet(LabelledSet):
         """Reads images into memory, in their stored form: JPEGs stay JPEGs.
 
         Args:
-            count: How many, drawn at random; `None` takes all in the stored order.
+            count: How many, drawn at random, of records from the buffer that training shuffles;
+                `None` takes all in the stored order.
             seed: Seed of the choice.
 
         Raises:
@@ -174,7 +173,7 @@ class ImageSet(LabelledSet):
         pairs = self.read((0, self.num_images), None, 0)
         if count is not None and count < self.num_images:
             drawn = dataclasses.replace(self, weights=None)
-            pairs = drawn.read((0, self.num_images), seed, _DRAWN_BUFFER).take(count)
+            pairs = drawn.read((0, self.num_images), seed, 0).take(count)  # as in training
         load = self.load if self.records is not None else _as_it_is  # records hold the images
         if self.records is None:
             pairs = pairs.map(lambda item, label: (self.load(item), label), tf.data.AUTOTUNE)

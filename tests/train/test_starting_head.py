@@ -122,7 +122,7 @@ def test_images_of_records_are_read_first(monkeypatch):
 
     def read(among, part, number, buffer):
         rows = tf.data.Dataset.from_tensor_slices(images.rows)
-        rows = rows if number is None else rows.shuffle(buffer, number)
+        rows = rows if number is None else rows.shuffle(buffer or 24, number)
         return rows.skip(part[0]).take(part[1] - part[0])
 
     records = dataclasses.replace(images, rows=(np.arange(24),), records=read)
