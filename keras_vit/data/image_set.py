@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.checks import check_choice
+from keras_vit.checks import check_choice, check_positive
 from keras_vit.config import TASKS
 from keras_vit.data.array_checks import check_labels, check_values, check_vectors
 from keras_vit.data.labelled_set import (
@@ -167,21 +167,22 @@ class ImageSet(LabelledSet):
 
         Raises:
             ValueError: If the images are stored as pixels and differ in size, unless they have 8
-                bits and one or three channels, which are kept as PNG; or labels are out of range.
+                bits and one or three channels, which are kept as PNG; or labels are out of range,
+                or `count` is not a positive integer.
         """
+        if count is not None:
+            check_positive("count", count)
         images, labels, drawn = [], [], self
         pairs = self.read((0, self.num_images), None, 0)
         if count is not None and count < self.num_images:
             drawn = dataclasses.replace(self, weights=None)
             pairs = drawn.read((0, self.num_images), seed, 0).take(count)  # as in training
-        load = self.load if self.records is not None else _as_it_is  # records hold the images
-        if self.records is None:
-            pairs = pairs.map(lambda item, label: (self.load(item), label), tf.data.AUTOTUNE)
+        pairs = pairs.map(lambda item, label: (self.load(item), label), tf.data.AUTOTUNE)
         for image, label in pairs.as_numpy_iterator():
             images.append(image)
             labels.append(label)
         if not isinstance(images[0], bytes) and len({image.shape for image in images}) > 1:
-            if load is not _as_it_is or any(not _is_png(image) for image in images):
+            if any(not _is_png(image) for image in images):
                 raise ValueError(
                     f"The images of {self.name} are stored as pixels and differ in size, so they "
                     "make no array. Store them encoded, or let `tf.data` cache them."
@@ -191,7 +192,7 @@ class ImageSet(LabelledSet):
         rows = kept, np.asarray(labels)
         if self.task == "single_label":
             check_labels(rows[1], self.num_classes, self.name)
-        return dataclasses.replace(drawn, rows=rows, load=load, records=None, shards=None)
+        return dataclasses.replace(drawn, rows=rows, load=_as_it_is, records=None, shards=None)
 
 
 def read_arrays(

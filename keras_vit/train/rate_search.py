@@ -86,15 +86,15 @@ def search_learning_rate(
             f"{lowest}, {highest} and {steps}."
         )
     growth = (highest / lowest) ** (1 / (steps - 1))
-    standardize_head(model, recipe, images)
-    with scope_of(model):
-        scheduled = recipe.replace(averaging=None).build_optimizer(images.num_images)
-        fields = {**scheduled.get_config(), "learning_rate": lowest}
-        model.compile(type(scheduled).from_config(fields), build_loss(recipe, images))
-        plan = Epochs(1, steps, -(-steps * recipe.batch_size // images.num_images))
-        batches = training_batches(model, images, recipe, plan, (recipe.augmentation, seed))
     rising = _RisingRate(lowest, growth)
     try:
+        standardize_head(model, recipe, images)
+        with scope_of(model):
+            scheduled = recipe.replace(averaging=None).build_optimizer(images.num_images)
+            fields = {**scheduled.get_config(), "learning_rate": lowest}
+            model.compile(type(scheduled).from_config(fields), build_loss(recipe, images))
+            plan = Epochs(1, steps, -(-steps * recipe.batch_size // images.num_images))
+            batches = training_batches(model, images, recipe, plan, (recipe.augmentation, seed))
         model.fit(batches, epochs=1, callbacks=[rising], shuffle=False, verbose=0)
     finally:
         for variable, value in zip(model.variables, before, strict=True):

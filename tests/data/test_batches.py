@@ -162,6 +162,8 @@ def test_some_images_are_drawn_into_memory(images, tmp_path):
         drawn = [each.labels.tolist() for each in kept]
         assert drawn[0] == drawn[1] != drawn[2] and len(set(drawn[0])) == 5
         assert [int(label) for _, label in kept[0].read((0, 5), None, 0)] == drawn[0]
+        with pytest.raises(ValueError, match="`count` must be"):
+            chosen.in_memory(0)
 
 
 @pytest.mark.parametrize("channels", [3, 2])

@@ -150,7 +150,7 @@ def test_numbers_that_are_constant_where_they_are_drawn_start_from_zeros(monkeyp
     assert abs(predict_targets(model, images).outputs - targets.mean()).max() < 1e-3
 
 
-def test_numbers_start_from_a_ridge_regression_in_their_units():
+def test_numbers_start_from_a_ridge_regression_in_their_units(monkeypatch):
     images = vectors("regression")
     model = started(images, "huber")
     found = predict_targets(model, images).metrics()
@@ -159,5 +159,8 @@ def test_numbers_start_from_a_ridge_regression_in_their_units():
     recipe = keras_vit.train.plan_training(48, True, "regression").recipe
     with pytest.raises(ValueError, match=r"never fell .* it began at 0\.0"):  # in deviations
         search_learning_rate(model, images, recipe, lowest=1e-12, highest=1e-11, steps=3)
+    monkeypatch.setattr("keras_vit.train.rate_search.training_batches", None)
+    with pytest.raises(TypeError):  # after the head was changed
+        search_learning_rate(model, images, recipe, steps=3)
     for value, weight in zip(head, model.get_layer("head").weights, strict=True):
         np.testing.assert_array_equal(weight, value)
