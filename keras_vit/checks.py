@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import numbers
 from collections.abc import Iterable, Mapping, Sized
 from typing import Any
 
@@ -13,6 +14,11 @@ Shape = tuple[Any, ...]
 _TRIED_HEADS = 10_000  # on both sides of the number of heads that does not divide the width
 # More than normalised pixels have: what reaches beyond is of another range.
 NORMALIZED_LIMIT = 10.0
+
+
+def is_broken(text: str) -> bool:
+    """Whether a text has half of a surrogate pair, which is no letter: JSON can hold it."""
+    return any("\ud800" <= letter <= "\udfff" for letter in text) if not text.isascii() else False
 
 
 def pair(field: str, value: object) -> tuple[int, int]:
@@ -27,6 +33,24 @@ def pair(field: str, value: object) -> tuple[int, int]:
             f"`{field}` must be a positive integer, or two as (height, width). Received: {value!r}."
         )
     return int(values[0]), int(values[1])
+
+
+def in_order(names: Any) -> Any:
+    """Returns names in the order of their numbers, of `{name: number}` or `{number: name}`.
+
+    Raises:
+        ValueError: If the numbers are not 0, 1, 2, ..., one for each name.
+    """
+    if not isinstance(names, Mapping):
+        return names
+    by_number = all(isinstance(x, numbers.Integral) for x in names)  # NumPy's too
+    named = dict(names) if by_number else {number: name for name, number in names.items()}
+    if len(named) != len(names) or set(named) != set(range(len(names))):
+        raise ValueError(
+            f"Numbers of classes must be 0 to {len(names) - 1}, one for each name. Received: "
+            f"{names!r}."
+        )
+    return [named[number] for number in range(len(named))]
 
 
 def check_whole_patches(image_size: tuple[int, int], patch_size: tuple[int, int]) -> None:
@@ -82,7 +106,7 @@ def check_names(what: str, names: Iterable[str], known: Iterable[str]) -> None:
             raise ValueError(f"There is no {what} `{name}`. {advice}All: {', '.join(known)}.")
 
 
-def check_choice(field: str, value: object, choices: tuple[str, ...]) -> None:
+def check_choice(field: str, value: object, choices: tuple[object, ...]) -> None:
     """Raises ValueError if `value` is not one of `choices`."""
     if value not in choices:
         raise ValueError(

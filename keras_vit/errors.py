@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import lazy_loader
@@ -29,11 +29,35 @@ def printable(text: object, *, lines: bool = False) -> str:
     return found.sub(lambda match: match[0].encode("unicode_escape").decode(), str(text))
 
 
+def listed(texts: Sequence[object], most: int = 20, separator: str = ", ") -> str:
+    """Joins names for a message: of many the first ones, and how many more there are.
+
+    Args:
+        texts: Names that somebody else may have chosen.
+        most: How many are shown.
+        separator: What is between two.
+    """
+    rest = len(texts) - most
+    shown = [printable(text) for text in texts[:most]]
+    return separator.join([*shown, *[f"and {rest:,} more"] * (rest > 0)])
+
+
+def raise_problems(source: object, problems: Sequence[str], what: str = "problems") -> None:
+    """Raises a `ValueError` that lists problems of a source, if there are any."""
+    if problems:
+        lines = listed(problems, separator="\n  ")
+        raise ValueError(f"{printable(source)} has {len(problems):,} {what}:\n  {lines}")
+
+
 class KerasVitError(Exception):
     """Base class of the exceptions of this package."""
 
     def __str__(self) -> str:
         return printable(super().__str__(), lines=True)
+
+
+class DamagedFileError(KerasVitError, ValueError):
+    """A file that cannot be read as what it should be. The message names it."""
 
 
 class CheckpointError(KerasVitError, ValueError):

@@ -7,34 +7,32 @@ from __future__ import annotations
 
 import collections
 import csv
-import itertools
 import math
 import os
 import pathlib
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from keras_vit.checks import check_choice
 from keras_vit.config import TASKS
 from keras_vit.data.decode import MAX_PIXELS
 from keras_vit.data.folder import check_distinct, find_problems, report_problems
 from keras_vit.data.image_files import IMAGE_ENDINGS
-from keras_vit.data.image_set import ImageSet
+from keras_vit.data.image_set import ImageSet, file_set
 from keras_vit.data.pixel_range import warn_of_small_range
-from keras_vit.errors import printable
+from keras_vit.errors import listed, printable, raise_problems
 from keras_vit.files import read_cell
-from keras_vit.reading import open_text
+from keras_vit.reading import locate, open_text, refusing
 
 SEPARATORS = "|;"  # of several labels in a cell
-_DELIMITERS = ",;\t"
-_MAX_LISTED = 20
+_DELIMITERS = "\t,;"
 _MAX_SHOWN = 80  # letters of a name in a message, of which there can be one for each line
 _MAX_CLASSES = 100_000  # ImageNet-21k has 21,843
 _MAX_LABELS = 1 << 28  # images times classes: 1 GB of float32
-_MISSING = "does not exist"
+_FEW = 20  # one in so many cells must hold a separator for labels to be parted by it
 
 
 def read_csv(
@@ -49,9 +47,9 @@ def read_csv(
     """Reads images that a CSV file names, with their labels or numbers.
 
     The file has a header line. The first column is the path of an image in `folder`, with or
-    without its ending. One more column of names is one class for each image, or several that `|` or
-    `;` separates; several columns of 0 and 1 are one class each; other numbers are regression
-    targets.
+    without its ending, with slashes or backslashes. One more column of names is one class for each
+    image, or several that `|` or `;` separates; several columns of 0 and 1 are one class each;
+    other numbers are regression targets.
 
     Args:
         path: The CSV file, UTF-8, with commas, semicolons or tabs. An apostrophe before a name that
@@ -86,35 +84,56 @@ def read_csv(
         check_distinct(class_names)
     path = pathlib.Path(path)
     root = path.parent if folder is None else pathlib.Path(folder)
-    for place, exists in ((path, path.is_file()), (root, root.is_dir())):
-        if not exists:
-            raise FileNotFoundError(f"There is no {'file' if place is path else 'folder'} {place}.")
+    check_exist(path, root)
     columns, rows = _read_rows(path)
     problems: list[tuple[int, str]] = []
     rows = _check_rows(rows, len(columns), problems)
     files = _find_images(rows, root, problems)
+    if task in (None, "multi_label") and class_names is None and len(columns) == 2:
+        _check_separator(path, [row.cells[0] for row in rows])
     task = task or _guess_task(path, rows, len(columns) - 1)
     labels = _read_labels(path, columns[1:], rows, task, class_names, problems)
-    there = {file for file in files.values() if os.path.exists(file)}
-    bad = find_problems([file for file in files.values() if file in there], check, max_pixels)
-    bad |= {file: _MISSING for file in files.values() if file not in there}
+    bad = find_problems(list(files.values()), check, max_pixels)
     if unreadable == "error" or problems:  # one list of all, also where some could be left out
         problems += [(line, f"{f} {bad[f]}") for line, f in files.items() if f in bad]
-    _raise(path, problems)
-    kept = [line for line, file in files.items() if file not in bad]
-    if not kept:
-        raise ValueError(
-            f"None of the {len(files)} images in {path} can be read. Their folder is {root}: pass "
-            "another, with --data-dir on the command line."
-        )
+    raise_problems(path, [f"line {line}: {text}" for line, text in sorted(problems)])
     skipped = tuple(f"{file} {problem}" for file, problem in bad.items())
-    if skipped:
-        report_problems(skipped, unreadable, path)
-    warn_of_small_range([files[line] for line in kept], path)
-    items = np.array([os.fspath(files[line]) for line in kept], object)
-    known = (items, labels.of_lines(kept))
-    arguments = (os.fspath(path), labels.names, known, tf.io.read_file, max_pixels)
-    return ImageSet(*arguments, skipped=skipped, task=task)
+    advice = f"Their folder is {root}: pass another, with --data-dir on the command line."
+    report_problems(skipped, unreadable, path, len(files), advice)
+    kept = [line for line, file in files.items() if file not in bad]
+    paths, values = [files[line] for line in kept], labels.of_lines(kept)
+    warn_of_small_range(paths, path)
+    return file_set(path, labels.names, paths, values, max_pixels, skipped=skipped, task=task)
+
+
+def check_exist(table: pathlib.Path, folder: pathlib.Path) -> None:
+    """Raises a `FileNotFoundError` if there is no such table, or no folder of its images."""
+    for kind, place, exists in (
+        ("file", table, table.is_file()),
+        ("folder", folder, folder.is_dir()),
+    ):
+        if not exists:
+            raise FileNotFoundError(f"There is no {kind} {printable(place)}.")
+
+
+def read_table(path: pathlib.Path) -> Iterator[tuple[int, list[str]]]:
+    """Reads a table with commas, semicolons or tabs: numbers and cells of lines that are not blank.
+
+    Raises:
+        ValueError: If it is not UTF-8, or no such table.
+    """
+    advice = "Save it as CSV in UTF-8."
+    with refusing(path, "is not UTF-8", advice), open_text(path) as file:
+        delimiter = max(_DELIMITERS, key=file.readline().count)
+        file.seek(0)
+        reader = csv.reader(file, delimiter=delimiter, strict=True)
+        try:
+            for row in reader:
+                cells = [read_cell(cell.strip()) for cell in row]
+                if any(cells):
+                    yield reader.line_num, cells
+        except csv.Error as error:
+            raise ValueError(f"{path}, line {reader.line_num} is not CSV: {error}.") from error
 
 
 class _Row(NamedTuple):
@@ -142,18 +161,7 @@ class _Labels(NamedTuple):
 
 def _read_rows(path: pathlib.Path) -> tuple[list[str], list[_Row]]:
     """The names of the columns, and the lines that are not blank."""
-    try:
-        with open_text(path) as file:
-            first = file.readline()
-            delimiter = max(_DELIMITERS, key=first.count)
-            file.seek(0)
-            reader = csv.reader(file, delimiter=delimiter, strict=True)
-            table = [(reader.line_num, [read_cell(cell.strip()) for cell in row]) for row in reader]
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8: {error}. Save it as CSV in UTF-8.") from error
-    except csv.Error as error:
-        raise ValueError(f"{path}, line {reader.line_num} is not CSV: {error}.") from error
-    table = [(line, row) for line, row in table if any(row)]
+    table = list(read_table(path))
     if len(table) < 2:
         raise ValueError(f"{path} needs a line with the names of its columns, and one per image.")
     columns = table[0][1]
@@ -187,15 +195,12 @@ def _find_images(
     rows: list[_Row], root: pathlib.Path, problems: list[tuple[int, str]]
 ) -> dict[int, pathlib.Path]:
     """The file of every line; a name without an ending gets that of the file that exists."""
+    endings = ("", *IMAGE_ENDINGS, *map(str.upper, IMAGE_ENDINGS))
     found: dict[int, pathlib.Path] = {}
     lines: dict[pathlib.Path, int] = {}
     for row in rows:
-        file = root / row.image
-        # `Path.exists` raises an error for names that are too long.
-        if not os.path.exists(file) and file.suffix.lower() not in IMAGE_ENDINGS:
-            endings = [*IMAGE_ENDINGS, *map(str.upper, IMAGE_ENDINGS)]
-            candidates = (file.with_name(file.name + ending) for ending in endings)
-            file = next((each for each in candidates if os.path.exists(each)), file)
+        has_ending = row.image.lower().endswith(IMAGE_ENDINGS)
+        file = pathlib.Path(locate(root, row.image, ("",) if has_ending else endings))
         if file in lines:
             advice = f"; separate several labels by {SEPARATORS[0]}"
             problems.append((row.line, f"{file} is in line {lines[file]} already{advice}"))
@@ -215,6 +220,32 @@ def _are_indicators(rows: list[_Row]) -> bool:
     """Whether all numbers are 0 or 1."""
     numbers = {_number(cell) for row in rows for cell in row.cells} - {None}
     return bool(numbers) and numbers <= {0.0, 1.0}
+
+
+def _check_separator(path: pathlib.Path, cells: list[str]) -> None:
+    """Raises ValueError if commas or spaces seem to part several labels in a cell.
+
+    That is where no cell has a separator that is read, most parts occur in several combinations,
+    and some part both first and last: not the words of names such as "golden retriever".
+    """
+    if any(separator in cell for cell in cells for separator in SEPARATORS):
+        return
+    for separator, pattern in (("commas", r"\s*,\s*"), ("spaces", r"\s+")):
+        parts = {cell: re.split(pattern, cell) for cell in sorted(set(cells))}
+        several = [cell for cell in cells if len(parts[cell]) > 1]
+        seen = collections.Counter(part for each in parts.values() for part in set(each))
+        words = {part for cell in several for part in parts[cell]}
+        again = sum(seen[word] > 1 for word in words)
+        ends = ({each[end] for each in parts.values()} & words for end in (0, -1))
+        is_frequent = _FEW * len(several) >= len(cells)
+        if 3 * again > 2 * len(words) and set.intersection(*ends) and is_frequent:
+            example = min(several)
+            raise ValueError(
+                f"{path} seems to have several labels in a cell, {separator} between them, and "
+                f"{_short(example)!r} would be one class. Write "
+                f"{_short(SEPARATORS[0].join(parts[example]))!r}. If it is one class, say so: "
+                'task="single_label", --task single_label on the command line.'
+            )
 
 
 def _guess_task(path: pathlib.Path, rows: list[_Row], columns: int) -> str:
@@ -279,7 +310,7 @@ def _short(name: str) -> str:
 
 
 def _listed(names: Iterable[str]) -> str:
-    return ", ".join(map(_short, itertools.islice(names, _MAX_LISTED)))
+    return listed(list(map(_short, names)))
 
 
 def _read_names(
@@ -308,7 +339,7 @@ def _read_names(
         problems.append((1, f"one class, {_listed(names)}: telling apart needs two"))
     if len(names) > _MAX_CLASSES or (several and len(names) * len(rows) > _MAX_LABELS):
         raise ValueError(
-            f"{path} names {len(names):,} classes for {len(rows):,} images: {_listed(names)}, ... "
+            f"{path} names {len(names):,} classes for {len(rows):,} images: {_listed(names)}. "
             f"At most {_MAX_CLASSES:,} classes are read, and {_MAX_LABELS:,} labels (images times "
             "classes) where images have several. Is this the column of the labels? Otherwise "
             "leave out rare labels, or split the file."
@@ -323,13 +354,3 @@ def _read_names(
         chosen = [position[part] for part in parts if part in position]
         values[line] = chosen if several else chosen[0] if chosen else 0
     return _Labels(names, values, several)
-
-
-def _raise(path: pathlib.Path, problems: list[tuple[int, str]]) -> None:
-    if not problems:
-        return
-    lines = [printable(f"line {line}: {text}") for line, text in sorted(problems)]
-    rest = [f"and {len(lines) - _MAX_LISTED} more"] if len(lines) > _MAX_LISTED else []
-    raise ValueError(
-        f"{path} has {len(lines)} problems:\n  " + "\n  ".join([*lines[:_MAX_LISTED], *rest])
-    )

@@ -24,6 +24,7 @@ from keras_vit.data.header_ops import (
     WEBP_WITH_OPACITY,
     read_header,
 )
+from keras_vit.data.headers import MAX_PIXELS as MAX_PIXELS
 from keras_vit.data.orientation import (
     displayed_shape,
     orient,
@@ -35,8 +36,6 @@ from keras_vit.data.orientation import (
 
 # Channels that an image file can be decoded to.
 DECODED_CHANNELS = (1, 3, 4)
-# Height times width above which an image is refused: 5,792 x 5,792, 100 MB in three channels.
-MAX_PIXELS = 1 << 25
 # Channels that TensorFlow decodes a format to, by those asked for if there are others. It is always
 # told a number: with `channels=0` TensorFlow 2.21 writes beyond its memory where a WebP file moves.
 _STORED: dict[int, dict[int, int]] = {

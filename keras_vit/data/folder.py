@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import concurrent.futures
 import os
 import pathlib
 import warnings
@@ -17,18 +16,18 @@ from keras_vit.checks import check_choice
 from keras_vit.data.decode import MAX_PIXELS, decode, decoding_problem
 from keras_vit.data.headers import find_problem, find_problem_in
 from keras_vit.data.image_files import IMAGE_ENDINGS, find_images, list_files
-from keras_vit.data.image_set import ImageSet
+from keras_vit.data.image_set import ImageSet, file_set
 from keras_vit.data.pixel_range import warn_of_small_range
-from keras_vit.data.shard_files import PARTS, find_format, find_split_files
-from keras_vit.errors import printable
-from keras_vit.progress import Progress
+from keras_vit.data.shard_files import PARTS, find_format, find_split_files, folders_in
+from keras_vit.data.tiff import as_png
+from keras_vit.errors import listed, printable
+from keras_vit.progress import map_threads
 from keras_vit.reading import read_bytes
 
-_OTHER_IMAGES = (".tif", ".tiff", ".heic", ".heif", ".avif", ".jp2", ".svg")
+_OTHER_IMAGES = (".heic", ".heif", ".avif", ".jp2", ".svg")
 # Files of other formats are found too, and reported as unreadable.
 ENDINGS = IMAGE_ENDINGS + _OTHER_IMAGES
 _READS_WEBP = hasattr(tf.io, "decode_webp")
-_MAX_LISTED = 20
 _CHUNK = 256  # files that a thread checks before it reports
 _Path = TypeVar("_Path", str, pathlib.Path)
 _Result = TypeVar("_Result")
@@ -47,7 +46,9 @@ def read_folder(
     """Reads images from a folder with one sub-folder per class.
 
     The name of a sub-folder is the name of its class. Sub-folders are searched recursively. Names
-    that begin with a dot, and files without the extension of an image, are ignored.
+    that begin with a dot, what other programs leave (`__MACOSX`, `@eaDir`, `lost+found`, ...), and
+    files without the extension of an image are ignored; `check_folder` lists the former. TIFF files
+    (1 to 16 bits, the first page) are read by Pillow.
 
     Args:
         folder: The folder that holds the folders of the classes.
@@ -76,26 +77,20 @@ def read_folder(
     if not root.is_dir():
         raise FileNotFoundError(f"There is no folder {printable(root)}.")
     names = _find_classes(root, class_names)
-    found: list[str] = []
-    of_files: list[int] = []
-    for label, name in enumerate(names):
-        found += list_files(root / name, ENDINGS)
-        of_files += [label] * (len(found) - len(of_files))
+    found = {path: i for i, name in enumerate(names) for path in list_files(root / name, ENDINGS)}
     if not found:
         raise ValueError(
             f"There are no images in {printable(root)}: no {', '.join(IMAGE_ENDINGS)} file in the "
             f"folders of its {len(names)} classes."
         )
-    problems = find_problems(found, check, max_pixels)
+    problems = find_problems(list(found), check, max_pixels)
     skipped = tuple(f"{path} {problem}" for path, problem in problems.items())
-    if skipped:
-        report_problems(skipped, unreadable, root)
-    is_whole = np.array([path not in problems for path in found])
-    paths, labels = np.array(found, object)[is_whole], np.array(of_files, "int64")[is_whole]
-    _check_classes(root, names, set(labels.tolist()), class_names is None)
-    warn_of_small_range(paths, root)
-    arguments = (os.fspath(root), names, (paths, labels), tf.io.read_file, max_pixels)
-    return ImageSet(*arguments, skipped=skipped)
+    report_problems(skipped, unreadable, root, len(found))
+    whole = {path: label for path, label in found.items() if path not in problems}
+    _check_classes(root, names, set(whole.values()), class_names is None)
+    warn_of_small_range(list(whole), root)
+    labels = np.array(list(whole.values()), "int64")
+    return file_set(root, names, whole, labels, max_pixels, skipped=skipped)
 
 
 def read_files(
@@ -121,9 +116,7 @@ def read_files(
     """
     files = find_readable(paths, unreadable, max_pixels)
     labels = np.zeros(len(files), "int64")
-    names = np.array(list(map(os.fspath, files)), object)
-    arguments = (tuple(class_names), (names, labels), tf.io.read_file, max_pixels)
-    return files, ImageSet("the files", *arguments)
+    return files, file_set("the files", class_names, files, labels, max_pixels)
 
 
 def find_readable(
@@ -146,13 +139,9 @@ def find_readable(
     check_choice("unreadable", unreadable, ("error", "skip"))
     files = find_images(paths, ENDINGS)
     problems = find_problems(files, CHECKS[unreadable], max_pixels)
-    if problems:
-        report_problems(
-            tuple(f"{p} {reason}" for p, reason in problems.items()), unreadable, "the files"
-        )
+    reasons = tuple(f"{path} {reason}" for path, reason in problems.items())
+    report_problems(reasons, unreadable, "the files", len(files))
     readable = [path for path in files if path not in problems]
-    if not readable:
-        raise ValueError(f"None of the {len(files)} images can be read.")
     warn_of_small_range(readable, "the files")
     return readable
 
@@ -226,11 +215,6 @@ def read_parts(folder: str | os.PathLike[str], unreadable: str = "error") -> dic
     return {"train": training, **other_parts}
 
 
-def folders_in(path: pathlib.Path) -> list[str]:
-    """Lists the names of the folders in a folder, sorted, without hidden ones."""
-    return sorted(each.name for each in path.iterdir() if each.is_dir() and each.name[0] != ".")
-
-
 def _find_classes(root: pathlib.Path, class_names: Sequence[str] | None) -> tuple[str, ...]:
     folders = folders_in(root)
     if class_names is None:
@@ -251,8 +235,8 @@ def _find_classes(root: pathlib.Path, class_names: Sequence[str] | None) -> tupl
     unknown = sorted(set(folders) - set(class_names))
     if unknown:
         raise ValueError(
-            f"{printable(root)} has folders that are no classes: {_listed(unknown)}. The classes "
-            f"are {_listed(class_names)}."
+            f"{printable(root)} has folders that are no classes: {listed(unknown)}. The classes "
+            f"are {listed(class_names)}; --labels (in Python, `class_names`) gives other names."
         )
     return tuple(class_names)
 
@@ -264,7 +248,7 @@ def check_distinct(class_names: Sequence[str]) -> None:
     if twice:
         raise ValueError(
             "Images find their class by its name, so every class needs a name of its own. Received "
-            f"several times: {_listed(twice)}. Rename these classes, here and in the data: for "
+            f"several times: {listed(twice)}. Rename these classes, here and in the data: for "
             "ImageNet, name folders and classes by WordNet IDs, such as n02012849. On the command "
             "line, --labels names the classes."
         )
@@ -273,8 +257,6 @@ def check_distinct(class_names: Sequence[str]) -> None:
 def _check_classes(
     root: pathlib.Path, names: tuple[str, ...], present: set[int], needs_all: bool
 ) -> None:
-    if not present:
-        raise ValueError(f"None of the images in {printable(root)} can be read.")
     if not needs_all:
         return
     if len(names) == 1:
@@ -285,13 +267,9 @@ def _check_classes(
     empty = [name for label, name in enumerate(names) if label not in present]
     if empty:
         raise ValueError(
-            f"There are no images of {_listed(empty)} in {printable(root)}. Add some, remove the "
+            f"There are no images of {listed(empty)} in {printable(root)}. Add some, remove the "
             "folder, or pass `class_names`."
         )
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(map(printable, names[:_MAX_LISTED]))
 
 
 def find_problems(
@@ -304,6 +282,8 @@ def find_problems(
 
 def examine(path: str | os.PathLike[str], check: str, max_pixels: int = MAX_PIXELS) -> str | None:
     """Why a file cannot be read, or `None`. Arguments as for `read_folder`."""
+    if not os.path.exists(path):
+        return "does not exist"
     ending = os.path.splitext(path)[1]
     if ending.lower() in _OTHER_IMAGES:
         return f"is of a format that TensorFlow does not read ({ending}): convert it"
@@ -334,15 +314,8 @@ def examine_bytes(
 
 
 def map_files(function: Callable[[_Path], _Result], paths: Sequence[_Path]) -> list[_Result]:
-    """Applies a function to files in several threads, and reports how far it is."""
-    chunks = [paths[start : start + _CHUNK] for start in range(0, len(paths), _CHUNK)]
-    results: list[_Result] = []
-    progress = Progress("checking images", len(paths))
-    with progress, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        for found in pool.map(lambda chunk: [function(path) for path in chunk], chunks):
-            results += found
-            progress.update(len(results))
-    return results
+    """Applies a function to image files in several threads, and reports how far it is."""
+    return map_threads(function, paths, "checking images", at_once=_CHUNK)
 
 
 # A graph takes half the time of single operators.
@@ -354,7 +327,9 @@ def _decode_bytes(data: Any, max_pixels: Any) -> Any:
 
 def _decoding_damage(data: bytes, max_pixels: int) -> str | None:
     try:
-        _decode_bytes(data, max_pixels)
+        _decode_bytes(as_png(data, max_pixels), max_pixels)
+    except ValueError as error:
+        return str(error)
     except tf.errors.ResourceExhaustedError:  # too little memory is no fault of the file
         raise
     except tf.errors.OpError as error:
@@ -362,15 +337,35 @@ def _decoding_damage(data: bytes, max_pixels: int) -> str | None:
     return None
 
 
-def report_problems(skipped: tuple[str, ...], unreadable: str, root: pathlib.Path | str) -> None:
-    """Raises one error, or with `unreadable="skip"` warns, about files that cannot be read."""
-    rest = f"\n  and {len(skipped) - _MAX_LISTED} more" if len(skipped) > _MAX_LISTED else ""
-    listed = "\n  ".join(map(printable, skipped[:_MAX_LISTED])) + rest
-    root = printable(root)
-    if unreadable == "skip":
-        warnings.warn(f"{len(skipped)} files in {root} are left out:\n  {listed}", stacklevel=3)
+def report_problems(
+    skipped: Sequence[str],
+    unreadable: str,
+    root: pathlib.Path | str,
+    total: int,
+    advice: str = "Repair or replace them.",
+) -> None:
+    """Reports images that cannot be read.
+
+    Args:
+        skipped: The images, each with the reason.
+        unreadable: `"error"` raises one error that lists all; `"skip"` lists them in a warning.
+        root: The source of the images.
+        total: How many it has. If none of them can be read, that is an error.
+        advice: What to do then.
+
+    Raises:
+        ValueError: See `unreadable` and `total`.
+    """
+    if not skipped:
         return
-    raise ValueError(
-        f"{len(skipped)} files in {root} cannot be read:\n  {listed}\nRepair or remove them, or "
-        'leave them out with unreadable="skip".'
-    )
+    root, lines = printable(root), listed(skipped, separator="\n  ")
+    if unreadable == "error":
+        raise ValueError(
+            f"{len(skipped)} files in {root} cannot be read:\n  {lines}\nRepair or remove them, or "
+            'leave them out with unreadable="skip".'
+        )
+    if len(skipped) == total:
+        raise ValueError(
+            f"None of the {total:,} images in {root} can be read:\n  {lines}\n{advice}"
+        )
+    warnings.warn(f"{len(skipped)} files in {root} are left out:\n  {lines}", stacklevel=3)

@@ -7,20 +7,22 @@ import dataclasses
 import os
 import pathlib
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from keras_vit.checks import short_repr
 from keras_vit.data import folder as folders
 from keras_vit.data.duplicates import find_near_duplicates
 from keras_vit.data.headers import read_exif_orientation, read_size
 from keras_vit.data.image_files import list_files
-from keras_vit.data.image_set import ImageSet
+from keras_vit.data.image_set import ImageSet, file_set
 from keras_vit.data.pixel_range import find_black, find_small_range
-from keras_vit.errors import printable
+from keras_vit.data.shard_files import folders_in
+from keras_vit.errors import listed, printable
+from keras_vit.progress import align_columns
+from keras_vit.reading import list_left_over
 
 UNREADABLE, SINGLE = "unreadable files", "classes of one image"  # kinds of findings
 _SKEW = 10  # images of the largest class over those of the smallest
@@ -91,25 +93,20 @@ class FolderReport:
         rows: list[tuple[str, ...]]
         rows = [("part", "images", "classes", "smallest", "median", "largest", "formats", "folder")]
         rows += [_summary(part) for part in self.parts]
-        lines = _table(rows)
+        lines = [align_columns(rows)]
         names = list(dict.fromkeys(name for part in self.parts for name in part.counts))
         rows = [("class", *(part.name for part in self.parts))]
         rows += [
             (name, *(f"{part.counts.get(name, 0):,}" for part in self.parts)) for name in names
         ]
-        lines += ["", *_table(rows[: 1 + 4 * _SHOWN])]
+        lines += ["", align_columns(rows[: 1 + 4 * _SHOWN])]
         lines += [f"and {len(names) - 4 * _SHOWN} more classes"] * (len(names) > 4 * _SHOWN)
         if not self.findings:
             return "\n".join([*lines, "", "No problems found."])
-        lines += ["", *_table([("finding", "count", ""), *map(_row, self.findings)])]
+        lines += ["", align_columns([("finding", "count", ""), *map(_row, self.findings)])]
         for finding in self.findings:
-            rest = finding.number - _SHOWN
-            lines += [
-                "",
-                f"{finding.kind}:",
-                *(f"  {printable(each)}" for each in finding.examples[:_SHOWN]),
-            ]
-            lines += [f"  and {rest} more"] * (rest > 0)
+            examples = listed(finding.examples, _SHOWN, "\n  ")
+            lines += ["", f"{finding.kind}:", *[f"  {examples}"] * bool(examples)]
         return "\n".join(lines)
 
 
@@ -125,7 +122,8 @@ def check_folder(
 
     Reports unreadable files, near-duplicates across the split, images that EXIF data rotates,
     classes that only some parts have, classes of very unequal size or one image, mixed image sizes,
-    and, of 32 images, nearly black ones and fewer bits than the file has room for.
+    and, of 32 images, nearly black ones and fewer bits than the file has room for. Lists files and
+    folders that readers skip, because they are hidden or another program left them.
 
     Args:
         folder: Folder with one folder per class, or with `train/` and `val/` or `test/`.
@@ -161,6 +159,12 @@ def check_folder(
     parts = tuple(_describe(name, sets[name], facts) for name in order)
     findings = [*_file_findings(found.values()), *_class_findings(parts), *_size_findings(facts)]
     findings += _range_findings(list(facts))
+    left = tuple(path for place in part_paths.values() for path in list_left_over(place))
+    if left:
+        advice = "they are left out"
+        findings.append(
+            Finding("hidden files and files of other programs", len(left), advice, left)
+        )
     if decode:
         findings += _duplicate_findings({name: sets[name] for name in order})
     return FolderReport(parts, tuple(findings))
@@ -183,7 +187,7 @@ def _look(root: pathlib.Path, decode: bool) -> _Looked:
     """Reads the headers of all images in a folder of classes."""
     if not root.is_dir():
         raise FileNotFoundError(f"There is no folder {printable(root)}.")
-    names = folders.folders_in(root)
+    names = folders_in(root)
     if not names:
         raise ValueError(
             f"There are no folders in {root}. Put the images of each class into a folder of its "
@@ -197,8 +201,7 @@ def _look(root: pathlib.Path, decode: bool) -> _Looked:
     images = None
     if facts:
         labels = np.array([files[path] for path in facts], "int64")
-        paths = np.array(list(facts), object)
-        images = ImageSet(os.fspath(root), tuple(names), (paths, labels), tf.io.read_file)
+        images = file_set(root, names, facts, labels)
     return _Looked(images, facts, unreadable)
 
 
@@ -333,12 +336,3 @@ def _summary(part: Part) -> tuple[str, ...]:
 
 def _row(finding: Finding) -> tuple[str, ...]:
     return finding.kind, f"{finding.number:,}", finding.advice
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    rows = [tuple(map(printable, row)) for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]

@@ -6,9 +6,14 @@ import io
 import os
 import struct
 from collections.abc import Iterator
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from keras_vit.reading import is_regular, open_regular
+
+# Height times width above which an image is refused: 5,792 x 5,792, 100 MB in three channels.
+MAX_PIXELS = 1 << 25
+_TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+_TIFF_PARTS = ((273, 279), (324, 325))  # tags of positions and lengths of strips, or of tiles
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _PNG_START = 33  # bytes of the signature and of the first chunk, with the size
@@ -17,6 +22,7 @@ _JPEG_END = b"\xff\xd9"
 _TAIL = 4096
 _BLOCK = 1 << 20
 _MAX_PARTS = 1 << 17  # segments or chunks looked at: those of a PNG of 1 GB, whose have 8 KB mostly
+ORIENTATION = 0x0112  # tag of EXIF and TIFF
 _MAX_EXIF = 1 << 16  # bytes; a segment of a JPEG is not longer
 EXIF_SEGMENTS = 3  # of a JPEG: EXIF is the first segment, or follows the one or two of JFIF
 # Frame headers of JPEG: 0xC0 to 0xCF, except tables (C4, CC) and the reserved C8.
@@ -67,6 +73,10 @@ def read_exif_orientation(path: str | os.PathLike[str], format: str) -> int:
 
     The tag 0x0112 of the first directory, see the EXIF standard 2.32, section 4.6.
     """
+    if format == "tiff":
+        with open_regular(path) as file:
+            image, _ = open_tiff(file, os.stat(path).st_size)
+            return int(image.tag_v2.get(ORIENTATION, 1)) if image else 1
     read_block = _EXIF_READERS.get(format)
     if read_block is None:
         return 1
@@ -78,11 +88,39 @@ def read_exif_orientation(path: str | os.PathLike[str], format: str) -> int:
         (count,) = struct.unpack_from(f"{order}H", tiff, start)
         for entry in range(start + 2, start + 2 + 12 * count, 12):
             tag, _, _, value = struct.unpack_from(f"{order}HHIH", tiff, entry)
-            if tag == 0x0112 and 1 <= value <= 8:
+            if tag == ORIENTATION and 1 <= value <= 8:
                 return value
     except (struct.error, IndexError, KeyError):
         pass
     return 1
+
+
+def is_tiff(head: bytes) -> bool:
+    """Whether a file begins as TIFF, or as BigTIFF, does."""
+    return head[:4] in _TIFF
+
+
+def open_tiff(file: IO[bytes], size: int) -> tuple[Any, str | None]:
+    """Opens a TIFF of `size` bytes without decoding it: a `PIL` image, and what is wrong with it.
+
+    Without Pillow, or if it knows no such TIFF, the image is `None`.
+    """
+    try:
+        from PIL.TiffImagePlugin import TiffImageFile
+    except ImportError:
+        return None, "is a TIFF file, which Pillow reads: pip install pillow"
+    try:
+        file.seek(0)
+        image = TiffImageFile(file)  # `Image.open` has a limit of its own
+        tags = image.tag_v2
+        parts = [(tags.get(a) or (), tags.get(b) or ()) for a, b in _TIFF_PARTS]
+        end = max((sum(each) for a, b in parts for each in zip(a, b, strict=False)), default=0)
+    except Exception as error:
+        return None, f"is a TIFF file that Pillow does not read ({error}): convert it"
+    if image.mode in ("F", "I"):
+        kind = "floats" if image.mode == "F" else "signed or 32-bit integers"
+        return image, f"is a TIFF of {kind}, whose range is not known: convert it to 8 or 16 bits"
+    return image, None if end <= size else "is cut off: its end is missing"
 
 
 def _jpeg_exif(file: IO[bytes]) -> bytes:
@@ -178,7 +216,12 @@ def _read_header(file: IO[bytes], size: int) -> _Header:
         problem = "is a WebP file that moves, which TensorFlow does not read: convert it"
         is_whole = size >= struct.unpack("<I", head[4:8])[0] + 8
         return _Header("webp", _webp_shape(head), is_whole, problem if moves else None)
-    return _Header("?", (0, 0), False, "is no JPEG, PNG, GIF, BMP or WebP file")
+    if is_tiff(head):
+        image, wrong = open_tiff(file, size)
+        # Not `image.size`, which is that of the turned image in some versions.
+        shape = (0, 0) if image is None else (image.tag_v2[257], image.tag_v2[256])
+        return _Header("tiff", shape, True, wrong)
+    return _Header("?", (0, 0), False, "is no JPEG, PNG, GIF, BMP, TIFF or WebP file")
 
 
 def _jpeg_shape(file: IO[bytes]) -> tuple[int, int] | None:

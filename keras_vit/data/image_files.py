@@ -13,13 +13,14 @@ import tensorflow as tf
 from keras_vit.config import Preprocessing
 from keras_vit.data.decode import MAX_PIXELS, decode, decoding_problem
 from keras_vit.data.pixel_range import warn_of_small_range
+from keras_vit.data.tiff import TIFF_ENDINGS, as_png
 from keras_vit.data.transforms import eval_transform, normalize
-from keras_vit.errors import printable
-from keras_vit.reading import is_regular, read_bytes
+from keras_vit.errors import listed, printable
+from keras_vit.reading import is_left_over, is_regular, read_bytes
 from keras_vit.runtime.model import find_preprocessing
 
-# TensorFlow decodes all of them, WebP from version 2.19 on.
-IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp")
+# TensorFlow decodes all of them but TIFF, WebP from version 2.19 on.
+IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", *TIFF_ENDINGS)
 
 
 def read_images(
@@ -69,12 +70,13 @@ def read_image(
     if not is_regular(path):
         raise OSError(f"{printable(path)} is no regular file, so it is not read as an image.")
     try:
-        data = tf.constant(read_bytes(path))
+        data = tf.constant(as_png(read_bytes(path), max_pixels))
         return decode(data, channels, max_pixels, exif_orientation=exif_orientation).numpy()
-    except tf.errors.InvalidArgumentError as error:
+    except (tf.errors.InvalidArgumentError, ValueError) as error:
+        problem = error if isinstance(error, ValueError) else decoding_problem(error)
         raise OSError(
-            f"{printable(path)} cannot be read as an image (JPEG, PNG, BMP, GIF, or WebP that does "
-            f"not move): {decoding_problem(error)}. Remove it or replace it."
+            f"{printable(path)} cannot be read as an image (JPEG, PNG, BMP, GIF, TIFF, or WebP "
+            f"that does not move): {problem}. Remove it or replace it."
         ) from error
 
 
@@ -144,7 +146,7 @@ def find_images(
             raise FileNotFoundError(f"There is no image {printable(path)}.")
         files += files_below(path, endings) if path.is_dir() else [path]
     if not files:
-        raise ValueError(f"There are no images in {', '.join(map(printable, paths)) or 'nothing'}.")
+        raise ValueError(f"There are no images in {listed(paths) or 'nothing'}.")
     return files
 
 
@@ -159,7 +161,8 @@ def list_files(folder: str | os.PathLike[str], endings: tuple[str, ...]) -> list
     A folder that several links lead to is read once, and a link to a folder above is not followed.
 
     Args:
-        folder: The folder. Files and folders in it whose names begin with a dot are left out.
+        folder: The folder. Hidden files and folders in it, and what other programs leave, such as
+            `__MACOSX` and `Thumbs.db`, are left out.
         endings: How the names end, in small letters.
     """
     top = pathlib.Path(folder)
@@ -168,7 +171,7 @@ def list_files(folder: str | os.PathLike[str], endings: tuple[str, ...]) -> list
     visited = {_identity(each) for each in (top, *top.absolute().parents, *top.resolve().parents)}
     found: list[str] = []
     for parent, folders, names in os.walk(top, followlinks=True):
-        inner = [name for name in folders if name[0] != "."]
+        inner = [name for name in folders if not is_left_over(name)]
         inner.sort(key=lambda name: (os.path.islink(os.path.join(parent, name)), name))
         folders.clear()
         for name in inner:
@@ -178,9 +181,11 @@ def list_files(folder: str | os.PathLike[str], endings: tuple[str, ...]) -> list
                 folders.append(name)
         start = os.fspath(pathlib.Path(parent, "_")).removesuffix("_")
         found += [
-            start + name for name in names if name[0] != "." and name.lower().endswith(endings)
+            start + name
+            for name in names
+            if name.lower().endswith(endings) and not is_left_over(name)
         ]
-    return sorted(found, key=lambda path: os.path.normcase(path).replace(os.sep, "\0"))
+    return sorted(found, key=lambda path: path.replace(os.sep, "\0"))  # as on every platform
 
 
 def _identity(folder: str | os.PathLike[str]) -> tuple[int, int]:

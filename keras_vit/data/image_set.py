@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import tensorflow as tf
 from keras_vit.checks import check_choice, check_positive
 from keras_vit.config import TASKS
 from keras_vit.data.array_checks import check_labels, check_values, check_vectors
+from keras_vit.data.decode import MAX_PIXELS
 from keras_vit.data.labelled_set import (
     SHUFFLE_BUFFER,
     LabelledSet,
@@ -25,7 +27,10 @@ from keras_vit.data.labelled_set import (
     to_tensor,
 )
 from keras_vit.data.shards import Shards, read_part
-from keras_vit.errors import printable
+from keras_vit.data.tiff import file_loader, load_tiff
+from keras_vit.errors import listed
+
+_MAX_COUNTED = 50_000  # records whose labels are read before training
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -48,6 +53,7 @@ class ImageSet(LabelledSet):
         shards: The files of `read_records`, which stored features and batches know them by.
         whole: Name of all records, where these are a part of them.
         record_name: Names a record by its position among all, for `file_names`.
+        counts: Images of each class among all records, where an index has them.
     """
 
     skipped: tuple[str, ...] = ()
@@ -56,6 +62,7 @@ class ImageSet(LabelledSet):
     shards: Shards | None = None
     whole: str | None = None
     record_name: Callable[[int], str] | None = None
+    counts: tuple[int, ...] | None = None
 
     @property
     def items(self) -> np.ndarray | None:
@@ -66,6 +73,33 @@ class ImageSet(LabelledSet):
     def labels(self) -> np.ndarray | None:
         """Labels in the stored order, where they are known before the images are read."""
         return None if self.records is not None else self.rows[1]
+
+    @property
+    def strata(self) -> tuple[str | None, np.ndarray]:
+        """As of `LabelledSet`: the labels."""
+        return self.task, np.asarray(self.rows[1])
+
+    @functools.cached_property
+    def all_labels(self) -> np.ndarray:
+        """Labels in the stored order; those of records are read, which reads their files once."""
+        if self.labels is not None:
+            return self.labels
+        pairs = self.read((0, self.num_images), None, 0)
+        return np.stack(list(pairs.map(lambda _, label: label).as_numpy_iterator()))
+
+    @functools.cached_property
+    def class_counts(self) -> np.ndarray | None:
+        """Images of each class; `None` where labels are others, or of too many records to read.
+
+        Of records with an index they are those of all records, also of a part.
+        """
+        is_few = self.labels is not None or self.num_images <= _MAX_COUNTED
+        if self.task != "single_label" or not (self.counts or is_few):
+            return None
+        if self.counts:
+            return np.asarray(self.counts)
+        check_labels(self.all_labels, self.num_classes, self.name)
+        return np.bincount(self.all_labels, minlength=self.num_classes)
 
     @functools.cached_property
     def tensors(self) -> tuple[Any, ...]:
@@ -100,7 +134,7 @@ class ImageSet(LabelledSet):
     @property
     def are_files(self) -> bool:
         """Whether the images are files, whose paths are the first part of `rows`."""
-        return self.load is tf.io.read_file
+        return getattr(self.load, "func", self.load) in (tf.io.read_file, load_tiff)
 
     def file_names(self) -> tuple[str, ...]:
         """Lists the images in their order by their paths, or else as `"image 0"`, ...
@@ -128,21 +162,21 @@ class ImageSet(LabelledSet):
             float64 array of shape `(K,)`, 0 for a class without images.
 
         Raises:
-            ValueError: If labels are not known before the images are read, or images do not have
-                one class each.
+            ValueError: If images do not have one class each, or are more than 50,000 records
+                without an index.
         """
         if self.task != "single_label":
             raise ValueError(
                 f"Class weights and balanced sampling need one class for each image. {self.name} "
                 f"has task={self.task!r}."
             )
-        if self.labels is None:
+        counts = self.class_counts
+        if counts is None:
             raise ValueError(
-                f"The images of {self.name} are read one after the other, so their classes are not "
-                "known. Read them into memory first: `images.in_memory()`."
+                f"The images of {self.name} are read one after the other, and are too many to "
+                "count their classes. Read them into memory first: `images.in_memory()`."
             )
-        counts = np.bincount(self.labels, minlength=self.num_classes)
-        return np.where(counts, self.num_images / (self.num_classes * np.maximum(counts, 1)), 0.0)
+        return np.where(counts, counts.sum() / (self.num_classes * np.maximum(counts, 1)), 0.0)
 
     def balanced(self) -> ImageSet:
         """The same images, drawn in training so that all classes are equally frequent.
@@ -154,8 +188,9 @@ class ImageSet(LabelledSet):
         Raises:
             ValueError: If the images are read sequentially, as those of TFRecords and TFDS.
         """
-        weights = self.class_weights()
-        return dataclasses.replace(self, weights=weights[self.labels])
+        if self.labels is None:
+            raise ValueError(f"{self.name} is read in its order. Draw from `images.in_memory()`.")
+        return dataclasses.replace(self, weights=self.class_weights()[self.labels])
 
     def in_memory(self, count: int | None = None, seed: int = 0) -> ImageSet:
         """Reads images into memory, in their stored form: JPEGs stay JPEGs.
@@ -192,7 +227,31 @@ class ImageSet(LabelledSet):
         rows = kept, np.asarray(labels)
         if self.task == "single_label":
             check_labels(rows[1], self.num_classes, self.name)
-        return dataclasses.replace(drawn, rows=rows, load=_as_it_is, records=None, shards=None)
+        changes: dict[str, Any] = {"rows": rows, "records": None, "shards": None, "counts": None}
+        return dataclasses.replace(drawn, load=_as_it_is, **changes)
+
+
+def file_set(
+    name: str | os.PathLike[str],
+    class_names: Sequence[str],
+    paths: Iterable[str | os.PathLike[str]],
+    labels: np.ndarray,
+    max_pixels: int = MAX_PIXELS,
+    **options: Any,
+) -> ImageSet:
+    """Makes an `ImageSet` of image files that can be read.
+
+    Args:
+        name: As for `ImageSet`, like the others.
+        class_names: See there.
+        paths: The files.
+        labels: See there.
+        max_pixels: See there.
+        options: Further arguments of `ImageSet`.
+    """
+    items = np.array([os.fspath(path) for path in paths], object)
+    rows, load = (items, labels), file_loader(items, max_pixels)
+    return ImageSet(os.fspath(name), tuple(class_names), rows, load, max_pixels, **options)
 
 
 def read_arrays(
@@ -253,15 +312,18 @@ def read_records(
     parse: Callable[..., tuple[Any, Any]],
     class_names: Sequence[str],
     name: str = "the records",
+    task: str = "single_label",
 ) -> ImageSet:
     """Makes an `ImageSet` of files of records, such as TFRecords.
 
     Args:
         shards: Files of records, as from `find_shards`.
-        parse: Maps a record, or its parts, to an encoded image or its pixels, and an integer label.
+        parse: Maps a record, or its parts, to an encoded image or its pixels, and an integer label;
+            for other tasks a vector of numbers.
         class_names: Names of the classes, in the order of the labels.
         name: Name of the source, for error messages. Stored features and cached batches tell sets
             apart by their name and files: the same files with another `parse` need another name.
+        task: What the labels are, see `ImageSet`.
 
     Returns:
         An `ImageSet`.
@@ -272,9 +334,10 @@ def read_records(
     ) -> tf.data.Dataset:
         selected = shards.slice(*among)
         records = read_part(selected, part, number, shuffle_buffer or SHUFFLE_BUFFER)
-        return records.map(lambda *record: _int_label(*parse(*record)))
+        return records.map(lambda *record: _typed(*parse(*record), task))
 
-    return sequential(name, shards.num_records, tuple(class_names), read, shards=shards)
+    found = sequential(name, shards.num_records, tuple(class_names), read, shards=shards)
+    return dataclasses.replace(found, task=task)
 
 
 def sequential(
@@ -316,8 +379,8 @@ def check_same_classes(
         return
     missing = [name for name in expected if name not in found]
     unknown = [name for name in found if name not in expected]
-    problems = [f"without {', '.join(map(printable, missing[:10]))}"] if missing else []
-    problems += [f"with {', '.join(map(printable, unknown[:10]))}"] if unknown else []
+    problems = [f"without {listed(missing)}"] if missing else []
+    problems += [f"with {listed(unknown)}"] if unknown else []
     raise ValueError(
         f"{images.name} has other classes than the training images: "
         f"{'; '.join(problems) or 'the same names in another order'}. Labels would mean other "
@@ -331,8 +394,8 @@ def _is_png(pixels: np.ndarray) -> bool:
     return pixels.dtype == "uint8" and pixels.ndim == 3 and pixels.shape[-1] in (1, 3)
 
 
-def _int_label(image: Any, label: Any) -> tuple[Any, Any]:
-    return image, tf.cast(label, tf.int64)
+def _typed(image: Any, label: Any, task: str) -> tuple[Any, Any]:
+    return image, tf.cast(label, tf.int64 if task == "single_label" else tf.float32)
 
 
 def _as_it_is(image: Any) -> Any:

@@ -14,12 +14,15 @@ import tensorflow as tf
 from keras_vit.checks import check_positive, short_repr
 from keras_vit.data.decode import MAX_PIXELS
 from keras_vit.data.epochs import EpochPlan, distribute, number_for, read_epochs
+from keras_vit.data.strata import hold_out
+from keras_vit.errors import listed, printable
 
 # Reads a part of some of the records. Arguments: positions of the first of these records and after
 # the last, the part of them, number of the epoch or `None`, shuffle buffer.
 Reader = Callable[[tuple[int, int], tuple[int, int], Any, int], tf.data.Dataset]
 ITEM_SEPARATOR = "\0"  # of path and name of an image in a file of several; no path holds it
 _Set = TypeVar("_Set", bound="LabelledSet")
+_LISTED = 12  # classes that a text names one by one
 SHUFFLE_BUFFER = 50_000  # as in the official code; encoded images, or pixels as they are stored
 
 
@@ -95,36 +98,73 @@ class LabelledSet:
         """The images at some positions; those of records follow one another."""
         return dataclasses.replace(self, rows=tuple(each[positions] for each in self.rows))
 
+    @property
+    def strata(self) -> tuple[str | None, np.ndarray]:
+        """What `split` spreads evenly: a task as of `ImageSet` or `None`, and labels for it."""
+        return None, self.rows[0]
+
     def split(self: _Set, share: float, seed: int = 0) -> tuple[_Set, _Set]:
         """Splits off held-out images, for example to choose hyperparameters.
 
+        Every class has its share among them, to the nearest image: at least one image, and not all,
+        of a class of two or more, and none of a class of one. Several labels, and the classes of
+        boxes, have theirs as nearly as their combinations allow, and numbers are taken from ranges
+        of equally many images. Images with masks or captions of their own are drawn at random.
+
         Args:
-            share: Share of the images to hold out, in (0, 1), or their number.
-            seed: Random seed of the choice.
+            share: Share of the images to hold out, in (0, 1), or their number. Of a share, the
+                number follows from those of the classes; a number is exact.
+            seed: Random seed of the choice, which is the same on every platform.
 
         Returns:
             The images to train on, and the held-out images; they do not overlap. For TFRecords and
-            TFDS, the last images are held out, as by slices such as `"train[98%:]"`.
+            TFDS, the last images are held out, as by slices such as `"train[98%:]"`: shuffle the
+            images before you write them.
 
         Raises:
             ValueError: If one of the two parts would be empty.
         """
-        count = round(share * self.num_images) if 0 < share < 1 else int(share)
-        if not 0 < count < self.num_images:
+        count, every = self.num_images, np.arange(self.num_images)
+        if not 0 < share < count:
+            held_out = every[: max(0, int(share))]
+        elif self.records is None:
+            held_out = hold_out(*self.strata, share, seed)
+        else:
+            held_out = every[count - (round(share * count) if share < 1 else int(share)) :]
+        if not 0 < len(held_out) < count:
             raise ValueError(
-                f"{self.name} has {self.num_images} images, of which some must be held out and "
-                f"some left. Received: share={share}, which is {count} of them."
+                f"{self.name} has {count} images, of which some must be held out and some left. "
+                f"Received: share={share}, which is {len(held_out)} of them."
             )
-        if self.records is not None:
-            every = np.arange(self.num_images)
-            return self.subset(every[:-count]), self.subset(every[-count:])
-        order = np.random.default_rng(seed).permutation(self.num_images)
-        return self.subset(np.sort(order[count:])), self.subset(np.sort(order[:count]))
+        return self.subset(np.setdiff1d(every, held_out)), self.subset(held_out)
 
     def name_of(self, index: int) -> str:
         """The image at `index` for a message: its file, or its number."""
         is_file = self.rows[0].dtype == object
         return item_name(str(self.rows[0][index])) if is_file else f"image {index} of {self.name}"
+
+
+def describe_held_out(training: LabelledSet, held_out: LabelledSet) -> str:
+    """Says how many images of each class `split` held out, or how it chose them."""
+    total = training.num_images + held_out.num_images
+    chosen = f"{held_out.num_images:,} of {total:,} images"
+    if training.records is not None:
+        return f"{chosen}, the last ones in the stored order"
+    task, labels = training.strata
+    if task in (None, "regression"):
+        return (
+            f"{chosen}, {'drawn at random' if task is None else 'from all ranges of the numbers'}"
+        )
+    left, out = (
+        np.bincount(labels, minlength=training.num_classes) if labels.ndim == 1 else labels.sum(0)
+        for labels in (labels, held_out.strata[1])
+    )
+    rows = list(zip(map(printable, training.class_names), out, out + left, strict=True))
+    if len(rows) <= _LISTED:
+        return ", ".join(f"{name} {count:,.0f} of {size:,.0f}" for name, count, size in rows)
+    none = [f"{name} ({size:,.0f})" for name, count, size in rows if not count]
+    text = f"{chosen}, {out.min():,.0f} to {out.max():,.0f} of each of {len(rows):,} classes"
+    return f"{text}; none of {listed(none, _LISTED)}" if none else text
 
 
 def item_name(item: str) -> str:

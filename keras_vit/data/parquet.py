@@ -6,7 +6,6 @@ A row group is what a worker reads as a whole, as a file of records.
 from __future__ import annotations
 
 import bisect
-import concurrent.futures
 import contextlib
 import dataclasses
 import hashlib
@@ -24,23 +23,32 @@ from keras_vit.checks import check_choice
 from keras_vit.data.decode import MAX_PIXELS
 from keras_vit.data.folder import examine_bytes, report_problems
 from keras_vit.data.image_set import ImageSet, read_records
+from keras_vit.data.parquet_pages import (
+    MAX_GROUP_BYTES,
+    check_open,
+    check_size,
+    find_leaves,
+    read_values,
+)
 from keras_vit.data.shards import Shards
-from keras_vit.data.stored_labels import find_labels, raise_problems
+from keras_vit.data.stored_labels import find_labels
 from keras_vit.data.tars import check_unchanged, find_files
+from keras_vit.data.tiff import as_png
 from keras_vit.data.webdataset import CHECKS
-from keras_vit.errors import printable
+from keras_vit.errors import printable, raise_problems
 from keras_vit.installation import needing
-from keras_vit.progress import Progress
-from keras_vit.reading import open_regular, parse_json
+from keras_vit.progress import map_threads
+from keras_vit.reading import open_regular, parse_json, refusing
 
 _LABEL_NAMES = ("label", "labels", "class")  # the first that is there
-_ROWS_AT_ONCE = 64
-_LARGE_GROUP = 1 << 28  # bytes; `datasets` writes 100 images
+_ROWS_AT_ONCE, _LABELS_AT_ONCE = 64, 1 << 16
+_LARGE_GROUP = 1 << 28  # bytes
+_MIN_ROW_BYTES, _FEW_ROWS = 32, 1 << 20  # of a file; a smaller image is not one
 _METADATA = b"huggingface"  # key of the schema, with JSON about the features
 
 
 class _Columns(NamedTuple):
-    """The columns that are read, and the names of the label's numbers, or `None`."""
+    """The columns that are read, of structs the field, and the names of the numbers, or `None`."""
 
     image: str
     label: str | None
@@ -51,13 +59,17 @@ class _Columns(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """A row group: its file and number, its first row in the file and of all, and its rows."""
+    """A row group: its file and number, its first row in the file and of all, and its rows.
+
+    `limit` is how many bytes it may unpack to.
+    """
 
     path: str
     number: int
     start: int
     first: int
     rows: int
+    limit: int
 
 
 def read_parquet(
@@ -69,6 +81,7 @@ def read_parquet(
     check: str = "headers",
     max_pixels: int = MAX_PIXELS,
     labelled: bool = True,
+    max_group_bytes: int = MAX_GROUP_BYTES,
 ) -> ImageSet:
     """Reads labelled images from Parquet files on a local disk, such as those of Hugging Face.
 
@@ -92,6 +105,8 @@ def read_parquet(
             training, where an unreadable one is an error.
         max_pixels: As for `read_folder`.
         labelled: Whether labels are read. Without, every image is of the first of `class_names`.
+        max_group_bytes: Bytes that a column of a row group may unpack to, unless it has half of
+            them in the file. More are refused before they are unpacked.
 
     Returns:
         An `ImageSet` in the order of the files and of their rows.
@@ -99,9 +114,9 @@ def read_parquet(
     Raises:
         ImportError: If pyarrow is not installed.
         FileNotFoundError: If there are no such files.
-        ValueError: If a file is damaged, lacks a column or differs from the first; or there are
-            images that cannot be read, or labels that are missing or unknown. The message lists
-            them.
+        ValueError: If a file is damaged, unpacks to too many bytes, lacks a column or differs from
+            the first; or there are images that cannot be read, or labels that are missing or
+            unknown. The message lists them.
 
     Example:
 
@@ -114,7 +129,7 @@ def read_parquet(
     check_choice("check", check, CHECKS)
     found = find_files(files)
     source = f"{os.path.dirname(found[0]) or '.'} ({len(found)} Parquet files)"
-    columns, groups = _open_all(found, image_name, label_name, labelled)
+    columns, groups = _open_all(found, image_name, label_name, labelled, max_group_bytes)
     if not groups:
         raise ValueError(f"There are no rows in {printable(source)}.")
     starts = [group.first for group in groups]
@@ -126,33 +141,28 @@ def read_parquet(
 
     known, labels = tuple(class_names or ("image",)), np.zeros(count, "int64")
     if labelled:
-        values = _read_labels(found, columns)
+        values = _read_labels(groups, columns)
         without = [row for row, value in enumerate(values) if value is None]
         raise_problems(source, [f"{name_of(row)} has no label" for row in without])
-        stored = find_labels(values, class_names, columns.names, source)
-        raise_problems(source, [f"{name_of(row)} {text}" for row, text in stored.unknown.items()])
-        known, labels = stored.class_names, stored.labels
+        known, labels = find_labels(values, class_names, columns.names, source, name_of)
     bad = {} if check == "none" else _find_bad(groups, columns, check, max_pixels)
     skipped = tuple(f"{name_of(row)} {problem}" for row, problem in sorted(bad.items()))
-    if skipped:
-        report_problems(skipped, unreadable, source)
-    if len(bad) == count:
-        raise ValueError(f"None of the {count:,} images in {printable(source)} can be read.")
+    report_problems(skipped, unreadable, source, count)
     kept = np.ones(count, bool)
     kept[list(bad)] = False
     images = _as_records(f"{source}, {columns.label}", known, groups, columns, kept, labels)
-    rows = np.flatnonzero(kept)
-
-    def name_kept(position: int) -> str:
-        return name_of(int(rows[position]))
-
+    rows = np.flatnonzero(kept).tolist()
     return dataclasses.replace(
-        images, record_name=name_kept, skipped=skipped, max_pixels=max_pixels
+        images,
+        record_name=lambda position: name_of(rows[position]),
+        skipped=skipped,
+        max_pixels=max_pixels,
+        counts=tuple(np.bincount(labels[kept], minlength=len(known)).tolist()),
     )
 
 
 def _open_all(
-    paths: Sequence[str], image: str | None, label: str | None, labelled: bool
+    paths: Sequence[str], image: str | None, label: str | None, labelled: bool, limit: int
 ) -> tuple[_Columns, list[_Group]]:
     """The columns, which are the same in all files, and the row groups with rows."""
     first: _Columns | None = None
@@ -167,12 +177,18 @@ def _open_all(
                     f"The files must have the same columns and classes. {printable(paths[0])} has "
                     f"{first}, and {printable(path)} {columns}. Read them one by one."
                 )
-            start = 0
+            start, size = 0, os.stat(path).st_size
+            (leaf,) = find_leaves(file.schema, columns.image)
+            if file.metadata.num_rows > max(_FEW_ROWS, size // _MIN_ROW_BYTES):
+                raise ValueError(f"{file.metadata.num_rows:,} rows in {size:,} bytes")
             for number in range(file.metadata.num_row_groups):
                 found = file.metadata.row_group(number)
                 rows, largest = found.num_rows, max(largest, found.total_byte_size)
+                column = found.column(leaf)
+                stored = min(size, column.total_compressed_size)
+                check_size(path, number, column.total_uncompressed_size, stored, limit)
                 if rows:
-                    groups.append(_Group(path, number, start, total, rows))
+                    groups.append(_Group(path, number, start, total, rows, limit))
                 start, total = start + rows, total + rows
     if largest > _LARGE_GROUP:
         warnings.warn(
@@ -191,14 +207,11 @@ def _open(path: str) -> Iterator[Any]:
     with needing("parquet", "Reading Parquet files needs pyarrow"):
         import pyarrow
         import pyarrow.parquet
-    with open_regular(path) as file:
-        try:
-            yield pyarrow.parquet.ParquetFile(file)
-        except (pyarrow.ArrowException, OSError) as error:  # ArrowInvalid is a ValueError
-            raise ValueError(
-                f"{printable(path)} is no Parquet file that can be read, or it is damaged or cut "
-                f"off ({printable(error):.200}). Copy or write it again."
-            ) from error
+    problem = "is no Parquet file that can be read, or it is damaged or cut off"
+    with refusing(path, problem, "Copy or write it again."), open_regular(path) as file:
+        opened = pyarrow.parquet.ParquetFile(file)
+        check_open(path)
+        yield opened
 
 
 def _find_columns(
@@ -236,40 +249,44 @@ def _find_columns(
                 f"{printable(', '.join(names)) or 'none'} of {printable(listed)[:500]}. Pass its "
                 f"name as `{argument}`, or write the files with one such column."
             )
+    leaf = images[0] if not types.is_struct(schema.field(images[0]).type) else f"{images[0]}.bytes"
     if not labelled:
-        return _Columns(images[0], None, None)
+        return _Columns(leaf, None, None)
     stored = features.get(labels[0], {}).get("names")
     classes = tuple(map(str, stored)) if isinstance(stored, list) else None
-    return _Columns(images[0], labels[0], classes)
+    return _Columns(leaf, labels[0], classes)
 
 
 def _read_features(schema: Any) -> dict[str, Any]:
     """What `datasets` says about the columns; empty if something else wrote the file."""
     try:
         found = parse_json((schema.metadata or {}).get(_METADATA, b"null"))["info"]["features"]
-    except (ValueError, KeyError, TypeError):
+        return {name: each for name, each in found.items() if isinstance(each, dict)}
+    except (ValueError, KeyError, TypeError, AttributeError):
         return {}
-    return {name: each for name, each in dict(found).items() if isinstance(each, dict)}
 
 
-def _read_labels(paths: Sequence[str], columns: _Columns) -> list[Any]:
+def _read_labels(groups: Sequence[_Group], columns: _Columns) -> list[Any]:
     values: list[Any] = []
-    for path in paths:
-        with _open(path) as file:
-            values += file.read([columns.label]).column(0).to_pylist()
+    known: dict[Any, Any] = {}  # equal names are one object
+    assert columns.label is not None
+    for _, inside in itertools.groupby(groups, lambda group: group.path):
+        for labels in _read(list(inside), columns.label, _LABELS_AT_ONCE):
+            values += [known.setdefault(label, label) for label in labels]
     return values
 
 
 def _read_images(group: _Group, columns: _Columns) -> Iterator[list[bytes | None]]:
     """The images of a row group, some at a time; `None` where there are no bytes."""
-    with _open(group.path) as file:
-        is_struct = f"{columns.image}.bytes" in {
-            file.schema.column(i).path for i in range(len(file.schema))
-        }
-        leaf = f"{columns.image}.bytes" if is_struct else columns.image
-        for batch in file.iter_batches(_ROWS_AT_ONCE, [group.number], [leaf]):
-            column = batch.column(0)
-            yield (column.flatten()[0] if is_struct else column).to_pylist()
+    return _read([group], columns.image, _ROWS_AT_ONCE)
+
+
+def _read(groups: Sequence[_Group], name: str, most: int) -> Iterator[list[Any]]:
+    """The values of a column in row groups of one file."""
+    path = groups[0].path
+    with _open(path) as file:
+        for group in groups:
+            yield from read_values(path, file, group.number, name, most, group.limit)
 
 
 def _find_bad(
@@ -278,27 +295,18 @@ def _find_bad(
     """What is wrong with images, by their rows of all."""
 
     def examine(group: _Group) -> dict[int, str]:
-        found, row = {}, group.first
-        for images in _read_images(group, columns):
-            for image in images:
-                if image is None:
-                    problem: str | None = "has no bytes: the image is not in the file"
-                else:
-                    problem = examine_bytes(io.BytesIO(image), len(image), check, max_pixels)
-                if problem:
-                    found[row] = problem
-                row += 1
-        return found
+        images = itertools.chain.from_iterable(_read_images(group, columns))
+        problems = (_examine(image, check, max_pixels) for image in images)
+        return {row: each for row, each in enumerate(problems, group.first) if each}
 
-    bad: dict[int, str] = {}
-    with (
-        Progress("checking images", groups[-1].first + groups[-1].rows, "images") as progress,
-        concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool,
-    ):
-        for group, found in zip(groups, pool.map(examine, groups), strict=True):
-            bad |= found
-            progress.update(group.first + group.rows)
-    return bad
+    found = map_threads(examine, groups, "checking images", "row groups")
+    return {row: problem for each in found for row, problem in each.items()}
+
+
+def _examine(image: bytes | None, check: str, max_pixels: int) -> str | None:
+    if image is None:
+        return "has no bytes: the image is not in the file"
+    return examine_bytes(io.BytesIO(image), len(image), check, max_pixels)
 
 
 def _as_records(
@@ -320,6 +328,7 @@ def _as_records(
         images = np.array(list(itertools.chain(*_read_images(group, columns))), object)[kept[rows]]
         if None in images:
             raise ValueError(f"{printable(group.path)} has a row without an image.")
+        images = np.array([as_png(image) for image in images], object)
         return images, labels[rows][kept[rows]]
 
     def read(key: Any) -> tf.data.Dataset:
@@ -335,8 +344,18 @@ def _as_records(
     ]
     counts = [int(kept[group.first : group.first + group.rows].sum()) for group in groups]
     shards = Shards(tuple(keys), tuple(counts), read)
-    return read_records(shards, _as_it_is, class_names, source)
+    return read_records(shards, lambda image, label: (image, label), class_names, source)
 
 
-def _as_it_is(image: Any, label: Any) -> tuple[Any, Any]:
-    return image, label
+def read_column(paths: Sequence[str], names: Sequence[str]) -> list[Any]:
+    """The values of the first of some columns that files have, one for every row."""
+    values: list[Any] = []
+    for path in paths:
+        with _open(path) as file:
+            name = next((name for name in names if name in file.schema_arrow.names), None)
+            if name is None:
+                raise ValueError(f"{printable(path)} has no column {' or '.join(names)}.")
+            for group in range(file.metadata.num_row_groups):
+                parts = read_values(path, file, group, name, _LABELS_AT_ONCE, MAX_GROUP_BYTES)
+                values += itertools.chain.from_iterable(parts)
+    return values

@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from keras_vit.data.decode import decode
-from keras_vit.reading import open_regular
+from keras_vit.data.headers import is_tiff, open_tiff
+from keras_vit.data.tiff import as_png
+from keras_vit.reading import open_regular, read_bytes
 
 _SAMPLE = 32  # files that are looked at, spread evenly
 _HEADER = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
@@ -49,7 +51,7 @@ def bits_of(highest: float) -> int | None:
 
 
 def find_small_range(paths: Sequence[str | os.PathLike[str]]) -> SmallRange | None:
-    """Looks for 16-bit PNG files that hold 14 bits or fewer, in at most 32 of the files."""
+    """Looks for 16-bit files that hold 14 bits or fewer, in at most 32 of the files."""
     deep = tuple(path for path in _sample(paths) if _has_16_bits(path))
     highest = max((_highest(path, _decode_16_bits) or 0 for path in deep), default=0)
     bits = bits_of(highest)
@@ -79,7 +81,9 @@ def _decode_16_bits(data: Any) -> Any:
 def _highest(path: pathlib.Path, decoder: Callable[[Any], Any]) -> int | None:
     """The largest value of an image file, or `None` if it is damaged."""
     try:
-        return int(tf.reduce_max(decoder(tf.io.read_file(os.fsencode(path)))))
+        return int(tf.reduce_max(decoder(tf.constant(as_png(read_bytes(path))))))
+    except ValueError:
+        return None
     except tf.errors.ResourceExhaustedError:  # too little memory is no fault of the file
         raise
     except tf.errors.OpError:
@@ -96,4 +100,7 @@ def _has_16_bits(path: pathlib.Path) -> bool:
         return False
     with open_regular(path) as file:
         head = file.read(_DEPTH + 1)
+        if is_tiff(head):
+            image, _ = open_tiff(file, os.stat(path).st_size)
+            return image is not None and image.mode.startswith("I;16")
     return head.startswith(_HEADER) and head[_DEPTH:] == b"\x10"

@@ -6,7 +6,8 @@ import glob
 import os
 import re
 
-from keras_vit.errors import printable
+from keras_vit.errors import listed, printable
+from keras_vit.reading import is_left_over
 
 TARS, PARQUET, RECORDS = "tars", "Parquet files", "records"
 INDEX = "index.json"  # of a folder of records, see `record_folder.py`
@@ -25,15 +26,17 @@ def find_format(place: str | os.PathLike[str]) -> str | None:
     Raises:
         ValueError: If there are files of several formats, or such files and folders.
     """
-    if os.path.isdir(place) and any(name.endswith(_RECORD) for name in os.listdir(place)):
+    if os.path.isdir(place) and any(
+        name.endswith(_RECORD) and name[0] != "." for name in os.listdir(place)
+    ):
         return RECORDS
     formats = {_FORMATS[os.path.splitext(file)[1].lower()] for file in list_shards(place)}
     if not formats:
         return None
     found = sorted(formats)
     if os.path.isdir(place):
-        folders = [each.name for each in os.scandir(place) if each.is_dir() and each.name[0] != "."]
-        found += [f"folders ({', '.join(sorted(folders)[:3])})"] * bool(folders)
+        folders = folders_in(place)
+        found += [f"folders ({listed(folders, 3)})"] * bool(folders)
     if len(found) > 1:
         raise ValueError(
             f"{printable(place)} must hold files of one format, or folders of images. Received: "
@@ -43,13 +46,20 @@ def find_format(place: str | os.PathLike[str]) -> str | None:
     return found[0]
 
 
+def folders_in(path: str | os.PathLike[str]) -> list[str]:
+    """Lists the names of the folders in a folder, sorted, without those of other programs."""
+    return sorted(
+        each.name for each in os.scandir(path) if each.is_dir() and not is_left_over(each.name)
+    )
+
+
 def list_shards(place: str | os.PathLike[str]) -> list[str]:
     """Lists tars and Parquet files of a folder, of a pattern or of one path, sorted by name."""
     pattern = os.fspath(place)
     if os.path.isdir(place):
         pattern = os.path.join(glob.escape(pattern), "*")
     paths = [pattern] if os.path.exists(pattern) else glob.glob(pattern)
-    shown = (path for path in paths if os.path.basename(path)[0] != ".")
+    shown = (path for path in paths if not is_left_over(os.path.basename(path)))
     return sorted(path for path in shown if os.path.splitext(path)[1].lower() in _FORMATS)
 
 

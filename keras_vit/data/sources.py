@@ -72,20 +72,24 @@ def open_images(
             middle of a file does not end training later.
         split: TFDS split if none is named.
         download: Whether TFDS may download a missing data set.
-        task: As for `read_csv`; folders and TFDS have one class for each image.
+        task: As for `read_csv`; records have that of the images they were written of, others have
+            one class for each image.
 
     Raises:
         ValueError: If the images cannot be read, or are not for the task.
     """
     if data.lower().endswith(CSV_ENDING):
         return read_csv(data, data_dir, task, class_names, unreadable, CHECKS[unreadable])
-    if task not in (None, "single_label"):
+    kind = None if data.startswith(_TFDS) else find_format(data)
+    images = None if kind is None else open_shards([data], class_names, unreadable)
+    if task not in (None, "single_label" if images is None else images.task):
         raise ValueError(
-            f"Images with task={task!r} come from a CSV file, --data FILE.csv. Received: {data}."
+            f"Images with task={task!r} come from a CSV file, --data FILE.csv, or records of one. "
+            f"Received: {data}."
         )
+    if images is not None:
+        return images
     if not data.startswith(_TFDS):
-        if find_format(data) is not None:
-            return open_shards([data], class_names, unreadable)
         return read_folder(data, class_names, unreadable, CHECKS[unreadable])
     name, _, named = data.removeprefix(_TFDS).partition("@")
     return read_tfds(name, named or split, data_dir, download)

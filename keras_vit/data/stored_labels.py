@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from keras_vit.data.folder import check_distinct
-from keras_vit.errors import printable
+from keras_vit.errors import listed, raise_problems
 
 _MAX_CLASSES = 100_000  # ImageNet-21k has 21,843
-_MAX_LISTED = 20
-
-
-class StoredLabels(NamedTuple):
-    """Names of the classes, the class of every image, and the labels that are none of them.
-
-    Args:
-        class_names: The names.
-        labels: int64 array of shape `(images,)`, -1 where a label is unknown.
-        unknown: Positions of unknown labels, and what is wrong with them.
-    """
-
-    class_names: tuple[str, ...]
-    labels: np.ndarray
-    unknown: dict[int, str]
 
 
 def find_labels(
@@ -33,7 +17,8 @@ def find_labels(
     class_names: Sequence[str] | None,
     stored_names: Sequence[str] | None,
     source: str,
-) -> StoredLabels:
+    name_of: Callable[[int], str],
+) -> tuple[tuple[str, ...], np.ndarray]:
     """Finds the class of every image.
 
     Args:
@@ -43,10 +28,29 @@ def find_labels(
             occur, or numbers from 0.
         stored_names: Names of the numbers, if the data set has some.
         source: What the labels are of, for error messages.
+        name_of: Names the image at a position, for error messages.
+
+    Returns:
+        Names of the classes, and int64 labels of shape `(images,)`.
 
     Raises:
-        ValueError: If there are not two classes, or too many; or a name stands for several.
+        ValueError: If there are not two classes, or too many; a name stands for several; or a label
+            is none of the classes.
     """
+    known, labels = _number_labels(values, class_names, stored_names, source)
+    of = f"which is none of the {len(known):,} classes {listed(known)}"
+    unknown = [index for index, label in enumerate(labels) if label < 0]
+    raise_problems(source, [f"{name_of(i)} has the label {values[i]}, {of}" for i in unknown])
+    return known, np.array(labels, "int64")
+
+
+def _number_labels(
+    values: Sequence[int | str],
+    class_names: Sequence[str] | None,
+    stored_names: Sequence[str] | None,
+    source: str,
+) -> tuple[tuple[str, ...], list[int]]:
+    """Names of the classes, and the class of every image, -1 where the label is unknown."""
     numbers = _numbers(values)
     if numbers is None:
         names: Sequence[str] = tuple(map(str, values))
@@ -56,18 +60,17 @@ def find_labels(
         known = tuple(class_names or stored or map(str, range(_check_count(numbers, source))))
         are_names = class_names is not None and known != stored
         if not are_names or not (stored or set(map(str, numbers)) <= set(known)):
-            return _result(known, [n if 0 <= n < len(known) else None for n in numbers], values)
+            return known, [n if 0 <= n < len(known) else -1 for n in numbers]
         names = [stored[n] if 0 <= n < len(stored) else str(n) for n in numbers]
     if len(known) > _MAX_CLASSES or (class_names is None and len(known) < 2):
-        listed = ", ".join(map(printable, known[:_MAX_LISTED]))
         raise ValueError(
-            f"{source} has {len(known):,} names of classes: {listed}. There must be 2 to "
+            f"{source} has {len(known):,} names of classes: {listed(known)}. There must be 2 to "
             f"{_MAX_CLASSES:,}. Choose another label with `label_name`; for a part of a larger "
             "set, pass `class_names`."
         )
     check_distinct(known)
     position = {name: index for index, name in enumerate(known)}
-    return _result(known, [position.get(name) for name in names], values)
+    return known, [position.get(name, -1) for name in names]
 
 
 def _numbers(values: Sequence[int | str]) -> list[int] | None:
@@ -87,28 +90,3 @@ def _check_count(numbers: list[int], source: str) -> int:
             f"{largest}. Pass `class_names`, or choose another label with `label_name`."
         )
     return largest + 1
-
-
-def _result(
-    known: tuple[str, ...], labels: list[int | None], values: Sequence[int | str]
-) -> StoredLabels:
-    of = ", ".join(map(printable, known[:_MAX_LISTED])) + ", ..." * (len(known) > _MAX_LISTED)
-    unknown = {
-        index: f"has the label {values[index]}, which is none of the {len(known):,} classes {of}"
-        for index, label in enumerate(labels)
-        if label is None
-    }
-    found = np.array([-1 if label is None else label for label in labels], "int64")
-    return StoredLabels(known, found, unknown)
-
-
-def raise_problems(source: str, problems: Sequence[str]) -> None:
-    """Raises a `ValueError` that lists problems of a source, if there are any."""
-    if not problems:
-        return
-    rest = len(problems) - _MAX_LISTED
-    lines = [printable(each) for each in problems[:_MAX_LISTED]]
-    lines += [f"and {rest:,} more"] * (rest > 0)
-    raise ValueError(
-        f"{printable(source)} has {len(problems):,} problems:\n  " + "\n  ".join(lines)
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import os
 import pathlib
 from collections.abc import Iterable, Sequence
@@ -10,15 +9,15 @@ from typing import IO
 
 import numpy as np
 
-from keras_vit.checks import check_choice
+from keras_vit.checks import check_choice, is_broken
 from keras_vit.data.decode import MAX_PIXELS
 from keras_vit.data.folder import examine_bytes, report_problems
 from keras_vit.data.image_set import ImageSet
 from keras_vit.data.labelled_set import item_name
-from keras_vit.data.stored_labels import find_labels, raise_problems
+from keras_vit.data.stored_labels import find_labels
 from keras_vit.data.tars import Sample, find_files, load_item, make_item, read_tar
-from keras_vit.errors import printable
-from keras_vit.progress import Progress
+from keras_vit.errors import printable, raise_problems
+from keras_vit.progress import map_threads
 from keras_vit.reading import parse_json, read_text
 
 CHECKS = ("none", "headers", "pixels")
@@ -91,24 +90,21 @@ def read_webdataset(
             except ValueError as error:
                 problems.append(f"{item_name(item)} {error}")
         raise_problems(source, problems)
-        stored = find_labels(values, class_names, _stored(found[0]), source)
-        raise_problems(
-            source, [f"{item_name(items[i])} {text}" for i, text in stored.unknown.items()]
+        known, labels = find_labels(
+            *(values, class_names, _stored(found[0]), source),
+            name_of=lambda index: item_name(items[index]),
         )
-        known, labels = stored.class_names, stored.labels
     else:
         known, labels = tuple(class_names or ("image",)), np.zeros(len(items), "int64")
-    bad = [sample.problem is not None for sample in samples]
     skipped = tuple(
         f"{item_name(item)} {sample.problem}"
         for item, sample in zip(items, samples, strict=True)
         if sample.problem is not None
     )
-    if skipped:
-        report_problems(skipped, unreadable, source)
-    if len(skipped) == len(items):
-        raise ValueError(f"There are no images that can be read in {printable(source)}.")
-    kept = ~np.array(bad)
+    report_problems(skipped, unreadable, source, len(items))
+    if not items:
+        raise ValueError(f"There are no images in {printable(source)}.")
+    kept = np.array([sample.problem is None for sample in samples])
     rows = (np.array(items, object)[kept], labels[kept])
     return ImageSet(source, known, rows, load_item, max_pixels, skipped=skipped)
 
@@ -122,15 +118,7 @@ def _read_all(
     def examine(image: IO[bytes], size: int) -> str | None:
         return examine_bytes(image, size, check, max_pixels)
 
-    read = []
-    with (
-        Progress("checking tars", len(paths)) as progress,
-        concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool,
-    ):
-        for each in pool.map(lambda path: read_tar(path, endings, examine), paths):
-            read.append(each)
-            progress.update(len(read))
-    return read
+    return map_threads(lambda path: read_tar(path, endings, examine), paths, "checking tars")
 
 
 def _find_label(sample: Sample, names: Sequence[str]) -> int | str:
@@ -147,6 +135,8 @@ def _find_label(sample: Sample, names: Sequence[str]) -> int | str:
     except ValueError as error:
         raise ValueError(f"has a .json that cannot be read: {error}") from None
     found = [fields[name] for name in names if name in fields] if isinstance(fields, dict) else []
+    if found and is_broken(str(found[0])):
+        raise ValueError("has a label in .json with half of a surrogate pair")
     if found and isinstance(found[0], int | str) and not isinstance(found[0], bool):
         return found[0]
     if _CAPTION in sample.texts:

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import pathlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-from keras_vit.checks import check_choice
+from keras_vit.checks import check_choice, is_broken
+from keras_vit.data.csv_file import check_exist, read_table
 from keras_vit.data.decode import MAX_PIXELS
 from keras_vit.data.folder import find_problems, report_problems
 from keras_vit.data.pixel_range import warn_of_small_range
-from keras_vit.errors import printable
-from keras_vit.files import read_cell
+from keras_vit.data.tiff import file_loader
+from keras_vit.errors import listed, printable, raise_problems
 from keras_vit.image_text.pairs import PairSet, make_pairs
-from keras_vit.reading import open_text, parse_json, read_json
+from keras_vit.reading import locate, open_text, parse_json, read_json, refusing
 
 # Names of columns in use: open_clip's, transformers' and TFDS's.
 IMAGE_NAMES = ("filepath", "file_name", "filename", "image", "file", "path")
 CAPTION_NAMES = ("title", "caption", "text", "captions")
-_DELIMITERS = "\t,;"
 _MAX_JSON = 1 << 30  # bytes; the captions of COCO have 90 MB
-_MAX_LISTED = 20
 Row = tuple[str, str, str]  # where it stands, name of the image, caption
 
 
@@ -67,26 +64,18 @@ def read_captions(
     check_choice("check", check, ("headers", "pixels"))
     path = pathlib.Path(path)
     root = path.parent if folder is None else pathlib.Path(folder)
-    for place, exists in ((path, path.is_file()), (root, root.is_dir())):
-        if not exists:
-            kind = "file" if place is path else "folder"
-            raise FileNotFoundError(f"There is no {kind} {printable(place)}.")
+    check_exist(path, root)
     captions = _by_image(path, _rows(path, image_name, caption_name))
-    files = [os.fspath(root / name) for name in captions]
-    bad = {file: "does not exist" for file in files if not os.path.exists(file)}
-    bad |= find_problems([file for file in files if file not in bad], check, max_pixels)
-    if bad:
-        problems = tuple(f"{file} {problem}" for file, problem in bad.items())
-        report_problems(problems, unreadable, path)
+    files = [locate(root, name) for name in captions]
+    bad = find_problems(files, check, max_pixels)
+    problems = [f"{file} {problem}" for file, problem in bad.items()]
+    advice = f"Their folder is {printable(root)}: pass another as `folder`."
+    report_problems(problems, unreadable, path, len(files), advice)
     kept = {f: each for f, each in zip(files, captions.values(), strict=True) if f not in bad}
-    if not kept:
-        raise ValueError(
-            f"None of the {len(files)} images in {printable(path)} can be read. Their folder is "
-            f"{printable(root)}: pass another as `folder`."
-        )
     warn_of_small_range([pathlib.Path(file) for file in kept], path)
     items = np.array(list(kept), object)
-    return make_pairs(os.fspath(path), items, tf.io.read_file, kept.values(), max_pixels)
+    load = file_loader(items, max_pixels)
+    return make_pairs(os.fspath(path), items, load, kept.values(), max_pixels)
 
 
 def _rows(path: pathlib.Path, image: str | None, caption: str | None) -> Iterator[Row]:
@@ -104,63 +93,41 @@ def _rows(path: pathlib.Path, image: str | None, caption: str | None) -> Iterato
 
 
 def _table_rows(path: pathlib.Path, image: str | None, caption: str | None) -> Iterator[Row]:
-    try:
-        with open_text(path) as file:
-            delimiter = max(_DELIMITERS, key=file.readline().count)
-            file.seek(0)
-            reader = csv.reader(file, delimiter=delimiter, strict=True)
-            columns = [cell.strip() for cell in next(reader, [])]
-            first = _choose(path, image, IMAGE_NAMES, columns)
-            second = _choose(path, caption, CAPTION_NAMES, columns)
-            for row in reader:
-                if not any(row):
-                    continue
-                if len(row) != len(columns):
-                    raise ValueError(
-                        f"{printable(path)}, line {reader.line_num} has {len(row)} cells, and "
-                        f"{len(columns)} columns. Put captions with a separator in quotes."
-                    )
-                cells = [read_cell(row[columns.index(name)].strip()) for name in (first, second)]
-                yield f"line {reader.line_num}", cells[0], cells[1]
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{printable(path)} is not UTF-8: {error}. Save it as UTF-8.") from error
-    except csv.Error as error:
-        raise ValueError(f"{printable(path)} is no table: {error}.") from error
+    rows = read_table(path)
+    _, columns = next(rows, (0, []))
+    first = columns.index(_choose(path, image, IMAGE_NAMES, columns))
+    second = columns.index(_choose(path, caption, CAPTION_NAMES, columns))
+    for line, row in rows:
+        if len(row) != len(columns):
+            raise ValueError(
+                f"{printable(path)}, line {line} has {len(row)} cells, and {len(columns)} columns. "
+                "Put captions with a separator in quotes."
+            )
+        yield f"line {line}", row[first], row[second]
 
 
 def _json_lines(path: pathlib.Path, image: str | None, caption: str | None) -> Iterator[Row]:
-    try:
-        with open_text(path) as file:
-            for number, line in enumerate(file, 1):
-                if not line.strip():
-                    continue
-                try:
-                    content = parse_json(line)
-                except ValueError as error:
-                    raise ValueError(
-                        f"{printable(path)}, line {number} is not JSON: {error}."
-                    ) from error
+    with refusing(path, "is no text", "Save it as UTF-8."), open_text(path) as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            with refusing(f"{path}, line {number}", "is no object of JSON", "Write it again."):
+                content = parse_json(line)
                 if not isinstance(content, dict):
-                    raise ValueError(f"{printable(path)}, line {number} is no object of JSON.")
-                name = content[_choose(path, image, IMAGE_NAMES, list(content))]
-                texts = content[_choose(path, caption, CAPTION_NAMES, list(content))]
-                for text in texts if isinstance(texts, list) else [texts]:
-                    yield f"line {number}", name, text
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{printable(path)} is not UTF-8: {error}. Save it as UTF-8.") from error
+                    raise TypeError(f"a {type(content).__name__}")
+            name = content[_choose(path, image, IMAGE_NAMES, list(content))]
+            texts = content[_choose(path, caption, CAPTION_NAMES, list(content))]
+            for text in texts if isinstance(texts, list) else [texts]:
+                yield f"line {number}", name, text
 
 
 def _coco_rows(path: pathlib.Path) -> Iterator[Row]:
     content = read_json(path, _MAX_JSON)
-    try:
+    needs = "It needs `images` with `id` and `file_name`, `annotations` with `image_id`, `caption`."
+    with refusing(path, "is no file of COCO's captions", needs):
         files = {each["id"]: each["file_name"] for each in content["images"]}
         for number, each in enumerate(content["annotations"]):
             yield f"annotation {number}", files[each["image_id"]], each["caption"]
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"{printable(path)} is no file of COCO's captions: it needs `images` with `id` and "
-            f"`file_name`, and `annotations` with `image_id` and `caption` ({error!r:.100})."
-        ) from error
 
 
 def _choose(path: pathlib.Path, given: str | None, usual: Iterable[str], columns: list[str]) -> str:
@@ -169,7 +136,7 @@ def _choose(path: pathlib.Path, given: str | None, usual: Iterable[str], columns
     if found is None:
         raise ValueError(
             f"{printable(path)} has no column {' or '.join(map(printable, names))}. Received: "
-            f"{', '.join(map(printable, columns[:_MAX_LISTED])) or 'none'}. Pass `image_name` and "
+            f"{listed(columns) or 'none'}. Pass `image_name` and "
             "`caption_name`."
         )
     return found
@@ -184,16 +151,27 @@ def _by_image(path: pathlib.Path, rows: Iterable[Row]) -> dict[str, list[str]]:
             problems.append(f"{place}: no image is named")
         elif not is_caption(text):
             problems.append(f"{place}: no caption for {name}")
+        elif is_broken(text):
+            problems.append(f"{place}: half of a surrogate pair in the caption of {name}")
         else:
             captions.setdefault(name, []).append(text.strip())
-    if problems or not captions:
-        lines = [printable(each) for each in problems[:_MAX_LISTED]] or ["no rows"]
-        raise ValueError(
-            f"{printable(path)} has {len(problems) or 1} problems:\n  " + "\n  ".join(lines)
-        )
+    raise_problems(path, problems if problems or captions else ["no rows"])
     return captions
 
 
 def is_caption(text: Any) -> bool:
     """Whether something is a text that is not blank."""
     return isinstance(text, str) and bool(text.strip())
+
+
+def captions_of(value: Any) -> list[str]:
+    """The texts in a value, or in a list of them, that are not blank.
+
+    Raises:
+        ValueError: If one has half of a surrogate pair.
+    """
+    values = value if isinstance(value, list) else [value]
+    texts = [text.strip() for text in values if is_caption(text)]
+    if any(map(is_broken, texts)):
+        raise ValueError("half of a surrogate pair in a caption")
+    return texts

@@ -1,7 +1,8 @@
-"""Reads images with captions from tars of WebDataset, TFRecords and TensorFlow Datasets.
+"""Reads images with captions from tars of WebDataset, TFRecords, TFDS and Parquet files.
 
 Opening a set reads every file once, for the captions and for where the images stand. Training then
 reads the bytes of an image at its place, so that all images are shuffled as a whole, as files are.
+Images of Parquet files, which have no such place, are kept in memory.
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data.decode import MAX_PIXELS
+from keras_vit.data.parquet import read_column, read_parquet
 from keras_vit.data.tars import find_files, load_item, make_item, read_tar
 from keras_vit.data.tfds import record_shards
-from keras_vit.errors import printable
-from keras_vit.image_text.caption_files import CAPTION_NAMES, is_caption
+from keras_vit.errors import listed, printable, raise_problems
+from keras_vit.image_text.caption_files import CAPTION_NAMES, captions_of
 from keras_vit.image_text.pairs import PairSet, make_pairs
-from keras_vit.reading import open_regular, parse_json
+from keras_vit.reading import open_regular, parse_json, refusing
 
 _LENGTH = struct.Struct("<Q")  # of a TFRecord; then a checksum of 4 bytes, data, a checksum
 _MAX_RECORD = 1 << 30
-_MAX_LISTED = 20
+_INCOMPLETE = "incomplete pairs"
 
 
 class _Pair(NamedTuple):
@@ -43,17 +45,20 @@ def read_caption_shards(
     caption_name: str = "caption",
     max_pixels: int = MAX_PIXELS,
 ) -> PairSet:
-    """Reads images with captions from tars of WebDataset or from TFRecords on a local disk.
+    """Reads images with captions from tars of WebDataset, TFRecords or Parquet files, all local.
 
     In a tar, members that differ only after the first dot of their names are a pair:
     `0001.jpg` and `0001.txt`, or `0001.json` with `caption` or `text`. Pairs without an image or
     without a caption are an error. Compressed files cannot be read at a place: unpack them first.
+    The images of Parquet files are read into memory, in their encoded form.
 
     Args:
         files: A pattern such as `"shards/*.tar"`, whose files are sorted by name, or paths. Names
-            that end in `.tar` are tars, others TFRecords.
-        image_name: Feature of the encoded image in TFRecords.
-        caption_name: Feature of the captions in TFRecords, one or several, in UTF-8.
+            that end in `.tar` are tars, in `.parquet` Parquet files, others TFRecords.
+        image_name: Feature of the encoded image in TFRecords; column of Parquet files, which may be
+            any that is an image by the schema if there is no `"image"`.
+        caption_name: Feature of the captions in TFRecords, one or several, in UTF-8; column of
+            Parquet files, else the first of `title`, `caption`, `text` and `captions`.
         max_pixels: Height times width above which an image is refused when it is read.
 
     Returns:
@@ -64,17 +69,19 @@ def read_caption_shards(
         ValueError: If a file is damaged or compressed, or pairs are incomplete; it lists them.
     """
     found = find_files(files)
-    are_tars = {file.lower().endswith(".tar") for file in found}
-    if len(are_tars) > 1:
+    endings = {os.path.splitext(file)[1].lower() for file in found}
+    if len(endings) > 1 and endings & {".tar", ".parquet"}:
         raise ValueError(
-            f"The files must be all tars, or all TFRecords. Received: {printable(found[0])} and "
-            "others."
+            "The files must be all tars, all Parquet files, or all TFRecords. Received: "
+            f"{printable(found[0])} and others."
         )
+    if endings == {".parquet"}:
+        return _parquet_pairs(found, image_name, caption_name, max_pixels)
     read = (
-        _tar_pairs if are_tars == {True}
+        _tar_pairs if endings == {".tar"}
         else lambda file: _record_pairs(file, image_name, caption_name)
     )  # fmt: skip
-    load = load_item if are_tars == {True} else _image_of(image_name)
+    load = load_item if endings == {".tar"} else _image_of(image_name)
     name = f"{os.path.dirname(found[0]) or '.'} ({len(found)} files)"
     return _collect(name, ((file, read(file)) for file in found), load, max_pixels)
 
@@ -135,6 +142,17 @@ def _collect(
     return make_pairs(name, np.array(items, object), load, captions, max_pixels)
 
 
+def _parquet_pairs(files: list[str], image: str, caption: str, max_pixels: int) -> PairSet:
+    """The pairs of the rows of Parquet files, with their images in memory."""
+    captions = list(map(captions_of, read_column(files, (caption, *CAPTION_NAMES))))
+    without = [f"row {number} has no caption" for number, each in enumerate(captions) if not each]
+    raise_problems(files[0], without, _INCOMPLETE)
+    column = None if image == "image" else image
+    options: dict[str, Any] = {"check": "none", "max_pixels": max_pixels, "labelled": False}
+    images = read_parquet(files, None, column, **options).in_memory()
+    return make_pairs(images.name, images.rows[0], images.load, captions, max_pixels)
+
+
 def _tar_pairs(path: str) -> Iterator[_Pair]:
     samples, problems = read_tar(path, (".txt", ".json"))
     pairs = []
@@ -147,24 +165,22 @@ def _tar_pairs(path: str) -> Iterator[_Pair]:
             except ValueError as error:  # also of UTF-8
                 reasons.append(f"the {ending} of {sample.name} cannot be read: {error}")
         if not captions and not reasons:
-            reasons = [f"{sample.name} has no caption"]
+            reasons = [f"{sample.name} has no caption in .txt or .json of up to 1 MiB"]
         problems += reasons
         pairs.append(_Pair(sample.name, sample.start, sample.length, captions))
-    _report(path, problems)
+    raise_problems(path, problems, _INCOMPLETE)
     yield from pairs
 
 
 def _captions_of(content: bytes, ending: str) -> list[str]:
     """The captions in a member, or none."""
+    text = content.decode("utf-8-sig")
     if ending == ".txt":
-        text = content.decode()
-        return [text.strip()] if is_caption(text) else []
-    fields = parse_json(content.decode())
+        return captions_of(text)
+    fields = parse_json(text)
     if not isinstance(fields, dict):
-        return []
-    found = next((fields[name] for name in CAPTION_NAMES if name in fields), "")
-    texts = found if isinstance(found, list) else [found]
-    return [text.strip() for text in texts if is_caption(text)]
+        raise ValueError("it is no object")
+    return captions_of(next((fields[name] for name in CAPTION_NAMES if name in fields), None))
 
 
 def _record_pairs(path: str, image: str, caption: str) -> Iterator[_Pair]:
@@ -192,35 +208,21 @@ def _record_pairs(path: str, image: str, caption: str) -> Iterator[_Pair]:
             if not texts or len(features[image].bytes_list.value if image in features else ()) != 1:
                 problems.append(
                     f"record {number} has no {caption if not texts else image}; features: "
-                    f"{', '.join(sorted(features)[:_MAX_LISTED])}"
+                    f"{listed(sorted(features))}"
                 )
             else:
                 yield _Pair(f"record {number}", start, length, texts)
-    _report(path, problems)
+    raise_problems(path, problems, _INCOMPLETE)
 
 
 def _parse(record: bytes, path: str, number: int) -> Any:
-    try:
+    with refusing(f"{path}: record {number}", "is no `tf.train.Example`", "Write it again."):
         return tf.train.Example.FromString(record).features.feature
-    except Exception as error:  # of protobuf, of several classes
-        raise ValueError(
-            f"{printable(path)}: record {number} is no `tf.train.Example` ({error!r:.100})."
-        ) from error
 
 
 def _texts(features: Any, name: str) -> list[str]:
     values = features[name].bytes_list.value if name in features else ()
-    texts = [value.decode() for value in values]
-    return [text.strip() for text in texts if is_caption(text)]
-
-
-def _report(path: str, problems: list[str]) -> None:
-    if not problems:
-        return
-    lines = [printable(each) for each in problems[:_MAX_LISTED]]
-    raise ValueError(
-        f"{printable(path)} has {len(problems)} incomplete pairs:\n  " + "\n  ".join(lines)
-    )
+    return captions_of([value.decode() for value in values])
 
 
 def _image_of(name: str) -> Any:

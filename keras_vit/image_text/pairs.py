@@ -53,6 +53,11 @@ class PairSet(LabelledSet):
         """The labels, int64 array of shape `(images,)`."""
         return self.rows[1]
 
+    @property
+    def strata(self) -> tuple[str | None, np.ndarray]:
+        """As of `LabelledSet`: the classes, of `class_captions`."""
+        return "single_label" if self.class_names else None, self.labels
+
     def texts(self) -> list[tuple[str, ...]]:
         """The captions of every image, in the order of the images."""
         return [self.captions[position] for position in self.rows[2]]

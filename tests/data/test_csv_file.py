@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
@@ -133,7 +135,7 @@ def test_names_of_any_length_and_number_are_refused_briefly(folder, monkeypatch)
     path = write(folder, "f,l\na,u|v\nb,v\nc,w\n")
     np.testing.assert_array_equal(read_csv(path).labels, [[1, 1, 0], [0, 1, 0], [0, 0, 1]])
     monkeypatch.setattr("keras_vit.data.csv_file._MAX_LABELS", 8)
-    with pytest.raises(ValueError, match=r"names 3 classes for 3 images: u, v, w, .*or split the"):
+    with pytest.raises(ValueError, match=r"names 3 classes for 3 images: u, v, w\. .*or split the"):
         read_csv(path)
     monkeypatch.setattr("keras_vit.data.csv_file._MAX_CLASSES", 2)
     with pytest.raises(ValueError, match="At most 2 classes are read"):
@@ -148,7 +150,9 @@ def test_unreadable_images_can_be_skipped(folder):
     assert images.in_memory().skipped == images.skipped
     with pytest.raises(ValueError, match=r"(?s)2: no value.*3: .*none.png does not"):
         read_csv(write(folder, "file,x,y\na,1.5,\nnone.png,3,2\n"), unreadable="skip")
-    with pytest.raises(ValueError, match=r"None of the 1 images in .* with --data-dir"):
+    with pytest.raises(
+        ValueError, match=r"(?s)None of the 1 images in .* not exist.* with --data-dir"
+    ):
         read_csv(write(folder, "file,x\nno,1.5\n"), unreadable="skip")
 
 
@@ -202,3 +206,57 @@ def test_labels_of_several_classes_are_smoothed_and_mixed():
 def test_arrays_of_labels_that_do_not_fit(labels, names, message):
     with pytest.raises(ValueError, match=message):
         read_arrays(np.zeros((2, 8, 8, 3), "uint8"), labels, names, task="multi_label")
+
+
+@pytest.mark.parametrize(
+    ("labels", "written"),
+    [
+        (["disc", "square", "disc square"], r"spaces .*'disc\|square'"),
+        (["disc square", "disc star", "square star"], r"spaces .*'disc\|square'"),
+        (["scab, rust", "rust", "scab", "healthy"], r"commas .*'scab\|rust'"),
+        (["16 0", "7 1 2 0", "1", "7 16", "2"], r"spaces .*'16\|0'"),
+    ],
+)
+@pytest.mark.parametrize("task", [None, "multi_label"])
+def test_labels_with_another_separator_are_no_classes(folder, labels, written, task):
+    path = write_labels(folder, labels)
+    with pytest.raises(ValueError, match=rf"several labels in a cell, {written}.*single_label"):
+        read_csv(path, task=task)
+    assert set(read_csv(path, task="single_label").class_names) == set(labels)
+    assert read_csv(path, task=task, class_names=labels).num_classes == len(labels)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ["golden retriever", "labrador retriever", "persian cat", "siamese cat"],
+        ["red car", "blue car", "red truck", "blue truck"],
+        ["maple tree", "oak tree", "bee", "motor bike", "bike"],
+        ["disc|square", "disc", "square", "big star|disc"],
+        ["cat", "dog"],
+        ["fire", "truck", *["car"] * 40, "fire truck"],  # one in 43 is no separator
+    ],
+)
+def test_names_with_spaces_are_classes(folder, labels):
+    names = {part for label in labels for part in label.split("|")}
+    for task in (None, "multi_label"):
+        assert set(read_csv(write_labels(folder, labels), task=task).class_names) == names
+
+
+def write_labels(folder, labels):
+    for index in range(len(labels)):
+        (folder / f"{index}.png").write_bytes((folder / "a.png").read_bytes())
+    rows = "".join(f'{index}.png,"{label}"\n' for index, label in enumerate(labels))
+    return write(folder, f"file,label\n{rows}")
+
+
+def test_backslashes_are_slashes(folder):
+    (folder / "cat").mkdir()
+    for name in "ab":
+        (folder / "cat" / f"{name}.png").write_bytes((folder / f"{name}.png").read_bytes())
+    path = write(folder, "file,label\ncat\\a.png,cat\ncat\\b,dog\n")
+    names = [os.path.relpath(name, folder) for name in read_csv(path).file_names()]
+    assert names == ["cat/a.png", "cat/b.png"]
+    path = write(folder, "file,label\ncat\\a.png,cat\ncat/a.png,dog\n")
+    with pytest.raises(ValueError, match="is in line 2 already"):
+        read_csv(path)

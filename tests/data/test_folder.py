@@ -7,6 +7,7 @@ import io
 import os
 import pathlib
 import re
+import shutil
 import struct
 import sys
 
@@ -15,6 +16,7 @@ import PIL.Image
 import pytest
 import tensorflow as tf
 
+from keras_vit import progress
 from keras_vit.config import Preprocessing
 from keras_vit.data import folder as folders
 from keras_vit.data.augmentation import Augmentation
@@ -116,7 +118,10 @@ BAD = {
         "is a JPEG with more than 131,072 segments before its size",
     ),
     "fill.jpg": (b"\xff\xd8" + b"\xff" * 9999, "is cut off in its header"),
-    "text.jpg": (b"this is a text, and no image" * 9, "is no JPEG, PNG, GIF, BMP or WebP file"),
+    "text.jpg": (
+        b"this is a text, and no image" * 9,
+        "is no JPEG, PNG, GIF, BMP, TIFF or WebP file",
+    ),
     "huge.png": (huge_png(), "has 20,000 x 20,000 pixels, more than max_pixels=33,554,432"),
     "huge.jpg": (huge_jpeg(), "has 20,000 x 20,000 pixels, more than max_pixels=33,554,432"),
     "cut.webp": (encoded(pixels(), "webp")[:-50], "is cut off: its end is missing"),
@@ -197,10 +202,7 @@ def test_pipes_and_devices_are_not_opened(tmp_path):
 def test_nothing_readable_left(tmp_path):
     write_folder(tmp_path, ("cats",), count=0)
     (tmp_path / "cats" / "zero.jpg").touch()
-    with (
-        pytest.warns(UserWarning, match="left out"),
-        pytest.raises(ValueError, match=r"None of the images in .* can be read"),
-    ):
+    with pytest.raises(ValueError, match=r"None of the 1 images in .*\n.*zero\.jpg is empty"):
         read_folder(tmp_path, unreadable="skip")
 
 
@@ -330,13 +332,34 @@ def test_long_checks_say_how_long_they_take(tmp_path, monkeypatch):
     write_folder(tmp_path, ("cats", "dogs"), count=5)
     lines = []
 
-    class Told(folders.Progress):
+    class Told(progress.Progress):
         def update(self, *arguments):
             super().update(*arguments)
             lines.append(self.line())
 
     monkeypatch.setattr(folders, "_CHUNK", 2)
-    monkeypatch.setattr(folders, "Progress", Told)
+    monkeypatch.setattr(progress, "Progress", Told)
     read_folder(tmp_path)
     expected = r"checking images: 2 of 10 files, \d+ seconds so far, about \d+ seconds left"
     assert re.fullmatch(expected, lines[0]) and len(lines) == 5
+
+
+def test_what_other_programs_leave_is_skipped_and_counted(tmp_path):
+    left = ["__MACOSX/cat/._0.png", "@eaDir/x/0.png", "cat/@eaDir/0.png/t.jpg", "#recycle/0.png"]
+    left += ["cat/.ipynb_checkpoints/0-checkpoint.png", "lost+found/1.png", "cat/Thumbs.db"]
+    left += ["dog/._0.png", "desktop.ini", ".DS_Store", "dog/.DS_Store"]
+    for name in ["cat/0.png", "dog/0.png", *left]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(encode("PNG", RED, size=(8, 8)))
+    images = read_folder(tmp_path)
+    assert images.class_names == ("cat", "dog") and images.num_images == 2
+    assert read_files([tmp_path], ["cat", "dog"])[1].num_images == 2
+    assert len(read_images(tmp_path)) == 2 and len(list_files(tmp_path, (".png", ".jpg"))) == 2
+    (finding,) = check_folder(tmp_path, decode=False).findings[-1:]
+    assert (finding.kind, finding.number) == ("hidden files and files of other programs", len(left))
+    shutil.move(tmp_path / "cat", tmp_path / "train" / "cat")
+    shutil.copytree(tmp_path / "dog", tmp_path / "train" / "dog")
+    shutil.copytree(tmp_path / "train", tmp_path / "test")
+    for part in ("train", "test"):
+        (tmp_path / part / "__MACOSX").mkdir()
+    assert folders.read_parts(tmp_path)["test"].class_names == ("cat", "dog")

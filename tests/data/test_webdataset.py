@@ -59,6 +59,9 @@ def test_all_problems_are_listed_before_anything_is_read(tmp_path):
     text = r"(?s)0\.png has a label in \.cls that is no text in UTF-8.*1\.png has a \.json that"
     with pytest.raises(ValueError, match=text):
         read_webdataset(path)
+    write_tar(path, [("0.png", PICTURES[0]), ("0.json", b'{"cls": "a\\ud800"}')])
+    with pytest.raises(ValueError, match=r"0\.png has a label in \.json with half of a surrogate"):
+        read_webdataset(path)
     write_tar(path, [("0.png", PICTURES[0]), ("0.cls", b"4"), ("1.png", b""), ("1.cls", b"0")])
     text = r"a\.tar:0\.png has the label 4, which is none of the 3 classes cat, dog, owl"
     with pytest.raises(ValueError, match=text):
@@ -81,7 +84,7 @@ def test_unreadable_images_are_left_out(tmp_path):
     assert stored(pixels) == [pair for pair in EXPECTED if pair[0] not in (3, 4)]
     assert read_webdataset(tmp_path / "*.tar", check="none").num_images == 12
     write_tars(tmp_path / "none", images=[b"?"] * 12)
-    with pytest.warns(UserWarning), pytest.raises(ValueError, match="no images that can be read"):
+    with pytest.raises(ValueError, match=r"(?s)None of the 12 images .*:011\.png is no JPEG"):
         read_webdataset(tmp_path / "none/*.tar", unreadable="skip")
 
 
@@ -92,7 +95,7 @@ def test_a_tar_that_is_cut_off_or_damaged_is_named(tmp_path):
     with tarfile.open(path) as tar:
         places = [(member.offset, member.offset_data) for member in tar]
     cuts = [
-        (places[4][1] + 5, "no tar that can be read.*unexpected end"),  # in an image
+        (places[4][1] + 5, "claims 77 bytes, of 5 that are left"),  # in an image
         (places[4][0], "must follow the 2 images in it. Received: the end of the file at byte"),
         (places[4][0] + 100, "damaged or cut off|no tar that can be read"),  # in a header
     ]
