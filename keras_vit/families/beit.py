@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from keras_vit.families import keys, parts
+from keras_vit.config import POSITION_BIASES
+from keras_vit.families import keys, parts, rules
 from keras_vit.families.cards import TIMM, Origin, Published
 from keras_vit.families.family import Family
 from keras_vit.families.keys import Fields
@@ -52,13 +53,16 @@ TIMM_IMAGES: TimmImages = (
 )
 
 
+_WITHOUT_TABLE = ("relative_bias", "none")
+
+
 # transformers
 def _positions(config: Any) -> Fields:
     return {
-        "use_absolute_position_embeddings": config.position_embedding in ("learned", "sincos_2d"),
-        "use_relative_position_bias": config.position_embedding == "relative_bias",
+        "use_absolute_position_embeddings": config.position_embedding not in _WITHOUT_TABLE,
+        "use_relative_position_bias": config.position_embedding in POSITION_BIASES,
         "use_mean_pooling": config.norm_after_pooling,
-        "layer_scale_init_value": config.block.layer_scale or 0,
+        "layer_scale_init_value": config.block.layer_scale or 0.0,
     }
 
 
@@ -94,12 +98,17 @@ def _timm_name(config: Any) -> str:
 
 
 def _timm_arguments(config: Any) -> Fields:
-    return {**keys.timm_sizes(config), "qkv_bias": "query" not in config.block.without_bias}
+    return {
+        **keys.timm_sizes(config),
+        "qkv_bias": "query" not in config.block.without_bias,
+        "scale_mlp": "mlp" in config.block.inner_norms,
+        "use_abs_pos_emb": config.position_embedding != "relative_bias",
+    }
 
 
 TIMM_MODELS = (
     keys.TimmModel(
-        lambda config: getattr(config, "position_embedding", "") == "relative_bias"
+        lambda config: getattr(config, "position_embedding", "") in POSITION_BIASES
         and keys.has_arguments(config),
         _timm_name, keys.TIMM_SIZES, _timm_arguments,
     ),
@@ -110,7 +119,6 @@ _BEIT_ATTENTION = "encoder.layer.{i}.attention.attention"
 HF_BEIT = parts.torch_layout(
     "transformers_beit",
     (
-        *parts.split_products(_BEIT_ATTENTION, ("query", "key", "value")),
         Rule(
             "block_{i}/attention/position_bias",
             (f"{_BEIT_ATTENTION}.relative_position_bias.relative_position_bias_table",),
@@ -122,7 +130,12 @@ HF_BEIT = parts.torch_layout(
         *parts.encoder(("head", "classifier")),
     ),
     {**parts.HF_OPTIONS, "preprocessing": SQUASHED},
-    writes=lambda config: config.position_embedding == "relative_bias",
+    writes=lambda config: config.block.without_bias == ("key",) and not config.block.rope,
+    lacks=(rules.biases(("key",)),),
+    # Models without a head can be without the pooler, where alone there is a norm.
+    settings=lambda find, sizes: (
+        {} if find("encoder_norm/gamma") or find("head/kernel") else {"norm_after_blocks": False}
+    ),
     pooling=lambda config: "gap" if config.norm_after_pooling else "token",
     no_positions="none",
     square_grids=True,

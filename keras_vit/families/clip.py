@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from keras_vit.families import keys, parts, rules
@@ -132,25 +133,24 @@ DOUBTS = (
 
 # layouts of arrays
 # The image tower of CLIP and its relatives; the head is the projection.
+_HF_IMAGES = (
+    Rule("class_token/token", ("embeddings.class_embedding",), rules.VECTOR),
+    Rule(
+        "patch_encoder/projection/kernel",
+        ("embeddings.patch_embedding.weight",),
+        rules.CONVOLUTION,
+    ),
+    Rule("position_embedding/embedding", ("embeddings.position_embedding.weight",), rules.TABLE),
+    *parts.norm("embedding_norm", "pre_layrnorm"),  # misspelt there
+    *siglip_blocks(),
+)
 HF_CLIP = parts.torch_layout(
     "transformers_clip",
-    (
-        Rule("class_token/token", ("embeddings.class_embedding",), rules.VECTOR),
-        Rule(
-            "patch_encoder/projection/kernel",
-            ("embeddings.patch_embedding.weight",),
-            rules.CONVOLUTION,
-        ),
-        Rule(
-            "position_embedding/embedding", ("embeddings.position_embedding.weight",), rules.TABLE
-        ),
-        *parts.norm("embedding_norm", "pre_layrnorm"),  # misspelt there
-        *siglip_blocks(),
-        Rule("head/kernel", ("visual_projection.weight",), rules.LINEAR),
-    ),
+    (*_HF_IMAGES, Rule("head/kernel", ("visual_projection.weight",), rules.LINEAR)),
     {**{k: v for k, v in CLIP.items() if k != "without_bias"}, "preprocessing": OPENAI_CENTER},
     writes=lambda config: config.norm_before_blocks,
     pooling="token",
+    lacks=(rules.biases(("patch",)),),
     prefixes=("vision_model.", ""),
     others=(
         "text_model\\.",
@@ -159,6 +159,18 @@ HF_CLIP = parts.torch_layout(
         "(vision_model\\.)?embeddings\\.position_ids$",
     ),
     unprefixed=("visual_projection\\.",),
+)
+# `CLIPForImageClassification`: a head reads the mean of the patches, which no norm precedes.
+HF_CLASSIFIER = dataclasses.replace(
+    HF_CLIP,
+    name="transformers_clip_classifier",
+    rules=(*_HF_IMAGES, *parts.dense("head", "classifier")),
+    options={**HF_CLIP.options, "norm_after_blocks": False},
+    writes=None,
+    pooling="gap",
+    others=(*HF_CLIP.others, "(vision_model\\.)?post_layernorm\\."),
+    unprefixed=("classifier\\.",),
+    needs=r"(^|\.)classifier\.",
 )
 
 
@@ -355,6 +367,6 @@ CARDS = (
 
 FAMILY = Family(
     VARIANTS, NAMES, CARDS, MODEL_TYPES, PROCESSORS, doubts=DOUBTS, timm_images=TIMM_IMAGES,
-    layouts=(HF_CLIP, OPEN_CLIP), features=FEATURES, text_layouts=(_HF_TEXT, _OPEN_CLIP_TEXT),
-    text_types=TEXT_TYPES,
+    layouts=(HF_CLIP, HF_CLASSIFIER, OPEN_CLIP), features=FEATURES,
+    text_layouts=(_HF_TEXT, _OPEN_CLIP_TEXT), text_types=TEXT_TYPES,
 )  # fmt: skip

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from keras_vit.config import UNIT_RANGE, Preprocessing
-from keras_vit.families import keys, parts
+from keras_vit.families import keys, parts, rules
 from keras_vit.families.cards import (
     BIG_VISION,
     HUB,
@@ -79,6 +79,7 @@ HF_DEIT = parts.torch_layout(
     {**parts.HF_OPTIONS, "preprocessing": IMAGES},
     writes=lambda config: config.distillation_token,
     pooling="token",
+    lacks=(rules.ALL_OR_NONE,),
     in_memory=parts.IN_MEMORY,
     prefixes=("deit.", ""),
     unprefixed=("cls_classifier\\.", "distillation_classifier\\."),

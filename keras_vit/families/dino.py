@@ -153,26 +153,20 @@ def _dinov3(config: Any) -> Fields:
 _ROPE = RotaryPositions(**DINOV3["rope"])
 DINOV2_KEYS: keys.Rules = {
     **keys.ENCODER,
+    **keys.PRODUCTS,
     **keys.BACKBONE,
     **keys.harmless("use_swiglu_ffn mlp_ratio layerscale_value num_register_tokens"),
 }
 DINOV2_DEFAULTS = {**keys.DEFAULTS, "layer_norm_eps": 1e-6}
 MODEL_TYPES = {
     "dinov2": keys.ModelType(
-        DINOV2_KEYS,
-        DINOV2_DEFAULTS,
-        gate=("use_swiglu_ffn", keys.HARMLESS),
-        layouts=("transformers_dinov2",),
-        headless="Dinov2Model",
-        head="Dinov2ForImageClassification",
-        more=_dinov2,
+        DINOV2_KEYS, DINOV2_DEFAULTS, gate=("use_swiglu_ffn", keys.HARMLESS),
+        layouts=("transformers_dinov2",), headless="Dinov2Model",
+        head="Dinov2ForImageClassification", more=_dinov2,
     ),
     "dinov2_with_registers": keys.ModelType(
-        DINOV2_KEYS,
-        DINOV2_DEFAULTS,
-        gate=("use_swiglu_ffn", keys.HARMLESS),
-        layouts=("transformers_registers",),
-        headless="Dinov2WithRegistersModel",
+        DINOV2_KEYS, DINOV2_DEFAULTS, gate=("use_swiglu_ffn", keys.HARMLESS),
+        layouts=("transformers_registers",), headless="Dinov2WithRegistersModel",
         head="Dinov2WithRegistersForImageClassification",
         more=lambda config: {**_dinov2(config), "num_register_tokens": config.num_registers},
     ),
@@ -194,10 +188,7 @@ MODEL_TYPES = {
             "rope_theta": 100.0,
         },
         gate=("use_gated_mlp", keys.Only(("silu",), "another activation of the gate")),
-        layouts=("transformers_dinov3",),
-        headless="DINOv3ViTModel",
-        more=_dinov3,
-        square=True,
+        layouts=("transformers_dinov3",), headless="DINOv3ViTModel", more=_dinov3, square=True,
     ),
 }  # fmt: skip
 # It resizes floats, of which Pillow rounds the result: up to half a level.
@@ -231,8 +222,14 @@ _DINOV2_PARTS: dict[str, Any] = {
     "in_memory": parts.attention_in_memory("encoder.layer.{i}"),
     "others": ("embeddings\\.mask_token$",),
     "unprefixed": ("classifier\\.",),
-    "zeros": (("embeddings.mask_token", 2),),
+    "zeros": lambda config: {"embeddings.mask_token": (1, config.width)},
+    "lacks": (rules.ALL_OR_NONE,),
 }
+
+
+def _dinov3_zeros(config: Any) -> dict[str, tuple[int, ...]]:
+    registers = {} if config.num_registers else {"embeddings.register_tokens": (1, 0, config.width)}
+    return {"embeddings.mask_token": (1, 1, config.width), **registers}
 
 
 def _is_dinov2(config: Any) -> bool:
@@ -299,7 +296,7 @@ HF_DINOV3 = parts.torch_layout(
     in_memory=(("model.layer", "layer"),),
     prefixes=("", "dinov3_vit."),
     others=("embeddings\\.mask_token$",),
-    zeros=(("embeddings.mask_token", 3),),
+    zeros=_dinov3_zeros,
 )
 
 # Published checkpoints. The authors of DINO evaluate with torchvision.

@@ -38,6 +38,8 @@ _CLIP: Fields = {
     **{key: EVA02[key] for key in ("rope", "swiglu", "without_bias", "gelu")},
     "inner_norms": ("attention", "mlp"),
 }
+# A pooling by attention, where there is one, is of all tokens in timm's class of these models.
+_OF_ALL: Fields = {"map_prefix_tokens": True}
 _MEAN: Fields = {**EXACT, "pooling": "gap", **NORM_LAST}
 NAMES: Names = {
     **{
@@ -45,9 +47,9 @@ NAMES: Names = {
         for size in ("ti", "s", "b", "l")
         for stem, name in of_timm(f"eva02_{WORDS[size]}_patch14_224", f"eva02_{size}14").items()
     },
-    **architectures("eva_{}_patch14_196", "large", _MEAN),
-    **architectures("eva_{}_patch14_224", "giant", _MEAN, NO_KEY_BIAS),
-    **architectures("eva_{}_patch14_clip_224", "giant", EXACT, NO_KEY_BIAS),
+    **architectures("eva_{}_patch14_196", "large", _MEAN, settings=_OF_ALL),
+    **architectures("eva_{}_patch14_224", "giant", _MEAN, NO_KEY_BIAS, settings=_OF_ALL),
+    **architectures("eva_{}_patch14_clip_224", "giant", EXACT, NO_KEY_BIAS, settings=_OF_ALL),
     **architectures("eva02_{}_patch16_clip_224", "base", _CLIP, {"mlp_dim": 2048}),
     **architectures("eva02_{}_patch14_clip_224", "large", _CLIP, {"mlp_dim": 2730}),
 }

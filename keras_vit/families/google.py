@@ -341,6 +341,7 @@ HF_VIT = parts.torch_layout(
     {**parts.HF_OPTIONS, "preprocessing": SQUASHED, "stem": parts.STEM},
     writes=lambda config: config.block.layer_scale is None,
     pooling="token",
+    lacks=(rules.ALL_OR_NONE,),
     in_memory=parts.IN_MEMORY,
     prefixes=("vit.", "", "ijepa."),
     others=("decoder\\.", "embeddings\\.mask_token$"),  # of models that fill masked patches

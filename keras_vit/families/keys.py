@@ -9,9 +9,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from keras_vit.config import UNIT_RANGE, Preprocessing
+from keras_vit.config import POSITION_BIASES, UNIT_RANGE, Preprocessing
 
 Fields = dict[str, Any]
 
@@ -23,10 +24,12 @@ class Sets(NamedTuple):
         field: Field of the configuration that it sets.
         values: The field's value for each value of the key; `int` and `float` take numbers, and a
             function makes it from a number.
+        also: Further fields that it sets, whatever its value.
     """
 
     field: str
     values: Mapping[Any, Any] | type | Callable[[float], Any]
+    also: Mapping[str, Any] = MappingProxyType({})
 
 
 class Only(NamedTuple):
@@ -74,7 +77,12 @@ HARMLESS = None  # does not change outputs, or the arrays tell
 
 def harmless(names: str) -> dict[str, Rule]:
     """Rules of keys that do not change outputs, or that the arrays tell."""
-    return dict.fromkeys(names.split(), HARMLESS)
+    return every(names, HARMLESS)
+
+
+def every(names: str, rule: Rule) -> dict[str, Rule]:
+    """The same rule for several keys."""
+    return dict.fromkeys(names.split(), rule)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,12 +205,15 @@ class Doubt(NamedTuple):
     text: str
 
 
-_POOL = Sets("pooling", {"token": "token", "avg": "gap", "map": "map"})
+_POOL = Sets("pooling", {"token": "token", "avg": "gap", "map": "map", "": None})
+_LAYER, _EPSILON = {"layernorm": "layer", "layernormfp32": "layer"}, {"norm_epsilon": 1e-6}
+_ACTS = {"gelu": "exact", "gelu_tanh": "tanh", "quick_gelu": "quick", "relu": "relu"}
+_PRODUCTS, _OUTPUTS = {"query", "key", "value"}, {"projection", "mlp"}
 
 # timm: what `timm.create_model` gets besides the name.
 TIMM_ARGS: Rules = {
-    "act_layer": Sets("gelu", {"gelu": "exact", "gelu_tanh": "tanh", "quick_gelu": "quick"}),
-    "norm_layer": Sets("norm_epsilon", {"layernorm": 1e-6}),
+    "act_layer": Sets("gelu", _ACTS),
+    "norm_layer": Sets("norm", {**_LAYER, "rmsnorm": "rms", "rmsnormfp32": "rms"}, _EPSILON),
     "num_heads": Sets("num_heads", int),
     "global_pool": _POOL,
     "pool_include_prefix": Sets("map_prefix_tokens", {True: True, False: False}),
@@ -212,17 +223,32 @@ TIMM_ARGS: Rules = {
     "patch_size": Size("patch_size"),
     "in_chans": Size("channels"),
     "img_size": Images(),
-    "qk_norm": Only((False,), "a norm of queries and keys"),
     "final_norm": Sets("norm_after_blocks", {True: True, False: False}),
     "use_naflex": Only((False,), "patches of any grid (NaFlex)"),
-    **{
-        key: Only((), "other layers than a plain ViT's")
-        for key in ("embed_layer", "embed_norm_layer", "block_fn", "mlp_layer", "attn_layer")
-    },
+    **every(
+        "embed_layer embed_norm_layer block_fn mlp_layer",
+        Only((), "other layers than a plain ViT's"),
+    ),
+    "attn_layer": Only(("", "attn"), "another attention"),
+    # of BEiT, EVA and DINOv3
     "use_shared_rel_pos_bias": Only((False,), "relative positions that all blocks share"),
+    "use_post_transformer_norm": Sets("norm_after_blocks", {True: True, False: False}),
+    "use_post_norm": Only((False,), "norms after attention and MLP"),
+    "attn_only_layer_scale": Only((False,), "a layer scale of the attention alone"),
+    "num_kv_heads": Only((), "keys and values that heads share (grouped-query attention)"),
+    "attn_pool_num_heads": Sets("map_heads", int),
+    **every(
+        "use_rot_pos_emb rope_type rope_grid_offset rope_grid_indexing rope_temperature "
+        "rope_rotate_half rope_mrope_section ref_feat_shape",
+        Only((), "other rotary positions than those of the name"),
+    ),
     **harmless(
-        "use_abs_pos_emb use_rel_pos_bias use_fc_norm "  # of BEiT
-        "num_classes mlp_ratio init_values class_token no_embed_class reg_tokens fc_norm "
+        "use_abs_pos_emb use_rel_pos_bias use_fc_norm use_pre_transformer_norm num_reg_tokens "
+        "qkv_fused swiglu_mlp swiglu_align_to scale_mlp scale_attn_inner attn_type "
+        "attn_pool_mlp_ratio head_init_scale rope_shift_coords rope_jitter_coords "
+        "rope_rescale_coords "
+        # of the plain ViT
+        "qk_norm num_classes mlp_ratio init_values class_token no_embed_class reg_tokens fc_norm "
         "dynamic_img_size dynamic_img_pad strict_img_size drop_rate pos_drop_rate "
         "patch_drop_rate proj_drop_rate attn_drop_rate drop_path_rate weight_init fix_init "
         "qkv_bias proj_bias scale_attn_norm scale_mlp_norm pre_norm"
@@ -235,21 +261,39 @@ TIMM_WRITTEN = f"{TIMM_SIZES} act_layer final_norm"
 
 def has_arguments(config: Any) -> bool:
     """Whether timm makes a model by its arguments, not by its name alone."""
-    return not (config.block.rope or config.block.norm == "rms" or config.takes_patches)
+    block, without = config.block, {*config.block.without_bias}
+    beit = config.position_embedding in POSITION_BIASES
+    known = ({"key"}, _PRODUCTS) if beit else (set(), _PRODUCTS, _OUTPUTS, _PRODUCTS | _OUTPUTS)
+    by_name = block.rope or config.takes_patches or block.swiglu or config.norm_patches
+    patch = ("patch" in without) == config.norm_before_blocks
+    return patch and not by_name and without - {"patch"} in known
 
 
 def timm_sizes(config: Any) -> Fields:
     """Arguments of timm about sizes that no rule has, since the arrays tell them."""
-    return {"mlp_ratio": _ratio(config), "init_values": config.block.layer_scale}
+    tokens = {"global_pool": ""} if config.pooling is None and config.classes is not None else {}
+    return {"mlp_ratio": _ratio(config), "init_values": config.block.layer_scale, **tokens}
 
 
 def timm_tokens(config: Any) -> Fields:
     """Arguments of timm's plain ViT that no rule has, since the arrays tell them."""
+    block = config.block
+    prefix = config.num_prefix_tokens and getattr(config, f"{config.pooling}_prefix_tokens", False)
+    seldom = {
+        "qkv_bias": ("query" in block.without_bias, False),
+        "proj_bias": ("mlp" in block.without_bias, False),
+        "qk_norm": (block.qk_norm, True),
+        "scale_attn_norm": ("attention" in block.inner_norms, True),
+        "scale_mlp_norm": ("mlp" in block.inner_norms, True),
+        "norm_layer": (block.norm == "rms", "rmsnorm"),
+        "pool_include_prefix": (prefix, True),
+    }
     return {
         **timm_sizes(config),
+        **{key: value for key, (is_so, value) in seldom.items() if is_so},
         "class_token": config.class_token,
         "reg_tokens": config.num_registers,
-        "no_embed_class": not (config.class_token and config.position_on_class_token),
+        "no_embed_class": not (config.num_prefix_tokens and config.position_on_class_token),
         "pos_embed": "none" if config.position_embedding == "none" else "learn",
         "pre_norm": config.norm_before_blocks,
         "fc_norm": config.norm_after_pooling,
@@ -326,6 +370,7 @@ ACTIVATION = Sets(
     {
         **dict.fromkeys(("gelu", "gelu_python"), "exact"),
         "quick_gelu": "quick",
+        "relu": "relu",
         **dict.fromkeys(
             ("gelu_pytorch_tanh", "gelu_python_tanh", "gelu_new", "gelu_fast", "gelu_accurate"),
             "tanh",
@@ -357,10 +402,14 @@ TEXT: Rules = {  # `text_config` in models of images and texts
     "intermediate_size": Size("mlp_dim"),
     "max_position_embeddings": Size("context_length"),
     "vocab_size": Size("vocabulary_size"),
+    "qkv_bias": Only((True,), "queries, keys and values without bias"),
     **harmless("attention_dropout dropout projection_dim"),
 }
+# Of models that have all of these biases or none.
+PRODUCTS = {"qkv_bias": Sets("without_bias", {True: (), False: ("query", "key", "value")})}
 VIT: Rules = {
     **ENCODER,
+    **PRODUCTS,
     "intermediate_size": Size("mlp_dim"),
     "pooler_act": Only(("tanh",), "another activation of the pooler", "pre_logits"),
     **harmless("encoder_stride pooler_output_size"),
@@ -370,4 +419,6 @@ BACKBONE = harmless(
     "reshape_hidden_states use_mask_token"
 )
 # Values that transformers takes where the key is not in the file.
-DEFAULTS = {"hidden_act": "gelu", "layer_norm_eps": 1e-12, "num_attention_heads": 12}
+DEFAULTS = {"hidden_act": "gelu", "layer_norm_eps": 1e-12, "num_attention_heads": 12} | {
+    "qkv_bias": True
+}

@@ -122,9 +122,7 @@ def embeddings() -> tuple[Rule, ...]:
 def self_attention(block: str) -> tuple[Rule, ...]:
     """Self-attention in transformers."""
     return (
-        *attention(
-            "block_{i}/attention/qkv", f"{block}.attention.attention", ("query", "key", "value")
-        ),
+        *split_products(f"{block}.attention.attention", ("query", "key", "value")),
         *dense("block_{i}/attention/output", f"{block}.attention.output.dense"),
     )
 

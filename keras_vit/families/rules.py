@@ -258,7 +258,13 @@ LACKS = (
             config.pooling == "map" and config.map_prefix_tokens and config.num_prefix_tokens
         ),
         "have a pooling that attends to the patches alone", ("map_prefix_tokens",),
-        "Build the model with map_prefix_tokens=False.", "map",
+        "Build the model with map_prefix_tokens=False.", "prefix",
+    ),
+    Lack(
+        lambda config: (
+            config.pooling == "gap" and config.gap_prefix_tokens and config.num_prefix_tokens
+        ),
+        "have a mean of the patches alone", ("gap_prefix_tokens",), AS_TIMM, "prefix",
     ),
     Lack(
         lambda config: not config.norm_after_blocks and not config.block.post_norm,
@@ -271,6 +277,16 @@ LACKS = (
 )  # fmt: skip
 
 
+def biases(*known: Collection[str]) -> Lack:
+    """Refuses models without other biases than those of one of some lists."""
+    return Lack(
+        lambda config: {*config.block.without_bias} not in [{*names} for names in known],
+        "have biases in other dense layers", ("without_bias",), KEEP,
+    )  # fmt: skip
+
+
+# Of queries, keys and values all, or none.
+ALL_OR_NONE = biases((), ("query", "key", "value"))
 _SQUARE = Lack(
     lambda config: config.grid[0] != config.grid[1],
     "exchange rows and columns of position biases where the grid is no square", ("grid",), AS_TIMM,
@@ -307,8 +323,8 @@ class Layout:
             They are skipped and reported.
         unprefixed: Patterns of names that never have the prefix.
         unwritten: Prefixes of variable paths that are read from such files, but never written.
-        zeros: Names of vectors that the project needs and this package does not have, and their
-            number of axes.
+        zeros: Names of arrays that the project needs and this package does not have, and their
+            shapes, from the configuration.
         needs: Pattern of a name without which a file is not of this project.
         constants: Arrays of the project's files that follow from the configuration, by paths as
             those of variables: files that are read must agree with them.
@@ -341,7 +357,7 @@ class Layout:
     others: tuple[str, ...] = ()
     unprefixed: tuple[str, ...] = ()
     unwritten: tuple[str, ...] = ()
-    zeros: tuple[tuple[str, int], ...] = ()
+    zeros: Callable[[Any], dict[str, tuple[int, ...]]] = lambda config: {}
     needs: str = ""
     constants: Callable[[Any], dict[str, np.ndarray]] = lambda config: {}
     pooling: str | Callable[[Any], str] = ""

@@ -106,31 +106,20 @@ def _siglip2(config: Any) -> Fields:
 
 MODEL_TYPES = {
     "siglip_vision_model": keys.ModelType(
-        _SIGLIP_KEYS,
-        _SIGLIP_DEFAULTS,
-        layouts=("transformers_siglip",),
-        holds=lambda config: not config.takes_patches,
-        headless="SiglipVisionModel",
-        head="SiglipForImageClassification",
-        parent="siglip",
-        more=_siglip,
-        square=True,
+        _SIGLIP_KEYS, _SIGLIP_DEFAULTS, layouts=("transformers_siglip",),
+        holds=lambda config: not config.takes_patches, headless="SiglipVisionModel",
+        head="SiglipForImageClassification", parent="siglip", more=_siglip, square=True,
     ),
     "siglip": keys.ModelType(_TWO_TOWERS, images="siglip_vision_model"),
     "siglip2_vision_model": keys.ModelType(
         {**_SIGLIP_KEYS, **keys.harmless("num_patches")},  # of the table of positions
-        _SIGLIP_DEFAULTS,
-        layouts=("transformers_siglip",),
-        holds=lambda config: config.takes_patches,
-        headless="Siglip2VisionModel",
-        head="Siglip2ForImageClassification",
-        parent="siglip2",
-        more=_siglip2,
-        square=True,
+        _SIGLIP_DEFAULTS, layouts=("transformers_siglip",),
+        holds=lambda config: config.takes_patches, headless="Siglip2VisionModel",
+        head="Siglip2ForImageClassification", parent="siglip2", more=_siglip2, square=True,
         processor="Siglip2",
     ),
     "siglip2": keys.ModelType(_TWO_TOWERS, images="siglip2_vision_model"),
-}
+}  # fmt: skip
 PROCESSORS = {
     "Siglip": keys.Processor(3, {"height": 224, "width": 224}, False),
     "Siglip2": keys.Processor(  # the aspect ratio is kept

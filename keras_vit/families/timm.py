@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from keras_vit.config import Preprocessing, ViTConfig
+from keras_vit.config import POSITION_BIASES, Preprocessing, ViTConfig
 from keras_vit.families import keys, parts, rules
 from keras_vit.families.cards import TIMM, Origin, Published
 from keras_vit.families.family import Family
@@ -113,13 +113,14 @@ _PLAIN = {1e-6: "vit_base_patch16_224", 1e-5: "vit_base_patch16_clip_quickgelu_2
 
 
 def _plain_name(config: Any) -> str:
-    if config.block.norm_epsilon not in _PLAIN:
+    known = _PLAIN if config.block.norm == "layer" else (1e-6,)
+    if config.block.norm_epsilon not in known:
         raise keys.no_such("norm_epsilon", config.block.norm_epsilon)
     return _PLAIN[config.block.norm_epsilon]
 
 
 def _is_plain(config: Any) -> bool:
-    other = config.position_embedding == "relative_bias" or config.distillation_token
+    other = config.position_embedding in POSITION_BIASES or config.distillation_token
     return keys.has_arguments(config) and config.stem is None and not other
 
 
@@ -160,7 +161,7 @@ def _is_eva(config: ViTConfig) -> bool:
 
 def _has_gammas(config: ViTConfig) -> bool:
     """Whether timm calls layer scales gamma: in `eva.py` and `beit.py`."""
-    return _is_eva(config) or config.position_embedding == "relative_bias"
+    return _is_eva(config) or config.position_embedding in POSITION_BIASES
 
 
 def _splits_products(config: ViTConfig) -> bool:
@@ -203,6 +204,8 @@ _BLOCKS = (
     *parts.norm("embedding_norm", "norm_pre"),
     *parts.norm("block_{i}/attention_norm", f"{BLOCK}.norm1"),
     *_products(),
+    *parts.norm("block_{i}/attention/query_norm", f"{BLOCK}.attn.q_norm"),
+    *parts.norm("block_{i}/attention/key_norm", f"{BLOCK}.attn.k_norm"),
     Rule("block_{i}/attention/position_bias", (f"{BLOCK}.attn.relative_position_bias_table",)),
     *parts.norm("block_{i}/attention/norm", f"{BLOCK}.attn.norm"),
     *parts.dense("block_{i}/attention/output", f"{BLOCK}.attn.proj"),
@@ -264,7 +267,7 @@ def _pooling_settings(find: rules.Find, sizes: Mapping[str, Any]) -> Fields:
 def _has_names_of_others(values: Mapping[str, Any], names: Collection[str]) -> bool:
     """Whether arrays are of timm's other classes."""
     newer = r"(^|\.)norm_pre\.|patch_embed\.norm\.|attn\.(q_bias|q_proj)|gamma_1$|mlp\.fc1_g"
-    beit = values.get("position_embedding") == "relative_bias"
+    beit = values.get("position_embedding") in POSITION_BIASES
     return "rope" not in values and not beit and any(re.search(newer, name) for name in names)
 
 
@@ -283,34 +286,49 @@ _UNSAID = (
         "config.json nor the address names it, which tells GELU, epsilon and rotary positions",
         ("gelu", "norm_epsilon", "rope"),
     ),
+    rules.Unsaid(
+        "",
+        lambda values, names: values["distillation_token"] and values["num_registers"],
+        "registers beside a distillation token, which timm leaves out",
+        (),
+    ),
 )
 _NORMS = ("norm_after_blocks", "norm_after_pooling")
 
 
 def _computes(config: Any) -> tuple[str, ...]:
     """Its class of models with rotary positions has another pooling than its plain ViT."""
-    return ("rope", "map", *_NORMS) if _is_eva(config) else _NORMS
+    return ("rope", "map", "prefix", *_NORMS) if _is_eva(config) else ("prefix", *_NORMS)
 
 
+_LACKS = (
+    rules.Lack(
+        lambda config: (
+            _is_eva(config) and config.pooling == "map" and not config.map_prefix_tokens
+            and config.num_prefix_tokens
+        ),
+        "have a pooling that attends to all tokens", ("map_prefix_tokens",),
+        "Build the model with map_prefix_tokens=True.",
+    ),
+    rules.Lack(
+        lambda config: (
+            config.block.qk_norm and config.block.norm == "layer" and not config.block.qk_norm_bias
+        ),
+        "have norms of queries and keys with a bias", ("qk_norm_bias",),
+        "Build the model with qk_norm_bias=True.",
+    ),
+    rules.Lack(
+        lambda config: config.distillation_token and config.num_registers,
+        "have no registers beside a distillation token", ("num_registers",), rules.KEEP,
+    ),
+)  # fmt: skip
 PLAIN = parts.torch_layout(
     "timm",
     (*_STEM, *REST),
     {**_OPTIONS, "stem": parts.STEM},
     writes=lambda config: not (config.block.rope and config.block.rope.register_base),
     computes=_computes,
-    lacks=(
-        rules.Lack(
-            lambda config: (
-                _is_eva(config)
-                and config.pooling == "map"
-                and not config.map_prefix_tokens
-                and config.num_prefix_tokens
-            ),
-            "have a pooling that attends to all tokens",
-            ("map_prefix_tokens",),
-            "Build the model with map_prefix_tokens=True.",
-        ),
-    ),
+    lacks=_LACKS,
     settings=_pooling_settings,
     unsaid=_UNSAID,
     resize_block_tables="geometric",

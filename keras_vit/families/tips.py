@@ -78,7 +78,7 @@ _IMAGE_LAYOUT = parts.torch_layout(
     resize="bilinear",
     prefixes=("vision_encoder.",),
     others=("text_encoder\\.", "temperature$", "mask_token$"),
-    zeros=(("mask_token", 2),),
+    zeros=lambda config: {"mask_token": (1, config.width)},
 )
 _TEXT_LAYOUT = rules.Layout(
     "transformers_tipsv2",

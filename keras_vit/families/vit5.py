@@ -59,8 +59,6 @@ AUTHORS = parts.torch_layout(  # timm's names of 2021, when it had no such model
     "vit5",
     (
         *REST,
-        Rule("block_{i}/attention/query_norm/gamma", (f"{BLOCK}.attn.q_norm.weight",)),
-        Rule("block_{i}/attention/key_norm/gamma", (f"{BLOCK}.attn.k_norm.weight",)),
         Rule("block_{i}/attention/rope/frequencies", (f"{BLOCK}.attn.rope.freqs",)),
         Rule("block_{i}/attention/register_rope/frequencies", (f"{BLOCK}.attn.rope_reg.freqs",)),
     ),

@@ -3,35 +3,14 @@
 from __future__ import annotations
 
 import pathlib
-import struct
-import tokenize
-import zipfile
-import zlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from keras_vit.errors import CheckpointError
+from keras_vit.reading import refusing
 
-# Exceptions of the standard library and NumPy on damaged files.
-DAMAGE = (
-    zipfile.BadZipFile,
-    zlib.error,
-    struct.error,
-    EOFError,
-    KeyError,
-    MemoryError,
-    NotImplementedError,
-    OSError,
-    OverflowError,
-    RecursionError,
-    RuntimeError,
-    SyntaxError,
-    TypeError,
-    ValueError,
-    tokenize.TokenError,
-)
 # Suffixes of pickled files, which can run any code when they are read.
 PICKLE_SUFFIXES = (".bin", ".pth", ".pt", ".ckpt", ".pkl", ".pickle", ".joblib")
 # Arrays in a file: the largest checkpoint that is read here has 2,400, with optimizer states.
@@ -50,15 +29,6 @@ class Entry(NamedTuple):
 
     shape: tuple[int, ...]
     dtype: str
-
-
-def lacks_memory(error: BaseException | None) -> bool:
-    """Whether an error, or one that led to it, says that there is too little memory."""
-    while error is not None:
-        if isinstance(error, MemoryError) or type(error).__name__ == "ResourceExhaustedError":
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def check_count(path: pathlib.Path, count: int) -> None:
@@ -136,18 +106,13 @@ class ArrayFile:
                 "bfloat16, float32 or float64. Fetch the original file again."
             )
         try:
-            array = self.read_raw(name)
-        except CheckpointError:
-            raise
+            with refusing(self.path, f"is damaged at {name!r}", kind=CheckpointError):
+                array = self.read_raw(name)
         except MemoryError as error:
             reason = str(error) or "no bytes are left"
             raise MemoryError(
                 f"There is too little memory to read {name!r} of {self.path}: {reason}. Close "
                 "other programs, or use a machine with more memory."
-            ) from error
-        except DAMAGE as error:
-            raise CheckpointError(
-                f"{name!r} in {self.path} is damaged ({error}). Fetch the file again."
             ) from error
         array = _to_float32(array, dtype)
         if not all_finite(array):
@@ -163,10 +128,8 @@ class ArrayFile:
         Raises:
             CheckpointError: If bytes are missing, or differ from their checksum.
         """
-        try:
+        with refusing(self.path, kind=CheckpointError):
             self._verify()
-        except DAMAGE as error:
-            raise CheckpointError(f"{self.path} is damaged ({error}). Fetch it again.") from error
 
 
 def _to_float32(array: np.ndarray, dtype: str) -> np.ndarray:

@@ -159,7 +159,13 @@ class Checkpoint:
         name = self.sidecar.timm_name
         if name is not None and self.layout.project == "timm":
             settings["preprocessing"] = Setting(timm_pixels(name), f"timm's {name}")
+        arrays = settings.get("position_embedding")
         settings.update(self.sidecar.settings)
+        if arrays is not None and self.find("position_embedding/embedding") is not None:
+            settings["position_embedding"] = arrays  # beside the rotary ones of a name
+        include = settings.get("map_prefix_tokens")
+        if include is not None and include.value and "pool_include_prefix" in include.origin:
+            settings["gap_prefix_tokens"] = include
         method = self.layout.resize
         settings.setdefault("position_resize", Setting(method, f"the default of {project}"))
         return settings
@@ -185,14 +191,16 @@ class Checkpoint:
             pooling=self._pooling(class_token and not after),
         )
         if self._block_table is not None:
-            options["position_embedding"] = self._block_table.kind
+            learned = "learned_" if has("position_embedding/embedding") is not None else ""
+            options["position_embedding"] = f"{learned}{self._block_table.kind}"
             options["position_resize"] = self.layout.resize_block_tables
         elif has("position_embedding/embedding") is not None:
             options["position_embedding"] = "learned"
         elif self.layout.no_positions:
             options["position_embedding"] = self.layout.no_positions
         tables = self.position_tables()
-        if tables and class_token and has("position_embedding/embedding") is not None:
+        prefixed = class_token or options["num_registers"]
+        if tables and prefixed and has("position_embedding/embedding") is not None:
             tokens = max(table.num_tokens for table in tables)
             options["position_on_class_token"] = tokens > 0
         if self.file.kind != "npz" and self.sizes:
@@ -219,14 +227,17 @@ class Checkpoint:
         )
         inner = (part for part in ("attention", "mlp") if anywhere(f"{part}/norm/gamma"))
         switches = {
+            **({"qk_norm": True} if anywhere("attention/query_norm/gamma") else {}),
+            **({"qk_norm_bias": True} if anywhere("attention/query_norm/beta") else {}),
             "swiglu": split or gate == 2 * self.sizes["mlp_dim"],
             "norm_patches": self.find("patch_norm/gamma") is not None,
             "norm_before_blocks": self.find("embedding_norm/gamma") is not None,
             "inner_norms": tuple(inner),
             "without_bias": tuple(self._missing_biases(anywhere)),
         }
-        if self.find("head/kernel") is not None and self.find("head/bias") is None:
-            switches["head_bias"] = None  # as the projection of CLIP; transformers starts it at 0
+        starts_at_0 = self.layout.project == "transformers" and self.layout.has("head/bias")
+        if self.find("head/kernel") and not self.find("head/bias") and not starts_at_0:
+            switches["head_bias"] = None  # as the projection of CLIP
         return switches
 
     def _missing_biases(self, anywhere: Callable[[str], bool]) -> Iterator[str]:
@@ -304,14 +315,6 @@ class Checkpoint:
             for each in self.layout.unsaid
             if each.told not in self.sidecar.settings and each.holds(values, self.entries)
         )
-        prefixed = settings["class_token"].value or settings["num_registers"].value
-        include = settings.get("map_prefix_tokens")
-        if settings["pooling"].value == "gap" and include and include.value and prefixed:
-            found.append(
-                Refusal(
-                    f"{include.origin} = True: a mean that includes the class token", ("pooling",)
-                )
-            )
         return tuple(found)
 
     def _too_many_patches(self) -> Iterator[Refusal]:

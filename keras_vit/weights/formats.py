@@ -11,8 +11,8 @@ import zipfile
 from typing import IO, NoReturn
 
 from keras_vit.errors import CheckpointError
-from keras_vit.reading import is_regular, open_regular
-from keras_vit.weights.array_file import DAMAGE, PICKLE_SUFFIXES, ArrayFile
+from keras_vit.reading import is_regular, open_regular, refusing
+from keras_vit.weights.array_file import PICKLE_SUFFIXES, ArrayFile
 from keras_vit.weights.npz_file import BoundedFile, open_npz
 from keras_vit.weights.safetensors_file import open_tensors
 from keras_vit.weights.sharded_file import INDEX_SUFFIX, index_name, open_shards
@@ -95,29 +95,26 @@ def check_keras_file(path: str | os.PathLike[str]) -> None:
     """
     path = pathlib.Path(path)
     _refuse_special(path)
-    try:
-        with BoundedFile(path) as file, zipfile.ZipFile(file) as archive:
-            file.is_bounded = False
-            members = archive.infolist()
-            size, unpacked = path.stat().st_size, sum(member.file_size for member in members)
-            if len(members) > _MAX_MEMBERS or unpacked > _MAX_RATIO * size + 1_000_000:
-                raise CheckpointError(
-                    f"{path} has {len(members):,} members that unpack from {size:,} to "
-                    f"{unpacked:,} bytes. Files of Keras are not compressed: save the model again "
-                    "with `model.save`."
-                )
-            weights = archive.getinfo(_WEIGHTS)
-            with archive.open(weights) as stored:
-                is_stored = weights.compress_type == zipfile.ZIP_STORED
-                whole = stored if is_stored else io.BytesIO(stored.read())
-                _check_hdf5(path, whole, weights.file_size)
-    except CheckpointError:
-        raise
-    except DAMAGE as error:
-        raise CheckpointError(
-            f"{path} is damaged or no .keras file ({error}). Save the model again with "
-            "`model.save`, or fetch the file again."
-        ) from error
+    advice = "Save the model again with `model.save`, or fetch the file again."
+    with (
+        refusing(path, "is damaged or no .keras file", advice, CheckpointError),
+        BoundedFile(path) as file,
+        zipfile.ZipFile(file) as archive,
+    ):
+        file.is_bounded = False
+        members = archive.infolist()
+        size, unpacked = path.stat().st_size, sum(member.file_size for member in members)
+        if len(members) > _MAX_MEMBERS or unpacked > _MAX_RATIO * size + 1_000_000:
+            raise CheckpointError(
+                f"{path} has {len(members):,} members that unpack from {size:,} to "
+                f"{unpacked:,} bytes. Files of Keras are not compressed: save the model again "
+                "with `model.save`."
+            )
+        weights = archive.getinfo(_WEIGHTS)
+        with archive.open(weights) as stored:
+            is_stored = weights.compress_type == zipfile.ZIP_STORED
+            whole = stored if is_stored else io.BytesIO(stored.read())
+            _check_hdf5(path, whole, weights.file_size)
 
 
 def check_weights_file(path: str | os.PathLike[str]) -> None:
@@ -132,16 +129,10 @@ def check_weights_file(path: str | os.PathLike[str]) -> None:
     """
     path = pathlib.Path(path)
     _refuse_special(path)
-    try:
-        with open_regular(path) as file:
-            _check_hdf5(path, file, path.stat().st_size)
-    except CheckpointError:
-        raise
-    except DAMAGE as error:
-        raise CheckpointError(
-            f"{path} is damaged or no HDF5 file ({error}). Save the weights again with "
-            "`model.save_weights`, or fetch the file again."
-        ) from error
+    advice = "Save the weights again with `model.save_weights`, or fetch the file again."
+    problem = "is damaged or no HDF5 file"
+    with refusing(path, problem, advice, CheckpointError), open_regular(path) as file:
+        _check_hdf5(path, file, path.stat().st_size)
 
 
 def _check_hdf5(path: pathlib.Path, file: IO[bytes], size: int) -> None:
@@ -235,15 +226,9 @@ def open_file(path: pathlib.Path) -> ArrayFile:
         head = stream.read(_HEAD)
     _refuse_others(path, head)
     opener = open_npz if head.startswith(b"PK") else open_tensors
-    try:
+    advice = "An .npz or .safetensors file is needed; fetch it again."
+    with refusing(path, "is damaged or no checkpoint", advice, CheckpointError):
         return opener(path)
-    except CheckpointError:
-        raise
-    except DAMAGE as error:
-        raise CheckpointError(
-            f"{path} is damaged or no checkpoint ({error}). An .npz or .safetensors file is "
-            "needed; fetch it again."
-        ) from error
 
 
 def _refuse_special(path: pathlib.Path) -> None:

@@ -66,7 +66,8 @@ def find_file_layout(file: ArrayFile, wrapper: str | None = None) -> FileLayout:
     if not found and wrapper is None:  # without a patch kernel: loading lists all that is missing
         match = _find_layout(keys, file.kind, "")
         found += [] if match is None else [match]
-    if len(found) == 1:
+    asked = _other_head(found[0], keys) if len(found) == 1 and wrapper is None else []
+    if len(found) == 1 and not asked:
         return found[0]
     if len(found) > 1:
         ways = " or ".join(repr(match.wrapper) for match in found)
@@ -76,7 +77,7 @@ def find_file_layout(file: ArrayFile, wrapper: str | None = None) -> FileLayout:
         )
     names = [_current_name(key, file.kind) for key in keys]
     some = ", ".join(repr(key) for key in keys[:4])
-    asked = foreign_features(names)
+    asked = asked or foreign_features(names)
     model_type = model_type_of(file.path)
     if model_type is not None:
         asked.insert(0, f"{CONFIG} names {model_type!r}")
@@ -86,6 +87,13 @@ def find_file_layout(file: ArrayFile, wrapper: str | None = None) -> FileLayout:
         f"The names in {file.path}{after} match no known layout ({some}, ...).{because} Known "
         f"layouts: {', '.join(candidate.name for candidate in LAYOUTS)}."
     )
+
+
+def _other_head(found: FileLayout, keys: list[str]) -> list[str]:
+    """Names what is beside the model, where the project itself has a prefix before its names."""
+    if not found.wrapper or found.wrapper not in found.layout.prefixes:
+        return []
+    return foreign_features([key for key in keys if not key.startswith(found.wrapper)])
 
 
 def _find_layout(keys: list[str], kind: str, wrapper: str) -> FileLayout | None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from keras_vit.checks import short_repr
 from keras_vit.config import Preprocessing, ResNetConfig, ViTConfig, field_names, field_value
-from keras_vit.errors import CheckpointError, CheckpointMismatchError, printable
+from keras_vit.errors import CheckpointError, CheckpointMismatchError, listed, printable
 from keras_vit.resize import block_table, resize_patch_kernel, resize_positions
 from keras_vit.runtime.model import with_config
 from keras_vit.weights.array_file import all_finite
@@ -85,7 +85,7 @@ class LoadReport:
         if self.fresh:
             lines.append(f"started fresh: {', '.join(self.fresh)}")
         if self.left_out:
-            lines.append(f"left out: {_some(self.left_out)}")
+            lines.append(f"left out: {listed(self.left_out, 5)}")
         return "\n".join(map(printable, lines))
 
     @property
@@ -155,7 +155,7 @@ def check_finite(path: str | os.PathLike[str], model: keras.Model) -> None:
     bad = tuple(each.path for each in floats if not all_finite(np.asarray(each)))
     if bad:
         raise CheckpointError(
-            f"{os.fspath(path)} holds NaN or infinity in {_some(bad)}, so the model would give "
+            f"{os.fspath(path)} holds NaN or infinity in {listed(bad, 5)}, so the model would give "
             "nothing else. Take an earlier file, or train again with a smaller learning rate."
         )
 
@@ -228,13 +228,13 @@ def load_checkpoint(
     _adapt_channels(plan, arrays, preprocessing)
     _check_finite(plan, arrays)
     for path, variable in plan.fresh.items():
-        variable.assign(_fresh_value(path, variable, plan.config))
+        variable.assign(_fresh_value(path, variable, plan))
     for path in list(arrays):
         plan.parts[path].variable.assign(arrays.pop(path))
     if isinstance(plan.config, ViTConfig):
-        method = plan.resize_method
-        with_config(model, dataclasses.replace(plan.config, position_resize=method))
-        _set_resize(model, method)
+        config = dataclasses.replace(plan.config, position_resize=plan.resize_method)
+        with_config(model, config)
+        _set_resize(model, config.learned_resize)
     report = LoadReport(
         path=os.fspath(checkpoint.file.path),
         layout=checkpoint.layout.name,
@@ -257,14 +257,14 @@ def load_checkpoint(
             "The model in %s has the names after %r; these arrays are left out: %s.",
             printable(report.path),
             report.prefix,
-            _some(outside),
+            listed(outside, 5),
         )
     return report
 
 
 def _class_names(plan: Plan, names: tuple[str, ...]) -> tuple[str, ...]:
     """The class names of a file, where its head was loaded."""
-    is_loaded = not any(path.startswith("head") for path in plan.fresh)
+    is_loaded = not any(path.startswith("head") and "kernel" in path for path in plan.fresh)
     return names if is_loaded and plan.config.classes == len(names) else ()
 
 
@@ -464,7 +464,8 @@ def _place_tokens(plan: Plan, arrays: dict[str, np.ndarray]) -> None:
         rows = np.zeros((1, wanted, table.shape[-1]), "float32")
         plan.resized.setdefault(POSITIONS, "zero rows for the class token")
     if grid != config.grid:
-        patches = resize_positions(patches, grid, config.grid, plan.resize_method)
+        stated = dataclasses.replace(config, position_resize=plan.resize_method)
+        patches = resize_positions(patches, grid, config.grid, stated.learned_resize)
     arrays[POSITIONS] = np.concatenate([rows, patches], axis=1) if wanted else patches
 
 
@@ -494,13 +495,12 @@ def _check_finite(plan: Plan, arrays: dict[str, np.ndarray]) -> None:
             )
 
 
-def _fresh_value(
-    path: str, variable: keras.Variable, config: ViTConfig | ResNetConfig
-) -> np.ndarray:
+def _fresh_value(path: str, variable: keras.Variable, plan: Plan) -> np.ndarray:
     """Initial value of a variable of the head: zero, as in the official code."""
     if path.startswith("pre_logits/kernel"):
         return variable.numpy()
-    bias = config.head_bias if path.startswith("head") and path.endswith("bias") else 0.0
+    is_new = path.startswith("head") and path.replace("bias", "kernel") not in plan.parts
+    bias = plan.config.head_bias if is_new and path.endswith("bias") else 0.0
     return np.full(variable.shape, bias, "float32")
 
 
@@ -512,8 +512,3 @@ def _text(value: Any) -> str:
     crop = "squashed" if value.crop_ratio is None else f"crop {value.crop_ratio:.4g}"
     mean, std = (", ".join(f"{v:.4g}" for v in values) for values in (value.mean, value.std))
     return f"mean {mean}; std {std}; {value.interpolation}, {crop}"
-
-
-def _some(names: tuple[str, ...]) -> str:
-    rest = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return ", ".join(map(printable, names[:5])) + rest

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import numpy as np
 
 from keras_vit.config import ResNetConfig, ViTConfig, field_value
+from keras_vit.errors import listed
 from keras_vit.families.rules import Rule
 from keras_vit.resize import BlockTable, block_table
 from keras_vit.weights.array_file import FLOATS
@@ -167,7 +168,8 @@ def _match(plan: Plan) -> None:
         path = variable.path
         found = layout.find(path, plan.config, plan.checkpoint.entries)
         head = path.split("/")[0] in HEADS
-        if head and skip_head and not _fits_pre_logits(plan, path, variable):
+        is_new = head and skip_head and not _fits_pre_logits(plan, path, variable)
+        if is_new or (path == "head/bias" and _lacks_bias(plan)):
             plan.fresh[path] = variable
         elif found is None:
             text = f"the {layout.name} layout has no array for {path}"
@@ -320,6 +322,12 @@ def _head_starts_fresh(plan: Plan) -> bool:
     return (plan.checkpoint.classes or 0) != plan.config.classes
 
 
+def _lacks_bias(plan: Plan) -> bool:
+    """Whether a file has a head without bias, for which transformers takes zeros."""
+    found = plan.checkpoint.find("head/bias")
+    return plan.checkpoint.layout.project == "transformers" and found is None
+
+
 def _fits_pre_logits(plan: Plan, path: str, variable: keras.Variable) -> bool:
     """Whether the file has the layer before a fresh head."""
     entry = plan.checkpoint.find("pre_logits/bias")
@@ -394,14 +402,11 @@ def _may_be_left_out(plan: Plan, key: str) -> bool:
 
 def explain(plan: Plan) -> str:
     """Lists all problems in one message, with the variant that fits the file."""
-    shown = plan.problems[:_MAX_LISTED]
-    more = len(plan.problems) - len(shown)
-    lines = "".join(f"\n  {problem}" for problem in shown)
-    rest = f"\n  and {more} more" if more else ""
+    problems = listed(plan.problems, _MAX_LISTED, "\n  ")
     guess = plan.checkpoint.variant
     advice = f" The file looks like a {guess}." if guess else ""
     return (
         f"{plan.checkpoint.file.path} ({plan.checkpoint.layout.name} layout) does not fit the "
         f"model {plan.model.name!r}, and nothing was loaded. {len(plan.problems)} problems:"
-        f"{lines}{rest}\nCheck variant, image size and options.{advice}"
+        f"\n  {problems}\nCheck variant, image size and options.{advice}"
     )

@@ -52,7 +52,8 @@ def open_tensors(path: pathlib.Path) -> ArrayFile:
 
     def read(name: str) -> np.ndarray:
         entry, (begin, _) = spans[name]
-        raw = np.dtype("<u2" if entry.dtype == "bfloat16" else f"<f{_itemsize(entry.dtype)}")
+        code = "u2" if entry.dtype == "bfloat16" else entry.dtype
+        raw = np.dtype(code).newbyteorder("<")
         flat = np.empty(math.prod(entry.shape), raw)
         stream.seek(start + begin)
         if stream.readinto(flat.view(np.uint8).data) != flat.nbytes:
@@ -94,7 +95,3 @@ def _check_spans(path: pathlib.Path, spans: list[tuple[int, int]], size: int) ->
             f"{path} should have {position} bytes of arrays but has {size}: it was cut off or "
             "something was added. Fetch it again."
         )
-
-
-def _itemsize(dtype: str) -> int:
-    return np.dtype(dtype).itemsize

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
+from keras_vit.checks import check_choice
 from keras_vit.config import ResNetConfig, ResNetStem, ViTConfig, field_value
 from keras_vit.errors import printable
 from keras_vit.families.rules import Layout, Rule
@@ -153,8 +154,7 @@ def check_target(path: str | os.PathLike[str], layout: str) -> None:
             exist.
     """
     path = pathlib.Path(path)
-    if layout not in SUFFIXES:
-        raise ValueError(f"`layout` must be one of {', '.join(WRITABLE)}. Received: {layout!r}.")
+    check_choice("layout", layout, WRITABLE)
     if path.suffix != SUFFIXES[layout]:
         raise ValueError(
             f"The {layout} layout is written to {SUFFIXES[layout]} files. Received: "
@@ -232,8 +232,7 @@ def file_arrays(model: Model, layout: Layout) -> dict[str, Sized]:
             "layout, or build the model without them."
         )
     arrays = {name: (shapes[name], _maker(parts, heads)) for name, parts in pieces.items()}
-    for key, axes in layout.zeros:
-        shape = (*(1,) * (axes - 1), config.width)
+    for key, shape in layout.zeros(config).items():
         arrays[layout.original(key, layout.prefixes[0])] = (shape, _zeros(shape))
     if config.head_bias is None and config.classes is not None:
         found = layout.find("head/bias", config)
@@ -281,7 +280,7 @@ def _place_rows(values: dict[str, Sized], config: ViTConfig, positions: str) -> 
     """Adds rows of zeros for class tokens and registers, or adds their rows to the tokens."""
     (_, rows, width), table = values[POSITIONS]
     count, registers = config.num_class_tokens, config.num_registers
-    if positions == "either" and count and config.position_on_class_token and registers:
+    if positions == "either" and config.position_on_class_token and registers:
         values[POSITIONS] = (
             (1, rows + registers, width),
             lambda: np.insert(table(), [count] * registers, 0.0, axis=1),

@@ -77,7 +77,6 @@ def save_pretrained(
     folder = pathlib.Path(folder).expanduser()
     contents = describe(config, find_layout(config, layout), names)
     check_free(folder / FILE, contents)
-    folder.mkdir(parents=True, exist_ok=True)
     write_file(model, folder / FILE, layout, contents, _check_readable)
     return folder
 
@@ -128,7 +127,9 @@ def _differences(
             continue  # rows of zeros
         if field == "pooling" and ours.classes is None and mine is None:
             continue  # `from_pretrained(folder, include_top=False)`
-        if field in ("map_prefix_tokens", "map_heads", "map_mlp_dim") and ours.pooling != "map":
+        part = field.partition("_")[0]
+        unread = "prefix" in field and not field_value(ours, "num_prefix_tokens", 0)
+        if part in ("map", "gap") and (ours.pooling != part or unread):
             continue
         yield field, mine, read
 

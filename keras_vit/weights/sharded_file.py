@@ -7,8 +7,8 @@ import pathlib
 import re
 from collections.abc import Callable
 
-from keras_vit.errors import CheckpointError, printable
-from keras_vit.reading import read_json
+from keras_vit.errors import CheckpointError, listed
+from keras_vit.reading import read_json, refusing
 from keras_vit.weights.array_file import ArrayFile, check_count
 
 INDEX_SUFFIX = ".safetensors.index.json"
@@ -39,14 +39,10 @@ def read_index(path: pathlib.Path) -> dict[str, str]:
         FileNotFoundError: If there is no such file.
         CheckpointError: If it is no index, or names a file in another folder.
     """
-    try:
+    with refusing(path, "is no index of a split checkpoint", kind=CheckpointError):
         shard_of = read_json(path, _MAX_INDEX)["weight_map"]
         if not shard_of or not all(isinstance(name, str) for name in shard_of.values()):
             raise ValueError("weight_map is no table of names")
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise CheckpointError(
-            f"{path} is no index of a split checkpoint ({str(error)[:200]}). Fetch it again."
-        ) from error
     check_count(path, len(shard_of))
     for name in shard_of.values():
         if not re.fullmatch(r"[^/\\:\x00-\x1f]+\.safetensors", name):
@@ -79,7 +75,7 @@ def open_shards(path: pathlib.Path, open_file: Callable[[pathlib.Path], ArrayFil
     if missing:
         raise CheckpointError(
             f"{path} lists {len(shards)} files, of which {len(missing)} are not in its folder: "
-            f"{_some(missing)}. Fetch them too."
+            f"{listed(missing, _MAX_LISTED)}. Fetch them too."
         )
     with contextlib.ExitStack() as stack:
         files = {name: stack.enter_context(open_file(path.with_name(name))) for name in shards}
@@ -96,7 +92,8 @@ def open_shards(path: pathlib.Path, open_file: Callable[[pathlib.Path], ArrayFil
         ]
         if problems:
             raise CheckpointError(
-                f"{path} and its files differ: {_some(problems)}. Fetch all of one version."
+                f"{path} and its files differ: {listed(problems, _MAX_LISTED)}. Fetch all of one "
+                "version."
             )
 
         def verify() -> None:
@@ -112,8 +109,3 @@ def open_shards(path: pathlib.Path, open_file: Callable[[pathlib.Path], ArrayFil
             stack.pop_all().close,
             files[shards[0]].metadata,
         )
-
-
-def _some(texts: list[str]) -> str:
-    rest = f" and {len(texts) - _MAX_LISTED} more" if len(texts) > _MAX_LISTED else ""
-    return ", ".join(map(printable, texts[:_MAX_LISTED])) + rest

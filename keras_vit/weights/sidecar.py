@@ -163,17 +163,19 @@ class KeyReader:
             return  # the default
         if isinstance(rule.values, type):
             good = _is_count(value) if rule.values is int else _is_share(value)
-            found = value if good else None
+            all_found = [value] if good else []
         elif callable(rule.values):
             is_base = isinstance(value, (int, float)) and not isinstance(value, bool) and value > 1
-            found = rule.values(value) if is_base else None
+            all_found = [rule.values(value)] if is_base else []
         else:
-            found = next(
-                (ours for theirs, ours in rule.values.items() if _is_one_of(value, (theirs,))), None
-            )
-        if found is None:
+            values = rule.values.items()
+            all_found = [ours for theirs, ours in values if _is_one_of(value, (theirs,))]
+        if not all_found:
             self.refuse(f"{where} = {_short(value)} cannot be computed", rule.field)
             return
+        found = all_found[0]
+        for field, also in rule.also.items():
+            self.set(field, also, where)
         before = self.settings.get(rule.field)
         if before is not None and before.value != found and before.origin.startswith(CONFIG):
             self.refuse(

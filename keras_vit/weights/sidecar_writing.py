@@ -139,7 +139,7 @@ _TELLING = (
     "patch_size", "width", "depth", "num_heads", "mlp_dim", "pooling", "class_token",
     "num_registers", "position_embedding", "rope", "gelu", "swiglu", "norm", "norm_epsilon",
     "norm_patches", "norm_before_blocks", "inner_norms", "norm_after_blocks", "norm_after_pooling",
-    "without_bias", "map_heads", "map_mlp_dim", "max_num_patches",
+    "without_bias", "qk_norm", "map_heads", "map_mlp_dim", "max_num_patches",
 )  # fmt: skip
 
 
@@ -183,8 +183,9 @@ def _timm_name(config: Config) -> str:
         if all(field_value(own, field) == field_value(config, field) for field in _TELLING):
             return name
     raise ValueError(
-        "timm has models with rotary positions, RMS norms or images of any aspect ratio by name "
-        "alone, and none has these sizes and options. Save the model with `model.save`."
+        "timm has models with rotary positions, gated MLPs, biases in some dense layers or images "
+        "of any aspect ratio by name alone, and none has these sizes and options. Save the model "
+        "with `model.save`."
     )
 
 

@@ -26,7 +26,7 @@ def timm_settings(name: str) -> dict[str, Any] | None:
         return {}
     fields = list(_ALWAYS)
     fields += [key for key, value in _SELDOM.items() if field_value(config, key) == value]
-    if config.pooling == "map":
+    if config.pooling == "map" or config.block.rope:
         fields += ["map_prefix_tokens", *(["map_heads"] if config.map_heads else [])]
     if config.takes_patches:
         fields.append("max_num_patches")

@@ -89,7 +89,7 @@ def _grid_in(
 ) -> tuple[int, int]:
     """The grid of the table of positions in a file, that of the model or of its first block."""
     first, in_block = shapes.get("position_embedding/vars/0"), shapes.get(_BLOCK_TABLE)
-    kind = next((t for t in BLOCK_TABLES if t.kind == config.position_embedding), None)
+    kind = next((t for t in BLOCK_TABLES if t.kind == config.block_positions), None)
     if config.position_embedding == "learned_2d" and first is not None:
         return shapes["position_embedding/vars/1"][1], first[1]  # rows, columns
     if config.position_embedding == "learned" and first is not None:

@@ -20,6 +20,7 @@ _DINOV2 = {"layer_scale": 0.1, **THEIRS, "preprocessing": _CROPPED}
 _STEM = {"standardization": "torch", "norm_epsilon": 1e-5}
 _SIGLIP = {"class_token": False, "classes": None, **THEIRS, "gelu": "tanh"}
 _SQUASHED = Preprocessing(crop_ratio=0.875, library="transformers", crop_mode="squash")
+# fmt: off
 # Layout, fields of the configuration.
 FOLDERS: dict[str, tuple[str, dict[str, Any]]] = {
     "vit": ("transformers", THEIRS | {"norm_epsilon": 1e-12}),
@@ -46,6 +47,16 @@ FOLDERS: dict[str, tuple[str, dict[str, Any]]] = {
     "dinov3": ("transformers", {**DINOV3, "classes": None, **THEIRS}),
     "aimv2": ("transformers", {**AIMV2, "classes": None, **THEIRS}),
     "beit": ("transformers", {**BEIT, **THEIRS}),
+    "vit without qkv biases": (
+        "transformers", {**THEIRS, "without_bias": ("query", "key", "value")},
+    ),
+    "beit both positions": (
+        "transformers", {**BEIT, **THEIRS, "position_embedding": "learned_relative_bias"},
+    ),
+    "beit learned": ("transformers", {**BEIT, **THEIRS, "position_embedding": "learned"}),
+    "dinov3 no registers": (
+        "transformers", {**DINOV3, "num_registers": 0, "classes": None, **THEIRS},
+    ),
     "bit": ("transformers", {"preprocessing": THEIRS["preprocessing"]}),
     "timm vit": ("timm", TIMM),
     "timm vit tanh": ("timm", {**TIMM, "gelu": "tanh", "norm_epsilon": 1e-5}),
@@ -65,8 +76,32 @@ FOLDERS: dict[str, tuple[str, dict[str, Any]]] = {
     "timm clip": ("timm", {**CLIP, **TIMM}),
     "timm sines": ("timm", {**TIMM, "position_embedding": "sincos_2d"}),
     "timm beit": ("timm", {**BEIT, **TIMM}),
+    "timm both positions": (
+        "timm", {**BEIT, **TIMM, "position_embedding": "learned_relative_bias"},
+    ),
+    "timm inner norms": (
+        "timm",
+        {**TIMM, "qk_norm": True, "qk_norm_bias": True, "inner_norms": ("attention", "mlp")},
+    ),
+    "timm rms": (
+        "timm",
+        {
+            **TIMM, "norm": "rms", "qk_norm": True, "gelu": "relu",
+            "without_bias": ("query", "key", "value", "projection", "mlp"),
+        },
+    ),
+    "timm tokens": ("timm", {**TIMM, "pooling": None}),
+    "timm mean of all": (
+        "timm",
+        {**TIMM, "pooling": "gap", "gap_prefix_tokens": True, "norm_after_pooling": True},
+    ),
+    "timm map of all": ("timm", {**TIMM, "pooling": "map"}),
+    "timm own rows": (
+        "timm", {**TIMM, "class_token": False, "num_registers": 4, "pooling": "gap"},
+    ),
     "timm root": ("timm", {**TIMM, "stem": ResNetStem(**_STEM), "patch_size": 4}),
 }
+# fmt: on
 SIZES = {"patch_size": 8, "width": 32, "depth": 2, "num_heads": 4, "mlp_dim": 64, "image_size": 32}
 BIT = ResNetConfig(
     stages=(1, 1), image_size=64, classes=10, standardization="torch", **FOLDERS["bit"][1]

@@ -365,7 +365,7 @@ def test_a_split_checkpoint_is_whole_or_an_error(shards):
             read_all(shards)
     for content in ("", "[]", "{}", '{"weight_map": {}}', '{"weight_map": {"a": 3}}', "[" * 9999):
         shards.write_text(content)
-        with pytest.raises(CheckpointError, match=r"index\.json is no index of a split"):
+        with pytest.raises(CheckpointError, match=r"index\.json is no"):
             read_all(last)
     shards.unlink()
     with pytest.raises(CheckpointError, match=r"without its index model\.safetensors\.index\.json"):

@@ -161,7 +161,9 @@ def test_what_cannot_be_said_is_refused_before_anything_is_written(
     model = build(tiny_config(**{**THEIRS, **changes}))
     with pytest.raises(ValueError, match=match):
         model.save_pretrained(tmp_path / "x", layout)
-    assert not any(path.is_file() for path in tmp_path.rglob("*"))
+    with pytest.raises(ValueError, match=match):
+        model.save_pretrained(tmp_path / "new/folder", layout)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_of_other_weights_is_left_alone(tmp_path):

@@ -48,10 +48,13 @@ def save(tmp_path):
 @pytest.mark.parametrize(
     ("title", "config", "message"),
     [
-        ("transformers vit", {**VIT, "hidden_act": "relu"}, "hidden_act = 'relu' cannot"),
+        ("transformers vit", {**VIT, "hidden_act": "silu"}, "hidden_act = 'silu' cannot"),
         ("transformers vit", {**VIT, "hidden_act": "gelu_10"}, "hidden_act = 'gelu_10'"),
         ("transformers vit", {**VIT, "layer_norm_eps": 2.0}, "layer_norm_eps = 2.0"),
-        ("transformers vit", {**VIT, "qkv_bias": False}, "qkv_bias = False: .*without bias"),
+        ("timm vit", {**TIMM, "model_args": {"norm_layer": "simplenorm"}}, "norm_layer = 'simple"),
+        ("timm vit", {**TIMM, "model_args": {"num_kv_heads": 2}}, "heads share .grouped-query"),
+        ("timm vit", {**TIMM, "model_args": {"use_post_norm": True}}, "norms after attention"),
+        ("timm vit", {**TIMM, "model_args": {"rope_type": "mixed"}}, "other rotary positions"),
         ("transformers vit", {**VIT, "new_key": 1}, "new_key = 1: what this key does"),
         (
             "transformers bit",
@@ -154,12 +157,12 @@ def test_biases_between_very_many_patches_are_refused(tmp_path):
 
 
 def test_all_refusals_are_in_one_error_and_choices_of_the_caller_end_some(save):
-    path = save("transformers vit", {**VIT, "hidden_act": "relu", "a": 1, "b": float("nan")})
-    with pytest.raises(CheckpointError, match=r"(?s)'relu'.*\(pass gelu=.*a = 1.*b = nan"):
+    path = save("transformers vit", {**VIT, "hidden_act": "silu", "a": 1, "b": float("nan")})
+    with pytest.raises(CheckpointError, match=r"(?s)'silu'.*\(pass gelu=.*a = 1.*b = nan"):
         from_pretrained(path)
-    with pytest.raises(CheckpointError, match="'relu'"):
+    with pytest.raises(CheckpointError, match="'silu'"):
         load_weights(build(tiny_config(classes=5)), path)
-    path = save("transformers vit", {**VIT, "hidden_act": "relu"})
+    path = save("transformers vit", {**VIT, "hidden_act": "silu"})
     assert from_pretrained(path, gelu="exact").config.block.gelu == "exact"
 
 
@@ -299,10 +302,24 @@ def test_standardised_kernels_are_not_written_for_another_standardisation(torch,
             save_weights(build(config), path, layout)
 
 
-def test_map_pooling_over_prefix_tokens_is_not_written_where_it_is_unknown(tmp_path):
+@pytest.mark.parametrize(
+    ("options", "layout", "message"),
+    [
+        ({"pooling": "map"}, "big_vision", r"attends to the patches alone.*prefix_tokens=False"),
+        ({"pooling": "gap", "gap_prefix_tokens": True}, "official", "a mean of the patches alone"),
+        ({"qk_norm": True}, "timm", "norms of queries and keys with a bias.*qk_norm_bias=True"),
+        ({"distillation_token": True}, "timm", "no registers beside a distillation token"),
+    ],
+)
+def test_what_a_project_computes_otherwise_is_not_written(options, layout, message, tmp_path):
+    model = build(tiny_config(num_registers=2, **options))
+    suffix = "safetensors" if layout == "timm" else "npz"
+    with pytest.raises(ValueError, match=message):
+        save_weights(model, tmp_path / f"x.{suffix}", layout)
+
+
+def test_map_pooling_of_the_patches_alone_is_timms(tmp_path):
     config = tiny_config(pooling="map", num_registers=2)
-    with pytest.raises(ValueError, match=r"attends to the patches alone.*map_prefix_tokens=False"):
-        save_weights(build(config), tmp_path / "x.safetensors", "timm")
     model = build(dataclasses.replace(config, map_prefix_tokens=False))
     fill_random(model)
     path = save_weights(model, tmp_path / "x.safetensors", "timm")

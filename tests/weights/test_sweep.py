@@ -122,6 +122,19 @@ SAMPLE = (
     "transformers CLIPVisionModel",
     "transformers Aimv2VisionModel",
     "transformers Siglip2ForImageClassification",
+    "timm vit_tiny_patch16_224 qk_norm=True to img_size=64",
+    "timm vit_tiny_patch16_224 qk_norm=True, norm_layer=rmsnorm",
+    "timm vit_tiny_patch16_224 norm_layer=rmsnorm to img_size=64",
+    "timm vit_tiny_patch16_224 global_pool=",
+    "timm vit_tiny_patch16_224 global_pool=avg, pool_include_prefix=True to img_size=64",
+    "timm vit_small_patch16_dinov3_qkvb num_reg_tokens=0 to img_size=64",
+    "timm vit_small_patch16_dinov3 global_pool=map",
+    "timm deit_tiny_distilled_patch16_224 reg_tokens=2",
+    "timm beitv2_base_patch16_224 use_abs_pos_emb=True to img_size=64",
+    "transformers CLIPForImageClassification",
+    "transformers BeitForSemanticSegmentation",
+    "transformers Data2VecVisionModel",
+    "transformers ViTForImageClassification qkv_bias=False",
 )
 
 

@@ -41,6 +41,10 @@ def test_only_what_differs_is_written_down():
     for stem, name in ((s, n) for family in FAMILIES for s, n in family.names.items()):
         config = find_config(stem)
         for field, value in name.settings.items():
+            if (
+                field == "map_prefix_tokens"
+            ):  # of a pooling that the model_args of a file may choose
+                continue
             assert field_value(config, field) != value, (stem, field)
 
 
