@@ -87,9 +87,9 @@ def _relevance(attention: Attention, images: np.ndarray, classes: np.ndarray | N
     import tensorflow as tf
 
     with tf.GradientTape(watch_accessed_variables=False) as tape:
-        tokens = tf.convert_to_tensor(attention.tokens(images)[0])
-        tape.watch(tokens)
-        logits, scores = attention.forward(tokens)
+        pixels = tf.cast(images, "float32")
+        tape.watch(pixels)
+        logits, scores = attention.forward(pixels)
         if classes is None:
             classes = ops.convert_to_numpy(logits).argmax(axis=-1)
         chosen = tf.gather(logits, classes, axis=1, batch_dims=1)
@@ -101,7 +101,7 @@ def _relevance(attention: Attention, images: np.ndarray, classes: np.ndarray | N
     ]  # each (B, T, T), and (B, 1, T) of an attention pooling
     depth = len(attention.blocks)
     has_pooling = len(weighted) > depth
-    share = weighted[depth] if has_pooling else attention.pooling_weights([tokens])[:, None]
+    share = weighted[depth] if has_pooling else attention.pooling_weights(weighted)[:, None]
     for mixed in reversed(weighted[:depth]):
         share = share + tf.matmul(share, mixed)
     patches = ops.convert_to_numpy(share)[:, 0, attention.geometry.num_prefix_tokens :]

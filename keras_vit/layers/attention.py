@@ -144,8 +144,6 @@ class SelfAttention(Layer):
         grid: Patches along (height, width) of these tokens, integers or tensors, for `rope`; `None`
             takes those of the layer.
         num_queries: How many of the tokens, the first ones, attend to all `T`; `None` is all.
-        values_only: Whether every token attends to itself alone; then the tokens are all that is
-            computed and returned.
 
     Returns:
         Float tensor of shape `(B, Q, D)` with `Q = num_queries`; with `return_attention_scores`,
@@ -236,7 +234,7 @@ class SelfAttention(Layer):
         return tuple(part for part in _PARTS if part not in self.options.without_bias)
 
     def _build_norm(self, name: str, head_dim: int) -> keras.layers.Layer:
-        options = {"center": False} if self.options.norm == "layer" else {}
+        options = {"center": self.options.qk_norm_bias} if self.options.norm == "layer" else {}
         norm = make_norm(
             self.options.norm,
             self.options.norm_epsilon,
@@ -288,12 +286,9 @@ class SelfAttention(Layer):
         return_keys: bool = False,
         grid: tuple[Any, Any] | None = None,
         num_queries: int | None = None,
-        values_only: bool = False,
     ) -> keras.KerasTensor | tuple[keras.KerasTensor, ...]:
         num_tokens = size_of(tokens, 1)
         queries, keys, values = self._project(tokens, grid)
-        if values_only:
-            return self.dropout(self._join(values), training=training)
         logits = self._position_logits(queries)
         if self.causal:
             places = ops.arange(num_tokens)

@@ -48,7 +48,7 @@ class LayerScale(Layer):
         )
 
     def call(self, tokens: keras.KerasTensor) -> keras.KerasTensor:
-        return tokens * self.gamma
+        return tokens * ops.cast(self.gamma, tokens.dtype)
 
     def count_costs(self, tokens_shape: Shape) -> Cost:
         """Cost for one image."""
@@ -91,8 +91,6 @@ class TransformerBlock(Layer):
             images of any size.
         num_queries: How many of the tokens, the first ones, are computed; `None` is all. The others
             are keys and values alone, and missing in the output.
-        values_only: Whether every token attends to itself alone, as in the last block of MaskCLIP
-            (https://arxiv.org/abs/2112.01071).
 
     Returns:
         Float tensor of shape `(B, Q, D)` with `Q = num_queries`, `T` by default, in the type of the
@@ -104,8 +102,7 @@ class TransformerBlock(Layer):
     Raises:
         ValueError: If the heads do not divide the width, a rate is not in [0, 1), or tokens are
             merged under `rematerialize`; for `num_queries` with merged tokens, windows or
-            an `attention` of its own; for `values_only` with attention scores, merged tokens or an
-            `attention` of its own.
+            an `attention` of its own.
     """
 
     def __init__(
@@ -228,18 +225,7 @@ class TransformerBlock(Layer):
         padding_mask: keras.KerasTensor | None = None,
         maps: keras.KerasTensor | None = None,
         num_queries: int | None = None,
-        values_only: bool = False,
     ) -> keras.KerasTensor | tuple[keras.KerasTensor, ...]:
-        if values_only and (
-            return_attention_scores or self.options.num_merged_tokens or self.has_own_attention
-        ):
-            raise ValueError(
-                "Tokens that attend to themselves alone have no attention scores, are not merged "
-                "and need the block's own attention. Received: values_only=True, "
-                f"return_attention_scores={return_attention_scores}, num_merged_tokens="
-                f"{self.options.num_merged_tokens}, has_own_attention={self.has_own_attention}. "
-                "Leave values_only out."
-            )
         if num_queries is not None and not self.takes_num_queries:
             raise ValueError(
                 "All tokens are computed where they are merged, by windows or by other attention. "
@@ -251,14 +237,11 @@ class TransformerBlock(Layer):
         if self.options.rematerialize and training and not return_attention_scores:
             return recompute(
                 self,
-                lambda x: self._transform(
-                    x, None, None, False, training, grid, num_queries, values_only
-                ),
+                lambda x: self._transform(x, None, None, False, training, grid, num_queries),
                 tokens,
             )
         return self._transform(
-            *(tokens, sizes, padding_mask, return_attention_scores, training, grid),
-            *(num_queries, values_only),
+            tokens, sizes, padding_mask, return_attention_scores, training, grid, num_queries
         )
 
     @property
@@ -275,7 +258,6 @@ class TransformerBlock(Layer):
         training: bool | None,
         grid: tuple[Any, Any] | None,
         num_queries: int | None,
-        values_only: bool,
     ) -> keras.KerasTensor | tuple[keras.KerasTensor, ...]:
         # Rounding the sum of all branches to bfloat16 after each would be most of the error.
         tokens = ops.cast(tokens, self.variable_dtype)
@@ -284,7 +266,6 @@ class TransformerBlock(Layer):
         if not self.has_own_attention:
             seen = {"sizes": sizes, "return_keys": bool(self.options.num_merged_tokens)}
             seen |= {"padding_mask": padding_mask, "grid": grid, "num_queries": num_queries}
-            seen["values_only"] = values_only
         attended = self.attention(
             x, return_attention_scores=return_attention_scores, training=training, **seen
         )
@@ -340,7 +321,6 @@ class TransformerBlock(Layer):
         padding_mask: keras.KerasTensor | None = None,
         maps: keras.KerasTensor | None = None,
         num_queries: int | None = None,
-        values_only: bool = False,
     ) -> keras.KerasTensor | tuple[keras.KerasTensor, ...]:
         # Without it Keras traces the block for its shapes, most of the time of building a model.
         batch, num_tokens, width = tokens.shape

@@ -34,6 +34,7 @@ class Cost:
             activations of one block or residual unit.
         constant_macs: Multiply-accumulates that the backward pass saves compared to `2 macs`,
             because a factor has no gradient.
+        unread_macs: Those of `macs` that are not computed, because nothing reads their results.
     """
 
     macs: int = 0
@@ -42,6 +43,7 @@ class Cost:
     kernels: int = 0
     work: int = 0
     constant_macs: int = 0
+    unread_macs: int = 0
 
     def __add__(self, other: Cost) -> Cost:
         """Cost of both, one after the other: sums, and the larger `work`."""
@@ -52,6 +54,7 @@ class Cost:
             self.kernels + other.kernels,
             max(self.work, other.work),
             self.constant_macs + other.constant_macs,
+            self.unread_macs + other.unread_macs,
         )
 
 

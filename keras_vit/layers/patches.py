@@ -188,8 +188,10 @@ class PatchDropout(Layer):
         patches = ops.take_along_axis(patches, places[:, :, None], axis=1)  # (B, K, D)
         return ops.concatenate([prefix, patches], axis=1)
 
-    def compute_output_shape(self, tokens_shape: Shape) -> Shape:
-        return tokens_shape
+    def compute_output_spec(
+        self, tokens: keras.KerasTensor, training: bool | None = False
+    ) -> keras.KerasTensor:
+        return keras.KerasTensor(tokens.shape, tokens.dtype)  # that of inference
 
 
 @keras.saving.register_keras_serializable("keras_vit")

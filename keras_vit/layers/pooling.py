@@ -100,12 +100,10 @@ class AttentionPooling(Layer):
         sizes: Optional integer tensor of shape `(B, T)`, how many patches each token stands for;
             it is attended to as often as those; or a boolean tensor, False for padding, which is
             not attended to.
-        values_only: Whether each token is pooled alone; only with `tokens`.
 
     Returns:
-        Float tensor of shape `(B, D)`, or `(B, T, D)` with `values_only`; with
-        `return_attention_scores`, also one of shape `(B, A, 1, T)` whose rows sum to 1, with zeros
-        for tokens that are left out.
+        Float tensor of shape `(B, D)`; with `return_attention_scores`, also one of shape
+        `(B, A, 1, T)` whose rows sum to 1, with zeros for tokens that are left out.
 
     Raises:
         ValueError: If the heads do not divide the width.
@@ -167,17 +165,12 @@ class AttentionPooling(Layer):
         tokens: keras.KerasTensor,
         return_attention_scores: bool = False,
         sizes: keras.KerasTensor | None = None,
-        values_only: bool = False,
     ) -> keras.KerasTensor | tuple[keras.KerasTensor, keras.KerasTensor]:
         if self.num_prefix_tokens:
             tokens = tokens[:, self.num_prefix_tokens :]
             sizes = None if sizes is None else sizes[:, self.num_prefix_tokens :]
         num_tokens, width = size_of(tokens, 1), tokens.shape[-1]
         pairs = self.key_value(ops.reshape(tokens, (-1, width)))  # (B * T, 2 D)
-        if values_only:
-            x = self.output_projection(pairs[:, width:])
-            x = ops.reshape(x, (-1, num_tokens, width))  # (B, T, D)
-            return x if self.mlp_dim is None else x + self.mlp(self.norm(x))
         query = ops.reshape(ops.cast(self.probe, tokens.dtype), (1, width))
         if self.mlp_dim is not None:
             query = self.query(query)

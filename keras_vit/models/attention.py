@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -14,7 +15,8 @@ from keras_vit.layers.any_aspect import PaddingMask
 from keras_vit.layers.block import TransformerBlock
 from keras_vit.layers.patches import PatchEncoder
 from keras_vit.layers.pooling import AttentionPooling, MeanPooling, TokenPooling
-from keras_vit.models.graph import calls_of, connect, find_blocks, find_layer, models_after
+from keras_vit.models.graph import calls_of, connect, find_blocks, find_layer
+from keras_vit.runtime.private_names import run_graph
 
 _POOLINGS = (TokenPooling, MeanPooling, AttentionPooling)
 
@@ -102,12 +104,8 @@ class Attention:
         calls = calls_of(owner)
         tensors = [calls[block].input_tensors[0] for block in self.blocks]
         last = calls[self.blocks[-1]].outputs[0]
-        self._pooled: Any = last
         if isinstance(self._pooling, AttentionPooling):
-            self._pooled = calls[self._pooling].outputs[0]
-            pooled = calls[self._pooling].input_tensors[0]
-            self._between = keras.Model(last, pooled) if pooled is not last else _same
-            last = pooled
+            last = calls[self._pooling].input_tensors[0]
         self._tokens = connect(chain, [*tensors, last])
         self._chain = chain
 
@@ -156,10 +154,8 @@ class Attention:
         _, scores = self._pooling(tokens[-1], return_attention_scores=True)  # (B, A, 1, T)
         return ops.mean(ops.cast(scores, "float32"), axis=1)[:, 0]
 
-    def forward(
-        self, tokens: keras.KerasTensor
-    ) -> tuple[keras.KerasTensor, list[keras.KerasTensor]]:
-        """Computes the output of the model and all attention weights from the first block's input.
+    def forward(self, images: Any) -> tuple[keras.KerasTensor, list[keras.KerasTensor]]:
+        """Computes the output of the model and all attention weights from its images.
 
         One forward pass, so that gradients of the output with respect to the weights exist.
 
@@ -167,17 +163,30 @@ class Attention:
             The output, and the weights of every block `(B, A, T, T)` and of an attention pooling
             `(B, A, 1, T)`.
         """
-        all_scores = []
-        for block in self.blocks:
-            tokens, scores = block(tokens, return_attention_scores=True, training=False)
+        all_scores: list[keras.KerasTensor] = []
+        pooling = [self._pooling] if isinstance(self._pooling, AttentionPooling) else []
+        scored = [*self.blocks, *pooling]
+
+        def with_scores(layer: keras.layers.Layer, *args: Any, **kwargs: Any) -> Any:
+            outputs, scores = layer(*args, **kwargs, return_attention_scores=True)
             all_scores.append(scores)
-        if isinstance(self._pooling, AttentionPooling):
-            tokens = self._between(tokens)
-            tokens, scores = self._pooling(tokens, return_attention_scores=True)
-            all_scores.append(scores)
-        for part in models_after(self._chain, self._pooled):
-            tokens = part(tokens, training=False)
-        return tokens, all_scores
+            return outputs
+
+        def run(model: keras.Model, *args: Any, **_: Any) -> list[Any]:
+            calls = calls_of(model)
+
+            def function_of(call: Any) -> Callable[..., Any]:
+                layer = call.operation
+                if call is not calls[layer]:
+                    return layer
+                if layer in self._chain:
+                    return functools.partial(run, layer)
+                return functools.partial(with_scores, layer) if layer in scored else layer
+
+            known = run_graph(model, keras.tree.flatten(args), model.outputs, function_of)
+            return [known[id(tensor)] for tensor in model.outputs]
+
+        return run(self._chain[0], images)[0], all_scores
 
 
 def attention_scores(model: keras.Model, images: Any, block: int = -1) -> np.ndarray:
@@ -259,7 +268,3 @@ def check_whole(model: keras.Model, blocks: Sequence[TransformerBlock]) -> None:
             "in the image. Use the same model without merging: build_vit(keras_vit.replace_fields("
             "model.config, num_merged_tokens=0)), then set_weights(model.get_weights())."
         )
-
-
-def _same(tokens: keras.KerasTensor) -> keras.KerasTensor:
-    return tokens

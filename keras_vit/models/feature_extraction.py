@@ -33,9 +33,11 @@ def features_of(model: keras.Model, names: Sequence[str] | str, grids: bool = Fa
     """Builds a model from the same images to the outputs of inner layers, by their names.
 
     It shares layers and weights with `model`, and can be saved and exported like any other. Every
-    layer runs once, so that a `tf.GradientTape` finds the gradient of a later output with respect
-    to an earlier one, as Grad-CAM needs it: of tokens, not of `grids`, which nothing follows. With
-    `pooling="token"` the patches after the last block have none: take the block before.
+    layer runs once, also in models inside models, so that a `tf.GradientTape` finds the gradient of
+    a later output with respect to an earlier one, as Grad-CAM needs it: of tokens, not of `grids`
+    or attention weights, which nothing follows. With `pooling="token"` the patches after the last
+    block have none: take the block before. Of a layer or model that is called several times, the
+    output is that of its first call.
 
     Args:
         model: A functional or sequential model; layers of nested models are found too.
@@ -50,7 +52,8 @@ def features_of(model: keras.Model, names: Sequence[str] | str, grids: bool = Fa
 
     Raises:
         ValueError: If no layer or several layers have a name (the message lists similar names),
-            or if grids or attention are requested and tokens were merged.
+            if the layer is in a subclassed model, which has no graph, or if grids or attention are
+            requested and tokens were merged.
 
     Example:
 
@@ -61,12 +64,12 @@ def features_of(model: keras.Model, names: Sequence[str] | str, grids: bool = Fa
     names = [names] if isinstance(names, str) else list(names)
     if not names:
         raise ValueError("`names` must name at least one layer. Received: an empty list.")
-    found = in_one_graph(model, {name: _find_output(model, name) for name in names})
-    outputs: dict[str, Any] = {name: found[name] for name in names}
+    found = in_one_graph(model, [find_output(model, name) for name in names])
+    outputs: dict[str, Any] = dict(zip(names, found, strict=True))
     if grids:
         check_whole(model, find_blocks(model)[1])
         geometry = geometry_of(model)
-        outputs = {name: _as_grid(x, geometry) for name, x in outputs.items()}
+        outputs = {name: as_grid(x, geometry) for name, x in outputs.items()}
     return Model(single_input(model), outputs, name=f"{model.name}_features")
 
 
@@ -136,7 +139,7 @@ def token_stage(model: keras.Model) -> str:
     return "/".join([*(outer.name for outer in chain[1:]), last.name])
 
 
-def _as_grid(x: keras.KerasTensor, geometry: Geometry) -> keras.KerasTensor:
+def as_grid(x: keras.KerasTensor, geometry: Geometry) -> keras.KerasTensor:
     """Reshapes patch tokens `(B, T, D)` to `(B, rows, columns, D)`; returns others unchanged."""
     rows, columns = geometry.grid
     prefix = x.shape[1] - rows * columns if len(x.shape) == 3 else -1
@@ -145,9 +148,7 @@ def _as_grid(x: keras.KerasTensor, geometry: Geometry) -> keras.KerasTensor:
     return ops.reshape(x[:, prefix:], (-1, rows, columns, x.shape[2]))
 
 
-def _find_output(
-    model: keras.Model, name: str
-) -> tuple[tuple[keras.Model, ...], keras.KerasTensor]:
+def find_output(model: keras.Model, name: str) -> tuple[tuple[keras.Model, ...], keras.KerasTensor]:
     """Finds the output of a layer by name, and the models that contain it."""
     path, _, last = name.rpartition("/")
     layer_name = path if last == _SCORES else name

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
 
 from keras_vit.layers.block import TransformerBlock
 from keras_vit.runtime.model import Model
-from keras_vit.runtime.private_names import call_of, every_call_of
+from keras_vit.runtime.private_names import call_of, every_call_of, run_graph
+
+# Layers and operations, in lower case, after which probabilities are probabilities.
+_KEEPS_VALUES = {
+    "activation", "averagepooling2d", "cast", "cropping2d", "dropout", "flatten", "getitem",
+    "globalaveragepooling2d", "globalmaxpooling2d", "identity", "maxpooling2d", "permute",
+    "reshape", "resize", "resizemaps", "resizing", "squeeze", "transpose", "upsampling2d",
+}  # fmt: skip
 
 
 def walk_layers(
@@ -26,7 +34,8 @@ def walk_layers(
 def final_activation(model: keras.Model) -> str:
     """Name of the function that gives a model's first output, `"linear"` if there is none.
 
-    Also where that is a layer of its own, or the last layer of a model in the model.
+    Also where that is a layer of its own, or the last layer of a model in the model; softmax and
+    sigmoid also before layers that move, resize or average their values.
     """
     if not getattr(model, "outputs", None):  # a subclassed model
         return getattr(getattr(model.layers[-1], "activation", None), "__name__", "linear")
@@ -37,9 +46,10 @@ def final_activation(model: keras.Model) -> str:
     if kind in ("softmax", "sigmoid"):
         return kind
     name = getattr(getattr(operation, "activation", None), "__name__", "linear")
-    if name == "linear" and isinstance(operation, keras.layers.Activation):
-        (before,) = node.input_tensors
-        return final_activation(keras.Model(model.inputs, before))
+    if name == "linear" and kind in _KEEPS_VALUES:
+        before = final_activation(keras.Model(model.inputs, node.input_tensors[0]))
+        if kind == "activation" or before in ("softmax", "sigmoid"):
+            return before
     return name
 
 
@@ -87,102 +97,56 @@ def find_blocks(model: keras.Model) -> tuple[tuple[keras.Model, ...], list[Trans
 
 
 def calls_of(model: keras.Model) -> dict[keras.Operation, Any]:
-    """Maps every layer of a functional model to its call in the graph of this model.
+    """Maps every layer of a functional model to its first call in the graph of this model.
 
     A layer can be in several graphs, and `layer.output` is the output in the first of them.
     """
     return {operation: calls[0] for operation, calls in every_call_of(model).items()}
 
 
-def in_outermost(chain: tuple[keras.Model, ...], tensors: list[Any]) -> list[Any]:
-    """Maps tensors of the innermost of nested models to tensors of the outermost."""
-    for outer, inner in zip(reversed(chain[:-1]), reversed(chain), strict=False):
-        call = calls_of(outer)[inner]
-        part = keras.Model(inner.inputs, tensors)
-        tensors = keras.tree.flatten(part(call.input_tensors))
-    return tensors
-
-
 Chain = tuple[keras.Model, ...]
 
 
-def in_one_graph(model: keras.Model, wanted: dict[str, tuple[Chain, Any]]) -> dict[str, Any]:
+def in_one_graph(model: keras.Model, wanted: Sequence[tuple[Chain, Any]]) -> list[Any]:
     """Maps tensors of a model and of nested models to one graph, in which every layer runs once.
 
     Args:
         model: The outermost model.
-        wanted: By name, the nested models of a tensor, outermost first, and the tensor.
+        wanted: For each tensor the nested models that contain it, outermost first, and the tensor.
+            Of a model that is called several times, the tensor of its first call.
 
     Returns:
-        Tensors of a graph from the inputs of `model`, by name.
+        Tensors of a graph from the inputs of `model`, in the order of `wanted`.
     """
-    inside: dict[keras.Model, dict[str, tuple[Chain, Any]]] = {}
-    for name, (chain, tensor) in wanted.items():
-        if len(chain) > 1:
-            inside.setdefault(chain[1], {})[name] = (chain[1:], tensor)
-    found: dict[str, Any] = {}
-    replaced: list[tuple[Any, Any]] = []  # outputs of nested models, and those of the new calls
-    for inner in filter(inside.__contains__, model.layers):  # from input to output
-        call = calls_of(model)[inner]
-        tensors = in_one_graph(inner, inside[inner])
-        part = keras.Model(inner.inputs, [*inner.outputs, *tensors.values()])
-        results = keras.tree.flatten(part(_reroute(model, call.input_tensors, replaced)))
-        count = len(inner.outputs)
-        replaced += zip(call.outputs, results[:count], strict=True)
-        found.update(zip(tensors, results[count:], strict=True))
-    outer = {name: tensor for name, (chain, tensor) in wanted.items() if len(chain) == 1}
-    rerouted = _reroute(model, list(outer.values()), replaced)
-    return {**found, **dict(zip(outer, rerouted, strict=True))}
+    if all(len(chain) == 1 for chain, _ in wanted):
+        return [tensor for _, tensor in wanted]  # in the graph of the model, which others share
+    calls = calls_of(model)
+    found: dict[tuple[Chain, int], Any] = {}
 
+    def function_of(call: Any) -> Callable[..., Any]:
+        inner = call.operation
+        inside = [(chain[1:], tensor) for chain, tensor in wanted if chain[1:2] == (inner,)]
+        return functools.partial(run, inner, inside) if inside and call is calls[inner] else inner
 
-def _reroute(model: keras.Model, tensors: list[Any], replaced: list[tuple[Any, Any]]) -> list[Any]:
-    """Computes the tensors again that follow replaced ones."""
-    found = []
-    for tensor in tensors:
-        follows = [pair for pair in replaced if _follows(tensor, pair[0])]
-        same = [after for before, after in follows if before is tensor]
-        if same:
-            tensor = same[0]
-        elif follows:
-            stop = {id(before) for before, _ in follows}
-            inputs = [(x, x) for x in model.inputs if _follows(tensor, x, stop)]
-            before, after = map(list, zip(*follows, *inputs, strict=True))
-            tensor = keras.Model(before, tensor)(after)
-        found.append(tensor)
-    return found
+    def run(inner: keras.Model, inside: list[tuple[Chain, Any]], *args: Any, **kwargs: Any) -> Any:
+        """Calls a nested model with more outputs, and returns its own."""
+        calls_of(inner)  # or an error: a subclassed model has no graph
+        tensors = [*(((inner,), tensor) for tensor in inner.outputs), *inside]
+        inputs = single_input(inner) if isinstance(inner, keras.Sequential) else inner.input
+        is_list_of_one = isinstance(inputs, list) and len(inputs) == 1
+        part = keras.Model(inputs[0] if is_list_of_one else inputs, in_one_graph(inner, tensors))
+        results = keras.tree.flatten(part(*args, **kwargs))
+        found.update(((chain, id(x)), y) for (chain, x), y in zip(tensors, results, strict=True))
+        return results[: len(inner.outputs)]
 
-
-def _follows(tensor: Any, source: Any, stop: Set[int] = frozenset()) -> bool:
-    """Tells whether a tensor is computed from another, not only through those in `stop`."""
-    tensors, visited = [tensor], set[int]()
-    while tensors:
-        x = tensors.pop()
-        if x is source:
-            return True
-        if id(x) not in visited and id(x) not in stop:
-            visited.add(id(x))
-            tensors.extend(call_of(x)[1].input_tensors)
-    return False
+    ends = [calls[chain[1]].outputs[0] if chain[1:] else tensor for chain, tensor in wanted]
+    known = run_graph(model, model.inputs, ends, function_of)
+    return [found[chain[1:], id(x)] if chain[1:] else known[id(x)] for chain, x in wanted]
 
 
 def connect(chain: tuple[keras.Model, ...], tensors: list[Any]) -> Model:
     """Builds a model from the input of the outermost model to tensors of the innermost."""
-    return Model(single_input(chain[0]), in_outermost(chain, tensors))
-
-
-def models_after(chain: tuple[keras.Model, ...], tensor: Any) -> list[keras.Model]:
-    """Builds models from a tensor of the innermost model to the output of the outermost.
-
-    Returns:
-        Models to call one after the other.
-    """
-    models, start = [], [tensor]
-    for index in reversed(range(len(chain))):
-        if start[0] is not chain[index].outputs[0]:
-            models.append(keras.Model(start, chain[index].outputs))
-        if index:
-            start = calls_of(chain[index - 1])[chain[index]].outputs
-    return models
+    return Model(single_input(chain[0]), in_one_graph(chain[0], [(chain, x) for x in tensors]))
 
 
 def token_norm(model: keras.Model) -> keras.layers.Layer | None:

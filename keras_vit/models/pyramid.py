@@ -16,11 +16,12 @@ from keras_vit.layers.patches import PatchEncoder
 from keras_vit.layers.residual import ResNetStage
 from keras_vit.layers.tokens import ClassToken
 from keras_vit.models.attention import check_whole, geometry_of
-from keras_vit.models.feature_extraction import features_of
+from keras_vit.models.feature_extraction import as_grid, features_of, find_output
 from keras_vit.models.graph import (
+    Chain,
     calls_of,
     find_blocks,
-    in_outermost,
+    in_one_graph,
     single_input,
     token_norm,
     walk_layers,
@@ -84,20 +85,21 @@ def feature_maps(
         raise ValueError(
             f"The model {model.name!r} has no tokens before its patches. Leave prefix_tokens=False."
         )
-    outputs: dict[str, Any] = {}
+    wanted: dict[str, tuple[Chain, Any]] = {}
     blocks_by_name = {layer.name: layer for layer in layers}
     for name in names:
         if name not in blocks_by_name:  # a stage of the stem, or another layer
-            found = features_of(model, [name]).output[name]
-            if len(found.shape) != 4:
-                found = features_of(model, [name], grids=True).output[name]
-            outputs[name] = found
+            wanted[name] = find_output(model, name)
             continue
         x = calls[blocks_by_name[name]].outputs[0]  # (B, T, D)
         x = x if last_norm is None else last_norm(x)
-        parts = [to_maps(x), x[:, :prefix]] if prefix_tokens else [to_maps(x)]
-        keys = (name, f"{name}_prefix")
-        outputs.update(zip(keys, in_outermost(chain, parts), strict=False))
+        wanted[name] = chain, to_maps(x)
+        if prefix_tokens:
+            wanted[f"{name}_prefix"] = chain, x[:, :prefix]
+    outputs = dict(zip(wanted, in_one_graph(model, list(wanted.values())), strict=True))
+    for name in set(names) - blocks_by_name.keys():
+        if len(outputs[name].shape) != 4:
+            outputs[name] = as_grid(outputs[name], geometry_of(model))
     return Model(single_input(model), outputs, name=f"{model.name}_maps")
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from keras_vit.checks import pair
 from keras_vit.config import ResNetConfig, ViTConfig
+from keras_vit.errors import listed
 from keras_vit.models.lora import lora_layers
 from keras_vit.models.resnet import build_resnet
 from keras_vit.models.vit import build_vit
@@ -144,10 +145,9 @@ def copy_weights(model: Model, new: Model, leave: Collection[str] = ()) -> None:
         if value.shape != shape:
             problems.append(f"{path} is {value.shape}, and must be {shape}")
     if problems:
-        rest = f" and {len(problems) - _MAX_LISTED} more" if len(problems) > _MAX_LISTED else ""
         raise ValueError(
             f"The weights of {model.name!r} do not fit the new configuration: "
-            f"{'; '.join(problems[:_MAX_LISTED])}{rest}. Change nothing but classes, image_size "
+            f"{listed(problems, _MAX_LISTED, '; ')}. Change nothing but classes, image_size "
             "and rates; relative positions keep their image size, but for "
             f"{', '.join(repr(table.kind) for table in BLOCK_TABLES)}."
         )
@@ -182,5 +182,5 @@ def resize_table(path: str, table: np.ndarray, old: Any, new: Any) -> np.ndarray
         matrix = resize_matrix(old.grid[axis], new.grid[axis], new.position_resize)
         return (matrix @ table.astype("float64")).astype("float32")
     prefix = table.shape[1] - old.num_patches
-    patches = resize_positions(table[:, prefix:], old.grid, new.grid, new.position_resize)
+    patches = resize_positions(table[:, prefix:], old.grid, new.grid, new.learned_resize)
     return np.concatenate((table[:, :prefix], patches), axis=1)

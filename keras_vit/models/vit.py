@@ -139,8 +139,8 @@ def add_positions(
     positions = AddPositionEmbedding(
         config.grid,
         num_prefix_tokens,
-        config.position_embedding,
-        config.position_resize,
+        "learned" if config.block_positions else config.position_embedding,
+        config.learned_resize,
         name="position_embedding",
     )
     return positions(x) if maps is None else positions(x, maps)
@@ -165,7 +165,7 @@ def transform(
 
 def transformer_block(config: ViTConfig, index: int) -> TransformerBlock:
     """The block at `index`; stochastic depth grows linearly with it."""
-    positions, attention = config.position_embedding, None
+    attention = None
     if config.grid_attention is not None:
         attention = GridAttention(
             config.block.num_heads,
@@ -179,7 +179,7 @@ def transformer_block(config: ViTConfig, index: int) -> TransformerBlock:
     return TransformerBlock(
         **vars(config.block),
         stochastic_depth_rate=config.stochastic_depth_rate * index / max(1, config.depth - 1),
-        positions=positions if positions in BLOCK_POSITIONS else None,
+        positions=config.block_positions,
         attention=attention,
         grid=None if config.any_size else config.grid,
         num_prefix_tokens=config.num_prefix_tokens,
@@ -213,7 +213,8 @@ def pool(
     if config.pooling == "token":
         return [TokenPooling(name="pooling")(x)]
     if config.pooling == "gap":
-        return [MeanPooling(config.num_prefix_tokens, name="pooling")(x, **weighted)]
+        left_out = 0 if config.gap_prefix_tokens else config.num_prefix_tokens
+        return [MeanPooling(left_out, name="pooling")(x, **weighted)]
     if config.pooling == "token_gap":
         mean = MeanPooling(config.num_prefix_tokens, name="patch_pooling")(x, **weighted)
         parts = [TokenPooling(name="pooling")(x), mean]

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from keras_vit.files import cache_dir, write_atomically
+from keras_vit.files import cache_dir, write_text
 from keras_vit.reading import read_json
 from keras_vit.runtime.compiled_steps import MOST_SHAPES, log_refusal
 from keras_vit.runtime.private_names import Tensor, flatten_layers, supports_xla
@@ -267,8 +267,7 @@ def _read(path: pathlib.Path) -> dict[str, Timing]:
 
 def _write(path: pathlib.Path, times: dict[str, Timing]) -> None:
     try:
-        with write_atomically(path, replace=True) as unfinished:
-            unfinished.write_text(json.dumps(times, indent=1) + "\n", "utf-8")
+        write_text(path, json.dumps(times, indent=1) + "\n")
     except OSError:  # a home directory that is read-only: this process alone knows
         return
 

@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.checks import NORMALIZED_LIMIT
+from keras_vit.checks import NORMALIZED_LIMIT, in_order
 from keras_vit.config import Preprocessing, ResNetConfig, ViTConfig, make_config
 from keras_vit.runtime.array_data import ArrayData
 from keras_vit.runtime.compilers import ChosenByBatch, prefers_xla
@@ -29,6 +29,7 @@ from keras_vit.runtime.private_names import (
 )
 
 _CONFIG_KEY, _NAMES_KEY = "architecture", "class_names"
+_CLONED = "_keras_vit_cloned"  # of the first output of a clone that is being made
 _NUM_CHECKED = 16  # images whose range of values `fit`, `evaluate` and `predict` check
 _CONFIGS: dict[str, Callable[..., ViTConfig | ResNetConfig]] = {
     "vit": make_config,
@@ -76,6 +77,10 @@ class Model(ArrayData, DistributedTraining, keras.Model):
         self.load_report: Any = None
         self._class_names: tuple[str, ...] | None = None
         self._process = os.getpid()
+        # Facts of the model of which this is a clone, if they fit.
+        names, self._architecture = self.outputs[0].__dict__.pop(_CLONED, (None, None))
+        if names is not None and len(names) == self.outputs[0].shape[-1]:
+            self._class_names = names
         if len(self.inputs) == 1:
             self.input_spec = None  # checked in `call`, with the whole shape in the message
 
@@ -180,6 +185,8 @@ class Model(ArrayData, DistributedTraining, keras.Model):
         """As in Keras; blocks compute those tokens alone that are read after them."""
         if call_fn is not None:  # the check of a graph that is being made
             return super()._run_through_graph(inputs, operation_fn, call_fn)
+        if any(isinstance(x, keras.KerasTensor) for x in keras.tree.flatten(inputs)):
+            return self._clone(inputs, operation_fn)
         counts = pooled_tokens(self)
 
         def function_of(operation: Any) -> Any:
@@ -187,6 +194,20 @@ class Model(ArrayData, DistributedTraining, keras.Model):
             return function if count is None else functools.partial(function, num_queries=count)
 
         return super()._run_through_graph(inputs, function_of)
+
+    def _clone(self, inputs: Any, operation_fn: Callable[[Any], Any]) -> Any:
+        """Makes the outputs of `keras.models.clone_model`, and notes what it would lose."""
+        layers: list[tuple[Any, Any]] = []
+
+        def copy(layer: Any) -> Any:
+            layers.append((layer, operation_fn(layer)))
+            return layers[-1][1]
+
+        outputs = super()._run_through_graph(inputs, copy)
+        is_same = all(type(x) is type(y) and _has_config_of(x, y) for x, y in layers)
+        noted = (self._class_names, self._architecture if is_same else None)
+        keras.tree.flatten(outputs)[0].__dict__[_CLONED] = noted
+        return outputs
 
     def compile(
         self,
@@ -411,7 +432,7 @@ class Model(ArrayData, DistributedTraining, keras.Model):
 
     @class_names.setter
     def class_names(self, names: Sequence[str] | None) -> None:
-        count = self.outputs[0].shape[-1]
+        count, names = self.outputs[0].shape[-1], in_order(names)
         if names is not None and (isinstance(names, str) or len(names) != count):
             received = f"the string {names!r}" if isinstance(names, str) else f"{len(names)} names"
             raise ValueError(
@@ -445,6 +466,12 @@ class Model(ArrayData, DistributedTraining, keras.Model):
             model._architecture = _CONFIGS[architecture["family"]](**architecture["fields"])
         model.class_names = names
         return model
+
+
+def _has_config_of(layer: keras.Operation, other: keras.Operation) -> bool:
+    if not isinstance(layer, keras.layers.Layer):
+        return True
+    return bool(layer.get_config() == other.get_config())
 
 
 def _has_open_size(model: keras.Model) -> bool:

@@ -1,8 +1,7 @@
-"""Private names of other packages that this package uses: the whole list, and access to them.
+"""Access to private names of other packages.
 
-Checked with Keras 3.15.1 and TensorFlow 2.21.0, and read in the source of Keras 3.11.0.
-`tests/runtime/test_private_names.py` fails when one of the names is gone, and when a module uses a
-private name that is not listed.
+`tests/runtime/test_private_names.py` lists all of them, with reasons: it fails when one is gone,
+and when a module uses a private name that is not listed.
 Modules outside of `keras_vit.runtime` use the functions below, or override a listed method.
 """
 
@@ -17,123 +16,13 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 
 Tensor = Any  # Keras and TensorFlow have no types
 
-
-class PrivateName(NamedTuple):
-    """A private name of another package.
-
-    Args:
-        owner: `"module"` or `"module:Class"` that defines the name; `"module:Class|Other"` where
-            the class has another name in another version.
-        name: The attribute, method, function or local variable.
-        reason: What this package needs it for, which no public name gives.
-    """
-
-    owner: str
-    name: str
-    reason: str
-
-
 _collector = threading.Lock()  # of the garbage collector's switch
-# Keras 3.16 calls them Trainer and BaseTrainer.
-_TRAINER = "keras.src.backend.tensorflow.trainer:TensorFlowTrainer|Trainer"
-_BASE_TRAINER = "keras.src.trainers.trainer:Trainer|BaseTrainer"
-_EPOCH_ITERATOR = "keras.src.trainers.epoch_iterator:EpochIterator"
-_TF_EPOCH_ITERATOR = "keras.src.backend.tensorflow.trainer:TFEpochIterator"
-_ADAPTERS = "keras.src.trainers.data_adapters"
-_OPTIMIZER = "keras.src.optimizers.base_optimizer:BaseOptimizer"
-_TF_OPTIMIZER = "keras.src.backend.tensorflow.optimizer:TFOptimizer"
-_DATASET = "tensorflow.python.data.ops.dataset_ops:DatasetV2"
-_SHUFFLE = "tensorflow.python.data.ops.shuffle_op:_ShuffleDataset"
-_DISTRIBUTED = "tensorflow.python.distribute.input_lib:DistributedDataset"
-_FUNCTION_DATASETS = "tensorflow.python.distribute.input_lib:DistributedDatasetsFromFunction"
-_ITERATOR = "tensorflow.python.distribute.input_lib:DistributedIterator"
-_WORKER_ITERATOR = "tensorflow.python.distribute.input_lib:_SingleWorkerOwnedDatasetIterator"
-_DEVICE_ITERATORS = "tensorflow.python.data.ops.multi_device_iterator_ops:OwnedMultiDeviceIterator"
-
-PRIVATE_NAMES = tuple(
-    PrivateName(*row)
-    for row in (
-        # Training under `tf.distribute` (runtime/distributed.py).
-        (_TRAINER, "_distribute_strategy", "whether a model was made under a strategy"),
-        (_TRAINER, "_make_function", "overridden: the step of one replica is compiled alone"),
-        (_TRAINER, "_maybe_symbolic_build", "overridden: builds without drawing a batch"),
-        (_BASE_TRAINER, "_symbolic_build", "makes optimizer variables"),
-        ("keras.src.ops.function:Function", "_outputs_struct", "what `_symbolic_build` needs"),
-        (_BASE_TRAINER, "_compute_loss", "the loss before it is scaled"),
-        (_BASE_TRAINER, "_loss_tracker", "weighs the loss by images"),
-        (_OPTIMIZER, "_backend_apply_gradients", "replaced per optimizer: no second all-reduce"),
-        (_TF_OPTIMIZER, "_all_reduce_sum_gradients", "replaced per optimizer: summed before"),
-        (
-            "tensorflow.python.distribute.distribute_lib:StrategyExtendedV1",
-            "_use_merge_call",
-            "replaced per strategy and thread: variables are updated in each replica",
-        ),
-        (
-            "tensorflow.python.distribute.values:PerReplicaSpec",
-            "_value_specs",
-            "the shape of one replica's share of a batch",
-        ),
-        # The compiler of inference (runtime/compilers.py).
-        ("keras.src.trainers.trainer", "model_supports_jit", "whether XLA can compile a model"),
-        # The last block for the tokens that are pooled (runtime/model.py).
-        ("keras.src.ops.function:Function", "_run_through_graph", "overridden: a block's argument"),
-        # Data in arrays (runtime/array_data.py).
-        (f"{_ADAPTERS}.array_data_adapter", "ArrayDataAdapter", "subclassed: without autotuning"),
-        (f"{_ADAPTERS}.array_data_adapter", "can_convert_arrays", "what Keras takes for arrays"),
-        (f"{_ADAPTERS}.array_slicing", "train_validation_split", "splits before the adapter"),
-        # Data of several devices (runtime/array_data.py).
-        (_ITERATOR, "_iterators", "the iterators of the workers"),
-        (_WORKER_ITERATOR, "_iterator", "the iterator of a worker's devices"),
-        (_DEVICE_ITERATORS, "_device_iterators", "replaced per iterator: without autotuning"),
-        (_DEVICE_ITERATORS, "_devices", "their devices"),
-        ("tensorflow.python.data.ops.iterator_ops:OwnedIterator", "_dataset", "what it reads"),
-        # Resuming a run (resume/).
-        (f"{_TRAINER}.fit", "epoch_iterator", "the data of the `fit` that is running"),
-        (_TRAINER, "_initial_epoch", "the epoch that `fit` starts with"),
-        ("sys", "_current_frames", "whether `fit` of another thread is still running"),
-        (_EPOCH_ITERATOR, "_get_iterator", "replaced per `fit`: a saved batch, no autotuning"),
-        (_EPOCH_ITERATOR, "_current_iterator", "whether an epoch ends within the data"),
-        (_EPOCH_ITERATOR, "_num_batches", "batches of the data, once they were counted"),
-        (_EPOCH_ITERATOR, "_steps_seen", "steps of the data that were drawn"),
-        (_TF_EPOCH_ITERATOR, "_distributed_dataset", "the dataset that `fit` reads"),
-        (f"{_ADAPTERS}.array_data_adapter:ArrayDataAdapter", "_shuffle", "whether order is random"),
-        ("keras.src.backend.common.global_state", "get_global_attribute", "Keras's generator"),
-        ("keras.src.random.seed_generator", "global_seed_generator", "its key there"),
-        ("tensorflow.python.eager.context", "global_seed", "whether the global seed is set"),
-        (_DATASET, "_inputs", "the datasets that a dataset reads"),
-        (_DATASET, "_functions", "the functions that a dataset calls"),
-        (_SHUFFLE, "_seed", "whether a shuffle has a seed"),
-        (_SHUFFLE, "_seed2", "whether a shuffle has a seed"),
-        (_DISTRIBUTED, "_cloned_datasets", "the datasets of the workers"),
-        (_FUNCTION_DATASETS, "_datasets", "the datasets of the workers"),
-        # Batches of several workers (data/epochs.py).
-        (_FUNCTION_DATASETS, "_cardinality", "set: steps of an epoch, not batches of replicas"),
-        # Optimizers (train/optimizers.py).
-        (_OPTIMIZER, "_use_weight_decay", "overridden: decay of kernels alone"),
-        (_OPTIMIZER, "_apply_weight_decay", "overridden: decay with each variable's rate"),
-        (_OPTIMIZER, "_get_variable_index", "the index of a variable's rate and moments"),
-        ("keras.src.optimizers.adam:Adam", "_momentums", "first moments of AdamW"),
-        ("keras.src.optimizers.adam:Adam", "_velocities", "second moments of AdamW"),
-        ("keras.src.optimizers.adam:Adam", "_velocity_hats", "largest second moments, of AMSGrad"),
-        # The graph of layers (models/graph.py, models/resnet.py, export/inference.py).
-        ("keras.src.ops.node", "_keras_history", "the call that made a tensor"),
-        ("keras.src.ops.operation:Operation", "_inbound_nodes", "all calls of a layer"),
-        ("keras.src.layers.layer:Layer", "_flatten_layers", "layers of nested layers, too"),
-        # Low-rank updates (layers/dense.py).
-        ("keras.src.layers.layer:Layer", "_tracker", "lets a built layer get a generator"),
-        ("keras.src.layers.layer:Layer", "_dtype_policy", "a layer's own policy of a map of many"),
-        # Exports: other packages.
-        ("tf2onnx.optimizer", "_get_optimizers", "all graph optimizers but two"),
-        ("ai_edge_litert.interpreter:Interpreter", "_get_ops_details", "counts operators"),
-        ("ai_edge_litert.schema_py_generated", "ModelT", "adds metadata for MediaPipe"),
-    )
-)
 
 
 class EpochIterator:
@@ -345,7 +234,7 @@ def call_of(tensor: Tensor) -> tuple[Any, Any]:
 
 
 def every_call_of(model: keras.Model) -> dict[keras.Operation, list[Any]]:
-    """Maps every layer of a functional model to its calls in the graph of this model."""
+    """Maps every layer of a functional model to its calls in the graph of this model, in order."""
     if not getattr(model, "outputs", None):
         raise ValueError(
             f"The model {model.name!r} has no graph of layers: it must be a functional model, or a "
@@ -359,7 +248,37 @@ def every_call_of(model: keras.Model) -> dict[keras.Operation, list[Any]]:
         if call not in calls:
             calls.append(call)
             tensors.extend(call.input_tensors)
-    return found
+    return {x: sorted(calls, key=x._inbound_nodes.index) for x, calls in found.items()}
+
+
+def run_graph(
+    model: keras.Model,
+    inputs: Iterable[Tensor],
+    outputs: Iterable[Tensor],
+    function_of: Callable[[Any], Callable[..., Any]],
+) -> dict[int, Tensor]:
+    """Calls the layers of a functional model, each once, as far as some tensors need them.
+
+    Args:
+        model: The model.
+        inputs: Symbolic tensors or values in place of its inputs.
+        outputs: Symbolic tensors of its graph.
+        function_of: From a call of a layer to the function that is called in its place.
+
+    Returns:
+        The new tensors, by the identity of those of the graph.
+    """
+    known = {id(x): y for x, y in zip(model.inputs, inputs, strict=True)}
+    waiting = list(outputs)
+    while waiting:
+        _, call = call_of(waiting[-1])
+        missing = [x for x in call.input_tensors if id(x) not in known]
+        waiting.extend(missing)
+        if not missing and id(waiting.pop()) not in known:
+            args, kwargs = call.arguments.fill_in(known)
+            results = keras.tree.flatten(function_of(call)(*args, **kwargs))
+            known.update((id(x), y) for x, y in zip(call.outputs, results, strict=True))
+    return known
 
 
 def flatten_layers(model: keras.Model) -> Iterable[keras.layers.Layer]:

@@ -106,6 +106,21 @@ def test_relevance_of_models_built_on_a_vit(kind):
     np.testing.assert_allclose(class_relevance(model, images, 2), expected, rtol=1e-4, atol=1e-6)
 
 
+def test_relevance_passes_what_stands_beside_the_network():
+    backbone, _, images = composed("nested")
+    x = keras.Input((32, 32, 3))
+    beside = keras.layers.GlobalAveragePooling2D("channels_last")(x)
+    head = keras.layers.Dense(3, name="mine")
+    model = keras.Model(x, head(keras.layers.Concatenate()([backbone(x), beside])))
+    kernel = np.random.default_rng(0).normal(size=(35, 3))
+    head.set_weights([kernel, np.zeros(3)])
+    alone = keras.layers.Dense(3)
+    flat = keras.Model(backbone.input, alone(backbone.output))
+    alone.set_weights([kernel[:32], np.zeros(3)])
+    expected = class_relevance(flat, images, 2)  # the mean of the pixels adds a constant
+    np.testing.assert_allclose(class_relevance(model, images, 2), expected, rtol=1e-4, atol=1e-6)
+
+
 def test_models_without_classes_and_other_backends(monkeypatch):
     model, images = random_vit(**KINDS["no_head"])
     with pytest.raises(ValueError, match=r"one output of shape \(batch, classes\)"):

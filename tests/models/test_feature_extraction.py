@@ -170,28 +170,79 @@ def test_a_name_in_two_models_needs_a_path():
     assert features_of(model, ["other/block_0"])(images)["other/block_0"].shape == (3, 17, 32)
 
 
-def grad_cam(model, images, stage):
-    """Shares `(B, rows, columns)` of the patches in the largest logit, by their gradients."""
-    both = features_of(model, [stage, "classes"])
-    with tf.GradientTape() as tape:
-        outputs = both(images)
-        score = ops.max(outputs["classes"], axis=-1)
-    gradient = tape.gradient(score, outputs[stage])[:, 1:]  # (B, N, D)
-    return ops.sum(gradient * outputs[stage][:, 1:], -1)
-
-
-def test_gradients_reach_layers_of_nested_models():
+def nested(depth):
+    """A model with others inside of it, sequential and functional in turn, and tokens beside it."""
     vit = build_vit(tiny_config(classes=None), name="vit")
     fill_random(vit)
     images = keras.Input((32, 32, 3))
-    scaled = keras.layers.Rescaling(0.9, name="before")(images)
+    scaled = keras.layers.Rescaling(0.01, name="before")(images)
     bypass = keras.layers.GlobalAveragePooling2D("channels_last")(scaled)
-    x = keras.layers.Concatenate(name="join")([vit(scaled), bypass])
-    model = keras.Model(images, keras.layers.Dense(3, name="classes")(x))
-    pixels = images_for(vit, 2)
-    names = ["vit/block_0", "vit", "before", "join", "classes"]
-    outputs = features_of(model, names)(pixels)
-    np.testing.assert_allclose(outputs["classes"], model(pixels), atol=1e-5)
-    np.testing.assert_allclose(outputs["join"][:, :32], outputs["vit"], atol=1e-6)
-    assert np.abs(grad_cam(model, pixels, "vit/block_0")).max() > 0
-    assert np.abs(grad_cam(model, pixels, "vit/block_1")).max() == 0  # of the class token alone
+    x = keras.layers.Concatenate(name="join")([vit(scaled, training=False), bypass])
+    model = keras.Model(images, keras.layers.Dense(3, name="classes_0")(x), name="inside")
+    paths = ["vit/block_0", "before", "join", "classes_0"]
+    for level in range(1, depth):
+        head = keras.layers.Dense(3, name=f"classes_{level}")
+        paths = [f"{model.name}/{path}" for path in paths] + [model.name, head.name]
+        if level % 2:
+            images = keras.Input((32, 32, 3))
+            model = keras.Sequential([images, model, head], name=f"level_{level}")
+        else:
+            images = keras.Input((32, 32, 3))
+            model = keras.Model(images, head(model(images)), name=f"level_{level}")
+    return model, paths, images_for(model, 2)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_gradients_reach_layers_at_any_depth(depth):
+    model, paths, pixels = nested(depth)
+    features = features_of(model, paths)
+    images = tf.constant(pixels)
+    with tf.GradientTape() as tape:
+        tape.watch(images)
+        outputs = features(images)
+        score = ops.max(outputs[paths[-1]], axis=-1)
+    np.testing.assert_allclose(outputs[paths[-1]], model(pixels), atol=1e-5)
+    gradients = tape.gradient(score, [outputs[path] for path in paths])
+    for path, gradient in zip(paths, gradients, strict=True):
+        assert gradient is not None and np.abs(gradient).max() > 0, path
+    (block,) = (path for path in paths if path.endswith("block_0"))
+    last = features_of(model, [block[:-1] + "1", paths[-1]])
+    with tf.GradientTape() as tape:
+        outputs = last(pixels)
+    gradient = tape.gradient(outputs[paths[-1]], outputs[block[:-1] + "1"])
+    assert np.abs(gradient[:, 0]).max() > 0
+    assert np.abs(gradient[:, 1:]).max() == 0  # the class token alone is pooled
+
+
+def test_the_first_call_of_a_model_that_is_called_twice_is_shown():
+    backbone, _, images = composed("nested")
+    inputs = {name: keras.Input((32, 32, 3), name=name) for name in ("left", "right")}
+    x = keras.layers.Concatenate()([backbone(inputs["left"]), backbone(inputs["right"])])
+    pair = keras.Model(inputs, keras.layers.Dense(3, name="join")(x), name="pair")
+    model = keras.Model(inputs, keras.layers.Dense(2, name="classes")(pair(inputs)))
+    names = [f"pair/{backbone.name}/block_0", f"pair/{backbone.name}", "pair/join", "classes"]
+    batch = {"left": images, "right": images[::-1] / 2}
+    with tf.GradientTape() as tape:
+        outputs = features_of(model, names)(batch)
+    np.testing.assert_allclose(outputs[names[1]], backbone(images), atol=1e-5)
+    np.testing.assert_allclose(outputs["classes"], model(batch), atol=1e-5)
+    gradients = tape.gradient(outputs["classes"], [outputs[name] for name in names[:3]])
+    assert all(gradient is not None for gradient in gradients)
+
+
+def test_a_layer_of_a_subclassed_model_is_an_error():
+    class Subclassed(keras.Model):
+        def __init__(self, inner):
+            super().__init__(name="mine")
+            self.inner = inner
+
+        def call(self, x):
+            return self.inner(x)
+
+    backbone, images = random_vit(classes=None)
+    x = keras.Input((32, 32, 3))
+    model = keras.Sequential([x, Subclassed(backbone)])
+    assert features_of(model, "mine")(images)["mine"].shape == (3, 32)
+    for name in ("block_0", backbone.name):
+        with pytest.raises(ValueError, match=r"'mine' has no graph.* Pass the functional model"):
+            features_of(model, name)

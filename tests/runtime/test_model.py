@@ -209,3 +209,18 @@ def test_a_model_in_a_subclass_of_keras(tmp_path):
     np.testing.assert_array_equal(again(IMAGES), model(IMAGES))
     with pytest.raises(TypeError, match="your own, derive from"):
         subclass_of(keras_vit.Model)()
+
+
+def test_a_clone_keeps_names_and_architecture():
+    model = keras_vit.build_vit(tiny_config(classes=2))
+    model.class_names = ["dog", "cat"]
+    copy = keras.models.clone_model(model)
+    assert (copy.config, copy.class_names) == (model.config, ("dog", "cat"))
+    assert keras_vit.Model(copy.inputs, copy.outputs).config is None  # not of models built on it
+
+    def enlarge(layer):
+        config = layer.get_config()
+        return type(layer).from_config({**config, "units": 3} if layer.name == "head" else config)
+
+    other = keras.models.clone_model(model, clone_function=enlarge)
+    assert (other.config, other.class_names, other.output_shape) == (None, None, (None, 3))

@@ -1,0 +1,58 @@
+"""Every public layer passes Keras's own test of layers, on every backend."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import keras_vit.layers
+from tests.layers import keras_cases
+from tests.layers.keras_cases import CASES, keras_test_case, run_case
+
+ROOT = pathlib.Path(__file__).parents[2]
+# PyTorch is not in the environment of the tests: `scripts/backends` runs the same cases on it.
+OTHER_BACKENDS = [name for name in ("jax", "torch") if importlib.util.find_spec(name)]
+# Keras's test trains on a generator, which is read in order, also layers without weights.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:`shuffle=True` was passed:UserWarning"),
+    pytest.mark.filterwarnings("ignore:The model does not have any trainable:UserWarning"),
+]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_layer_passes_the_test_of_keras(name):
+    run_case(CASES[name])
+
+
+@pytest.mark.parametrize("backend", OTHER_BACKENDS)
+def test_layers_pass_on_another_backend(backend):
+    environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", keras_cases.__name__]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert json.loads(done.stdout) == {"failures": {}, "backend": backend}, done.stderr
+
+
+def test_every_public_layer_has_a_case():
+    assert {case.layer for case in CASES.values()} == set(keras_vit.layers.__all__)
+
+
+def test_a_layer_with_a_wrong_dtype_is_noticed(monkeypatch):
+    def wrong(self, tokens):
+        return tokens * self.gamma
+
+    monkeypatch.setattr(keras_vit.layers.LayerScale, "call", wrong)
+    with pytest.raises(AssertionError, match="expected output dtype float32, got float16"):
+        run_case(CASES["LayerScale-6"])
+
+
+def test_keras_still_has_its_test_of_layers(monkeypatch):
+    assert callable(keras_test_case().run_layer_test)
+    monkeypatch.setattr(keras_cases, "_OWNER", "keras")
+    with pytest.raises(AttributeError, match=r"run_layer_test is gone in Keras \d"):
+        keras_test_case()
