@@ -207,7 +207,9 @@ def litert():
     """Operators of the LiteRT file of two blocks, and its bytes beyond the weights."""
     model = build(2)
     with tempfile.TemporaryDirectory() as folder:
-        return litert_operators(keras_vit.export_litert(model, f"{folder}/model").path, model)
+        return litert_operators(
+            keras_vit.export_litert(model, f"{folder}/model", batch_size=1).path, model
+        )
 
 
 def litert_operators(path, model):

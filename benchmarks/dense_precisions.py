@@ -31,8 +31,7 @@ import tensorflow as tf
 from machine import require, write_row
 
 import keras_vit
-from keras_vit.export.formats import FORMATS
-from keras_vit.export.runners import newest_version
+from keras_vit.export.formats import FORMATS, newest_version
 from keras_vit.export.verify import size_of
 
 EXAMPLE = pathlib.Path(__file__).parents[1] / "examples" / "dense_model_of_others.py"

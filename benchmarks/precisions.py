@@ -37,9 +37,8 @@ from agreement import within_budget
 from machine import require, write_row
 
 import keras_vit
-from keras_vit.export.formats import FORMATS
+from keras_vit.export.formats import FORMATS, newest_version
 from keras_vit.export.inference import prepare
-from keras_vit.export.runners import newest_version
 from keras_vit.export.verify import resize_images, size_of
 
 TRAINED, CALIBRATED, BATCH, PART, BUDGET = 300, 100, 8, 100, 0.01

@@ -14,7 +14,6 @@ from .pairs import PairSet as PairSet
 from .pairs import class_captions as class_captions
 from .pairs import pair_batches as pair_batches
 from .search_page import write_search_page as write_search_page
-from .segmenter import zero_shot_segmenter as zero_shot_segmenter
 from .text_tower import TextConfig as TextConfig
 from .text_tower import build_text_tower as build_text_tower
 from .tokenizer import Tokenizer as Tokenizer

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable, Sequence
 
 import keras
 import numpy as np
 
 from keras_vit.errors import printable
+from keras_vit.image_text.tokenizer import check_texts
 from keras_vit.image_text.towers import Towers, unit_rows
 from keras_vit.layers.float32 import Float32Policy
 from keras_vit.runtime.model import Model
@@ -48,14 +50,21 @@ def class_vectors(
     Raises:
         ValueError: If there are no names, two are equal, or a template has no `{}`.
     """
-    if isinstance(class_names, str) or not len(class_names):
+    names = check_names(class_names)
+    sentences = sentences_of(templates)
+    rows = [towers.encode_texts(sentences(name)).mean(axis=0) for name in names]
+    return unit_rows(np.stack(rows))
+
+
+def check_names(class_names: Sequence[str]) -> list[str]:
+    """The names of classes; a ValueError if there are none, two are equal, or one is no text."""
+    names = check_texts(class_names, "class_names")
+    if isinstance(class_names, str) or not names:
         raise ValueError(f"`class_names` must be one or more names. Received: {class_names!r}.")
-    twice = sorted({name for name in class_names if list(class_names).count(name) > 1})
+    twice = [name for name, count in collections.Counter(names).items() if count > 1]
     if twice:
         raise ValueError(f"Two classes have the same name. Received: {printable(twice[:5])}.")
-    sentences = sentences_of(templates)
-    rows = [towers.encode_texts(sentences(name)).mean(axis=0) for name in class_names]
-    return unit_rows(np.stack(rows))
+    return names
 
 
 def zero_shot_classifier(
@@ -99,6 +108,7 @@ def zero_shot_classifier(
             f"`activation` must be one of {', '.join(map(repr, _ACTIVATIONS))}. Received: "
             f"{activation!r}."
         )
+    class_names = check_names(class_names)
     activation = towers.activation if activation == "auto" else activation
     if activation == "softmax" and len(class_names) == 1:
         raise ValueError(
@@ -106,33 +116,16 @@ def zero_shot_classifier(
             'Add what else images may show, or pass activation="sigmoid" or None.'
         )
     vectors = class_vectors(towers, class_names, templates)
-    image, projection = towers.image, projection_of(towers.image)
-    x = image.outputs[0] if projection is None else projection.input  # (B, D)
-    scores = class_scores(x, towers, vectors, activation)
-    model = Model(image.inputs[0], scores, name="zero_shot_classifier")
-    model.class_names = class_names
-    return model
-
-
-def projection_of(image: keras.Model) -> keras.layers.Layer | None:
-    """The last layer of an image tower, which projects to the space of images and texts."""
-    has_projection = getattr(image.config, "classes", None) is not None
-    return image.get_layer("head") if has_projection else None
-
-
-def class_scores(
-    x: keras.KerasTensor, towers: Towers, vectors: np.ndarray, activation: str | None = None
-) -> keras.KerasTensor:
-    """Scores `(..., K)` of vectors `(..., D)`, which the image tower has not projected yet."""
-    projection = projection_of(towers.image)
-    if projection is not None:  # the name is that of the last layer
+    image, x = towers.image, towers.image.outputs[0]  # (B, P)
+    if getattr(image.config, "classes", None) is not None:  # it ends in a projection, called "head"
+        projection = image.get_layer("head")
         renamed = keras.layers.Dense(
             vectors.shape[1],
             use_bias=projection.use_bias,
             dtype=Float32Policy(),
             name="projection",
         )
-        x = renamed(x)  # (..., P)
+        x = renamed(projection.input)  # (B, P)
         renamed.set_weights(projection.get_weights())
     x = keras.layers.UnitNormalization(dtype=Float32Policy(), name="unit_length")(x)
     head = keras.layers.Dense(
@@ -142,17 +135,18 @@ def class_scores(
         dtype=Float32Policy(),
         name="head",
     )
-    x = head(x)  # (..., K)
+    model = Model(image.inputs[0], head(x), name="zero_shot_classifier")  # (B, K)
     bias = [] if towers.bias is None else [np.full(len(vectors), towers.bias, "float32")]
     head.set_weights([np.float32(towers.scale) * vectors.T, *bias])
-    return x
+    model.class_names = class_names
+    return model
 
 
 def sentences_of(templates: Templates | None) -> Callable[[str], list[str]]:
     """The function from a name to its sentences."""
     if callable(templates):
-        return lambda name: list(templates(name))
-    chosen = TEMPLATES if templates is None else tuple(templates)
+        return lambda name: check_texts(templates(name), "templates")
+    chosen = check_texts(TEMPLATES if templates is None else templates, "templates")
     if isinstance(templates, str) or not chosen or not all("{}" in each for each in chosen):
         raise ValueError(
             f"`templates` must be sentences with {{}} for the name. Received: {templates!r:.200}."

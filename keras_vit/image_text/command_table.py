@@ -5,9 +5,30 @@ Like `cli/commands.py`, which lists this module by its name, it imports nothing 
 
 from __future__ import annotations
 
-from keras_vit.cli.commands import IMAGE_SIZE, JSON, UNREADABLE_FILES, Command, argument
+from collections.abc import Mapping
+from typing import Any
+
+from keras_vit.checks import check_positive
+from keras_vit.cli.arguments import IMAGE_SIZE, JSON, UNREADABLE_FILES, Command, argument
 
 DUPLICATES = 0.98  # cosine similarity of near-duplicates: docs/zero-shot.md has measurements
+
+
+def _check_zero_shot(given: Mapping[str, Any]) -> None:
+    if not given["images"] and given["output"] is None:
+        raise ValueError("There is nothing to do. Pass --images, or --output for the model.")
+    if given["output"] is not None and not given["output"].endswith(".keras"):
+        raise ValueError(f"--output must end in .keras. Received: {given['output']!r}.")
+
+
+def _check_search(given: Mapping[str, Any]) -> None:
+    if not given["texts"] and not given["image"]:
+        raise ValueError("There is nothing to search for. Pass a text, or --image.")
+    if given["output"] is not None and not given["output"].endswith((".html", ".htm")):
+        raise ValueError(f"--output must end in .html. Received: {given['output']!r}.")
+    check_positive("top", given["top"])
+
+
 COMMANDS: tuple[Command, ...] = (
     Command(
         "zero-shot",
@@ -21,7 +42,7 @@ COMMANDS: tuple[Command, ...] = (
             argument(
                 "--classes", required=True, help="text file with the name of a class per line"
             ),
-            argument("--images", nargs="+", default=(), help="image files, and folders of them"),
+            argument("images", "--data", nargs="*", help="image files, and folders of them"),
             argument(
                 "--templates",
                 help="text file with a sentence per line, {} for the name of the class",
@@ -34,6 +55,7 @@ COMMANDS: tuple[Command, ...] = (
             JSON,
         ),
         keeps_buffers=True,
+        check=_check_zero_shot,
     ),
     Command(
         "search",
@@ -45,7 +67,7 @@ COMMANDS: tuple[Command, ...] = (
                 help="folder, file or hf:// address of a model of images and texts (CLIP, SigLIP); "
                 "for --image alone any model",
             ),
-            argument("folder", help="folder of the images, with all folders in it"),
+            argument("folder", "--data", help="folder of the images, with all folders in it"),
             argument("texts", nargs="*", help='what to search for, such as "a red bird"'),
             argument("--image", nargs="+", default=(), help="image files to search for"),
             IMAGE_SIZE,
@@ -69,5 +91,6 @@ COMMANDS: tuple[Command, ...] = (
             JSON,
         ),
         keeps_buffers=True,
+        check=_check_search,
     ),
 )

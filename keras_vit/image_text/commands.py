@@ -28,10 +28,6 @@ def classify_by_names(
     as_json: bool = False,
 ) -> None:
     """Classifies images by the names of classes, without training; writes such a model."""
-    if not images and output is None:
-        raise ValueError("There is nothing to do. Pass --images, or --output for the model.")
-    if output is not None and not output.endswith(".keras"):
-        raise ValueError(f"--output must end in .keras. Received: {output!r}.")
     names = _lines(classes)
     sentences = None if templates is None else _lines(templates)
     towers = load_towers(model, image_size=image_size)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 from typing import TYPE_CHECKING, Any
 
 import keras
 
 from keras_vit.errors import needing_tensorflow
+from keras_vit.image_text.settings import MAX_LOGIT_SCALE
 from keras_vit.image_text.towers import Towers
 from keras_vit.layers.microbatches import Microbatches
 from keras_vit.layers.pairs import PairFeatures
@@ -20,8 +20,6 @@ from keras_vit.train.distillation import Teacher
 if TYPE_CHECKING:  # they need TensorFlow
     from keras_vit.data.image_set import ImageSet
     from keras_vit.evaluate.feature_store import Features
-
-_MAX_LOGIT_SCALE = math.log(100)  # of CLIP
 
 
 def contrastive_model(
@@ -74,7 +72,7 @@ def contrastive_model(
             x = _in_parts(image, microbatch_size, "image_microbatches")(first)
     ids = keras.Input(text.input_shape[1:], dtype="int32", name="ids")
     y = _in_parts(text, microbatch_size, "text_microbatches")(ids)
-    bound = max(_MAX_LOGIT_SCALE, towers.logit_scale) if towers.bias is None else None
+    bound = max(MAX_LOGIT_SCALE, towers.logit_scale) if towers.bias is None else None
     pairs = PairFeatures(towers.logit_scale, towers.bias, bound, name="pairs")
     return Model([first, ids], pairs(x, y), name="contrastive_model")
 

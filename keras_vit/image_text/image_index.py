@@ -19,6 +19,7 @@ from keras_vit.errors import needing_tensorflow, printable
 from keras_vit.evaluate.feature_store import digest_model, store_features
 from keras_vit.files import cache_dir
 from keras_vit.image_text.command_table import DUPLICATES
+from keras_vit.image_text.tokenizer import check_texts
 from keras_vit.image_text.towers import Towers, unit_rows
 from keras_vit.layers.float32 import Float32Policy
 from keras_vit.models.feature_extraction import features_of, head_input_stage
@@ -118,7 +119,7 @@ class ImageIndex:
                 f"{'none' if self.towers is None else 'a model of images alone'}. Use "
                 "`search_image`, or index the images with towers of `load_towers`."
             )
-        several = [texts] if isinstance(texts, str) else list(texts)
+        several = check_texts(texts)
         if not several or not all(text.strip() for text in several):
             raise ValueError(f"`texts` must be texts that are not empty. Received: {texts!r:.200}.")
         found = self.search_vectors(self.towers.encode_texts(several), top, duplicates)

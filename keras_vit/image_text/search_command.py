@@ -8,10 +8,9 @@ from collections.abc import Sequence
 
 import keras
 
-from keras_vit.checks import check_positive
 from keras_vit.cli.output import print_table, say
 from keras_vit.cli.resolve import open_model
-from keras_vit.errors import CheckpointError, printable
+from keras_vit.errors import CheckpointError, listed, printable
 from keras_vit.image_text.command_table import DUPLICATES
 from keras_vit.image_text.image_index import Answer, index_images
 from keras_vit.image_text.search_page import write_search_page
@@ -36,14 +35,9 @@ def search_images(
     as_json: bool = False,
 ) -> None:
     """Searches a folder of images by texts and by images; writes a page with thumbnails."""
-    if not texts and not image:
-        raise ValueError("There is nothing to search for. Pass a text, or --image.")
-    if output is not None and not output.endswith((".html", ".htm")):
-        raise ValueError(f"--output must end in .html. Received: {output!r}.")
-    check_positive("top", top)
     missing = [path for path in image if not pathlib.Path(path).is_file()]
     if missing:
-        raise FileNotFoundError(f"There is no image {', '.join(map(printable, missing))}.")
+        raise FileNotFoundError(f"There is no image {listed(missing)}.")
     towers = _open(model, image_size, bool(texts))
     index = index_images(towers, folder, cache, batch_size=batch_size, unreadable=unreadable)
     answers: dict[str | pathlib.Path, Sequence[Answer]] = {}
@@ -77,7 +71,4 @@ def _open(
 
 
 def _row(answer: Answer) -> tuple[str, str, str]:
-    count = len(answer.duplicates)
-    names = ", ".join(answer.duplicates[:_LISTED])
-    more = f" and {count - _LISTED} more" if count > _LISTED else ""
-    return f"{answer.similarity:.3f}", answer.file, names + more
+    return f"{answer.similarity:.3f}", answer.file, listed(answer.duplicates, _LISTED)

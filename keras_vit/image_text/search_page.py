@@ -7,8 +7,8 @@ import os
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 
-from keras_vit.errors import needing_tensorflow, printable
-from keras_vit.files import write_atomically
+from keras_vit.errors import listed, needing_tensorflow, printable
+from keras_vit.files import write_text
 from keras_vit.image_text.image_index import Answer, ImageIndex
 from keras_vit.report.page import Section, data_address, render_page
 
@@ -50,10 +50,7 @@ def write_search_page(
     ]
     where = f" in {printable(folder)}" if folder else ""
     subtitle = f"{len(index.files):,} images{where}. Numbers are cosine similarities to the query."
-    page = render_page(title, sections, subtitle)
-    with write_atomically(path, replace=True) as unfinished:
-        # Linux allows file names that are no UTF-8.
-        unfinished.write_text(page, encoding="utf-8", errors="backslashreplace")
+    write_text(path, render_page(title, sections, subtitle), errors="backslashreplace")
     return pathlib.Path(path)
 
 
@@ -98,10 +95,9 @@ def _caption(answer: Answer, folder: str) -> str:
     lines = [f"<b>{answer.similarity:.3f}</b> {html.escape(_short(answer.file, folder))}"]
     if answer.duplicates:
         count = len(answer.duplicates)
-        names = ", ".join(_short(each, folder) for each in answer.duplicates[:_LISTED])
-        more = ", ..." if count > _LISTED else ""
+        names = listed([_short(each, folder) for each in answer.duplicates], _LISTED)
         lines.append(
             f"<span class='soft'>{count} near-duplicate{'s' if count > 1 else ''}: "
-            f"{html.escape(names)}{more}</span>"
+            f"{html.escape(names)}</span>"
         )
     return "<br>".join(lines)

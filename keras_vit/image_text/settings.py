@@ -17,11 +17,12 @@ from keras_vit.families.clip import (
 )
 from keras_vit.families.keys import TextType
 from keras_vit.families.table import FAMILIES
-from keras_vit.reading import read_json
+from keras_vit.reading import read_json, refusing
 from keras_vit.weights.sidecar import CONFIG, KeyReader
 from keras_vit.weights.timm_settings import timm_settings
 
 OPEN_CLIP_CONFIG = "open_clip_config.json"
+MAX_LOGIT_SCALE = math.log(100)  # of CLIP; open_clip clamps to it after every step
 _TYPES = {name: kind for family in FAMILIES for name, kind in family.text_types.items()}
 
 
@@ -35,7 +36,7 @@ class Settings:
         image: Options of the image tower, beyond what its own files say.
         projects: Whether the text tower must have a projection.
         logit_scale: Logarithm of the scale of the logits, where the arrays do not have it.
-        max_logit_scale: The largest that is used, if there is a limit.
+        max_logit_scale: The largest that is used without a bias, if there is a limit.
     """
 
     text: dict[str, Any]
@@ -61,13 +62,11 @@ def _read_config(path: pathlib.Path) -> dict[str, Any]:
             f"There is no {path.name} next to the checkpoint, and its arrays do not tell heads, "
             "GELU and pooling of the text tower. Fetch it from the same repository."
         )
-    try:
+    with refusing(path, "is no object of JSON", kind=CheckpointError):
         content = read_json(path)
-    except ValueError as error:
-        raise CheckpointError(f"{error} Fetch it again.") from error
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{path} is no object of JSON. Fetch it again.")
-    return content
+        if not isinstance(content, dict):
+            raise TypeError(f"a {type(content).__name__}")
+        return content
 
 
 def _settled(reader: KeyReader, path: pathlib.Path) -> dict[str, Any]:
@@ -161,7 +160,7 @@ def _read_open_clip(folder: pathlib.Path) -> Settings:
         image = found
     if pixels:
         image["preprocessing"] = _preprocessing(pixels, path)
-    return Settings(text, tuple(text_reader.sizes), image, projects)
+    return Settings(text, tuple(text_reader.sizes), image, projects, None, MAX_LOGIT_SCALE)
 
 
 def _preprocessing(fields: dict[str, Any], path: pathlib.Path) -> Preprocessing:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.errors import CheckpointError, CheckpointMismatchError
+from keras_vit.errors import CheckpointError, CheckpointMismatchError, listed
 from keras_vit.families.rules import Layout, Rule
 from keras_vit.families.table import FAMILIES
 from keras_vit.image_text.settings import Settings, read_settings
@@ -66,11 +66,10 @@ class TextFile:
         )
         unknown = [name for name in self._sources if not self.layout.knows(name)]
         if unknown:
-            rest = f" and {len(unknown) - _LISTED} more" if len(unknown) > _LISTED else ""
             raise CheckpointMismatchError(
                 f"{file.path} ({self.layout.name} layout) has arrays of the text tower that no "
                 f"model of this package has, and nothing was loaded: "
-                f"{', '.join(sorted(unknown)[:_LISTED])}{rest}."
+                f"{listed(sorted(unknown), _LISTED)}."
             )
         self.entries = {name: self._entry(name) for name in self._sources}
 
@@ -177,10 +176,10 @@ class TextFile:
             f"{self.original(name)!r} is of no layer" for name in self._sources.keys() - used
         ]
         if problems:
-            lines = "".join(f"\n  {each}" for each in problems[:_LISTED])
+            lines = listed(problems, _LISTED, "\n  ")
             raise CheckpointMismatchError(
                 f"The text tower in {self.file.path} ({self.layout.name} layout) does not fit, and "
-                f"nothing was loaded. {len(problems)} problems:{lines}"
+                f"nothing was loaded. {len(problems)} problems:\n  {lines}"
             )
         stacks: dict[str, np.ndarray] = {}
         for variable in model.weights:

@@ -10,16 +10,17 @@ import re
 import string
 import unicodedata
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_vit.checks import check_choice, check_positive
+from keras_vit.checks import check_choice, check_positive, is_broken
 from keras_vit.errors import CheckpointError
 from keras_vit.image_text.text_tower import POOLINGS
-from keras_vit.image_text.vocabularies import FILES, UNTYPED, read_vocabulary
+from keras_vit.image_text.vocabularies import FILES, UNTYPED, find_vocabulary, read_vocabulary
 from keras_vit.installation import needing
+from keras_vit.reading import refusing
 
 CLEANINGS = ("transformers", "open_clip")
 _SHOWN = 3  # texts in a warning
@@ -35,6 +36,14 @@ _REMOVED = re.compile(
     "\x1b\\[[0-9;]*[a-zA-Z]|[\x00-\x08\x0b\x0e-\x1f\x7f\u206a-\u206f\ufeff\ufff9-\ufffc]"
 )
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
+_MAX_ID = (1 << 31) - 1
+_LETTERS = 16  # of a long text, for every id of the tower, that are split at first
+_MAX_LETTERS = 1 << 17  # that are split at once; the library takes up to 800 bytes for each
+# The last letter of a word. What follows changes no id of what is before it: cleaning and
+# normalisation treat letters or words by themselves, and so do pieces without spaces inside them.
+_END = re.compile(r"\w(?=[ \t\n\r]\w)")
+_SPACES = r" \t\n\r\u2581"
+_BYTES_OF_SPACES = r"\u0120\u0109\u010a\u010d"  # in vocabularies of bytes
 
 
 class Kind(NamedTuple):
@@ -91,6 +100,7 @@ class Tokenizer:
     Raises:
         ImportError: If the library `tokenizers` is not installed.
         CheckpointError: If the vocabulary is of no kind that is known here.
+        ValueError: If a text is no text, or cannot be split; the message has its position.
     """
 
     def __init__(
@@ -104,11 +114,9 @@ class Tokenizer:
         check_choice("clean", clean, CLEANINGS)
         self.context_length, self.clean = context_length, clean
         check_choice("pooling", pooling, POOLINGS)
-        self._kind = _kind_of(vocabulary["model"], pooling)
-        try:
+        with refusing("The vocabulary", kind=CheckpointError):
             content, ids = _without_specials(vocabulary)
-        except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(f"The vocabulary is damaged ({error!r:.200}).") from error
+        self._kind = _kind_of(content["model"], pooling)
         start = [ids[name] for name in self._kind.start if name in ids]
         end = [ids[name] for name in self._kind.end if name in ids]
         pad = self._kind.pad
@@ -123,17 +131,19 @@ class Tokenizer:
         self.end_id: int | None = end[0] if end else None
         self.pad_id: int = ids[pad] if pad else 0 if clean == "open_clip" else end[0]
         self._encoder = _make_encoder(content)
+        is_of_bytes = "ByteLevel" in json.dumps(content.get("pre_tokenizer"))
+        spaces = _SPACES + _BYTES_OF_SPACES * is_of_bytes
+        self._has_words = not any(map(re.compile(f"[^{spaces}][{spaces}]").search, ids))
 
     def __call__(self, texts: str | Sequence[str]) -> np.ndarray:
-        texts = [texts] if isinstance(texts, str) else list(texts)
-        cleaned = [self._clean(text) for text in texts]
+        texts = check_texts(texts)
         ids = np.full((len(texts), self.context_length), self.pad_id, "int32")
         before = [] if self.start_id is None else [self.start_id]
         after = [] if self.end_id is None else [self.end_id]
         room = self.context_length - len(before) - len(after)
         lost = []
-        for row, text, found in zip(
-            ids, cleaned, self._encoder.encode_batch(cleaned, add_special_tokens=False), strict=True
+        for row, (text, found) in zip(
+            ids, self._encode(list(enumerate(texts)), _LETTERS), strict=True
         ):
             if len(found.ids) > room:
                 lost.append(text[found.offsets[room][0] :].strip())
@@ -149,10 +159,43 @@ class Tokenizer:
             )
         return ids
 
-    def _clean(self, text: str) -> str:
+    def _encode(self, texts: list[tuple[int, str]], letters: int) -> list[tuple[str, Any]]:
+        """Cleans and splits numbered texts; of long ones words with more ids than are kept."""
+        parts = [self._beginning(*each, letters) for each in texts]
+        cleaned = [
+            self._clean(part, "<" in each[1]) for part, each in zip(parts, texts, strict=True)
+        ]
+        try:
+            found = _call(self._encoder.encode_batch, cleaned, add_special_tokens=False)
+        except ValueError as error:
+            if len(texts) > 1:
+                return [self._encode([each], letters)[0] for each in texts]
+            raise ValueError(
+                f"Text {texts[0][0]}, {cleaned[0]!r:.80}, has what the vocabulary cannot express "
+                f"({error}). Change it, or fetch the tokenizer of the checkpoint again."
+            ) from error
+        rows = list(zip(cleaned, found, strict=True))
+        for i, (part, each) in enumerate(zip(parts, texts, strict=True)):
+            if len(found[i].ids) <= self.context_length and len(part) < len(each[1]):
+                rows[i] = self._encode([each], 4 * letters)[0]
+        return rows
+
+    def _beginning(self, number: int, text: str, letters: int) -> str:
+        """The words of a text up to the first that ends after so many letters for each id."""
+        end = _END.search(text, letters * self.context_length) if self._has_words else None
+        part = text if end is None else text[: end.end()]
+        if len(part) > _MAX_LETTERS:
+            raise ValueError(
+                f"Text {number}, {text[:20]!r}..., cannot be cut at the end of a word, and is too "
+                f"long to be split: {len(part):,} letters for {self.context_length} ids. Pass at "
+                f"most {_MAX_LETTERS:,}."
+            )
+        return part
+
+    def _clean(self, text: str, has_tags: bool) -> str:
         text = text.replace(UNTYPED, "")
         if self.clean == "open_clip":
-            text = " ".join(html.unescape(html.unescape(repair(text))).split())
+            text = " ".join(html.unescape(html.unescape(repair(text, has_tags))).split())
             if self._kind.clean == "canonicalize":
                 text = " ".join(text.replace("_", " ").translate(_PUNCTUATION).split())
             return text if self._kind.clean == "whitespace" else text.lower()
@@ -190,22 +233,45 @@ def load_tokenizer(
     >>> tokenizer("a photo of a cat")[0, :7]  # doctest: +SKIP
     array([49406,   320,  1125,   539,   320,  2368, 49407], dtype=int32)
     """
-    folder = pathlib.Path(folder)
-    vocabulary = read_vocabulary(folder)
-    if vocabulary is None:
+    path = find_vocabulary(pathlib.Path(folder))
+    if path is None:
         raise FileNotFoundError(
             f"There is no tokenizer at {str(folder)!r}: {', '.join(FILES)}. Fetch it from the same "
             "repository as the checkpoint."
         )
-    return Tokenizer(vocabulary, context_length, pooling, clean)
+    vocabulary = read_vocabulary(path)
+    try:
+        return Tokenizer(vocabulary, context_length, pooling, clean)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from error
 
 
-def repair(text: str) -> str:
+def check_texts(texts: Any, name: str = "texts") -> list[str]:
+    """The texts of an argument, one or several.
+
+    Raises:
+        ValueError: If one is no text of Unicode; the message has its position.
+    """
+    try:
+        several = [texts] if isinstance(texts, str) else list(texts)
+    except TypeError:
+        raise ValueError(f"`{name}` must be texts. Received: {texts!r:.80}.") from None
+    for number, text in enumerate(several):
+        if not isinstance(text, str) or is_broken(text):
+            raise ValueError(
+                f"`{name}` must be texts of Unicode, without halves of surrogate pairs. Received: "
+                f"number {number}, {text!r:.80}."
+            )
+    return several
+
+
+def repair(text: str, has_tags: bool | None = None) -> str:
     """Repairs quotes, ligatures, full-width letters, controls and HTML, as ftfy does.
 
-    Mojibake, text in UTF-8 that was read in another encoding, stays.
+    Mojibake, text in UTF-8 that was read in another encoding, stays. Entities of HTML stay where
+    there are tags: of a part of a text, `has_tags` says it for the whole.
     """
-    if "<" not in text:
+    if not ("<" in text if has_tags is None else has_tags):
         text = html.unescape(text)
     text = _C1.sub(lambda found: found[0].encode("latin-1").decode("cp1252", "replace"), text)
     text = _REMOVED.sub("", text.translate(_QUOTES))
@@ -242,6 +308,10 @@ def _without_specials(vocabulary: dict[str, Any]) -> tuple[dict[str, Any], dict[
     ids = {piece: i for i, (piece, _) in enumerate(pieces)} if listed else dict(pieces)
     added = vocabulary.get("added_tokens") or []
     ids |= {each["content"]: each["id"] for each in added}
+    if not all(isinstance(piece, str) and type(i) is int for piece, i in ids.items()):
+        raise ValueError("a piece is no text, or has no whole number")
+    if not all(0 <= i <= _MAX_ID for i in ids.values()):
+        raise ValueError(f"an id is not from 0 to {_MAX_ID}")
     special = {each["content"] for each in added if each.get("special")}
     if listed:  # whole pieces match in a text
         model["vocab"] = [
@@ -257,9 +327,15 @@ def _make_encoder(content: dict[str, Any]) -> Any:
     with needing("text", "Texts are split by the library tokenizers"):
         import tokenizers
 
+    with refusing("The tokenizer", kind=CheckpointError):
+        return _call(tokenizers.Tokenizer.from_str, json.dumps(content))
+
+
+def _call(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Calls the library, whose errors are `Exception` itself and panics of Rust; a `ValueError`."""
     try:
-        return tokenizers.Tokenizer.from_str(json.dumps(content))
-    except Exception as error:  # the library raises `Exception` itself
-        raise CheckpointError(
-            f"The tokenizer is damaged ({str(error)[:200]}). Fetch it again."
-        ) from error
+        return function(*args, **options)
+    except BaseException as error:
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            raise ValueError(f"{error!s:.200}") from error
+        raise

@@ -22,7 +22,7 @@ from keras_vit.hub.cache import fetch
 from keras_vit.hub.repositories import MissingFileError
 from keras_vit.image_text.text_files import TextFile
 from keras_vit.image_text.text_tower import TextConfig, build_text_tower
-from keras_vit.image_text.tokenizer import Tokenizer, load_tokenizer
+from keras_vit.image_text.tokenizer import Tokenizer, check_texts, load_tokenizer
 from keras_vit.pretrained import build_pretrained, shape_for
 from keras_vit.reading import read_bytes
 from keras_vit.runtime.model import Model
@@ -46,6 +46,7 @@ _FETCHED = (
 )
 _MAX_SIDECAR = 1 << 26  # bytes; the tokenizer of SigLIP 2 has half of it
 _BATCH = 32
+_MAX_LOG = 80  # of float32, which ends at exp(88.7)
 
 
 @dataclasses.dataclass
@@ -60,6 +61,9 @@ class Towers:
         bias: Added to the logits, as in SigLIP; `None` in CLIP.
         folder: Folder of the checkpoint; `None` for models of your own, to which you give a
             `tokenizer`, a function from texts to ids of shape `(texts, L)`.
+
+    Raises:
+        ValueError: If logits of this scale would not be finite.
     """
 
     image: Model
@@ -69,6 +73,13 @@ class Towers:
     bias: float | None
     folder: pathlib.Path | None = None
     _file: _File | None = dataclasses.field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if not abs(self.logit_scale) <= _MAX_LOG:
+            raise ValueError(
+                f"The logarithm of the scale must be from -{_MAX_LOG} to {_MAX_LOG}, so that "
+                f"logits are finite. Received: {self.logit_scale}. CLIP ends at log(100) = 4.6."
+            )
 
     @property
     def scale(self) -> float:
@@ -105,10 +116,10 @@ class Towers:
         """Features of texts, or of their ids, float32 array `(B, P)` with rows of length 1.
 
         Raises:
-            ValueError: If ids have another shape, are not in the vocabulary, or lack the end of the
-                text that the tower pools.
+            ValueError: If a text is none, or ids have another shape, are not in the vocabulary, or
+                lack the end of the text that the tower pools.
         """
-        ids = texts if isinstance(texts, np.ndarray) else self.tokenizer(texts)
+        ids = texts if isinstance(texts, np.ndarray) else self.tokenizer(check_texts(texts))
         check_ids(ids, self.text_config)
         return unit_rows(self.text.predict(ids, batch_size=_BATCH, verbose=0))
 
@@ -158,6 +169,8 @@ def load_towers(
     Returns:
         `Towers`: the models `image` and `text`, `scale`, `bias`, `tokenizer`, and `logits(images,
         texts)`. `from_pretrained` loads the image tower alone.
+
+    The scale is at most 100 where the project bounds it, as open_clip and AIMv2 do; not in SigLIP.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -212,13 +225,15 @@ def load_towers(
         scale = settings.logit_scale if scale is None else scale
         if scale is None:
             raise CheckpointError(f"{file.path} has no scale of the logits. Fetch it again.")
-        if settings.max_logit_scale is not None:
+        bias = text_file.scalar("logit_bias")
+        if settings.max_logit_scale is not None and bias is None:
             scale = min(max(scale, 0.0), settings.max_logit_scale)
         layout = dataclasses.replace(checkpoint.layout, prefixes=(checkpoint.prefix,))
         names = _File(text_file, layout, _TRUNK if trunk else "")
-        return Towers(
-            image, text, config, scale, text_file.scalar("logit_bias"), file.path.parent, names
-        )
+        try:
+            return Towers(image, text, config, scale, bias, file.path.parent, names)
+        except ValueError as error:
+            raise CheckpointError(f"{file.path}: {error} Fetch it again.") from error
 
 
 def _local(path: str | os.PathLike[str]) -> pathlib.Path:
@@ -270,7 +285,6 @@ def save_towers(towers: Towers, folder: str | os.PathLike[str]) -> pathlib.Path:
             f"them: {', '.join(other[:5])}. Save `towers.image` with `save_weights`, and both "
             "models with `model.save`."
         )
-    folder.mkdir(parents=True, exist_ok=True)
     with write_atomically(folder / names.name, replace=True) as unfinished:
         with open(unfinished, "wb") as stream:
             (write_npz if names.image.kind == "npz" else write_safetensors)(stream, arrays)
@@ -302,7 +316,8 @@ def unit_rows(features: np.ndarray) -> np.ndarray:
 
 def check_ids(ids: np.ndarray, config: TextConfig) -> None:
     """Raises ValueError for ids that a text tower would give features of nothing for."""
-    if ids.dtype.kind not in "iu" or ids.ndim != 2 or ids.shape[1] != config.context_length:
+    is_table = ids.dtype.kind in "iu" and ids.ndim == 2 and len(ids) > 0
+    if not is_table or ids.shape[1] != config.context_length:
         raise ValueError(
             f"Ids must be integers of shape (texts, {config.context_length}), padded as the "
             f"tokenizer does. Received: {ids.dtype} of shape {ids.shape}."

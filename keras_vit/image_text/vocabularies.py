@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from keras_vit.errors import CheckpointError
-from keras_vit.reading import read_bytes, read_json, read_text
+from keras_vit.reading import read_bytes, read_json, read_text, refusing
 
 FILES = (
     *("tokenizer.json", "vocab.json and merges.txt", "vocab.txt", "bpe_simple_vocab_16e6.txt.gz"),
@@ -28,47 +28,41 @@ _SPECIAL = ("<|startoftext|>", "<|endoftext|>", "<start_of_text>", "<end_of_text
 _NORMAL, _UNKNOWN, _USER, _BYTE = 1, 2, 4, 6  # types of pieces in SentencePiece
 
 
-def read_vocabulary(path: pathlib.Path) -> dict[str, Any] | None:
-    """Reads the vocabulary at a path, or the first of `FILES` in a folder.
+def find_vocabulary(path: pathlib.Path) -> pathlib.Path | None:
+    """The file at a path, or the first of `FILES` in a folder; `None` if the folder has none."""
+    if not path.is_dir():
+        return path
+    names = ("tokenizer.json", "vocab.json", "vocab.txt", "bpe_simple_vocab_16e6.txt.gz")
+    found = [path / name for name in names if (path / name).is_file()]
+    return next(iter(found + sorted(path.glob("*.model"))), None)
 
-    Returns:
-        Content as of `tokenizer.json`; `None` if the folder has none.
+
+def read_vocabulary(path: pathlib.Path) -> dict[str, Any]:
+    """Reads a file of `FILES` in the form of `tokenizer.json`.
 
     Raises:
+        FileNotFoundError: If there is no such file.
         CheckpointError: If the file is damaged.
     """
-    if not path.is_dir():
+    with refusing(path, "is no vocabulary", kind=CheckpointError):
         return _read(path)
-    models = sorted(path.glob("*.model"))
-    names = ("tokenizer.json", "vocab.json", "vocab.txt", "bpe_simple_vocab_16e6.txt.gz")
-    found = [path / name for name in names if (path / name).is_file()] + models
-    return _read(found[0]) if found else None
 
 
 def _read(path: pathlib.Path) -> dict[str, Any]:
-    try:
-        if path.suffix == ".gz":
-            return _read_merges(path)
-        if path.suffix == ".txt":
-            return _bert(read_text(path, _MAX_BYTES).splitlines())
-        if path.suffix == ".model":
-            return _read_sentencepiece(read_bytes(path, _MAX_BYTES))
-        content = read_json(path, _MAX_BYTES)
-        if path.name == "vocab.json":
-            text = read_text(path.with_name("merges.txt"), _MAX_BYTES)
-            merges = [
-                line for line in text.splitlines() if line and not line.startswith("#version")
-            ]
-            return _clip(content, merges)
-        if not isinstance(content["model"]["vocab"], dict | list):
-            raise ValueError("its vocabulary is no table")
-        return dict(content)
-    except (EOFError, KeyError, TypeError, ValueError, IndexError, struct.error, OSError) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
-        raise CheckpointError(
-            f"{path} is no vocabulary ({str(error)[:200]}). Fetch it again."
-        ) from error
+    if path.suffix == ".gz":
+        return _read_merges(path)
+    if path.suffix == ".txt":
+        return _bert(read_text(path, _MAX_BYTES).splitlines())
+    if path.suffix == ".model":
+        return _read_sentencepiece(read_bytes(path, _MAX_BYTES))
+    content = read_json(path, _MAX_BYTES)
+    if path.name == "vocab.json":
+        text = read_text(path.with_name("merges.txt"), _MAX_BYTES)
+        merges = [line for line in text.splitlines() if line and not line.startswith("#version")]
+        return _clip(content, merges)
+    if not isinstance(content["model"]["vocab"], dict | list):
+        raise ValueError("its vocabulary is no table")
+    return dict(content)
 
 
 def _bert(pieces: list[str]) -> dict[str, Any]:

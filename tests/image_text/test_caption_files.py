@@ -66,7 +66,7 @@ def test_coco(folder, tmp_path_factory):
     path.write_text(json.dumps(content))
     check(read_captions(path, folder))
     path.write_text(json.dumps({"images": [{"id": 7}]}))
-    with pytest.raises(ValueError, match="no file of COCO's captions: it needs `images`"):
+    with pytest.raises(ValueError, match=r"no file of COCO's captions .* It needs `images`"):
         read_captions(path, folder)
 
 
@@ -91,5 +91,15 @@ def test_problems_are_listed(folder):
     with pytest.raises(ValueError, match="line 1 is no object"):
         read_captions(folder / "t.jsonl")
     (folder / "t.jsonl").write_text("{\n")
-    with pytest.raises(ValueError, match="line 1 is not JSON"):
+    with pytest.raises(ValueError, match=r"line 1 is no object of JSON \("):
         read_captions(folder / "t.jsonl")
+
+
+def test_half_of_a_surrogate_pair_is_refused(folder):
+    (folder / "a.jsonl").write_text('{"file_name": "2.jpg", "text": ["fine", "a \\ud800"]}\n')
+    coco = {"images": [{"id": 1, "file_name": "2.jpg"}],
+            "annotations": [{"image_id": 1, "caption": "\udc80"}]}  # fmt: skip
+    (folder / "a.json").write_text(json.dumps(coco))
+    for name, place in (("a.jsonl", "line 1"), ("a.json", "annotation 0")):
+        with pytest.raises(ValueError, match=rf"{place}: half of a surrogate pair .* 2\.jpg"):
+            read_captions(folder / name)

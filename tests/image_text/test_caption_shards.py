@@ -55,12 +55,56 @@ def test_members_of_one_name_in_a_tar_are_a_pair(tmp_path):
         ],
     )
     reasons = (
-        r"(?s)4 incomplete.*2 has no image.*1\.png has no caption.*the \.txt of 3\.png .*utf-8.*"
-        r"the \.json of 4\.png cannot be read: Unterminated string"
+        r"(?s)4 incomplete.*2 has no image.*of 1\.png cannot be read: it is no object.*"
+        r"the \.txt of 3\.png .*utf-8.*the \.json of 4\.png cannot be read: Unterminated string"
     )
     with pytest.raises(ValueError, match=reasons):
         read_caption_shards(tmp_path / "b.tar")
     check(read_caption_shards(tmp_path / "a-*.tar"), [("one",), ("two",), ("3",)])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"caption": "a', "the .json of 1.png cannot be read: Unterminated string"),
+        (b"[1]", "the .json of 1.png cannot be read: it is no object"),
+        (
+            b'{"caption": "a \\ud800"}',
+            "1.png cannot be read: half of a surrogate pair in a caption",
+        ),
+        (b'{"caption": null}', "1.png has no caption in .txt or .json of up to 1 MiB"),
+        (b'{"caption": "' + b"a" * (1 << 20) + b'"}', "no caption in .txt or .json of up to 1 MiB"),
+    ],
+)
+def test_json_without_a_caption_says_why(content, message, tmp_path):
+    write_tar(tmp_path / "a.tar", [("1.png", IMAGES[0]), ("1.json", content)])
+    with pytest.raises(ValueError, match=message):
+        read_caption_shards(tmp_path / "a.tar")
+
+
+def test_parquet_files_are_read_by_their_columns(tmp_path):
+    import pyarrow.parquet
+
+    kinds = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
+    left = iter(IMAGES)
+    for number, captions in enumerate([["a cat", "a dog"], ["\u732b", "b"], ["c"]]):
+        rows = [{"bytes": next(left), "path": None} for _ in captions]
+        table = {"image": pyarrow.array(rows, kinds), "text": captions}
+        path = tmp_path / f"{number}.parquet"
+        pyarrow.parquet.write_table(pyarrow.table(table), path, row_group_size=1)
+    pairs = read_caption_shards(tmp_path / "*.parquet")
+    check(pairs, [("a cat",), ("a dog",), ("\u732b",), ("b",), ("c",)])
+    several = {"photo": IMAGES[:2], "captions": [["a", " ", "b"], ["c"]], "label": [0, 1]}
+    pyarrow.parquet.write_table(pyarrow.table(several), tmp_path / "several.parquet")
+    check(read_caption_shards(tmp_path / "several.parquet"), [("a", "b"), ("c",)])
+    check(read_caption_shards(tmp_path / "several.parquet", "photo"), [("a", "b"), ("c",)])
+    for captions, message in (([["a"], []], "row 1 has no caption"), (None, "has no column")):
+        table = {**several, "captions": captions or ["a", "b"]}
+        if captions is None:
+            table["words"] = table.pop("captions")
+        pyarrow.parquet.write_table(pyarrow.table(table), tmp_path / "wrong.parquet")
+        with pytest.raises(ValueError, match=message):
+            read_caption_shards(tmp_path / "wrong.parquet")
 
 
 def test_records(tmp_path):
@@ -149,7 +193,7 @@ def test_damaged_and_missing_files_are_named(tmp_path):
     (tmp_path / "r.tfrecord").write_bytes(b"x" * 40)
     with pytest.raises(ValueError, match="no TFRecord file, is compressed, or is cut off"):
         read_caption_shards(tmp_path / "r.tfrecord")
-    with pytest.raises(ValueError, match="all tars, or all TFRecords"):
+    with pytest.raises(ValueError, match="all tars, all Parquet files, or all TFRecords"):
         read_caption_shards([tmp_path / "z.tar", tmp_path / "r.tfrecord"])
     with tf.io.TFRecordWriter(str(tmp_path / "s.tfrecord")) as writer:
         writer.write(b"\xff\xff\xff")

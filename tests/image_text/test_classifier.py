@@ -50,6 +50,11 @@ def test_the_vector_of_a_class_is_the_unit_mean_of_its_unit_sentences(clip):
         np.testing.assert_allclose(vector, mean / np.linalg.norm(mean), rtol=0, atol=1e-6)
 
 
+def test_a_function_may_give_one_sentence(clip):
+    vectors = class_vectors(clip, NAMES, lambda name: f"photo of {name}")
+    np.testing.assert_array_equal(vectors, class_vectors(clip, NAMES, ["photo of {}"]))
+
+
 @pytest.mark.parametrize("towers", ["clip", "siglip"])
 def test_the_logits_of_the_classifier_are_those_of_both_towers(towers, request):
     towers = request.getfixturevalue(towers)
@@ -123,6 +128,12 @@ def test_a_classifier_is_saved_exported_and_trained_as_any_model(clip, tmp_path)
         (["cat", "cat"], {}, "Two classes have the same name"),
         (["cat"], {}, "The softmax of one class is always 1"),
         (NAMES, {"templates": ["a photo"]}, "sentences with {} for the name"),
+        (None, {}, "`class_names` must be texts. Received: None"),
+        (["cat", None], {}, "`class_names` must be texts of Unicode, .* number 1, None"),
+        (["cat", "\udcff"], {}, "`class_names` must be texts of Unicode, .* number 1"),
+        (NAMES, {"templates": ["{}", b"{}"]}, "`templates` must be texts of Unicode, .* number 1"),
+        (NAMES, {"templates": lambda name: None}, "`templates` must be texts. Received: None"),
+        (NAMES, {"templates": lambda name: []}, "Received: int32 of shape"),
         (NAMES, {"activation": "relu"}, "`activation` must be one of"),
     ],
 )

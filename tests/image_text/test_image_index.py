@@ -172,6 +172,10 @@ def test_wrong_folders_and_files_are_refused(towers, photos, tmp_path):
     [
         (lambda index: index.search(""), "must be texts that are not empty. Received: ''"),
         (lambda index: index.search([]), "must be texts that are not empty"),
+        (
+            lambda index: index.search(["cat", None]),
+            "`texts` must be texts of Unicode, .* number 1",
+        ),
         (lambda index: index.search(["cat", " "]), "must be texts that are not empty"),
         (lambda index: index.search("cat", top=0), "`top` must be a positive integer"),
         (lambda index: index.search("cat", duplicates=0), "`duplicates` must be positive"),

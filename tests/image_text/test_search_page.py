@@ -32,7 +32,7 @@ def test_a_page_shows_answers_and_the_image_that_was_searched(index, tmp_path):
     assert shapes == [(20, 30, 3), (320, 160, 3), (20, 30, 3), (20, 30, 3)]
     assert "<b>0.910</b>" in page and "<b>0.123</b>" in page
     assert f"2 images in {tmp_path}. Numbers" in page and "</b> 1&lt;i&gt;.png" in page
-    assert "7 near-duplicates: " + ", ".join(["&lt;x&gt;"] * 5) + ", ..." in page
+    assert "7 near-duplicates: " + ", ".join(["&lt;x&gt;"] * 5) + ", and 2 more" in page
     assert '<section id="a-&quot;red&quot;-&lt;b&gt;"><h2>a &quot;red&quot; &lt;b&gt;</h2>' in page
     assert "<i>" not in page and "<x>" not in page and "<h2>1&lt;i&gt;.png</h2>" in page
 

@@ -1,4 +1,3 @@
-import gzip
 import json
 import os
 import pathlib
@@ -8,8 +7,10 @@ import numpy as np
 import pytest
 
 from keras_vit.errors import CheckpointError
+from keras_vit.image_text import tokenizer as tokenizers
 from keras_vit.image_text.tokenizer import Tokenizer, load_tokenizer, repair
-from keras_vit.image_text.vocabularies import read_vocabulary
+from keras_vit.image_text.vocabularies import find_vocabulary, read_vocabulary
+from tests.image_text import test_vocabularies
 from tests.image_text.towers import MERGES, write_vocabulary
 
 START, END = 512 + len(MERGES), 513 + len(MERGES)
@@ -24,7 +25,7 @@ def body(tokenizer, text):
 def test_the_three_files_of_clip_give_the_same_ids(tmp_path):
     write_vocabulary(tmp_path)
     of_merges = load_tokenizer(tmp_path, 20)
-    content = read_vocabulary(tmp_path)
+    content = read_vocabulary(find_vocabulary(tmp_path))
     (tmp_path / "json").mkdir()
     saved = {**content, "truncation": {"max_length": 2, "strategy": "LongestFirst", "stride": 0,
                                        "direction": "Right"}}  # fmt: skip
@@ -108,6 +109,113 @@ def test_siglip_2_lower_cases_and_pads_with_zeros():
     assert tokenizer(["Cat CAT", ""]).tolist() == [[8, 9, 8, 1, 0, 0], [1, 0, 0, 0, 0, 0]]
 
 
+# Words and spaces that cleaning, normalisation and merges change together with what is near them.
+WORDS = (
+    *(
+        "cat",
+        "Cats",
+        "'re",
+        "o'",
+        "&amp;",
+        "&amp;amp;lt;",
+        "&lt",
+        "\u039f\u03a3",
+        "re\u0301",
+        "\u0301",
+    ),
+    *(
+        "\x85",
+        "\x1c",
+        "sea_waves",
+        "_",
+        "...",
+        "\ufb01sh",
+        "\uff21",
+        "\u65e5\u672c",
+        "\u2581",
+        "</s>",
+    ),
+    *("a\u200db", "\u093e", "\u0d4e", "2026", "\ufeff", "\U0001f600"),
+)
+SPACES = (" ", " ", " ", "\n", "\t", "  ", "", "\u3000", "\xa0")
+OF_A_FILE = pytest.mark.parametrize(
+    ("name", "pooling"),
+    [("bpe_simple_vocab_16e6.txt.gz", "eot"), ("vocab.txt", "last"), ("tokenizer.json", "eot"),
+     ("tokenizer.json", "last"), ("spiece.model", "mean"), ("tokenizer.model", "last")],
+)  # fmt: skip
+
+
+def write_kind(folder, name):
+    """A vocabulary of each kind."""
+    write_vocabulary(folder)
+    (folder / "vocab.txt").write_text("\n".join(test_vocabularies.BERT), encoding="utf-8")
+    (folder / "tokenizer.json").write_text(json.dumps(unigram()))
+    (folder / "spiece.model").write_bytes(test_vocabularies.UNIGRAM_MODEL)
+    (folder / "tokenizer.model").write_bytes(test_vocabularies.BPE_MODEL)
+    return folder / name
+
+
+@pytest.mark.filterwarnings("ignore:.*longer than the")
+@pytest.mark.parametrize("clean", tokenizers.CLEANINGS)
+@OF_A_FILE
+def test_long_texts_are_cut_before_they_are_split_with_the_same_ids(
+    name, pooling, clean, tmp_path, monkeypatch
+):
+    tokenizer = load_tokenizer(write_kind(tmp_path, name), 5, pooling, clean)
+    rng = np.random.default_rng(0)
+    texts = ["".join(rng.choice(WORDS) + rng.choice(SPACES) for _ in range(40)) for _ in range(200)]
+    texts += ["cat " * 2 + "<" * (i % 2) + "&amp;amp;amp; " * 40 for i in range(2)]
+    monkeypatch.setattr(tokenizers, "_LETTERS", 1 << 20)
+    whole = tokenizer(texts)
+    monkeypatch.setattr(tokenizers, "_LETTERS", 1)
+    assert sum(len(tokenizer._beginning(0, text, 1)) < len(text) / 2 for text in texts) > 150
+    np.testing.assert_array_equal(tokenizer(texts), whole)
+    assert (tokenizer.end_id is None) or (whole == tokenizer.end_id).any(axis=1).all()
+
+
+@pytest.mark.filterwarnings("ignore:.*longer than the")
+@OF_A_FILE
+def test_a_text_of_megabytes_costs_what_is_kept_of_it(name, pooling, tmp_path):
+    tokenizer = load_tokenizer(write_kind(tmp_path, name), 16, pooling)
+    text = "a cat " * 800_000
+    np.testing.assert_array_equal(tokenizer(text), tokenizer("a cat " * 200))
+    assert len(tokenizer._beginning(0, text, 16)) < 300
+    with pytest.raises(
+        ValueError, match=r"Text 1, 'catcat.*'\.\.\., cannot be cut at .* 5,000,001"
+    ):
+        tokenizer(["a", "cat" * 1_666_667])
+
+
+def test_a_vocabulary_with_pieces_of_several_words_gets_whole_texts():
+    pieces = [*UNIGRAM, ["\u2581sea\u2581waves", -0.1]]
+    model = {**unigram()["model"], "vocab": pieces}
+    tokenizer = Tokenizer(unigram(model=model), 4, pooling="last")
+    with pytest.warns(UserWarning, match="1 of 1 texts are longer"):
+        assert tokenizer("sea waves " * 99)[0].tolist() == [11, 11, 11, 1]
+
+
+@pytest.mark.parametrize("text", [None, b"a", 5, "a \ud800 cat", "\udc80", ["a"]])
+def test_what_is_no_text_is_refused_with_its_position(text):
+    with pytest.raises(ValueError, match=r"`texts` must be texts of Unicode, .* number 1, "):
+        Tokenizer(unigram(), 8)(["a", text])
+
+
+def test_texts_that_are_no_list_are_refused():
+    with pytest.raises(ValueError, match=r"`texts` must be texts\. Received: None"):
+        Tokenizer(unigram(), 8)(None)
+
+
+def test_a_text_that_the_vocabulary_cannot_express_is_named(tmp_path):
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[CLS]\n[SEP]\nb\n")
+    without = Tokenizer(unigram(model={**unigram()["model"], "unk_id": None}), 8)
+    for tokenizer in (without, load_tokenizer(tmp_path, 8, pooling="last")):
+        tokenizer("" if tokenizer is without else "b")
+        with pytest.raises(
+            ValueError, match=r"Text 1, 'zz', has what .* cannot express \(.*(unk|UNK)"
+        ):
+            tokenizer(["", "zz"])
+
+
 @pytest.mark.parametrize(
     ("text", "repaired"),
     [
@@ -129,12 +237,24 @@ def test_texts_are_repaired_as_by_ftfy(text, repaired):
         (unigram(added_tokens=[], model={"type": "Unigram", "vocab": UNIGRAM[2:], "unk_id": 0}),
          "has no </s>, which"),
         (unigram(added_tokens=[{}]), "The vocabulary is damaged"),
+        (unigram(added_tokens="abc"), "The vocabulary is damaged"),
+        (unigram(added_tokens=[{"content": "</s>", "id": 1 << 31}]), "an id is not from 0 to"),
+        (unigram(added_tokens=[{"content": "</s>", "id": "1"}]), "has no whole number"),
+        (unigram(added_tokens=[{"content": 1, "id": 1}]), "a piece is no text"),
+        ({}, "The vocabulary is damaged"),
+        (unigram(normalizer={"type": "Precompiled", "precompiled_charsmap": ""}), "is damaged"),
         (unigram(pre_tokenizer={"type": "None such"}), "The tokenizer is damaged"),
     ],
 )  # fmt: skip
 def test_other_vocabularies_are_refused(content, message):
     with pytest.raises(CheckpointError, match=message):
         Tokenizer(content, 8, pooling="last")
+
+
+def test_a_vocabulary_that_is_refused_is_named(tmp_path):
+    (tmp_path / "tokenizer.json").write_text(json.dumps(unigram(added_tokens="abc")))
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json: The vocabulary is damaged"):
+        load_tokenizer(tmp_path, 8, pooling="last")
 
 
 def test_a_folder_without_a_vocabulary_is_refused(tmp_path):
@@ -185,9 +305,16 @@ def test_ids_of_clip_are_those_of_the_published_vocabulary():
                 assert body(tokenizer, row[0]) == list(map(int, ids.split())), row[0]
 
 
-def test_a_damaged_file_is_refused(tmp_path):
-    (tmp_path / "bpe_simple_vocab_16e6.txt.gz").write_bytes(gzip.compress(b"x" * 9)[:-9])
-    with pytest.raises(CheckpointError, match=r"is no vocabulary \("):
+@pytest.mark.parametrize("place", [3, 15, 60, None])
+def test_a_damaged_file_is_refused(place, tmp_path):
+    write_vocabulary(tmp_path)
+    path = tmp_path / "bpe_simple_vocab_16e6.txt.gz"
+    content = bytearray(path.read_bytes())
+    path.write_bytes(content[:-9] if place is None else content)
+    if place is not None:
+        content[place : place + 3] = b"\xff\xff\xff"
+        path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"16e6\.txt\.gz is no vocabulary \("):
         load_tokenizer(tmp_path)
 
 

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import types
 
@@ -204,6 +205,39 @@ def test_what_is_not_computed_is_refused(write, file, changes, message, tmp_path
         load_towers(tmp_path)
 
 
+@pytest.mark.parametrize(("stored", "scale"), [(800, 100), (4.7, 100), (2.5, 12.182), (-1, 1)])
+def test_the_scale_of_open_clip_is_at_most_100_as_in_training(stored, scale, tmp_path):
+    write_open_clip(tmp_path)
+    file = tmp_path / "open_clip_model.safetensors"
+    save_file({**load_file(file), "logit_scale": np.array(stored, "float32")}, file)
+    towers = load_towers(tmp_path)
+    assert towers.scale == pytest.approx(scale, rel=1e-4)
+    assert np.isfinite(towers.logits(images_for(towers.image, 1), some_ids()[0])).all()
+
+
+def test_the_scale_of_siglip_has_no_bound_but_that_of_numbers(tmp_path):
+    write_transformers(tmp_path, siglip=True)
+    file = tmp_path / "model.safetensors"
+    save_file({**load_file(file), "logit_scale": np.array([4.7727], "float32")}, file)
+    towers = load_towers(tmp_path)
+    assert towers.scale == pytest.approx(118.24, rel=1e-4)  # as of L/16-384
+    for scale in (800, float("nan")):
+        with pytest.raises(ValueError, match="The logarithm of the scale must be from -80 to 80"):
+            dataclasses.replace(towers, logit_scale=scale)
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [([], r"Received: int32 of shape \(0, 12\)"), (None, "`texts` must be texts. Received: None"),
+     (["a", b"b"], "number 1, b'b'"), ("\ud800", "without halves of surrogate pairs")],
+)  # fmt: skip
+def test_what_is_no_text_is_refused(texts, message, tmp_path):
+    write_open_clip(tmp_path)
+    write_vocabulary(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        load_towers(tmp_path).encode_texts(texts)
+
+
 def test_a_file_without_its_configuration_is_refused(tmp_path):
     write_transformers(tmp_path)
     (tmp_path / "config.json").unlink()
@@ -240,6 +274,13 @@ def test_a_file_without_its_configuration_is_refused(tmp_path):
         (
             lambda arrays: arrays.update({"logit_scale": np.ones(2, "float32")}),
             "logit_scale in .* is one finite number",
+        ),
+        *(
+            (
+                lambda arrays, scale=scale: arrays.update({"logit_scale": np.float64([scale])}),
+                r"model\.safetensors: The logarithm of the scale must be from .* Received: -?\d",
+            )
+            for scale in (800, 100, -100)
         ),
         (
             lambda arrays: arrays.update(

@@ -4,7 +4,7 @@ import pytest
 
 from keras_vit.errors import CheckpointError
 from keras_vit.image_text.tokenizer import load_tokenizer
-from keras_vit.image_text.vocabularies import read_vocabulary
+from keras_vit.image_text.vocabularies import find_vocabulary, read_vocabulary
 
 
 def message(*fields):
@@ -36,10 +36,18 @@ def model(pieces, **trainer):
 SPECIAL = [("<pad>", 0.0, 3), ("</s>", 0.0, 3), ("<unk>", 0.0, 2)]
 
 
+LETTERS = [(letter, -4.0, 1) for letter in "cat</s>"]
+UNIGRAM_MODEL = model([*SPECIAL, ("\u2581cat", -1.0, 1), ("\u2581", -2.0, 1), *LETTERS])
+BPE_MODEL = model(
+    [("<pad>", 0.0, 3), ("<eos>", 0.0, 3), ("<bos>", 0.0, 3), ("<unk>", 0.0, 2), ("ca", -0.0, 1),
+     ("cat", -1.0, 1), ("\u2581cat", -2.0, 1), ("\u2581", -3.0, 1), ("c", -4.0, 1),
+     ("a", -5.0, 1), ("t", -6.0, 1)],
+    kind=2,
+)  # fmt: skip
+
+
 def test_a_unigram_model_of_sentencepiece_is_read(tmp_path):
-    letters = [(letter, -4.0, 1) for letter in "cat</s>"]
-    pieces = [*SPECIAL, ("\u2581cat", -1.0, 1), ("\u2581", -2.0, 1), *letters]
-    (tmp_path / "spiece.model").write_bytes(model(pieces))
+    (tmp_path / "spiece.model").write_bytes(UNIGRAM_MODEL)
     tokenizer = load_tokenizer(tmp_path, 8, pooling="last")
     assert tokenizer("CAT  cat!")[0].tolist() == [3, 3, 1, 1, 1, 1, 1, 1]
     pooled = load_tokenizer(tmp_path, 8)  # no cleaning: a control piece is plain text
@@ -47,15 +55,12 @@ def test_a_unigram_model_of_sentencepiece_is_read(tmp_path):
 
 
 def test_a_bpe_model_of_sentencepiece_is_read(tmp_path):
-    pieces = [("<pad>", 0.0, 3), ("<eos>", 0.0, 3), ("<bos>", 0.0, 3), ("<unk>", 0.0, 2),
-              ("ca", -0.0, 1), ("cat", -1.0, 1), ("\u2581cat", -2.0, 1), ("\u2581", -3.0, 1),
-              ("c", -4.0, 1), ("a", -5.0, 1), ("t", -6.0, 1)]  # fmt: skip
-    (tmp_path / "tokenizer.model").write_bytes(model(pieces, kind=2))
+    (tmp_path / "tokenizer.model").write_bytes(BPE_MODEL)
     tokenizer = load_tokenizer(tmp_path, 6, pooling="last")
     assert tokenizer("cat tac")[0].tolist() == [6, 7, 10, 9, 8, 1]
     tips = load_tokenizer(tmp_path, 6, pooling="mean")  # of TIPS, which has no ends
     assert tips(["CAT tac", ""]).tolist() == [[6, 7, 10, 9, 8, 0], [0] * 6]
-    merges = read_vocabulary(tmp_path)["model"]["merges"]
+    merges = read_vocabulary(find_vocabulary(tmp_path))["model"]["merges"]
     assert merges == [["c", "a"], ["ca", "t"], ["\u2581", "cat"]]
 
 
@@ -86,11 +91,11 @@ def test_a_vocabulary_without_the_ids_of_its_tower_is_refused(tmp_path):
 def test_a_damaged_model_is_refused(content, tmp_path):
     (tmp_path / "spiece.model").write_bytes(content)
     with pytest.raises(CheckpointError, match=r"is no vocabulary \("):
-        read_vocabulary(tmp_path)
+        read_vocabulary(find_vocabulary(tmp_path))
 
 
 @pytest.mark.parametrize("text", ["{", "{}", '{"model": {"vocab": 1}}', "[]"])
 def test_a_damaged_table_is_refused(text, tmp_path):
     (tmp_path / "tokenizer.json").write_text(text)
-    with pytest.raises(CheckpointError, match="is no vocabulary"):
-        read_vocabulary(tmp_path)
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json is no[ t]"):
+        read_vocabulary(find_vocabulary(tmp_path))
