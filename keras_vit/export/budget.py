@@ -21,7 +21,7 @@ from keras_vit.config import Preprocessing
 from keras_vit.data.batches import eval_batches
 from keras_vit.data.decode import decode
 from keras_vit.data.input_transform import InputTransform
-from keras_vit.errors import ExportMismatchError, printable
+from keras_vit.errors import ExportMismatchError
 from keras_vit.export.formats import FORMATS
 from keras_vit.export.inference import Inference, prepare
 from keras_vit.export.litert import layers_of_part_blocks, litert_errors
@@ -32,7 +32,7 @@ from keras_vit.export.search import Candidate, Search, describe_search
 from keras_vit.export.serving import library_versions
 from keras_vit.files import write_atomically
 from keras_vit.intervals import drop_interval, wilson_interval
-from keras_vit.progress import Progress
+from keras_vit.progress import Progress, align_columns
 
 if TYPE_CHECKING:
     from keras_vit.data.image_set import ImageSet
@@ -94,8 +94,7 @@ class BudgetReport:
                 f"{worst['after']:.1%} after",
             ),
         ]
-        width = max(len(name) for name, _ in rows)
-        return "\n".join(f"{name:{width}}  {printable(value)}" for name, value in rows)
+        return align_columns(rows)
 
 
 def _with_interval(share: float, interval: Sequence[float]) -> str:

@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import os
+import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from keras_vit.reading import open_regular
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,3 +153,36 @@ def list_runs() -> list[tuple[str, str, str]]:
         for name, runtime in format.runtimes.items()
         if precision in runtime.precisions
     ]
+
+
+def newest_version(path: str | os.PathLike[str]) -> pathlib.Path:
+    """Returns the newest version in a directory of SavedModel versions; other paths as they are."""
+    path = pathlib.Path(path).expanduser()
+    if (path / "saved_model.pb").is_file() or not path.is_dir():
+        return path
+    versions = [int(file.parent.name) for file in path.glob("[0-9]*/saved_model.pb")]
+    return path / str(max(versions)) if versions else path
+
+
+def find_format(path: str | os.PathLike[str]) -> str:
+    """Detects the format of an exported file, a key of `FORMATS`.
+
+    Raises:
+        FileNotFoundError: If `path` does not exist.
+        ValueError: If it has another format.
+    """
+    path = pathlib.Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"{str(path)!r} does not exist.")
+    if (path / "saved_model.pb").is_file():
+        return "saved_model"
+    if path.is_file():
+        with open_regular(path) as file:
+            head = file.read(8)
+        for name, format in FORMATS.items():
+            if format.is_file(head, path.suffix):
+                return name
+    raise ValueError(
+        f"An exported file must be one of {', '.join(FORMATS)}; saved_model is a "
+        f"directory with saved_model.pb. Received: {str(path)!r}."
+    )

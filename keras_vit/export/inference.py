@@ -7,7 +7,7 @@ import dataclasses
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -15,6 +15,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_vit.checks import in_order
 from keras_vit.config import Preprocessing
 from keras_vit.data.any_aspect import fit_patches
 from keras_vit.data.transforms import normalize
@@ -273,7 +274,7 @@ def prepare(
         raise ValueError(
             f"{model.name!r} ends in {inner}, not in a layer with activation={inner!r}, so its "
             "outputs are probabilities and would be exported as logits. Export the model without "
-            'it, or pass activation="linear": then `logits` are the outputs as they are.'
+            'it, or pass activation="linear": then the outputs stay as they are.'
         )
     if not classifies or activation == _NO_ACTIVATION:
         head = "linear"  # these outputs stay as they are
@@ -282,7 +283,10 @@ def prepare(
         name = _own_name(model)
         keys = [name]
     if activation is None:
-        scores = "softmax" if classifies or "logits" in keys else _NO_ACTIVATION
+        logits = model.output["logits"] if "logits" in keys and is_dict else model.outputs[0]
+        ends = final_activation(keras.Model(model.inputs, logits))
+        is_scores = classifies or ("logits" in keys and ends == _NO_ACTIVATION)
+        scores = "softmax" if is_scores else _NO_ACTIVATION
         activation = head if head in _ACTIVATIONS else scores
     if merge:
         model = _clone(model, POLICIES[precision], linear_head=head != "linear")
@@ -329,19 +333,12 @@ def check_outputs(inference: Inference, outputs: Sequence[str] | None) -> tuple[
     return tuple(outputs)
 
 
-def check_precision(precision: str, precisions: Iterable[str]) -> None:
-    """Raises a `ValueError` if a format lacks a precision."""
-    if precision not in precisions:
-        raise ValueError(
-            f"`precision` must be one of {', '.join(map(repr, precisions))}. "
-            f"Received: {precision!r}."
-        )
-
-
 def check_labels(
     labels: Sequence[str] | None, classes: int | None, model: keras.Model | None = None
 ) -> list[str]:
     """Checks class labels. The default is the class names of the model, or else the indices.
+
+    Of a dict, `{"dog": 0, "cat": 1}` or `{0: "dog", 1: "cat"}`, the numbers give the order.
 
     Outputs without classes, such as maps, may have labels too, one for each channel.
 
@@ -351,6 +348,7 @@ def check_labels(
         ValueError: If the number of labels is not the number of classes, or a label is not one
             line of UTF-8 without NUL: `labels.txt` has one line for each.
     """
+    labels = in_order(labels)
     if labels is None:
         labels = getattr(model, "class_names", None)
     if labels is None:

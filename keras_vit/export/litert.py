@@ -13,11 +13,13 @@ import tempfile
 import types
 import zipfile
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_vit.checks import check_choice
 from keras_vit.config import Preprocessing
 from keras_vit.export.formats import FORMATS
 from keras_vit.export.inference import (
@@ -25,7 +27,6 @@ from keras_vit.export.inference import (
     check_address_space,
     check_labels,
     check_outputs,
-    check_precision,
     prepare,
 )
 from keras_vit.export.litert_int8 import LayerError, quantize
@@ -51,7 +52,7 @@ def export_litert(
     path: str | os.PathLike[str],
     precision: str = "float32",
     labels: Sequence[str] | None = None,
-    batch_size: int | None = 1,
+    batch_size: int | None = None,
     outputs: Sequence[str] | None = None,
     calibration: Images | None = None,
     float_layers: Sequence[str] = (),
@@ -78,8 +79,9 @@ def export_litert(
             (weights of dense layers in 4 bits, with a scale for each 32 of them, those of
             convolutions in 8 bits; it needs `ai-edge-quantizer`).
         labels: Class names in order; `None` takes those of the model, or class indices.
-        batch_size: Images per call; `None` allows any number, which needs operators that compute
-            shapes. `"int8"` needs 1.
+        batch_size: Images per call; `None` allows any number, `"int8"` takes 1. A file of a given
+            number refuses others, and its model card states it. Delegates of graphics processors
+            and other accelerators may need a given number.
         outputs: As for `export_onnx`.
         calibration: Images for `"int8"`, each of shape `(h, w, C)` and any size, in [0, 255]. A
             hundred images of the task are enough. The model's preprocessing is applied.
@@ -108,7 +110,7 @@ def export_litert(
 
     >>> print(keras_vit.export_litert(model, "model.tflite"))
     """
-    check_precision(precision, FORMATS["litert"].tolerances)
+    check_choice("precision", precision, tuple(FORMATS["litert"].tolerances))
     inference = prepare(model, preprocessing=preprocessing, activation=activation, any_aspect=True)
     if inference.takes_patches and precision.startswith("int"):
         raise ValueError(
@@ -122,8 +124,10 @@ def export_litert(
         _check_int4(inference.source)
     samples = calibration_pixels(inference, precision, calibration, float_layers)
     pixels, of_task = images_of_check(images, inference, samples)
-    if samples is not None and batch_size != 1:
-        raise ValueError(f'precision="int8" needs batch_size=1. Received: {batch_size}.')
+    if samples is not None:
+        if batch_size not in (None, 1):
+            raise ValueError(f'precision="int8" needs batch_size=1. Received: {batch_size}.')
+        batch_size = 1
     progress = Progress("export to LiteRT", 2, "steps", verbose)
     with write_atomically(path) as unfinished, progress:
         progress.step(f"converting to {precision}")
@@ -132,7 +136,7 @@ def export_litert(
             classes = [name for name in outputs if _has_classes(inference, name)]
             data = add_metadata(data, inference.source.name, inference.input_shape[-1], classes)
         unfinished.write_bytes(data)
-        _pack(unfinished, inference, precision, labels)
+        _pack(unfinished, model_card(inference, "litert", precision, labels, batch_size), labels)
         _check_operators(unfinished)
         progress.step("checking against the model")
         kind = unfinished, "litert", precision, load_litert(unfinished)
@@ -209,13 +213,15 @@ def _convert(
 
 
 def _fix_shape(x: tf.Tensor) -> tf.Tensor:
-    """Makes a file refuse inputs that are resized to another shape, except to another batch size.
+    """Makes a file refuse inputs that are resized to another shape.
 
-    LiteRT's reshapes count elements only, so two images of half the height pass for one. Split into
-    one part of a given size, an axis must have that size; converters drop all other checks.
+    LiteRT's reshapes count elements only, so two images of half the height pass for one, and five
+    images give the row of one. Split into one part of a given size, an axis must have that size;
+    converters drop all other checks.
     """
-    for axis, size in enumerate(x.shape[1:], 1):
-        (x,) = tf.raw_ops.SplitV(value=x, size_splits=[size], axis=axis, num_split=1)
+    for axis, size in enumerate(x.shape):
+        if size is not None:
+            (x,) = tf.raw_ops.SplitV(value=x, size_splits=[size], axis=axis, num_split=1)
     return x
 
 
@@ -286,9 +292,8 @@ def _has_classes(inference: Inference, name: str) -> bool:
     return inference.names.get(name, name) in ("logits", "probabilities")
 
 
-def _pack(path: pathlib.Path, inference: Inference, precision: str, labels: list[str]) -> None:
+def _pack(path: pathlib.Path, card: dict[str, Any], labels: list[str]) -> None:
     """Appends labels and model card as a zip archive, where LiteRT's tools expect them."""
-    card = model_card(inference, "litert", precision, labels)
     with zipfile.ZipFile(path, "a") as archive:
         archive.writestr(LABELS, "".join(f"{label}\n" for label in labels))
         archive.writestr("model_card.json", json.dumps(card, indent=1))

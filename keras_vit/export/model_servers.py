@@ -12,7 +12,6 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from keras_vit.checks import check_choice, check_positive
 from keras_vit.export.formats import FORMATS, SERVERS
@@ -21,7 +20,7 @@ from keras_vit.export.runners import Runner
 from keras_vit.export.search import Candidate, time_in_turns
 from keras_vit.export.serving import check_batch_sizes, encode_png, golden_image
 from keras_vit.export.verify import ExportReport
-from keras_vit.files import local_or_remote, publish_version, write_atomically
+from keras_vit.files import local_or_remote, publish_version, write_atomically, write_text
 from keras_vit.reading import read_json
 from keras_vit.runtime.processors import count_cores
 
@@ -127,33 +126,23 @@ def export_for_server(
             (unfinished / "0").rename(file)
         else:
             report = FORMATS[format].export(model, file, **options)
-        runner = FORMATS[format].load(file) if encoded is None else _load_decoding(file)
+        signature = () if encoded is None else (_SIGNATURE,)
+        runner = FORMATS[format].load(file, *signature)
         example = image if encoded is None else np.array(encoded, object)
         speeds = {size: _speed(runner, np.stack([example] * size)) for size in sizes}
         if server == "triton":
             outputs = runner(example[None])
             wait = _preferred_size(speeds), batch_timeout_micros
             config = _triton_config(base.name, format, example, outputs, labels, sizes, *wait)
-            _write_text(base / "config.pbtxt", config)
+            write_text(base / "config.pbtxt", config)
             if labels:
-                _write_text(base / "labels.txt", "".join(f"{label}\n" for label in labels))
+                write_text(base / "labels.txt", "".join(f"{label}\n" for label in labels))
             _write_warmup(base / "warmup", encoded)
-        _write_text(base / "README.md", _readme(base.name, server, format, report, speeds))
+        write_text(base / "README.md", _readme(base.name, server, format, report, speeds))
         version = publish_version(unfinished, base)
     if server == "ovms":
-        _write_text(base.parent / "config.json", _ovms_config(listed, base.name))
+        write_text(base.parent / "config.json", _ovms_config(listed, base.name))
     return dataclasses.replace(report, path=version)
-
-
-def _load_decoding(path: pathlib.Path) -> Runner:
-    """Loads the signature of a SavedModel that decodes images."""
-    loaded = tf.saved_model.load(os.fspath(path))
-
-    def run(images: np.ndarray) -> dict[str, np.ndarray]:
-        outputs = loaded.signatures[_SIGNATURE](tf.constant(images))
-        return {name: value.numpy() for name, value in outputs.items()}
-
-    return run
 
 
 def _speed(runner: Runner, images: np.ndarray) -> float:
@@ -292,8 +281,3 @@ def _readme(
         "",
     ]
     return "\n".join(lines)
-
-
-def _write_text(path: pathlib.Path, text: str) -> None:
-    with write_atomically(path, replace=True) as unfinished:
-        unfinished.write_text(text, encoding="utf-8", newline="\n")

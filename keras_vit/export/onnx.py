@@ -10,9 +10,10 @@ from collections.abc import Sequence
 
 import keras
 
+from keras_vit.checks import check_choice
 from keras_vit.config import Preprocessing
 from keras_vit.export.formats import FORMATS
-from keras_vit.export.inference import check_labels, check_outputs, check_precision, prepare
+from keras_vit.export.inference import check_labels, check_outputs, prepare
 from keras_vit.export.onnx_convert import convert
 from keras_vit.export.onnx_graph import OPSETS, Graph, save
 from keras_vit.export.onnx_precision import to_float16, to_int8
@@ -83,11 +84,8 @@ def export_onnx(
 
     >>> print(keras_vit.export_onnx(model, "model.onnx"))
     """
-    check_precision(precision, FORMATS["onnx"].tolerances)
-    if opset not in OPSETS:
-        raise ValueError(
-            f"`opset` must be one of {', '.join(map(str, OPSETS))}. Received: {opset}."
-        )
+    check_choice("precision", precision, tuple(FORMATS["onnx"].tolerances))
+    check_choice("opset", opset, OPSETS)
     import_onnx()
     inference = prepare(model, preprocessing=preprocessing, activation=activation, any_aspect=True)
     outputs = check_outputs(inference, outputs)

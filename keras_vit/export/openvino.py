@@ -17,13 +17,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_vit.checks import check_choice
 from keras_vit.config import Preprocessing
 from keras_vit.export.formats import FORMATS
 from keras_vit.export.inference import (
     Inference,
     check_labels,
     check_outputs,
-    check_precision,
     prepare,
 )
 from keras_vit.export.lossy_layers import is_part
@@ -106,7 +106,7 @@ def export_openvino(
 
     >>> print(keras_vit.export.export_openvino(model, "model.xml"))
     """
-    check_precision(precision, FORMATS["openvino"].tolerances)
+    check_choice("precision", precision, tuple(FORMATS["openvino"].tolerances))
     if not os.fspath(path).endswith(".xml"):
         raise ValueError(
             "The path of an OpenVINO file must end in .xml; its weights get the same name with "

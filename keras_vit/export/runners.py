@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import os
 import pathlib
 import types
+import zipfile
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 
-from keras_vit.export.formats import FORMATS
+from keras_vit.export.formats import find_format
 from keras_vit.installation import needing
-from keras_vit.reading import open_regular
+from keras_vit.reading import MAX_BYTES, read_text
 from keras_vit.runtime.private_names import litert_operators
 from keras_vit.runtime.processors import count_cores
 
 if TYPE_CHECKING:  # an optional package
     from ai_edge_litert.interpreter import Interpreter
 
-# A runner takes pixels (B, H, W, C) in [0, 255], or inputs by name, and returns named arrays.
+# A runner takes pixels (B, H, W, C) in [0, 255], or inputs by name, and returns named arrays. Its
+# attribute `card` is the JSON of the model card in the file, see `serving.model_card`, or None.
 Runner = Callable[[Any], dict[str, np.ndarray]]
 
 
 def load_saved_model(path: str | os.PathLike[str], name: str = "pixels") -> Runner:
-    """Loads a signature of a SavedModel that takes pixels of the model's size.
+    """Loads a signature of a SavedModel with one input, such as pixels of the model's size.
 
     Args:
         path: The version.
@@ -38,10 +41,12 @@ def load_saved_model(path: str | os.PathLike[str], name: str = "pixels") -> Runn
     signature = loaded.signatures[name if name in loaded.signatures else "float_images"]
 
     def run(pixels: np.ndarray) -> dict[str, np.ndarray]:
-        outputs = signature(tf.constant(pixels, tf.float32))
+        outputs = signature(tf.constant(pixels, signature.inputs[0].dtype))
         return {name: value.numpy() for name, value in outputs.items()}
 
     run.loaded = loaded  # type: ignore[attr-defined]  # keeps the variables alive
+    card = pathlib.Path(path, "assets.extra", "model_card.json")
+    run.card = read_text(card) if card.is_file() else None  # type: ignore[attr-defined]
     return run
 
 
@@ -70,6 +75,10 @@ def load_litert(path: str | os.PathLike[str]) -> Runner:
         outputs = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         return {name: values[:count] for name, values in outputs.items()}
 
+    run.card = None  # type: ignore[attr-defined]
+    with contextlib.suppress(zipfile.BadZipFile, KeyError), zipfile.ZipFile(path) as archive:
+        card = archive.open("model_card.json").read(MAX_BYTES)
+        run.card = card.decode()  # type: ignore[attr-defined]
     return run
 
 
@@ -167,6 +176,8 @@ def load_onnx(path: str | os.PathLike[str]) -> Runner:
     def run(inputs: Any) -> dict[str, np.ndarray]:
         return dict(zip(names, session.run(names, _by_name(inputs)), strict=True))
 
+    metadata = session.get_modelmeta().custom_metadata_map
+    run.card = metadata.get("model_card")  # type: ignore[attr-defined]
     return run
 
 
@@ -203,6 +214,9 @@ def load_openvino(path: str | os.PathLike[str], precision: str = "float32") -> R
         results = request.infer(_by_name(pixels))
         return {name: np.array(results[index]) for index, name in enumerate(names)}
 
+    has_card = read.has_rt_info("model_card")
+    card = read.get_rt_info("model_card").value if has_card else None
+    run.card = card  # type: ignore[attr-defined]
     return run
 
 
@@ -231,36 +245,3 @@ def import_onnx() -> types.ModuleType:
         import onnxruntime  # noqa: F401 - only whether it is there
         import tf2onnx  # noqa: F401 - only whether it is there
     return onnx
-
-
-def newest_version(path: str | os.PathLike[str]) -> pathlib.Path:
-    """Returns the newest version in a directory of SavedModel versions; other paths as they are."""
-    path = pathlib.Path(path).expanduser()
-    if (path / "saved_model.pb").is_file() or not path.is_dir():
-        return path
-    versions = [int(file.parent.name) for file in path.glob("[0-9]*/saved_model.pb")]
-    return path / str(max(versions)) if versions else path
-
-
-def find_format(path: str | os.PathLike[str]) -> str:
-    """Detects the format of an exported file, a key of `FORMATS`.
-
-    Raises:
-        FileNotFoundError: If `path` does not exist.
-        ValueError: If it has another format.
-    """
-    path = pathlib.Path(path)
-    if not path.exists():
-        raise FileNotFoundError(f"{str(path)!r} does not exist.")
-    if (path / "saved_model.pb").is_file():
-        return "saved_model"
-    if path.is_file():
-        with open_regular(path) as file:
-            head = file.read(8)
-        for name, format in FORMATS.items():
-            if format.is_file(head, path.suffix):
-                return name
-    raise ValueError(
-        f"An exported file must be one of {', '.join(FORMATS)}; saved_model is a "
-        f"directory with saved_model.pb. Received: {str(path)!r}."
-    )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
-from keras_vit.checks import check_positive
+from keras_vit.checks import check_choice, check_positive
 from keras_vit.config import Preprocessing
 from keras_vit.data.decode import DECODED_CHANNELS, MAX_PIXELS, decode
 from keras_vit.data.transforms import eval_transform
@@ -20,7 +20,6 @@ from keras_vit.export.inference import (
     POLICIES,
     Inference,
     check_labels,
-    check_precision,
     prepare,
 )
 from keras_vit.export.runners import load_saved_model
@@ -133,7 +132,7 @@ def export_saved_model(
     >>> report.path
     PosixPath('serving/pets/1')
     """
-    check_precision(precision, POLICIES)
+    check_choice("precision", precision, tuple(POLICIES))
     check_positive("top_k", top_k)
     check_positive("max_pixels", max_pixels)
     for size in warmup_batch_sizes:

@@ -18,7 +18,7 @@ from keras_vit.export.formats import FORMATS
 from keras_vit.export.runners import Runner, load_openvino, load_saved_model
 from keras_vit.export.saved_model import PLAIN_PIXELS
 from keras_vit.export.verify import ExportReport
-from keras_vit.progress import Progress
+from keras_vit.progress import Progress, align_columns
 from keras_vit.runtime.processors import memory_bytes
 from keras_vit.runtime.xla_checks import ChangesMeaningError, accept_all, check_graph
 
@@ -259,10 +259,4 @@ def time_in_turns(
 
 def table(candidates: Sequence[Candidate]) -> str:
     """Describes candidates in a table."""
-    rows = [_HEADINGS, *(candidate.row() for candidate in candidates)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        for row in rows
-    ]
-    return "\n".join(line.rstrip() for line in lines)
+    return align_columns([_HEADINGS, *(candidate.row() for candidate in candidates)])

@@ -18,7 +18,7 @@ from keras_vit.data.decode import DECODED_CHANNELS
 from keras_vit.export.formats import FORMATS
 from keras_vit.export.inference import Inference
 from keras_vit.export.verify import synthetic_images
-from keras_vit.files import local_or_remote, write_atomically
+from keras_vit.files import local_or_remote, write_text
 
 EXTRA = "assets.extra"
 _MAX_GOLDEN = 10**6  # values of an output, which take 20 bytes each in the card
@@ -61,7 +61,11 @@ def write_version_files(
 
 
 def model_card(
-    inference: Inference, format: str, precision: str, labels: Sequence[str]
+    inference: Inference,
+    format: str,
+    precision: str,
+    labels: Sequence[str],
+    batch_size: int | None = None,
 ) -> dict[str, Any]:
     """Model card of an export: preprocessing, labels, versions and a golden input with outputs.
 
@@ -70,6 +74,7 @@ def model_card(
         format: Format of the file, a key of `FORMATS`.
         precision: Precision of the file.
         labels: Class names in order.
+        batch_size: Images per call that the file takes; `None` is any number.
 
     Returns:
         Plain values for JSON. `golden` holds a fixed image, as `png` in base64 if an image file can
@@ -86,17 +91,14 @@ def model_card(
         golden["pixels"] = base64.b64encode(image.astype("uint8").tobytes()).decode()
     else:
         golden["png"] = base64.b64encode(encoded).decode()
-    preprocessing = dataclasses.asdict(inference.preprocessing)
     own_name = {"output": next(iter(inference.names))} if inference.names else {}
     return {
         "name": inference.model.name,
         "precision": precision,
         "tolerance": FORMATS[format].tolerances[precision],
         "input_shape": list(inference.input_shape),
-        "preprocessing": {
-            key: list(value) if isinstance(value, tuple) else value
-            for key, value in preprocessing.items()
-        },
+        "batch_size": batch_size,
+        "preprocessing": dataclasses.asdict(inference.preprocessing),
         "activation": inference.activation,
         "labels": list(labels),
         **own_name,
@@ -150,8 +152,7 @@ def write_server_config(
     lines.extend(f"allowed_batch_sizes: {size}" for size in sizes)
     texts = {"batching.config": lines, "models.config": ["model_config_list {", *models, "}"]}
     for name, rows in texts.items():
-        with write_atomically(pathlib.Path(directory) / name, replace=True) as unfinished:
-            unfinished.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
+        write_text(pathlib.Path(directory) / name, "".join(f"{row}\n" for row in rows))
 
 
 def check_batch_sizes(argument: str, batch_sizes: Sequence[int]) -> list[int]:

@@ -19,10 +19,10 @@ import tensorflow as tf
 from keras_vit.config import Preprocessing
 from keras_vit.data.transforms import eval_transform
 from keras_vit.errors import ExportMismatchError
-from keras_vit.export.formats import FORMATS
+from keras_vit.export.formats import FORMATS, find_format, newest_version
 from keras_vit.export.inference import Inference, prepare
 from keras_vit.export.lossy_layers import name_lossy_layers
-from keras_vit.export.runners import Runner, find_format, newest_version
+from keras_vit.export.runners import Runner
 from keras_vit.models.quantized import quantized_layers
 from keras_vit.progress import Progress
 

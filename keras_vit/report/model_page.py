@@ -27,8 +27,8 @@ from keras_vit.analysis.outliers import outlier_patches
 from keras_vit.analysis.patch_features import principal_axes, project_patches, token_norms
 from keras_vit.analysis.relevance import class_relevance
 from keras_vit.evaluate.compute import training_memory
-from keras_vit.evaluate.counting import StageCount, count_stages
-from keras_vit.files import write_atomically
+from keras_vit.evaluate.counting import StageCount, count_stages, describe_macs
+from keras_vit.files import write_text
 from keras_vit.models.graph import is_headless
 from keras_vit.models.heads import class_probabilities
 from keras_vit.progress import Progress
@@ -96,10 +96,7 @@ def write_report(
         for section in _sections(model, images, class_names, task):
             sections.append(section)
             progress.update(len(sections))
-    page = render_page(model.name, sections)
-    with write_atomically(path, replace=True) as unfinished:
-        # Linux allows file names that are no UTF-8.
-        unfinished.write_text(page, encoding="utf-8", errors="backslashreplace")
+    write_text(path, render_page(model.name, sections), errors="backslashreplace")
     return path
 
 
@@ -200,7 +197,8 @@ def _costs(model: keras.Model, stages: list[StageCount]) -> str:
     ]
     policies = ("float32", "and rematerialised", "mixed precision", "and rematerialised")
     return (
-        "<p>For one image, counted from the configuration. What is kept for training are numbers "
+        f"<p>Counted from the configuration: {describe_macs(stages)}. Blocks are listed with all "
+        "tokens. What is kept for training are numbers "
         f"between the forward and the backward pass.</p>{render_table(head, rows, ' nnnb')}"
         "<p style='margin-top:1.4rem'>Estimated memory of a training step with Adam, by "
         f"images on the device.</p>{render_table(('images', *policies), memory, 'nnnnn')}"

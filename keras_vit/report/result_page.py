@@ -16,11 +16,11 @@ from keras_vit.analysis.attention import attention_rollout
 from keras_vit.analysis.image_batches import displayed
 from keras_vit.analysis.outliers import outlier_patches
 from keras_vit.analysis.plots import relative_map
-from keras_vit.errors import needing_tensorflow
+from keras_vit.errors import listed, needing_tensorflow
 from keras_vit.evaluate.class_predictions import Predictions
-from keras_vit.evaluate.counting import count_macs, count_parameters
+from keras_vit.evaluate.counting import count_parameters, count_stages, describe_macs
 from keras_vit.evaluate.targets import LabelPredictions, ValuePredictions
-from keras_vit.files import write_atomically
+from keras_vit.files import write_text
 from keras_vit.intervals import wilson_interval
 from keras_vit.report.charts import draw_calibration, draw_confusion, draw_curves, draw_interval
 from keras_vit.report.page import (
@@ -89,10 +89,7 @@ def write_result_page(
     """
     curves: Mapping[str, Sequence[float]] = getattr(history, "history", history) or {}
     sections = list(_sections(model, predictions, curves, best_epoch, cost or {}, settings or {}))
-    with write_atomically(path, replace=True) as unfinished:
-        page = render_page(title, sections, subtitle)
-        # Linux allows file names that are no UTF-8.
-        unfinished.write_text(page, encoding="utf-8", errors="backslashreplace")
+    write_text(path, render_page(title, sections, subtitle), errors="backslashreplace")
     return pathlib.Path(path)
 
 
@@ -288,8 +285,7 @@ def _model_cost(model: keras.Model) -> Iterator[tuple[str, str]]:
     yield "model", model.name
     try:
         yield "parameters", f"{human(count_parameters(model))} ({count_parameters(model):,})"
-        macs = count_macs(model)
-        yield "FLOPs for an image", f"{human(2 * macs)} ({human(macs)} multiply-accumulates)"
+        yield "cost", f"{describe_macs(count_stages(model))}; FLOPs are twice as many"
     except ValueError:  # a layer that cannot be counted
         yield "parameters", f"{model.count_params():,}"
 
@@ -307,8 +303,7 @@ def _settings(settings: Mapping[str, Any]) -> str:
 def _values(values: Mapping[str, Any]) -> str:
     def text(value: Any) -> str:
         if isinstance(value, list | tuple) and any(isinstance(each, str) for each in value):
-            rest = [f"and {len(value) - _MOST_LINES} more"] * (len(value) > _MOST_LINES)
-            return "<br>".join(html.escape(str(each)) for each in [*value[:_MOST_LINES], *rest])
+            return html.escape(listed(value, _MOST_LINES, "\n")).replace("\n", "<br>")
         return html.escape(value if isinstance(value, str) else json.dumps(value, default=str))
 
     return render_table((), [(html.escape(name), text(value)) for name, value in values.items()])

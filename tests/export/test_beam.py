@@ -1,6 +1,6 @@
 """export/beam/archive.py on Beam's DirectRunner with two worker processes.
 
-Needs apache-beam, in this environment or in that of the Python that `BEAM_PYTHON` names.
+Needs apache-beam, which `scripts/test --slow` installs; `BEAM_PYTHON` names another Python.
 """
 
 import collections
@@ -40,7 +40,7 @@ def has_beam():
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not has_beam(), reason="apache-beam is not installed: set BEAM_PYTHON"),
+    pytest.mark.skipif(not has_beam(), reason="apache-beam is not installed"),
 ]
 
 

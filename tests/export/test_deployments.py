@@ -124,9 +124,8 @@ def test_the_table_of_all_formats(files, photographs, tmp_path):
     folder = tmp_path / "table"
     script("compare").main([files[0], "--images", str(photographs), "--to", str(folder)])
     rows = json.loads((folder / "table.json").read_text())
-    count = 9 if importlib.util.find_spec("openvino") is None else 13
-    assert len(rows) == count and {row["images"] for row in rows} == {6}
-    assert (folder / "table.md").read_text().count("\n| ") == count + 1
+    assert len(rows) == 13 and {row["images"] for row in rows} == {6}
+    assert (folder / "table.md").read_text().count("\n| ") == 14
     assert (folder / "compare.png").read_bytes()[:4] == b"\x89PNG"
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import keras_vit
 from keras_vit.config import Preprocessing
-from keras_vit.export.inference import POLICIES, check_model, prepare
+from keras_vit.export.inference import POLICIES, check_labels, check_model, prepare
 from keras_vit.export.litert import _check_operators, export_litert
 from keras_vit.export.onnx import export_onnx
 from keras_vit.export.runners import load_litert
@@ -140,6 +140,20 @@ def test_a_directory_that_cannot_be_written_to(export, model, tmp_path):
     (tmp_path / "file").write_text("not a directory")
     with pytest.raises(OSError, match=r"Cannot write to the directory of .*file"):
         export(model, tmp_path / "file" / "exported")
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [{0: "dog", 1: "cat"}, {"cat": 1, "dog": 0}, {np.int64(0): "dog", np.int64(1): "cat"}],
+)
+def test_labels_with_numbers_are_in_the_order_of_the_numbers(numbers):
+    assert check_labels(numbers, 2) == ["dog", "cat"]
+    model = build_vit(tiny_config(classes=2))
+    model.class_names = numbers
+    assert model.class_names == ("dog", "cat")
+    for wrong in ({"cat": 1, "dog": 2}, {"cat": 0, "dog": 0}, {"cat": "a", "dog": "b"}):
+        with pytest.raises(ValueError, match=r"must be 0 to 1, one for each.* Received: {'cat'"):
+            check_labels(wrong, 2)
 
 
 @pytest.mark.parametrize("export", EXPORTS)

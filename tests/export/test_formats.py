@@ -6,8 +6,7 @@ import dataclasses
 
 import pytest
 
-from keras_vit.export.formats import FORMATS, PRECISIONS, RUNTIMES
-from keras_vit.export.runners import find_format
+from keras_vit.export.formats import FORMATS, PRECISIONS, RUNTIMES, find_format
 from keras_vit.train.runs import find_exporter
 
 

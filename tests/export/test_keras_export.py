@@ -57,8 +57,6 @@ CASES = [(family, format) for family in FAMILIES for format in FORMATS]
     ("family", "format"), quick(CASES, *(("vit", format) for format in FORMATS))
 )
 def test_files_of_keras_give_the_models_outputs(family, format, tmp_path):
-    if format == "openvino":
-        pytest.importorskip("openvino")
     pytest.importorskip(f"keras.src.export.{format.removeprefix('tf_')}")  # newer formats
     model = tiny_vit(**FAMILIES[family], depth=1)
     images = np.asarray(images_for(model, 3), "float32")

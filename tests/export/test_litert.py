@@ -11,6 +11,8 @@ import zipfile
 
 import numpy as np
 import pytest
+import tensorflow as tf
+from ai_edge_litert.interpreter import Interpreter
 
 from keras_vit.export import litert_int8
 from keras_vit.export.litert import export_litert, litert_errors
@@ -53,6 +55,7 @@ def reports(wide, photographs, tmp_path_factory):
             folder / f"{precision}.tflite",
             precision,
             calibration=photographs if precision == "int8" else None,
+            batch_size=1,
         )
         for precision in ("float32", "float16", "dynamic", "int8")
     }
@@ -121,9 +124,9 @@ def test_exact_gelu_is_one_operator_and_shapes_are_static(reports):
 def test_xnnpack_takes_all_operators_but_those_that_are_named(reports):
     for precision in ("float32", "dynamic", "int8"):
         kernels = litert_kernels(reports[precision].path)
-        assert kernels.builtin == {"STRIDED_SLICE": 1, "SPLIT_V": 3} and kernels.parts == 2
+        assert kernels.builtin == {"STRIDED_SLICE": 1, "SPLIT_V": 4} and kernels.parts == 2
         assert kernels.xnnpack + kernels.builtin == count_litert_operators(reports[precision].path)
-    assert "built-in kernels 3 SPLIT_V, 1 STRIDED_SLICE" in str(
+    assert "built-in kernels 4 SPLIT_V, 1 STRIDED_SLICE" in str(
         litert_kernels(reports["float32"].path)
     )
     assert kernels.xnnpack["FULLY_CONNECTED"] >= 5
@@ -204,7 +207,7 @@ def test_int8_needs_calibration_images(model, tmp_path):
 def test_int8_needs_a_batch_size_of_one(model, photographs, tmp_path):
     with pytest.raises(ValueError, match='"int8" needs batch_size=1'):
         export_litert(
-            model, tmp_path / "tiny.tflite", "int8", calibration=photographs, batch_size=None
+            model, tmp_path / "tiny.tflite", "int8", calibration=photographs, batch_size=2
         )
 
 
@@ -212,7 +215,7 @@ def test_int8_needs_a_batch_size_of_one(model, photographs, tmp_path):
 def exported(model, tmp_path_factory):
     """Report of a float32 file with labels."""
     path = tmp_path_factory.mktemp("litert") / "tiny.tflite"
-    return export_litert(model, path, labels=LABELS)
+    return export_litert(model, path, labels=LABELS, batch_size=1)
 
 
 def test_labels_and_model_card_are_in_the_file(exported):
@@ -235,10 +238,31 @@ def test_a_smaller_last_batch(model, pixels, tmp_path):
     np.testing.assert_allclose(logits, model(pixels), rtol=0, atol=1e-5)
 
 
-def test_a_dynamic_batch_size(model, pixels, tmp_path):
-    report = export_litert(model, tmp_path / "tiny.tflite", batch_size=None)
-    logits = load_litert(report.path)(pixels)["logits"]
-    np.testing.assert_allclose(logits, model(pixels), rtol=0, atol=1e-5)
+@pytest.mark.filterwarnings("ignore:.*tf.lite.Interpreter is deprecated")
+@pytest.mark.parametrize("make", [Interpreter, tf.lite.Interpreter], ids=["litert", "tensorflow"])
+def test_both_interpreters_take_any_number_of_images_or_refuse_it(make, model, pixels, tmp_path):
+    any_number = export_litert(model, tmp_path / "any.tflite").path
+    three = export_litert(model, tmp_path / "three.tflite", batch_size=3).path
+    expected = model(pixels).numpy()
+
+    def run(path, images):
+        interpreter = make(str(path))
+        index = interpreter.get_input_details()[0]["index"]
+        interpreter.resize_tensor_input(index, images.shape)
+        interpreter.allocate_tensors()
+        interpreter.set_tensor(index, images)
+        interpreter.invoke()
+        return interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
+
+    for count in (1, 2, len(pixels)):
+        found = run(any_number, pixels[:count])
+        np.testing.assert_allclose(found, expected[:count], rtol=0, atol=1e-5)
+        with pytest.raises(RuntimeError, match="SPLIT_V"):
+            run(three, pixels[:count])
+    np.testing.assert_allclose(run(three, pixels[:3]), expected[:3], rtol=0, atol=1e-5)
+    for path, batch_size in ((any_number, None), (three, 3)):
+        with zipfile.ZipFile(path) as archive:
+            assert json.loads(archive.read("model_card.json"))["batch_size"] == batch_size
 
 
 def test_metadata_tells_mediapipe_the_range_of_pixels_and_the_labels(exported, pixels):

@@ -6,6 +6,7 @@ import json
 import struct
 
 import numpy as np
+import openvino
 import pytest
 import tensorflow as tf
 
@@ -121,7 +122,6 @@ def test_the_configuration_of_openvino_model_server(tmp_path):
 
 @pytest.mark.slow
 def test_openvino_for_its_server(small, pixels, speeds, tmp_path):
-    openvino = pytest.importorskip("openvino")
     export_for_server(small, tmp_path / "pets", "ovms", batch_sizes=(1, 4), verbose=False)
     entry = json.loads((tmp_path / "config.json").read_text())["model_config_list"][0]["config"]
     graph = tmp_path / entry["base_path"] / "1" / "model.xml"

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit.export.formats import find_format
 from keras_vit.export.openvino import export_openvino
-from keras_vit.export.runners import find_format, load_openvino
+from keras_vit.export.runners import load_openvino
 from keras_vit.export.verify import synthetic_images
 from keras_vit.models.vit import build_vit
 from tests.checks import quick
@@ -46,7 +47,6 @@ def test_a_missing_package_names_the_extra(model, tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def wide():
     """A model whose weights outweigh its graph."""
-    pytest.importorskip("openvino")
     model = build_vit(tiny_config(depth=1, width=128, mlp_dim=512))
     fill_random(model, stddev=0.05)
     return model
@@ -67,7 +67,6 @@ def test_16_bits_make_smaller_files(wide, tmp_path):
 
 
 def test_any_batch_names_labels_and_the_client(model, pixels, tmp_path):
-    pytest.importorskip("openvino")
     outputs = ("probabilities", "features", "logits")
     report = export_openvino(model, tmp_path / "m.xml", labels=LABELS, outputs=outputs)
     assert find_format(report.path) == "openvino"
@@ -90,7 +89,6 @@ def test_any_batch_names_labels_and_the_client(model, pixels, tmp_path):
 
 def test_a_head_with_a_bias_of_zeros_keeps_its_name(tmp_path):
     """The compiler of OpenVINO 2026.4 removes the addition, and gives the output a second name."""
-    pytest.importorskip("openvino")
     model = build_vit(tiny_config(depth=1))
     fill_random(model)
     model.get_layer("head").bias.assign([0.0] * model.output_shape[-1])
@@ -103,7 +101,6 @@ CASES = [(family, precision) for family in FAMILIES for precision in ("float32",
 
 @pytest.mark.parametrize(("family", "precision"), quick(CASES, ("registers", "int8")))
 def test_every_family(family, precision, tmp_path):
-    pytest.importorskip("openvino")
     options = {}
     model = build_vit(tiny_config(**FAMILIES[family], depth=1))
     fill_random(model)
@@ -134,7 +131,6 @@ def test_int8_of_more_tokens_than_dimensions_without_biases(tmp_path):
 @pytest.mark.slow
 def test_weights_that_openvino_reads_late(tmp_path):
     """It reads those of a large file when they are asked for: B/16 was not saved."""
-    pytest.importorskip("openvino")
     model = keras_vit.create_model("vit_b16", depth=4)
     fill_random(model, stddev=0.02)
     report = export_openvino(model, tmp_path / "m.xml")

@@ -176,6 +176,20 @@ def test_a_user_may_say_that_maps_are_logits(maps, pixels):
     assert not np.allclose(outputs["logits"], model(pixels), atol=0.1)
 
 
+def test_probabilities_are_not_activated_again(maps, pixels):
+    images, features = maps
+    shares = layers.Conv2D(3, 1, activation="softmax", name="logits")(features)
+    for outputs in (shares, {"logits": shares}):
+        model = keras_vit.Model(images, outputs)
+        assert list(prepare(model)(tf.constant(pixels))) == ["logits"]  # as the user says
+    vector = layers.Flatten()(layers.Conv2D(3, 4, activation="softmax")(features))
+    for end in (layers.UpSampling2D()(shares), layers.Reshape((16, 3))(shares), vector):
+        with pytest.raises(ValueError, match=r"ends in softmax, .*would be exported as logits"):
+            prepare(keras_vit.Model(images, end), activation="softmax")
+        (found,) = prepare(keras_vit.Model(images, end), activation="linear")(pixels).values()
+        np.testing.assert_allclose(found, keras.Model(images, end)(pixels), rtol=0, atol=1e-6)
+
+
 def test_linear_leaves_a_sigmoid_in_the_file(maps, pixels):
     """Of boxes in [0, 1], say."""
     images, features = maps
@@ -199,8 +213,6 @@ DENSE = [*EXPORTS, "openvino"]
 
 @pytest.mark.parametrize("format", quick(DENSE, "litert"))
 def test_maps_of_a_decoder_in_files(format, maps, pixels, tmp_path):
-    if format == "openvino":
-        pytest.importorskip("openvino")
     model = keras_vit.Model(maps[0], importance(maps[1]))
     path = tmp_path / "m.xml"
     report = FORMATS[format].export(model, path, images=pixels)

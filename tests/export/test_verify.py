@@ -10,23 +10,18 @@ import tensorflow as tf
 import keras_vit
 from keras_vit.cli.main import main
 from keras_vit.errors import ExportMismatchError
-from keras_vit.export.formats import FORMATS
+from keras_vit.export.formats import FORMATS, find_format, newest_version
 from keras_vit.export.onnx import export_onnx
-from keras_vit.export.runners import find_format, newest_version
 from keras_vit.export.verify import ExportReport, check, compare, verify_export
 from tests.fixtures import fill_random, images_for, tiny_config
 
 
-# tests/cli/test_resolve.py exports a SavedModel, the test below a LiteRT file.
-@pytest.mark.parametrize(
-    "format",
-    [pytest.param(f, marks=pytest.mark.slow) for f in ("saved_model", "litert")] + ["onnx"],
-)
+@pytest.mark.parametrize("format", FORMATS)
 def test_the_command_line_exports_and_verifies(format, model, pixels, tmp_path, capsys):
     model.save(tmp_path / "tiny.keras")
     labels = tmp_path / "labels.txt"
     labels.write_text("".join(f"class {i}\n" for i in range(10)))
-    path = tmp_path / "exported"
+    path = tmp_path / ("exported.xml" if format == "openvino" else "exported")
     words = ["export", str(tmp_path / "tiny.keras"), "--to", format, "--output", str(path)]
     assert main([*words, "--labels", str(labels)]) == 0
     assert str(path) in capsys.readouterr().out
