@@ -12,20 +12,20 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit.data.array_checks import check_values
-from keras_vit.data.decode import decode
+from keras_vit.data.decode import MAX_PIXELS, decode
 from keras_vit.data.folder import find_problems
 from keras_vit.data.headers import read_exif_orientation, read_size
 from keras_vit.data.input_transform import InputTransform, transform_of
 from keras_vit.data.labelled_set import LabelledSet, make_batches
 from keras_vit.data.pixel_range import warn_of_small_range
+from keras_vit.data.tiff import file_loader
 from keras_vit.data.transforms import normalize, resize
-from keras_vit.errors import printable
+from keras_vit.errors import raise_problems
 
 if TYPE_CHECKING:
     import keras
 
 NO_BOX = -1  # coordinates and label of the rows that fill up an image with fewer boxes
-_LISTED = 20
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -57,6 +57,13 @@ class BoxSet(LabelledSet):
     def labels(self) -> np.ndarray:
         """int32 array of shape `(B, M)`: classes from 0, and -1 where there is no box."""
         return self.rows[3]
+
+    @property
+    def strata(self) -> tuple[str | None, np.ndarray]:
+        """As of `LabelledSet`: which classes an image has."""
+        has = np.zeros((self.num_images, self.num_classes + 1), "float32")
+        has[np.arange(self.num_images)[:, None], self.labels] = 1  # no box is the last column
+        return "multi_label", has[:, :-1]
 
 
 def read_boxes(
@@ -113,16 +120,13 @@ def read_boxes(
             for number, problem in enumerate(map(_box_problem(sizes[index], len(names)), row, ids))
             if problem
         ]
-    if problems:
-        listed = "\n  ".join(map(printable, problems[:_LISTED]))
-        rest = f"\n  and {len(problems) - _LISTED} more" if len(problems) > _LISTED else ""
-        raise ValueError(f"{name}: {len(problems)} problems with boxes:\n  {listed}{rest}")
+    raise_problems(name, problems, "problems with boxes")
     most = max([1, *(len(ids) for _, ids in rows)])
     filled = np.full((len(rows), most, 4), NO_BOX, "float32")
     filled_labels = np.full((len(rows), most), NO_BOX, "int32")
     for index, (row, ids) in enumerate(rows):
         filled[index, : len(row)], filled_labels[index, : len(ids)] = row, ids
-    load = tf.io.read_file if pixels.dtype == object else tf.identity
+    load = file_loader(pixels, MAX_PIXELS) if pixels.dtype == object else tf.identity
     return BoxSet(name, names, (pixels, sizes, filled, filled_labels), load)
 
 

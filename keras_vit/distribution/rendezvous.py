@@ -180,7 +180,8 @@ class _Meeting:
             oldest.transport.abort()
         self._unknown[writer] = None
         try:
-            with contextlib.suppress(*_CLOSED):
+            # asyncio of Python 3.11 logs the error of a task that is cancelled at the end.
+            with contextlib.suppress(*_CLOSED, asyncio.CancelledError):
                 await asyncio.wait_for(self._answer(reader, writer), _MESSAGE_SECONDS)
         finally:
             self._unknown.pop(writer, None)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import collections
 import dataclasses
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import keras
 import numpy as np
@@ -193,38 +193,63 @@ def predict_set(
     """
     with needing_tensorflow("`predict_set`"):
         from keras_vit.data.batches import eval_batches
-
     if images.task != "single_label":
         raise ValueError(f"{images.name} has task={images.task!r}: use `predict_targets`.")
-    labels, classes, shares, label_probabilities = [], [], [], []
+    batches = eval_batches(images, model, min(batch_size, images.num_images), one_hot=False)
+
+    def look(true: np.ndarray, raw: np.ndarray) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+        probabilities = class_probabilities(model, raw)
+        order = np.argsort(-probabilities, axis=1, kind="stable")
+        order = order[:, : None if order.shape[1] <= _ALL_CLASSES else _KEPT]
+        shares = np.take_along_axis(probabilities, order, axis=1).astype("float32")
+        of_label = probabilities[np.arange(len(true)), true]
+        badness = np.where(order[:, 0] == true, -np.inf, -of_label)
+        return (true, order, shares, of_label.astype("float32")), badness
+
+    rows, facts = predict_batches(model, images, batches, look, class_names, num_worst, verbose)
+    names = ("labels", "classes", "probabilities", "label_probabilities")
+    return Predictions(**dict[str, Any](zip(names, rows, strict=True)), **facts)
+
+
+def predict_batches(
+    model: keras.Model,
+    images: ImageSet,
+    batches: Iterable[tuple[Any, Any]],
+    look: Callable[[np.ndarray, np.ndarray], tuple[tuple[np.ndarray, ...], np.ndarray]],
+    class_names: Sequence[str] | None,
+    num_worst: int,
+    verbose: bool | int,
+) -> tuple[list[np.ndarray], dict[str, Any]]:
+    """Predicts images batch by batch, and keeps the worst ones.
+
+    Args:
+        model: As for `predict_set`.
+        images: As for `predict_set`.
+        batches: The images and their labels, as the model takes them.
+        look: From labels and outputs of a batch to what is kept of each image, and how bad its
+            prediction is; `-inf` for an image that is never among the worst.
+        class_names: As for `predict_set`.
+        num_worst: As for `predict_set`.
+        verbose: As for `predict_set`.
+
+    Returns:
+        What is kept of all images, and the fields that all predictions have.
+    """
+    kept: list[tuple[np.ndarray, ...]] = []
     worst: list[tuple[float, int, np.ndarray]] = []
-    size = min(batch_size, images.num_images)
-    batches = eval_batches(images, model, size, one_hot=False)
-    task = f"predictions of {images.name}"
-    with Progress(task, images.num_images, "images", verbose) as progress:
-        for batch, (x, y) in enumerate(batches):
-            probabilities = class_probabilities(model, model.predict_on_batch(x))
-            true = np.asarray(y)
-            order = np.argsort(-probabilities, axis=1, kind="stable")
-            order = order[:, : None if order.shape[1] <= _ALL_CLASSES else _KEPT]
-            of_label = probabilities[np.arange(len(true)), true]
-            labels.append(true)
-            classes.append(order)
-            shares.append(np.take_along_axis(probabilities, order, axis=1).astype("float32"))
-            label_probabilities.append(of_label.astype("float32"))
-            wrong = np.flatnonzero(order[:, 0] != true)
-            pixels = np.asarray(x)
-            worst += [(float(of_label[i]), batch * size + int(i), pixels[i].copy()) for i in wrong]
+    with Progress(f"predictions of {images.name}", images.num_images, "images", verbose) as bar:
+        for x, y in batches:
+            rows, badness = look(np.asarray(y), np.asarray(model.predict_on_batch(x)))
+            kept.append(rows)
+            pixels, done = np.asarray(x), bar.done
+            for i in np.flatnonzero(badness != -np.inf):
+                worst.append((-float(badness[i]), done + int(i), pixels[i].copy()))
             worst = sorted(worst, key=lambda item: item[:2])[:num_worst]
-            progress.update(progress.done + len(true))
-    return Predictions(
-        source=images.name,
-        names=images.file_names(),
-        class_names=tuple(images.class_names if class_names is None else class_names),
-        labels=np.concatenate(labels),
-        classes=np.concatenate(classes),
-        probabilities=np.concatenate(shares),
-        label_probabilities=np.concatenate(label_probabilities),
-        worst=tuple(index for _, index, _ in worst),
-        worst_images=np.stack([pixels for *_, pixels in worst]) if worst else None,
-    )
+            bar.update(done + len(pixels))
+    return [np.concatenate(column) for column in zip(*kept, strict=True)], {
+        "source": images.name,
+        "names": images.file_names(),
+        "class_names": tuple(images.class_names if class_names is None else class_names),
+        "worst": tuple(index for _, index, _ in worst),
+        "worst_images": np.stack([pixels for *_, pixels in worst]) if worst else None,
+    }

@@ -29,8 +29,9 @@ from keras_vit.runtime.private_names import call_of, every_call_of
 class StageCount(Cost):
     """Cost of one stage of a model for one image: its layer's `Cost`, with name and parameters.
 
-    Blocks are counted for all tokens, as in published tables, also the last, of which models that
-    pool the class token compute that token alone; its activations are of that token alone.
+    The `macs` of blocks are of all tokens, as in published tables. Models that pool the class token
+    compute the last block for that token alone: `unread_macs` are not computed, and its activations
+    are of that token alone.
 
     Args:
         name: Name of the layer.
@@ -91,14 +92,31 @@ def count_parameters(model: keras.Model | ViTConfig | ResNetConfig | CountedConf
     return sum(stage.parameters for stage in count_stages(model))
 
 
-def count_macs(model: keras.Model | ViTConfig | ResNetConfig | CountedConfig) -> int:
+def count_macs(
+    model: keras.Model | ViTConfig | ResNetConfig | CountedConfig, as_computed: bool = False
+) -> int:
     """Counts the multiply-accumulates of a forward pass for one image.
 
-    Takes a model or configuration, as `count_stages`. FLOPs are twice this number. All tokens count
-    in all blocks, as in published tables: models with `pooling="token"` do less, as they compute
-    the last block for the class token alone.
+    FLOPs are twice this number.
+
+    Args:
+        model: A model or configuration, as for `count_stages`.
+        as_computed: Whether to count what `predict` and exports compute: with `pooling="token"`
+            the last block for the class token alone. Otherwise all tokens count in all blocks, as
+            in published tables.
     """
-    return sum(stage.macs for stage in count_stages(model))
+    stages = count_stages(model)
+    return sum(stage.macs - as_computed * stage.unread_macs for stage in stages)
+
+
+def describe_macs(stages: Sequence[StageCount]) -> str:
+    """The sum of all stages, and how many of it the model computes, if these are fewer."""
+    macs, unread = (sum(getattr(x, name) for x in stages) for name in ("macs", "unread_macs"))
+    text = f"{macs / 1e9:.3g} billion multiply-accumulates for an image"
+    if not unread:
+        return text
+    computed = f"{(macs - unread) / 1e9:.3g} billion are computed"
+    return f"{text}, as published tables count; {computed}: the last block for pooled tokens alone"
 
 
 def count_training_macs(model: keras.Model | ViTConfig | ResNetConfig | CountedConfig) -> int:
@@ -106,7 +124,7 @@ def count_training_macs(model: keras.Model | ViTConfig | ResNetConfig | CountedC
 
     Takes a model or configuration, as `count_stages`. Each product of the forward pass has two in
     the backward pass, one for the gradient of each factor. The first stage has only one, because
-    the gradient of the image is not needed. Blocks are counted as in `count_macs`.
+    the gradient of the image is not needed. All tokens count in all blocks, as in `count_macs`.
     Patches that patch dropout leaves out are not counted after it.
     """
     stages = count_stages(model, training=True)
@@ -233,7 +251,8 @@ def _cost_of_call(
     cost = cost_of(layer, *shapes)
     if read is None:
         return cost
-    return dataclasses.replace(layer.count_costs(*shapes, num_queries=read), macs=cost.macs)
+    computed = layer.count_costs(*shapes, num_queries=read)
+    return dataclasses.replace(computed, macs=cost.macs, unread_macs=cost.macs - computed.macs)
 
 
 def _tokens_left_out(tensor: Any, known: dict[int, int]) -> int:

@@ -27,10 +27,10 @@ import numpy as np
 
 from keras_vit.checks import check_choice, short_repr
 from keras_vit.errors import needing_tensorflow
-from keras_vit.files import explain_full_disk, no_link, write_atomically
+from keras_vit.files import explain_full_disk, no_link, write_text
 from keras_vit.models.feature_extraction import features_of, head_input_stage
 from keras_vit.progress import Progress
-from keras_vit.reading import read_array, read_json
+from keras_vit.reading import read_array, read_json, refusing
 from keras_vit.resume.folder_lock import FolderLock
 from keras_vit.runtime.compilers import ChosenByBatch, xla_for_inference
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:  # reading images needs TensorFlow
 
 _SAVE_SECONDS = 10.0  # between two records of how far the features go
 _FACTS = ("stage", "dtype", "weights", "preprocessing", "images", "num_images", "class_names")
+_KINDS = {"num_images": int, "class_names": list, "done": int}  # of the JSON file; others are text
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -228,11 +229,14 @@ class _Part:
 
     def facts(self) -> dict[str, Any]:
         path = self.path(".json")
-        try:
+        with refusing(path, advice=f"Remove {self.folder}."):
             facts = read_json(path)
-            return {name: facts[name] for name in (*_FACTS, "compiler", "done")}
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path} is damaged ({error!r}). Remove {self.folder}.") from error
+            found = {name: facts[name] for name in (*_FACTS, "compiler", "done")}
+            wrong = [k for k, value in found.items() if type(value) is not _KINDS.get(k, str)]
+            wrong += [k for k in found["class_names"] if not isinstance(k, str)]
+            if wrong or not 0 <= found["done"] <= found["num_images"]:
+                raise ValueError(f"wrong: {wrong or 'done'}")
+            return found
 
     def open(self, facts: dict[str, Any]) -> int:
         """Checks that the files are of the same features; returns how many rows are there."""
@@ -250,8 +254,7 @@ class _Part:
         return int(before["done"])
 
     def save(self, facts: dict[str, Any], done: int) -> None:
-        with write_atomically(self.path(".json"), replace=True) as path:
-            path.write_text(json.dumps({**facts, "done": done}, indent=2), encoding="utf-8")
+        write_text(self.path(".json"), json.dumps({**facts, "done": done}, indent=2))
 
     def create(
         self, ending: str, shape: tuple[int, ...], dtype: Any, done: int
@@ -288,6 +291,8 @@ class _Part:
             values, labels = (
                 read_array(self.path(ending), "r") for ending in (".npy", ".labels.npy")
             )
+            if values.dtype.kind != "f" or values.ndim < 2 or values.shape[:1] != labels.shape[:1]:
+                raise ValueError(f"{values.dtype} {values.shape}, labels {labels.shape}")
         except (OSError, ValueError, EOFError) as error:
             raise ValueError(
                 f"The features in {self.folder} are damaged ({error}). Remove the folder."

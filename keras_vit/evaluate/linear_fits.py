@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_vit.data.strata import divide_labels
 from keras_vit.evaluate.logistic import logistic_path
 from keras_vit.progress import Progress
 
@@ -95,7 +96,9 @@ def _best_fit(
 
 def _cross_validate(fit: _Fit, x: np.ndarray, y: np.ndarray, seed: int) -> np.ndarray:
     """The loss of each strength and target, summed over the images that were held out."""
-    fold_of = np.random.default_rng(seed).permutation(len(x)) % min(_FOLDS, len(x))
+    folds = min(_FOLDS, len(x))
+    # Of numbers, those above the mean are spread evenly.
+    _, fold_of = divide_labels(y, [1 / folds] * folds, np.random.default_rng(seed))
     losses = np.zeros((len(fit.strengths), y.shape[1]))
     for fold in range(fold_of.max() + 1):
         out = fold_of == fold

@@ -16,9 +16,9 @@ import numpy as np
 
 from keras_vit.checks import short_repr
 from keras_vit.errors import needing_tensorflow
+from keras_vit.evaluate.class_predictions import predict_batches
 from keras_vit.files import write_csv
 from keras_vit.models.heads import class_probabilities
-from keras_vit.progress import Progress
 
 if TYPE_CHECKING:  # reading images needs TensorFlow
     from keras_vit.data.image_set import ImageSet
@@ -232,40 +232,22 @@ def predict_targets(
     """
     with needing_tensorflow("`predict_targets`"):
         from keras_vit.data.batches import eval_batches
-
     if images.task == "single_label":
         raise ValueError(f"{images.name} has one class for each image: use `predict_set`.")
-    outputs, targets = [], []
-    worst: list[tuple[float, int, np.ndarray]] = []
-    scale = np.maximum(np.std(np.asarray(images.labels, "float64"), axis=0), 1e-12)
-    size = min(batch_size, images.num_images)
-    task = f"predictions of {images.name}"
-    with Progress(task, images.num_images, "images", verbose) as progress:
-        for x, y in eval_batches(images, model, size):
-            raw = np.asarray(model.predict_on_batch(x), "float64")
-            true, found = np.asarray(y, "float64"), class_probabilities(model, raw, images.task)
-            if images.task == "multi_label":
-                chosen = np.clip(np.where(true > 0, found, 1 - found), 1e-12, 1)
-                losses = -np.log(chosen).sum(axis=1)
-            else:
-                losses = np.abs((found - true) / scale).max(axis=1)
-            pixels = np.asarray(x)
-            offset = progress.done
-            worst += [(-float(loss), offset + i, pixels[i].copy()) for i, loss in enumerate(losses)]
-            worst = sorted(worst, key=lambda item: item[:2])[:num_worst]
-            outputs.append(found)
-            targets.append(true)
-            progress.update(offset + len(true))
+    batches = eval_batches(images, model, min(batch_size, images.num_images), one_hot=False)
+    scale = np.maximum(np.std(np.asarray(images.all_labels, "float64"), axis=0), 1e-12)
+
+    def look(y: np.ndarray, raw: np.ndarray) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+        found = class_probabilities(model, raw.astype("float64"), images.task)
+        true = y.astype("float64")
+        if images.task == "regression":
+            return (true, found), np.abs((found - true) / scale).max(axis=1)
+        chosen = np.clip(np.where(true > 0, found, 1 - found), 1e-12, 1)
+        return (true, found), -np.log(chosen).sum(axis=1)
+
+    columns, facts = predict_batches(model, images, batches, look, class_names, num_worst, verbose)
     make = LabelPredictions if images.task == "multi_label" else ValuePredictions
-    return make(
-        source=images.name,
-        names=images.file_names(),
-        class_names=tuple(images.class_names if class_names is None else class_names),
-        targets=np.concatenate(targets),
-        outputs=np.concatenate(outputs),
-        worst=tuple(index for _, index, _ in worst),
-        worst_images=np.stack([image for *_, image in worst]) if worst else None,
-    )
+    return make(targets=columns[0], outputs=columns[1], **facts)
 
 
 def _average_precision(targets: np.ndarray, scores: np.ndarray) -> np.ndarray:

@@ -19,13 +19,12 @@ import numpy as np
 
 from keras_vit.errors import DamagedStateError
 from keras_vit.files import write_atomically
-from keras_vit.reading import parse_json, read_bytes
+from keras_vit.reading import parse_json, read_bytes, refusing
 
 _MAGIC = b"keras_vit training state, version 1\n"
 _LENGTH = struct.Struct("<Q")
 _DIGEST_BYTES = 32
 _MOST = 1 << 40  # more than a run has of anything that is counted
-_MALFORMED = (KeyError, OverflowError, TypeError, ValueError)
 
 
 def write_state(path: pathlib.Path, facts: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
@@ -84,14 +83,11 @@ def read_state(path: pathlib.Path) -> tuple[dict[str, Any], dict[str, np.ndarray
             f"{bytes(body[: len(_MAGIC)])!r}."
         )
     length = _LENGTH.unpack_from(body, len(_MAGIC))[0]
-    try:
+    problem = "has a right digest, but its header does not describe its content"
+    advice = "It was not written by `ResumeTraining`."
+    with refusing(path, problem, advice, DamagedStateError):
         header = parse_json(bytes(body[start : start + length]))
         return header["facts"], _split(body[start + length :], header["arrays"])
-    except _MALFORMED as error:
-        raise DamagedStateError(
-            f"{path} has a right digest, but its header does not describe its content ({error!r}). "
-            "It was not written by `ResumeTraining`."
-        ) from error
 
 
 def check_facts(path: pathlib.Path, facts: Any, arrays: Mapping[str, np.ndarray]) -> None:

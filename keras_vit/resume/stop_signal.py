@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import inspect
 import signal
 import threading
 import time
@@ -35,8 +35,13 @@ class StopSignal:
     def watch(self) -> None:
         """Installs the handler; Python allows that in the main thread alone."""
         if threading.current_thread() is threading.main_thread():
-            self._former = signal.signal(signal.SIGTERM, self._record)
-            self._is_watching = True
+            former = signal.signal(signal.SIGTERM, self._record)
+            other = getattr(former, "__self__", None)
+            if isinstance(other, StopSignal) and not _is_fitting(
+                inspect.currentframe(), other._model
+            ):
+                former = other._former  # of a `fit` that failed: nothing called `unwatch`
+            self._former, self._is_watching = former, True
 
     def unwatch(self) -> None:
         """Restores the former handler of SIGTERM."""
@@ -50,7 +55,7 @@ class StopSignal:
             self.is_received = True
             return
         self.unwatch()
-        os.kill(os.getpid(), number)
+        signal.raise_signal(number)  # to this thread: it has its effect before the next line
 
 
 def fits_in_other_thread(model: keras.Model) -> bool:

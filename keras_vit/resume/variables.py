@@ -10,11 +10,9 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.errors import StateMismatchError
+from keras_vit.errors import StateMismatchError, listed
 from keras_vit.runtime.distributed import is_distributed
 from keras_vit.runtime.private_names import build_training_variables, global_seed_generator
-
-_MAX_LISTED = 20
 
 
 def build_everything(model: keras.Model, spec: Any) -> None:
@@ -155,10 +153,9 @@ def compare(saved: dict[str, Any], present: dict[str, Any], path: pathlib.Path) 
     if not _are_alike(saved["variables"], present["variables"]):
         problems += _differences(saved["variables"], present["variables"])
     if problems:
-        rest = f" and {len(problems) - _MAX_LISTED} more" if len(problems) > _MAX_LISTED else ""
         raise StateMismatchError(
             f"The training state in {path} belongs to another run; nothing was changed. "
-            f"{'; '.join(problems[:_MAX_LISTED])}{rest}. Use the model, the compile arguments and "
+            f"{listed(problems, separator='; ')}. Use the model, the compile arguments and "
             "the data that it was saved with, or another folder."
         )
 

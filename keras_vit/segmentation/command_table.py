@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from keras_vit.cli.commands import (
+from keras_vit.cli.arguments import (
     IMAGE_SIZE,
     JSON,
     OUTPUTS,
@@ -19,7 +19,7 @@ from keras_vit.cli.commands import (
     setting_argument,
 )
 from keras_vit.cli.run_settings import MODEL_FORMS
-from keras_vit.segmentation.settings import SETTINGS
+from keras_vit.segmentation.settings import SETTINGS, SegmentSettings
 
 
 def value_or_colour(text: str) -> int | tuple[int, ...]:
@@ -59,21 +59,27 @@ COMMANDS: tuple[Command, ...] = (
         (
             *TRIALS,
             *OUTPUTS,
+            setting_argument(SETTINGS["model"], "model", nargs="?", metavar="MODEL"),
+            setting_argument(SETTINGS["images"], "images", "--data", metavar="IMAGES"),
+            setting_argument(SETTINGS["masks"], "masks", metavar="MASKS"),
             *(
-                setting_argument(each, **(_IGNORED if each.name == "ignored" else {}))
-                for each in SETTINGS.values()
+                setting_argument(each, **(_IGNORED if name == "ignored" else {}))
+                for name, each in SETTINGS.items()
+                if name not in ("model", "images", "masks")
             ),
         ),
         keeps_buffers=True,
+        settings=SETTINGS,
+        check=lambda given: SegmentSettings(**{x: given[x] for x in SETTINGS.keys() & given}),
     ),
     Command(
         "segment evaluate",
         "segmentation.commands:evaluate_segmenter",
         "Prints the mean IoU of a segmentation model on images with masks.",
         (
-            argument("images", help="folder of images"),
+            argument("model", help=MODEL_FORMS),
+            argument("images", "--data", help="folder of images"),
             argument("masks", help="folder of PNG masks of the same names"),
-            argument("--model", required=True, help=MODEL_FORMS),
             IMAGE_SIZE,
             *_SHARED,
             argument("--classes", help="as for `segment train`; by default those of the run"),
@@ -89,8 +95,8 @@ COMMANDS: tuple[Command, ...] = (
         "segmentation.commands:predict_segments",
         "Writes the class map of image files as PNG masks, and drawn over the images.",
         (
-            argument("files", nargs="+", help="image files, and folders of them"),
-            argument("--model", required=True, help=MODEL_FORMS),
+            argument("model", help=MODEL_FORMS),
+            argument("files", "--data", nargs="+", help="image files, and folders of them"),
             IMAGE_SIZE,
             argument(
                 "--output",

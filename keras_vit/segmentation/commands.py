@@ -7,7 +7,7 @@ import dataclasses
 import json
 import pathlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -22,11 +22,12 @@ from keras_vit.cli.dry_run import (
 from keras_vit.cli.output import print_facts, say
 from keras_vit.cli.progress import show_progress
 from keras_vit.cli.resolve import class_names_of, open_model, resolve_model
-from keras_vit.cli.settings import read_settings
 from keras_vit.cli.training import end_run, open_run
+from keras_vit.create import create_model
 from keras_vit.data.decode import decode
 from keras_vit.data.folder import find_readable
 from keras_vit.data.image_files import read_image
+from keras_vit.data.labelled_set import describe_held_out
 from keras_vit.data.preview import write_png
 from keras_vit.errors import printable
 from keras_vit.reading import read_text
@@ -46,32 +47,35 @@ from keras_vit.train.optimizers import layerwise_decay
 from keras_vit.train.recipes import find_recipe
 from keras_vit.train.run_folder import BEST, STATES, callbacks_of, read_config
 from keras_vit.train.runs import SEGMENTATION, load_run
+from keras_vit.train.sizing import plan_training
 
+_GREY = 64  # from this value on, values of masks are no numbers of classes
 _DRAWN = 8  # held-out images that `train` draws
 _MASKS = ("first_value", "ignored", "mask_suffix", "colors")  # settings of the masks of a run
 
 
 def train_segmenter(
-    config: str | None = None,
+    config: Mapping[str, Any] | None = None,
     dry_run: bool = False,
     quiet: bool = False,
     verbose: bool = False,
     **flags: Any,
 ) -> None:
     """Trains a segmentation head on a model, or both, from images and masks."""
-    stored = read_settings(config, SETTINGS, COMMAND) if config else {}
-    run = SegmentSettings(**{**stored, **flags})
-    run = run.with_learning_rate(resolve_model(str(run.model)).kind != "variant")
+    run = SegmentSettings(**{**(config or {}), **flags})
+    is_trained = run.model is not None and resolve_model(run.model).kind != "variant"
+    run = run.with_learning_rate(is_trained)
     shown = show_progress(quiet, verbose)
     keras.utils.set_random_seed(run.seed)
-    names, colors = read_classes(str(run.classes))
+    names, colors, run = _find_classes(run)
     masks = {"task": SEGMENTATION, **_of_masks(dataclasses.asdict(run)), "colors": colors}
     training = _read(str(run.images), str(run.masks), names, masks)
     parts, held_out = {"training": training}, None
     if run.validation:
         training, held_out = training.split(run.validation, run.seed)
         parts = {"training": training, "validation": held_out}
-    model = _build(run, len(names))
+    run = dataclasses.replace(run, batch_size=min(run.batch_size, training.num_images))
+    model = _build(run, len(names), training.num_images)
     recipe = _recipe(run, training.num_images)
     _compile(model, run, recipe)
     options: dict[str, Any] = {"training": True, "seed": run.seed}
@@ -87,7 +91,7 @@ def train_segmenter(
         return
     lists = describe_lists({part: list(each.rows[0]) for part, each in parts.items()})
     settings = dataclasses.asdict(run)
-    facts = {**masks, "class_names": names, IMAGE_LISTS: lists}
+    facts = {**masks, "model": run.model or model.name, "class_names": names, IMAGE_LISTS: lists}
     folder, start = pathlib.Path(run.output), time.perf_counter()
     with open_run(folder, {**settings, **facts}, settings, SETTINGS, COMMAND):
         written = callbacks_of(folder, held_out is not None, False, SEGMENTATION)
@@ -112,10 +116,44 @@ def train_segmenter(
     say(load_run(folder))
 
 
-def _build(run: SegmentSettings, classes: int) -> Model:
-    """The model to train: a head on the model that the settings name."""
+def _find_classes(
+    run: SegmentSettings,
+) -> tuple[list[str], list[Colour] | None, SegmentSettings]:
+    """Names of the classes, their colours if masks need them, and the settings of the masks.
+
+    Without a file of classes they are the values of the masks. Values of 64 and more, as of masks
+    of black and white, are taken as colours of grey, because most numbers below them are no class.
+    """
+    if run.classes is not None:
+        return *read_classes(run.classes), run
+    numbers = list(map(str, range(IGNORED)))
+    found = read_masks(str(run.images), str(run.masks), numbers, mask_suffix=run.mask_suffix)
+    values = sorted({int(x) for _, labels in found.pairs() for x in np.unique(labels)})
+    classes = [value for value in values if value not in run.ignored]
+    if len(classes) < 2:  # 255 is a class of masks of 0 and 255
+        classes = values
+    if len(classes) < 2:
+        raise ValueError(f"The masks in {run.masks} hold one value, {values[0]}: nothing to learn.")
+    say(f"classes: {', '.join(map(str, classes))}, the values of the masks; --classes names them")
+    if classes[-1] < _GREY:
+        names = list(map(str, range(classes[0], classes[-1] + 1)))
+        return names, None, dataclasses.replace(run, first_value=classes[0])
+    ignored = tuple((x, x, x) for x in values if x not in classes)
+    colors = [(x, x, x) for x in classes]
+    return list(map(str, classes)), colors, dataclasses.replace(run, ignored=ignored)
+
+
+def _build(run: SegmentSettings, classes: int, num_images: int) -> Model:
+    """The model to train: a head on the model that the settings name, or on a small one."""
     size = None if run.image_size is None else (run.image_size, run.image_size)
-    backbone = open_model(str(run.model), size)
+    if run.model is None:
+        small = plan_training(num_images)
+        pixels = run.image_size or small.recipe.image_size
+        say(f"model: {small.model}, random weights, for {num_images:,} images; --model names one")
+        shape = (pixels, pixels, 3)
+        backbone = create_model(small.model, input_shape=shape, **small.model_options)
+    else:
+        backbone = open_model(run.model, size)
     keras.utils.set_random_seed(run.seed)
     backbone.trainable = not run.freeze
     return build_segmenter(backbone, classes, run.head)
@@ -162,6 +200,8 @@ def _describe(
         yield "model", f"{model.name}, {model.count_params():,} parameters"
     held_out = parts["validation"].num_images if "validation" in parts else 0
     yield "images", f"{parts['training'].num_images:,} to train on, {held_out:,} to evaluate on"
+    if "validation" in parts:
+        yield "held out", describe_held_out(parts["training"], parts["validation"])
     yield "size", " x ".join(map(str, model.input_shape[1:]))
     steps = recipe.count_steps(parts["training"].num_images)
     yield "steps", f"{steps:,} of {run.batch_size:,} images: {run.epochs:,} epochs"
@@ -175,14 +215,11 @@ def evaluate_segmenter(
     images: str,
     masks: str,
     model: str,
-    mode: str = "whole",
-    scales: Sequence[float] = (1.0,),
-    flip: bool = False,
-    batch_size: int = 8,
     classes: str | None = None,
     ignored: Sequence[int | Colour] | None = None,
     as_json: bool = False,
     image_size: tuple[int, int] | None = None,
+    **windows: Any,
 ) -> None:
     """Prints the mean IoU of a segmentation model on images with masks."""
     loaded, names, settings = _open(model, image_size)
@@ -194,7 +231,7 @@ def evaluate_segmenter(
     if ignored is not None:
         settings["ignored"] = ignored
     found = _read(images, masks, names, settings)
-    result = evaluate_masks(loaded, found, mode, tuple(scales), flip, batch_size=batch_size)
+    result = evaluate_masks(loaded, found, **windows)
     if as_json:
         iou = dict(zip(result.class_names, result.iou.tolist(), strict=True))
         measures = {"mean_iou": result.mean_iou, "pixel_accuracy": result.pixel_accuracy}
@@ -208,12 +245,9 @@ def predict_segments(
     files: Sequence[str],
     model: str,
     output: str = "segments",
-    mode: str = "whole",
-    scales: Sequence[float] = (1.0,),
-    flip: bool = False,
-    batch_size: int = 8,
     unreadable: str = "error",
     image_size: tuple[int, int] | None = None,
+    **windows: Any,
 ) -> None:
     """Writes the class map of image files as PNG masks, and drawn over the images."""
     paths = find_readable(files, unreadable)
@@ -240,7 +274,7 @@ def predict_segments(
     folder.mkdir(parents=True, exist_ok=True)
     for path in paths:
         pixels = read_image(path, loaded.inputs[0].shape[-1])
-        found = predict_masks(loaded, pixels, mode, tuple(scales), flip, batch_size=batch_size)
+        found = predict_masks(loaded, pixels, **windows)
         mask, overlay = results[path]
         write_png(mask, found[..., None])
         write_png(overlay, draw_classes(pixels, found, settings.get("colors")))

@@ -28,6 +28,7 @@ from keras_vit.export.verify import (
     verification_images,
 )
 from keras_vit.files import list_names, next_version, publish_version, write_atomically
+from keras_vit.models.graph import final_activation
 from keras_vit.progress import Progress
 
 _MAX_CLASSES = 256  # of 8-bit class maps
@@ -47,23 +48,26 @@ def export_segmenter(
 ) -> ExportReport:
     """Exports a segmentation model as a SavedModel for TensorFlow Serving, and checks it.
 
-    The whole image is resized to the input of the model, and its logits to the size of the image,
+    The whole image is resized to the input of the model, and the outputs to the size of the image,
     as by `keras_vit.segmentation.predict_masks`. Signatures, each for one image of any size:
 
     - `serving_default`: `image_bytes`, a string; returns `class_map`, uint8 of shape `(h, w)`, and
       `png`, the same as the bytes of a grey PNG;
     - `image`: `image`, uint8 of shape `(h, w, C)`; returns `class_map`;
-    - `pixels`: `pixels`, float32 `(B, H, W, C)` of the model's size; returns `logits`.
+    - `pixels`: `pixels`, float32 `(B, H, W, C)` of the model's size; returns `logits`, or
+      `probabilities` of a model that ends in softmax or sigmoid, and both also under the name of
+      the layer that gives them.
 
     Args:
-        model: A model of `build_segmenter`, or another to logits of shape `(B, H, W, K)`.
+        model: A model of `build_segmenter`, or another to logits or probabilities of shape
+            `(B, H, W, K)`. The file keeps its outputs as they are.
         path: Directory of the versions.
         labels: Class names in order, written to `assets.extra/labels.txt`; `None` takes those of
             the model, or indices.
         version: Version number; `None` takes the next.
         images: Images for the check, as for `export_saved_model`.
         preprocessing: Preprocessing of the images; `None` takes the model's own.
-        tolerance: Largest difference of logits allowed, relative to the largest; `None` takes 1e-4,
+        tolerance: Largest difference allowed, relative to the largest output; `None` takes 1e-4,
             and 99.9 % of the pixels of class maps must agree.
         max_pixels: Height times width above which an encoded image is refused.
         verbose: Whether to print, now and then, which step runs and how long it has taken.
@@ -87,20 +91,23 @@ def export_segmenter(
     inference = prepare(model, "float32", preprocessing, activation="linear")
     names = check_labels(labels, shape[-1], model)
     pixels = verification_images(images, inference)
-    expected = {"logits": _only(expected_outputs(inference, pixels))}
+    expected = expected_outputs(inference, pixels)
     base = pathlib.Path(path).expanduser()
     number = next_version(list_names(base)) if version is None else version
     destination = base / str(number)
     progress = Progress("export as SavedModel", 2, "steps", verbose)
     with write_atomically(destination) as unfinished, progress:
         progress.step("writing")
-        module = _ServingModule(inference, max_pixels)
+        is_activated = final_activation(model) in ("softmax", "sigmoid")
+        name = "probabilities" if is_activated else "logits"
+        module = _ServingModule(inference, max_pixels, name)
         tf.saved_model.save(module, os.fspath(unfinished), module.signatures())
         (unfinished / "assets.extra").mkdir()
         text = "".join(f"{name}\n" for name in names)
         (unfinished / "assets.extra" / "labels.txt").write_text(text, encoding="utf-8")
         runner = load_saved_model(unfinished)
         progress.step("checking against the model")
+        expected[name] = _only(expected)
         report = compare(unfinished, "saved_model", "float32", runner, expected, pixels)
         agreement = min(report.top1_agreement or 0.0, _agreement(runner, inference))
         report = dataclasses.replace(report, top1_agreement=agreement)
@@ -113,8 +120,8 @@ def export_segmenter(
 
 def _only(outputs: dict[str, Any]) -> Any:
     """The one output, which a model of others gives under a name of its own."""
-    (logits,) = outputs.values()
-    return logits
+    (output,) = outputs.values()
+    return output
 
 
 def _agreement(runner: Any, inference: Inference) -> float:
@@ -133,7 +140,7 @@ def _agreement(runner: Any, inference: Inference) -> float:
 class _ServingModule(tf.Module):
     """A segmentation model with decoding and resizing, as a server needs it."""
 
-    def __init__(self, inference: Inference, max_pixels: int):
+    def __init__(self, inference: Inference, max_pixels: int, name: str):
         super().__init__()
         spec = tf.TensorSpec((None, *inference.input_shape), tf.float32, "pixels")
         self.weights, read = stack_equal(inference.variables)  # so they are saved
@@ -142,7 +149,7 @@ class _ServingModule(tf.Module):
             return with_weights(inference, read())(pixels)
 
         run = tf.function(compute).get_concrete_function(spec)
-        self._inference, self._max_pixels = inference, max_pixels
+        self._inference, self._max_pixels, self._output = inference, max_pixels, name
         self._run = lambda pixels: run(pixels)  # the file holds the graph of the model once
 
     def signatures(self) -> dict[str, Any]:
@@ -174,4 +181,5 @@ class _ServingModule(tf.Module):
         return {"class_map": tf.cast(tf.argmax(logits, -1), tf.uint8)}
 
     def _from_pixels(self, pixels: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {"logits": _only(self._run(pixels))}
+        outputs = self._run(pixels)
+        return {**outputs, self._output: _only(outputs)}

@@ -26,7 +26,8 @@ from keras_vit.data.headers import read_exif_orientation, read_size
 from keras_vit.data.image_files import files_below
 from keras_vit.data.labelled_set import LabelledSet, to_tensor
 from keras_vit.data.pixel_range import warn_of_small_range
-from keras_vit.errors import printable
+from keras_vit.data.tiff import file_loader
+from keras_vit.errors import listed
 from keras_vit.reading import open_regular
 
 IGNORED = 255  # the label of pixels without one
@@ -142,25 +143,25 @@ def read_masks(
         problem = problem or _size_problem(image, mask)
         problems += [f"{mask} {problem}"] if problem else []
     name = os.fspath(images)
-    if problems:
-        report_problems(tuple(problems), "error", name)
+    report_problems(problems, "error", name, len(every))
     warn_of_small_range([image for image, _ in found], name)
     items = tuple(
         np.array(list(map(os.fspath, column)), object) for column in zip(*found, strict=True)
     )
+    read = file_loader([image for image, _ in found], max_pixels)
     if colors is None:
         table = value_table(len(names), first_value, ignored)
         items = (*items, np.array(headers, object), np.array([h[24] for h in headers], "int32"))
 
         def load(image: Any, mask: Any, header: Any, depth: Any) -> tuple[Any, Any]:
             values = _decode_indices(tf.io.read_file(mask), header, depth)
-            return tf.io.read_file(image), tf.gather(table, values)
+            return read(image), tf.gather(table, values)
     else:
         codes, labels = _colour_table(colors, ignored)
 
         def load(image: Any, mask: Any) -> tuple[Any, Any]:  # type: ignore[misc]  # fewer items
             values = decode(tf.io.read_file(mask), 3, max_pixels, exif_orientation=False)
-            return tf.io.read_file(image), _labels_of_colours(values, codes, labels)
+            return read(image), _labels_of_colours(values, codes, labels)
 
     whole = MaskSet(name, names, items, load, max_pixels, exif_orientation=True)
     if check == "pixels":
@@ -249,11 +250,10 @@ def _find_pairs(
     if not found:
         raise ValueError(f"There are no images in {images}.")
     if problems:
-        rest = f"\n  and {len(problems) - 20} more" if len(problems) > 20 else ""
-        listed = "\n  ".join(map(printable, problems[:20])) + rest
+        lines = listed(problems, separator="\n  ")
         raise ValueError(
             f"{len(problems)} files of {images} and {masks} are without their pair, a mask named "
-            f"as the image with {suffix + '.png'!r}:\n  {listed}\nAdd or remove them."
+            f"as the image with {suffix + '.png'!r}:\n  {lines}\nAdd or remove them."
         )
     return sorted((path, stored[key]) for key, path in wanted.items())
 
@@ -362,7 +362,7 @@ def _check_values(masks: MaskSet, paths: list[pathlib.Path]) -> None:
         raise ValueError(
             f"{len(problems)} masks hold values beyond the {masks.num_classes} classes, or are "
             "damaged:\n  "
-            + "\n  ".join(map(printable, problems[:20]))
+            + listed(problems, separator="\n  ")
             + "\nSave damaged ones again. For others name more classes, or pass `first_value`, "
             "`ignored` or `colors`."
         )

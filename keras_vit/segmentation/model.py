@@ -90,7 +90,10 @@ def build_segmenter(
         maps = backbone.pyramid_outputs
     else:
         chosen = blocks or (1 if head == "linear" else EVENLY)
-        maps = feature_maps(backbone, chosen).output
+        has_class = any(layer.name == "class_token" for _, layer in walk_layers(backbone))
+        found = feature_maps(backbone, chosen, prefix_tokens=head == "dpt" and has_class).output
+        tokens = {name: found.pop(name)[:, 0] for name in list(found) if name.endswith("_prefix")}
+        maps = found
     if None in size:
         raise ValueError(
             f"Segmentation needs images of a known size. Received: {backbone.name!r} with inputs "
@@ -98,8 +101,7 @@ def build_segmenter(
             "keras_vit.models.resize_model(model, (height, width))."
         )
     if head == "dpt":
-        tokens = _prefix_tokens(backbone, chosen)
-        x = _fuse_dpt(list(maps.values()), tokens, channels)
+        x = _fuse_dpt(list(maps.values()), list(tokens.values()), channels)
     else:
         x = _join(maps, None if head == "linear" else channels)
     if head == "linear":
@@ -136,16 +138,8 @@ def _join(maps: dict[str, keras.KerasTensor], channels: int | None) -> keras.Ker
     return keras.layers.Concatenate(name="segmentation_maps")(parts)
 
 
-def _prefix_tokens(backbone: keras.Model, blocks: Any) -> list[keras.KerasTensor] | None:
-    """The class token of every chosen block, `(B, D)`, or `None` without one."""
-    if not any(layer.name == "class_token" for _, layer in walk_layers(backbone)):
-        return None
-    found = feature_maps(backbone, blocks, prefix_tokens=True).output
-    return [x[:, 0] for name, x in found.items() if name.endswith("_prefix")]
-
-
 def _fuse_dpt(
-    maps: list[keras.KerasTensor], tokens: list[keras.KerasTensor] | None, channels: int
+    maps: list[keras.KerasTensor], tokens: list[keras.KerasTensor], channels: int
 ) -> keras.KerasTensor:
     """Reassembles four maps at four sizes, and fuses them from coarse to fine."""
     if len(maps) != len(_DPT_FACTORS):
@@ -156,7 +150,7 @@ def _fuse_dpt(
             f'{[tuple(x.shape[1:]) for x in maps]}. Choose head="mlp" for stages of a ResNet.'
         )
     levels = [
-        _reassemble(x, None if tokens is None else tokens[index], index, channels)
+        _reassemble(x, tokens[index] if tokens else None, index, channels)
         for index, x in enumerate(maps)
     ]
     fused = None

@@ -34,9 +34,14 @@ class SegmentSettings:
     masks: str | None = described(None, "Folder of PNG masks of the same names.")
     classes: str | None = described(
         None,
-        "Text file with a class per line, such as `road`, or `road 128 64 128` for coloured masks.",
+        "Text file with a class per line, such as `road`, or `road 128 64 128` for coloured masks; "
+        "by default the values of the masks.",
     )
-    model: str | None = described(None, f"Model to train a head on: {MODEL_FORMS}.")
+    model: str | None = described(
+        None,
+        f"Model to train a head on: {MODEL_FORMS}; by default a small one with random weights, by "
+        "the number of images.",
+    )
     head: str = described("linear", "linear, mlp or dpt, see docs/dense.md.")
     output: str = described("runs/segment", "Folder of the run.")
     validation: float = described(0.2, "Share of the images to hold out, or 0.")
@@ -71,12 +76,6 @@ class SegmentSettings:
     seed: int = described(0, "Random seed.")
 
     def __post_init__(self) -> None:
-        missing = [x for x in ("images", "masks", "classes", "model") if getattr(self, x) is None]
-        if missing:
-            raise ValueError(
-                f"Pass --{missing[0]}, or `{missing[0]}` in --config. `keras-vit {COMMAND} --help` "
-                "says what it is."
-            )
         check_choice("head", self.head, ("linear", "mlp", "dpt"))
         check_positive("epochs", self.epochs)
         check_positive("batch_size", self.batch_size)

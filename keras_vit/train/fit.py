@@ -20,6 +20,7 @@ from keras_vit.models.lora import add_lora
 from keras_vit.models.resizing import resize_model
 from keras_vit.resume.callback import ResumeTraining
 from keras_vit.resume.state_folder import has_states
+from keras_vit.runtime.distributed import is_distributed
 from keras_vit.runtime.model import Model
 from keras_vit.train.arguments import check_model, check_task, check_types
 from keras_vit.train.callbacks import EarlyStopping, EvaluateAverages, last_weights
@@ -252,10 +253,11 @@ def transfer(
     rest, held_out = images.split(recipe.held_out, seed)
     accuracies = {}
     for rate in sorted(recipe.learning_rates):
-        candidate = run(rest, rate, f"rate-{rate:g}").model
+        # Not `rate-0.01`: these hold states of other held-out images, of older versions.
+        candidate = run(rest, rate, f"stratified-{rate:g}").model
         accuracies[rate] = evaluate_accuracy(candidate, held_out, recipe.batch_size)
     best = max(accuracies, key=lambda rate: accuracies[rate])
-    result = run(images, best, "all")
+    result = run(images, best, f"all-{best:g}")
     test_accuracy = evaluate_accuracy(result.model, test, recipe.batch_size)
     return TransferResult(result.model, result.history, best, accuracies, test_accuracy)
 
@@ -280,6 +282,8 @@ def _train(
             f"early_stopping={recipe.early_stopping}, validation=None. Pass validation images, "
             "such as those of `images.split(0.1)`."
         )
+    replicas = model.distribute_strategy.num_replicas_in_sync if is_distributed(model) else 1
+    recipe = recipe.for_images(images.num_images, replicas)
     if images.num_classes == model.output_shape[-1]:
         model.class_names = images.class_names
     model = standardized(model, recipe, images)

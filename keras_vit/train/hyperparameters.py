@@ -286,6 +286,22 @@ class Recipe:
             )
         return {name: x for name, x in self.model_options.items() if name not in missing}
 
+    def for_images(self, num_images: int, replicas: int = 1) -> Recipe:
+        """Returns a copy for so many images, of which an epoch has a whole batch or more.
+
+        Batches of more images than there are would read the images several times in one step, and
+        the epochs of the recipe would be fewer. A recipe of `steps` stays as it is.
+
+        Args:
+            num_images: Training images.
+            replicas: Devices that share a batch evenly.
+        """
+        size = num_images // replicas * replicas
+        if self.epochs is None or self.batch_size <= num_images or not size:
+            return self
+        source = f"{self.source}; batches of {size}, as there are no more images"
+        return self.replace(batch_size=size, source=source)
+
     def count_steps(self, num_images: int) -> int:
         """Steps of a run on `num_images` training images."""
         if self.steps is not None:

@@ -42,12 +42,10 @@ import keras_vit.train.optimizers
 import keras_vit.train.schedules  # noqa: F401 - registers the classes
 from keras_vit.errors import CheckpointError
 from keras_vit.files import write_atomically
-from keras_vit.reading import open_regular
-from keras_vit.weights.array_file import lacks_memory
+from keras_vit.reading import open_regular, refusing
 from keras_vit.weights.formats import check_keras_file
 from keras_vit.weights.load import check_finite
 
-_MAX_REASON = 300  # characters
 _DAMAGE = (OSError, EOFError, ValueError, NotImplementedError, zipfile.BadZipFile, zlib.error)
 
 
@@ -72,17 +70,9 @@ def load_keras_file(path: str | os.PathLike[str]) -> keras.Model:
     if not path.is_file():
         raise FileNotFoundError(f"There is no model file {str(path)!r}.")
     check_keras_file(path)
-    try:
+    advice = "It is damaged, or holds code or layers that neither Keras nor this package defines."
+    with refusing(path, "is refused by Keras", advice, CheckpointError):
         model = keras.saving.load_model(path, safe_mode=True)
-    except Exception as error:  # Keras raises errors of many kinds for damaged files
-        if lacks_memory(error):
-            raise
-        text = " ".join(str(error).split()) or "no reason given"
-        reason = text if len(text) <= _MAX_REASON else f"{text[:_MAX_REASON]}..."
-        raise CheckpointError(
-            f"Keras refuses to load {str(path)!r} ({type(error).__name__}): {reason} The file is "
-            "damaged, or holds code or layers that neither Keras nor this package defines."
-        ) from error
     check_finite(path, model)
     return model
 

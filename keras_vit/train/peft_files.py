@@ -15,9 +15,9 @@ import numpy as np
 
 from keras_vit.checks import check_choice
 from keras_vit.config import field_value
-from keras_vit.errors import CheckpointError
+from keras_vit.errors import CheckpointError, listed
 from keras_vit.families.rules import Layout, Rule
-from keras_vit.files import write_atomically
+from keras_vit.files import write_atomically, write_text
 from keras_vit.layers.dense import Dense
 from keras_vit.models.lora import Plan, apply_plans, dense_layers, lora_layers
 from keras_vit.reading import read_json
@@ -109,15 +109,13 @@ def save_adapter(
         "inference_mode": True,
     }
     folder = pathlib.Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     sized: dict[str, Sized] = {
         f"{_PREFIX}{name}": (array.shape, functools.partial(np.asarray, array))
         for name, array in arrays.items()
     }
     with write_atomically(folder / _WEIGHTS, replace=True) as path, open(path, "wb") as stream:
         write_safetensors(stream, sized)
-    with write_atomically(folder / _CONFIG, replace=True) as path:
-        path.write_text(json.dumps(config, indent=2))
+    write_text(folder / _CONFIG, json.dumps(config, indent=2))
     return folder
 
 
@@ -145,10 +143,9 @@ def load_adapter(model: keras.Model, folder: str | os.PathLike[str]) -> keras.Mo
     if not updates and not problems:
         problems.append("there is no low-rank update in it")
     if problems:
-        rest = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
         raise CheckpointError(
-            f"{folder} does not fit {model.name!r}: {'; '.join(problems[:5])}{rest}. Load it into "
-            "the model that it was trained on, with the same number of classes."
+            f"{folder} does not fit {model.name!r}: {listed(problems, 5, '; ')}. Load it into the "
+            "model that it was trained on, with the same number of classes."
         )
     plans = [_plan(layer, parts) for layer, parts in updates.items()]
     trained = sorted({path.split("/")[0] for path in values})

@@ -8,19 +8,20 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from keras_vit.evaluate.counting import count_macs
+from keras_vit.data.strata import HELD_OUT
+from keras_vit.evaluate.counting import count_stages, describe_macs
 from keras_vit.hub.addresses import is_address
 from keras_vit.hub.card import Card
 from keras_vit.hub.catalog import CARDS, find_tag
 from keras_vit.hub.model_card import CardFacts, Counts
-from keras_vit.reading import open_text
+from keras_vit.reading import open_text, refusing
 from keras_vit.train.image_lists import IMAGE_LISTS
 from keras_vit.train.run_folder import PREDICTIONS
 
 # Settings of a run that are paths or lists, which are nobody's business, or stand elsewhere.
 _LEFT_OUT = {
     *("data", "data_dir", "validation", "test", "output", "class_names", "skipped", "task"),
-    *("image_lists", "unreadable", "versions", "weights", "model", "strategy"),
+    *("image_lists", HELD_OUT, "unreadable", "versions", "weights", "model", "strategy"),
 }
 
 
@@ -92,7 +93,7 @@ def _find_origin(config: Mapping[str, Any]) -> tuple[str | None, Card | None]:
 def _describe_size(model: Any) -> str:
     text = f"{model.count_params():,} parameters"
     try:
-        return f"{text}, {count_macs(model) / 1e9:.3g} billion multiply-accumulates for an image."
+        return f"{text}, {describe_macs(count_stages(model))}."
     except ValueError:  # a layer that cannot be counted
         return f"{text}."
 
@@ -119,12 +120,9 @@ def _read_counts(
     path, advice = folder / PREDICTIONS, f"Write it again with `keras-vit report {folder}`."
     if not path.is_file():
         return None
-    try:
-        with open_text(path) as file:
-            rows = csv.DictReader(file)
-            pairs = collections.Counter((row["true"], row["predicted"]) for row in rows)
-    except (KeyError, csv.Error, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is damaged ({error!r}). {advice}") from error
+    with refusing(path, advice=advice), open_text(path) as file:
+        rows = csv.DictReader(file)
+        pairs = collections.Counter((row["true"], row["predicted"]) for row in rows)
     unknown = {name for pair in pairs for name in pair} - set(class_names)
     if unknown or not pairs:
         raise ValueError(

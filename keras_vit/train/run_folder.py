@@ -30,9 +30,10 @@ from typing import Any
 
 import keras
 
-from keras_vit.files import remove_unfinished, write_atomically, write_csv
+from keras_vit.data.strata import HELD_OUT
+from keras_vit.files import remove_unfinished, write_csv, write_text
 from keras_vit.installation import pip_install
-from keras_vit.reading import open_text, read_json
+from keras_vit.reading import open_text, read_json, refusing
 from keras_vit.train.callbacks import averaged_weights
 from keras_vit.train.image_lists import IMAGE_LISTS, find_changes
 from keras_vit.train.keras_files import is_whole, save_keras_file
@@ -78,7 +79,7 @@ def open_folder(folder: pathlib.Path, settings: dict[str, Any]) -> None:
         return
     differ = [
         change
-        for key in sorted((before.keys() | now.keys()) - {"versions", IMAGE_LISTS})
+        for key in sorted((before.keys() | now.keys()) - {"versions", IMAGE_LISTS, HELD_OUT})
         for change in _changes(key, before.get(key), now.get(key))
     ]
     if IMAGE_LISTS in before:
@@ -117,17 +118,14 @@ def read_results(folder: pathlib.Path) -> dict[str, Any]:
 
 def read_metrics(folder: pathlib.Path) -> dict[str, list[float]]:
     """Metrics of each epoch, from `metrics.csv`."""
-    try:
+    problem = "is damaged: it is no table of numbers"
+    with refusing(folder / METRICS, problem, "Take it from a copy, or remove it."):
         rows = _read_rows(folder)
         return {
             name: [float(row[name]) for row in rows]
             for name in (rows[0] if rows else {})
             if name != "epoch" and all(row[name] != "NA" for row in rows)  # Keras's None
         }
-    except (TypeError, ValueError, csv.Error) as error:
-        raise ValueError(
-            f"{folder / METRICS} is damaged: it is no table of numbers ({error})."
-        ) from error
 
 
 def _read_rows(folder: pathlib.Path) -> list[dict[str, str]]:
@@ -303,15 +301,11 @@ def find_saved_model(folder: pathlib.Path) -> pathlib.Path | None:
 def _read_json(path: pathlib.Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
-    try:
-        content = read_json(path)
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged: it is not JSON ({error}).") from error
+    content = read_json(path)
     if not isinstance(content, dict):
         raise ValueError(f"{path} is damaged: it holds a {type(content).__name__}, not an object.")
     return content
 
 
 def _write_json(path: pathlib.Path, content: dict[str, Any]) -> None:
-    with write_atomically(path, replace=True) as unfinished:
-        unfinished.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(content, indent=2) + "\n")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import keras
 
 from keras_vit.checks import check_choice
+from keras_vit.data.strata import HELD_OUT
 from keras_vit.errors import needing_tensorflow
 from keras_vit.evaluate.compute import training_exaflops
 from keras_vit.export.formats import FORMATS
@@ -209,6 +210,8 @@ class Run:
             predictions = predict_labelled(self.model, images, batch_size, self.class_names)
             predictions.write_csv(path.parent / PREDICTIONS)
             subtitle += f"Results on the {kind} images of {images.name}. ".replace("  ", " ")
+        if self.config.get(HELD_OUT):
+            subtitle += f"Held out of the training images: {self.config[HELD_OUT]}. "
         shown = {name: value for name, value in self.config.items() if value not in (None, [])}
         return write_result_page(
             path,

@@ -55,10 +55,11 @@ FEW_IMAGES = 5_000
 _TUNING_RATES = {"adam": 3e-5, "sgd": 1e-3}
 _LARGE_CROPS = Augmentation(area_range=(0.25, 1.0))
 _UNEQUAL = 2  # times the images of the smallest class
-_OTHER_CROPS: dict[str, Any] = {"area_range": (0.5, 1.0), "label_smoothing": 0.0}
-_FOR_OTHER_TASKS = {
-    "multi_label": {"loss": "sigmoid", **_OTHER_CROPS},
-    "regression": {"loss": "huber", **_OTHER_CROPS},
+# Windows change sizes, counts and shares, which are numbers to predict (docs/recipes.md).
+WHOLE: dict[str, Any] = {"crop": "none", "area_range": Augmentation().area_range}
+_FOR_OTHER_TASKS: dict[str, dict[str, Any]] = {
+    "multi_label": {"loss": "sigmoid", "area_range": (0.5, 1.0), "label_smoothing": 0.0},
+    "regression": {"loss": "huber", **WHOLE, "label_smoothing": 0.0},
 }
 
 
@@ -104,9 +105,9 @@ def plan_training(
     paper's SGD, with a rate between those that linear and square-root scaling make of 0.01, a
     middle one of the paper's.
 
-    Several labels take the sigmoid loss, regression Huber's, both without label smoothing and with
-    crops of half of the area at least, because a label or a number may depend on a part of an
-    image.
+    Several labels take the sigmoid loss, regression Huber's, both without label smoothing. Crops
+    for several labels have half of the area at least, because a label may depend on a part of an
+    image. Numbers take whole images, because a number may be a size, a count or a share.
 
     Where the largest class has twice the images of the smallest or more, the loss weighs classes
     alike (`class_weights`): otherwise the smallest may never be predicted.

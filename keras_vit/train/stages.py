@@ -68,7 +68,7 @@ def plan_epochs(steps: int, num_images: int, batch_size: int) -> Epochs:
 
 
 def plan_run(recipe: Recipe, num_images: int) -> Epochs:
-    """The epochs of a recipe, as many for each of its image sizes.
+    """The epochs of a recipe: those it states, or of its steps as many for each image size.
 
     Args:
         recipe: The recipe.
@@ -78,8 +78,11 @@ def plan_run(recipe: Recipe, num_images: int) -> Epochs:
         `Epochs`.
     """
     steps, stages = recipe.count_steps(num_images), max(1, len(recipe.progressive_sizes))
-    plan = plan_epochs(steps, num_images, recipe.batch_size)
-    epochs = -(-plan.epochs // stages) * stages
+    if recipe.epochs is None:
+        count = plan_epochs(steps, num_images, recipe.batch_size).epochs
+        epochs = -(-count // stages) * stages
+    else:
+        epochs = max(math.ceil(recipe.epochs), stages)
     each = -(-steps // epochs)
     return Epochs(epochs, each, -(-each * recipe.batch_size // num_images))
 

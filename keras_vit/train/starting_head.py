@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import tempfile
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,68 @@ NEEDED = (
 _INSTEAD = 'the recipe of `plan_training(..., initial_head="zeros")`'
 
 
-def start_head(model: Model, images: ImageSet, seed: int = 0, verbose: bool | int = True) -> None:
+class StartingImages:
+    """The images that a head starts from, and their features at each size, computed once.
+
+    Args:
+        images: As for `start_head`.
+        seed: As for `start_head`.
+    """
+
+    def __init__(self, images: ImageSet, seed: int = 0):
+        self._given = images, seed
+        self._rows: dict[tuple[int, ...], dict[int, np.ndarray]] = {}
+
+    @functools.cached_property
+    def images(self) -> ImageSet:
+        """The images that the sample is drawn from, with known labels."""
+        images, seed = self._given
+        if images.labels is not None:
+            return images
+        count = max(STARTING_IMAGES, _READ * images.num_classes)
+        return images.in_memory(count, seed)  # they are read one after the other
+
+    @functools.cached_property
+    def sample(self) -> ImageSet:
+        """About 1,000 of the images, or all of those that no head can start from."""
+        if not can_start(self.images):
+            return self.images
+        return self.images.subset(np.sort(_draw(self.images, self._given[1])))
+
+    def features(
+        self, model: Model, positions: np.ndarray | None = None, verbose: bool | int = True
+    ) -> np.ndarray:
+        """Features `(n, F)` of the sample, or of its images at some positions.
+
+        Args:
+            model: A model whose weights, but those of its head, are the same in every call.
+            positions: The positions; `None` is all.
+            verbose: As for `store_features`.
+        """
+        wanted = range(self.sample.num_images) if positions is None else positions.tolist()
+        rows = self._rows.setdefault(tuple(model.input_shape[1:3]), {})
+        missing = np.array([each for each in wanted if each not in rows], dtype=int)
+        if len(missing):
+            part = self.sample.subset(missing)
+            with tempfile.TemporaryDirectory() as folder:
+                x = pooled(store_features(model, part, folder, verbose=verbose))
+            check_finite(x)
+            rows.update(zip(missing, x, strict=True))
+        return np.stack([rows[each] for each in wanted])
+
+    def release(self) -> None:
+        """Lets go of images that were read into memory, and of features."""
+        for kept in ("images", "sample"):
+            self.__dict__.pop(kept, None)
+        self._rows.clear()
+
+
+def start_head(
+    model: Model,
+    images: ImageSet | StartingImages,
+    seed: int = 0,
+    verbose: bool | int = True,
+) -> None:
     """Gives a model with a new head that of a probe on its training images.
 
     About 1,000 images are drawn: of every class equally many, and two at least; of several labels
@@ -41,7 +103,8 @@ def start_head(model: Model, images: ImageSet, seed: int = 0, verbose: bool | in
 
     Args:
         model: A model with one head, which is changed.
-        images: Images. Of those that are read one after the other, about 1,000 are read.
+        images: Images. Of those that are read one after the other, about 1,000 are read. Those of
+            `StartingImages` keep their features.
         seed: Seed of the choice of images and of the cross-validation.
         verbose: As for `fit_probe`.
 
@@ -61,17 +124,14 @@ def start_head(model: Model, images: ImageSet, seed: int = 0, verbose: bool | in
             "One dense head can start from a probe. Received: a model that ends in "
             f"{head.name!r}. Take {_INSTEAD}."
         )
-    if images.labels is None:  # images that are read one after the other
-        images = images.in_memory(max(STARTING_IMAGES, _READ * images.num_classes), seed)
+    start = images if isinstance(images, StartingImages) else StartingImages(images, seed)
+    images, sample = start.images, start.sample
     if not can_start(images):
         raise ValueError(
             f"A head from a probe needs {NEEDED}. Received: {images.name}, "
             f"task={images.task!r}. Take {_INSTEAD}."
         )
-    sample = images.subset(np.sort(_draw(images, seed)))
-    with tempfile.TemporaryDirectory() as folder:
-        x = pooled(store_features(model, sample, folder, verbose=verbose))
-    check_finite(x)
+    x = start.features(model, verbose=verbose)
     fit = {"single_label": _fit_classes, "multi_label": _fit_labels}.get(images.task, _fit_numbers)
     head.set_weights(list(fit(x, images, sample, seed, verbose)))
 

@@ -90,7 +90,7 @@ def build_loss(recipe: Recipe, images: ImageSet) -> keras.losses.Loss:
         )
     if images.task != "regression":
         return recipe.build_loss()
-    targets = np.asarray(images.labels, "float64")
+    targets = np.asarray(images.all_labels, "float64")
     mean, stddev = targets.mean(axis=0), targets.std(axis=0)
     constant = [name for name, s in zip(images.class_names, stddev, strict=True) if not s > 0]
     if constant:

@@ -7,6 +7,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from keras_vit.detection.boxes import box_batches, read_boxes
 from keras_vit.detection.evaluation import evaluate_boxes
@@ -102,10 +103,15 @@ def test_a_detector_learns_boxes_and_survives_saving(keras_hub, tmp_path):
               for head in (model.box_head, model.classification_head)]  # fmt: skip
     np.testing.assert_allclose(biases, [0, -np.log(99)], rtol=1e-6)
     assert evaluate_boxes(model, found).ap50 < 0.3
-    history = model.fit(batches, epochs=60, shuffle=False, verbose=0).history
-    assert history["loss"][-1] < 0.01 * history["loss"][0]
+    model.fit(batches, epochs=60, shuffle=False, verbose=0)
     result = evaluate_boxes(model, found, batch_size=3)  # the last batch has two
-    assert result.ap50 > 0.7
+    assert result.ap50 > 0.9
+    model.make_predict_function(force=True)  # keras-hub decodes batches of one size
+    outputs = model.predict(tf.data.Dataset.from_tensors(images.astype("float32")), verbose=0)
+    assert (outputs["confidence"][:, 0] > 0.5).all()  # the most confident first
+    np.testing.assert_array_equal(outputs["labels"][:, 0], np.array(labels)[:, 0])
+    edges = np.abs(outputs["boxes"][:, 0] - np.array(boxes)[:, 0])
+    assert edges.max() < 8  # pixels, a cell of P3; boxes have 36
     model.save(tmp_path / "detector.keras")
     loaded = keras.saving.load_model(tmp_path / "detector.keras", compile=False)
     assert evaluate_boxes(loaded, found).mean_ap == result.mean_ap

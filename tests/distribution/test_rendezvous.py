@@ -60,6 +60,30 @@ def test_a_worker_that_does_not_start_is_named(addresses):
         assert f"Worker {index} waited 2 seconds" in str(errors[index])
 
 
+def test_a_slow_connection_at_the_end_logs_nothing(addresses, caplog, capfd):
+    errors = {}
+
+    def run():
+        try:
+            wait_for_workers(addresses[:2], 0, 1)
+        except TimeoutError as error:
+            errors[0] = error
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    with contextlib.ExitStack() as stack:  # messages that are never complete, up to the end
+        while thread.is_alive():
+            with contextlib.suppress(OSError):
+                connection = stack.enter_context(
+                    socket.create_connection(("127.0.0.1", port_of(addresses[0])))
+                )
+                connection.sendall(message()[:20])
+            time.sleep(0.02)
+    assert "did not start" in str(errors[0])
+    assert not [each for each in caplog.records if each.name == "asyncio"]
+    assert "Traceback" not in capfd.readouterr().err
+
+
 @pytest.mark.slow
 def test_another_program_on_a_port_is_not_a_worker(addresses):
     with socket.create_server(("127.0.0.1", int(addresses[1].rpartition(":")[2]))):

@@ -24,6 +24,7 @@ from keras_vit.evaluate.counting import (
     count_parameters,
     count_stages,
     count_training_macs,
+    describe_macs,
 )
 from keras_vit.image_gpt.model import IMAGE_GPT_SIZES, ImageGPTConfig, build_image_gpt
 from keras_vit.models.pyramid import PyramidModel, build_pyramid
@@ -114,7 +115,11 @@ def graph_macs(model):
 
     Of all tokens, as a `keras.Model` computes them.
     """
-    model = keras.Model(model.inputs, model.outputs)
+    return computed_macs(keras.Model(model.inputs, model.outputs))
+
+
+def computed_macs(model):
+    """Multiply-accumulates of the products in the graph of the model as it is."""
     tf = pytest.importorskip("tensorflow")
     spec = tf.TensorSpec((1, *model.input_shape[1:]))
     function = tf.function(lambda x: model(x, training=False))
@@ -248,6 +253,19 @@ def test_variants_cost_what_is_published(variant):
 def test_macs_are_those_of_the_graph(name):
     model = build(name)
     assert count_macs(model) == graph_macs(model)
+    assert count_macs(model, as_computed=True) == computed_macs(model)
+
+
+def test_what_a_user_reads_says_which_tokens_count():
+    stages = count_stages(find_config("vit_b16"))
+    assert describe_macs(stages) == (
+        "17.6 billion multiply-accumulates for an image, as published tables count; 16.5 billion "
+        "are computed: the last block for pooled tokens alone"
+    )
+    model = build("token")
+    assert count_macs(model, as_computed=True) < count_macs(model)
+    whole = dataclasses.replace(find_config("vit_b16"), pooling="gap")
+    assert describe_macs(count_stages(whole)).endswith("billion multiply-accumulates for an image")
 
 
 @pytest.mark.parametrize("name", quick([*CONFIGS, *RESNETS], "token", "hybrid", "merged"))
@@ -267,6 +285,7 @@ def test_models_of_the_users_are_counted_by_their_layers():
     model = Model(x, keras.layers.Dense(7, name="mine")(backbone(x)))
     assert count_parameters(model) == model.count_params()
     assert count_macs(model) == graph_macs(backbone) + 32 * 7
+    assert count_macs(model, as_computed=True) == computed_macs(model)
     flat = Model(backbone.input, keras.layers.Dense(7, name="mine")(backbone.output))
     assert count_macs(flat) == count_macs(model)
     merging = build("merged")

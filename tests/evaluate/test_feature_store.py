@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -53,6 +55,13 @@ def kill_after(monkeypatch, rows):
 
     monkeypatch.setattr(feature_store, "_SAVE_SECONDS", 0.0)
     monkeypatch.setattr(feature_store._Part, "save", save_and_end)
+
+
+@pytest.fixture(scope="module")
+def stored(model, images, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stored")
+    store_features(model, images, folder)
+    return folder
 
 
 def test_features_are_computed_once(model, images, expected, tmp_path):
@@ -222,6 +231,36 @@ def test_damage_is_named(model, images, tmp_path):
         load_features(tmp_path)
     with pytest.raises(FileNotFoundError, match="holds no features"):
         load_features(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"class_names": None}, {"class_names": "ab"}, {"class_names": [1, 2]}, {"done": "10"},
+     {"done": None}, {"done": 11}, {"done": -1}, {"done": True}, {"num_images": 10.0},
+     {"stage": None}, {"compiler": 5}, {"weights": []}],
+)  # fmt: skip
+def test_an_edited_store_is_refused_by_name(change, model, images, stored, tmp_path):
+    shutil.copytree(stored, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "part-0-of-1.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    message = rf"part-0-of-1\.json is damaged \(.*\)\. Remove {tmp_path}"
+    with pytest.raises(ValueError, match=message):
+        load_features(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        store_features(model, images, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("values", "labels"),
+    [(5.0, [1]), (np.ones(10), [1] * 10), (np.ones((10, 2)), [1] * 9), (np.ones((2, 2)), 1),
+     (np.full((2, 2), "a"), [1, 2])],
+)  # fmt: skip
+def test_arrays_that_are_no_features_are_refused(values, labels, stored, tmp_path):
+    shutil.copytree(stored, tmp_path, dirs_exist_ok=True)
+    np.save(tmp_path / "part-0-of-1.npy", values)
+    np.save(tmp_path / "part-0-of-1.labels.npy", labels)
+    with pytest.raises(ValueError, match=r"The features in .* are damaged \("):
+        load_features(tmp_path)
 
 
 def test_the_digest_is_of_what_is_computed(model):

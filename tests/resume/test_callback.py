@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 
 import keras
@@ -19,6 +18,7 @@ from tests.resume.runs import (
     KilledError,
     assert_same,
     build,
+    deliver,
     images,
     outcome,
     shuffled,
@@ -293,13 +293,21 @@ def test_arguments_are_checked():
         keras_vit.ResumeTraining("folder", keep=1)
 
 
-def test_sigterm_does_what_it_did_after_fit_has_failed(tmp_path):
+def test_sigterm_does_what_it_did_after_fit_has_failed(tmp_path, monkeypatch):
+    monkeypatch.setattr(signal, "raise_signal", deliver)
     heard = []
-    former = signal.signal(signal.SIGTERM, lambda *_: heard.append(True))
+
+    def hear(*_):
+        heard.append(True)
+
+    former = signal.signal(signal.SIGTERM, hear)
     try:
-        with pytest.raises(KilledError):
-            fit(folder=tmp_path, kill_after=2)
-        os.kill(os.getpid(), signal.SIGTERM)
+        for folder in ("first", "second"):
+            with pytest.raises(KilledError):
+                fit(folder=tmp_path / folder, kill_after=2)
+        failed = signal.getsignal(signal.SIGTERM).__self__
+        assert failed._former is hear  # and not what the first one left behind
+        signal.raise_signal(signal.SIGTERM)
         assert heard == [True]
     finally:
         signal.signal(signal.SIGTERM, former)

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 import keras_vit
 from keras_vit.cli.main import main
-from keras_vit.segmentation import draw_classes, predict_masks
+from keras_vit.segmentation import commands, draw_classes, predict_masks
 from keras_vit.segmentation.settings import SegmentSettings
 from tests.fixtures import fill_random, tiny_config
 
@@ -241,15 +241,55 @@ def test_the_learning_rate_depends_on_the_head_and_on_what_is_trained(changes, t
         ('ignored = ["255"]', "ignored must be tuple[int | tuple[int, int, int], ...]"),
         ("epochs = 0", "`epochs` must be"),
         ('head = "unet"', "'unet'"),
-        ("", "Pass --images, or `images` in --config"),
     ],
 )
 def test_wrong_settings_are_named(line, message, tmp_path, capsys):
     (tmp_path / "run.toml").write_text(line)
     words = ["segment", "train", "--config", str(tmp_path / "run.toml")]
-    words += [] if not line else ["--images", "a", "--masks", "b", "--classes", "c", "--model", "d"]
+    words += ["--images", "a", "--masks", "b", "--classes", "c", "--model", "d"]
     assert main(words) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("stored", "names", "labels"),
+    [
+        ((0, 1, 2, 255), ["0", "1", "2"], (0, 1, 2, 255)),
+        ((1, 2, 4), ["1", "2", "3", "4"], (0, 1, 3)),  # other images may have class 3
+        ((0, 255), ["0", "255"], (0, 1)),  # masks of black and white
+        ((0, 128, 255), ["0", "128"], (0, 1, 255)),
+    ],
+)
+def test_without_names_the_values_of_the_masks_are_classes(stored, names, labels, tmp_path, capsys):
+    for name in ("images", "masks"):
+        (tmp_path / name).mkdir()
+    values = np.resize(np.array(stored, "uint8"), (8, 8))
+    PIL.Image.fromarray(values).save(tmp_path / "masks/0.png")
+    PIL.Image.fromarray(np.zeros((8, 8, 3), "uint8")).save(tmp_path / "images/0.png")
+    settings = SegmentSettings(images=str(tmp_path / "images"), masks=str(tmp_path / "masks"))
+    found, colors, settings = commands._find_classes(settings)
+    assert found == names and "the values of the masks" in capsys.readouterr().out
+    masks = {**commands._of_masks(vars(settings)), "colors": colors}
+    [(_, read)] = commands._read(settings.images, settings.masks, found, masks).pairs()
+    np.testing.assert_array_equal(read, np.resize(labels, (8, 8)))
+
+
+def test_without_a_model_the_number_of_images_chooses_one(capsys):
+    model = commands._build(SegmentSettings(image_size=16), 3, num_images=12)
+    assert model.output_shape == (None, 16, 16, 3) and model.name == "r_vit_ti16_segmenter"
+    assert "r_vit_ti16, random weights, for 12 images" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_images_and_masks_alone_are_enough_to_train(folder, tmp_path, capsys):
+    words = ["segment", "train", folder / "images", folder / "masks", "--image-size", 16]
+    words += ["--epochs", 2, "--batch-size", 32, "--output", tmp_path / "run"]
+    assert main(list(map(str, words))) == 0
+    assert "2 of 10 images: 2 epochs" in capsys.readouterr().out  # fewer than a batch
+    config = json.loads((tmp_path / "run/config.json").read_text())
+    assert config["class_names"] == ["1", "2", "3"] and config["model"] == "r_vit_ti16_segmenter"
+    evaluate = ["segment", "evaluate", tmp_path / "run", folder / "images", folder / "masks"]
+    assert main(list(map(str, evaluate))) == 0
 
 
 def test_windows_and_scales_are_those_of_python(folder, tmp_path, capsys):

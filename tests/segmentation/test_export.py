@@ -109,3 +109,24 @@ def test_segmenters_of_others_give_class_maps(tmp_path):
     found = serve(image=tf.constant(image))["class_map"]
     assert len(np.unique(found)) > 1
     assert np.mean(found == predict_masks(other, image)) > 0.999
+    assert keras_vit.verify_export(report.path, other).max_difference < 1e-5
+
+
+@pytest.mark.parametrize("end", ["argument", "layer", "operation", "enlarged", "logits"])
+def test_files_name_what_a_segmenter_of_others_gives(end, tmp_path):
+    inputs = keras.Input((16, 16, 3))
+    inner = "sigmoid" if end in ("argument", "enlarged") else None
+    x = keras.layers.Conv2D(3, 1, activation=inner)(inputs)
+    x = keras.layers.Activation("softmax")(x) if end == "layer" else x
+    x = keras.ops.sigmoid(x) if end == "operation" else x
+    x = keras.layers.UpSampling2D(2)(x) if end == "enlarged" else x
+    model = keras.Model(inputs, x)
+    report = export_segmenter(
+        model, tmp_path, preprocessing=keras_vit.Preprocessing(0, 255), verbose=False
+    )
+    images = np.random.default_rng(0).uniform(0, 255, (2, 16, 16, 3)).astype("float32")
+    serve = tf.saved_model.load(str(report.path)).signatures["pixels"]
+    found = serve(pixels=tf.constant(images))
+    name = "logits" if end == "logits" else "probabilities"
+    assert set(found) & {"logits", "probabilities"} == {name}
+    np.testing.assert_allclose(found[name], model(images / 255), rtol=0, atol=1e-6)

@@ -19,6 +19,7 @@ def test_a_run_goes_on_with_the_same_images_alone(tmp_path):
         open_folder(tmp_path, now)  # of an older version
     (tmp_path / "config.json").write_text(json.dumps(now))
     open_folder(tmp_path, now)
+    open_folder(tmp_path, {**now, "held_out": "a 1 of 4"})  # which older versions do not write
     for names, message in (
         ({"training": "abce", "validation": "d"}, "were 3 training images, there are 4"),
         ({"training": "abc", "validation": "e"}, "run: some of the 1 validation images are others"),

@@ -95,5 +95,5 @@ def test_damaged_predictions_are_an_error_that_says_what_to_do(folder):
     with pytest.raises(ValueError, match=r"names 1 classes .* Write it again with `keras-vit rep"):
         load_run(folder).card_facts()
     write_predictions(folder, PAIRS, columns=("file", "label", "class"))
-    with pytest.raises(ValueError, match=r"predictions\.csv is damaged \(KeyError\('true'\)\)"):
+    with pytest.raises(ValueError, match=r"predictions\.csv is damaged \(KeyError: 'true'\)"):
         load_run(folder).card_facts()

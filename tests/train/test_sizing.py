@@ -49,8 +49,15 @@ def test_low_rank_updates_get_a_rate_that_moves_them():
 def test_few_images_are_fine_tuned_on_larger_crops(num_images, least):
     recipe = keras_vit.train.plan_training(num_images, pretrained=True).recipe
     assert recipe.augmentation == keras_vit.data.Augmentation(area_range=(least, 1.0))
-    other = keras_vit.train.plan_training(num_images, pretrained=True, task="regression").recipe
-    assert other.augmentation.area_range == (0.5, 1.0)
+    other = keras_vit.train.plan_training(num_images, pretrained=True, task="multi_label").recipe
+    assert other.augmentation == keras_vit.data.Augmentation(area_range=(0.5, 1.0))
+
+
+@pytest.mark.parametrize("pretrained", [False, True])
+def test_numbers_are_trained_on_whole_images(pretrained):
+    for lora_rank in (0, 8):
+        plan = keras_vit.train.plan_training(600, pretrained, "regression", lora_rank=lora_rank)
+        assert plan.recipe.augmentation == keras_vit.data.Augmentation(crop="none")
 
 
 @pytest.mark.parametrize("pretrained", [False, True])

@@ -170,6 +170,27 @@ def test_a_run_that_was_killed_ends_with_the_same_bits(
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.parametrize(
+    ("epochs", "images", "batch", "size", "expected"),
+    [
+        (3, 10, 32, 10, Epochs(3, 1, 1)),  # fewer images than a batch
+        (3, 10, 8, 8, Epochs(3, 2, 2)),
+        (3, 1504, 10, 10, Epochs(3, 151, 2)),  # 150.4 steps an epoch
+        (1, 10, 32, 10, Epochs(1, 1, 1)),
+        (2.5, 100, 10, 10, Epochs(3, 9, 1)),
+        (200, 40, 20, 20, Epochs(200, 2, 1)),  # and not four of 100 steps
+    ],
+)
+def test_as_many_epochs_as_asked_for_are_run(epochs, images, batch, size, expected):
+    one = RECIPE.replace(progressive_sizes=(), batch_size=batch)
+    recipe = one.replace(epochs=epochs).for_images(images)
+    assert (recipe.batch_size, plan_run(recipe, images)) == (size, expected)
+    assert ("no more images" in recipe.source) == (size < batch)
+    assert one.for_images(images) == one  # of steps, which repeats the images
+    assert plan_run(RECIPE.replace(epochs=3), 32).epochs == 3  # also of two image sizes
+    assert RECIPE.replace(epochs=3, batch_size=32).for_images(10, replicas=4).batch_size == 8
+
+
 def test_epochs_are_divided_over_the_sizes():
     recipe = RECIPE.replace(progressive_sizes=(8, 12, 16), steps=700)
     assert recipe.image_size == 16 and recipe.warmup_steps == 175
